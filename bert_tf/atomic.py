@@ -1,0 +1,76 @@
+"""Files and folders that appear whole or not at all."""
+
+import os
+import shutil
+import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+
+def _temporary_name(path: Path) -> Path:
+    # In the same folder, hence on the same file system: os.replace is then atomic.
+    # The leading dot keeps it out of globs such as "*.tfrecord".
+    return path.with_name(f".{path.name}.{uuid.uuid4().hex[:8]}.tmp")
+
+
+def _sync_folder(folder: Path) -> None:
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+@contextmanager
+def replace_file(path: str | os.PathLike) -> Iterator[Path]:
+    """Yields a temporary path; what is written there appears at `path` when the block ends.
+
+    Parent folders are made. If the block raises, the temporary file is removed and `path` is
+    left as it was.
+    """
+    path = Path(path)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    temporary = _temporary_name(path)
+    try:
+        yield temporary
+        with temporary.open("rb") as file:
+            os.fsync(file.fileno())
+        temporary.replace(path)
+        _sync_folder(path.parent)
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+@contextmanager
+def replace_directory(path: str | os.PathLike) -> Iterator[Path]:
+    """Yields an empty temporary folder that becomes `path` when the block ends.
+
+    An older folder at `path` is replaced. If the block raises, the temporary folder is removed
+    and `path` is left as it was.
+    """
+    path = Path(path)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    temporary = _temporary_name(path)
+    temporary.mkdir()
+    try:
+        yield temporary
+        for file in temporary.rglob("*"):
+            if file.is_file():
+                with file.open("rb") as opened:
+                    os.fsync(opened.fileno())
+        if path.exists():
+            # A folder cannot be renamed over a full one: step aside first.
+            replaced = _temporary_name(path)
+            path.rename(replaced)
+            try:
+                temporary.rename(path)
+            except OSError:
+                replaced.rename(path)
+                raise
+            shutil.rmtree(replaced)
+        else:
+            temporary.rename(path)
+        _sync_folder(path.parent)
+    finally:
+        shutil.rmtree(temporary, ignore_errors=True)
