@@ -1,0 +1,5 @@
+"""Raw text to token ids: normalization, WordPiece, packing, and learning a vocabulary."""
+
+from bert_tf.tokenization.tokenizer import BertTokenizer
+
+__all__ = ["BertTokenizer"]

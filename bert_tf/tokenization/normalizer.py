@@ -1,0 +1,297 @@
+"""The original BERT's text clean-up as one table lookup per code point, inside the graph.
+
+The rules are those of `BasicTokenizer` in the original `tokenization.py`. All but two of them look
+at one code point at a time, so they fit in the table that TF Text's `FastBertNormalize` op reads:
+a double-array trie from a code point's UTF-8 bytes to the string that replaces it. The op's own
+table follows other rules (NFKC case folding); we hand it ours.
+"""
+
+import functools
+import sys
+import unicodedata
+
+import flatbuffers
+import numpy as np
+import tensorflow as tf
+from tensorflow_text.python.ops.fast_bert_normalizer import gen_fast_bert_normalizer
+from tensorflow_text.python.ops.fast_wordpiece_tokenizer import (
+    gen_fast_wordpiece_tokenizer,
+    pywrap_fast_wordpiece_tokenizer_model_builder,
+)
+
+# The blocks that the original's `_is_chinese_char` calls Chinese: first and last code point.
+CHINESE_BLOCKS = (
+    (0x3400, 0x4DBF),
+    (0x4E00, 0x9FFF),
+    (0xF900, 0xFAFF),
+    (0x20000, 0x2A6DF),
+    (0x2A700, 0x2B73F),
+    (0x2B740, 0x2B81F),
+    (0x2B820, 0x2CEAF),
+    (0x2F800, 0x2FA1F),
+)
+
+
+def is_chinese(code_point: int) -> bool:
+    """Whether the original tokenizer makes this code point a word of its own."""
+    return any(first <= code_point <= last for first, last in CHINESE_BLOCKS)
+
+
+def is_punctuation(character: str) -> bool:
+    """Whether the original tokenizer splits here: P* categories and every ASCII symbol."""
+    code_point = ord(character)
+    if code_point < 0x80:
+        return 0x21 <= code_point <= 0x7E and not character.isalnum()
+    return unicodedata.category(character).startswith("P")
+
+
+def is_removed(character: str) -> bool:
+    """Whether the original tokenizer drops the character: controls, formats, U+0000, U+FFFD."""
+    if character in "\t\n\r":
+        return False
+    return character in "\0\ufffd" or unicodedata.category(character) in ("Cc", "Cf")
+
+
+class Normalizer(tf.Module):
+    """Cleans text the way the original BERT does before it looks words up.
+
+    Args:
+        do_lower_case: lower-case the text.
+        strip_accents: decompose it (NFD) and drop its nonspacing marks.
+        isolate_chinese: put a space on both sides of every Chinese character. Leave it off where
+            the next op splits there anyway.
+        isolate_punctuation: "all" puts a space on both sides of all punctuation; "unsplit" only
+            where `FastWordpieceTokenizeWithOffsets` would not split by itself.
+        isolated: further characters to put a space on both sides of.
+
+    One rule of the original needs two characters and is not kept: where two *spacing* combining
+    marks (25 code points: musical stems, Brahmic viramas, Hangul tone marks) of different classes
+    follow each other in non-canonical order, NFD would swap them.
+    """
+
+    def __init__(
+        self,
+        do_lower_case: bool,
+        strip_accents: bool,
+        isolate_chinese: bool = False,
+        isolate_punctuation: str = "unsplit",
+        isolated: str = "",
+    ):
+        super().__init__()
+        self._lower_case = do_lower_case
+        buffer = table_buffer(
+            do_lower_case, strip_accents, isolate_chinese, isolate_punctuation, isolated
+        )
+        with tf.init_scope():
+            self._table = tf.constant(buffer)  # uint8 [bytes]
+
+    def __call__(self, texts: tf.Tensor) -> tf.Tensor:
+        """Normalizes strings: [batch] to [batch]."""
+        return self._normalize(texts, get_offsets=False)[0]
+
+    def with_offsets(self, texts: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
+        """Normalizes strings and says where each byte came from.
+
+        Args:
+            texts: string [batch].
+
+        Returns:
+            normalized: string [batch].
+            offsets: int64 [sum of (normalized bytes + 1)], the byte in its own text that each
+                normalized byte came from, and where the last one ends.
+            row_splits: int64 [batch + 1], the rows of `offsets`.
+        """
+        return self._normalize(texts, get_offsets=True)
+
+    def _normalize(self, texts: tf.Tensor, get_offsets: bool):
+        if self._lower_case:
+            # The one rule that looks around: a capital sigma that ends a word becomes ς, any
+            # other one σ. Both letters take two bytes, so every offset stays right.
+            texts = tf.strings.regex_replace(texts, final_sigma_pattern(), "\\1\u03c2\\2")
+        return gen_fast_bert_normalizer.fast_bert_normalize(
+            input_values=texts, fast_bert_normalizer_model=self._table, get_offsets=get_offsets
+        )
+
+
+@functools.cache
+def final_sigma_pattern() -> str:
+    """The regular expression for a capital sigma that ends a word, by `str.lower`'s rule.
+
+    Cased letter, any case-ignorable characters, sigma, any case-ignorable characters, and then no
+    cased letter (Unicode 3.13, table 3-17). What the clean-up removes is looked through. Python
+    has no name for these two classes, so each character is asked by lower-casing it beside a
+    sigma.
+    """
+    through, cased = [], []
+    for code_point in _assigned():
+        character = chr(code_point)
+        if is_removed(character) or f"A{character}Σ".lower() == f"a{character.lower()}ς":
+            if f"{character}Σ".lower().endswith("ς"):
+                cased.append(code_point)
+            else:
+                through.append(code_point)
+    # The op reads UTF-8 and has no lookahead: what follows the sigma is matched and put back. It
+    # cannot start another match, which begins with a cased letter.
+    neither = _character_class(through + cased, negated=True)
+    seen = _character_class(through)
+    return f"({_character_class(cased)}{seen}*)Σ({seen}*(?:{neither}|$))"
+
+
+def _character_class(code_points: list[int], negated: bool = False) -> str:
+    """A regular expression class in RE2's syntax, as few ranges as possible."""
+    points = np.sort(np.asarray(code_points))
+    breaks = np.flatnonzero(np.diff(points) > 1)
+    firsts = points[np.concatenate([[0], breaks + 1])]
+    lasts = points[np.concatenate([breaks, [len(points) - 1]])]
+    ranges = "".join(f"\\x{{{a:x}}}-\\x{{{b:x}}}" for a, b in zip(firsts, lasts, strict=True))
+    return f"[{'^' if negated else ''}{ranges}]"
+
+
+@functools.cache
+def _assigned() -> list[int]:
+    """Code points with rules of their own: assigned, not for private use, no surrogates."""
+    category = unicodedata.category
+    return [
+        code_point
+        for code_point in range(sys.maxunicode + 1)
+        if category(chr(code_point)) not in ("Cn", "Co", "Cs")
+    ]
+
+
+@functools.lru_cache(maxsize=16)
+def table_buffer(
+    do_lower_case: bool,
+    strip_accents: bool,
+    isolate_chinese: bool,
+    isolate_punctuation: str,
+    isolated: str,
+) -> np.ndarray:
+    """The flatbuffer that `FastBertNormalize` reads: uint8 [bytes]."""
+    lone = _unsplit_punctuation() if isolate_punctuation == "unsplit" else None
+    replacements: dict[int, str] = {ord(character): f" {character} " for character in isolated}
+    for code_point in _assigned():
+        if code_point in replacements:
+            continue
+        character = chr(code_point)
+        replacement = _replacement(character, do_lower_case, strip_accents)
+        if isolate_chinese and is_chinese(code_point):
+            replacement = f" {replacement} "
+        elif not replacement.isalnum():
+            replacement = "".join(
+                f" {c} " if (c in lone if lone is not None else is_punctuation(c)) else c
+                for c in replacement
+            )
+        if replacement != character:
+            replacements[code_point] = replacement
+    return _flatbuffer(replacements)
+
+
+def _replacement(character: str, do_lower_case: bool, strip_accents: bool) -> str:
+    """What one character becomes: `_clean_text`, `str.lower` and `_run_strip_accents`."""
+    if is_removed(character):
+        return ""
+    if character.isspace() or unicodedata.category(character) == "Zs":
+        return " "
+    if do_lower_case:
+        character = character.lower()
+    if strip_accents and not character.isascii():
+        decomposed = unicodedata.normalize("NFD", character)
+        character = "".join(c for c in decomposed if unicodedata.category(c) != "Mn")
+    return character
+
+
+@functools.cache
+def _unsplit_punctuation() -> frozenset[str]:
+    """Punctuation of this Python's Unicode that the WordPiece op does not know to split at."""
+    punctuation = [chr(c) for c in _assigned() if is_punctuation(chr(c))]
+    model = pywrap_fast_wordpiece_tokenizer_model_builder.build_fast_wordpiece_model(
+        ["[UNK]", "a"], 200, "##", "[UNK]", False, False
+    )
+    with tf.init_scope():
+        row_splits = gen_fast_wordpiece_tokenizer.fast_wordpiece_tokenize_with_offsets(
+            input_values=[f"a{c}a" for c in punctuation],
+            wp_model=np.frombuffer(model, np.uint8),
+        )[2]
+        words = np.diff(row_splits.numpy())
+    return frozenset(c for c, n in zip(punctuation, words, strict=True) if n != 3)
+
+
+def _flatbuffer(replacements: dict[int, str]) -> np.ndarray:
+    """Packs a map from code points to strings in the format of the op."""
+    pool = bytearray()
+    values: dict[str, int] = {}
+    for replacement in replacements.values():
+        if replacement not in values:
+            encoded = replacement.encode()
+            if len(encoded) > 63:
+                raise ValueError(f"{replacement!r} is longer than the format's 63 bytes")
+            # Bit 30: this code point changes; then the place in the pool; 6 bits of length.
+            values[replacement] = 1 << 30 | len(pool) << 6 | len(encoded)
+            pool += encoded
+    zero = values[replacements.pop(0)]  # U+0000 cannot be a key of the trie
+    code_points = np.fromiter(sorted(replacements), np.int64)
+    packed = np.fromiter((values[replacements[c]] for c in code_points.tolist()), np.int64)
+
+    builder = flatbuffers.Builder(1 << 20)
+    trie_offset = builder.CreateNumpyVector(double_array_trie(code_points, packed))
+    pool_offset = builder.CreateNumpyVector(np.frombuffer(bytes(pool), np.uint8))
+    builder.StartObject(4)
+    builder.PrependBoolSlot(0, True, False)  # replacements apply; False would skip the table
+    builder.PrependUOffsetTRelativeSlot(1, trie_offset, 0)
+    builder.PrependInt32Slot(2, zero, 0)
+    builder.PrependUOffsetTRelativeSlot(3, pool_offset, 0)
+    builder.Finish(builder.EndObject())
+    return np.frombuffer(bytes(builder.Output()), np.uint8)
+
+
+def double_array_trie(code_points: np.ndarray, values: np.ndarray) -> np.ndarray:
+    """A darts-clone double array keyed by the UTF-8 bytes of single code points.
+
+    In this format a node at index i with base b has its child by byte c at index b ^ c, and a
+    value, if it has one, at index b. All bytes of a UTF-8 sequence but the first lie in 0x80 to
+    0xBF, so the children of a node fill an aligned page of 64 units that no other node shares,
+    and the whole array is a few indexed assignments.
+
+    Args:
+        code_points: int64 [n], distinct, above 0.
+        values: int64 [n], below 2 ** 31.
+
+    Returns:
+        uint32 [units].
+    """
+    root = 256  # base of the root; its children take one unit for each first byte
+    distinct, value_index = np.unique(values, return_inverse=True)
+
+    # A key's pages: c >> 6 names the page of the last byte, c >> 12 the one before, and so on.
+    # Sequences of different lengths never share such a name.
+    pages = [
+        np.unique(code_points[code_points >= smallest] >> shift)
+        for shift, smallest in ((6, 0x80), (12, 0x800), (18, 0x10000))
+    ]
+    starts, end = [], root + 256
+    for page in pages:
+        starts.append(end + 64 * np.arange(len(page)))
+        end += 64 * len(page)
+    values_start = -(-end // 256) * 256  # a block of its own: no byte leads from a value to a node
+    units = np.zeros(values_start + len(distinct), np.int64)
+    units[values_start:] = distinct | 1 << 31
+
+    def place(keys: np.ndarray, level: int) -> tuple[np.ndarray, np.ndarray]:
+        """Index and label of the nodes for `keys`, which have `level` bytes after them."""
+        # With so many bytes to follow, a first byte has this mark, and holds keys below the limit.
+        mark, limit = ((0x00, 0x80), (0xC0, 0x20), (0xE0, 0x10), (0xF0, 0x08))[level]
+        is_first = keys < limit
+        label = np.where(is_first, keys | mark, keys & 63 | 0x80)
+        index = root ^ label
+        rest = keys[~is_first]
+        if len(rest):
+            index[~is_first] = starts[level][np.searchsorted(pages[level], rest >> 6)] + (rest & 63)
+        return index, label
+
+    units[0] = root << 10
+    index, label = place(code_points, 0)
+    units[index] = label | 1 << 8 | (index ^ (values_start + value_index)) << 10
+    for level, (page, start) in enumerate(zip(pages, starts, strict=True), 1):
+        index, label = place(page, level)
+        units[index] = label | (index ^ start ^ 0x80) << 10
+    return units.astype(np.uint32)

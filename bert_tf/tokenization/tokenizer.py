@@ -1,0 +1,346 @@
+"""Text to ids, as the original BERT tokenizer does it, inside the TensorFlow graph."""
+
+import dataclasses
+import itertools
+import json
+import os
+import re
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import tensorflow as tf
+
+from bert_tf.atomic import replace_file
+from bert_tf.errors import InputError
+from bert_tf.tokenization.normalizer import Normalizer
+from bert_tf.tokenization.vocabulary import (
+    SPECIAL_TOKENS,
+    Vocabulary,
+    read_vocabulary,
+    write_vocabulary,
+)
+from bert_tf.tokenization.wordpiece import WordPiece
+
+VOCABULARY_FILE = "vocab.txt"
+CONFIG_FILE = "tokenizer_config.json"
+SWITCHES = ("do_lower_case", "strip_accents", "tokenize_chinese_chars", "special_tokens_in_text")
+
+
+class BertTokenizer(tf.Module):
+    """WordPiece tokenizer whose ids are those of the original BERT code.
+
+    It runs in Python, in `tf.data`, in `tf.function` and in a SavedModel; all that it needs is in
+    the graph, and TensorFlow Serving links every op that it uses.
+
+    Text should be UTF-8. A word with invalid bytes in it becomes [UNK].
+
+    Args:
+        vocabulary: the path of a `vocab.txt`, a piece on each line, or the pieces themselves. The
+            special tokens [PAD], [UNK], [CLS], [SEP] and [MASK] may stand anywhere in it.
+        do_lower_case: lower-case the text.
+        strip_accents: drop accents; None does as `do_lower_case` says. With
+            `do_lower_case=True, strip_accents=False` Korean syllables stay composed.
+        tokenize_chinese_chars: make each Chinese character a word. Switching it off costs speed.
+        special_tokens_in_text: a literal "[MASK]" in the text (likewise the other four) becomes
+            its id. The original has no such thing.
+
+    Raises:
+        InputError: the vocabulary is missing, empty, holds a piece twice, or lacks a special token.
+
+    Example:
+    >>> tokenizer = BertTokenizer(["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "hel", "##lo"])
+    >>> tokenizer.tokenize(["Hello!", "héllo hello"])
+    <tf.RaggedTensor [[5, 6, 1], [5, 6, 5, 6]]>
+
+    The first three arguments after the vocabulary are those of `BasicTokenizer` in the original
+    `tokenization.py` and of Hugging Face's `tokenizer_config.json`.
+    """
+
+    def __init__(
+        self,
+        vocabulary: str | os.PathLike | Sequence[str],
+        do_lower_case: bool = True,
+        strip_accents: bool | None = None,
+        tokenize_chinese_chars: bool = True,
+        special_tokens_in_text: bool = False,
+    ):
+        super().__init__()
+        # Plain objects: tf.Module would wrap bare lists and dicts, to track what is in them.
+        if isinstance(vocabulary, (str, os.PathLike)):
+            self._vocabulary = read_vocabulary(vocabulary)
+        else:
+            self._vocabulary = Vocabulary([str(piece) for piece in vocabulary])
+        self._switches = _Switches(
+            do_lower_case, strip_accents, tokenize_chinese_chars, special_tokens_in_text
+        )
+        self._kept_config = "{}"  # what else tokenizer_config.json said, as JSON
+
+        pieces = self._vocabulary.pieces
+        # In the text a special token becomes a character that nothing else uses, a word of its
+        # own, with an id behind all others.
+        self._placeholders = _absent_characters(pieces) if special_tokens_in_text else ""
+        self._normalizer = Normalizer(
+            do_lower_case,
+            do_lower_case if strip_accents is None else strip_accents,
+            isolate_punctuation="unsplit" if tokenize_chinese_chars else "all",
+            isolated=self._placeholders[: len(SPECIAL_TOKENS)],
+        )
+        self._wordpiece = WordPiece(
+            [*pieces, *self._placeholders[: len(SPECIAL_TOKENS)]],
+            self.unk_token,
+            splits_words=tokenize_chinese_chars,
+        )
+        with tf.init_scope():
+            self._pieces = tf.constant(pieces)  # string [vocabulary_size]
+
+    @classmethod
+    def from_directory(cls, directory: str | os.PathLike) -> "BertTokenizer":
+        """The tokenizer of a model directory, ours or Hugging Face's.
+
+        Args:
+            directory: holds `vocab.txt`, and `tokenizer_config.json` with the switches. Without
+                that file, or where it is silent, the defaults hold.
+
+        Raises:
+            InputError: the directory or a file in it is missing or cannot be used.
+        """
+        directory = Path(directory)
+        if not directory.is_dir():
+            raise InputError(f"{directory}: no such folder; give a folder with a {VOCABULARY_FILE}")
+        path = directory / CONFIG_FILE
+        config: dict[str, Any] = {}
+        if path.exists():
+            try:
+                config = json.loads(path.read_text(encoding="utf-8"))
+            except (OSError, UnicodeDecodeError, json.JSONDecodeError) as error:
+                raise InputError(f"{path}: cannot be read as JSON ({error}); repair it") from None
+            if not isinstance(config, dict):
+                raise InputError(f"{path}: holds no JSON object; write the switches as one")
+        switches = {name: config.pop(name) for name in SWITCHES if name in config}
+        try:
+            _Switches(**switches)
+        except InputError as error:
+            raise InputError(f"{path}: {error}") from None
+        tokenizer = cls(directory / VOCABULARY_FILE, **switches)
+        tokenizer._kept_config = json.dumps(config)
+        return tokenizer
+
+    def save(self, directory: str | os.PathLike, model_max_length: int | None = None) -> None:
+        """Writes `vocab.txt` and `tokenizer_config.json`, as Hugging Face's BertTokenizer reads.
+
+        Args:
+            directory: is made where it does not exist; other files in it stay.
+            model_max_length: the longest sequence of the model, for those who read it there. None
+                keeps what the tokenizer was loaded with.
+        """
+        directory = Path(directory)
+        config = {
+            **json.loads(self._kept_config),
+            **{f"{token[1:-1].lower()}_token": token for token in SPECIAL_TOKENS},
+            **self.settings,
+            "tokenizer_class": "BertTokenizer",
+        }
+        if model_max_length is not None:
+            config["model_max_length"] = int(model_max_length)
+        write_vocabulary(directory / VOCABULARY_FILE, self._vocabulary.pieces)
+        with replace_file(directory / CONFIG_FILE) as path:
+            path.write_text(json.dumps(config, indent=2, sort_keys=True) + "\n", encoding="utf-8")
+
+    def tokenize(self, texts: Any) -> tf.RaggedTensor | tf.Tensor:
+        """Cuts texts into pieces.
+
+        Args:
+            texts: strings, [batch] or one: a list, a NumPy array or a tensor.
+
+        Returns:
+            The pieces' ids: a RaggedTensor int32 [batch, (pieces)]; for one string int32 [pieces].
+        """
+        batch, is_single = self._batch(texts)
+        normalized = self._normalizer(self._mark_special_tokens(batch))
+        ids, row_splits, *_ = self._cut(normalized)
+        return ids if is_single else _ragged(ids, row_splits)
+
+    def tokenize_with_offsets(self, texts: Any) -> tuple:
+        """Cuts texts into pieces and says where each lies.
+
+        Args:
+            texts: as in `tokenize`.
+
+        Returns:
+            (ids, starts, ends), each shaped as the result of `tokenize`. ids int32; starts and
+            ends int64, in bytes of the caller's own text: `text[start:end]` is what the piece was
+            made of, with the accents dropped from it. Pieces cut out of one character (a Korean
+            syllable, decomposed) each span all of it.
+        """
+        batch, is_single = self._batch(texts)
+        marked = self._mark_special_tokens(batch)
+        normalized, origins, origin_splits = self._normalizer.with_offsets(marked)
+        ids, row_splits, starts, ends, special = self._cut(normalized)
+        counts = row_splits[1:] - row_splits[:-1]
+        first_origin = tf.repeat(origin_splits[:-1], counts)
+        last = tf.gather(origins, first_origin + ends - 1)  # where the piece's last byte came from
+        starts = tf.gather(origins, first_origin + starts)
+        ends = tf.gather(origins, first_origin + ends)
+        # Where the next byte comes from the same character, `ends` is its beginning, too early.
+        lengths = tf.cast(tf.strings.length(batch), tf.int64)
+        text_bytes = tf.io.decode_raw(tf.strings.reduce_join(batch), tf.uint8)
+        first_byte = tf.gather(
+            text_bytes, tf.repeat(tf.cumsum(lengths, exclusive=True), counts) + last
+        )
+        width = 1 + sum(tf.cast(first_byte >= mark, tf.int64) for mark in (0xC0, 0xE0, 0xF0))
+        ends = tf.maximum(ends, last + width)
+        if self._placeholders:
+            sizes = tf.constant([0, *map(len, SPECIAL_TOKENS)], tf.int64)
+            ends = tf.where(special > 0, starts + tf.gather(sizes, special), ends)
+        if is_single:
+            return ids, starts, ends
+        return _ragged(ids, row_splits), _ragged(starts, row_splits), _ragged(ends, row_splits)
+
+    def detokenize(self, ids: Any) -> tf.Tensor:
+        """Joins pieces into text: a space between words, none before "##".
+
+        Args:
+            ids: integers, a RaggedTensor or Tensor [batch, pieces], or [pieces].
+
+        Returns:
+            string [batch], or a scalar. As `convert_tokens_to_string` of the original's successors
+            does it; special tokens are spelled out.
+        """
+        if not isinstance(ids, tf.RaggedTensor):
+            ids = tf.ragged.constant(ids) if isinstance(ids, list) else tf.convert_to_tensor(ids)
+        ids = tf.cast(ids, tf.int32)
+        pieces = tf.ragged.map_flat_values(tf.gather, self._pieces, ids)
+        joined = tf.strings.reduce_join(pieces, axis=-1, separator=" ")
+        return tf.strings.regex_replace(joined, " ##", "")
+
+    @property
+    def vocabulary(self) -> list[str]:
+        """The pieces, in the order of their ids."""
+        return list(self._vocabulary.pieces)
+
+    @property
+    def vocabulary_size(self) -> int:
+        """Number of pieces."""
+        return len(self._vocabulary)
+
+    @property
+    def vocabulary_hash(self) -> str:
+        """SHA-256 of the vocabulary as `save` writes it, in hexadecimal."""
+        return self._vocabulary.hash()
+
+    @property
+    def settings(self) -> dict[str, bool | None]:
+        """The four switches, as the constructor takes them."""
+        return dataclasses.asdict(self._switches)
+
+    def token_to_id(self, token: str) -> int:
+        """The id of a piece. Raises InputError where the vocabulary has no such piece."""
+        if token not in self._vocabulary.ids:
+            raise InputError(f"the vocabulary has no piece {token!r}; name one that it holds")
+        return self._vocabulary.ids[token]
+
+    def id_to_token(self, token_id: int) -> str:
+        """The piece with this id. Raises InputError where there is none."""
+        if not 0 <= token_id < self.vocabulary_size:
+            raise InputError(
+                f"no piece has the id {token_id}; ids go from 0 to {self.vocabulary_size - 1}"
+            )
+        return self._vocabulary.pieces[token_id]
+
+    pad_token, unk_token, cls_token, sep_token, mask_token = SPECIAL_TOKENS
+
+    @property
+    def pad_token_id(self) -> int:
+        """Id of [PAD]."""
+        return self._vocabulary.ids[self.pad_token]
+
+    @property
+    def unk_token_id(self) -> int:
+        """Id of [UNK]."""
+        return self._vocabulary.ids[self.unk_token]
+
+    @property
+    def cls_token_id(self) -> int:
+        """Id of [CLS]."""
+        return self._vocabulary.ids[self.cls_token]
+
+    @property
+    def sep_token_id(self) -> int:
+        """Id of [SEP]."""
+        return self._vocabulary.ids[self.sep_token]
+
+    @property
+    def mask_token_id(self) -> int:
+        """Id of [MASK]."""
+        return self._vocabulary.ids[self.mask_token]
+
+    def _batch(self, texts: Any) -> tuple[tf.Tensor, bool]:
+        """Texts as a string tensor [batch], and whether the caller gave a single one."""
+        if not isinstance(texts, (tf.Tensor, tf.RaggedTensor)):
+            try:
+                texts = tf.convert_to_tensor(texts, tf.string)
+            except (TypeError, ValueError, tf.errors.OpError):
+                raise InputError(
+                    "the tokenizer takes strings, one or a list of them; give it a str, a list "
+                    "of str, or a string tensor [batch]"
+                ) from None
+        if isinstance(texts, tf.RaggedTensor) or (texts.shape.rank or 0) > 1:
+            raise InputError(
+                f"the tokenizer takes strings of shape [batch], not {texts.shape}; flatten them"
+            )
+        if texts.dtype != tf.string:
+            raise InputError(f"the tokenizer takes strings, not {texts.dtype.name}; pass raw text")
+        is_single = texts.shape.rank == 0
+        return (texts[tf.newaxis] if is_single else texts), is_single
+
+    def _mark_special_tokens(self, texts: tf.Tensor) -> tf.Tensor:
+        """Puts placeholders for special tokens, padded with spaces: every byte keeps its place."""
+        if not self._placeholders:
+            return texts
+        *placeholders, impostor = self._placeholders
+        # Who writes a placeholder means no special token, but a character that no piece has.
+        texts = tf.strings.regex_replace(texts, f"[{''.join(placeholders)}]", impostor)
+        for token, placeholder in zip(SPECIAL_TOKENS, placeholders, strict=True):
+            padding = " " * (len(token) - len(placeholder.encode()))
+            texts = tf.strings.regex_replace(texts, re.escape(token), placeholder + padding)
+        return texts
+
+    def _cut(self, normalized: tf.Tensor) -> tuple[tf.Tensor, ...]:
+        """The pieces of normalized text, and which of them were special tokens in the text.
+
+        Returns:
+            As WordPiece, and int32 [pieces]: 0, or the number from 1 of the special token.
+        """
+        ids, row_splits, starts, ends = self._wordpiece(normalized)
+        special = tf.maximum(ids - (self.vocabulary_size - 1), 0)
+        if self._placeholders:
+            special_ids = [self._vocabulary.ids[token] for token in SPECIAL_TOKENS]
+            ids = tf.where(special > 0, tf.gather([0, *special_ids], special), ids)
+        return ids, row_splits, starts, ends, special
+
+
+@dataclasses.dataclass(frozen=True)
+class _Switches:
+    """The switches under the names of tokenizer_config.json."""
+
+    do_lower_case: bool = True
+    strip_accents: bool | None = None
+    tokenize_chinese_chars: bool = True
+    special_tokens_in_text: bool = False
+
+    def __post_init__(self):
+        for name, value in dataclasses.asdict(self).items():
+            if not isinstance(value, bool) and not (name == "strip_accents" and value is None):
+                raise InputError(f"{name} is {value!r}; make it true or false")
+
+
+def _absent_characters(pieces: Sequence[str]) -> str:
+    """Private-use characters of 4 UTF-8 bytes that no piece has: one for each special token + 1."""
+    used = set().union(*pieces)
+    private_use = (chr(code_point) for code_point in range(0x10FFFD, 0x100000, -1))
+    return "".join(itertools.islice((c for c in private_use if c not in used), 6))
+
+
+def _ragged(values: tf.Tensor, row_splits: tf.Tensor) -> tf.RaggedTensor:
+    return tf.RaggedTensor.from_row_splits(values, row_splits, validate=False)

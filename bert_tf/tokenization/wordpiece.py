@@ -1,0 +1,145 @@
+"""Words to pieces: greedy longest match against the vocabulary, inside the graph."""
+
+from collections.abc import Sequence
+
+import numpy as np
+import tensorflow as tf
+from tensorflow_text.python.ops.fast_wordpiece_tokenizer import (
+    gen_fast_wordpiece_tokenizer,
+    pywrap_fast_wordpiece_tokenizer_model_builder,
+)
+
+LONGEST_WORD = 200  # characters; the original calls a longer word unknown
+
+# ids int32 [pieces], row_splits int64 [batch + 1], starts and ends int64 [pieces]
+Pieces = tuple[tf.Tensor, tf.Tensor, tf.Tensor, tf.Tensor]
+
+
+class WordPiece(tf.Module):
+    """Cuts normalized text into the longest pieces that the vocabulary holds.
+
+    The rules of `WordpieceTokenizer` in the original `tokenization.py`, by the linear-time
+    algorithm of "Fast WordPiece Tokenization" (Song et al., 2021). A word with a part that is not
+    in the vocabulary, or of over 200 characters, is one unknown piece.
+
+    Args:
+        vocabulary: a piece for each id.
+        unknown_token: the piece for unknown words.
+        splits_words: the op itself splits words at whitespace, punctuation and Chinese
+            characters. Otherwise only at spaces, and it is slower.
+    """
+
+    def __init__(self, vocabulary: Sequence[str], unknown_token: str, splits_words: bool = True):
+        super().__init__()
+        self._unknown_id = vocabulary.index(unknown_token)
+        self._splits_words = splits_words
+        # Nothing ever matches a piece that is blank or holds whitespace. The builder must not see
+        # it, yet it keeps its id; the op splits the name that stands in for it at the bracket.
+        matchable = [
+            piece if piece.split() == [piece] else f"[unmatchable {index}]"
+            for index, piece in enumerate(vocabulary)
+        ]
+        # The op measures words in bytes, the original in characters, of 4 bytes at most.
+        self._model, self._patient_model = (
+            self._constant(matchable, unknown_token, LONGEST_WORD * bytes_per_character)
+            for bytes_per_character in (1, 4)
+        )
+
+    def _constant(self, pieces: list[str], unknown_token: str, longest_word: int) -> tf.Tensor:
+        model = pywrap_fast_wordpiece_tokenizer_model_builder.build_fast_wordpiece_model(
+            pieces, longest_word, "##", unknown_token, not self._splits_words, False
+        )
+        with tf.init_scope():
+            return tf.constant(np.frombuffer(model, np.uint8))
+
+    def __call__(self, texts: tf.Tensor) -> Pieces:
+        """Cuts normalized texts into pieces.
+
+        Args:
+            texts: string [batch].
+
+        Returns:
+            ids: int32 [pieces], those of all texts one after the other.
+            row_splits: int64 [batch + 1], where each text's pieces begin.
+            starts, ends: int64 [pieces], bytes of the normalized text.
+        """
+        pieces = self._match(texts, self._model)
+        ids, _, starts, ends = pieces
+        # A word of 200 bytes has at most 200 characters, and one of over 800 has more than 200:
+        # only what is between them has to be looked at again.
+        length = ends - starts
+        doubtful = (
+            (ids == self._unknown_id) & (length > LONGEST_WORD) & (length <= 4 * LONGEST_WORD)
+        )
+        return tf.cond(
+            tf.reduce_any(doubtful),
+            lambda: self._count_characters(texts, pieces, doubtful),
+            lambda: pieces,
+        )
+
+    def _match(self, texts: tf.Tensor, model: tf.Tensor) -> Pieces:
+        if self._splits_words:
+            _, ids, row_splits, starts, ends = (
+                gen_fast_wordpiece_tokenizer.fast_wordpiece_tokenize_with_offsets(
+                    input_values=texts, wp_model=model
+                )
+            )
+            return tf.cast(ids, tf.int32), row_splits, starts, ends
+
+        words = tf.strings.split(texts, " ")  # (batch, (words)), empty ones between two spaces
+        _, ids, word_splits, starts, ends = (
+            gen_fast_wordpiece_tokenizer.fast_wordpiece_tokenize_with_offsets(
+                input_values=words.flat_values, wp_model=model
+            )
+        )
+        # A word begins one space after the end of the word before it.
+        word_ends = tf.cumsum(tf.cast(tf.strings.length(words.flat_values), tf.int64) + 1)
+        edges = tf.concat([[tf.constant(0, tf.int64)], word_ends], 0)
+        word_starts = edges[:-1] - tf.gather(
+            tf.gather(edges, words.row_splits), words.value_rowids()
+        )
+        shift = tf.repeat(word_starts, word_splits[1:] - word_splits[:-1])
+        row_splits = tf.gather(word_splits, words.row_splits)
+        return tf.cast(ids, tf.int32), row_splits, starts + shift, ends + shift
+
+    def _count_characters(self, texts: tf.Tensor, pieces: Pieces, doubtful: tf.Tensor) -> Pieces:
+        """Matches again, patiently, and keeps only the words of over 200 characters unknown."""
+        # Positions in all texts joined into one, so that rows need no loop.
+        text_ends = tf.cumsum(tf.cast(tf.strings.length(texts), tf.int64))
+        text_starts = tf.concat([[tf.constant(0, tf.int64)], text_ends], 0)
+
+        def row_starts(row_splits: tf.Tensor) -> tf.Tensor:
+            return tf.repeat(text_starts[:-1], row_splits[1:] - row_splits[:-1])
+
+        ids, row_splits, starts, ends = pieces
+        starts += row_starts(row_splits)
+        ends += row_starts(row_splits)
+        # UTF-8 characters begin with any byte but 0b10xxxxxx.
+        text_bytes = tf.io.decode_raw(tf.strings.reduce_join(texts), tf.uint8)
+        characters = tf.cumsum(tf.cast(tf.bitwise.bitwise_and(text_bytes, 0xC0) != 0x80, tf.int64))
+        characters = tf.concat([[tf.constant(0, tf.int64)], characters], 0)
+        counts = tf.gather(characters, ends) - tf.gather(characters, starts)
+        too_long = tf.boolean_mask(
+            tf.stack([starts, ends], 1), doubtful & (counts > LONGEST_WORD)
+        )  # (words, 2), in order
+        # A span before all the others, so that every piece has one at or before it.
+        too_long = tf.concat([tf.constant([[-1, -1]], tf.int64), too_long], 0)
+
+        ids, row_splits, starts, ends = self._match(texts, self._patient_model)
+        base = row_starts(row_splits)
+        starts += base
+        ends += base
+        span = tf.gather(too_long, tf.searchsorted(too_long[:, 0], starts, side="right") - 1)
+        inside = starts < span[:, 1]
+        # Of a word that is too long its first piece stays, unknown, and spans it.
+        first = starts == span[:, 0]
+        ids = tf.where(inside, self._unknown_id, ids)
+        ends = tf.where(inside, span[:, 1], ends)
+        keep = ~inside | first
+        kept = tf.concat([[tf.constant(0, tf.int64)], tf.cumsum(tf.cast(keep, tf.int64))], 0)
+        return (
+            tf.boolean_mask(ids, keep),
+            tf.gather(kept, row_splits),
+            tf.boolean_mask(starts - base, keep),
+            tf.boolean_mask(ends - base, keep),
+        )
