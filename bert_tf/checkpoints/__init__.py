@@ -1,0 +1,1 @@
+"""Models on disk: the model directory, and the tables of names that other formats use."""

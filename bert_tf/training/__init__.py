@@ -1,0 +1,1 @@
+"""Optimizers, schedules and what else `model.fit` is given."""

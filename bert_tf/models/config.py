@@ -1,0 +1,210 @@
+"""The shape of a BERT, as Hugging Face's config.json writes it."""
+
+import json
+import os
+from dataclasses import dataclass, field, fields
+from pathlib import Path
+from typing import Any
+
+from bert_tf.atomic import replace_file
+from bert_tf.errors import InputError
+
+# Layers, hidden size, attention heads: base and large from the paper, section 3; the others from
+# Turc et al. 2019, "Well-Read Students Learn Better".
+SIZES: dict[str, tuple[int, int, int]] = {
+    "tiny": (2, 128, 2),
+    "mini": (4, 256, 4),
+    "small": (4, 512, 8),
+    "medium": (8, 512, 8),
+    "base": (12, 768, 12),
+    "large": (24, 1024, 16),
+}
+
+# Keys of config.json that change the computation, with the only value that this encoder computes.
+_FIXED: dict[str, Any] = {
+    "model_type": "bert",
+    "position_embedding_type": "absolute",
+    "is_decoder": False,
+    "add_cross_attention": False,
+}
+
+
+@dataclass(frozen=True)
+class BertConfig:
+    """The hyper-parameters of a BERT, with Hugging Face's names and the original's defaults.
+
+    Args:
+        vocab_size: V, entries of the vocabulary.
+        hidden_size: H, width of every hidden state.
+        num_hidden_layers: L, Transformer blocks.
+        num_attention_heads: N, a divisor of H.
+        intermediate_size: width of the feed-forward networks.
+        hidden_act: activation of the feed-forward networks and of the MLM head.
+        hidden_dropout_prob: dropout of embeddings and of every sublayer's output.
+        attention_probs_dropout_prob: dropout of attention probabilities.
+        max_position_embeddings: the longest input.
+        type_vocab_size: segments that can be told apart.
+        initializer_range: standard deviation of the weights' truncated normal start.
+        layer_norm_eps: added to the variance in LayerNorm.
+        pad_token_id: id of [PAD].
+        classifier_dropout: dropout of a classifier's pooled output; None for hidden_dropout_prob.
+        id2label: a classifier's labels by class id; None for a model without labels.
+        extra: the other keys of a config.json, kept for when it is written again.
+
+    Raises:
+        InputError: if a value is out of range or asks for what this encoder does not compute.
+    """
+
+    vocab_size: int = 30522
+    hidden_size: int = 768
+    num_hidden_layers: int = 12
+    num_attention_heads: int = 12
+    intermediate_size: int = 3072
+    hidden_act: str = "gelu"
+    hidden_dropout_prob: float = 0.1
+    attention_probs_dropout_prob: float = 0.1
+    max_position_embeddings: int = 512
+    type_vocab_size: int = 2
+    initializer_range: float = 0.02
+    layer_norm_eps: float = 1e-12
+    pad_token_id: int = 0
+    classifier_dropout: float | None = None
+    id2label: dict[int, str] | None = None
+    extra: dict[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        """Refuses what cannot be built."""
+        from bert_tf.layers.activations import ACTIVATIONS  # imports keras: late
+
+        for name in (
+            "vocab_size",
+            "hidden_size",
+            "num_hidden_layers",
+            "num_attention_heads",
+            "intermediate_size",
+            "max_position_embeddings",
+            "type_vocab_size",
+        ):
+            value = getattr(self, name)
+            if not isinstance(value, int) or isinstance(value, bool) or value < 1:
+                raise InputError(f"{name} is {value!r}: give a whole number of at least 1.")
+        for name in ("hidden_dropout_prob", "attention_probs_dropout_prob", "classifier_dropout"):
+            value = getattr(self, name)
+            if value is None and name == "classifier_dropout":
+                continue
+            if not isinstance(value, int | float) or not 0 <= value < 1:
+                raise InputError(f"{name} is {value!r}: give a share of at least 0 and below 1.")
+        for name in ("initializer_range", "layer_norm_eps"):
+            value = getattr(self, name)
+            if not isinstance(value, int | float) or value <= 0:
+                raise InputError(f"{name} is {value!r}: give a number above 0.")
+        if self.hidden_size % self.num_attention_heads:
+            raise InputError(
+                f"hidden_size {self.hidden_size} is not a multiple of num_attention_heads "
+                f"{self.num_attention_heads}: change one of them."
+            )
+        if self.hidden_act not in ACTIVATIONS:
+            raise InputError(
+                f"hidden_act {self.hidden_act!r} is unknown: give one of {', '.join(ACTIVATIONS)}."
+            )
+        for key, only in _FIXED.items():
+            if self.extra.get(key, only) not in (only, None):
+                raise InputError(
+                    f"{key} is {self.extra[key]!r}, but only {only!r} is supported: "
+                    "use the weights of a BERT encoder."
+                )
+
+    @property
+    def labels(self) -> list[str] | None:
+        """A classifier's labels in the order of their ids, or None."""
+        return None if self.id2label is None else list(self.id2label.values())
+
+    @classmethod
+    def named(cls, size: str, **values: Any) -> "BertConfig":
+        """A config by the name of its size.
+
+        Args:
+            size: "tiny", "mini", "small", "medium", "base" or "large".
+            values: any other field, such as `vocab_size`, or one that replaces the size's.
+
+        Raises:
+            InputError: if there is no such size, or a value cannot be used.
+        """
+        if size not in SIZES:
+            raise InputError(f"There is no model size {size!r}: give one of {', '.join(SIZES)}.")
+        layers, hidden, heads = SIZES[size]
+        shape = {
+            "num_hidden_layers": layers,
+            "hidden_size": hidden,
+            "num_attention_heads": heads,
+            "intermediate_size": 4 * values.get("hidden_size", hidden),
+        }
+        return cls(**{**shape, **values})
+
+    @classmethod
+    def from_dict(cls, values: dict[str, Any]) -> "BertConfig":
+        """Reads the keys of a config.json; those that are no field here go to `extra`.
+
+        Raises:
+            InputError: if a value cannot be used.
+        """
+        known = {f.name for f in fields(cls)} - {"extra"}
+        given = {key: value for key, value in values.items() if key in known}
+        extra = {key: value for key, value in values.items() if key not in known}
+        extra.pop("label2id", None)  # id2label turned round; written again from there
+        if given.get("id2label") is not None:
+            try:  # JSON has no integer keys
+                pairs = sorted((int(key), str(label)) for key, label in given["id2label"].items())
+            except (AttributeError, ValueError):
+                raise InputError(
+                    f"id2label is {given['id2label']!r}: give an object of class id to label."
+                ) from None
+            if [number for number, _ in pairs] != list(range(len(pairs))):
+                raise InputError(f"id2label must number its labels 0 to {len(pairs) - 1}.")
+            given["id2label"] = dict(pairs)
+        return cls(**given, extra=extra)
+
+    def to_dict(self) -> dict[str, Any]:
+        """The keys of a config.json; `from_dict` turned round."""
+        values = {f.name: getattr(self, f.name) for f in fields(self) if f.name != "extra"}
+        if self.id2label is None:
+            del values["id2label"]
+        else:
+            values["id2label"] = {str(key): label for key, label in self.id2label.items()}
+            values["label2id"] = {label: key for key, label in self.id2label.items()}
+        return {**_FIXED, **self.extra, **values}
+
+    @classmethod
+    def from_json(cls, path: str | os.PathLike) -> "BertConfig":
+        """Reads a config.json.
+
+        Raises:
+            InputError: if the file is missing, is not a JSON object, or has a value that cannot
+                be used; the message names the file.
+        """
+        path = Path(path)
+        try:
+            values = json.loads(path.read_text(encoding="utf-8"))
+        except FileNotFoundError:
+            raise InputError(
+                f"{path} does not exist: give a model directory, which holds config.json."
+            ) from None
+        except OSError as error:
+            raise InputError(f"{path} cannot be read: {error.strerror}.") from None
+        except ValueError as error:  # also what is not UTF-8
+            raise InputError(f"{path} is not JSON ({error}): restore the file.") from None
+        if not isinstance(values, dict):
+            raise InputError(f"{path} holds no JSON object: restore the file.")
+        try:
+            return cls.from_dict(values)
+        except InputError as error:
+            raise InputError(f"{path}: {error}") from None
+
+    def to_json(self, path: str | os.PathLike) -> None:
+        """Writes a config.json, atomically, with sorted keys."""
+        with replace_file(path) as temporary:
+            temporary.write_text(self.to_json_text(), encoding="utf-8")
+
+    def to_json_text(self) -> str:
+        """The text of a config.json."""
+        return json.dumps(self.to_dict(), indent=2, sort_keys=True, ensure_ascii=False) + "\n"

@@ -1,0 +1,105 @@
+"""Adam as BERT was trained with."""
+
+import re
+from collections.abc import Sequence
+from typing import Any
+
+import keras
+import tensorflow as tf
+
+
+@keras.saving.register_keras_serializable(package="bert_tf")
+class AdamWeightDecay(keras.optimizers.Optimizer):
+    """Adam with decoupled weight decay and without bias correction.
+
+    `AdamWeightDecayOptimizer` and `create_optimizer` in the original's optimization.py: the
+    gradients are clipped by their global norm, then for each parameter p with gradient g
+
+        m = beta_1 m + (1 - beta_1) g
+        v = beta_2 v + (1 - beta_2) g^2
+        p = p - learning_rate (m / (sqrt(v) + epsilon) + weight_decay_rate p)
+
+    where the last term is left out for LayerNorm and biases. Under a tf.distribute strategy the
+    norm is that of the sum over the replicas, so that a step on two is the step on one.
+
+    Args:
+        learning_rate: a float or a schedule.
+        weight_decay_rate: see above.
+        beta_1: decay of the mean of the gradients.
+        beta_2: decay of the mean of their squares.
+        epsilon: added to the root.
+        clip_norm: the largest global norm; None to not clip.
+        exclude_from_weight_decay: patterns; a parameter whose path has one is not decayed.
+        name: of the optimizer.
+        kwargs: `gradient_accumulation_steps`, `use_ema` and others of `keras.optimizers.Optimizer`.
+    """
+
+    def __init__(
+        self,
+        learning_rate: Any = 1e-4,
+        weight_decay_rate: float = 0.01,
+        beta_1: float = 0.9,
+        beta_2: float = 0.999,
+        epsilon: float = 1e-6,
+        clip_norm: float | None = 1.0,
+        exclude_from_weight_decay: Sequence[str] = ("LayerNorm", "layer_norm", "bias"),
+        name: str = "adam_weight_decay",
+        **kwargs: Any,
+    ):
+        super().__init__(learning_rate=learning_rate, name=name, **kwargs)
+        self.weight_decay_rate = weight_decay_rate
+        self.beta_1 = beta_1
+        self.beta_2 = beta_2
+        self.epsilon = epsilon
+        self.clip_norm = clip_norm
+        self.excluded_patterns = tuple(exclude_from_weight_decay)
+
+    def build(self, variables: Sequence[keras.Variable]) -> None:
+        """Makes the two means of each parameter, and notes which parameters decay."""
+        if self.built:
+            return
+        super().build(variables)
+        self._means = self.add_optimizer_variables(variables, "mean")
+        self._squares = self.add_optimizer_variables(variables, "square")
+        self._decays = [
+            not any(re.search(pattern, variable.path) for pattern in self.excluded_patterns)
+            for variable in variables
+        ]
+
+    def _all_reduce_sum_gradients(self, grads_and_vars: Any) -> Any:
+        # Keras clips each replica's gradients before it sums them; the norm is the sum's.
+        pairs = super()._all_reduce_sum_gradients(grads_and_vars)
+        # The means decay for every row of a table, looked up or not: rows alone do not do.
+        gradients = [tf.convert_to_tensor(gradient) for gradient, _ in pairs]
+        if self.clip_norm is not None:
+            gradients, _ = tf.clip_by_global_norm(gradients, self.clip_norm)
+        return list(zip(gradients, (variable for _, variable in pairs), strict=True))
+
+    def update_step(self, gradient: Any, variable: Any, learning_rate: Any) -> None:
+        """Updates one parameter and its means."""
+        index = self._get_variable_index(variable)
+        mean, square = self._means[index], self._squares[index]
+        learning_rate = tf.cast(learning_rate, variable.dtype)
+        gradient = tf.cast(gradient, variable.dtype)
+        self.assign_add(mean, (gradient - mean) * (1 - self.beta_1))
+        self.assign_add(square, (tf.square(gradient) - square) * (1 - self.beta_2))
+        update = mean / (tf.sqrt(square) + self.epsilon)
+        if self._decays[index]:
+            update += self.weight_decay_rate * variable
+        self.assign_sub(variable, learning_rate * update)
+
+    def get_config(self) -> dict[str, Any]:
+        """The arguments of `__init__`."""
+        config = super().get_config()
+        # Keras' own decay and clipping stay off.
+        for key in ("weight_decay", "clipnorm", "clipvalue", "global_clipnorm"):
+            config.pop(key, None)
+        return {
+            **config,
+            "weight_decay_rate": self.weight_decay_rate,
+            "beta_1": self.beta_1,
+            "beta_2": self.beta_2,
+            "epsilon": self.epsilon,
+            "clip_norm": self.clip_norm,
+            "exclude_from_weight_decay": list(self.excluded_patterns),
+        }
