@@ -1,0 +1,1 @@
+"""tf.data graphs: corpus to shards, shards to batches, labelled text to batches."""

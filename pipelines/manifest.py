@@ -1,0 +1,142 @@
+"""What a folder of shards holds: `manifest.json`, beside the shards."""
+
+import dataclasses
+import hashlib
+import json
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from bert_tf.errors import InputError
+
+FILE_NAME = "manifest.json"
+FORMAT = 1
+
+
+@dataclass
+class Shard:
+    """One TFRecord file.
+
+    Args:
+        file: name in the folder.
+        instances: records in it.
+        bytes: size.
+        sha256: checksum of the file, hexadecimal.
+    """
+
+    file: str
+    instances: int
+    bytes: int
+    sha256: str
+
+
+@dataclass
+class Manifest:
+    """How shards were made, and what they are.
+
+    Args:
+        options: every option of `PretrainingDataOptions`.
+        vocabulary: `hash` and `size`, and the `settings` of the tokenizer.
+        corpus: `file` (relative to the folder that holds them all) and `bytes` of each file.
+        documents: documents in the corpus.
+        sentences: lines of text in the corpus.
+        shards: by split, "train" and, if text was held out, "held_out".
+        statistics: by split, see `pipelines.statistics`.
+        bert_tf_version: version that wrote the shards.
+        format: version of this layout.
+    """
+
+    options: dict[str, Any]
+    vocabulary: dict[str, Any]
+    corpus: list[dict[str, Any]]
+    documents: int
+    sentences: int
+    shards: dict[str, list[Shard]]
+    statistics: dict[str, dict[str, Any]]
+    bert_tf_version: str
+    format: int = field(default=FORMAT)
+
+    def instances(self, split: str = "train") -> int:
+        """Records in a split."""
+        return sum(shard.instances for shard in self.shards.get(split, []))
+
+    def save(self, directory: Path) -> None:
+        """Writes `manifest.json` into a folder."""
+        text = json.dumps(dataclasses.asdict(self), indent=1, ensure_ascii=False)
+        (directory / FILE_NAME).write_text(text + "\n", encoding="utf-8")
+
+    @classmethod
+    def load(cls, directory: str | Path) -> "Manifest":
+        """Reads the manifest of a folder.
+
+        Raises:
+            InputError: there is none, or it cannot be used.
+        """
+        path = Path(directory) / FILE_NAME
+        remake = "make the shards again with bert-tf shards"
+        try:
+            content = json.loads(path.read_text(encoding="utf-8"))
+            if content["format"] != FORMAT:
+                raise InputError(
+                    f"{path}: format {content['format']}, this version reads {FORMAT}; {remake}"
+                )
+            content["shards"] = {
+                split: [Shard(**shard) for shard in shards]
+                for split, shards in content["shards"].items()
+            }
+            return cls(**content)
+        except FileNotFoundError as error:
+            raise InputError(
+                f"{path}: no manifest; is this a folder of shards? {remake}"
+            ) from error
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            if isinstance(error, InputError):
+                raise
+            raise InputError(f"{path}: damaged manifest ({error!r}); {remake}") from error
+
+
+def sha256(path: Path) -> str:
+    """Checksum of a file, hexadecimal."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def check_sizes(directory: str | Path, shards: list[Shard]) -> None:
+    """Compares the shards on disk with the manifest by size, which costs nothing.
+
+    Raises:
+        InputError: a shard is missing, truncated or otherwise not the one that was written.
+    """
+    for shard in shards:
+        path = Path(directory) / shard.file
+        cure = "copy the folder again, or make it again with bert-tf shards"
+        if not path.is_file():
+            raise InputError(f"{path}: the shard is missing; {cure}")
+        size = path.stat().st_size
+        if size != shard.bytes:
+            kind = "truncated" if size < shard.bytes else "changed"
+            raise InputError(
+                f"{path}: {kind}, {size} bytes where {shard.bytes} were written; {cure}"
+            )
+
+
+def verify(directory: str | Path) -> Manifest:
+    """Compares every shard of a folder with its checksum in the manifest.
+
+    Returns:
+        The manifest, when all agree.
+
+    Raises:
+        InputError: naming the first shard that is missing, truncated or altered.
+    """
+    manifest = Manifest.load(directory)
+    for shards in manifest.shards.values():
+        check_sizes(directory, shards)
+        for shard in shards:
+            path = Path(directory) / shard.file
+            if sha256(path) != shard.sha256:
+                raise InputError(
+                    f"{path}: damaged, its checksum is not the manifest's; copy the folder again, "
+                    "or make it again with bert-tf shards"
+                )
+    return manifest

@@ -1,0 +1,302 @@
+"""Sentences to pre-training instances, a whole batch of documents at a time.
+
+The rules are those of `create_instances_from_document` and `truncate_seq_pair` in the original's
+`create_pretraining_data.py`. There, a Python loop walks one document sentence by sentence. Here
+the token ids of a batch are one flat vector, an instance is a pair of ranges in it, and only the
+walk itself is a loop: every document of the batch takes one step of it at once, and a step is one
+instance. All else is computed for all instances together.
+"""
+
+from typing import NamedTuple
+
+import tensorflow as tf
+
+# A document of more tokens than this many full instances is walked as several streams in
+# parallel, else the loop would go on for the longest one alone. Each cut shortens one instance.
+INSTANCES_PER_STREAM = 128
+
+
+class Sentences(NamedTuple):
+    """The sentences of a batch of documents, indexed. n sentences, T tokens, D documents.
+
+    Attributes:
+        token_ids: int32 [T].
+        starts: int32 [n + 1], first token of each sentence, then T.
+        document: int32 [n], index of the sentence's document.
+        document_first: int32 [D + 1], first sentence of each document, then n.
+        passage_end: int32 [n], where the unbroken run of sentences ends that the sentence is in.
+        stream_first: int32 [S], first sentences of the streams to make instances from.
+        stream_end: int32 [S], where they end.
+    """
+
+    token_ids: tf.Tensor
+    starts: tf.Tensor
+    document: tf.Tensor
+    document_first: tf.Tensor
+    passage_end: tf.Tensor
+    stream_first: tf.Tensor
+    stream_end: tf.Tensor
+
+
+class SentencePairs(NamedTuple):
+    """Pairs of token ranges, [N] each.
+
+    Attributes:
+        a_start: int32, first token of A in `Sentences.token_ids`.
+        a_length: int32, tokens of A.
+        b_start: int32, first token of B.
+        b_length: int32, tokens of B.
+        is_random_next: bool, whether B is from another document.
+    """
+
+    a_start: tf.Tensor
+    a_length: tf.Tensor
+    b_start: tf.Tensor
+    b_length: tf.Tensor
+    is_random_next: tf.Tensor
+
+
+class PackedPairs(NamedTuple):
+    """[CLS] A [SEP] B [SEP], padded. Each int32 [N, max_seq_length]."""
+
+    token_ids: tf.Tensor
+    segment_ids: tf.Tensor
+    padding_mask: tf.Tensor
+
+
+def index_sentences(
+    token_ids: tf.RaggedTensor,
+    documents: tf.Tensor,
+    passages: tf.Tensor,
+    is_donor: tf.Tensor,
+    *,
+    max_seq_length: int,
+) -> Sentences:
+    """Lays out the sentences of a batch for pairing; sentences without tokens are left out.
+
+    Args:
+        token_ids: int32 [lines, (tokens)].
+        documents: int32 [lines], number of the document; equal numbers stand together.
+        passages: int32 [lines], number of the unbroken run of lines.
+        is_donor: bool [lines], whether the line may only be the random next of others.
+        max_seq_length: tokens of an instance, to which streams are proportioned.
+
+    Returns:
+        `Sentences`.
+    """
+    lengths = tf.cast(token_ids.row_lengths(), tf.int32)
+    has_tokens = lengths > 0
+    lengths = tf.boolean_mask(lengths, has_tokens)
+    documents = tf.boolean_mask(documents, has_tokens)
+    passages = tf.boolean_mask(passages, has_tokens)
+    is_donor = tf.boolean_mask(is_donor, has_tokens)
+    starts = tf.concat([[0], tf.cumsum(lengths)], axis=0)  # (n + 1,)
+
+    new_document = _changes(documents)
+    new_passage = _changes(passages) | new_document
+    document_first = _bounds(new_document)
+    passage_first = _bounds(new_passage)
+    passage = tf.cumsum(tf.cast(new_passage, tf.int32)) - 1  # (n,)
+    # A new stream begins where a passage begins and wherever its tokens fill a stream.
+    offset = starts[:-1] - tf.gather(starts, tf.gather(passage_first, passage))
+    new_stream = new_passage | _changes(offset // (INSTANCES_PER_STREAM * max_seq_length))
+    stream_first = _bounds(new_stream)
+    makes_instances = ~tf.gather(is_donor, stream_first[:-1])
+    return Sentences(
+        token_ids=token_ids.flat_values,
+        starts=starts,
+        document=tf.cumsum(tf.cast(new_document, tf.int32)) - 1,
+        document_first=document_first,
+        passage_end=tf.gather(passage_first, passage + 1),
+        stream_first=tf.boolean_mask(stream_first[:-1], makes_instances),
+        stream_end=tf.boolean_mask(stream_first[1:], makes_instances),
+    )
+
+
+def _changes(values: tf.Tensor) -> tf.Tensor:
+    """Bool [n], true at the first value and at each that differs from the one before."""
+    first = tf.ones([tf.minimum(tf.size(values), 1)], tf.bool)
+    return tf.concat([first, values[1:] != values[:-1]], axis=0)
+
+
+def _bounds(is_first: tf.Tensor) -> tf.Tensor:
+    """Int32 [runs + 1], where each run begins, then n."""
+    firsts = tf.cast(tf.where(is_first)[:, 0], tf.int32)
+    return tf.concat([firsts, [tf.size(is_first)]], axis=0)
+
+
+def sentence_pairs(
+    sentences: Sentences, *, max_seq_length: int, short_seq_prob: float, seed: tf.Tensor
+) -> SentencePairs:
+    """Pairs sentences of each document with what follows, or with another document's.
+
+    As in the original, a document has one target length: the full one, or with `short_seq_prob`
+    one drawn from 2 to the full one. Sentences are taken until the target is reached. A is the
+    first few of them (at random), B the rest of them or, in half of the cases and whenever there
+    is only one sentence, a run of another document's, long enough for the target; the sentences
+    not used are then taken up again. Nothing is truncated yet.
+
+    In a batch of one document no random next is possible and such pairs are left out.
+
+    Args:
+        sentences: of at least two documents.
+        max_seq_length: [CLS], [SEP] and [SEP] included.
+        short_seq_prob: probability of a shorter target.
+        seed: integer [2].
+
+    Returns:
+        `SentencePairs`, in the order of streams.
+    """
+    is_short_seed, short_seed, walk_seed, next_seed = tf.unstack(tf.random.split(seed, 4))
+    max_tokens = max_seq_length - 3
+    starts, stream_end = sentences.starts, sentences.stream_end
+    streams = tf.size(stream_end)
+
+    is_short = tf.random.stateless_uniform([streams], is_short_seed) < short_seq_prob
+    short = tf.random.stateless_uniform([streams], short_seed, 2, max_tokens + 1, dtype=tf.int32)
+    target = tf.where(is_short, short, max_tokens)  # (S,)
+
+    # Each step takes one chunk of sentences [first, end) from every stream that has any left.
+    def walk_step(step, first, chunks):
+        active = first < stream_end
+        end = tf.searchsorted(starts, tf.gather(starts, first) + target)
+        end = tf.minimum(end, stream_end)
+        size = end - first
+        draws = tf.random.stateless_uniform([2, streams], walk_seed + [0, step])
+        a_size = 1 + _scaled(draws[0], size - 1)
+        is_random_next = (size == 1) | (draws[1] < 0.5)
+        a_end = first + a_size
+        b_end = tf.where(is_random_next, -1, end)
+        chunk = tf.stack([tf.where(active, first, -1), a_end, b_end], axis=-1)  # (S, 3)
+        after = tf.where(is_random_next, a_end, end)
+        return step + 1, tf.where(active, after, first), chunks.write(step, chunk)
+
+    chunks = tf.TensorArray(tf.int32, size=0, dynamic_size=True, element_shape=[None, 3])
+    _, _, chunks = tf.while_loop(
+        lambda step, first, chunks: tf.reduce_any(first < stream_end),
+        walk_step,
+        [0, sentences.stream_first, chunks],
+        shape_invariants=[tf.TensorShape([]), tf.TensorShape([None]), None],
+        parallel_iterations=1,
+    )
+    chunks = tf.transpose(tf.ensure_shape(chunks.stack(), [None, None, 3]), [1, 0, 2])
+    made = tf.where(chunks[:, :, 0] >= 0)  # (N, 2)
+    first, a_end, b_end = tf.unstack(tf.gather_nd(chunks, made), axis=-1)
+    target = tf.gather(target, made[:, 0])
+
+    a_start = tf.gather(starts, first)
+    a_length = tf.gather(starts, a_end) - a_start
+    is_random_next = b_end < 0
+    random_first, random_end = _random_next(sentences, first, target - a_length, next_seed)
+    b_first = tf.where(is_random_next, random_first, a_end)
+    b_end = tf.where(is_random_next, random_end, b_end)
+    b_start = tf.gather(starts, b_first)
+    pairs = SentencePairs(
+        a_start, a_length, b_start, tf.gather(starts, b_end) - b_start, is_random_next
+    )
+    possible = ~is_random_next | (tf.size(sentences.document_first) > 2)
+    return SentencePairs(*(tf.boolean_mask(values, possible) for values in pairs))
+
+
+def _random_next(
+    sentences: Sentences, first: tf.Tensor, tokens: tf.Tensor, seed: tf.Tensor
+) -> tuple[tf.Tensor, tf.Tensor]:
+    """A run of sentences for each A at sentence `first`: of another document, of `tokens`.
+
+    Every other document is as likely, then every sentence of it. At least one sentence is taken,
+    and no more than the document has from there.
+    """
+    document_seed, sentence_seed = tf.unstack(tf.random.split(seed, 2))
+    own = tf.gather(sentences.document, first)
+    others = tf.size(sentences.document_first) - 2
+    document = tf.random.stateless_uniform(
+        tf.shape(first), document_seed, 0, tf.maximum(others, 1), dtype=tf.int32
+    )
+    document = tf.where(document >= own, document + 1, document)
+    document = tf.minimum(document, others)  # of consequence in a batch of one document only
+    document_first = tf.gather(sentences.document_first, document)
+    size = tf.gather(sentences.document_first, document + 1) - document_first
+    draws = tf.random.stateless_uniform(tf.shape(first), sentence_seed)
+    next_first = document_first + _scaled(draws, size)
+    limit = tf.gather(sentences.starts, next_first) + tf.maximum(tokens, 1)
+    next_end = tf.searchsorted(sentences.starts, limit)
+    return next_first, tf.minimum(next_end, tf.gather(sentences.passage_end, next_first))
+
+
+def _scaled(draws: tf.Tensor, size: tf.Tensor) -> tf.Tensor:
+    """Uniform floats in [0, 1) to uniform integers in [0, size), or 0 for an empty range."""
+    scaled = tf.cast(draws * tf.cast(size, tf.float32), tf.int32)
+    return tf.clip_by_value(scaled, 0, tf.maximum(size - 1, 0))
+
+
+def truncate_pairs(pairs: SentencePairs, *, max_seq_length: int, seed: tf.Tensor) -> SentencePairs:
+    """Cuts pairs to `max_seq_length - 3` tokens, as the original's `truncate_seq_pair`.
+
+    There, while a pair is too long, the longer one (B if equal) loses a token, from the front or
+    the back by the toss of a coin. The lengths this ends with have a closed form, and how many of
+    the tokens were lost at the front is a binomial draw.
+    """
+    max_tokens = max_seq_length - 3
+    a_length = tf.minimum(
+        pairs.a_length, tf.maximum(max_tokens - pairs.b_length, (max_tokens + 1) // 2)
+    )
+    b_length = tf.minimum(pairs.b_length, tf.maximum(max_tokens - pairs.a_length, max_tokens // 2))
+    lost = tf.stack([pairs.a_length - a_length, pairs.b_length - b_length])  # (2, N)
+    at_front = tf.random.stateless_binomial(
+        tf.shape(lost), seed, tf.cast(lost, tf.float32), 0.5, output_dtype=tf.int32
+    )
+    return SentencePairs(
+        a_start=pairs.a_start + at_front[0],
+        a_length=a_length,
+        b_start=pairs.b_start + at_front[1],
+        b_length=b_length,
+        is_random_next=pairs.is_random_next,
+    )
+
+
+def pack_pairs(
+    token_ids: tf.Tensor,
+    pairs: SentencePairs,
+    *,
+    max_seq_length: int,
+    cls_token_id: int,
+    sep_token_id: int,
+    pad_token_id: int,
+) -> PackedPairs:
+    """[CLS] A [SEP] B [SEP], padded to `max_seq_length`.
+
+    Args:
+        token_ids: int32 [T], what `pairs` are ranges of.
+        pairs: truncated.
+        max_seq_length: width of the result.
+        cls_token_id: id of [CLS].
+        sep_token_id: id of [SEP].
+        pad_token_id: id of [PAD].
+
+    Returns:
+        `PackedPairs`; segment 1 is B and the [SEP] after it.
+    """
+    position = tf.range(max_seq_length)[None, :]  # (1, L)
+    first_sep = 1 + pairs.a_length[:, None]  # (N, 1)
+    last_sep = first_sep + 1 + pairs.b_length[:, None]
+    source = tf.where(
+        position < first_sep,
+        pairs.a_start[:, None] + position - 1,
+        pairs.b_start[:, None] + position - first_sep - 1,
+    )  # (N, L)
+    is_text = (position > 0) & (position < last_sep) & (position != first_sep)
+    packed = tf.gather(token_ids, tf.where(is_text, source, 0))
+    is_sep = (position == first_sep) | (position == last_sep)
+    special = tf.where(is_sep, sep_token_id, tf.where(position == 0, cls_token_id, pad_token_id))
+    in_sequence = position <= last_sep
+    return PackedPairs(
+        token_ids=tf.where(is_text, packed, special),
+        segment_ids=tf.cast(in_sequence & (position > first_sep), tf.int32),
+        padding_mask=tf.cast(in_sequence, tf.int32),
+    )
+
+
+def shuffle_pairs(pairs: SentencePairs, seed: tf.Tensor) -> SentencePairs:
+    """The same pairs in an order that `seed` decides."""
+    order = tf.random.experimental.stateless_shuffle(tf.range(tf.size(pairs.a_start)), seed)
+    return SentencePairs(*(tf.gather(values, order) for values in pairs))

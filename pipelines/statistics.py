@@ -1,0 +1,92 @@
+"""What pre-training instances look like in numbers: counted in the graph, reported at the end."""
+
+from typing import Any, NamedTuple
+
+import numpy as np
+import tensorflow as tf
+
+from pipelines.masking import MaskedTokens
+from pipelines.pretraining_instances import SentencePairs
+
+PERCENTILES = (5, 25, 50, 75, 95)
+
+
+class InstanceCounts(NamedTuple):
+    """Counts over instances; counts of two sets of instances add up.
+
+    Attributes:
+        lengths: int64 [max_seq_length + 1], instances by length with [CLS] and [SEP].
+        a_lengths: int64 [max_seq_length + 1], by tokens of A.
+        b_lengths: int64 [max_seq_length + 1], by tokens of B.
+        random_next: int64, instances with a random next.
+        predictions: int64, tokens to predict.
+        masked: int64, of those, shown as [MASK].
+        kept: int64, of those, shown as they are.
+    """
+
+    lengths: Any
+    a_lengths: Any
+    b_lengths: Any
+    random_next: Any
+    predictions: Any
+    masked: Any
+    kept: Any
+
+    def __add__(self, other: "InstanceCounts") -> "InstanceCounts":  # type: ignore[override]
+        return InstanceCounts(*(np.add(a, b) for a, b in zip(self, other, strict=True)))
+
+
+def count_instances(
+    pairs: SentencePairs, masked: MaskedTokens, *, max_seq_length: int, mask_token_id: int
+) -> InstanceCounts:
+    """Counts a batch of truncated pairs and their masks, as int64 tensors."""
+
+    def histogram(lengths: tf.Tensor) -> tf.Tensor:
+        size = max_seq_length + 1
+        return tf.math.bincount(lengths, minlength=size, maxlength=size, dtype=tf.int64)
+
+    def count(condition: tf.Tensor) -> tf.Tensor:
+        return tf.math.count_nonzero(condition)
+
+    predicted = masked.weights > 0
+    shown = tf.gather(masked.token_ids, masked.positions, batch_dims=1)
+    return InstanceCounts(
+        lengths=histogram(pairs.a_length + pairs.b_length + 3),
+        a_lengths=histogram(pairs.a_length),
+        b_lengths=histogram(pairs.b_length),
+        random_next=count(pairs.is_random_next),
+        predictions=count(predicted),
+        masked=count(predicted & (shown == mask_token_id)),
+        kept=count(predicted & (shown == masked.labels)),
+    )
+
+
+def summarize(counts: InstanceCounts) -> dict[str, Any]:
+    """Shares, means and percentiles of what was counted."""
+    instances = int(np.sum(counts.lengths))
+    if not instances:
+        return {"instances": 0}
+    predictions = int(counts.predictions)
+    masked, kept = int(counts.masked), int(counts.kept)
+    tokens = int(counts.lengths @ np.arange(len(counts.lengths)))
+    summary: dict[str, Any] = {
+        "instances": instances,
+        "is_random_next": int(counts.random_next) / instances,
+        "full_length_share": int(counts.lengths[-1]) / instances,
+    }
+    for name, histogram in (
+        ("length", counts.lengths),
+        ("segment_a_length", counts.a_lengths),
+        ("segment_b_length", counts.b_lengths),
+    ):
+        summary[f"{name}_mean"] = float(histogram @ np.arange(len(histogram))) / instances
+        below = np.cumsum(histogram) / instances
+        summary[f"{name}_percentiles"] = {
+            str(percent): int(np.searchsorted(below, percent / 100)) for percent in PERCENTILES
+        }
+    summary["predictions_mean"] = predictions / instances
+    summary["predictions_over_length"] = predictions / tokens
+    summary["mask_share"] = masked / predictions
+    summary["kept_share"] = kept / predictions
+    summary["random_share"] = (predictions - masked - kept) / predictions
+    return summary
