@@ -1,0 +1,141 @@
+"""Packing against the original's loop."""
+
+import numpy as np
+import pytest
+import tensorflow as tf
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from bert_tf.errors import InputError
+from bert_tf.tokenization.packing import Packer
+from bert_tf.tokenization.tokenizer import BertTokenizer
+
+# Special tokens away from their usual places: ids must be found by name.
+VOCABULARY = ["a", "[SEP]", "b", "[PAD]", "[MASK]", "[CLS]", "[UNK]"]
+SEP, PAD, CLS = 1, 3, 5
+
+
+@pytest.fixture(scope="module")
+def tokenizer():
+    return BertTokenizer(VOCABULARY)
+
+
+def pop_longest(a, b, room):
+    """What `truncate_seq_pair` of the original does, token by token."""
+    a, b = list(a), list(b)
+    while len(a) + len(b) > room:
+        (a if len(a) > len(b) else b).pop()
+    return a, b
+
+
+def pop_first(a, b, room):
+    a, b = list(a), list(b)
+    while len(a) + len(b) > room:
+        (a or b).pop()
+    return a, b
+
+
+def pop_second(a, b, room):
+    b, a = pop_first(b, a, room)
+    return a, b
+
+
+ORACLES = {"longest_first": pop_longest, "first_only": pop_first, "second_only": pop_second}
+
+
+def packed_rows(rows_a, rows_b, max_length, truncation):
+    """Lists of (token ids, segment ids), not padded."""
+    rows = []
+    for index, a in enumerate(rows_a):
+        if rows_b is None:
+            a = a[: max_length - 2]
+            rows.append(([CLS, *a, SEP], [0] * (len(a) + 2)))
+        else:
+            a, b = ORACLES[truncation](a, rows_b[index], max_length - 3)
+            tokens = [CLS, *a, SEP, *b, SEP]
+            rows.append((tokens, [0] * (len(a) + 2) + [1] * (len(b) + 1)))
+    return rows
+
+
+def ragged(rows):
+    return tf.RaggedTensor.from_row_lengths(
+        tf.constant([i for row in rows for i in row], tf.int32), [len(row) for row in rows]
+    )
+
+
+def check(tokenizer, rows_a, rows_b, max_length, truncation, pad_to_max_length):
+    packer = Packer(tokenizer, max_length, truncation, pad_to_max_length)
+    inputs = packer(ragged(rows_a), None if rows_b is None else ragged(rows_b))
+    expected = packed_rows(rows_a, rows_b, max_length, truncation)
+    length = max_length if pad_to_max_length else max((len(t) for t, _ in expected), default=0)
+    assert {name: tensor.dtype for name, tensor in inputs.items()} == {
+        "token_ids": tf.int32,
+        "segment_ids": tf.int32,
+        "padding_mask": tf.int32,
+    }
+    for name, rows, padding in (
+        ("token_ids", [tokens for tokens, _ in expected], PAD),
+        ("segment_ids", [segments for _, segments in expected], 0),
+        ("padding_mask", [[1] * len(tokens) for tokens, _ in expected], 0),
+    ):
+        padded = [row + [padding] * (length - len(row)) for row in rows]
+        np.testing.assert_array_equal(
+            inputs[name], np.array(padded).reshape(len(rows), length), err_msg=name
+        )
+
+
+segments = st.lists(st.integers(0, 6), max_size=12)
+
+
+@settings(max_examples=150, deadline=None)
+@given(
+    pairs=st.lists(st.tuples(segments, segments), max_size=5),
+    is_pair=st.booleans(),
+    max_length=st.integers(3, 16),
+    truncation=st.sampled_from(sorted(ORACLES)),
+    pad_to_max_length=st.booleans(),
+)
+def test_packs_as_the_oracle(tokenizer, pairs, is_pair, max_length, truncation, pad_to_max_length):
+    rows_a = [a for a, _ in pairs]
+    rows_b = [b for _, b in pairs] if is_pair else None
+    check(tokenizer, rows_a, rows_b, max_length, truncation, pad_to_max_length)
+
+
+def test_every_pair_of_lengths_is_cut_as_by_the_original(tokenizer):
+    lengths = [(a, b) for a in range(11) for b in range(11)]
+    rows_a = [[0] * a for a, _ in lengths]
+    rows_b = [[2] * b for _, b in lengths]
+    for max_length in range(3, 15):
+        for truncation in ORACLES:
+            check(tokenizer, rows_a, rows_b, max_length, truncation, False)
+
+
+def test_shapes_in_a_data_pipeline(tokenizer):
+    packer = Packer(tokenizer, max_length=8, pad_to_max_length=True)
+    data = tf.data.Dataset.from_tensor_slices(["a b", "b", "a a a"]).batch(2)
+    data = data.map(tokenizer.tokenize).map(packer)
+    assert data.element_spec["token_ids"].shape == [None, 8]
+    assert [len(batch["token_ids"]) for batch in data] == [2, 1]
+
+
+def test_uses_core_ops_only(tokenizer):
+    """TensorFlow Serving links no trimming or packing op of TF Text."""
+    packer = Packer(tokenizer, max_length=8)
+    spec = tf.RaggedTensorSpec([None, None], tf.int32)
+    graph = tf.function(packer).get_concrete_function(spec, spec).graph.as_graph_def()
+    ops = {node.op for node in graph.node}
+    ops |= {node.op for function in graph.library.function for node in function.node_def}
+    assert "GatherV2" in ops
+    assert not [op for op in ops if "Text" in op or "Trim" in op or op.startswith("Fast")]
+
+
+def test_room_for_the_special_tokens(tokenizer):
+    with pytest.raises(InputError, match=r"max_length is 1, but 2 tokens .* more than 2"):
+        Packer(tokenizer, max_length=1)
+    with pytest.raises(InputError, match="max_length is 2, but 3 tokens"):
+        Packer(tokenizer, max_length=2)(ragged([[0]]), ragged([[2]]))
+
+
+def test_unknown_truncation(tokenizer):
+    with pytest.raises(InputError, match="'longest'; make it one of longest_first, first_only"):
+        Packer(tokenizer, max_length=8, truncation="longest")
