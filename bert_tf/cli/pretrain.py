@@ -1,0 +1,35 @@
+"""Pre-train a BERT on shards: masked words and next sentences.
+
+  bert-tf pretrain --shards shards/ --size small --output runs/pretrained
+
+The same command continues a run that was stopped. The run directory holds the model with the
+lowest held-out loss (best/) and the last one (last/), both of which load in Hugging Face too.
+"""
+
+from bert_tf.cli.progress import console, progress, training_line
+from bert_tf.tasks.options import PretrainingOptions as Options
+
+
+def run(options: Options) -> None:
+    """Runs `bert-tf pretrain`."""
+    with progress("pre-training", total=options.steps) as bar:
+        from bert_tf.tasks.pretraining import pretrain
+
+        def report(step: int, kind: str, scalars: dict[str, float]) -> None:
+            bar.update(step)
+            bar.print(training_line(step, kind, scalars))
+
+        result = pretrain(options, report)
+    if result.started_at:
+        console.print(f"continued from step {result.started_at}")
+    if result.step_seconds:
+        console.print(f"a step took {result.step_seconds * 1000:.0f} ms (median)")
+    model = "best" if result.best is not None else "last"
+    loss = f" (held-out loss {result.best:.4f})" if result.best is not None else ""
+    console.print(
+        f"Pre-trained model{loss}: {options.output}/{model}\n"
+        f"Next: bert-tf finetune --model {options.output}/{model} --train train.tsv "
+        f"--output runs/classifier\n"
+        f"Curves: tensorboard --logdir {options.output}/logs",
+        markup=False,
+    )

@@ -1,0 +1,70 @@
+"""Learn a WordPiece vocabulary from your own text.
+
+  bert-tf vocab --corpus text/ --output vocab/
+
+The text: a sentence a line; gzipped or not. The folder holds vocab.txt and
+tokenizer_config.json, which every command that takes --tokenizer reads, and Hugging Face too.
+For Korean, and wherever accents tell words apart, give --strip_accents false.
+"""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from bert_tf.atomic import replace_directory
+from bert_tf.cli.progress import console, progress
+from bert_tf.errors import InputError
+
+
+@dataclass(kw_only=True)
+class Options:
+    """Options of `bert-tf vocab`.
+
+    Attributes:
+        corpus: text files, folders or globs.
+        output: tokenizer folder to make.
+        size: entries, the original's 30,522 by default; a small corpus needs fewer.
+        min_frequency: times a pair of pieces must be met to become one.
+        do_lower_case: lower-case the text, as the uncased models do.
+        strip_accents: take accents off; by default if the text is lower-cased.
+        tokenize_chinese_chars: make every Chinese character a word of its own.
+        overwrite: replace the folder if there is one.
+    """
+
+    corpus: list[str]
+    output: str
+    size: int = 30522
+    min_frequency: int = 2
+    do_lower_case: bool = True
+    strip_accents: bool | None = None
+    tokenize_chinese_chars: bool = True
+    overwrite: bool = False
+
+
+def run(options: Options) -> None:
+    """Runs `bert-tf vocab`."""
+    output = Path(options.output)
+    if output.exists() and not options.overwrite:
+        raise InputError(f"{output} is there already: name another folder, or give --overwrite")
+    switches = {
+        "do_lower_case": options.do_lower_case,
+        "strip_accents": options.strip_accents,
+        "tokenize_chinese_chars": options.tokenize_chinese_chars,
+    }
+    with progress("counting words") as bar:
+        from bert_tf.tokenization import BertTokenizer, count_words, learn_vocabulary
+        from pipelines.corpus import find_files, input_errors, read_lines
+
+        with input_errors():
+            lines = read_lines(find_files(options.corpus))
+            counts = count_words(lines, **switches, progress=bar.update)
+    with progress(f"learning {options.size} pieces from {len(counts)} words"):
+        pieces = learn_vocabulary(counts, options.size, min_frequency=options.min_frequency)
+        with replace_directory(output) as folder:
+            BertTokenizer(pieces, **switches).save(folder)
+    console.print(
+        f"{len(pieces)} pieces from {sum(counts.values())} words, {len(counts)} of them distinct: "
+        f"{output}\n"
+        f"Next: bert-tf shards --corpus {' '.join(options.corpus)} --tokenizer {output} "
+        "--output shards/",
+        markup=False,
+    )

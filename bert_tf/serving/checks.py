@@ -1,0 +1,41 @@
+"""Will TensorFlow Serving load it? Known before it is deployed."""
+
+from pathlib import Path
+
+from tensorflow.core.framework.graph_pb2 import GraphDef
+from tensorflow.core.protobuf.saved_model_pb2 import SavedModel
+
+from bert_tf.errors import InputError
+
+# The TF Text ops of our tokenizer; released servers link both (others, such as
+# TFText>RoundRobinTrim, they do not: tensorflow/serving issue 2267).
+_SERVED_TEXT_OPS = {"TFText>FastBertNormalize", "TFText>FastWordpieceTokenizeWithOffsets"}
+# Python that lives in the exporting process alone.
+_PYTHON_OPS = {"PyFunc", "PyFuncStateless", "EagerPyFunc"}
+
+
+def ops_of(saved_model: str | Path) -> set[str]:
+    """The names of all ops in a SavedModel's graphs and in their functions."""
+    proto = SavedModel()
+    proto.ParseFromString((Path(saved_model) / "saved_model.pb").read_bytes())
+    ops: set[str] = set()
+    for meta_graph in proto.meta_graphs:
+        graph: GraphDef = meta_graph.graph_def
+        ops.update(node.op for node in graph.node)
+        for function in graph.library.function:
+            ops.update(node.op for node in function.node_def)
+    return ops
+
+
+def refuse_unservable_ops(saved_model: str | Path) -> None:
+    """Raises InputError, naming them, if the graph holds ops that released servers lack."""
+    unserved = {
+        op
+        for op in ops_of(saved_model)
+        if op in _PYTHON_OPS or (">" in op and op not in _SERVED_TEXT_OPS)
+    }
+    if unserved:
+        raise InputError(
+            f"TensorFlow Serving cannot run {', '.join(sorted(unserved))}: replace what brings "
+            "these ops into the graph with core TensorFlow ops"
+        )

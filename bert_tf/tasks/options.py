@@ -1,0 +1,124 @@
+"""The options of the training commands; this file imports nothing heavy, so help is quick."""
+
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import yaml
+
+from bert_tf.atomic import replace_file
+
+
+@dataclass(kw_only=True)
+class TrainingOptions:
+    """What every training run can be told.
+
+    Attributes:
+        output: run directory: models (best/, last/), TensorBoard logs, checkpoints, config.yaml.
+            A run that was stopped goes on from its last checkpoint when started again.
+        batch_size: examples a step, over all devices.
+        seed: of the initial weights, the dropout and the order of the data.
+        strategy: devices to train on; auto takes a TPU, else all GPUs, else the CPU.
+        precision: of the arithmetic; variables stay float32.
+        jit_compile: compile the training step with XLA (one device only).
+        log_every: steps between two lines of losses and accuracies.
+        save_every: steps between two checkpoints (there is one after each evaluation, too).
+    """
+
+    output: str
+    batch_size: int = 32
+    seed: int = 12345
+    strategy: Literal["auto", "one", "mirrored", "tpu"] = "auto"
+    precision: Literal["float32", "mixed_bfloat16", "mixed_float16"] = "float32"
+    jit_compile: bool = False
+    log_every: int = 100
+    save_every: int = 1000
+
+
+@dataclass(kw_only=True)
+class PretrainingOptions(TrainingOptions):
+    """Options of `bert-tf pretrain`; the defaults are the paper's (section A.2) but for size.
+
+    Attributes:
+        shards: folder that `bert-tf shards` wrote, or TFRecord files of the original script.
+        size: of a new model: tiny (2 layers, 128 wide), mini (4, 256), small (4, 512), medium
+            (8, 512), base (12, 768) or large (24, 1024); or a config.json of your own.
+        model: model directory to start from instead of random weights.
+        tokenizer: tokenizer folder or vocab.txt the shards were made with; found in `shards`
+            unless the original script wrote them.
+        steps: training steps.
+        learning_rate: peak of Adam's learning rate.
+        warmup_steps: steps of linear warm-up, then linear decay to 0 at the last step; by default
+            a tenth of the steps, the paper's 10,000 at most.
+        weight_decay: decoupled; LayerNorm and bias have none.
+        clip_norm: global norm that gradients are clipped to.
+        evaluate_every: steps between two evaluations on the held-out shards.
+        evaluation_batches: held-out batches an evaluation takes at most.
+    """
+
+    shards: str
+    size: str = "small"
+    model: str | None = None
+    tokenizer: str | None = None
+    batch_size: int = 64
+    steps: int = 100_000
+    learning_rate: float = 1e-4
+    warmup_steps: int | None = None
+    weight_decay: float = 0.01
+    clip_norm: float = 1.0
+    evaluate_every: int = 1000
+    evaluation_batches: int = 50
+
+
+@dataclass(kw_only=True)
+class LabelledData:
+    """How labelled text is read and shortened.
+
+    Attributes:
+        text_column: column of the sentence, or of the first of a pair.
+        pair_column: column of the second sentence of a pair; none for single sentences.
+        label_column: column of the label.
+        max_length: tokens an example has at most, [CLS] and [SEP] counted; longer text is cut.
+    """
+
+    text_column: str = "text"
+    pair_column: str | None = None
+    label_column: str = "label"
+    max_length: int = 128
+
+
+@dataclass(kw_only=True)
+class FinetuningOptions(LabelledData, TrainingOptions):
+    """Options of `bert-tf finetune`; the defaults are within the paper's (section A.3).
+
+    Attributes:
+        model: model directory to start from.
+        train: labelled examples with named columns: .tsv, .csv or .jsonl.
+        validation: labelled examples the best epoch is chosen by; by default a share of `train`.
+        validation_share: of `train`, where no validation file is given.
+        from_scratch: start from random weights, the size and vocabulary as in `model`: what the
+            pre-training is worth shows in the difference.
+        epochs: passes over the training examples; each ends with an evaluation.
+        learning_rate: peak of Adam's learning rate.
+        warmup_share: of the steps, with linear warm-up; then linear decay to 0.
+        weight_decay: decoupled; LayerNorm and bias have none.
+        clip_norm: global norm that gradients are clipped to.
+    """
+
+    model: str
+    train: str
+    validation: str | None = None
+    validation_share: float = 0.1
+    from_scratch: bool = False
+    epochs: int = 3
+    learning_rate: float = 5e-5
+    warmup_share: float = 0.1
+    weight_decay: float = 0.01
+    clip_norm: float = 1.0
+
+
+def save_config(options: Any, directory: str | Path) -> None:
+    """Writes `config.yaml`, from which `--config` repeats the run, into a run directory."""
+    text = yaml.safe_dump(asdict(options), sort_keys=False, allow_unicode=True)
+    with replace_file(Path(directory) / "config.yaml") as temporary:
+        temporary.write_text(text, encoding="utf-8")

@@ -1,0 +1,149 @@
+"""Pre-training: masked language model and next sentence prediction (paper, section 3.1)."""
+
+import hashlib
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import keras
+import tensorflow as tf
+
+from bert_tf.checkpoints.model_directory import load_model, save_model
+from bert_tf.errors import InputError
+from bert_tf.models.config import BertConfig
+from bert_tf.models.pretrainer import BertPreTrainer
+from bert_tf.tasks.compilation import compile_model, set_precision
+from bert_tf.tasks.options import PretrainingOptions, save_config
+from bert_tf.tokenization.tokenizer import BertTokenizer
+from bert_tf.training.loop import TrainingPlan, TrainingResult, train
+from bert_tf.training.strategy import check_batch_size, make_strategy
+from pipelines.pretraining_batches import pretraining_batches
+
+# The paper's section A.2 warms up over 10,000 steps; a short run over a tenth of its own.
+_LONGEST_WARMUP = 10_000
+
+SCALAR_NAMES = {
+    "mlm_logits_loss": "mlm_loss",
+    "nsp_logits_loss": "nsp_loss",
+    "mlm_logits_accuracy": "mlm_accuracy",
+    "nsp_logits_accuracy": "nsp_accuracy",
+}
+
+
+def _tokenizer(options: PretrainingOptions) -> BertTokenizer:
+    if options.tokenizer:
+        return BertTokenizer.from_directory(options.tokenizer)
+    if not (Path(options.shards) / "vocab.txt").is_file():
+        raise InputError(
+            f"{options.shards} holds no vocab.txt: give --tokenizer the tokenizer its shards "
+            "were made with, or make them with `bert-tf shards`"
+        )
+    return BertTokenizer.from_directory(options.shards)
+
+
+def _config(size: str, tokenizer: BertTokenizer) -> BertConfig:
+    if size.endswith(".json"):
+        config = BertConfig.from_json(size)
+        if config.vocab_size != tokenizer.vocabulary_size:
+            raise InputError(
+                f"{size} has vocab_size {config.vocab_size}, the tokenizer "
+                f"{tokenizer.vocabulary_size} entries: make them equal"
+            )
+        return config
+    return BertConfig.named(
+        size, vocab_size=tokenizer.vocabulary_size, pad_token_id=tokenizer.pad_token_id
+    )
+
+
+def pretrain(
+    options: PretrainingOptions, report: Callable[[int, str, dict[str, float]], None]
+) -> TrainingResult:
+    """Pre-trains a BERT on shards; the run directory is `options.output`.
+
+    The loss is the mean over the masked positions plus the mean over the next-sentence labels.
+
+    Args:
+        options: of the run.
+        report: called with (step, "train" or "held_out", scalars) for each line logged.
+
+    Raises:
+        InputError: the shards, the model or the options cannot be used; the message says why.
+    """
+    tokenizer = _tokenizer(options)
+    set_precision(options.precision)
+    keras.utils.set_random_seed(options.seed)
+    strategy = make_strategy(options.strategy)
+    check_batch_size(options.batch_size, strategy)
+
+    def batches(**arguments: Any) -> tf.data.Dataset:
+        return pretraining_batches(
+            options.shards,
+            options.batch_size,
+            vocabulary_hash=tokenizer.vocabulary_hash,
+            **arguments,
+        )
+
+    held_out = batches(split="held_out", shuffle=False, repeat=False)
+    if held_out is not None:
+        held_out = held_out.take(options.evaluation_batches)
+    warmup = options.warmup_steps
+    if warmup is None:
+        warmup = min(_LONGEST_WARMUP, options.steps // 10)
+    with strategy.scope():
+        if options.model:
+            model = load_model(
+                options.model, BertPreTrainer, allow_new_head=True, seed=options.seed
+            )
+        else:
+            model = BertPreTrainer(_config(options.size, tokenizer), seed=options.seed)
+        compile_model(
+            model,
+            options,
+            total_steps=options.steps,
+            warmup_steps=warmup,
+            loss={
+                # Mean over the masked words of the batch, not over the padded slots: the
+                # sample weights are the original's masked_lm_weights.
+                "mlm_logits": keras.losses.SparseCategoricalCrossentropy(
+                    from_logits=True, reduction="mean_with_sample_weight"
+                ),
+                "nsp_logits": keras.losses.SparseCategoricalCrossentropy(from_logits=True),
+            },
+            weighted_metrics={
+                name: keras.metrics.SparseCategoricalAccuracy(name="accuracy")
+                for name in ("mlm_logits", "nsp_logits")
+            },
+        )
+    manifest = Path(options.shards) / "manifest.json"
+    settings = {
+        "config": model.encoder.config.to_dict(),
+        "data": hashlib.sha256(manifest.read_bytes()).hexdigest() if manifest.is_file() else "",
+        "vocabulary": tokenizer.vocabulary_hash,
+        **{
+            name: getattr(options, name)
+            for name in (
+                "batch_size", "seed", "precision", "steps", "learning_rate",
+                "warmup_steps", "weight_decay", "clip_norm", "evaluate_every",
+            )
+        },
+    }  # fmt: skip
+    save_config(options, options.output)
+    return train(
+        model,
+        lambda step: batches(split="train", seed=options.seed, start_step=step),
+        held_out,
+        directory=options.output,
+        plan=TrainingPlan(
+            batch_size=options.batch_size,
+            total_steps=options.steps,
+            evaluate_every=options.evaluate_every,
+            save_every=options.save_every,
+            log_every=options.log_every,
+            monitor="val_loss",
+            larger_is_better=False,
+            scalar_names=SCALAR_NAMES,
+            settings=settings,
+        ),
+        save_model=lambda directory: save_model(model, directory, tokenizer=tokenizer),
+        report=report,
+    )
