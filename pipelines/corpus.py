@@ -43,7 +43,8 @@ def find_files(inputs: CorpusInputs) -> list[str]:
     if isinstance(inputs, str | os.PathLike):
         inputs = [inputs]
     found: dict[str, str] = {}
-    for given in map(os.fspath, inputs):
+    for given in inputs:
+        given = os.fspath(given)
         path = Path(given).expanduser()
         if path.is_file():
             files = [path]
@@ -56,7 +57,8 @@ def find_files(inputs: CorpusInputs) -> list[str]:
             if not files:
                 raise InputError(f"{given}: the folder holds no files; put the text files there")
         elif glob.has_magic(given):
-            matches = glob.glob(str(path), recursive=True)
+            # Not Path.glob, which takes no absolute pattern.
+            matches = glob.glob(str(path), recursive=True)  # noqa: PTH207
             files = [Path(match) for match in sorted(matches) if Path(match).is_file()]
             if not files:
                 raise InputError(f"{given}: the pattern matches no file; check it with ls")
@@ -99,7 +101,7 @@ def read_blocks(path: str) -> Iterator[Block]:
         with Path(path).open("rb") as raw:
             compressed = raw.read(2) == b"\x1f\x8b"
             raw.seek(0)
-            text = gzip.open(raw) if compressed else raw
+            text = gzip.GzipFile(fileobj=raw) if compressed else raw
             for block in _whole_lines(text):
                 if first_line == 1:
                     block = block.removeprefix(b"\xef\xbb\xbf")  # byte order mark

@@ -230,7 +230,7 @@ class _Split:
         if len(documents) < FEW_DOCUMENTS:
             donors = list(self._donors.values())
             if len(documents.union(self._donors)) < 2:
-                donors.append(self._reader.other_document(*documents, self._held_out))
+                donors.append(self._reader.other_document(self.parts[0].document, self._held_out))
         batch = _document_batch(
             self.parts, donors, self.number, self._held_out, self._reader.bytes_read
         )

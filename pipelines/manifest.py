@@ -3,6 +3,7 @@
 import dataclasses
 import hashlib
 import json
+import os
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,7 @@ from bert_tf.errors import InputError
 
 FILE_NAME = "manifest.json"
 FORMAT = 1
+SPLITS = ("train", "held_out")
 
 
 @dataclass
@@ -66,7 +68,7 @@ class Manifest:
         (directory / FILE_NAME).write_text(text + "\n", encoding="utf-8")
 
     @classmethod
-    def load(cls, directory: str | Path) -> "Manifest":
+    def load(cls, directory: str | os.PathLike) -> "Manifest":
         """Reads the manifest of a folder.
 
         Raises:
@@ -101,7 +103,7 @@ def sha256(path: Path) -> str:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
-def check_sizes(directory: str | Path, shards: list[Shard]) -> None:
+def check_sizes(directory: str | os.PathLike, shards: list[Shard]) -> None:
     """Compares the shards on disk with the manifest by size, which costs nothing.
 
     Raises:
@@ -120,7 +122,7 @@ def check_sizes(directory: str | Path, shards: list[Shard]) -> None:
             )
 
 
-def verify(directory: str | Path) -> Manifest:
+def verify(directory: str | os.PathLike) -> Manifest:
     """Compares every shard of a folder with its checksum in the manifest.
 
     Returns:

@@ -15,7 +15,7 @@ import tensorflow as tf
 
 from bert_tf.errors import InputError
 from pipelines.corpus import dataset_options
-from pipelines.manifest import FILE_NAME, Manifest, check_sizes, verify
+from pipelines.manifest import FILE_NAME, SPLITS, Manifest, check_sizes, verify
 
 # Shards read in turns, records taken at a turn, and records held to draw the next one from.
 OPEN_SHARDS = 8
@@ -43,8 +43,8 @@ class ShardFolder:
 
 
 def open_shards(
-    directory: str | os.PathLike, split: str = "train", tokenizer_hash: str | None = None
-) -> ShardFolder:
+    directory: str | os.PathLike, split: str = "train", vocabulary_hash: str | None = None
+) -> ShardFolder | None:
     """Looks a folder of shards over, before anything is trained on it.
 
     A folder without a manifest is taken for one of shards by the original's script: its
@@ -53,13 +53,18 @@ def open_shards(
     Args:
         directory: folder that `pipelines.shards.write_shards` made, or `*.tfrecord*` files.
         split: "train" or "held_out".
-        tokenizer_hash: `BertTokenizer.vocabulary_hash`, to compare with the manifest's.
+        vocabulary_hash: `BertTokenizer.vocabulary_hash`, to compare with the manifest's.
+
+    Returns:
+        The shards; None for "held_out" where nothing was held out.
 
     Raises:
-        InputError: the folder, the split or a shard is missing or not what was written, or the
+        InputError: the folder or a shard is missing or not what was written, or the
             shards were made with another vocabulary.
     """
     folder = Path(directory)
+    if split not in SPLITS:
+        raise InputError(f"split is {split!r}; it must be one of {', '.join(SPLITS)}")
     if not folder.is_dir():
         raise InputError(f"{folder}: no such folder; make one with bert-tf shards")
     if not (folder / FILE_NAME).exists():
@@ -67,15 +72,12 @@ def open_shards(
     manifest = Manifest.load(folder)
     shards = manifest.shards.get(split)
     if not shards:
-        raise InputError(
-            f"{folder}: has no {split} split, only {', '.join(manifest.shards)}; "
-            "make shards with a larger held_out_share, or use another split"
-        )
+        return None
     made_with = manifest.vocabulary["hash"]
-    if tokenizer_hash is not None and tokenizer_hash != made_with:
+    if vocabulary_hash is not None and vocabulary_hash != made_with:
         raise InputError(
             f"{folder}: the shards were made with another vocabulary ({made_with[:12]}, this one "
-            f"is {tokenizer_hash[:12]}); use that one, or make the shards again with this one"
+            f"is {vocabulary_hash[:12]}); use that one, or make the shards again with this one"
         )
     check_sizes(folder, shards)
     return ShardFolder(
@@ -87,7 +89,7 @@ def open_shards(
     )
 
 
-def _open_foreign_shards(folder: Path, split: str) -> ShardFolder:
+def _open_foreign_shards(folder: Path, split: str) -> ShardFolder | None:
     files = sorted(str(path) for path in folder.glob("*.tfrecord*") if path.is_file())
     if not files:
         raise InputError(
@@ -95,10 +97,7 @@ def _open_foreign_shards(folder: Path, split: str) -> ShardFolder:
             "bert-tf shards"
         )
     if split != "train":
-        raise InputError(
-            f"{folder}: has no {FILE_NAME}, hence no {split} split; use split train, or make the "
-            "shards with bert-tf shards"
-        )
+        return None
     instances, first = 0, None
     for file in files:
         try:
@@ -149,8 +148,8 @@ def pretraining_batches(
     repeat: bool = True,
     drop_remainder: bool = True,
     start_step: int = 0,
-    tokenizer_hash: str | None = None,
-) -> tf.data.Dataset:
+    vocabulary_hash: str | None = None,
+) -> tf.data.Dataset | None:
     """Batches for `model.fit` of a model with outputs `mlm_logits` and `nsp_logits`.
 
     Args:
@@ -162,18 +161,21 @@ def pretraining_batches(
         repeat: whether to go on for ever; else one epoch.
         drop_remainder: whether to leave out the last batch when it is not full.
         start_step: batches to pass over; what follows is what would have followed them.
-        tokenizer_hash: `BertTokenizer.vocabulary_hash`, to compare with the shards'.
+        vocabulary_hash: `BertTokenizer.vocabulary_hash`, to compare with the shards'.
 
     Returns:
         Dataset of (inputs, labels, sample weights), of L tokens and P predictions:
         inputs `token_ids`, `segment_ids`, `padding_mask` int32 [B, L], `mask_positions` int32
         [B, P]; labels `mlm_logits` int32 [B, P], `nsp_logits` int32 [B]; sample weights
-        `mlm_logits` float32 [B, P], `nsp_logits` float32 [B].
+        `mlm_logits` float32 [B, P], `nsp_logits` float32 [B]. None for the split "held_out" where
+        nothing was held out.
 
     Raises:
         InputError: see `open_shards`; or the split is smaller than a batch.
     """
-    shards = open_shards(shard_directory, split, tokenizer_hash)
+    shards = open_shards(shard_directory, split, vocabulary_hash)
+    if shards is None:
+        return None
     if drop_remainder and not repeat and shards.instances < batch_size:
         raise InputError(
             f"{shard_directory}: {shards.instances} {split} instances do not fill a batch of "

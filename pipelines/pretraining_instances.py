@@ -162,7 +162,7 @@ def sentence_pairs(
         end = tf.searchsorted(starts, tf.gather(starts, first) + target)
         end = tf.minimum(end, stream_end)
         size = end - first
-        draws = tf.random.stateless_uniform([2, streams], walk_seed + [0, step])
+        draws = tf.random.stateless_uniform([2, streams], tf.random.fold_in(walk_seed, step))
         a_size = 1 + _scaled(draws[0], size - 1)
         is_random_next = (size == 1) | (draws[1] < 0.5)
         a_end = first + a_size

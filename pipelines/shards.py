@@ -37,7 +37,7 @@ from pipelines.pretraining_instances import (
     shuffle_pairs,
     truncate_pairs,
 )
-from pipelines.statistics import InstanceCounts, count_instances, summarize
+from pipelines.statistics import InstanceCounts, count_instances, no_instances, summarize
 from pipelines.tf_examples import serialize_examples
 
 if TYPE_CHECKING:
@@ -119,7 +119,8 @@ def write_shards(
 ) -> Manifest:
     """Makes pre-training instances of a corpus and writes them as TFRecord shards.
 
-    Each record has the original's features: `input_ids`, `input_mask`, `segment_ids`
+    The folder also gets `manifest.json` and the tokenizer's own files, so that training needs no
+    other. Each record has the original's features: `input_ids`, `input_mask`, `segment_ids`
     [max_seq_length], `masked_lm_positions`, `masked_lm_ids` [max_predictions_per_seq] and
     `next_sentence_labels` [1] as int64, `masked_lm_weights` [max_predictions_per_seq] as float32.
 
@@ -153,9 +154,10 @@ def write_shards(
         seed=options.seed,
     )
     with replace_directory(output) as folder:
-        splits = {False: _SplitWriter(folder, "train", options.num_shards)}
+        length = options.max_seq_length
+        splits = {False: _SplitWriter(folder, "train", options.num_shards, length)}
         if options.held_out_share:
-            splits[True] = _SplitWriter(folder, "held_out", 1)
+            splits[True] = _SplitWriter(folder, "held_out", 1, length)
         with ExitStack() as stack:
             for split in splits.values():
                 stack.enter_context(split)
@@ -187,6 +189,7 @@ def write_shards(
             bert_tf_version=__version__,
         )
         manifest.save(folder)
+        tokenizer.save(folder)
     return manifest
 
 
@@ -201,10 +204,10 @@ def _corpus_entries(files: list[str]) -> list[dict[str, Any]]:
 class _SplitWriter:
     """The shards of one split, and the counts of what is in them."""
 
-    def __init__(self, folder: Path, name: str, num_shards: int):
+    def __init__(self, folder: Path, name: str, num_shards: int, max_seq_length: int):
         self.name = name
         self.instances = 0
-        self.counts: InstanceCounts | None = None
+        self.counts = no_instances(max_seq_length)
         self._paths = [
             folder / f"{name}-{index:05d}-of-{num_shards:05d}.tfrecord"
             for index in range(num_shards)
@@ -235,7 +238,7 @@ class _SplitWriter:
                 write(record)
             self._instances[shard] += len(dealt)
         self.instances += len(records)
-        self.counts = counts if self.counts is None else self.counts + counts
+        self.counts += counts
 
     def shards(self) -> list[Shard]:
         """Describes the finished files."""
@@ -332,7 +335,7 @@ def _make_records(
         cls_token_id=tokenizer.cls_token_id,
         sep_token_id=tokenizer.sep_token_id,
         mask_token_id=tokenizer.mask_token_id,
-        max_predictions_per_seq=options.max_predictions_per_seq,
+        max_predictions_per_seq=options.max_predictions_per_seq or 0,
         masked_lm_prob=options.masked_lm_prob,
     )
     records = serialize_examples(

@@ -36,6 +36,12 @@ class InstanceCounts(NamedTuple):
         return InstanceCounts(*(np.add(a, b) for a, b in zip(self, other, strict=True)))
 
 
+def no_instances(max_seq_length: int) -> InstanceCounts:
+    """Counts to begin with."""
+    none = np.zeros(max_seq_length + 1, np.int64)
+    return InstanceCounts(none, none, none, *np.zeros(4, np.int64))
+
+
 def count_instances(
     pairs: SentencePairs, masked: MaskedTokens, *, max_seq_length: int, mask_token_id: int
 ) -> InstanceCounts:
