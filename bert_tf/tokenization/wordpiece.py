@@ -9,6 +9,8 @@ from tensorflow_text.python.ops.fast_wordpiece_tokenizer import (
     pywrap_fast_wordpiece_tokenizer_model_builder,
 )
 
+from bert_tf.errors import InputError
+
 LONGEST_WORD = 200  # characters; the original calls a longer word unknown
 
 # ids int32 [pieces], row_splits int64 [batch + 1], starts and ends int64 [pieces]
@@ -46,9 +48,14 @@ class WordPiece(tf.Module):
         )
 
     def _constant(self, pieces: list[str], unknown_token: str, longest_word: int) -> tf.Tensor:
-        model = pywrap_fast_wordpiece_tokenizer_model_builder.build_fast_wordpiece_model(
-            pieces, longest_word, "##", unknown_token, not self._splits_words, False
-        )
+        try:
+            model = pywrap_fast_wordpiece_tokenizer_model_builder.build_fast_wordpiece_model(
+                pieces, longest_word, "##", unknown_token, not self._splits_words, False
+            )
+        except RuntimeError as error:
+            raise InputError(
+                f"the vocabulary cannot be used: {error} Give it pieces beside the special tokens"
+            ) from None
         with tf.init_scope():
             return tf.constant(np.frombuffer(model, np.uint8))
 

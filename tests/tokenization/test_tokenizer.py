@@ -1,0 +1,310 @@
+"""The tokenizer against the original's rules, written here once more in plain Python."""
+
+import gzip
+import json
+import sys
+import unicodedata
+from pathlib import Path
+
+import numpy as np
+import pytest
+import tensorflow as tf
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from bert_tf import BertTokenizer
+
+SHARED = Path(__file__).parents[3] / "shared"
+SPECIALS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
+CHINESE = (
+    range(0x4E00, 0xA000),
+    range(0x3400, 0x4DC0),
+    range(0x20000, 0x2A6E0),
+    range(0x2A700, 0x2B740),
+    range(0x2B740, 0x2B820),
+    range(0x2B820, 0x2CEB0),
+    range(0xF900, 0xFB00),
+    range(0x2F800, 0x2FA20),
+)
+SWITCHES = [(True, None), (True, False), (False, None), (False, True)]
+
+
+# The oracle: a character loop for each rule of the original.
+
+
+def is_chinese(character):
+    return ord(character) >= 0x3400 and any(ord(character) in block for block in CHINESE)
+
+
+def is_punctuation(character):
+    symbols = "!\"#$%&'()*+,-./:;<=>?@[\\]^_`{|}~"
+    return character in symbols or unicodedata.category(character)[0] == "P"
+
+
+def oracle_words(text, lower, strip, chinese):
+    cleaned = []
+    for character in text:
+        category = unicodedata.category(character)
+        if character in "\t\n\r" or category == "Zs":
+            cleaned.append(" ")
+        elif character in "\0\ufffd" or category in ("Cc", "Cf"):
+            continue
+        elif chinese and is_chinese(character):
+            cleaned.append(f" {character} ")
+        else:
+            cleaned.append(character)
+    for word in "".join(cleaned).split():
+        if lower:
+            word = word.lower()
+        if strip:
+            decomposed = unicodedata.normalize("NFD", word)
+            word = "".join(c for c in decomposed if unicodedata.category(c) != "Mn")
+        spaced = "".join(f" {c} " if is_punctuation(c) else c for c in word)
+        yield from spaced.split()
+
+
+def oracle_pieces(word, pieces):
+    if len(word) > 200:
+        return ["[UNK]"]
+    found, start = [], 0
+    while start < len(word):
+        prefix = "##" if start else ""
+        ends = range(len(word), start, -1)
+        end = next((end for end in ends if prefix + word[start:end] in pieces), None)
+        if end is None:
+            return ["[UNK]"]
+        found.append(prefix + word[start:end])
+        start = end
+    return found
+
+
+def oracle(text, pieces, do_lower_case=True, strip_accents=None, tokenize_chinese_chars=True):
+    strip = do_lower_case if strip_accents is None else strip_accents
+    words = oracle_words(text, do_lower_case, strip, tokenize_chinese_chars)
+    return [piece for word in words for piece in oracle_pieces(word, pieces)]
+
+
+def pieces_of(tokenizer, texts):
+    vocabulary = np.array(tokenizer.vocabulary, dtype=object)
+    ids = tokenizer.tokenize(texts)
+    return [list(vocabulary[row]) for row in ids.to_list()]
+
+
+def spelling_vocabulary(texts, **switches):
+    """Every character of the oracle's words, as a beginning and as a continuation."""
+    strip = switches.get("strip_accents")
+    lower = switches.get("do_lower_case", True)
+    chinese = switches.get("tokenize_chinese_chars", True)
+    words = (
+        word
+        for text in texts
+        for word in oracle_words(text, lower, lower if strip is None else strip, chinese)
+    )
+    characters = sorted({character for word in words for character in word})
+    return [*SPECIALS, "any", *characters, *(f"##{c}" for c in characters)]
+
+
+def check(texts, **switches):
+    vocabulary = spelling_vocabulary(texts, **switches)
+    tokenizer = BertTokenizer(vocabulary, **switches)
+    known = set(vocabulary)
+    for text, found in zip(texts, pieces_of(tokenizer, texts), strict=True):
+        expected = oracle(text, known, **switches)
+        assert found == expected, f"{text!r}: {found} instead of {expected}"
+
+
+@pytest.mark.parametrize("cased", [False, True], ids=["uncased", "cased"])
+def test_golden_ids_of_the_original(cased):
+    golden = SHARED / "golden/tokenizer.jsonl.gz"
+    vocabulary = SHARED / "data/vocab/bert_base_uncased.txt"
+    if not (golden.exists() and vocabulary.exists()):
+        pytest.skip("the golden ids are not beside the repository")
+    with gzip.open(golden, "rt", encoding="utf-8") as file:
+        rows = [json.loads(line) for line in file]
+    tokenizer = BertTokenizer(str(vocabulary), do_lower_case=not cased)
+    found = tokenizer.tokenize([row["text"] for row in rows]).to_list()
+    expected = [row["cased_ids" if cased else "uncased_ids"] for row in rows]
+    differences = [i for i, row in enumerate(expected) if row != found[i]]
+    assert len(rows) == 1389
+    assert differences == []
+
+
+@pytest.mark.parametrize(
+    ("do_lower_case", "strip_accents", "tokenize_chinese_chars"),
+    [*((*switches, True) for switches in SWITCHES), (True, None, False)],
+)
+def test_every_assigned_code_point(do_lower_case, strip_accents, tokenize_chinese_chars):
+    points = (chr(c) for c in range(sys.maxunicode + 1))
+    texts = [f"a{c}b" for c in points if unicodedata.category(c) not in ("Cn", "Cs", "Co")]
+    assert len(texts) > 140_000
+    check(
+        texts,
+        do_lower_case=do_lower_case,
+        strip_accents=strip_accents,
+        tokenize_chinese_chars=tokenize_chinese_chars,
+    )
+
+
+# Characters that rules meet in, beside any at all. Surrogates have no UTF-8; two spacing marks of
+# different combining classes in a row are the one documented difference.
+spacing_marks = "".join(
+    chr(c)
+    for c in range(sys.maxunicode + 1)
+    if unicodedata.combining(chr(c)) and unicodedata.category(chr(c)) != "Mn"
+)
+characters = st.one_of(
+    st.sampled_from(
+        "aZΣσς'’. \t\u2028İßŐé\u0301\u0345ªʰ\u00ad\u200d\ufeff\0\ufffd中豈각ᄀ!$+，·\u037e"
+    ),
+    st.characters(exclude_categories=["Cs"], exclude_characters=spacing_marks),
+)
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    texts=st.lists(st.text(characters, max_size=30), max_size=8),
+    switches=st.sampled_from(SWITCHES),
+    chinese=st.booleans(),
+)
+def test_random_unicode(texts, switches, chinese):
+    check(
+        texts,
+        do_lower_case=switches[0],
+        strip_accents=switches[1],
+        tokenize_chinese_chars=chinese,
+    )
+
+
+@settings(max_examples=100, deadline=None)
+@given(st.lists(st.text("aΣ'.’ \u0301\u00adʰᾼ1\n中", max_size=12), max_size=8))
+def test_capital_sigmas(texts):
+    check(texts)
+    check(texts, strip_accents=False)
+
+
+# Words around the limit of 200 characters, in one to four bytes each.
+word_lengths = st.sampled_from([1, 50, 51, 66, 67, 100, 101, 199, 200, 201, 267, 400, 801])
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    texts=st.lists(
+        st.lists(
+            st.tuples(st.sampled_from("aбก𝛼é"), word_lengths, st.sampled_from(" -\u200b"))
+        ).map(lambda runs: "".join(c * n + after for c, n, after in runs)),
+        max_size=4,
+    ),
+    chinese=st.booleans(),
+)
+def test_words_of_over_200_characters(texts, chinese):
+    check(texts, tokenize_chinese_chars=chinese)
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    texts=st.lists(st.text(characters, max_size=20), max_size=5),
+    switches=st.sampled_from(SWITCHES),
+    chinese=st.booleans(),
+    long_word=st.booleans(),
+)
+def test_offsets_lie_in_the_callers_text(texts, switches, chinese, long_word):
+    """What a piece spans in the text is, normalized, the piece."""
+    names = ("do_lower_case", "strip_accents", "tokenize_chinese_chars")
+    options = dict(zip(names, (*switches, chinese), strict=True))
+    texts = [*texts, "é" + "ก" * 150 + " x" * long_word]
+    tokenizer = BertTokenizer(spelling_vocabulary(texts, **options), **options)
+    ids, starts, ends = tokenizer.tokenize_with_offsets(texts)
+    assert ids.to_list() == tokenizer.tokenize(texts).to_list()
+    assert starts.dtype == ends.dtype == tf.int64
+    known = set(tokenizer.vocabulary)
+    for text, *row in zip(texts, ids.to_list(), starts.to_list(), ends.to_list(), strict=True):
+        encoded = text.encode()
+        previous = 0
+        for piece, start, end in zip(*row, strict=True):
+            assert previous <= start < end <= len(encoded)
+            previous = start
+            span = encoded[start:end].decode()  # whole characters, or this raises
+            piece = tokenizer.id_to_token(piece).removeprefix("##")
+            # One character may decompose into several pieces; each spans all of it. A capital
+            # sigma does not know, cut out, where it stood.
+            spelled = "".join(p.removeprefix("##") for p in oracle(span, known, **options))
+            assert piece.replace("ς", "σ") in spelled.replace("ς", "σ")
+
+
+def test_offsets_by_hand():
+    vocabulary = [*SPECIALS, "h", "##e", "##llo", ",", "中", "ᄀ", "##ᅡ", "##ᆨ", "a", "##σ", "##ς"]
+    tokenizer = BertTokenizer(vocabulary)
+    text = "Hé\u200bllo,中각 e\u0301 AΣ"
+    ids, starts, ends = tokenizer.tokenize_with_offsets(text)
+    encoded = text.encode()
+    spans = [encoded[a:b].decode() for a, b in zip(starts.numpy(), ends.numpy(), strict=True)]
+    assert [tokenizer.id_to_token(i) for i in ids.numpy()] == (
+        ["h", "##e", "##llo", ",", "中", "ᄀ", "##ᅡ", "##ᆨ", "[UNK]", "a", "##ς"]
+    )
+    # A dropped accent belongs to the letter before it, and so does a dropped control.
+    assert spans == ["H", "é\u200b", "llo", ",", "中", "각", "각", "각", "e\u0301", "A", "Σ"]
+
+
+def test_korean_stays_composed_without_stripping():
+    vocabulary = [*SPECIALS, "한국", "##어", "english"]
+    tokenizer = BertTokenizer(vocabulary, do_lower_case=True, strip_accents=False)
+    assert pieces_of(tokenizer, ["한국어 English"]) == [["한국", "##어", "english"]]
+    assert pieces_of(BertTokenizer(vocabulary), ["한국어 English"]) == [["[UNK]", "english"]]
+
+
+def test_special_tokens_in_text():
+    vocabulary = [*SPECIALS, "a", "##b", "[", "]", "mask", "pad"]
+    text = "a[MASK]ab [PAD][UNK] [mask]\U0010fffd [CLS]é[SEP]"
+    marked = BertTokenizer(vocabulary, special_tokens_in_text=True)
+    ids, starts, ends = marked.tokenize_with_offsets(text)
+    pieces = " ".join(marked.id_to_token(i) for i in ids.numpy())
+    assert pieces == "a [MASK] a ##b [PAD] [UNK] [ mask ] [UNK] [CLS] [UNK] [SEP]"
+    encoded = text.encode()
+    spans = [encoded[a:b].decode() for a, b in zip(starts.numpy(), ends.numpy(), strict=True)]
+    assert " ".join(spans) == "a [MASK] a b [PAD] [UNK] [ mask ] \U0010fffd [CLS] é [SEP]"
+    plain = BertTokenizer(vocabulary)
+    assert pieces_of(plain, ["[MASK]"]) == [["[", "mask", "]"]]
+
+
+def test_special_tokens_in_text_without_chinese_splitting():
+    tokenizer = BertTokenizer(
+        [*SPECIALS, "中国"], tokenize_chinese_chars=False, special_tokens_in_text=True
+    )
+    assert pieces_of(tokenizer, ["中国[MASK]中国"]) == [["中国", "[MASK]", "中国"]]
+
+
+def test_invalid_utf8_is_unknown():
+    tokenizer = BertTokenizer([*SPECIALS, "a", "##b"])
+    texts = tf.constant([b"ab a\xffb ab", b"ab\xe4\xb8", b"\xf0"])
+    assert pieces_of(tokenizer, texts) == [["a", "##b", "[UNK]", "a", "##b"], ["[UNK]"], ["[UNK]"]]
+    _, starts, ends = tokenizer.tokenize_with_offsets(texts)
+    assert starts.to_list() == [[0, 1, 3, 7, 8], [0], [0]]
+    assert tf.reduce_all(ends.flat_values >= starts.flat_values)
+
+
+def test_detokenize():
+    tokenizer = BertTokenizer([*SPECIALS, "un", "##aff", "##able", "x", "##"])
+    ids = tokenizer.tokenize(["unaffable x", "", "x"])
+    assert tokenizer.detokenize(ids).numpy().tolist() == [b"unaffable x", b"", b"x"]
+    dense = ids.to_tensor(tokenizer.pad_token_id)
+    assert tokenizer.detokenize(dense)[2].numpy() == b"x [PAD] [PAD] [PAD]"
+    assert tokenizer.detokenize([5, 6]).numpy() == b"unaff"
+    assert tokenizer.detokenize([[5, 6], [8]]).numpy().tolist() == [b"unaff", b"x"]
+
+
+def test_kinds_of_input():
+    tokenizer = BertTokenizer([*SPECIALS, "a", "b"])
+    for texts in (["a", "b a"], np.array(["a", "b a"]), tf.constant(["a", "b a"])):
+        ids = tokenizer.tokenize(texts)
+        assert isinstance(ids, tf.RaggedTensor)
+        assert ids.dtype == tf.int32
+        assert ids.to_list() == [[5], [6, 5]]
+    for text in ("b a", tf.constant("b a")):
+        ids = tokenizer.tokenize(text)
+        assert ids.dtype == tf.int32
+        assert ids.numpy().tolist() == [6, 5]
+    assert tokenizer.tokenize([]).shape.as_list() == [0, None]
+    assert tokenizer.tokenize(["", " "]).to_list() == [[], []]
+    assert [part.to_list() for part in tokenizer.tokenize_with_offsets(["", "\0"])] == [
+        [[], []]
+    ] * 3
