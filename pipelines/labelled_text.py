@@ -213,6 +213,8 @@ def text_batches(
     count = len(examples)
     first_epoch, passed = divmod(start_step, -(-count // batch_size))
 
+    # Nothing here branches on tensors, so there is nothing for autograph to convert, slowly.
+    @tf.autograph.experimental.do_not_convert
     def epoch(index: tf.Tensor) -> tf.data.Dataset:
         order = tf.range(count)
         if seed is not None:
@@ -221,6 +223,7 @@ def text_batches(
         batches = tf.data.Dataset.from_tensor_slices(order).batch(batch_size)
         return batches.skip(tf.where(index == first_epoch, tf.constant(passed, tf.int64), 0))
 
+    @tf.autograph.experimental.do_not_convert
     def inputs(chosen: tf.Tensor) -> Any:
         ids = tokenizer.tokenize(tf.gather(texts, chosen))
         pair_ids = None if pairs is None else tokenizer.tokenize(tf.gather(pairs, chosen))

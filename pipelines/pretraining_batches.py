@@ -185,6 +185,8 @@ def pretraining_batches(
     first_epoch, passed = divmod(first, shards.instances)
     files = tf.constant(shards.files)
 
+    # Nothing here branches on tensors, so there is nothing for autograph to convert, slowly.
+    @tf.autograph.experimental.do_not_convert
     def epoch(index: tf.Tensor) -> tf.data.Dataset:
         records = _epoch_records(files, tf.stack([tf.cast(seed, tf.int64), index]), shuffle)
         return records.skip(tf.where(index == first_epoch, tf.constant(passed, tf.int64), 0))
@@ -192,10 +194,13 @@ def pretraining_batches(
     epochs = tf.data.Dataset.range(first_epoch, tf.int64.max if repeat else 1)
     records = epochs.flat_map(epoch)
     specs = _feature_specs(shards.max_seq_length, shards.max_predictions_per_seq)
-    batches = records.batch(batch_size, drop_remainder=drop_remainder).map(
-        lambda serialized: _model_inputs(tf.io.parse_example(serialized, specs)),
-        num_parallel_calls=2,
-    )
+
+    @tf.autograph.experimental.do_not_convert
+    def parse(serialized: tf.Tensor) -> tuple[dict, dict, dict]:
+        return _model_inputs(tf.io.parse_example(serialized, specs))
+
+    batches = records.batch(batch_size, drop_remainder=drop_remainder)
+    batches = batches.map(parse, num_parallel_calls=2)
     remaining = max(0, shards.instances - first)
     full, rest = divmod(remaining, batch_size)
     batches = batches.apply(

@@ -172,14 +172,16 @@ def sentence_pairs(
         return step + 1, tf.where(active, after, first), chunks.write(step, chunk)
 
     chunks = tf.TensorArray(tf.int32, size=0, dynamic_size=True, element_shape=[None, 3])
-    _, _, chunks = tf.while_loop(
-        lambda step, first, chunks: tf.reduce_any(first < stream_end),
+    steps, _, chunks = tf.while_loop(
+        # A first step even without streams: nothing can be stacked that was never written.
+        lambda step, first, chunks: (step == 0) | tf.reduce_any(first < stream_end),
         walk_step,
         [0, sentences.stream_first, chunks],
         shape_invariants=[tf.TensorShape([]), tf.TensorShape([None]), None],
         parallel_iterations=1,
     )
-    chunks = tf.transpose(tf.ensure_shape(chunks.stack(), [None, None, 3]), [1, 0, 2])
+    chunks = tf.reshape(chunks.stack(), [steps, streams, 3])
+    chunks = tf.transpose(chunks, [1, 0, 2])
     made = tf.where(chunks[:, :, 0] >= 0)  # (N, 2)
     first, a_end, b_end = tf.unstack(tf.gather_nd(chunks, made), axis=-1)
     target = tf.gather(target, made[:, 0])

@@ -257,6 +257,8 @@ def _serialized_batches(
 ) -> Iterator[dict[str, Any]]:
     """Records and counts, one batch of documents and one round of `dupe_factor` at a time."""
 
+    # Nothing here branches on tensors, so there is nothing for autograph to convert, slowly.
+    @tf.autograph.experimental.do_not_convert
     def tokenize(batch: DocumentBatch) -> dict[str, Any]:
         sentences = index_sentences(
             tokenizer.tokenize(batch.lines),
@@ -266,6 +268,8 @@ def _serialized_batches(
             max_seq_length=options.max_seq_length,
         )
         seed = tf.stack([tf.constant(options.seed, tf.int64), tf.cast(batch.held_out, tf.int64)])
+        # With the length in it, the two phases of a pre-training differ in their pairs, too.
+        seed = tf.random.fold_in(seed, options.max_seq_length)
         return {
             "sentences": sentences,
             "seed": tf.random.fold_in(seed, batch.number),
@@ -276,6 +280,7 @@ def _serialized_batches(
     def rounds(tokenized: dict[str, Any]) -> tf.data.Dataset:
         return tf.data.Dataset.range(options.dupe_factor).map(lambda index: (tokenized, index))
 
+    @tf.autograph.experimental.do_not_convert
     def serialize(tokenized: dict[str, Any], index: tf.Tensor) -> dict[str, Any]:
         records, counts = _make_records(
             tokenized["sentences"], tokenizer, options, tf.random.fold_in(tokenized["seed"], index)

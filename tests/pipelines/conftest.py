@@ -1,0 +1,51 @@
+import json
+from pathlib import Path
+
+import pytest
+import tensorflow as tf
+
+SHARED = Path(__file__).parents[3] / "shared"
+
+
+class NumberTokenizer:
+    """Reads text as numbers, each its own token id: tests choose the ids they look for."""
+
+    pad_token_id, unk_token_id, cls_token_id, sep_token_id, mask_token_id = range(5)
+    vocabulary_hash = "0123456789abcdef"
+    settings = {"do_lower_case": True}  # noqa: RUF012
+
+    def __init__(self, vocabulary_size: int = 100_000):
+        self.vocabulary_size = vocabulary_size
+
+    def tokenize(self, texts: tf.Tensor) -> tf.RaggedTensor:
+        words = tf.strings.split(texts)
+        return tf.ragged.map_flat_values(tf.strings.to_number, words, out_type=tf.int32)
+
+    def save(self, directory: Path) -> None:
+        (directory / "tokenizer_config.json").write_text(json.dumps(self.settings))
+
+
+@pytest.fixture(scope="session")
+def number_tokenizer():
+    return NumberTokenizer()
+
+
+@pytest.fixture(scope="session")
+def shared() -> Path:
+    if not SHARED.is_dir():
+        pytest.skip("needs ../shared (development data and golden outputs)")
+    return SHARED
+
+
+@pytest.fixture(scope="session")
+def number_corpus():
+    """Makes text of `documents` documents, `sentences` each; every token occurs once."""
+
+    def make(documents: int, sentences: int = 12, length: int = 9, first: int = 10) -> str:
+        numbers = iter(range(first, first + documents * sentences * length))
+        return "\n\n".join(
+            "\n".join(" ".join(str(next(numbers)) for _ in range(length)) for _ in range(sentences))
+            for _ in range(documents)
+        )
+
+    return make

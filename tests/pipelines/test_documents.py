@@ -1,0 +1,126 @@
+import itertools
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from bert_tf.errors import InputError
+from pipelines import documents
+from pipelines.documents import DocumentReader
+
+
+def write(folder, *texts):
+    files = []
+    for index, text in enumerate(texts):
+        files.append(str(folder / f"{index:04d}.txt"))
+        (folder / f"{index:04d}.txt").write_text(text)
+    return files
+
+
+def own_lines(batch):
+    return batch.lines[~batch.is_donor].tolist()
+
+
+def test_blank_lines_and_files_end_documents(tmp_path):
+    files = write(tmp_path, "a1\na2\n\n\n  \nb1\n", "c1\n\nd1\nd2")
+    (batch,) = DocumentReader(files, buffer_bytes=1000)
+    assert batch.lines.tolist() == [b"a1", b"a2", b"b1", b"c1", b"d1", b"d2"]
+    assert batch.documents.tolist() == [0, 0, 1, 2, 3, 3]
+    assert batch.passages.tolist() == [1, 1, 2, 3, 4, 4]
+    assert batch.bytes_read == sum(Path(file).stat().st_size for file in files)
+
+
+def test_batches_are_bounded_and_hold_every_line_once(tmp_path, monkeypatch):
+    monkeypatch.setattr(documents, "PART_BYTES", 300)
+    texts = ["\n".join(f"file {f} line {i}" for i in range(200)) for f in range(20)]
+    reader = DocumentReader(write(tmp_path, *texts), buffer_bytes=4000)
+    batches = list(reader)
+    assert [batch.number for batch in batches] == list(range(len(batches)))
+    lines = [line for batch in batches for line in own_lines(batch)]
+    assert sorted(lines) == sorted("\n".join(texts).encode().split(b"\n"))
+    assert len(lines) == reader.lines == 4000
+    assert reader.documents == 20
+    for batch in batches[:-1]:
+        assert sum(map(len, own_lines(batch))) <= 4000
+        # Long files take turns: a batch holds parts of many.
+        assert len(set(batch.documents)) >= 8
+
+
+def test_passages_are_unbroken_runs_of_one_document(tmp_path, monkeypatch):
+    monkeypatch.setattr(documents, "PART_BYTES", 100)
+    texts = ["\n".join(f"{f} {i}" for i in range(300)) for f in range(3)]
+    for batch in DocumentReader(
+        write(tmp_path, *texts), buffer_bytes=1500, held_out_share=0.3, seed=4
+    ):
+        rows = zip(batch.passages, batch.documents, batch.is_donor, batch.lines, strict=True)
+        for _, run in itertools.groupby(rows, key=lambda row: row[0]):
+            run = list(run)
+            assert len({(document, donor) for _, document, donor, _ in run}) == 1
+            named = [tuple(map(int, line.split())) for *_, line in run]
+            first = named[0]
+            assert named == [(first[0], first[1] + i) for i in range(len(named))]
+        assert np.all(np.diff(batch.documents) >= 0)
+
+
+def test_batches_of_one_long_document_get_donors(tmp_path, monkeypatch):
+    monkeypatch.setattr(documents, "PART_BYTES", 200)
+    monkeypatch.setattr(documents, "DONOR_BYTES", 100)
+    long = ["\n".join(f"{name}{i}" for i in range(1000)) for name in "ab"]
+    reader = DocumentReader(write(tmp_path, "\n\n".join(long)), buffer_bytes=1000)
+    batches = list(reader)
+    assert len(batches) > 5
+    for batch in batches:
+        assert len(set(batch.documents)) == 2
+        donors = batch.lines[batch.is_donor]
+        own = set(batch.documents[~batch.is_donor])
+        if len(own) == 1:
+            assert set(batch.documents[batch.is_donor]) - own
+        # What is held does not grow with what was read.
+        assert sum(map(len, donors)) < 500
+    lines = [line for batch in batches for line in own_lines(batch)]
+    assert lines == "\n".join(long).encode().split(b"\n")
+
+
+def test_one_document_is_refused(tmp_path):
+    for size in (3, 3000):  # within a batch, and over several
+        files = write(tmp_path, "\n".join(f"line {i}" for i in range(size)))
+        with pytest.raises(InputError, match=r"single document.*blank line"):
+            list(DocumentReader(files, buffer_bytes=1000))
+
+
+def test_empty_corpus_is_refused(tmp_path):
+    with pytest.raises(InputError, match="no text"):
+        list(DocumentReader(write(tmp_path, "\n\n", " "), buffer_bytes=1000))
+
+
+def test_held_out_text_is_apart_and_of_its_share(tmp_path):
+    text = "\n\n".join(f"d{i} first\nd{i} second" for i in range(4000))
+    files = write(tmp_path, text)
+
+    def split(seed):
+        reader = DocumentReader(files, buffer_bytes=5000, held_out_share=0.1, seed=seed)
+        found = {False: set(), True: set()}
+        for batch in reader:
+            assert len(set(batch.documents)) >= 2
+            found[batch.held_out].update(line.split()[0] for line in batch.lines)
+        return found
+
+    found = split(1)
+    assert not found[True] & found[False]
+    assert len(found[True] | found[False]) == 4000
+    assert 320 < len(found[True]) < 480
+    assert found == split(1) != split(2)
+
+
+@pytest.mark.parametrize("share", [0.0001, 0.5, 0.9999])
+def test_small_corpora_hold_out_two_documents_or_none(tmp_path, share):
+    def documents_of(count):
+        files = write(tmp_path, "\n\n".join(f"d{i} text" for i in range(count)))
+        batches = list(DocumentReader(files, buffer_bytes=1000, held_out_share=share, seed=3))
+        return {batch.held_out: len(set(batch.documents)) for batch in batches}
+
+    assert documents_of(3) == {False: 3}
+    split = documents_of(6)
+    assert split[False] >= 2
+    assert split[True] >= 2
+    assert sum(split.values()) == 6

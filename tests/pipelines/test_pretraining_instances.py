@@ -1,0 +1,201 @@
+import itertools
+
+import numpy as np
+import pytest
+import tensorflow as tf
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from pipelines import pretraining_instances
+from pipelines.pretraining_instances import (
+    SentencePairs,
+    index_sentences,
+    pack_pairs,
+    sentence_pairs,
+    shuffle_pairs,
+    truncate_pairs,
+)
+
+
+def seed_of(number):
+    return tf.constant([number, 11], tf.int64)
+
+
+def index(documents, max_seq_length, donors=()):
+    """Sentences of documents given as lists of sentence lengths; token i has id 10 + i."""
+    sizes = [size for document in documents for size in document]
+    numbers = np.repeat(np.arange(len(documents), dtype=np.int32), [len(d) for d in documents])
+    return index_sentences(
+        tf.RaggedTensor.from_row_lengths(tf.range(10, 10 + sum(sizes), dtype=tf.int32), sizes),
+        tf.constant(numbers),
+        tf.constant(numbers),
+        tf.constant(np.isin(numbers, list(donors))),
+        max_seq_length=max_seq_length,
+    )
+
+
+documents_of_sizes = st.lists(
+    st.lists(st.integers(0, 30), min_size=1, max_size=30).filter(any), min_size=2, max_size=6
+)
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    documents=documents_of_sizes,
+    max_seq_length=st.integers(5, 70),
+    short_seq_prob=st.sampled_from([0.0, 0.5, 1.0]),
+    per_stream=st.sampled_from([1, 128]),
+    seed=st.integers(0, 1000),
+)
+def test_pairs_follow_the_rules(documents, max_seq_length, short_seq_prob, per_stream, seed):
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(pretraining_instances, "INSTANCES_PER_STREAM", per_stream)
+        sentences = index(documents, max_seq_length)
+    pairs = sentence_pairs(
+        sentences, max_seq_length=max_seq_length, short_seq_prob=short_seq_prob, seed=seed_of(seed)
+    )
+    starts = sentences.starts.numpy()
+    document_of_token = np.repeat(
+        np.arange(len(documents)), [sum(document) for document in documents]
+    )
+    bounds = set(starts.tolist())
+    stream_ends = starts[sentences.stream_end.numpy()].tolist()
+    expected = starts[sentences.stream_first.numpy()].tolist()
+    assert max(np.diff([*expected, starts[-1]])) <= per_stream * max_seq_length + 30
+    stream = 0
+    at = expected[0]
+    for a, a_length, b, b_length, is_random in zip(*(v.numpy() for v in pairs), strict=True):
+        if at == stream_ends[stream]:
+            stream += 1
+            at = expected[stream]
+        # A goes on exactly where the last pair of the stream ended; both are whole sentences.
+        assert a == at
+        assert {a, a + a_length, b, b + b_length} <= bounds
+        assert a_length >= 1
+        assert b_length >= 1
+        assert a + a_length <= stream_ends[stream]
+        of_b = set(document_of_token[b : b + b_length].tolist())
+        assert len(of_b) == 1
+        if is_random:
+            assert of_b != {document_of_token[a]}
+            at = a + a_length
+        else:
+            assert b == a + a_length
+            assert b + b_length <= stream_ends[stream]
+            # A chunk is whole when its last sentence reaches the target: without it, it is short.
+            last = max(start for start in bounds if start < b + b_length)
+            assert last - a < max_seq_length - 3
+            at = b + b_length
+    # Every sentence has been in a chunk.
+    assert (stream, at) == (len(stream_ends) - 1, stream_ends[-1])
+
+
+def plain_truncation(a, b, most):
+    while a + b > most:
+        if a > b:
+            a -= 1
+        else:
+            b -= 1
+    return a, b
+
+
+def test_truncation_ends_with_the_original_lengths():
+    for max_seq_length in (12, 13):
+        a, b = np.array(list(itertools.product(range(1, 25), repeat=2)), np.int32).T
+        pairs = SentencePairs(
+            *map(tf.constant, (np.full_like(a, 1000), a, np.full_like(b, 2000), b, a > 0))
+        )
+        cut = truncate_pairs(pairs, max_seq_length=max_seq_length, seed=seed_of(1))
+        lengths = np.stack([cut.a_length, cut.b_length], -1).tolist()
+        assert lengths == [
+            list(plain_truncation(*pair, max_seq_length - 3)) for pair in zip(a, b, strict=True)
+        ]
+        for start, length, old_start, old_length in (
+            (cut.a_start, cut.a_length, 1000, a),
+            (cut.b_start, cut.b_length, 2000, b),
+        ):
+            assert np.all(start >= old_start)
+            assert np.all(start + length <= old_start + old_length)
+
+
+def test_tokens_are_lost_at_both_ends_alike():
+    n = 4000
+    values = [np.full(n, v, np.int32) for v in (0, 20, 500, 60)]
+    pairs = SentencePairs(*map(tf.constant, (*values, np.ones(n, bool))))
+    cut = truncate_pairs(pairs, max_seq_length=63, seed=seed_of(1))
+    lost = cut.b_start.numpy() - 500  # binomial of 20 tosses
+    assert np.all(cut.a_start.numpy() == 0)
+    assert abs(lost.mean() - 10) < 0.2
+    assert abs(lost.var() - 5) < 0.5
+
+
+def test_half_of_the_next_sentences_are_random_and_from_any_other_document():
+    documents = [[5] * 400, [5] * 100, [5] * 100]
+    pairs = sentence_pairs(
+        index(documents, 128, donors=[1, 2]), max_seq_length=32, short_seq_prob=0, seed=seed_of(1)
+    )
+    assert np.all(pairs.a_start.numpy() < 2000)  # donors make no instances
+    is_random = pairs.is_random_next.numpy()
+    assert 0.35 < is_random.mean() < 0.65
+    from_second = pairs.b_start.numpy()[is_random] < 2500
+    assert 0.3 < from_second.mean() < 0.7
+
+
+def test_one_document_gives_true_next_only():
+    pairs = sentence_pairs(
+        index([[5] * 200], 32), max_seq_length=32, short_seq_prob=0, seed=seed_of(1)
+    )
+    assert len(pairs.a_start) > 10
+    assert not pairs.is_random_next.numpy().any()
+
+
+def test_no_sentences_give_no_pairs():
+    pairs = sentence_pairs(
+        index([[0, 0], [0]], 32), max_seq_length=32, short_seq_prob=0.1, seed=seed_of(1)
+    )
+    assert len(pairs.a_start) == 0
+
+
+def test_short_documents_have_one_target():
+    sentences = index([[1] * 3000, [1] * 3000], 128)
+    pairs = sentence_pairs(sentences, max_seq_length=128, short_seq_prob=1.0, seed=seed_of(3))
+    pairs = SentencePairs(*(values.numpy() for values in pairs))
+    lengths = (pairs.a_length + pairs.b_length)[~pairs.is_random_next]
+    of_first = lengths[pairs.a_start[~pairs.is_random_next] < 3000][:-1]
+    of_second = lengths[pairs.a_start[~pairs.is_random_next] >= 3000][:-1]
+    assert len(set(of_first)) == len(set(of_second)) == 1
+    assert set(of_first) != set(of_second)
+
+
+def test_packing():
+    pairs = SentencePairs(*map(tf.constant, ([0, 4], [2, 1], [5, 0], [1, 3], [True, False])))
+    packed = pack_pairs(
+        tf.range(10, 20),
+        pairs,
+        max_seq_length=8,
+        cls_token_id=2,
+        sep_token_id=3,
+        pad_token_id=0,
+    )
+    assert packed.token_ids.numpy().tolist() == [
+        [2, 10, 11, 3, 15, 3, 0, 0],
+        [2, 14, 3, 10, 11, 12, 3, 0],
+    ]
+    assert packed.segment_ids.numpy().tolist() == [
+        [0, 0, 0, 0, 1, 1, 0, 0],
+        [0, 0, 0, 1, 1, 1, 1, 0],
+    ]
+    assert packed.padding_mask.numpy().tolist() == [
+        [1, 1, 1, 1, 1, 1, 0, 0],
+        [1, 1, 1, 1, 1, 1, 1, 0],
+    ]
+
+
+def test_shuffling_keeps_pairs_whole():
+    numbers = np.arange(100, dtype=np.int32)
+    pairs = SentencePairs(*map(tf.constant, (*[numbers] * 4, numbers % 2 == 0)))
+    shuffled = shuffle_pairs(pairs, seed_of(1))
+    order = shuffled.a_start.numpy()
+    assert sorted(order) == numbers.tolist() != order.tolist()
+    assert np.array_equal(shuffled.b_length, order)
+    assert np.array_equal(shuffled.is_random_next, order % 2 == 0)
