@@ -1,5 +1,6 @@
 """Words to pieces: greedy longest match against the vocabulary, inside the graph."""
 
+import functools
 from collections.abc import Sequence
 
 import numpy as np
@@ -37,27 +38,16 @@ class WordPiece(tf.Module):
         self._splits_words = splits_words
         # Nothing ever matches a piece that is blank or holds whitespace. The builder must not see
         # it, yet it keeps its id; the op splits the name that stands in for it at the bracket.
-        matchable = [
+        matchable = tuple(
             piece if piece.split() == [piece] else f"[unmatchable {index}]"
             for index, piece in enumerate(vocabulary)
-        ]
-        # The op measures words in bytes, the original in characters, of 4 bytes at most.
-        self._model, self._patient_model = (
-            self._constant(matchable, unknown_token, LONGEST_WORD * bytes_per_character)
-            for bytes_per_character in (1, 4)
         )
-
-    def _constant(self, pieces: list[str], unknown_token: str, longest_word: int) -> tf.Tensor:
-        try:
-            model = pywrap_fast_wordpiece_tokenizer_model_builder.build_fast_wordpiece_model(
-                pieces, longest_word, "##", unknown_token, not self._splits_words, False
-            )
-        except RuntimeError as error:
-            raise InputError(
-                f"the vocabulary cannot be used: {error} Give it pieces beside the special tokens"
-            ) from None
         with tf.init_scope():
-            return tf.constant(np.frombuffer(model, np.uint8))
+            # The op measures words in bytes, the original in characters, of 4 bytes at most.
+            self._model, self._patient_model = (
+                tf.constant(_model_buffer(matchable, unknown_token, longest_word, splits_words))
+                for longest_word in (LONGEST_WORD, 4 * LONGEST_WORD)
+            )
 
     def __call__(self, texts: tf.Tensor) -> Pieces:
         """Cuts normalized texts into pieces.
@@ -150,3 +140,19 @@ class WordPiece(tf.Module):
             tf.boolean_mask(starts - base, keep),
             tf.boolean_mask(ends - base, keep),
         )
+
+
+@functools.lru_cache(maxsize=8)  # a tenth of a second each, and more for large vocabularies
+def _model_buffer(
+    pieces: tuple[str, ...], unknown_token: str, longest_word: int, splits_words: bool
+) -> np.ndarray:
+    """The flatbuffer that the op reads: uint8 [bytes]."""
+    try:
+        model = pywrap_fast_wordpiece_tokenizer_model_builder.build_fast_wordpiece_model(
+            pieces, longest_word, "##", unknown_token, not splits_words, False
+        )
+    except RuntimeError as error:
+        raise InputError(
+            f"the vocabulary cannot be used: {error} Give it pieces beside the special tokens"
+        ) from None
+    return np.frombuffer(model, np.uint8)

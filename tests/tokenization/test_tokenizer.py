@@ -175,7 +175,7 @@ def test_random_unicode(texts, switches, chinese):
     )
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=40, deadline=None)
 @given(st.lists(st.text("aΣ'.’ \u0301\u00adʰᾼ1\n中", max_size=12), max_size=8))
 def test_capital_sigmas(texts):
     check(texts)

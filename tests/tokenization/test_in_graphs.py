@@ -1,0 +1,105 @@
+"""The tokenizer where it has to work: eagerly, in tf.data, in tf.function, in a SavedModel."""
+
+import subprocess
+import sys
+
+import pytest
+import tensorflow as tf
+
+from bert_tf import BertTokenizer
+
+VOCABULARY = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "a", "##σ", "##ς", "한", "##국", "x"]
+# Final sigmas, a word of 150 characters in 450 bytes, one of over 200: every branch of the graph.
+TEXTS = ["A AΣ AΣΣ", "한" + "국" * 149 + " x", "", "x" * 201 + " x"]
+
+
+@pytest.fixture(scope="module", params=[True, False], ids=["chinese", "no-chinese"])
+def tokenizer(request):
+    return BertTokenizer(VOCABULARY, strip_accents=False, tokenize_chinese_chars=request.param)
+
+
+IDS = [[5, 5, 7, 5, 6, 7], [8, *[9] * 149, 10], [], [1, 10]]
+
+
+def test_eagerly(tokenizer):
+    assert tokenizer.tokenize(TEXTS).to_list() == IDS
+
+
+def test_in_data_pipelines(tokenizer):
+    data = tf.data.Dataset.from_tensor_slices(TEXTS).batch(3)
+    data = data.map(tokenizer.tokenize, num_parallel_calls=2)
+    assert data.element_spec.shape.as_list() == [None, None]
+    assert data.element_spec.dtype == tf.int32
+    assert [row for batch in data for row in batch.to_list()] == IDS
+    single = tf.data.Dataset.from_tensor_slices(TEXTS).map(tokenizer.tokenize)
+    assert [list(row) for row in single.as_numpy_iterator()] == IDS
+
+
+def test_made_inside_a_function():
+    @tf.function
+    def tokenize(texts):
+        return BertTokenizer(VOCABULARY, strip_accents=False).tokenize(texts)
+
+    assert tokenize(tf.constant(TEXTS)).to_list() == IDS
+
+
+class Served(tf.Module):
+    def __init__(self, tokenizer):
+        super().__init__()
+        self.tokenizer = tokenizer
+
+    @tf.function(input_signature=[tf.TensorSpec([None], tf.string)])
+    def serve(self, texts):
+        ids, starts, ends = self.tokenizer.tokenize_with_offsets(texts)
+        return {
+            "ids": ids.to_tensor(-1),
+            "starts": starts.to_tensor(-1),
+            "ends": ends.to_tensor(-1),
+            "texts": self.tokenizer.detokenize(ids),
+        }
+
+
+# Of TF Text TensorFlow Serving links these two and more; the rest must be core TensorFlow.
+TEXT_OPS = {"FastBertNormalize", "FastWordpieceTokenizeWithOffsets"}
+
+LOADED_ELSEWHERE = """
+import sys
+import tensorflow as tf
+import tensorflow_text  # the ops, as TensorFlow Serving has them; nothing of this project
+model = tf.saved_model.load(sys.argv[1])
+for row in model.serve(tf.constant(sys.argv[2:]))["ids"].numpy().tolist():
+    print([i for i in row if i >= 0])
+"""
+
+
+def test_in_a_saved_model(tokenizer, tmp_path):
+    served = Served(tokenizer)
+    tf.saved_model.save(served, str(tmp_path))
+    outputs = served.serve(tf.constant(TEXTS))
+    starts = tf.RaggedTensor.from_tensor(outputs["starts"], padding=-1)
+    assert starts.to_list() == tokenizer.tokenize_with_offsets(TEXTS)[1].to_list()
+    assert outputs["texts"].numpy()[0].decode() == "a aς aσς"
+    graph = served.serve.get_concrete_function().graph.as_graph_def()
+    ops = {node.op for node in graph.node}
+    ops |= {node.op for function in graph.library.function for node in function.node_def}
+    assert {op for op in ops if not hasattr(tf.raw_ops, op)} == TEXT_OPS
+    assert "PyFunc" not in ops and "EagerPyFunc" not in ops
+    # No file to read and no table to fill where it is served.
+    assert not any((tmp_path / "assets").glob("*"))
+    if tokenizer.settings["tokenize_chinese_chars"]:
+        printed = subprocess.run(
+            [sys.executable, "-c", LOADED_ELSEWHERE, str(tmp_path), *TEXTS],
+            capture_output=True,
+            text=True,
+            check=True,
+            cwd=tmp_path,
+        ).stdout
+        assert printed.splitlines() == [str(row) for row in IDS]
+
+
+def test_an_empty_batch(tokenizer):
+    @tf.function(input_signature=[tf.TensorSpec([None], tf.string)])
+    def tokenize(texts):
+        return tokenizer.tokenize_with_offsets(texts)
+
+    assert [part.to_list() for part in tokenize(tf.constant([], tf.string))] == [[]] * 3

@@ -1,0 +1,164 @@
+"""Vocabularies and settings on disk, and what is wrong with them."""
+
+import hashlib
+import json
+
+import pytest
+import tensorflow as tf
+
+from bert_tf import BertTokenizer
+from bert_tf.errors import InputError
+
+SPECIALS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
+
+
+def write(path, *pieces):
+    path.write_text("".join(f"{piece}\n" for piece in pieces), encoding="utf-8")
+    return path
+
+
+def test_attributes(tmp_path):
+    pieces = ["a", "[MASK]", "[SEP]", "##b", "[UNK]", "[PAD]", "[CLS]"]
+    path = write(tmp_path / "vocab.txt", *pieces)
+    tokenizer = BertTokenizer(str(path), do_lower_case=True)
+    assert tokenizer.vocabulary == pieces
+    assert tokenizer.vocabulary_size == 7
+    assert tokenizer.vocabulary_hash == hashlib.sha256(path.read_bytes()).hexdigest()
+    assert (tokenizer.pad_token, tokenizer.pad_token_id) == ("[PAD]", 5)
+    assert (tokenizer.unk_token, tokenizer.unk_token_id) == ("[UNK]", 4)
+    assert (tokenizer.cls_token, tokenizer.cls_token_id) == ("[CLS]", 6)
+    assert (tokenizer.sep_token, tokenizer.sep_token_id) == ("[SEP]", 2)
+    assert (tokenizer.mask_token, tokenizer.mask_token_id) == ("[MASK]", 1)
+    assert tokenizer.token_to_id("##b") == 3
+    assert tokenizer.id_to_token(3) == "##b"
+    assert tokenizer.settings == {
+        "do_lower_case": True,
+        "strip_accents": None,
+        "tokenize_chinese_chars": True,
+        "special_tokens_in_text": False,
+    }
+    with pytest.raises(InputError, match="no piece 'c'"):
+        tokenizer.token_to_id("c")
+    with pytest.raises(InputError, match="ids go from 0 to 6"):
+        tokenizer.id_to_token(7)
+
+
+def test_hash_follows_the_pieces_not_the_file(tmp_path):
+    path = tmp_path / "vocab.txt"
+    path.write_bytes("\r\n".join([*SPECIALS, "é"]).encode("utf-8-sig"))
+    tokenizer = BertTokenizer(path)
+    assert tokenizer.vocabulary == [*SPECIALS, "é"]
+    assert tokenizer.vocabulary_hash == BertTokenizer([*SPECIALS, "é"]).vocabulary_hash
+    assert tokenizer.vocabulary_hash != BertTokenizer([*SPECIALS, "e"]).vocabulary_hash
+
+
+def test_blank_looking_pieces_keep_their_ids(tmp_path):
+    path = write(tmp_path / "vocab.txt", *SPECIALS, "\u3000", " ", "a b", "a")
+    tokenizer = BertTokenizer(path)
+    assert tokenizer.tokenize(["a\u3000a b"]).to_list() == [[8, 8, 1]]
+    assert tokenizer.token_to_id("\u3000") == 5
+
+
+@pytest.mark.parametrize(
+    ("pieces", "message"),
+    [
+        ([], "holds no pieces"),
+        ([*SPECIALS, "a", "b", "a"], "line 8 repeats line 6, 'a'"),
+        ([*SPECIALS, "", "a"], "line 6 holds no piece"),
+        (["[PAD]", "[UNK]", "[CLS]", "[SEP]", "a"], r"lacks \[MASK\]; add a line"),
+        (["a"], r"lacks \[PAD\], \[UNK\], \[CLS\], \[SEP\], \[MASK\]"),
+        (SPECIALS, "Give it pieces beside the special tokens"),
+    ],
+)
+def test_unusable_vocabularies(tmp_path, pieces, message):
+    with pytest.raises(InputError, match=message) as raised:
+        BertTokenizer(write(tmp_path / "vocab.txt", *pieces))
+    assert "\n" not in str(raised.value)
+    with pytest.raises(InputError, match=message):
+        BertTokenizer(pieces)
+
+
+def test_unreadable_vocabularies(tmp_path):
+    with pytest.raises(InputError, match=r"none\.txt: no such file; give the path"):
+        BertTokenizer(tmp_path / "none.txt")
+    with pytest.raises(InputError, match="Is a directory"):
+        BertTokenizer(tmp_path)
+    path = tmp_path / "latin1.txt"
+    path.write_bytes(b"[PAD]\n\xe9\n")
+    with pytest.raises(InputError, match=r"latin1\.txt: line 2 is not UTF-8"):
+        BertTokenizer(path)
+
+
+def test_directories(tmp_path):
+    write(tmp_path / "vocab.txt", *SPECIALS, "A", "é")
+    assert BertTokenizer.from_directory(tmp_path).settings == {
+        "do_lower_case": True,
+        "strip_accents": None,
+        "tokenize_chinese_chars": True,
+        "special_tokens_in_text": False,
+    }
+    config = {
+        "do_lower_case": False,
+        "strip_accents": False,
+        "tokenize_chinese_chars": False,
+        "model_max_length": 77,
+        "name_or_path": "mine",
+    }
+    (tmp_path / "tokenizer_config.json").write_text(json.dumps(config))
+    tokenizer = BertTokenizer.from_directory(str(tmp_path))
+    assert tokenizer.tokenize(["A a é"]).to_list() == [[5, 1, 6]]
+
+    saved = tmp_path / "saved"
+    tokenizer.save(saved)
+    written = json.loads((saved / "tokenizer_config.json").read_text())
+    assert written == {
+        **config,
+        "special_tokens_in_text": False,
+        "tokenizer_class": "BertTokenizer",
+        "pad_token": "[PAD]",
+        "unk_token": "[UNK]",
+        "cls_token": "[CLS]",
+        "sep_token": "[SEP]",
+        "mask_token": "[MASK]",
+    }
+    loaded = BertTokenizer.from_directory(saved)
+    assert loaded.settings == tokenizer.settings
+    assert loaded.vocabulary_hash == tokenizer.vocabulary_hash
+    loaded.save(saved, model_max_length=512)
+    written = json.loads((saved / "tokenizer_config.json").read_text())
+    assert (written["model_max_length"], written["name_or_path"]) == (512, "mine")
+    assert sorted(path.name for path in saved.iterdir()) == ["tokenizer_config.json", "vocab.txt"]
+
+
+def test_unusable_directories(tmp_path):
+    with pytest.raises(InputError, match="none: no such folder"):
+        BertTokenizer.from_directory(tmp_path / "none")
+    with pytest.raises(InputError, match=r"vocab\.txt: no such file"):
+        BertTokenizer.from_directory(tmp_path)
+    write(tmp_path / "vocab.txt", *SPECIALS, "a")
+    for content, message in (
+        ("{", r"tokenizer_config\.json: cannot be read as JSON"),
+        ("[]", r"tokenizer_config\.json: holds no JSON object"),
+        ('{"do_lower_case": "yes"}', r"tokenizer_config\.json: do_lower_case is 'yes'; make it"),
+        ('{"tokenize_chinese_chars": null}', "tokenize_chinese_chars is None"),
+    ):
+        (tmp_path / "tokenizer_config.json").write_text(content)
+        with pytest.raises(InputError, match=message) as raised:
+            BertTokenizer.from_directory(tmp_path)
+        assert "\n" not in str(raised.value)
+
+
+@pytest.mark.parametrize("texts", [[1, 2], [["a"], ["b", "c"]], None, ["a", None]])
+def test_texts_that_are_none(texts):
+    with pytest.raises(InputError, match="the tokenizer takes strings"):
+        BertTokenizer([*SPECIALS, "a"]).tokenize(texts)
+
+
+def test_tensors_that_hold_no_batch_of_texts():
+    tokenizer = BertTokenizer([*SPECIALS, "a"])
+    with pytest.raises(InputError, match="not int32; pass raw text"):
+        tokenizer.tokenize(tf.constant([1, 2]))
+    with pytest.raises(InputError, match=r"of shape \[batch\], not \(1, 1\)"):
+        tokenizer.tokenize([["a"]])
+    with pytest.raises(InputError, match=r"of shape \[batch\]"):
+        tokenizer.tokenize(tf.ragged.constant([["a"], []]))
