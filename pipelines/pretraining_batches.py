@@ -146,7 +146,7 @@ def pretraining_batches(
     seed: int = 0,
     shuffle: bool = True,
     repeat: bool = True,
-    drop_remainder: bool = True,
+    drop_remainder: bool = False,
     start_step: int = 0,
     vocabulary_hash: str | None = None,
 ) -> tf.data.Dataset | None:
@@ -159,7 +159,7 @@ def pretraining_batches(
         seed: of the order.
         shuffle: whether to read in random order, another one each epoch.
         repeat: whether to go on for ever; else one epoch.
-        drop_remainder: whether to leave out the last batch when it is not full.
+        drop_remainder: whether to leave out the last batch of one epoch when it is not full.
         start_step: batches to pass over; what follows is what would have followed them.
         vocabulary_hash: `BertTokenizer.vocabulary_hash`, to compare with the shards'.
 
@@ -199,7 +199,7 @@ def pretraining_batches(
     def parse(serialized: tf.Tensor) -> tuple[dict, dict, dict]:
         return _model_inputs(tf.io.parse_example(serialized, specs))
 
-    batches = records.batch(batch_size, drop_remainder=drop_remainder)
+    batches = records.batch(batch_size, drop_remainder=drop_remainder or repeat)
     batches = batches.map(parse, num_parallel_calls=2)
     remaining = max(0, shards.instances - first)
     full, rest = divmod(remaining, batch_size)

@@ -70,7 +70,7 @@ class PretrainingDataOptions:
     dupe_factor: int = 1
     held_out_share: float = 0.01
     num_shards: int = 8
-    seed: int = 12345
+    seed: int = 1279
     buffer_bytes: int = 4 << 20
 
     def __post_init__(self):

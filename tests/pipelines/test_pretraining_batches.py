@@ -45,9 +45,7 @@ def rows(batches):
 
 
 def test_batches_hold_what_was_written_by_the_models_names(made):
-    dataset = pretraining_batches(
-        made, 8, shuffle=False, repeat=False, drop_remainder=False, split="held_out"
-    )
+    dataset = pretraining_batches(made, 8, shuffle=False, repeat=False, split="held_out")
     records = tf.data.TFRecordDataset(str(made / "held_out-00000-of-00001.tfrecord"))
     expected = [
         {
@@ -82,9 +80,7 @@ def test_an_epoch_holds_each_instance_once_in_an_order_of_its_own(made):
     batch_size = next(b for b in range(3, 9) if instances % b)  # batches run across epochs
     stream = arrays(pretraining_batches(made, batch_size, seed=3), 3 * instances // batch_size)
     stream = [tuple(row) for inputs, _, _ in stream for row in inputs["token_ids"]]
-    in_order = rows(
-        arrays(pretraining_batches(made, 5, shuffle=False, repeat=False, drop_remainder=False))
-    )
+    in_order = rows(arrays(pretraining_batches(made, 5, shuffle=False, repeat=False)))
     assert len(in_order) == instances
     first, second = stream[:instances], stream[instances : 2 * instances]
     assert sorted(first) == sorted(second) == in_order
@@ -107,8 +103,8 @@ def test_a_run_continues_at_any_step(made, monkeypatch):
 
 def test_lengths_are_known(made):
     instances = open_shards(made).instances
-    assert len(pretraining_batches(made, 7, repeat=False)) == instances // 7
-    late = pretraining_batches(made, 7, repeat=False, drop_remainder=False, start_step=3)
+    assert len(pretraining_batches(made, 7, repeat=False, drop_remainder=True)) == instances // 7
+    late = pretraining_batches(made, 7, repeat=False, start_step=3)
     assert len(late) == len(arrays(late)) == -(-instances // 7) - 3
     ended = pretraining_batches(made, 7, repeat=False, start_step=10**6)
     assert len(ended) == len(arrays(ended)) == 0
@@ -123,8 +119,8 @@ def test_shards_without_manifest_are_read(made, tmp_path):
     shards = open_shards(tmp_path)
     assert (shards.max_seq_length, shards.max_predictions_per_seq) == (32, 5)
     assert shards.instances == Manifest.load(made).instances()
-    assert rows(arrays(pretraining_batches(tmp_path, 4, repeat=False, drop_remainder=False))) == (
-        rows(arrays(pretraining_batches(made, 4, repeat=False, drop_remainder=False)))
+    assert rows(arrays(pretraining_batches(tmp_path, 4, repeat=False))) == (
+        rows(arrays(pretraining_batches(made, 4, repeat=False)))
     )
     assert pretraining_batches(tmp_path, 4, split="held_out") is None
 
@@ -155,7 +151,7 @@ def test_folders_that_are_no_shards_are_refused(tmp_path, made):
     with pytest.raises(InputError, match=r"neither manifest\.json nor \*\.tfrecord"):
         pretraining_batches(tmp_path, 4)
     with pytest.raises(InputError, match="do not fill a batch of 100000"):
-        pretraining_batches(made, 100_000, repeat=False)
+        pretraining_batches(made, 100_000, repeat=False, drop_remainder=True)
     example = tf.train.Example()
     example.features.feature["other"].int64_list.value.append(1)
     with tf.io.TFRecordWriter(str(tmp_path / "x.tfrecord")) as file:

@@ -257,6 +257,13 @@ def original_tokenizer(shared):
 
 @pytest.mark.parametrize("length", [128, 512])
 def test_statistics_match_the_original(tmp_path, shared, original_tokenizer, length):
+    """At the default seed, both lengths are within 1 point and 5% of a run of the original.
+
+    Not so at every seed, neither here nor there: a document has one target length, and with 122
+    documents the share of full-length instances moves by 3 points (standard deviation, five
+    rounds). That the distribution is the same whatever the seed is tested elsewhere, against a
+    plain walk.
+    """
     golden = json.loads((shared / "golden" / "pretraining_instances.json").read_text())
     golden = golden[f"max_seq_length={length}"]
     manifest = write_shards(
