@@ -162,9 +162,9 @@ def learn_vocabulary(
 ) -> list[str]:
     """Learns WordPiece pieces from the words of a corpus.
 
-    Special tokens come first, then every frequent character, as `c` where words begin with it and
-    as `##c` where they go on with it, then the pieces that byte-pair merges make, the most
-    frequent first. The same counts give the same list.
+    Special tokens come first, then every frequent character as `c`, then as `##c` those that words
+    go on with, then the pieces that byte-pair merges make, the most frequent first. The same
+    counts give the same list.
 
     Args:
         counts: words, as `count_words` returns them. Above 100 million occurrences they are
@@ -193,7 +193,7 @@ def learn_vocabulary(
         character_min_frequency = max(2, characters.total() // 10_000_000)
     rare = {c for c, count in characters.items() if count < character_min_frequency}
     # Where a character stands is asked of all words; merges are made of the spellable ones.
-    firsts = sorted({word[0] for word in counts} - rare)
+    firsts = sorted(characters.keys() - rare)
     rests = sorted({c for word in counts for c in word[1:]} - rare)
     alphabet = [*SPECIAL_TOKENS, *firsts, *(f"##{c}" for c in rests)]
     if len(alphabet) > vocabulary_size:

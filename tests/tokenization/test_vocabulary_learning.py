@@ -1,0 +1,166 @@
+"""Counting words and learning pieces from them."""
+
+import os
+import subprocess
+import sys
+from collections import Counter
+
+import pytest
+import tensorflow as tf
+
+from bert_tf.errors import InputError
+from bert_tf.tokenization import BertTokenizer, count_words, learn_vocabulary, write_vocabulary
+from bert_tf.tokenization import vocabulary as vocabulary_module
+
+SPECIALS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
+# Words enough to merge, from one sentence's letters and their neighbours.
+WORDS = {
+    f"{a}{b}{c}": 1 + (7 * i + 5 * j + 3 * k) % 11
+    for i, a in enumerate("bcdfghlmnprst")
+    for j, b in enumerate(["a", "e", "i", "o", "u", "ai", "ou"])
+    for k, c in enumerate(["", "n", "r", "st", "ing", "ed"])
+}
+
+
+def batches(texts, size=3):
+    return tf.data.Dataset.from_tensor_slices(tf.constant(texts, tf.string)).batch(size)
+
+
+TEXTS = ["The café, the CAFE!", "", "中国 the\u200b", "[MASK] ΑΣ", "x" * 300, "a\0b the"]
+
+
+def test_counts_words_as_the_tokenizer_cuts_them():
+    assert count_words(batches(TEXTS)) == {
+        "the": 4,
+        "cafe": 2,
+        ",": 1,
+        "!": 1,
+        "中": 1,
+        "国": 1,
+        "[": 1,
+        "mask": 1,
+        "]": 1,
+        "ας": 1,
+        "x" * 300: 1,
+        "ab": 1,
+    }
+
+
+def test_counts_with_other_switches():
+    counts = count_words(
+        batches(TEXTS), do_lower_case=False, strip_accents=False, tokenize_chinese_chars=False
+    )
+    assert counts["café"] == counts["CAFE"] == counts["中国"] == counts["The"] == 1
+
+
+def test_reports_progress_and_leaves_out_invalid_utf8():
+    seen = []
+    counts = count_words(batches([b"a b", b"a\xff b", b"c"], size=2), progress=seen.append)
+    assert counts == {"a": 1, "b": 2, "c": 1}
+    assert seen == [2, 3]
+
+
+def test_learned_pieces_spell_the_corpus():
+    vocabulary = learn_vocabulary(WORDS, 150)
+    assert len(vocabulary) == len(set(vocabulary)) == 150
+    assert vocabulary[:5] == SPECIALS
+    tokenizer = BertTokenizer(vocabulary)
+    words = sorted(WORDS)
+    ids = tokenizer.tokenize(words)
+    assert not tf.reduce_any(ids.flat_values == tokenizer.unk_token_id)
+    assert [text.decode() for text in tokenizer.detokenize(ids).numpy()] == words
+    # Frequent words have fewer pieces than letters.
+    assert ids.flat_values.shape[0] < sum(map(len, words)) / 1.5
+    larger = learn_vocabulary(WORDS, 220)
+    assert tokenizer_length(larger, words) < tokenizer_length(vocabulary, words)
+
+
+def tokenizer_length(vocabulary, words):
+    return BertTokenizer(vocabulary).tokenize(words).flat_values.shape[0]
+
+
+def test_frequent_characters_are_covered_where_they_are_met():
+    counts = {"ab": 3, "ba": 1, "cd": 2, "é": 1, "aé": 1, "ü": 1, "bü": 1, "!": 9, "zz": 1}
+    learned = learn_vocabulary(counts, 100, character_min_frequency=2, min_frequency=100)
+    assert learned == [*SPECIALS, *"!abcdzéü", *("##" + c for c in "abdzéü")]
+    fewer = learn_vocabulary(counts, 100, character_min_frequency=3, min_frequency=100)
+    assert fewer == [*SPECIALS, *"!ab", "##a", "##b"]
+
+
+def test_rare_characters_are_let_go_in_a_large_corpus(monkeypatch):
+    monkeypatch.setattr(vocabulary_module, "MOST_OCCURRENCES", 1000)
+    counts = {"a" * 10: 5_000_000, "é": 4, "ö": 5}
+    assert "é" not in learn_vocabulary(counts, 30)
+    assert "ö" in learn_vocabulary(counts, 30)
+    assert "é" in learn_vocabulary(counts, 30, character_min_frequency=4)
+
+
+def test_min_frequency():
+    counts = {"ab": 5, "xy": 4}
+    assert "ab" in learn_vocabulary(counts, 30, min_frequency=5)
+    assert "xy" not in learn_vocabulary(counts, 30, min_frequency=5)
+
+
+def test_counts_scaled_down_keep_their_proportions(monkeypatch):
+    monkeypatch.setattr(vocabulary_module, "MOST_OCCURRENCES", 1000)
+    shown = Counter()
+    counts = {"a": 600_000, "b": 300_000, **{f"c{i}": 100 for i in range(1000)}}
+    for line in vocabulary_module._occurrences(counts):
+        shown.update(line.split())
+    assert shown.total() == 1000
+    assert (shown["a"], shown["b"]) == (600, 300)
+    assert max(n for word, n in shown.items() if word.startswith("c")) == 1
+
+
+def test_no_words_and_no_room():
+    with pytest.raises(InputError, match="the corpus has no words"):
+        learn_vocabulary({}, 100)
+    with pytest.raises(InputError, match="the corpus has no words"):
+        learn_vocabulary({"x" * 201: 5}, 100)
+    counts = {"abcdef": 2}
+    with pytest.raises(InputError, match=r"of 15 cannot hold the 5 special tokens and 11 p"):
+        learn_vocabulary(counts, 15)
+    assert len(learn_vocabulary(counts, 16)) == 16
+
+
+LEARN = """
+import sys
+from bert_tf.tokenization import learn_vocabulary
+counts = eval(sys.stdin.read())
+print("\\n".join(learn_vocabulary(counts, 250)))
+"""
+
+
+def test_the_same_in_every_process():
+    """Hash seeds, threads and the order of the counts change nothing."""
+    printed = set()
+    for seed, threads, counts in (
+        ("1", "1", WORDS),
+        ("2", "2", dict(reversed(WORDS.items()))),
+    ):
+        environment = {
+            **os.environ,
+            "PYTHONHASHSEED": seed,
+            "RAYON_NUM_THREADS": threads,
+            "TF_CPP_MIN_LOG_LEVEL": "3",
+        }
+        result = subprocess.run(
+            [sys.executable, "-c", LEARN],
+            input=repr(counts),
+            env=environment,
+            capture_output=True,
+            text=True,
+            check=True,
+        )
+        printed.add(result.stdout)
+    assert len(printed) == 1
+    assert printed.pop().split() == learn_vocabulary(WORDS, 250)
+
+
+def test_written_vocabulary_is_read_back(tmp_path):
+    pieces = learn_vocabulary(count_words(batches(TEXTS)), 60, min_frequency=1)
+    path = tmp_path / "new" / "vocab.txt"
+    write_vocabulary(path, pieces)
+    assert path.read_text(encoding="utf-8").splitlines() == pieces
+    assert BertTokenizer(path).vocabulary == pieces
+    assert list(path.parent.iterdir()) == [path]
