@@ -72,7 +72,7 @@ def save_model(
         save_file(tensors, temporary, metadata={"format": "pt"})
         temporary.chmod(mode)  # safetensors makes its files for the owner alone
     if tokenizer is not None:
-        tokenizer.save(directory)
+        tokenizer.save(directory, model_max_length=config.max_position_embeddings)
     config.to_json(path)
 
 

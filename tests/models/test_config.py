@@ -1,0 +1,128 @@
+"""The config: sizes by name, config.json, refusals."""
+
+import json
+import subprocess
+import sys
+
+import pytest
+
+from bert_tf.errors import InputError
+from bert_tf.models.config import SIZES, BertConfig
+
+
+@pytest.mark.parametrize(
+    ("size", "shape"),
+    [
+        ("tiny", (2, 128, 2, 512)),
+        ("mini", (4, 256, 4, 1024)),
+        ("small", (4, 512, 8, 2048)),
+        ("medium", (8, 512, 8, 2048)),
+        ("base", (12, 768, 12, 3072)),
+        ("large", (24, 1024, 16, 4096)),
+    ],
+)
+def test_sizes(size, shape):
+    config = BertConfig.named(size, vocab_size=100)
+    assert (
+        config.num_hidden_layers,
+        config.hidden_size,
+        config.num_attention_heads,
+        config.intermediate_size,
+    ) == shape
+    assert config.vocab_size == 100
+    assert len(SIZES) == 6
+
+
+def test_a_size_with_a_difference():
+    config = BertConfig.named("tiny", hidden_size=64, hidden_dropout_prob=0.0)
+    assert (config.hidden_size, config.intermediate_size) == (64, 256)
+    assert config.hidden_dropout_prob == 0.0
+
+
+def test_defaults_are_the_originals_base():
+    assert BertConfig() == BertConfig.named("base")
+
+
+def test_json_keeps_what_it_does_not_know(tmp_path):
+    values = {
+        "vocab_size": 12,
+        "hidden_size": 8,
+        "num_attention_heads": 2,
+        "model_type": "bert",
+        "use_cache": True,
+        "transformers_version": "4.8.2",
+        "extra": 1,
+        "id2label": {"0": "no", "1": "yes"},
+        "label2id": {"no": 0, "yes": 1},
+    }
+    (tmp_path / "config.json").write_text(json.dumps(values))
+    config = BertConfig.from_json(tmp_path / "config.json")
+    assert config.labels == ["no", "yes"]
+    assert config.extra["use_cache"] is True
+    config.to_json(tmp_path / "again.json")
+    again = json.loads((tmp_path / "again.json").read_text())
+    assert again.items() >= values.items()
+    assert BertConfig.from_json(tmp_path / "again.json").to_dict() == config.to_dict()
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        ({"hidden_size": 100}, "hidden_size 100 is not a multiple of num_attention_heads 12"),
+        ({"hidden_act": "mish"}, "hidden_act 'mish' is unknown: give one of gelu"),
+        ({"num_hidden_layers": 0}, "num_hidden_layers is 0"),
+        ({"vocab_size": "many"}, "vocab_size is 'many'"),
+        ({"vocab_size": True}, "vocab_size is True"),
+        ({"hidden_dropout_prob": 1.0}, "hidden_dropout_prob is 1.0"),
+        ({"hidden_dropout_prob": None}, "hidden_dropout_prob is None"),
+        ({"classifier_dropout": -0.1}, "classifier_dropout is -0.1"),
+        ({"layer_norm_eps": 0}, "layer_norm_eps is 0"),
+        ({"position_embedding_type": "relative_key"}, "position_embedding_type is 'relative_key'"),
+        ({"is_decoder": True}, "is_decoder is True"),
+        ({"add_cross_attention": True}, "add_cross_attention is True"),
+        ({"model_type": "roberta"}, "model_type is 'roberta'"),
+        ({"id2label": {"1": "a", "2": "b"}}, "must number its labels 0 to 1"),
+        ({"id2label": ["a", "b"]}, "id2label is"),
+        ({"id2label": {"one": "a"}}, "id2label is"),
+    ],
+)
+def test_refusals_are_one_line(values, message):
+    with pytest.raises(InputError) as caught:
+        BertConfig.from_dict(values)
+    assert message in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_unknown_size():
+    with pytest.raises(InputError, match="no model size 'huge': give one of tiny, mini"):
+        BertConfig.named("huge")
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (None, "does not exist"),
+        (b"{", "is not JSON"),
+        (b"\xff\xfe", "is not JSON"),
+        (b"[]", "holds no JSON object"),
+        (b'{"hidden_act": "mish"}', "config.json: hidden_act 'mish' is unknown"),
+    ],
+)
+def test_bad_files_are_named(tmp_path, content, message):
+    path = tmp_path / "config.json"
+    if content is not None:
+        path.write_bytes(content)
+    with pytest.raises(InputError) as caught:
+        BertConfig.from_json(path)
+    assert str(path) in str(caught.value)
+    assert message in str(caught.value)
+
+
+def test_a_folder_in_place_of_the_file(tmp_path):
+    with pytest.raises(InputError, match="cannot be read"):
+        BertConfig.from_json(tmp_path)
+
+
+def test_importing_the_config_imports_no_keras():
+    code = "import sys, bert_tf.models.config; sys.exit('keras' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

@@ -1,0 +1,254 @@
+"""The models: outputs, saving, precision, seeds, training."""
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from bert_tf import BertConfig, BertEncoder
+from bert_tf.errors import InputError
+from bert_tf.models.classifier import BertClassifier
+from bert_tf.models.pretrainer import BertPreTrainer
+from bert_tf.training.optimizer import AdamWeightDecay
+
+B, T, P, V, H = 3, 7, 2, 19, 16
+CONFIG = BertConfig(
+    vocab_size=V,
+    hidden_size=H,
+    num_hidden_layers=2,
+    num_attention_heads=4,
+    intermediate_size=32,
+    max_position_embeddings=12,
+)
+
+
+@pytest.fixture
+def batch():
+    random = np.random.default_rng(3)
+    lengths = np.array([7, 5, 2])
+    mask = (np.arange(T) < lengths[:, None]).astype("int32")
+    return {
+        "token_ids": random.integers(1, V, (B, T)).astype("int32") * mask,
+        "segment_ids": random.integers(2, size=(B, T)).astype("int32") * mask,
+        "padding_mask": mask,
+        "mask_positions": np.array([[1, 3], [2, 0], [1, 0]], "int32"),
+    }
+
+
+def without_positions(batch):
+    return {name: x for name, x in batch.items() if name != "mask_positions"}
+
+
+MODELS = {
+    "encoder": lambda **kw: BertEncoder(CONFIG, **kw),
+    "pretrainer": lambda **kw: BertPreTrainer(CONFIG, **kw),
+    "classifier": lambda **kw: BertClassifier(CONFIG, labels=["a", "b", "c"], **kw),
+}
+
+
+@pytest.fixture(params=MODELS)
+def make(request):
+    return MODELS[request.param]
+
+
+def inputs_of(model, batch):
+    return {name: batch[name] for name in model.input}
+
+
+def test_encoder_outputs(batch):
+    encoder = BertEncoder(CONFIG, seed=1)
+    outputs = encoder(without_positions(batch))
+    assert set(outputs) == {"sequence_output", "pooled_output", "hidden_states"}
+    assert outputs["sequence_output"].shape == (B, T, H)
+    assert outputs["pooled_output"].shape == (B, H)
+    assert [x.shape for x in outputs["hidden_states"]] == [(B, T, H)] * 3
+    np.testing.assert_array_equal(outputs["hidden_states"][-1], outputs["sequence_output"])
+
+
+def test_what_stands_in_padding_changes_nothing(batch):
+    encoder = BertEncoder(CONFIG, seed=1)
+    other = dict(without_positions(batch))
+    other["token_ids"] = np.where(batch["padding_mask"] == 0, 9, batch["token_ids"])
+    one, two = encoder(without_positions(batch)), encoder(other)
+    np.testing.assert_array_equal(one["pooled_output"], two["pooled_output"])
+    tokens = batch["padding_mask"].astype(bool)
+    np.testing.assert_array_equal(one["sequence_output"][tokens], two["sequence_output"][tokens])
+
+
+def test_longer_padding_changes_nothing(batch):
+    encoder = BertEncoder(CONFIG, seed=1)
+    short = without_positions(batch)
+    long = {name: np.pad(x, ((0, 0), (0, 5))) for name, x in short.items()}
+    np.testing.assert_allclose(
+        encoder(long)["pooled_output"], encoder(short)["pooled_output"], rtol=0, atol=1e-6
+    )
+
+
+def test_pretrainer_outputs(batch):
+    model = BertPreTrainer(CONFIG, seed=1)
+    outputs = model(batch)
+    assert outputs["mlm_logits"].shape == (B, P, V)
+    assert outputs["nsp_logits"].shape == (B, 2)
+
+
+def test_decoder_is_tied(batch):
+    model = BertPreTrainer(CONFIG, seed=1)
+    table = model.encoder.embeddings.word_embeddings.embeddings
+    assert sum(v is table for v in model.trainable_variables) == 1
+    assert sum(tuple(v.shape) == (V, H) for v in model.trainable_variables) == 1
+    before = np.asarray(model(batch)["mlm_logits"])
+    model.masked_language_model.word_embeddings.embeddings.assign(table * 2.0)
+    assert not np.allclose(before, model(batch)["mlm_logits"])
+
+
+def test_parameters_counted_by_hand(make):
+    """BERT-base has 110 million (paper, section 3); here the same sum for a small one."""
+    model = make()
+    tables = (V + 12 + 2) * H
+    block = 4 * (H * H + H) + 2 * (2 * H) + (H * 32 + 32) + (32 * H + H)
+    encoder = tables + 2 * H + 2 * block + (H * H + H)
+    heads = {
+        BertEncoder: 0,
+        BertPreTrainer: (H * H + H) + 2 * H + V + (2 * H + 2),
+        BertClassifier: 3 * H + 3,
+    }
+    assert model.count_params() == encoder + heads[type(model)]
+
+
+def test_heads_around_one_encoder_share_it():
+    encoder = BertEncoder(CONFIG, seed=1)
+    pretrainer, classifier = BertPreTrainer(encoder), BertClassifier(encoder, 2)
+    assert pretrainer.encoder is classifier.encoder is encoder
+    assert pretrainer.config == classifier.config == CONFIG
+
+
+def test_summary_shows_shapes(make):
+    lines = []
+    make().summary(print_fn=lines.append, line_length=200)
+    text = "\n".join(lines)
+    assert "?" not in text
+    assert f"(None, None, {H})" in text
+
+
+def test_keras_file(make, batch, tmp_path):
+    model = make(seed=1)
+    inputs = inputs_of(model, batch)
+    model.save(tmp_path / "model.keras")
+    loaded = keras.saving.load_model(tmp_path / "model.keras")
+    assert type(loaded) is type(model)
+    assert loaded.config.to_dict() == model.config.to_dict()
+    keras.tree.map_structure(np.testing.assert_array_equal, loaded(inputs), model(inputs))
+    if isinstance(model, BertClassifier):
+        assert list(loaded.labels) == ["a", "b", "c"]
+    if isinstance(model, BertPreTrainer):
+        tied = loaded.masked_language_model.word_embeddings
+        assert tied is loaded.encoder.embeddings.word_embeddings
+
+
+@pytest.mark.parametrize("half", ["mixed_bfloat16", "mixed_float16"])
+def test_mixed_precision(make, batch, half):
+    exact, model = make(seed=1), make(seed=1, dtype=half)
+    inputs = inputs_of(model, batch)
+    assert {v.dtype for v in model.trainable_variables} == {"float32"}
+
+    def compare(rough, expected):
+        rough = np.asarray(keras.ops.cast(rough, "float32"))
+        np.testing.assert_allclose(rough, expected, rtol=0, atol=0.1)
+
+    outputs = model(inputs)
+    keras.tree.map_structure(compare, outputs, exact(inputs))
+    if isinstance(model, BertEncoder):
+        kind = keras.backend.standardize_dtype(outputs["sequence_output"].dtype)
+        assert f"mixed_{kind}" == half
+    else:
+        assert all(x.dtype == tf.float32 for x in keras.tree.flatten(outputs))
+
+
+def test_global_precision_policy(batch):
+    keras.config.set_dtype_policy("mixed_bfloat16")
+    try:
+        model = BertClassifier(CONFIG, 2)
+    finally:
+        keras.config.set_dtype_policy("float32")
+    assert model.encoder.blocks[0].attention.query.compute_dtype == "bfloat16"
+    assert model(without_positions(batch)).dtype == tf.float32
+
+
+def test_seeds(make, batch):
+    inputs = inputs_of(make(), batch)
+    one, two, other = (
+        keras.tree.flatten(make(seed=seed)(inputs, training=True)) for seed in (1, 1, 2)
+    )
+    for x, y, z in zip(one, two, other, strict=True):
+        np.testing.assert_array_equal(x, y)
+        assert not np.array_equal(x, z)
+
+
+def test_classifier_dropout():
+    assert BertClassifier(CONFIG, 2).dropout == 0.1
+    config = BertConfig.from_dict({**CONFIG.to_dict(), "classifier_dropout": 0.3})
+    assert BertClassifier(config, 2).dropout == 0.3
+    assert BertClassifier(config, 2, dropout=0.0).dropout == 0.0
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({}, "needs num_classes or labels"),
+        ({"labels": ["a", "a"]}, "comes twice"),
+        ({"labels": ["a", "b"], "num_classes": 3}, "2 labels for 3 classes"),
+    ],
+)
+def test_classifier_refuses(arguments, message):
+    with pytest.raises(InputError, match=message):
+        BertClassifier(CONFIG, **arguments)
+
+
+@pytest.mark.parametrize("jit", [False, True])
+def test_pretraining_learns_a_batch_by_heart(batch, jit):
+    config = BertConfig.from_dict(
+        {
+            **CONFIG.to_dict(),
+            "num_hidden_layers": 1,
+            "hidden_dropout_prob": 0.0,
+            "attention_probs_dropout_prob": 0.0,
+        }
+    )
+    model = BertPreTrainer(config, seed=1)
+    labels = {"mlm_logits": np.array([[5, 6], [7, 1], [9, 1]]), "nsp_logits": np.array([0, 1, 1])}
+    # The weight of an unused slot is 0: its label, 1, is not to be learned.
+    weights = {
+        "mlm_logits": np.array([[1, 1], [1, 0], [1, 0]], "float32"),
+        "nsp_logits": np.ones(3, "float32"),
+    }
+    loss = keras.losses.SparseCategoricalCrossentropy
+    model.compile(
+        optimizer=AdamWeightDecay(0.01),
+        loss={
+            "mlm_logits": loss(from_logits=True, reduction="mean_with_sample_weight"),
+            "nsp_logits": loss(from_logits=True, reduction="mean_with_sample_weight"),
+        },
+        jit_compile=jit,
+    )
+    data = tf.data.Dataset.from_tensors((batch, labels, weights)).repeat(60)
+    model.fit(data, epochs=1, verbose=0)
+    outputs = model(batch)
+    predicted = np.asarray(outputs["mlm_logits"]).argmax(-1)
+    used = weights["mlm_logits"] > 0
+    np.testing.assert_array_equal(predicted[used], labels["mlm_logits"][used])
+    np.testing.assert_array_equal(
+        np.asarray(outputs["nsp_logits"]).argmax(-1), labels["nsp_logits"]
+    )
+    assert model.evaluate(data.take(1), verbose=0, return_dict=True)["loss"] < 0.3
+
+
+def test_every_weight_gets_a_gradient(batch):
+    model = BertPreTrainer(CONFIG, seed=1)
+    with tf.GradientTape() as tape:
+        outputs = model(batch, training=True)
+        loss = sum(tf.reduce_sum(x**2) for x in outputs.values())
+    gradients = tape.gradient(loss, [v.value for v in model.trainable_variables])
+    for variable, gradient in zip(model.trainable_variables, gradients, strict=True):
+        if variable.path.endswith("attention/key/bias"):
+            continue  # adds the same to every score of a row: softmax takes it out again
+        assert float(tf.reduce_max(tf.abs(tf.convert_to_tensor(gradient)))) > 0, variable.path

@@ -1,0 +1,60 @@
+"""The learning rate schedule."""
+
+import keras
+import numpy as np
+import pytest
+
+from bert_tf.errors import InputError
+from bert_tf.training.schedule import WarmupLinearDecay
+
+
+def test_the_originals_formula():
+    schedule = WarmupLinearDecay(2e-4, warmup_steps=10, total_steps=40)
+    steps = np.arange(50)
+    # optimization.py: polynomial decay over the global step, warm-up in its place while it lasts.
+    decay = 2e-4 * (1 - np.minimum(steps, 40) / 40)
+    expected = np.where(steps < 10, 2e-4 * steps / 10, decay)
+    np.testing.assert_allclose([schedule(step) for step in steps], expected, rtol=1e-5, atol=1e-12)
+
+
+def test_ends():
+    schedule = WarmupLinearDecay(1.0, warmup_steps=4, total_steps=8)
+    assert float(schedule(0)) == 0.0
+    assert float(schedule(3)) == 0.75
+    assert float(schedule(4)) == 0.5  # the decay has been counting all along
+    assert float(schedule(8)) == float(schedule(100)) == 0.0
+
+
+def test_no_warmup_and_nothing_else():
+    assert float(WarmupLinearDecay(1.0, 0, 10)(0)) == 1.0
+    assert float(WarmupLinearDecay(1.0, 10, 10)(9)) == pytest.approx(0.9)
+
+
+def test_steps_may_be_of_any_integer_type():
+    schedule = WarmupLinearDecay(1.0, 0, 4)
+    for kind in ("int32", "int64"):
+        rate = schedule(keras.ops.convert_to_tensor(1, dtype=kind))
+        assert (float(rate), keras.backend.standardize_dtype(rate.dtype)) == (0.75, "float32")
+
+
+def test_config():
+    schedule = WarmupLinearDecay(1e-3, 5, 50)
+    serialized = keras.optimizers.schedules.serialize(schedule)
+    twin = keras.optimizers.schedules.deserialize(serialized)
+    assert type(twin) is WarmupLinearDecay
+    assert twin.get_config() == schedule.get_config()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ((0.0, 1, 10), "learning rate is 0.0"),
+        ((-1.0, 1, 10), "learning rate is -1.0"),
+        ((1.0, 11, 10), "11 warm-up steps do not fit 10"),
+        ((1.0, -1, 10), "-1 warm-up steps do not fit 10"),
+        ((1.0, 0, 0), "0 warm-up steps do not fit 0"),
+    ],
+)
+def test_refusals(arguments, message):
+    with pytest.raises(InputError, match=message):
+        WarmupLinearDecay(*arguments)
