@@ -10,7 +10,6 @@ shuffled and dealt out to all shards in turn, and training shuffles further whil
 """
 
 import dataclasses
-import math
 import os
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -29,6 +28,7 @@ from pipelines.corpus import CorpusInputs, dataset_options, find_files, input_er
 from pipelines.documents import DocumentBatch, DocumentReader
 from pipelines.manifest import Manifest, Shard, sha256
 from pipelines.masking import mask_tokens
+from pipelines.options import PretrainingDataOptions
 from pipelines.pretraining_instances import (
     Sentences,
     index_sentences,
@@ -42,55 +42,6 @@ from pipelines.tf_examples import serialize_examples
 
 if TYPE_CHECKING:
     from bert_tf.tokenization import BertTokenizer
-
-
-@dataclass
-class PretrainingDataOptions:
-    """How pre-training instances are made.
-
-    Args:
-        max_seq_length: tokens of an instance, [CLS] and both [SEP] included.
-        max_predictions_per_seq: most tokens to predict in an instance; by default masked_lm_prob
-            of max_seq_length, rounded up (20 for 128, 77 for 512).
-        masked_lm_prob: share of the tokens to predict.
-        short_seq_prob: share of the documents whose instances are shorter than max_seq_length.
-        dupe_factor: times the corpus is gone through, with other pairs and masks each time (the
-            original's default is 10).
-        held_out_share: share of the text kept apart for evaluation, by document.
-        num_shards: files the training instances are spread over.
-        seed: two runs with one seed write the same bytes.
-        buffer_bytes: text held at once. A random next sentence comes from it, and instances are
-            shuffled in it.
-    """
-
-    max_seq_length: int = 128
-    max_predictions_per_seq: int | None = None
-    masked_lm_prob: float = 0.15
-    short_seq_prob: float = 0.1
-    dupe_factor: int = 1
-    held_out_share: float = 0.01
-    num_shards: int = 8
-    seed: int = 1279
-    buffer_bytes: int = 4 << 20
-
-    def __post_init__(self):
-        if self.max_predictions_per_seq is None:
-            # The subtraction keeps 0.15 * 20, which floats put above 3, from giving 4.
-            self.max_predictions_per_seq = math.ceil(
-                self.masked_lm_prob * self.max_seq_length - 1e-9
-            )
-        for name, valid, expected in (
-            ("max_seq_length", self.max_seq_length >= 5, "at least 5"),
-            ("max_predictions_per_seq", self.max_predictions_per_seq >= 1, "at least 1"),
-            ("masked_lm_prob", 0 < self.masked_lm_prob < 1, "between 0 and 1"),
-            ("short_seq_prob", 0 <= self.short_seq_prob <= 1, "from 0 to 1"),
-            ("dupe_factor", self.dupe_factor >= 1, "at least 1"),
-            ("held_out_share", 0 <= self.held_out_share < 1, "from 0 to below 1"),
-            ("num_shards", self.num_shards >= 1, "at least 1"),
-            ("buffer_bytes", self.buffer_bytes >= 1, "at least 1"),
-        ):
-            if not valid:
-                raise InputError(f"{name} is {getattr(self, name)}; it must be {expected}")
 
 
 @dataclass
@@ -175,7 +126,10 @@ def write_shards(
             )
         written = [split for split in splits.values() if split.instances]
         manifest = Manifest(
-            options=dataclasses.asdict(options),
+            options={
+                field.name: getattr(options, field.name)
+                for field in dataclasses.fields(PretrainingDataOptions)
+            },
             vocabulary={
                 "hash": tokenizer.vocabulary_hash,
                 "size": tokenizer.vocabulary_size,

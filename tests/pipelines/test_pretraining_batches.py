@@ -8,8 +8,9 @@ import tensorflow as tf
 from bert_tf.errors import InputError
 from pipelines import pretraining_batches as module
 from pipelines.manifest import Manifest, verify
+from pipelines.options import PretrainingDataOptions
 from pipelines.pretraining_batches import open_shards, pretraining_batches, shard_errors
-from pipelines.shards import PretrainingDataOptions, write_shards
+from pipelines.shards import write_shards
 
 
 @pytest.fixture(scope="module")

@@ -1,5 +1,7 @@
+import dataclasses
 import gzip
 import json
+from dataclasses import dataclass
 
 import numpy as np
 import pytest
@@ -7,7 +9,8 @@ import tensorflow as tf
 
 from bert_tf.errors import InputError
 from pipelines.manifest import Manifest, verify
-from pipelines.shards import PretrainingDataOptions, write_shards
+from pipelines.options import PretrainingDataOptions
+from pipelines.shards import write_shards
 
 
 def options(**changed):
@@ -111,6 +114,17 @@ def test_manifest_describes_what_is_on_disk(tmp_path, corpus, number_tokenizer):
     assert statistics["full_length_share"] == np.mean(np.array(lengths) == 32)
     weights = np.sum([e["masked_lm_weights"] for e in train])
     assert statistics["predictions_mean"] == pytest.approx(weights / len(train))
+
+
+def test_manifest_keeps_options_of_the_data_alone(tmp_path, corpus, number_tokenizer):
+    @dataclass(kw_only=True)
+    class CommandOptions(PretrainingDataOptions):
+        output: str
+
+    made = CommandOptions(max_seq_length=32, output=str(tmp_path))
+    manifest = write_shards(corpus, tmp_path / "out", number_tokenizer, made)
+    assert "output" not in manifest.options
+    assert manifest.options == dataclasses.asdict(PretrainingDataOptions(max_seq_length=32))
 
 
 def contents(folder):
