@@ -15,23 +15,17 @@ import time
 from collections import Counter
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rich.table import Table
 
 from bert_tf.cli.main import main
 from bert_tf.cli.progress import console, progress
 from bert_tf.errors import InputError
-from pipelines.corpus import find_files
-from pipelines.installed_documentation import installed_documentation
-from pipelines.labelled_text import read_labelled_text
-from pipelines.passages import (
-    LabelledDocument,
-    labelled_passages,
-    read_labelled_documents,
-    write_corpus,
-    write_labelled,
-)
+from pipelines.installed_documentation import STANDARD_LIBRARY, installed_documentation
+
+if TYPE_CHECKING:
+    from pipelines.passages import LabelledDocument
 
 # Packages told apart; and the words that would give them away.
 _PACKAGES = 8
@@ -40,7 +34,7 @@ _NAMES = {
     "tensorflow_datasets": ["tensorflow_datasets", "tensorflow datasets", "tfds"],
     "tensorflow_text": ["tensorflow_text", "tensorflow text", "tf_text", "tf text"],
     "numpy": ["numpy", "np"],
-    "python": ["python", "cpython", "python's"],
+    STANDARD_LIBRARY: ["python", "cpython", "python's"],
     "keras_hub": ["keras_hub", "kerashub", "keras hub", "keras_nlp", "kerasnlp"],
     "huggingface_hub": ["huggingface_hub", "huggingface", "hugging face", "hf", "hf_hub"],
 }
@@ -66,7 +60,7 @@ class Options:
     seed: int = 1
 
 
-def _command(name: str, **options: Any) -> None:
+def _command(name: str, /, **options: Any) -> None:
     """Shows a `bert-tf` command as one would type it, then runs it in this process."""
     arguments = [name]
     for option, value in options.items():
@@ -85,8 +79,10 @@ def _command(name: str, **options: Any) -> None:
     console.print(f"({name}: {time.perf_counter() - started:.0f} s)", style="dim", markup=False)
 
 
-def _documentation() -> tuple[list[LabelledDocument], list[int], list[str]]:
+def _documentation() -> "tuple[list[LabelledDocument], list[int], list[str]]":
     """Every documented module, the numbers of those to be told apart, and names to hide."""
+    from pipelines.passages import LabelledDocument
+
     with progress("reading the installed documentation", total=1) as bar:
         modules = installed_documentation(progress=bar.update)
     documents = [LabelledDocument(m.package, m.docstrings) for m in modules]
@@ -104,8 +100,11 @@ def _documentation() -> tuple[list[LabelledDocument], list[int], list[str]]:
     return documents, [i for i, d in enumerate(documents) if d.label in packages], names
 
 
-def _own_text(corpus: list[str]) -> tuple[list[LabelledDocument], list[int], list[str]]:
+def _own_text(corpus: list[str]) -> "tuple[list[LabelledDocument], list[int], list[str]]":
     """The user's documents, the numbers of those in the files with most text, no names."""
+    from pipelines.corpus import find_files
+    from pipelines.passages import read_labelled_documents
+
     documents = read_labelled_documents(find_files(corpus))
     sizes = Counter(document.label for document in documents)
     labels = {label for label, _ in sizes.most_common(_PACKAGES)}
@@ -114,9 +113,9 @@ def _own_text(corpus: list[str]) -> tuple[list[LabelledDocument], list[int], lis
 
 def _write_texts(options: Options, corpus: Path, labelled: Path) -> None:
     """Writes the labelled passages, and the corpus without the documents they are tested on."""
-    documents, told_apart, names = (
-        _own_text(options.corpus) if options.corpus else _documentation()
-    )
+    from pipelines.passages import labelled_passages, write_corpus, write_labelled
+
+    documents, told_apart, names = _own_text(options.corpus) if options.corpus else _documentation()
     splits, held_out = labelled_passages(
         [documents[i] for i in told_apart],
         names=names,
@@ -138,6 +137,8 @@ def _write_texts(options: Options, corpus: Path, labelled: Path) -> None:
 
 def run(options: Options) -> None:
     """Runs `bert-tf demo`."""
+    from pipelines.labelled_text import read_labelled_text
+
     started = time.perf_counter()
     output = Path(options.output)
     if output.exists():
@@ -174,10 +175,11 @@ def run(options: Options) -> None:
         output=places["saved_models"],
     )  # fmt: skip
     test = read_labelled_text(labelled["test"], text_column="text", label_column="label")
+    truth = test.labels or []
     _command("predict", model=f"{places['saved_models']}/demo", text=test.texts[:5])
-    console.print("They are from: " + ", ".join(test.labels[:5]), markup=False)
+    console.print("They are from: " + ", ".join(truth[:5]), markup=False)
 
-    majority = Counter(test.labels).most_common(1)[0][1] / len(test.labels)
+    majority = Counter(truth).most_common(1)[0][1] / len(truth)
     scores = {
         name: json.loads((Path(places[name]) / "test" / "metrics.json").read_text())["accuracy"]
         for name in ("from_pretrained", "from_random")

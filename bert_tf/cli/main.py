@@ -5,6 +5,7 @@ import importlib
 import os
 import sys
 from collections.abc import Sequence
+from pathlib import Path
 
 from jsonargparse import ArgumentParser, DefaultHelpFormatter
 
@@ -62,12 +63,23 @@ def _parser(called: str | None) -> ArgumentParser:
     return parser
 
 
-def _quiet_tensorflow() -> None:
-    """Keeps TensorFlow's start-up chatter out of the commands; what the user set stays set."""
+def _import_tensorflow() -> None:
+    """Imports TensorFlow without its start-up chatter; what the user set stays set."""
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
     os.environ.setdefault("GRPC_VERBOSITY", "ERROR")
     # The commands export SavedModels and train under tf.distribute: TensorFlow it is.
     os.environ["KERAS_BACKEND"] = "tensorflow"
+    # Its libraries write to standard error while they load, before they read any log level.
+    sys.stderr.flush()
+    standard_error = os.dup(2)
+    try:
+        with Path(os.devnull).open("wb") as nowhere:
+            os.dup2(nowhere.fileno(), 2)
+            import tensorflow  # noqa: F401
+            import tensorflow_text  # noqa: F401
+    finally:
+        os.dup2(standard_error, 2)
+        os.close(standard_error)
 
 
 def _underscored(argument: str) -> str:
@@ -87,18 +99,19 @@ def main(arguments: Sequence[str] | None = None) -> int:
     arguments = [
         _underscored(argument) for argument in (sys.argv[1:] if arguments is None else arguments)
     ]
-    _quiet_tensorflow()
     called = next((argument for argument in arguments if not argument.startswith("-")), None)
     parser = _parser(called)
     if not arguments:
         parser.print_help()
         return 0
     parsed = parser.parse_args(arguments)
+    assert called is not None  # or the parser has ended the process
     module = importlib.import_module(f"bert_tf.cli.{called}")
     values = parsed[called].as_dict()
     values.pop("config", None)
     options = module.Options(**values)
     try:
+        _import_tensorflow()
         module.run(options)
     except InputError as error:
         return _fail(called, str(error))

@@ -9,8 +9,9 @@ manifest.json are in it. --dupe_factor N goes through the text N times, masked a
 
 from dataclasses import dataclass
 
-from bert_tf.cli.progress import console, progress
 from pipelines.options import PretrainingDataOptions
+
+from bert_tf.cli.progress import console, progress
 
 
 @dataclass(kw_only=True)

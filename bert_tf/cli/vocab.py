@@ -9,6 +9,7 @@ For Korean, and wherever accents tell words apart, give --strip_accents false.
 
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from bert_tf.atomic import replace_directory
 from bert_tf.cli.progress import console, progress
@@ -45,7 +46,7 @@ def run(options: Options) -> None:
     output = Path(options.output)
     if output.exists() and not options.overwrite:
         raise InputError(f"{output} is there already: name another folder, or give --overwrite")
-    switches = {
+    switches: dict[str, Any] = {
         "do_lower_case": options.do_lower_case,
         "strip_accents": options.strip_accents,
         "tokenize_chinese_chars": options.tokenize_chinese_chars,

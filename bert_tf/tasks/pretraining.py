@@ -1,5 +1,6 @@
 """Pre-training: masked language model and next sentence prediction (paper, section 3.1)."""
 
+import functools
 import hashlib
 from collections.abc import Callable
 from pathlib import Path
@@ -16,8 +17,11 @@ from bert_tf.tasks.compilation import compile_model, set_precision
 from bert_tf.tasks.options import PretrainingOptions, save_config
 from bert_tf.tokenization.tokenizer import BertTokenizer
 from bert_tf.training.loop import TrainingPlan, TrainingResult, train
+from bert_tf.training.state import TrainingState
 from bert_tf.training.strategy import check_batch_size, make_strategy
-from pipelines.pretraining_batches import pretraining_batches
+from pipelines.manifest import FILE_NAME as MANIFEST
+from pipelines.manifest import Manifest
+from pipelines.pretraining_batches import pretraining_batches, shard_errors
 
 # The paper's section A.2 warms up over 10,000 steps; a short run over a tenth of its own.
 _LONGEST_WARMUP = 10_000
@@ -83,9 +87,14 @@ def pretrain(
             **arguments,
         )
 
-    held_out = batches(split="held_out", shuffle=False, repeat=False)
-    if held_out is not None:
+    manifest = Path(options.shards) / MANIFEST
+    held_out = None
+    if manifest.is_file() and "held_out" in Manifest.load(options.shards).shards:
+        # Every instance once, the last batch as small as it comes out.
+        held_out = batches(split="held_out", shuffle=False, repeat=False, drop_remainder=False)
         held_out = held_out.take(options.evaluation_batches)
+    train_batches = functools.partial(batches, split="train", seed=options.seed)
+    train_batches()  # looks the shards over before anything is written
     warmup = options.warmup_steps
     if warmup is None:
         warmup = min(_LONGEST_WARMUP, options.steps // 10)
@@ -114,7 +123,6 @@ def pretrain(
                 for name in ("mlm_logits", "nsp_logits")
             },
         )
-    manifest = Path(options.shards) / "manifest.json"
     settings = {
         "config": model.encoder.config.to_dict(),
         "data": hashlib.sha256(manifest.read_bytes()).hexdigest() if manifest.is_file() else "",
@@ -127,23 +135,26 @@ def pretrain(
             )
         },
     }  # fmt: skip
+    state = TrainingState(model, Path(options.output) / "checkpoints", settings=settings)
+    state.restore()
     save_config(options, options.output)
-    return train(
-        model,
-        lambda step: batches(split="train", seed=options.seed, start_step=step),
-        held_out,
-        directory=options.output,
-        plan=TrainingPlan(
-            batch_size=options.batch_size,
-            total_steps=options.steps,
-            evaluate_every=options.evaluate_every,
-            save_every=options.save_every,
-            log_every=options.log_every,
-            monitor="val_loss",
-            larger_is_better=False,
-            scalar_names=SCALAR_NAMES,
-            settings=settings,
-        ),
-        save_model=lambda directory: save_model(model, directory, tokenizer=tokenizer),
-        report=report,
-    )
+    with shard_errors(options.shards):
+        return train(
+            model,
+            lambda step: train_batches(start_step=step),
+            held_out,
+            state=state,
+            directory=options.output,
+            plan=TrainingPlan(
+                batch_size=options.batch_size,
+                total_steps=options.steps,
+                evaluate_every=options.evaluate_every,
+                save_every=options.save_every,
+                log_every=options.log_every,
+                monitor="val_loss",
+                larger_is_better=False,
+                scalar_names=SCALAR_NAMES,
+            ),
+            save_model=lambda directory: save_model(model, directory, tokenizer=tokenizer),
+            report=report,
+        )

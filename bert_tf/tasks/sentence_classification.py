@@ -23,6 +23,7 @@ from bert_tf.tasks.options import FinetuningOptions, LabelledData, save_config
 from bert_tf.tokenization.packing import Packer
 from bert_tf.tokenization.tokenizer import BertTokenizer
 from bert_tf.training.loop import TrainingPlan, TrainingResult, train
+from bert_tf.training.state import TrainingState
 from bert_tf.training.strategy import check_batch_size, make_strategy
 from pipelines.labelled_text import LabelledText, read_labelled_text, text_batches
 
@@ -72,15 +73,6 @@ class SentenceClassification:
         with replace_file(Path(directory) / _TASK_FILE) as temporary:
             temporary.write_text(json.dumps(asdict(self.data), indent=2) + "\n", encoding="utf-8")
 
-    def read(self, path: str | Path, *, labelled: bool = True) -> LabelledText:
-        """Reads examples with the columns of `data`."""
-        return read_labelled_text(
-            path,
-            text_column=self.data.text_column,
-            pair_column=self.data.pair_column,
-            label_column=self.data.label_column if labelled else None,
-        )
-
     def batches(self, examples: LabelledText, batch_size: int, **order: int) -> tf.data.Dataset:
         """Batches for the model; with `seed` and `start_step`, endless and shuffled each epoch."""
         return text_batches(
@@ -111,6 +103,15 @@ class SentenceClassification:
                 truth = [examples.labels[i]] if examples.labels else []
                 predicted = self.labels[int(row.argmax())]
                 rows.writerow([*texts, *truth, predicted, *(f"{p:.6f}" for p in row)])
+
+
+def _read(path: str | Path, data: LabelledData) -> LabelledText:
+    return read_labelled_text(
+        path,
+        text_column=data.text_column,
+        pair_column=data.pair_column,
+        label_column=data.label_column,
+    )
 
 
 def score(labels: list[str], examples: LabelledText, probabilities: np.ndarray) -> dict[str, float]:
@@ -172,14 +173,15 @@ def finetune(
     Raises:
         InputError: the data, the model or the options cannot be used; the message says why.
     """
-    columns = {
-        "text_column": options.text_column,
-        "pair_column": options.pair_column,
-        "label_column": options.label_column,
-    }
-    examples = read_labelled_text(options.train, **columns)
+    data = LabelledData(
+        text_column=options.text_column,
+        pair_column=options.pair_column,
+        label_column=options.label_column,
+        max_length=options.max_length,
+    )
+    examples = _read(options.train, data)
     if options.validation:
-        validation = read_labelled_text(options.validation, **columns)
+        validation = _read(options.validation, data)
     else:
         examples, validation = _split(examples, options.validation_share, options.seed)
     labels = _labels_of(examples, options.train)
@@ -216,9 +218,7 @@ def finetune(
             f"--max_length {options.max_length} is more than the "
             f"{model.config.max_position_embeddings} positions of {options.model}: give a lower one"
         )
-    task = SentenceClassification(
-        model, tokenizer, LabelledData(max_length=options.max_length, **columns)
-    )
+    task = SentenceClassification(model, tokenizer, data)
     settings = {
         "config": model.config.to_dict(),
         "train": _fingerprint(examples),
@@ -232,13 +232,14 @@ def finetune(
         },
     }  # fmt: skip
     output = Path(options.output)
+    state = TrainingState(model, output / "checkpoints", settings=settings)
+    state.restore()
     save_config(options, output)
     training = train(
         model,
-        lambda step: task.batches(
-            examples, options.batch_size, seed=options.seed, start_step=step
-        ),
+        lambda step: task.batches(examples, options.batch_size, seed=options.seed, start_step=step),
         task.batches(validation, options.batch_size),
+        state=state,
         directory=output,
         plan=TrainingPlan(
             batch_size=options.batch_size,
@@ -249,7 +250,6 @@ def finetune(
             monitor="val_accuracy",
             larger_is_better=True,
             scalar_names={},
-            settings=settings,
         ),
         save_model=task.save,
         report=report,
@@ -287,7 +287,7 @@ def evaluate(
         InputError: the model or the examples cannot be used, or a label is not one of the model's.
     """
     task = SentenceClassification.from_directory(model_directory)
-    examples = task.read(path)
+    examples = _read(path, task.data)
     unknown = sorted(set(examples.labels or []) - set(task.labels))
     if unknown:
         raise InputError(

@@ -31,7 +31,6 @@ class TrainingPlan:
         monitor: the score that names the best model, as Keras logs it ("val_loss").
         larger_is_better: True if that score is an accuracy, False if a loss.
         scalar_names: shown names of logs that Keras names after model outputs.
-        settings: what a continued run must have in common with the run it continues.
     """
 
     batch_size: int
@@ -42,7 +41,6 @@ class TrainingPlan:
     monitor: str
     larger_is_better: bool
     scalar_names: dict[str, str]
-    settings: dict
 
 
 @dataclass(frozen=True)
@@ -65,12 +63,13 @@ def train(
     batches: Callable[[int], tf.data.Dataset],
     held_out: tf.data.Dataset | None,
     *,
+    state: TrainingState,
     directory: str | Path,
     plan: TrainingPlan,
     save_model: Callable[[Path], None],
     report: Callable[[int, str, dict[str, float]], None],
 ) -> TrainingResult:
-    """Trains a compiled model to the end of `plan`, from the last checkpoint if there is one.
+    """Trains a compiled model from `state.step` to the end of `plan`.
 
     What Keras calls an epoch is here the stretch between two evaluations. A run continued in
     the middle of a stretch first ends that one, then goes on as an undisturbed run would.
@@ -79,17 +78,13 @@ def train(
         model: a compiled model, its optimizer and variables made under the run's strategy.
         batches: step -> an endless dataset of the global batches from that step on.
         held_out: evaluated whole each time; None for no evaluation.
+        state: of `model`, restored if the run is a continued one; its checkpoints go on.
         directory: the run directory.
         plan: lengths and intervals.
         save_model: writes the model into the folder it is given.
         report: called with (step, "train" or "held_out", scalars) for each line logged.
-
-    Raises:
-        InputError: the run directory holds a run with other settings, or only damaged checkpoints.
     """
     directory = Path(directory)
-    state = TrainingState(model, directory / "checkpoints", settings=plan.settings)
-    state.restore()
     started_at = state.step
     log = ScalarLog(
         directory / "logs",
@@ -126,6 +121,7 @@ def train(
             steps_per_epoch=steps,
             validation_data=held_out,
             callbacks=callbacks,
+            shuffle=False,  # the dataset has its order
             verbose=0,
         )
     save_model(directory / "last")

@@ -119,5 +119,3 @@ class TrainingState:
             raise InputError(f"{path} holds another model: give another --output")
         for index, variable in enumerate(variables):
             variable.assign(tensors[f"{index:05d}"])
-
-

@@ -1,0 +1,227 @@
+"""What a user can get wrong: one line that names file and cure, exit code 2, nothing left."""
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+
+from bert_tf.cli.main import main
+
+
+def refused(capsys, *arguments: object) -> str:
+    """Runs a command that must fail; returns its one line."""
+    capsys.readouterr()
+    assert main([str(argument) for argument in arguments]) == 2
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    lines = captured.err.strip().splitlines()
+    assert len(lines) == 1, captured.err
+    assert lines[0].startswith(f"bert-tf {arguments[0]}: error: ")
+    return lines[0]
+
+
+def left_in(folder: Path) -> list[str]:
+    return sorted(str(path.relative_to(folder)) for path in folder.rglob("*"))
+
+
+@pytest.fixture
+def out(tmp_path) -> Path:
+    """A folder that must stay empty."""
+    folder = tmp_path / "out"
+    folder.mkdir()
+    return folder
+
+
+@pytest.mark.parametrize(
+    ("content", "expected"),
+    [
+        (None, "no such file"),
+        (b"", "no text"),
+        (b"\n \n\t\n", "no text"),
+        (b"fine\n\xff\xfe broken\n", "line 2: invalid UTF-8"),
+    ],
+    ids=["missing", "empty", "blank", "invalid UTF-8"],
+)
+def test_corpora_that_cannot_be_used(content, expected, tokenizer, tmp_path, out, capsys):
+    path = tmp_path / "text.txt"
+    if content is not None:
+        path.write_bytes(content)
+    line = refused(capsys, "vocab", "--corpus", path, "--output", out / "vocab")
+    assert str(path) in line and expected in line
+    line = refused(
+        capsys, "shards", "--corpus", path, "--tokenizer", tokenizer, "--output", out / "shards"
+    )
+    assert str(path) in line and expected in line
+    assert left_in(out) == []
+
+
+def test_a_corpus_of_one_document(tokenizer, tmp_path, out, capsys):
+    path = tmp_path / "one.txt"
+    path.write_text("The only document.\nIt has two sentences.\n")
+    line = refused(
+        capsys, "shards", "--corpus", path, "--tokenizer", tokenizer, "--output", out / "shards"
+    )
+    assert str(path) in line and "document" in line
+    assert left_in(out) == []
+
+
+def test_a_vocabulary_without_mask(tokenizer, corpus, tmp_path, out, capsys):
+    folder = tmp_path / "vocab"
+    shutil.copytree(tokenizer, folder)
+    pieces = (folder / "vocab.txt").read_text().replace("[MASK]", "[unused]")
+    (folder / "vocab.txt").write_text(pieces)
+    line = refused(
+        capsys, "shards", "--corpus", corpus, "--tokenizer", folder, "--output", out / "shards"
+    )
+    assert "[MASK]" in line and "vocab.txt" in line
+    assert left_in(out) == []
+
+
+def test_shards_of_another_vocabulary(shards, tokenizer, tmp_path, out, small_config, capsys):
+    folder = tmp_path / "vocab"
+    shutil.copytree(tokenizer, folder)
+    pieces = (folder / "vocab.txt").read_text().splitlines()
+    pieces[-1], pieces[-2] = pieces[-2], pieces[-1]
+    (folder / "vocab.txt").write_text("\n".join(pieces) + "\n")
+    line = refused(
+        capsys, "pretrain", "--shards", shards, "--tokenizer", folder, "--size", small_config,
+        "--output", out / "run",
+    )  # fmt: skip
+    assert str(shards) in line and "another vocabulary" in line
+    assert left_in(out) == []
+
+
+def test_a_truncated_shard(shards, small_config, tmp_path, out, capsys):
+    folder = tmp_path / "shards"
+    shutil.copytree(shards, folder)
+    shard = sorted(folder.glob("train-*"))[1]
+    shard.write_bytes(shard.read_bytes()[:-100])
+    line = refused(
+        capsys, "pretrain", "--shards", folder, "--size", small_config, "--output", out / "run"
+    )
+    assert shard.name in line
+    assert left_in(out) == []
+
+
+def test_a_shard_with_a_flipped_byte(shards, small_config, tmp_path, capsys):
+    folder = tmp_path / "shards"
+    shutil.copytree(shards, folder)
+    for shard in folder.glob("train-*"):
+        content = bytearray(shard.read_bytes())
+        content[len(content) // 2] ^= 0xFF
+        shard.write_bytes(bytes(content))
+    line = refused(
+        capsys, "pretrain", "--shards", folder, "--size", small_config, "--output",
+        tmp_path / "run", "--steps", 400, "--batch-size", 8,
+    )  # fmt: skip
+    assert "train-" in line
+
+
+def test_a_missing_column(pretrained, labelled, out, capsys):
+    line = refused(
+        capsys, "finetune", "--model", pretrained / "last", "--train", labelled / "train.tsv",
+        "--text_column", "sentence", "--output", out / "run",
+    )  # fmt: skip
+    assert "train.tsv" in line and "'sentence'" in line and "text, label" in line
+    assert left_in(out) == []
+
+
+def test_one_label_only(pretrained, tmp_path, out, capsys):
+    path = tmp_path / "train.tsv"
+    path.write_text("text\tlabel\n" + "a text\tsame\n" * 20)
+    line = refused(
+        capsys, "finetune", "--model", pretrained / "last", "--train", path, "--output",
+        out / "run",
+    )  # fmt: skip
+    assert "one label only" in line
+    assert left_in(out) == []
+
+
+def test_an_unknown_label_in_evaluation(finetuned, tmp_path, out, capsys):
+    path = tmp_path / "test.tsv"
+    path.write_text("text\tlabel\nthe moon\tsky\n")
+    line = refused(
+        capsys, "evaluate", "--model", finetuned / "best", "--data", path, "--output", out
+    )
+    assert "'sky'" in line and "farm, sea" in line
+    assert left_in(out) == []
+
+
+@pytest.mark.parametrize("damage", ["missing", "truncated", "no config"])
+def test_models_that_cannot_be_used(damage, pretrained, labelled, tmp_path, out, capsys):
+    model = tmp_path / "model"
+    if damage != "missing":
+        shutil.copytree(pretrained / "last", model)
+    if damage == "truncated":
+        weights = model / "model.safetensors"
+        weights.write_bytes(weights.read_bytes()[:-10])
+    if damage == "no config":
+        (model / "config.json").unlink()
+    line = refused(
+        capsys, "finetune", "--model", model, "--train", labelled / "train.tsv", "--output",
+        out / "run",
+    )  # fmt: skip
+    assert str(model) in line
+    assert left_in(out) == []
+
+
+def test_a_classifier_is_asked_for(pretrained, out, capsys):
+    line = refused(capsys, "export", "--model", pretrained / "last", "--name", "x", "--output", out)
+    assert "classifier" in line
+    assert left_in(out) == []
+
+
+def test_export_names_and_versions(finetuned, exported, capsys):
+    root = exported.parent
+    line = refused(
+        capsys, "export", "--model", finetuned / "best", "--name", "../up", "--output", root
+    )
+    assert "'../up'" in line
+    line = refused(
+        capsys, "export", "--model", finetuned / "best", "--name", exported.name, "--output",
+        root, "--version", 1,
+    )  # fmt: skip
+    assert "free" in line
+
+
+def test_predict_without_a_model_or_a_text(exported, tmp_path, capsys):
+    line = refused(capsys, "predict", "--model", tmp_path, "--text", "x")
+    assert "no SavedModel" in line
+    line = refused(capsys, "predict", "--model", exported)
+    assert "--text" in line
+
+
+def test_outputs_are_not_overwritten(tokenizer, shards, corpus, capsys):
+    before = left_in(tokenizer) + left_in(shards)
+    refused(capsys, "vocab", "--corpus", corpus, "--output", tokenizer)
+    refused(capsys, "shards", "--corpus", corpus, "--tokenizer", tokenizer, "--output", shards)
+    assert left_in(tokenizer) + left_in(shards) == before
+
+
+def test_unknown_options_and_bad_values_exit_with_2(capsys):
+    for arguments in (["vocab", "--corpsu", "x"], ["vocab", "--size", "many"], ["nothing"]):
+        with pytest.raises(SystemExit) as exit_:
+            main(arguments)
+        assert exit_.value.code == 2
+        assert "error" in capsys.readouterr().err
+
+
+def test_batch_that_replicas_cannot_share(shards, small_config, out, capsys):
+    line = refused(
+        capsys, "pretrain", "--shards", shards, "--size", small_config, "--batch-size", 0,
+        "--output", out / "run",
+    )  # fmt: skip
+    assert "batch" in line
+    assert left_in(out) == []
+
+
+def test_a_config_of_another_vocabulary_size(shards, small_config, tmp_path, out, capsys):
+    config = json.loads(small_config.read_text()) | {"vocab_size": 7}
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    line = refused(
+        capsys, "pretrain", "--shards", shards, "--size", tmp_path / "config.json",
+        "--output", out / "run",
+    )  # fmt: skip
+    assert "vocab_size 7" in line
+    assert left_in(out) == []

@@ -1,0 +1,185 @@
+"""The whole path through the command line, on a tiny corpus."""
+
+import json
+import shutil
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+from bert_tf import BertEncoder, BertTokenizer
+from bert_tf.cli.main import COMMANDS, main
+
+
+def scalars(directory) -> dict[str, list]:
+    events = EventAccumulator(str(directory), size_guidance={"tensors": 0})
+    events.Reload()
+    return {tag: [event.step for event in events.Tensors(tag)] for tag in events.Tags()["tensors"]}
+
+
+def test_vocab_writes_a_tokenizer_folder(tokenizer):
+    pieces = (tokenizer / "vocab.txt").read_text(encoding="utf-8").splitlines()
+    assert pieces[:5] == ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
+    assert len(pieces) == 600
+    loaded = BertTokenizer.from_directory(tokenizer)
+    ids = loaded.tokenize(["the class statement"])
+    assert loaded.unk_token_id not in ids.flat_values.numpy()
+
+
+def test_shards_are_complete(shards, tokenizer):
+    manifest = json.loads((shards / "manifest.json").read_text())
+    assert set(manifest["shards"]) == {"train", "held_out"}
+    assert (shards / "vocab.txt").read_bytes() == (tokenizer / "vocab.txt").read_bytes()
+    assert manifest["options"]["max_seq_length"] == 32
+
+
+def test_pretrain_writes_models_logs_checkpoints_and_config(pretrained, shards):
+    names = {"loss", "mlm_loss", "nsp_loss", "mlm_accuracy", "nsp_accuracy"}
+    train = scalars(pretrained / "logs" / "train")
+    assert set(train) == names | {"learning_rate", "examples_per_second"}
+    assert train["loss"] == [5, 10, 15, 20]
+    held_out = scalars(pretrained / "logs" / "held_out")
+    assert set(held_out) == names
+    assert held_out["mlm_loss"] == [10, 20]
+    assert (pretrained / "checkpoints" / "step-00000020.safetensors").is_file()
+    assert f"shards: {shards}" in (pretrained / "config.yaml").read_text()
+    for model in ("best", "last"):
+        assert BertEncoder.from_directory(pretrained / model).config.hidden_size == 16
+
+
+def test_a_finished_run_started_again_changes_nothing(pretrained, shards, small_config):
+    before = (pretrained / "last" / "model.safetensors").read_bytes()
+    assert main(["pretrain", "--config", str(pretrained / "config.yaml")]) == 0
+    assert (pretrained / "last" / "model.safetensors").read_bytes() == before
+
+
+def test_other_settings_are_refused(pretrained, capsys):
+    code = main(["pretrain", "--config", str(pretrained / "config.yaml"), "--seed", "7"])
+    assert code == 2
+    assert "seed was 12345, is now 7" in capsys.readouterr().err
+
+
+def test_finetune_learns(finetuned):
+    scores = json.loads((finetuned / "best" / "metrics.json").read_text())
+    assert scores["accuracy"] > 0.8  # telling two disjoint sets of words apart
+    header, *rows = (finetuned / "best" / "predictions.tsv").read_text().splitlines()
+    assert header.split("\t") == ["text", "label", "predicted", "farm", "sea"]
+    assert len(rows) == scores["examples"] == 10
+
+
+def test_evaluate_prints_and_writes_scores(finetuned, labelled, tmp_path, capsys):
+    code = main(
+        ["evaluate", "--model", str(finetuned / "best"), "--data", str(labelled / "test.tsv"),
+         "--output", str(tmp_path / "scores")]
+    )  # fmt: skip
+    assert code == 0
+    printed = json.loads(capsys.readouterr().out)
+    assert printed == json.loads((tmp_path / "scores" / "metrics.json").read_text())
+    assert printed["examples"] == 24
+
+
+def test_the_saved_model_answers_as_the_model_does(exported, finetuned, labelled, tmp_path, capsys):
+    main(["evaluate", "--model", str(finetuned / "best"), "--data", str(labelled / "test.tsv"),
+          "--output", str(tmp_path)])  # fmt: skip
+    code = main(["predict", "--model", str(exported), "--input", str(labelled / "test.tsv"),
+                 "--output", str(tmp_path / "answers.jsonl")])  # fmt: skip
+    assert code == 0
+    _, *rows = (tmp_path / "predictions.tsv").read_text().splitlines()
+    answers = [json.loads(line) for line in (tmp_path / "answers.jsonl").read_text().splitlines()]
+    assert len(rows) == len(answers) == 24
+    for row, answer in zip(rows, answers, strict=True):
+        text, _, predicted, farm, sea = row.split("\t")
+        assert (answer["text"], answer["label"]) == (text, predicted)
+        expected = {"farm": float(farm), "sea": float(sea)}
+        np.testing.assert_allclose(
+            [answer["probabilities"][name] for name in expected], list(expected.values()), atol=1e-5
+        )
+
+
+def test_predict_prints_json_lines(exported, capsys):
+    texts = ["the ship sailed", "golden wheat near a barn"]
+    assert main(["predict", "--model", str(exported), "--text", *texts]) == 0
+    answers = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    assert [answer["text"] for answer in answers] == texts
+    for answer in answers:
+        assert answer["probability"] == max(answer["probabilities"].values())
+        assert abs(sum(answer["probabilities"].values()) - 1) < 1e-5
+
+
+def test_every_export_is_a_new_version(exported, finetuned):
+    root = exported.parent
+    main(["export", "--model", str(finetuned / "best"), "--name", "again", "--output", str(root)])
+    main(["export", "--model", str(finetuned / "best"), "--name", "again", "--output", str(root)])
+    assert sorted(path.name for path in (root / "again").iterdir()) == ["1", "2"]
+
+
+def test_pairs_csv_and_a_validation_file(pretrained, tmp_path, capsys):
+    rows = ["first,second,same"]
+    for i in range(16):
+        rows.append(f'"ship, {i}",the waves,{"yes" if i % 2 else "no"}')
+    (tmp_path / "pairs.csv").write_text("\n".join(rows) + "\n")
+    columns = ["--text_column", "first", "--pair_column", "second"]
+    code = main(
+        ["finetune", "--model", str(pretrained / "last"), "--train", str(tmp_path / "pairs.csv"),
+         "--validation", str(tmp_path / "pairs.csv"), *columns, "--label_column", "same",
+         "--output", str(tmp_path / "run"), "--epochs", "1", "--batch-size", "4",
+         "--max-length", "16"]
+    )  # fmt: skip
+    assert code == 0
+    main(["export", "--model", str(tmp_path / "run" / "best"), "--name", "pairs",
+          "--output", str(tmp_path / "served")])  # fmt: skip
+    model = str(tmp_path / "served" / "pairs")
+    capsys.readouterr()
+    assert main(["predict", "--model", model, "--text", "a ship", "--pair", "a wave"]) == 0
+    assert json.loads(capsys.readouterr().out)["label"] in ("yes", "no")
+    assert main(["predict", "--model", model, "--text", "a ship"]) == 2
+    assert "takes pairs" in capsys.readouterr().err
+
+
+def test_from_scratch_forgets_the_weights(finetuned, pretrained, labelled, tmp_path):
+    code = main(
+        ["finetune", "--model", str(pretrained / "last"), "--from-scratch",
+         "--train", str(labelled / "train.tsv"), "--output", str(tmp_path / "run"),
+         "--epochs", "1", "--learning-rate", "1e-9", "--max-length", "16"]
+    )  # fmt: skip
+    assert code == 0
+    table = "embeddings"
+    fresh = BertEncoder.from_directory(tmp_path / "run" / "last").get_layer(table)
+    trained = BertEncoder.from_directory(pretrained / "last").get_layer(table)
+    assert not np.allclose(fresh.get_weights()[0], trained.get_weights()[0], atol=1e-3)
+
+
+def test_help_is_there_for_every_command(capsys):
+    for command in COMMANDS:
+        with pytest.raises(SystemExit) as exit_:
+            main([command, "--help"])
+        assert exit_.value.code == 0
+        text = capsys.readouterr().out
+        assert f"bert-tf {command}" in text or command in text
+        assert "--config" in text
+
+
+def test_help_imports_nothing_heavy():
+    code = (
+        "import sys; from bert_tf.cli.main import main\n"
+        "try: main(['--help'])\n"
+        "except SystemExit: pass\n"
+        "heavy = {'tensorflow', 'keras', 'numpy'} & set(sys.modules)\n"
+        "sys.exit(f'imported {heavy}' if heavy else 0)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert "pretrain" in done.stdout
+
+
+def test_the_console_command_is_quiet(exported):
+    command = shutil.which("bert-tf", path=str(__import__("pathlib").Path(sys.executable).parent))
+    done = subprocess.run(
+        [command, "predict", "--model", str(exported), "--text", "the ship"],
+        capture_output=True, text=True, env={"PATH": ""},
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout)["text"] == "the ship"
+    assert done.stderr.strip() == ""  # none of TensorFlow's start-up chatter

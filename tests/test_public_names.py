@@ -1,0 +1,20 @@
+import subprocess
+import sys
+
+import pytest
+
+import bert_tf
+
+
+def test_the_public_names_are_where_the_front_door_says():
+    for name in bert_tf.__all__:
+        assert getattr(bert_tf, name) is not None
+    with pytest.raises(AttributeError, match="no attribute 'Bert'"):
+        bert_tf.Bert  # noqa: B018
+
+
+def test_importing_the_package_imports_nothing_heavy():
+    code = (
+        "import sys, bert_tf; sys.exit(bool({'tensorflow', 'keras', 'numpy'} & set(sys.modules)))"
+    )
+    assert subprocess.run([sys.executable, "-c", code]).returncode == 0
