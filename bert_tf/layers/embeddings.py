@@ -30,6 +30,9 @@ class BertEmbeddings(keras.layers.Layer):
 
     Returns:
         [B, T, H] in the layer's compute dtype.
+
+    Raises:
+        ValueError: if T is above `max_position_embeddings`.
     """
 
     def __init__(
@@ -84,7 +87,12 @@ class BertEmbeddings(keras.layers.Layer):
 
     def call(self, token_ids: Any, segment_ids: Any = None, training: bool = False) -> Any:
         """Looks up, adds, normalizes."""
-        length = ops.shape(token_ids)[1]
+        length = ops.shape(token_ids)[1]  # a number if it is known already, else a tensor
+        if isinstance(length, int) and length > self.max_position_embeddings:
+            raise ValueError(
+                f"The inputs are {length} tokens long, the model takes "
+                f"{self.max_position_embeddings} (max_position_embeddings): shorten them."
+            )
         words = self.word_embeddings(token_ids)  # (B, T, H)
         # Rows 0 to T of the table stand for positions 0 to T: a slice, not a lookup.
         positions = ops.cast(self.position_embeddings.embeddings[:length], words.dtype)  # (T, H)

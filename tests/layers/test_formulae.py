@@ -86,6 +86,13 @@ def test_embeddings(random):
     )
 
 
+def test_too_long_inputs():
+    layer = BertEmbeddings(V, H, max_position_embeddings=10)
+    assert layer(np.zeros((1, 10), "int32")).shape == (1, 10, H)
+    with pytest.raises(ValueError, match="11 tokens long, the model takes 10"):
+        layer(np.zeros((1, 11), "int32"))
+
+
 def test_self_attention(random, states):
     layer = SelfAttention(H, N)
     layer.build((B, T, H))
