@@ -9,6 +9,8 @@ table follows other rules (NFKC case folding); we hand it ours.
 import functools
 import sys
 import unicodedata
+from collections.abc import Callable
+from typing import ParamSpec, TypeVar
 
 import flatbuffers
 import numpy as np
@@ -18,6 +20,13 @@ from tensorflow_text.python.ops.fast_wordpiece_tokenizer import (
     gen_fast_wordpiece_tokenizer,
     pywrap_fast_wordpiece_tokenizer_model_builder,
 )
+
+# Strings live in host memory. Without this the tables, and the integer ops beside the string ops,
+# would sit on an accelerator and be copied back and forth for each batch.
+HOST = "CPU:0"
+
+Result = TypeVar("Result")
+Arguments = ParamSpec("Arguments")
 
 # The blocks that the original's `_is_chinese_char` calls Chinese: first and last code point.
 CHINESE_BLOCKS = (
@@ -30,6 +39,17 @@ CHINESE_BLOCKS = (
     (0x2B820, 0x2CEAF),
     (0x2F800, 0x2FA1F),
 )
+
+
+def on_host(function: Callable[Arguments, Result]) -> Callable[Arguments, Result]:
+    """Places the ops of a function on the host."""
+
+    @functools.wraps(function)
+    def placed(*args: Arguments.args, **kwargs: Arguments.kwargs) -> Result:
+        with tf.device(HOST):
+            return function(*args, **kwargs)
+
+    return placed
 
 
 def is_chinese(code_point: int) -> bool:
@@ -82,7 +102,7 @@ class Normalizer(tf.Module):
         buffer = table_buffer(
             do_lower_case, strip_accents, isolate_chinese, isolate_punctuation, isolated
         )
-        with tf.init_scope():
+        with tf.init_scope(), tf.device(HOST):
             self._table = tf.constant(buffer)  # uint8 [bytes]
 
     def __call__(self, texts: tf.Tensor) -> tf.Tensor:
@@ -219,7 +239,7 @@ def _unsplit_punctuation() -> frozenset[str]:
     model = pywrap_fast_wordpiece_tokenizer_model_builder.build_fast_wordpiece_model(
         ["[UNK]", "a"], 200, "##", "[UNK]", False, False
     )
-    with tf.init_scope():
+    with tf.init_scope(), tf.device(HOST):
         row_splits = gen_fast_wordpiece_tokenizer.fast_wordpiece_tokenize_with_offsets(
             input_values=[f"a{c}a" for c in punctuation],
             wp_model=np.frombuffer(model, np.uint8),

@@ -5,6 +5,7 @@ from typing import Literal, get_args
 import tensorflow as tf
 
 from bert_tf.errors import InputError
+from bert_tf.tokenization.normalizer import on_host
 from bert_tf.tokenization.tokenizer import BertTokenizer
 
 Truncation = Literal["longest_first", "first_only", "second_only"]
@@ -30,9 +31,13 @@ class Packer:
         InputError: `truncation` is none of the three, or `max_length` is below 2.
 
     Example:
+    >>> tokenizer = BertTokenizer(["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "a", "b"])
     >>> packer = Packer(tokenizer, max_length=8)
-    >>> packer(tokenizer.tokenize(["a first text"]), tokenizer.tokenize(["and a second"]))
-    {'token_ids': <tf.Tensor: shape=(1, 8), ...>, 'segment_ids': ..., 'padding_mask': ...}
+    >>> inputs = packer(tokenizer.tokenize(["a a a", "b"]), tokenizer.tokenize(["b b", ""]))
+    >>> inputs["token_ids"].numpy().tolist()
+    [[2, 5, 5, 5, 3, 6, 6, 3], [2, 6, 3, 3, 0, 0, 0, 0]]
+    >>> inputs["segment_ids"].numpy().tolist()
+    [[0, 0, 0, 0, 0, 1, 1, 1], [0, 0, 0, 1, 0, 0, 0, 0]]
     """
 
     def __init__(
@@ -56,6 +61,7 @@ class Packer:
             tokenizer.pad_token_id,
         )
 
+    @on_host
     def __call__(
         self, ids_a: tf.RaggedTensor, ids_b: tf.RaggedTensor | None = None
     ) -> dict[str, tf.Tensor]:

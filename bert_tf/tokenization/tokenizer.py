@@ -13,7 +13,7 @@ import tensorflow as tf
 
 from bert_tf.atomic import replace_file
 from bert_tf.errors import InputError
-from bert_tf.tokenization.normalizer import Normalizer
+from bert_tf.tokenization.normalizer import HOST, Normalizer, on_host
 from bert_tf.tokenization.vocabulary import (
     SPECIAL_TOKENS,
     Vocabulary,
@@ -79,19 +79,18 @@ class BertTokenizer(tf.Module):
         pieces = self._vocabulary.pieces
         # In the text a special token becomes a character that nothing else uses, a word of its
         # own, with an id behind all others.
-        self._placeholders = _absent_characters(pieces) if special_tokens_in_text else ""
+        absent = _absent_characters(pieces) if special_tokens_in_text else ""
+        self._placeholders, self._impostor = absent[:-1], absent[-1:]
         self._normalizer = Normalizer(
             do_lower_case,
             do_lower_case if strip_accents is None else strip_accents,
             isolate_punctuation="unsplit" if tokenize_chinese_chars else "all",
-            isolated=self._placeholders[: len(SPECIAL_TOKENS)],
+            isolated=self._placeholders,
         )
         self._wordpiece = WordPiece(
-            [*pieces, *self._placeholders[: len(SPECIAL_TOKENS)]],
-            self.unk_token,
-            splits_words=tokenize_chinese_chars,
+            [*pieces, *self._placeholders], self.unk_token, splits_words=tokenize_chinese_chars
         )
-        with tf.init_scope():
+        with tf.init_scope(), tf.device(HOST):
             self._pieces = tf.constant(pieces)  # string [vocabulary_size]
 
     @classmethod
@@ -147,6 +146,7 @@ class BertTokenizer(tf.Module):
         with replace_file(directory / CONFIG_FILE) as path:
             path.write_text(json.dumps(config, indent=2, sort_keys=True) + "\n", encoding="utf-8")
 
+    @on_host
     def tokenize(self, texts: Any) -> tf.RaggedTensor | tf.Tensor:
         """Cuts texts into pieces.
 
@@ -161,6 +161,7 @@ class BertTokenizer(tf.Module):
         ids, row_splits, *_ = self._cut(normalized)
         return ids if is_single else _ragged(ids, row_splits)
 
+    @on_host
     def tokenize_with_offsets(self, texts: Any) -> tuple:
         """Cuts texts into pieces and says where each lies.
 
@@ -170,8 +171,8 @@ class BertTokenizer(tf.Module):
         Returns:
             (ids, starts, ends), each shaped as the result of `tokenize`. ids int32; starts and
             ends int64, in bytes of the caller's own text: `text[start:end]` is what the piece was
-            made of, with the accents dropped from it. Pieces cut out of one character (a Korean
-            syllable, decomposed) each span all of it.
+            made of, along with the accents and controls dropped after it. Pieces cut out of one
+            character (a Korean syllable, decomposed) each span all of it.
         """
         batch, is_single = self._batch(texts)
         marked = self._mark_special_tokens(batch)
@@ -179,17 +180,17 @@ class BertTokenizer(tf.Module):
         ids, row_splits, starts, ends, special = self._cut(normalized)
         counts = row_splits[1:] - row_splits[:-1]
         first_origin = tf.repeat(origin_splits[:-1], counts)
-        last = tf.gather(origins, first_origin + ends - 1)  # where the piece's last byte came from
+        last = tf.gather(origins, first_origin + ends - 1)  # origin of the piece's last byte
         starts = tf.gather(origins, first_origin + starts)
         ends = tf.gather(origins, first_origin + ends)
-        # Where the next byte comes from the same character, `ends` is its beginning, too early.
+        # Where the next byte comes from that same character, its end is yet to be found.
         lengths = tf.cast(tf.strings.length(batch), tf.int64)
         text_bytes = tf.io.decode_raw(tf.strings.reduce_join(batch), tf.uint8)
         first_byte = tf.gather(
             text_bytes, tf.repeat(tf.cumsum(lengths, exclusive=True), counts) + last
         )
         width = 1 + sum(tf.cast(first_byte >= mark, tf.int64) for mark in (0xC0, 0xE0, 0xF0))
-        ends = tf.maximum(ends, last + width)
+        ends = tf.where(ends > last, ends, last + width)
         if self._placeholders:
             sizes = tf.constant([0, *map(len, SPECIAL_TOKENS)], tf.int64)
             ends = tf.where(special > 0, starts + tf.gather(sizes, special), ends)
@@ -197,6 +198,7 @@ class BertTokenizer(tf.Module):
             return ids, starts, ends
         return _ragged(ids, row_splits), _ragged(starts, row_splits), _ragged(ends, row_splits)
 
+    @on_host
     def detokenize(self, ids: Any) -> tf.Tensor:
         """Joins pieces into text: a space between words, none before "##".
 
@@ -298,10 +300,9 @@ class BertTokenizer(tf.Module):
         """Puts placeholders for special tokens, padded with spaces: every byte keeps its place."""
         if not self._placeholders:
             return texts
-        *placeholders, impostor = self._placeholders
         # Who writes a placeholder means no special token, but a character that no piece has.
-        texts = tf.strings.regex_replace(texts, f"[{''.join(placeholders)}]", impostor)
-        for token, placeholder in zip(SPECIAL_TOKENS, placeholders, strict=True):
+        texts = tf.strings.regex_replace(texts, f"[{self._placeholders}]", self._impostor)
+        for token, placeholder in zip(SPECIAL_TOKENS, self._placeholders, strict=True):
             padding = " " * (len(token) - len(placeholder.encode()))
             texts = tf.strings.regex_replace(texts, re.escape(token), placeholder + padding)
         return texts
@@ -339,7 +340,8 @@ def _absent_characters(pieces: Sequence[str]) -> str:
     """Private-use characters of 4 UTF-8 bytes that no piece has: one for each special token + 1."""
     used = set().union(*pieces)
     private_use = (chr(code_point) for code_point in range(0x10FFFD, 0x100000, -1))
-    return "".join(itertools.islice((c for c in private_use if c not in used), 6))
+    absent = (character for character in private_use if character not in used)
+    return "".join(itertools.islice(absent, len(SPECIAL_TOKENS) + 1))
 
 
 def _ragged(values: tf.Tensor, row_splits: tf.Tensor) -> tf.RaggedTensor:

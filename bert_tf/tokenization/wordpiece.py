@@ -11,6 +11,7 @@ from tensorflow_text.python.ops.fast_wordpiece_tokenizer import (
 )
 
 from bert_tf.errors import InputError
+from bert_tf.tokenization.normalizer import HOST
 
 LONGEST_WORD = 200  # characters; the original calls a longer word unknown
 
@@ -42,7 +43,7 @@ class WordPiece(tf.Module):
             piece if piece.split() == [piece] else f"[unmatchable {index}]"
             for index, piece in enumerate(vocabulary)
         )
-        with tf.init_scope():
+        with tf.init_scope(), tf.device(HOST):
             # The op measures words in bytes, the original in characters, of 4 bytes at most.
             self._model, self._patient_model = (
                 tf.constant(_model_buffer(matchable, unknown_token, longest_word, splits_words))

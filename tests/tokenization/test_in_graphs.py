@@ -1,5 +1,6 @@
 """The tokenizer where it has to work: eagerly, in tf.data, in tf.function, in a SavedModel."""
 
+import doctest
 import subprocess
 import sys
 
@@ -7,6 +8,8 @@ import pytest
 import tensorflow as tf
 
 from bert_tf import BertTokenizer
+from bert_tf.tokenization import packing
+from bert_tf.tokenization import tokenizer as tokenizer_module
 
 VOCABULARY = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "a", "##σ", "##ς", "한", "##국", "x"]
 # Final sigmas, a word of 150 characters in 450 bytes, one of over 200: every branch of the graph.
@@ -103,3 +106,10 @@ def test_an_empty_batch(tokenizer):
         return tokenizer.tokenize_with_offsets(texts)
 
     assert [part.to_list() for part in tokenize(tf.constant([], tf.string))] == [[]] * 3
+
+
+@pytest.mark.parametrize("module", [tokenizer_module, packing])
+def test_examples_in_docstrings(module):
+    results = doctest.testmod(module)
+    assert results.attempted > 0
+    assert results.failed == 0
