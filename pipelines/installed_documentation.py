@@ -11,6 +11,7 @@ import sysconfig
 from collections.abc import Callable, Iterator
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
+from multiprocessing import get_context
 from pathlib import Path
 
 STANDARD_LIBRARY = "python"
@@ -109,7 +110,8 @@ def installed_documentation(
     sources = list(_sources())
     modules = []
     seen: set[bytes] = set()
-    with ProcessPoolExecutor() as pool:
+    # Spawned, not forked: TensorFlow may have threads in this process already.
+    with ProcessPoolExecutor(mp_context=get_context("spawn")) as pool:
         for done, found in enumerate(pool.map(_read, sources, chunksize=64), start=1):
             progress(done, len(sources))
             if found is None:

@@ -2,6 +2,7 @@
 
 from pathlib import Path
 
+import tensorflow as tf
 from tensorflow.core.framework.graph_pb2 import GraphDef
 from tensorflow.core.protobuf.saved_model_pb2 import SavedModel
 
@@ -9,7 +10,7 @@ from bert_tf.errors import InputError
 
 # The TF Text ops of our tokenizer; released servers link both (others, such as
 # TFText>RoundRobinTrim, they do not: tensorflow/serving issue 2267).
-_SERVED_TEXT_OPS = {"TFText>FastBertNormalize", "TFText>FastWordpieceTokenizeWithOffsets"}
+SERVED_TEXT_OPS = {"FastBertNormalize", "FastWordpieceTokenizeWithOffsets"}
 # Python that lives in the exporting process alone.
 _PYTHON_OPS = {"PyFunc", "PyFuncStateless", "EagerPyFunc"}
 
@@ -29,10 +30,11 @@ def ops_of(saved_model: str | Path) -> set[str]:
 
 def refuse_unservable_ops(saved_model: str | Path) -> None:
     """Raises InputError, naming them, if the graph holds ops that released servers lack."""
+    # tf.raw_ops holds TensorFlow's own ops, none that other libraries bring.
     unserved = {
         op
         for op in ops_of(saved_model)
-        if op in _PYTHON_OPS or (">" in op and op not in _SERVED_TEXT_OPS)
+        if op in _PYTHON_OPS or not (hasattr(tf.raw_ops, op) or op in SERVED_TEXT_OPS)
     }
     if unserved:
         raise InputError(

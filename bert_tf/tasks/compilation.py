@@ -34,8 +34,8 @@ def compile_model(
     model.compile(
         optimizer=AdamWeightDecay(
             learning_rate=WarmupLinearDecay(options.learning_rate, warmup_steps, total_steps),
-            weight_decay=options.weight_decay,
-            global_clipnorm=options.clip_norm,
+            weight_decay_rate=options.weight_decay,
+            clip_norm=options.clip_norm,
         ),
         jit_compile=options.jit_compile,
         **arguments,

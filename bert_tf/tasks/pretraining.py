@@ -20,7 +20,6 @@ from bert_tf.training.loop import TrainingPlan, TrainingResult, train
 from bert_tf.training.state import TrainingState
 from bert_tf.training.strategy import check_batch_size, make_strategy
 from pipelines.manifest import FILE_NAME as MANIFEST
-from pipelines.manifest import Manifest
 from pipelines.pretraining_batches import pretraining_batches, shard_errors
 
 # The paper's section A.2 warms up over 10,000 steps; a short run over a tenth of its own.
@@ -87,11 +86,8 @@ def pretrain(
             **arguments,
         )
 
-    manifest = Path(options.shards) / MANIFEST
-    held_out = None
-    if manifest.is_file() and "held_out" in Manifest.load(options.shards).shards:
-        # Every instance once, the last batch as small as it comes out.
-        held_out = batches(split="held_out", shuffle=False, repeat=False, drop_remainder=False)
+    held_out = batches(split="held_out", shuffle=False, repeat=False)
+    if held_out is not None:
         held_out = held_out.take(options.evaluation_batches)
     train_batches = functools.partial(batches, split="train", seed=options.seed)
     train_batches()  # looks the shards over before anything is written
@@ -123,6 +119,7 @@ def pretrain(
                 for name in ("mlm_logits", "nsp_logits")
             },
         )
+    manifest = Path(options.shards) / MANIFEST
     settings = {
         "config": model.encoder.config.to_dict(),
         "data": hashlib.sha256(manifest.read_bytes()).hexdigest() if manifest.is_file() else "",

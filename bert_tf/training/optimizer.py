@@ -46,6 +46,15 @@ class AdamWeightDecay(keras.optimizers.Optimizer):
         name: str = "adam_weight_decay",
         **kwargs: Any,
     ):
+        # Keras' own decay and clipping, which every optimizer takes, work otherwise: were they
+        # accepted, they would be applied on top of the original's.
+        others = {"weight_decay", "clipnorm", "global_clipnorm", "clipvalue"} & {
+            key for key, value in kwargs.items() if value is not None
+        }
+        if others:
+            raise ValueError(
+                f"AdamWeightDecay takes weight_decay_rate and clip_norm, not {sorted(others)}"
+            )
         super().__init__(learning_rate=learning_rate, name=name, **kwargs)
         self.weight_decay_rate = weight_decay_rate
         self.beta_1 = beta_1

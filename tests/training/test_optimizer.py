@@ -192,3 +192,9 @@ def test_two_replicas_step_as_one():
         [sys.executable, "-c", TWO_DEVICES], capture_output=True, text=True, check=False
     )
     assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize("name", ["weight_decay", "clipnorm", "global_clipnorm", "clipvalue"])
+def test_keras_own_decay_and_clipping_are_refused(name):
+    with pytest.raises(ValueError, match="takes weight_decay_rate and clip_norm"):
+        AdamWeightDecay(1e-2, **{name: 0.1})

@@ -29,7 +29,7 @@ for name in ("one", "mirrored"):
     strategy = make_strategy(name)
     with strategy.scope():
         model = BertClassifier(config, num_classes=2, seed=0)
-        model.compile(AdamWeightDecay(1e-2, global_clipnorm=1.0),
+        model.compile(AdamWeightDecay(1e-2),
                       keras.losses.SparseCategoricalCrossentropy(from_logits=True))
     data = tf.data.Dataset.from_tensor_slices((x, y)).batch(8)
     model.fit(data, epochs=2, verbose=0, shuffle=False)
