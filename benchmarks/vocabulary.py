@@ -75,7 +75,9 @@ def main() -> None:
         vocabulary = learn_vocabulary(counts, size)
         report("tokenizers", vocabulary, time.perf_counter() - start)
         start = time.perf_counter()
-        vocabulary = wordpiece_tokenizer_learner_lib.learn(counts, size, list(SPECIAL_TOKENS))
+        vocabulary = wordpiece_tokenizer_learner_lib.learn(
+            counts, size, list(SPECIAL_TOKENS), lower_thresh=2
+        )
         report("TF Text", vocabulary, time.perf_counter() - start)
 
 
