@@ -178,7 +178,7 @@ def learn_vocabulary(
         InputError: there are no words, or their characters do not fit.
 
     The merges are those of Sennrich et al. (2016), in the `tokenizers` library. The learner of the
-    original BERT was never published; that of TF Text takes forty times as long
+    original BERT was never published; that of TF Text takes tens of times as long
     (`benchmarks/vocabulary.py` compares the two).
     """
     # What the tokenizer will call unknown in any case has nothing to teach.
