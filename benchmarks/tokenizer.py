@@ -78,6 +78,8 @@ def main() -> None:
     step = max(1, len(lines) // arguments.lines)
     lines = lines[::step][: arguments.lines]
     lines = lines[: len(lines) // BATCH * BATCH]
+    if not lines:
+        parser.error(f"--corpus and --lines have to give {BATCH:,} lines with text, or more")
     megabytes = sum(len(line.encode()) for line in lines) / 1e6
     batched = tf.reshape(tf.constant(lines), [-1, BATCH])
     data = tf.data.Dataset.from_tensor_slices(batched)
