@@ -46,6 +46,11 @@ class PretrainingOptions(TrainingOptions):
         model: model directory to start from instead of random weights.
         tokenizer: tokenizer folder or vocab.txt the shards were made with; found in `shards`
             unless the original script wrote them.
+        dropout: of hidden states and attention; by default the config's, 0.1 for a size by name.
+            A short run on much text learns more with 0.
+        initializer_range: standard deviation of new weights; by default the config's, 0.02 for a
+            size by name. Narrow models leave the plateau of word frequencies sooner with more,
+            up to 1 / sqrt(hidden size).
         steps: training steps.
         learning_rate: peak of Adam's learning rate.
         warmup_steps: steps of linear warm-up, then linear decay to 0 at the last step; by default
@@ -60,6 +65,8 @@ class PretrainingOptions(TrainingOptions):
     size: str = "small"
     model: str | None = None
     tokenizer: str | None = None
+    dropout: float | None = None
+    initializer_range: float | None = None
     batch_size: int = 64
     steps: int = 100_000
     learning_rate: float = 1e-4

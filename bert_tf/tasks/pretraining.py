@@ -3,6 +3,7 @@
 import functools
 import hashlib
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,7 @@ from bert_tf.tasks.options import PretrainingOptions, save_config
 from bert_tf.tokenization.tokenizer import BertTokenizer
 from bert_tf.training.loop import TrainingPlan, TrainingResult, train
 from bert_tf.training.state import TrainingState
-from bert_tf.training.strategy import check_batch_size, make_strategy
+from bert_tf.training.strategy import check_batch_size, check_jit_compile, make_strategy
 from pipelines.manifest import FILE_NAME as MANIFEST
 from pipelines.pretraining_batches import pretraining_batches, shard_errors
 
@@ -44,7 +45,9 @@ def _tokenizer(options: PretrainingOptions) -> BertTokenizer:
     return BertTokenizer.from_directory(options.shards)
 
 
-def _config(size: str, tokenizer: BertTokenizer) -> BertConfig:
+def _config(options: PretrainingOptions, tokenizer: BertTokenizer) -> BertConfig:
+    """The config of a new model."""
+    size = options.size
     if size.endswith(".json"):
         config = BertConfig.from_json(size)
         if config.vocab_size != tokenizer.vocabulary_size:
@@ -52,10 +55,23 @@ def _config(size: str, tokenizer: BertTokenizer) -> BertConfig:
                 f"{size} has vocab_size {config.vocab_size}, the tokenizer "
                 f"{tokenizer.vocabulary_size} entries: make them equal"
             )
-        return config
-    return BertConfig.named(
-        size, vocab_size=tokenizer.vocabulary_size, pad_token_id=tokenizer.pad_token_id
-    )
+    else:
+        config = BertConfig.named(
+            size, vocab_size=tokenizer.vocabulary_size, pad_token_id=tokenizer.pad_token_id
+        )
+    if options.initializer_range is not None:
+        config = replace(config, initializer_range=options.initializer_range)
+    return config
+
+
+def _dropout(options: PretrainingOptions) -> dict[str, float]:
+    """What the options change in the config of a new or a loaded model."""
+    if options.dropout is None:
+        return {}
+    return {
+        "hidden_dropout_prob": options.dropout,
+        "attention_probs_dropout_prob": options.dropout,
+    }
 
 
 def pretrain(
@@ -77,6 +93,7 @@ def pretrain(
     keras.utils.set_random_seed(options.seed)
     strategy = make_strategy(options.strategy)
     check_batch_size(options.batch_size, strategy)
+    check_jit_compile(options.jit_compile, strategy)
 
     def batches(**arguments: Any) -> tf.data.Dataset:
         return pretraining_batches(
@@ -97,10 +114,15 @@ def pretrain(
     with strategy.scope():
         if options.model:
             model = load_model(
-                options.model, BertPreTrainer, allow_new_head=True, seed=options.seed
+                options.model,
+                BertPreTrainer,
+                allow_new_head=True,
+                seed=options.seed,
+                **_dropout(options),
             )
         else:
-            model = BertPreTrainer(_config(options.size, tokenizer), seed=options.seed)
+            config = replace(_config(options, tokenizer), **_dropout(options))
+            model = BertPreTrainer(config, seed=options.seed)
         compile_model(
             model,
             options,

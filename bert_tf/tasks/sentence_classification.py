@@ -24,7 +24,7 @@ from bert_tf.tokenization.packing import Packer
 from bert_tf.tokenization.tokenizer import BertTokenizer
 from bert_tf.training.loop import TrainingPlan, TrainingResult, train
 from bert_tf.training.state import TrainingState
-from bert_tf.training.strategy import check_batch_size, make_strategy
+from bert_tf.training.strategy import check_batch_size, check_jit_compile, make_strategy
 from pipelines.labelled_text import LabelledText, read_labelled_text, text_batches
 
 _TASK_FILE = "task.json"
@@ -191,6 +191,7 @@ def finetune(
     keras.utils.set_random_seed(options.seed)
     strategy = make_strategy(options.strategy)
     check_batch_size(options.batch_size, strategy)
+    check_jit_compile(options.jit_compile, strategy)
     steps_per_epoch = math.ceil(len(examples.texts) / options.batch_size)
     total_steps = steps_per_epoch * options.epochs
     with strategy.scope():

@@ -5,7 +5,7 @@ import pytest
 import tensorflow as tf
 
 from bert_tf.errors import InputError
-from bert_tf.training.strategy import check_batch_size, make_strategy
+from bert_tf.training.strategy import check_batch_size, check_jit_compile, make_strategy
 
 # Logical devices must be made before TensorFlow starts, hence a process of its own.
 _MIRRORED = """
@@ -49,7 +49,7 @@ def test_mirrored_over_two_devices_trains_as_one_device_does():
 def test_auto_is_one_device_on_a_machine_without_accelerators():
     if tf.config.list_physical_devices("GPU") or tf.config.list_physical_devices("TPU"):
         pytest.skip("this machine has accelerators")
-    assert isinstance(make_strategy("auto"), tf.distribute.OneDeviceStrategy)
+    assert make_strategy("auto") is tf.distribute.get_strategy()
 
 
 def test_names_and_batches_that_cannot_be_used():
@@ -58,3 +58,6 @@ def test_names_and_batches_that_cannot_be_used():
     with pytest.raises(InputError, match="positive multiple"):
         check_batch_size(0, make_strategy("one"))
     check_batch_size(7, make_strategy("one"))
+    check_jit_compile(True, make_strategy("one"))
+    with pytest.raises(InputError, match="--jit_compile does not work under --strategy mirrored"):
+        check_jit_compile(True, make_strategy("mirrored"))
