@@ -48,6 +48,7 @@ format: $(READY)  ## rewrite the sources in the project's style
 bench: $(READY)  ## measure us against named peers; results belong in docs/benchmarks.md
 	$(BIN)/python benchmarks/tokenizer.py
 	$(BIN)/python benchmarks/vocabulary.py
+	$(BIN)/python benchmarks/training_step.py
 
 clean:  ## remove the virtual environment, runs, exports and caches
 	rm -rf $(VENV) runs build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache

@@ -56,7 +56,7 @@ class Options:
 
     output: str = "runs/demo"
     corpus: list[str] = field(default_factory=list)
-    steps: int = 2000
+    steps: int = 2500
     size: str = "tiny"
     seed: int = 1
 

@@ -1,5 +1,7 @@
 """The `bert-tf` command: finds the subcommand, reads its options, reports its errors."""
 
+import contextlib
+import ctypes
 import errno
 import importlib
 import os
@@ -63,6 +65,20 @@ def _parser(called: str | None) -> ArgumentParser:
     return parser
 
 
+def keep_freed_memory() -> None:
+    """Lets glibc keep the memory of freed tensors for the next step.
+
+    By default it returns blocks of over 128 kB to the system at once: every training step on a
+    CPU then takes them anew, page by page (benchmarks/training_step.py).
+    """
+    trim_threshold, top_pad, mmap_threshold = -1, -2, -3  # glibc's malloc.h
+    with contextlib.suppress(OSError, AttributeError):  # another libc: it has no mallopt
+        mallopt = ctypes.CDLL("libc.so.6").mallopt
+        mallopt(mmap_threshold, 32 << 20)  # the most that glibc takes
+        mallopt(trim_threshold, 2**31 - 1)
+        mallopt(top_pad, 64 << 20)
+
+
 def _import_tensorflow() -> None:
     """Imports TensorFlow without its start-up chatter; what the user set stays set."""
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
@@ -111,6 +127,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     values.pop("config", None)
     options = module.Options(**values)
     try:
+        keep_freed_memory()
         _import_tensorflow()
         module.run(options)
     except InputError as error:

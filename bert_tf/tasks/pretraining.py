@@ -64,7 +64,7 @@ def _config(options: PretrainingOptions, tokenizer: BertTokenizer) -> BertConfig
     return config
 
 
-def _dropout(options: PretrainingOptions) -> dict[str, float]:
+def _dropout(options: PretrainingOptions) -> dict[str, Any]:
     """What the options change in the config of a new or a loaded model."""
     if options.dropout is None:
         return {}
