@@ -1,6 +1,5 @@
 """Classifying sentences or pairs of sentences (paper, section 4.1): data, model, scores, files."""
 
-import csv
 import hashlib
 import json
 import math
@@ -92,17 +91,22 @@ class SentenceClassification:
     def write_predictions(
         self, path: str | Path, examples: LabelledText, probabilities: np.ndarray
     ) -> None:
-        """Writes a TSV: the text, its label if known, the predicted one, each probability."""
+        """Writes a TSV without quotes, as `read_labelled_text` reads it.
+
+        Its columns: the texts, their label if known, the predicted one, each probability. White
+        space within a text, line ends too, becomes one space.
+        """
         header = [self.data.text_column, *([self.data.pair_column] if examples.pairs else [])]
         header += [*(["label"] if examples.labels else []), "predicted", *self.labels]
+        rows = [header]
+        for i, row in enumerate(probabilities):
+            texts = [examples.texts[i], *([examples.pairs[i]] if examples.pairs else [])]
+            truth = [examples.labels[i]] if examples.labels else []
+            predicted = self.labels[int(row.argmax())]
+            rows.append([*texts, *truth, predicted, *(f"{p:.6f}" for p in row)])
         with replace_file(path) as temporary, temporary.open("w", encoding="utf-8") as file:
-            rows = csv.writer(file, delimiter="\t", lineterminator="\n")
-            rows.writerow(header)
-            for i, row in enumerate(probabilities):
-                texts = [examples.texts[i], *([examples.pairs[i]] if examples.pairs else [])]
-                truth = [examples.labels[i]] if examples.labels else []
-                predicted = self.labels[int(row.argmax())]
-                rows.writerow([*texts, *truth, predicted, *(f"{p:.6f}" for p in row)])
+            for row in rows:
+                file.write("\t".join(" ".join(str(cell).split()) for cell in row) + "\n")
 
 
 def _read(path: str | Path, data: LabelledData) -> LabelledText:

@@ -118,7 +118,7 @@ def test_every_export_is_a_new_version(exported, finetuned):
 def test_pairs_csv_and_a_validation_file(pretrained, tmp_path, capsys):
     rows = ["first,second,same"]
     for i in range(16):
-        rows.append(f'"ship, {i}",the waves,{"yes" if i % 2 else "no"}')
+        rows.append(f'"ship, ""{i}""\twith a tab",the waves,{"yes" if i % 2 else "no"}')
     (tmp_path / "pairs.csv").write_text("\n".join(rows) + "\n")
     columns = ["--text_column", "first", "--pair_column", "second"]
     code = main(
@@ -128,6 +128,11 @@ def test_pairs_csv_and_a_validation_file(pretrained, tmp_path, capsys):
          "--max-length", "16"]
     )  # fmt: skip
     assert code == 0
+    predictions = (tmp_path / "run" / "best" / "predictions.tsv").read_text().splitlines()
+    assert predictions[0].split("\t") == ["first", "second", "label", "predicted", "no", "yes"]
+    assert {row.split("\t")[0] for row in predictions[1:]} == {
+        f'ship, "{i}" with a tab' for i in range(16)
+    }
     main(["export", "--model", str(tmp_path / "run" / "best"), "--name", "pairs",
           "--output", str(tmp_path / "served")])  # fmt: skip
     model = str(tmp_path / "served" / "pairs")
