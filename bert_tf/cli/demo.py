@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 from rich.table import Table
 
 from bert_tf.cli.main import main
-from bert_tf.cli.progress import console, progress
+from bert_tf.cli.progress import console, progress, typed
 from bert_tf.errors import InputError
 from pipelines.installed_documentation import STANDARD_LIBRARY, installed_documentation
 
@@ -199,6 +199,6 @@ def run(options: Options) -> None:
     console.print(
         f"Made in {minutes:.1f} minutes: {output}\n"
         f"SavedModel for TensorFlow Serving: {places['saved_models']}/demo\n"
-        f"Curves: tensorboard --logdir {output}",
+        f"Curves: {typed('tensorboard')} --logdir {output}",
         markup=False,
     )

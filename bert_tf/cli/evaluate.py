@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from bert_tf.atomic import replace_file
-from bert_tf.cli.progress import console, progress
+from bert_tf.cli.progress import console, progress, typed
 
 
 @dataclass(kw_only=True)
@@ -46,4 +46,6 @@ def run(options: Options) -> None:
         with replace_file(output / "metrics.json") as temporary:
             temporary.write_text(json.dumps(scores, indent=2) + "\n", encoding="utf-8")
         console.print(f"Scores and predictions: {output}", markup=False)
-    console.print(f"Next: bert-tf export --model {options.model} --name classifier", markup=False)
+    console.print(
+        f"Next: {typed('bert-tf')} export --model {options.model} --name classifier", markup=False
+    )

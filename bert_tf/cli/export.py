@@ -8,7 +8,7 @@ is a new version, saved_models/<name>/<version>/, which a running server picks u
 
 from dataclasses import dataclass
 
-from bert_tf.cli.progress import console, progress
+from bert_tf.cli.progress import console, progress, typed
 
 
 @dataclass(kw_only=True)
@@ -47,6 +47,7 @@ def run(options: Options) -> None:
     pair = ' --pair "another"' if task.data.pair_column else ""
     console.print(
         f"SavedModel: {directory}\n"
-        f'Next: bert-tf predict --model {directory.parent} --text "a raw string"{pair}',
+        f"Next: {typed('bert-tf')} predict --model {directory.parent} "
+        f'--text "a raw string"{pair}',
         markup=False,
     )

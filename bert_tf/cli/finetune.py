@@ -7,7 +7,7 @@ The examples are a .tsv or .csv file with a header, or .jsonl; name the columns 
 rates of 5e-5, 3e-5 and 2e-5, and 2 to 4 epochs. The same command continues a run that was stopped.
 """
 
-from bert_tf.cli.progress import console, progress, training_line
+from bert_tf.cli.progress import console, progress, training_line, typed
 from bert_tf.tasks.options import FinetuningOptions as Options
 
 
@@ -29,7 +29,7 @@ def run(options: Options) -> None:
     console.print(
         f"Fine-tuned on {result.train_examples} examples; validation: {scores}\n"
         f"Classifier: {options.output}/best\n"
-        f"Next: bert-tf export --model {options.output}/best --name classifier\n"
-        f"Curves: tensorboard --logdir {options.output}/logs",
+        f"Next: {typed('bert-tf')} export --model {options.output}/best --name classifier\n"
+        f"Curves: {typed('tensorboard')} --logdir {options.output}/logs",
         markup=False,
     )

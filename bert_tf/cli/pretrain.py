@@ -6,7 +6,7 @@ The same command continues a run that was stopped. The run directory holds the m
 lowest held-out loss (best/) and the last one (last/), both of which load in Hugging Face too.
 """
 
-from bert_tf.cli.progress import console, progress, training_line
+from bert_tf.cli.progress import console, progress, training_line, typed
 from bert_tf.tasks.options import PretrainingOptions as Options
 
 
@@ -28,8 +28,8 @@ def run(options: Options) -> None:
     loss = f" (held-out loss {result.best:.4f})" if result.best is not None else ""
     console.print(
         f"Pre-trained model{loss}: {options.output}/{model}\n"
-        f"Next: bert-tf finetune --model {options.output}/{model} --train train.tsv "
+        f"Next: {typed('bert-tf')} finetune --model {options.output}/{model} --train train.tsv "
         f"--output runs/classifier\n"
-        f"Curves: tensorboard --logdir {options.output}/logs",
+        f"Curves: {typed('tensorboard')} --logdir {options.output}/logs",
         markup=False,
     )

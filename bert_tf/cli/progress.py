@@ -1,7 +1,11 @@
 """What a command shows while it works: bars on a terminal, plain lines elsewhere."""
 
+import os
+import shutil
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 
 from rich.console import Console
 from rich.progress import (
@@ -55,3 +59,11 @@ def training_line(step: int, kind: str, scalars: dict[str, float]) -> str:
         shown = f"{value:.1e}" if name == "learning_rate" else f"{value:.4g}"
         parts.append(f"{name} {shown}")
     return "  ".join(parts)
+
+
+def typed(command: str) -> str:
+    """How `command` is typed here: with the folder of this Python's commands if PATH lacks it."""
+    beside = Path(sys.executable).parent / command
+    if shutil.which(command) or not beside.exists():
+        return command
+    return os.path.relpath(beside)

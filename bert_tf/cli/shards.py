@@ -9,9 +9,8 @@ manifest.json are in it. --dupe_factor N goes through the text N times, masked a
 
 from dataclasses import dataclass
 
+from bert_tf.cli.progress import console, progress, typed
 from pipelines.options import PretrainingDataOptions
-
-from bert_tf.cli.progress import console, progress
 
 
 @dataclass(kw_only=True)
@@ -52,6 +51,7 @@ def run(options: Options) -> None:
     console.print(
         f"{manifest.instances()} instances, and {held_out} held out, of {manifest.documents} "
         f"documents: {options.output}\n"
-        f"Next: bert-tf pretrain --shards {options.output} --size small --output runs/pretrained",
+        f"Next: {typed('bert-tf')} pretrain --shards {options.output} --size small "
+        "--output runs/pretrained",
         markup=False,
     )

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from bert_tf.atomic import replace_directory
-from bert_tf.cli.progress import console, progress
+from bert_tf.cli.progress import console, progress, typed
 from bert_tf.errors import InputError
 
 
@@ -65,7 +65,7 @@ def run(options: Options) -> None:
     console.print(
         f"{len(pieces)} pieces from {sum(counts.values())} words, {len(counts)} of them distinct: "
         f"{output}\n"
-        f"Next: bert-tf shards --corpus {' '.join(options.corpus)} --tokenizer {output} "
-        "--output shards/",
+        f"Next: {typed('bert-tf')} shards --corpus {' '.join(options.corpus)} "
+        f"--tokenizer {output} --output shards/",
         markup=False,
     )

@@ -1,0 +1,49 @@
+"""`bert-tf demo`, whole: what the README promises of it."""
+
+import json
+
+import pytest
+
+from bert_tf.cli.main import main
+from bert_tf.serving.predictor import Predictor
+
+
+def accuracy(run) -> float:
+    return json.loads((run / "test" / "metrics.json").read_text())["accuracy"]
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1800)
+def test_pre_training_wins_on_the_installed_documentation(tmp_path, capsys):
+    output = tmp_path / "demo"
+    assert main(["demo", "--output", str(output)]) == 0
+    majority = 1 / 8  # as many test passages of each of eight packages
+    random, pretrained = accuracy(output / "from_random"), accuracy(output / "from_pretrained")
+    assert pretrained > random + 0.1
+    assert pretrained > 2 * majority
+    answers = [
+        json.loads(line) for line in capsys.readouterr().out.splitlines() if '"text"' in line
+    ]
+    assert len(answers) == 5
+
+    # What is tested on was seen neither in pre-training nor in fine-tuning.
+    test = (output / "labelled" / "test.tsv").read_text().splitlines()[1:]
+    train = set((output / "labelled" / "train.tsv").read_text().splitlines())
+    assert len(test) == 800 and not train.intersection(test)
+    predictor = Predictor(output / "saved_models" / "demo")
+    label = next(iter(predictor([test[0].split("\t")[0]])))["label"]
+    assert label in {row.split("\t")[1] for row in test}
+
+
+@pytest.mark.slow
+def test_the_demo_takes_a_users_own_text(corpus, tmp_path, capsys):
+    output = tmp_path / "demo"
+    command = ["demo", "--corpus", str(corpus), "--output", str(output), "--steps", "4"]
+    assert main(command) == 0
+    labels = {
+        row.split("\t")[1]
+        for row in (output / "labelled" / "test.tsv").read_text().splitlines()[1:]
+    }
+    assert labels == {f"part {i} of 4" for i in (1, 2, 3, 4)}
+    assert main(command) == 2
+    assert "is there already" in capsys.readouterr().err
