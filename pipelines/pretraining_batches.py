@@ -220,6 +220,9 @@ def _epoch_records(files: tf.Tensor, seed: tf.Tensor, shuffle: bool) -> tf.data.
     )
     if shuffle:
         drawn = tf.random.stateless_uniform([], seed, 1, tf.int64.max, dtype=tf.int64)
+        # Of this function's graph alone: TensorFlow would mix the process's global seed in, and
+        # fails on one of 0.
+        tf.random.set_seed(1)
         records = records.shuffle(SHUFFLE_RECORDS, drawn, reshuffle_each_iteration=False)
     return records
 

@@ -10,11 +10,11 @@ from bert_tf.layers import ClassificationHead
 from bert_tf.layers.initialization import child_seed
 from bert_tf.models.config import BertConfig
 from bert_tf.models.encoder import BertEncoder
-from bert_tf.models.pretrained_model import PretrainedModel
+from bert_tf.models.pretrained_model import HeadedModel
 
 
 @keras.saving.register_keras_serializable(package="bert_tf")
-class BertClassifier(PretrainedModel):
+class BertClassifier(HeadedModel):
     """An encoder with a dense layer on the pooled output (paper, section 4.1).
 
     Args:
@@ -88,27 +88,11 @@ class BertClassifier(PretrainedModel):
         self.encoder = encoder
         self.classifier = classifier
 
-    @property
-    def config(self) -> BertConfig:
-        """The encoder's."""
-        return self.encoder.config
-
     def get_config(self) -> dict[str, Any]:
         """The arguments of `__init__`."""
         return {
-            "encoder": keras.saving.serialize_keras_object(self.encoder),
+            **super().get_config(),
             "num_classes": self.num_classes,
             "labels": self.labels and list(self.labels),
             "dropout": self.dropout,
-            "seed": self.seed,
-            "dtype": keras.saving.serialize_keras_object(self.dtype_policy),
-            "name": self.name,
-            "trainable": self.trainable,
         }
-
-    @classmethod
-    def from_config(cls, config: dict[str, Any], custom_objects: Any = None) -> "BertClassifier":
-        """Makes a classifier with weights of its own from `get_config`."""
-        encoder = keras.saving.deserialize_keras_object(config["encoder"])
-        dtype = keras.saving.deserialize_keras_object(config["dtype"])
-        return cls(**{**config, "encoder": encoder, "dtype": dtype})

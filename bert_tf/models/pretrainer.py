@@ -8,11 +8,11 @@ from bert_tf.layers import MaskedLanguageModelHead, NextSentenceHead
 from bert_tf.layers.initialization import child_seed
 from bert_tf.models.config import BertConfig
 from bert_tf.models.encoder import BertEncoder
-from bert_tf.models.pretrained_model import PretrainedModel
+from bert_tf.models.pretrained_model import HeadedModel
 
 
 @keras.saving.register_keras_serializable(package="bert_tf")
-class BertPreTrainer(PretrainedModel):
+class BertPreTrainer(HeadedModel):
     """An encoder with the two heads of pre-training (paper, section 3.1).
 
     Args:
@@ -77,25 +77,3 @@ class BertPreTrainer(PretrainedModel):
         self.encoder = encoder
         self.masked_language_model = masked_language_model
         self.next_sentence = next_sentence
-
-    @property
-    def config(self) -> BertConfig:
-        """The encoder's."""
-        return self.encoder.config
-
-    def get_config(self) -> dict[str, Any]:
-        """The arguments of `__init__`."""
-        return {
-            "encoder": keras.saving.serialize_keras_object(self.encoder),
-            "seed": self.seed,
-            "dtype": keras.saving.serialize_keras_object(self.dtype_policy),
-            "name": self.name,
-            "trainable": self.trainable,
-        }
-
-    @classmethod
-    def from_config(cls, config: dict[str, Any], custom_objects: Any = None) -> "BertPreTrainer":
-        """Makes a pre-trainer with weights of its own from `get_config`."""
-        encoder = keras.saving.deserialize_keras_object(config["encoder"])
-        dtype = keras.saving.deserialize_keras_object(config["dtype"])
-        return cls(**{**config, "encoder": encoder, "dtype": dtype})
