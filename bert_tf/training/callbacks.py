@@ -13,9 +13,9 @@ from bert_tf.training.state import TrainingState
 class ScalarLog(keras.callbacks.Callback):
     """Writes training and held-out scalars for TensorBoard and reports them to the terminal.
 
-    Every `every` steps: the logs of `fit` as means over the steps since the last line (the
-    metrics are reset there), `learning_rate`, `examples_per_second` (the steps alone: neither
-    the first one, which compiles, nor evaluations and checkpoints count).
+    Every `every` steps, and before an evaluation: the logs of `fit` as means over the steps since
+    the last line (the metrics are reset there), `learning_rate`, `examples_per_second` (the steps
+    alone: neither the first one, which compiles, nor evaluations and checkpoints count).
 
     Args:
         directory: TensorBoard log folder; `train` and `held_out` are made in it.
@@ -64,29 +64,33 @@ class ScalarLog(keras.callbacks.Callback):
             self.step_seconds.append(seconds)
         self._first = False
         if self.state.step % self.every == 0:
-            scalars = self._renamed(logs or {})
-            scalars["learning_rate"] = float(self.model.optimizer.learning_rate)
-            if self._window:
-                mean_seconds = sum(self._window) / len(self._window)
-                scalars["examples_per_second"] = self.batch_size / mean_seconds
-            self._window = []
-            self._write("train", scalars)
+            self._write_train(logs or {})
             self.model.reset_metrics()
 
     def on_epoch_end(self, epoch: int, logs: dict | None = None) -> None:
-        """Writes the held-out scalars of an evaluation."""
-        held_out = {
-            name.removeprefix("val_"): value
-            for name, value in (logs or {}).items()
-            if name.startswith("val_")
-        }
+        """Writes the held-out scalars of an evaluation, and those of the steps since the last line.
+
+        Keras resets its metrics next: a run shorter than `every` would show no training at all.
+        """
+        train, held_out = {}, {}
+        for name, value in (logs or {}).items():
+            if name.startswith("val_"):
+                held_out[name.removeprefix("val_")] = value
+            else:
+                train[name] = value
+        if self.state.step % self.every:
+            self._write_train(train)
         if held_out:
             self._write("held_out", self._renamed(held_out))
 
-    def on_train_end(self, logs: dict | None = None) -> None:
-        """Flushes the event files."""
-        for writer in self._writers.values():
-            writer.flush()
+    def _write_train(self, logs: dict) -> None:
+        scalars = self._renamed(logs)
+        scalars["learning_rate"] = float(self.model.optimizer.learning_rate)
+        if self._window:
+            mean_seconds = sum(self._window) / len(self._window)
+            scalars["examples_per_second"] = self.batch_size / mean_seconds
+        self._window = []
+        self._write("train", scalars)
 
     def _renamed(self, logs: dict) -> dict[str, float]:
         return {self.names.get(name, name): float(value) for name, value in logs.items()}

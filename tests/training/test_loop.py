@@ -23,7 +23,7 @@ def batches(step: int) -> tf.data.Dataset:
     )
 
 
-def run(directory, total_steps=10, evaluate_every=4, save_every=3, kill_at=None):
+def run(directory, total_steps=10, evaluate_every=4, save_every=3, kill_at=None, log_every=1):
     keras.utils.set_random_seed(3)
     model = keras.Sequential(
         [keras.Input((3,)), keras.layers.Dropout(0.2, seed=1), keras.layers.Dense(1)]
@@ -41,7 +41,7 @@ def run(directory, total_steps=10, evaluate_every=4, save_every=3, kill_at=None)
         total_steps=total_steps,
         evaluate_every=evaluate_every,
         save_every=save_every,
-        log_every=1,
+        log_every=log_every,
         monitor="val_loss",
         larger_is_better=False,
         scalar_names={},
@@ -97,3 +97,15 @@ def test_scalars_are_means_since_the_last_line(tmp_path):
     _, _, each, _ = run(tmp_path / "each", total_steps=4)
     losses = [scalars["loss"] for _, kind, scalars in each if kind == "train"]
     assert len(set(losses)) == 4  # not a running mean of one value
+
+
+def test_no_step_goes_unlogged(tmp_path):
+    _, _, lines, _ = run(tmp_path / "three", log_every=3)
+    assert [step for step, kind, _ in lines if kind == "train"] == [3, 4, 6, 8, 9, 10]
+    _, _, each, _ = run(tmp_path / "one")
+    losses = {step: scalars["loss"] for step, kind, scalars in each if kind == "train"}
+    told = {step: scalars["loss"] for step, kind, scalars in lines if kind == "train"}
+    assert told[4] == pytest.approx(losses[4])
+    assert told[6] == pytest.approx((losses[5] + losses[6]) / 2)
+    _, _, lines, _ = run(tmp_path / "short", log_every=100)
+    assert [step for step, kind, _ in lines if kind == "train"] == [4, 8, 10]
