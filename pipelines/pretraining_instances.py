@@ -5,8 +5,12 @@ The rules are those of `create_instances_from_document` and `truncate_seq_pair` 
 the token ids of a batch are one flat vector, an instance is a pair of ranges in it, and only the
 walk itself is a loop: every document of the batch takes one step of it at once, and a step is one
 instance. All else is computed for all instances together.
+
+`full_sentences` makes instances for training without next-sentence prediction in the same way
+(Liu et al. 2019, RoBERTa, section 4.2).
 """
 
+from collections.abc import Callable
 from typing import NamedTuple
 
 import tensorflow as tf
@@ -14,6 +18,11 @@ import tensorflow as tf
 # A document of more tokens than this many full instances is walked as several streams in
 # parallel, else the loop would go on for the longest one alone. Each cut shortens one instance.
 INSTANCES_PER_STREAM = 128
+
+# So often an instance of full sentences leaves out the last sentence that would fit. Without it,
+# two walks that come to one sentence by chance would go on as one: in a book, most instances of
+# 128 tokens were the same in every round. It makes 3% more instances of 128 tokens, 1% more of 512.
+LEAVES_OUT_LAST = 1 / 8
 
 
 class Sentences(NamedTuple):
@@ -45,7 +54,7 @@ class SentencePairs(NamedTuple):
         a_start: int32, first token of A in `Sentences.token_ids`.
         a_length: int32, tokens of A.
         b_start: int32, first token of B.
-        b_length: int32, tokens of B.
+        b_length: int32, tokens of B; 0 for an instance that is A alone.
         is_random_next: bool, whether B is from another document.
     """
 
@@ -55,9 +64,14 @@ class SentencePairs(NamedTuple):
     b_length: tf.Tensor
     is_random_next: tf.Tensor
 
+    @property
+    def lengths(self) -> tf.Tensor:
+        """Int32 [N], tokens of [CLS] A [SEP] B [SEP], or of [CLS] A [SEP] where B is empty."""
+        return 2 + self.a_length + tf.where(self.b_length > 0, self.b_length + 1, 0)
+
 
 class PackedPairs(NamedTuple):
-    """[CLS] A [SEP] B [SEP], padded. Each int32 [N, max_seq_length]."""
+    """[CLS] A [SEP] B [SEP] or [CLS] A [SEP], padded. Each int32 [N, max_seq_length]."""
 
     token_ids: tf.Tensor
     segment_ids: tf.Tensor
@@ -151,14 +165,10 @@ def sentence_pairs(
     max_tokens = max_seq_length - 3
     starts, stream_end = sentences.starts, sentences.stream_end
     streams = tf.size(stream_end)
-
-    is_short = tf.random.stateless_uniform([streams], is_short_seed) < short_seq_prob
-    short = tf.random.stateless_uniform([streams], short_seed, 2, max_tokens + 1, dtype=tf.int32)
-    target = tf.where(is_short, short, max_tokens)  # (S,)
+    target = _targets(streams, max_tokens, short_seq_prob, is_short_seed, short_seed)  # (S,)
 
     # Each step takes one chunk of sentences [first, end) from every stream that has any left.
-    def walk_step(step, first, chunks):
-        active = first < stream_end
+    def take_chunk(step: tf.Tensor, first: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
         end = tf.searchsorted(starts, tf.gather(starts, first) + target)
         end = tf.minimum(end, stream_end)
         size = end - first
@@ -167,24 +177,11 @@ def sentence_pairs(
         is_random_next = (size == 1) | (draws[1] < 0.5)
         a_end = first + a_size
         b_end = tf.where(is_random_next, -1, end)
-        chunk = tf.stack([tf.where(active, first, -1), a_end, b_end], axis=-1)  # (S, 3)
-        after = tf.where(is_random_next, a_end, end)
-        return step + 1, tf.where(active, after, first), chunks.write(step, chunk)
+        return tf.stack([a_end, b_end], axis=-1), tf.where(is_random_next, a_end, end)
 
-    chunks = tf.TensorArray(tf.int32, size=0, dynamic_size=True, element_shape=[None, 3])
-    steps, _, chunks = tf.while_loop(
-        # A first step even without streams: nothing can be stacked that was never written.
-        lambda step, first, chunks: (step == 0) | tf.reduce_any(first < stream_end),
-        walk_step,
-        [0, sentences.stream_first, chunks],
-        shape_invariants=[tf.TensorShape([]), tf.TensorShape([None]), None],
-        parallel_iterations=1,
-    )
-    chunks = tf.reshape(chunks.stack(), [steps, streams, 3])
-    chunks = tf.transpose(chunks, [1, 0, 2])
-    made = tf.where(chunks[:, :, 0] >= 0)  # (N, 2)
-    first, a_end, b_end = tf.unstack(tf.gather_nd(chunks, made), axis=-1)
-    target = tf.gather(target, made[:, 0])
+    stream, first, chunks = _walk(sentences.stream_first, stream_end, take_chunk, values=2)
+    a_end, b_end = tf.unstack(chunks, axis=-1)
+    target = tf.gather(target, stream)
 
     a_start = tf.gather(starts, first)
     a_length = tf.gather(starts, a_end) - a_start
@@ -198,6 +195,63 @@ def sentence_pairs(
     )
     possible = ~is_random_next | (tf.size(sentences.document_first) > 2)
     return SentencePairs(*(tf.boolean_mask(values, possible) for values in pairs))
+
+
+def _targets(
+    streams: tf.Tensor,
+    max_tokens: int,
+    short_seq_prob: float,
+    is_short_seed: tf.Tensor,
+    short_seed: tf.Tensor,
+) -> tf.Tensor:
+    """Int32 [streams], tokens that each stream's instances should have."""
+    is_short = tf.random.stateless_uniform([streams], is_short_seed) < short_seq_prob
+    short = tf.random.stateless_uniform([streams], short_seed, 2, max_tokens + 1, dtype=tf.int32)
+    return tf.where(is_short, short, max_tokens)
+
+
+def _walk(
+    first: tf.Tensor,
+    end: tf.Tensor,
+    take: Callable[[tf.Tensor, tf.Tensor], tuple[tf.Tensor, tf.Tensor]],
+    values: int,
+) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
+    """Walks all streams from `first` to `end`, int32 [S], in lockstep, an instance a step.
+
+    Args:
+        first: where each stream begins.
+        end: where it ends.
+        take: given the number of the step and where each stream is, int32 [S], says what it takes
+            there, int32 [S, values], and where it is next, int32 [S]. What it says of a stream
+            that is at its end is not used.
+        values: numbers that describe an instance.
+
+    Returns:
+        For every instance, stream after stream: the stream [N], where the stream was [N], what
+        was taken [N, values].
+    """
+    streams = tf.size(end)
+
+    def walk_step(step, at, taken):
+        active = at < end
+        instances, after = take(step, at)
+        row = tf.concat([tf.where(active, at, -1)[:, None], instances], axis=-1)
+        return step + 1, tf.where(active, after, at), taken.write(step, row)
+
+    taken = tf.TensorArray(tf.int32, size=0, dynamic_size=True, element_shape=[None, 1 + values])
+    steps, _, taken = tf.while_loop(
+        # A first step even without streams: nothing can be stacked that was never written.
+        lambda step, at, taken: (step == 0) | tf.reduce_any(at < end),
+        walk_step,
+        [0, first, taken],
+        shape_invariants=[tf.TensorShape([]), tf.TensorShape([None]), None],
+        parallel_iterations=1,
+    )
+    rows = tf.reshape(taken.stack(), [steps, streams, 1 + values])
+    rows = tf.transpose(rows, [1, 0, 2])
+    made = tf.where(rows[:, :, 0] >= 0)  # (N, 2)
+    rows = tf.gather_nd(rows, made)
+    return made[:, 0], rows[:, 0], rows[:, 1:]
 
 
 def _random_next(
@@ -229,6 +283,119 @@ def _scaled(draws: tf.Tensor, size: tf.Tensor) -> tf.Tensor:
     """Uniform floats in [0, 1) to uniform integers in [0, size), or 0 for an empty range."""
     scaled = tf.cast(draws * tf.cast(size, tf.float32), tf.int32)
     return tf.clip_by_value(scaled, 0, tf.maximum(size - 1, 0))
+
+
+def full_sentences(
+    sentences: Sentences,
+    *,
+    max_seq_length: int,
+    short_seq_prob: float,
+    sep_token_id: int,
+    seed: tf.Tensor,
+) -> tuple[tf.Tensor, SentencePairs]:
+    """Fills instances with consecutive sentences, across borders of documents.
+
+    FULL-SENTENCES of RoBERTa (Liu et al. 2019, section 4.2): an instance has as many whole
+    sentences as fit, and where it goes on with another document, a [SEP] between the two. Here,
+    the passages of a batch follow one another in random order, each ended by a [SEP]. Donors are
+    left out. A stream has one target length, as in `sentence_pairs`, which holds for the
+    instances that begin in it; where not even one sentence fits into the target, the instance is
+    that sentence. Only a sentence that is too long for an instance is cut: the pieces but the
+    last are full instances, and the last goes together with the sentences after it.
+
+    Another seed cuts the same text elsewhere: passages are in another order, and another eighth of
+    the instances leaves the last sentence that fits to the next instance.
+
+    Args:
+        sentences: of at least one document.
+        max_seq_length: [CLS] and [SEP] included.
+        short_seq_prob: probability of a shorter target.
+        sep_token_id: id of [SEP].
+        seed: integer [2].
+
+    Returns:
+        int32 [T'], the passages with [SEP] after each; and `SentencePairs`, ranges of it in their
+        order: A the instance without its [CLS] and its last [SEP], B empty. They need no
+        truncation: shuffle and pack them.
+    """
+    order_seed, is_short_seed, short_seed, walk_seed = tf.unstack(tf.random.split(seed, 4))
+    max_tokens = max_seq_length - 2
+    text = _join_passages(sentences, sep_token_id, order_seed)
+    target = _targets(
+        tf.size(sentences.stream_first), max_tokens, short_seq_prob, is_short_seed, short_seed
+    )
+    target = tf.gather(target, text.stream)  # (n,)
+
+    # Stretches of the text are walked in parallel; no instance crosses from one to the next.
+    stretch = text.starts[:-1] // (INSTANCES_PER_STREAM * max_seq_length)
+    bounds = tf.gather(text.starts, _bounds(_changes(stretch)))  # (stretches + 1,)
+    stretch_end = bounds[1:]
+
+    # Each step takes one instance from every stretch: tokens from `at` to the end of a sentence.
+    def take_instance(step: tf.Tensor, at: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+        current = tf.searchsorted(text.ends, at, side="right")  # the sentence at `at`
+        current = tf.minimum(current, tf.size(text.ends) - 1)  # of consequence behind the text only
+        limit = tf.minimum(at + tf.gather(target, current), stretch_end)
+        last = tf.searchsorted(text.ends, limit, side="right") - 1  # the last that fits
+        draws = tf.random.stateless_uniform(tf.shape(at), tf.random.fold_in(walk_seed, step))
+        last -= tf.cast(draws < LEAVES_OUT_LAST, tf.int32)
+        last = tf.maximum(last, current)
+        sentence_end = tf.gather(text.ends, last)
+        end = tf.minimum(sentence_end, at + max_tokens)
+        after = tf.where(end == sentence_end, tf.gather(text.starts, last + 1), end)
+        return (end - at)[:, None], after
+
+    _, start, lengths = _walk(bounds[:-1], stretch_end, take_instance, values=1)
+    none = tf.zeros_like(start)
+    return text.token_ids, SentencePairs(start, lengths[:, 0], none, none, none > 0)
+
+
+class _JoinedPassages(NamedTuple):
+    """Passages one after the other, a [SEP] after each. n sentences.
+
+    Attributes:
+        token_ids: int32 [T'].
+        starts: int32 [n + 1], first token of each sentence, then T'.
+        ends: int32 [n], where each sentence ends, before the [SEP] if one follows.
+        stream: int32 [n], index of the stream in `Sentences` that the sentence is from.
+    """
+
+    token_ids: tf.Tensor
+    starts: tf.Tensor
+    ends: tf.Tensor
+    stream: tf.Tensor
+
+
+def _join_passages(sentences: Sentences, sep_token_id: int, seed: tf.Tensor) -> _JoinedPassages:
+    """The passages that make instances, in random order."""
+    starts = sentences.starts
+    # Streams stand in order, and those of one passage have one passage end.
+    passage_end = tf.gather(sentences.passage_end, sentences.stream_first)
+    new_passage = _changes(passage_end)
+    first = tf.boolean_mask(sentences.stream_first, new_passage)
+    end = tf.boolean_mask(passage_end, new_passage)
+    order = tf.random.experimental.stateless_shuffle(tf.range(tf.size(first)), seed)
+    first, end = tf.gather(first, order), tf.gather(end, order)
+
+    # One token more of each passage than it has, to be the [SEP].
+    tokens = tf.ragged.range(tf.gather(starts, first), tf.gather(starts, end) + 1)
+    padded = tf.pad(sentences.token_ids, [[0, 1]])
+    token_ids = tf.tensor_scatter_nd_update(
+        tf.gather(padded, tokens.flat_values),
+        tokens.row_splits[1:, None] - 1,
+        tf.fill([tf.size(first)], sep_token_id),
+    )
+    members = tf.ragged.range(first, end)  # [passages, (sentences)]
+    sentence = members.flat_values
+    lengths = tf.gather(starts, sentence + 1) - tf.gather(starts, sentence)
+    separators = tf.cast(members.value_rowids(), tf.int32)  # before the sentence
+    ends = tf.cumsum(lengths) + separators
+    return _JoinedPassages(
+        token_ids=token_ids,
+        starts=tf.concat([ends - lengths, [tf.size(token_ids)]], axis=0),
+        ends=ends,
+        stream=tf.searchsorted(sentences.stream_first, sentence, side="right") - 1,
+    )
 
 
 def truncate_pairs(pairs: SentencePairs, *, max_seq_length: int, seed: tf.Tensor) -> SentencePairs:
@@ -265,11 +432,11 @@ def pack_pairs(
     sep_token_id: int,
     pad_token_id: int,
 ) -> PackedPairs:
-    """[CLS] A [SEP] B [SEP], padded to `max_seq_length`.
+    """[CLS] A [SEP] B [SEP], padded to `max_seq_length`; where B is empty, [CLS] A [SEP].
 
     Args:
         token_ids: int32 [T], what `pairs` are ranges of.
-        pairs: truncated.
+        pairs: truncated, or of `full_sentences`.
         max_seq_length: width of the result.
         cls_token_id: id of [CLS].
         sep_token_id: id of [SEP].
@@ -280,7 +447,7 @@ def pack_pairs(
     """
     position = tf.range(max_seq_length)[None, :]  # (1, L)
     first_sep = 1 + pairs.a_length[:, None]  # (N, 1)
-    last_sep = first_sep + 1 + pairs.b_length[:, None]
+    last_sep = pairs.lengths[:, None] - 1
     source = tf.where(
         position < first_sep,
         pairs.a_start[:, None] + position - 1,

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import tensorflow as tf
 
 from bert_tf.atomic import replace_file
@@ -230,6 +231,11 @@ class BertTokenizer(tf.Module):
     def vocabulary_hash(self) -> str:
         """SHA-256 of the vocabulary as `save` writes it, in hexadecimal."""
         return self._vocabulary.hash()
+
+    @property
+    def is_continuation(self) -> np.ndarray:
+        """NumPy bool [vocabulary_size], which pieces go on with a word: those that begin "##"."""
+        return np.array([piece.startswith("##") for piece in self._vocabulary.pieces])
 
     @property
     def settings(self) -> dict[str, bool | None]:

@@ -1,4 +1,8 @@
+import bisect
+import itertools
+
 import numpy as np
+import pytest
 import tensorflow as tf
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -6,9 +10,12 @@ from hypothesis import strategies as st
 from pipelines.masking import mask_tokens
 
 CLS, SEP, MASK, VOCABULARY = 2, 3, 4, 50_000
+IS_CONTINUATION = np.arange(VOCABULARY) >= 40_000
+WORDS = {"whole_word": True, "is_continuation": IS_CONTINUATION}
+SPANS = {"max_ngram": 3, "is_continuation": IS_CONTINUATION}
 
 
-def mask(token_ids, padding_mask, seed=1, predictions=20, prob=0.15):
+def mask(token_ids, padding_mask, seed=1, predictions=20, prob=0.15, **what):
     masked = mask_tokens(
         tf.constant(token_ids, tf.int32),
         tf.constant(padding_mask),
@@ -19,6 +26,7 @@ def mask(token_ids, padding_mask, seed=1, predictions=20, prob=0.15):
         mask_token_id=MASK,
         max_predictions_per_seq=predictions,
         masked_lm_prob=prob,
+        **what,
     )
     return [values.numpy() for values in masked]
 
@@ -81,8 +89,233 @@ def test_special_tokens_inside_the_text_are_never_chosen():
         assert (positions[0, 0], labels[0, 0]) == (2, 9)
 
 
-def test_masks_are_a_function_of_the_seed():
-    token_ids = np.arange(100, 164)[None].repeat(3, 0)
-    first, again, other = (mask(token_ids, np.ones_like(token_ids), seed) for seed in (1, 1, 2))
+@pytest.mark.parametrize("what", [{}, WORDS, SPANS], ids=["tokens", "words", "spans"])
+def test_masks_are_a_function_of_the_seed(what):
+    token_ids = np.arange(39_960, 40_024)[None].repeat(3, 0)
+    padding_mask = np.ones_like(token_ids)
+    first, again, other = (mask(token_ids, padding_mask, seed, **what) for seed in (1, 1, 2))
     assert all(np.array_equal(a, b) for a, b in zip(first, again, strict=True))
     assert not np.array_equal(first[1], other[1])
+    assert not np.array_equal(first[1][0], first[1][1])
+
+
+def test_masks_of_tokens_are_what_they_were():
+    token_ids = np.arange(100, 112)[None].repeat(2, 0)
+    shown, positions, *_ = mask(token_ids, np.ones_like(token_ids), predictions=5, prob=0.4)
+    assert positions.tolist() == [[0, 5, 6, 7, 9], [0, 1, 7, 8, 10]]
+    assert shown.tolist() == [
+        [4, 101, 102, 103, 104, 4, 4, 4, 108, 4, 110, 111],
+        [100, 4, 102, 103, 104, 105, 106, 107, 4, 109, 4, 111],
+    ]
+
+
+def plain_words(row):
+    """Lists of positions, one for each word."""
+    words = []
+    for i, token in enumerate(row):
+        if token in (CLS, SEP):
+            continue
+        if IS_CONTINUATION[token] and words and words[-1][-1] == i - 1:
+            words[-1].append(i)
+        else:
+            words.append([i])
+    return words
+
+
+def plain_spans(words, sizes):
+    """Words joined to spans of `sizes` words one after the other, cut between segments."""
+    ends = list(itertools.accumulate(sizes))
+    spans = []
+    for i, word in enumerate(words):
+        same = i and bisect.bisect_right(ends, i) == bisect.bisect_right(ends, i - 1)
+        if same and spans[-1][-1] == word[0] - 1:
+            spans[-1] += word
+        else:
+            spans.append(list(word))
+    return spans
+
+
+def plain_choice(units, scores, wanted):
+    """The original's walk through the units, the highest score first."""
+    chosen = []
+    for _, unit in sorted(zip(scores, units, strict=False), key=lambda scored: -scored[0]):
+        if len(chosen) + len(unit) <= wanted:
+            chosen += unit
+    return sorted(chosen)
+
+
+# A word is a number of pieces; 0 stands for a [SEP] between words.
+rows_of_words = st.lists(
+    st.lists(st.sampled_from([0, 1, 1, 1, 2, 2, 3, 4, 7, 12]), min_size=1, max_size=30),
+    min_size=1,
+    max_size=6,
+)
+
+
+@settings(max_examples=200, deadline=None)
+@given(
+    rows=rows_of_words,
+    begins_with_continuation=st.booleans(),
+    max_ngram=st.integers(1, 5),
+    predictions=st.integers(1, 30),
+    prob=st.sampled_from([0.02, 0.15, 0.5, 0.95]),
+    seed=st.integers(0, 2**40),
+)
+def test_words_and_spans_are_chosen_as_one_by_one(
+    rows, begins_with_continuation, max_ngram, predictions, prob, seed
+):
+    texts = []
+    for row in rows:
+        words = [[SEP] if n == 0 else [100 + n] + [40_000 + n] * (n - 1) for n in row]
+        if begins_with_continuation and row[0]:
+            words[0][0] = 41_000  # what truncation leaves of a word
+        texts.append([CLS, *itertools.chain(*words), SEP])
+    length = max(map(len, texts))
+    token_ids = np.array([text + [0] * (length - len(text)) for text in texts])
+    padding_mask = np.array([[1] * len(text) + [0] * (length - len(text)) for text in texts])
+    shown, positions, labels, weights = mask(
+        token_ids,
+        padding_mask,
+        seed,
+        predictions,
+        prob,
+        whole_word=True,
+        max_ngram=max_ngram,
+        is_continuation=IS_CONTINUATION,
+    )
+
+    order_seed = tf.random.split(tf.constant([seed, 7], tf.int64), 3)[0]
+    scores = tf.random.stateless_uniform(token_ids.shape, order_seed).numpy()
+    draws = tf.random.stateless_uniform(
+        token_ids.shape, tf.random.fold_in(order_seed, max_ngram)
+    ).numpy()
+    shares = np.cumsum(1 / np.arange(1, max_ngram + 1))
+    sizes = 1 + np.searchsorted(shares[:-1] / shares[-1], draws, side="right")
+    for i, text in enumerate(texts):
+        words = plain_words(text)
+        tokens = [[position] for word in words for position in word]
+        wanted = min(predictions, max(1, round(len(text) * prob)), len(tokens))
+        units = plain_spans(words, sizes[i].tolist())
+        for finer in (words, tokens):
+            if all(len(unit) > wanted for unit in units):
+                units = finer
+        expected = plain_choice(units, scores[i].tolist(), wanted)
+        assert bool(expected) == bool(tokens)
+        assert len(expected) <= wanted
+        n = len(expected)
+        assert weights[i].tolist() == [1.0] * n + [0.0] * (predictions - n)
+        assert positions[i].tolist() == expected + [0] * (predictions - n)
+        assert labels[i].tolist() == [text[p] for p in expected] + [0] * (predictions - n)
+        untouched = np.setdiff1d(np.arange(length), expected)
+        assert shown[i, untouched].tolist() == token_ids[i, untouched].tolist()
+
+
+def rows_of_random_words(n, length, rng):
+    """[CLS] words [SEP] words [SEP], words of 1 to 4 pieces; every token of a row is distinct."""
+    numbers = np.arange(length)
+    token_ids = np.where(rng.random([n, length]) < 0.3, 40_000 + numbers, 10_000 + numbers)
+    token_ids[:, 0] = CLS
+    token_ids[:, [length // 2, length - 1]] = SEP
+    return token_ids
+
+
+@pytest.mark.parametrize("what", [WORDS, SPANS], ids=["words", "spans"])
+def test_words_are_whole_and_their_tokens_masked_apart(what):
+    token_ids = rows_of_random_words(2000, 128, np.random.default_rng(1))
+    shown, positions, labels, weights = mask(token_ids, np.ones_like(token_ids), **what)
+    chosen = np.zeros(token_ids.shape, bool)
+    for i in range(len(token_ids)):
+        chosen[i, positions[i][weights[i] > 0]] = True
+        words = plain_words(token_ids[i])
+        assert all(len({*chosen[i, word]}) == 1 for word in words)
+    # With small words in plenty, what is wanted is reached in nearly all cases.
+    assert weights.sum(-1).max() == 19
+    assert weights.sum(-1).mean() > 18.9
+    # Every place is as likely.
+    assert np.delete(chosen, [0, 64, 127], axis=1).mean(0) == pytest.approx(19 / 125, abs=0.035)
+
+    predicted = np.take_along_axis(shown, positions, -1)[weights > 0]
+    hidden = predicted == MASK
+    kept = predicted == labels[weights > 0]
+    assert hidden.mean() == pytest.approx(0.8, abs=0.01)
+    assert kept.mean() == pytest.approx(0.1, abs=0.01)
+    random = predicted[~hidden & ~kept]
+    assert random.mean() / VOCABULARY == pytest.approx(0.5, abs=0.02)
+    # Neighbours in a word share no fate: both hidden in 0.8 of 0.8 of the cases.
+    is_hidden = shown == MASK
+    both = chosen[:, 1:] & (token_ids[:, 1:] >= 40_000) & chosen[:, :-1]
+    assert (is_hidden[:, 1:] & is_hidden[:, :-1])[both].mean() == pytest.approx(0.64, abs=0.02)
+
+
+def test_spans_of_k_words_have_a_share_of_one_in_k():
+    token_ids = np.full([100, 8192], 9)  # words of one token
+    # So few are chosen that a run of them is hardly ever two spans.
+    _, positions, _, weights = mask(
+        token_ids, np.ones_like(token_ids), 1, 82, 0.01, **{**SPANS, "max_ngram": 4}
+    )
+    assert np.all(weights.sum(-1) == 82)
+    sizes = []
+    for row in positions:
+        breaks = np.flatnonzero(np.diff(row) > 1) + 1
+        sizes += np.diff([0, *breaks, len(row)]).tolist()
+    shares = np.bincount(sizes)[1:5] / len(sizes)
+    harmonic = 1 + 1 / 2 + 1 / 3 + 1 / 4
+    assert shares == pytest.approx([1 / k / harmonic for k in range(1, 5)], abs=0.03)
+
+
+@pytest.mark.parametrize("what", [WORDS, SPANS], ids=["words", "spans"])
+def test_what_fits_goes_before_what_must_be_split(what):
+    long_word = [100, 40_001, 40_002, 40_003]
+    token_ids = np.array([[CLS, *long_word, 200, SEP], [CLS, *long_word, 40_004, SEP]])
+    chosen = set()
+    for seed in range(10):
+        _, positions, _, weights = mask(token_ids, np.ones_like(token_ids), seed, **what)
+        assert weights.sum(-1).tolist() == [1, 1]
+        assert positions[0, 0] == 5  # the short word
+        chosen.add(int(positions[1, 0]))  # a token of the word
+    assert len(chosen) > 1
+    assert chosen <= {1, 2, 3, 4, 5}
+
+
+@pytest.mark.parametrize("what", [{}, WORDS, SPANS], ids=["tokens", "words", "spans"])
+def test_masking_in_a_dataset(what):
+    token_ids = rows_of_random_words(10, 64, np.random.default_rng(2)).astype(np.int32)
+
+    def map_batch(index, batch):
+        return mask_tokens(
+            batch,
+            tf.ones_like(batch),
+            seed=tf.stack([7, index]),
+            vocabulary_size=VOCABULARY,
+            cls_token_id=CLS,
+            sep_token_id=SEP,
+            mask_token_id=MASK,
+            max_predictions_per_seq=20,
+            **what,
+        )
+
+    batches = tf.data.Dataset.from_tensor_slices(token_ids).batch(4)
+    assert batches.element_spec.shape.as_list() == [None, 64]
+    found = list(batches.enumerate().map(map_batch).as_numpy_iterator())
+    assert [masked.positions.shape for masked in found] == [(4, 20), (4, 20), (2, 20)]
+    for index, masked in enumerate(found):
+        expected = map_batch(tf.constant(index, tf.int64), token_ids[4 * index :][:4])
+        assert all(np.array_equal(a, b) for a, b in zip(masked, expected, strict=True))
+
+
+def test_without_a_token_to_mask_nothing_is_predicted():
+    token_ids = np.array([[CLS, SEP, 0], [CLS, 200, SEP]])
+    for what in ({}, WORDS, SPANS):
+        shown, _, _, weights = mask(token_ids, token_ids > 0, **what)
+        assert weights.sum(-1).tolist() == [0, 1]
+        assert shown[0].tolist() == [CLS, SEP, 0]
+        assert mask(np.zeros([0, 8]), np.zeros([0, 8]), **what)[1].shape == (0, 20)
+
+
+def test_words_need_to_be_told():
+    token_ids = np.full([1, 8], 9)
+    for what in ({"whole_word": True}, {"max_ngram": 2}):
+        with pytest.raises(ValueError, match="is_continuation"):
+            mask(token_ids, token_ids, **what)
+    with pytest.raises(ValueError, match="max_ngram is 0"):
+        mask(token_ids, token_ids, max_ngram=0)

@@ -1,5 +1,6 @@
 import itertools
 import random
+from collections import Counter
 
 import numpy as np
 import pytest
@@ -10,6 +11,8 @@ from hypothesis import strategies as st
 from pipelines import pretraining_instances
 from pipelines.pretraining_instances import (
     SentencePairs,
+    Sentences,
+    full_sentences,
     index_sentences,
     pack_pairs,
     sentence_pairs,
@@ -22,13 +25,16 @@ def seed_of(number):
     return tf.constant([number, 11], tf.int64)
 
 
-def index(documents, max_seq_length, donors=()):
-    """Sentences of documents given as lists of sentence lengths; token i has id 10 + i."""
+def index(documents, max_seq_length, donors=(), document_of=None):
+    """Sentences of documents given as lists of sentence lengths; token i has id 10 + i.
+
+    With `document_of`, the lists are passages, and it says which document each is of.
+    """
     sizes = [size for document in documents for size in document]
     numbers = np.repeat(np.arange(len(documents), dtype=np.int32), [len(d) for d in documents])
     return index_sentences(
         tf.RaggedTensor.from_row_lengths(tf.range(10, 10 + sum(sizes), dtype=tf.int32), sizes),
-        tf.constant(numbers),
+        tf.constant(numbers if document_of is None else np.array(document_of, np.int32)[numbers]),
         tf.constant(numbers),
         tf.constant(np.isin(numbers, list(donors))),
         max_seq_length=max_seq_length,
@@ -226,8 +232,165 @@ def test_short_documents_have_one_target():
     assert set(of_first) != set(of_second)
 
 
+SEP = 3
+
+
+def full(sentences, max_seq_length, short_seq_prob=0.0, seed=1):
+    """The instances as arrays of ids, without [CLS] and the last [SEP]; the text; the ranges."""
+    token_ids, ranges = full_sentences(
+        sentences,
+        max_seq_length=max_seq_length,
+        short_seq_prob=short_seq_prob,
+        sep_token_id=SEP,
+        seed=seed_of(seed),
+    )
+    token_ids, starts, lengths = (v.numpy() for v in (token_ids, ranges.a_start, ranges.a_length))
+    assert not ranges.b_length.numpy().any()
+    assert not ranges.is_random_next.numpy().any()
+    instances = [token_ids[a : a + n] for a, n in zip(starts, lengths, strict=True)]
+    return instances, token_ids, ranges
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    passages=documents_of_sizes,
+    neighbours=st.lists(st.booleans(), min_size=6, max_size=6),
+    donors=st.sets(st.integers(0, 5), max_size=2),
+    max_seq_length=st.integers(5, 70),
+    short_seq_prob=st.sampled_from([0.0, 0.5, 1.0]),
+    per_stream=st.sampled_from([1, 3, 128]),
+    seed=st.integers(0, 1000),
+)
+def test_full_sentences_follow_the_rules(
+    passages, neighbours, donors, max_seq_length, short_seq_prob, per_stream, seed
+):
+    most = max_seq_length - 2
+    document_of = np.cumsum(neighbours)[: len(passages)]  # some documents have several passages
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(pretraining_instances, "INSTANCES_PER_STREAM", per_stream)
+        sentences = index(passages, max_seq_length, donors, document_of)
+        instances, token_ids, ranges = full(sentences, max_seq_length, short_seq_prob, seed)
+
+    # The text is each passage and a [SEP] after it, in some order.
+    ids = iter(range(10, 10 + sum(map(sum, passages))))
+    kept = [list(itertools.islice(ids, sum(passage))) for passage in passages]
+    kept = [passage for number, passage in enumerate(kept) if number not in donors]
+    parts = np.split(token_ids, np.flatnonzero(token_ids == SEP) + 1)
+    assert sorted(part.tolist() for part in parts) == [[], *([*part, SEP] for part in kept)]
+
+    sentence_of = {
+        token: range(*bounds)
+        for bounds in itertools.pairwise(10 + sentences.starts.numpy())
+        for token in range(*bounds)
+    }
+    at = 0
+    for start, instance in zip(ranges.a_start.numpy(), instances, strict=True):
+        # All of the text, in its order, but for a [SEP] between two instances.
+        assert start - at == (at > 0 and token_ids[at] == SEP)
+        at = start + len(instance)
+        assert 1 <= len(instance) <= most
+        first, last = instance[[0, -1]]
+        assert SEP not in (first, last)
+        # Whole sentences, or a piece of one that is too long; only its last piece is not full.
+        begun, ended = sentence_of[first], sentence_of[last]
+        cut = first - begun.start
+        assert cut == 0 or (len(begun) > most and cut % most == 0)
+        if last != ended.stop - 1:
+            assert begun == ended
+            assert len(instance) == most
+    assert token_ids[at:].tolist() in ([], [SEP])
+
+
+def test_full_sentences_are_as_many_as_fit_or_one_less():
+    rng = np.random.default_rng(1)
+    sentences = index([rng.integers(1, 30, rng.integers(1, 60)) for _ in range(200)], 64)
+    _, token_ids, ranges = full(sentences, 64)
+    begins = ranges.a_start.numpy()
+    ends = begins + ranges.a_length.numpy()
+    is_end = np.isin(token_ids, 9 + sentences.starts.numpy())  # the last token of a sentence
+    # Sentences that would have fitted as well. At the end of a stretch they are in the next one.
+    fitting = np.array(
+        [is_end[end : begin + 62].sum() for begin, end in zip(begins, ends, strict=True)]
+    )
+    stretches = len(token_ids) / (64 * pretraining_instances.INSTANCES_PER_STREAM)
+    assert (fitting > 1).sum() <= stretches + 1
+    assert (fitting == 1).mean() == pytest.approx(1 / 8, abs=0.03)
+
+
+def test_packing_of_full_sentences():
+    documents = [[2, 3], [4], [3]]
+    instances, token_ids, ranges = full(index(documents, 16), 16, seed=5)
+    packed = pack_pairs(
+        token_ids, ranges, max_seq_length=16, cls_token_id=2, sep_token_id=SEP, pad_token_id=0
+    )
+    assert ranges.lengths.numpy().tolist() == [len(instance) + 2 for instance in instances]
+    for row, mask, instance in zip(
+        packed.token_ids.numpy(), packed.padding_mask.numpy(), instances, strict=True
+    ):
+        padding = [0] * (14 - len(instance))
+        assert row.tolist() == [2, *instance, SEP, *padding]
+        assert mask.tolist() == [1] * (len(instance) + 2) + padding
+    assert not packed.segment_ids.numpy().any()
+    # A border inside an instance has the one [SEP].
+    assert any(SEP in instance for instance in instances)
+
+
+def test_other_rounds_cut_the_text_elsewhere():
+    rng = np.random.default_rng(1)
+    book = [rng.integers(1, 45, 4000).tolist()]
+    articles = [rng.integers(1, 45, 20).tolist() for _ in range(200)]
+    for documents in (book, articles):
+        sentences = index(documents, 128)
+        first, again, other = (
+            {tuple(instance) for instance in full(sentences, 128, 0.1, seed)[0]}
+            for seed in (1, 1, 2)
+        )
+        assert first == again
+        assert len(first & other) < 0.55 * len(first)
+
+
+def test_a_stream_of_full_sentences_has_one_target():
+    sentences = index([[1] * 3000, [1] * 3000], 128)
+    lengths = Counter(len(instance) for instance in full(sentences, 128, 1.0, seed=3)[0])
+    # Two targets, each with the instances that leave a sentence out.
+    low, first, below, second = sorted(length for length, _ in lengths.most_common(4))
+    assert (low, below) == (first - 1, second - 1)
+    assert second < 126
+    assert lengths.total() - sum(n for _, n in lengths.most_common(4)) <= 2
+    unshortened = [len(instance) for instance in full(sentences, 128)[0]]
+    assert np.isin(unshortened, [126, 125]).mean() > 0.9
+
+
+def test_no_text_gives_no_full_sentences():
+    for sentences in (
+        index([[0, 0], [0]], 32),
+        index([], 32),
+        index([[3, 4], [5]], 32, donors=[0, 1]),
+    ):
+        instances, token_ids, _ = full(sentences, 32, 0.1)
+        assert instances == []
+        assert token_ids.tolist() == []
+
+
+def test_full_sentences_in_a_graph():
+    sentences = index([[5, 9, 30], [4, 80]], 32)
+    signature = Sentences(*[tf.TensorSpec([None], tf.int32)] * len(sentences))
+
+    @tf.function(input_signature=[signature])
+    def in_graph(sentences):
+        return full_sentences(
+            sentences, max_seq_length=32, short_seq_prob=0.1, sep_token_id=SEP, seed=seed_of(1)
+        )
+
+    _, token_ids, ranges = full(sentences, 32, 0.1)
+    found_ids, found = in_graph(sentences)
+    assert np.array_equal(found_ids, token_ids)
+    assert all(np.array_equal(a, b) for a, b in zip(found, ranges, strict=True))
+
+
 def test_packing():
     pairs = SentencePairs(*map(tf.constant, ([0, 4], [2, 1], [5, 0], [1, 3], [True, False])))
+    assert pairs.lengths.numpy().tolist() == [6, 7]
     packed = pack_pairs(
         tf.range(10, 20),
         pairs,

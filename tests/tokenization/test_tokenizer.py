@@ -292,6 +292,16 @@ def test_detokenize():
     assert tokenizer.detokenize([[5, 6], [8]]).numpy().tolist() == [b"unaff", b"x"]
 
 
+def test_continuations():
+    tokenizer = BertTokenizer(["un", "##aff", "#", *SPECIALS, "##", "a##"])
+    assert tokenizer.is_continuation.dtype == bool
+    assert tokenizer.is_continuation.tolist() == [
+        *(False, True, False),
+        *([False] * len(SPECIALS)),
+        *(True, False),
+    ]
+
+
 def test_kinds_of_input():
     tokenizer = BertTokenizer([*SPECIALS, "a", "b"])
     for texts in (["a", "b a"], np.array(["a", "b a"]), tf.constant(["a", "b a"])):
