@@ -72,7 +72,7 @@ def main() -> None:
     shape = (options.size, options.batch_size, options.length, options.steps)
     if options.allocator:
         if options.allocator == "ours":
-            from bert_tf.cli.main import keep_freed_memory
+            from bert_tf.startup import keep_freed_memory
 
             keep_freed_memory()
         print(step_seconds(*shape))

@@ -14,7 +14,8 @@ def _temporary_name(path: Path) -> Path:
     return path.with_name(f".{path.name}.{uuid.uuid4().hex[:8]}.tmp")
 
 
-def _sync_folder(folder: Path) -> None:
+def sync_folder(folder: Path) -> None:
+    """Makes the names in a folder durable."""
     descriptor = os.open(folder, os.O_RDONLY)
     try:
         os.fsync(descriptor)
@@ -37,7 +38,7 @@ def replace_file(path: str | os.PathLike) -> Iterator[Path]:
         with temporary.open("rb") as file:
             os.fsync(file.fileno())
         temporary.replace(path)
-        _sync_folder(path.parent)
+        sync_folder(path.parent)
     finally:
         temporary.unlink(missing_ok=True)
 
@@ -59,18 +60,23 @@ def replace_directory(path: str | os.PathLike) -> Iterator[Path]:
             if file.is_file():
                 with file.open("rb") as opened:
                     os.fsync(opened.fileno())
-        if path.exists():
-            # A folder cannot be renamed over a full one: step aside first.
-            replaced = _temporary_name(path)
-            path.rename(replaced)
-            try:
-                temporary.rename(path)
-            except OSError:
-                replaced.rename(path)
-                raise
-            shutil.rmtree(replaced)
-        else:
-            temporary.rename(path)
-        _sync_folder(path.parent)
+        move_directory(temporary, path)
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
+
+
+def move_directory(folder: Path, path: Path) -> None:
+    """Renames a folder on the same file system; an older folder at `path` is replaced."""
+    if path.exists():
+        # A folder cannot be renamed over a full one: step aside first.
+        replaced = _temporary_name(path)
+        path.rename(replaced)
+        try:
+            folder.rename(path)
+        except OSError:
+            replaced.rename(path)
+            raise
+        shutil.rmtree(replaced)
+    else:
+        folder.rename(path)
+    sync_folder(path.parent)

@@ -4,6 +4,7 @@ import dataclasses
 import hashlib
 import json
 import os
+import re
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -11,8 +12,9 @@ from typing import Any
 from bert_tf.errors import InputError
 
 FILE_NAME = "manifest.json"
-FORMAT = 1
+FORMAT = 2
 SPLITS = ("train", "held_out")
+BLOCK_RECORDS = 256
 
 
 @dataclass
@@ -24,12 +26,15 @@ class Shard:
         instances: records in it.
         bytes: size.
         sha256: checksum of the file, hexadecimal.
+        block_offsets: byte offset of every `BLOCK_RECORDS`th record, the first's included: reading
+            may begin at any of them.
     """
 
     file: str
     instances: int
     bytes: int
     sha256: str
+    block_offsets: list[int]
 
 
 @dataclass
@@ -41,7 +46,8 @@ class Manifest:
         vocabulary: `hash` and `size`, and the `settings` of the tokenizer.
         corpus: `file` (relative to the folder that holds them all) and `bytes` of each file.
         documents: documents in the corpus.
-        sentences: lines of text in the corpus.
+        sentences: sentences in the corpus.
+        irregularities: what was met in the text and dealt with by a stated rule, counted by name.
         shards: by split, "train" and, if text was held out, "held_out".
         statistics: by split, see `pipelines.statistics`.
         bert_tf_version: version that wrote the shards.
@@ -53,6 +59,7 @@ class Manifest:
     corpus: list[dict[str, Any]]
     documents: int
     sentences: int
+    irregularities: dict[str, int]
     shards: dict[str, list[Shard]]
     statistics: dict[str, dict[str, Any]]
     bert_tf_version: str
@@ -65,6 +72,8 @@ class Manifest:
     def save(self, directory: Path) -> None:
         """Writes `manifest.json` into a folder."""
         text = json.dumps(dataclasses.asdict(self), indent=1, ensure_ascii=False)
+        # Lists of numbers on one line each.
+        text = re.sub(r"\[[\d\s,]+\]", lambda numbers: "".join(numbers[0].split()), text)
         (directory / FILE_NAME).write_text(text + "\n", encoding="utf-8")
 
     @classmethod

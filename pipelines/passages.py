@@ -13,7 +13,7 @@ from pathlib import Path
 
 from bert_tf.atomic import replace_file
 from bert_tf.errors import InputError
-from pipelines.corpus import read_blocks, strip
+from pipelines.text_files import read_blocks, strip
 
 _SHORTEST, _LONGEST = 120, 400  # characters of a passage
 _MOST_OF_A_DOCUMENT = 10  # passages: a test on few long documents would say little

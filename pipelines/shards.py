@@ -1,62 +1,57 @@
-"""A corpus to TFRecord shards of pre-training instances, with a manifest.
+"""A corpus to TFRecord shards of pre-training instances, with a manifest, restartable.
 
-The records have the features of the original's `create_pretraining_data.py`, so what reads those
-reads these. The path of the data is one tf.data graph: batches of documents, tokenized, paired,
-truncated, packed, masked and serialized, a batch at a time; Python only hands text in and writes
-bytes out. Memory holds a few batches, however large the corpus.
+The corpus is cut into units (`pipelines.corpus`), the batches of a unit into groups of about 32 MB
+of text (`pipelines.documents`). The shards of a group are one for each round of `dupe_factor`,
+written under temporary names, renamed when the group is complete, and then entered in a journal.
+What is in the journal is not made again: a run that was killed goes on with the first group that
+is missing, and ends with the bytes of a run that was not. Units are independent of one another,
+so several processes or machines can each take some (`pipelines.beam`).
 
-The original shuffles all instances before it writes them. Here the instances of a batch are
-shuffled and dealt out to all shards in turn, and training shuffles further while it reads.
+Everything happens in `OUTPUT.unfinished`; `OUTPUT` appears whole.
+
+The original shuffles all instances before it writes them. Here the instances of a batch of some
+megabytes of text are shuffled, and training shuffles further while it reads.
 """
 
 import dataclasses
+import fcntl
+import json
 import os
-from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack
-from dataclasses import dataclass
+import shutil
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import tensorflow as tf
 
-from bert_tf.atomic import replace_directory
+from bert_tf.atomic import move_directory, replace_file
 from bert_tf.errors import InputError
 from bert_tf.version import __version__
-from pipelines.corpus import CorpusInputs, dataset_options, find_files, input_errors
-from pipelines.documents import DocumentBatch, DocumentReader
-from pipelines.manifest import Manifest, Shard, sha256
-from pipelines.masking import mask_tokens
+from pipelines.corpus import Corpus, CorpusInputs, empty_corpus, open_corpus
+from pipelines.documents import COUNTED
+from pipelines.manifest import Manifest, Shard
 from pipelines.options import PretrainingDataOptions
-from pipelines.pretraining_instances import (
-    Sentences,
-    index_sentences,
-    pack_pairs,
-    sentence_pairs,
-    shuffle_pairs,
-    truncate_pairs,
+from pipelines.shard_groups import (
+    JOURNAL,
+    FinishedGroup,
+    ShardsJob,
+    ShardsProgress,
+    finished_groups,
+    write_units,
 )
-from pipelines.statistics import InstanceCounts, count_instances, no_instances, summarize
-from pipelines.tf_examples import serialize_examples
+from pipelines.statistics import InstanceCounts, no_instances, summarize
 
 if TYPE_CHECKING:
     from bert_tf.tokenization import BertTokenizer
 
+PLAN = "plan.json"
+UNFINISHED = ".unfinished"
 
-@dataclass
-class ShardsProgress:
-    """How far `write_shards` has come.
 
-    Args:
-        bytes_read: bytes of the corpus on disk that are done.
-        total_bytes: bytes of the corpus on disk.
-        instances: instances written, held-out ones included.
-    """
-
-    bytes_read: int
-    total_bytes: int
-    instances: int
+# Writes the shards of the units of a job that are not finished.
+Runner = Callable[[ShardsJob, "BertTokenizer", Callable[[ShardsProgress], None]], None]
 
 
 def write_shards(
@@ -66,249 +61,284 @@ def write_shards(
     options: PretrainingDataOptions | None = None,
     *,
     overwrite: bool = False,
-    progress: Callable[[ShardsProgress], None] | None = None,
+    progress: Callable[[ShardsProgress], None] = lambda progress: None,
+    runner: Runner | None = None,
 ) -> Manifest:
     """Makes pre-training instances of a corpus and writes them as TFRecord shards.
 
     The folder also gets `manifest.json` and the tokenizer's own files, so that training needs no
-    other. Each record has the original's features: `input_ids`, `input_mask`, `segment_ids`
-    [max_seq_length], `masked_lm_positions`, `masked_lm_ids` [max_predictions_per_seq] and
-    `next_sentence_labels` [1] as int64, `masked_lm_weights` [max_predictions_per_seq] as float32.
+    other. The features of the records are those of `pipelines.instance_schemas`: the original's,
+    or the compact ones for dynamic masking.
+
+    A run that was killed, or that ended in an error, is continued by the same call, and ends with
+    the bytes of an undisturbed one.
 
     Args:
-        inputs: files, folders or globs of text, a sentence a line, a blank line between
-            documents.
-        output_directory: folder to make. It appears whole, when all is written.
+        inputs: files, folders, globs or datasets, see `pipelines.corpus`.
+        output_directory: folder to make. It appears whole, when all is written; until then the
+            work is in the folder `output_directory` + ".unfinished" beside it.
         tokenizer: turns sentences into ids; needs [CLS], [SEP] and [MASK].
         options: how to make the instances.
         overwrite: whether to replace a folder that has files in it.
         progress: called after each batch of documents.
+        runner: what has the units written; by default this process.
 
     Returns:
         The manifest that was written.
 
     Raises:
-        InputError: the corpus cannot be used, or the folder is not empty.
+        InputError: the corpus cannot be used, the folder is not empty, or the unfinished folder is
+            of a run with other inputs or options, or of one that is still running.
+        OSError: the shards cannot be written; the disk is full, for one.
     """
-    options = options or PretrainingDataOptions()
+    return write_shards_of_lengths(
+        inputs,
+        output_directory,
+        tokenizer,
+        [options or PretrainingDataOptions()],
+        overwrite=overwrite,
+        progress=progress,
+        runner=runner,
+    )[0]
+
+
+def write_shards_of_lengths(
+    inputs: CorpusInputs,
+    output_directory: str | os.PathLike,
+    tokenizer: "BertTokenizer",
+    options: Sequence[PretrainingDataOptions],
+    *,
+    overwrite: bool = False,
+    progress: Callable[[ShardsProgress], None] = lambda progress: None,
+    runner: Runner | None = None,
+) -> list[Manifest]:
+    """Makes instances of several lengths in one pass over the corpus; else as `write_shards`.
+
+    Args:
+        inputs: see `write_shards`.
+        output_directory: the shards of each length are in a folder in it, named for the length;
+            if there is one length alone, in `output_directory` itself.
+        tokenizer: see `write_shards`.
+        options: of each length. They may differ in max_seq_length and max_predictions_per_seq.
+        overwrite: see `write_shards`.
+        progress: see `write_shards`.
+        runner: see `write_shards`.
+
+    Returns:
+        The manifests, in order of length.
+    """
+    options = sorted(options, key=lambda one: one.max_seq_length)
+    names = [str(one.max_seq_length) for one in options] if len(options) > 1 else [""]
+    _check_agreement(options)
     output = Path(output_directory)
     if output.exists() and not output.is_dir():
         raise InputError(f"{output}: is a file; name a folder for the shards")
+    corpus = open_corpus(inputs, options[0])
+    plan = {
+        "options": [_data_options(one) for one in options],
+        "vocabulary": _vocabulary(tokenizer),
+        "units": _units_for_comparison(corpus),
+        "bert_tf_version": __version__,
+    }
+    if _plan(output) == json.loads(json.dumps(plan)):  # killed when all was done but this:
+        shutil.rmtree(output / JOURNAL)
+        return [Manifest.load(output / name) for name in names]
     if output.is_dir() and any(output.iterdir()) and not overwrite:
         raise InputError(f"{output}: is not empty; name another folder, or overwrite it")
-    files = find_files(inputs)
-    corpus = _corpus_entries(files)
-    reader = DocumentReader(
-        files,
-        buffer_bytes=options.buffer_bytes,
-        held_out_share=options.held_out_share,
-        seed=options.seed,
-    )
-    with replace_directory(output) as folder:
-        length = options.max_seq_length
-        splits = {False: _SplitWriter(folder, "train", options.num_shards, length)}
-        if options.held_out_share:
-            splits[True] = _SplitWriter(folder, "held_out", 1, length)
-        with ExitStack() as stack:
-            for split in splits.values():
-                stack.enter_context(split)
-            with input_errors():
-                for batch in _serialized_batches(reader, tokenizer, options):
-                    splits[bool(batch["held_out"])].write(batch["records"], batch["counts"])
-                    if progress:
-                        instances = sum(split.instances for split in splits.values())
-                        total = sum(file["bytes"] for file in corpus)
-                        progress(ShardsProgress(int(batch["bytes_read"]), total, instances))
-        if not splits[False].instances:
+    folder = output.with_name(output.name + UNFINISHED)
+    with _work_folder(folder, plan):
+        job = ShardsJob(folder, corpus, options, names)
+        for name in names:
+            (folder / name).mkdir(exist_ok=True)
+        _remove_all_but(folder, finished_groups(job))
+        (runner or write_units)(job, tokenizer, progress)
+        manifests = _finish(job, finished_groups(job), tokenizer)
+        move_directory(folder, output)
+    shutil.rmtree(output / JOURNAL)
+    return manifests
+
+
+def _check_agreement(options: list[PretrainingDataOptions]) -> None:
+    about_instances = {"max_seq_length", "max_predictions_per_seq"}
+    if len({one.max_seq_length for one in options}) < len(options):
+        raise InputError("a max_seq_length is given twice; give each once")
+    for one in options:
+        for field in dataclasses.fields(PretrainingDataOptions):
+            values = [getattr(each, field.name) for each in (options[0], one)]
+            if field.name not in about_instances and values[0] != values[1]:
+                raise InputError(
+                    f"{field.name} is {values[0]} for one sequence length and {values[1]} for "
+                    "another; instances of one pass share it"
+                )
+
+
+def _data_options(options: PretrainingDataOptions) -> dict[str, Any]:
+    return {
+        field.name: getattr(options, field.name)
+        for field in dataclasses.fields(PretrainingDataOptions)
+    }
+
+
+def _vocabulary(tokenizer: "BertTokenizer") -> dict[str, Any]:
+    return {
+        "hash": tokenizer.vocabulary_hash,
+        "size": tokenizer.vocabulary_size,
+        "settings": tokenizer.settings,
+    }
+
+
+@contextmanager
+def _work_folder(folder: Path, plan: dict[str, Any]) -> Iterator[None]:
+    """Holds the folder for this run alone; it is new, or of a run by the same plan."""
+    journal = folder / JOURNAL
+    journal.mkdir(parents=True, exist_ok=True)
+    with (journal / "lock").open("w") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
             raise InputError(
-                f"{files[0]}: no instance could be made, the text has no tokens; check that the "
-                "vocabulary is of its language"
+                f"{folder}: another process is writing there; let it end, or name another output"
+            ) from error
+        plan = json.loads(json.dumps(plan))
+        entries = sorted(journal.glob("*-*.json"))
+        begun = _plan(folder)
+        if begun is not None and (difference := _difference(begun, plan, entries)):
+            raise InputError(
+                f"{folder}: holds an unfinished run that differs in {difference}; give its "
+                "settings to continue it, or remove the folder to start anew"
             )
-        written = [split for split in splits.values() if split.instances]
+        if begun != plan:
+            with replace_file(journal / PLAN) as path:
+                path.write_text(json.dumps(plan), encoding="utf-8")
+        try:
+            yield
+        except BaseException:
+            if folder.is_dir():
+                _remove_temporary_files(folder)
+                if not any(journal.glob("*-*.json")):
+                    shutil.rmtree(folder)  # nothing in it to go on from
+            raise
+
+
+def _plan(folder: Path) -> dict[str, Any] | None:
+    try:
+        return json.loads((folder / JOURNAL / PLAN).read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        return None
+
+
+def _units_for_comparison(corpus: Corpus) -> list[list[list[Any]]]:
+    modified = {source["file"]: source.get("modified") for source in corpus.sources}
+    return [[[*slice_, modified[slice_.source]] for slice_ in unit] for unit in corpus.units]
+
+
+def _difference(begun: dict[str, Any], plan: dict[str, Any], entries: list[Path]) -> str | None:
+    """What keeps a run begun by another plan from being continued, if anything does.
+
+    Text that no finished group comes from may change: a file that stopped the run can be mended.
+    """
+    if begun.keys() != plan.keys() or len(begun["options"]) != len(plan["options"]):
+        return "its sequence lengths or its version"
+    for one, other in zip(begun["options"], plan["options"], strict=True):
+        for name in one:
+            if one[name] != other.get(name):
+                return f"{name} ({one[name]} there, {other.get(name)} now)"
+    for key in plan.keys() - {"units"}:
+        if begun[key] != plan[key]:
+            return f"the {key}"
+    reached = 1 + max((int(path.name.partition("-")[0]) for path in entries), default=-1)
+    for unit, other_unit in zip(begun["units"][:reached], plan["units"], strict=False):
+        if unit != other_unit:
+            changed = [slice_ for slice_ in unit if slice_ not in other_unit] or other_unit
+            return f"the corpus ({changed[0][0]} is new, changed or gone)"
+    return None if len(plan["units"]) >= reached else "the corpus (files are gone)"
+
+
+def _remove_all_but(folder: Path, groups: list[FinishedGroup]) -> None:
+    """Removes shards that did not come into the journal."""
+    kept = {
+        shard.file
+        for group in groups
+        for splits in group.shards
+        for shards in splits.values()
+        for shard in shards
+    }
+    _remove_temporary_files(folder)
+    for path in folder.rglob("*.tfrecord"):
+        if path.name not in kept:
+            path.unlink()
+
+
+def _remove_temporary_files(folder: Path) -> None:
+    for path in folder.rglob(".*.tmp"):
+        path.unlink(missing_ok=True)
+
+
+def _finish(
+    job: ShardsJob, groups: list[FinishedGroup], tokenizer: "BertTokenizer"
+) -> list[Manifest]:
+    """Writes the manifests, one for each sequence length."""
+    text: Counter[str] = Counter(unreadable_files=len(job.corpus.unreadable))
+    for group in groups:
+        text.update(group.text)
+    if not text["documents"]:
+        shutil.rmtree(job.folder)
+        raise empty_corpus(job.corpus.name)
+    manifests = []
+    for index, (options, name) in enumerate(zip(job.options, job.names, strict=True)):
+        shards: dict[str, list[Shard]] = {}
+        counts: dict[str, InstanceCounts] = {}
+        for group in groups:
+            for split, made in group.shards[index].items():
+                shards.setdefault(split, []).extend(made)
+            for split, values in group.counts[index].items():
+                total = counts.get(split, no_instances(options.max_seq_length))
+                counts[split] = total + InstanceCounts(*map(np.asarray, values))
+        if "train" not in shards:
+            shutil.rmtree(job.folder)
+            raise InputError(
+                f"{job.corpus.name}: no instance could be made, the text has no tokens; check "
+                "that the vocabulary is of its language"
+            )
+        short = sum(group.short_documents[index] for group in groups)
         manifest = Manifest(
-            options={
-                field.name: getattr(options, field.name)
-                for field in dataclasses.fields(PretrainingDataOptions)
+            options=_data_options(options),
+            vocabulary=_vocabulary(tokenizer),
+            corpus=_corpus_entries(job.corpus),
+            documents=text["documents"],
+            sentences=text["sentences"],
+            irregularities={
+                "documents_shorter_than_an_instance": short,
+                "sentences_without_tokens": text["sentences_without_tokens"],
+                **{what: text[what] for what in COUNTED if what != "documents"},
             },
-            vocabulary={
-                "hash": tokenizer.vocabulary_hash,
-                "size": tokenizer.vocabulary_size,
-                "settings": tokenizer.settings,
+            shards=shards,
+            statistics={
+                split: summarize(counts[split], options.instances == "sentence_pairs")
+                for split in shards
             },
-            corpus=corpus,
-            documents=reader.documents,
-            sentences=reader.lines,
-            shards={split.name: split.shards() for split in written},
-            statistics={split.name: summarize(split.counts) for split in written},
             bert_tf_version=__version__,
         )
-        manifest.save(folder)
-        tokenizer.save(folder)
-    return manifest
+        manifest.save(job.folder / name)
+        tokenizer.save(job.folder / name)
+        for path in (job.folder / name).iterdir():
+            if path.is_file() and path.suffix != ".tfrecord":  # those were as they were finished
+                with path.open("rb") as file:
+                    os.fsync(file.fileno())
+        manifests.append(manifest)
+    return manifests
 
 
-def _corpus_entries(files: list[str]) -> list[dict[str, Any]]:
-    folder = os.path.commonpath([Path(file).absolute().parent for file in files])
+def _corpus_entries(corpus: Corpus) -> list[dict[str, Any]]:
+    """`file` and `bytes` of each source, files relative to the folder that holds them all."""
+    files = [Path(source["file"]) for source in corpus.sources if "modified" in source]
+    folder = os.path.commonpath([file.absolute().parent for file in files]) if files else ""
     return [
-        {"file": Path(os.path.relpath(file, folder)).as_posix(), "bytes": Path(file).stat().st_size}
-        for file in files
-    ]
-
-
-class _SplitWriter:
-    """The shards of one split, and the counts of what is in them."""
-
-    def __init__(self, folder: Path, name: str, num_shards: int, max_seq_length: int):
-        self.name = name
-        self.instances = 0
-        self.counts = no_instances(max_seq_length)
-        self._paths = [
-            folder / f"{name}-{index:05d}-of-{num_shards:05d}.tfrecord"
-            for index in range(num_shards)
-        ]
-        self._instances = [0] * num_shards
-        self._files = ExitStack()
-        self._writers: list[tf.io.TFRecordWriter] = []
-
-    def __enter__(self) -> "_SplitWriter":
-        self._writers = [
-            self._files.enter_context(tf.io.TFRecordWriter(str(path))) for path in self._paths
-        ]
-        return self
-
-    def __exit__(self, *error) -> None:
-        self._files.close()
-        if not self.instances:
-            for path in self._paths:
-                path.unlink()
-
-    def write(self, records: np.ndarray, counts: InstanceCounts) -> None:
-        """Deals records out to the shards in turn, going on where the last call ended."""
-        turns = len(self._paths)
-        for shard in range(turns):
-            dealt = records[(shard - self.instances) % turns :: turns].tolist()
-            write = self._writers[shard].write
-            for record in dealt:
-                write(record)
-            self._instances[shard] += len(dealt)
-        self.instances += len(records)
-        self.counts += counts
-
-    def shards(self) -> list[Shard]:
-        """Describes the finished files."""
-        with ThreadPoolExecutor() as threads:
-            checksums = threads.map(sha256, self._paths)
-        return [
-            Shard(path.name, instances, path.stat().st_size, checksum)
-            for path, instances, checksum in zip(
-                self._paths, self._instances, checksums, strict=True
-            )
-        ]
-
-
-def _serialized_batches(
-    reader: DocumentReader, tokenizer: "BertTokenizer", options: PretrainingDataOptions
-) -> Iterator[dict[str, Any]]:
-    """Records and counts, one batch of documents and one round of `dupe_factor` at a time."""
-
-    # Nothing here branches on tensors, so there is nothing for autograph to convert, slowly.
-    @tf.autograph.experimental.do_not_convert
-    def tokenize(batch: DocumentBatch) -> dict[str, Any]:
-        sentences = index_sentences(
-            tokenizer.tokenize(batch.lines),
-            batch.documents,
-            batch.passages,
-            batch.is_donor,
-            max_seq_length=options.max_seq_length,
-        )
-        seed = tf.stack([tf.constant(options.seed, tf.int64), tf.cast(batch.held_out, tf.int64)])
-        # With the length in it, the two phases of a pre-training differ in their pairs, too.
-        seed = tf.random.fold_in(seed, options.max_seq_length)
-        return {
-            "sentences": sentences,
-            "seed": tf.random.fold_in(seed, batch.number),
-            "held_out": batch.held_out,
-            "bytes_read": batch.bytes_read,
-        }
-
-    def rounds(tokenized: dict[str, Any]) -> tf.data.Dataset:
-        return tf.data.Dataset.range(options.dupe_factor).map(lambda index: (tokenized, index))
-
-    @tf.autograph.experimental.do_not_convert
-    def serialize(tokenized: dict[str, Any], index: tf.Tensor) -> dict[str, Any]:
-        records, counts = _make_records(
-            tokenized["sentences"], tokenizer, options, tf.random.fold_in(tokenized["seed"], index)
-        )
-        return {
-            "records": records,
-            "counts": counts,
-            "held_out": tokenized["held_out"],
-            "bytes_read": tokenized["bytes_read"],
-        }
-
-    threads = os.cpu_count() or 1
-    signature = DocumentBatch(
-        lines=tf.TensorSpec([None], tf.string),
-        documents=tf.TensorSpec([None], tf.int32),
-        passages=tf.TensorSpec([None], tf.int32),
-        is_donor=tf.TensorSpec([None], tf.bool),
-        number=tf.TensorSpec([], tf.int64),
-        held_out=tf.TensorSpec([], tf.bool),
-        bytes_read=tf.TensorSpec([], tf.int64),
-    )
-    dataset = tf.data.Dataset.from_generator(lambda: iter(reader), output_signature=signature)
-    dataset = dataset.map(tokenize, threads).flat_map(rounds).map(serialize, threads).prefetch(1)
-    return dataset.with_options(dataset_options()).as_numpy_iterator()
-
-
-def _make_records(
-    sentences: Sentences,
-    tokenizer: "BertTokenizer",
-    options: PretrainingDataOptions,
-    seed: tf.Tensor,
-) -> tuple[tf.Tensor, InstanceCounts]:
-    """One round of instances of a batch: serialized [N], in random order, and their counts."""
-    pair_seed, truncation_seed, order_seed, mask_seed = tf.unstack(tf.random.split(seed, 4))
-    length = options.max_seq_length
-    pairs = sentence_pairs(
-        sentences,
-        max_seq_length=length,
-        short_seq_prob=options.short_seq_prob,
-        seed=pair_seed,
-    )
-    pairs = truncate_pairs(pairs, max_seq_length=length, seed=truncation_seed)
-    pairs = shuffle_pairs(pairs, order_seed)
-    packed = pack_pairs(
-        sentences.token_ids,
-        pairs,
-        max_seq_length=length,
-        cls_token_id=tokenizer.cls_token_id,
-        sep_token_id=tokenizer.sep_token_id,
-        pad_token_id=tokenizer.pad_token_id,
-    )
-    masked = mask_tokens(
-        packed.token_ids,
-        packed.padding_mask,
-        seed=mask_seed,
-        vocabulary_size=tokenizer.vocabulary_size,
-        cls_token_id=tokenizer.cls_token_id,
-        sep_token_id=tokenizer.sep_token_id,
-        mask_token_id=tokenizer.mask_token_id,
-        max_predictions_per_seq=options.max_predictions_per_seq or 0,
-        masked_lm_prob=options.masked_lm_prob,
-    )
-    records = serialize_examples(
         {
-            "input_ids": tf.cast(masked.token_ids, tf.int64),
-            "input_mask": tf.cast(packed.padding_mask, tf.int64),
-            "segment_ids": tf.cast(packed.segment_ids, tf.int64),
-            "masked_lm_positions": tf.cast(masked.positions, tf.int64),
-            "masked_lm_ids": tf.cast(masked.labels, tf.int64),
-            "masked_lm_weights": masked.weights,
-            "next_sentence_labels": tf.cast(pairs.is_random_next[:, None], tf.int64),
+            "file": Path(os.path.relpath(source["file"], folder)).as_posix()
+            if "modified" in source
+            else source["file"],
+            "bytes": source["bytes"],
         }
-    )
-    counts = count_instances(
-        pairs, masked, max_seq_length=length, mask_token_id=tokenizer.mask_token_id
-    )
-    return records, counts
+        for source in corpus.sources
+    ]

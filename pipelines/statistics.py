@@ -43,9 +43,13 @@ def no_instances(max_seq_length: int) -> InstanceCounts:
 
 
 def count_instances(
-    pairs: SentencePairs, masked: MaskedTokens, *, max_seq_length: int, mask_token_id: int
+    pairs: SentencePairs,
+    masked: MaskedTokens | None,
+    *,
+    max_seq_length: int,
+    mask_token_id: int,
 ) -> InstanceCounts:
-    """Counts a batch of truncated pairs and their masks, as int64 tensors."""
+    """Counts a batch of truncated pairs and, if there are, their masks, as int64 tensors."""
 
     def histogram(lengths: tf.Tensor) -> tf.Tensor:
         size = max_seq_length + 1
@@ -54,21 +58,26 @@ def count_instances(
     def count(condition: tf.Tensor) -> tf.Tensor:
         return tf.math.count_nonzero(condition)
 
-    predicted = masked.weights > 0
-    shown = tf.gather(masked.token_ids, masked.positions, batch_dims=1)
+    predictions = masked_words = kept = tf.constant(0, tf.int64)
+    if masked is not None:
+        predicted = masked.weights > 0
+        shown = tf.gather(masked.token_ids, masked.positions, batch_dims=1)
+        predictions = count(predicted)
+        masked_words = count(predicted & (shown == mask_token_id))
+        kept = count(predicted & (shown == masked.labels))
     return InstanceCounts(
-        lengths=histogram(pairs.a_length + pairs.b_length + 3),
+        lengths=histogram(pairs.lengths),
         a_lengths=histogram(pairs.a_length),
         b_lengths=histogram(pairs.b_length),
         random_next=count(pairs.is_random_next),
-        predictions=count(predicted),
-        masked=count(predicted & (shown == mask_token_id)),
-        kept=count(predicted & (shown == masked.labels)),
+        predictions=predictions,
+        masked=masked_words,
+        kept=kept,
     )
 
 
-def summarize(counts: InstanceCounts) -> dict[str, Any]:
-    """Shares, means and percentiles of what was counted."""
+def summarize(counts: InstanceCounts, instances_are_pairs: bool = True) -> dict[str, Any]:
+    """Shares, means and percentiles of what was counted; what is about pairs, of pairs alone."""
     instances = int(np.sum(counts.lengths))
     if not instances:
         return {"instances": 0}
@@ -77,22 +86,22 @@ def summarize(counts: InstanceCounts) -> dict[str, Any]:
     tokens = int(counts.lengths @ np.arange(len(counts.lengths)))
     summary: dict[str, Any] = {
         "instances": instances,
-        "is_random_next": int(counts.random_next) / instances,
         "full_length_share": int(counts.lengths[-1]) / instances,
     }
-    for name, histogram in (
-        ("length", counts.lengths),
-        ("segment_a_length", counts.a_lengths),
-        ("segment_b_length", counts.b_lengths),
-    ):
+    histograms = {"length": counts.lengths}
+    if instances_are_pairs:
+        summary["is_random_next"] = int(counts.random_next) / instances
+        histograms |= {"segment_a_length": counts.a_lengths, "segment_b_length": counts.b_lengths}
+    for name, histogram in histograms.items():
         summary[f"{name}_mean"] = float(histogram @ np.arange(len(histogram))) / instances
         below = np.cumsum(histogram) / instances
         summary[f"{name}_percentiles"] = {
             str(percent): int(np.searchsorted(below, percent / 100)) for percent in PERCENTILES
         }
-    summary["predictions_mean"] = predictions / instances
-    summary["predictions_over_length"] = predictions / tokens
-    summary["mask_share"] = masked / predictions
-    summary["kept_share"] = kept / predictions
-    summary["random_share"] = (predictions - masked - kept) / predictions
+    if predictions:  # none where masks are drawn while training
+        summary["predictions_mean"] = predictions / instances
+        summary["predictions_over_length"] = predictions / tokens
+        summary["mask_share"] = masked / predictions
+        summary["kept_share"] = kept / predictions
+        summary["random_share"] = (predictions - masked - kept) / predictions
     return summary

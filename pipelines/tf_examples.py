@@ -7,28 +7,33 @@ pre-training. `encode_proto` writes the same bytes for a whole batch, without Py
 import tensorflow as tf
 
 
-def serialize_examples(features: dict[str, tf.Tensor]) -> tf.Tensor:
+def serialize_examples(
+    features: dict[str, tf.Tensor], lengths: dict[str, tf.Tensor] | None = None
+) -> tf.Tensor:
     """Serializes a batch of examples.
 
     Args:
         features: by name, [batch, values]; int64 tensors become int64 lists, float32 tensors
             float lists.
+        lengths: by name, for features of which not all values count: int32 [batch], how many do.
 
     Returns:
         string [batch], each a serialized `tf.train.Example`.
     """
     # A map field is, on the wire, a repeated message of key and value.
-    entries = [_entry(name, values) for name, values in sorted(features.items())]
+    entries = [
+        _entry(name, values, (lengths or {}).get(name)) for name, values in sorted(features.items())
+    ]
     entry = tf.stack(entries, axis=1)  # (batch, features)
     message = _message("Features", feature=entry)
     return _message("Example", features=message[:, None])
 
 
-def _entry(name: str, values: tf.Tensor) -> tf.Tensor:
+def _entry(name: str, values: tf.Tensor, lengths: tf.Tensor | None) -> tf.Tensor:
     if values.dtype == tf.int64:
-        feature = {"int64_list": _message("Int64List", value=values)[:, None]}
+        feature = {"int64_list": _message("Int64List", lengths, value=values)[:, None]}
     elif values.dtype == tf.float32:
-        feature = {"float_list": _message("FloatList", value=values)[:, None]}
+        feature = {"float_list": _message("FloatList", lengths, value=values)[:, None]}
     else:
         raise TypeError(f"feature {name}: {values.dtype.name}, expected int64 or float32")
     key = tf.fill([tf.shape(values)[0], 1], name)
@@ -36,11 +41,17 @@ def _entry(name: str, values: tf.Tensor) -> tf.Tensor:
     return _message("Features.FeatureEntry", key=key, value=value)
 
 
-def _message(kind: str, **fields: tf.Tensor) -> tf.Tensor:
-    """String [batch], messages of type tensorflow.`kind`, each field [batch, repetitions]."""
-    sizes = tf.stack([tf.fill([tf.shape(v)[0]], tf.shape(v)[1]) for v in fields.values()], axis=1)
+def _message(kind: str, lengths: tf.Tensor | None = None, **fields: tf.Tensor) -> tf.Tensor:
+    """String [batch], messages of type tensorflow.`kind`, each field [batch, repetitions].
+
+    A message with one field may have `lengths` of its repetitions, int32 [batch].
+    """
+    if lengths is None:
+        counts = [tf.fill([tf.shape(v)[0]], tf.shape(v)[1]) for v in fields.values()]
+    else:
+        counts = [lengths]
     return tf.io.encode_proto(
-        sizes=sizes,
+        sizes=tf.stack(counts, axis=1),
         values=list(fields.values()),
         field_names=list(fields),
         message_type=f"tensorflow.{kind}",

@@ -1,18 +1,15 @@
 """The `bert-tf` command: finds the subcommand, reads its options, reports its errors."""
 
-import contextlib
-import ctypes
 import errno
 import importlib
-import os
 import sys
 from collections.abc import Sequence
-from pathlib import Path
 
 from jsonargparse import ArgumentParser, DefaultHelpFormatter
 
 from bert_tf.cli.options import add_options
 from bert_tf.errors import InputError
+from bert_tf.startup import import_tensorflow, keep_freed_memory
 from bert_tf.version import __version__
 
 # Each subcommand is a module with `Options` (a dataclass) and `run(options)`. Only the one that
@@ -20,6 +17,7 @@ from bert_tf.version import __version__
 COMMANDS = {
     "vocab": "learn a WordPiece vocabulary from text",
     "shards": "turn text into TFRecord shards of pre-training instances",
+    "inspect": "look at instances, statistics and checksums of shards",
     "pretrain": "pre-train a BERT on shards: masked words and next sentences",
     "finetune": "fine-tune a model to classify sentences or pairs of them",
     "evaluate": "score a fine-tuned model on labelled data",
@@ -65,39 +63,6 @@ def _parser(called: str | None) -> ArgumentParser:
     return parser
 
 
-def keep_freed_memory() -> None:
-    """Lets glibc keep the memory of freed tensors for the next step.
-
-    By default it returns blocks of over 128 kB to the system at once: every training step on a
-    CPU then takes them anew, page by page (benchmarks/training_step.py).
-    """
-    trim_threshold, top_pad, mmap_threshold = -1, -2, -3  # glibc's malloc.h
-    with contextlib.suppress(OSError, AttributeError):  # another libc: it has no mallopt
-        mallopt = ctypes.CDLL("libc.so.6").mallopt
-        mallopt(mmap_threshold, 32 << 20)  # the most that glibc takes
-        mallopt(trim_threshold, 2**31 - 1)
-        mallopt(top_pad, 64 << 20)
-
-
-def _import_tensorflow() -> None:
-    """Imports TensorFlow without its start-up chatter; what the user set stays set."""
-    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
-    os.environ.setdefault("GRPC_VERBOSITY", "ERROR")
-    # The commands export SavedModels and train under tf.distribute: TensorFlow it is.
-    os.environ["KERAS_BACKEND"] = "tensorflow"
-    # Its libraries write to standard error while they load, before they read any log level.
-    sys.stderr.flush()
-    standard_error = os.dup(2)
-    try:
-        with Path(os.devnull).open("wb") as nowhere:
-            os.dup2(nowhere.fileno(), 2)
-            import tensorflow  # noqa: F401
-            import tensorflow_text  # noqa: F401
-    finally:
-        os.dup2(standard_error, 2)
-        os.close(standard_error)
-
-
 def _underscored(argument: str) -> str:
     """`--batch-size=8` as `--batch_size=8`; anything but an option stays as it is."""
     if not argument.startswith("--"):
@@ -128,7 +93,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = module.Options(**values)
     try:
         keep_freed_memory()
-        _import_tensorflow()
+        import_tensorflow()
         module.run(options)
     except InputError as error:
         return _fail(called, str(error))

@@ -1,13 +1,23 @@
-"""Turn text into TFRecord shards of pre-training instances.
+r"""Turn text into TFRecord shards of pre-training instances.
 
   bert-tf shards --corpus text/ --tokenizer vocab/ --output shards/
+  bert-tf shards --corpus articles.jsonl.zst --tokenizer vocab/ --output shards/ --masking dynamic
+  bert-tf shards --corpus tfds:wikipedia/20230601.en --tokenizer vocab/ --output shards/ \
+    --max_seq_length 128 512
 
-The text: a sentence a line, a blank line between documents; gzipped or not. The shards have the
-features of the original's script, and the folder is complete: vocabulary, held-out shards and
-manifest.json are in it. --dupe_factor N goes through the text N times, masked anew.
+The text: a sentence a line, a blank line between documents; or plain text in paragraphs
+(--corpus_format text), JSONL, a dataset of TensorFlow Datasets; files gzipped, zstd or neither.
+Two sequence lengths make two folders in one pass. A run that was stopped goes on when the same
+command is given again; until it is done, its work is in OUTPUT.unfinished.
+
+The folder is complete: vocabulary, held-out shards and manifest.json are in it. --masking dynamic
+is the right choice for new work; static writes the features of the original's script.
 """
 
-from dataclasses import dataclass
+import logging
+from dataclasses import dataclass, field, fields
+from pathlib import Path
+from typing import Literal
 
 from bert_tf.cli.progress import console, progress, typed
 from pipelines.options import PretrainingDataOptions
@@ -18,40 +28,82 @@ class Options(PretrainingDataOptions):
     """Options of `bert-tf shards`.
 
     Attributes:
-        corpus: text files, folders or globs.
+        corpus: text files, folders, globs, or names of TensorFlow Datasets (tfds:NAME/CONFIG).
         tokenizer: folder that `bert-tf vocab` wrote, or any BERT model directory.
         output: folder to make.
+        max_seq_length: tokens of an instance, [CLS] and both [SEP] included; of several, each
+            gets a folder of its own in the output, from one pass over the corpus.
         overwrite: replace the folder if it is not empty.
+        runner: who does the work; beam is Apache Beam (pip install 'bert-tf[beam]').
+        beam_options: Beam's own options in one string, "--runner=FlinkRunner ..."; by default its
+            DirectRunner, with a process for every core.
     """
 
     corpus: list[str]
     tokenizer: str
     output: str
+    max_seq_length: list[int] = field(default_factory=lambda: [128])  # type: ignore[assignment]
     overwrite: bool = False
+    runner: Literal["local", "beam"] = "local"
+    beam_options: str | None = None
+
+    def __post_init__(self):
+        self.of_lengths = [
+            PretrainingDataOptions(
+                **{
+                    option.name: getattr(self, option.name)
+                    for option in fields(PretrainingDataOptions)
+                }
+                | {"max_seq_length": length}
+            )
+            for length in self.max_seq_length
+        ]
 
 
 def run(options: Options) -> None:
     """Runs `bert-tf shards`."""
     with progress("making instances", total=1) as bar:
         from bert_tf.tokenization import BertTokenizer
-        from pipelines.shards import ShardsProgress, write_shards
+        from pipelines.shard_groups import ShardsProgress
+        from pipelines.shards import write_shards_of_lengths
+
+        runner = None
+        if options.runner == "beam":
+            # Else its default runner's workers tell of their comings and goings.
+            logging.getLogger().setLevel(logging.ERROR)
+            from pipelines.beam import BeamRunner
+
+            runner = BeamRunner(options.beam_options)
 
         def show(done: ShardsProgress) -> None:
             bar.update(done.bytes_read, done.total_bytes, note=f"{done.instances} so far")
 
-        manifest = write_shards(
+        manifests = write_shards_of_lengths(
             options.corpus,
             options.output,
             BertTokenizer.from_directory(options.tokenizer),
-            options,
+            options.of_lengths,
             overwrite=options.overwrite,
             progress=show,
+            runner=runner,
         )
-    held_out = manifest.instances("held_out")
+    met = {name: count for name, count in manifests[0].irregularities.items() if count}
+    if met:
+        listed = ", ".join(f"{count} {name.replace('_', ' ')}" for name, count in met.items())
+        console.print(f"Met in the text: {listed}", markup=False)
+    folders = [Path(options.output)]
+    if len(manifests) > 1:
+        folders = [folders[0] / str(m.options["max_seq_length"]) for m in manifests]
+    for folder, manifest in zip(folders, manifests, strict=True):
+        size = sum(shard.bytes for shards in manifest.shards.values() for shard in shards)
+        console.print(
+            f"{manifest.instances()} instances, and {manifest.instances('held_out')} held out, of "
+            f"{manifest.documents} documents, {size / 1e6:.1f} MB: {folder}",
+            markup=False,
+        )
     console.print(
-        f"{manifest.instances()} instances, and {held_out} held out, of {manifest.documents} "
-        f"documents: {options.output}\n"
-        f"Next: {typed('bert-tf')} pretrain --shards {options.output} --size small "
+        f"Look at them: {typed('bert-tf')} inspect --shards {folders[0]}\n"
+        f"Next: {typed('bert-tf')} pretrain --shards {folders[0]} --size small "
         "--output runs/pretrained",
         markup=False,
     )

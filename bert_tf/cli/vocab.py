@@ -2,7 +2,7 @@
 
   bert-tf vocab --corpus text/ --output vocab/
 
-The text: a sentence a line; gzipped or not. The folder holds vocab.txt and
+The text: plain or JSONL; gzip, zstd or not. The folder holds vocab.txt and
 tokenizer_config.json, which every command that takes --tokenizer reads, and Hugging Face too.
 For Korean, and wherever accents tell words apart, give --strip_accents false.
 """
@@ -14,14 +14,15 @@ from typing import Any
 from bert_tf.atomic import replace_directory
 from bert_tf.cli.progress import console, progress, typed
 from bert_tf.errors import InputError
+from pipelines.options import CorpusOptions
 
 
 @dataclass(kw_only=True)
-class Options:
+class Options(CorpusOptions):
     """Options of `bert-tf vocab`.
 
     Attributes:
-        corpus: text files, folders or globs.
+        corpus: text files, folders, globs, or names of TensorFlow Datasets (tfds:NAME/CONFIG).
         output: tokenizer folder to make.
         size: entries, the original's 30,522 by default; a small corpus needs fewer.
         min_frequency: times a pair of pieces must be met to become one.
@@ -53,10 +54,10 @@ def run(options: Options) -> None:
     }
     with progress("counting words") as bar:
         from bert_tf.tokenization import BertTokenizer, count_words, learn_vocabulary
-        from pipelines.corpus import find_files, input_errors, read_lines
+        from pipelines.corpus import input_errors, open_corpus, read_lines
 
         with input_errors():
-            lines = read_lines(find_files(options.corpus))
+            lines = read_lines(open_corpus(options.corpus, options))
             counts = count_words(lines, **switches, progress=bar.update)
     with progress(f"learning {options.size} pieces from {len(counts)} words"):
         pieces = learn_vocabulary(counts, options.size, min_frequency=options.min_frequency)

@@ -1,6 +1,7 @@
 import json
 from pathlib import Path
 
+import numpy as np
 import pytest
 import tensorflow as tf
 
@@ -16,6 +17,8 @@ class NumberTokenizer:
 
     def __init__(self, vocabulary_size: int = 100_000):
         self.vocabulary_size = vocabulary_size
+        # Words of one to three tokens: no number that ends in 0 continues a word.
+        self.is_continuation = np.arange(vocabulary_size) % 10 % 3 != 0
 
     def tokenize(self, texts: tf.Tensor) -> tf.RaggedTensor:
         words = tf.strings.split(texts)

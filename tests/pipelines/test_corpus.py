@@ -1,16 +1,37 @@
 import gzip
-import os
+import itertools
+import json
+from collections import Counter
 
 import pytest
+from backports import zstd
 
 from bert_tf.errors import InputError
 from pipelines import corpus
-from pipelines.corpus import find_files, input_errors, read_blocks, read_lines
+from pipelines.corpus import find_files, input_errors, open_corpus, read_lines, read_slice
+from pipelines.options import CorpusOptions
 
 
-def lines_of(*files):
+def passages_of(opened, counts=None):
+    """All lines of a corpus; an empty one is where a document ends."""
+    counts = Counter() if counts is None else counts
+    return [
+        line
+        for slice_ in itertools.chain.from_iterable(opened.units)
+        for passage in read_slice(slice_, opened.options, counts)
+        for line in passage.lines
+    ]
+
+
+def documents_of(opened, counts=None):
+    runs = itertools.groupby(passages_of(opened, counts), key=bool)
+    return [list(lines) for has_text, lines in runs if has_text]
+
+
+def lines_of(inputs, options=None):
     with input_errors():
-        return [line for batch in read_lines(files).as_numpy_iterator() for line in batch]
+        batches = read_lines(open_corpus(inputs, options)).as_numpy_iterator()
+        return [line for batch in batches for line in batch]
 
 
 def test_files_of_folders_globs_and_lists_are_sorted_and_listed_once(tmp_path):
@@ -30,52 +51,214 @@ def test_inputs_without_files_are_named(tmp_path, name):
     with pytest.raises(InputError, match=name.replace("*", r"\*")):
         find_files(tmp_path / name)
     with pytest.raises(InputError, match="no corpus"):
-        find_files([])
+        open_corpus([])
 
 
 def test_lines_are_stripped_and_blank_ones_left_out(tmp_path):
     path = tmp_path / "text.txt"
     path.write_bytes("\ufeff first \r\n\r\n\u3000\u00a0\n\u00a0second\u2003\n\t\nlast".encode())
-    assert lines_of(str(path)) == [b"first", b"second", b"last"]
+    assert lines_of(path) == [b"first", b"second", b"last"]
 
 
-def test_gzip_is_known_by_content(tmp_path):
-    path = tmp_path / "text"
-    path.write_bytes(gzip.compress(b"one\ntwo\n"))
-    assert lines_of(str(path)) == [b"one", b"two"]
-
-
-def test_blocks_end_at_line_ends_and_number_lines(tmp_path, monkeypatch):
-    monkeypatch.setattr(corpus, "BLOCK_BYTES", 10)
-    lines = [b"x" * (i % 37) for i in range(100)]
-    path = tmp_path / "text.txt"
-    path.write_bytes(b"\n".join(lines) + b"\n")
-    read, expected_first = [], 1
-    for block in read_blocks(str(path)):
-        assert block.first_line == expected_first
-        expected_first += len(block.lines)
-        read += block.lines
-    assert read == lines
-    assert block.position == path.stat().st_size
-
-
-def test_invalid_utf8_names_file_and_line(tmp_path, monkeypatch):
-    monkeypatch.setattr(corpus, "BLOCK_BYTES", 16)
-    path = tmp_path / "latin.txt"
-    path.write_bytes(b"plain\n" * 40 + b"caf\xe9\n" + b"plain\n" * 40)
-    with pytest.raises(InputError, match=r"latin\.txt, line 41: invalid UTF-8 .*iconv") as raised:
-        lines_of(str(path))
-    assert "\n" not in str(raised.value)
-
-
-def test_unusable_files_are_named(tmp_path):
-    damaged = tmp_path / "cut.gz"
-    damaged.write_bytes(gzip.compress(os.urandom(5000).hex().encode())[:-100])
-    with pytest.raises(InputError, match=r"cut\.gz: damaged gzip"):
-        lines_of(str(damaged))
-    with pytest.raises(InputError, match=r"gone\.txt: cannot be read"):
-        lines_of(str(tmp_path / "gone.txt"))
-    blank = tmp_path / "blank.txt"
-    blank.write_text("\n \n\t\n")
+def test_a_corpus_without_text_is_refused(tmp_path):
+    (tmp_path / "blank.txt").write_text("\n \n\t\n")
     with pytest.raises(InputError, match=r"blank\.txt: no text"):
-        lines_of(str(blank))
+        lines_of(tmp_path / "blank.txt")
+
+
+SENTENCES = "one a\none b\n\n\n \ntwo a\n"
+
+
+@pytest.mark.parametrize("compress", [bytes, gzip.compress, zstd.compress])
+@pytest.mark.parametrize(
+    ("name", "text", "documents"),
+    [
+        ("corpus.txt", SENTENCES, [[b"one a", b"one b"], [b"two a"]]),
+        (
+            "corpus.jsonl",
+            '{"id": 1, "text": "one a\\none b"}\n\n{"text": "two a"}\n',
+            [[b"one a one b"], [b"two a"]],
+        ),
+    ],
+)
+def test_formats_are_known_by_name_whatever_the_compression(
+    tmp_path, name, text, documents, compress
+):
+    path = tmp_path / f"{name}.zst"
+    path.write_bytes(compress(text.encode()))
+    opened = open_corpus(path)
+    assert documents_of(opened) == documents
+    assert opened.split_sentences == (name == "corpus.jsonl")
+
+
+def test_plain_text_is_unwrapped_into_paragraphs(tmp_path):
+    long = "A line that nobody wrapped. " * 8
+    text = f"A title\n\nThis is wrapped\nat a width\n\n\n{long}\nshort\n{long}\nlast\n"
+    (tmp_path / "a.txt").write_text(text)
+    (tmp_path / "b.txt").write_text("second document")
+    opened = open_corpus(tmp_path, CorpusOptions(corpus_format="text"))
+    first, second = documents_of(opened)
+    assert [paragraph.decode() for paragraph in first] == [
+        "A title", "This is wrapped at a width", long.strip(), "short", long.strip(), "last",
+    ]  # fmt: skip
+    assert second == [b"second document"]
+    assert opened.split_sentences
+
+
+def test_paragraphs_run_across_blocks(tmp_path, monkeypatch):
+    monkeypatch.setattr("pipelines.text_files.BLOCK_BYTES", 50)
+    (tmp_path / "a.txt").write_text("\n".join(["some words"] * 40) + "\n\nnext")
+    opened = open_corpus(tmp_path / "a.txt", CorpusOptions(corpus_format="text"))
+    assert documents_of(opened) == [[b" ".join([b"some words"] * 40), b"next"]]
+
+
+def test_json_lines_of_another_field_and_bad_ones(tmp_path):
+    path = tmp_path / "corpus.jsonl"
+    path.write_text('{"body": "one"}\n{"body": ""}\n{"body": "\\ud800tw\\u0000o"}\n')
+    counts = Counter()
+    opened = open_corpus(path, CorpusOptions(text_field="body"))
+    assert documents_of(opened, counts) == [[b"one"], [b"two"]]
+    assert counts == {"empty_documents": 1, "nul_bytes": 1}
+    for bad in ('{"body": 3}', '{"text": "x"}', "[1]", '"x"', '{"body": "x"'):
+        path.write_text('{"body": "one"}\n' + bad + "\n")
+        with pytest.raises(InputError, match=r"corpus\.jsonl, line 2: .*--text_field") as raised:
+            documents_of(opened)
+        assert "\n" not in str(raised.value)
+
+
+def test_a_long_json_line_is_one_document(tmp_path, monkeypatch):
+    monkeypatch.setattr("pipelines.text_files.BLOCK_BYTES", 1000)
+    text = " ".join(f"word{i}" for i in range(30_000))
+    (tmp_path / "corpus.jsonl").write_text(json.dumps({"text": text}) + '\n{"text": "b"}\n')
+    counts = Counter()
+    first, second = documents_of(open_corpus(tmp_path / "corpus.jsonl"), counts)
+    assert b" ".join(first).decode() == text
+    assert second == [b"b"]
+
+
+def test_formats_are_not_mixed(tmp_path):
+    (tmp_path / "a.txt").write_text("x")
+    (tmp_path / "b.jsonl").write_text("{}")
+    with pytest.raises(InputError, match=r"several formats \(jsonl, sentences\)"):
+        open_corpus(tmp_path)
+    with pytest.raises(InputError, match="corpus_format is 'html'"):
+        CorpusOptions(corpus_format="html")
+
+
+@pytest.mark.parametrize("text_format", ["sentences", "jsonl"])
+def test_large_files_are_cut_where_documents_begin(tmp_path, monkeypatch, text_format):
+    if text_format == "sentences":
+        text = "\n\n".join(f"{i} a\n{i} b" + "\n" * (i % 3) for i in range(500)) + "\n"
+    else:
+        text = "".join(json.dumps({"text": f"{i} " + "x" * (i % 70)}) + "\n" for i in range(500))
+    (tmp_path / "corpus").write_text(text)
+    options = CorpusOptions(corpus_format=text_format)
+    whole = documents_of(open_corpus(tmp_path / "corpus", options))
+    assert len(whole) == 500
+    for unit in (100, 333, 2000):
+        monkeypatch.setattr(corpus, "UNIT_BYTES", unit)
+        opened = open_corpus(tmp_path / "corpus", options)
+        assert len(opened.units) > len(text) / unit / 2
+        assert opened.size == len(text)
+        parts = [
+            list(lines)
+            for (slice_,) in opened.units
+            for passage in read_slice(slice_, options, Counter())
+            for has_text, lines in itertools.groupby(passage.lines, key=bool)
+            if has_text
+        ]
+        assert parts == whole
+
+
+def test_small_files_share_a_unit_and_compressed_ones_stay_whole(tmp_path, monkeypatch):
+    monkeypatch.setattr(corpus, "UNIT_BYTES", 1000)
+    for i in range(50):
+        (tmp_path / f"{i:02d}.txt").write_text("x" * 97 + "\n\n")
+    (tmp_path / "z.gz").write_bytes(gzip.compress(b"x\n\n" * 9000, compresslevel=0))
+    opened = open_corpus(tmp_path)
+    assert [len(unit) for unit in opened.units] == [10] * 5 + [1]
+    assert opened.units[-1][0].end is None
+
+
+def test_unreadable_files_stop_or_are_counted(tmp_path):
+    for name in "abc":
+        (tmp_path / f"{name}.txt").write_text(name)
+    options = CorpusOptions(skip_unreadable=True)
+    opened, strict = open_corpus(tmp_path, options), open_corpus(tmp_path)
+    (tmp_path / "b.txt").unlink()  # after it was listed
+    counts = Counter()
+    assert documents_of(opened, counts) == [[b"a"], [b"c"]]
+    assert counts == {"unreadable_files": 1}
+    with pytest.raises(InputError, match=r"b\.txt: cannot be read"):
+        documents_of(strict)
+    with pytest.raises(InputError, match=r"b\.txt: cannot be read"), input_errors():
+        list(read_lines(strict))
+
+
+@pytest.fixture(scope="module")
+def dataset(tmp_path_factory):
+    """A dataset of TensorFlow Datasets on disk, as `tfds build` leaves it."""
+    tfds = pytest.importorskip("tensorflow_datasets")
+
+    class Articles(tfds.core.GeneratorBasedBuilder):
+        """Articles of numbered sentences."""
+
+        VERSION = tfds.core.Version("1.0.0")
+
+        def _info(self):
+            return self.dataset_info_from_configs(
+                features=tfds.features.FeaturesDict(
+                    {"title": tfds.features.Text(), "text": tfds.features.Text()}
+                )
+            )
+
+        def _split_generators(self, dl_manager):
+            return {"train": self._generate_examples(60), "test": self._generate_examples(3)}
+
+        def _generate_examples(self, count=0):
+            for i in range(count):
+                yield i, {"title": f"t{i}", "text": f"Article {i} begins.\n\nIt ends."}
+
+    folder = tmp_path_factory.mktemp("datasets")
+    builder = Articles(data_dir=folder)
+    builder.download_and_prepare()
+    return folder
+
+
+def test_datasets_by_name(dataset, monkeypatch):
+    def opened(name, **options):
+        return open_corpus(name, CorpusOptions(tfds_data_dir=str(dataset), **options))
+
+    monkeypatch.setattr(corpus, "UNIT_BYTES", 300)
+    articles = opened("tfds:articles:1.0.0")
+    assert len(articles.units) > 3
+    documents = documents_of(articles)
+    assert len({first for first, _ in documents}) == 60
+    assert all(last == b"It ends." for _, last in documents)
+    assert documents_of(opened("tfds:articles:train[50%:]")) == documents[30:]
+    assert len(documents_of(opened("tfds:articles:test"))) == 3
+    titles = documents_of(opened("tfds:articles", text_field="title"))
+    assert [b"t0"] in titles
+    with pytest.raises(
+        InputError,
+        match=r"tfds:articles:1.0.0:train, example 0: no text in the feature .body.; name one of",
+    ):
+        documents_of(opened("tfds:articles", text_field="body"))
+    for name in ("tfds:no_such_dataset", "tfds:articles:no_split"):
+        with pytest.raises(InputError, match=f"{name}: TensorFlow Datasets cannot give it"):
+            opened(name)
+
+
+def test_datasets_need_their_package(monkeypatch):
+    monkeypatch.setitem(__import__("sys").modules, "tensorflow_datasets", None)
+    with pytest.raises(InputError, match=r"pip install 'bert-tf\[tfds\]'"):
+        open_corpus("tfds:wikipedia/20230601.en")
+
+
+def test_positions_end_at_the_size(tmp_path):
+    path = tmp_path / "a.txt.gz"
+    path.write_bytes(gzip.compress(SENTENCES.encode() * 1000))
+    for options in (CorpusOptions(), CorpusOptions(corpus_format="text")):
+        opened = open_corpus(path, options)
+        *_, last = read_slice(opened.units[0][0], options, Counter())
+        assert last.position == path.stat().st_size == opened.size

@@ -1,12 +1,14 @@
 import itertools
+import random
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from bert_tf.errors import InputError
-from pipelines import documents
-from pipelines.documents import DocumentReader
+from pipelines import corpus, documents
+from pipelines.corpus import open_corpus
+from pipelines.documents import COUNTED, UnitReader
 
 
 def write(folder, *texts):
@@ -17,13 +19,25 @@ def write(folder, *texts):
     return files
 
 
+def read(files, units=None, **options):
+    """The batches of all units of a corpus, or of some."""
+    opened = open_corpus(files)
+    options.setdefault("buffer_bytes", 1000)
+    for unit in range(len(opened.units)) if units is None else units:
+        yield from UnitReader(opened, unit, **options)
+
+
+def total(batches, what):
+    return sum(batch.counts[COUNTED.index(what)] for batch in batches)
+
+
 def own_lines(batch):
     return batch.lines[~batch.is_donor].tolist()
 
 
 def test_blank_lines_and_files_end_documents(tmp_path):
     files = write(tmp_path, "a1\na2\n\n\n  \nb1\n", "c1\n\nd1\nd2")
-    (batch,) = DocumentReader(files, buffer_bytes=1000)
+    (batch,) = read(files)
     assert batch.lines.tolist() == [b"a1", b"a2", b"b1", b"c1", b"d1", b"d2"]
     assert batch.documents.tolist() == [0, 0, 1, 2, 3, 3]
     assert batch.passages.tolist() == [1, 1, 2, 3, 4, 4]
@@ -33,13 +47,13 @@ def test_blank_lines_and_files_end_documents(tmp_path):
 def test_batches_are_bounded_and_hold_every_line_once(tmp_path, monkeypatch):
     monkeypatch.setattr(documents, "PART_BYTES", 300)
     texts = ["\n".join(f"file {f} line {i}" for i in range(200)) for f in range(20)]
-    reader = DocumentReader(write(tmp_path, *texts), buffer_bytes=4000)
-    batches = list(reader)
+    batches = list(read(write(tmp_path, *texts), buffer_bytes=4000))
     assert [batch.number for batch in batches] == list(range(len(batches)))
     lines = [line for batch in batches for line in own_lines(batch)]
     assert sorted(lines) == sorted("\n".join(texts).encode().split(b"\n"))
-    assert len(lines) == reader.lines == 4000
-    assert reader.documents == 20
+    assert len(lines) == 4000
+    assert total(batches, "documents") == 20
+    assert [batch.ends_unit for batch in batches] == [False] * (len(batches) - 1) + [True]
     for batch in batches[:-1]:
         assert sum(map(len, own_lines(batch))) <= 4000
         # Long files take turns: a batch holds parts of many.
@@ -49,9 +63,7 @@ def test_batches_are_bounded_and_hold_every_line_once(tmp_path, monkeypatch):
 def test_passages_are_unbroken_runs_of_one_document(tmp_path, monkeypatch):
     monkeypatch.setattr(documents, "PART_BYTES", 100)
     texts = ["\n".join(f"{f} {i}" for i in range(300)) for f in range(3)]
-    for batch in DocumentReader(
-        write(tmp_path, *texts), buffer_bytes=1500, held_out_share=0.3, seed=4
-    ):
+    for batch in read(write(tmp_path, *texts), buffer_bytes=1500, held_out_share=0.3, seed=4):
         rows = zip(batch.passages, batch.documents, batch.is_donor, batch.lines, strict=True)
         for _, run in itertools.groupby(rows, key=lambda row: row[0]):
             run = list(run)
@@ -66,8 +78,7 @@ def test_batches_of_one_long_document_get_donors(tmp_path, monkeypatch):
     monkeypatch.setattr(documents, "PART_BYTES", 200)
     monkeypatch.setattr(documents, "DONOR_BYTES", 100)
     long = ["\n".join(f"{name}{i}" for i in range(1000)) for name in "ab"]
-    reader = DocumentReader(write(tmp_path, "\n\n".join(long)), buffer_bytes=1000)
-    batches = list(reader)
+    batches = list(read(write(tmp_path, "\n\n".join(long))))
     assert len(batches) > 5
     for batch in batches:
         assert len(set(batch.documents)) == 2
@@ -85,12 +96,15 @@ def test_one_document_is_refused(tmp_path):
     for size in (3, 3000):  # within a batch, and over several
         files = write(tmp_path, "\n".join(f"line {i}" for i in range(size)))
         with pytest.raises(InputError, match=r"single document.*blank line"):
-            list(DocumentReader(files, buffer_bytes=1000))
+            list(read(files))
 
 
-def test_empty_corpus_is_refused(tmp_path):
-    with pytest.raises(InputError, match="no text"):
-        list(DocumentReader(write(tmp_path, "\n\n", " "), buffer_bytes=1000))
+def test_a_unit_without_text_is_a_batch_without_lines(tmp_path):
+    (batch,) = read(write(tmp_path, "\n\n", " "))
+    assert batch.ends_unit
+    assert batch.lines.size == 0
+    assert total([batch], "documents") == 0
+    assert batch.bytes_read == 3
 
 
 def test_held_out_text_is_apart_and_of_its_share(tmp_path):
@@ -98,9 +112,8 @@ def test_held_out_text_is_apart_and_of_its_share(tmp_path):
     files = write(tmp_path, text)
 
     def split(seed):
-        reader = DocumentReader(files, buffer_bytes=5000, held_out_share=0.1, seed=seed)
         found = {False: set(), True: set()}
-        for batch in reader:
+        for batch in read(files, buffer_bytes=5000, held_out_share=0.1, seed=seed):
             assert len(set(batch.documents)) >= 2
             found[batch.held_out].update(line.split()[0] for line in batch.lines)
         return found
@@ -116,7 +129,7 @@ def test_held_out_text_is_apart_and_of_its_share(tmp_path):
 def test_small_corpora_hold_out_two_documents_or_none(tmp_path, share):
     def documents_of(count):
         files = write(tmp_path, "\n\n".join(f"d{i} text" for i in range(count)))
-        batches = list(DocumentReader(files, buffer_bytes=1000, held_out_share=share, seed=3))
+        batches = list(read(files, held_out_share=share, seed=3))
         return {batch.held_out: len(set(batch.documents)) for batch in batches}
 
     assert documents_of(3) == {False: 3}
@@ -124,3 +137,72 @@ def test_small_corpora_hold_out_two_documents_or_none(tmp_path, share):
     assert split[False] >= 2
     assert split[True] >= 2
     assert sum(split.values()) == 6
+
+
+def same(batch, other):
+    return all(np.array_equal(one, two) for one, two in zip(batch, other, strict=True))
+
+
+def test_units_can_be_read_in_any_order(tmp_path, monkeypatch):
+    monkeypatch.setattr(corpus, "UNIT_BYTES", 2000)
+    text = "\n\n".join(f"d{i} a\nd{i} b" for i in range(1500))
+    files = write(tmp_path, text, "x1\nx2", text.upper())
+    options = {"held_out_share": 0.1, "seed": 5}
+    units = len(open_corpus(files).units)
+    assert units > 10
+    in_order = list(read(files, **options))
+    order = random.Random(1).sample(range(units), units)
+    for unit in order:
+        again = list(read(files, [unit], **options))
+        assert [
+            same(*pair)
+            for pair in zip(again, [batch for batch in in_order if batch.unit == unit], strict=True)
+        ] == [True] * len(again)
+    lines = sorted(line for batch in in_order for line in own_lines(batch))
+    all_text = f"{text}\nx1\nx2\n{text.upper()}".encode()
+    assert lines == sorted(line for line in all_text.split(b"\n") if line)
+    assert total(in_order, "documents") == 3001
+
+
+def test_documents_alone_in_their_unit_get_donors_of_others(tmp_path, monkeypatch):
+    monkeypatch.setattr(corpus, "UNIT_BYTES", 3000)
+    texts = ["\n".join(f"{name}{i}" for i in range(1000)) for name in "abc"]
+    batches = list(read(write(tmp_path, *texts)))
+    assert {batch.unit for batch in batches} == {0, 1, 2}
+    for batch in batches:
+        own = set(batch.documents[~batch.is_donor])
+        assert len(own) == 1
+        others = {line[:1] for line in batch.lines[batch.is_donor]} - {own_lines(batch)[0][:1]}
+        assert len(others) == 2  # the pool is as wide as the corpus allows
+    assert [line for batch in batches for line in own_lines(batch)] == "\n".join(
+        texts
+    ).encode().split(b"\n")
+
+
+def test_finished_groups_are_passed_over_and_the_rest_is_the_same(tmp_path, monkeypatch):
+    monkeypatch.setattr(documents, "GROUP_BYTES", 2500)
+    files = write(tmp_path, "\n\n".join(f"d{i} a\nd{i} b" for i in range(1000)))
+    options = {"held_out_share": 0.2, "seed": 7}
+    whole = list(read(files, **options))
+    groups = [batch.group for batch in whole]
+    assert groups == sorted(groups)
+    assert set(groups) == set(range(groups[-1] + 1))
+    assert groups[-1] > 2
+    rest = list(read(files, finished={0, 2}, **options))
+    expected = [batch for batch in whole if batch.group not in (0, 2)]
+    assert all(same(*pair) for pair in zip(rest, expected, strict=True))
+
+
+def test_a_single_held_out_document_is_trained_on(tmp_path, monkeypatch):
+    monkeypatch.setattr(corpus, "UNIT_BYTES", 500)
+    files = write(tmp_path, "\n\n".join(f"d{i} text" for i in range(200)))
+    for seed in range(200):
+        batches = list(read(files, held_out_share=0.005, seed=seed))
+        held_out = {line for batch in batches if batch.held_out for line in own_lines(batch)}
+        assert len(held_out) != 1
+        lines = [line for batch in batches for line in own_lines(batch)]
+        assert len(lines) == len(set(lines)) == 200
+        if not held_out:
+            break
+    else:
+        pytest.fail("no seed held out a single document or none")

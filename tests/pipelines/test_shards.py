@@ -1,6 +1,7 @@
 import dataclasses
 import gzip
 import json
+import shutil
 from dataclasses import dataclass
 
 import numpy as np
@@ -10,7 +11,7 @@ import tensorflow as tf
 from bert_tf.errors import InputError
 from pipelines.manifest import Manifest, verify
 from pipelines.options import PretrainingDataOptions
-from pipelines.shards import write_shards
+from pipelines.shards import write_shards, write_shards_of_lengths
 
 
 def options(**changed):
@@ -21,7 +22,7 @@ def options(**changed):
 
 def examples(folder, split="train"):
     found = []
-    for file in sorted(folder.glob(f"{split}-*.tfrecord")):
+    for file in sorted(folder.rglob(f"{split}-*.tfrecord")):
         for record in tf.data.TFRecordDataset(str(file)).as_numpy_iterator():
             features = tf.train.Example.FromString(record).features.feature
             found.append(
@@ -128,7 +129,11 @@ def test_manifest_keeps_options_of_the_data_alone(tmp_path, corpus, number_token
 
 
 def contents(folder):
-    return {path.name: path.read_bytes() for path in folder.iterdir()}
+    return {
+        str(path.relative_to(folder)): path.read_bytes()
+        for path in folder.rglob("*")
+        if path.is_file()
+    }
 
 
 def test_one_seed_gives_the_same_bytes(tmp_path, corpus, number_tokenizer, monkeypatch):
@@ -189,7 +194,7 @@ def test_small_corpus_without_held_out_text(tmp_path, number_corpus, number_toke
     [
         (b"\n\n \n", "no text"),
         (b"1 2 3\n4 5 6\n", "single document"),
-        (b"1 2\n\n3 4\n\xff\n", r"line 4: invalid UTF-8"),
+        (b"1 2\n\n3 4\n" + b"\xff\n" * 11, r"line 4: invalid UTF-8"),
     ],
 )
 def test_bad_corpora_leave_nothing_behind(tmp_path, number_tokenizer, text, message):
@@ -205,8 +210,8 @@ def test_failing_late_leaves_the_old_folder(tmp_path, corpus, number_tokenizer):
     write_shards(corpus, out, number_tokenizer, options())
     before = contents(out)
     bad = tmp_path / "zzz.txt"
-    bad.write_bytes(corpus.read_bytes() + b"\xff")
-    with pytest.raises(InputError, match=r"zzz\.txt, line 519: invalid UTF-8"):
+    bad.write_bytes(corpus.read_bytes() + b"\n\xff" * 100)
+    with pytest.raises(InputError, match=r"zzz\.txt, line 520: invalid UTF-8"):
         write_shards(
             [corpus, bad], out, number_tokenizer, options(buffer_bytes=2000), overwrite=True
         )
@@ -260,6 +265,323 @@ def test_options_out_of_range_are_named(wrong):
 @pytest.mark.parametrize(("length", "predictions"), [(128, 20), (512, 77), (20, 3)])
 def test_predictions_by_default(length, predictions):
     assert PretrainingDataOptions(max_seq_length=length).max_predictions_per_seq == predictions
+
+
+@pytest.fixture(scope="module")
+def units():
+    """Small units and groups, so that a small corpus has many."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("pipelines.corpus.UNIT_BYTES", 8_000)
+        patch.setattr("pipelines.documents.GROUP_BYTES", 5_000)
+        patch.setattr("pipelines.shard_groups.GROUP_BYTES", 5_000)
+        yield
+
+
+def write_many(folder, number_corpus, files=5):
+    folder.mkdir()
+    for index in range(files):
+        text = number_corpus(30, first=10 + index * 30 * 12 * 9)
+        (folder / f"{index}.txt").write_text(text)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def many(tmp_path_factory, number_corpus):
+    """Five files of thirty documents, some 90 kB."""
+    return write_many(tmp_path_factory.mktemp("corpora") / "many", number_corpus)
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory, many, number_tokenizer, units):
+    """The shards of an undisturbed run."""
+    out = tmp_path_factory.mktemp("whole") / "out"
+    write_shards(many, out, number_tokenizer, many_options())
+    return out
+
+
+def many_options(**changed):
+    return options(**{"buffer_bytes": 2000, "num_shards": 4, "dupe_factor": 2, **changed})
+
+
+def test_a_group_has_a_shard_for_every_round(whole):
+    manifest = verify(whole)
+    names = [shard.file for shard in manifest.shards["train"]]
+    assert names == sorted(names)
+    places = {tuple(name.split("-")[1:3]) for name in names}
+    assert len(names) == 2 * len(places)
+    assert len({unit for unit, _ in places}) > 5
+    assert len(places) > 10
+    # Between them, the rounds go through every group.
+    seen = {token for e in examples(whole) for part in unmasked(e) for token in part}
+    held_out = examples(whole, "held_out")
+    seen.update(token for e in held_out for part in unmasked(e) for token in part)
+    assert len(seen) > 0.95 * 150 * 12 * 9
+    assert manifest.documents == 150
+    assert manifest.sentences == 1800
+
+
+class Killed(BaseException):
+    pass
+
+
+@pytest.mark.parametrize("after", [0, 3, 8, 25])
+def test_a_run_that_ends_anywhere_is_continued(tmp_path, many, number_tokenizer, whole, after):
+    batches = 0
+
+    def stop(progress):
+        nonlocal batches
+        batches += 1
+        if batches > after:
+            raise Killed
+
+    out = tmp_path / "out"
+    with pytest.raises(Killed):
+        write_shards(many, out, number_tokenizer, many_options(), progress=stop)
+    assert not out.exists()
+    unfinished = tmp_path / "out.unfinished"
+    made = {path: path.stat().st_mtime_ns for path in unfinished.rglob("*.tfrecord")}
+    assert not list(unfinished.rglob("*.tmp"))
+    write_shards(many, out, number_tokenizer, many_options())
+    assert contents(out) == contents(whole)
+    assert not unfinished.exists()
+    for path, time in made.items():  # finished shards were not made again
+        assert (out / path.relative_to(unfinished)).stat().st_mtime_ns == time
+    assert bool(made) == (after >= 8)
+
+
+def begin(many, out, tokenizer, batches=20, **changed):
+    """Begins a run that is stopped."""
+    left = iter(range(batches))
+
+    def stop(progress):
+        if next(left, None) is None:
+            raise Killed
+
+    with pytest.raises(Killed):
+        write_shards(many, out, tokenizer, many_options(**changed), progress=stop)
+
+
+def test_what_a_kill_left_is_made_again(tmp_path, many, number_tokenizer, whole):
+    out = tmp_path / "out"
+    begin(many, out, number_tokenizer)
+    unfinished = tmp_path / "out.unfinished"
+    first, *_, last = sorted(unfinished.glob("train-*"))
+    first.unlink()  # as after a crash of the system
+    last.write_bytes(last.read_bytes()[:-1])
+    (unfinished / "train-99999-00000-00-00.tfrecord").write_bytes(b"not in the journal")
+    (unfinished / ".train-00000-00000-00-00.tfrecord.12345678.tmp").write_bytes(b"half")
+    write_shards(many, out, number_tokenizer, many_options())
+    assert contents(out) == contents(whole)
+
+
+def test_a_run_killed_after_its_last_step_is_finished(tmp_path, many, number_tokenizer, whole):
+    out = tmp_path / "out"
+    shutil.copytree(whole, out)
+    (out / ".journal").mkdir()
+    begin(many, tmp_path / "other", number_tokenizer)
+    plan = tmp_path / "other.unfinished" / ".journal" / "plan.json"
+    (out / ".journal" / "plan.json").write_bytes(plan.read_bytes())
+    assert write_shards(many, out, number_tokenizer, many_options()) == Manifest.load(whole)
+    assert contents(out) == contents(whole)
+
+
+def test_an_unfinished_run_is_continued_with_its_settings_alone(
+    tmp_path, number_corpus, number_tokenizer, units
+):
+    many = write_many(tmp_path / "many", number_corpus)
+    out = tmp_path / "out"
+    begin(many, out, number_tokenizer)
+    with pytest.raises(InputError, match=r"out\.unfinished: .*seed \(1279 there, 3 now\)"):
+        write_shards(many, out, number_tokenizer, many_options(seed=3))
+    unfinished = contents(tmp_path / "out.unfinished")
+    (many / "0.txt").write_text("1 2 3\n\n4 5 6\n")
+    with pytest.raises(InputError, match=r"the corpus \(.*0\.txt is new, changed or gone\)"):
+        write_shards(many, out, number_tokenizer, many_options())
+    assert contents(tmp_path / "out.unfinished") == unfinished
+
+
+def test_a_file_that_stopped_a_run_can_be_mended(tmp_path, number_corpus, number_tokenizer, whole):
+    many = write_many(tmp_path / "many", number_corpus)
+    bad = many / "4.txt"
+    good = bad.read_bytes()
+    bad.write_bytes(good + b"\xff\n" * 3000)
+    out = tmp_path / "out"
+    with pytest.raises(InputError, match=r"4\.txt, line 64 after byte \d+: inv"):
+        write_shards(many, out, number_tokenizer, many_options())
+    assert not out.exists()
+    made = set((tmp_path / "out.unfinished").glob("train-*"))
+    assert made
+    bad.write_bytes(good)
+    write_shards(many, out, number_tokenizer, many_options())
+    assert contents(out) == contents(whole)
+
+
+def test_a_file_that_vanishes_stops_the_run_or_is_counted(
+    tmp_path, number_corpus, number_tokenizer, units
+):
+    many = write_many(tmp_path / "many", number_corpus, files=20)
+
+    def vanish(progress):
+        (many / "9.txt").unlink(missing_ok=True)
+
+    out = tmp_path / "out"
+    with pytest.raises(InputError, match=r"9\.txt: cannot be read"):
+        write_shards(many, out, number_tokenizer, many_options(), progress=vanish)
+    assert not out.exists()
+    (many / "9.txt").write_text("1 2 3\n\n4 5 6")
+    skipping = many_options(skip_unreadable=True)
+    manifest = write_shards(many, tmp_path / "skipped", number_tokenizer, skipping, progress=vanish)
+    assert manifest.irregularities["unreadable_files"] == 1
+    assert manifest.documents == 570
+
+
+def test_only_one_process_writes_a_folder(tmp_path, many, number_tokenizer, units):
+    out = tmp_path / "out"
+
+    def write_too(progress):
+        with pytest.raises(InputError, match="another process is writing there"):
+            write_shards(many, out, number_tokenizer, many_options())
+
+    manifest = write_shards(many, out, number_tokenizer, many_options(), progress=write_too)
+    assert verify(out) == manifest
+
+
+def test_two_lengths_in_one_pass(tmp_path, many, number_tokenizer, units):
+    lengths = [many_options(max_seq_length=64), many_options(max_seq_length=32)]
+    out = tmp_path / "out"
+    short, long = write_shards_of_lengths(many, out, number_tokenizer, lengths)
+    assert {path.name for path in out.iterdir()} == {"32", "64"}
+    assert (verify(out / "32"), verify(out / "64")) == (short, long)
+    alone = write_shards(many, tmp_path / "alone", number_tokenizer, lengths[0])
+    assert contents(out / "64") == contents(tmp_path / "alone")
+    assert alone == long
+    with pytest.raises(InputError, match="given twice"):
+        write_shards_of_lengths(many, tmp_path / "b", number_tokenizer, lengths[:1] * 2)
+    with pytest.raises(InputError, match="seed is"):
+        write_shards_of_lengths(
+            many, tmp_path / "b", number_tokenizer, [lengths[0], many_options(seed=2)]
+        )
+
+
+def test_dynamic_masking_keeps_the_text(tmp_path, many, number_tokenizer, whole):
+    static = Manifest.load(whole)
+    dynamic = write_shards(
+        many, tmp_path / "dynamic", number_tokenizer, many_options(masking="dynamic")
+    )
+    assert static.instances() == dynamic.instances()
+    for masked, plain in zip(examples(whole), examples(tmp_path / "dynamic"), strict=True):
+        assert set(plain) == {"input_ids", "first_segment_length", "next_sentence_labels"}
+        a, b = unmasked(masked)
+        assert plain["input_ids"] == [2, *a, 3, *b, 3]
+        assert plain["first_segment_length"] == [len(a) + 2]
+        assert plain["next_sentence_labels"] == masked["next_sentence_labels"]
+    statistics = dynamic.statistics["train"]
+    assert "mask_share" not in statistics
+    assert statistics["length_mean"] == static.statistics["train"]["length_mean"]
+
+
+def test_full_sentences_use_the_text_once(tmp_path, many, number_tokenizer, units):
+    made = many_options(instances="full_sentences", held_out_share=0, dupe_factor=1)
+    manifest = write_shards(many, tmp_path / "out", number_tokenizer, made)
+    found = examples(tmp_path / "out")
+    tokens = []
+    for example in found:
+        ids = list(example["input_ids"])
+        for position, label, weight in zip(
+            example["masked_lm_positions"],
+            example["masked_lm_ids"],
+            example["masked_lm_weights"],
+            strict=True,
+        ):
+            ids[position] = label if weight else ids[position]
+        length = sum(example["input_mask"])
+        assert (ids[0], ids[length - 1]) == (2, 3)
+        assert not any(example["segment_ids"])
+        assert example["next_sentence_labels"] == [0]
+        tokens += [token for token in ids[:length] if token > 4]
+    assert sorted(tokens) == list(range(10, 10 + 150 * 12 * 9))
+    statistics = manifest.statistics["train"]
+    assert statistics["length_mean"] == np.mean([sum(e["input_mask"]) for e in found])
+    assert "is_random_next" not in statistics
+
+
+def test_full_sentences_can_be_of_one_document(tmp_path, number_tokenizer, number_corpus):
+    (tmp_path / "one.txt").write_text(number_corpus(1, sentences=100))
+    made = options(instances="full_sentences", num_shards=1)
+    manifest = write_shards(tmp_path / "one.txt", tmp_path / "out", number_tokenizer, made)
+    assert manifest.documents == 1
+    assert manifest.instances() > 30
+
+
+def test_whole_words_are_masked(tmp_path, many, number_tokenizer, units):
+    made = many_options(whole_word_masking=True, held_out_share=0)
+    write_shards(many, tmp_path / "out", number_tokenizer, made)
+    continues = number_tokenizer.is_continuation
+    words = 0
+    for example in examples(tmp_path / "out")[:300]:
+        a, b = unmasked(example)
+        ids = [2, *a, 3, *b, 3]
+        masked = {
+            p
+            for p, w in zip(
+                example["masked_lm_positions"], example["masked_lm_weights"], strict=True
+            )
+            if w
+        }
+        for position in range(1, len(ids) - 1):
+            if continues[ids[position]] and ids[position] > 4 and ids[position - 1] > 4:
+                assert (position in masked) == (position - 1 in masked)
+                words += position in masked
+    assert words > 100
+
+
+def test_a_unit_without_text_is_passed_over(tmp_path, number_tokenizer, number_corpus, units):
+    for index in range(5):
+        text = number_corpus(20, first=10 + index * 20 * 12 * 9) if index % 2 else "\n" * 9000
+        (tmp_path / f"{index}.txt").write_text(text)
+    for instances in ("sentence_pairs", "full_sentences"):
+        manifest = write_shards(
+            str(tmp_path / "*.txt"), tmp_path / instances, number_tokenizer,
+            many_options(instances=instances),
+        )  # fmt: skip
+        assert manifest.documents == 40
+
+
+def test_what_is_met_in_the_text_is_counted(tmp_path, number_tokenizer):
+    documents = ["1 2 3", "", "4 5\u0000 6\n7 8 9", "\n\n", " ".join(map(str, range(10, 400)))]
+    path = tmp_path / "corpus.jsonl"
+    path.write_text("".join(json.dumps({"text": text}) + "\n" for text in documents))
+    manifest = write_shards(
+        path, tmp_path / "out", number_tokenizer, options(held_out_share=0, num_shards=1)
+    )
+    assert manifest.documents == 3
+    assert manifest.irregularities == {
+        "documents_shorter_than_an_instance": 2,
+        "sentences_without_tokens": 0,
+        "empty_documents": 2,
+        "invalid_utf8_lines": 0,
+        "nul_bytes": 1,
+        "cut_lines": 0,
+        "unreadable_files": 0,
+    }
+
+
+def test_paragraphs_are_split_into_sentences(tmp_path):
+    from bert_tf.tokenization import BertTokenizer
+
+    letters = [f"{mark}{letter}" for letter in "abcdefghijklmnopqrstuvwxyz." for mark in ("", "##")]
+    tokenizer = BertTokenizer(["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *letters])
+    for name in "ab":
+        (tmp_path / f"{name}.txt").write_text(
+            f"The {name} cat\nsat. It slept. Then it ate.\n\nEnd."
+        )
+    manifest = write_shards(
+        [tmp_path / "a.txt", tmp_path / "b.txt"],
+        tmp_path / "out",
+        tokenizer,
+        options(corpus_format="text", held_out_share=0),
+    )
+    assert (manifest.documents, manifest.sentences) == (2, 8)
 
 
 @pytest.fixture(scope="module")

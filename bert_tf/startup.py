@@ -1,0 +1,40 @@
+"""What a process that works with TensorFlow does first: the commands, and Beam's workers."""
+
+import contextlib
+import ctypes
+import os
+import sys
+from pathlib import Path
+
+
+def keep_freed_memory() -> None:
+    """Lets glibc keep the memory of freed tensors for the next step.
+
+    By default it returns blocks of over 128 kB to the system at once: every training step on a
+    CPU then takes them anew, page by page (benchmarks/training_step.py).
+    """
+    trim_threshold, top_pad, mmap_threshold = -1, -2, -3  # glibc's malloc.h
+    with contextlib.suppress(OSError, AttributeError):  # another libc: it has no mallopt
+        mallopt = ctypes.CDLL("libc.so.6").mallopt
+        mallopt(mmap_threshold, 32 << 20)  # the most that glibc takes
+        mallopt(trim_threshold, 2**31 - 1)
+        mallopt(top_pad, 64 << 20)
+
+
+def import_tensorflow() -> None:
+    """Imports TensorFlow without its start-up chatter; what the user set stays set."""
+    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+    os.environ.setdefault("GRPC_VERBOSITY", "ERROR")
+    # The commands export SavedModels and train under tf.distribute: TensorFlow it is.
+    os.environ["KERAS_BACKEND"] = "tensorflow"
+    # Its libraries write to standard error while they load, before they read any log level.
+    sys.stderr.flush()
+    standard_error = os.dup(2)
+    try:
+        with Path(os.devnull).open("wb") as nowhere:
+            os.dup2(nowhere.fileno(), 2)
+            import tensorflow  # noqa: F401
+            import tensorflow_text  # noqa: F401
+    finally:
+        os.dup2(standard_error, 2)
+        os.close(standard_error)

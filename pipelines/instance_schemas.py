@@ -1,0 +1,108 @@
+"""The two forms in which pre-training instances stand in TFRecord shards.
+
+- *masked*: the features of the original's `create_pretraining_data.py`, masks drawn when the
+  shards are written. All int64 lists but the weights, a float list: `input_ids`, `input_mask`,
+  `segment_ids` [max_seq_length]; `masked_lm_positions`, `masked_lm_ids`, `masked_lm_weights`
+  [max_predictions_per_seq]; `next_sentence_labels` [1].
+- *compact*: for masks drawn while training. All int64 lists: `input_ids` [length], `[CLS] A [SEP]
+  B [SEP]` unmasked and without padding; `first_segment_length` [1], tokens of `[CLS] A [SEP]`;
+  `next_sentence_labels` [1].
+
+In both, a next-sentence label of 1 is a random next.
+"""
+
+from typing import NamedTuple
+
+import tensorflow as tf
+
+from pipelines.masking import MaskedTokens
+from pipelines.pretraining_instances import PackedPairs
+from pipelines.tf_examples import serialize_examples
+
+
+class UnmaskedInstances(NamedTuple):
+    """A batch of instances of the compact form, padded.
+
+    Attributes:
+        token_ids: int32 [batch, max_seq_length], padded with the id of [PAD].
+        segment_ids: int32 [batch, max_seq_length].
+        padding_mask: int32 [batch, max_seq_length].
+        next_sentence_labels: int32 [batch].
+    """
+
+    token_ids: tf.Tensor
+    segment_ids: tf.Tensor
+    padding_mask: tf.Tensor
+    next_sentence_labels: tf.Tensor
+
+
+def serialize_masked(
+    packed: PackedPairs, masked: MaskedTokens, is_random_next: tf.Tensor
+) -> tf.Tensor:
+    """String [N], records of the masked form; `is_random_next` is bool [N]."""
+    return serialize_examples(
+        {
+            "input_ids": tf.cast(masked.token_ids, tf.int64),
+            "input_mask": tf.cast(packed.padding_mask, tf.int64),
+            "segment_ids": tf.cast(packed.segment_ids, tf.int64),
+            "masked_lm_positions": tf.cast(masked.positions, tf.int64),
+            "masked_lm_ids": tf.cast(masked.labels, tf.int64),
+            "masked_lm_weights": masked.weights,
+            "next_sentence_labels": tf.cast(is_random_next[:, None], tf.int64),
+        }
+    )
+
+
+def serialize_compact(packed: PackedPairs, is_random_next: tf.Tensor) -> tf.Tensor:
+    """String [N], records of the compact form; `is_random_next` is bool [N]."""
+    length = tf.reduce_sum(packed.padding_mask, axis=-1)
+    second = tf.reduce_sum(packed.segment_ids, axis=-1)
+    return serialize_examples(
+        {
+            "input_ids": tf.cast(packed.token_ids, tf.int64),
+            "first_segment_length": tf.cast((length - second)[:, None], tf.int64),
+            "next_sentence_labels": tf.cast(is_random_next[:, None], tf.int64),
+        },
+        lengths={"input_ids": length},
+    )
+
+
+def parse_compact(
+    records: tf.Tensor, *, max_seq_length: int, pad_token_id: int
+) -> UnmaskedInstances:
+    """Reads records of the compact form, string [batch]."""
+    ids = tf.io.FixedLenSequenceFeature([], tf.int64, allow_missing=True, default_value=-1)
+    one = tf.io.FixedLenFeature([1], tf.int64)
+    features = tf.io.parse_example(
+        records,
+        {"input_ids": ids, "first_segment_length": one, "next_sentence_labels": one},
+    )
+    token_ids = tf.cast(features["input_ids"], tf.int32)  # (batch, longest)
+    missing = max_seq_length - tf.shape(token_ids)[1]
+    token_ids = tf.pad(token_ids, [[0, 0], [0, missing]], constant_values=-1)
+    token_ids = tf.ensure_shape(token_ids, [None, max_seq_length])
+    in_sequence = token_ids >= 0
+    first_length = tf.cast(features["first_segment_length"], tf.int32)  # (batch, 1)
+    in_second = in_sequence & (tf.range(max_seq_length) >= first_length)
+    return UnmaskedInstances(
+        token_ids=tf.where(in_sequence, token_ids, pad_token_id),
+        segment_ids=tf.cast(in_second, tf.int32),
+        padding_mask=tf.cast(in_sequence, tf.int32),
+        next_sentence_labels=tf.cast(features["next_sentence_labels"][:, 0], tf.int32),
+    )
+
+
+def masked_features(
+    max_seq_length: int, max_predictions_per_seq: int
+) -> dict[str, tf.io.FixedLenFeature]:
+    """The features of the masked form, for `tf.io.parse_example`."""
+    length, predictions = [max_seq_length], [max_predictions_per_seq]
+    return {
+        "input_ids": tf.io.FixedLenFeature(length, tf.int64),
+        "input_mask": tf.io.FixedLenFeature(length, tf.int64),
+        "segment_ids": tf.io.FixedLenFeature(length, tf.int64),
+        "masked_lm_positions": tf.io.FixedLenFeature(predictions, tf.int64),
+        "masked_lm_ids": tf.io.FixedLenFeature(predictions, tf.int64),
+        "masked_lm_weights": tf.io.FixedLenFeature(predictions, tf.float32),
+        "next_sentence_labels": tf.io.FixedLenFeature([1], tf.int64),
+    }

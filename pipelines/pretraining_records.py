@@ -1,0 +1,234 @@
+"""Batches of documents to serialized pre-training instances: the tf.data graph.
+
+Python hands text in; the rest is one graph: sentences split (where the text comes in paragraphs),
+tokenized, paired, truncated, packed, masked and serialized, a batch of documents at a time. A
+batch is tokenized once, however many rounds of `dupe_factor` and sequence lengths are made of it.
+"""
+
+import os
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import tensorflow as tf
+
+from pipelines.corpus import dataset_options
+from pipelines.documents import COUNTED, MOST_BATCHES, DocumentBatch
+from pipelines.instance_schemas import serialize_compact, serialize_masked
+from pipelines.masking import mask_tokens
+from pipelines.options import PretrainingDataOptions
+from pipelines.pretraining_instances import (
+    Sentences,
+    full_sentences,
+    index_sentences,
+    pack_pairs,
+    sentence_pairs,
+    shuffle_pairs,
+    truncate_pairs,
+)
+from pipelines.sentence_splitting import split_sentences
+from pipelines.statistics import InstanceCounts, count_instances
+
+if TYPE_CHECKING:
+    from bert_tf.tokenization import BertTokenizer
+
+
+class Records(NamedTuple):
+    """Instances of one sequence length.
+
+    Attributes:
+        records: string [N], serialized, in random order.
+        counts: of the instances.
+        short_documents: int64, documents of fewer tokens than an instance has room for.
+    """
+
+    records: Any
+    counts: InstanceCounts
+    short_documents: Any
+
+
+class RecordBatch(NamedTuple):
+    """One round of instances of a batch of documents.
+
+    Attributes:
+        unit: int64, number of the unit of the corpus.
+        group: int64, number of the group of batches in the unit.
+        held_out: bool, the split.
+        ends_unit: bool, whether it is of the last batch of its unit.
+        bytes_read: int64, bytes on disk of the unit read so far.
+        counts: int64 [len(COUNTED)], see `DocumentBatch`.
+        sentences: int64, sentences in the batch, donors' apart.
+        without_tokens: int64, of those, without a token.
+        round: int64, from 0 to dupe_factor - 1. The counts of the text are those of round 0.
+        lengths: `Records` of each sequence length.
+    """
+
+    unit: Any
+    group: Any
+    held_out: Any
+    ends_unit: Any
+    bytes_read: Any
+    counts: Any
+    sentences: Any
+    without_tokens: Any
+    round: Any
+    lengths: tuple[Records, ...]
+
+
+def record_batches(
+    batches: Iterator[DocumentBatch],
+    tokenizer: "BertTokenizer",
+    options: Sequence[PretrainingDataOptions],
+    *,
+    split: bool,
+) -> Iterator[RecordBatch]:
+    """Makes instances of batches of documents, on all cores, in order.
+
+    Args:
+        batches: to be iterated once.
+        tokenizer: turns sentences into ids; needs [CLS], [SEP] and [MASK].
+        options: those of each sequence length to make instances of.
+        split: whether lines are paragraphs, to be split into sentences.
+
+    Returns:
+        `RecordBatch`es of numpy values, rounds after one another.
+    """
+
+    # Nothing here branches on tensors, so there is nothing for autograph to convert, slowly.
+    @tf.autograph.experimental.do_not_convert
+    def tokenize(batch: DocumentBatch) -> tuple[DocumentBatch, dict[str, Any]]:
+        lines, *about = batch[:4]
+        if split:
+            in_paragraphs = split_sentences(lines)
+            lines = in_paragraphs.flat_values
+            about = [tf.repeat(values, in_paragraphs.row_lengths()) for values in about]
+        documents, passages, is_donor = about
+        token_ids = tokenizer.tokenize(lines)
+        own = ~is_donor
+        tokens = tf.cast(token_ids.row_lengths(), tf.int32)
+        indexed = tuple(
+            index_sentences(
+                token_ids, documents, passages, is_donor, max_seq_length=variant.max_seq_length
+            )
+            for variant in options
+        )
+        of_document = tf.math.segment_sum(tf.where(own, tokens, 0), documents)
+        short = tuple(
+            tf.math.count_nonzero((of_document > 0) & (of_document < variant.max_seq_length - 3))
+            for variant in options
+        )
+        no_lines = tf.zeros([0], tf.string)
+        no_numbers = tf.zeros([0], tf.int32)
+        kept = batch._replace(
+            lines=no_lines, documents=no_numbers, passages=no_numbers, is_donor=tf.zeros([0], bool)
+        )
+        return kept, {
+            "indexed": indexed,
+            "short": short,
+            "sentences": tf.math.count_nonzero(own),
+            "without_tokens": tf.math.count_nonzero(own & (tokens == 0)),
+        }
+
+    def rounds(batch: DocumentBatch, made: dict[str, Any]) -> tf.data.Dataset:
+        return tf.data.Dataset.range(options[0].dupe_factor).map(lambda index: (batch, made, index))
+
+    @tf.autograph.experimental.do_not_convert
+    def serialize(batch: DocumentBatch, made: dict[str, Any], index: tf.Tensor) -> RecordBatch:
+        lengths = []
+        for variant, sentences, short in zip(options, made["indexed"], made["short"], strict=True):
+            seed = tf.stack(
+                [tf.constant(variant.seed, tf.int64), tf.cast(batch.held_out, tf.int64)]
+            )
+            # With the length in it, the two phases of a pre-training differ in their pairs, too.
+            seed = tf.random.fold_in(seed, variant.max_seq_length)
+            seed = tf.random.fold_in(seed, batch.unit * MOST_BATCHES + batch.number)
+            seed = tf.random.fold_in(seed, index)
+            lengths.append(Records(*_make_records(sentences, tokenizer, variant, seed), short))
+        return RecordBatch(
+            unit=batch.unit,
+            group=batch.group,
+            held_out=batch.held_out,
+            ends_unit=batch.ends_unit,
+            bytes_read=batch.bytes_read,
+            counts=batch.counts,
+            sentences=made["sentences"],
+            without_tokens=made["without_tokens"],
+            round=index,
+            lengths=tuple(lengths),
+        )
+
+    threads = os.cpu_count() or 1
+    signature = DocumentBatch(
+        lines=tf.TensorSpec([None], tf.string),
+        documents=tf.TensorSpec([None], tf.int32),
+        passages=tf.TensorSpec([None], tf.int32),
+        is_donor=tf.TensorSpec([None], tf.bool),
+        unit=tf.TensorSpec([], tf.int64),
+        group=tf.TensorSpec([], tf.int64),
+        number=tf.TensorSpec([], tf.int64),
+        held_out=tf.TensorSpec([], tf.bool),
+        ends_unit=tf.TensorSpec([], tf.bool),
+        bytes_read=tf.TensorSpec([], tf.int64),
+        counts=tf.TensorSpec([len(COUNTED)], tf.int64),
+    )
+    dataset = tf.data.Dataset.from_generator(lambda: batches, output_signature=signature)
+    dataset = dataset.map(tokenize, threads).flat_map(rounds).map(serialize, threads).prefetch(1)
+    return dataset.with_options(dataset_options()).as_numpy_iterator()
+
+
+def _make_records(
+    sentences: Sentences,
+    tokenizer: "BertTokenizer",
+    options: PretrainingDataOptions,
+    seed: tf.Tensor,
+) -> tuple[tf.Tensor, InstanceCounts]:
+    """One round of instances of a batch: serialized [N], in random order, and their counts."""
+    pair_seed, truncation_seed, order_seed, mask_seed = tf.unstack(tf.random.split(seed, 4))
+    length, token_ids = options.max_seq_length, sentences.token_ids
+    if options.instances == "full_sentences":
+        token_ids, pairs = full_sentences(
+            sentences,
+            max_seq_length=length,
+            short_seq_prob=options.short_seq_prob,
+            sep_token_id=tokenizer.sep_token_id,
+            seed=pair_seed,
+        )
+    else:
+        pairs = sentence_pairs(
+            sentences,
+            max_seq_length=length,
+            short_seq_prob=options.short_seq_prob,
+            seed=pair_seed,
+        )
+        pairs = truncate_pairs(pairs, max_seq_length=length, seed=truncation_seed)
+    pairs = shuffle_pairs(pairs, order_seed)
+    packed = pack_pairs(
+        token_ids,
+        pairs,
+        max_seq_length=length,
+        cls_token_id=tokenizer.cls_token_id,
+        sep_token_id=tokenizer.sep_token_id,
+        pad_token_id=tokenizer.pad_token_id,
+    )
+    if options.masking == "dynamic":
+        masked = None
+        records = serialize_compact(packed, pairs.is_random_next)
+    else:
+        masked = mask_tokens(
+            packed.token_ids,
+            packed.padding_mask,
+            seed=mask_seed,
+            vocabulary_size=tokenizer.vocabulary_size,
+            cls_token_id=tokenizer.cls_token_id,
+            sep_token_id=tokenizer.sep_token_id,
+            mask_token_id=tokenizer.mask_token_id,
+            max_predictions_per_seq=options.max_predictions_per_seq or 0,
+            masked_lm_prob=options.masked_lm_prob,
+            whole_word=options.whole_word_masking,
+            max_ngram=options.max_ngram,
+            is_continuation=tokenizer.is_continuation,
+        )
+        records = serialize_masked(packed, masked, pairs.is_random_next)
+    counts = count_instances(
+        pairs, masked, max_seq_length=length, mask_token_id=tokenizer.mask_token_id
+    )
+    return records, counts

@@ -1,0 +1,367 @@
+"""The work of making shards, a group of batches at a time, with a journal of what is done.
+
+A group's shards are written under temporary names, renamed when it is complete, and then entered
+in the journal. What is there is not made again.
+"""
+
+import contextlib
+import dataclasses
+import errno
+import json
+import os
+import uuid
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import tensorflow as tf
+
+from bert_tf.atomic import replace_file, sync_folder
+from pipelines.corpus import Corpus, input_errors
+from pipelines.documents import COUNTED, GROUP_BYTES, DocumentBatch, UnitReader
+from pipelines.manifest import BLOCK_RECORDS, Shard, sha256
+from pipelines.options import PretrainingDataOptions
+from pipelines.pretraining_records import RecordBatch, record_batches
+from pipelines.statistics import InstanceCounts, no_instances
+
+if TYPE_CHECKING:
+    from bert_tf.tokenization import BertTokenizer
+
+JOURNAL = ".journal"
+
+# A record stands between its length and checksum (8 + 4 bytes) and another checksum (4).
+_FRAME_BYTES = 16
+
+
+@dataclass
+class ShardsProgress:
+    """How far `write_shards` has come.
+
+    Args:
+        bytes_read: bytes of the corpus on disk that are done.
+        total_bytes: bytes of the corpus on disk.
+        instances: instances written, held-out ones included.
+    """
+
+    bytes_read: int
+    total_bytes: int
+    instances: int
+
+
+@dataclass
+class ShardsJob:
+    """All that a process needs to write the shards of some units.
+
+    Args:
+        folder: where the work is done, `OUTPUT.unfinished`; every process must see it.
+        corpus: what to read.
+        options: of each sequence length, in order of length. They differ in what concerns single
+            instances only.
+        names: of each, the folder in `folder` for its shards; "" for `folder` itself.
+    """
+
+    folder: Path
+    corpus: Corpus
+    options: list[PretrainingDataOptions]
+    names: list[str]
+
+    @property
+    def parts(self) -> int:
+        """Shards of a group and a round: more than one where the corpus has few groups."""
+        groups = max(1, round(self.corpus.text_bytes / GROUP_BYTES))
+        return -(-self.options[0].num_shards // (groups * self.options[0].dupe_factor))
+
+
+@dataclass
+class FinishedGroup:
+    """An entry of the journal: what was made of a group of batches.
+
+    Args:
+        unit: number of the unit.
+        group: number of the group in it.
+        ends_unit: whether the unit is complete with it.
+        bytes_read: bytes on disk of the unit that had been read at its end.
+        text: what was met in the text, by name.
+        short_documents: by sequence length, documents of fewer tokens than an instance.
+        shards: by sequence length, by split.
+        counts: by sequence length, by split, `InstanceCounts` as lists.
+    """
+
+    unit: int
+    group: int
+    ends_unit: bool
+    bytes_read: int
+    text: dict[str, int]
+    short_documents: list[int]
+    shards: list[dict[str, list[Shard]]]
+    counts: list[dict[str, list[Any]]]
+
+    @property
+    def instances(self) -> int:
+        """Instances of all splits and lengths."""
+        return sum(
+            shard.instances
+            for splits in self.shards
+            for shards in splits.values()
+            for shard in shards
+        )
+
+    def save(self, folder: Path) -> None:
+        """Enters it in the journal of `folder`."""
+        with replace_file(folder / JOURNAL / f"{self.unit:05d}-{self.group:05d}.json") as path:
+            path.write_text(json.dumps(dataclasses.asdict(self)), encoding="utf-8")
+
+    @classmethod
+    def load(cls, path: Path) -> "FinishedGroup":
+        """Reads an entry of the journal."""
+        content = json.loads(path.read_text(encoding="utf-8"))
+        content["shards"] = [
+            {split: [Shard(**shard) for shard in shards] for split, shards in splits.items()}
+            for splits in content["shards"]
+        ]
+        return cls(**content)
+
+
+def finished_groups(job: ShardsJob) -> list[FinishedGroup]:
+    """The journal: groups that are done, their shards all there, in order of the corpus."""
+    groups = []
+    for path in sorted((job.folder / JOURNAL).glob("*-*.json")):
+        group = FinishedGroup.load(path)
+        sizes = {
+            job.folder / name / shard.file: shard.bytes
+            for name, splits in zip(job.names, group.shards, strict=True)
+            for shards in splits.values()
+            for shard in shards
+        }
+        if all(file.is_file() and file.stat().st_size == size for file, size in sizes.items()):
+            groups.append(group)
+        else:
+            path.unlink()
+    return groups
+
+
+def write_units(
+    job: ShardsJob,
+    tokenizer: "BertTokenizer",
+    progress: Callable[[ShardsProgress], None] = lambda progress: None,
+    units: Sequence[int] | None = None,
+) -> None:
+    """Writes the shards of some units of a job, all by default, but for what is finished.
+
+    Raises:
+        InputError: the corpus cannot be used.
+        OSError: the shards cannot be written, the disk is full for one.
+    """
+    corpus = job.corpus
+    units = range(len(corpus.units)) if units is None else units
+    done = finished_groups(job)
+    complete = {group.unit for group in done if group.ends_unit}
+    sizes = [sum(slice_.size for slice_ in unit) for unit in corpus.units]
+    bytes_before = sum(sizes[unit] for unit in complete)
+    instances = sum(group.instances for group in done)
+
+    def batches() -> Iterator[DocumentBatch]:
+        for unit in units:
+            if unit not in complete:
+                yield from UnitReader(
+                    corpus,
+                    unit,
+                    buffer_bytes=job.options[0].buffer_bytes,
+                    held_out_share=job.options[0].held_out_share,
+                    seed=job.options[0].seed,
+                    for_pairs=job.options[0].instances == "sentence_pairs",
+                    finished={group.group for group in done if group.unit == unit},
+                )
+
+    with ExitStack() as stack:
+        stack.enter_context(input_errors())
+        stack.enter_context(_full_disk_as_os_error())
+        writer = stack.enter_context(_GroupWriter(job))
+        made = record_batches(batches(), tokenizer, job.options, split=corpus.split_sentences)
+        reading = None
+        for batch in made:
+            if reading is not None and reading != batch.unit:
+                bytes_before += sizes[reading]
+            reading = int(batch.unit)
+            instances += writer.write(batch)
+            progress(ShardsProgress(bytes_before + int(batch.bytes_read), sum(sizes), instances))
+        writer.finish()
+
+
+@contextmanager
+def _full_disk_as_os_error() -> Iterator[None]:
+    """TensorFlow's writers raise an error of their own for a full disk."""
+    try:
+        yield
+    except tf.errors.ResourceExhaustedError as error:
+        if "No space left" in error.message or "quota" in error.message:
+            raise OSError(errno.ENOSPC, error.message.split(";")[0]) from error
+        raise
+
+
+class _GroupWriter:
+    """Writes groups one after another; each is finished in the background of the next."""
+
+    def __init__(self, job: ShardsJob):
+        self._job = job
+        self._group: _OpenGroup | None = None
+        self._threads = ThreadPoolExecutor(max_workers=1)
+        self._finishing: Future[None] | None = None
+
+    def __enter__(self) -> "_GroupWriter":
+        return self
+
+    def __exit__(self, kind: object, *error: object) -> None:
+        self._threads.shutdown()
+        if kind is not None and self._group is not None:
+            self._group.abandon()
+
+    def write(self, batch: RecordBatch) -> int:
+        """Writes a batch, and finishes the group before if it begins another; counts instances."""
+        place = int(batch.unit), int(batch.group)
+        if self._group is None or self._group.place != place:
+            self._finish_group()
+            self._group = _OpenGroup(self._job, place)
+        return self._group.write(batch)
+
+    def finish(self) -> None:
+        """Waits until all that was written is in the journal."""
+        self._finish_group()
+        if self._finishing is not None:
+            self._finishing.result()
+
+    def _finish_group(self) -> None:
+        if self._finishing is not None:
+            self._finishing.result()
+        if self._group is not None:
+            self._finishing = self._threads.submit(self._group.finish)
+            self._group = None
+
+
+class _OpenGroup:
+    """The shards of a group that is being written."""
+
+    def __init__(self, job: ShardsJob, place: tuple[int, int]):
+        self.place = place
+        self._job = job
+        self._shards: list[dict[tuple[str, int, int], _OpenShard]] = [{} for _ in job.options]
+        self._counts: list[dict[str, InstanceCounts]] = [{} for _ in job.options]
+        self._text: Counter[str] = Counter()
+        self._short_documents = [0] * len(job.options)
+        self._ends_unit = False
+        self._bytes_read = 0
+
+    def write(self, batch: RecordBatch) -> int:
+        split = "held_out" if batch.held_out else "train"
+        self._ends_unit = bool(batch.ends_unit)
+        self._bytes_read = int(batch.bytes_read)
+        if batch.round == 0:
+            self._text.update(dict(zip(COUNTED, batch.counts.tolist(), strict=True)))
+            self._text["sentences"] += int(batch.sentences)
+            self._text["sentences_without_tokens"] += int(batch.without_tokens)
+        instances = 0
+        for index, made in enumerate(batch.lengths):
+            counts = self._counts[index]
+            counts[split] = (
+                counts.get(split, no_instances(self._job.options[index].max_seq_length))
+                + made.counts
+            )
+            if batch.round == 0:
+                self._short_documents[index] += int(made.short_documents)
+            if len(made.records):
+                self._write(index, split, int(batch.round), made.records)
+                instances += len(made.records)
+        return instances
+
+    def _write(self, index: int, split: str, round_: int, records: np.ndarray) -> None:
+        """Deals records out to the shards of a round in turn, going on where the last ended."""
+        parts = self._job.parts
+        if split == "held_out":
+            round_, parts = 0, 1
+        shards = [self._shard(index, split, round_, part) for part in range(parts)]
+        written = sum(shard.instances for shard in shards)
+        for part, shard in enumerate(shards):
+            shard.write(records[(part - written) % parts :: parts].tolist())
+
+    def _shard(self, index: int, split: str, round_: int, part: int) -> "_OpenShard":
+        shards = self._shards[index]
+        if (split, round_, part) not in shards:
+            unit, group = self.place
+            name = f"{split}-{unit:05d}-{group:05d}-{round_:02d}-{part:02d}.tfrecord"
+            shards[split, round_, part] = _OpenShard(
+                self._job.folder / self._job.names[index] / name
+            )
+        return shards[split, round_, part]
+
+    def finish(self) -> None:
+        """Gives the shards their names and enters the group in the journal."""
+        with _full_disk_as_os_error():
+            finished: list[dict[str, list[Shard]]] = []
+            for shards in self._shards:
+                splits: dict[str, list[Shard]] = {}
+                for key in sorted(shards):
+                    splits.setdefault(key[0], []).append(shards[key].finish())
+                finished.append(splits)
+            for name in self._job.names:
+                sync_folder(self._job.folder / name)
+            unit, group = self.place
+            FinishedGroup(
+                unit=unit,
+                group=group,
+                ends_unit=self._ends_unit,
+                bytes_read=self._bytes_read,
+                text={name: count for name, count in self._text.items() if count},
+                short_documents=self._short_documents,
+                shards=finished,
+                counts=[
+                    {
+                        split: [np.asarray(values).tolist() for values in counts]
+                        for split, counts in splits.items()
+                    }
+                    for splits in self._counts
+                ],
+            ).save(self._job.folder)
+
+    def abandon(self) -> None:
+        for shards in self._shards:
+            for shard in shards.values():
+                shard.abandon()
+
+
+class _OpenShard:
+    """A shard under a temporary name."""
+
+    def __init__(self, path: Path):
+        self.instances = 0
+        self._path = path
+        self._temporary = path.with_name(f".{path.name}.{uuid.uuid4().hex[:8]}.tmp")
+        self._writer = tf.io.TFRecordWriter(str(self._temporary))
+        self._bytes = 0
+        self._block_offsets: list[int] = []
+
+    def write(self, records: list[bytes]) -> None:
+        write = self._writer.write
+        for index, record in enumerate(records, self.instances):
+            if index % BLOCK_RECORDS == 0:
+                self._block_offsets.append(self._bytes)
+            write(record)
+            self._bytes += len(record) + _FRAME_BYTES
+        self.instances += len(records)
+
+    def finish(self) -> Shard:
+        self._writer.close()
+        with self._temporary.open("rb") as file:
+            os.fsync(file.fileno())
+        checksum = sha256(self._temporary)
+        self._temporary.replace(self._path)
+        return Shard(self._path.name, self.instances, self._bytes, checksum, self._block_offsets)
+
+    def abandon(self) -> None:
+        with contextlib.suppress(tf.errors.OpError):  # a full disk, which has ended the run
+            self._writer.close()
+        self._temporary.unlink(missing_ok=True)

@@ -1,0 +1,239 @@
+"""Text files in blocks of lines: plain, gzip or zstd, of any size, and whatever is in them.
+
+A file is read in blocks of about a megabyte that end at line ends, so memory depends neither on
+the size of a file nor on the length of its lines. What is wrong in it is mended by a stated rule
+and counted, as long as the text that results is right:
+
+- bytes that are not UTF-8 are dropped, as the original's `convert_to_unicode` does; a file in
+  which they are on many lines is in another encoding and is refused;
+- NUL bytes are dropped, as the tokenizer drops them;
+- a line of over 64 kB is no sentence: it is cut at white space into lines of about 512 bytes.
+"""
+
+import codecs
+import gzip
+import zlib
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import IO, NamedTuple
+
+from backports import zstd
+
+from bert_tf.errors import InputError
+
+BLOCK_BYTES = 1 << 20
+LONG_LINE_BYTES = 1 << 16
+CUT_LINE_BYTES = 512
+
+# Of the lines of a block, how many may hold invalid UTF-8 before the file is refused.
+_MOST_INVALID_LINES = 10
+_MOST_INVALID_SHARE = 0.1
+
+_GZIP, _ZSTD = b"\x1f\x8b", b"\x28\xb5\x2f\xfd"
+
+# First bytes of the white space that `str.strip` removes and `bytes.strip` does not.
+_UNICODE_SPACE_LEADS = frozenset(b"\x1c\x1d\x1e\x1f\xc2\xe1\xe2\xe3")
+
+
+class Block(NamedTuple):
+    """Whole lines of a file.
+
+    Attributes:
+        first_line: number of the first line, counted from 1 at the start of what is read.
+        lines: the lines without line ends, valid UTF-8.
+        position: bytes of the file on disk read so far, from where reading began.
+    """
+
+    first_line: int
+    lines: list[bytes]
+    position: int
+
+
+class UnreadableFile(InputError):
+    """A file that is missing or that the system cannot read."""
+
+
+def is_compressed(path: str) -> bool:
+    """Whether a file is gzip or zstd, known by its first bytes, not by its name.
+
+    Raises:
+        InputError: the file cannot be read.
+    """
+    with _read_errors(path), Path(path).open("rb") as file:
+        return file.read(4).startswith((_GZIP, _ZSTD))
+
+
+def read_blocks(
+    path: str,
+    start: int = 0,
+    end: int | None = None,
+    *,
+    counts: Counter | None = None,
+    cut_long_lines: bool = True,
+) -> Iterator[Block]:
+    """Reads a file block by block, at line ends.
+
+    Args:
+        path: of the file.
+        start: byte to begin at, a line's first; 0 for a compressed file.
+        end: byte to end before, a line's first; None for the end of the file.
+        counts: what was mended is added here: `invalid_utf8_lines`, `nul_bytes`, `cut_lines`.
+        cut_long_lines: whether lines of over 64 kB are cut; else they are held whole.
+
+    Raises:
+        InputError: the file is missing, unreadable, damaged, or not UTF-8; the message names the
+            file, and the line where there is one.
+    """
+    counts = Counter() if counts is None else counts
+    first_line = 1
+    with _read_errors(path), Path(path).open("rb") as raw:
+        magic = raw.read(4)
+        if magic.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
+            raise InputError(f"{path}: UTF-16 text; convert it: iconv -f UTF-16 -t UTF-8")
+        raw.seek(start)
+        text: IO[bytes] = raw
+        if magic.startswith(_GZIP):
+            text = gzip.GzipFile(fileobj=raw)  # type: ignore[assignment]
+        elif magic.startswith(_ZSTD):
+            text = zstd.ZstdFile(raw)  # type: ignore[assignment]
+        left = None if end is None else end - start
+        continues = False  # whether a block begins within a line
+        for block in _whole_lines(text, left, cut_long_lines):
+            lines_ended, continued = block.count(b"\n"), not block.endswith(b"\n")
+            if first_line == 1 and start == 0:
+                block = block.removeprefix(codecs.BOM_UTF8)
+            block = _valid_utf8(block, path, start, first_line, counts)
+            if nul_bytes := block.count(b"\0"):
+                counts["nul_bytes"] += nul_bytes
+                block = block.replace(b"\0", b"")
+            lines = block.replace(b"\r\n", b"\n").split(b"\n")
+            if not lines[-1]:  # what follows the last line end
+                lines.pop()
+            if cut_long_lines and max(map(len, lines), default=0) > LONG_LINE_BYTES:
+                counts["cut_lines"] -= continues and len(lines[0]) > LONG_LINE_BYTES
+                lines = list(_cut_lines(lines, counts))
+            yield Block(first_line, lines, raw.tell() - start)
+            first_line += lines_ended
+            continues = continued
+
+
+@contextmanager
+def _read_errors(path: str) -> Iterator[None]:
+    try:
+        yield
+    except (EOFError, zlib.error, gzip.BadGzipFile, zstd.ZstdError) as error:
+        raise InputError(
+            f"{path}: damaged compressed file ({error}); copy or compress it again"
+        ) from error
+    except OSError as error:
+        reason = error.strerror or str(error)
+        raise UnreadableFile(
+            f"{path}: cannot be read ({reason}); restore it or leave it out"
+        ) from error
+
+
+def _whole_lines(text: IO[bytes], left: int | None, cut_long_lines: bool) -> Iterator[bytes]:
+    """Blocks that end at line ends, or within a line of over `BLOCK_BYTES` that may be cut."""
+    pieces: list[bytes] = []  # of a line whose end is not read yet
+    held = 0
+    while block := text.read(BLOCK_BYTES if left is None else min(BLOCK_BYTES, left)):
+        if left is not None:
+            left -= len(block)
+        end = block.rfind(b"\n") + 1
+        if end:
+            yield b"".join((*pieces, block[:end]))
+            pieces, held = [], 0
+        pieces.append(block[end:])
+        held += len(block) - end
+        if cut_long_lines and held > BLOCK_BYTES:
+            line = b"".join(pieces)
+            end = _cut_before(line, len(line))
+            yield line[:end]
+            pieces, held = [line[end:]], len(line) - end
+    if rest := b"".join(pieces):
+        yield rest
+
+
+def _cut_before(line: bytes, end: int) -> int:
+    """A place in `line` at or before `end` to cut at: after a space, else between characters."""
+    space = line.rfind(b" ", max(0, end - CUT_LINE_BYTES // 2), end)
+    if space >= 0:
+        return space + 1
+    place = min(end, len(line) - 1)
+    while place > 0 and line[place] & 0xC0 == 0x80:  # within a character of UTF-8
+        place -= 1
+    return place
+
+
+def _cut_lines(lines: list[bytes], counts: Counter) -> Iterator[bytes]:
+    for line in lines:
+        if len(line) <= LONG_LINE_BYTES:
+            yield line
+            continue
+        counts["cut_lines"] += 1
+        begin = 0
+        while begin < len(line):
+            end = len(line)
+            if end - begin > CUT_LINE_BYTES:
+                end = _cut_before(line, begin + CUT_LINE_BYTES)
+            yield line[begin:end]
+            begin = end
+
+
+def _valid_utf8(block: bytes, path: str, start: int, first_line: int, counts: Counter) -> bytes:
+    try:
+        block.decode("utf-8")
+        return block
+    except UnicodeDecodeError as error:
+        place = error.start
+    lines = block.split(b"\n")
+    valid = [line.decode("utf-8", errors="ignore").encode("utf-8") for line in lines]
+    invalid = sum(len(a) != len(b) for a, b in zip(lines, valid, strict=True))
+    if invalid > max(_MOST_INVALID_LINES, _MOST_INVALID_SHARE * len(lines)):
+        line_number = first_line + block.count(b"\n", 0, place)
+        where = f"line {line_number}" + (f" after byte {start}" if start else "")
+        raise InputError(
+            f"{path}, {where}: invalid UTF-8 (byte 0x{block[place]:02x}), and on {invalid} of "
+            f"{len(lines)} lines; convert the file: iconv -f ITS_ENCODING -t UTF-8, or iconv -c "
+            "to drop such bytes"
+        )
+    counts["invalid_utf8_lines"] += invalid
+    return b"\n".join(valid)
+
+
+def strip(line: bytes) -> bytes:
+    """`line` without white space around it, Unicode's included; blank lines become empty."""
+    line = line.strip()
+    if line and line[0] in _UNICODE_SPACE_LEADS:
+        return line.decode("utf-8").strip().encode("utf-8")
+    return line
+
+
+def line_start(path: str, offset: int, *, after_blank: bool = False) -> int:
+    """Where the first line begins that begins at byte `offset` of a plain file or later.
+
+    Args:
+        path: of the file.
+        offset: any byte.
+        after_blank: whether to pass on to the line that follows the first blank line from there.
+
+    Returns:
+        A byte offset; the size of the file if there is no such line.
+    """
+    if offset <= 0:
+        return 0
+    with _read_errors(path), Path(path).open("rb") as file:
+        file.seek(offset - 1)
+        while (piece := file.readline(BLOCK_BYTES)) and not piece.endswith(b"\n"):
+            pass
+        if not after_blank:
+            return file.tell()
+        at_start = True  # of a line, not within one too long to be read at once
+        while piece := file.readline(BLOCK_BYTES):
+            text = piece.decode("utf-8", "ignore").replace("\0", "")
+            if at_start and not text.strip():
+                break
+            at_start = piece.endswith(b"\n")
+        return file.tell()

@@ -1,0 +1,163 @@
+import codecs
+import gzip
+import itertools
+import os
+from collections import Counter
+
+import pytest
+from backports import zstd
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from bert_tf.errors import InputError
+from pipelines import text_files
+from pipelines.text_files import is_compressed, line_start, read_blocks, strip
+
+
+def lines_of(path, *bounds, counts=None, **options):
+    return [
+        line
+        for block in read_blocks(str(path), *bounds, counts=counts, **options)
+        for line in block.lines
+    ]
+
+
+def test_blocks_end_at_line_ends_and_number_lines(tmp_path, monkeypatch):
+    monkeypatch.setattr(text_files, "BLOCK_BYTES", 10)
+    lines = [b"x" * (i % 37) for i in range(100)]
+    path = tmp_path / "text.txt"
+    path.write_bytes(b"\n".join(lines) + b"\n")
+    read, expected_first = [], 1
+    for block in read_blocks(str(path), cut_long_lines=False):
+        assert block.first_line == expected_first
+        expected_first += len(block.lines)
+        read += block.lines
+    assert read == lines
+    assert block.position == path.stat().st_size
+
+
+@pytest.mark.parametrize("compress", [gzip.compress, zstd.compress])
+def test_compression_is_known_by_content(tmp_path, compress):
+    path = tmp_path / "text"
+    # Several members or frames, as parallel compressors write them.
+    path.write_bytes(compress(b"one\ntw") + compress(b"o\nthree"))
+    assert is_compressed(str(path))
+    assert lines_of(path) == [b"one", b"two", b"three"]
+    path.write_bytes(b"one\n")
+    assert not is_compressed(str(path))
+
+
+@pytest.mark.parametrize("compress", [gzip.compress, zstd.compress])
+def test_damaged_compressed_files_are_named(tmp_path, compress):
+    path = tmp_path / "cut"
+    path.write_bytes(compress(os.urandom(5000).hex().encode())[:-100])
+    with pytest.raises(InputError, match=r"cut: damaged compressed file"):
+        lines_of(path)
+
+
+def test_missing_and_unreadable_files_are_named(tmp_path):
+    with pytest.raises(InputError, match=r"gone\.txt: cannot be read \(No such file"):
+        lines_of(tmp_path / "gone.txt")
+    with pytest.raises(InputError, match=r"cannot be read \(Is a directory"):
+        lines_of(tmp_path)
+
+
+def test_a_few_invalid_bytes_are_dropped_and_counted(tmp_path):
+    path = tmp_path / "text.txt"
+    path.write_bytes(b"plain\n" * 40 + b"caf\xe9 au lait\n\xff\xfe\n" + b"plain\n" * 40)
+    counts = Counter()
+    lines = lines_of(path, counts=counts)
+    assert lines[40:42] == [b"caf au lait", b""]
+    assert len(lines) == 82
+    assert counts == {"invalid_utf8_lines": 2}
+
+
+def test_a_file_in_another_encoding_is_refused(tmp_path, monkeypatch):
+    monkeypatch.setattr(text_files, "BLOCK_BYTES", 64)
+    path = tmp_path / "latin.txt"
+    path.write_bytes(b"plain\n" * 40 + b"caf\xe9\n" * 40)
+    with pytest.raises(InputError, match=r"latin\.txt, line 4\d: invalid UTF-8 .*iconv") as raised:
+        lines_of(path)
+    assert "\n" not in str(raised.value)
+    path.write_bytes(codecs.BOM_UTF16_LE + "text\n".encode("utf-16-le"))
+    with pytest.raises(InputError, match=r"latin\.txt: UTF-16 .*iconv"):
+        lines_of(path)
+
+
+def test_nul_bytes_and_byte_order_marks_go(tmp_path):
+    path = tmp_path / "text.txt"
+    path.write_bytes(codecs.BOM_UTF8 + b"o\0ne\0\r\ntwo\n")
+    counts = Counter()
+    assert lines_of(path, counts=counts) == [b"one", b"two"]
+    assert counts == {"nul_bytes": 2}
+
+
+@pytest.mark.parametrize("blocks", [1000, 1 << 20])
+def test_a_long_line_is_cut_at_white_space(tmp_path, monkeypatch, blocks):
+    monkeypatch.setattr(text_files, "BLOCK_BYTES", blocks)
+    monkeypatch.setattr(text_files, "LONG_LINE_BYTES", 900)
+    words = [b"w%d" % i for i in range(3000)]
+    path = tmp_path / "text.txt"
+    path.write_bytes(b"before\n" + b" ".join(words) + b"\nafter\n")
+    counts = Counter()
+    lines = lines_of(path, counts=counts)
+    assert lines[0], lines[-1] == (b"before", b"after")
+    assert b" ".join(lines[1:-1]).split() == words
+    assert max(map(len, lines)) <= 900
+    assert counts == {"cut_lines": 1}
+    assert lines_of(path, cut_long_lines=False)[1] == b" ".join(words)
+
+
+@settings(max_examples=30, deadline=None)
+@given(st.text(st.sampled_from("aé한𝄞"), min_size=1, max_size=40))
+def test_a_line_without_spaces_is_cut_between_characters(tmp_path_factory, text):
+    path = tmp_path_factory.mktemp("long") / "text.txt"
+    path.write_text(text * 80_000, encoding="utf-8")
+    counts = Counter()
+    lines = lines_of(path, counts=counts)
+    assert b"".join(lines).decode() == text * 80_000
+    for line in lines:
+        line.decode()
+        assert len(line) <= text_files.LONG_LINE_BYTES
+    assert "invalid_utf8_lines" not in counts
+
+
+def test_a_huge_line_takes_little_memory(tmp_path):
+    path = tmp_path / "text.txt"
+    with path.open("wb") as file:
+        for _ in range(20):
+            file.write(b"word " * (1 << 18))  # 25 MB in all, no line end
+    longest = 0
+    for block in read_blocks(str(path)):
+        longest = max(longest, sum(map(len, block.lines)))
+    assert longest <= 2 * text_files.BLOCK_BYTES + text_files.LONG_LINE_BYTES
+
+
+def test_lines_are_stripped_of_unicode_space():
+    assert strip("\u3000\u00a0 text\u2003\x1c".encode()) == b"text"
+    assert strip("\u00a0".encode()) == b""
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    st.lists(st.sampled_from(["a", "bcd", "", " ", "\u00a0", "efghijk"]), min_size=1),
+    st.integers(1, 30),
+    st.booleans(),
+)
+def test_slices_between_line_starts_are_the_file(tmp_path_factory, lines, step, after_blank):
+    path = tmp_path_factory.mktemp("slices") / "text.txt"
+    content = "\n".join(lines).encode()
+    path.write_bytes(content)
+    starts = [
+        line_start(str(path), offset, after_blank=after_blank)
+        for offset in range(0, len(content) + step, step)
+    ]
+    assert starts == sorted(starts)
+    bounds = sorted({*starts, len(content)})
+    joined = []
+    for start, end in itertools.pairwise(bounds):
+        if 0 < start < len(content) and after_blank:
+            assert not strip(content[:start].split(b"\n")[-2])
+        joined += lines_of(path, start, end)
+    expected = content.split(b"\n")
+    assert joined == (expected if expected[-1] else expected[:-1])
