@@ -1,0 +1,213 @@
+"""Look at shards: some of their instances, their statistics, and whether they are undamaged.
+
+  bert-tf inspect --shards shards/
+  bert-tf inspect --shards shards/ --split held_out --examples 20 --seed 2 --no_verify
+
+Instances are printed as in the paper, word pieces as they are (##s goes on with a word). Words to
+predict stand in colour, and below with what they hide: [MASK]->the, apple->store (random),
+gallon->gallon (kept).
+"""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from bert_tf.cli.progress import progress
+from bert_tf.errors import InputError
+from pipelines.manifest import SPLITS
+
+if TYPE_CHECKING:
+    from bert_tf.tokenization import BertTokenizer
+    from pipelines.instance_display import DisplayedInstance, DisplayedToken
+    from pipelines.shard_folder import ShardFolder
+
+_STYLES = {"masked": "bold yellow", "random": "bold red", "kept": "bold green"}
+
+
+@dataclass(kw_only=True)
+class Options:
+    """Options of `bert-tf inspect`.
+
+    Attributes:
+        shards: folder that `bert-tf shards` wrote, or TFRecord files of the original script.
+        split: the instances to print.
+        examples: how many of them.
+        seed: which ones: those that a training with this seed sees first.
+        tokenizer: tokenizer folder or vocab.txt the shards were made with; found in `shards`
+            unless the original script wrote them.
+        verify: read all shards and compare them with their checksums.
+    """
+
+    shards: str
+    split: Literal["train", "held_out"] = "train"
+    examples: int = 5
+    seed: int = 0
+    tokenizer: str | None = None
+    verify: bool = True
+
+
+def run(options: Options) -> None:
+    """Runs `bert-tf inspect`."""
+    from pipelines.instance_display import displayed_instances
+    from pipelines.shard_folder import open_shards
+
+    if options.examples < 0:
+        raise InputError(f"examples is {options.examples}; it must be 0 or more")
+    shards = open_shards(options.shards, options.split)
+    if shards is None:
+        raise InputError(f"{options.shards}: has no {options.split} shards; choose another --split")
+    verified = _verify(shards) if options.verify else None
+    instances = []
+    if options.examples:
+        with progress("reading instances"):
+            tokenizer = _tokenizer(options)
+            instances = displayed_instances(shards, tokenizer, options.examples, options.seed)
+    out = Console(highlight=False)
+    for number, instance in enumerate(instances, start=1):
+        out.print(f"Example {number}: {len(instance.tokens)} tokens", style="bold")
+        for line in _paragraph(instance):
+            out.print(line, soft_wrap=not out.is_terminal)
+        out.print()
+    for table in _tables(shards):
+        out.print(table)
+        out.print()
+    if verified:
+        out.print(verified, soft_wrap=True)
+
+
+def _tokenizer(options: Options) -> "BertTokenizer":
+    from bert_tf.tokenization import BertTokenizer
+
+    if options.tokenizer and Path(options.tokenizer).is_file():
+        return BertTokenizer(options.tokenizer)
+    if not options.tokenizer and not (Path(options.shards) / "vocab.txt").is_file():
+        raise InputError(
+            f"{options.shards} holds no vocab.txt: give --tokenizer the tokenizer its shards were "
+            "made with, or print no instances: --examples 0"
+        )
+    return BertTokenizer.from_directory(options.tokenizer or options.shards)
+
+
+def _verify(shards: "ShardFolder") -> str:
+    """Reads every shard of all splits; returns a line that says that all are well.
+
+    Raises:
+        InputError: naming the first shard that is not.
+    """
+    import tensorflow as tf
+
+    from pipelines.manifest import check_sizes, sha256
+    from pipelines.shard_folder import shard_errors
+
+    if shards.manifest is None:  # the records have checksums of their own
+        with progress("reading records", total=shards.instances) as bar:
+            number = 0
+            with shard_errors(shards.directory):
+                for records in tf.data.TFRecordDataset(shards.files).batch(1024):
+                    bar.update(number := number + len(records))
+        return f"All {number} records can be read."
+    written = [shard for split in shards.manifest.shards.values() for shard in split]
+    check_sizes(shards.directory, written)
+    with progress("comparing checksums", total=len(written)) as bar:
+        for number, shard in enumerate(written, start=1):
+            path = shards.directory / shard.file
+            if sha256(path) != shard.sha256:
+                raise InputError(
+                    f"{path}: damaged, its checksum is not the manifest's; copy the folder again, "
+                    "or make it again with bert-tf shards"
+                )
+            bar.update(number)
+    return f"All {len(written)} shards are as they were written."
+
+
+def _paragraph(instance: "DisplayedInstance") -> list[Text]:
+    """The lines of an instance: what the model sees, the label, what is to be predicted."""
+    tokens = [Text(token.shown, style=_style(token)) for token in instance.tokens]
+    hidden = [
+        Text(f"{token.shown}->{token.hidden}", style=_style(token)).append(
+            "" if kind == "masked" else f" ({kind})", style="default"
+        )
+        for token in instance.tokens
+        if (kind := _kind(token))
+    ]
+    lines = [Text("Input = ").append_text(Text(" ").join(tokens))]
+    if instance.label:
+        lines.append(Text(f"Label = {instance.label}"))
+    return [*lines, Text("Hidden = ").append_text(Text(", ").join(hidden))]
+
+
+def _kind(token: "DisplayedToken") -> str | None:
+    if token.hidden is None:
+        return None
+    if token.shown == "[MASK]":
+        return "masked"
+    return "kept" if token.shown == token.hidden else "random"
+
+
+def _style(token: "DisplayedToken") -> str:
+    if kind := _kind(token):
+        return _STYLES[kind]
+    return "dim" if token.shown in ("[CLS]", "[SEP]") else ""
+
+
+def _tables(shards: "ShardFolder") -> list[Table]:
+    if shards.manifest is None:
+        facts = {
+            "shards": len(shards.files),
+            "bytes": sum(Path(file).stat().st_size for file in shards.files),
+            "instances": shards.instances,
+            "max_seq_length": shards.max_seq_length,
+            "max_predictions_per_seq": shards.max_predictions_per_seq,
+        }
+        return [_table("Shards without a manifest", {"": facts})]
+    manifest = shards.manifest
+    settings = manifest.options | {
+        "vocabulary_size": manifest.vocabulary["size"],
+        "vocabulary_hash": manifest.vocabulary["hash"][:12],
+        **manifest.vocabulary["settings"],
+        "bert_tf_version": manifest.bert_tf_version,
+    }
+    text = {
+        "files": len(manifest.corpus),
+        "bytes": sum(source["bytes"] for source in manifest.corpus),
+        "documents": manifest.documents,
+        "sentences": manifest.sentences,
+        **manifest.irregularities,
+    }
+    splits = {
+        split: {
+            "shards": len(manifest.shards[split]),
+            "bytes": sum(shard.bytes for shard in manifest.shards[split]),
+            **manifest.statistics[split],
+        }
+        for split in SPLITS
+        if split in manifest.shards
+    }
+    return [
+        _table("Settings", {"": {name: str(value) for name, value in settings.items()}}),
+        _table("Text", {"": text}),
+        _table("Instances", splits),
+    ]
+
+
+def _table(title: str, columns: dict[str, dict[str, Any]]) -> Table:
+    """A row for each name that is in a column."""
+    table = Table("", *columns, title=title, title_justify="left", show_header=any(columns))
+    for name in dict.fromkeys(name for column in columns.values() for name in column):
+        table.add_row(
+            name.replace("_", " "), *(_formatted(column.get(name)) for column in columns.values())
+        )
+    return table
+
+
+def _formatted(value: Any) -> str:
+    """Shares as percentages, percentiles in a row, other numbers with thousands apart."""
+    if isinstance(value, dict):
+        return ", ".join(f"{name}%: {_formatted(at)}" for name, at in value.items())
+    if isinstance(value, float):
+        return f"{value:.1%}" if value <= 1 else f"{value:,.1f}"
+    return f"{value:,}" if isinstance(value, int) else str(value or "")

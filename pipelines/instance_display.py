@@ -1,0 +1,90 @@
+"""Pre-training instances of shards, decoded for people to read."""
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from bert_tf.errors import InputError
+from pipelines.pretraining_batches import pretraining_batches
+from pipelines.shard_folder import ShardFolder, shard_errors
+
+if TYPE_CHECKING:
+    from bert_tf.tokenization import BertTokenizer
+
+
+@dataclass(frozen=True)
+class DisplayedToken:
+    """A token of an instance.
+
+    Args:
+        shown: the piece that the model sees.
+        hidden: the piece that it has to predict there; None where there is nothing to predict.
+    """
+
+    shown: str
+    hidden: str | None = None
+
+
+@dataclass(frozen=True)
+class DisplayedInstance:
+    """An instance, decoded.
+
+    Args:
+        tokens: without padding.
+        label: "IsNext" or "NotNext", as in the paper (section 3.1, task 2); None where instances
+            are no pairs.
+    """
+
+    tokens: list[DisplayedToken]
+    label: str | None
+
+
+def displayed_instances(
+    shards: ShardFolder, tokenizer: "BertTokenizer", count: int, seed: int
+) -> list[DisplayedInstance]:
+    """Decodes the instances that a training with this seed sees first.
+
+    Masks that training draws are drawn here as it does for the first epoch.
+
+    Args:
+        shards: an opened split.
+        tokenizer: with the vocabulary that the shards were made with.
+        count: how many instances; of a smaller split, all.
+        seed: which ones.
+
+    Raises:
+        InputError: a record is damaged, or the vocabulary is another one.
+    """
+    if not count:
+        return []
+    batches = pretraining_batches(
+        shards, count, seed=seed, repeat=False, vocabulary_hash=tokenizer.vocabulary_hash,
+        tokenizer=tokenizer,
+    )  # fmt: skip
+    assert batches is not None  # for the split is there
+    with shard_errors(shards.directory):
+        inputs, labels, weights = next(batches.as_numpy_iterator())
+    highest = max(inputs["token_ids"].max(), labels["mlm_logits"].max())
+    if highest >= tokenizer.vocabulary_size:
+        raise InputError(
+            f"{shards.directory}: has the token id {highest}, and the tokenizer "
+            f"{tokenizer.vocabulary_size} pieces; give --tokenizer the one they were made with"
+        )
+    instances = []
+    for row, token_ids in enumerate(inputs["token_ids"]):
+        hidden = {
+            position: tokenizer.id_to_token(token_id)
+            for position, token_id, weight in zip(
+                inputs["mask_positions"][row],
+                labels["mlm_logits"][row],
+                weights["mlm_logits"][row],
+                strict=True,
+            )
+            if weight > 0
+        }
+        tokens = [
+            DisplayedToken(tokenizer.id_to_token(token_id), hidden.get(position))
+            for position, token_id in enumerate(token_ids[inputs["padding_mask"][row] > 0])
+        ]
+        label = ("IsNext", "NotNext")[labels["nsp_logits"][row]]
+        instances.append(DisplayedInstance(tokens, label if shards.has_next_sentences else None))
+    return instances
