@@ -49,8 +49,11 @@ bench: $(READY)  ## measure us against named peers; results belong in docs/bench
 	$(BIN)/python benchmarks/tokenizer.py
 	$(BIN)/python benchmarks/vocabulary.py
 	$(BIN)/python benchmarks/training_step.py
+	$(BIN)/python benchmarks/shards.py
+	$(BIN)/python benchmarks/interchange.py
+	$(BIN)/python benchmarks/reading.py
 
 clean:  ## remove the virtual environment, runs, exports and caches
-	rm -rf $(VENV) runs build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache
+	rm -rf $(VENV) .venv-peer runs build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache
 	find saved_models -mindepth 1 -maxdepth 1 -type d -exec rm -rf {} +
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

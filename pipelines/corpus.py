@@ -31,7 +31,15 @@ import tensorflow as tf
 
 from bert_tf.errors import InputError
 from pipelines.options import CorpusOptions
-from pipelines.text_files import UnreadableFile, is_compressed, line_start, read_blocks, strip
+from pipelines.text_files import (
+    LONG_LINE_BYTES,
+    UnreadableFile,
+    cut_lines,
+    is_compressed,
+    line_start,
+    read_blocks,
+    strip,
+)
 
 CorpusInputs = str | os.PathLike | Iterable[str | os.PathLike]
 
@@ -39,9 +47,8 @@ CorpusInputs = str | os.PathLike | Iterable[str | os.PathLike]
 UNIT_BYTES = 32 << 20
 COMPRESSION = 3
 
-# Lines of plain text longer than this were not wrapped, and parts that long are handed on.
+# Lines of plain text longer than this were not wrapped.
 _WRAPPED_LINE_BYTES = 120
-_LONG_PARAGRAPH_BYTES = 1 << 16
 
 TFDS = "tfds:"
 
@@ -321,7 +328,7 @@ def _sentences(slice_: Slice, options: CorpusOptions, counts: Counter) -> Iterat
 
 def _plain_text(slice_: Slice, options: CorpusOptions, counts: Counter) -> Iterator[Passage]:
     wrapped: list[bytes] = []
-    for block in read_blocks(*slice_[:3], counts=counts):
+    for block in read_blocks(*slice_[:3], counts=counts, cut_to=LONG_LINE_BYTES):
         yield Passage(list(_paragraphs(block.lines, wrapped)), block.position)
     yield Passage([b" ".join(wrapped), b""] if wrapped else [b""], slice_.size)
 
@@ -332,7 +339,7 @@ def _paragraphs(lines: Iterable[bytes], wrapped: list[bytes]) -> Iterator[bytes]
     for line in lines:
         line = strip(line)
         is_short = 0 < len(line) <= _WRAPPED_LINE_BYTES
-        if wrapped and (not is_short or size > _LONG_PARAGRAPH_BYTES):
+        if wrapped and (not is_short or size > LONG_LINE_BYTES):
             yield b" ".join(wrapped)
             wrapped.clear()
             size = 0
@@ -346,11 +353,13 @@ def _paragraphs(lines: Iterable[bytes], wrapped: list[bytes]) -> Iterator[bytes]
 def _document(text: str, counts: Counter) -> list[bytes]:
     """The paragraphs of a text, and the end of a document."""
     encoded = text.encode("utf-8", errors="ignore")  # drops halves of surrogate pairs
+    del text  # it may be large
     if nul_bytes := encoded.count(b"\0"):
         counts["nul_bytes"] += nul_bytes
         encoded = encoded.replace(b"\0", b"")
     wrapped: list[bytes] = []
-    paragraphs = list(_paragraphs(encoded.splitlines(), wrapped))
+    lines = cut_lines(encoded.splitlines(), LONG_LINE_BYTES, counts)
+    paragraphs = list(_paragraphs(lines, wrapped))
     if wrapped:
         paragraphs.append(b" ".join(wrapped))
     if not paragraphs:
@@ -359,24 +368,33 @@ def _document(text: str, counts: Counter) -> list[bytes]:
 
 
 def _json_lines(slice_: Slice, options: CorpusOptions, counts: Counter) -> Iterator[Passage]:
-    for block in read_blocks(*slice_[:3], counts=counts, cut_long_lines=False):
+    for block in read_blocks(*slice_[:3], counts=counts, cut_to=None):
         lines: list[bytes] = []
-        for number, line in enumerate(block.lines, block.first_line):
+        for index, line in enumerate(block.lines):
             if not line.strip():
                 continue
             try:
-                text = json.loads(line)[options.text_field]
-                if not isinstance(text, str):
-                    raise TypeError(f"{options.text_field} is {type(text).__name__}, not a string")
+                record = json.loads(line)
+                block.lines[index] = line = b""  # it may be large
+                lines += _document(_text_of(record, options), counts)
             except (ValueError, KeyError, TypeError) as error:
-                where = f"line {number}" + (f" after byte {slice_.start}" if slice_.start else "")
+                where = f"line {block.first_line + index}"
+                where += f" after byte {slice_.start}" if slice_.start else ""
                 raise InputError(
                     f"{slice_.source}, {where}: not a JSON object with text in the field "
                     f"{options.text_field!r} ({error!r}); mend it, or name the field with "
                     "--text_field"
                 ) from error
-            lines += _document(text, counts)
         yield Passage(lines, block.position)
+
+
+def _text_of(record: Any, options: CorpusOptions) -> str:
+    """Takes the text out of `record`."""
+    text = record[options.text_field]
+    record[options.text_field] = None
+    if not isinstance(text, str):
+        raise TypeError(f"{options.text_field} is {type(text).__name__}, not a string")
+    return text
 
 
 def _dataset_passages(slice_: Slice, options: CorpusOptions, counts: Counter) -> Iterator[Passage]:

@@ -71,7 +71,7 @@ def read_blocks(
     end: int | None = None,
     *,
     counts: Counter | None = None,
-    cut_long_lines: bool = True,
+    cut_to: int | None = CUT_LINE_BYTES,
 ) -> Iterator[Block]:
     """Reads a file block by block, at line ends.
 
@@ -80,7 +80,7 @@ def read_blocks(
         start: byte to begin at, a line's first; 0 for a compressed file.
         end: byte to end before, a line's first; None for the end of the file.
         counts: what was mended is added here: `invalid_utf8_lines`, `nul_bytes`, `cut_lines`.
-        cut_long_lines: whether lines of over 64 kB are cut; else they are held whole.
+        cut_to: bytes of the lines that one of over 64 kB is cut into; None to hold it whole.
 
     Raises:
         InputError: the file is missing, unreadable, damaged, or not UTF-8; the message names the
@@ -100,7 +100,7 @@ def read_blocks(
             text = zstd.ZstdFile(raw)  # type: ignore[assignment]
         left = None if end is None else end - start
         continues = False  # whether a block begins within a line
-        for block in _whole_lines(text, left, cut_long_lines):
+        for block in _whole_lines(text, left, may_cut=cut_to is not None):
             lines_ended, continued = block.count(b"\n"), not block.endswith(b"\n")
             if first_line == 1 and start == 0:
                 block = block.removeprefix(codecs.BOM_UTF8)
@@ -109,11 +109,12 @@ def read_blocks(
                 counts["nul_bytes"] += nul_bytes
                 block = block.replace(b"\0", b"")
             lines = block.replace(b"\r\n", b"\n").split(b"\n")
+            del block
             if not lines[-1]:  # what follows the last line end
                 lines.pop()
-            if cut_long_lines and max(map(len, lines), default=0) > LONG_LINE_BYTES:
+            if cut_to is not None and max(map(len, lines), default=0) > LONG_LINE_BYTES:
                 counts["cut_lines"] -= continues and len(lines[0]) > LONG_LINE_BYTES
-                lines = list(_cut_lines(lines, counts))
+                lines = cut_lines(lines, cut_to, counts)
             yield Block(first_line, lines, raw.tell() - start)
             first_line += lines_ended
             continues = continued
@@ -134,7 +135,7 @@ def _read_errors(path: str) -> Iterator[None]:
         ) from error
 
 
-def _whole_lines(text: IO[bytes], left: int | None, cut_long_lines: bool) -> Iterator[bytes]:
+def _whole_lines(text: IO[bytes], left: int | None, may_cut: bool) -> Iterator[bytes]:
     """Blocks that end at line ends, or within a line of over `BLOCK_BYTES` that may be cut."""
     pieces: list[bytes] = []  # of a line whose end is not read yet
     held = 0
@@ -143,17 +144,25 @@ def _whole_lines(text: IO[bytes], left: int | None, cut_long_lines: bool) -> Ite
             left -= len(block)
         end = block.rfind(b"\n") + 1
         if end:
-            yield b"".join((*pieces, block[:end]))
-            pieces, held = [], 0
+            pieces.append(block[:end])
+            held = 0
+            yield _joined(pieces)
         pieces.append(block[end:])
         held += len(block) - end
-        if cut_long_lines and held > BLOCK_BYTES:
-            line = b"".join(pieces)
+        if may_cut and held > BLOCK_BYTES:
+            line = _joined(pieces)
             end = _cut_before(line, len(line))
             yield line[:end]
             pieces, held = [line[end:]], len(line) - end
-    if rest := b"".join(pieces):
-        yield rest
+    if held:
+        yield _joined(pieces)
+
+
+def _joined(pieces: list[bytes]) -> bytes:
+    """The pieces as one; they are let go of, for a line may be large."""
+    whole = b"".join(pieces)
+    pieces.clear()
+    return whole
 
 
 def _cut_before(line: bytes, end: int) -> int:
@@ -167,19 +176,27 @@ def _cut_before(line: bytes, end: int) -> int:
     return place
 
 
-def _cut_lines(lines: list[bytes], counts: Counter) -> Iterator[bytes]:
+def cut_lines(lines: list[bytes], cut_to: int, counts: Counter) -> list[bytes]:
+    """Cuts lines of over 64 kB into lines of `cut_to` bytes, at white space where there is any.
+
+    Args:
+        lines: valid UTF-8.
+        cut_to: most bytes of a line that comes of one that is cut.
+        counts: lines cut are added here, as `cut_lines`.
+    """
+    cut: list[bytes] = []
     for line in lines:
         if len(line) <= LONG_LINE_BYTES:
-            yield line
+            cut.append(line)
             continue
         counts["cut_lines"] += 1
         begin = 0
-        while begin < len(line):
-            end = len(line)
-            if end - begin > CUT_LINE_BYTES:
-                end = _cut_before(line, begin + CUT_LINE_BYTES)
-            yield line[begin:end]
+        while len(line) - begin > cut_to:
+            end = _cut_before(line, begin + cut_to)
+            cut.append(line[begin:end])
             begin = end
+        cut.append(line[begin:])
+    return cut
 
 
 def _valid_utf8(block: bytes, path: str, start: int, first_line: int, counts: Counter) -> bytes:

@@ -133,7 +133,9 @@ def test_a_long_json_line_is_one_document(tmp_path, monkeypatch):
     counts = Counter()
     first, second = documents_of(open_corpus(tmp_path / "corpus.jsonl"), counts)
     assert b" ".join(first).decode() == text
+    assert max(map(len, first)) <= 1 << 16  # what is split into sentences at once
     assert second == [b"b"]
+    assert counts == {"cut_lines": 1}
 
 
 def test_formats_are_not_mixed(tmp_path):

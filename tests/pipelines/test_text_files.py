@@ -28,7 +28,7 @@ def test_blocks_end_at_line_ends_and_number_lines(tmp_path, monkeypatch):
     path = tmp_path / "text.txt"
     path.write_bytes(b"\n".join(lines) + b"\n")
     read, expected_first = [], 1
-    for block in read_blocks(str(path), cut_long_lines=False):
+    for block in read_blocks(str(path), cut_to=None):
         assert block.first_line == expected_first
         expected_first += len(block.lines)
         read += block.lines
@@ -101,11 +101,11 @@ def test_a_long_line_is_cut_at_white_space(tmp_path, monkeypatch, blocks):
     path.write_bytes(b"before\n" + b" ".join(words) + b"\nafter\n")
     counts = Counter()
     lines = lines_of(path, counts=counts)
-    assert lines[0], lines[-1] == (b"before", b"after")
+    assert (lines[0], lines[-1]) == (b"before", b"after")
     assert b" ".join(lines[1:-1]).split() == words
     assert max(map(len, lines)) <= 900
     assert counts == {"cut_lines": 1}
-    assert lines_of(path, cut_long_lines=False)[1] == b" ".join(words)
+    assert lines_of(path, cut_to=None)[1] == b" ".join(words)
 
 
 @settings(max_examples=30, deadline=None)
