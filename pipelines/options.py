@@ -44,7 +44,7 @@ class PretrainingDataOptions(CorpusOptions):
             of max_seq_length, rounded up (20 for 128, 77 for 512).
         masked_lm_prob: share of the tokens to predict.
         masking: static writes the masks into the shards, with the original's features; dynamic
-            writes the text unmasked, in a quarter of the space, and training draws fresh masks
+            writes the text unmasked, in two fifths of the space, and training draws fresh masks
             every epoch: the right choice for new work.
         whole_word_masking: mask all pieces of a word or none.
         max_ngram: mask runs of up to so many whole words; 1 masks words apart.

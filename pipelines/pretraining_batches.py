@@ -1,145 +1,41 @@
 """Shards to batches for pre-training, in an order that is a function of (seed, step).
 
-The stream of an epoch is: the shards in random order, several read in turns, then a shuffle
-buffer. Epochs follow one another and batches run across their borders, so every batch is full and
-batch number `step` is the same whether the run began at 0 or at `step`.
+Blocks of 256 records are taken in random order, another one each epoch; some tens of them are
+loaded at a time, a window, and the records of a window are shuffled. Batches run across windows
+and epochs, so every batch is full. What a window holds is a function of the seed and the window's
+number: a run begins at any step with the window that the step lies in, and batch number `step` is
+the same whether the run began at 0 or at `step`.
+
+Shards of the compact form get their masks here, others in every epoch.
 """
 
 import os
-from collections.abc import Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass
-from pathlib import Path
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, NamedTuple
 
+import numpy as np
 import tensorflow as tf
 
 from bert_tf.errors import InputError
 from pipelines.corpus import dataset_options
-from pipelines.manifest import FILE_NAME, SPLITS, Manifest, check_sizes, verify
+from pipelines.data_service import from_data_service
+from pipelines.instance_schemas import masked_features, parse_compact
+from pipelines.masking import MaskedTokens, mask_tokens
+from pipelines.options import PretrainingDataOptions
+from pipelines.record_blocks import RecordBlocks, read_run
+from pipelines.shard_folder import ShardFolder, check_vocabulary, open_shards, shard_errors
 
-# Shards read in turns, records taken at a turn, and records held to draw the next one from.
-OPEN_SHARDS = 8
-TURN_RECORDS = 16
-SHUFFLE_RECORDS = 16384
+if TYPE_CHECKING:
+    from bert_tf.tokenization import BertTokenizer
 
+__all__ = ["open_shards", "pretraining_batches", "shard_errors"]
 
-@dataclass
-class ShardFolder:
-    """Shards on disk, ours or the original's.
-
-    Args:
-        files: paths of the shards of a split.
-        instances: records in them.
-        max_seq_length: tokens of an instance.
-        max_predictions_per_seq: predictions of an instance, padding included.
-        manifest: None for shards that others wrote.
-    """
-
-    files: list[str]
-    instances: int
-    max_seq_length: int
-    max_predictions_per_seq: int
-    manifest: Manifest | None
-
-
-def open_shards(
-    directory: str | os.PathLike, split: str = "train", vocabulary_hash: str | None = None
-) -> ShardFolder | None:
-    """Looks a folder of shards over, before anything is trained on it.
-
-    A folder without a manifest is taken for one of shards by the original's script: its
-    `*.tfrecord*` files are one split, and are counted by reading them.
-
-    Args:
-        directory: folder that `pipelines.shards.write_shards` made, or `*.tfrecord*` files.
-        split: "train" or "held_out".
-        vocabulary_hash: `BertTokenizer.vocabulary_hash`, to compare with the manifest's.
-
-    Returns:
-        The shards; None for "held_out" where nothing was held out.
-
-    Raises:
-        InputError: the folder or a shard is missing or not what was written, or the
-            shards were made with another vocabulary.
-    """
-    folder = Path(directory)
-    if split not in SPLITS:
-        raise InputError(f"split is {split!r}; it must be one of {', '.join(SPLITS)}")
-    if not folder.is_dir():
-        raise InputError(f"{folder}: no such folder; make one with bert-tf shards")
-    if not (folder / FILE_NAME).exists():
-        return _open_foreign_shards(folder, split)
-    manifest = Manifest.load(folder)
-    shards = manifest.shards.get(split)
-    if not shards:
-        return None
-    made_with = manifest.vocabulary["hash"]
-    if vocabulary_hash is not None and vocabulary_hash != made_with:
-        raise InputError(
-            f"{folder}: the shards were made with another vocabulary ({made_with[:12]}, this one "
-            f"is {vocabulary_hash[:12]}); use that one, or make the shards again with this one"
-        )
-    check_sizes(folder, shards)
-    return ShardFolder(
-        files=[str(folder / shard.file) for shard in shards],
-        instances=manifest.instances(split),
-        max_seq_length=manifest.options["max_seq_length"],
-        max_predictions_per_seq=manifest.options["max_predictions_per_seq"],
-        manifest=manifest,
-    )
-
-
-def _open_foreign_shards(folder: Path, split: str) -> ShardFolder | None:
-    files = sorted(str(path) for path in folder.glob("*.tfrecord*") if path.is_file())
-    if not files:
-        raise InputError(
-            f"{folder}: holds neither {FILE_NAME} nor *.tfrecord files; make shards there with "
-            "bert-tf shards"
-        )
-    if split != "train":
-        return None
-    instances, first = 0, None
-    for file in files:
-        try:
-            for record in tf.data.TFRecordDataset(file).as_numpy_iterator():
-                first = first or record
-                instances += 1
-        except tf.errors.DataLossError as error:
-            raise InputError(
-                f"{file}: damaged after record {instances}; copy or make it again"
-            ) from error
-    if first is None:
-        raise InputError(f"{folder}: the *.tfrecord files are empty; make them again")
-    features = tf.train.Example.FromString(first).features.feature
-    missing = [name for name in _feature_specs(1, 1) if name not in features]
-    if missing:
-        raise InputError(
-            f"{files[0]}: records have no {', '.join(missing)}; give shards of pre-training "
-            "instances, as bert-tf shards writes them"
-        )
-    return ShardFolder(
-        files=files,
-        instances=instances,
-        max_seq_length=len(features["input_ids"].int64_list.value),
-        max_predictions_per_seq=len(features["masked_lm_ids"].int64_list.value),
-        manifest=None,
-    )
-
-
-def _feature_specs(length: int, predictions: int) -> dict[str, tf.io.FixedLenFeature]:
-    return {
-        "input_ids": tf.io.FixedLenFeature([length], tf.int64),
-        "input_mask": tf.io.FixedLenFeature([length], tf.int64),
-        "segment_ids": tf.io.FixedLenFeature([length], tf.int64),
-        "masked_lm_positions": tf.io.FixedLenFeature([predictions], tf.int64),
-        "masked_lm_ids": tf.io.FixedLenFeature([predictions], tf.int64),
-        "masked_lm_weights": tf.io.FixedLenFeature([predictions], tf.float32),
-        "next_sentence_labels": tf.io.FixedLenFeature([1], tf.int64),
-    }
+# Blocks loaded, and shuffled, at a time: 16,384 records.
+WINDOW_BLOCKS = 64
 
 
 def pretraining_batches(
-    shard_directory: str | os.PathLike,
+    shard_directory: str | os.PathLike | ShardFolder,
     batch_size: int,
     *,
     split: str = "train",
@@ -149,122 +45,298 @@ def pretraining_batches(
     drop_remainder: bool = False,
     start_step: int = 0,
     vocabulary_hash: str | None = None,
+    skip_corrupt: bool = False,
+    worker: int = 0,
+    num_workers: int = 1,
+    tokenizer: "BertTokenizer | None" = None,
+    masked_lm_prob: float | None = None,
+    whole_word_masking: bool | None = None,
+    max_ngram: int | None = None,
+    data_service: str | None = None,
 ) -> tf.data.Dataset | None:
     """Batches for `model.fit` of a model with outputs `mlm_logits` and `nsp_logits`.
 
+    With several workers each reads every `num_workers`th block, in a stream of batches and epochs
+    of its own:
+
+        strategy.distribute_datasets_from_function(
+            lambda context: pretraining_batches(
+                shards,
+                context.get_per_replica_batch_size(global_batch_size),
+                worker=context.input_pipeline_id,
+                num_workers=context.num_input_pipelines,
+            )
+        )
+
     Args:
-        shard_directory: see `open_shards`.
-        batch_size: B, instances in a batch.
+        shard_directory: see `open_shards`; or what it returned, with its own `split` and
+            `skip_corrupt`.
+        batch_size: B, instances in a batch of this worker.
         split: "train" or "held_out".
-        seed: of the order.
+        seed: of the order, and of masks drawn here.
         shuffle: whether to read in random order, another one each epoch.
         repeat: whether to go on for ever; else one epoch.
         drop_remainder: whether to leave out the last batch of one epoch when it is not full.
         start_step: batches to pass over; what follows is what would have followed them.
         vocabulary_hash: `BertTokenizer.vocabulary_hash`, to compare with the shards'.
+        skip_corrupt: see `open_shards`.
+        worker: number of this worker, from 0.
+        num_workers: workers that share the shards.
+        tokenizer: that the shards were made with, for masks drawn here; by default the one saved
+            in the folder.
+        masked_lm_prob: share of the tokens to predict, for masks drawn here; by default, as of the
+            next two, what the shards were made with.
+        whole_word_masking: whether to mask all pieces of a word or none.
+        max_ngram: most whole words that are masked in a run.
+        data_service: address of a tf.data service that makes the batches, `grpc://host:port`;
+            see `from_data_service` for the order they come in.
 
     Returns:
         Dataset of (inputs, labels, sample weights), of L tokens and P predictions:
         inputs `token_ids`, `segment_ids`, `padding_mask` int32 [B, L], `mask_positions` int32
         [B, P]; labels `mlm_logits` int32 [B, P], `nsp_logits` int32 [B]; sample weights
-        `mlm_logits` float32 [B, P], `nsp_logits` float32 [B]. None for the split "held_out" where
-        nothing was held out.
+        `mlm_logits` float32 [B, P], `nsp_logits` float32 [B], 0 where instances are no pairs.
+        None for the split "held_out" where nothing was held out.
 
     Raises:
-        InputError: see `open_shards`; or the split is smaller than a batch.
+        InputError: see `open_shards` and `from_data_service`; the split is smaller than a batch,
+            or has too few blocks for the workers; masks are asked for that the shards have drawn.
     """
-    shards = open_shards(shard_directory, split, vocabulary_hash)
+    if isinstance(shard_directory, ShardFolder):
+        shards: ShardFolder | None = shard_directory
+        check_vocabulary(shard_directory, vocabulary_hash)
+    else:
+        shards = open_shards(shard_directory, split, vocabulary_hash, skip_corrupt=skip_corrupt)
     if shards is None:
         return None
-    if drop_remainder and not repeat and shards.instances < batch_size:
+    blocks = _workers_blocks(shards, worker, num_workers)
+    instances = int(blocks.records.sum())
+    if drop_remainder and not repeat and instances < batch_size:
         raise InputError(
-            f"{shard_directory}: {shards.instances} {split} instances do not fill a batch of "
+            f"{shards.directory}: {instances} {shards.split} instances do not fill a batch of "
             f"{batch_size}; lower the batch size, or make more shards"
         )
-    first = start_step * batch_size  # in the endless stream of records
-    first_epoch, passed = divmod(first, shards.instances)
-    files = tf.constant(shards.files)
+    masking = {
+        "masked_lm_prob": masked_lm_prob,
+        "whole_word_masking": whole_word_masking,
+        "max_ngram": max_ngram,
+    }
+    masks = _masks(shards, tokenizer, {k: v for k, v in masking.items() if v is not None})
+    # Two streams of random numbers, of each worker; on the device that tf.data runs on.
+    with tf.device("CPU"):
+        order_seed, mask_seed = tf.unstack(tf.random.split(tf.constant([seed, worker], tf.int64)))
 
     # Nothing here branches on tensors, so there is nothing for autograph to convert, slowly.
     @tf.autograph.experimental.do_not_convert
-    def epoch(index: tf.Tensor) -> tf.data.Dataset:
-        records = _epoch_records(files, tf.stack([tf.cast(seed, tf.int64), index]), shuffle)
-        return records.skip(tf.where(index == first_epoch, tf.constant(passed, tf.int64), 0))
+    def model_inputs(records: tf.Tensor, places: tf.Tensor) -> tuple[dict, dict, dict]:
+        if masks is None:
+            return _parsed(records, shards)
+        # No other batch begins at the same place.
+        return _masked(records, shards, masks, tf.random.fold_in(mask_seed, places[0]))
 
-    epochs = tf.data.Dataset.range(first_epoch, tf.int64.max if repeat else 1)
-    records = epochs.flat_map(epoch)
-    specs = _feature_specs(shards.max_seq_length, shards.max_predictions_per_seq)
+    first = start_step * batch_size  # in the endless stream of records
+    records = _records(blocks, order_seed if shuffle else None, first=first, repeat=repeat)
+    batches = records.rebatch(batch_size, drop_remainder=drop_remainder or repeat)
+    batches = batches.map(model_inputs, num_parallel_calls=os.cpu_count() or 1)
+    remaining = max(0, instances - first)
+    full, rest = divmod(remaining, batch_size)
+    count = tf.data.INFINITE_CARDINALITY if repeat else full + (rest > 0 and not drop_remainder)
+    if data_service is not None:
+        batches = from_data_service(batches.with_options(dataset_options()), data_service)
+    if repeat or data_service is None:  # the workers of a service end with a batch each
+        batches = batches.apply(tf.data.experimental.assert_cardinality(count))
+    options = dataset_options()
+    if num_workers > 1:  # this is one worker's share already
+        options.experimental_distribute.auto_shard_policy = tf.data.experimental.AutoShardPolicy.OFF
+    return batches.prefetch(2).with_options(options)
+
+
+def _workers_blocks(shards: ShardFolder, worker: int, num_workers: int) -> RecordBlocks:
+    if not 0 <= worker < num_workers:
+        raise InputError(
+            f"worker is {worker} of {num_workers}; number the workers from 0 to num_workers - 1"
+        )
+    blocks = shards.blocks.dealt(worker, num_workers)
+    if not len(blocks.records):
+        raise InputError(
+            f"{shards.directory}: {len(shards.blocks.runs)} blocks of {shards.split} records are "
+            f"too few for {num_workers} workers; read with fewer workers, or make more shards "
+            "(a higher dupe_factor, more text)"
+        )
+    return blocks
+
+
+class _Masks(NamedTuple):
+    """How masks are drawn, and with which tokenizer."""
+
+    options: PretrainingDataOptions
+    tokenizer: "BertTokenizer"
+
+
+def _masks(
+    shards: ShardFolder, tokenizer: "BertTokenizer | None", changed: dict[str, Any]
+) -> _Masks | None:
+    """What masks are drawn by; None where the shards hold their masks."""
+    if not shards.is_compact:
+        if changed:
+            raise InputError(
+                f"{shards.directory}: its masks were drawn when the shards were written; leave "
+                f"{' and '.join(changed)} out, or make shards with --masking dynamic"
+            )
+        return None
+    assert shards.manifest is not None
+    options = PretrainingDataOptions(**shards.manifest.options)
+    if "masked_lm_prob" in changed:  # and with it the room for predictions
+        changed = {"max_predictions_per_seq": None, **changed}
+    options = replace(options, **changed)
+    if tokenizer is None:
+        from bert_tf.tokenization import BertTokenizer
+
+        tokenizer = BertTokenizer.from_directory(shards.directory)
+    check_vocabulary(shards, tokenizer.vocabulary_hash)
+    return _Masks(options, tokenizer)
+
+
+def _records(
+    blocks: RecordBlocks, seed: tf.Tensor | None, *, first: int, repeat: bool
+) -> tf.data.Dataset:
+    """Records of blocks, epoch after epoch, a window to an element.
+
+    Args:
+        blocks: B blocks.
+        seed: int64 [2], of the order; None for that of the files.
+        first: records of the endless stream to pass over.
+        repeat: whether to go on after the first epoch.
+
+    Returns:
+        Dataset of (records, string [n]; places, int64 [n], a number of each, others in every
+        epoch).
+    """
+    has_records = blocks.runs > 0
+    windows = -(-int(has_records.sum()) // WINDOW_BLOCKS)
+    # Of F files, of R runs, of B blocks.
+    files = tf.constant(blocks.files)
+    file, offset, size, records = (tf.constant(of_runs) for of_runs in blocks[2:])
+    runs = tf.constant(blocks.runs)
+    first_run = tf.cumsum(runs, exclusive=True)
+
+    def block_order(epoch: tf.Tensor) -> tf.Tensor:
+        order = tf.range(len(blocks.runs), dtype=tf.int64)
+        if seed is not None:
+            order = tf.random.experimental.stateless_shuffle(order, tf.random.fold_in(seed, epoch))
+        # Blocks without a sound record leave the order of the others as it was.
+        return order if has_records.all() else tf.boolean_mask(order, tf.gather(runs > 0, order))
+
+    def bounds(window: tf.Tensor) -> tf.Tensor:
+        return window * int(has_records.sum()) // windows
+
+    first_epoch, passed = divmod(first, int(blocks.records.sum()))
+    with tf.device("CPU"):
+        order = block_order(tf.constant(first_epoch, tf.int64)).numpy()
+    ends = np.cumsum(blocks.block_records[order])[bounds(np.arange(1, windows + 1)) - 1]
+    first_window = int(np.searchsorted(ends, passed, side="right"))
+    passed -= int(ends[first_window - 1]) if first_window else 0
+    first_window += first_epoch * windows
 
     @tf.autograph.experimental.do_not_convert
-    def parse(serialized: tf.Tensor) -> tuple[dict, dict, dict]:
-        return _model_inputs(tf.io.parse_example(serialized, specs))
-
-    batches = records.batch(batch_size, drop_remainder=drop_remainder or repeat)
-    batches = batches.map(parse, num_parallel_calls=2)
-    remaining = max(0, shards.instances - first)
-    full, rest = divmod(remaining, batch_size)
-    batches = batches.apply(
-        tf.data.experimental.assert_cardinality(
-            tf.data.INFINITE_CARDINALITY if repeat else full + (rest > 0 and not drop_remainder)
+    def load(number: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+        epoch, window = number // windows, number % windows
+        order = block_order(epoch)[bounds(window) : bounds(window + 1)]
+        starts = tf.gather(first_run, order)
+        run = tf.ragged.range(starts, starts + tf.gather(runs, order)).flat_values
+        counts = tf.gather(records, run)
+        count = tf.reduce_sum(counts)
+        loaded = tf.data.Dataset.from_tensor_slices(
+            (
+                tf.gather(files, tf.gather(file, run)),
+                tf.gather(offset, run),
+                tf.gather(size, run),
+                counts,
+            )
         )
+        loaded = loaded.flat_map(read_run).batch(count).get_single_element()
+        index = tf.range(count)
+        if seed is not None:
+            window_seed = tf.random.fold_in(tf.random.fold_in(seed, epoch), window)
+            index = tf.random.experimental.stateless_shuffle(index, window_seed)
+        index = index[tf.where(number == first_window, tf.constant(passed, tf.int64), 0) :]
+        return tf.gather(loaded, index), number * 2**32 + index
+
+    last = tf.int64.max if repeat else windows
+    return tf.data.Dataset.range(first_window, last).map(load, num_parallel_calls=2)
+
+
+def _parsed(records: tf.Tensor, shards: ShardFolder) -> tuple[dict, dict, dict]:
+    """Batch of records of the masked form, string [B]."""
+    features = tf.io.parse_example(
+        records, masked_features(shards.max_seq_length, shards.max_predictions_per_seq)
     )
-    return batches.prefetch(2).with_options(dataset_options())
-
-
-def _epoch_records(files: tf.Tensor, seed: tf.Tensor, shuffle: bool) -> tf.data.Dataset:
-    """Serialized records of all files once; `seed`, int64 [2], decides their order."""
-    if shuffle:
-        files = tf.random.experimental.stateless_shuffle(files, seed)
-    records = tf.data.Dataset.from_tensor_slices(files).interleave(
-        tf.data.TFRecordDataset, cycle_length=OPEN_SHARDS, block_length=TURN_RECORDS
+    ints = {name: tf.cast(values, tf.int32) for name, values in features.items()}
+    masked = MaskedTokens(
+        ints["input_ids"],
+        ints["masked_lm_positions"],
+        ints["masked_lm_ids"],
+        features["masked_lm_weights"],
     )
-    if shuffle:
-        drawn = tf.random.stateless_uniform([], seed, 1, tf.int64.max, dtype=tf.int64)
-        # Of this function's graph alone: TensorFlow would mix the process's global seed in, and
-        # fails on one of 0.
-        tf.random.set_seed(1)
-        records = records.shuffle(SHUFFLE_RECORDS, drawn, reshuffle_each_iteration=False)
-    return records
+    return _model_inputs(
+        masked,
+        ints["segment_ids"],
+        ints["input_mask"],
+        ints["next_sentence_labels"][:, 0],
+        shards.has_next_sentences,
+    )
 
 
-def _model_inputs(features: dict[str, tf.Tensor]) -> tuple[dict, dict, dict]:
-    """The original's feature names to the model's."""
-    ints = {
-        name: tf.cast(values, tf.int32)
-        for name, values in features.items()
-        if values.dtype == tf.int64
-    }
+def _masked(
+    records: tf.Tensor, shards: ShardFolder, masks: _Masks, seed: tf.Tensor
+) -> tuple[dict, dict, dict]:
+    """Batch of records of the compact form, string [B], masked by `seed`, int64 [2]."""
+    options, tokenizer = masks
+    instances = parse_compact(
+        records, max_seq_length=shards.max_seq_length, pad_token_id=tokenizer.pad_token_id
+    )
+    by_words = options.whole_word_masking or options.max_ngram > 1
+    masked = mask_tokens(
+        instances.token_ids,
+        instances.padding_mask,
+        seed=seed,
+        vocabulary_size=tokenizer.vocabulary_size,
+        cls_token_id=tokenizer.cls_token_id,
+        sep_token_id=tokenizer.sep_token_id,
+        mask_token_id=tokenizer.mask_token_id,
+        max_predictions_per_seq=options.max_predictions_per_seq or 0,
+        masked_lm_prob=options.masked_lm_prob,
+        whole_word=options.whole_word_masking,
+        max_ngram=options.max_ngram,
+        is_continuation=tokenizer.is_continuation if by_words else None,
+    )
+    return _model_inputs(
+        masked,
+        instances.segment_ids,
+        instances.padding_mask,
+        instances.next_sentence_labels,
+        shards.has_next_sentences,
+    )
+
+
+def _model_inputs(
+    masked: MaskedTokens,
+    segment_ids: tf.Tensor,
+    padding_mask: tf.Tensor,
+    next_sentence_labels: tf.Tensor,
+    has_next_sentences: bool,
+) -> tuple[dict, dict, dict]:
+    """Inputs, labels and sample weights by the model's names."""
     inputs = {
-        "token_ids": ints["input_ids"],
-        "segment_ids": ints["segment_ids"],
-        "padding_mask": ints["input_mask"],
-        "mask_positions": ints["masked_lm_positions"],
+        "token_ids": masked.token_ids,
+        "segment_ids": segment_ids,
+        "padding_mask": padding_mask,
+        "mask_positions": masked.positions,
     }
-    labels = {
-        "mlm_logits": ints["masked_lm_ids"],
-        "nsp_logits": ints["next_sentence_labels"][:, 0],
-    }
+    labels = {"mlm_logits": masked.labels, "nsp_logits": next_sentence_labels}
+    pair_weights = tf.ones_like if has_next_sentences else tf.zeros_like
     weights = {
-        "mlm_logits": features["masked_lm_weights"],
-        "nsp_logits": tf.ones_like(labels["nsp_logits"], tf.float32),
+        "mlm_logits": masked.weights,
+        "nsp_logits": pair_weights(next_sentence_labels, tf.float32),
     }
     return inputs, labels, weights
-
-
-@contextmanager
-def shard_errors(directory: str | os.PathLike) -> Iterator[None]:
-    """Turns TensorFlow's error for a damaged record into an `InputError` that names the shard.
-
-    TensorFlow says neither the file nor what to do. Only after it has failed are the checksums
-    compared.
-    """
-    try:
-        yield
-    except tf.errors.OpError as error:
-        if not isinstance(error, tf.errors.DataLossError) and "Could not parse" not in str(error):
-            raise
-        if (Path(directory) / FILE_NAME).exists():
-            verify(directory)  # raises for the shard at fault
-        raise InputError(
-            f"{directory}: a shard is damaged ({error.message.splitlines()[0]}); make it again"
-        ) from error

@@ -19,7 +19,10 @@ def run(options: Options) -> None:
             bar.update(step)
             bar.print(training_line(step, kind, scalars))
 
-        result = pretrain(options, report)
+        def left_out(shard: str, records: int) -> None:
+            bar.print(f"left out of {shard}: {records} corrupt record(s)")
+
+        result = pretrain(options, report, left_out)
     if result.started_at:
         console.print(f"continued from step {result.started_at}")
     if result.step_seconds:

@@ -59,6 +59,12 @@ class PretrainingOptions(TrainingOptions):
         clip_norm: global norm that gradients are clipped to.
         evaluate_every: steps between two evaluations on the held-out shards.
         evaluation_batches: held-out batches an evaluation takes at most.
+        masked_lm_prob: share of the tokens to predict, for shards made with --masking dynamic; by
+            default, as of the next two, what the shards were made with.
+        whole_word_masking: mask all pieces of a word or none (true or false).
+        max_ngram: mask runs of up to so many whole words.
+        skip_corrupt: find corrupt records before training, leave them out and say how many.
+        data_service: grpc://host:port of a tf.data service that makes the training batches.
     """
 
     shards: str
@@ -75,6 +81,11 @@ class PretrainingOptions(TrainingOptions):
     clip_norm: float = 1.0
     evaluate_every: int = 1000
     evaluation_batches: int = 50
+    masked_lm_prob: float | None = None
+    whole_word_masking: bool | None = None
+    max_ngram: int | None = None
+    skip_corrupt: bool = False
+    data_service: str | None = None
 
 
 @dataclass(kw_only=True)

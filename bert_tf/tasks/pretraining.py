@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 import keras
-import tensorflow as tf
 
 from bert_tf.checkpoints.model_directory import load_model, save_model
 from bert_tf.errors import InputError
@@ -21,7 +20,8 @@ from bert_tf.training.loop import TrainingPlan, TrainingResult, train
 from bert_tf.training.state import TrainingState
 from bert_tf.training.strategy import check_batch_size, check_jit_compile, make_strategy
 from pipelines.manifest import FILE_NAME as MANIFEST
-from pipelines.pretraining_batches import pretraining_batches, shard_errors
+from pipelines.pretraining_batches import pretraining_batches
+from pipelines.shard_folder import open_shards, shard_errors
 
 # The paper's section A.2 warms up over 10,000 steps; a short run over a tenth of its own.
 _LONGEST_WARMUP = 10_000
@@ -75,19 +75,30 @@ def _dropout(options: PretrainingOptions) -> dict[str, Any]:
 
 
 def pretrain(
-    options: PretrainingOptions, report: Callable[[int, str, dict[str, float]], None]
+    options: PretrainingOptions,
+    report: Callable[[int, str, dict[str, float]], None],
+    left_out: Callable[[str, int], None] = lambda shard, records: None,
 ) -> TrainingResult:
     """Pre-trains a BERT on shards; the run directory is `options.output`.
 
-    The loss is the mean over the masked positions plus the mean over the next-sentence labels.
+    The loss is the mean over the masked positions plus, where instances are pairs, the mean over
+    the next-sentence labels. Without pairs the pooler and the next-sentence head are not trained.
 
     Args:
         options: of the run.
         report: called with (step, "train" or "held_out", scalars) for each line logged.
+        left_out: called with (path, records) for each shard that has corrupt records, which are
+            not read.
 
     Raises:
         InputError: the shards, the model or the options cannot be used; the message says why.
     """
+    train_shards, held_out_shards = (
+        open_shards(options.shards, split, skip_corrupt=options.skip_corrupt)
+        for split in ("train", "held_out")
+    )
+    if train_shards is None:
+        raise InputError(f"{options.shards}: has no training shards; make them again")
     tokenizer = _tokenizer(options)
     set_precision(options.precision)
     keras.utils.set_random_seed(options.seed)
@@ -95,19 +106,27 @@ def pretrain(
     check_batch_size(options.batch_size, strategy)
     check_jit_compile(options.jit_compile, strategy)
 
-    def batches(**arguments: Any) -> tf.data.Dataset:
-        return pretraining_batches(
-            options.shards,
-            options.batch_size,
-            vocabulary_hash=tokenizer.vocabulary_hash,
-            **arguments,
-        )
-
-    held_out = batches(split="held_out", shuffle=False, repeat=False)
+    batches = functools.partial(
+        pretraining_batches,
+        batch_size=options.batch_size,
+        vocabulary_hash=tokenizer.vocabulary_hash,
+        tokenizer=tokenizer,
+        masked_lm_prob=options.masked_lm_prob,
+        whole_word_masking=options.whole_word_masking,
+        max_ngram=options.max_ngram,
+    )
+    train_batches = functools.partial(
+        batches, train_shards, seed=options.seed, data_service=options.data_service
+    )
+    train_batches()  # fails on what it cannot do before anything is written
+    held_out = None
+    if held_out_shards is not None:
+        held_out = batches(held_out_shards, shuffle=False, repeat=False)
     if held_out is not None:
         held_out = held_out.take(options.evaluation_batches)
-    train_batches = functools.partial(batches, split="train", seed=options.seed)
-    train_batches()  # looks the shards over before anything is written
+    for shards in (train_shards, held_out_shards):
+        for shard, records in shards.left_out.items() if shards else ():
+            left_out(shard, records)
     warmup = options.warmup_steps
     if warmup is None:
         warmup = min(_LONGEST_WARMUP, options.steps // 10)
@@ -123,22 +142,25 @@ def pretrain(
         else:
             config = replace(_config(options, tokenizer), **_dropout(options))
             model = BertPreTrainer(config, seed=options.seed)
+        losses = {
+            # Mean over the masked words of the batch, not over the padded slots: the
+            # sample weights are the original's masked_lm_weights.
+            "mlm_logits": keras.losses.SparseCategoricalCrossentropy(
+                from_logits=True, reduction="mean_with_sample_weight"
+            ),
+        }
+        if train_shards.has_next_sentences:
+            losses["nsp_logits"] = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+        else:  # weight decay is not to act on what no gradient reaches
+            model.encoder.pooler.trainable = model.next_sentence.trainable = False
         compile_model(
             model,
             options,
             total_steps=options.steps,
             warmup_steps=warmup,
-            loss={
-                # Mean over the masked words of the batch, not over the padded slots: the
-                # sample weights are the original's masked_lm_weights.
-                "mlm_logits": keras.losses.SparseCategoricalCrossentropy(
-                    from_logits=True, reduction="mean_with_sample_weight"
-                ),
-                "nsp_logits": keras.losses.SparseCategoricalCrossentropy(from_logits=True),
-            },
+            loss=losses,
             weighted_metrics={
-                name: keras.metrics.SparseCategoricalAccuracy(name="accuracy")
-                for name in ("mlm_logits", "nsp_logits")
+                name: keras.metrics.SparseCategoricalAccuracy(name="accuracy") for name in losses
             },
         )
     manifest = Path(options.shards) / MANIFEST
@@ -151,6 +173,7 @@ def pretrain(
             for name in (
                 "batch_size", "seed", "precision", "steps", "learning_rate",
                 "warmup_steps", "weight_decay", "clip_norm", "evaluate_every",
+                "masked_lm_prob", "whole_word_masking", "max_ngram",
             )
         },
     }  # fmt: skip

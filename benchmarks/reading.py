@@ -1,0 +1,291 @@
+"""Reading of pre-training shards: speed, time to the first batch, quality of shuffling.
+
+    python benchmarks/reading.py --runs 5
+
+The peer is the plain tf.data recipe of TensorFlow's BERT pipelines (the original's `input_fn`, and
+Model Garden's pre-training loader): files in random order, interleaved, a shuffle buffer, records
+parsed one by one, batched, with autotuning. It reads the masked form, its buffer as large as our
+window. Shards of both forms are made of the corpus, the runs of all take turns, and medians are
+printed.
+"""
+
+import argparse
+import gzip
+import itertools
+import os
+import statistics
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+
+import numpy as np
+import tensorflow as tf
+
+from bert_tf.startup import keep_freed_memory
+from bert_tf.tokenization import BertTokenizer, count_words, learn_vocabulary
+from pipelines import pretraining_batches as batches_module
+from pipelines.instance_schemas import masked_features, parse_compact
+from pipelines.manifest import BLOCK_RECORDS, Manifest
+from pipelines.options import PretrainingDataOptions
+from pipelines.pretraining_batches import pretraining_batches
+from pipelines.shards import write_shards
+
+CORPUS = Path(__file__).resolve().parents[2] / "shared" / "data" / "corpus" / "books"
+LENGTH = 128
+OPEN_FILES = 8
+DOCUMENT = 5000  # tokens, as of a chapter
+GRAM = 8  # tokens by which a place in the corpus is recognised
+
+
+def records_by_recipe(folder: Path, buffer: int, seed: int) -> tf.data.Dataset:
+    """The recipe's stream of records, endless."""
+    files = [str(folder / shard.file) for shard in Manifest.load(folder).shards["train"]]
+    dataset = tf.data.Dataset.from_tensor_slices(files).shuffle(len(files), seed).repeat()
+    dataset = dataset.interleave(
+        tf.data.TFRecordDataset, cycle_length=OPEN_FILES, num_parallel_calls=tf.data.AUTOTUNE
+    )
+    return dataset.shuffle(buffer, seed)
+
+
+def batches_by_recipe(
+    folder: Path, batch_size: int, buffer: int, parse_batches: bool = False
+) -> tf.data.Dataset:
+    """The recipe's batches of the masked form; `parse_batches` is its usual improvement."""
+    options = Manifest.load(folder).options
+    features = masked_features(LENGTH, options["max_predictions_per_seq"])
+
+    def parse(record: tf.Tensor) -> dict[str, tf.Tensor]:
+        read = tf.io.parse_example if parse_batches else tf.io.parse_single_example
+        return {
+            name: tf.cast(values, tf.int32) if values.dtype == tf.int64 else values
+            for name, values in read(record, features).items()
+        }
+
+    dataset = records_by_recipe(folder, buffer, seed=1)
+    if parse_batches:
+        dataset = dataset.batch(batch_size, drop_remainder=True).map(parse, tf.data.AUTOTUNE)
+    else:
+        dataset = dataset.map(parse, tf.data.AUTOTUNE).batch(batch_size, drop_remainder=True)
+    return dataset.prefetch(tf.data.AUTOTUNE)
+
+
+def first_batch_seconds(make: Callable[[], tf.data.Dataset]) -> float:
+    """Seconds from the call that makes the dataset to its first batch."""
+    start = time.perf_counter()
+    next(iter(make()))
+    return time.perf_counter() - start
+
+
+def rate(make: Callable[[], tf.data.Dataset], batch_size: int, sequences: int) -> float:
+    """Sequences a second, from the first batch on."""
+    batches = iter(make())
+    next(batches)
+    start = time.perf_counter()
+    for _ in range(sequences // batch_size):
+        next(batches)
+    return sequences // batch_size * batch_size / (time.perf_counter() - start)
+
+
+def take_turns(
+    contestants: dict[str, Callable[[], float]], runs: int
+) -> dict[str, tuple[float, float, float]]:
+    """Median, least and most of what each returns."""
+    found: dict[str, list[float]] = {name: [] for name in contestants}
+    for _ in range(runs):
+        for name, run in contestants.items():
+            found[name].append(run())
+    return {name: (statistics.median(f), min(f), max(f)) for name, f in found.items()}
+
+
+class Places:
+    """Where in the corpus an instance's first segment stands, found by its first tokens."""
+
+    def __init__(self, corpus: list[Path], tokenizer: BertTokenizer):
+        ids = []
+        for path in corpus:
+            opener = gzip.open if path.suffix == ".gz" else open
+            with opener(path, "rt", encoding="utf-8") as file:
+                ids.append(tokenizer.tokenize(file.readlines()).flat_values.numpy())
+        grams = _grams(np.concatenate(ids))
+        self._order = np.argsort(grams, kind="stable")
+        self._grams = grams[self._order]
+
+    def __call__(self, token_ids: np.ndarray) -> np.ndarray:
+        """Place of instances, int64 [n], as a number of tokens; -1 if it is not known."""
+        grams = _grams(token_ids[:, 1 : 1 + GRAM].reshape(-1))[::GRAM]
+        first = np.searchsorted(self._grams, grams)
+        once = np.searchsorted(self._grams, grams, side="right") - first == 1
+        return np.where(once, self._order[np.minimum(first, len(self._order) - 1)], -1)
+
+
+def _grams(token_ids: np.ndarray) -> np.ndarray:
+    """uint64 [n - GRAM + 1], a hash of each run of GRAM tokens."""
+    windows = np.lib.stride_tricks.sliding_window_view(token_ids.astype(np.uint64), GRAM)
+    hashed = np.zeros(len(windows), np.uint64)
+    for column in windows.T:
+        hashed = hashed * np.uint64(6364136223846793005) + column + np.uint64(1)
+    return hashed
+
+
+def stayed_together(
+    batches: Iterator[np.ndarray], places: Places, instances: int
+) -> tuple[float, float, float]:
+    """How often instances of an epoch that belong together are in one batch.
+
+    Returns:
+        Shares that are in one batch: of the neighbours in the text; of the pairs from one stretch
+        of DOCUMENT tokens; of all pairs, which is what a perfect shuffle gives either.
+    """
+    ids = list(batches)
+    batch = np.repeat(np.arange(len(ids)), [len(each) for each in ids])[:instances]
+    place = places(np.concatenate(ids)[:instances])
+    order = np.argsort(place, kind="stable")[(place < 0).sum() :]
+    neighbours = np.diff(batch[order]) == 0
+
+    def pairs(*names: np.ndarray) -> float:
+        _, counts = np.unique(np.stack(names), axis=1, return_counts=True)
+        return float((counts * (counts - 1) / 2).sum())
+
+    document, batch = place[order] // DOCUMENT, batch[order]
+    of_all = len(order) * (len(order) - 1) / 2
+    return neighbours.mean(), pairs(document, batch) / pairs(document), pairs(batch) / of_all
+
+
+def token_ids_of_ours(folder: Path, batch_size: int, instances: int) -> Iterator[np.ndarray]:
+    """int32 [B, L], unmasked, of the batches of an epoch."""
+    stream = pretraining_batches(folder, batch_size, seed=1)
+    for inputs, labels, weights in itertools.islice(
+        stream.as_numpy_iterator(), -(-instances // batch_size)
+    ):
+        ids = inputs["token_ids"].copy()
+        rows, slots = np.nonzero(weights["mlm_logits"])
+        ids[rows, inputs["mask_positions"][rows, slots]] = labels["mlm_logits"][rows, slots]
+        yield ids
+
+
+def token_ids_by_recipe(
+    folder: Path, batch_size: int, instances: int, buffer: int
+) -> Iterator[np.ndarray]:
+    """The same in the recipe's order."""
+    records = records_by_recipe(folder, buffer, seed=1).batch(batch_size)
+    for batch in records.take(-(-instances // batch_size)):
+        yield parse_compact(batch, max_seq_length=LENGTH, pad_token_id=0).token_ids.numpy()
+
+
+def main() -> None:
+    """Measures and prints."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--corpus", type=Path, default=CORPUS, help="folder of .txt, .txt.gz")
+    parser.add_argument("--vocab", type=Path, help="vocab.txt; learned from the text if not given")
+    parser.add_argument("--runs", type=int, default=5)
+    parser.add_argument("--sequences", type=int, default=300_000, help="that a run reads")
+    parser.add_argument("--late-epochs", type=int, default=2, help="before the late start")
+    arguments = parser.parse_args()
+
+    keep_freed_memory()
+    corpus = sorted(arguments.corpus.glob("*.txt*"))
+    if not corpus:
+        parser.error(f"no .txt files in {arguments.corpus}: name a folder of text by --corpus")
+    lines = tf.data.TextLineDataset(
+        [str(path) for path in corpus],
+        compression_type="GZIP" if corpus[0].suffix == ".gz" else None,
+    )
+    tokenizer = BertTokenizer(
+        arguments.vocab or learn_vocabulary(count_words(lines.batch(4096)), 30_522)
+    )
+    with tempfile.TemporaryDirectory() as temporary:
+        static, dynamic = Path(temporary) / "static", Path(temporary) / "dynamic"
+        for folder in (static, dynamic):
+            options = PretrainingDataOptions(masking=folder.name, corpus_format="text")
+            write_shards(corpus, folder, tokenizer, options)
+        instances = Manifest.load(static).instances()
+        print(f"{instances:,} sequences of {LENGTH}, {os.cpu_count()} cores")
+        for folder in (static, dynamic):
+            size = sum(shard.bytes for shard in Manifest.load(folder).shards["train"])
+            print(f"{folder.name:8} {size / 1e6:8.1f} MB, {size / instances:.0f} bytes a record")
+        report_rates(static, dynamic, arguments.runs, arguments.sequences)
+        report_first_batches(static, dynamic, arguments.runs, arguments.late_epochs * instances)
+        report_shuffling(dynamic, Places(corpus, tokenizer), instances)
+
+
+def report_rates(static: Path, dynamic: Path, runs: int, sequences: int) -> None:
+    """Sequences a second of every way of reading."""
+    buffer = batches_module.WINDOW_BLOCKS * BLOCK_RECORDS
+    for batch_size in (256, 32):
+        ways: dict[str, Callable[[], tf.data.Dataset]] = {
+            "ours, dynamic": lambda b=batch_size: pretraining_batches(dynamic, b),
+            "ours, dynamic, whole words": lambda b=batch_size: pretraining_batches(
+                dynamic, b, whole_word_masking=True
+            ),
+            "ours, dynamic, spans of 3": lambda b=batch_size: pretraining_batches(
+                dynamic, b, max_ngram=3
+            ),
+            "ours, static": lambda b=batch_size: pretraining_batches(static, b),
+            "recipe, static": lambda b=batch_size: batches_by_recipe(static, b, buffer),
+            "recipe, static, parsed in batches": lambda b=batch_size: batches_by_recipe(
+                static, b, buffer, parse_batches=True
+            ),
+        }
+        measured = take_turns(
+            {
+                name: lambda make=make, b=batch_size: rate(make, b, sequences)
+                for name, make in ways.items()
+            },
+            runs,
+        )
+        print(f"\nsequences a second, batches of {batch_size}, median of {runs}")
+        recipe = measured["recipe, static"][0]
+        for name, (median, least, most) in measured.items():
+            print(
+                f"{name:34} {median:9,.0f}  ({least:,.0f} to {most:,.0f})  "
+                f"{median / recipe:.2f} of the recipe's"
+            )
+
+
+def report_first_batches(static: Path, dynamic: Path, runs: int, late: int) -> None:
+    """Time to the first batch of a new run, and of one continued late."""
+    buffer = batches_module.WINDOW_BLOCKS * BLOCK_RECORDS
+    for step in (0, late // 32):
+        measured = take_turns(
+            {
+                "ours, dynamic": lambda s=step: first_batch_seconds(
+                    lambda: pretraining_batches(dynamic, 32, start_step=s)
+                ),
+                "ours, static": lambda s=step: first_batch_seconds(
+                    lambda: pretraining_batches(static, 32, start_step=s)
+                ),
+                "recipe, static": lambda s=step: first_batch_seconds(
+                    lambda: batches_by_recipe(static, 32, buffer).skip(s)
+                ),
+            },
+            runs,
+        )
+        print(f"\nseconds to the first batch of 32 from step {step:,}, median of {runs}")
+        for name, (median, least, most) in measured.items():
+            print(f"{name:34} {median:9.2f}  ({least:.2f} to {most:.2f})")
+
+
+def report_shuffling(folder: Path, places: Places, instances: int) -> None:
+    """How often what stands together in the text stays together in a batch."""
+    for blocks in (batches_module.WINDOW_BLOCKS, 4):
+        batches_module.WINDOW_BLOCKS = blocks
+        held = blocks * BLOCK_RECORDS
+        print(f"\nin one batch of 256, {held:,} records held")
+        for name, batches in (
+            ("ours", token_ids_of_ours(folder, 256, instances)),
+            ("recipe", token_ids_by_recipe(folder, 256, instances, held)),
+        ):
+            near, of_document, of_all = stayed_together(batches, places, instances)
+            print(
+                f"{name:8} neighbours {near:.2%}, pairs from {DOCUMENT:,} tokens "
+                f"{of_document:.2%}, all pairs {of_all:.2%}"
+            )
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,337 @@
+"""A folder of pre-training shards, looked over before anything is trained on it.
+
+A corrupt record (damaged on disk, cut off, or no instance at all) stops a run, with an error that
+names file and record; or such records are found beforehand and left out of what is read.
+"""
+
+import os
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+import tensorflow as tf
+from google.protobuf.message import DecodeError
+
+from bert_tf.errors import InputError
+from pipelines.instance_schemas import masked_features, parse_compact
+from pipelines.manifest import (
+    BLOCK_RECORDS,
+    FILE_NAME,
+    SPLITS,
+    Manifest,
+    Shard,
+    check_sizes,
+    sha256,
+    verify,
+)
+from pipelines.record_blocks import (
+    FRAME_BYTES,
+    HEADER_BYTES,
+    PARSE_ERRORS,
+    RecordBlocks,
+    RecordScan,
+    find_unsound,
+    join_blocks,
+    scan_records,
+    scanned_blocks,
+    written_blocks,
+)
+
+
+@dataclass
+class ShardFolder:
+    """The shards of one split on disk, ours or the original's.
+
+    Args:
+        directory: their folder.
+        split: "train" or "held_out".
+        files: paths of the shards.
+        instances: records that are read of them.
+        max_seq_length: tokens of an instance.
+        max_predictions_per_seq: predictions of an instance, padding included.
+        manifest: None for shards that others wrote.
+        blocks: where the records stand that are read.
+        left_out: by path of a shard, how many corrupt records are not read.
+    """
+
+    directory: Path
+    split: str
+    files: list[str]
+    instances: int
+    max_seq_length: int
+    max_predictions_per_seq: int
+    manifest: Manifest | None
+    blocks: RecordBlocks = field(repr=False)
+    left_out: dict[str, int] = field(default_factory=dict)
+
+    @property
+    def is_compact(self) -> bool:
+        """Whether the records are of the compact form, for masks drawn while training."""
+        return self.manifest is not None and self.manifest.options["masking"] == "dynamic"
+
+    @property
+    def has_next_sentences(self) -> bool:
+        """Whether the instances are pairs with a next-sentence label to learn."""
+        return self.manifest is None or self.manifest.options["instances"] == "sentence_pairs"
+
+
+def open_shards(
+    directory: str | os.PathLike,
+    split: str = "train",
+    vocabulary_hash: str | None = None,
+    *,
+    skip_corrupt: bool = False,
+) -> ShardFolder | None:
+    """Looks a folder of shards over, before anything is trained on it.
+
+    A folder without a manifest is taken for one of shards by the original's script: its
+    `*.tfrecord*` files are one split, and are indexed by the lengths in them.
+
+    Args:
+        directory: folder that `pipelines.shards.write_shards` made, or `*.tfrecord*` files.
+        split: "train" or "held_out".
+        vocabulary_hash: `BertTokenizer.vocabulary_hash`, to compare with the manifest's.
+        skip_corrupt: whether to find corrupt records now and leave them out. All shards are
+            compared with their checksums for it, or read, where there is no manifest.
+
+    Returns:
+        The shards; None for "held_out" where nothing was held out.
+
+    Raises:
+        InputError: the folder or a shard is missing or not what was written, or the
+            shards were made with another vocabulary.
+    """
+    folder = Path(directory)
+    if split not in SPLITS:
+        raise InputError(f"split is {split!r}; it must be one of {', '.join(SPLITS)}")
+    if not folder.is_dir():
+        for output in (folder, folder.parent):  # shards of several lengths are a folder down
+            unfinished = output.with_name(f"{output.name}.unfinished")
+            if not output.exists() and unfinished.is_dir():
+                raise InputError(
+                    f"{folder}: bert-tf shards has not finished there ({unfinished} holds what it "
+                    "has made so far); the same command continues it"
+                )
+        raise InputError(f"{folder}: no such folder; make one with bert-tf shards")
+    if (folder / FILE_NAME).exists():
+        shards = _open_written_shards(folder, split, skip_corrupt)
+    else:
+        shards = _open_foreign_shards(folder, split, skip_corrupt)
+    if shards is None:
+        return None
+    check_vocabulary(shards, vocabulary_hash)
+    if not shards.instances:
+        raise InputError(
+            f"{folder}: no record of the {split} shards is sound; make them again with "
+            "bert-tf shards"
+        )
+    return shards
+
+
+def _open_written_shards(folder: Path, split: str, skip_corrupt: bool) -> ShardFolder | None:
+    manifest = Manifest.load(folder)
+    shards = manifest.shards.get(split)
+    if not shards:
+        return None
+    paths = [folder / shard.file for shard in shards]
+    blocks = [written_blocks(shard) for shard in shards]
+    opened = ShardFolder(
+        directory=folder,
+        split=split,
+        files=[str(path) for path in paths],
+        instances=manifest.instances(split),
+        max_seq_length=manifest.options["max_seq_length"],
+        max_predictions_per_seq=manifest.options["max_predictions_per_seq"],
+        manifest=manifest,
+        blocks=join_blocks(paths, blocks),
+    )
+    if not skip_corrupt:
+        check_sizes(folder, shards)
+        return opened
+    for index in _altered(paths, shards):
+        path, shard = paths[index], shards[index]
+        scan = scan_records(path, shard.bytes, after_damage=True)
+        unsound = _find_unsound(opened, path, scan)
+        blocks[index] = scanned_blocks(scan, np.array(shard.block_offsets), ~unsound)
+        opened.left_out[str(path)] = shard.instances - int((~unsound).sum())
+    return _with_blocks(opened, paths, blocks)
+
+
+def _open_foreign_shards(folder: Path, split: str, skip_corrupt: bool) -> ShardFolder | None:
+    paths = sorted(path for path in folder.glob("*.tfrecord*") if path.is_file())
+    if not paths:
+        if lengths := sorted(path.parent.name for path in folder.glob(f"*/{FILE_NAME}")):
+            raise InputError(
+                f"{folder}: holds folders of shards; name one of them ({', '.join(lengths)})"
+            )
+        raise InputError(
+            f"{folder}: holds neither {FILE_NAME} nor *.tfrecord files; make shards there with "
+            "bert-tf shards"
+        )
+    if split != "train":
+        return None
+    scans = []
+    for path in paths:
+        scans.append(scan_records(path, after_damage=skip_corrupt))
+        _refuse_compressed(path, scans[-1])
+        if not skip_corrupt and scans[-1].end != path.stat().st_size:
+            raise _corrupt_record(path, len(scans[-1].offsets))
+    length, predictions = _record_sizes(folder, paths, scans)
+    blocks = [
+        scanned_blocks(scan, scan.offsets[::BLOCK_RECORDS], np.ones(len(scan.offsets), bool))
+        for scan in scans
+    ]
+    opened = ShardFolder(
+        directory=folder,
+        split=split,
+        files=[str(path) for path in paths],
+        instances=sum(len(scan.offsets) for scan in scans),
+        max_seq_length=length,
+        max_predictions_per_seq=predictions,
+        manifest=None,
+        blocks=join_blocks(paths, blocks),
+    )
+    if not skip_corrupt:
+        return opened
+    for index, (path, scan) in enumerate(zip(paths, scans, strict=True)):
+        unsound = _find_unsound(opened, path, scan)
+        # How many records a damaged stretch held is not known: one at least.
+        lost = int(unsound.sum()) + len(scan.gaps) + (scan.end != path.stat().st_size)
+        if lost:
+            blocks[index] = scanned_blocks(scan, scan.offsets[::BLOCK_RECORDS], ~unsound)
+            opened.left_out[str(path)] = lost
+    return _with_blocks(opened, paths, blocks)
+
+
+def _with_blocks(shards: ShardFolder, paths: list[Path], blocks: list[RecordBlocks]) -> ShardFolder:
+    shards.blocks = join_blocks(paths, blocks)
+    shards.instances = int(shards.blocks.records.sum())
+    return shards
+
+
+def check_vocabulary(shards: ShardFolder, vocabulary_hash: str | None) -> None:
+    """Refuses another vocabulary than the one the shards were made with, if that is known.
+
+    Raises:
+        InputError: the hashes differ.
+    """
+    if vocabulary_hash is None or shards.manifest is None:
+        return
+    made_with = shards.manifest.vocabulary["hash"]
+    if vocabulary_hash != made_with:
+        raise InputError(
+            f"{shards.directory}: the shards were made with another vocabulary ({made_with[:12]}, "
+            f"this one is {vocabulary_hash[:12]}); use that one, or make the shards again with "
+            "this one"
+        )
+
+
+def _altered(paths: list[Path], shards: list[Shard]) -> list[int]:
+    """Indices of the shards that are not what was written."""
+    for path in paths:
+        if not path.is_file():
+            raise InputError(
+                f"{path}: the shard is missing; copy the folder again, or make it again with "
+                "bert-tf shards"
+            )
+    with ThreadPoolExecutor() as threads:
+        checksums = list(threads.map(sha256, paths))
+    return [i for i, shard in enumerate(shards) if checksums[i] != shard.sha256]
+
+
+def _refuse_compressed(path: Path, scan: RecordScan) -> None:
+    with path.open("rb") as file:
+        magic = file.read(2)
+    no_records = not len(scan.offsets) or scan.offsets[0] > 0
+    if no_records and magic in (b"\x1f\x8b", b"\x78\x01", b"\x78\x9c", b"\x78\xda"):
+        kind = "gzip" if magic == b"\x1f\x8b" else "zlib"
+        raise InputError(
+            f"{path}: is {kind}-compressed, and so cannot be read from any record on; decompress it"
+        )
+
+
+def _record_sizes(folder: Path, paths: list[Path], scans: list[RecordScan]) -> tuple[int, int]:
+    """Tokens and predictions of an instance, as the first instance has them."""
+    problem = InputError(f"{folder}: the *.tfrecord files are empty; make them again")
+    for path, scan in zip(paths, scans, strict=True):
+        with path.open("rb") as file:
+            for offset, size in zip(scan.offsets.tolist(), scan.sizes.tolist(), strict=True):
+                file.seek(offset + HEADER_BYTES)
+                try:
+                    example = tf.train.Example.FromString(file.read(size - FRAME_BYTES))
+                except DecodeError:
+                    continue
+                features = example.features.feature
+                missing = [name for name in masked_features(1, 1) if name not in features]
+                if not missing:
+                    return (
+                        len(features["input_ids"].int64_list.value),
+                        len(features["masked_lm_ids"].int64_list.value),
+                    )
+                problem = InputError(
+                    f"{path}: records have no {', '.join(missing)}; give shards of pre-training "
+                    "instances, as bert-tf shards writes them"
+                )
+    raise problem
+
+
+def _find_unsound(shards: ShardFolder, path: Path, scan: RecordScan) -> np.ndarray:
+    """Bool [n], which of the records of a shard cannot be read as instances."""
+    if shards.is_compact:
+        return find_unsound(
+            path,
+            scan,
+            lambda records: parse_compact(
+                records, max_seq_length=shards.max_seq_length, pad_token_id=0
+            ),
+        )
+    features = masked_features(shards.max_seq_length, shards.max_predictions_per_seq)
+    return find_unsound(path, scan, lambda records: tf.io.parse_example(records, features))
+
+
+def _corrupt_record(path: Path, index: int) -> InputError:
+    return InputError(
+        f"{path}: record {index + 1} is damaged, cut off or no instance; copy the shard again or "
+        "make it again, or train without such records: --skip_corrupt"
+    )
+
+
+@contextmanager
+def shard_errors(directory: str | os.PathLike) -> Iterator[None]:
+    """Turns TensorFlow's error for a corrupt record into an `InputError` that names it.
+
+    TensorFlow says neither the file nor what to do. Only after it has failed are the shards
+    compared with their checksums (or read, where there is no manifest), and the one at fault is
+    read record by record.
+    """
+    try:
+        yield
+    except (tf.errors.OpError, *PARSE_ERRORS) as error:
+        # What a dataset fails with names the chain of its iterators.
+        of_model = isinstance(error, tf.errors.OpError) and "Iterator::" not in error.message
+        if not of_model or isinstance(error, tf.errors.DataLossError):
+            _name_corrupt_record(Path(directory))
+        raise
+
+
+def _name_corrupt_record(folder: Path) -> None:
+    for split in SPLITS:
+        shards = open_shards(folder, split)  # raises for what is missing or cut off
+        if shards is None:
+            continue
+        paths = [Path(file) for file in shards.files]
+        if shards.manifest is not None:
+            altered = _altered(paths, shards.manifest.shards[split])
+            paths = [paths[index] for index in altered]
+        for path in paths:
+            scan = scan_records(path, after_damage=False)
+            unsound = np.flatnonzero(_find_unsound(shards, path, scan))
+            if len(unsound):
+                raise _corrupt_record(path, int(unsound[0]))
+            if scan.end != path.stat().st_size:
+                raise _corrupt_record(path, len(scan.offsets))
+        if paths and shards.manifest is not None:
+            verify(folder)  # sound records all, but others than were written

@@ -1,0 +1,193 @@
+"""What `bert-tf pretrain` does with the different kinds of shards."""
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from bert_tf.checkpoints.model_directory import load_model
+from bert_tf.cli.main import main
+from bert_tf.errors import InputError
+from bert_tf.models.config import BertConfig
+from bert_tf.models.pretrainer import BertPreTrainer
+from bert_tf.tasks.options import PretrainingOptions
+from bert_tf.tasks.pretraining import pretrain
+from pipelines.manifest import Manifest
+
+
+class Killed(Exception):
+    """Stands for whatever ends a process in the middle of a run."""
+
+
+@pytest.fixture(scope="module")
+def dynamic_shards(root, corpus, tokenizer) -> Path:
+    output = root / "dynamic_shards"
+    arguments = [
+        "shards", "--corpus", corpus, "--tokenizer", tokenizer, "--output", output,
+        "--max-seq-length", 32, "--held-out-share", 0.2, "--num-shards", 2, "--masking", "dynamic",
+    ]  # fmt: skip
+    assert main([str(argument) for argument in arguments]) == 0
+    return output
+
+
+def options(shards, small_config, output, **changed) -> PretrainingOptions:
+    values = {
+        "steps": 8, "batch_size": 8, "log_every": 1, "save_every": 3, "evaluate_every": 4,
+        "evaluation_batches": 2, "learning_rate": 1e-3,
+    }  # fmt: skip
+    return PretrainingOptions(
+        shards=str(shards), size=str(small_config), output=str(output), **{**values, **changed}
+    )
+
+
+def run(options, kill_at=None) -> list[tuple[int, str, dict[str, float]]]:
+    lines = []
+
+    def report(step, kind, scalars):
+        lines.append((step, kind, {k: v for k, v in scalars.items() if "second" not in k}))
+        if step == kill_at:
+            raise Killed
+
+    if kill_at is None:
+        pretrain(options, report)
+    else:
+        with pytest.raises(Killed):
+            pretrain(options, report)
+    return lines
+
+
+def weights(output) -> bytes:
+    return (Path(output) / "last" / "model.safetensors").read_bytes()
+
+
+MASKS = {"masked_lm_prob": 0.3, "whole_word_masking": True, "max_ngram": 2}
+
+
+@pytest.fixture(scope="module")
+def undisturbed(dynamic_shards, small_config, root):
+    """The run directory and the lines of a run with dynamic masks."""
+    lines = run(options(dynamic_shards, small_config, root / "undisturbed", **MASKS))
+    return root / "undisturbed", lines
+
+
+def test_a_killed_run_with_dynamic_masks_goes_on_as_if_nothing_had_happened(
+    undisturbed, dynamic_shards, small_config, tmp_path
+):
+    made = options(dynamic_shards, small_config, tmp_path, **MASKS)
+    before = run(made, kill_at=7)
+    after = run(made)
+    assert weights(tmp_path) == weights(undisturbed[0])
+    told = {line[:2]: line[2] for line in before + after}
+    assert told == {line[:2]: line[2] for line in undisturbed[1]}
+
+
+def test_a_run_is_not_continued_with_other_masks(dynamic_shards, small_config, tmp_path, capsys):
+    run(options(dynamic_shards, small_config, tmp_path / "run"), kill_at=4)
+    arguments = [
+        "pretrain", "--config", tmp_path / "run" / "config.yaml", "--masked_lm_prob", "0.2",
+    ]  # fmt: skip
+    assert main([str(argument) for argument in arguments]) == 2
+    assert "masked_lm_prob was None, is now 0.2" in capsys.readouterr().err
+
+
+def test_full_sentences_train_the_masked_language_model_alone(
+    dynamic_shards, small_config, tmp_path
+):
+    folder = Path(shutil.copytree(dynamic_shards, tmp_path / "shards"))
+    manifest = Manifest.load(folder)
+    manifest.options["instances"] = "full_sentences"
+    manifest.save(folder)
+    lines = run(options(folder, small_config, tmp_path / "run", seed=3))
+    assert [step for step, kind, _ in lines if kind == "held_out"] == [4, 8]
+    for _, _, scalars in lines:
+        assert set(scalars) - {"learning_rate"} == {"loss", "mlm_accuracy"}
+    new = BertPreTrainer(BertConfig.from_json(small_config), seed=3)
+    trained = load_model(tmp_path / "run" / "last", BertPreTrainer)
+    for before, after in zip(new.trainable_variables, trained.trainable_variables, strict=True):
+        untrained = "pooler" in before.path or "next_sentence" in before.path
+        same = np.array_equal(before.numpy(), after.numpy())
+        assert same == untrained, before.path
+
+
+def damage(folder: Path) -> str:
+    """Flips a byte of the 3rd record of a shard; returns the shard's name."""
+    import tensorflow as tf
+
+    shard = Manifest.load(folder).shards["train"][1]
+    records = list(tf.data.TFRecordDataset(str(folder / shard.file)).as_numpy_iterator())
+    content = bytearray((folder / shard.file).read_bytes())
+    content[sum(len(record) + 16 for record in records[:2]) + 50] ^= 1
+    (folder / shard.file).write_bytes(content)
+    return shard.file
+
+
+def test_corrupt_records_stop_a_run_or_are_left_out(dynamic_shards, small_config, tmp_path, capsys):
+    folder = Path(shutil.copytree(dynamic_shards, tmp_path / "shards"))
+    shard = damage(folder)
+    arguments = [
+        "pretrain", "--shards", folder, "--size", small_config, "--output", tmp_path / "run",
+        "--steps", 3, "--batch-size", 8,
+    ]  # fmt: skip
+    arguments = [str(argument) for argument in arguments]
+    capsys.readouterr()
+    assert main(arguments) == 2
+    (line,) = capsys.readouterr().err.strip().splitlines()
+    assert f"{shard}: record 3 is damaged" in line and "--skip_corrupt" in line
+    assert main([*arguments, "--skip_corrupt"]) == 0  # the run that stopped goes on
+    assert f"left out of {folder / shard}: 1 corrupt record" in capsys.readouterr().err
+    assert (tmp_path / "run" / "last").is_dir()
+
+
+def test_masking_options_are_for_dynamic_shards(shards, small_config, tmp_path, capsys):
+    arguments = [
+        "pretrain", "--shards", shards, "--size", small_config, "--output", tmp_path / "run",
+        "--max_ngram", 3,
+    ]  # fmt: skip
+    assert main([str(argument) for argument in arguments]) == 2
+    line = capsys.readouterr().err
+    assert "leave max_ngram out, or make shards with --masking dynamic" in line
+    assert not (tmp_path / "run").exists()
+
+
+def test_an_unfinished_folder_is_told_from_a_missing_one(small_config, tmp_path, capsys):
+    (tmp_path / "shards.unfinished").mkdir()
+    arguments = [
+        "pretrain", "--shards", tmp_path / "shards", "--size", small_config,
+        "--output", tmp_path / "run",
+    ]  # fmt: skip
+    assert main([str(argument) for argument in arguments]) == 2
+    assert "has not finished there" in capsys.readouterr().err
+
+
+_SERVER = """
+import sys
+import tensorflow as tf
+
+service = tf.data.experimental.service
+dispatcher = service.DispatchServer()
+address = dispatcher.target.removeprefix("grpc://")
+worker = service.WorkerServer(service.WorkerConfig(dispatcher_address=address))
+print(dispatcher.target, flush=True)
+sys.stdin.read()
+"""
+
+
+def test_a_data_service_changes_nothing(undisturbed, dynamic_shards, small_config, tmp_path):
+    with pytest.raises(InputError, match=r"nowhere:1: no tf\.data service answers"):
+        run(options(dynamic_shards, small_config, tmp_path, data_service="grpc://nowhere:1"))
+    process = subprocess.Popen(
+        [sys.executable, "-c", _SERVER],
+        stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True,
+        env={**os.environ, "TF_CPP_MIN_LOG_LEVEL": "3"},
+    )  # fmt: skip
+    try:
+        address = process.stdout.readline().strip()
+        run(options(dynamic_shards, small_config, tmp_path, data_service=address, **MASKS))
+    finally:
+        process.kill()
+        process.communicate()
+    assert weights(tmp_path) == weights(undisturbed[0])

@@ -1,0 +1,154 @@
+import itertools
+import os
+import socket
+import subprocess
+import sys
+import time
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from bert_tf.errors import InputError
+from pipelines import pretraining_batches as batches_module
+from pipelines import record_blocks, shard_folder, shard_groups
+from pipelines.manifest import Manifest
+from pipelines.options import PretrainingDataOptions
+from pipelines.pretraining_batches import pretraining_batches
+from pipelines.shard_folder import open_shards, shard_errors
+from pipelines.shards import write_shards
+
+# As docs/reading-shards.md has it.
+_SERVER = """
+import sys
+import tensorflow as tf
+
+service = tf.data.experimental.service
+dispatcher = service.DispatchServer()
+address = dispatcher.target.removeprefix("grpc://")
+workers = [
+    service.WorkerServer(service.WorkerConfig(dispatcher_address=address))
+    for _ in range(int(sys.argv[1]))
+]
+print(dispatcher.target, flush=True)
+sys.stdin.read()
+"""
+
+
+@pytest.fixture(scope="module")
+def service():
+    """Starts services, each a process; returns the address of one with so many workers."""
+    processes = []
+
+    def start(workers):
+        process = subprocess.Popen(
+            [sys.executable, "-c", _SERVER, str(workers)],
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True,
+            env={**os.environ, "TF_CPP_MIN_LOG_LEVEL": "3"},
+        )  # fmt: skip
+        processes.append(process)
+        return process.stdout.readline().strip()
+
+    yield start
+    for process in processes:
+        process.kill()
+        process.communicate()
+
+
+@pytest.fixture(scope="module")
+def one_worker(service):
+    return service(1)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def small_blocks():
+    """Small blocks and windows, so that small data has many."""
+    with pytest.MonkeyPatch.context() as patch:
+        for where in (record_blocks, shard_folder, shard_groups):
+            patch.setattr(where, "BLOCK_RECORDS", 8)
+        patch.setattr(batches_module, "WINDOW_BLOCKS", 4)
+        yield
+
+
+@pytest.fixture(scope="module")
+def shards(tmp_path_factory, number_corpus, number_tokenizer, small_blocks):
+    folder = tmp_path_factory.mktemp("shards")
+    (folder / "corpus.txt").write_text(number_corpus(60))
+    options = PretrainingDataOptions(max_seq_length=32, num_shards=3, masking="dynamic")
+    write_shards(folder / "corpus.txt", folder / "shards", number_tokenizer, options)
+    return folder / "shards"
+
+
+@pytest.fixture
+def batches(number_tokenizer):
+    def batches(*arguments, **named):
+        return pretraining_batches(*arguments, tokenizer=number_tokenizer, **named)
+
+    return batches
+
+
+def arrays(dataset, batches=None):
+    return list(itertools.islice(dataset.as_numpy_iterator(), batches))
+
+
+def assert_equal(batches, others):
+    assert len(batches) == len(others)
+    tf.nest.map_structure(np.testing.assert_array_equal, batches, others)
+
+
+def test_one_worker_keeps_the_order(shards, batches, one_worker):
+    steps = 2 * open_shards(shards).instances // 7 + 3
+    whole = arrays(batches(shards, 7, seed=1), steps)
+    for step in (0, steps // 2):
+        served = batches(shards, 7, seed=1, start_step=step, data_service=one_worker)
+        assert served.element_spec == batches(shards, 7).element_spec
+        assert_equal(arrays(served, steps - step), whole[step:])
+    held_out = {"split": "train", "shuffle": False, "repeat": False}
+    assert_equal(
+        arrays(batches(shards, 7, data_service=one_worker, **held_out)),
+        arrays(batches(shards, 7, **held_out)),
+    )
+
+
+def test_several_workers_share_the_windows(shards, batches, service):
+    address = service(2)
+
+    def texts(**named):
+        found = []
+        for inputs, labels, weights in arrays(batches(shards, 7, repeat=False, **named)):
+            for row in range(len(inputs["token_ids"])):
+                ids = inputs["token_ids"][row].copy()
+                hidden = weights["mlm_logits"][row] > 0
+                ids[inputs["mask_positions"][row][hidden]] = labels["mlm_logits"][row][hidden]
+                found.append(tuple(ids))
+        return found
+
+    assert sorted(texts(data_service=address)) == sorted(texts())
+
+
+def test_a_corrupt_record_met_by_a_worker_is_named(shards, batches, one_worker, tmp_path):
+    for path in shards.iterdir():
+        (tmp_path / path.name).write_bytes(path.read_bytes())
+    file = tmp_path / Manifest.load(tmp_path).shards["train"][0].file
+    content = bytearray(file.read_bytes())
+    content[20] ^= 1  # of the first record's data
+    file.write_bytes(content)
+    with pytest.raises(InputError, match=rf"{file.name}: record 1 is"), shard_errors(tmp_path):
+        arrays(batches(tmp_path, 7, repeat=False, data_service=one_worker))
+
+
+@pytest.mark.parametrize("address", ["localhost:5000", "grpc://localhost", "http://localhost:1"])
+def test_addresses_of_another_form_are_refused(shards, batches, address):
+    with pytest.raises(InputError, match=f"{address}: is no address .* grpc://host:port"):
+        batches(shards, 7, data_service=address)
+
+
+def test_a_service_that_does_not_answer_is_named(shards, batches):
+    with socket.create_server(("localhost", 0)) as server:
+        port = server.getsockname()[1]
+    start = time.monotonic()
+    for address in (f"grpc://localhost:{port}", "grpc://no.such.host.invalid:5000"):
+        with pytest.raises(InputError, match=rf"{address}: no tf\.data service answers") as raised:
+            batches(shards, 7, data_service=address)
+        assert "\n" not in str(raised.value)
+    assert time.monotonic() - start < 60

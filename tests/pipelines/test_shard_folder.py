@@ -1,0 +1,400 @@
+import dataclasses
+import gzip
+import itertools
+import shutil
+import zlib
+from pathlib import Path
+
+import numpy as np
+import pytest
+import tensorflow as tf
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from bert_tf.errors import InputError
+from pipelines import pretraining_batches as batches_module
+from pipelines import record_blocks, shard_folder, shard_groups
+from pipelines.manifest import Manifest, verify
+from pipelines.options import PretrainingDataOptions
+from pipelines.pretraining_batches import pretraining_batches
+from pipelines.shard_folder import open_shards, shard_errors
+from pipelines.shards import write_shards
+
+
+@pytest.fixture(scope="module", autouse=True)
+def small_blocks():
+    """Small blocks, so that small data has many."""
+    with pytest.MonkeyPatch.context() as patch:
+        for where in (record_blocks, shard_folder, shard_groups):
+            patch.setattr(where, "BLOCK_RECORDS", 8)
+        yield
+
+
+def make(folder, number_corpus, tokenizer, masking):
+    """A folder of shards that tests must not change."""
+    (folder / "corpus.txt").write_text(number_corpus(60))
+    options = PretrainingDataOptions(
+        max_seq_length=32, num_shards=3, held_out_share=0.1, masking=masking
+    )
+    write_shards(folder / "corpus.txt", folder / "shards", tokenizer, options)
+    return folder / "shards"
+
+
+@pytest.fixture(scope="module")
+def static(tmp_path_factory, number_corpus, number_tokenizer, small_blocks):
+    return make(tmp_path_factory.mktemp("static"), number_corpus, number_tokenizer, "static")
+
+
+@pytest.fixture(scope="module")
+def dynamic(tmp_path_factory, number_corpus, number_tokenizer, small_blocks):
+    return make(tmp_path_factory.mktemp("dynamic"), number_corpus, number_tokenizer, "dynamic")
+
+
+@pytest.fixture(scope="module", params=["static", "dynamic"])
+def made(request):
+    return request.getfixturevalue(request.param)
+
+
+@pytest.fixture
+def copied(made, tmp_path):
+    """A folder of shards to damage."""
+    return Path(shutil.copytree(made, tmp_path / "shards"))
+
+
+@pytest.fixture
+def foreign(static, tmp_path):
+    """Files as the original's script writes them."""
+    (tmp_path / "foreign").mkdir()
+    for number, shard in enumerate(Manifest.load(static).shards["train"]):
+        shutil.copy(static / shard.file, tmp_path / "foreign" / f"{number}.tfrecord")
+    return tmp_path / "foreign"
+
+
+def file_of(folder, number=1, split="train"):
+    return folder / Manifest.load(folder).shards[split][number].file
+
+
+def records_of(path):
+    return list(tf.data.TFRecordDataset(str(path)).as_numpy_iterator())
+
+
+def starts_of(records):
+    return np.cumsum([0, *(len(record) + 16 for record in records)])
+
+
+def rewrite(path, records):
+    with tf.io.TFRecordWriter(str(path)) as file:
+        for record in records:
+            file.write(record)
+
+
+def stored(shards):
+    """The records that are read of opened shards, in the order of the files."""
+    blocks = shards.blocks
+    runs = zip(blocks.file, blocks.offset, blocks.size, blocks.records, strict=True)
+    return [
+        record
+        for file, offset, size, records in runs
+        for record in record_blocks.read_run(tf.constant(blocks.files[file]), offset, size, records)
+        .batch(records)
+        .get_single_element()
+        .numpy()
+    ]
+
+
+def read_all(folder, tokenizer, **named):
+    """Reads an epoch as training does."""
+    shards = open_shards(folder, **named)
+    return list(pretraining_batches(shards, 4, repeat=False, tokenizer=tokenizer))
+
+
+def one_line(raised):
+    assert "\n" not in str(raised.value)
+
+
+def test_what_is_written_is_found(made):
+    for split in ("train", "held_out"):
+        shards = open_shards(made, split)
+        written = Manifest.load(made).shards[split]
+        expected = [record for shard in written for record in records_of(made / shard.file)]
+        assert stored(shards) == expected
+        assert shards.instances == len(expected)
+        assert open_shards(made, split, skip_corrupt=True).left_out == {}
+        assert stored(open_shards(made, split, skip_corrupt=True)) == expected
+
+
+def test_missing_held_out_split_is_none(copied):
+    manifest = Manifest.load(copied)
+    del manifest.shards["held_out"]
+    manifest.save(copied)
+    assert open_shards(copied, "held_out") is None
+    assert pretraining_batches(copied, 4, split="held_out") is None
+    with pytest.raises(InputError, match="train, held_out"):
+        open_shards(copied, "test")
+
+
+def test_another_vocabulary_is_refused(made, number_tokenizer):
+    open_shards(made, vocabulary_hash=number_tokenizer.vocabulary_hash)
+    with pytest.raises(InputError, match="made with another vocabulary") as raised:
+        open_shards(made, vocabulary_hash="f" * 64)
+    one_line(raised)
+
+
+def test_folders_that_are_no_shards_are_refused(tmp_path):
+    with pytest.raises(InputError, match=r"nowhere: no such folder"):
+        open_shards(tmp_path / "nowhere")
+    with pytest.raises(InputError, match=r"neither manifest\.json nor \*\.tfrecord"):
+        open_shards(tmp_path)
+    example = tf.train.Example()
+    example.features.feature["other"].int64_list.value.append(1)
+    rewrite(tmp_path / "x.tfrecord", [example.SerializeToString()])
+    with pytest.raises(InputError, match=r"x\.tfrecord: records have no input_ids"):
+        open_shards(tmp_path)
+    (tmp_path / "x.tfrecord").write_bytes(b"")
+    with pytest.raises(InputError, match="empty"):
+        open_shards(tmp_path)
+
+
+def test_a_folder_of_several_lengths_is_refused_by_their_names(made, tmp_path):
+    for length in ("128", "512"):
+        (tmp_path / length).mkdir()
+        (tmp_path / length / "manifest.json").write_bytes((made / "manifest.json").read_bytes())
+    with pytest.raises(InputError, match=r"name one of them \(128, 512\)") as raised:
+        open_shards(tmp_path)
+    one_line(raised)
+
+
+def test_an_unfinished_folder_is_named(tmp_path):
+    (tmp_path / "shards.unfinished").mkdir()
+    for folder in (tmp_path / "shards", tmp_path / "shards" / "128"):
+        with pytest.raises(
+            InputError, match=r"not finished there .*shards\.unfinished.* same command continues"
+        ) as raised:
+            open_shards(folder)
+        one_line(raised)
+    (tmp_path / "shards").mkdir()
+    with pytest.raises(InputError, match="no such folder"):
+        open_shards(tmp_path / "shards" / "128")
+
+
+@pytest.mark.parametrize("compress", [gzip.compress, zlib.compress], ids=["gzip", "zlib"])
+def test_compressed_files_are_refused(foreign, compress):
+    file = foreign / "1.tfrecord"
+    file.write_bytes(compress(file.read_bytes()))
+    with pytest.raises(InputError, match=r"1\.tfrecord: is (gzip|zlib)-compressed") as raised:
+        open_shards(foreign)
+    one_line(raised)
+
+
+def test_damaged_manifests_are_named(copied):
+    manifest = Manifest.load(copied)
+    dataclasses.replace(manifest, format=99).save(copied)
+    with pytest.raises(InputError, match=r"manifest\.json: format 99"):
+        open_shards(copied)
+    for content in ("{", "[]", "{}", f'{{"format": {manifest.format}, "shards": {{}}}}'):
+        (copied / "manifest.json").write_text(content)
+        with pytest.raises(InputError, match=r"manifest\.json: damaged") as raised:
+            open_shards(copied)
+        one_line(raised)
+
+
+def test_truncated_and_missing_shards_are_named_before_training(copied):
+    shard = file_of(copied)
+    shard.write_bytes(shard.read_bytes()[:-30])
+    for check in (verify, open_shards):
+        with pytest.raises(InputError, match=rf"{shard.name}: truncated") as raised:
+            check(copied)
+        one_line(raised)
+    shard.unlink()
+    for skip_corrupt in (False, True):
+        with pytest.raises(InputError, match=rf"{shard.name}: the shard is missing"):
+            open_shards(copied, skip_corrupt=skip_corrupt)
+
+
+@pytest.mark.parametrize("place", ["length", "length checksum", "data", "data checksum"])
+def test_a_flipped_byte_is_named_by_file_and_record(copied, number_tokenizer, place):
+    shard = file_of(copied)
+    records = records_of(shard)
+    number = 11
+    begin, end = starts_of(records)[number : number + 2]
+    byte = {"length": begin, "length checksum": begin + 8, "data": begin + 40}.get(place, end - 1)
+    content = bytearray(shard.read_bytes())
+    content[byte] ^= 0x10
+    shard.write_bytes(content)
+    with (
+        pytest.raises(InputError, match=rf"{shard.name}: record {number + 1} is") as raised,
+        shard_errors(copied),
+    ):
+        read_all(copied, number_tokenizer)
+    one_line(raised)
+    sound = open_shards(copied, skip_corrupt=True)
+    assert sound.left_out == {str(shard): 1}
+    expected = [
+        record
+        for other in Manifest.load(copied).shards["train"]
+        for record in (
+            records[:number] + records[number + 1 :]
+            if other.file == shard.name
+            else records_of(copied / other.file)
+        )
+    ]
+    assert stored(sound) == expected
+    with shard_errors(copied):
+        found = read_all(copied, number_tokenizer, skip_corrupt=True)
+    assert sum(len(inputs["token_ids"]) for inputs, _, _ in found) == len(expected)
+
+
+def test_records_that_are_no_instances_are_named(copied, number_tokenizer):
+    shard = file_of(copied)
+    records = records_of(shard)
+    other = tf.train.Example.FromString(records[5])
+    del other.features.feature["input_ids"].int64_list.value[:]
+    other.features.feature["input_ids"].int64_list.value.extend(range(40))
+    for content in (b"\xff\xff\xff", tf.train.Example().SerializeToString(), other):
+        content = content if isinstance(content, bytes) else content.SerializeToString()
+        rewrite(shard, [*records[:5], content, *records[6:]])
+        manifest = Manifest.load(copied)
+        entry = next(s for s in manifest.shards["train"] if s.file == shard.name)
+        # Of the manifest's size, so that what is in it decides.
+        entry.bytes = shard.stat().st_size
+        entry.block_offsets = starts_of(records_of(shard))[:-1:8].tolist()
+        manifest.save(copied)
+        with (
+            pytest.raises(InputError, match=rf"{shard.name}: record 6 is") as raised,
+            shard_errors(copied),
+        ):
+            read_all(copied, number_tokenizer)
+        one_line(raised)
+        assert open_shards(copied, skip_corrupt=True).left_out == {str(shard): 1}
+
+
+@settings(
+    max_examples=15, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
+@given(st.data())
+def test_whatever_happens_to_a_shard_the_other_records_are_read(made, copied, data):
+    shard = file_of(made)
+    content = bytearray(shard.read_bytes())
+    records = records_of(shard)
+    ends = starts_of(records)[1:]
+    first = data.draw(st.integers(0, len(content) - 1), "first byte overwritten")
+    last = data.draw(st.integers(first, min(first + 300, len(content) - 1)), "last one")
+    kept = data.draw(st.one_of(st.just(len(content)), st.integers(0, len(content))), "bytes kept")
+    overwritten = bytes(byte ^ 0x55 for byte in content[first : last + 1])
+    content[first : last + 1] = overwritten
+    (copied / shard.name).write_bytes(content[:kept])
+    first_hit, last_hit = np.searchsorted(ends, [first, last], side="right")
+    hit = range(first_hit, last_hit + 1)
+    sound = [r for i, r in enumerate(records) if i not in hit and ends[i] <= kept]
+
+    shards = open_shards(copied, skip_corrupt=True)
+    assert shards.left_out == {str(copied / shard.name): len(records) - len(sound)}
+    others = [
+        records_of(made / s.file)
+        for s in Manifest.load(made).shards["train"]
+        if s.file != shard.name
+    ]
+    assert sorted(stored(shards)) == sorted(itertools.chain(sound, *others))
+    assert len(shards.blocks.runs) == len(open_shards(made).blocks.runs)  # none changes its number
+
+
+def test_the_blocks_that_are_left_keep_their_order(static, tmp_path, monkeypatch):
+    copied = Path(shutil.copytree(static, tmp_path / "shards"))
+    monkeypatch.setattr(batches_module, "WINDOW_BLOCKS", 1)
+    block = {
+        record: (shard.file, i // 8)
+        for shard in Manifest.load(copied).shards["train"]
+        for i, record in enumerate(examples_of(copied / shard.file))
+    }
+
+    def blocks_in_turn(**named):
+        batches = pretraining_batches(open_shards(copied, **named), 1, seed=3, repeat=False)
+        texts = [tuple(inputs["token_ids"][0].numpy()) for inputs, _, _ in batches]
+        return [key for key, _ in itertools.groupby(block[text] for text in texts)]
+
+    before = blocks_in_turn()
+    assert before != sorted(before)
+    shard = file_of(copied)
+    content = bytearray(shard.read_bytes())
+    begin, end = starts_of(records_of(shard))[8:17:8]
+    content[begin:end] = bytes(end - begin)
+    shard.write_bytes(content)
+    assert blocks_in_turn(skip_corrupt=True) == [b for b in before if b != (shard.name, 1)]
+
+
+def examples_of(path):
+    """The token ids of a shard's records."""
+    return [
+        tuple(tf.train.Example.FromString(record).features.feature["input_ids"].int64_list.value)
+        for record in records_of(path)
+    ]
+
+
+def test_a_split_without_a_sound_record_is_refused(copied):
+    for shard in Manifest.load(copied).shards["held_out"]:
+        (copied / shard.file).write_bytes(bytes(shard.bytes))
+    with pytest.raises(InputError, match="no record of the held_out shards is sound") as raised:
+        open_shards(copied, "held_out", skip_corrupt=True)
+    one_line(raised)
+    assert open_shards(copied, skip_corrupt=True).left_out == {}
+
+
+def test_a_shard_of_another_run_is_named(copied, number_tokenizer):
+    shard = file_of(copied)
+    records = records_of(shard)
+    rewrite(shard, [records[1], records[0], *records[2:]])  # sound, of the same size
+    records = records_of(file_of(copied, 0))
+    content = bytearray(file_of(copied, 0).read_bytes())
+    content[100] ^= 1
+    file_of(copied, 0).write_bytes(content)
+    with (
+        pytest.raises(InputError, match=rf"{file_of(copied, 0).name}: record"),
+        shard_errors(copied),
+    ):
+        read_all(copied, number_tokenizer)
+    content[100] ^= 1
+    file_of(copied, 0).write_bytes(content)
+    with pytest.raises(InputError, match=rf"{shard.name}: damaged"), shard_errors(copied):
+        raise tf.errors.DataLossError(None, None, "as if a read had failed")
+
+
+def test_damage_without_manifest_is_named_and_left_out(foreign, number_tokenizer):
+    file = foreign / "1.tfrecord"
+    content = bytearray(file.read_bytes())
+    records = records_of(file)
+    whole = open_shards(foreign)
+    starts = starts_of(records)
+    content[starts[3] + 60] ^= 1  # of its data
+    file.write_bytes(content)
+    with (
+        pytest.raises(InputError, match=r"1\.tfrecord: record 4 is") as raised,
+        shard_errors(foreign),
+    ):
+        read_all(foreign, number_tokenizer)
+    one_line(raised)
+    content[starts[9] + 1] ^= 1  # of its length
+    file.write_bytes(content)
+    with pytest.raises(InputError, match=r"1\.tfrecord: record 10 is"):
+        open_shards(foreign)  # by the lengths alone
+    file.write_bytes(content[:-5])
+    sound = open_shards(foreign, skip_corrupt=True)
+    assert sound.left_out == {str(file): 3}
+    assert sound.instances == whole.instances - 3
+    lost = {records[3], records[9], records[-1]}
+    before = [
+        record
+        for path in sorted(foreign.iterdir())
+        for record in (records if path == file else records_of(path))
+    ]
+    assert stored(sound) == [record for record in before if record not in lost]
+    file.write_bytes(b"")
+    assert open_shards(foreign, skip_corrupt=True).left_out == {}
+
+
+def test_other_errors_stay_as_they_are(made):
+    with pytest.raises(tf.errors.InvalidArgumentError), shard_errors(made):
+        tf.gather([1, 2], tf.constant(7))
+    with pytest.raises(tf.errors.DataLossError), shard_errors(made):
+        raise tf.errors.DataLossError(None, None, "the shards are sound, though")
+    with pytest.raises(KeyError), shard_errors(made):
+        raise KeyError
