@@ -39,7 +39,7 @@ def out(tmp_path) -> Path:
         (None, "no such file"),
         (b"", "no text"),
         (b"\n \n\t\n", "no text"),
-        (b"fine\n\xff\xfe broken\n", "line 2: invalid UTF-8"),
+        (b"fine\n" + b"\xff\xfe broken\n" * 20, "line 2: invalid UTF-8"),
     ],
     ids=["missing", "empty", "blank", "invalid UTF-8"],
 )
