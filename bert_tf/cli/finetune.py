@@ -20,7 +20,7 @@ def run(options: Options) -> None:
             bar.update(step)
             bar.print(training_line(step, kind, scalars))
 
-        result = finetune(options, report)
+        result = finetune(options, report, notice=bar.print)
     if result.training.started_at:
         console.print(f"continued from step {result.training.started_at}")
     if result.training.step_seconds:

@@ -10,6 +10,7 @@ from jsonargparse import ArgumentParser, DefaultHelpFormatter
 from bert_tf.cli.options import add_options
 from bert_tf.errors import InputError
 from bert_tf.startup import import_tensorflow, keep_freed_memory
+from bert_tf.training.preemption import Preempted
 from bert_tf.version import __version__
 
 # Each subcommand is a module with `Options` (a dataclass) and `run(options)`. Only the one that
@@ -23,6 +24,8 @@ COMMANDS = {
     "evaluate": "score a fine-tuned model on labelled data",
     "export": "write a SavedModel that takes raw strings, for TensorFlow Serving",
     "predict": "answer raw strings from an exported SavedModel",
+    "convert": "read and write the checkpoints of others: TensorFlow 1, Hugging Face, KerasHub",
+    "monitor": "watch runs in TensorBoard",
     "demo": "do all of it on text that is on every machine, in minutes",
 }
 
@@ -75,7 +78,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Runs `bert-tf` with `arguments` (the process's own by default); returns the exit code.
 
     Exit codes: 0 done; 2 the user's input or options cannot be used (one line on standard error
-    says why and what to do); 130 interrupted. Any other exception is a defect and is raised.
+    says why and what to do); 75 preempted (SIGTERM): a checkpoint is saved, run the same command
+    again; 130 interrupted, saved likewise. Any other exception is a defect and is raised.
     """
     arguments = [
         _underscored(argument) for argument in (sys.argv[1:] if arguments is None else arguments)
@@ -97,8 +101,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
         module.run(options)
     except InputError as error:
         return _fail(called, str(error))
-    except KeyboardInterrupt:
-        return _fail(called, "interrupted", code=130)
+    except Preempted as stopped:
+        print(f"bert-tf {called}: {stopped}", file=sys.stderr)
+        return stopped.exit_code
+    except KeyboardInterrupt as interrupt:
+        return _fail(called, str(interrupt) or "interrupted", code=130)
     except OSError as error:
         if error.errno in (errno.ENOSPC, errno.EDQUOT):
             return _fail(called, f"the disk is full ({error}): free some space and run it again")

@@ -2,8 +2,9 @@
 
   bert-tf pretrain --shards shards/ --size small --output runs/pretrained
 
-The same command continues a run that was stopped. The run directory holds the model with the
-lowest held-out loss (best/) and the last one (last/), both of which load in Hugging Face too.
+The same command continues a run that was stopped; a SIGTERM saves a checkpoint first, and exit
+code 75 then says that there is more to do. The run directory holds the model with the lowest
+held-out loss (best/) and the last one (last/), both of which load in Hugging Face too.
 """
 
 from bert_tf.cli.progress import console, progress, training_line, typed
@@ -22,9 +23,13 @@ def run(options: Options) -> None:
         def left_out(shard: str, records: int) -> None:
             bar.print(f"left out of {shard}: {records} corrupt record(s)")
 
-        result = pretrain(options, report, left_out)
+        result = pretrain(options, report, left_out, notice=bar.print)
     if result.started_at:
         console.print(f"continued from step {result.started_at}")
+    if result.nonfinite_steps:
+        console.print(
+            f"{result.nonfinite_steps} step(s) with a non-finite loss or gradient left out"
+        )
     if result.step_seconds:
         console.print(f"a step took {result.step_seconds * 1000:.0f} ms (median)")
     model = "best" if result.best is not None else "last"

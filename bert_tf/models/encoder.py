@@ -105,6 +105,19 @@ class BertEncoder(PretrainedModel):
         self.blocks = blocks
         self.pooler = pooler
 
+    @property
+    def rematerialize(self) -> bool:
+        """Whether training computes each block's activations again instead of keeping them.
+
+        See `TransformerBlock`. Set it before the training step is traced.
+        """
+        return all(block.rematerialize for block in self.blocks)
+
+    @rematerialize.setter
+    def rematerialize(self, rematerialize: bool) -> None:
+        for block in self.blocks:
+            block.rematerialize = rematerialize
+
     def get_config(self) -> dict[str, Any]:
         """The arguments of `__init__`."""
         return {

@@ -1,6 +1,6 @@
 """The options of the training commands; this file imports nothing heavy, so help is quick."""
 
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
@@ -21,18 +21,40 @@ class TrainingOptions:
         strategy: devices to train on; auto takes a TPU, else all GPUs, else the CPU.
         precision: of the arithmetic; variables stay float32.
         jit_compile: compile the training step with XLA (one device only).
+        optimizer: adam, as the original's; lamb for very large batches.
+        gradient_accumulation_steps: pieces that the batch of a device is cut into, one worked on
+            after the other; the step is that of the whole batch, in less memory.
+        rematerialize: compute activations again in the backward pass instead of keeping them: less
+            memory, a fifth to a third more time.
+        freeze_layers: keep the embeddings and so many encoder layers as they are; 0 for the
+            embeddings alone.
+        steps_per_execution: steps between two looks at the run; more cost less on fast devices.
         log_every: steps between two lines of losses and accuracies.
         save_every: steps between two checkpoints (there is one after each evaluation, too).
+        keep: newest checkpoints that stay.
+        keep_every: checkpoints of steps that are multiples of it stay for good.
+        skip_nonfinite: steps whose loss or gradient is not finite to leave out, before one stops
+            the run.
+        override: continue a run with other settings than it began with.
     """
 
     output: str
     batch_size: int = 32
     seed: int = 12345
-    strategy: Literal["auto", "one", "mirrored", "tpu"] = "auto"
+    strategy: Literal["auto", "one", "mirrored", "multi_worker", "tpu"] = "auto"
     precision: Literal["float32", "mixed_bfloat16", "mixed_float16"] = "float32"
     jit_compile: bool = False
+    optimizer: Literal["adam", "lamb"] = "adam"
+    gradient_accumulation_steps: int = 1
+    rematerialize: bool = False
+    freeze_layers: int | None = None
+    steps_per_execution: int = 1
     log_every: int = 100
     save_every: int = 1000
+    keep: int = 2
+    keep_every: int | None = None
+    skip_nonfinite: int = 0
+    override: bool = False
 
 
 @dataclass(kw_only=True)
@@ -65,6 +87,11 @@ class PretrainingOptions(TrainingOptions):
         max_ngram: mask runs of up to so many whole words.
         skip_corrupt: find corrupt records before training, leave them out and say how many.
         data_service: grpc://host:port of a tf.data service that makes the training batches.
+        watch_text: texts with [MASK] in them; after each evaluation TensorBoard's text tab shows
+            the model's five best words for each. By default some sentences of plain English.
+        histograms_every: steps between two histograms of weights and activations in TensorBoard;
+            none by default.
+        profile: steps to profile for TensorBoard, as FIRST:LAST (10:20).
     """
 
     shards: str
@@ -86,6 +113,9 @@ class PretrainingOptions(TrainingOptions):
     max_ngram: int | None = None
     skip_corrupt: bool = False
     data_service: str | None = None
+    watch_text: list[str] = field(default_factory=list)
+    histograms_every: int | None = None
+    profile: str | None = None
 
 
 @dataclass(kw_only=True)

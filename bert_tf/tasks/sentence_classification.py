@@ -3,6 +3,7 @@
 import hashlib
 import json
 import math
+import warnings
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -24,6 +25,7 @@ from bert_tf.tokenization.tokenizer import BertTokenizer
 from bert_tf.training.loop import TrainingPlan, TrainingResult, train
 from bert_tf.training.state import TrainingState
 from bert_tf.training.strategy import check_batch_size, check_jit_compile, make_strategy
+from bert_tf.training.trainer import accuracy, cross_entropy
 from pipelines.labelled_text import LabelledText, read_labelled_text, text_batches
 
 _TASK_FILE = "task.json"
@@ -163,7 +165,9 @@ class FinetuningResult:
 
 
 def finetune(
-    options: FinetuningOptions, report: Callable[[int, str, dict[str, float]], None]
+    options: FinetuningOptions,
+    report: Callable[[int, str, dict[str, float]], None],
+    notice: Callable[[str], object] = warnings.warn,
 ) -> FinetuningResult:
     """Fine-tunes a classifier; the run directory is `options.output`.
 
@@ -173,10 +177,15 @@ def finetune(
     Args:
         options: of the run.
         report: called with (step, "train" or "held_out", scalars) for each line logged.
+        notice: see `pretrain`.
 
     Raises:
         InputError: the data, the model or the options cannot be used; the message says why.
     """
+    # First of all: several workers have to meet before TensorFlow runs an op.
+    strategy = make_strategy(options.strategy)
+    check_batch_size(options.batch_size, strategy, options.gradient_accumulation_steps)
+    check_jit_compile(options.jit_compile, strategy)
     data = LabelledData(
         text_column=options.text_column,
         pair_column=options.pair_column,
@@ -193,9 +202,6 @@ def finetune(
     tokenizer = BertTokenizer.from_directory(options.model)
     set_precision(options.precision)
     keras.utils.set_random_seed(options.seed)
-    strategy = make_strategy(options.strategy)
-    check_batch_size(options.batch_size, strategy)
-    check_jit_compile(options.jit_compile, strategy)
     steps_per_epoch = math.ceil(len(examples.texts) / options.batch_size)
     total_steps = steps_per_epoch * options.epochs
     with strategy.scope():
@@ -210,13 +216,13 @@ def finetune(
                 allow_new_head=True,
                 seed=options.seed,
             )
-        compile_model(
+        trainer = compile_model(
             model,
             options,
             total_steps=total_steps,
             warmup_steps=round(total_steps * options.warmup_share),
-            loss=keras.losses.SparseCategoricalCrossentropy(from_logits=True),
-            metrics=[keras.metrics.SparseCategoricalAccuracy(name="accuracy")],
+            loss=cross_entropy,
+            metrics={"accuracy": accuracy},
         )
     if options.max_length > model.config.max_position_embeddings:
         raise InputError(
@@ -233,15 +239,23 @@ def finetune(
             for name in (
                 "model", "from_scratch", "batch_size", "epochs", "seed", "precision",
                 "learning_rate", "warmup_share", "weight_decay", "clip_norm", "max_length",
+                "optimizer", "gradient_accumulation_steps", "freeze_layers",
             )
         },
     }  # fmt: skip
     output = Path(options.output)
-    state = TrainingState(model, output / "checkpoints", settings=settings)
-    state.restore()
+    state = TrainingState(
+        trainer,
+        output / "checkpoints",
+        settings=settings,
+        keep=options.keep,
+        keep_every=options.keep_every,
+        notice=notice,
+    )
+    state.restore(override=options.override)
     save_config(options, output)
     training = train(
-        model,
+        trainer,
         lambda step: task.batches(examples, options.batch_size, seed=options.seed, start_step=step),
         task.batches(validation, options.batch_size),
         state=state,
@@ -255,6 +269,7 @@ def finetune(
             monitor="val_accuracy",
             larger_is_better=True,
             scalar_names={},
+            skip_nonfinite=options.skip_nonfinite,
         ),
         save_model=task.save,
         report=report,

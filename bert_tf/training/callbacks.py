@@ -1,13 +1,43 @@
-"""What happens between the steps of `model.fit`: logging, checkpoints, keeping the best model."""
+"""What happens between the steps of `model.fit`: logging, checkpoints, keeping the best model.
 
+Their order in `fit` matters: steps are counted first, then logged, then saved, and a signal is
+heeded last.
+"""
+
+import math
 import time
 from collections.abc import Callable
 from pathlib import Path
 
 import keras
-import tensorflow as tf
 
+from bert_tf.training.preemption import StopSignals
+from bert_tf.training.scalar_files import ScalarFiles
 from bert_tf.training.state import TrainingState
+
+
+class CountSteps(keras.callbacks.Callback):
+    """Counts the steps in the state the callbacks share.
+
+    Args:
+        state: of the run.
+        ends_stretch: of a step, whether an evaluation follows it.
+    """
+
+    def __init__(self, state: TrainingState, *, ends_stretch: Callable[[int], bool]) -> None:
+        super().__init__()
+        self.state = state
+        self.ends_stretch = ends_stretch
+        self._first = 0
+
+    def on_train_batch_begin(self, batch: int, logs: dict | None = None) -> None:
+        """Notes where the execution begins, which may be of several steps."""
+        self._first = batch
+
+    def on_train_batch_end(self, batch: int, logs: dict | None = None) -> None:
+        """Counts the steps of the execution."""
+        steps = batch - self._first + 1
+        self.state.advance(steps, ends_stretch=self.ends_stretch(self.state.step + steps))
 
 
 class ScalarLog(keras.callbacks.Callback):
@@ -15,13 +45,16 @@ class ScalarLog(keras.callbacks.Callback):
 
     Every `every` steps, and before an evaluation: the logs of `fit` as means over the steps since
     the last line (the metrics are reset there), `learning_rate`, `examples_per_second` (the steps
-    alone: neither the first one, which compiles, nor evaluations and checkpoints count).
+    alone: neither the first one, which compiles, nor evaluations and checkpoints count), multiples
+    of it, `minutes_left` at that rate, and `nonfinite_steps` where there have been any.
 
     Args:
-        directory: TensorBoard log folder; `train` and `held_out` are made in it.
-        state: counts the steps, shared with the other callbacks.
+        directory: log folder; see `ScalarFiles`.
+        state: of the run, its steps counted.
         batch_size: examples a step, over all replicas.
+        total_steps: of the run.
         every: steps between two lines.
+        rates: name -> what to multiply the examples a second by.
         report: called with (step, kind, scalars), kind "train" or "held_out", for each line.
         names: log name -> the name shown, for logs that Keras names after model outputs.
     """
@@ -32,13 +65,17 @@ class ScalarLog(keras.callbacks.Callback):
         state: TrainingState,
         *,
         batch_size: int,
+        total_steps: int,
         every: int,
         report: Callable[[int, str, dict[str, float]], None],
         names: dict[str, str] | None = None,
+        rates: dict[str, float] | None = None,
     ) -> None:
         super().__init__()
         self.state = state
         self.batch_size = batch_size
+        self.total_steps = total_steps
+        self.rates = rates or {}
         self.every = every
         self.report = report
         self.names = names or {}
@@ -46,49 +83,49 @@ class ScalarLog(keras.callbacks.Callback):
         self._started = 0.0
         self._first = True
         self._window: list[float] = []
-        self._writers = {
-            kind: tf.summary.create_file_writer(str(Path(directory) / kind))
-            for kind in ("train", "held_out")
-        }
+        self._files = ScalarFiles(directory)
 
     def on_train_batch_begin(self, batch: int, logs: dict | None = None) -> None:
-        """Starts the clock of a step."""
+        """Starts the clock of an execution."""
         self._started = time.perf_counter()
 
     def on_train_batch_end(self, batch: int, logs: dict | None = None) -> None:
-        """Counts the step; every so many, writes a line."""
+        """Times the steps; every so many, writes a line."""
         seconds = time.perf_counter() - self._started
-        self.state.step += 1
         if not self._first:  # the first step of a process traces and compiles the graph
-            self._window.append(seconds)
-            self.step_seconds.append(seconds)
+            mean = seconds / self.model.steps_per_execution
+            self._window.append(mean)
+            self.step_seconds.append(mean)
         self._first = False
-        if self.state.step % self.every == 0:
+        due = self.state.passed(self.every)
+        # Keras resets its metrics next, where a stretch ends: no step is to go unlogged.
+        if due or self.state.evaluation_due:
             self._write_train(logs or {})
+        if due:
             self.model.reset_metrics()
 
     def on_epoch_end(self, epoch: int, logs: dict | None = None) -> None:
-        """Writes the held-out scalars of an evaluation, and those of the steps since the last line.
-
-        Keras resets its metrics next: a run shorter than `every` would show no training at all.
-        """
-        train, held_out = {}, {}
-        for name, value in (logs or {}).items():
-            if name.startswith("val_"):
-                held_out[name.removeprefix("val_")] = value
-            else:
-                train[name] = value
-        if self.state.step % self.every:
-            self._write_train(train)
+        """Writes the held-out scalars of an evaluation."""
+        held_out = {
+            name.removeprefix("val_"): value
+            for name, value in (logs or {}).items()
+            if name.startswith("val_")
+        }
         if held_out:
             self._write("held_out", self._renamed(held_out))
 
     def _write_train(self, logs: dict) -> None:
         scalars = self._renamed(logs)
+        scalars.pop("nonfinite", None)  # of the last step alone
+        if self.state.nonfinite_steps:
+            scalars["nonfinite_steps"] = float(self.state.nonfinite_steps)
         scalars["learning_rate"] = float(self.model.optimizer.learning_rate)
         if self._window:
             mean_seconds = sum(self._window) / len(self._window)
-            scalars["examples_per_second"] = self.batch_size / mean_seconds
+            rate = self.batch_size / mean_seconds
+            scalars["examples_per_second"] = rate
+            scalars |= {name: rate * factor for name, factor in self.rates.items()}
+            scalars["minutes_left"] = (self.total_steps - self.state.step) * mean_seconds / 60
         self._window = []
         self._write("train", scalars)
 
@@ -96,12 +133,10 @@ class ScalarLog(keras.callbacks.Callback):
         return {self.names.get(name, name): float(value) for name, value in logs.items()}
 
     def _write(self, kind: str, scalars: dict[str, float]) -> None:
-        with self._writers[kind].as_default(step=self.state.step):
-            for name, value in scalars.items():
-                tf.summary.scalar(name, value)
-        # A killed run keeps what it has logged.
-        self._writers[kind].flush()
-        self.report(self.state.step, kind, scalars)
+        self.state.logged[kind] = self.state.step
+        if self.model.distribute_strategy.extended.should_save_summary:
+            self._files.write(self.state.step, kind, scalars)
+            self.report(self.state.step, kind, scalars)
 
 
 class KeepBest(keras.callbacks.Callback):
@@ -131,27 +166,68 @@ class KeepBest(keras.callbacks.Callback):
     def on_epoch_end(self, epoch: int, logs: dict | None = None) -> None:
         """Compares this evaluation with the best one."""
         score = (logs or {}).get(self.monitor)
-        if score is None:
+        if score is None or not math.isfinite(score):
             return
         best = self.state.best
         if best is None or (score > best if self.larger_is_better else score < best):
-            self.state.best = float(score)
             self.save()
+            self.state.best = float(score)
 
 
 class SaveState(keras.callbacks.Callback):
-    """Saves the training state every `every` steps and after each evaluation."""
+    """Saves the training state every `every` steps and after each evaluation.
+
+    The files are written while the training goes on; what fails there is raised at the next step.
+    """
 
     def __init__(self, state: TrainingState, *, every: int) -> None:
         super().__init__()
         self.state = state
         self.every = every
 
+    def on_epoch_begin(self, epoch: int, logs: dict | None = None) -> None:
+        """Gives a continued run what its metrics held; Keras has just reset them."""
+        self.state.restore_metrics()
+
     def on_train_batch_end(self, batch: int, logs: dict | None = None) -> None:
-        """Saves on the steps that are due."""
-        if self.state.step % self.every == 0:
-            self.state.save()
+        """Saves on the steps that are due, but where an evaluation comes first."""
+        self.state.raise_failure()
+        if self.state.evaluation_due:
+            return
+        if self.state.passed(self.every) or self.state.passed(self.state.keep_every):
+            self.state.save(wait=False)
 
     def on_epoch_end(self, epoch: int, logs: dict | None = None) -> None:
         """Saves with the best score as it stands after the evaluation."""
-        self.state.save()
+        self.state.evaluation_due = False
+        self.state.save(wait=False)
+
+
+class StopOnSignal(keras.callbacks.Callback):
+    """Saves the state and ends the run when a signal has come.
+
+    It is heeded after a training step, before the next batch of an evaluation (which is then done
+    again by the run that goes on) and after an evaluation.
+    """
+
+    def __init__(self, state: TrainingState, signals: StopSignals) -> None:
+        super().__init__()
+        self.state = state
+        self.signals = signals
+
+    def on_train_batch_end(self, batch: int, logs: dict | None = None) -> None:
+        """After a training step."""
+        self._stop_if_told()
+
+    def on_test_batch_begin(self, batch: int, logs: dict | None = None) -> None:
+        """In an evaluation."""
+        self._stop_if_told()
+
+    def on_epoch_end(self, epoch: int, logs: dict | None = None) -> None:
+        """After an evaluation."""
+        self._stop_if_told()
+
+    def _stop_if_told(self) -> None:
+        if self.signals.received is not None:
+            self.state.save()
+            self.signals.stop(self.state.step)

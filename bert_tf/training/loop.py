@@ -1,20 +1,25 @@
 """A training run: `model.fit` in a run directory, continued where it stopped.
 
 The run directory:
-    logs/         TensorBoard events, `train` and `held_out`
-    checkpoints/  training state, from which a killed run continues
+    logs/         TensorBoard events, `train` and `held_out`, and the same as `scalars.jsonl`
+    checkpoints/  training state, from which a stopped run continues
     best/, last/  models, as `save_model` writes them
 """
 
+import contextlib
 import statistics
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import keras
 import tensorflow as tf
 
-from bert_tf.training.callbacks import KeepBest, SaveState, ScalarLog
+from bert_tf.errors import InputError
+from bert_tf.training.callbacks import CountSteps, KeepBest, SaveState, ScalarLog, StopOnSignal
+from bert_tf.training.divergence import StopOnDivergence
+from bert_tf.training.preemption import StopSignals
+from bert_tf.training.scalar_files import forget_later_scalars
 from bert_tf.training.state import TrainingState
 
 
@@ -31,6 +36,9 @@ class TrainingPlan:
         monitor: the score that names the best model, as Keras logs it ("val_loss").
         larger_is_better: True if that score is an accuracy, False if a loss.
         scalar_names: shown names of logs that Keras names after model outputs.
+        skip_nonfinite: steps of the whole run whose loss or gradient may be not finite; the run
+            stops at one more.
+        rates: scalars that are multiples of the examples a second: name -> factor.
     """
 
     batch_size: int
@@ -41,6 +49,8 @@ class TrainingPlan:
     monitor: str
     larger_is_better: bool
     scalar_names: dict[str, str]
+    skip_nonfinite: int = 0
+    rates: dict[str, float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -51,11 +61,13 @@ class TrainingResult:
         started_at: the step it was continued from, 0 for a new run.
         best: the best score met, None without held-out data.
         step_seconds: median seconds a step, None if fewer than two were run.
+        nonfinite_steps: steps whose loss or gradient was not finite, in the whole run.
     """
 
     started_at: int
     best: float | None
     step_seconds: float | None
+    nonfinite_steps: int = 0
 
 
 def train(
@@ -68,11 +80,15 @@ def train(
     plan: TrainingPlan,
     save_model: Callable[[Path], None],
     report: Callable[[int, str, dict[str, float]], None],
+    callbacks: Sequence[keras.callbacks.Callback] = (),
 ) -> TrainingResult:
     """Trains a compiled model from `state.step` to the end of `plan`.
 
     What Keras calls an epoch is here the stretch between two evaluations. A run continued in
-    the middle of a stretch first ends that one, then goes on as an undisturbed run would.
+    the middle of a stretch first ends that one, then goes on as an undisturbed run would; one
+    that was stopped in an evaluation first does that again.
+
+    In the main thread SIGTERM and Ctrl-C end the run after the present step and a checkpoint.
 
     Args:
         model: a compiled model, its optimizer and variables made under the run's strategy.
@@ -83,28 +99,93 @@ def train(
         plan: lengths and intervals.
         save_model: writes the model into the folder it is given.
         report: called with (step, "train" or "held_out", scalars) for each line logged.
+        callbacks: more of them; they find `state.step` counted and a step logged but not saved.
+
+    Raises:
+        InputError: more steps were not finite than `plan.skip_nonfinite`; or the model's
+            `steps_per_execution` does not divide the steps between two evaluations.
+        Preempted: on SIGTERM.
+        KeyboardInterrupt: on Ctrl-C.
+        OSError: something cannot be written (a full disk: `errno.ENOSPC`); the checkpoints that
+            were written before stay.
     """
     directory = Path(directory)
     started_at = state.step
+    is_chief = model.distribute_strategy.extended.should_checkpoint
+    if is_chief:
+        forget_later_scalars(directory / "logs", state)
+
+    def ends_stretch(step: int) -> bool:
+        return step % plan.evaluate_every == 0 or step >= plan.total_steps
+
+    def save(name: str) -> None:
+        if is_chief:
+            save_model(directory / name)
+
     log = ScalarLog(
         directory / "logs",
         state,
         batch_size=plan.batch_size,
+        total_steps=plan.total_steps,
         every=plan.log_every,
         report=report,
         names=plan.scalar_names,
+        rates=plan.rates,
     )
-    callbacks = [log]
-    if held_out is not None:
-        callbacks.append(
-            KeepBest(
+    with StopSignals() as signals:
+        every_callback = [
+            CountSteps(state, ends_stretch=ends_stretch),
+            StopOnDivergence(state, batch_size=plan.batch_size, allowed=plan.skip_nonfinite),
+            log,
+            *callbacks,
+        ]
+        if held_out is not None:
+            held_out = _without_autotuning(held_out)
+            best = KeepBest(
                 state,
                 monitor=plan.monitor,
                 larger_is_better=plan.larger_is_better,
-                save=lambda: save_model(directory / "best"),
+                save=lambda: save("best"),
             )
-        )
-    callbacks.append(SaveState(state, every=plan.save_every))
+            every_callback.append(best)
+        every_callback += [SaveState(state, every=plan.save_every), StopOnSignal(state, signals)]
+        try:
+            _fit(model, batches, held_out, state, plan, every_callback)
+            state.wait()
+        except BaseException:
+            # What ended the run is what to tell; a checkpoint under way is finished first.
+            with contextlib.suppress(Exception):
+                state.wait()
+            raise
+        save("last")
+    return TrainingResult(
+        started_at=started_at,
+        best=state.best,
+        step_seconds=statistics.median(log.step_seconds) if log.step_seconds else None,
+        nonfinite_steps=state.nonfinite_steps,
+    )
+
+
+def _fit(
+    model: keras.Model,
+    batches: Callable[[int], tf.data.Dataset],
+    held_out: tf.data.Dataset | None,
+    state: TrainingState,
+    plan: TrainingPlan,
+    callbacks: list[keras.callbacks.Callback],
+) -> None:
+    """Goes from `state.step` to the last step."""
+    if state.evaluation_due:
+        logs = {}
+        if held_out is not None:
+            scores = model.evaluate(held_out, callbacks=callbacks, return_dict=True, verbose=0)
+            logs = {f"val_{name}": score for name, score in scores.items()}
+        epoch = (state.step - 1) // plan.evaluate_every
+        keras.callbacks.CallbackList(callbacks, model=model).on_epoch_end(epoch, logs)
+    if state.lacks_metrics:
+        # Keras builds them with the first step it traces, which is too late to put their values
+        # back before it; an evaluation builds them and leaves all else as it is.
+        model.evaluate(batches(state.step).take(1), verbose=0)
     while state.step < plan.total_steps:
         done = state.step % plan.evaluate_every
         whole_stretches = (plan.total_steps - state.step) // plan.evaluate_every
@@ -113,9 +194,14 @@ def train(
             stretches = 1
         else:
             steps, stretches = plan.evaluate_every, whole_stretches
+        if steps % model.steps_per_execution:  # Keras would run over the end
+            raise InputError(
+                f"{steps} steps from step {state.step} to the next evaluation do not divide by "
+                f"--steps_per_execution {model.steps_per_execution}: give one that divides them"
+            )
         first = state.step // plan.evaluate_every
         model.fit(
-            batches(state.step),
+            _without_autotuning(batches(state.step)),
             initial_epoch=first,
             epochs=first + stretches,
             steps_per_epoch=steps,
@@ -124,9 +210,16 @@ def train(
             shuffle=False,  # the dataset has its order
             verbose=0,
         )
-    save_model(directory / "last")
-    return TrainingResult(
-        started_at=started_at,
-        best=state.best,
-        step_seconds=statistics.median(log.step_seconds) if log.step_seconds else None,
-    )
+
+
+def _without_autotuning(dataset: tf.data.Dataset) -> tf.data.Dataset:
+    """The dataset with the autotuning of tf.data off.
+
+    With it `fit` can stall for tens of seconds at its end: tearing an iterator down waits for the
+    next wake-up of the thread that tunes, and that one sleeps ever longer.
+    """
+    if not isinstance(dataset, tf.data.Dataset):  # a distributed one, which has its options
+        return dataset
+    options = tf.data.Options()
+    options.autotune.enabled = False
+    return dataset.with_options(options)

@@ -75,14 +75,59 @@ class AdamWeightDecay(keras.optimizers.Optimizer):
             for variable in variables
         ]
 
+    def clip(self, gradients: Sequence[Any], norm: Any = None) -> list[Any]:
+        """Gradients scaled down to a global norm of `clip_norm` where theirs is larger.
+
+        Args:
+            gradients: float tensors, summed over the replicas.
+            norm: their global norm, float32 [], where it is known; it must be finite.
+        """
+        if self.clip_norm is None:
+            return list(gradients)
+        return tf.clip_by_global_norm(gradients, self.clip_norm, use_norm=norm)[0]
+
     def _all_reduce_sum_gradients(self, grads_and_vars: Any) -> Any:
         # Keras clips each replica's gradients before it sums them; the norm is the sum's.
         pairs = super()._all_reduce_sum_gradients(grads_and_vars)
         # The means decay for every row of a table, looked up or not: rows alone do not do.
-        gradients = [tf.convert_to_tensor(gradient) for gradient, _ in pairs]
-        if self.clip_norm is not None:
-            gradients, _ = tf.clip_by_global_norm(gradients, self.clip_norm)
+        gradients = self.clip([tf.convert_to_tensor(gradient) for gradient, _ in pairs])
         return list(zip(gradients, (variable for _, variable in pairs), strict=True))
+
+    def apply_summed(
+        self, gradients: Sequence[Any], variables: Sequence[Any], *, norm: Any, finite: Any
+    ) -> None:
+        """One step with gradients that are summed over the replicas already.
+
+        Called in a replica. `iterations` counts the step whether or not it changes anything, so
+        that it stays the number of batches seen, which the learning rate is a function of.
+
+        Args:
+            gradients: float32 tensors, of the shapes of `variables`.
+            variables: of those the optimizer was built with; others stay as they are.
+            norm: global norm of `gradients`, float32 [].
+            finite: bool []; where False, parameters and their means stay as they are.
+        """
+        values = [v.value if isinstance(v, keras.Variable) else v for v in variables]
+
+        def update(strategy: Any, gradients: Any, norm: Any, learning_rate: Any, finite: Any):
+            def all_parameters() -> None:
+                for gradient, value in zip(gradients, values, strict=True):
+                    strategy.extended.update(
+                        value,
+                        lambda v, g, rate: self.update_step(g, v, rate),
+                        args=(gradient, learning_rate),
+                        group=False,
+                    )
+
+            # The replicas' sums, and so their answers, are the same: the first one decides.
+            decides = strategy.experimental_local_results(finite)[0]
+            tf.cond(decides, all_parameters, lambda: None)
+
+        # A condition around updates of mirrored variables must stand outside the replicas.
+        tf.distribute.get_replica_context().merge_call(
+            update, args=(self.clip(gradients, norm), norm, self.learning_rate, finite)
+        )
+        self.iterations.assign_add(1)
 
     def update_step(self, gradient: Any, variable: Any, learning_rate: Any) -> None:
         """Updates one parameter and its means."""

@@ -1,121 +1,318 @@
-"""The training state on disk: what a killed run continues from.
+"""The training state on disk: what a stopped run continues from.
 
 One safetensors file a checkpoint, `step-00001000.safetensors`: every variable of the model (its
-dropout generators with them) and of the optimizer, and as metadata the step and the best score.
-No pickle is read or written.
+dropout generators with them), of the optimizer and of the metrics; as metadata how far the run
+has come and its settings; a SHA-256 of all of it. No pickle is read or written.
 """
 
+import contextlib
 import json
+import re
+import warnings
+from collections.abc import Callable, Iterable, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
+from typing import Any, NamedTuple
 
 import keras
 import numpy as np
-from safetensors import SafetensorError, safe_open
-from safetensors.numpy import save_file
+import tensorflow as tf
 
-from bert_tf.atomic import replace_file
 from bert_tf.errors import InputError
+from bert_tf.training.checkpoint_file import (
+    DamagedCheckpointError,
+    read_checkpoint,
+    write_checkpoint,
+)
+
+# The attributes of `TrainingState` that are saved as JSON.
+_PROGRESS = ("step", "best", "evaluation_due", "nonfinite_steps", "logged")
+
+
+class _Slot(NamedTuple):
+    """A variable on one device, and how to assign to it and to those that mirror it."""
+
+    variable: tf.Variable
+    assign: Callable[[np.ndarray], object]
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return tuple(self.variable.shape)
 
 
 class TrainingState:
     """Saves and restores a compiled model in a folder.
 
+    Under a strategy of several processes each of them calls every method, and the first one
+    writes; the folder is to be on a file system that all of them see.
+
     Args:
         model: a compiled `keras.Model`, built, its optimizer's variables too.
         directory: where the checkpoints are, made when needed.
         keep: how many of the newest checkpoints stay.
+        keep_every: the checkpoints of its multiples stay for good; None for none.
         settings: what must not change between a run and its continuation; any JSON.
+        notice: told in one line what the user should know: a damaged checkpoint that was passed
+            over, settings that were overridden.
 
     Attributes:
         step: training steps done.
         best: the best score met, None before the first evaluation.
+        evaluation_due: the evaluation that follows `step` has not been done.
+        nonfinite_steps: steps whose loss or gradient was not finite.
+        logged: kind of scalars -> the last step that a line was logged for.
     """
 
     def __init__(
-        self, model: keras.Model, directory: str | Path, *, settings: dict, keep: int = 2
+        self,
+        model: keras.Model,
+        directory: str | Path,
+        *,
+        settings: dict,
+        keep: int = 2,
+        keep_every: int | None = None,
+        notice: Callable[[str], object] = warnings.warn,
     ) -> None:
+        if keep < 1:
+            raise InputError(f"{keep} checkpoints to keep: give --keep at least 1")
+        if keep_every is not None and keep_every < 1:
+            raise InputError(f"--keep_every is {keep_every}: give a number of steps, or leave it")
         self.model = model
         self.directory = Path(directory)
-        self.settings = settings
+        self.settings = json.loads(json.dumps(settings))  # as it will be read again
         self.keep = keep
+        self.keep_every = keep_every
+        self.notice = notice
         self.step = 0
         self.best: float | None = None
+        self.evaluation_due = False
+        self.nonfinite_steps = 0
+        self.logged = {"train": 0, "held_out": 0}
+        self._previous_step = 0
+        # What the metrics hold counts towards the next line, but after the end of a stretch.
+        self._in_stretch = True
+        self._metrics: dict[str, np.ndarray] = {}
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="checkpoint")
+        self._writing: Future | None = None
 
-    def _variables(self) -> list[keras.Variable]:
-        optimizer = self.model.optimizer
-        if not optimizer.built:
-            optimizer.build(self.model.trainable_variables)
-        return [*self.model.variables, *optimizer.variables]
+    def advance(self, steps: int, *, ends_stretch: bool) -> None:
+        """Counts steps that have been done.
 
-    def _files(self) -> list[Path]:
-        """Checkpoints, the newest first."""
-        return sorted(self.directory.glob("step-*.safetensors"), reverse=True)
+        Args:
+            steps: how many; more than one where the model runs several in one execution.
+            ends_stretch: whether an evaluation follows.
+        """
+        self._previous_step = self.step
+        self.step += steps
+        self.evaluation_due = ends_stretch
+        self._in_stretch = not ends_stretch
 
-    def save(self) -> Path:
-        """Writes the state as of `step`; returns the file. Older ones beyond `keep` go."""
-        tensors = {
-            f"{index:05d}": np.asarray(keras.ops.convert_to_numpy(variable.value))
-            for index, variable in enumerate(self._variables())
-        }
+    def passed(self, every: int | None) -> bool:
+        """Whether the last execution reached a multiple of `every` steps; False for None."""
+        return every is not None and self.step // every > self._previous_step // every
+
+    def save(self, *, wait: bool = True) -> Path:
+        """Writes the state as of `step`; older checkpoints go as `keep` and `keep_every` say.
+
+        The variables are copied to host memory here; the checksum and the file are made in a
+        thread of their own, one checkpoint at a time.
+
+        Args:
+            wait: whether to return only when the file is on disk.
+
+        Returns:
+            The file.
+
+        Raises:
+            OSError: it, or the one before it, cannot be written (a full disk: `errno.ENOSPC`);
+                the checkpoints on disk stay as they are.
+        """
+        self.wait()
+        slots = self._variables()
+        if self._in_stretch:
+            slots |= self._metric_variables()
+        tensors = {name: np.asarray(slot.variable.numpy()) for name, slot in slots.items()}
         metadata = {
-            "step": str(self.step),
-            "best": json.dumps(self.best),
+            "progress": json.dumps({name: getattr(self, name) for name in _PROGRESS}),
             "settings": json.dumps(self.settings, sort_keys=True),
         }
         path = self.directory / f"step-{self.step:08d}.safetensors"
-        with replace_file(path) as temporary:
-            save_file(tensors, temporary, metadata=metadata)
-        for old in self._files()[self.keep :]:
-            old.unlink()
+        if self.model.distribute_strategy.extended.should_checkpoint:
+            self._writing = self._thread.submit(self._write, path, tensors, metadata, self.step)
+        if wait:
+            self.wait()
         return path
 
-    def restore(self) -> bool:
-        """Continues from the newest readable checkpoint, if there is one.
+    def wait(self) -> None:
+        """Waits for the checkpoint that is being written.
+
+        Raises:
+            OSError: it could not be written.
+        """
+        writing, self._writing = self._writing, None
+        if writing is not None:
+            writing.result()
+
+    def raise_failure(self) -> None:
+        """Raises what the writing of the last checkpoint failed with, without waiting for it."""
+        if self._writing is not None and self._writing.done():
+            self.wait()
+
+    def _write(self, path: Path, tensors: dict, metadata: dict[str, str], step: int) -> None:
+        write_checkpoint(path, tensors, metadata)
+        # Those of later steps, if there are any, were damaged when the run was continued.
+        files = [(number, file) for number, file in self._files() if number <= step]
+        for number, file in files[self.keep :]:
+            if not self.keep_every or number % self.keep_every:
+                file.unlink(missing_ok=True)
+
+    def restore(self, *, override: bool = False) -> bool:
+        """Continues from the newest sound checkpoint, if there is one.
+
+        What the metrics held is put back by `restore_metrics`, once they are built.
+
+        Args:
+            override: whether to continue with other settings; `notice` is told what has changed.
 
         Returns:
-            Whether a checkpoint was found; then `step` and `best` are its own.
+            Whether a checkpoint was found; then the attributes are its own.
 
         Raises:
             InputError: the checkpoint is of a run with other settings, or of another model; or
-                there are checkpoints and none can be read.
+                there are checkpoints and none can be read, or their folder cannot.
         """
         damaged = []
-        for path in self._files():
+        for _, path in self._files():
             try:
-                with safe_open(path, framework="numpy") as file:
-                    metadata = file.metadata()
-                    tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
-            except (SafetensorError, OSError) as error:
+                tensors, metadata = read_checkpoint(path)
+            except DamagedCheckpointError as error:
                 damaged.append(f"{path} ({error})")
                 continue
-            self._refuse_other_settings(path, json.loads(metadata["settings"]))
+            changed = self._changed_settings(json.loads(metadata["settings"]))
+            if changed and not override:
+                raise InputError(
+                    f"{path} is of a run with other settings ({changed}): give the same ones to "
+                    "continue it, another --output for a new run, or --override to go on with "
+                    "the new ones"
+                )
             self._assign(path, tensors)
-            self.step = int(metadata["step"])
-            self.best = json.loads(metadata["best"])
+            for name, value in json.loads(metadata["progress"]).items():
+                setattr(self, name, value)
+            self._previous_step = self.step
+            self._in_stretch = not self.evaluation_due
+            if damaged:
+                self.notice(f"damaged: {'; '.join(damaged)}: continuing from {path}")
+            if changed:
+                self.notice(f"continuing {path} with other settings: {changed}")
+            self._remove_unfinished()
             return True
         if damaged:
             raise InputError(
                 f"no checkpoint can be read: {'; '.join(damaged)}; delete "
                 f"{self.directory} to start again from step 0"
             )
+        self._remove_unfinished()
         return False
 
-    def _refuse_other_settings(self, path: Path, saved: dict) -> None:
-        changed = [
-            f"{name} was {saved.get(name)!r}, is now {self.settings.get(name)!r}"
-            for name in sorted(saved.keys() | self.settings.keys())
-            if saved.get(name) != self.settings.get(name)
-        ]
-        if changed:
-            raise InputError(
-                f"{path} is of a run with other settings ({'; '.join(changed)}): give the same "
-                "ones to continue it, or another --output"
+    def restore_metrics(self) -> None:
+        """Puts back what the metrics of the restored checkpoint held.
+
+        To be called after Keras has built and reset them, at the beginning of the first epoch;
+        does nothing when called again.
+        """
+        saved, self._metrics = self._metrics, {}
+        if not saved:
+            return
+        slots = self._metric_variables()
+        if _shapes(saved) != _shapes(slots):
+            self.notice(
+                "the checkpoint was made with other metrics or another number of devices: the "
+                "next line of scalars is of the steps since then alone"
             )
+            return
+        for name, slot in slots.items():
+            slot.assign(saved[name])
+
+    @property
+    def lacks_metrics(self) -> bool:
+        """Whether `restore_metrics` has something to put back into metrics not yet built."""
+        return bool(self._metrics) and _shapes(self._metrics) != _shapes(self._metric_variables())
+
+    def _changed_settings(self, saved: dict) -> str:
+        """The settings that differ from the saved ones, "seed was 0, is now 1; …"."""
+        before, now = _flattened(saved), _flattened(self.settings)
+        return "; ".join(
+            f"{name} was {before.get(name)!r}, is now {now.get(name)!r}"
+            for name in sorted(before.keys() | now.keys())
+            if before.get(name) != now.get(name)
+        )
 
     def _assign(self, path: Path, tensors: dict[str, np.ndarray]) -> None:
-        variables = self._variables()
-        expected = {f"{i:05d}": tuple(v.shape) for i, v in enumerate(variables)}
-        if {name: tensor.shape for name, tensor in tensors.items()} != expected:
+        slots = self._variables()
+        self._metrics = {name: tensors.pop(name) for name in list(tensors) if "metric" in name}
+        if _shapes(tensors) != _shapes(slots):
             raise InputError(f"{path} holds another model: give another --output")
+        for name, slot in slots.items():
+            slot.assign(tensors[name])
+
+    def _files(self) -> list[tuple[int, Path]]:
+        """Steps and files of the checkpoints, the newest first."""
+        try:
+            # Path.glob would take a folder that may not be read for an empty one.
+            names = [path.name for path in self.directory.iterdir()]
+        except FileNotFoundError:
+            return []
+        except OSError as error:
+            raise InputError(
+                f"the checkpoints cannot be read ({error}): mend that, or give another --output"
+            ) from error
+        found = [re.fullmatch(r"step-(\d+)\.safetensors", name) for name in names]
+        return sorted(((int(m[1]), self.directory / m[0]) for m in found if m), reverse=True)
+
+    def _remove_unfinished(self) -> None:
+        """Removes what a process that was killed in the middle of a checkpoint has left."""
+        if self.model.distribute_strategy.extended.should_checkpoint:
+            for path in self.directory.glob(".step-*.tmp"):
+                with contextlib.suppress(OSError):
+                    path.unlink()
+
+    def _variables(self) -> dict[str, _Slot]:
+        optimizer = self.model.optimizer
+        if not optimizer.built:
+            optimizer.build(self.model.trainable_variables)
+        return self._by_name("", [*self.model.variables, *optimizer.variables])
+
+    def _metric_variables(self) -> dict[str, _Slot]:
+        return self._by_name("metric-", self.model.metrics_variables)
+
+    def _by_name(self, prefix: str, variables: Iterable[keras.Variable]) -> dict[str, _Slot]:
+        """The variables under the names they are saved by.
+
+        Replicas that mirror one another are one. What each of them sums up for itself, as metrics
+        do, is kept apart: the sum alone, dealt out again, would round otherwise.
+        """
+        local_results = self.model.distribute_strategy.experimental_local_results
+        found: dict[str, _Slot] = {}
         for index, variable in enumerate(variables):
-            variable.assign(tensors[f"{index:05d}"])
+            value = variable.value
+            replicas = local_results(value)
+            name = f"{prefix}{index:05d}"
+            on_read = tf.VariableSynchronization.ON_READ
+            if replicas[0] is not value and value.synchronization is on_read:
+                found |= {f"{name}.{i}": _Slot(own, own.assign) for i, own in enumerate(replicas)}
+            else:
+                found[name] = _Slot(replicas[0], variable.assign)
+        return found
+
+
+def _flattened(settings: dict, prefix: str = "") -> dict[str, Any]:
+    """Nested settings with dots in their names."""
+    flat: dict[str, Any] = {}
+    for name, value in settings.items():
+        inner = _flattened(value, f"{prefix}{name}.") if isinstance(value, dict) else None
+        flat |= {f"{prefix}{name}": value} if inner is None else inner
+    return flat
+
+
+def _shapes(arrays: Mapping[str, Any]) -> dict[str, tuple[int, ...]]:
+    return {name: array.shape for name, array in arrays.items()}

@@ -1,10 +1,18 @@
 """The devices a run trains on, by name."""
 
+import json
+import os
+from collections.abc import Callable
+
 import tensorflow as tf
 
 from bert_tf.errors import InputError
 
-STRATEGIES = ("auto", "one", "mirrored", "tpu")
+STRATEGIES = ("auto", "one", "mirrored", "multi_worker", "tpu")
+
+_EXAMPLE = (
+    '{"cluster": {"worker": ["host1:2222", "host2:2222"]}, "task": {"type": "worker", "index": 0}}'
+)
 
 
 def make_strategy(name: str = "auto") -> tf.distribute.Strategy:
@@ -12,32 +20,42 @@ def make_strategy(name: str = "auto") -> tf.distribute.Strategy:
 
     Args:
         name: "one" trains on the first device; "mirrored" on every GPU of this machine, or on
-            its logical CPU devices where it has no GPU; "tpu" on the TPU that TPU_NAME names or
-            that is attached; "auto" takes the TPU if there is one, all GPUs if there are several,
-            else one device.
+            its logical CPU devices where it has no GPU; "multi_worker" on the devices of all the
+            machines that the environment variable TF_CONFIG names, each of which runs the same
+            command with an index of its own; "tpu" on the TPU that TPU_NAME names or that is
+            attached; "auto" takes the TPU if there is one, all GPUs if there are several, else
+            one device.
 
     Returns:
-        A strategy; models and optimizers must be made under its `scope()`.
+        A strategy; models and optimizers must be made under its `scope()`. For "multi_worker" it
+        must be made before TensorFlow runs its first op.
 
     Raises:
-        InputError: an unknown name, or "tpu" where no TPU answers.
+        InputError: an unknown name, "multi_worker" where TF_CONFIG is missing or malformed, or
+            "tpu" where no TPU answers.
     """
     if name not in STRATEGIES:
         raise InputError(f"no strategy {name!r}: choose one of {', '.join(STRATEGIES)}")
-    gpus = tf.config.list_logical_devices("GPU")
+    if name == "multi_worker":
+        _check_tf_config(os.environ.get("TF_CONFIG"))
+        return tf.distribute.MultiWorkerMirroredStrategy()
     if name == "auto":
-        if tf.config.list_physical_devices("TPU"):
+        if os.environ.get("TPU_NAME") or tf.config.list_physical_devices("TPU"):
             name = "tpu"
         else:
-            name = "mirrored" if len(gpus) > 1 else "one"
+            name = "mirrored" if len(tf.config.list_logical_devices("GPU")) > 1 else "one"
     if name == "one":
         # TensorFlow's default: the first GPU, or the CPU, without a wrapper around the step.
         return tf.distribute.get_strategy()
     if name == "mirrored":
+        gpus = tf.config.list_logical_devices("GPU")
         devices = gpus or tf.config.list_logical_devices("CPU")
         return tf.distribute.MirroredStrategy([device.name for device in devices])
     try:
-        resolver = tf.distribute.cluster_resolver.TPUClusterResolver.connect()
+        # "local": chips attached to this machine. `connect` also starts the TPU system.
+        resolver = tf.distribute.cluster_resolver.TPUClusterResolver.connect(
+            os.environ.get("TPU_NAME") or "local"
+        )
     except Exception as error:  # the resolver raises whatever its transport does
         raise InputError(
             f"no TPU answers ({str(error).splitlines()[0]}): set TPU_NAME, or train with "
@@ -46,11 +64,72 @@ def make_strategy(name: str = "auto") -> tf.distribute.Strategy:
     return tf.distribute.TPUStrategy(resolver)
 
 
-def check_batch_size(batch_size: int, strategy: tf.distribute.Strategy) -> None:
+def _check_tf_config(text: str | None) -> None:
+    """Refuses a TF_CONFIG with which the workers would wait for each other for ever."""
+    if not text:
+        raise InputError(
+            "--strategy multi_worker needs the environment variable TF_CONFIG: set it on every "
+            f"worker, with another index on each, such as {_EXAMPLE}"
+        )
+    try:
+        config = json.loads(text)
+        cluster, task = config["cluster"], config["task"]
+        kind, index = task["type"], task["index"]
+        if not set(cluster) <= {"chief", "worker"}:
+            raise ValueError("a cluster here has workers and at most a chief")
+        for addresses in cluster.values():
+            for address in addresses:
+                host, _, port = address.rpartition(":")
+                if not host or not port.isdigit():
+                    raise ValueError(f"{address!r} is not host:port")
+        if not isinstance(index, int) or not 0 <= index < len(cluster[kind]):
+            count = len(cluster[kind])
+            raise ValueError(f"the task is {kind} {index!r}, of {count} in the cluster")
+    except (ValueError, TypeError, KeyError, AttributeError) as error:
+        cause = f"it has no {error}" if isinstance(error, KeyError) else error
+        raise InputError(
+            f"TF_CONFIG cannot be used ({cause}): write it as in {_EXAMPLE}"
+        ) from error
+
+
+def distribute_batches(
+    batches: Callable[[int, int, int], tf.data.Dataset],
+    strategy: tf.distribute.Strategy,
+    batch_size: int,
+) -> tf.data.Dataset | tf.distribute.DistributedDataset:
+    """Batches for `fit`, read by every worker by itself where there are several.
+
+    Args:
+        batches: (batch size, worker, number of workers) -> dataset of a worker's batches. One
+            batch of every worker makes a global batch.
+        strategy: of the run.
+        batch_size: examples in a global batch.
+
+    Returns:
+        Where one process feeds all replicas, its dataset of global batches, which `fit` splits;
+        else a distributed dataset of this worker's share.
+    """
+    readers = tf.distribute.MultiWorkerMirroredStrategy, tf.distribute.TPUStrategy
+    if not isinstance(strategy, readers):
+        return batches(batch_size, 0, 1)
+
+    def of_worker(context: tf.distribute.InputContext) -> tf.data.Dataset:
+        workers = context.num_input_pipelines
+        dataset = batches(batch_size // workers, context.input_pipeline_id, workers)
+        # A worker's batch goes to its replicas in parts.
+        return dataset.rebatch(context.get_per_replica_batch_size(batch_size))
+
+    return strategy.distribute_datasets_from_function(of_worker)
+
+
+def check_batch_size(
+    batch_size: int, strategy: tf.distribute.Strategy, gradient_accumulation_steps: int = 1
+) -> None:
     """Refuses a global batch that the replicas of `strategy` cannot share evenly.
 
     Raises:
-        InputError: `batch_size` is no positive multiple of the number of replicas.
+        InputError: `batch_size` is no positive multiple of the number of replicas, or of the
+            pieces that all replicas cut their parts into.
     """
     replicas = strategy.num_replicas_in_sync
     if batch_size < 1 or batch_size % replicas:
@@ -58,15 +137,23 @@ def check_batch_size(batch_size: int, strategy: tf.distribute.Strategy) -> None:
             f"a batch of {batch_size} does not divide among {replicas} replica(s): "
             f"give --batch_size a positive multiple of {replicas}"
         )
+    pieces = replicas * gradient_accumulation_steps
+    if batch_size % pieces:
+        raise InputError(
+            f"a batch of {batch_size} does not divide into {gradient_accumulation_steps} pieces on "
+            f"each of {replicas} replica(s): give --batch_size a multiple of {pieces}"
+        )
 
 
 def check_jit_compile(jit_compile: bool, strategy: tf.distribute.Strategy) -> None:
-    """Refuses XLA under several mirrored replicas, where Keras' compiled step fails.
+    """Refuses XLA under several mirrored replicas, which communicate outside compiled code.
 
     Raises:
         InputError: `jit_compile` is asked for there.
     """
-    if jit_compile and isinstance(strategy, tf.distribute.MirroredStrategy):
+    mirrored = tf.distribute.MirroredStrategy, tf.distribute.MultiWorkerMirroredStrategy
+    if jit_compile and isinstance(strategy, mirrored):
+        name = "mirrored" if isinstance(strategy, mirrored[0]) else "multi_worker"
         raise InputError(
-            "--jit_compile does not work under --strategy mirrored: leave one of them out"
+            f"--jit_compile does not work under --strategy {name}: leave one of them out"
         )

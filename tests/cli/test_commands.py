@@ -38,7 +38,10 @@ def test_shards_are_complete(shards, tokenizer):
 def test_pretrain_writes_models_logs_checkpoints_and_config(pretrained, shards):
     names = {"loss", "mlm_loss", "nsp_loss", "mlm_accuracy", "nsp_accuracy"}
     train = scalars(pretrained / "logs" / "train")
-    assert set(train) == names | {"learning_rate", "examples_per_second"}
+    assert set(train) == names | {
+        "gradient_norm", "learning_rate", "examples_per_second", "tokens_per_second",
+        "share_of_peak", "minutes_left",
+    }  # fmt: skip
     assert train["loss"] == [5, 10, 15, 20]
     held_out = scalars(pretrained / "logs" / "held_out")
     assert set(held_out) == names

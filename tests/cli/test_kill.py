@@ -1,6 +1,6 @@
 """A run that is killed goes on from its last checkpoint and ends as if nothing had happened."""
 
-import os
+import json
 import random
 import shlex
 import shutil
@@ -10,41 +10,162 @@ import sys
 import time
 
 import pytest
+import tensorflow as tf
 
 from bert_tf.cli.main import main
+from bert_tf.training.checkpoint_file import read_checkpoint
 from pipelines.manifest import verify
 
 
-def test_sigkill_during_pre_training(shards, small_config, tmp_path):
-    def arguments(output) -> list[str]:
-        return [
-            "pretrain", "--shards", str(shards), "--size", str(small_config), "--output",
-            str(output), "--steps", "400", "--batch-size", "8", "--save-every", "20",
-            "--evaluate-every", "1000", "--log-every", "100",
-        ]  # fmt: skip
+def pretraining(shards, small_config, output, steps) -> list[str]:
+    return [
+        "pretrain", "--shards", str(shards), "--size", str(small_config), "--output", str(output),
+        "--steps", str(steps), "--batch-size", "8", "--save-every", "5", "--log-every", "7",
+        "--evaluate-every", "40", "--evaluation-batches", "2",
+    ]  # fmt: skip
 
-    process = subprocess.Popen(
-        [sys.executable, "-m", "bert_tf.cli.main", *arguments(tmp_path / "killed")],
+
+def start(arguments: list[str]) -> subprocess.Popen:
+    return subprocess.Popen(
+        [sys.executable, "-m", "bert_tf.cli.main", *arguments],
         stderr=subprocess.PIPE,
+        text=True,
     )
-    checkpoints = tmp_path / "killed" / "checkpoints"
-    deadline = time.monotonic() + 120
-    while not list(checkpoints.glob("step-*")):
-        assert process.poll() is None, process.stderr.read().decode()
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
-    os.kill(process.pid, signal.SIGKILL)
-    process.communicate()
-    assert process.returncode == -signal.SIGKILL
-    assert not (tmp_path / "killed" / "last").exists()
 
-    assert main(arguments(tmp_path / "killed")) == 0
-    assert main(arguments(tmp_path / "undisturbed")) == 0
-    weights = [
-        (tmp_path / name / "last" / "model.safetensors").read_bytes()
-        for name in ("killed", "undisturbed")
+
+def newest_checkpoint(output) -> int:
+    names = [path.name for path in (output / "checkpoints").glob("step-*.safetensors")]
+    return max((int(name[5:13]) for name in names), default=-1)
+
+
+def wait_for_progress(process, output) -> None:
+    """Until the process has written a checkpoint of its own."""
+    before = newest_checkpoint(output)
+    deadline = time.monotonic() + 120
+    while newest_checkpoint(output) <= before:
+        assert process.poll() is None, process.stderr.read()
+        assert time.monotonic() < deadline
+        time.sleep(0.002)
+
+
+def logged(output) -> tuple[list, list]:
+    """The lines of scalars.jsonl and the TensorBoard events, but for how long things took."""
+    text = (output / "logs" / "scalars.jsonl").read_text(encoding="utf-8")
+    lines = [json.loads(line) for line in text.splitlines()]
+    events = [
+        (path.parent.name, event.step, value.tag, float(tf.make_ndarray(value.tensor)))
+        for path in (output / "logs").rglob("*.tfevents.*")
+        if path.parent.name in ("train", "held_out")
+        for event in tf.compat.v1.train.summary_iterator(str(path))
+        for value in event.summary.value
+        if value.HasField("tensor") and value.tensor.dtype == tf.float32.as_datatype_enum
     ]
-    assert weights[0] == weights[1]
+    timed = ("per_second", "seconds", "share_of_peak", "minutes_left")
+    for line in lines:
+        for name in [name for name in line if name.endswith(timed)]:
+            del line[name]
+    return lines, sorted(event for event in events if not event[2].endswith(timed))
+
+
+@pytest.mark.parametrize(
+    ("kills", "steps"), [(2, 400), pytest.param(10, 3000, marks=pytest.mark.slow)]
+)
+def test_sigkill_of_pre_training_at_random_moments(shards, small_config, tmp_path, kills, steps):
+    killed, undisturbed = tmp_path / "killed", tmp_path / "undisturbed"
+    draw = random.Random(kills)
+    for _ in range(kills):
+        process = start(pretraining(shards, small_config, killed, steps))
+        wait_for_progress(process, killed)
+        time.sleep(draw.random() * 0.2)  # tens of steps, checkpoints and evaluations
+        process.kill()
+        process.communicate()
+        assert process.returncode == -signal.SIGKILL
+    assert not (killed / "last").exists()
+
+    assert main(pretraining(shards, small_config, killed, steps)) == 0
+    assert not list((killed / "checkpoints").glob(".*"))
+    assert main(pretraining(shards, small_config, undisturbed, steps)) == 0
+    lines, events = logged(killed)
+    expected_lines, expected_events = logged(undisturbed)
+    assert [line["step"] for line in lines if line["kind"] == "held_out"] == [
+        *range(40, steps + 1, 40)
+    ]
+    assert lines == expected_lines
+    assert events == expected_events
+    assert len(events) > len(lines)
+    for model in ("best", "last"):
+        weights = [
+            (output / model / "model.safetensors").read_bytes() for output in (killed, undisturbed)
+        ]
+        assert weights[0] == weights[1]
+
+
+def test_sigterm_saves_and_asks_to_be_run_again(shards, small_config, tmp_path):
+    output = tmp_path / "run"
+    process = start(pretraining(shards, small_config, output, 100_000))
+    wait_for_progress(process, output)
+    process.terminate()
+    _, errors = process.communicate(timeout=60)
+    assert process.returncode == 75, errors
+    last = errors.splitlines()[-1]
+    assert last.startswith(f"bert-tf pretrain: stopped at step {newest_checkpoint(output)}"), last
+
+
+def on_a_small_disk(folder, command: list[str], copy_to) -> subprocess.CompletedProcess:
+    """Runs a command with a file system of 1 MB at `folder`, and copies out what it left there."""
+    folder.mkdir()
+    script = (
+        f"mount -t tmpfs -o size=1m tmpfs {folder} && {shlex.join(command)}; code=$?; "
+        f"cp -r --preserve {folder} {copy_to}; exit $code"
+    )
+    unshare = ["unshare", "--map-root-user", "--mount"]
+    if (
+        shutil.which("unshare") is None
+        or subprocess.run(
+            [*unshare, "mount", "-t", "tmpfs", "tmpfs", str(folder)],
+            capture_output=True,
+            check=False,
+        ).returncode
+    ):
+        pytest.skip("needs to mount a small file system")
+    return subprocess.run(
+        [*unshare, "bash", "-c", script], capture_output=True, text=True, check=False
+    )
+
+
+def test_a_full_disk_during_pre_training(shards, small_config, tmp_path):
+    small, left = tmp_path / "small", tmp_path / "left"
+    arguments = pretraining(shards, small_config, small / "run", 100_000)
+    # Lines for each step fill the disk.
+    arguments[arguments.index("--log-every") + 1] = "1"
+    arguments[arguments.index("--evaluate-every") + 1] = "100000"
+    command = [sys.executable, "-m", "bert_tf.cli.main", *arguments]
+    done = on_a_small_disk(small, command, left)
+    assert done.returncode == 2, done.stderr
+    (error,) = [line for line in done.stderr.splitlines() if "error:" in line]
+    assert "the disk is full" in error
+    assert str(small / "run") in error
+    checkpoints = left / "run" / "checkpoints"
+    files = sorted(path.name for path in checkpoints.iterdir())
+    assert 1 <= len(files) <= 2
+    assert all(name.startswith("step-") for name in files)
+    for name in files:
+        read_checkpoint(checkpoints / name)  # raises on a damaged one
+
+
+def test_a_shard_deleted_under_pre_training(shards, small_config, tmp_path):
+    copy, output = tmp_path / "shards", tmp_path / "run"
+    shutil.copytree(shards, copy)
+    process = start(pretraining(copy, small_config, output, 100_000))
+    wait_for_progress(process, output)
+    deleted = sorted(copy.glob("train*"))[0]
+    deleted.unlink()
+    _, errors = process.communicate(timeout=120)
+    assert process.returncode == 2, errors
+    assert str(deleted) in errors.splitlines()[-1]
+    newest = newest_checkpoint(output)
+    assert newest > 0
+    read_checkpoint(output / "checkpoints" / f"step-{newest:08d}.safetensors")
 
 
 # `bert-tf` with units of work so small that a small corpus has many.
@@ -106,37 +227,17 @@ def test_sigkill_of_shards_at_random_moments(corpus, tokenizer, tmp_path, kills)
 
 
 def test_a_full_disk_ends_in_one_line_and_the_run_is_continued(corpus, tokenizer, tmp_path):
-    small = tmp_path / "small"
-    small.mkdir()
+    small, left = tmp_path / "small", tmp_path / "left"
     arguments = [
         "shards", "--corpus", str(corpus), "--tokenizer", str(tokenizer), "--max-seq-length",
         "32", "--dupe-factor", "4", "--buffer-bytes", "2000", "--output",
     ]  # fmt: skip
     command = [sys.executable, "-c", SMALL_UNITS, *arguments]
-    # Its own mount of a file system of 1 MB, and what it left there copied out.
-    script = (
-        f"mount -t tmpfs -o size=1m tmpfs {small} && "
-        f"{shlex.join([*command, str(small / 'shards')])}; code=$?; "
-        f"cp -r --preserve {small} {tmp_path / 'left'}; exit $code"
-    )
-    unshare = ["unshare", "--map-root-user", "--mount"]
-    if (
-        shutil.which("unshare") is None
-        or subprocess.run(
-            [*unshare, "mount", "-t", "tmpfs", "tmpfs", str(small)],
-            capture_output=True,
-            check=False,
-        ).returncode
-    ):
-        pytest.skip("needs to mount a small file system")
-    done = subprocess.run(
-        [*unshare, "bash", "-c", script], capture_output=True, text=True, check=False
-    )
+    done = on_a_small_disk(small, [*command, str(small / "shards")], left)
     assert done.returncode == 2, done.stderr
     errors = [line for line in done.stderr.splitlines() if "error:" in line]
     assert len(errors) == 1
     assert "the disk is full" in errors[0]
-    left = tmp_path / "left"
     assert {path.name for path in left.iterdir()} == {"shards.unfinished"}
     assert not list(left.rglob("*.tmp"))
     subprocess.run([*command, str(left / "shards")], check=True, capture_output=True)

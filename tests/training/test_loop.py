@@ -1,10 +1,19 @@
+import json
+import os
+import signal
+import threading
+import time
+
 import keras
 import numpy as np
 import pytest
 import tensorflow as tf
 
+import bert_tf.training.state
+from bert_tf.errors import InputError
 from bert_tf.training.loop import TrainingPlan, train
 from bert_tf.training.optimizer import AdamWeightDecay
+from bert_tf.training.preemption import Preempted
 from bert_tf.training.state import TrainingState
 
 
@@ -23,17 +32,34 @@ def batches(step: int) -> tf.data.Dataset:
     )
 
 
-def run(directory, total_steps=10, evaluate_every=4, save_every=3, kill_at=None, log_every=1):
+def compiled_model(steps_per_execution=1) -> keras.Model:
     keras.utils.set_random_seed(3)
     model = keras.Sequential(
         [keras.Input((3,)), keras.layers.Dropout(0.2, seed=1), keras.layers.Dense(1)]
     )
-    model.compile(AdamWeightDecay(1e-2), "mse")
+    model.compile(
+        AdamWeightDecay(1e-2), "mse", metrics=["mae"], steps_per_execution=steps_per_execution
+    )
+    return model
+
+
+def without_times(scalars: dict) -> dict:
+    return {name: value for name, value in scalars.items() if "second" not in name}
+
+
+def run(
+    directory, *, total_steps=10, evaluate_every=4, save_every=3, log_every=1, kill_at=None,
+    at_line=None, with_held_out=True, steps_per_execution=1, stop_on=Killed, **arguments,
+):  # fmt: skip
+    """A run of ten steps; `at_line` is called with the step and kind of each line logged."""
+    model = compiled_model(steps_per_execution)
     lines = []
 
     def report(step, kind, scalars):
-        lines.append((step, kind, {k: v for k, v in scalars.items() if "second" not in k}))
-        if step == kill_at and kind == "train":
+        lines.append((step, kind, without_times(scalars)))
+        if at_line is not None:
+            at_line(step, kind)
+        if kill_at in (step, (step, kind)):
             raise Killed
 
     plan = TrainingPlan(
@@ -48,7 +74,7 @@ def run(directory, total_steps=10, evaluate_every=4, save_every=3, kill_at=None,
     )
     state = TrainingState(model, directory / "checkpoints", settings={"total_steps": total_steps})
     state.restore()
-    held_out = batches(1000).take(2)
+    held_out = batches(1000).take(2) if with_held_out else None
     saved = []
 
     def save_model(path):
@@ -58,11 +84,37 @@ def run(directory, total_steps=10, evaluate_every=4, save_every=3, kill_at=None,
     try:
         result = train(
             model, batches, held_out, state=state, directory=directory, plan=plan,
-            save_model=save_model, report=report,
+            save_model=save_model, report=report, **arguments,
         )  # fmt: skip
-    except Killed:
+    except stop_on:
         result = None
     return model, result, lines, saved
+
+
+def logged_lines(directory) -> list[tuple]:
+    """The lines of scalars.jsonl, in the file's order."""
+    text = (directory / "logs" / "scalars.jsonl").read_text(encoding="utf-8")
+    lines = [json.loads(line) for line in text.splitlines()]
+    return [(line.pop("step"), line.pop("kind"), without_times(line)) for line in lines]
+
+
+def logged_events(directory) -> list[tuple]:
+    """(kind, step, name, value) of every TensorBoard event."""
+    found = []
+    for path in (directory / "logs").rglob("*.tfevents.*"):
+        for event in tf.compat.v1.train.summary_iterator(str(path)):
+            for value in event.summary.value:
+                number = float(tf.make_ndarray(value.tensor))
+                found.append((path.parent.name, event.step, value.tag, number))
+    return sorted(event for event in found if "second" not in event[2])
+
+
+def assert_same_run(directory, model, undisturbed_directory, undisturbed) -> None:
+    """Compares the weights, and all that both have logged, to the last bit."""
+    for ours, theirs in zip(model.get_weights(), undisturbed.get_weights(), strict=True):
+        np.testing.assert_array_equal(ours, theirs)
+    assert logged_lines(directory) == logged_lines(undisturbed_directory)
+    assert logged_events(directory) == logged_events(undisturbed_directory)
 
 
 def test_every_step_is_logged_and_evaluations_are_where_they_belong(tmp_path):
@@ -75,21 +127,219 @@ def test_every_step_is_logged_and_evaluations_are_where_they_belong(tmp_path):
     assert saved[-1][0] == "last"
     bests = [name for name, _ in saved].count("best")
     assert bests == 1 + sum(x < min(held_out[:i]) for i, x in enumerate(held_out) if i)
-    assert set(lines[0][2]) == {"loss", "learning_rate"}
+    assert set(lines[0][2]) == {"loss", "mae", "learning_rate"}
 
 
-@pytest.mark.parametrize("kill_at", [1, 3, 4, 5, 7, 8, 10])
-def test_a_killed_run_continues_on_the_same_trajectory(tmp_path, kill_at):
-    undisturbed, _, lines, _ = run(tmp_path / "undisturbed")
-    _, result, before, _ = run(tmp_path / "run", kill_at=kill_at)
+@pytest.fixture(scope="module")
+def undisturbed(tmp_path_factory):
+    """By number of steps between two lines: folder and model of a run of ten steps."""
+    made = {}
+
+    def of(log_every):
+        if log_every not in made:
+            directory = tmp_path_factory.mktemp("undisturbed")
+            made[log_every] = directory, run(directory, log_every=log_every)[0]
+        return made[log_every]
+
+    return of
+
+
+@pytest.mark.parametrize("kill_at", [1, 3, 4, 5, 7, (8, "held_out"), 10, (10, "held_out")])
+def test_a_killed_run_continues_on_the_same_trajectory(tmp_path, undisturbed, kill_at):
+    _, result, _, _ = run(tmp_path, kill_at=kill_at)
     assert result is None
-    continued, result, after, _ = run(tmp_path / "run")
-    assert result.started_at == max((s for s in (3, 4, 6, 8, 9) if s < kill_at), default=0)
-    kept = [line for line in before if line[0] <= result.started_at]
-    for ours, theirs in zip(continued.get_weights(), undisturbed.get_weights(), strict=True):
-        np.testing.assert_array_equal(ours, theirs)
-    told = {line[:2]: line[2] for line in kept + after}
-    assert told == {line[:2]: line[2] for line in lines}
+    continued, result, _, _ = run(tmp_path)
+    step = kill_at if isinstance(kill_at, int) else kill_at[0]
+    assert result.started_at == max((s for s in (3, 4, 6, 8, 9) if s < step), default=0)
+    assert_same_run(tmp_path, continued, *undisturbed(1))
+
+
+def test_what_the_metrics_held_is_continued(tmp_path, undisturbed):
+    # Killed at the lines of steps 6 and 9 with checkpoints between two lines.
+    for kill_at in (6, 9):
+        _, result, _, _ = run(tmp_path, log_every=3, save_every=1, kill_at=kill_at)
+        assert result is None
+    continued, result, _, _ = run(tmp_path, log_every=3, save_every=1)
+    assert result.started_at == 8
+    assert_same_run(tmp_path, continued, *undisturbed(3))
+
+
+def test_logs_cut_off_in_the_middle_of_a_line_are_mended(tmp_path, undisturbed):
+    run(tmp_path, kill_at=6)
+    (events,) = (tmp_path / "logs" / "train").iterdir()
+    events.write_bytes(events.read_bytes()[:-5])
+    with (tmp_path / "logs" / "scalars.jsonl").open("a") as file:
+        file.write('{"step": 6, "ki')
+    continued, _, _, _ = run(tmp_path)
+    assert_same_run(tmp_path, continued, *undisturbed(1))
+
+
+def test_what_others_have_begun_to_log_stays(tmp_path):
+    # A callback that the caller made, with a writer that is open before the run begins.
+    with tf.summary.create_file_writer(str(tmp_path / "logs" / "text")).as_default():
+        tf.summary.scalar("before", 1.0, step=0)
+        run(tmp_path, total_steps=1)
+        tf.summary.scalar("after", 1.0, step=1)
+    found = [event[2] for event in logged_events(tmp_path) if event[0] == "text"]
+    assert found == ["before", "after"]
+
+
+def test_scalars_that_are_not_finite_are_null_in_the_json(tmp_path):
+    run(tmp_path, total_steps=1)
+    path = tmp_path / "logs" / "scalars.jsonl"
+    from bert_tf.training.scalar_files import ScalarFiles
+
+    ScalarFiles(tmp_path / "logs").write(2, "train", {"loss": float("nan")})
+    last = path.read_text().splitlines()[-1]
+    assert json.loads(last) == {"step": 2, "kind": "train", "loss": None}
+
+
+def send(number: signal.Signals):
+    os.kill(os.getpid(), number)
+
+
+@pytest.mark.parametrize(
+    ("number", "error"), [(signal.SIGTERM, Preempted), (signal.SIGINT, KeyboardInterrupt)]
+)
+@pytest.mark.parametrize("line", [(2, "train"), (4, "train"), (4, "held_out"), (10, "train")])
+def test_a_signal_ends_the_step_saves_and_stops(tmp_path, undisturbed, number, error, line):
+    before = signal.getsignal(number)
+    with pytest.raises(error, match=f"stopped at step {line[0]} and saved"):
+        run(tmp_path, save_every=100, at_line=lambda *at: send(number) if at == line else None)
+    assert signal.getsignal(number) is before
+    continued, result, lines, saved = run(tmp_path, save_every=100)
+    assert result.started_at == line[0]
+    assert_same_run(tmp_path, continued, *undisturbed(1))
+    # A stretch whose end was cut off before its evaluation ends with it.
+    evaluated = [step for step, kind, _ in lines if kind == "held_out"]
+    assert evaluated == {2: [4, 8, 10], 4: [4, 8, 10], 10: [10]}[line[0]][line == (4, "held_out") :]
+    assert saved[-1][0] == "last"
+
+
+class SignalInEvaluation(keras.callbacks.Callback):
+    """Sends SIGTERM before the first batch of the first evaluation."""
+
+    sent = False
+
+    def on_test_batch_begin(self, batch, logs=None):
+        if not self.sent:
+            self.sent = True
+            send(signal.SIGTERM)
+
+
+def test_a_signal_in_an_evaluation_has_it_done_again(tmp_path, undisturbed):
+    with pytest.raises(Preempted, match="step 4"):
+        run(tmp_path, log_every=3, callbacks=[SignalInEvaluation()])
+    assert [step for step, _, _ in logged_lines(tmp_path)] == [3, 4]
+    # Once more: the evaluation that the run begins with is cut off, too.
+    with pytest.raises(Preempted, match="step 4"):
+        run(tmp_path, log_every=3, callbacks=[SignalInEvaluation()])
+    continued, result, lines, _ = run(tmp_path, log_every=3)
+    assert result.started_at == 4
+    assert lines[0][:2] == (4, "held_out")
+    assert_same_run(tmp_path, continued, *undisturbed(3))
+
+
+def test_a_signal_while_a_checkpoint_is_written(tmp_path, undisturbed, monkeypatch):
+    write = bert_tf.training.state.write_checkpoint
+    writes = []
+
+    def signalled(path, *arguments):
+        if not writes:
+            send(signal.SIGTERM)
+            time.sleep(0.2)  # the main thread gets it meanwhile
+        write(path, *arguments)
+        writes.append(path.name)
+
+    monkeypatch.setattr(bert_tf.training.state, "write_checkpoint", signalled)
+    with pytest.raises(Preempted):
+        run(tmp_path)
+    assert writes[0] == "step-00000003.safetensors"
+    assert len(writes) == 2
+    continued, _, _, _ = run(tmp_path)
+    assert_same_run(tmp_path, continued, *undisturbed(1))
+
+
+def test_no_signal_is_asked_for_outside_the_main_thread(tmp_path):
+    ended = []
+    thread = threading.Thread(target=lambda: ended.append(run(tmp_path, total_steps=1)[1]))
+    thread.start()
+    thread.join()
+    assert ended[0].started_at == 0
+
+
+def test_a_run_without_held_out_data(tmp_path):
+    run(tmp_path / "run", with_held_out=False, kill_at=6)
+    continued, result, _, saved = run(tmp_path / "run", with_held_out=False)
+    assert (result.started_at, result.best) == (4, None)
+    assert [name for name, _ in saved] == ["last"]
+    whole, _, _, _ = run(tmp_path / "whole", with_held_out=False)
+    assert_same_run(tmp_path / "run", continued, tmp_path / "whole", whole)
+
+
+def test_several_steps_an_execution(tmp_path):
+    lengths = {"total_steps": 12, "evaluate_every": 6, "steps_per_execution": 2, "log_every": 3}
+    whole, _, lines, _ = run(tmp_path / "whole", **lengths)
+    assert [step for step, kind, _ in lines if kind == "train"] == [4, 6, 10, 12]
+    assert int(whole.optimizer.iterations.numpy()) == 12
+    run(tmp_path / "run", **lengths, kill_at=10)
+    continued, result, _, _ = run(tmp_path / "run", **lengths)
+    assert result.started_at == 6
+    assert_same_run(tmp_path / "run", continued, tmp_path / "whole", whole)
+    with pytest.raises(InputError, match=r"10 steps .*--steps_per_execution 4"):
+        run(tmp_path / "odd", total_steps=10, evaluate_every=10, steps_per_execution=4)
+
+
+def test_a_full_disk_leaves_the_checkpoints_that_are_there(tmp_path, undisturbed, monkeypatch):
+    write = bert_tf.training.state.write_checkpoint
+
+    def full(path, *arguments):
+        if "00000006" in path.name:
+            raise OSError(28, "No space left on device", str(path))
+        write(path, *arguments)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(bert_tf.training.state, "write_checkpoint", full)
+        with pytest.raises(OSError, match="No space left"):
+            run(tmp_path)
+    continued, result, _, _ = run(tmp_path)
+    assert result.started_at == 4
+    assert_same_run(tmp_path, continued, *undisturbed(1))
+
+
+def test_many_short_runs_never_stall(tmp_path):
+    # A stall is of 10 s and more; one of these runs takes a fraction of a second, but for the
+    # first, which traces the graphs.
+    model = compiled_model()
+    ends = []
+    for number in range(31):
+        state = TrainingState(model, tmp_path / str(number) / "checkpoints", settings={})
+        train(
+            model, batches, batches(1000).take(2), state=state, directory=tmp_path / str(number),
+            plan=TrainingPlan(
+                batch_size=4, total_steps=2, evaluate_every=1, save_every=1, log_every=1,
+                monitor="val_loss", larger_is_better=False, scalar_names={},
+            ),
+            save_model=lambda path: None, report=lambda *line: None,
+        )  # fmt: skip
+        ends.append(time.monotonic())
+    assert max(np.diff(ends)) < 10
+
+
+def test_nothing_that_fit_reads_tunes_itself(tmp_path, monkeypatch):
+    # What stalls is the thread that tunes: it sleeps ever longer, and is waited for.
+    read = []
+    fit = keras.Sequential.fit
+
+    def watched(self, x, validation_data, **arguments):
+        read.extend([x, validation_data])
+        return fit(self, x, validation_data=validation_data, **arguments)
+
+    monkeypatch.setattr(keras.Sequential, "fit", watched)
+    run(tmp_path)
+    assert len(read) == 4  # two stretches of four steps, one of two
+    assert not any(dataset.options().autotune.enabled for dataset in read)
+    assert batches(0).options().autotune.enabled is None  # by default it is on
 
 
 def test_scalars_are_means_since_the_last_line(tmp_path):

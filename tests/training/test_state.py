@@ -1,7 +1,16 @@
+import errno
+import os
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
 import keras
 import numpy as np
 import pytest
+from safetensors import safe_open
 
+import bert_tf.training.state
 from bert_tf.errors import InputError
 from bert_tf.training.optimizer import AdamWeightDecay
 from bert_tf.training.state import TrainingState
@@ -55,29 +64,230 @@ def test_only_the_newest_are_kept(tmp_path):
     assert names == ["step-00000020.safetensors", "step-00000300.safetensors"]
 
 
-def test_a_damaged_checkpoint_gives_way_to_the_one_before(tmp_path):
+def steps_in(directory) -> list[int]:
+    return sorted(int(path.name[5:13]) for path in directory.glob("step-*.safetensors"))
+
+
+def test_some_are_kept_for_good(tmp_path):
+    state = TrainingState(compiled_model(), tmp_path, settings={}, keep=1, keep_every=20)
+    for state.step in (10, 20, 30, 40, 50, 60, 70):
+        state.save()
+    assert steps_in(tmp_path) == [20, 40, 60, 70]
+
+
+@pytest.mark.parametrize("name", ["keep", "keep_every"])
+def test_at_least_one_is_kept(tmp_path, name):
+    with pytest.raises(InputError, match=f"--{name}"):
+        TrainingState(compiled_model(), tmp_path, settings={}, **{name: 0})
+
+
+def damaged(content: bytes, how: str) -> bytes:
+    if how == "cut short":
+        return content[:-8]
+    if how == "empty":
+        return b""
+    # The length of the header stays, so that safetensors reads the file without complaint.
+    place = -1 if how == "a bit of the tensors" else content.index(b'\\"best\\": 0.5') + 12
+    altered = bytearray(content)
+    altered[place] ^= 1
+    return bytes(altered)
+
+
+@pytest.mark.parametrize("how", ["cut short", "empty", "a bit of the tensors", "the metadata"])
+def test_a_damaged_checkpoint_gives_way_to_the_one_before(tmp_path, how):
     model = compiled_model()
-    state = TrainingState(model, tmp_path, settings={})
+    notices = []
+    state = TrainingState(model, tmp_path, settings={}, notice=notices.append)
+    state.best = 0.5
     for state.step in (1, 2):
         state.save()
-    newest = tmp_path / "step-00000002.safetensors"
-    newest.write_bytes(newest.read_bytes()[:-8])
-    restored = TrainingState(model, tmp_path, settings={})
+    newest, before = (tmp_path / f"step-0000000{step}.safetensors" for step in (2, 1))
+    newest.write_bytes(damaged(newest.read_bytes(), how))
+    assert state.restore()
+    assert state.step == 1
+    (notice,) = notices
+    assert str(newest) in notice
+    assert str(before) in notice
+    # It is not counted among those to keep, and gives way when its step comes again.
+    state.step = 2
+    state.save()
+    assert state.restore()
+    assert state.step == 2
+    assert len(notices) == 1
+    for path in (newest, before):
+        path.write_bytes(damaged(path.read_bytes(), how))
+    with pytest.raises(InputError, match="no checkpoint can be read"):
+        state.restore()
+
+
+def test_a_damaged_checkpoint_takes_no_place_of_a_sound_one(tmp_path):
+    state = TrainingState(compiled_model(), tmp_path, settings={}, notice=lambda line: None)
+    for state.step in (10, 20):
+        state.save()
+    newest = tmp_path / "step-00000020.safetensors"
+    newest.write_bytes(damaged(newest.read_bytes(), "a bit of the tensors"))
+    assert state.restore()
+    state.step = 15
+    state.save()
+    assert steps_in(tmp_path) == [10, 15, 20]
+
+
+def test_a_checkpoint_is_a_safetensors_file(tmp_path):
+    model = compiled_model()
+    path = TrainingState(model, tmp_path, settings={}).save()
+    with safe_open(path, framework="numpy") as file:
+        np.testing.assert_array_equal(file.get_tensor("00000"), model.get_weights()[0])
+
+
+def test_what_a_killed_process_left_is_removed(tmp_path):
+    model = compiled_model()
+    TrainingState(model, tmp_path, settings={}).save()
+    left = tmp_path / ".step-00000007.safetensors.0123abcd.tmp"
+    left.write_bytes(b"half")
+    assert TrainingState(model, tmp_path, settings={}).restore()
+    assert not left.exists()
+
+
+def test_a_checkpoint_is_of_its_step_however_late_it_is_written(tmp_path, monkeypatch):
+    model = compiled_model()
+    train(model, 1)
+    expected = [w.copy() for w in model.get_weights()]
+    go_on = threading.Event()
+    write = bert_tf.training.state.write_checkpoint
+
+    def late(*arguments):
+        assert go_on.wait(60)
+        write(*arguments)
+
+    monkeypatch.setattr(bert_tf.training.state, "write_checkpoint", late)
+    state = TrainingState(model, tmp_path, settings={})
+    state.step = 1
+    state.save(wait=False)
+    train(model, 2)
+    state.step = 3
+    assert not list(tmp_path.iterdir())
+    go_on.set()
+    state.wait()
+    other = compiled_model(seed=1)
+    restored = TrainingState(other, tmp_path, settings={})
     assert restored.restore()
     assert restored.step == 1
-    (tmp_path / "step-00000001.safetensors").write_bytes(b"")
-    with pytest.raises(InputError, match="no checkpoint can be read"):
-        restored.restore()
+    for ours, theirs in zip(other.get_weights(), expected, strict=True):
+        np.testing.assert_array_equal(ours, theirs)
+
+
+def test_what_the_writing_fails_with_is_raised_in_the_training(tmp_path, monkeypatch):
+    state = TrainingState(compiled_model(), tmp_path, settings={})
+    state.step = 1
+    state.save()
+
+    def fail(path, *arguments):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(path))
+
+    monkeypatch.setattr(bert_tf.training.state, "write_checkpoint", fail)
+    state.step = 2
+    state.save(wait=False)
+    with pytest.raises(OSError, match="step-00000002") as caught:
+        state.save(wait=False)
+    assert caught.value.errno == errno.ENOSPC
+    assert steps_in(tmp_path) == [1]
+    state.wait()  # it is told once
 
 
 def test_other_settings_are_named(tmp_path):
     model = compiled_model()
-    TrainingState(model, tmp_path, settings={"seed": 0, "steps": 5}).save()
-    with pytest.raises(InputError, match="seed was 0, is now 1"):
-        TrainingState(model, tmp_path, settings={"seed": 1, "steps": 5}).restore()
+    settings = {"seed": 0, "steps": 5, "config": {"hidden_size": 8, "vocab_size": 9}}
+    TrainingState(model, tmp_path, settings=settings).save()
+    changed = {"seed": 1, "steps": 5, "config": {"hidden_size": 8, "vocab_size": 7}}
+    notices = []
+    state = TrainingState(model, tmp_path, settings=changed, notice=notices.append)
+    expected = r"\(config.vocab_size was 9, is now 7; seed was 0, is now 1\)"
+    with pytest.raises(InputError, match=expected):
+        state.restore()
+    assert state.restore(override=True)
+    (notice,) = notices
+    assert "config.vocab_size was 9, is now 7; seed was 0, is now 1" in notice
+
+
+def test_settings_are_compared_as_json(tmp_path):
+    model = compiled_model()
+    TrainingState(model, tmp_path, settings={"range": (1, 2)}).save()
+    assert TrainingState(model, tmp_path, settings={"range": (1, 2)}).restore()
 
 
 def test_another_model_is_refused(tmp_path):
     TrainingState(compiled_model(3), tmp_path, settings={}).save()
     with pytest.raises(InputError, match="another model"):
-        TrainingState(compiled_model(5), tmp_path, settings={}).restore()
+        TrainingState(compiled_model(5), tmp_path, settings={}).restore(override=True)
+
+
+def test_a_folder_that_cannot_be_read_is_not_taken_for_an_empty_one(tmp_path, monkeypatch):
+    state = TrainingState(compiled_model(), tmp_path / "file", settings={})
+    (tmp_path / "file").write_text("")
+    with pytest.raises(InputError, match=r"cannot be read .*file"):
+        state.restore()
+
+    def forbidden(path):
+        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(path))
+
+    monkeypatch.setattr(Path, "iterdir", forbidden)
+    with pytest.raises(InputError, match=r"cannot be read .*Permission denied"):
+        state.restore()
+
+
+# Logical devices must be made before TensorFlow starts, hence a process of its own.
+_MIRRORED = """
+import sys
+from pathlib import Path
+import keras, numpy as np, tensorflow as tf
+cpu = tf.config.list_physical_devices("CPU")[0]
+tf.config.set_logical_device_configuration(cpu, [tf.config.LogicalDeviceConfiguration()] * 2)
+from bert_tf.training.callbacks import SaveState
+from bert_tf.training.optimizer import AdamWeightDecay
+from bert_tf.training.state import TrainingState
+from bert_tf.training.strategy import make_strategy
+
+draw = np.random.default_rng(0)
+x, y = draw.normal(size=(60, 4)), draw.normal(size=(60, 3))
+
+def run(name, kill_at=None):
+    # Three steps of ten rows, five a replica: sums that do not divide by two without rounding.
+    keras.utils.set_random_seed(0)
+    with make_strategy("mirrored").scope():
+        model = keras.Sequential([keras.Input((4,)), keras.layers.Dropout(0.5, seed=1),
+                                  keras.layers.Dense(3)])
+        model.compile(AdamWeightDecay(1e-2), "mse", metrics=["mae"])
+        model.optimizer.build(model.trainable_variables)
+    state = TrainingState(model, Path(sys.argv[1]) / name, settings={})
+    state.restore()
+    history = []
+    class Count(keras.callbacks.Callback):
+        def on_train_batch_end(self, batch, logs=None):
+            history.append(logs)
+            state.step += 1
+            if state.step == kill_at:
+                state.save()
+                self.model.stop_training = True
+    first = state.step
+    data = tf.data.Dataset.from_tensor_slices((x, y)).batch(10).skip(first)
+    model.fit(data, verbose=0, shuffle=False, callbacks=[SaveState(state, every=100), Count()])
+    return history, model.get_weights()
+
+undisturbed, weights = run("undisturbed")
+before, _ = run("stopped", kill_at=4)
+after, continued = run("stopped")
+assert len(before) == 4 and len(after) == 2
+assert before + after == undisturbed, (before + after, undisturbed)
+for ours, theirs in zip(continued, weights, strict=True):
+    np.testing.assert_array_equal(ours, theirs)
+"""
+
+
+def test_replicas_go_on_with_what_each_had_summed_up(tmp_path):
+    done = subprocess.run(
+        [sys.executable, "-c", _MIRRORED, str(tmp_path)],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr

@@ -1,0 +1,56 @@
+"""Watch runs in TensorBoard.
+
+  bert-tf monitor --run runs/pretrained
+
+Opens on losses, accuracies and rates while a run goes on; ends with Ctrl-C. --run runs shows all
+runs in a folder side by side.
+"""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from bert_tf.cli.progress import console
+from bert_tf.errors import InputError
+
+
+@dataclass(kw_only=True)
+class Options:
+    """Options of `bert-tf monitor`.
+
+    Attributes:
+        run: run directory of `bert-tf pretrain` or `finetune`, or a folder of several.
+        host: address to serve on; 0.0.0.0 for other machines, too.
+        port: to serve on; 0 for any that is free.
+    """
+
+    run: str
+    host: str = "localhost"
+    port: int = 6006
+
+
+def run(options: Options) -> None:
+    """Runs `bert-tf monitor`."""
+    folder = Path(options.run)
+    if not folder.is_dir():
+        raise InputError(f"{folder}: no such folder; give a run directory")
+    if next(folder.rglob("events.out.tfevents.*"), None) is None:
+        raise InputError(f"{folder}: holds no TensorBoard logs (yet); give a run directory")
+    from tensorboard import program
+
+    board = program.TensorBoard()
+    board.configure(
+        argv=["", "--logdir", str(folder), "--host", options.host, "--port", str(options.port)]
+    )
+    try:
+        address = board.launch()
+    except program.TensorBoardServerException as error:
+        raise InputError(f"TensorBoard cannot serve there ({error}); give another --port") from None
+    console.print(f"{folder} in TensorBoard: {address}\nCtrl-C ends it", markup=False)
+    serve_until_interrupted()
+
+
+def serve_until_interrupted() -> None:
+    """Waits; the server runs in a thread of its own."""
+    import threading
+
+    threading.Event().wait()

@@ -1,0 +1,67 @@
+"""Steps whose loss or gradient is not finite."""
+
+import math
+
+import keras
+
+from bert_tf.errors import InputError
+from bert_tf.training.state import TrainingState
+
+
+class StopOnDivergence(keras.callbacks.Callback):
+    """Counts the steps whose loss or gradient is not finite, and stops the run at one too many.
+
+    A model that leaves the update of such a step out counts them in a variable `nonfinite_steps`,
+    and training can go on after them. Of any other model the logs are looked at: `nonfinite`, or
+    whether `loss` is finite.
+
+    Args:
+        state: counts the steps, and these among them; not saved after the one that stops the run.
+        batch_size: examples a step, over all replicas.
+        allowed: such steps in the whole run.
+    """
+
+    def __init__(self, state: TrainingState, *, batch_size: int, allowed: int) -> None:
+        super().__init__()
+        self.state = state
+        self.batch_size = batch_size
+        self.allowed = allowed
+
+    def on_train_batch_end(self, batch: int, logs: dict | None = None) -> None:
+        """Looks at the step.
+
+        Raises:
+            InputError: it is the first of these that is not allowed.
+        """
+        logs = logs or {}
+        count = self._count(logs)
+        if count == self.state.nonfinite_steps:
+            return
+        self.state.nonfinite_steps = count
+        if count <= self.allowed:
+            return
+        step = self.state.step
+        first = step - self.model.steps_per_execution + 1
+        steps = f"step {step}" if first == step else f"one of the steps {first} to {step}"
+        shown = ", ".join(
+            f"{name.replace('_', ' ')} {logs[name]:.4g}"
+            for name in ("loss", "gradient_norm")
+            if name in logs
+        )
+        allowed = f"; {count - 1} such step(s) before it were left out" if count > 1 else ""
+        raise InputError(
+            f"{steps}: the loss or the gradient is not finite ({shown}) at learning rate "
+            f"{float(self.model.optimizer.learning_rate):.3g}{allowed}. Its batch is number "
+            f"{first - 1} counted from 0, instances {(first - 1) * self.batch_size} to "
+            f"{step * self.batch_size - 1} in the order of the run: the reader gives it with "
+            f"start_step={first - 1} (docs/resuming.md shows how). The last checkpoint is kept. "
+            "Lower --learning_rate, or leave such steps out with --skip_nonfinite N"
+        )
+
+    def _count(self, logs: dict) -> int:
+        counter = getattr(self.model, "nonfinite_steps", None)
+        if counter is not None:
+            return int(keras.ops.convert_to_numpy(counter))
+        if "nonfinite" in logs:
+            return self.state.nonfinite_steps + (logs["nonfinite"] > 0)
+        return self.state.nonfinite_steps + (not math.isfinite(logs.get("loss", 0.0)))

@@ -1,0 +1,115 @@
+"""The logs of a run on disk: TensorBoard events, and the same scalars as lines of JSON.
+
+When a run is continued, what was logged after its checkpoint is taken out of both: those steps
+come again.
+"""
+
+import errno
+import json
+import math
+import os
+from pathlib import Path
+
+import tensorflow as tf
+
+from bert_tf.atomic import replace_file
+from bert_tf.training.state import TrainingState
+
+SCALARS = "scalars.jsonl"
+
+# TensorFlow's names of what the system said.
+_ERRNO = {
+    tf.errors.ResourceExhaustedError: errno.ENOSPC,
+    tf.errors.PermissionDeniedError: errno.EACCES,
+}
+
+
+class ScalarFiles:
+    """Writes scalars into the folders `train` and `held_out` and into `scalars.jsonl`.
+
+    Args:
+        directory: of the logs.
+    """
+
+    def __init__(self, directory: str | Path) -> None:
+        self._directory = Path(directory)
+        self._writers: dict[str, tf.summary.SummaryWriter] = {}
+
+    def write(self, step: int, kind: str, scalars: dict[str, float]) -> None:
+        """Writes a line; it is with the operating system when this returns.
+
+        In the JSON a number that is not finite is null, as JSON has none.
+
+        Args:
+            step: training steps done.
+            kind: "train" or "held_out".
+            scalars: by name.
+
+        Raises:
+            OSError: it cannot be written, as on a full disk.
+        """
+        line = {"step": step, "kind": kind}
+        line |= {name: value if math.isfinite(value) else None for name, value in scalars.items()}
+        self._directory.mkdir(parents=True, exist_ok=True)
+        with (self._directory / SCALARS).open("a", encoding="utf-8") as file:
+            file.write(json.dumps(line) + "\n")
+        try:
+            if kind not in self._writers:
+                folder = str(self._directory / kind)
+                self._writers[kind] = tf.summary.create_file_writer(folder)
+            with self._writers[kind].as_default(step=step):
+                for name, value in scalars.items():
+                    tf.summary.scalar(name, value)
+            self._writers[kind].flush()
+        except tf.errors.OpError as error:
+            code = _ERRNO.get(type(error), errno.EIO)
+            raise OSError(code, os.strerror(code), str(self._directory / kind)) from error
+
+
+def forget_later_scalars(directory: str | Path, state: TrainingState) -> None:
+    """Takes out of the logs what the run had logged after the checkpoint it continues from.
+
+    A TensorBoard that is open meanwhile shows the old events until it is started again.
+
+    Args:
+        directory: of the logs; it need not exist.
+        state: restored, or at step 0.
+    """
+    directory = Path(directory)
+    for path in sorted(directory.rglob("*.tfevents.*")):
+        _forget_later_events(path, state.logged.get(path.parent.name, state.step))
+    path = directory / SCALARS
+    if not path.exists():
+        return
+    with path.open(encoding="utf-8") as lines:
+        kept = [line for line in lines if _is_kept(line, state)]
+    with replace_file(path) as temporary:
+        temporary.write_text("".join(kept), encoding="utf-8")
+
+
+def _is_kept(line: str, state: TrainingState) -> bool:
+    if not line.endswith("\n"):  # the process was killed while it wrote this one
+        return False
+    try:
+        values = json.loads(line)
+    except ValueError:
+        return False
+    return values["step"] <= state.logged.get(values["kind"], state.step)
+
+
+def _forget_later_events(path: Path, last: int) -> None:
+    """Rewrites an event file without the events after step `last`, if it has any."""
+    altered = False
+    kept = []
+    try:
+        for record in tf.data.TFRecordDataset(str(path)).as_numpy_iterator():
+            if tf.compat.v1.Event.FromString(record).step > last:
+                altered = True
+            else:
+                kept.append(record)
+    except tf.errors.DataLossError:  # cut off in the middle of its last event
+        altered = True
+    if altered:
+        with replace_file(path) as temporary, tf.io.TFRecordWriter(str(temporary)) as writer:
+            for record in kept:
+                writer.write(record)

@@ -1,0 +1,485 @@
+"""The training step: sums over pieces of a batch and over replicas, then one optimizer step."""
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import keras
+import tensorflow as tf
+
+from bert_tf.errors import InputError
+from bert_tf.training.optimizer import AdamWeightDecay
+from bert_tf.training.strategy import check_jit_compile
+
+# (labels, outputs) -> float values of the labels' shape.
+Values = Callable[[Any, Any], Any]
+
+# As in Keras' LossScaleOptimizer.
+_FIRST_LOSS_SCALE = 2.0**15
+_LOSS_SCALE_GROWTH_STEPS = 2000
+
+# Between the dropout seeds of two replicas: an odd number far from the layers' own seeds.
+_REPLICA_SEEDS = 0x9E3779B1
+
+
+def cross_entropy(labels: Any, logits: Any) -> Any:
+    """Losses, float32 [...], of int labels [...] and logits [..., classes]."""
+    return keras.losses.sparse_categorical_crossentropy(labels, logits, from_logits=True)
+
+
+def accuracy(labels: Any, logits: Any) -> Any:
+    """1.0 where the largest of the logits [..., classes] is that of the label [...], else 0.0."""
+    predicted = tf.argmax(logits, axis=-1, output_type=tf.int32)
+    return tf.cast(tf.equal(predicted, tf.cast(labels, tf.int32)), tf.float32)
+
+
+def _computes_in_float16(layer: keras.layers.Layer) -> bool:
+    # A functional model's own policy says nothing of its layers'.
+    inner = getattr(layer, "layers", [])
+    return layer.compute_dtype == "float16" or any(_computes_in_float16(each) for each in inner)
+
+
+class WeightedMean(keras.metrics.Metric):
+    """A sum of weighted values over the sum of their weights; NaN before the first one.
+
+    It is updated with sums over all replicas, so every replica's copy holds the same: reading it
+    takes no communication, and one worker of several may read it alone.
+    """
+
+    def __init__(self, name: str):
+        super().__init__(name=name, dtype="float32")
+        self.total, self.weight = (
+            self.add_variable(
+                shape=(), initializer="zeros", aggregation="only_first_replica", name=name
+            )
+            for name in ("total", "weight")
+        )
+
+    def update_state(self, total: Any, weight: Any) -> None:
+        """Adds a sum of weighted values and the sum of their weights, float32 []."""
+        self.total.assign(self.total + total)
+        self.weight.assign(self.weight + weight)
+
+    def result(self) -> Any:
+        """The mean, float32 []."""
+        return self.total / self.weight
+
+
+class _Output:
+    """An output of the model: the means that are taken over it, its loss first."""
+
+    def __init__(self, name: str | None, loss: Values, metrics: Mapping[str, Values]):
+        self.name = name
+        self.functions = [loss, *metrics.values()]
+        prefix = f"{name}_" if name else ""
+        self.means = [WeightedMean(prefix + key) for key in ("loss", *metrics)]
+
+    def of(self, values: Any) -> Any:
+        """The part of labels, weights or outputs that belongs to this output."""
+        return values[self.name] if isinstance(values, Mapping) else values
+
+
+class Trainer(keras.Model):
+    """Wraps a built model with the optimizer, losses and metrics it is trained with.
+
+    `fit` and `evaluate` work under every strategy of `make_strategy`, and give on several
+    replicas what one device gives on the same global batch:
+
+    - A loss or metric is the sum of weight * value over the sum of the weights, over the whole
+      global batch; with masked words, of which replicas and pieces hold different numbers, it is
+      the mean over the words. The loss to be minimized is the sum of the outputs' losses.
+    - With `gradient_accumulation_steps` the batch of each replica is cut into that many pieces,
+      one after the other; the gradients are the whole batch's, and one optimizer step follows.
+    - The replicas' gradients are summed; then comes the global norm, then clipping by it.
+    - A step whose loss or gradient is not finite leaves parameters and optimizer means as they
+      are. It counts as a step all the same: in `optimizer.iterations`, hence for the learning
+      rate, and in the dropout seeds, which stay functions of the number of batches seen.
+    - Each replica has dropout seeds of its own.
+
+    In float16 the loss is scaled before the gradient is taken, the scale halved when a gradient
+    overflows and doubled after 2000 steps without overflow. A step with a finite loss whose
+    gradient overflows at a scale above 1 is left out, but is no divergence: `nonfinite_steps`
+    counts a loss that is not finite by itself, and gradients that are not at a scale of 1.
+
+    Logs of a step: `loss`, and each loss and metric by its name, prefixed with the output's where
+    the model has several (`mlm_logits_loss`), as means since the metrics were last reset, steps
+    with a loss that is not finite left out; `gradient_norm` of the last step, before clipping;
+    `nonfinite`, 1.0 if this step counted in `nonfinite_steps` (one of them, with
+    `steps_per_execution`), else 0.0; in float16 `loss_scale`.
+
+    Must be made under the strategy's scope, as the model. All its state is in `variables` (the
+    model's and its own), in `optimizer.variables` and in `metrics_variables`.
+
+    Args:
+        model: a built model with one output or a dict of outputs.
+        optimizer: of its trainable variables; built here.
+        loss: (labels, outputs) -> values, one a label; a dict of these by output for several.
+            Outputs that are not named have no loss.
+        metrics: name -> function as of `loss`; a dict of these by output for several.
+        gradient_accumulation_steps: pieces a replica's batch is cut into.
+        steps_per_execution: steps run in one graph call. `fit` ends an epoch on a multiple of it.
+        jit_compile: compile the step with XLA; one device only, and fixed shapes are best.
+
+    Data is (inputs, labels) or (inputs, labels, weights), where labels and weights are dicts by
+    output for several outputs. Weights have the shape of the labels, or are one an example [B].
+
+    Raises:
+        InputError: `jit_compile` under a strategy that cannot have it, or a number below 1.
+        ValueError: the optimizer has options that this step does not know.
+    """
+
+    def __init__(
+        self,
+        model: keras.Model,
+        optimizer: AdamWeightDecay,
+        *,
+        loss: Values | Mapping[str, Values],
+        metrics: Mapping[str, Any] | None = None,
+        gradient_accumulation_steps: int = 1,
+        steps_per_execution: int = 1,
+        jit_compile: bool = False,
+    ):
+        super().__init__(name="trainer")
+        self.train_function: Callable | None
+        self.test_function: Callable | None
+        for name, number in (
+            ("gradient_accumulation_steps", gradient_accumulation_steps),
+            ("steps_per_execution", steps_per_execution),
+        ):
+            if number < 1:
+                raise InputError(f"{name} is {number}: give at least 1")
+        if optimizer.gradient_accumulation_steps or optimizer.use_ema:
+            raise ValueError("Trainer accumulates gradients itself and keeps no moving averages")
+        check_jit_compile(jit_compile, self.distribute_strategy)
+        self.model = model
+        self.gradient_accumulation_steps = gradient_accumulation_steps
+        metrics = metrics or {}
+        losses = dict(loss) if isinstance(loss, Mapping) else {None: loss}
+        self._outputs = [
+            _Output(name, function, metrics.get(name, {}) if name else metrics)
+            for name, function in losses.items()
+        ]
+        # Dropout generators, which are no weights.
+        weights = {id(variable) for variable in model.weights}
+        self._seeds = [v for v in model.variables if id(v) not in weights]
+        self.nonfinite_steps = self._counter("nonfinite_steps", "int64")
+        self.scales_loss = _computes_in_float16(model)
+        if self.scales_loss:
+            self.loss_scale = self._counter("loss_scale", "float32", _FIRST_LOSS_SCALE)
+            self.steps_at_loss_scale = self._counter("steps_at_loss_scale", "int64")
+        self.compile(
+            optimizer=optimizer,
+            steps_per_execution=steps_per_execution,
+            jit_compile=jit_compile,
+            auto_scale_loss=False,
+        )
+        self.optimizer.build(self.trainable_variables)
+        self.built = True
+
+    def _counter(self, name: str, dtype: str, start: float = 0) -> keras.Variable:
+        # Every replica writes the same to its own copy: nothing to aggregate.
+        return self.add_weight(
+            name=name,
+            shape=(),
+            dtype=dtype,
+            initializer=keras.initializers.Constant(start),
+            trainable=False,
+            aggregation="none",
+        )
+
+    @property
+    def metrics(self) -> list[keras.metrics.Metric]:
+        """The means of the outputs; Keras resets them before an epoch and an evaluation."""
+        return [mean for output in self._outputs for mean in output.means]
+
+    def call(self, inputs: Any, training: bool = False) -> Any:
+        """The model's outputs."""
+        return self.model(inputs, training=training)
+
+    # The step.
+
+    def train_step(self, data: Any) -> dict[str, tf.Tensor]:
+        """One optimizer step on this replica's part of a batch; returns the logs."""
+        inputs, labels, weights = self._unpack(data)
+        replica = tf.distribute.get_replica_context()
+        weight_sums = self._weight_sums(weights)  # [outputs]
+        scale = tf.convert_to_tensor(self.loss_scale if self.scales_loss else 1.0)
+        sums, gradients, variables = self._gradients(inputs, labels, weights, weight_sums, scale)
+        sums, *gradients = replica.all_reduce(tf.distribute.ReduceOp.SUM, [sums, *gradients])
+        if self.scales_loss:
+            gradients = [gradient / scale for gradient in gradients]
+        norm = tf.linalg.global_norm(gradients)
+
+        loss_is_finite = tf.math.is_finite(self._loss(sums, weight_sums))
+        finite = tf.logical_and(loss_is_finite, tf.math.is_finite(norm))
+        diverged = tf.logical_not(finite)
+        if self.scales_loss:
+            overflow = tf.logical_and(loss_is_finite, tf.logical_and(diverged, scale > 1))
+            diverged = tf.logical_and(diverged, tf.logical_not(overflow))
+            self._update_loss_scale(scale, overflow)
+        self.nonfinite_steps.assign_add(tf.cast(diverged, "int64"))
+        self.optimizer.apply_summed(gradients, variables, norm=norm, finite=finite)
+        self._update_means(sums, weight_sums, loss_is_finite)
+        logs = {
+            **self._means(),
+            "gradient_norm": norm,
+            "nonfinite": tf.cast(diverged, tf.float32),
+        }
+        if self.scales_loss:
+            logs["loss_scale"] = tf.convert_to_tensor(self.loss_scale)
+        return logs
+
+    def test_step(self, data: Any) -> dict[str, tf.Tensor]:
+        """Losses and metrics of this replica's part of a batch, dropout off."""
+        inputs, labels, weights = self._unpack(data)
+        weight_sums = self._weight_sums(weights)
+        sums = self._sums(labels, weights, self.model(inputs, training=False))
+        replica = tf.distribute.get_replica_context()
+        sums = replica.all_reduce(tf.distribute.ReduceOp.SUM, sums)
+        self._update_means(sums, weight_sums, tf.constant(True))
+        return self._means()
+
+    def _unpack(self, data: Any) -> tuple[Any, Any, list[tf.Tensor]]:
+        """Inputs, labels, and a float32 weight of the labels' shape for each output."""
+        inputs, labels, given = keras.utils.unpack_x_y_sample_weight(data)
+        weights = []
+        for output in self._outputs:
+            weight = tf.ones_like(output.of(labels), tf.float32)
+            if given is not None:
+                of_labels = tf.cast(output.of(given), tf.float32)
+                missing = weight.shape.rank - of_labels.shape.rank
+                shape = tf.concat([tf.shape(of_labels), [1] * missing], 0)
+                weight *= tf.reshape(of_labels, shape)
+            weights.append(weight)
+        return inputs, labels, weights
+
+    def _weight_sums(self, weights: list[tf.Tensor]) -> tf.Tensor:
+        """Float32 [outputs], over all replicas."""
+        sums = tf.stack([tf.reduce_sum(weight) for weight in weights])
+        replica = tf.distribute.get_replica_context()
+        return replica.all_reduce(tf.distribute.ReduceOp.SUM, sums)
+
+    def _sums(self, labels: Any, weights: list[tf.Tensor], outputs: Any) -> tf.Tensor:
+        """Sums of weighted values, float32 [means]: of each output its loss, then its metrics."""
+        sums = []
+        for output, weight in zip(self._outputs, weights, strict=True):
+            for function in output.functions:
+                values = tf.cast(function(output.of(labels), output.of(outputs)), tf.float32)
+                if not values.shape.is_compatible_with(weight.shape):
+                    raise ValueError(
+                        f"{function} gives values of shape {values.shape} for labels of shape "
+                        f"{weight.shape}: losses and metrics give one value a label"
+                    )
+                sums.append(tf.reduce_sum(values * weight))
+        return tf.stack(sums)
+
+    def _loss(self, sums: tf.Tensor, weight_sums: tf.Tensor) -> tf.Tensor:
+        """The sum of the outputs' mean losses, float32 []."""
+        losses, place = [], 0
+        for index, output in enumerate(self._outputs):
+            losses.append(tf.math.divide_no_nan(sums[place], weight_sums[index]))
+            place += len(output.functions)
+        return tf.add_n(losses)
+
+    def _gradients(
+        self, inputs: Any, labels: Any, weights: Any, weight_sums: tf.Tensor, scale: tf.Tensor
+    ) -> tuple[tf.Tensor, list[tf.Tensor], list[keras.Variable]]:
+        """The part of this replica in sums and (scaled) gradients, piece by piece.
+
+        Returns:
+            Sums, float32 [means]; gradients; and the variables they are of.
+        """
+        variables = self.trainable_variables
+        replica = tf.distribute.get_replica_context().replica_id_in_sync_group
+        offsets = [tf.stack([tf.cast(replica, v.dtype) * _REPLICA_SEEDS, 0]) for v in self._seeds]
+        states = [v.value + offset for v, offset in zip(self._seeds, offsets, strict=True)]
+
+        def of_piece(inputs: Any, labels: Any, weights: Any, states: list) -> tuple:
+            # Dropout draws from states given and returned: loops and replicas can have their own.
+            mapping = list(zip(self._seeds, states, strict=True))
+            with tf.GradientTape() as tape:
+                with keras.StatelessScope(state_mapping=mapping) as scope:
+                    outputs = self.model(inputs, training=True)
+                sums = self._sums(labels, weights, outputs)
+                loss = scale * self._loss(sums, weight_sums)
+            # Rows of a table that were looked up become the whole table's gradient.
+            gradients = [
+                None if gradient is None else tf.convert_to_tensor(gradient)
+                for gradient in tape.gradient(loss, variables)
+            ]
+            return sums, gradients, [scope.get_current_value(v) for v in self._seeds]
+
+        if self.gradient_accumulation_steps == 1:
+            sums, gradients, states = of_piece(inputs, labels, weights, states)
+        else:
+            sums, gradients, states = self._over_pieces(
+                of_piece, (inputs, labels, weights), states, variables
+            )
+        for variable, state, offset in zip(self._seeds, states, offsets, strict=True):
+            variable.assign(state - offset)
+        # Variables that the loss does not depend on are left alone: no weight decay either.
+        pairs = [(g, v) for g, v in zip(gradients, variables, strict=True) if g is not None]
+        return sums, [g for g, _ in pairs], [v for _, v in pairs]
+
+    def _over_pieces(
+        self, of_piece: Callable, data: Any, states: list[tf.Tensor], variables: list
+    ) -> tuple[tf.Tensor, list[tf.Tensor | None], list[tf.Tensor]]:
+        """What `of_piece` returns, the sums and gradients added up over the pieces of a batch."""
+        pieces = self.gradient_accumulation_steps
+        first = keras.tree.flatten(data)[0]
+        rows = first.shape[0]
+        if rows is not None and rows % pieces:
+            raise InputError(
+                f"a batch of {rows} a device does not divide into {pieces} pieces: give "
+                "--gradient_accumulation_steps a divisor of it"
+            )
+        reached = [True] * len(variables)
+
+        def part(number: tf.Tensor) -> Any:
+            # Where the number of rows is not known, as for a last batch, pieces may be uneven.
+            if rows is None:
+                count = tf.shape(first)[0]
+                start = number * count // pieces
+                size = (number + 1) * count // pieces - start
+            else:
+                size = rows // pieces
+                start = number * size
+
+            def cut(x: tf.Tensor) -> tf.Tensor:  # [B, ...] -> [B / pieces, ...]
+                ends = [-1] * (x.shape.rank - 1)
+                return tf.slice(x, [start] + [0] * len(ends), [size, *ends])
+
+            return keras.tree.map_structure(cut, data)
+
+        def body(number: tf.Tensor, sums: Any, gradients: Any, states: Any) -> tuple:
+            of_sums, of_gradients, states = of_piece(*part(number), states)
+            reached[:] = [gradient is not None for gradient in of_gradients]
+            gradients = [
+                total if gradient is None else total + gradient
+                for total, gradient in zip(gradients, of_gradients, strict=True)
+            ]
+            return number + 1, sums + of_sums, gradients, states
+
+        # One piece after the other: their activations are not in memory together.
+        _, sums, gradients, states = tf.while_loop(
+            lambda number, *_: number < pieces,
+            body,
+            (
+                tf.constant(0),
+                tf.zeros([len(self.metrics)]),
+                [tf.zeros(v.shape, v.dtype) for v in variables],
+                states,
+            ),
+            parallel_iterations=1,
+        )
+        return sums, [g if r else None for g, r in zip(gradients, reached, strict=True)], states
+
+    def _update_loss_scale(self, scale: tf.Tensor, overflow: tf.Tensor) -> None:
+        steps = self.steps_at_loss_scale + 1
+        is_due = tf.equal(steps, _LOSS_SCALE_GROWTH_STEPS)
+        self.loss_scale.assign(tf.where(overflow, scale / 2, tf.where(is_due, scale * 2, scale)))
+        self.steps_at_loss_scale.assign(
+            tf.where(tf.logical_or(overflow, is_due), tf.zeros_like(steps), steps)
+        )
+
+    def _update_means(self, sums: tf.Tensor, weight_sums: tf.Tensor, counts: tf.Tensor) -> None:
+        """Adds a batch to the means, if it counts."""
+        sums = tf.where(counts, sums, 0.0)
+        weight_sums = tf.where(counts, weight_sums, 0.0)
+        place = 0
+        for index, output in enumerate(self._outputs):
+            for mean in output.means:
+                mean.update_state(sums[place], weight_sums[index])
+                place += 1
+
+    def _means(self) -> dict[str, tf.Tensor]:
+        """The means by their names, and `loss`, the sum of the outputs' losses."""
+        means = {mean.name: mean.result() for mean in self.metrics}
+        return {"loss": tf.add_n([o.means[0].result() for o in self._outputs]), **means}
+
+    # What `fit` and `evaluate` call. Keras' own functions compute logs replica by replica and
+    # average them, which several workers cannot do; here every replica has the same logs.
+
+    def _maybe_symbolic_build(self, iterator: Any = None, data_batch: Any = None) -> None:
+        """Builds nothing: all is built. Keras would draw a batch, which workers cannot share."""
+
+    def _on_replicas(self, step: Callable) -> Callable:
+        """The step, of one batch of every replica, as a function of an iterator."""
+        strategy = self.distribute_strategy
+        if self.jit_compile:
+            step = tf.function(step, jit_compile=True)
+
+        @tf.autograph.experimental.do_not_convert
+        def one_step(iterator: Any) -> dict[str, tf.Tensor]:
+            logs = strategy.run(step, args=(next(iterator),))
+            return {name: strategy.experimental_local_results(log)[0] for name, log in logs.items()}
+
+        return one_step
+
+    def make_train_function(self, force: bool = False) -> None:
+        """Makes the function that runs `steps_per_execution` steps on an iterator's batches."""
+        if self.train_function is not None and not force:
+            return
+        one_step = self._on_replicas(self.train_step)
+        names = ["loss", *(mean.name for mean in self.metrics), "gradient_norm", "nonfinite"]
+        before_first = dict.fromkeys([*names, *(["loss_scale"] if self.scales_loss else [])], 0.0)
+
+        @tf.function
+        @tf.autograph.experimental.do_not_convert
+        def train_function(iterator: Any) -> dict[str, tf.Tensor]:
+            if self.steps_per_execution == 1:
+                return one_step(iterator)
+
+            def body(number: tf.Tensor, before: dict[str, tf.Tensor]) -> tuple:
+                logs = one_step(iterator)
+                nonfinite = tf.maximum(before["nonfinite"], logs["nonfinite"])
+                return number + 1, {**logs, "nonfinite": nonfinite}
+
+            _, logs = tf.while_loop(
+                lambda number, _: number < self.steps_per_execution,
+                body,
+                (tf.constant(0), tf.nest.map_structure(tf.constant, before_first)),
+                parallel_iterations=1,
+            )
+            return logs
+
+        self.train_function = train_function
+
+    def make_test_function(self, force: bool = False) -> None:
+        """Makes the function that evaluates on up to `steps_per_execution` batches."""
+        if self.test_function is not None and not force:
+            return
+        one_step = tf.function(self._on_replicas(self.test_step))
+
+        def test_function(iterator: Any) -> dict[str, tf.Tensor]:
+            logs = one_step(iterator)
+            for _ in range(self.steps_per_execution - 1):
+                try:
+                    logs = one_step(iterator)
+                except (tf.errors.OutOfRangeError, StopIteration):
+                    break  # the next call ends the evaluation
+            return logs
+
+        self.test_function = test_function
+
+
+def freeze_layers(model: keras.Model, number: int) -> None:
+    """Keeps the embeddings and the first encoder layers of `model` as they are.
+
+    Call it before the model gets its `Trainer`. The output layer of the masked language model,
+    which shares the word embeddings, keeps them too.
+
+    Args:
+        model: has an `encoder` with `embeddings` and `blocks`.
+        number: how many encoder layers; 0 for the embeddings alone.
+
+    Raises:
+        InputError: the encoder has fewer layers, or `number` is negative.
+    """
+    blocks = model.encoder.blocks
+    if not 0 <= number <= len(blocks):
+        raise InputError(
+            f"{number} layers cannot be frozen: the encoder has {len(blocks)}, give 0 to "
+            f"{len(blocks)}"
+        )
+    for layer in (model.encoder.embeddings, *blocks[:number]):
+        layer.trainable = False

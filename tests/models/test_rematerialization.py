@@ -1,0 +1,143 @@
+"""Activations that are computed again instead of kept."""
+
+import json
+import subprocess
+import sys
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from bert_tf import BertConfig, BertEncoder
+
+
+def encoder(rematerialize, dtype=None, dropout=0.2):
+    config = BertConfig(
+        vocab_size=19,
+        hidden_size=16,
+        num_hidden_layers=2,
+        num_attention_heads=4,
+        intermediate_size=32,
+        max_position_embeddings=8,
+        hidden_dropout_prob=dropout,
+        attention_probs_dropout_prob=dropout,
+    )
+    model = BertEncoder(config, seed=3, dtype=dtype)
+    assert not model.rematerialize
+    model.rematerialize = rematerialize
+    assert model.rematerialize == rematerialize
+    return model
+
+
+def batch():
+    draw = np.random.default_rng(3)
+    mask = (np.arange(7) < np.array([7, 5, 2])[:, None]).astype("int32")
+    return {
+        "token_ids": draw.integers(1, 19, (3, 7)).astype("int32"),
+        "segment_ids": draw.integers(2, size=(3, 7)).astype("int32"),
+        "padding_mask": mask,
+    }
+
+
+def gradients(model, steps=2, **options):
+    """Of two passes, dropout on, and where the dropout generators stand after them."""
+
+    def step():
+        with tf.GradientTape() as tape:
+            outputs = model(batch(), training=True)
+            loss = tf.reduce_sum(tf.cast(outputs["pooled_output"], "float32") ** 2)
+        return loss, [tf.convert_to_tensor(g) for g in tape.gradient(loss, model.trainable_weights)]
+
+    step = tf.function(step, **options) if options else step
+    results = [step() for _ in range(steps)]
+    seeds = [v for v in model.variables if v.dtype.startswith("int")]
+    return [float(loss) for loss, _ in results], results[-1][1], [v.numpy() for v in seeds]
+
+
+@pytest.mark.parametrize(
+    ("dtype", "options"),
+    [
+        (None, {}),
+        (None, {"jit_compile": True}),
+        ("mixed_bfloat16", {"jit_compile": False}),
+    ],
+)
+def test_the_same_numbers(dtype, options):
+    """With dropout: the second computation must drop what the first one did."""
+    kept, again = (gradients(encoder(r, dtype), **options) for r in (False, True))
+    assert kept[0] == pytest.approx(again[0], rel=1e-6)
+    assert kept[0][0] != kept[0][1]  # dropout goes on from step to step
+    tolerance = {"rtol": 1e-5, "atol": 1e-6} if dtype is None else {"rtol": 2e-2, "atol": 1e-2}
+    for ours, theirs in zip(again[1], kept[1], strict=True):
+        np.testing.assert_allclose(ours, theirs, **tolerance)
+    np.testing.assert_array_equal(again[2], kept[2])
+
+
+def test_without_dropout_and_without_training():
+    kept, again = (gradients(encoder(r, dropout=0.0)) for r in (False, True))
+    for ours, theirs in zip(again[1], kept[1], strict=True):
+        np.testing.assert_allclose(ours, theirs, rtol=1e-5, atol=1e-6)
+    outputs = [encoder(r)(batch())["pooled_output"] for r in (False, True)]
+    np.testing.assert_array_equal(*outputs)
+
+
+def test_frozen_blocks():
+    models = [encoder(r) for r in (False, True)]
+    for model in models:
+        model.blocks[0].trainable = False
+    kept, again = (gradients(model) for model in models)
+    assert len(kept[1]) == len(again[1])
+    for ours, theirs in zip(again[1], kept[1], strict=True):
+        np.testing.assert_allclose(ours, theirs, rtol=1e-5, atol=1e-6)
+
+
+def test_it_is_no_part_of_the_model(tmp_path):
+    model = encoder(True)
+    model.save(tmp_path / "encoder.keras")
+    loaded = keras.saving.load_model(tmp_path / "encoder.keras")
+    assert not loaded.rematerialize
+    np.testing.assert_array_equal(loaded(batch())["pooled_output"], model(batch())["pooled_output"])
+
+
+_MEMORY = """
+import json, re
+from pathlib import Path
+import numpy as np
+import tensorflow as tf
+from bert_tf import BertConfig, BertEncoder
+
+L, B, T, N = 6, 8, 256, 4
+config = BertConfig(vocab_size=50, hidden_size=32, num_hidden_layers=L, num_attention_heads=N,
+                    intermediate_size=64, max_position_embeddings=T)
+ids = {name: np.ones((B, T), "int32") for name in ("token_ids", "segment_ids", "padding_mask")}
+
+def peak(rematerialize):
+    encoder = BertEncoder(config, seed=1)
+    encoder.rematerialize = rematerialize
+
+    @tf.function
+    def gradients():
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_sum(encoder(ids, training=True)["pooled_output"])
+        return tape.gradient(loss, encoder.trainable_variables)
+
+    gradients()
+    status = Path("/proc/self/status").read_text()
+    return 1024 * int(re.search(r"VmHWM:\\s+(\\d+) kB", status)[1])
+
+again = peak(True)  # first: a peak never goes down
+kept = peak(False)
+print(json.dumps({"more": kept - again, "probabilities": 4 * L * B * N * T * T}))
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="reads the peak where Linux tells it")
+def test_a_step_takes_less_memory():
+    """Less than without by more than the attention probabilities of all layers."""
+    done = subprocess.run(
+        [sys.executable, "-c", _MEMORY], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    told = json.loads(done.stdout)
+    assert told["more"] > told["probabilities"]

@@ -1,0 +1,65 @@
+import numpy as np
+import pytest
+import tensorflow as tf
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+from bert_tf.errors import InputError
+from bert_tf.models.config import BertConfig
+from bert_tf.models.pretrainer import BertPreTrainer
+from bert_tf.tasks.masked_words import MaskedWordLog, MaskedWords
+from bert_tf.tokenization.tokenizer import BertTokenizer
+
+
+@pytest.fixture(scope="module")
+def tokenizer():
+    words = ["the", "man", "went", "to", "a", "store", ".", "cat", "sat", "##s"]
+    return BertTokenizer(["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *words])
+
+
+@pytest.fixture(scope="module")
+def model(tokenizer):
+    config = BertConfig(
+        vocab_size=tokenizer.vocabulary_size, hidden_size=16, num_hidden_layers=1,
+        num_attention_heads=2, intermediate_size=32, max_position_embeddings=24,
+    )  # fmt: skip
+    return BertPreTrainer(config, seed=3)
+
+
+def test_guesses_are_the_models_best(model, tokenizer):
+    texts = ["the man went to the [MASK] .", "[MASK] cat [MASK]"]
+    guesses = MaskedWords(model, tokenizer, texts, guesses=3)()
+    assert [len(gaps) for gaps in guesses] == [1, 2]
+    ids = [2, *map(tokenizer.token_to_id, ["the", "man", "went", "to", "the"]), 4, 11, 3]
+    inputs = {
+        "token_ids": tf.constant([ids]),
+        "segment_ids": tf.zeros([1, len(ids)], tf.int32),
+        "padding_mask": tf.ones([1, len(ids)], tf.int32),
+        "mask_positions": tf.constant([[6]]),
+    }
+    logits = model(inputs)["mlm_logits"][0, 0].numpy()
+    probabilities = np.exp(logits) / np.exp(logits).sum()
+    best = np.argsort(-probabilities)[:3]
+    assert [guess.piece for guess in guesses[0][0]] == [tokenizer.vocabulary[i] for i in best]
+    np.testing.assert_allclose(
+        [guess.probability for guess in guesses[0][0]], probabilities[best], rtol=1e-4
+    )
+
+
+def test_a_text_without_a_gap_is_refused(model, tokenizer):
+    with pytest.raises(InputError, match=r"no \[MASK\] in 'the cat'"):
+        MaskedWords(model, tokenizer, ["the cat"])
+
+
+def test_guesses_are_text_in_tensorboard(model, tokenizer, tmp_path):
+    class State:
+        step = 7
+
+    log = MaskedWordLog(tmp_path, State(), MaskedWords(model, tokenizer, ["the [MASK] sat"]))
+    log.on_epoch_end(0)
+    events = EventAccumulator(str(tmp_path / "masked_words")).Reload()
+    (tag,) = [tag for tag in events.Tags()["tensors"] if tag.startswith("masked_words")]
+    (event,) = events.Tensors(tag)
+    assert event.step == 7
+    text = event.tensor_proto.string_val[0].decode()
+    assert text.startswith("the **[MASK]** sat")
+    assert text.count("%") == 5

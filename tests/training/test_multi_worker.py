@@ -1,0 +1,141 @@
+"""Several machines: two processes here, which talk as two machines would."""
+
+import json
+import os
+import socket
+import subprocess
+import sys
+from contextlib import ExitStack
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from bert_tf.errors import InputError
+from bert_tf.training.strategy import distribute_batches, make_strategy
+
+# The strategy comes before all else that runs an op. Workers take their rows of the global batch.
+_WORKER = """
+import sys
+
+name, path, tests = sys.argv[1:]
+from bert_tf.training.strategy import distribute_batches, make_strategy
+strategy = make_strategy(name)
+
+sys.path.insert(0, tests)
+from test_trainer import *
+
+def rows(size, worker, workers):
+    own = slice(worker * size, (worker + 1) * size)
+    return dataset([pretraining_batch(number) for number in range(5)]).map(
+        lambda *batch: tf.nest.map_structure(lambda values: values[own], batch)
+    )
+
+with strategy.scope():
+    trainer = pretraining(gradient_accumulation_steps=2)
+lines = fit(trainer, distribute_batches(rows, strategy, 8))
+held_out = tf.data.Dataset.from_tensor_slices(pretraining_batch(9)).batch(8)
+options = tf.data.Options()
+options.autotune.enabled = False
+scores = trainer.evaluate(held_out.with_options(options), verbose=0, return_dict=True)
+print(json.dumps({
+    "replicas": strategy.num_replicas_in_sync,
+    "chief": strategy.extended.should_checkpoint,
+    "lines": lines,
+    "scores": scores,
+}))
+np.savez(path, *trainer.model.get_weights())
+""".replace("import sys\n", "import json, sys\n", 1)
+
+
+def free_ports(count):
+    with ExitStack() as stack:
+        sockets = [stack.enter_context(socket.socket()) for _ in range(count)]
+        for each in sockets:
+            each.bind(("localhost", 0))
+        return [each.getsockname()[1] for each in sockets]
+
+
+def test_two_workers_train_as_one_device_does(tmp_path, request):
+    cluster = {"worker": [f"localhost:{port}" for port in free_ports(2)]}
+    processes = {}
+    for name, index in (("multi_worker", 0), ("multi_worker", 1), ("one", None)):
+        environment = dict(os.environ)
+        environment.pop("TF_CONFIG", None)
+        if index is not None:
+            task = {"type": "worker", "index": index}
+            environment["TF_CONFIG"] = json.dumps({"cluster": cluster, "task": task})
+        path = tmp_path / f"{name}-{index}.npz"
+        tests = str(request.path.parent)
+        processes[path] = subprocess.Popen(
+            [sys.executable, "-c", _WORKER, name, str(path), tests],
+            env=environment,
+            stdout=subprocess.PIPE,
+            stderr=(tmp_path / f"{name}-{index}.txt").open("w"),
+            text=True,
+        )
+    results, weights = [], []
+    try:
+        for path, process in processes.items():
+            told, _ = process.communicate(timeout=300)
+            assert process.returncode == 0, path.with_suffix(".txt").read_text()[-3000:]
+            results.append(json.loads(told.splitlines()[-1]))
+            with np.load(path) as arrays:
+                weights.append([arrays[name] for name in arrays])
+    finally:
+        for process in processes.values():
+            process.kill()
+    first, second, one = results
+    assert [each["replicas"] for each in results] == [2, 2, 1]
+    assert [each["chief"] for each in results] == [True, False, True]
+    assert len(one["lines"]) == 5
+    for ours, theirs, expected in zip(*weights, strict=True):
+        np.testing.assert_array_equal(ours, theirs)
+        np.testing.assert_allclose(ours, expected, rtol=0, atol=1e-6)
+    assert first["lines"] == second["lines"]
+    for ours, expected in zip(first["lines"], one["lines"], strict=True):
+        assert ours == pytest.approx(expected, rel=1e-5)
+    assert first["scores"] == second["scores"] == pytest.approx(one["scores"], rel=1e-5)
+
+
+WORKERS = {"worker": ["a:1", "b:2"]}
+
+
+@pytest.mark.parametrize(
+    ("config", "cause"),
+    [
+        (None, "needs the environment variable TF_CONFIG"),
+        ("{", "TF_CONFIG cannot be used"),
+        ("[]", "TF_CONFIG cannot be used"),
+        ({"cluster": WORKERS}, "it has no 'task'"),
+        ({"cluster": WORKERS, "task": {"type": "chief", "index": 0}}, "it has no 'chief'"),
+        ({"cluster": WORKERS, "task": {"type": "worker", "index": 2}}, "worker 2, of 2 in the"),
+        ({"cluster": WORKERS, "task": {"type": "worker", "index": "0"}}, "worker '0', of 2"),
+        ({"cluster": {"worker": ["a"]}, "task": {"type": "worker", "index": 0}}, "not host:port"),
+        (
+            {"cluster": {"ps": ["a:1"]}, "task": {"type": "ps", "index": 0}},
+            "has workers and at most a chief",
+        ),
+    ],
+)
+def test_a_cluster_that_cannot_be(monkeypatch, config, cause):
+    if config is None:
+        monkeypatch.delenv("TF_CONFIG", raising=False)
+    else:
+        text = config if isinstance(config, str) else json.dumps(config)
+        monkeypatch.setenv("TF_CONFIG", text)
+    with pytest.raises(InputError, match=cause) as error:
+        make_strategy("multi_worker")
+    assert '"index": 0' in str(error.value)  # an example of one that can
+
+
+def test_one_process_reads_for_all_its_devices():
+    strategy = make_strategy("one")
+    asked = []
+
+    def batches(*arguments):
+        asked.append(arguments)
+        return tf.data.Dataset.range(3)
+
+    assert list(distribute_batches(batches, strategy, 12).as_numpy_iterator()) == [0, 1, 2]
+    assert asked == [(12, 0, 1)]

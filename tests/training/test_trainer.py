@@ -1,0 +1,479 @@
+"""The training step: pieces, replicas, precision, steps left out."""
+
+import subprocess
+import sys
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from bert_tf.errors import InputError
+from bert_tf.models.classifier import BertClassifier
+from bert_tf.models.config import BertConfig
+from bert_tf.models.pretrainer import BertPreTrainer
+from bert_tf.training.optimizer import AdamWeightDecay
+from bert_tf.training.schedule import WarmupLinearDecay
+from bert_tf.training.trainer import Trainer, accuracy, cross_entropy, freeze_layers
+
+V, T, P = 31, 6, 3
+LOSSES = {"mlm_logits": cross_entropy, "nsp_logits": cross_entropy}
+METRICS = {name: {"accuracy": accuracy} for name in LOSSES}
+
+
+def config(dropout=0.0, layers=1):
+    return BertConfig(
+        vocab_size=V,
+        hidden_size=8,
+        num_hidden_layers=layers,
+        num_attention_heads=2,
+        intermediate_size=16,
+        max_position_embeddings=T,
+        hidden_dropout_prob=dropout,
+        attention_probs_dropout_prob=dropout,
+    )
+
+
+def adam(**options):
+    return AdamWeightDecay(WarmupLinearDecay(1e-2, 2, 20), **options)
+
+
+def pretraining(dropout=0.0, optimizer=None, **options):
+    model = BertPreTrainer(config(dropout), seed=3)
+    return Trainer(model, optimizer or adam(), loss=LOSSES, metrics=METRICS, **options)
+
+
+def pretraining_batch(number, rows=8):
+    """The rows have 1 to P masked words, more of them in the later ones."""
+    draw = np.random.default_rng(number)
+    inputs = {
+        "token_ids": draw.integers(V, size=(rows, T)),
+        "segment_ids": draw.integers(2, size=(rows, T)),
+        "padding_mask": np.ones((rows, T)),
+        "mask_positions": draw.integers(T, size=(rows, P)),
+    }
+    masked = 1 + np.arange(rows) * P // rows
+    return (
+        {name: values.astype("int32") for name, values in inputs.items()},
+        {
+            "mlm_logits": draw.integers(V, size=(rows, P)).astype("int32"),
+            "nsp_logits": draw.integers(2, size=rows).astype("int32"),
+        },
+        {
+            "mlm_logits": (np.arange(P) < masked[:, None]).astype("float32"),
+            "nsp_logits": np.ones(rows, "float32"),
+        },
+    )
+
+
+def dataset(batches):
+    stacked = tf.nest.map_structure(lambda *arrays: np.stack(arrays), *batches)
+    options = tf.data.Options()
+    options.autotune.enabled = False
+    return tf.data.Dataset.from_tensor_slices(stacked).with_options(options)
+
+
+def fit(trainer, batches):
+    """Trains on the batches, one after the other; returns the logs of each call."""
+    data = dataset(batches) if isinstance(batches, list) else batches
+    lines = []
+
+    def keep(batch, logs):
+        lines.append({name: float(value) for name, value in logs.items()})
+
+    callback = keras.callbacks.LambdaCallback(on_train_batch_end=keep)
+    trainer.fit(data, shuffle=False, verbose=0, callbacks=[callback])
+    return lines
+
+
+def assert_close(ours, theirs, atol):
+    for one, two in zip(ours.model.get_weights(), theirs.model.get_weights(), strict=True):
+        np.testing.assert_allclose(one, two, rtol=0, atol=atol)
+
+
+BATCHES = [pretraining_batch(number) for number in range(4)]
+
+
+@pytest.fixture(scope="module")
+def whole():
+    """A trainer that has seen the batches whole, and its logs."""
+    trainer = pretraining()
+    return trainer, fit(trainer, BATCHES)
+
+
+def test_trains_as_keras_fit_does(whole):
+    """On one device, where Keras' own fit is right: the same weights, to the bit."""
+    model = BertPreTrainer(config(), seed=3)
+    masked = keras.losses.SparseCategoricalCrossentropy(
+        from_logits=True, reduction="mean_with_sample_weight"
+    )
+    pairs = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+    model.compile(adam(), loss={"mlm_logits": masked, "nsp_logits": pairs})
+    model.fit(dataset(BATCHES), shuffle=False, verbose=0)
+    for ours, theirs in zip(whole[0].model.get_weights(), model.get_weights(), strict=True):
+        np.testing.assert_array_equal(ours, theirs)
+
+
+def test_logs_are_means_over_the_words(whole):
+    """Recomputed from the logits, at weights that do not move."""
+    trainer = pretraining(optimizer=AdamWeightDecay(0.0))
+    (logs,) = fit(trainer, BATCHES[:1])
+    inputs, labels, weights = BATCHES[0]
+    outputs = trainer.model.predict(inputs, verbose=0)
+    expected = {}
+    for name in LOSSES:
+        log_probabilities = np.asarray(keras.ops.log_softmax(outputs[name]))
+        picked = np.take_along_axis(log_probabilities, labels[name][..., None], -1)[..., 0]
+        hits = outputs[name].argmax(-1) == labels[name]
+        expected[f"{name}_loss"] = -np.average(picked, weights=weights[name])
+        expected[f"{name}_accuracy"] = np.average(hits, weights=weights[name])
+    expected["loss"] = expected["mlm_logits_loss"] + expected["nsp_logits_loss"]
+    for name, value in expected.items():
+        assert logs[name] == pytest.approx(value, rel=1e-5), name
+    assert set(logs) == {*expected, "gradient_norm", "nonfinite"}
+    # Running means: over all words so far, not over the batches' means.
+    later = whole[1]
+    assert len({line["loss"] for line in later}) == len(later)
+
+
+def test_gradient_norm_is_that_before_clipping():
+    trainer = pretraining(optimizer=AdamWeightDecay(1e-3, clip_norm=1e-3))
+    inputs, labels, weights = BATCHES[0]
+    with tf.GradientTape() as tape:
+        outputs = trainer.model(inputs, training=True)
+        losses = [
+            tf.reduce_sum(cross_entropy(labels[name], outputs[name]) * weights[name])
+            / weights[name].sum()
+            for name in LOSSES
+        ]
+        loss = tf.add_n(losses)
+    gradients = tape.gradient(loss, trainer.trainable_variables)
+    norm = np.sqrt(sum(np.sum(np.square(tf.convert_to_tensor(g))) for g in gradients))
+    (logs,) = fit(trainer, BATCHES[:1])
+    assert logs["gradient_norm"] == pytest.approx(norm, rel=1e-5)
+    assert norm > 0.1
+    # The optimizer's mean after one step is (1 - beta_1) times the clipped gradient.
+    means = [v for v in trainer.optimizer.variables if "mean" in v.path]
+    length = np.sqrt(sum(np.sum(np.square(v.numpy())) for v in means))
+    assert length == pytest.approx(0.1 * 1e-3, rel=1e-4)
+
+
+@pytest.mark.parametrize("compiled", [False, True])
+def test_pieces_equal_the_whole(whole, compiled):
+    """Also where they hold different numbers of masked words."""
+    trainer = pretraining(gradient_accumulation_steps=4, jit_compile=compiled)
+    logs = fit(trainer, BATCHES)
+    assert_close(trainer, whole[0], atol=1e-6)
+    for ours, theirs in zip(logs, whole[1], strict=True):
+        assert ours == pytest.approx(theirs, rel=1e-5)
+    assert int(trainer.optimizer.iterations) == len(BATCHES)
+
+
+def test_a_last_batch_may_be_cut_into_uneven_pieces():
+    batch = pretraining_batch(7, rows=7)
+    rows = tf.data.Dataset.from_tensor_slices(batch)
+    trainers = [pretraining(gradient_accumulation_steps=pieces) for pieces in (1, 2)]
+    for trainer in trainers:
+        fit(trainer, rows.batch(5))  # 5 and 2 rows, a number not known when the step is traced
+    assert_close(*trainers, atol=1e-6)
+
+
+def test_pieces_that_rows_do_not_divide_into():
+    trainer = pretraining(gradient_accumulation_steps=3)
+    with pytest.raises(InputError, match="a batch of 8 a device does not divide into 3 pieces"):
+        fit(trainer, BATCHES[:1])
+
+
+def test_several_steps_in_one_call(whole):
+    trainer = pretraining(steps_per_execution=2)
+    logs = fit(trainer, BATCHES)
+    assert_close(trainer, whole[0], atol=1e-6)
+    for line, expected in zip(logs, whole[1][1::2], strict=True):
+        assert line == pytest.approx(expected, rel=1e-5)
+    # An evaluation sees every batch, also where their number is odd.
+    data = dataset(BATCHES[:3])
+    ours, theirs = (each.evaluate(data, verbose=0) for each in (trainer, whole[0]))
+    assert ours == pytest.approx(theirs, rel=1e-5)
+
+
+def test_evaluation_weighs_words_not_batches(whole):
+    """Batches of one size or of others: the same means over the whole set."""
+    rows = tf.data.Dataset.from_tensor_slices(pretraining_batch(9))
+    results = [whole[0].evaluate(rows.batch(size), verbose=0, return_dict=True) for size in (8, 3)]
+    assert results[0] == pytest.approx(results[1], rel=1e-5)
+    assert results[0]["loss"] == pytest.approx(
+        results[0]["mlm_logits_loss"] + results[0]["nsp_logits_loss"], rel=1e-6
+    )
+
+
+def test_all_state_is_in_variables():
+    """Copied into another trainer after two steps, it goes on to the same bits."""
+    first = pretraining(dropout=0.2)
+    fit(first, BATCHES[:2])
+    state = [v.numpy() for v in (*first.variables, *first.optimizer.variables)]
+    fit(first, BATCHES[2:])
+    second = pretraining(dropout=0.2)
+    for variable in second.model.weights:
+        variable.assign(variable + 1)
+    for variable, value in zip(
+        (*second.variables, *second.optimizer.variables), state, strict=True
+    ):
+        variable.assign(value)
+    fit(second, BATCHES[2:])
+    assert_close(first, second, atol=0)
+    # Dropout did draw: the same batches without it lead elsewhere.
+    with pytest.raises(AssertionError):
+        without = pretraining()
+        fit(without, BATCHES)
+        assert_close(first, without, atol=1e-4)
+
+
+# A small model for what does not depend on the large one.
+
+
+def breaking_loss(labels, outputs):
+    """The square error; label inf breaks the loss, label -1 the gradient alone."""
+    root = tf.sqrt(tf.where(labels == -1, 0.0, 1.0) * (1 + tf.square(outputs)))  # slope inf at 0
+    return tf.square(labels - outputs) + 1e-9 * root
+
+
+def small(policy="float32", **options):
+    keras.utils.set_random_seed(3)
+    layers = [
+        keras.layers.Dropout(0.5, seed=1),
+        keras.layers.Dense(4, dtype=policy),
+        keras.layers.Dense(1, dtype="float32"),
+    ]
+    model = keras.Sequential([keras.Input((3,)), *layers])
+    return Trainer(model, AdamWeightDecay(1e-2), loss=breaking_loss, **options)
+
+
+def small_batch(number, break_with=None, scale=1.0):
+    draw = np.random.default_rng(number)
+    x = scale * draw.normal(size=(4, 3)).astype("float32")
+    y = x.sum(-1, keepdims=True)
+    if break_with is not None:
+        y[1] = break_with
+    return x, y
+
+
+def values_of(trainer):
+    """Weights and optimizer means."""
+    own = [v for v in trainer.optimizer.variables if "iteration" not in v.path]
+    own = [v for v in own if "learning_rate" not in v.path]
+    return [v.numpy().copy() for v in (*trainer.model.weights, *own)]
+
+
+@pytest.mark.parametrize("break_with", [np.inf, np.nan, -1])
+def test_a_step_that_is_not_finite_is_left_out(break_with):
+    trainer = small()
+    fit(trainer, [small_batch(0)])
+    before, seeds = values_of(trainer), [v.numpy() for v in trainer._seeds]
+    logs = fit(trainer, [small_batch(1, break_with), small_batch(1, break_with)])
+    assert [line["nonfinite"] for line in logs] == [1.0, 1.0]
+    assert not np.isfinite(logs[0]["gradient_norm"])
+    for ours, theirs in zip(values_of(trainer), before, strict=True):
+        np.testing.assert_array_equal(ours, theirs)
+    assert int(trainer.nonfinite_steps) == 2
+    # They count as steps, for the learning rate and for dropout.
+    assert int(trainer.optimizer.iterations) == 3
+    for variable, value in zip(trainer._seeds, seeds, strict=True):
+        np.testing.assert_array_equal(variable, value + np.array([0, 2]))
+    # The losses that could be computed are in the mean, the others are not.
+    mixed = fit(trainer, [small_batch(2), small_batch(1, break_with)])
+    assert [line["nonfinite"] for line in mixed] == [0.0, 1.0]
+    assert np.isfinite(mixed[1]["loss"])
+    assert (mixed[0]["loss"] == mixed[1]["loss"]) == (break_with != -1)
+    assert not all(map(np.array_equal, values_of(trainer), before))
+
+
+def test_several_steps_tell_of_one_that_is_not_finite():
+    trainer = small(steps_per_execution=2)
+    batches = [small_batch(0), small_batch(1), small_batch(2, np.nan), small_batch(3)]
+    assert [line["nonfinite"] for line in fit(trainer, batches)] == [0.0, 1.0]
+    assert int(trainer.nonfinite_steps) == 1
+
+
+def test_float16_overflow_is_no_divergence():
+    trainer = small("mixed_float16")
+    before = values_of(trainer)
+    logs = fit(trainer, [small_batch(0, scale=20.0)] * 12)
+    scales = [line["loss_scale"] for line in logs]
+    assert scales[0] == 2.0**14  # the first scale overflowed: the step was left out
+    assert scales == sorted(scales, reverse=True)
+    assert scales[-1] == scales[-2] > 1  # and in the end one fits
+    assert np.isinf(logs[0]["gradient_norm"]) or np.isnan(logs[0]["gradient_norm"])
+    assert np.isfinite(logs[-1]["gradient_norm"])
+    assert {line["nonfinite"] for line in logs} == {0.0}
+    assert int(trainer.nonfinite_steps) == 0
+    assert not all(map(np.array_equal, values_of(trainer), before))
+
+    # A loss that is not finite is divergence whatever the scale, which it says nothing about.
+    (line,) = fit(trainer, [small_batch(1, np.nan)])
+    assert line["nonfinite"] == 1.0
+    assert line["loss_scale"] == scales[-1]
+    # So is a gradient that no scale can mend.
+    trainer.loss_scale.assign(1.0)
+    (line,) = fit(trainer, [small_batch(1, -1)])
+    assert (line["nonfinite"], line["loss_scale"]) == (1.0, 1.0)
+    assert int(trainer.nonfinite_steps) == 2
+    # After many steps without overflow a larger scale is tried.
+    trainer.steps_at_loss_scale.assign(1999)
+    (line,) = fit(trainer, [small_batch(1)])
+    assert line["loss_scale"] == 2.0
+    assert int(trainer.steps_at_loss_scale) == 0
+
+
+@pytest.mark.parametrize("policy", ["mixed_bfloat16", "mixed_float16"])
+def test_half_precision_learns(policy):
+    model = BertClassifier(config(), num_classes=2, seed=0, dtype=policy)
+    trainer = Trainer(
+        model, AdamWeightDecay(1e-2), loss=cross_entropy, metrics={"accuracy": accuracy},
+        gradient_accumulation_steps=2,
+    )  # fmt: skip
+    assert trainer.scales_loss == (policy == "mixed_float16")
+    inputs, _, _ = pretraining_batch(0)
+    del inputs["mask_positions"]
+    batch = (inputs, np.arange(8) % 2)  # without weights
+    logs = fit(trainer, [batch] * 30)
+    assert logs[0]["loss"] == pytest.approx(np.log(2), rel=0.1)
+    after = trainer.evaluate(dataset([batch]), verbose=0, return_dict=True)
+    assert after["loss"] < 0.1
+    assert after["accuracy"] == 1.0
+    assert {v.dtype for v in trainer.trainable_variables} == {"float32"}
+
+
+def test_weights_of_examples():
+    """One weight an example, for labels of another rank."""
+    x = np.zeros((2, 3), "float32")
+    y = np.array([[1.0], [3.0]], "float32")
+    model = keras.Sequential([keras.Input((3,)), keras.layers.Dense(1)])
+    trainer = Trainer(model, AdamWeightDecay(0.0), loss=lambda labels, outputs: labels)
+    (logs,) = fit(trainer, [(x, y, np.array([3.0, 1.0], "float32"))])
+    assert logs["loss"] == 1.5
+    assert "nonfinite" in logs
+
+
+def test_the_whole_step_is_one_program_of_fixed_shapes():
+    """As a TPU takes it: lowered by XLA, without strings, ragged tensors or Python.
+
+    That XLA compiles and runs it is seen in `test_pieces_equal_the_whole`.
+    """
+    trainer = pretraining(dropout=0.1, gradient_accumulation_steps=2)
+    batch = tf.nest.map_structure(tf.constant, BATCHES[0])
+    specification = tf.nest.map_structure(tf.TensorSpec.from_tensor, batch)
+    step = tf.function(trainer.train_step, jit_compile=True)
+    graph = step.get_concrete_function(specification).graph.as_graph_def()
+    nodes = [*graph.node, *(n for f in graph.library.function for n in f.node_def)]
+    assert len(nodes) > 500
+    for node in nodes:
+        assert not any(word in node.op for word in ("Ragged", "String", "PyFunc", "Dataset"))
+        for attribute in node.attr.values():
+            assert tf.string.as_datatype_enum not in (attribute.type, *attribute.list.type)
+    program = step.experimental_get_compiler_ir(batch)(stage="hlo")
+    assert "while(" in program  # the pieces
+    assert "<=" not in program.split("ENTRY")[1]  # no dimension is dynamic
+
+
+def test_frozen_layers_stay_and_the_others_move():
+    model = BertPreTrainer(config(layers=3), seed=3)
+    freeze_layers(model, 2)
+    before = {v.path: v.numpy() for v in model.weights}
+    trainer = Trainer(model, adam(), loss=LOSSES)
+    fit(trainer, BATCHES[:3])
+    moved = {v.path for v in model.weights if not np.array_equal(v, before[v.path])}
+    frozen = {path for path in before if path.split("/")[0] in ("embeddings", "layer_0", "layer_1")}
+    assert moved == before.keys() - frozen
+    assert frozen
+    with pytest.raises(InputError, match="the encoder has 3, give 0 to 3"):
+        freeze_layers(model, 4)
+
+
+def test_what_the_loss_does_not_depend_on_stays():
+    """Not even weight decay acts on it."""
+    model = BertPreTrainer(config(), seed=3)
+    kernel = model.next_sentence.weights[0]
+    before = kernel.numpy()
+    for pieces in (1, 2):
+        trainer = Trainer(
+            model, adam(), loss={"mlm_logits": cross_entropy}, gradient_accumulation_steps=pieces
+        )
+        logs = fit(trainer, BATCHES[:2])
+        np.testing.assert_array_equal(kernel, before)
+        assert logs[-1]["loss"] == logs[-1]["mlm_logits_loss"]
+
+
+def test_what_cannot_be():
+    with pytest.raises(InputError, match="steps_per_execution is 0"):
+        small(steps_per_execution=0)
+    model = keras.Sequential([keras.Input((3,)), keras.layers.Dense(1)])
+    for options in ({"gradient_accumulation_steps": 2}, {"use_ema": True}):
+        with pytest.raises(ValueError, match="accumulates gradients itself"):
+            Trainer(model, AdamWeightDecay(1e-2, **options), loss=breaking_loss)
+    trainer = Trainer(model, AdamWeightDecay(1e-2), loss=keras.losses.mean_squared_error)
+    with pytest.raises(ValueError, match="give one value a label"):
+        fit(trainer, [(np.zeros((2, 3), "float32"), np.zeros((2, 1), "float32"))])
+
+
+# Logical devices must be made before TensorFlow starts, hence a process of its own.
+_MIRRORED = """
+import sys
+import tensorflow as tf
+
+cpu = tf.config.list_physical_devices("CPU")[0]
+tf.config.set_logical_device_configuration(cpu, [tf.config.LogicalDeviceConfiguration()] * 2)
+sys.path.insert(0, sys.argv[1])
+from test_trainer import *
+from bert_tf.training.strategy import make_strategy
+
+runs, strategies = {}, {name: make_strategy(name) for name in ("one", "mirrored")}
+for name, options in (
+    ("one", {}),
+    ("mirrored", {"gradient_accumulation_steps": 2, "steps_per_execution": 2}),
+):
+    with strategies[name].scope():
+        runs[name] = pretraining(**options)
+    runs[name].model.encoder.rematerialize = name == "mirrored"
+    broken = pretraining_batch(4)
+    broken[2]["mlm_logits"][0] = np.nan  # on the first replica alone
+    runs[name].lines = fit(runs[name], [*BATCHES, broken, BATCHES[0]])
+one, mirrored = runs["one"], runs["mirrored"]
+assert mirrored.distribute_strategy.num_replicas_in_sync == 2
+assert_close(one, mirrored, atol=1e-6)
+assert [line["nonfinite"] for line in one.lines] == [0, 0, 0, 0, 1, 0]
+assert [line["nonfinite"] for line in mirrored.lines] == [0, 0, 1]
+for ours, theirs in zip(mirrored.lines[:2], one.lines[1:4:2], strict=True):
+    assert ours == pytest.approx(theirs, rel=1e-5)
+for trainer in (one, mirrored):
+    assert keras.ops.convert_to_numpy(trainer.nonfinite_steps) == 1
+    assert keras.ops.convert_to_numpy(trainer.optimizer.iterations) == 6
+rows = tf.data.Dataset.from_tensor_slices(pretraining_batch(9)).batch(3)  # 2 rows are left over
+scores = [run.evaluate(rows, verbose=0, return_dict=True) for run in (one, mirrored)]
+assert scores[0] == pytest.approx(scores[1], rel=1e-5)
+
+# Replicas drop other units: were they the same, equal rows would give equal outputs.
+with strategies["mirrored"].scope():
+    model = keras.Sequential([
+        keras.Input((64,)),
+        keras.layers.Dropout(0.5, seed=1),
+        keras.layers.Dense(1, kernel_initializer="ones"),
+    ])
+    trainer = Trainer(model, AdamWeightDecay(0.0), loss=lambda labels, outputs: outputs,
+                      metrics={"square": lambda labels, outputs: outputs**2})
+(logs,) = fit(trainer, [(np.ones((2, 64), "float32"), np.zeros((2, 1), "float32"))])
+assert logs["square"] > logs["loss"] ** 2 + 0.5
+
+with pytest.raises(InputError, match="--jit_compile does not work under --strategy mirrored"):
+    with strategies["mirrored"].scope():
+        pretraining(jit_compile=True)
+"""
+
+
+def test_two_replicas_train_as_one_device_does(request):
+    done = subprocess.run(
+        [sys.executable, "-c", _MIRRORED, str(request.path.parent)],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
