@@ -10,14 +10,14 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
-import numpy as np
-from safetensors.numpy import save_file
-
-from bert_tf.atomic import replace_file
-from bert_tf.checkpoints.safetensors_file import SafetensorsFile
+from bert_tf.checkpoints.formats import check_is_model_directory
+from bert_tf.checkpoints.safetensors_file import WEIGHTS, open_weights, write_weights
 from bert_tf.checkpoints.weight_names import (
     ARCHITECTURES,
+    TensorFile,
     canonical_name,
+    check_tied,
+    find_tensors,
     is_head,
     named_weights,
 )
@@ -31,13 +31,6 @@ if TYPE_CHECKING:
     from bert_tf.tokenization.tokenizer import BertTokenizer
 
 CONFIG = "config.json"
-WEIGHTS = "model.safetensors"
-
-_TABLE = "embeddings.word_embeddings.weight"
-_DECODER = "cls.predictions.decoder.weight"
-_DECODER_BIAS = "cls.predictions.bias"
-# Position numbers, which PyTorch models once saved with their weights.
-_NO_WEIGHTS = ("embeddings.position_ids", "embeddings.token_type_ids")
 
 Model = TypeVar("Model", bound=PretrainedModel)
 _log = logging.getLogger(__name__)
@@ -64,13 +57,9 @@ def save_model(
     path = directory / CONFIG
     if path.exists() and path.read_bytes() != config.to_json_text().encode():
         path.unlink()  # it describes other weights than those to come
-    tensors = {weight.name: weight.to_tensor() for weight in named_weights(model)}
-    with replace_file(directory / WEIGHTS) as temporary:
-        temporary.touch()
-        mode = temporary.stat().st_mode
-        # Hugging Face refuses a file that does not name the framework it came from.
-        save_file(tensors, temporary, metadata={"format": "pt"})
-        temporary.chmod(mode)  # safetensors makes its files for the owner alone
+    write_weights(
+        directory / WEIGHTS, {weight.name: weight.to_tensor() for weight in named_weights(model)}
+    )
     if tokenizer is not None:
         tokenizer.save(directory, model_max_length=config.max_position_embeddings)
     config.to_json(path)
@@ -89,12 +78,13 @@ def load_model(
 ) -> Model:
     """Loads a model from a Hugging Face model directory.
 
-    The file may keep its tensors in float32, float16 or bfloat16, with or without the "bert."
-    prefix. Heads that the model does not have are left out. A `BertEncoder` may lack its pooler,
-    which then starts at random, with a warning.
+    The weights may lie in one file or in several with an index, in float32, float16 or bfloat16,
+    with or without the "bert." prefix. Heads that the model does not have are left out. A
+    `BertEncoder` may lack its pooler, which then starts at random, with a warning.
 
     Args:
-        directory: holds config.json and model.safetensors.
+        directory: holds config.json and model.safetensors; `bert-tf convert` makes one of other
+            formats.
         model_class: `BertEncoder`, `BertPreTrainer` or `BertClassifier`.
         allow_new_head: let what the directory lacks of the model's heads and pooler start at
             random, to train on from an encoder. So does a head of other classes.
@@ -108,13 +98,16 @@ def load_model(
         The model, its variables in float32 unless `dtype` says otherwise.
 
     Raises:
-        InputError: if a file is missing or damaged, or a tensor is missing, unexpected or of
-            another shape than the config asks for; the message names file and tensors.
+        InputError: if a file is missing or damaged, the directory is of another format, the
+            vocabulary has more pieces than the config says, or a tensor is missing, unexpected or
+            of another shape than the config asks for; the message names file and tensors.
     """
     directory = Path(directory)
+    check_is_model_directory(directory)
     on_disk = BertConfig.from_json(directory / CONFIG)
+    _check_vocabulary(directory / "vocab.txt", on_disk)
     options: dict[str, Any] = {"seed": seed, "dtype": dtype}
-    with _open_weights(directory) as tensors:
+    with open_weights(directory) as tensors:
         new_classifier = False
         if issubclass(model_class, BertClassifier):
             classes_on_disk = _classes_on_disk(tensors)
@@ -153,22 +146,22 @@ def _config_on_disk(model: PretrainedModel) -> BertConfig:
     return replace(model.config, id2label=id2label, extra=extra)
 
 
-def _open_weights(directory: Path) -> SafetensorsFile:
-    if (directory / WEIGHTS).exists():
-        return SafetensorsFile(directory / WEIGHTS)
-    if (directory / f"{WEIGHTS}.index.json").exists():
+def _check_vocabulary(path: Path, config: BertConfig) -> None:
+    """Refuses pieces that have no row in the word embedding table.
+
+    The table may be longer than the vocabulary: some models pad it.
+    """
+    if not path.exists():
+        return
+    pieces = len(path.read_bytes().rstrip().split(b"\n"))
+    if pieces > config.vocab_size:
         raise InputError(
-            f"{directory} keeps its weights in several files: save them again as one {WEIGHTS}."
+            f"{path} has {pieces} pieces, {path.with_name(CONFIG)} a vocab_size of "
+            f"{config.vocab_size}: put the model's own vocabulary there."
         )
-    if (directory / "pytorch_model.bin").exists():
-        raise InputError(
-            f"{directory} holds pytorch_model.bin, a pickle, which can run code and is never "
-            f"read: save the model again as {WEIGHTS} with Hugging Face's save_pretrained."
-        )
-    raise InputError(f"{directory / WEIGHTS} does not exist: give a complete model directory.")
 
 
-def _classes_on_disk(tensors: SafetensorsFile) -> int | None:
+def _classes_on_disk(tensors: TensorFile) -> int | None:
     """The number of classes of the file's classifier; None if it holds no classifier.
 
     The config does not always say: Hugging Face leaves out the labels of an unnamed pair.
@@ -179,7 +172,7 @@ def _classes_on_disk(tensors: SafetensorsFile) -> int | None:
 
 
 def _fill(
-    model: PretrainedModel, tensors: SafetensorsFile, may_be_new: tuple[str, ...], new: bool
+    model: PretrainedModel, tensors: TensorFile, may_be_new: tuple[str, ...], new: bool
 ) -> None:
     """Gives every weight of the model its tensor, or says which do not match.
 
@@ -191,14 +184,7 @@ def _fill(
     """
     path = tensors.path
     weights = {canonical_name(weight.name): weight for weight in named_weights(model)}
-    found: dict[str, str] = {}  # the canonical name -> the file's
-    for name in tensors.names():
-        canonical = canonical_name(name)
-        if canonical in found and canonical != _DECODER_BIAS:  # tied, may be there twice
-            raise InputError(
-                f"{path} holds a weight twice, as {found[canonical]} and {name}: save it again."
-            )
-        found[canonical] = name
+    found = find_tensors(tensors)
     if new:
         found = {name: theirs for name, theirs in found.items() if not is_head(name)}
 
@@ -211,7 +197,7 @@ def _fill(
             shape, expected = tensors.shape(theirs), weights[name].shape
             if shape != expected:
                 problems.append(f"{theirs} is {list(shape)}, not {list(expected)}")
-        elif not is_head(name) and name not in _NO_WEIGHTS:
+        elif not is_head(name):
             problems.append(f"{theirs} is unexpected")
     if problems:
         more = f"; and {len(problems) - 5} more" if len(problems) > 5 else ""
@@ -223,12 +209,7 @@ def _fill(
     for name, weight in weights.items():
         if name not in started:
             weight.assign(tensors.read(found[name]))
-    if _DECODER in found and any(is_head(name) for name in weights):
-        table = tensors.read(found[_TABLE])
-        if not np.array_equal(tensors.read(found[_DECODER]), table):
-            raise InputError(
-                f"{path}: {found[_DECODER]} differs from {found[_TABLE]}, but only a decoder tied "
-                "to the word embeddings is supported: load it as a BertEncoder."
-            )
+    if any(name.startswith("cls.predictions.") for name in weights):
+        check_tied(tensors, found)
     if started:
         _log.warning("%s lacks %s: started at random.", path, ", ".join(sorted(started)))

@@ -1,16 +1,36 @@
 """Hugging Face's name of every weight."""
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 import keras
 import numpy as np
 
+from bert_tf.checkpoints.safetensors_file import SafetensorsFile, ShardedSafetensors
+from bert_tf.errors import InputError
 from bert_tf.models.classifier import BertClassifier
+from bert_tf.models.config import BertConfig
 from bert_tf.models.encoder import BertEncoder
 from bert_tf.models.pretrained_model import PretrainedModel
 from bert_tf.models.pretrainer import BertPreTrainer
+
+TensorFile = SafetensorsFile | ShardedSafetensors
+
+TABLE = "embeddings.word_embeddings.weight"
+DECODER = "cls.predictions.decoder.weight"  # a copy of the table in some files
+DECODER_BIAS = "cls.predictions.bias"
+
+# What stands on top of the encoder, by the beginning of its canonical names.
+PARTS = {
+    "pooler.": "pooler",
+    "cls.predictions.": "masked language model head",
+    "cls.seq_relationship.": "next sentence head",
+    "classifier.": "classifier",
+    "qa_outputs.": "question answering head",
+}
+# Position numbers, which PyTorch models once saved with their weights.
+_NO_WEIGHTS = ("embeddings.position_ids", "embeddings.token_type_ids")
 
 
 @dataclass(frozen=True)
@@ -128,3 +148,86 @@ def canonical_name(name: str) -> str:
 def is_head(name: str) -> bool:
     """Whether a tensor belongs to a head, not to the encoder."""
     return name.startswith(("cls.", "classifier.", "qa_outputs."))
+
+
+def find_tensors(file: TensorFile) -> dict[str, str]:
+    """The weights of a file in Hugging Face's format: canonical name -> the file's name.
+
+    Raises:
+        InputError: if the file holds a weight twice.
+    """
+    found: dict[str, str] = {}
+    for name in file.names():
+        canonical = canonical_name(name)
+        if canonical in _NO_WEIGHTS:
+            continue
+        if canonical in found and canonical != DECODER_BIAS:  # tied, may be there twice
+            raise InputError(
+                f"{file.path} holds a weight twice, as {found[canonical]} and {name}: "
+                "save it again."
+            )
+        found[canonical] = name
+    return found
+
+
+def check_tied(file: TensorFile, found: Mapping[str, str]) -> None:
+    """Refuses a decoder that is not the word embedding table.
+
+    Args:
+        file: the file.
+        found: of `find_tensors`.
+
+    Raises:
+        InputError: if the file holds a decoder, or its bias, of its own.
+    """
+    pairs = [(found[DECODER], found[TABLE])] if DECODER in found else []
+    twice = [name for name in file.names() if canonical_name(name) == DECODER_BIAS]
+    for one, other in [*pairs, *zip(twice[1:], twice[:1], strict=False)]:
+        if not np.array_equal(file.read(one), file.read(other)):
+            raise InputError(
+                f"{file.path}: {one} differs from {other}, but only a decoder tied to the word "
+                "embeddings is supported: of this model load the encoder alone, as a BertEncoder."
+            )
+
+
+def is_kernel(name: str) -> bool:
+    """Whether a canonical name is a dense layer's kernel: [out, in] in Hugging Face's format."""
+    return name.endswith(".weight") and "LayerNorm" not in name and "embeddings." not in name
+
+
+def tensor_shapes(config: BertConfig) -> dict[str, tuple[int, ...]]:
+    """The tensors of a pre-training model: canonical name -> shape in Hugging Face's format.
+
+    They are the tensors of `named_weights`, without the model.
+    """
+    hidden, inner = config.hidden_size, config.intermediate_size
+    shapes: dict[str, tuple[int, ...]] = {}
+
+    def table(name: str, rows: int) -> None:
+        shapes[f"embeddings.{name}.weight"] = (rows, hidden)
+
+    def dense(name: str, inputs: int, outputs: int) -> None:
+        shapes[f"{name}.weight"] = (outputs, inputs)
+        shapes[f"{name}.bias"] = (outputs,)
+
+    def layer_norm(name: str) -> None:
+        shapes[f"{name}.LayerNorm.weight"] = shapes[f"{name}.LayerNorm.bias"] = (hidden,)
+
+    table("word_embeddings", config.vocab_size)
+    table("position_embeddings", config.max_position_embeddings)
+    table("token_type_embeddings", config.type_vocab_size)
+    layer_norm("embeddings")
+    for i in range(config.num_hidden_layers):
+        block = f"encoder.layer.{i}"
+        for name in ("self.query", "self.key", "self.value", "output.dense"):
+            dense(f"{block}.attention.{name}", hidden, hidden)
+        layer_norm(f"{block}.attention.output")
+        dense(f"{block}.intermediate.dense", hidden, inner)
+        dense(f"{block}.output.dense", inner, hidden)
+        layer_norm(f"{block}.output")
+    dense("pooler.dense", hidden, hidden)
+    shapes[DECODER_BIAS] = (config.vocab_size,)
+    dense("cls.predictions.transform.dense", hidden, hidden)
+    layer_norm("cls.predictions.transform")
+    dense("cls.seq_relationship", hidden, 2)
+    return shapes

@@ -21,19 +21,21 @@ def add_options(parser: ArgumentParser, options: type) -> None:
     """Gives `parser` an option for each field of the dataclass `options`, and `--config`.
 
     A field `batch_size` is `--batch_size` on the command line (`--batch-size` does as well) and
-    `batch_size:` in a YAML file; a list takes several values, a bool has its `--no_` form.
+    `batch_size:` in a YAML file; a list takes several values, a bool has its `--no_` form. A field
+    with the metadata `positional` is given by its place instead.
     """
     parser.add_argument("--config", action="config", help="YAML file of these options")
     hints = typing.get_type_hints(options)
     described = _field_descriptions(options)
     for field in dataclasses.fields(options):
-        names = [f"--{field.name}"]
+        is_positional = field.metadata.get("positional", False)
+        names = [field.name if is_positional else f"--{field.name}"]
         arguments: dict[str, typing.Any] = {"help": described.get(field.name, "")}
         if field.default is not dataclasses.MISSING:
             arguments["default"] = field.default
         elif field.default_factory is not dataclasses.MISSING:
             arguments["default"] = field.default_factory()
-        else:
+        elif not is_positional:  # those are required anyway
             arguments["required"] = True
         hint = hints[field.name]
         if hint is bool:

@@ -170,7 +170,7 @@ def test_a_save_that_fails_leaves_no_mixture(directory, monkeypatch):
     def fail(*args, **kwargs):
         raise OSError("disk full")
 
-    monkeypatch.setattr("bert_tf.checkpoints.model_directory.save_file", fail)
+    monkeypatch.setattr("bert_tf.checkpoints.safetensors_file.save_file", fail)
     same = BertEncoder(CONFIG, seed=2)
     with pytest.raises(OSError, match="disk full"):
         save_model(same, directory)
@@ -338,7 +338,7 @@ def test_missing_weights(directory):
     (directory / "pytorch_model.bin").write_bytes(b"pickle")
     assert "pytorch_model.bin, a pickle" in refusal(directory)
     (directory / "model.safetensors.index.json").write_text("{}")
-    assert "several files" in refusal(directory)
+    assert "no index of safetensors files" in refusal(directory)
 
 
 @pytest.mark.parametrize("keep", [0, 5, 400, -1])

@@ -1,0 +1,120 @@
+"""Which format a model on disk is in."""
+
+import json
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal, get_args
+
+from bert_tf.checkpoints.safetensors_file import INDEX, PICKLE, WEIGHTS
+from bert_tf.errors import InputError
+
+Format = Literal["hugging_face", "tf1", "keras_hub", "model_garden"]
+FORMATS: tuple[Format, ...] = get_args(Format)
+TITLES: dict[Format, str] = {
+    "hugging_face": "a Hugging Face model directory",
+    "tf1": "a checkpoint of the original code (TensorFlow 1)",
+    "keras_hub": "a KerasHub preset",
+    "model_garden": "a checkpoint of TensorFlow's Model Garden",
+}
+
+CONFIG = "config.json"
+# The original's name first.
+CHECKPOINT_CONFIGS = ("bert_config.json", CONFIG)
+OBJECT_GRAPH = "_CHECKPOINTABLE_OBJECT_GRAPH"  # what object-based checkpoints have
+
+
+@dataclass(frozen=True)
+class Location:
+    """A model on disk.
+
+    Attributes:
+        format: what it is.
+        folder: where its files are.
+        prefix: of a TensorFlow checkpoint: its files' path without ".index"; else None.
+    """
+
+    format: Format
+    folder: Path
+    prefix: Path | None = None
+
+
+def locate(source: str | os.PathLike) -> Location:
+    """Finds the model that a path stands for, and its format.
+
+    Args:
+        source: a folder; a folder with one folder in it that holds a model, as archives unpack;
+            or the prefix of a TensorFlow checkpoint, such as "models/bert_model.ckpt".
+
+    Raises:
+        InputError: if there is no model, or more than one, or it is of no format known here.
+    """
+    source = Path(source)
+    if not source.is_dir():
+        prefix = source.with_suffix("") if source.suffix == ".index" else source
+        if prefix.with_name(f"{prefix.name}.index").is_file():
+            return _checkpoint(prefix)
+        if source.is_file():
+            raise InputError(
+                f"{source} is a file: give the folder that holds the model (unpack an archive), "
+                "or the prefix of a TensorFlow checkpoint."
+            )
+        raise InputError(f"{source} does not exist: give the folder of a model.")
+    here = _in_folder(source)
+    if here is not None:
+        return here
+    inside = [
+        found
+        for child in sorted(source.iterdir())
+        if child.is_dir() and (found := _in_folder(child)) is not None
+    ]
+    if len(inside) == 1:
+        return inside[0]
+    if inside:
+        names = ", ".join(str(found.folder) for found in inside)
+        raise InputError(f"{source} holds several models: give one of {names}.")
+    raise InputError(
+        f"{source} holds no model: give a folder with {CONFIG} and {WEIGHTS}, with a TensorFlow "
+        "checkpoint (*.ckpt.index, bert_config.json), or with a KerasHub preset."
+    )
+
+
+def check_is_model_directory(directory: Path) -> None:
+    """Refuses a model of another format than Hugging Face's, with the command that converts it."""
+    found = _in_folder(directory) if directory.is_dir() else None
+    if found is not None and found.format != "hugging_face":
+        raise InputError(
+            f"{directory} holds {TITLES[found.format]}: make a model directory of it with "
+            f"bert-tf convert {directory} NEW_DIRECTORY, and give that."
+        )
+
+
+def _in_folder(folder: Path) -> Location | None:
+    indexes = sorted(folder.glob("*.index"))
+    config = folder / CONFIG
+    weights = any((folder / name).exists() for name in (WEIGHTS, INDEX, PICKLE))
+    if config.is_file() and (weights or not indexes):
+        try:
+            values = json.loads(config.read_text(encoding="utf-8"))
+        except ValueError:
+            values = {}  # whoever reads it says what is wrong
+        is_preset = isinstance(values, dict) and "registered_name" in values
+        return Location("keras_hub" if is_preset else "hugging_face", folder)
+    if not indexes:
+        return None
+    if len(indexes) > 1:
+        import tensorflow as tf
+
+        latest = tf.train.latest_checkpoint(str(folder))  # of the file called "checkpoint"
+        if latest is None:
+            names = ", ".join(str(index.with_suffix("")) for index in indexes)
+            raise InputError(f"{folder} holds several checkpoints: give one of {names}.")
+        return _checkpoint(folder / Path(latest).name)
+    return _checkpoint(indexes[0].with_suffix(""))
+
+
+def _checkpoint(prefix: Path) -> Location:
+    from bert_tf.checkpoints.tensorflow_checkpoint import open_checkpoint
+
+    is_object_based = OBJECT_GRAPH in open_checkpoint(prefix).get_variable_to_shape_map()
+    return Location("model_garden" if is_object_based else "tf1", prefix.parent, prefix)

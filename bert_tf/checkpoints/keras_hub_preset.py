@@ -1,0 +1,282 @@
+"""KerasHub presets: a folder that `keras_nlp.models.BertBackbone.from_preset` loads.
+
+KerasHub itself (the package keras-nlp) reads and writes them.
+"""
+
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import keras
+import numpy as np
+
+from bert_tf.checkpoints.formats import CONFIG, Location
+from bert_tf.checkpoints.stored_model import StoredModel, check_tensors, read_json
+from bert_tf.checkpoints.weight_names import is_kernel
+from bert_tf.errors import InputError
+from bert_tf.models.config import BertConfig
+from bert_tf.tokenization.tokenizer import BertTokenizer
+from bert_tf.tokenization.vocabulary import read_vocabulary
+
+TASK = "task.json"
+_VOCABULARY = Path("assets", "tokenizer", "vocabulary.txt")
+_TANH_GELU = ("gelu_new", "gelu_fast", "gelu_pytorch_tanh")
+
+
+def _keras_hub() -> ModuleType:
+    try:
+        import keras_nlp
+    except ImportError as error:
+        raise InputError(
+            f"KerasHub presets need KerasHub ({error}): pip install 'bert-tf[keras-nlp]'"
+        ) from None
+    return keras_nlp
+
+
+def _backbone_variables(backbone: Any) -> dict[str, keras.Variable]:
+    """The variable of every canonical name."""
+    variables = {
+        "embeddings.word_embeddings.weight": backbone.token_embedding.embeddings,
+        "embeddings.position_embeddings.weight": backbone.position_embedding.position_embeddings,
+        "embeddings.token_type_embeddings.weight": backbone.segment_embedding.embeddings,
+        **_layer_norm("embeddings", backbone.embeddings_layer_norm),
+    }
+    for i, layer in enumerate(backbone.transformer_layers):
+        attention = layer._self_attention_layer
+        block = f"encoder.layer.{i}"
+        for name, dense in {
+            "attention.self.query": attention.query_dense,
+            "attention.self.key": attention.key_dense,
+            "attention.self.value": attention.value_dense,
+            "attention.output.dense": attention.output_dense,
+            "intermediate.dense": layer._feedforward_intermediate_dense,
+            "output.dense": layer._feedforward_output_dense,
+        }.items():
+            variables |= _dense(f"{block}.{name}", dense)
+        variables |= _layer_norm(f"{block}.attention.output", layer._self_attention_layer_norm)
+        variables |= _layer_norm(f"{block}.output", layer._feedforward_layer_norm)
+    return variables | _dense("pooler.dense", backbone.pooled_dense)
+
+
+def _task_variables(task: Any, keras_hub: ModuleType) -> dict[str, keras.Variable]:
+    """The variables of a task's head by canonical name."""
+    if isinstance(task, keras_hub.models.BertMaskedLM):
+        head = task.masked_lm_head
+        return {
+            "cls.predictions.bias": head._bias,
+            **_dense("cls.predictions.transform.dense", head._intermediate_dense),
+            **_layer_norm("cls.predictions.transform", head._intermediate_layer_norm),
+        }
+    return _dense("classifier", task.output_dense)
+
+
+def _dense(name: str, layer: Any) -> dict[str, keras.Variable]:
+    return {f"{name}.weight": layer.kernel, f"{name}.bias": layer.bias}
+
+
+def _layer_norm(name: str, layer: Any) -> dict[str, keras.Variable]:
+    return {f"{name}.LayerNorm.weight": layer.gamma, f"{name}.LayerNorm.bias": layer.beta}
+
+
+def _to_tensor(name: str, variable: keras.Variable) -> np.ndarray:
+    value = keras.ops.convert_to_numpy(variable).astype(np.float32)
+    if name.startswith("encoder.") and ".attention." in name and "LayerNorm" not in name:
+        # Attention has axes for the heads: query [H, N, D], output [N, D, H].
+        if is_kernel(name):
+            inner = value.ndim - 1 if ".output." in name else 1
+            value = value.reshape(int(np.prod(value.shape[:inner])), -1)
+        else:
+            value = value.reshape(-1)
+    return np.ascontiguousarray(value.T if is_kernel(name) else value)
+
+
+def _assign(name: str, variable: keras.Variable, tensor: np.ndarray) -> None:
+    value = tensor.T if is_kernel(name) else tensor
+    variable.assign(value.reshape(variable.shape))
+
+
+def read_keras_hub(location: Location, do_lower_case: bool | None = None) -> StoredModel:
+    """Reads a preset of a `BertBackbone`, `BertMaskedLM` or `BertTextClassifier`.
+
+    KerasHub computes GELU by its tanh approximation, so that is the model's `hidden_act`.
+
+    Args:
+        location: of the preset.
+        do_lower_case: None for the preset's own.
+
+    Raises:
+        InputError: it is another model's preset, is damaged, or KerasHub is not installed.
+    """
+    folder = location.folder
+    name = _class_name(folder / CONFIG)
+    if name != "BertBackbone":
+        raise InputError(f"{folder / CONFIG} is a preset of {name}: give one of BertBackbone.")
+    keras_hub = _keras_hub()
+    task = None
+    try:
+        if (folder / TASK).is_file():
+            task_class = _class_name(folder / TASK)
+            if task_class in ("BertMaskedLM", "BertTextClassifier"):
+                kind = getattr(keras_hub.models, task_class)
+                task = kind.from_preset(str(folder), dtype="float32", preprocessor=None)
+        if task is not None:
+            backbone = task.backbone
+        else:
+            backbone = keras_hub.models.BertBackbone.from_preset(str(folder), dtype="float32")
+    except (ValueError, OSError, LookupError, TypeError) as error:
+        reason = str(error).splitlines()[0]
+        raise InputError(
+            f"{folder} is no whole KerasHub preset ({reason}): copy it again."
+        ) from None
+
+    config = BertConfig(
+        vocab_size=backbone.vocabulary_size,
+        hidden_size=backbone.hidden_dim,
+        num_hidden_layers=backbone.num_layers,
+        num_attention_heads=backbone.num_heads,
+        intermediate_size=backbone.intermediate_dim,
+        hidden_act="gelu_new",
+        hidden_dropout_prob=backbone.dropout,
+        attention_probs_dropout_prob=backbone.dropout,
+        max_position_embeddings=backbone.max_sequence_length,
+        type_vocab_size=backbone.num_segments,
+    )
+    notes = ["KerasHub's GELU is the tanh approximation: hidden_act is gelu_new."]
+    variables = _backbone_variables(backbone)
+    if task is not None:
+        variables |= _task_variables(task, keras_hub)
+        if "cls.predictions.bias" in variables:
+            notes.append(_HEADS_DIFFER)
+    tensors = {name: _to_tensor(name, variable) for name, variable in variables.items()}
+    check_tensors(tensors, config, folder)
+    return StoredModel(config, tensors, _tokenizer(folder, do_lower_case, notes), notes)
+
+
+_HEADS_DIFFER = (
+    "KerasHub's masked language model head computes GELU exactly and adds 1e-5 to variances, "
+    "ours does as the encoder: logits differ in the third or fourth decimal."
+)
+
+
+def _tokenizer(folder: Path, do_lower_case: bool | None, notes: list[str]) -> BertTokenizer | None:
+    path = folder / "tokenizer.json"
+    if not path.is_file() or not (folder / _VOCABULARY).is_file():
+        return None
+    said = read_json(path).get("config") or {}
+    lower = bool(said.get("lowercase")) if do_lower_case is None else do_lower_case
+    strip = bool(said.get("strip_accents"))
+    if lower and not strip:
+        notes.append(
+            "The preset lower-cases but keeps accents, unlike the original's uncased models: "
+            "strip_accents is false."
+        )
+    return BertTokenizer(
+        read_vocabulary(folder / _VOCABULARY).pieces,
+        do_lower_case=lower,
+        strip_accents=None if strip == lower else strip,
+        tokenize_chinese_chars=bool(said.get("split_on_cjk", True)),
+        special_tokens_in_text=bool(said.get("special_tokens_in_strings")),
+    )
+
+
+def _class_name(path: Path) -> str:
+    """The class that a serialized Keras object is of."""
+    return str(read_json(path).get("registered_name")).split(">")[-1]
+
+
+def write_keras_hub(model: StoredModel, folder: Path) -> None:
+    """Writes a preset, of a task where the model has a head that KerasHub knows.
+
+    Args:
+        model: what to write.
+        folder: exists.
+
+    Raises:
+        InputError: KerasHub cannot compute the model, or is not installed.
+    """
+    config = model.config
+    if config.hidden_act not in ("gelu", *_TANH_GELU):
+        raise InputError(
+            f"KerasHub's BertBackbone computes GELU alone, not {config.hidden_act!r}: the model "
+            "cannot be written as a preset."
+        )
+    if not model.has("pooler."):
+        raise InputError(
+            "KerasHub's BertBackbone has a pooler, this model has none: give a model with one."
+        )
+    if config.hidden_act == "gelu":
+        model.notes.append(
+            "KerasHub computes GELU by its tanh approximation, this model exactly: outputs differ "
+            "in the third or fourth decimal."
+        )
+    if config.layer_norm_eps != 1e-12:
+        model.notes.append(
+            f"KerasHub adds 1e-12 to variances, this model {config.layer_norm_eps}: outputs differ."
+        )
+    if config.hidden_dropout_prob != config.attention_probs_dropout_prob:
+        model.notes.append(
+            f"KerasHub has one rate of dropout: {config.hidden_dropout_prob}, that of the hidden "
+            "states."
+        )
+    keras_hub = _keras_hub()
+    backbone = keras_hub.models.BertBackbone(
+        vocabulary_size=config.vocab_size,
+        num_layers=config.num_hidden_layers,
+        num_heads=config.num_attention_heads,
+        hidden_dim=config.hidden_size,
+        intermediate_dim=config.intermediate_size,
+        dropout=config.hidden_dropout_prob,
+        max_sequence_length=config.max_position_embeddings,
+        num_segments=config.type_vocab_size,
+        dtype="float32",
+    )
+    tokenizer = None
+    if model.tokenizer is not None:
+        switches = model.tokenizer.settings
+        lower, strip = switches["do_lower_case"], switches["strip_accents"]
+        tokenizer = keras_hub.models.BertTokenizer(
+            vocabulary=model.tokenizer.vocabulary,
+            lowercase=lower,
+            strip_accents=lower if strip is None else strip,
+            split_on_cjk=switches["tokenize_chinese_chars"],
+            special_tokens_in_strings=switches["special_tokens_in_text"],
+        )
+    task: Any = None
+    head = ""
+    if model.has("classifier."):
+        head = "classifier."
+        task = keras_hub.models.BertTextClassifier(
+            backbone,
+            num_classes=len(model.tensors["classifier.bias"]),
+            dropout=config.hidden_dropout_prob
+            if config.classifier_dropout is None
+            else config.classifier_dropout,
+            preprocessor=tokenizer
+            and keras_hub.models.BertTextClassifierPreprocessor(
+                tokenizer, sequence_length=config.max_position_embeddings
+            ),
+        )
+        if config.labels is not None:
+            model.notes.append(f"KerasHub keeps no labels; in order: {', '.join(config.labels)}.")
+    elif model.has("cls.predictions."):
+        head = "cls.predictions."
+        task = keras_hub.models.BertMaskedLM(
+            backbone,
+            preprocessor=tokenizer
+            and keras_hub.models.BertMaskedLMPreprocessor(
+                tokenizer, sequence_length=config.max_position_embeddings
+            ),
+        )
+        model.notes.append(_HEADS_DIFFER)
+    tensors = model.keep(("pooler.", head), "a KerasHub preset")
+    variables = _backbone_variables(backbone)
+    if task is not None:
+        variables |= _task_variables(task, keras_hub)
+    for name, variable in variables.items():
+        _assign(name, variable, tensors[name])
+    if task is not None:
+        task.save_to_preset(str(folder))
+    else:
+        backbone.save_to_preset(str(folder))
+        if tokenizer is not None:
+            tokenizer.save_to_preset(str(folder))

@@ -1,0 +1,93 @@
+r"""Turn a BERT of another format into a model directory, or a model directory into another format.
+
+  bert-tf convert uncased_L-2_H-128_A-2/ models/tiny
+  bert-tf convert runs/pretrained/best preset/ --to keras_hub
+  bert-tf convert models/base models/base-bf16 --dtype bfloat16
+
+The source's format is seen from its files: Google's checkpoints (TensorFlow 1), Hugging Face
+directories, KerasHub presets, checkpoints of TensorFlow's Model Garden. Weights keep their bits.
+docs/checkpoints.md says what each format holds.
+"""
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Literal
+
+from bert_tf.cli.progress import console, progress, typed
+from bert_tf.errors import InputError
+
+
+@dataclass(kw_only=True)
+class Options:
+    """Options of `bert-tf convert`.
+
+    Attributes:
+        source: folder of a model, or prefix of a TensorFlow checkpoint (models/bert_model.ckpt).
+        output: folder to make.
+        to: format to write.
+        dtype: of the tensors of a Hugging Face directory.
+        do_lower_case: whether the model is uncased; by default what its files or its name say.
+        shard_gigabytes: size from which a Hugging Face directory has several weights files.
+        overwrite: replace the output folder if there is one.
+    """
+
+    source: str = field(metadata={"positional": True})
+    output: str = field(metadata={"positional": True})
+    to: Literal["hugging_face", "tf1", "keras_hub", "model_garden"] = "hugging_face"
+    dtype: Literal["float32", "float16", "bfloat16"] = "float32"
+    do_lower_case: bool | None = None
+    shard_gigabytes: float = 5.0
+    overwrite: bool = False
+
+
+def run(options: Options) -> None:
+    """Runs `bert-tf convert`."""
+    if options.shard_gigabytes <= 0:
+        raise InputError(f"--shard_gigabytes is {options.shard_gigabytes}: give a size above 0.")
+    with progress("converting"):
+        from bert_tf.checkpoints.conversion import convert
+        from bert_tf.checkpoints.formats import TITLES
+        from bert_tf.checkpoints.weight_names import PARTS
+
+        done = convert(
+            options.source,
+            options.output,
+            options.to,
+            dtype=options.dtype,
+            do_lower_case=options.do_lower_case,
+            shard_bytes=int(options.shard_gigabytes * 1000**3),
+            overwrite=options.overwrite,
+        )
+    model, config = done.model, done.model.config
+    has = ["encoder", *(title for part, title in PARTS.items() if model.has(part))]
+    lacks = [PARTS[p] for p in ("pooler.", "cls.predictions.", "cls.seq_relationship.")
+             if not model.has(p)]  # fmt: skip
+    lines = [
+        f"Found {TITLES[done.source.format]}: {done.source.prefix or done.source.folder}",
+        f"  {config.num_hidden_layers} layers, {config.hidden_size} wide, "
+        f"{config.num_attention_heads} heads, {config.vocab_size} pieces; {', '.join(has)}"
+        + (f"; no {', no '.join(lacks)}" if lacks else ""),
+        *(f"  {note}" for note in model.notes),
+        f"Wrote {TITLES[options.to]}: {options.output} ({', '.join(done.files)})",
+        f"Next: {_next_step(options, model.has('classifier.'), model.tokenizer)}",
+    ]
+    console.print("\n".join(lines), markup=False)
+
+
+def _next_step(options: Options, is_classifier: bool, tokenizer: object) -> str:
+    output = Path(options.output)
+    if options.to == "hugging_face":
+        if tokenizer is None:
+            return f"put its vocab.txt into {output}"
+        if is_classifier:
+            return f"{typed('bert-tf')} export --model {output} --name classifier"
+        return f"{typed('bert-tf')} finetune --model {output} --train train.tsv --output runs/tuned"
+    if options.to == "tf1":
+        return (
+            f"run_classifier.py --init_checkpoint={output}/bert_model.ckpt "
+            f"--bert_config_file={output}/bert_config.json --vocab_file={output}/vocab.txt ..."
+        )
+    if options.to == "keras_hub":
+        kind = "BertTextClassifier" if is_classifier else "BertBackbone"
+        return f'keras_nlp.models.{kind}.from_preset("{output}")'
+    return f'tf.train.Checkpoint(encoder=encoder).read("{output}/bert_model.ckpt")'

