@@ -16,6 +16,9 @@ from bert_tf.training.optimizer import AdamWeightDecay
 from bert_tf.training.preemption import Preempted
 from bert_tf.training.state import TrainingState
 
+# Parts of the names of scalars that differ between two runs of the same.
+TIMED = {"second", "minutes"}
+
 
 class Killed(Exception):
     """Stands for whatever ends a process in the middle of a run."""
@@ -44,7 +47,7 @@ def compiled_model(steps_per_execution=1) -> keras.Model:
 
 
 def without_times(scalars: dict) -> dict:
-    return {name: value for name, value in scalars.items() if "second" not in name}
+    return {name: value for name, value in scalars.items() if not TIMED & {*name.split("_")}}
 
 
 def run(
@@ -106,7 +109,7 @@ def logged_events(directory) -> list[tuple]:
             for value in event.summary.value:
                 number = float(tf.make_ndarray(value.tensor))
                 found.append((path.parent.name, event.step, value.tag, number))
-    return sorted(event for event in found if "second" not in event[2])
+    return sorted(event for event in found if not TIMED & {*event[2].split("_")})
 
 
 def assert_same_run(directory, model, undisturbed_directory, undisturbed) -> None:
