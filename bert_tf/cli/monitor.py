@@ -1,12 +1,13 @@
 """Watch runs in TensorBoard.
 
-  bert-tf monitor --run runs/pretrained
+  bert-tf monitor runs/pretrained
 
-Opens on losses, accuracies and rates while a run goes on; ends with Ctrl-C. --run runs shows all
-runs in a folder side by side.
+Serves losses, accuracies and rates while a run goes on; ends with Ctrl-C. `bert-tf monitor runs`
+shows all runs in a folder side by side.
 """
 
-from dataclasses import dataclass
+import threading
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from bert_tf.cli.progress import console
@@ -23,7 +24,7 @@ class Options:
         port: to serve on; 0 for any that is free.
     """
 
-    run: str
+    run: str = field(metadata={"positional": True})
     host: str = "localhost"
     port: int = 6006
 
@@ -46,11 +47,9 @@ def run(options: Options) -> None:
     except program.TensorBoardServerException as error:
         raise InputError(f"TensorBoard cannot serve there ({error}); give another --port") from None
     console.print(f"{folder} in TensorBoard: {address}\nCtrl-C ends it", markup=False)
-    serve_until_interrupted()
+    wait_for_interrupt()
 
 
-def serve_until_interrupted() -> None:
-    """Waits; the server runs in a thread of its own."""
-    import threading
-
+def wait_for_interrupt() -> None:
+    """Does nothing until Ctrl-C; the server runs in a thread of its own."""
     threading.Event().wait()
