@@ -141,7 +141,7 @@ def write_shards_of_lengths(
         "bert_tf_version": __version__,
     }
     if _plan(output) == json.loads(json.dumps(plan)):  # killed when all was done but this:
-        shutil.rmtree(output / JOURNAL)
+        _remove_journal(output)
         return [Manifest.load(output / name) for name in names]
     if output.is_dir() and any(output.iterdir()) and not overwrite:
         raise InputError(f"{output}: is not empty; name another folder, or overwrite it")
@@ -154,8 +154,19 @@ def write_shards_of_lengths(
         (runner or write_units)(job, tokenizer, progress)
         manifests = _finish(job, finished_groups(job), tokenizer)
         move_directory(folder, output)
-    shutil.rmtree(output / JOURNAL)
+    _remove_journal(output)
     return manifests
+
+
+def _remove_journal(output: Path) -> None:
+    """Removes the plan last: as long as it is there, the same call knows the run for its own."""
+    for path in (output / JOURNAL).iterdir():
+        if path.is_dir():
+            shutil.rmtree(path)
+        elif path.name != PLAN:
+            path.unlink()
+    (output / JOURNAL / PLAN).unlink()
+    (output / JOURNAL).rmdir()
 
 
 def _check_agreement(options: list[PretrainingDataOptions]) -> None:

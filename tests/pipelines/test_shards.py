@@ -381,6 +381,7 @@ def test_a_run_killed_after_its_last_step_is_finished(tmp_path, many, number_tok
     begin(many, tmp_path / "other", number_tokenizer)
     plan = tmp_path / "other.unfinished" / ".journal" / "plan.json"
     (out / ".journal" / "plan.json").write_bytes(plan.read_bytes())
+    (out / ".journal" / "00000-00000.json").write_text("{}")  # some of it was removed already
     assert write_shards(many, out, number_tokenizer, many_options()) == Manifest.load(whole)
     assert contents(out) == contents(whole)
 
