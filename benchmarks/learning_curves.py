@@ -26,8 +26,7 @@ from pathlib import Path
 import numpy as np
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
-# PyTorch's threads are not to spin while they wait: on a machine that does other work, too, its
-# steps took ten times as long.
+# PyTorch's threads are not to spin while they wait: other programs may need the cores.
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 
 VOCABULARY = 8192
@@ -81,7 +80,6 @@ def prepare(options: argparse.Namespace, work: Path) -> None:
         vocab_size=tokenizer.vocabulary_size,
         hidden_dropout_prob=0.0,
         attention_probs_dropout_prob=0.0,
-        initializer_range=options.initializer_range,
     )
     save_model(BertPreTrainer(config, seed=options.seed), work / "start", tokenizer)
     kept: dict[str, list[np.ndarray]] = {}
@@ -290,10 +288,7 @@ def main() -> None:
     parser.add_argument("--hugging-face", help="Python with torch and transformers")
     parser.add_argument("--steps", type=int, default=500)
     parser.add_argument("--batch-size", type=int, default=16)
-    # A narrow model leaves the plateau of word frequencies within 500 steps if its weights start
-    # at about 1 / sqrt(width).
-    parser.add_argument("--initializer-range", type=float, default=0.06)
-    parser.add_argument("--learning-rate", type=float, default=1e-3)
+    parser.add_argument("--learning-rate", type=float, default=5e-4)
     parser.add_argument("--warmup-steps", type=int, default=50)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--part", choices=("prepare", "here", "there"), help=argparse.SUPPRESS)
