@@ -5,6 +5,7 @@ import hashlib
 import json
 import os
 import re
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,9 @@ FILE_NAME = "manifest.json"
 FORMAT = 2
 SPLITS = ("train", "held_out")
 BLOCK_RECORDS = 256
+
+# What the name of a folder ends with while its shards are being made.
+UNFINISHED = ".unfinished"
 
 
 @dataclass
@@ -131,8 +135,15 @@ def check_sizes(directory: str | os.PathLike, shards: list[Shard]) -> None:
             )
 
 
-def verify(directory: str | os.PathLike) -> Manifest:
+def verify(
+    directory: str | os.PathLike,
+    progress: Callable[[int, int], None] = lambda done, total: None,
+) -> Manifest:
     """Compares every shard of a folder with its checksum in the manifest.
+
+    Args:
+        directory: of the shards.
+        progress: called with the shards compared so far, and with how many there are.
 
     Returns:
         The manifest, when all agree.
@@ -141,13 +152,14 @@ def verify(directory: str | os.PathLike) -> Manifest:
         InputError: naming the first shard that is missing, truncated or altered.
     """
     manifest = Manifest.load(directory)
-    for shards in manifest.shards.values():
-        check_sizes(directory, shards)
-        for shard in shards:
-            path = Path(directory) / shard.file
-            if sha256(path) != shard.sha256:
-                raise InputError(
-                    f"{path}: damaged, its checksum is not the manifest's; copy the folder again, "
-                    "or make it again with bert-tf shards"
-                )
+    written = [shard for shards in manifest.shards.values() for shard in shards]
+    check_sizes(directory, written)
+    for done, shard in enumerate(written, start=1):
+        path = Path(directory) / shard.file
+        if sha256(path) != shard.sha256:
+            raise InputError(
+                f"{path}: damaged, its checksum is not the manifest's; copy the folder again, "
+                "or make it again with bert-tf shards"
+            )
+        progress(done, len(written))
     return manifest

@@ -4,10 +4,15 @@ Follows `create_masked_lm_predictions` of the original's `create_pretraining_dat
 batches at once: single tokens, whole words, or spans of words.
 """
 
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 import tensorflow as tf
+
+from pipelines.options import PretrainingDataOptions
+
+if TYPE_CHECKING:
+    from bert_tf.tokenization import BertTokenizer
 
 
 class MaskedTokens(NamedTuple):
@@ -137,6 +142,32 @@ def mask_tokens(
         positions=positions,
         labels=labels,
         weights=tf.cast(valid, tf.float32),
+    )
+
+
+def mask_by_options(
+    token_ids: tf.Tensor,
+    padding_mask: tf.Tensor,
+    tokenizer: "BertTokenizer",
+    options: PretrainingDataOptions,
+    seed: tf.Tensor,
+) -> MaskedTokens:
+    """`mask_tokens` with what `options` say and the ids of `tokenizer`."""
+    by_words = options.whole_word_masking or options.max_ngram > 1
+    assert options.max_predictions_per_seq is not None  # they have filled it in
+    return mask_tokens(
+        token_ids,
+        padding_mask,
+        seed=seed,
+        vocabulary_size=tokenizer.vocabulary_size,
+        cls_token_id=tokenizer.cls_token_id,
+        sep_token_id=tokenizer.sep_token_id,
+        mask_token_id=tokenizer.mask_token_id,
+        max_predictions_per_seq=options.max_predictions_per_seq,
+        masked_lm_prob=options.masked_lm_prob,
+        whole_word=options.whole_word_masking,
+        max_ngram=options.max_ngram,
+        is_continuation=tokenizer.is_continuation if by_words else None,
     )
 
 

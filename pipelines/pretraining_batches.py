@@ -20,7 +20,7 @@ from bert_tf.errors import InputError
 from pipelines.corpus import dataset_options
 from pipelines.data_service import from_data_service
 from pipelines.instance_schemas import masked_features, parse_compact
-from pipelines.masking import MaskedTokens, mask_tokens
+from pipelines.masking import MaskedTokens, mask_by_options
 from pipelines.options import PretrainingDataOptions
 from pipelines.record_blocks import RecordBlocks, read_run
 from pipelines.shard_folder import ShardFolder, check_vocabulary, open_shards, shard_errors
@@ -295,21 +295,7 @@ def _masked(
     instances = parse_compact(
         records, max_seq_length=shards.max_seq_length, pad_token_id=tokenizer.pad_token_id
     )
-    by_words = options.whole_word_masking or options.max_ngram > 1
-    masked = mask_tokens(
-        instances.token_ids,
-        instances.padding_mask,
-        seed=seed,
-        vocabulary_size=tokenizer.vocabulary_size,
-        cls_token_id=tokenizer.cls_token_id,
-        sep_token_id=tokenizer.sep_token_id,
-        mask_token_id=tokenizer.mask_token_id,
-        max_predictions_per_seq=options.max_predictions_per_seq or 0,
-        masked_lm_prob=options.masked_lm_prob,
-        whole_word=options.whole_word_masking,
-        max_ngram=options.max_ngram,
-        is_continuation=tokenizer.is_continuation if by_words else None,
-    )
+    masked = mask_by_options(instances.token_ids, instances.padding_mask, tokenizer, options, seed)
     return _model_inputs(
         masked,
         instances.segment_ids,

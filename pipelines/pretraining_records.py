@@ -14,7 +14,7 @@ import tensorflow as tf
 from pipelines.corpus import dataset_options
 from pipelines.documents import COUNTED, MOST_BATCHES, DocumentBatch
 from pipelines.instance_schemas import serialize_compact, serialize_masked
-from pipelines.masking import mask_tokens
+from pipelines.masking import mask_by_options
 from pipelines.options import PretrainingDataOptions
 from pipelines.pretraining_instances import (
     Sentences,
@@ -79,7 +79,7 @@ def record_batches(
     tokenizer: "BertTokenizer",
     options: Sequence[PretrainingDataOptions],
     *,
-    split: bool,
+    split_paragraphs: bool,
 ) -> Iterator[RecordBatch]:
     """Makes instances of batches of documents, on all cores, in order.
 
@@ -87,7 +87,7 @@ def record_batches(
         batches: to be iterated once.
         tokenizer: turns sentences into ids; needs [CLS], [SEP] and [MASK].
         options: those of each sequence length to make instances of.
-        split: whether lines are paragraphs, to be split into sentences.
+        split_paragraphs: whether lines are paragraphs, to be split into sentences.
 
     Returns:
         `RecordBatch`es of numpy values, rounds after one another.
@@ -97,7 +97,7 @@ def record_batches(
     @tf.autograph.experimental.do_not_convert
     def tokenize(batch: DocumentBatch) -> tuple[DocumentBatch, dict[str, Any]]:
         lines, *about = batch[:4]
-        if split:
+        if split_paragraphs:
             in_paragraphs = split_sentences(lines)
             lines = in_paragraphs.flat_values
             about = [tf.repeat(values, in_paragraphs.row_lengths()) for values in about]
@@ -216,19 +216,8 @@ def _make_records(
         masked = None
         records = serialize_compact(packed, pairs.is_random_next)
     else:
-        masked = mask_tokens(
-            packed.token_ids,
-            packed.padding_mask,
-            seed=mask_seed,
-            vocabulary_size=tokenizer.vocabulary_size,
-            cls_token_id=tokenizer.cls_token_id,
-            sep_token_id=tokenizer.sep_token_id,
-            mask_token_id=tokenizer.mask_token_id,
-            max_predictions_per_seq=options.max_predictions_per_seq or 0,
-            masked_lm_prob=options.masked_lm_prob,
-            whole_word=options.whole_word_masking,
-            max_ngram=options.max_ngram,
-            is_continuation=tokenizer.is_continuation,
+        masked = mask_by_options(
+            packed.token_ids, packed.padding_mask, tokenizer, options, mask_seed
         )
         records = serialize_masked(packed, masked, pairs.is_random_next)
     counts = count_instances(

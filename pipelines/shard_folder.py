@@ -10,6 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 import tensorflow as tf
@@ -21,6 +22,7 @@ from pipelines.manifest import (
     BLOCK_RECORDS,
     FILE_NAME,
     SPLITS,
+    UNFINISHED,
     Manifest,
     Shard,
     check_sizes,
@@ -39,6 +41,9 @@ from pipelines.record_blocks import (
     scanned_blocks,
     written_blocks,
 )
+
+if TYPE_CHECKING:
+    from bert_tf.tokenization import BertTokenizer
 
 
 @dataclass
@@ -109,7 +114,7 @@ def open_shards(
         raise InputError(f"split is {split!r}; it must be one of {', '.join(SPLITS)}")
     if not folder.is_dir():
         for output in (folder, folder.parent):  # shards of several lengths are a folder down
-            unfinished = output.with_name(f"{output.name}.unfinished")
+            unfinished = output.with_name(output.name + UNFINISHED)
             if not output.exists() and unfinished.is_dir():
                 raise InputError(
                     f"{folder}: bert-tf shards has not finished there ({unfinished} holds what it "
@@ -210,6 +215,30 @@ def _with_blocks(shards: ShardFolder, paths: list[Path], blocks: list[RecordBloc
     shards.blocks = join_blocks(paths, blocks)
     shards.instances = int(shards.blocks.records.sum())
     return shards
+
+
+def tokenizer_of_shards(
+    directory: str | os.PathLike, given: str | os.PathLike | None = None
+) -> "BertTokenizer":
+    """The tokenizer that shards were made with.
+
+    Args:
+        directory: of the shards; `bert-tf shards` leaves the tokenizer there.
+        given: a tokenizer folder or a vocab.txt, for shards of the original's script.
+
+    Raises:
+        InputError: there is none, or it cannot be used.
+    """
+    from bert_tf.tokenization import BertTokenizer
+
+    if given and Path(given).is_file():
+        return BertTokenizer(given)
+    if not given and not (Path(directory) / "vocab.txt").is_file():
+        raise InputError(
+            f"{directory}: holds no vocab.txt; give --tokenizer the tokenizer its shards were made "
+            "with, or make them with bert-tf shards"
+        )
+    return BertTokenizer.from_directory(given or directory)
 
 
 def check_vocabulary(shards: ShardFolder, vocabulary_hash: str | None) -> None:

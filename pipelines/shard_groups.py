@@ -27,15 +27,13 @@ from pipelines.documents import COUNTED, GROUP_BYTES, DocumentBatch, UnitReader
 from pipelines.manifest import BLOCK_RECORDS, Shard, sha256
 from pipelines.options import PretrainingDataOptions
 from pipelines.pretraining_records import RecordBatch, record_batches
+from pipelines.record_blocks import FRAME_BYTES
 from pipelines.statistics import InstanceCounts, no_instances
 
 if TYPE_CHECKING:
     from bert_tf.tokenization import BertTokenizer
 
 JOURNAL = ".journal"
-
-# A record stands between its length and checksum (8 + 4 bytes) and another checksum (4).
-_FRAME_BYTES = 16
 
 
 @dataclass
@@ -111,9 +109,13 @@ class FinishedGroup:
             for shard in shards
         )
 
+    def path(self, folder: Path) -> Path:
+        """Its file in the journal of `folder`."""
+        return folder / JOURNAL / f"{self.unit:05d}-{self.group:05d}.json"
+
     def save(self, folder: Path) -> None:
         """Enters it in the journal of `folder`."""
-        with replace_file(folder / JOURNAL / f"{self.unit:05d}-{self.group:05d}.json") as path:
+        with replace_file(self.path(folder)) as path:
             path.write_text(json.dumps(dataclasses.asdict(self)), encoding="utf-8")
 
     @classmethod
@@ -127,11 +129,17 @@ class FinishedGroup:
         return cls(**content)
 
 
-def finished_groups(job: ShardsJob) -> list[FinishedGroup]:
-    """The journal: groups that are done, their shards all there, in order of the corpus."""
-    groups = []
-    for path in sorted((job.folder / JOURNAL).glob("*-*.json")):
-        group = FinishedGroup.load(path)
+def finished_groups(job: ShardsJob, units: Sequence[int] | None = None) -> list[FinishedGroup]:
+    """The journal, of all units or some: groups that are done, in order of the corpus."""
+    patterns = ["*-*.json"] if units is None else [f"{unit:05d}-*.json" for unit in units]
+    paths = [path for pattern in patterns for path in (job.folder / JOURNAL).glob(pattern)]
+    return [FinishedGroup.load(path) for path in sorted(paths)]
+
+
+def forget_incomplete_groups(job: ShardsJob) -> None:
+    """Takes out of the journal what has lost a shard since, and removes what is not in it."""
+    kept: set[Path] = set()
+    for group in finished_groups(job):
         sizes = {
             job.folder / name / shard.file: shard.bytes
             for name, splits in zip(job.names, group.shards, strict=True)
@@ -139,10 +147,19 @@ def finished_groups(job: ShardsJob) -> list[FinishedGroup]:
             for shard in shards
         }
         if all(file.is_file() and file.stat().st_size == size for file, size in sizes.items()):
-            groups.append(group)
+            kept.update(sizes)
         else:
-            path.unlink()
-    return groups
+            group.path(job.folder).unlink()
+    remove_temporary_files(job.folder)
+    for file in job.folder.rglob("*.tfrecord"):
+        if file not in kept:
+            file.unlink()
+
+
+def remove_temporary_files(folder: Path) -> None:
+    """Removes what a killed run was writing."""
+    for path in folder.rglob(".*.tmp"):
+        path.unlink(missing_ok=True)
 
 
 def write_units(
@@ -158,8 +175,8 @@ def write_units(
         OSError: the shards cannot be written, the disk is full for one.
     """
     corpus = job.corpus
+    done = finished_groups(job, units)
     units = range(len(corpus.units)) if units is None else units
-    done = finished_groups(job)
     complete = {group.unit for group in done if group.ends_unit}
     sizes = [sum(slice_.size for slice_ in unit) for unit in corpus.units]
     bytes_before = sum(sizes[unit] for unit in complete)
@@ -182,7 +199,9 @@ def write_units(
         stack.enter_context(input_errors())
         stack.enter_context(_full_disk_as_os_error())
         writer = stack.enter_context(_GroupWriter(job))
-        made = record_batches(batches(), tokenizer, job.options, split=corpus.split_sentences)
+        made = record_batches(
+            batches(), tokenizer, job.options, split_paragraphs=corpus.split_sentences
+        )
         reading = None
         for batch in made:
             if reading is not None and reading != batch.unit:
@@ -350,7 +369,7 @@ class _OpenShard:
             if index % BLOCK_RECORDS == 0:
                 self._block_offsets.append(self._bytes)
             write(record)
-            self._bytes += len(record) + _FRAME_BYTES
+            self._bytes += len(record) + FRAME_BYTES
         self.instances += len(records)
 
     def finish(self) -> Shard:

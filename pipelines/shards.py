@@ -31,7 +31,7 @@ from bert_tf.errors import InputError
 from bert_tf.version import __version__
 from pipelines.corpus import Corpus, CorpusInputs, empty_corpus, open_corpus
 from pipelines.documents import COUNTED
-from pipelines.manifest import Manifest, Shard
+from pipelines.manifest import UNFINISHED, Manifest, Shard
 from pipelines.options import PretrainingDataOptions
 from pipelines.shard_groups import (
     JOURNAL,
@@ -39,6 +39,8 @@ from pipelines.shard_groups import (
     ShardsJob,
     ShardsProgress,
     finished_groups,
+    forget_incomplete_groups,
+    remove_temporary_files,
     write_units,
 )
 from pipelines.statistics import InstanceCounts, no_instances, summarize
@@ -47,7 +49,6 @@ if TYPE_CHECKING:
     from bert_tf.tokenization import BertTokenizer
 
 PLAN = "plan.json"
-UNFINISHED = ".unfinished"
 
 
 # Writes the shards of the units of a job that are not finished.
@@ -140,7 +141,8 @@ def write_shards_of_lengths(
         "units": _units_for_comparison(corpus),
         "bert_tf_version": __version__,
     }
-    if _plan(output) == json.loads(json.dumps(plan)):  # killed when all was done but this:
+    plan = json.loads(json.dumps(plan))  # as it is read again
+    if _plan(output) == plan:  # killed when all was done but this:
         _remove_journal(output)
         return [Manifest.load(output / name) for name in names]
     if output.is_dir() and any(output.iterdir()) and not overwrite:
@@ -150,9 +152,13 @@ def write_shards_of_lengths(
         job = ShardsJob(folder, corpus, options, names)
         for name in names:
             (folder / name).mkdir(exist_ok=True)
-        _remove_all_but(folder, finished_groups(job))
+        forget_incomplete_groups(job)
         (runner or write_units)(job, tokenizer, progress)
-        manifests = _finish(job, finished_groups(job), tokenizer)
+        try:
+            manifests = _finish(job, finished_groups(job), tokenizer)
+        except InputError:
+            shutil.rmtree(folder)  # the corpus as a whole is no use: there is nothing to go on from
+            raise
         move_directory(folder, output)
     _remove_journal(output)
     return manifests
@@ -210,7 +216,6 @@ def _work_folder(folder: Path, plan: dict[str, Any]) -> Iterator[None]:
             raise InputError(
                 f"{folder}: another process is writing there; let it end, or name another output"
             ) from error
-        plan = json.loads(json.dumps(plan))
         entries = sorted(journal.glob("*-*.json"))
         begun = _plan(folder)
         if begun is not None and (difference := _difference(begun, plan, entries)):
@@ -225,7 +230,7 @@ def _work_folder(folder: Path, plan: dict[str, Any]) -> Iterator[None]:
             yield
         except BaseException:
             if folder.is_dir():
-                _remove_temporary_files(folder)
+                remove_temporary_files(folder)
                 if not any(journal.glob("*-*.json")):
                     shutil.rmtree(folder)  # nothing in it to go on from
             raise
@@ -265,26 +270,6 @@ def _difference(begun: dict[str, Any], plan: dict[str, Any], entries: list[Path]
     return None if len(plan["units"]) >= reached else "the corpus (files are gone)"
 
 
-def _remove_all_but(folder: Path, groups: list[FinishedGroup]) -> None:
-    """Removes shards that did not come into the journal."""
-    kept = {
-        shard.file
-        for group in groups
-        for splits in group.shards
-        for shards in splits.values()
-        for shard in shards
-    }
-    _remove_temporary_files(folder)
-    for path in folder.rglob("*.tfrecord"):
-        if path.name not in kept:
-            path.unlink()
-
-
-def _remove_temporary_files(folder: Path) -> None:
-    for path in folder.rglob(".*.tmp"):
-        path.unlink(missing_ok=True)
-
-
 def _finish(
     job: ShardsJob, groups: list[FinishedGroup], tokenizer: "BertTokenizer"
 ) -> list[Manifest]:
@@ -293,7 +278,6 @@ def _finish(
     for group in groups:
         text.update(group.text)
     if not text["documents"]:
-        shutil.rmtree(job.folder)
         raise empty_corpus(job.corpus.name)
     manifests = []
     for index, (options, name) in enumerate(zip(job.options, job.names, strict=True)):
@@ -306,7 +290,6 @@ def _finish(
                 total = counts.get(split, no_instances(options.max_seq_length))
                 counts[split] = total + InstanceCounts(*map(np.asarray, values))
         if "train" not in shards:
-            shutil.rmtree(job.folder)
             raise InputError(
                 f"{job.corpus.name}: no instance could be made, the text has no tokens; check "
                 "that the vocabulary is of its language"

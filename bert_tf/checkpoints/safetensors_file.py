@@ -11,10 +11,10 @@ from typing import Self
 import ml_dtypes
 import numpy as np
 from safetensors import SafetensorError, safe_open
-from safetensors.numpy import save_file
 
 from bert_tf.atomic import replace_file
 from bert_tf.errors import InputError
+from bert_tf.tensor_files import write_tensors
 
 WEIGHTS = "model.safetensors"
 INDEX = f"{WEIGHTS}.index.json"
@@ -170,13 +170,9 @@ def open_weights(directory: Path) -> SafetensorsFile | ShardedSafetensors:
 
 
 def write_weights(path: Path, tensors: Mapping[str, np.ndarray]) -> None:
-    """Writes one safetensors file, whole or not at all."""
-    with replace_file(path) as temporary:
-        temporary.touch()
-        mode = temporary.stat().st_mode
-        # Hugging Face refuses a file that does not name the framework it came from.
-        save_file(dict(tensors), temporary, metadata={"format": "pt"})
-        temporary.chmod(mode)  # safetensors makes its files for the owner alone
+    """Writes one weights file, whole or not at all."""
+    # Hugging Face refuses a file that does not name the framework it came from.
+    write_tensors(path, tensors, {"format": "pt"})
 
 
 def write_sharded_weights(

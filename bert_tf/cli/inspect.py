@@ -21,7 +21,6 @@ from bert_tf.errors import InputError
 from pipelines.manifest import SPLITS
 
 if TYPE_CHECKING:
-    from bert_tf.tokenization import BertTokenizer
     from pipelines.instance_display import DisplayedInstance, DisplayedToken
     from pipelines.shard_folder import ShardFolder
 
@@ -53,7 +52,7 @@ class Options:
 def run(options: Options) -> None:
     """Runs `bert-tf inspect`."""
     from pipelines.instance_display import displayed_instances
-    from pipelines.shard_folder import open_shards
+    from pipelines.shard_folder import open_shards, tokenizer_of_shards
 
     if options.examples < 0:
         raise InputError(f"examples is {options.examples}; it must be 0 or more")
@@ -64,7 +63,7 @@ def run(options: Options) -> None:
     instances = []
     if options.examples:
         with progress("reading instances"):
-            tokenizer = _tokenizer(options)
+            tokenizer = tokenizer_of_shards(options.shards, options.tokenizer)
             instances = displayed_instances(shards, tokenizer, options.examples, options.seed)
     out = Console(highlight=False)
     for number, instance in enumerate(instances, start=1):
@@ -79,19 +78,6 @@ def run(options: Options) -> None:
         out.print(verified, soft_wrap=True)
 
 
-def _tokenizer(options: Options) -> "BertTokenizer":
-    from bert_tf.tokenization import BertTokenizer
-
-    if options.tokenizer and Path(options.tokenizer).is_file():
-        return BertTokenizer(options.tokenizer)
-    if not options.tokenizer and not (Path(options.shards) / "vocab.txt").is_file():
-        raise InputError(
-            f"{options.shards} holds no vocab.txt: give --tokenizer the tokenizer its shards were "
-            "made with, or print no instances: --examples 0"
-        )
-    return BertTokenizer.from_directory(options.tokenizer or options.shards)
-
-
 def _verify(shards: "ShardFolder") -> str:
     """Reads every shard of all splits; returns a line that says that all are well.
 
@@ -100,7 +86,7 @@ def _verify(shards: "ShardFolder") -> str:
     """
     import tensorflow as tf
 
-    from pipelines.manifest import check_sizes, sha256
+    from pipelines.manifest import verify
     from pipelines.shard_folder import shard_errors
 
     if shards.manifest is None:  # the records have checksums of their own
@@ -110,18 +96,10 @@ def _verify(shards: "ShardFolder") -> str:
                 for records in tf.data.TFRecordDataset(shards.files).batch(1024):
                     bar.update(number := number + len(records))
         return f"All {number} records can be read."
-    written = [shard for split in shards.manifest.shards.values() for shard in split]
-    check_sizes(shards.directory, written)
-    with progress("comparing checksums", total=len(written)) as bar:
-        for number, shard in enumerate(written, start=1):
-            path = shards.directory / shard.file
-            if sha256(path) != shard.sha256:
-                raise InputError(
-                    f"{path}: damaged, its checksum is not the manifest's; copy the folder again, "
-                    "or make it again with bert-tf shards"
-                )
-            bar.update(number)
-    return f"All {len(written)} shards are as they were written."
+    total = sum(map(len, shards.manifest.shards.values()))
+    with progress("comparing checksums", total=total) as bar:
+        verify(shards.directory, bar.update)
+    return f"All {total} shards are as they were written."
 
 
 def _paragraph(instance: "DisplayedInstance") -> list[Text]:

@@ -22,7 +22,8 @@ from bert_tf.tasks.masked_words import SENTENCES, MaskedWordLog, MaskedWords
 from bert_tf.tasks.options import PretrainingOptions, save_config
 from bert_tf.tokenization.tokenizer import BertTokenizer
 from bert_tf.training.loop import TrainingPlan, TrainingResult, train
-from bert_tf.training.monitoring import Histograms, Profile, measured_peak
+from bert_tf.training.monitoring import Histograms, Profile
+from bert_tf.training.peak import strategy_peak
 from bert_tf.training.state import TrainingState
 from bert_tf.training.strategy import (
     check_batch_size,
@@ -33,7 +34,12 @@ from bert_tf.training.strategy import (
 from bert_tf.training.trainer import accuracy, cross_entropy
 from pipelines.manifest import FILE_NAME as MANIFEST
 from pipelines.pretraining_batches import pretraining_batches
-from pipelines.shard_folder import ShardFolder, open_shards, shard_errors
+from pipelines.shard_folder import (
+    ShardFolder,
+    open_shards,
+    shard_errors,
+    tokenizer_of_shards,
+)
 
 # The paper's section A.2 warms up over 10,000 steps; a short run over a tenth of its own.
 _LONGEST_WARMUP = 10_000
@@ -44,17 +50,6 @@ SCALAR_NAMES = {
     "mlm_logits_accuracy": "mlm_accuracy",
     "nsp_logits_accuracy": "nsp_accuracy",
 }
-
-
-def _tokenizer(options: PretrainingOptions) -> BertTokenizer:
-    if options.tokenizer:
-        return BertTokenizer.from_directory(options.tokenizer)
-    if not (Path(options.shards) / "vocab.txt").is_file():
-        raise InputError(
-            f"{options.shards} holds no vocab.txt: give --tokenizer the tokenizer its shards "
-            "were made with, or make them with `bert-tf shards`"
-        )
-    return BertTokenizer.from_directory(options.shards)
 
 
 def _config(options: PretrainingOptions, tokenizer: BertTokenizer) -> BertConfig:
@@ -118,7 +113,7 @@ def pretrain(
     )
     if train_shards is None:
         raise InputError(f"{options.shards}: has no training shards; make them again")
-    tokenizer = _tokenizer(options)
+    tokenizer = tokenizer_of_shards(options.shards, options.tokenizer)
     set_precision(options.precision)
     keras.utils.set_random_seed(options.seed)
     batches = functools.partial(
@@ -226,7 +221,7 @@ def pretrain(
                 larger_is_better=False,
                 scalar_names=SCALAR_NAMES,
                 skip_nonfinite=options.skip_nonfinite,
-                rates=_rates(model, train_shards, strategy.num_replicas_in_sync),
+                rates=_rates(model, train_shards, strategy),
             ),
             save_model=lambda directory: save_model(model, directory, tokenizer=tokenizer),
             report=report,
@@ -234,19 +229,24 @@ def pretrain(
         )
 
 
-def _rates(model: BertPreTrainer, shards: ShardFolder, replicas: int) -> dict[str, float]:
+def _rates(
+    model: BertPreTrainer, shards: ShardFolder, strategy: tf.distribute.Strategy
+) -> dict[str, float]:
     """What an example a second is in tokens a second, padding apart, and of the machine's peak."""
     tokens: float = shards.max_seq_length
     if shards.manifest is not None:
         tokens = shards.manifest.statistics[shards.split]["length_mean"]
+    rates = {"tokens_per_second": tokens}
     flops = pretraining_flops(
         model.encoder.config,
         instances=1,
         length=shards.max_seq_length,
         predictions=shards.max_predictions_per_seq,
     )
-    peak = replicas * measured_peak(model.encoder.compute_dtype)
-    return {"tokens_per_second": tokens, "share_of_peak": flops / peak}
+    peak = strategy_peak(strategy, model.encoder.compute_dtype)
+    if peak is not None:
+        rates["share_of_peak"] = flops / peak
+    return rates
 
 
 def _watchers(

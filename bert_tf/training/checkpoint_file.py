@@ -2,15 +2,12 @@
 
 import hashlib
 import json
-import os
-import re
 from pathlib import Path
 
 import numpy as np
 from safetensors import SafetensorError, safe_open
-from safetensors.numpy import save_file
 
-from bert_tf.atomic import replace_file
+from bert_tf.tensor_files import write_tensors
 
 _CHECKSUM = "sha256"
 
@@ -31,16 +28,7 @@ def write_checkpoint(path: Path, tensors: dict[str, np.ndarray], metadata: dict[
         OSError: the file cannot be written (a full disk: `errno.ENOSPC`); an older one at `path`
             is left as it was.
     """
-    metadata = {**metadata, _CHECKSUM: _checksum(tensors, metadata)}
-    with replace_file(path) as temporary:
-        try:
-            save_file(tensors, temporary, metadata=metadata)
-        except SafetensorError as error:  # it tells the number in its text alone
-            number = re.search(r"\(os error (\d+)\)", str(error))
-            if number is None:
-                raise
-            code = int(number.group(1))
-            raise OSError(code, os.strerror(code), str(path)) from error
+    write_tensors(path, tensors, {**metadata, _CHECKSUM: _checksum(tensors, metadata)})
 
 
 def read_checkpoint(path: Path) -> tuple[dict[str, np.ndarray], dict[str, str]]:

@@ -1,6 +1,5 @@
-"""What one may want to see of a run in TensorBoard beyond its scalars, and how fast it could be."""
+"""What one may want to see of a run in TensorBoard beyond its scalars."""
 
-import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -8,42 +7,6 @@ import keras
 import tensorflow as tf
 
 from bert_tf.training.state import TrainingState
-
-# Large enough for the arithmetic to be what takes the time, small enough to take little of it.
-_PEAK_WIDTH = 1024
-_PEAK_SECONDS = 0.3
-
-
-def measured_peak(dtype: str = "float32") -> float:
-    """The arithmetic this machine's device reaches in matrix products, FLOP/s.
-
-    Takes under a second. A training step is held against it, not against what the maker promises.
-
-    Args:
-        dtype: of the factors.
-    """
-    with tf.device(tf.config.list_logical_devices("GPU")[0].name if _has_gpu() else "CPU"):
-        left = tf.cast(tf.random.stateless_normal([_PEAK_WIDTH, _PEAK_WIDTH], [1, 2]), dtype)
-
-        @tf.function
-        def multiply() -> tf.Tensor:
-            product = left
-            for _ in range(4):
-                product = tf.matmul(product, left) / _PEAK_WIDTH**0.5
-            return tf.reduce_sum(product)
-
-        multiply().numpy()
-        best = float("inf")
-        until = time.perf_counter() + _PEAK_SECONDS
-        while time.perf_counter() < until:
-            begun = time.perf_counter()
-            multiply().numpy()
-            best = min(best, time.perf_counter() - begun)
-    return 4 * 2 * _PEAK_WIDTH**3 / best
-
-
-def _has_gpu() -> bool:
-    return bool(tf.config.list_logical_devices("GPU"))
 
 
 class Histograms(keras.callbacks.Callback):

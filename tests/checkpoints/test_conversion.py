@@ -782,7 +782,7 @@ def test_the_output_is_whole_or_absent(models, out, monkeypatch):
         raise OSError("disk full")
 
     with monkeypatch.context() as patch:
-        patch.setattr("bert_tf.checkpoints.safetensors_file.save_file", fail)
+        patch.setattr("bert_tf.tensor_files.save_file", fail)
         with pytest.raises(OSError, match="disk full"):
             convert(models / "pretrainer", out, overwrite=True)
     assert {path.name: path.read_bytes() for path in out.iterdir()} == before

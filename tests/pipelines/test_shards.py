@@ -34,8 +34,8 @@ def examples(folder, split="train"):
     return found
 
 
-def unmasked(example):
-    """Segments A and B of an example, as they were before masking."""
+def original_ids(example):
+    """The ids of an example as they were before masking."""
     ids = list(example["input_ids"])
     for position, label, weight in zip(
         example["masked_lm_positions"],
@@ -45,6 +45,12 @@ def unmasked(example):
     ):
         if weight:
             ids[position] = label
+    return ids
+
+
+def unmasked(example):
+    """Segments A and B of an example, as they were before masking."""
+    ids = original_ids(example)
     length = sum(example["input_mask"])
     first_sep = example["segment_ids"].index(1) - 1
     assert (ids[0], ids[first_sep], ids[length - 1]) == (2, 3, 3)
@@ -487,14 +493,7 @@ def test_full_sentences_use_the_text_once(tmp_path, many, number_tokenizer, unit
     found = examples(tmp_path / "out")
     tokens = []
     for example in found:
-        ids = list(example["input_ids"])
-        for position, label, weight in zip(
-            example["masked_lm_positions"],
-            example["masked_lm_ids"],
-            example["masked_lm_weights"],
-            strict=True,
-        ):
-            ids[position] = label if weight else ids[position]
+        ids = original_ids(example)
         length = sum(example["input_mask"])
         assert (ids[0], ids[length - 1]) == (2, 3)
         assert not any(example["segment_ids"])

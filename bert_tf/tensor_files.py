@@ -1,0 +1,40 @@
+"""Safetensors files that appear whole or not at all."""
+
+import os
+import re
+from collections.abc import Mapping
+from pathlib import Path
+
+import numpy as np
+from safetensors import SafetensorError
+from safetensors.numpy import save_file
+
+from bert_tf.atomic import replace_file
+
+
+def write_tensors(
+    path: Path, tensors: Mapping[str, np.ndarray], metadata: dict[str, str] | None = None
+) -> None:
+    """Writes a safetensors file.
+
+    Args:
+        path: the file.
+        tensors: by name; any shapes, any dtypes that safetensors has.
+        metadata: kept beside the tensors.
+
+    Raises:
+        OSError: the file cannot be written (a full disk: `errno.ENOSPC`); an older one at `path`
+            is left as it was.
+    """
+    with replace_file(path) as temporary:
+        temporary.touch()
+        mode = temporary.stat().st_mode
+        try:
+            save_file(dict(tensors), temporary, metadata=metadata)
+        except SafetensorError as error:  # it tells the number in its text alone
+            number = re.search(r"\(os error (\d+)\)", str(error))
+            if number is None:
+                raise
+            code = int(number.group(1))
+            raise OSError(code, os.strerror(code), str(path)) from error
+        temporary.chmod(mode)  # safetensors makes its files for the owner alone

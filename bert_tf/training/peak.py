@@ -1,0 +1,57 @@
+"""How fast a training step could be on this machine."""
+
+import time
+
+import tensorflow as tf
+
+# Large enough for the arithmetic to be what takes the time, small enough to take little of it.
+_PEAK_WIDTH = 1024
+_PEAK_SECONDS = 0.3
+
+
+def strategy_peak(strategy: tf.distribute.Strategy, dtype: str = "float32") -> float | None:
+    """The arithmetic that all devices of a strategy reach together, FLOP/s.
+
+    `measured_peak` of this machine's device, times their number; the logical CPU devices of a
+    machine share its cores and count as one. None for TPUs, of which one would have to ask several
+    programs at once.
+
+    Args:
+        strategy: of the run.
+        dtype: of the factors.
+    """
+    if isinstance(strategy, tf.distribute.TPUStrategy):
+        return None
+    devices = strategy.num_replicas_in_sync
+    if not tf.config.list_logical_devices("GPU"):
+        devices = max(1, devices // len(tf.config.list_logical_devices("CPU")))
+    return devices * measured_peak(dtype)
+
+
+def measured_peak(dtype: str = "float32") -> float:
+    """The arithmetic this machine's device reaches in matrix products, FLOP/s.
+
+    Takes under a second. A training step is held against it, not against what the maker promises.
+
+    Args:
+        dtype: of the factors.
+    """
+    gpus = tf.config.list_logical_devices("GPU")
+    with tf.device(gpus[0].name if gpus else "CPU"):
+        left = tf.cast(tf.random.stateless_normal([_PEAK_WIDTH, _PEAK_WIDTH], [1, 2]), dtype)
+
+        @tf.function
+        def multiply() -> tf.Tensor:
+            product = left
+            for _ in range(4):
+                product = tf.matmul(product, left) / _PEAK_WIDTH**0.5
+            return tf.reduce_sum(product)
+
+        multiply().numpy()
+        best = float("inf")
+        until = time.perf_counter() + _PEAK_SECONDS
+        while time.perf_counter() < until:
+            begun = time.perf_counter()
+            multiply().numpy()
+            best = min(best, time.perf_counter() - begun)
+    return 4 * 2 * _PEAK_WIDTH**3 / best
