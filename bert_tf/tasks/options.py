@@ -63,6 +63,11 @@ class PretrainingOptions(TrainingOptions):
 
     Attributes:
         shards: folder that `bert-tf shards` wrote, or TFRecord files of the original script.
+        long_shards: shards of longer sequences, for the last steps of the run: most of the
+            training is done on short ones, which cost less, and the positions beyond them are
+            learned at the end (paper, section A.2: 128 tokens, then 512).
+        long_share: of the steps, that are taken on `long_shards`.
+        long_gradient_accumulation_steps: pieces of a device's batch then; by default as before.
         size: of a new model: tiny (2 layers, 128 wide), mini (4, 256), small (4, 512), medium
             (8, 512), base (12, 768) or large (24, 1024); or a config.json of your own.
         model: model directory to start from instead of random weights.
@@ -79,7 +84,8 @@ class PretrainingOptions(TrainingOptions):
             a tenth of the steps, the paper's 10,000 at most.
         weight_decay: decoupled; LayerNorm and bias have none.
         clip_norm: global norm that gradients are clipped to.
-        evaluate_every: steps between two evaluations on the held-out shards.
+        evaluate_every: steps between two evaluations on the held-out shards; best/ is the model
+            with the lowest loss, of those trained on `long_shards` where there are any.
         evaluation_batches: held-out batches an evaluation takes at most.
         masked_lm_prob: share of the tokens to predict, for shards made with --masking dynamic; by
             default, as of the next two, what the shards were made with.
@@ -95,6 +101,9 @@ class PretrainingOptions(TrainingOptions):
     """
 
     shards: str
+    long_shards: str | None = None
+    long_share: float = 0.1
+    long_gradient_accumulation_steps: int | None = None
     size: str = "small"
     model: str | None = None
     tokenizer: str | None = None

@@ -1,11 +1,12 @@
 """Pre-training: masked language model and next sentence prediction (paper, section 3.1)."""
 
+import contextlib
 import functools
 import hashlib
 import re
 import warnings
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +22,7 @@ from bert_tf.tasks.compilation import compile_model, set_precision
 from bert_tf.tasks.masked_words import SENTENCES, MaskedWordLog, MaskedWords
 from bert_tf.tasks.options import PretrainingOptions, save_config
 from bert_tf.tokenization.tokenizer import BertTokenizer
-from bert_tf.training.loop import TrainingPlan, TrainingResult, train
+from bert_tf.training.loop import Phase, TrainingPlan, TrainingResult, train
 from bert_tf.training.monitoring import Histograms, Profile
 from bert_tf.training.peak import strategy_peak
 from bert_tf.training.state import TrainingState
@@ -81,6 +82,61 @@ def _dropout(options: PretrainingOptions) -> dict[str, Any]:
     }
 
 
+@dataclass(frozen=True)
+class _PhaseData:
+    """The shards of some of the steps.
+
+    Attributes:
+        until: the last of these steps.
+        train: shards.
+        held_out: shards; None where nothing was held out.
+        gradient_accumulation_steps: pieces of a device's batch.
+    """
+
+    until: int
+    train: ShardFolder
+    held_out: ShardFolder | None
+    gradient_accumulation_steps: int
+
+
+def _open(options: PretrainingOptions) -> list[_PhaseData]:
+    """The data of one phase, or of two: short sequences, then long ones."""
+    steps, pieces = [options.steps], [options.gradient_accumulation_steps]
+    folders = [options.shards]
+    if options.long_shards is not None:
+        until = options.steps - round(options.steps * options.long_share)
+        if not 0 < until < options.steps:
+            raise InputError(
+                f"--long_share {options.long_share} of {options.steps} steps leaves none on "
+                f"{options.shards if until <= 0 else options.long_shards}: give a share between 0 "
+                "and 1, the paper's is 0.1"
+            )
+        steps.insert(0, until)
+        pieces.append(options.long_gradient_accumulation_steps or pieces[0])
+        folders.append(options.long_shards)
+    data = []
+    for folder, until, number in zip(folders, steps, pieces, strict=True):
+        train, held_out = (
+            open_shards(folder, split, skip_corrupt=options.skip_corrupt)
+            for split in ("train", "held_out")
+        )
+        if train is None:
+            raise InputError(f"{folder}: has no training shards; make them again")
+        data.append(_PhaseData(until, train, held_out, number))
+    if len({phase.train.has_next_sentences for phase in data}) > 1:
+        raise InputError(
+            f"only one of {options.shards} and {options.long_shards} holds pairs of sentences: "
+            "make both with the same --instances"
+        )
+    return data
+
+
+def _fingerprint(folder: str) -> str:
+    """The hash of the manifest of shards; nothing where they have none."""
+    manifest = Path(folder) / MANIFEST
+    return hashlib.sha256(manifest.read_bytes()).hexdigest() if manifest.is_file() else ""
+
+
 def pretrain(
     options: PretrainingOptions,
     report: Callable[[int, str, dict[str, float]], None],
@@ -105,14 +161,10 @@ def pretrain(
     """
     # First of all: several workers have to meet before TensorFlow runs an op.
     strategy = make_strategy(options.strategy)
-    check_batch_size(options.batch_size, strategy, options.gradient_accumulation_steps)
     check_jit_compile(options.jit_compile, strategy)
-    train_shards, held_out_shards = (
-        open_shards(options.shards, split, skip_corrupt=options.skip_corrupt)
-        for split in ("train", "held_out")
-    )
-    if train_shards is None:
-        raise InputError(f"{options.shards}: has no training shards; make them again")
+    data = _open(options)
+    for phase in data:
+        check_batch_size(options.batch_size, strategy, phase.gradient_accumulation_steps)
     tokenizer = tokenizer_of_shards(options.shards, options.tokenizer)
     set_precision(options.precision)
     keras.utils.set_random_seed(options.seed)
@@ -125,10 +177,12 @@ def pretrain(
         max_ngram=options.max_ngram,
     )
 
-    def train_batches(step: int) -> tf.data.Dataset | tf.distribute.DistributedDataset:
+    def train_batches(
+        shards: ShardFolder, step: int
+    ) -> tf.data.Dataset | tf.distribute.DistributedDataset:
         return distribute_batches(
             lambda batch_size, worker, num_workers: batches(
-                train_shards,
+                shards,
                 batch_size,
                 worker=worker,
                 num_workers=num_workers,
@@ -140,15 +194,18 @@ def pretrain(
             options.batch_size,
         )
 
-    train_batches(0)  # fails on what it cannot do before anything is written
-    held_out = None
-    if held_out_shards is not None:
-        held_out = batches(held_out_shards, options.batch_size, shuffle=False, repeat=False)
-        assert held_out is not None  # as it has shards
-        held_out = held_out.take(options.evaluation_batches)
-    for shards in (train_shards, held_out_shards):
-        for shard, records in shards.left_out.items() if shards else ():
-            left_out(shard, records)
+    def held_out_batches(shards: ShardFolder | None) -> tf.data.Dataset | None:
+        if shards is None:
+            return None
+        dataset = batches(shards, options.batch_size, shuffle=False, repeat=False)
+        assert dataset is not None  # as it has shards
+        return dataset.take(options.evaluation_batches)
+
+    for phase in data:
+        train_batches(phase.train, 0)  # fails on what it cannot do before anything is written
+        for shards in (phase.train, phase.held_out):
+            for shard, records in shards.left_out.items() if shards else ():
+                left_out(shard, records)
     warmup = options.warmup_steps
     if warmup is None:
         warmup = min(_LONGEST_WARMUP, options.steps // 10)
@@ -164,10 +221,20 @@ def pretrain(
         else:
             config = replace(_config(options, tokenizer), **_dropout(options))
             model = BertPreTrainer(config, seed=options.seed)
+        for phase in data:
+            length, positions = (
+                phase.train.max_seq_length,
+                model.encoder.config.max_position_embeddings,
+            )
+            if length > positions:
+                raise InputError(
+                    f"{phase.train.directory} has sequences of {length} tokens, the model "
+                    f"{positions} positions: make shards with a lower --max_seq_length"
+                )
         # Means over the masked words of the batch, not over the padded slots: the weights are
         # the original's masked_lm_weights.
         losses = {"mlm_logits": cross_entropy}
-        if train_shards.has_next_sentences:
+        if data[0].train.has_next_sentences:
             losses["nsp_logits"] = cross_entropy
         else:  # weight decay is not to act on what no gradient reaches
             model.encoder.pooler.trainable = model.next_sentence.trainable = False
@@ -179,10 +246,9 @@ def pretrain(
             loss=losses,
             metrics={name: {"accuracy": accuracy} for name in losses},
         )
-    manifest = Path(options.shards) / MANIFEST
     settings = {
         "config": model.encoder.config.to_dict(),
-        "data": hashlib.sha256(manifest.read_bytes()).hexdigest() if manifest.is_file() else "",
+        "data": _fingerprint(options.shards),
         "vocabulary": tokenizer.vocabulary_hash,
         **{
             name: getattr(options, name)
@@ -194,6 +260,12 @@ def pretrain(
             )
         },
     }  # fmt: skip
+    if options.long_shards is not None:
+        settings["long"] = {
+            "data": _fingerprint(options.long_shards),
+            "share": options.long_share,
+            "gradient_accumulation_steps": options.long_gradient_accumulation_steps,
+        }
     state = TrainingState(
         trainer,
         Path(options.output) / "checkpoints",
@@ -204,16 +276,30 @@ def pretrain(
     )
     state.restore(override=options.override)
     save_config(options, options.output)
-    with shard_errors(options.shards):
+    phases = []
+    for phase in data:
+        phases.append(
+            Phase(
+                until=phase.until,
+                batches=functools.partial(train_batches, phase.train),
+                held_out=held_out_batches(phase.held_out),
+                rates=_rates(model, phase.train, strategy),
+                cost=_flops(model, phase.train),
+                begin=functools.partial(
+                    trainer.accumulate_gradients, phase.gradient_accumulation_steps
+                ),
+            )
+        )
+    with contextlib.ExitStack() as stack:
+        for phase in data:
+            stack.enter_context(shard_errors(phase.train.directory))
         return train(
             trainer,
-            train_batches,
-            held_out,
+            phases,
             state=state,
             directory=options.output,
             plan=TrainingPlan(
                 batch_size=options.batch_size,
-                total_steps=options.steps,
                 evaluate_every=options.evaluate_every,
                 save_every=options.save_every,
                 log_every=options.log_every,
@@ -221,12 +307,21 @@ def pretrain(
                 larger_is_better=False,
                 scalar_names=SCALAR_NAMES,
                 skip_nonfinite=options.skip_nonfinite,
-                rates=_rates(model, train_shards, strategy),
             ),
             save_model=lambda directory: save_model(model, directory, tokenizer=tokenizer),
             report=report,
-            callbacks=_watchers(options, model, tokenizer, state, batches(train_shards, 8)),
+            callbacks=_watchers(options, model, tokenizer, state, batches(data[0].train, 8)),
         )
+
+
+def _flops(model: BertPreTrainer, shards: ShardFolder) -> float:
+    """What an instance costs, as the model does it."""
+    return pretraining_flops(
+        model.encoder.config,
+        instances=1,
+        length=shards.max_seq_length,
+        predictions=shards.max_predictions_per_seq,
+    )
 
 
 def _rates(
@@ -237,15 +332,9 @@ def _rates(
     if shards.manifest is not None:
         tokens = shards.manifest.statistics[shards.split]["length_mean"]
     rates = {"tokens_per_second": tokens}
-    flops = pretraining_flops(
-        model.encoder.config,
-        instances=1,
-        length=shards.max_seq_length,
-        predictions=shards.max_predictions_per_seq,
-    )
     peak = strategy_peak(strategy, model.encoder.compute_dtype)
     if peak is not None:
-        rates["share_of_peak"] = flops / peak
+        rates["share_of_peak"] = _flops(model, shards) / peak
     return rates
 
 

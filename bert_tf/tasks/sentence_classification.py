@@ -22,7 +22,7 @@ from bert_tf.tasks.metrics import classification_scores
 from bert_tf.tasks.options import FinetuningOptions, LabelledData, save_config
 from bert_tf.tokenization.packing import Packer
 from bert_tf.tokenization.tokenizer import BertTokenizer
-from bert_tf.training.loop import TrainingPlan, TrainingResult, train
+from bert_tf.training.loop import Phase, TrainingPlan, TrainingResult, train
 from bert_tf.training.state import TrainingState
 from bert_tf.training.strategy import check_batch_size, check_jit_compile, make_strategy
 from bert_tf.training.trainer import accuracy, cross_entropy
@@ -256,13 +256,19 @@ def finetune(
     save_config(options, output)
     training = train(
         trainer,
-        lambda step: task.batches(examples, options.batch_size, seed=options.seed, start_step=step),
-        task.batches(validation, options.batch_size),
+        [
+            Phase(
+                until=total_steps,
+                batches=lambda step: task.batches(
+                    examples, options.batch_size, seed=options.seed, start_step=step
+                ),
+                held_out=task.batches(validation, options.batch_size),
+            )
+        ],
         state=state,
         directory=output,
         plan=TrainingPlan(
             batch_size=options.batch_size,
-            total_steps=total_steps,
             evaluate_every=steps_per_epoch,
             save_every=options.save_every,
             log_every=options.log_every,

@@ -52,9 +52,8 @@ class ScalarLog(keras.callbacks.Callback):
         directory: log folder; see `ScalarFiles`.
         state: of the run, its steps counted.
         batch_size: examples a step, over all replicas.
-        total_steps: of the run.
+        steps_left: of a step, how many like it are to come.
         every: steps between two lines.
-        rates: name -> what to multiply the examples a second by.
         report: called with (step, kind, scalars), kind "train" or "held_out", for each line.
         names: log name -> the name shown, for logs that Keras names after model outputs.
     """
@@ -65,17 +64,16 @@ class ScalarLog(keras.callbacks.Callback):
         state: TrainingState,
         *,
         batch_size: int,
-        total_steps: int,
+        steps_left: Callable[[int], float],
         every: int,
         report: Callable[[int, str, dict[str, float]], None],
         names: dict[str, str] | None = None,
-        rates: dict[str, float] | None = None,
     ) -> None:
         super().__init__()
         self.state = state
         self.batch_size = batch_size
-        self.total_steps = total_steps
-        self.rates = rates or {}
+        self.steps_left = steps_left
+        self._rates: dict[str, float] = {}
         self.every = every
         self.report = report
         self.names = names or {}
@@ -85,6 +83,15 @@ class ScalarLog(keras.callbacks.Callback):
         self._window: list[float] = []
         self._files = ScalarFiles(directory)
 
+    def begin(self, rates: dict[str, float]) -> None:
+        """Begins a phase, with a step that is traced and compiled.
+
+        Args:
+            rates: name -> what to multiply the examples a second by.
+        """
+        self._rates = rates
+        self._first = True
+
     def on_train_batch_begin(self, batch: int, logs: dict | None = None) -> None:
         """Starts the clock of an execution."""
         self._started = time.perf_counter()
@@ -92,7 +99,7 @@ class ScalarLog(keras.callbacks.Callback):
     def on_train_batch_end(self, batch: int, logs: dict | None = None) -> None:
         """Times the steps; every so many, writes a line."""
         seconds = time.perf_counter() - self._started
-        if not self._first:  # the first step of a process traces and compiles the graph
+        if not self._first:  # the first step of a phase traces and compiles the graph
             mean = seconds / self.model.steps_per_execution
             self._window.append(mean)
             self.step_seconds.append(mean)
@@ -124,8 +131,8 @@ class ScalarLog(keras.callbacks.Callback):
             mean_seconds = sum(self._window) / len(self._window)
             rate = self.batch_size / mean_seconds
             scalars["examples_per_second"] = rate
-            scalars |= {name: rate * factor for name, factor in self.rates.items()}
-            scalars["minutes_left"] = (self.total_steps - self.state.step) * mean_seconds / 60
+            scalars |= {name: rate * factor for name, factor in self._rates.items()}
+            scalars["minutes_left"] = self.steps_left(self.state.step) * mean_seconds / 60
         self._window = []
         self._write("train", scalars)
 

@@ -25,12 +25,12 @@ from bert_tf.training.state import TrainingState
 
 @dataclass(frozen=True, kw_only=True)
 class TrainingPlan:
-    """How long a run is and what happens on the way.
+    """What happens on the way of a run.
 
     Attributes:
         batch_size: examples a step, over all replicas.
-        total_steps: steps of the whole run.
-        evaluate_every: steps between two evaluations on held-out data.
+        evaluate_every: steps between two evaluations on held-out data; the end of a phase has
+            one, too.
         save_every: steps between two checkpoints (one follows every evaluation, too).
         log_every: steps between two lines of scalars.
         monitor: the score that names the best model, as Keras logs it ("val_loss").
@@ -38,11 +38,9 @@ class TrainingPlan:
         scalar_names: shown names of logs that Keras names after model outputs.
         skip_nonfinite: steps of the whole run whose loss or gradient may be not finite; the run
             stops at one more.
-        rates: scalars that are multiples of the examples a second: name -> factor.
     """
 
     batch_size: int
-    total_steps: int
     evaluate_every: int
     save_every: int
     log_every: int
@@ -50,7 +48,27 @@ class TrainingPlan:
     larger_is_better: bool
     scalar_names: dict[str, str]
     skip_nonfinite: int = 0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Phase:
+    """The steps of a run that are taken on one kind of batches.
+
+    Attributes:
+        until: the last of them, counted from the beginning of the run.
+        batches: step of the phase -> an endless dataset of the global batches from there on.
+        held_out: evaluated whole each time; None for no evaluation.
+        rates: scalars that are multiples of the examples a second: name -> factor.
+        cost: of a step beside those of the other phases, for the time that is left.
+        begin: called before the first of its steps that a process takes.
+    """
+
+    until: int
+    batches: Callable[[int], tf.data.Dataset]
+    held_out: tf.data.Dataset | None
     rates: dict[str, float] = field(default_factory=dict)
+    cost: float = 1.0
+    begin: Callable[[], None] = lambda: None
 
 
 @dataclass(frozen=True)
@@ -59,7 +77,7 @@ class TrainingResult:
 
     Attributes:
         started_at: the step it was continued from, 0 for a new run.
-        best: the best score met, None without held-out data.
+        best: the best score met in the last phase, None without held-out data.
         step_seconds: median seconds a step, None if fewer than two were run.
         nonfinite_steps: steps whose loss or gradient was not finite, in the whole run.
     """
@@ -72,8 +90,7 @@ class TrainingResult:
 
 def train(
     model: keras.Model,
-    batches: Callable[[int], tf.data.Dataset],
-    held_out: tf.data.Dataset | None,
+    phases: Sequence[Phase],
     *,
     state: TrainingState,
     directory: str | Path,
@@ -82,21 +99,22 @@ def train(
     report: Callable[[int, str, dict[str, float]], None],
     callbacks: Sequence[keras.callbacks.Callback] = (),
 ) -> TrainingResult:
-    """Trains a compiled model from `state.step` to the end of `plan`.
+    """Trains a compiled model from `state.step` to the end of the last phase.
 
     What Keras calls an epoch is here the stretch between two evaluations. A run continued in
     the middle of a stretch first ends that one, then goes on as an undisturbed run would; one
     that was stopped in an evaluation first does that again.
 
+    Scores of different phases do not compare: the best model is the best of the last phase.
+
     In the main thread SIGTERM and Ctrl-C end the run after the present step and a checkpoint.
 
     Args:
         model: a compiled model, its optimizer and variables made under the run's strategy.
-        batches: step -> an endless dataset of the global batches from that step on.
-        held_out: evaluated whole each time; None for no evaluation.
+        phases: one after the other.
         state: of `model`, restored if the run is a continued one; its checkpoints go on.
         directory: the run directory.
-        plan: lengths and intervals.
+        plan: intervals and scores.
         save_model: writes the model into the folder it is given.
         report: called with (step, "train" or "held_out", scalars) for each line logged.
         callbacks: more of them; they find `state.step` counted and a step logged but not saved.
@@ -111,12 +129,23 @@ def train(
     """
     directory = Path(directory)
     started_at = state.step
+    ends = [phase.until for phase in phases]
     is_chief = model.distribute_strategy.extended.should_checkpoint
     if is_chief:
         forget_later_scalars(directory / "logs", state)
 
     def ends_stretch(step: int) -> bool:
-        return step % plan.evaluate_every == 0 or step >= plan.total_steps
+        return step % plan.evaluate_every == 0 or step in ends
+
+    def steps_left(step: int) -> float:
+        """In steps of the present phase, longer ones counted for more."""
+        left, present, start = 0.0, None, 0
+        for phase in phases:
+            if step <= phase.until:
+                present = present or phase.cost
+                left += (phase.until - max(step, start)) * phase.cost / present
+            start = phase.until
+        return left
 
     def save(name: str) -> None:
         if is_chief:
@@ -126,11 +155,10 @@ def train(
         directory / "logs",
         state,
         batch_size=plan.batch_size,
-        total_steps=plan.total_steps,
+        steps_left=steps_left,
         every=plan.log_every,
         report=report,
         names=plan.scalar_names,
-        rates=plan.rates,
     )
     with StopSignals() as signals:
         every_callback = [
@@ -138,19 +166,26 @@ def train(
             StopOnDivergence(state, batch_size=plan.batch_size, allowed=plan.skip_nonfinite),
             log,
             *callbacks,
-        ]
-        if held_out is not None:
-            held_out = _without_autotuning(held_out)
-            best = KeepBest(
+            KeepBest(
                 state,
                 monitor=plan.monitor,
                 larger_is_better=plan.larger_is_better,
                 save=lambda: save("best"),
-            )
-            every_callback.append(best)
-        every_callback += [SaveState(state, every=plan.save_every), StopOnSignal(state, signals)]
+            ),
+            SaveState(state, every=plan.save_every),
+            StopOnSignal(state, signals),
+        ]
         try:
-            _fit(model, batches, held_out, state, plan, every_callback)
+            start = 0
+            for phase in phases:
+                # An evaluation that is due belongs to the phase whose steps it follows.
+                if state.step < phase.until or (state.step == phase.until and state.evaluation_due):
+                    phase.begin()
+                    log.begin(phase.rates)
+                    if state.step == start:
+                        state.best = None
+                    _fit(model, phase, start, state, plan.evaluate_every, every_callback)
+                start = phase.until
             state.wait()
         except BaseException:
             # What ended the run is what to tell; a checkpoint under way is finished first.
@@ -168,40 +203,45 @@ def train(
 
 def _fit(
     model: keras.Model,
-    batches: Callable[[int], tf.data.Dataset],
-    held_out: tf.data.Dataset | None,
+    phase: Phase,
+    start: int,
     state: TrainingState,
-    plan: TrainingPlan,
+    evaluate_every: int,
     callbacks: list[keras.callbacks.Callback],
 ) -> None:
-    """Goes from `state.step` to the last step."""
+    """Goes from `state.step` to the end of a phase that begins after `start` steps."""
+
+    def batches() -> tf.data.Dataset:
+        return _without_autotuning(phase.batches(state.step - start))
+
+    held_out = None if phase.held_out is None else _without_autotuning(phase.held_out)
     if state.evaluation_due:
         logs = {}
         if held_out is not None:
             scores = model.evaluate(held_out, callbacks=callbacks, return_dict=True, verbose=0)
             logs = {f"val_{name}": score for name, score in scores.items()}
-        epoch = (state.step - 1) // plan.evaluate_every
+        epoch = (state.step - 1) // evaluate_every
         keras.callbacks.CallbackList(callbacks, model=model).on_epoch_end(epoch, logs)
     if state.lacks_metrics:
         # Keras builds them with the first step it traces, which is too late to put their values
         # back before it; an evaluation builds them and leaves all else as it is.
-        model.evaluate(batches(state.step).take(1), verbose=0)
-    while state.step < plan.total_steps:
-        done = state.step % plan.evaluate_every
-        whole_stretches = (plan.total_steps - state.step) // plan.evaluate_every
+        model.evaluate(batches().take(1), verbose=0)
+    while state.step < phase.until:
+        done = state.step % evaluate_every
+        whole_stretches = (phase.until - state.step) // evaluate_every
         if done or not whole_stretches:
-            steps = min(plan.evaluate_every - done, plan.total_steps - state.step)
+            steps = min(evaluate_every - done, phase.until - state.step)
             stretches = 1
         else:
-            steps, stretches = plan.evaluate_every, whole_stretches
+            steps, stretches = evaluate_every, whole_stretches
         if steps % model.steps_per_execution:  # Keras would run over the end
             raise InputError(
                 f"{steps} steps from step {state.step} to the next evaluation do not divide by "
                 f"--steps_per_execution {model.steps_per_execution}: give one that divides them"
             )
-        first = state.step // plan.evaluate_every
+        first = state.step // evaluate_every
         model.fit(
-            _without_autotuning(batches(state.step)),
+            batches(),
             initial_epoch=first,
             epochs=first + stretches,
             steps_per_epoch=steps,

@@ -191,6 +191,11 @@ class Trainer(keras.Model):
         """The means of the outputs; Keras resets them before an epoch and an evaluation."""
         return [mean for output in self._outputs for mean in output.means]
 
+    def accumulate_gradients(self, steps: int) -> None:
+        """Cuts a replica's batch into another number of pieces from here on."""
+        self.gradient_accumulation_steps = steps
+        self.train_function = None  # to be traced again
+
     def call(self, inputs: Any, training: bool = False) -> Any:
         """The model's outputs."""
         return self.model(inputs, training=training)

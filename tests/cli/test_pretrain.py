@@ -1,5 +1,6 @@
 """What `bert-tf pretrain` does with the different kinds of shards."""
 
+import json
 import os
 import shutil
 import subprocess
@@ -8,6 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from safetensors.numpy import load_file
 
 from bert_tf.checkpoints.model_directory import load_model
 from bert_tf.cli.main import main
@@ -114,6 +116,77 @@ def test_full_sentences_train_the_masked_language_model_alone(
         untrained = "pooler" in before.path or "next_sentence" in before.path
         same = np.array_equal(before.numpy(), after.numpy())
         assert same == untrained, before.path
+
+
+@pytest.fixture(scope="module")
+def shards_of_two_lengths(root, corpus, tokenizer) -> Path:
+    output = root / "two_lengths"
+    arguments = [
+        "shards", "--corpus", corpus, "--tokenizer", tokenizer, "--output", output,
+        "--max-seq-length", 16, 32, "--held-out-share", 0.2, "--num-shards", 2,
+    ]  # fmt: skip
+    assert main([str(argument) for argument in arguments]) == 0
+    return output
+
+
+def two_lengths(shards, small_config, output, **changed) -> PretrainingOptions:
+    long = {"long_shards": str(shards / "32"), "long_share": 0.4}
+    return options(shards / "16", small_config, output, **{**long, "steps": 10, **changed})
+
+
+def test_the_last_steps_are_taken_on_long_sequences(shards_of_two_lengths, small_config, tmp_path):
+    """The paper's schedule: one run, one learning rate, positions beyond the short ones last."""
+    config = json.loads(small_config.read_text())
+    small_config = tmp_path / "config.json"
+    small_config.write_text(json.dumps({**config, "max_position_embeddings": 40}))
+    made = two_lengths(
+        shards_of_two_lengths, small_config, tmp_path / "run", save_every=6, keep=10,
+        long_gradient_accumulation_steps=2,
+    )  # fmt: skip
+    lines = run(made)
+    assert [step for step, kind, _ in lines if kind == "held_out"] == [4, 6, 8, 10]
+    rates = [scalars["learning_rate"] for _, kind, scalars in lines if kind == "train"]
+    assert rates == pytest.approx([1e-3 * (1 - step / 10) for step in range(1, 11)], abs=1e-9)
+
+    def position_moments(step):
+        """Adam's means of the squared gradients of the position embeddings, [40, 16]."""
+        tensors = load_file(tmp_path / f"run/checkpoints/step-{step:08d}.safetensors")
+        return [tensors[name] for name in sorted(tensors) if tensors[name].shape == (40, 16)][-1]
+
+    assert position_moments(6)[:16].all() and not position_moments(6)[16:].any()
+    assert position_moments(8)[:32].all() and not position_moments(8)[32:].any()
+
+    killed = two_lengths(
+        shards_of_two_lengths, small_config, tmp_path / "killed", save_every=6, keep=10,
+        long_gradient_accumulation_steps=2,
+    )  # fmt: skip
+    run(killed, kill_at=7)
+    run(killed)
+    assert weights(tmp_path / "killed") == weights(tmp_path / "run")
+
+
+@pytest.mark.parametrize(
+    ("changed", "cause"),
+    [
+        ({"long_share": 0.01}, "leaves none on"),
+        ({"long_share": 1.0}, "leaves none on"),
+        ({"long_gradient_accumulation_steps": 3}, "does not divide into 3 pieces"),
+    ],
+)
+def test_long_shards_that_cannot_be_trained_on(
+    shards_of_two_lengths, small_config, tmp_path, changed, cause
+):
+    with pytest.raises(InputError, match=cause):
+        run(two_lengths(shards_of_two_lengths, small_config, tmp_path / "run", **changed))
+    assert not (tmp_path / "run").exists()
+
+
+def test_sequences_longer_than_the_model_has_positions(shards, small_config, tmp_path):
+    config = json.loads(small_config.read_text())
+    (tmp_path / "config.json").write_text(json.dumps({**config, "max_position_embeddings": 24}))
+    with pytest.raises(InputError, match="32 tokens, the model 24 positions"):
+        run(options(shards, tmp_path / "config.json", tmp_path / "run"))
+    assert not (tmp_path / "run").exists()
 
 
 def damage(folder: Path) -> str:

@@ -4,7 +4,7 @@ import pytest
 import tensorflow as tf
 
 from bert_tf.errors import InputError
-from bert_tf.training.loop import TrainingPlan, train
+from bert_tf.training.loop import Phase, TrainingPlan, train
 from bert_tf.training.optimizer import AdamWeightDecay
 from bert_tf.training.state import TrainingState
 from bert_tf.training.trainer import Trainer
@@ -53,9 +53,10 @@ def run(directory, model, bad, *, skip_nonfinite=0, kill_at=None):
     state = TrainingState(model, directory / "checkpoints", settings={})
     state.restore()
     result = train(
-        model, batches(bad), None, state=state, directory=directory,
+        model, [Phase(until=12, batches=batches(bad), held_out=None)],
+        state=state, directory=directory,
         plan=TrainingPlan(
-            batch_size=4, total_steps=12, evaluate_every=100, save_every=2, log_every=4,
+            batch_size=4, evaluate_every=100, save_every=2, log_every=4,
             monitor="val_loss", larger_is_better=False, scalar_names={},
             skip_nonfinite=skip_nonfinite,
         ),

@@ -1,3 +1,4 @@
+import itertools
 import json
 import os
 import signal
@@ -11,7 +12,7 @@ import tensorflow as tf
 
 import bert_tf.training.state
 from bert_tf.errors import InputError
-from bert_tf.training.loop import TrainingPlan, train
+from bert_tf.training.loop import Phase, TrainingPlan, train
 from bert_tf.training.optimizer import AdamWeightDecay
 from bert_tf.training.preemption import Preempted
 from bert_tf.training.state import TrainingState
@@ -52,7 +53,7 @@ def without_times(scalars: dict) -> dict:
 
 def run(
     directory, *, total_steps=10, evaluate_every=4, save_every=3, log_every=1, kill_at=None,
-    at_line=None, with_held_out=True, steps_per_execution=1, stop_on=Killed, **arguments,
+    at_line=None, with_held_out=True, steps_per_execution=1, stop_on=Killed, phases=(), **arguments,
 ):  # fmt: skip
     """A run of ten steps; `at_line` is called with the step and kind of each line logged."""
     model = compiled_model(steps_per_execution)
@@ -67,7 +68,6 @@ def run(
 
     plan = TrainingPlan(
         batch_size=4,
-        total_steps=total_steps,
         evaluate_every=evaluate_every,
         save_every=save_every,
         log_every=log_every,
@@ -78,6 +78,7 @@ def run(
     state = TrainingState(model, directory / "checkpoints", settings={"total_steps": total_steps})
     state.restore()
     held_out = batches(1000).take(2) if with_held_out else None
+    phases = phases or [Phase(until=total_steps, batches=batches, held_out=held_out)]
     saved = []
 
     def save_model(path):
@@ -86,7 +87,7 @@ def run(
 
     try:
         result = train(
-            model, batches, held_out, state=state, directory=directory, plan=plan,
+            model, phases, state=state, directory=directory, plan=plan,
             save_model=save_model, report=report, **arguments,
         )  # fmt: skip
     except stop_on:
@@ -165,6 +166,70 @@ def test_what_the_metrics_held_is_continued(tmp_path, undisturbed):
     continued, result, _, _ = run(tmp_path, log_every=3, save_every=1)
     assert result.started_at == 8
     assert_same_run(tmp_path, continued, *undisturbed(3))
+
+
+def two_phases():
+    """Five steps, then five on other batches, of twice the cost, with held-out data of their own.
+
+    The scores of the second are the worse: its labels are larger.
+    """
+
+    def larger(step):
+        return batches(500 + step).map(lambda x, y: (x, 100 + y))
+
+    return [
+        Phase(until=5, batches=batches, held_out=batches(1000).take(2)),
+        Phase(until=10, batches=larger, held_out=larger(600).take(2), cost=2),
+    ]
+
+
+def test_phases_follow_one_another(tmp_path):
+    model, result, lines, _ = run(tmp_path / "run", phases=two_phases())
+    # The end of a phase has an evaluation, too: its steps of four are counted from the beginning.
+    assert [step for step, kind, _ in lines if kind == "held_out"] == [4, 5, 8, 10]
+    held_out = {step: scalars["loss"] for step, kind, scalars in lines if kind == "held_out"}
+    assert min(held_out[8], held_out[10]) > max(held_out[4], held_out[5])
+    assert result.best == min(held_out[8], held_out[10])
+    expected = compiled_model()
+    first, second = two_phases()
+    for phase in (first, second):
+        expected.fit(phase.batches(0), steps_per_epoch=5, verbose=0, shuffle=False)
+    for ours, theirs in zip(model.get_weights(), expected.get_weights(), strict=True):
+        np.testing.assert_array_equal(ours, theirs)
+
+
+@pytest.mark.parametrize("kill_at", [4, 5, (5, "held_out"), 6, (8, "held_out")])
+def test_a_run_killed_around_the_change_of_phases_continues(tmp_path, kill_at):
+    undisturbed, expected, _, _ = run(tmp_path / "undisturbed", phases=two_phases(), save_every=1)
+    run(tmp_path / "killed", phases=two_phases(), save_every=1, kill_at=kill_at)
+    continued, result, _, _ = run(tmp_path / "killed", phases=two_phases(), save_every=1)
+    assert result.started_at > 0
+    assert result.best == expected.best
+    assert_same_run(tmp_path / "killed", continued, tmp_path / "undisturbed", undisturbed)
+
+
+def test_the_time_left_counts_dear_steps_for_more(tmp_path, monkeypatch):
+    monkeypatch.setattr("time.perf_counter", itertools.count(0.0, 60.0).__next__)
+    left = {}
+    state = TrainingState(compiled_model(), tmp_path / "checkpoints", settings={})
+
+    def report(step, kind, scalars):
+        left[step] = scalars.get("minutes_left")
+
+    train(
+        state.model, two_phases(), state=state, directory=tmp_path,
+        plan=TrainingPlan(
+            batch_size=4, evaluate_every=100, save_every=100, log_every=1, monitor="val_loss",
+            larger_is_better=False, scalar_names={},
+        ),
+        save_model=lambda path: None,
+        report=lambda step, kind, scalars: kind == "train" and report(step, kind, scalars),
+    )  # fmt: skip
+    # A step takes a minute by this clock; the first of each phase is not timed.
+    assert left == {
+        1: None, 2: 3 + 5 * 2, 3: 2 + 5 * 2, 4: 1 + 5 * 2, 5: 5 * 2,
+        6: None, 7: 3, 8: 2, 9: 1, 10: 0,
+    }  # fmt: skip
 
 
 def test_logs_cut_off_in_the_middle_of_a_line_are_mended(tmp_path, undisturbed):
@@ -318,9 +383,10 @@ def test_many_short_runs_never_stall(tmp_path):
     for number in range(31):
         state = TrainingState(model, tmp_path / str(number) / "checkpoints", settings={})
         train(
-            model, batches, batches(1000).take(2), state=state, directory=tmp_path / str(number),
+            model, [Phase(until=2, batches=batches, held_out=batches(1000).take(2))],
+            state=state, directory=tmp_path / str(number),
             plan=TrainingPlan(
-                batch_size=4, total_steps=2, evaluate_every=1, save_every=1, log_every=1,
+                batch_size=4, evaluate_every=1, save_every=1, log_every=1,
                 monitor="val_loss", larger_is_better=False, scalar_names={},
             ),
             save_model=lambda path: None, report=lambda *line: None,
