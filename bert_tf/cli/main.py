@@ -94,8 +94,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     module = importlib.import_module(f"bert_tf.cli.{called}")
     values = parsed[called].as_dict()
     values.pop("config", None)
-    options = module.Options(**values)
     try:
+        options = module.Options(**values)
         keep_freed_memory()
         import_tensorflow()
         module.run(options)

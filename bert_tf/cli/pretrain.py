@@ -1,6 +1,8 @@
-"""Pre-train a BERT on shards: masked words and next sentences.
+r"""Pre-train a BERT on shards: masked words and next sentences.
 
   bert-tf pretrain --shards shards/ --size small --output runs/pretrained
+  bert-tf pretrain --config recipes/pretrain-base.yaml --shards shards/128 \
+    --long_shards shards/512 --output runs/base    # 90% of the steps short, the rest long
 
 The same command continues a run that was stopped; a SIGTERM saves a checkpoint first, and exit
 code 75 then says that there is more to do. The run directory holds the model with the lowest

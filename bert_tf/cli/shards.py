@@ -101,9 +101,10 @@ def run(options: Options) -> None:
             f"{manifest.documents} documents, {size / 1e6:.1f} MB: {folder}",
             markup=False,
         )
+    long = f"--long_shards {folders[-1]} " if len(folders) == 2 else ""
     console.print(
         f"Look at them: {typed('bert-tf')} inspect --shards {folders[0]}\n"
-        f"Next: {typed('bert-tf')} pretrain --shards {folders[0]} --size small "
+        f"Next: {typed('bert-tf')} pretrain --shards {folders[0]} {long}--size small "
         "--output runs/pretrained",
         markup=False,
     )

@@ -7,11 +7,25 @@ from typing import Any, Literal
 import yaml
 
 from bert_tf.atomic import replace_file
+from bert_tf.errors import InputError
+
+# The options that count something: the least that each can be.
+_LEAST = {
+    1: (
+        "batch_size", "steps", "epochs", "gradient_accumulation_steps",
+        "long_gradient_accumulation_steps", "steps_per_execution", "log_every", "save_every",
+        "keep", "keep_every", "evaluate_every", "evaluation_batches", "histograms_every",
+        "max_length",
+    ),
+    0: ("warmup_steps", "skip_nonfinite", "weight_decay"),
+}  # fmt: skip
 
 
 @dataclass(kw_only=True)
 class TrainingOptions:
     """What every training run can be told.
+
+    Raises InputError for a number below what it can be.
 
     Attributes:
         output: run directory: models (best/, last/), TensorBoard logs, checkpoints, config.yaml.
@@ -55,6 +69,13 @@ class TrainingOptions:
     keep_every: int | None = None
     skip_nonfinite: int = 0
     override: bool = False
+
+    def __post_init__(self) -> None:
+        for least, names in _LEAST.items():
+            for name in names:
+                value = getattr(self, name, None)
+                if value is not None and not value >= least:
+                    raise InputError(f"--{name} is {value}: give at least {least}")
 
 
 @dataclass(kw_only=True)

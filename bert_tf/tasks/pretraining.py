@@ -22,7 +22,13 @@ from bert_tf.tasks.compilation import compile_model, set_precision
 from bert_tf.tasks.masked_words import SENTENCES, MaskedWordLog, MaskedWords
 from bert_tf.tasks.options import PretrainingOptions, save_config
 from bert_tf.tokenization.tokenizer import BertTokenizer
-from bert_tf.training.loop import Phase, TrainingPlan, TrainingResult, train
+from bert_tf.training.loop import (
+    Phase,
+    TrainingPlan,
+    TrainingResult,
+    check_steps_per_execution,
+    train,
+)
 from bert_tf.training.monitoring import Histograms, Profile
 from bert_tf.training.peak import strategy_peak
 from bert_tf.training.state import TrainingState
@@ -165,6 +171,9 @@ def pretrain(
     data = _open(options)
     for phase in data:
         check_batch_size(options.batch_size, strategy, phase.gradient_accumulation_steps)
+    check_steps_per_execution(
+        options.steps_per_execution, options.evaluate_every, [phase.until for phase in data]
+    )
     tokenizer = tokenizer_of_shards(options.shards, options.tokenizer)
     set_precision(options.precision)
     keras.utils.set_random_seed(options.seed)

@@ -22,7 +22,13 @@ from bert_tf.tasks.metrics import classification_scores
 from bert_tf.tasks.options import FinetuningOptions, LabelledData, save_config
 from bert_tf.tokenization.packing import Packer
 from bert_tf.tokenization.tokenizer import BertTokenizer
-from bert_tf.training.loop import Phase, TrainingPlan, TrainingResult, train
+from bert_tf.training.loop import (
+    Phase,
+    TrainingPlan,
+    TrainingResult,
+    check_steps_per_execution,
+    train,
+)
 from bert_tf.training.state import TrainingState
 from bert_tf.training.strategy import check_batch_size, check_jit_compile, make_strategy
 from bert_tf.training.trainer import accuracy, cross_entropy
@@ -204,6 +210,7 @@ def finetune(
     keras.utils.set_random_seed(options.seed)
     steps_per_epoch = math.ceil(len(examples.texts) / options.batch_size)
     total_steps = steps_per_epoch * options.epochs
+    check_steps_per_execution(options.steps_per_execution, steps_per_epoch, [total_steps])
     with strategy.scope():
         if options.from_scratch:
             config = BertConfig.from_json(Path(options.model) / "config.json")

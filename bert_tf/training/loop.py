@@ -88,6 +88,27 @@ class TrainingResult:
     nonfinite_steps: int = 0
 
 
+def check_steps_per_execution(
+    steps_per_execution: int, evaluate_every: int, ends: Sequence[int]
+) -> None:
+    """Refuses executions that would run over an evaluation, where Keras counts on in another epoch.
+
+    Args:
+        steps_per_execution: steps in one graph call.
+        evaluate_every: steps between two evaluations.
+        ends: the last step of each phase.
+
+    Raises:
+        InputError: it does not divide one of the others.
+    """
+    for steps in (*ends, *([evaluate_every] if evaluate_every < ends[-1] else [])):
+        if steps % steps_per_execution:
+            raise InputError(
+                f"an evaluation follows step {steps}, which --steps_per_execution "
+                f"{steps_per_execution} does not divide: give one that does"
+            )
+
+
 def train(
     model: keras.Model,
     phases: Sequence[Phase],
@@ -234,7 +255,7 @@ def _fit(
             stretches = 1
         else:
             steps, stretches = evaluate_every, whole_stretches
-        if steps % model.steps_per_execution:  # Keras would run over the end
+        if steps % model.steps_per_execution:  # as where it was another before the run stopped
             raise InputError(
                 f"{steps} steps from step {state.step} to the next evaluation do not divide by "
                 f"--steps_per_execution {model.steps_per_execution}: give one that divides them"

@@ -1,0 +1,120 @@
+"""What the options of the training step do to the result of the commands."""
+
+import json
+
+import numpy as np
+import pytest
+from safetensors.numpy import load_file
+
+from bert_tf.checkpoints.model_directory import save_model
+from bert_tf.cli.main import main
+from bert_tf.models.config import BertConfig
+from bert_tf.models.pretrainer import BertPreTrainer
+from bert_tf.tasks.options import PretrainingOptions
+
+
+def train(shards, config, output, *options):
+    """Eight steps of `bert-tf pretrain`; the last weights, and the lines of the log."""
+    arguments = [
+        "pretrain", "--shards", shards, "--size", config, "--output", output, "--steps", 8,
+        "--batch-size", 8, "--log-every", 2, "--evaluate-every", 4, "--evaluation-batches", 2,
+        "--learning-rate", 1e-3, "--warmup-steps", 2, "--dropout", 0, *options,
+    ]  # fmt: skip
+    assert main([str(argument) for argument in arguments]) == 0
+    lines = [json.loads(line) for line in (output / "logs/scalars.jsonl").read_text().splitlines()]
+    losses = {(line["kind"], line["step"]): line["loss"] for line in lines}
+    return load_file(output / "last" / "model.safetensors"), losses
+
+
+@pytest.fixture(scope="module")
+def plain(shards, small_config, root):
+    return train(shards, small_config, root / "plain_options")
+
+
+def initial(config, folder):
+    """The weights that every run here begins with."""
+    model = BertPreTrainer(BertConfig.from_json(config), seed=PretrainingOptions.seed)
+    save_model(model, folder / "initial")
+    return load_file(folder / "initial" / "model.safetensors")
+
+
+def largest_difference(weights, others):
+    assert weights.keys() == others.keys()
+    return max(float(np.abs(weights[name] - others[name]).max()) for name in weights)
+
+
+@pytest.mark.parametrize(
+    ("options", "tolerance"),
+    [
+        (["--gradient-accumulation-steps", 4], 1e-5),
+        (["--rematerialize"], 1e-5),
+        (["--jit-compile"], 1e-4),
+        (["--strategy", "mirrored"], 1e-5),
+        (["--strategy", "one", "--steps-per-execution", 2], 1e-6),
+        (["--save-every", 1, "--keep", 1], 0),
+    ],
+    ids=lambda value: "_".join(map(str, value)).strip("-") if isinstance(value, list) else "",
+)
+def test_the_way_of_computing_does_not_change_the_result(
+    plain, shards, small_config, tmp_path, options, tolerance
+):
+    weights, losses = train(shards, small_config, tmp_path / "run", *options)
+    assert largest_difference(weights, plain[0]) <= tolerance
+    assert losses == pytest.approx(plain[1], rel=max(tolerance, 1e-12))
+
+
+@pytest.mark.parametrize("precision", ["mixed_bfloat16", "mixed_float16"])
+def test_low_precision_learns_much_the_same(plain, shards, small_config, tmp_path, precision):
+    weights, losses = train(shards, small_config, tmp_path / "run", "--precision", precision)
+    assert {weight.dtype for weight in weights.values()} == {np.dtype("float32")}
+    assert losses == pytest.approx(plain[1], rel=5e-3)
+    assert losses != plain[1]
+
+
+def test_frozen_layers_stay_and_the_others_learn(plain, shards, small_config, tmp_path):
+    before = initial(small_config, tmp_path)
+    after, _ = train(shards, small_config, tmp_path / "run", "--freeze-layers", 1)
+    for name, weight in after.items():
+        frozen = name.startswith(("bert.embeddings.", "bert.encoder.layer.0."))
+        assert np.array_equal(weight, before[name]) == frozen, name
+
+
+def test_lamb_takes_steps_of_the_size_of_the_weights(shards, small_config, tmp_path):
+    """Each weight moves by the learning rate times its own norm (You et al. 2020)."""
+    options = ["--optimizer", "lamb", "--steps", 1, "--warmup-steps", 0, "--freeze-layers", 0]
+    before = initial(small_config, tmp_path)
+    after, _ = train(shards, small_config, tmp_path / "run", *options, "--learning-rate", 0.01)
+    kernel = "bert.encoder.layer.0.attention.self.query.weight"
+    moved = np.linalg.norm(after[kernel] - before[kernel])
+    assert moved == pytest.approx(0.01 * np.linalg.norm(before[kernel]), rel=1e-3)
+
+
+@pytest.mark.parametrize(
+    ("options", "cause"),
+    [
+        (["--gradient-accumulation-steps", 3], "does not divide into 3 pieces"),
+        (["--gradient-accumulation-steps", 0], "give at least 1"),
+        (["--steps-per-execution", 3], "--steps_per_execution 3 does not divide"),
+        (["--freeze-layers", 7], "the encoder has 1"),
+        (["--keep", 0], "--keep is 0: give at least 1"),
+        (["--strategy", "mirrored", "--jit-compile"], "leave one of them out"),
+        (["--strategy", "tpu"], "no TPU answers"),
+        (["--steps", 0], "--steps is 0"),
+        (["--batch-size", 0], "--batch_size is 0"),
+        (["--evaluate-every", 0], "--evaluate_every is 0"),
+        (["--log-every", 0], "--log_every is 0"),
+        (["--save-every", -1], "--save_every is -1"),
+        (["--skip-nonfinite", -1], "--skip_nonfinite is -1: give at least 0"),
+        (["--learning-rate", 0], "The learning rate is 0.0"),
+    ],
+)
+def test_what_cannot_be_done_is_refused_in_one_line(
+    shards, small_config, tmp_path, capsys, options, cause
+):
+    arguments = ["pretrain", "--shards", shards, "--size", small_config, "--output", tmp_path / "r"]
+    arguments += ["--batch-size", 8, "--evaluate-every", 4, "--steps", 8, *options]
+    capsys.readouterr()
+    assert main([str(argument) for argument in arguments]) == 2
+    line = capsys.readouterr().err.strip().splitlines()[-1]
+    assert line.startswith("bert-tf pretrain: error: ") and cause in line
+    assert not (tmp_path / "r").exists()

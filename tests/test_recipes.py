@@ -1,0 +1,50 @@
+"""Every recipe is one that its command takes, and that its steps can be run with."""
+
+from pathlib import Path
+
+import pytest
+
+from bert_tf.cli.main import _parser
+from bert_tf.models.config import BertConfig
+from bert_tf.tasks.options import FinetuningOptions, PretrainingOptions
+
+RECIPES = Path(__file__).parents[1] / "recipes"
+NEEDED = {
+    "pretrain": ["--shards", "shards/128", "--long_shards", "shards/512", "--output", "run"],
+    "finetune": ["--model", "model", "--train", "train.tsv", "--output", "run"],
+}
+REPLICAS = {"pretrain-8-gpus.yaml": 8, "pretrain-tpu-v3-8.yaml": 8}
+
+
+def read(recipe):
+    command = recipe.name.partition("-")[0]
+    arguments = [command, "--config", str(recipe), *NEEDED[command]]
+    values = _parser(command).parse_args(arguments)[command].as_dict()
+    values.pop("config")
+    return {"pretrain": PretrainingOptions, "finetune": FinetuningOptions}[command](**values)
+
+
+@pytest.mark.parametrize("recipe", sorted(RECIPES.glob("*.yaml")), ids=lambda path: path.name)
+def test_a_recipe_can_be_run(recipe):
+    options = read(recipe)
+    assert f"`{recipe.name}`" in (RECIPES / "README.md").read_text()
+    if isinstance(options, FinetuningOptions):
+        return
+    BertConfig.named(options.size, vocab_size=30_522, pad_token_id=0)
+    short = options.steps - round(options.steps * options.long_share)
+    for steps in (options.evaluate_every, short, options.steps):
+        assert steps % options.steps_per_execution == 0
+    for pieces in (
+        options.gradient_accumulation_steps,
+        options.long_gradient_accumulation_steps or 1,
+    ):
+        assert options.batch_size % (REPLICAS.get(recipe.name, 1) * pieces) == 0
+
+
+@pytest.mark.parametrize("size", ["base", "large"])
+def test_the_papers_pre_training(size):
+    """Section A.2."""
+    options = read(RECIPES / f"pretrain-{size}.yaml")
+    assert (options.size, options.batch_size, options.steps) == (size, 256, 1_000_000)
+    assert (options.learning_rate, options.weight_decay) == (1e-4, 0.01)
+    assert (options.warmup_steps, options.long_share) == (10_000, 0.1)
