@@ -113,7 +113,8 @@ def open_shards(
     if split not in SPLITS:
         raise InputError(f"split is {split!r}; it must be one of {', '.join(SPLITS)}")
     if not folder.is_dir():
-        for output in (folder, folder.parent):  # shards of several lengths are a folder down
+        here = folder.absolute()
+        for output in (here, here.parent):  # shards of several lengths are a folder down
             unfinished = output.with_name(output.name + UNFINISHED)
             if not output.exists() and unfinished.is_dir():
                 raise InputError(

@@ -7,6 +7,7 @@ tokenizer_config.json, which every command that takes --tokenizer reads, and Hug
 For Korean, and wherever accents tell words apart, give --strip_accents false.
 """
 
+import shlex
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -63,10 +64,11 @@ def run(options: Options) -> None:
         pieces = learn_vocabulary(counts, options.size, min_frequency=options.min_frequency)
         with replace_directory(output) as folder:
             BertTokenizer(pieces, **switches).save(folder)
+    as_read = "" if options.corpus_format == "auto" else f"--corpus_format {options.corpus_format} "
     console.print(
         f"{len(pieces)} pieces from {sum(counts.values())} words, {len(counts)} of them distinct: "
         f"{output}\n"
-        f"Next: {typed('bert-tf')} shards --corpus {' '.join(options.corpus)} "
-        f"--tokenizer {output} --output shards/",
+        f"Next: {typed('bert-tf')} shards --corpus {shlex.join(options.corpus)} "
+        f"{as_read}--tokenizer {output} --output shards/",
         markup=False,
     )
