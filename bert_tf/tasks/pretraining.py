@@ -137,6 +137,30 @@ def _open(options: PretrainingOptions) -> list[_PhaseData]:
     return data
 
 
+def _check_fits(model: BertPreTrainer, options: PretrainingOptions, data: list[_PhaseData]) -> None:
+    """Refuses shards with positions the model lacks, or with ids that are other pieces to it."""
+    config = model.encoder.config
+    for phase in data:
+        length, positions = phase.train.max_seq_length, config.max_position_embeddings
+        if length > positions:
+            raise InputError(
+                f"{phase.train.directory} has sequences of {length} tokens, the model {positions} "
+                "positions: make shards with a lower --max_seq_length"
+            )
+    if options.model is None:
+        return
+    tokenizer = tokenizer_of_shards(options.shards, options.tokenizer)
+    differs = tokenizer.vocabulary_size > config.vocab_size
+    if (Path(options.model) / "vocab.txt").is_file():
+        own = BertTokenizer.from_directory(options.model)
+        differs = own.vocabulary_hash != tokenizer.vocabulary_hash
+    if differs:
+        raise InputError(
+            f"{options.shards} was made with another vocabulary than that of {options.model}: make "
+            f"shards with bert-tf shards --tokenizer {options.model}"
+        )
+
+
 def _fingerprint(folder: str) -> str:
     """The hash of the manifest of shards; nothing where they have none."""
     manifest = Path(folder) / MANIFEST
@@ -230,16 +254,7 @@ def pretrain(
         else:
             config = replace(_config(options, tokenizer), **_dropout(options))
             model = BertPreTrainer(config, seed=options.seed)
-        for phase in data:
-            length, positions = (
-                phase.train.max_seq_length,
-                model.encoder.config.max_position_embeddings,
-            )
-            if length > positions:
-                raise InputError(
-                    f"{phase.train.directory} has sequences of {length} tokens, the model "
-                    f"{positions} positions: make shards with a lower --max_seq_length"
-                )
+        _check_fits(model, options, data)
         # Means over the masked words of the batch, not over the padded slots: the weights are
         # the original's masked_lm_weights.
         losses = {"mlm_logits": cross_entropy}

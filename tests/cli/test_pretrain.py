@@ -189,6 +189,20 @@ def test_sequences_longer_than_the_model_has_positions(shards, small_config, tmp
     assert not (tmp_path / "run").exists()
 
 
+def test_a_model_of_another_vocabulary_is_refused(
+    shards, small_config, pretrained, tmp_path, capsys
+):
+    model = Path(shutil.copytree(pretrained / "best", tmp_path / "model"))
+    pieces = (model / "vocab.txt").read_text().splitlines()
+    (model / "vocab.txt").write_text("\n".join([*pieces[:-2], pieces[-1], pieces[-2]]) + "\n")
+    with pytest.raises(InputError, match="was made with another vocabulary than that of"):
+        run(options(shards, small_config, tmp_path / "run", model=str(model)))
+    assert not (tmp_path / "run").exists()
+    (model / "vocab.txt").unlink()  # the number of pieces is all there is to go by
+    lines = run(options(shards, small_config, tmp_path / "run", model=str(model), steps=2))
+    assert [step for step, _, _ in lines] == [1, 2, 2]
+
+
 def damage(folder: Path) -> str:
     """Flips a byte of the 3rd record of a shard; returns the shard's name."""
     import tensorflow as tf
