@@ -16,11 +16,17 @@ def run(options: Options) -> None:
     with progress("fine-tuning") as bar:
         from bert_tf.tasks.sentence_classification import finetune
 
-        def report(step: int, kind: str, scalars: dict[str, float]) -> None:
-            bar.update(step)
-            bar.print(training_line(step, kind, scalars))
+        total_steps = None
 
-        result = finetune(options, report, notice=bar.print)
+        def planned(steps: int) -> None:
+            nonlocal total_steps
+            total_steps = steps
+
+        def report(step: int, kind: str, scalars: dict[str, float]) -> None:
+            bar.update(step, total=total_steps)
+            bar.print(training_line(step, kind, scalars, total_steps))
+
+        result = finetune(options, report, notice=bar.print, planned=planned)
     if result.training.started_at:
         console.print(f"continued from step {result.training.started_at}")
     if result.training.step_seconds:
@@ -30,6 +36,6 @@ def run(options: Options) -> None:
         f"Fine-tuned on {result.train_examples} examples; validation: {scores}\n"
         f"Classifier: {options.output}/best\n"
         f"Next: {typed('bert-tf')} export --model {options.output}/best --name classifier\n"
-        f"Curves: {typed('tensorboard')} --logdir {options.output}/logs",
+        f"Curves: {typed('bert-tf')} monitor {options.output}",
         markup=False,
     )

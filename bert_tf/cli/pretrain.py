@@ -20,7 +20,7 @@ def run(options: Options) -> None:
 
         def report(step: int, kind: str, scalars: dict[str, float]) -> None:
             bar.update(step)
-            bar.print(training_line(step, kind, scalars))
+            bar.print(training_line(step, kind, scalars, options.steps))
 
         def left_out(shard: str, records: int) -> None:
             bar.print(f"left out of {shard}: {records} corrupt record(s)")
@@ -40,6 +40,6 @@ def run(options: Options) -> None:
         f"Pre-trained model{loss}: {options.output}/{model}\n"
         f"Next: {typed('bert-tf')} finetune --model {options.output}/{model} --train train.tsv "
         f"--output runs/classifier\n"
-        f"Curves: {typed('tensorboard')} --logdir {options.output}/logs",
+        f"Curves: {typed('bert-tf')} monitor {options.output}",
         markup=False,
     )

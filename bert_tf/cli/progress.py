@@ -52,13 +52,67 @@ class ProgressBar:
         self._bar.console.print(line, markup=False)
 
 
-def training_line(step: int, kind: str, scalars: dict[str, float]) -> str:
-    """Scalars of a training run in one line: "step 100  loss 7.812  mlm_loss 7.119 …"."""
-    parts = [f"step {step:>6}", f"{kind.replace('_', '-'):<8}"]
-    for name, value in scalars.items():
-        shown = f"{value:.1e}" if name == "learning_rate" else f"{value:.4g}"
-        parts.append(f"{name} {shown}")
+# In TensorBoard and scalars.jsonl; a line has no room for them.
+_LEFT_OUT = ("gradient_norm", "loss_scale", "examples_per_second")
+
+
+def training_line(
+    step: int, kind: str, scalars: dict[str, float], total_steps: int | None = None
+) -> str:
+    """Scalars of a training run in one line that is read at a glance.
+
+    "step 1,200/30,000  loss 6.212 (mlm 5.610 nsp 0.602)  accuracy mlm 18.1% nsp 66.0%
+    lr 4.8e-04  12,300 tokens/s  61% of peak  1 h 12 min left", in one line; what it does not know
+    follows by its name.
+
+    Args:
+        step: of the line.
+        kind: "train", or what is said before the scalars, such as "held_out".
+        scalars: by name, as `ScalarLog` gives them.
+        total_steps: of the run, where they are known.
+    """
+    rest = {name: value for name, value in scalars.items() if name not in _LEFT_OUT}
+    total = "" if total_steps is None else f"/{total_steps:,}"
+    width = 6 if total_steps is None else len(f"{total_steps:,}")
+    parts = [f"step {step:>{width},}{total}"]
+    if kind != "train":
+        parts.append(kind.replace("_", "-"))
+    parts += _with_parts("loss", "{:.3f}", rest) + _with_parts("accuracy", "{:.1%}", rest)
+    for name, shown in (
+        ("learning_rate", lambda value: f"lr {value:.1e}" if value else "lr 0"),
+        ("nonfinite_steps", lambda value: f"{value:.0f} not finite"),
+        ("tokens_per_second", lambda value: f"{value:,.0f} tokens/s"),
+        ("share_of_peak", lambda value: f"{100 * value:.{0 if value > 0.1 else 1}f}% of peak"),
+        ("minutes_left", lambda value: f"{_duration(value)} left"),
+    ):
+        if name in rest:
+            parts.append(shown(rest.pop(name)))
+    # What a task of its own logs stands with the scores.
+    parts += [f"{name} {value:.4g}" for name, value in rest.items()]
     return "  ".join(parts)
+
+
+def _with_parts(name: str, shown: str, scalars: dict[str, float]) -> list[str]:
+    """Takes out a scalar and what it is made of: "loss 6.212 (mlm 5.610 nsp 0.602)"."""
+    keys = [key for key in scalars if key.endswith(f"_{name}")]
+    each = [f"{key.removesuffix(f'_{name}')} {shown.format(scalars.pop(key))}" for key in keys]
+    if name not in scalars:
+        return [" ".join([name, *each])] if each else []
+    parts = f" ({' '.join(each)})" if len(each) > 1 else ""  # one alone is the whole
+    return [f"{name} {shown.format(scalars.pop(name))}{parts}"]
+
+
+def _duration(minutes: float) -> str:
+    """As one says it: "40 s", "12 min", "1 h 12 min", "3 d 4 h"."""
+    if minutes < 1:
+        return f"{60 * minutes:.0f} s"
+    whole = round(minutes)
+    if whole < 60:
+        return f"{whole} min"
+    hours, left = divmod(whole, 60)
+    if hours < 48:
+        return f"{hours} h {left} min"
+    return f"{hours // 24} d {hours % 24} h"
 
 
 def typed(command: str) -> str:

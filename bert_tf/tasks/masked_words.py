@@ -12,6 +12,7 @@ from bert_tf.errors import InputError
 from bert_tf.models.pretrainer import BertPreTrainer
 from bert_tf.tokenization.packing import Packer
 from bert_tf.tokenization.tokenizer import BertTokenizer
+from bert_tf.training.event_folder import EventFolder
 from bert_tf.training.state import TrainingState
 
 # Common English; the first is the paper's (section 3.1).
@@ -22,6 +23,8 @@ SENTENCES = (
     "it was a long [MASK] ago .",
     "they were sitting at the [MASK] .",
 )
+
+_LOG = "masked_words"
 
 
 class Guess(NamedTuple):
@@ -100,28 +103,34 @@ class MaskedWordLog(keras.callbacks.Callback):
 
     Args:
         directory: TensorBoard log folder.
-        state: counts the steps.
-        words: what to ask.
+        state: counts the steps, and is told when this was logged.
+        words: what to ask; only the process that writes does.
     """
 
     def __init__(self, directory: str | Path, state: TrainingState, words: MaskedWords) -> None:
         super().__init__()
-        self._writer = tf.summary.create_file_writer(str(Path(directory) / "masked_words"))
+        self._events = EventFolder(Path(directory) / _LOG)
         self._state = state
         self._words = words
 
     def on_epoch_end(self, epoch: int, logs: dict | None = None) -> None:
         """Asks and writes."""
-        with self._writer.as_default(step=self._state.step):
-            for number, (text, gaps) in enumerate(
-                zip(self._words.texts, self._words(), strict=True)
-            ):
+        self._state.logged[_LOG] = self._state.step
+        if not self.model.distribute_strategy.extended.should_save_summary:
+            return
+        answers = self._words()
+        with self._events.at(self._state.step):
+            for number, (text, gaps) in enumerate(zip(self._words.texts, answers, strict=True)):
                 tf.summary.text(f"masked_words/{number}", _as_markdown(text, gaps))
-        self._writer.flush()
 
 
 def _as_markdown(text: str, gaps: list[list[Guess]]) -> str:
     lines = [text.replace("[MASK]", "**[MASK]**"), ""]
     for guesses in gaps:
-        lines.append(", ".join(f"{guess.piece} {guess.probability:.1%}" for guess in guesses))
+        lines.append(", ".join(f"{_as_code(g.piece)} {g.probability:.1%}" for g in guesses))
     return "\n".join(lines)
+
+
+def _as_code(piece: str) -> str:
+    """In Markdown, where a bare * or _ would be read as a mark."""
+    return f"`` {piece} ``" if "`" in piece else f"`{piece}`"

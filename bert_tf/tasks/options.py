@@ -1,5 +1,6 @@
 """The options of the training commands; this file imports nothing heavy, so help is quick."""
 
+import re
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Literal
@@ -25,7 +26,7 @@ _LEAST = {
 class TrainingOptions:
     """What every training run can be told.
 
-    Raises InputError for a number below what it can be.
+    Raises InputError for a number below what it can be, and for a profile of no steps.
 
     Attributes:
         output: run directory: models (best/, last/), TensorBoard logs, checkpoints, config.yaml.
@@ -50,6 +51,9 @@ class TrainingOptions:
         skip_nonfinite: steps whose loss or gradient is not finite to leave out, before one stops
             the run.
         override: continue a run with other settings than it began with.
+        histograms_every: steps between two histograms of weights and activations in TensorBoard;
+            none by default.
+        profile: steps to profile for TensorBoard, as FIRST:LAST (10:20).
     """
 
     output: str
@@ -69,6 +73,8 @@ class TrainingOptions:
     keep_every: int | None = None
     skip_nonfinite: int = 0
     override: bool = False
+    histograms_every: int | None = None
+    profile: str | None = None
 
     def __post_init__(self) -> None:
         for least, names in _LEAST.items():
@@ -76,6 +82,8 @@ class TrainingOptions:
                 value = getattr(self, name, None)
                 if value is not None and not value >= least:
                     raise InputError(f"--{name} is {value}: give at least {least}")
+        if self.profile is not None:
+            steps_to_profile(self.profile)
 
 
 @dataclass(kw_only=True)
@@ -116,9 +124,6 @@ class PretrainingOptions(TrainingOptions):
         data_service: grpc://host:port of a tf.data service that makes the training batches.
         watch_text: texts with [MASK] in them; after each evaluation TensorBoard's text tab shows
             the model's five best words for each. By default some sentences of plain English.
-        histograms_every: steps between two histograms of weights and activations in TensorBoard;
-            none by default.
-        profile: steps to profile for TensorBoard, as FIRST:LAST (10:20).
     """
 
     shards: str
@@ -144,8 +149,6 @@ class PretrainingOptions(TrainingOptions):
     skip_corrupt: bool = False
     data_service: str | None = None
     watch_text: list[str] = field(default_factory=list)
-    histograms_every: int | None = None
-    profile: str | None = None
 
 
 @dataclass(kw_only=True)
@@ -193,6 +196,18 @@ class FinetuningOptions(LabelledData, TrainingOptions):
     warmup_share: float = 0.1
     weight_decay: float = 0.01
     clip_norm: float = 1.0
+
+
+def steps_to_profile(given: str) -> tuple[int, int]:
+    """The first and the last of the steps that `--profile` names.
+
+    Raises:
+        InputError: it is not FIRST:LAST, with 1 <= FIRST <= LAST.
+    """
+    parsed = re.fullmatch(r"(\d+):(\d+)", given)
+    if parsed is None or not 1 <= int(parsed[1]) <= int(parsed[2]):
+        raise InputError(f"--profile {given} is not FIRST:LAST: give steps such as 10:20")
+    return int(parsed[1]), int(parsed[2])
 
 
 def save_config(options: Any, directory: str | Path) -> None:

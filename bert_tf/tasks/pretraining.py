@@ -3,7 +3,6 @@
 import contextlib
 import functools
 import hashlib
-import re
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -19,8 +18,8 @@ from bert_tf.models.config import BertConfig
 from bert_tf.models.cost import pretraining_flops
 from bert_tf.models.pretrainer import BertPreTrainer
 from bert_tf.tasks.compilation import compile_model, set_precision
-from bert_tf.tasks.masked_words import SENTENCES, MaskedWordLog, MaskedWords
 from bert_tf.tasks.options import PretrainingOptions, save_config
+from bert_tf.tasks.watching import pretraining_watchers, rates
 from bert_tf.tokenization.tokenizer import BertTokenizer
 from bert_tf.training.loop import (
     Phase,
@@ -29,8 +28,6 @@ from bert_tf.training.loop import (
     check_steps_per_execution,
     train,
 )
-from bert_tf.training.monitoring import Histograms, Profile
-from bert_tf.training.peak import strategy_peak
 from bert_tf.training.state import TrainingState
 from bert_tf.training.strategy import (
     check_batch_size,
@@ -50,6 +47,9 @@ from pipelines.shard_folder import (
 
 # The paper's section A.2 warms up over 10,000 steps; a short run over a tenth of its own.
 _LONGEST_WARMUP = 10_000
+
+# Instances whose activations are shown.
+_WATCHED_EXAMPLES = 8
 
 SCALAR_NAMES = {
     "mlm_logits_loss": "mlm_loss",
@@ -234,6 +234,11 @@ def pretrain(
         assert dataset is not None  # as it has shards
         return dataset.take(options.evaluation_batches)
 
+    def watched_batches() -> tf.data.Dataset:
+        dataset = batches(data[0].train, _WATCHED_EXAMPLES)
+        assert dataset is not None  # as it has shards
+        return dataset
+
     for phase in data:
         train_batches(phase.train, 0)  # fails on what it cannot do before anything is written
         for shards in (phase.train, phase.held_out):
@@ -298,6 +303,9 @@ def pretrain(
         keep_every=options.keep_every,
         notice=notice,
     )
+    watchers = pretraining_watchers(
+        options, model, tokenizer, state, watched_batches, warmup_steps=warmup
+    )
     state.restore(override=options.override)
     save_config(options, options.output)
     phases = []
@@ -307,7 +315,12 @@ def pretrain(
                 until=phase.until,
                 batches=functools.partial(train_batches, phase.train),
                 held_out=held_out_batches(phase.held_out),
-                rates=_rates(model, phase.train, strategy),
+                rates=rates(
+                    strategy,
+                    model.encoder.compute_dtype,
+                    tokens=_mean_tokens(phase.train),
+                    flops=_flops(model, phase.train),
+                ),
                 cost=_flops(model, phase.train),
                 begin=functools.partial(
                     trainer.accumulate_gradients, phase.gradient_accumulation_steps
@@ -334,7 +347,7 @@ def pretrain(
             ),
             save_model=lambda directory: save_model(model, directory, tokenizer=tokenizer),
             report=report,
-            callbacks=_watchers(options, model, tokenizer, state, batches(data[0].train, 8)),
+            callbacks=watchers,
         )
 
 
@@ -348,52 +361,8 @@ def _flops(model: BertPreTrainer, shards: ShardFolder) -> float:
     )
 
 
-def _rates(
-    model: BertPreTrainer, shards: ShardFolder, strategy: tf.distribute.Strategy
-) -> dict[str, float]:
-    """What an example a second is in tokens a second, padding apart, and of the machine's peak."""
-    tokens: float = shards.max_seq_length
-    if shards.manifest is not None:
-        tokens = shards.manifest.statistics[shards.split]["length_mean"]
-    rates = {"tokens_per_second": tokens}
-    peak = strategy_peak(strategy, model.encoder.compute_dtype)
-    if peak is not None:
-        rates["share_of_peak"] = _flops(model, shards) / peak
-    return rates
-
-
-def _watchers(
-    options: PretrainingOptions,
-    model: BertPreTrainer,
-    tokenizer: BertTokenizer,
-    state: TrainingState,
-    batches: tf.data.Dataset,
-) -> list[keras.callbacks.Callback]:
-    """What else TensorBoard is to show."""
-    logs = Path(options.output) / "logs"
-    words = MaskedWords(model, tokenizer, options.watch_text or SENTENCES)
-    watchers: list[keras.callbacks.Callback] = [MaskedWordLog(logs, state, words)]
-    if options.histograms_every is not None:
-        inputs, *_ = next(iter(batches))
-        inputs.pop("mask_positions")
-
-        def activations() -> dict[str, tf.Tensor]:
-            states = model.encoder(inputs, training=False)["hidden_states"]
-            return {f"hidden_state_{layer}": values for layer, values in enumerate(states)}
-
-        watchers.append(
-            Histograms(
-                logs, state, every=options.histograms_every, weights=model, activations=activations
-            )
-        )
-    if options.profile is not None:
-        first, last = _steps_to_profile(options.profile)
-        watchers.append(Profile(logs, state, first, last))
-    return watchers
-
-
-def _steps_to_profile(given: str) -> tuple[int, int]:
-    parsed = re.fullmatch(r"(\d+):(\d+)", given)
-    if parsed is None or not 1 <= int(parsed[1]) <= int(parsed[2]):
-        raise InputError(f"--profile {given!r} is not FIRST:LAST; give steps such as 10:20")
-    return int(parsed[1]), int(parsed[2])
+def _mean_tokens(shards: ShardFolder) -> float:
+    """Tokens of an instance, padding apart where the shards tell."""
+    if shards.manifest is None:
+        return shards.max_seq_length
+    return shards.manifest.statistics[shards.split]["length_mean"]

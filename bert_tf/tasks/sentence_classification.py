@@ -17,9 +17,11 @@ from bert_tf.checkpoints.model_directory import load_model, save_model
 from bert_tf.errors import InputError
 from bert_tf.models.classifier import BertClassifier
 from bert_tf.models.config import BertConfig
+from bert_tf.models.cost import classification_flops
 from bert_tf.tasks.compilation import compile_model, set_precision
 from bert_tf.tasks.metrics import classification_scores
 from bert_tf.tasks.options import FinetuningOptions, LabelledData, save_config
+from bert_tf.tasks.watching import finetuning_watchers, rates
 from bert_tf.tokenization.packing import Packer
 from bert_tf.tokenization.tokenizer import BertTokenizer
 from bert_tf.training.loop import (
@@ -35,6 +37,9 @@ from bert_tf.training.trainer import accuracy, cross_entropy
 from pipelines.labelled_text import LabelledText, read_labelled_text, text_batches
 
 _TASK_FILE = "task.json"
+
+# Enough to tell how long the examples are.
+_SAMPLED_BATCHES = 8
 
 
 @dataclass(frozen=True)
@@ -174,6 +179,7 @@ def finetune(
     options: FinetuningOptions,
     report: Callable[[int, str, dict[str, float]], None],
     notice: Callable[[str], object] = warnings.warn,
+    planned: Callable[[int], object] = lambda steps: None,
 ) -> FinetuningResult:
     """Fine-tunes a classifier; the run directory is `options.output`.
 
@@ -184,6 +190,7 @@ def finetune(
         options: of the run.
         report: called with (step, "train" or "held_out", scalars) for each line logged.
         notice: see `pretrain`.
+        planned: called with the steps of the whole run, before the first.
 
     Raises:
         InputError: the data, the model or the options cannot be used; the message says why.
@@ -259,17 +266,30 @@ def finetune(
         keep_every=options.keep_every,
         notice=notice,
     )
+
+    def train_batches(step: int) -> tf.data.Dataset:
+        return task.batches(examples, options.batch_size, seed=options.seed, start_step=step)
+
+    watchers = finetuning_watchers(
+        options, model, state, lambda: train_batches(0), total_steps=total_steps
+    )
+    tokens, length = _example_size(train_batches(0).take(_SAMPLED_BATCHES))
     state.restore(override=options.override)
     save_config(options, output)
+    planned(total_steps)
     training = train(
         trainer,
         [
             Phase(
                 until=total_steps,
-                batches=lambda step: task.batches(
-                    examples, options.batch_size, seed=options.seed, start_step=step
-                ),
+                batches=train_batches,
                 held_out=task.batches(validation, options.batch_size),
+                rates=rates(
+                    strategy,
+                    model.encoder.compute_dtype,
+                    tokens=tokens,
+                    flops=classification_flops(model.config, length=length, classes=len(labels)),
+                ),
             )
         ],
         state=state,
@@ -286,6 +306,7 @@ def finetune(
         ),
         save_model=task.save,
         report=report,
+        callbacks=watchers,
     )
     best = SentenceClassification.from_directory(output / "best")
     probabilities = best.predict(validation, options.batch_size)
@@ -294,6 +315,13 @@ def finetune(
     with replace_file(output / "best" / "metrics.json") as temporary:
         temporary.write_text(json.dumps(scores, indent=2) + "\n", encoding="utf-8")
     return FinetuningResult(training, scores, len(examples.texts))
+
+
+def _example_size(batches: tf.data.Dataset) -> tuple[float, float]:
+    """Tokens of an example, and with the padding of its batch: means over `batches`."""
+    masks = [inputs["padding_mask"].numpy() for inputs, _ in batches]  # each (B, T)
+    examples = sum(len(mask) for mask in masks)
+    return sum(mask.sum() for mask in masks) / examples, sum(m.size for m in masks) / examples
 
 
 def _fingerprint(examples: LabelledText) -> str:

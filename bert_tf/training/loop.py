@@ -138,7 +138,8 @@ def train(
         plan: intervals and scores.
         save_model: writes the model into the folder it is given.
         report: called with (step, "train" or "held_out", scalars) for each line logged.
-        callbacks: more of them; they find `state.step` counted and a step logged but not saved.
+        callbacks: more of them; they find a step counted and logged and the best score brought up
+            to date, but not the state saved.
 
     Raises:
         InputError: more steps were not finite than `plan.skip_nonfinite`; or the model's
@@ -186,13 +187,13 @@ def train(
             CountSteps(state, ends_stretch=ends_stretch),
             StopOnDivergence(state, batch_size=plan.batch_size, allowed=plan.skip_nonfinite),
             log,
-            *callbacks,
             KeepBest(
                 state,
                 monitor=plan.monitor,
                 larger_is_better=plan.larger_is_better,
                 save=lambda: save("best"),
             ),
+            *callbacks,
             SaveState(state, every=plan.save_every),
             StopOnSignal(state, signals),
         ]

@@ -6,6 +6,7 @@ from pathlib import Path
 import keras
 import tensorflow as tf
 
+from bert_tf.training.event_folder import EventFolder
 from bert_tf.training.state import TrainingState
 
 
@@ -18,6 +19,7 @@ class Histograms(keras.callbacks.Callback):
         every: steps between two.
         weights: the model whose variables are looked at.
         activations: gives named tensors of any shape, run on a fixed batch; None for weights alone.
+            Only the process that writes calls it.
     """
 
     def __init__(
@@ -30,7 +32,7 @@ class Histograms(keras.callbacks.Callback):
         activations: Callable[[], dict[str, tf.Tensor]] | None = None,
     ) -> None:
         super().__init__()
-        self._writer = tf.summary.create_file_writer(str(Path(directory) / "histograms"))
+        self._events = EventFolder(Path(directory) / "histograms")
         self._state = state
         self._every = every
         self._weights = weights
@@ -38,19 +40,23 @@ class Histograms(keras.callbacks.Callback):
 
     def on_train_batch_end(self, batch: int, logs: dict | None = None) -> None:
         """Writes them on the steps that are due."""
-        if self._state.step % self._every:
+        if not self._state.passed(self._every):
             return
-        with self._writer.as_default(step=self._state.step):
+        if not self.model.distribute_strategy.extended.should_save_summary:
+            return
+        activations = self._activations() if self._activations is not None else {}
+        with self._events.at(self._state.step):
             for variable in self._weights.trainable_variables:
                 tf.summary.histogram(f"weights/{variable.path}", variable.value)
-            if self._activations is not None:
-                for name, values in self._activations().items():
-                    tf.summary.histogram(f"activations/{name}", tf.cast(values, tf.float32))
-        self._writer.flush()
+            for name, values in activations.items():
+                tf.summary.histogram(f"activations/{name}", tf.cast(values, tf.float32))
 
 
 class Profile(keras.callbacks.Callback):
     """Profiles some steps, for TensorBoard's profile tab.
+
+    Several steps of one execution are profiled together. A run that goes on after the first of
+    the steps is not profiled again.
 
     Args:
         directory: TensorBoard log folder.
@@ -68,7 +74,10 @@ class Profile(keras.callbacks.Callback):
 
     def on_train_batch_begin(self, batch: int, logs: dict | None = None) -> None:
         """Begins before the first of the steps."""
-        if self._state.step + 1 == self._steps[0]:
+        if not self.model.distribute_strategy.extended.should_save_summary:
+            return
+        to_come = self._steps[0] - self._state.step
+        if 1 <= to_come <= self.model.steps_per_execution:
             tf.profiler.experimental.start(self._directory)
             self._running = True
 

@@ -4,24 +4,17 @@ When a run is continued, what was logged after its checkpoint is taken out of bo
 come again.
 """
 
-import errno
 import json
 import math
-import os
 from pathlib import Path
 
 import tensorflow as tf
 
 from bert_tf.atomic import replace_file
+from bert_tf.training.event_folder import EventFolder
 from bert_tf.training.state import TrainingState
 
 SCALARS = "scalars.jsonl"
-
-# TensorFlow's names of what the system said.
-_ERRNO = {
-    tf.errors.ResourceExhaustedError: errno.ENOSPC,
-    tf.errors.PermissionDeniedError: errno.EACCES,
-}
 
 
 class ScalarFiles:
@@ -33,7 +26,7 @@ class ScalarFiles:
 
     def __init__(self, directory: str | Path) -> None:
         self._directory = Path(directory)
-        self._writers: dict[str, tf.summary.SummaryWriter] = {}
+        self._folders: dict[str, EventFolder] = {}
 
     def write(self, step: int, kind: str, scalars: dict[str, float]) -> None:
         """Writes a line; it is with the operating system when this returns.
@@ -53,21 +46,18 @@ class ScalarFiles:
         self._directory.mkdir(parents=True, exist_ok=True)
         with (self._directory / SCALARS).open("a", encoding="utf-8") as file:
             file.write(json.dumps(line) + "\n")
-        try:
-            if kind not in self._writers:
-                folder = str(self._directory / kind)
-                self._writers[kind] = tf.summary.create_file_writer(folder)
-            with self._writers[kind].as_default(step=step):
-                for name, value in scalars.items():
-                    tf.summary.scalar(name, value)
-            self._writers[kind].flush()
-        except tf.errors.OpError as error:
-            code = _ERRNO.get(type(error), errno.EIO)
-            raise OSError(code, os.strerror(code), str(self._directory / kind)) from error
+        if kind not in self._folders:
+            self._folders[kind] = EventFolder(self._directory / kind)
+        with self._folders[kind].at(step):
+            for name, value in scalars.items():
+                tf.summary.scalar(name, value)
 
 
 def forget_later_scalars(directory: str | Path, state: TrainingState) -> None:
     """Takes out of the logs what the run had logged after the checkpoint it continues from.
+
+    That is what is later than `state.logged` says of its kind (in events: its folder), and where
+    that says nothing, what is later than `state.step`.
 
     A TensorBoard that is open meanwhile shows the old events until it is started again.
 

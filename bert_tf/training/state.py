@@ -60,7 +60,7 @@ class TrainingState:
         best: the best score met, None before the first evaluation.
         evaluation_due: the evaluation that follows `step` has not been done.
         nonfinite_steps: steps whose loss or gradient was not finite.
-        logged: kind of scalars -> the last step that a line was logged for.
+        logged: kind of what is logged -> the last step that it was logged for.
     """
 
     def __init__(

@@ -2,16 +2,64 @@ import os
 import sys
 from pathlib import Path
 
+import pytest
+
 from bert_tf.cli.progress import progress, training_line, typed
 
+PRETRAINING = {
+    "loss": 6.21199, "mlm_loss": 5.61, "nsp_loss": 0.602, "mlm_accuracy": 0.18149,
+    "nsp_accuracy": 0.66, "gradient_norm": 1.5, "learning_rate": 4.8e-4,
+    "examples_per_second": 96.1, "tokens_per_second": 12300.4, "share_of_peak": 0.6149,
+    "minutes_left": 72.3,
+}  # fmt: skip
 
-def test_a_training_line_tells_step_and_scalars():
-    scalars = {"loss": 7.81234, "learning_rate": 0.00012, "examples_per_second": 123.45}
-    line = training_line(100, "held_out", scalars)
-    assert line.split() == [
-        "step", "100", "held-out", "loss", "7.812", "learning_rate", "1.2e-04",
-        "examples_per_second", "123.5",
-    ]  # fmt: skip
+
+def test_a_line_of_pre_training_is_read_at_a_glance():
+    assert training_line(1200, "train", PRETRAINING, 30_000) == (
+        "step  1,200/30,000  loss 6.212 (mlm 5.610 nsp 0.602)  accuracy mlm 18.1% nsp 66.0%  "
+        "lr 4.8e-04  12,300 tokens/s  61% of peak  1 h 12 min left"
+    )
+
+
+def test_lines_stay_under_150_columns():
+    long = {"tokens_per_second": 999_999.0, "minutes_left": 10_000.0}
+    losses = {"loss": 10.123, "mlm_loss": 10.123, "nsp_loss": 10.123}
+    line = training_line(999_999, "train", {**PRETRAINING, **losses, **long}, 1_000_000)
+    assert len(line) < 150, line
+
+
+def test_steps_that_were_not_finite_are_told():
+    line = training_line(5, "train", {"loss": 1.0, "nonfinite_steps": 2.0, "learning_rate": 1e-4})
+    assert line == "step      5  loss 1.000  lr 1.0e-04  2 not finite"
+
+
+def test_a_line_of_an_evaluation():
+    scores = {name: PRETRAINING[name] for name in list(PRETRAINING)[:5]}
+    assert training_line(500, "held_out", scores, 500) == (
+        "step 500/500  held-out  loss 6.212 (mlm 5.610 nsp 0.602)  accuracy mlm 18.1% nsp 66.0%"
+    )
+
+
+def test_lines_of_other_trainings():
+    masked_words_alone = {"loss": 5.61, "mlm_loss": 5.61, "mlm_accuracy": 0.1}
+    assert training_line(1, "train", masked_words_alone, 10) == (
+        "step  1/10  loss 5.610  accuracy mlm 10.0%"
+    )
+    classification = {"loss": float("nan"), "accuracy": 0.5, "learning_rate": 0.0, "f1": 0.25}
+    assert training_line(12, "train", classification) == (
+        "step     12  loss nan  accuracy 50.0%  lr 0  f1 0.25"
+    )
+
+
+@pytest.mark.parametrize(
+    ("minutes", "told"),
+    [
+        (0, "0 s"), (0.5, "30 s"), (1.2, "1 min"), (59.4, "59 min"), (59.9, "1 h 0 min"),
+        (2000, "33 h 20 min"), (10_000, "6 d 22 h"),
+    ],
+)  # fmt: skip
+def test_the_time_left_as_one_says_it(minutes, told):
+    assert training_line(1, "train", {"minutes_left": minutes}, 2) == f"step 1/2  {told} left"
 
 
 def test_commands_are_told_as_they_are_typed(monkeypatch):

@@ -1,3 +1,5 @@
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -12,7 +14,7 @@ from bert_tf.tokenization.tokenizer import BertTokenizer
 
 @pytest.fixture(scope="module")
 def tokenizer():
-    words = ["the", "man", "went", "to", "a", "store", ".", "cat", "sat", "##s"]
+    words = ["the", "man", "went", "to", "a", "store", ".", "cat", "sat", "##s", "`"]
     return BertTokenizer(["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *words])
 
 
@@ -51,11 +53,12 @@ def test_a_text_without_a_gap_is_refused(model, tokenizer):
 
 
 def test_guesses_are_text_in_tensorboard(model, tokenizer, tmp_path):
-    class State:
-        step = 7
-
-    log = MaskedWordLog(tmp_path, State(), MaskedWords(model, tokenizer, ["the [MASK] sat"]))
+    state = SimpleNamespace(step=7, logged={})
+    log = MaskedWordLog(tmp_path, state, MaskedWords(model, tokenizer, ["the [MASK] sat"]))
+    log.set_model(model)
+    assert not list(tmp_path.iterdir())  # nothing before there is something to tell
     log.on_epoch_end(0)
+    assert state.logged == {"masked_words": 7}
     events = EventAccumulator(str(tmp_path / "masked_words")).Reload()
     (tag,) = [tag for tag in events.Tags()["tensors"] if tag.startswith("masked_words")]
     (event,) = events.Tensors(tag)
@@ -63,3 +66,16 @@ def test_guesses_are_text_in_tensorboard(model, tokenizer, tmp_path):
     text = event.tensor_proto.string_val[0].decode()
     assert text.startswith("the **[MASK]** sat")
     assert text.count("%") == 5
+    assert text.count("`") >= 10  # each in a code span, or * and _ would be marks
+
+
+def test_a_guess_that_is_a_backtick_is_shown_as_one(model, tokenizer, tmp_path):
+    state = SimpleNamespace(step=1, logged={})
+    words = MaskedWords(model, tokenizer, ["[MASK]"], guesses=tokenizer.vocabulary_size)
+    log = MaskedWordLog(tmp_path, state, words)
+    log.set_model(model)
+    log.on_epoch_end(0)
+    events = EventAccumulator(str(tmp_path / "masked_words")).Reload()
+    (event,) = events.Tensors("masked_words/0")
+    text = event.tensor_proto.string_val[0].decode()
+    assert "`` ` `` " in text and "`##s` " in text

@@ -1,13 +1,13 @@
 import keras
 import numpy as np
+import pytest
 import tensorflow as tf
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
+from bert_tf.training.hyper_parameters import HyperParameters
 from bert_tf.training.monitoring import Histograms, Profile
-
-
-class State:
-    step = 0
+from bert_tf.training.projector import ProjectorLog
+from bert_tf.training.state import TrainingState
 
 
 class Count(keras.callbacks.Callback):
@@ -16,26 +16,51 @@ class Count(keras.callbacks.Callback):
         self.state = state
 
     def on_train_batch_end(self, batch, logs=None):
-        self.state.step += 1
+        steps = self.model.steps_per_execution
+        self.state.advance(steps, ends_stretch=(self.state.step + steps) % 6 == 0)
 
 
-def fit(make_callback):
+@pytest.fixture
+def model():
     model = keras.Sequential([keras.Input((4,)), keras.layers.Dense(2, name="dense")])
     model.compile("sgd", "mse")
-    state = State()
-    batches = tf.data.Dataset.from_tensors((np.ones((8, 4)), np.ones((8, 2)))).repeat(6)
+    return model
+
+
+@pytest.fixture
+def state(model, tmp_path):
+    return TrainingState(model, tmp_path / "checkpoints", settings={})
+
+
+def fit(model, state, *callbacks, epochs=1):
+    """Six steps an epoch."""
+    batches = tf.data.Dataset.from_tensors((np.ones((8, 4)), np.ones((8, 2)))).repeat()
+    options = tf.data.Options()
+    options.autotune.enabled = False
     model.fit(
-        batches, callbacks=[Count(state), make_callback(model, state)], verbose=0, shuffle=False
-    )
-
-
-def test_histograms_of_weights_and_activations(tmp_path):
-    fit(
-        lambda model, state: Histograms(
-            tmp_path, state, every=2, weights=model,
-            activations=lambda: {"output": model(np.ones((8, 4)))},
-        )
+        batches.with_options(options), steps_per_epoch=6, epochs=epochs,
+        callbacks=[Count(state), *callbacks], verbose=0, shuffle=False,
     )  # fmt: skip
+
+
+def as_a_further_worker(model):
+    """Makes the model say that it is not in the process that writes."""
+
+    class Extended:
+        should_save_summary = False
+
+    model._distribute_strategy = type("Strategy", (), {"extended": Extended()})()
+    assert not model.distribute_strategy.extended.should_save_summary
+
+
+def test_histograms_of_weights_and_activations(model, state, tmp_path):
+    activations = {"output": lambda: model(np.ones((8, 4)))}
+    histograms = Histograms(
+        tmp_path, state, every=2, weights=model,
+        activations=lambda: {name: values() for name, values in activations.items()},
+    )  # fmt: skip
+    assert not (tmp_path / "histograms").exists()
+    fit(model, state, histograms)
     events = EventAccumulator(str(tmp_path / "histograms")).Reload()
     tags = sorted(events.Tags()["tensors"])
     assert [tag.split("/")[-1] for tag in tags] == ["output", "bias", "kernel"]
@@ -43,11 +68,111 @@ def test_histograms_of_weights_and_activations(tmp_path):
         assert [event.step for event in events.Tensors(tag)] == [2, 4, 6]
 
 
-def test_a_profile_of_some_steps(tmp_path):
-    fit(lambda model, state: Profile(tmp_path, state, 3, 4))
-    assert list(tmp_path.rglob("*.xplane.pb"))
+@pytest.mark.parametrize(("every", "steps"), [(2, [3, 6]), (4, [6]), (5, [6])])
+def test_histograms_between_executions_of_several_steps(model, state, tmp_path, every, steps):
+    model.compile("sgd", "mse", steps_per_execution=3)
+    fit(model, state, Histograms(tmp_path, state, every=every, weights=model))
+    events = EventAccumulator(str(tmp_path / "histograms")).Reload()
+    tag = events.Tags()["tensors"][0]
+    assert [event.step for event in events.Tensors(tag)] == steps
 
 
-def test_a_profile_that_the_end_cuts_short_is_kept(tmp_path):
-    fit(lambda model, state: Profile(tmp_path, state, 5, 400))
-    assert list(tmp_path.rglob("*.xplane.pb"))
+@pytest.mark.parametrize(
+    ("first", "last", "steps_per_execution"), [(3, 4, 1), (5, 400, 1), (2, 5, 3), (6, 6, 3)]
+)
+def test_a_profile_of_some_steps(model, state, tmp_path, first, last, steps_per_execution):
+    """Also of steps in the middle of an execution, and of some that the end cuts off."""
+    model.compile("sgd", "mse", steps_per_execution=steps_per_execution)
+    fit(model, state, Profile(tmp_path, state, first, last))
+    assert len(list(tmp_path.rglob("*.xplane.pb"))) == 1
+
+
+def embeddings(folder):
+    """The one table in the folder: its tensor's name and its values."""
+    reader = tf.train.load_checkpoint(str(folder))
+    (name,) = reader.get_variable_to_shape_map()
+    return name, reader.get_tensor(name)
+
+
+def test_the_projector_gets_the_table_as_it_is_after_each_stretch(model, state, tmp_path):
+    table = model.layers[0].kernel  # (4, 2)
+    columns = {"piece": ["a\tb", "c\nd\re", "\u2028é"], "id": [0, 1, 2]}
+    log = ProjectorLog(tmp_path, state, name="table", table=table, columns=columns)
+    assert not (tmp_path / "train").exists()
+    fit(model, state, log)
+    name, first = embeddings(tmp_path / "train")
+    assert name == "table_step_6"
+    np.testing.assert_array_equal(first, table.numpy()[:3])
+
+    fit(model, state, log)
+    name, second = embeddings(tmp_path / "train")
+    assert name == "table_step_12"
+    np.testing.assert_array_equal(second, table.numpy()[:3])
+    assert not np.array_equal(first, second)
+    assert sorted(path.name for path in (tmp_path / "train").iterdir()) == [
+        "checkpoint", "metadata.tsv", "projector_config.pbtxt",
+        "table-00000012.data-00000-of-00001", "table-00000012.index",
+    ]  # fmt: skip
+    lines = (tmp_path / "train" / "metadata.tsv").read_bytes().decode().split("\n")
+    assert [line.split("\t") for line in lines] == [
+        ["piece", "id"], [r"a\tb", "0"], [r"c\nd\re", "1"], [r"\u2028é", "2"], [""],
+    ]  # fmt: skip
+
+
+def hyper_parameters(state, folder, values, total_steps=12):
+    return HyperParameters(
+        folder, state, run="runs/a", values=values, score="best_loss", total_steps=total_steps
+    )
+
+
+def test_a_run_is_one_session_however_often_it_is_continued(model, state, tmp_path):
+    values = {"learning_rate": 0.1, "steps": 12, "dropout": None}
+    state.best = 0.5
+    fit(model, state, hyper_parameters(state, tmp_path / "logs", values))
+    (start,) = (tmp_path / "logs").glob("*.hyper_parameters")
+    before = start.read_bytes()
+    state.best = 0.25
+    fit(model, state, hyper_parameters(state, tmp_path / "logs", values))
+    assert start.read_bytes() == before
+    events = EventAccumulator(str(tmp_path / "logs")).Reload()
+    best = [
+        (event.step, float(tf.make_ndarray(event.tensor_proto)))
+        for event in events.Tensors("best_loss")
+    ]
+    assert best == [(6, 0.5), (12, 0.25)]
+    sessions = [
+        (path.name == start.name, value.tag)
+        for path in sorted((tmp_path / "logs").iterdir())
+        for event in tf.compat.v1.train.summary_iterator(str(path))
+        for value in event.summary.value
+        if value.tag.startswith("_hparams_")
+    ]
+    assert sessions == [
+        (True, "_hparams_/session_start_info"), (False, "_hparams_/session_end_info"),
+    ]  # fmt: skip
+
+
+def test_one_process_writes(model, state, tmp_path):
+    def never():
+        raise AssertionError("only the process that writes may run what others do not")
+
+    as_a_further_worker(model)
+    callbacks = keras.callbacks.CallbackList(
+        [
+            Histograms(tmp_path, state, every=1, weights=model, activations=never),
+            Profile(tmp_path, state, 1, 1),
+            ProjectorLog(
+                tmp_path, state, name="t", table=model.layers[0].kernel, columns={"a": [1]}
+            ),
+            hyper_parameters(state, tmp_path, {"steps": 1}, total_steps=1),
+        ],
+        model=model,
+    )
+    callbacks.on_train_begin()
+    callbacks.on_train_batch_begin(0)
+    state.advance(1, ends_stretch=True)
+    state.best = 0.5
+    callbacks.on_train_batch_end(0)
+    callbacks.on_epoch_end(0)
+    callbacks.on_train_end()
+    assert not list(tmp_path.iterdir())

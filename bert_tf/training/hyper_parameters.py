@@ -1,0 +1,107 @@
+"""The hyper-parameters of a run, for TensorBoard's HParams tab."""
+
+import time
+from collections.abc import Mapping
+from pathlib import Path
+
+import keras
+import tensorflow as tf
+from tensorboard.plugins.hparams import api as hparams_api
+from tensorboard.plugins.hparams import api_pb2, metadata, plugin_data_pb2
+from tensorboard.plugins.hparams.summary import session_end_pb
+
+from bert_tf.atomic import replace_file
+from bert_tf.training.event_folder import EventFolder
+from bert_tf.training.state import TrainingState
+
+# Before all that writers call by the time: TensorBoard reads the files in the order of names.
+_START = "events.out.tfevents.0.hyper_parameters"
+
+
+class HyperParameters(keras.callbacks.Callback):
+    """Writes what a run was told, and its best score so far after each evaluation.
+
+    What the HParams plugin calls a session is the log folder itself, so that all scalars in the
+    folders below are its metrics. Its beginning is a file of its own, which a continued run writes
+    again as it was; hence there is one session a run.
+
+    Args:
+        directory: TensorBoard log folder.
+        state: counts the steps and knows the best score.
+        run: name of the run among others.
+        values: hyper-parameters by name; those that are None are left out.
+        score: name of the best score, such as "best_loss".
+        total_steps: the session ends there.
+
+    Raises:
+        OSError: in `fit`, if something cannot be written.
+    """
+
+    def __init__(
+        self,
+        directory: str | Path,
+        state: TrainingState,
+        *,
+        run: str,
+        values: Mapping[str, bool | int | float | str | None],
+        score: str,
+        total_steps: int,
+    ) -> None:
+        super().__init__()
+        self._directory = Path(directory)
+        self._events = EventFolder(directory)
+        self._state = state
+        self._run = run
+        self._values = {name: value for name, value in values.items() if value is not None}
+        self._score = score
+        self._total_steps = total_steps
+        self._begun = False
+
+    def on_train_begin(self, logs: dict | None = None) -> None:
+        """Writes the hyper-parameters, once."""
+        if not self._begun and self.model.distribute_strategy.extended.should_save_summary:
+            self._write_start()
+        self._begun = True
+
+    def on_epoch_end(self, epoch: int, logs: dict | None = None) -> None:
+        """Writes the best score; after the last step, that the session is over."""
+        step = self._state.step
+        self._state.logged[self._directory.name] = step
+        if not self.model.distribute_strategy.extended.should_save_summary:
+            return
+        if self._state.best is None and step < self._total_steps:
+            return
+        with self._events.at(step):
+            if self._state.best is not None:
+                tf.summary.scalar(self._score, self._state.best)
+            if step >= self._total_steps:
+                end = session_end_pb(api_pb2.STATUS_SUCCESS)
+                tf.summary.experimental.write_raw_pb(end.SerializeToString(), step)
+
+    def _write_start(self) -> None:
+        path = self._directory / _START
+        earlier = _session_start(path)
+        begun = time.time() if earlier is None else earlier.start_time_secs
+        summary = hparams_api.hparams_pb(self._values, trial_id=self._run, start_time_secs=begun)
+        events = [
+            tf.compat.v1.Event(wall_time=begun, file_version="brain.Event:2"),
+            tf.compat.v1.Event(
+                wall_time=begun,
+                summary=tf.compat.v1.Summary.FromString(summary.SerializeToString()),
+            ),
+        ]
+        with replace_file(path) as temporary, tf.io.TFRecordWriter(str(temporary)) as writer:
+            for event in events:
+                writer.write(event.SerializeToString())
+
+
+def _session_start(path: Path) -> plugin_data_pb2.SessionStartInfo | None:
+    """The session that `path` begins, if there is one."""
+    if not path.exists():
+        return None
+    for event in tf.compat.v1.train.summary_iterator(str(path)):
+        for value in event.summary.value:
+            if value.tag == metadata.SESSION_START_INFO_TAG:
+                content = value.metadata.plugin_data.content
+                return metadata.parse_session_start_info_plugin_data(content)
+    return None
