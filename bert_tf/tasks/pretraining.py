@@ -17,7 +17,7 @@ from bert_tf.errors import InputError
 from bert_tf.models.config import BertConfig
 from bert_tf.models.cost import pretraining_flops
 from bert_tf.models.pretrainer import BertPreTrainer
-from bert_tf.tasks.compilation import compile_model, set_precision
+from bert_tf.tasks.compilation import compile_model, set_precision, start_strategy
 from bert_tf.tasks.masked_words import SENTENCES, MaskedWordLog, MaskedWords
 from bert_tf.tasks.options import PretrainingOptions, save_config
 from bert_tf.tokenization.tokenizer import BertTokenizer
@@ -29,9 +29,10 @@ from bert_tf.training.strategy import (
     check_batch_size,
     check_jit_compile,
     distribute_batches,
-    make_strategy,
+    share_batches,
 )
 from bert_tf.training.trainer import accuracy, cross_entropy
+from bert_tf.training.workers import hold_run_directory, is_chief, lost_worker_errors
 from pipelines.manifest import FILE_NAME as MANIFEST
 from pipelines.pretraining_batches import pretraining_batches
 from pipelines.shard_folder import (
@@ -81,6 +82,7 @@ def _dropout(options: PretrainingOptions) -> dict[str, Any]:
     }
 
 
+@lost_worker_errors()
 def pretrain(
     options: PretrainingOptions,
     report: Callable[[int, str, dict[str, float]], None],
@@ -102,9 +104,10 @@ def pretrain(
 
     Raises:
         InputError: the shards, the model or the options cannot be used; the message says why.
+        Preempted: see `train`; or another worker of the run has gone.
     """
     # First of all: several workers have to meet before TensorFlow runs an op.
-    strategy = make_strategy(options.strategy)
+    strategy = start_strategy(options)
     check_batch_size(options.batch_size, strategy, options.gradient_accumulation_steps)
     check_jit_compile(options.jit_compile, strategy)
     train_shards, held_out_shards = (
@@ -145,8 +148,10 @@ def pretrain(
     if held_out_shards is not None:
         held_out = batches(held_out_shards, options.batch_size, shuffle=False, repeat=False)
         assert held_out is not None  # as it has shards
-        held_out = held_out.take(options.evaluation_batches)
-    for shards in (train_shards, held_out_shards):
+        held_out = share_batches(
+            held_out.take(options.evaluation_batches), strategy, options.batch_size
+        )
+    for shards in (train_shards, held_out_shards) if is_chief(strategy) else ():
         for shard, records in shards.left_out.items() if shards else ():
             left_out(shard, records)
     warmup = options.warmup_steps
@@ -200,11 +205,12 @@ def pretrain(
         settings=settings,
         keep=options.keep,
         keep_every=options.keep_every,
-        notice=notice,
+        notice=notice if is_chief(strategy) else lambda line: None,
     )
-    state.restore(override=options.override)
-    save_config(options, options.output)
-    with shard_errors(options.shards):
+    with hold_run_directory(options.output, strategy), shard_errors(options.shards):
+        state.restore(override=options.override)
+        if is_chief(strategy):
+            save_config(options, options.output)
         return train(
             trainer,
             train_batches,
@@ -225,7 +231,9 @@ def pretrain(
             ),
             save_model=lambda directory: save_model(model, directory, tokenizer=tokenizer),
             report=report,
-            callbacks=_watchers(options, model, tokenizer, state, batches(train_shards, 8)),
+            callbacks=_watchers(options, model, tokenizer, state, batches(train_shards, 8))
+            if is_chief(strategy)
+            else (),
         )
 
 

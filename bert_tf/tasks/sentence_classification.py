@@ -7,6 +7,7 @@ import warnings
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 
 import keras
 import numpy as np
@@ -17,15 +18,16 @@ from bert_tf.checkpoints.model_directory import load_model, save_model
 from bert_tf.errors import InputError
 from bert_tf.models.classifier import BertClassifier
 from bert_tf.models.config import BertConfig
-from bert_tf.tasks.compilation import compile_model, set_precision
+from bert_tf.tasks.compilation import compile_model, set_precision, start_strategy
 from bert_tf.tasks.metrics import classification_scores
 from bert_tf.tasks.options import FinetuningOptions, LabelledData, save_config
 from bert_tf.tokenization.packing import Packer
 from bert_tf.tokenization.tokenizer import BertTokenizer
 from bert_tf.training.loop import TrainingPlan, TrainingResult, train
 from bert_tf.training.state import TrainingState
-from bert_tf.training.strategy import check_batch_size, check_jit_compile, make_strategy
+from bert_tf.training.strategy import check_batch_size, check_jit_compile, distribute_batches
 from bert_tf.training.trainer import accuracy, cross_entropy
+from bert_tf.training.workers import hold_run_directory, is_chief, lost_worker_errors, meet
 from pipelines.labelled_text import LabelledText, read_labelled_text, text_batches
 
 _TASK_FILE = "task.json"
@@ -155,7 +157,8 @@ class FinetuningResult:
 
     Attributes:
         training: steps and their time.
-        scores: of the best epoch's model on the validation examples.
+        scores: of the best epoch's model on the validation examples; of several workers the first
+            one has them.
         train_examples: how many were trained on.
     """
 
@@ -164,6 +167,7 @@ class FinetuningResult:
     train_examples: int
 
 
+@lost_worker_errors()
 def finetune(
     options: FinetuningOptions,
     report: Callable[[int, str, dict[str, float]], None],
@@ -181,9 +185,10 @@ def finetune(
 
     Raises:
         InputError: the data, the model or the options cannot be used; the message says why.
+        Preempted: see `train`; or another worker of the run has gone.
     """
     # First of all: several workers have to meet before TensorFlow runs an op.
-    strategy = make_strategy(options.strategy)
+    strategy = start_strategy(options)
     check_batch_size(options.batch_size, strategy, options.gradient_accumulation_steps)
     check_jit_compile(options.jit_compile, strategy)
     data = LabelledData(
@@ -250,36 +255,51 @@ def finetune(
         settings=settings,
         keep=options.keep,
         keep_every=options.keep_every,
-        notice=notice,
+        notice=notice if is_chief(strategy) else lambda line: None,
     )
-    state.restore(override=options.override)
-    save_config(options, output)
-    training = train(
-        trainer,
-        lambda step: task.batches(examples, options.batch_size, seed=options.seed, start_step=step),
-        task.batches(validation, options.batch_size),
-        state=state,
-        directory=output,
-        plan=TrainingPlan(
-            batch_size=options.batch_size,
-            total_steps=total_steps,
-            evaluate_every=steps_per_epoch,
-            save_every=options.save_every,
-            log_every=options.log_every,
-            monitor="val_accuracy",
-            larger_is_better=True,
-            scalar_names={},
-            skip_nonfinite=options.skip_nonfinite,
-        ),
-        save_model=task.save,
-        report=report,
-    )
-    best = SentenceClassification.from_directory(output / "best")
-    probabilities = best.predict(validation, options.batch_size)
-    scores = score(labels, validation, probabilities)
-    best.write_predictions(output / "best" / "predictions.tsv", validation, probabilities)
-    with replace_file(output / "best" / "metrics.json") as temporary:
-        temporary.write_text(json.dumps(scores, indent=2) + "\n", encoding="utf-8")
+
+    def batches_of(examples: LabelledText, **order: int) -> Callable[[int, int, int], Any]:
+        return lambda size, worker, workers: task.batches(
+            examples, size, worker=worker, num_workers=workers, **order
+        )
+
+    def train_batches(step: int) -> tf.data.Dataset | tf.distribute.DistributedDataset:
+        batches = batches_of(examples, seed=options.seed, start_step=step)
+        return distribute_batches(batches, strategy, options.batch_size)
+
+    with hold_run_directory(output, strategy):
+        state.restore(override=options.override)
+        if is_chief(strategy):
+            save_config(options, output)
+        training = train(
+            trainer,
+            train_batches,
+            distribute_batches(batches_of(validation), strategy, options.batch_size),
+            state=state,
+            directory=output,
+            plan=TrainingPlan(
+                batch_size=options.batch_size,
+                total_steps=total_steps,
+                evaluate_every=steps_per_epoch,
+                save_every=options.save_every,
+                log_every=options.log_every,
+                monitor="val_accuracy",
+                larger_is_better=True,
+                scalar_names={},
+                skip_nonfinite=options.skip_nonfinite,
+            ),
+            save_model=task.save,
+            report=report,
+        )
+        scores: dict[str, float] = {}
+        if is_chief(strategy):
+            best = SentenceClassification.from_directory(output / "best")
+            probabilities = best.predict(validation, options.batch_size)
+            scores = score(labels, validation, probabilities)
+            best.write_predictions(output / "best" / "predictions.tsv", validation, probabilities)
+            with replace_file(output / "best" / "metrics.json") as temporary:
+                temporary.write_text(json.dumps(scores, indent=2) + "\n", encoding="utf-8")
+        meet(strategy)
     return FinetuningResult(training, scores, len(examples.texts))
 
 

@@ -8,6 +8,7 @@ The run directory:
 
 import contextlib
 import statistics
+import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -21,6 +22,8 @@ from bert_tf.training.divergence import StopOnDivergence
 from bert_tf.training.preemption import StopSignals
 from bert_tf.training.scalar_files import forget_later_scalars
 from bert_tf.training.state import TrainingState
+from bert_tf.training.strategy import without_autotuning
+from bert_tf.training.workers import check_same_step, is_chief, meet
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -62,12 +65,14 @@ class TrainingResult:
         best: the best score met, None without held-out data.
         step_seconds: median seconds a step, None if fewer than two were run.
         nonfinite_steps: steps whose loss or gradient was not finite, in the whole run.
+        is_chief: whether this process wrote the files; of several workers the first one does.
     """
 
     started_at: int
     best: float | None
     step_seconds: float | None
     nonfinite_steps: int = 0
+    is_chief: bool = True
 
 
 def train(
@@ -88,10 +93,13 @@ def train(
     the middle of a stretch first ends that one, then goes on as an undisturbed run would; one
     that was stopped in an evaluation first does that again.
 
-    In the main thread SIGTERM and Ctrl-C end the run after the present step and a checkpoint.
+    In the main thread SIGTERM and Ctrl-C end the run after the present step and a checkpoint;
+    of several workers all end, whichever gets the signal, and none before the first has written
+    its files.
 
     Args:
-        model: a compiled model, its optimizer and variables made under the run's strategy.
+        model: a compiled model, its optimizer and variables made under the run's strategy; for
+            several workers a `Trainer`.
         batches: step -> an endless dataset of the global batches from that step on.
         held_out: evaluated whole each time; None for no evaluation.
         state: of `model`, restored if the run is a continued one; its checkpoints go on.
@@ -103,7 +111,8 @@ def train(
 
     Raises:
         InputError: more steps were not finite than `plan.skip_nonfinite`; or the model's
-            `steps_per_execution` does not divide the steps between two evaluations.
+            `steps_per_execution` does not divide the steps between two evaluations; or the
+            workers continue from different checkpoints.
         Preempted: on SIGTERM.
         KeyboardInterrupt: on Ctrl-C.
         OSError: something cannot be written (a full disk: `errno.ENOSPC`); the checkpoints that
@@ -111,15 +120,16 @@ def train(
     """
     directory = Path(directory)
     started_at = state.step
-    is_chief = model.distribute_strategy.extended.should_checkpoint
-    if is_chief:
+    strategy = model.distribute_strategy
+    check_same_step(strategy, started_at)
+    if is_chief(strategy):
         forget_later_scalars(directory / "logs", state)
 
     def ends_stretch(step: int) -> bool:
         return step % plan.evaluate_every == 0 or step >= plan.total_steps
 
     def save(name: str) -> None:
-        if is_chief:
+        if is_chief(strategy):
             save_model(directory / name)
 
     log = ScalarLog(
@@ -132,7 +142,7 @@ def train(
         names=plan.scalar_names,
         rates=plan.rates,
     )
-    with StopSignals() as signals:
+    with StopSignals() as signals, warnings.catch_warnings():
         every_callback = [
             CountSteps(state, ends_stretch=ends_stretch),
             StopOnDivergence(state, batch_size=plan.batch_size, allowed=plan.skip_nonfinite),
@@ -140,7 +150,7 @@ def train(
             *callbacks,
         ]
         if held_out is not None:
-            held_out = _without_autotuning(held_out)
+            held_out = without_autotuning(held_out)
             best = KeepBest(
                 state,
                 monitor=plan.monitor,
@@ -150,6 +160,8 @@ def train(
             every_callback.append(best)
         every_callback += [SaveState(state, every=plan.save_every), StopOnSignal(state, signals)]
         try:
+            # Keras learns how long held-out data of several workers are when it meets their end.
+            warnings.filterwarnings("ignore", "Your input ran out of data")
             _fit(model, batches, held_out, state, plan, every_callback)
             state.wait()
         except BaseException:
@@ -158,11 +170,13 @@ def train(
                 state.wait()
             raise
         save("last")
+        meet(strategy)
     return TrainingResult(
         started_at=started_at,
         best=state.best,
         step_seconds=statistics.median(log.step_seconds) if log.step_seconds else None,
         nonfinite_steps=state.nonfinite_steps,
+        is_chief=is_chief(strategy),
     )
 
 
@@ -201,7 +215,7 @@ def _fit(
             )
         first = state.step // plan.evaluate_every
         model.fit(
-            _without_autotuning(batches(state.step)),
+            without_autotuning(batches(state.step)),
             initial_epoch=first,
             epochs=first + stretches,
             steps_per_epoch=steps,
@@ -210,16 +224,3 @@ def _fit(
             shuffle=False,  # the dataset has its order
             verbose=0,
         )
-
-
-def _without_autotuning(dataset: tf.data.Dataset) -> tf.data.Dataset:
-    """The dataset with the autotuning of tf.data off.
-
-    With it `fit` can stall for tens of seconds at its end: tearing an iterator down waits for the
-    next wake-up of the thread that tunes, and that one sleeps ever longer.
-    """
-    if not isinstance(dataset, tf.data.Dataset):  # a distributed one, which has its options
-        return dataset
-    options = tf.data.Options()
-    options.autotune.enabled = False
-    return dataset.with_options(options)
