@@ -22,7 +22,7 @@ class TrainingOptions:
         precision: of the arithmetic; variables stay float32.
         jit_compile: compile the training step with XLA (one device only).
         deterministic: let TensorFlow use deterministic operations alone: the same numbers run
-            after run on GPUs too, where it is slower. On CPUs they are the same without it.
+            after run on GPUs too, slower. On CPUs they are the same run after run without it.
         optimizer: adam, as the original's; lamb for very large batches.
         gradient_accumulation_steps: pieces that the batch of a device is cut into, one worked on
             after the other; the step is that of the whole batch, in less memory.

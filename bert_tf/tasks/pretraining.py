@@ -198,6 +198,8 @@ def pretrain(
                 "gradient_accumulation_steps", "freeze_layers",
             )
         },
+        # In the last bits of sums it is another run.
+        **({"deterministic": True} if options.deterministic else {}),
     }  # fmt: skip
     state = TrainingState(
         trainer,

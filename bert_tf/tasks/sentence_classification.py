@@ -247,6 +247,8 @@ def finetune(
                 "optimizer", "gradient_accumulation_steps", "freeze_layers",
             )
         },
+        # In the last bits of sums it is another run.
+        **({"deterministic": True} if options.deterministic else {}),
     }  # fmt: skip
     output = Path(options.output)
     state = TrainingState(
