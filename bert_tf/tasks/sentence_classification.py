@@ -14,6 +14,7 @@ import numpy as np
 import tensorflow as tf
 
 from bert_tf.atomic import replace_file
+from bert_tf.checkpoints.formats import check_is_model_directory
 from bert_tf.checkpoints.model_directory import load_model, save_model
 from bert_tf.errors import InputError
 from bert_tf.models.classifier import BertClassifier
@@ -54,8 +55,8 @@ class SentenceClassification:
         Raises:
             InputError: the directory holds no classifier, or it cannot be read.
         """
-        tokenizer = BertTokenizer.from_directory(directory)
         model = load_model(directory, BertClassifier)
+        tokenizer = BertTokenizer.from_directory(directory)
         path = Path(directory) / _TASK_FILE
         try:
             data = LabelledData(**json.loads(path.read_text(encoding="utf-8")))
@@ -204,6 +205,7 @@ def finetune(
         examples, validation = _split(examples, options.validation_share, options.seed)
     labels = _labels_of(examples, options.train)
 
+    check_is_model_directory(Path(options.model))
     tokenizer = BertTokenizer.from_directory(options.model)
     set_precision(options.precision)
     keras.utils.set_random_seed(options.seed)

@@ -1,4 +1,7 @@
-"""`--strategy multi_worker` through the commands: two processes, which talk as two machines would."""
+"""`--strategy multi_worker` through the commands, two runs in one folder, deterministic runs.
+
+The workers are two processes here, which talk as two machines would.
+"""
 
 import fcntl
 import json
@@ -13,7 +16,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import tensorflow as tf
 from safetensors.numpy import load_file
 
 from bert_tf.checkpoints.model_directory import load_model
@@ -247,10 +249,10 @@ def test_workers_that_cannot_be_one_run_end_together(undisturbed, shards, small_
 
 def test_two_runs_in_one_directory(shards, small_config, labelled, pretrained, tmp_path, capsys):
     output = tmp_path / "run"
+    held = pretraining(shards, small_config, output, 1_000_000)
     holder = subprocess.Popen(
-        [sys.executable, "-m", "bert_tf.cli.main", *pretraining(shards, small_config, output, 10**6)],
-        stderr=subprocess.DEVNULL,
-    )  # fmt: skip
+        [sys.executable, "-m", "bert_tf.cli.main", *held], stderr=subprocess.DEVNULL
+    )
     try:
         wait_for_checkpoint([holder], output)
         config = (output / "config.yaml").read_bytes()
