@@ -138,7 +138,8 @@ def share_batches(
     """Global batches that every worker reads whole, to take its rows of them.
 
     Args:
-        dataset: the same on all workers, in the same order; the last batch may be smaller.
+        dataset: of tuples; the same on all workers, in the same order; the last batch may be
+            smaller.
         strategy: of the run.
         batch_size: examples in a global batch.
 
