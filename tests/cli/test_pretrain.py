@@ -7,10 +7,12 @@ import subprocess
 import sys
 from pathlib import Path
 
+import keras
 import numpy as np
 import pytest
 from safetensors.numpy import load_file
 
+import bert_tf.training.trainer
 from bert_tf.checkpoints.model_directory import load_model
 from bert_tf.cli.main import main
 from bert_tf.errors import InputError
@@ -87,6 +89,29 @@ def test_a_killed_run_with_dynamic_masks_goes_on_as_if_nothing_had_happened(
     assert weights(tmp_path) == weights(undisturbed[0])
     told = {line[:2]: line[2] for line in before + after}
     assert told == {line[:2]: line[2] for line in undisturbed[1]}
+
+
+@pytest.mark.parametrize("precision", ["mixed_bfloat16", "mixed_float16"])
+def test_a_killed_run_in_half_precision_goes_on_as_if_nothing_had_happened(
+    shards, small_config, tmp_path, monkeypatch, precision
+):
+    # The scale of the loss changes every so many steps: 2 and 4 of them are half-way when killed.
+    monkeypatch.setattr(bert_tf.training.trainer, "_LOSS_SCALE_GROWTH_STEPS", 3)
+    settings = {"precision": precision, "steps": 7, "save_every": 1}
+    try:
+        whole = run(options(shards, small_config, tmp_path / "whole", **settings))
+        killed = options(shards, small_config, tmp_path / "killed", **settings)
+        before = run(killed, kill_at=3)  # saved at 2
+        after = run(killed)
+    finally:
+        keras.config.set_dtype_policy("float32")
+    assert after[0][0] == 3
+    told = {line[:2]: line[2] for line in before + after}
+    assert told == {line[:2]: line[2] for line in whole}
+    assert weights(tmp_path / "killed") == weights(tmp_path / "whole")
+    names = {line[2].get("loss_scale") for line in whole if line[1] == "train"}
+    scales = {2.0**15, 2.0**16, 2.0**17} if precision == "mixed_float16" else {None}
+    assert names == scales
 
 
 def test_a_run_is_not_continued_with_other_masks(dynamic_shards, small_config, tmp_path, capsys):
