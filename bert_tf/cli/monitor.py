@@ -8,6 +8,7 @@ shows all runs in a folder side by side.
 
 import threading
 from dataclasses import dataclass, field
+from importlib.util import find_spec
 from pathlib import Path
 
 from bert_tf.cli.progress import console
@@ -47,6 +48,8 @@ def run(options: Options) -> None:
     except program.TensorBoardServerException as error:
         raise InputError(f"TensorBoard cannot serve there ({error}); give another --port") from None
     console.print(f"{folder} in TensorBoard: {address}\nCtrl-C ends it", markup=False)
+    if next(folder.rglob("*.xplane.pb"), None) is not None and find_spec("xprof") is None:
+        console.print("To see the profile there: pip install xprof, and start this again")
     wait_for_interrupt()
 
 

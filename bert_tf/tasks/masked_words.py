@@ -112,6 +112,7 @@ class MaskedWordLog(keras.callbacks.Callback):
         self._events = EventFolder(Path(directory) / _LOG)
         self._state = state
         self._words = words
+        state.logged.setdefault(_LOG, 0)
 
     def on_epoch_end(self, epoch: int, logs: dict | None = None) -> None:
         """Asks and writes."""

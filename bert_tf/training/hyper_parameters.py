@@ -27,7 +27,7 @@ class HyperParameters(keras.callbacks.Callback):
 
     Args:
         directory: TensorBoard log folder.
-        state: counts the steps and knows the best score.
+        state: counts the steps, knows the best score, is told when that was logged.
         run: name of the run among others.
         values: hyper-parameters by name; those that are None are left out.
         score: name of the best score, such as "best_loss".
@@ -56,6 +56,7 @@ class HyperParameters(keras.callbacks.Callback):
         self._score = score
         self._total_steps = total_steps
         self._begun = False
+        state.logged.setdefault(self._directory.name, 0)
 
     def on_train_begin(self, logs: dict | None = None) -> None:
         """Writes the hyper-parameters, once."""
@@ -99,8 +100,8 @@ def _session_start(path: Path) -> plugin_data_pb2.SessionStartInfo | None:
     """The session that `path` begins, if there is one."""
     if not path.exists():
         return None
-    for event in tf.compat.v1.train.summary_iterator(str(path)):
-        for value in event.summary.value:
+    for record in tf.data.TFRecordDataset(str(path)).as_numpy_iterator():
+        for value in tf.compat.v1.Event.FromString(record).summary.value:
             if value.tag == metadata.SESSION_START_INFO_TAG:
                 content = value.metadata.plugin_data.content
                 return metadata.parse_session_start_info_plugin_data(content)
