@@ -13,6 +13,7 @@ import keras
 
 from bert_tf.training.preemption import StopSignals
 from bert_tf.training.scalar_files import ScalarFiles
+from bert_tf.training.schedule import learning_rate_of
 from bert_tf.training.state import TrainingState
 from bert_tf.training.workers import meet
 
@@ -48,9 +49,10 @@ class ScalarLog(keras.callbacks.Callback):
     """Writes training and held-out scalars for TensorBoard and reports them to the terminal.
 
     Every `every` steps, and before an evaluation: the logs of `fit` as means over the steps since
-    the last line (the metrics are reset there), `learning_rate`, `examples_per_second` (the steps
-    alone: neither the first one, which compiles, nor evaluations and checkpoints count), multiples
-    of it, `minutes_left` at that rate, and `nonfinite_steps` where there have been any.
+    the last line (the metrics are reset there), the last step's `learning_rate`,
+    `examples_per_second` (the steps alone: neither the first one, which compiles, nor evaluations
+    and checkpoints count), multiples of it, `minutes_left` at that rate, and `nonfinite_steps`
+    where there have been any.
 
     Args:
         directory: log folder; see `ScalarFiles`.
@@ -129,7 +131,7 @@ class ScalarLog(keras.callbacks.Callback):
         scalars = self._renamed(logs)
         if self.state.nonfinite_steps:
             scalars["nonfinite_steps"] = float(self.state.nonfinite_steps)
-        scalars["learning_rate"] = float(self.model.optimizer.learning_rate)
+        scalars["learning_rate"] = learning_rate_of(self.model.optimizer, self.state.step)
         if self._window:
             mean_seconds = sum(self._window) / len(self._window)
             rate = self.batch_size / mean_seconds

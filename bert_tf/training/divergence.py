@@ -5,6 +5,7 @@ import math
 import keras
 
 from bert_tf.errors import InputError
+from bert_tf.training.schedule import learning_rate_of
 from bert_tf.training.state import TrainingState
 
 
@@ -26,6 +27,11 @@ class StopOnDivergence(keras.callbacks.Callback):
         self.state = state
         self.batch_size = batch_size
         self.allowed = allowed
+        self._start = 0
+
+    def begin(self, start: int) -> None:
+        """Begins a phase after `start` steps, with batches that are counted from 0."""
+        self._start = start
 
     def on_train_batch_end(self, batch: int, logs: dict | None = None) -> None:
         """Looks at the step.
@@ -40,7 +46,7 @@ class StopOnDivergence(keras.callbacks.Callback):
         self.state.nonfinite_steps = count
         if count <= self.allowed:
             return
-        step = self.state.step
+        step, start = self.state.step, self._start
         first = step - self.model.steps_per_execution + 1
         steps = f"step {step}" if first == step else f"one of the steps {first} to {step}"
         shown = ", ".join(
@@ -49,21 +55,17 @@ class StopOnDivergence(keras.callbacks.Callback):
             if name in logs
         )
         allowed = f"; {count - 1} such step(s) before it were left out" if count > 1 else ""
+        batch = first - 1 - start
+        after = f" after step {start}" if start else ""
+        last_instance = (step - start) * self.batch_size - 1
         raise InputError(
             f"{steps}: the loss or the gradient is not finite ({shown}) at learning rate "
-            f"{self._learning_rate(first):.3g}{allowed}. Its batch is number "
-            f"{first - 1} counted from 0, instances {(first - 1) * self.batch_size} to "
-            f"{step * self.batch_size - 1} in the order of the run: the reader gives it with "
-            f"start_step={first - 1} (docs/resuming.md shows how). The last checkpoint is kept. "
-            "Lower --learning_rate, or leave such steps out with --skip_nonfinite N"
+            f"{learning_rate_of(self.model.optimizer, first):.3g}{allowed}. Its batch is number "
+            f"{batch} counted from 0{after}, instances {batch * self.batch_size} to "
+            f"{last_instance} in the order of the run: the reader gives it with start_step={batch} "
+            "(docs/resuming.md shows how). The last checkpoint is kept. Lower --learning_rate, or "
+            "leave such steps out with --skip_nonfinite N"
         )
-
-    def _learning_rate(self, step: int) -> float:
-        """Of a step that has been done; the optimizer's own is the next step's."""
-        rate = self.model.optimizer._learning_rate
-        if isinstance(rate, keras.optimizers.schedules.LearningRateSchedule):
-            rate = rate(step - 1)
-        return float(rate)
 
     def _count(self, logs: dict) -> int:
         counter = getattr(self.model, "nonfinite_steps", None)

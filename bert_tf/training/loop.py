@@ -192,10 +192,11 @@ def train(
         report=report,
         names=plan.scalar_names,
     )
+    divergence = StopOnDivergence(state, batch_size=plan.batch_size, allowed=plan.skip_nonfinite)
     with StopSignals() as signals, warnings.catch_warnings():
         every_callback = [
             CountSteps(state, ends_stretch=ends_stretch),
-            StopOnDivergence(state, batch_size=plan.batch_size, allowed=plan.skip_nonfinite),
+            divergence,
             log,
             KeepBest(
                 state,
@@ -216,6 +217,7 @@ def train(
                 if state.step < phase.until or (state.step == phase.until and state.evaluation_due):
                     phase.begin()
                     log.begin(phase.rates)
+                    divergence.begin(start)
                     if state.step == start:
                         state.best = None
                     _fit(model, phase, start, state, plan.evaluate_every, every_callback)

@@ -54,3 +54,11 @@ class WarmupLinearDecay(keras.optimizers.schedules.LearningRateSchedule):
             "warmup_steps": self.warmup_steps,
             "total_steps": self.total_steps,
         }
+
+
+def learning_rate_of(optimizer: keras.optimizers.Optimizer, step: int) -> float:
+    """The learning rate of a step, counted from 1; the optimizer's own is that of the next one."""
+    rate = optimizer._learning_rate
+    if isinstance(rate, keras.optimizers.schedules.LearningRateSchedule):
+        rate = rate(step - 1)
+    return float(rate)

@@ -171,7 +171,7 @@ def test_the_last_steps_are_taken_on_long_sequences(shards_of_two_lengths, small
     lines = run(made)
     assert [step for step, kind, _ in lines if kind == "held_out"] == [4, 6, 8, 10]
     rates = [scalars["learning_rate"] for _, kind, scalars in lines if kind == "train"]
-    assert rates == pytest.approx([1e-3 * (1 - step / 10) for step in range(1, 11)], abs=1e-9)
+    assert rates == pytest.approx([0, *(1e-3 * (1 - step / 10) for step in range(1, 10))], abs=1e-9)
 
     def position_moments(step):
         """Adam's means of the squared gradients of the position embeddings, [40, 16]."""
