@@ -4,8 +4,8 @@
     python benchmarks/learning_curves.py --corpus text/ --corpus-format text
 
 One small model starts from the same weights on both sides and sees the same batches in the same
-order, the masks drawn once for both, without dropout. The rule of the optimizer is the original's
-(optimization.py), here `AdamWeightDecay`, there the same few lines in PyTorch. By default the text
+order, the masks drawn once for both, without dropout. Here it is `bert-tf pretrain` that trains;
+there the original's optimizer (optimization.py) is written out in PyTorch. By default the text
 is the documentation inside this Python installation. Hugging Face may live in any environment
 (pip install torch transformers), named by --hugging-face or BERT_TF_HUGGING_FACE.
 
@@ -17,6 +17,7 @@ import argparse
 import importlib.util
 import json
 import os
+import shutil
 import statistics
 import subprocess
 import sys
@@ -80,6 +81,7 @@ def prepare(options: argparse.Namespace, work: Path) -> None:
         vocab_size=tokenizer.vocabulary_size,
         hidden_dropout_prob=0.0,
         attention_probs_dropout_prob=0.0,
+        initializer_range=options.initializer_range,
     )
     save_model(BertPreTrainer(config, seed=options.seed), work / "start", tokenizer)
     kept: dict[str, list[np.ndarray]] = {}
@@ -97,46 +99,26 @@ def prepare(options: argparse.Namespace, work: Path) -> None:
 
 
 def train_here(options: argparse.Namespace, work: Path) -> None:
-    """Trains with bert-tf; writes the loss of every step, before its update."""
-    import keras
+    """Trains with `bert-tf pretrain`; writes the loss of every step, before its update."""
+    from bert_tf.cli.main import main as bert_tf
 
-    from bert_tf.models.pretrainer import BertPreTrainer
-    from bert_tf.startup import keep_freed_memory
-    from bert_tf.training.optimizer import AdamWeightDecay
-    from bert_tf.training.schedule import WarmupLinearDecay
-
-    keep_freed_memory()
-    model = BertPreTrainer.from_directory(work / "start")
-    model.compile(
-        AdamWeightDecay(
-            WarmupLinearDecay(options.learning_rate, options.warmup_steps, options.steps),
-            weight_decay_rate=WEIGHT_DECAY,
-            beta_1=BETA_1,
-            beta_2=BETA_2,
-            epsilon=EPSILON,
-            clip_norm=CLIP_NORM,
-        ),
-        {
-            "mlm_logits": keras.losses.SparseCategoricalCrossentropy(
-                from_logits=True, reduction="mean_with_sample_weight"
-            ),
-            "nsp_logits": keras.losses.SparseCategoricalCrossentropy(from_logits=True),
-        },
-        jit_compile=False,
-    )
-    batches = dict(np.load(work / "batches.npz"))
-
-    def step(number: int) -> float:
-        batch = {name: values[number] for name, values in batches.items()}
-        model.reset_metrics()
-        return model.train_on_batch(
-            {name: batch[name] for name in model.input},
-            {"mlm_logits": batch["mlm_labels"], "nsp_logits": batch["nsp_labels"]},
-            {"mlm_logits": batch["mlm_weights"], "nsp_logits": np.ones(len(batch["nsp_labels"]))},
-            return_dict=True,
-        )["loss"]
-
-    run(step, options.steps, work / "here.json")
+    output = work / "run"
+    shutil.rmtree(output, ignore_errors=True)
+    command = [
+        "pretrain", "--shards", str(work / "shards"), "--model", str(work / "start"),
+        "--output", str(output), "--dropout", "0", "--seed", str(options.seed),
+        "--batch_size", str(options.batch_size), "--steps", str(options.steps),
+        "--learning_rate", str(options.learning_rate),
+        "--warmup_steps", str(options.warmup_steps), "--clip_norm", str(CLIP_NORM),
+        "--weight_decay", str(WEIGHT_DECAY), "--log_every", "1",
+        "--evaluate_every", str(options.steps),
+    ]  # fmt: skip
+    if bert_tf(command):
+        raise SystemExit("bert-tf pretrain failed")
+    lines = [json.loads(line) for line in (output / "logs/scalars.jsonl").open(encoding="utf-8")]
+    losses = [line["loss"] for line in lines if line["kind"] == "train"]
+    rates = [line["examples_per_second"] for line in lines if "examples_per_second" in line]
+    write(losses, options.batch_size / statistics.median(rates), work / "here.json")
 
 
 def train_there(options: argparse.Namespace, work: Path) -> None:
@@ -178,19 +160,19 @@ def train_there(options: argparse.Namespace, work: Path) -> None:
                 parameter -= rate * update
         return loss.item()
 
-    run(step, options.steps, work / "there.json")
-
-
-def run(step, steps: int, path: Path) -> None:
-    """Takes the steps; writes losses and the median time of one."""
     losses, seconds = [], []
-    for number in range(steps):
+    for number in range(options.steps):
         started = time.perf_counter()
         losses.append(float(step(number)))
         seconds.append(time.perf_counter() - started)
         if number % 100 == 99:
             print(f"  step {number + 1}: loss {losses[-1]:.4f}", flush=True)
-    path.write_text(json.dumps({"losses": losses, "seconds": statistics.median(seconds)}))
+    write(losses, statistics.median(seconds), work / "there.json")
+
+
+def write(losses: list[float], seconds: float, path: Path) -> None:
+    """Keeps the losses of all steps, and the median time of one."""
+    path.write_text(json.dumps({"losses": losses, "seconds": seconds}))
 
 
 def plot(steps: list[int], curves: dict[str, list[float]], title: str) -> str:
@@ -288,7 +270,8 @@ def main() -> None:
     parser.add_argument("--hugging-face", help="Python with torch and transformers")
     parser.add_argument("--steps", type=int, default=500)
     parser.add_argument("--batch-size", type=int, default=16)
-    parser.add_argument("--learning-rate", type=float, default=5e-4)
+    parser.add_argument("--learning-rate", type=float, default=1e-3)
+    parser.add_argument("--initializer-range", type=float, default=0.06)
     parser.add_argument("--warmup-steps", type=int, default=50)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--part", choices=("prepare", "here", "there"), help=argparse.SUPPRESS)

@@ -182,6 +182,8 @@ def text_batches(
     labels: Sequence[str] | None = None,
     seed: int | None = None,
     start_step: int = 0,
+    worker: int = 0,
+    num_workers: int = 1,
 ) -> tf.data.Dataset:
     """Batches for a model from examples, tokenized in the graph.
 
@@ -189,14 +191,20 @@ def text_batches(
     anew each epoch, and batch number `step` is a function of (seed, step). The last batch of an
     epoch may be smaller.
 
+    Several workers share each batch of `num_workers * batch_size` examples, which is the one that
+    a single worker would get: the first takes its first `batch_size` rows, and so on. Of a smaller
+    batch the last workers take fewer rows or none; the number of batches is the same for all.
+
     Args:
         examples: E of them.
         tokenizer: turns text into ids.
         packer: puts [CLS] and [SEP] and padding to them, by `__call__(ids_a, ids_b)`.
-        batch_size: B, examples in a batch.
+        batch_size: B, examples in a batch of this worker.
         labels: names of the classes, in the order of their numbers; None leaves labels out.
         seed: of the order; None for the order of the file.
         start_step: batches to pass over.
+        worker: number of this worker, from 0.
+        num_workers: workers that share the examples.
 
     Returns:
         Dataset of (inputs, label ids int32 [B]), or of inputs alone where there are no labels;
@@ -211,7 +219,8 @@ def text_batches(
     texts = tf.constant(examples.texts, tf.string)
     pairs = None if examples.pairs is None else tf.constant(examples.pairs, tf.string)
     count = len(examples)
-    first_epoch, passed = divmod(start_step, -(-count // batch_size))
+    shared_size = num_workers * batch_size
+    first_epoch, passed = divmod(start_step, -(-count // shared_size))
 
     # Nothing here branches on tensors, so there is nothing for autograph to convert, slowly.
     @tf.autograph.experimental.do_not_convert
@@ -220,11 +229,12 @@ def text_batches(
         if seed is not None:
             key = tf.stack([tf.constant(seed, tf.int64), index])
             order = tf.random.experimental.stateless_shuffle(order, key)
-        batches = tf.data.Dataset.from_tensor_slices(order).batch(batch_size)
+        batches = tf.data.Dataset.from_tensor_slices(order).batch(shared_size)
         return batches.skip(tf.where(index == first_epoch, tf.constant(passed, tf.int64), 0))
 
     @tf.autograph.experimental.do_not_convert
     def inputs(chosen: tf.Tensor) -> Any:
+        chosen = chosen[worker * batch_size : (worker + 1) * batch_size]
         ids = tokenizer.tokenize(tf.gather(texts, chosen))
         pair_ids = None if pairs is None else tokenizer.tokenize(tf.gather(pairs, chosen))
         packed = packer(ids, pair_ids)
@@ -233,7 +243,7 @@ def text_batches(
     epochs = tf.data.Dataset.range(first_epoch, 1 if seed is None else tf.int64.max)
     batches = epochs.flat_map(epoch).map(inputs, num_parallel_calls=2)
     if seed is None:
-        remaining = max(0, -(-count // batch_size) - start_step)
+        remaining = max(0, -(-count // shared_size) - start_step)
         batches = batches.apply(tf.data.experimental.assert_cardinality(remaining))
     else:
         batches = batches.apply(

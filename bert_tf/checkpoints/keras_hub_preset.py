@@ -11,11 +11,12 @@ import keras
 import numpy as np
 
 from bert_tf.checkpoints.formats import CONFIG, Location
-from bert_tf.checkpoints.stored_model import StoredModel, check_tensors, read_json
+from bert_tf.checkpoints.stored_model import StoredModel, check_tensors
 from bert_tf.checkpoints.weight_names import is_kernel
 from bert_tf.errors import InputError
 from bert_tf.models.config import BertConfig
 from bert_tf.tokenization.tokenizer import BertTokenizer
+from bert_tf.tokenization.tokenizer_json import read_json_object
 from bert_tf.tokenization.vocabulary import read_vocabulary
 
 TASK = "task.json"
@@ -162,7 +163,7 @@ def _tokenizer(folder: Path, do_lower_case: bool | None, notes: list[str]) -> Be
     path = folder / "tokenizer.json"
     if not path.is_file() or not (folder / _VOCABULARY).is_file():
         return None
-    said = read_json(path).get("config") or {}
+    said = read_json_object(path).get("config") or {}
     lower = bool(said.get("lowercase")) if do_lower_case is None else do_lower_case
     strip = bool(said.get("strip_accents"))
     if lower and not strip:
@@ -181,7 +182,7 @@ def _tokenizer(folder: Path, do_lower_case: bool | None, notes: list[str]) -> Be
 
 def _class_name(path: Path) -> str:
     """The class that a serialized Keras object is of."""
-    return str(read_json(path).get("registered_name")).split(">")[-1]
+    return str(read_json_object(path).get("registered_name")).split(">")[-1]
 
 
 def write_keras_hub(model: StoredModel, folder: Path) -> None:

@@ -1,6 +1,5 @@
 """A model as files hold it: what every format is read into and written from."""
 
-import json
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -13,6 +12,8 @@ from bert_tf.checkpoints.weight_names import PARTS, tensor_shapes
 from bert_tf.errors import InputError
 from bert_tf.models.config import BertConfig
 from bert_tf.tokenization.tokenizer import CONFIG_FILE, VOCABULARY_FILE, BertTokenizer
+from bert_tf.tokenization.tokenizer_json import FILE_NAME as TOKENIZER_JSON
+from bert_tf.tokenization.tokenizer_json import read_json_object
 
 # A part's tensors come all or none. Those of the last two, of C classes, are not in
 # `tensor_shapes`.
@@ -133,15 +134,16 @@ def read_tokenizer(
     switches: dict[str, Any] = {}
     if (folder / VOCABULARY_FILE).is_file():
         tokenizer = BertTokenizer.from_directory(folder)
-        known = config.is_file() and "do_lower_case" in read_json(config)
+        known = config.is_file() and "do_lower_case" in read_json_object(config)
         if do_lower_case is None and not known:
             do_lower_case = _casing(folder / VOCABULARY_FILE, tokenizer.vocabulary, name, notes)
         if do_lower_case is None or do_lower_case == tokenizer.settings["do_lower_case"]:
             return tokenizer  # with all that its tokenizer_config.json says
         pieces, switches = tokenizer.vocabulary, tokenizer.settings
-    elif (folder / "tokenizer.json").is_file():
-        pieces, switches = _read_tokenizer_json(folder / "tokenizer.json")
-        notes.append(f"{VOCABULARY_FILE} is made of tokenizer.json.")
+    elif (folder / TOKENIZER_JSON).is_file():
+        tokenizer = BertTokenizer.from_directory(folder)
+        pieces, switches = tokenizer.vocabulary, dict(tokenizer.settings)
+        notes.append(f"{VOCABULARY_FILE} is made of {TOKENIZER_JSON}.")
     else:
         return None
     if do_lower_case is not None:
@@ -168,40 +170,3 @@ def _casing(path: Path, pieces: list[str], name: Path, notes: list[str]) -> bool
         f"{path}: nothing tells whether its model is uncased: give --do_lower_case true if its "
         "training text was lower-cased, else --do_lower_case false."
     )
-
-
-def read_json(path: Path) -> dict[str, Any]:
-    """A file with a JSON object.
-
-    Raises:
-        InputError: it holds none.
-    """
-    try:
-        values = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise InputError(f"{path} is not JSON ({error}): restore the file.") from None
-    if not isinstance(values, dict):
-        raise InputError(f"{path} holds no JSON object: restore the file.")
-    return values
-
-
-def _read_tokenizer_json(path: Path) -> tuple[list[str], dict[str, Any]]:
-    """Pieces and switches of a WordPiece tokenizer of Hugging Face's `tokenizers`."""
-    values = read_json(path)
-    model, normalizer = values.get("model") or {}, values.get("normalizer") or {}
-    if model.get("type") != "WordPiece" or normalizer.get("type") != "BertNormalizer":
-        raise InputError(
-            f"{path}: holds a {model.get('type')} tokenizer, not BERT's: give a model with a "
-            f"{VOCABULARY_FILE}."
-        )
-    ids = dict(model.get("vocab") or {})
-    for added in values.get("added_tokens", ()):
-        ids.setdefault(added["content"], added["id"])
-    pieces = sorted(ids, key=ids.__getitem__)
-    if [ids[piece] for piece in pieces] != list(range(len(pieces))):
-        raise InputError(f"{path}: its ids do not run from 0 to {len(pieces) - 1}: save it again.")
-    return pieces, {
-        "do_lower_case": normalizer.get("lowercase", True),
-        "strip_accents": normalizer.get("strip_accents"),
-        "tokenize_chinese_chars": normalizer.get("handle_chinese_chars", True),
-    }

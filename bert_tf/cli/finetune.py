@@ -27,6 +27,8 @@ def run(options: Options) -> None:
             bar.print(training_line(step, kind, scalars, total_steps))
 
         result = finetune(options, report, notice=bar.print, planned=planned)
+    if not result.training.is_chief:  # the first of several workers tells
+        return
     if result.training.started_at:
         console.print(f"continued from step {result.training.started_at}")
     if result.training.step_seconds:

@@ -26,6 +26,8 @@ def run(options: Options) -> None:
             bar.print(f"left out of {shard}: {records} corrupt record(s)")
 
         result = pretrain(options, report, left_out, notice=bar.print)
+    if not result.is_chief:  # the first of several workers tells
+        return
     if result.started_at:
         console.print(f"continued from step {result.started_at}")
     if result.nonfinite_steps:

@@ -1,16 +1,29 @@
-"""What every training task compiles its model with."""
+"""What every training task starts with, and compiles its model with."""
 
 from typing import Any
 
 import keras
+import tensorflow as tf
 
 from bert_tf.models.classifier import BertClassifier
 from bert_tf.models.pretrainer import BertPreTrainer
-from bert_tf.tasks.options import FinetuningOptions, PretrainingOptions
+from bert_tf.tasks.options import FinetuningOptions, PretrainingOptions, TrainingOptions
 from bert_tf.training.lamb import Lamb
 from bert_tf.training.optimizer import AdamWeightDecay
 from bert_tf.training.schedule import WarmupLinearDecay
+from bert_tf.training.strategy import make_strategy
 from bert_tf.training.trainer import Trainer, freeze_layers
+
+
+def start_strategy(options: TrainingOptions) -> tf.distribute.Strategy:
+    """The strategy of a run, made before TensorFlow runs its first op.
+
+    Raises:
+        InputError: see `make_strategy`.
+    """
+    if options.deterministic:
+        tf.config.experimental.enable_op_determinism()
+    return make_strategy(options.strategy)
 
 
 def set_precision(precision: str) -> None:

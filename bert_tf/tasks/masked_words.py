@@ -81,6 +81,7 @@ class MaskedWords:
     def __call__(self) -> list[list[list[Guess]]]:
         """The most probable words, by text and gap, the best first."""
         logits = self._model(self._inputs, training=False)["mlm_logits"]  # (n, P, V)
+        logits = logits[..., : len(self._pieces)]  # tables may be padded
         best = tf.math.top_k(tf.nn.softmax(logits), k=self._guesses)
         probabilities, ids = best.values.numpy(), best.indices.numpy()
         return [

@@ -36,6 +36,8 @@ class TrainingOptions:
         strategy: devices to train on; auto takes a TPU, else all GPUs, else the CPU.
         precision: of the arithmetic; variables stay float32.
         jit_compile: compile the training step with XLA (one device only).
+        deterministic: let TensorFlow use deterministic operations alone: the same numbers run
+            after run on GPUs too, slower. On CPUs they are the same run after run without it.
         optimizer: adam, as the original's; lamb for very large batches.
         gradient_accumulation_steps: pieces that the batch of a device is cut into, one worked on
             after the other; the step is that of the whole batch, in less memory.
@@ -62,6 +64,7 @@ class TrainingOptions:
     strategy: Literal["auto", "one", "mirrored", "multi_worker", "tpu"] = "auto"
     precision: Literal["float32", "mixed_bfloat16", "mixed_float16"] = "float32"
     jit_compile: bool = False
+    deterministic: bool = False
     optimizer: Literal["adam", "lamb"] = "adam"
     gradient_accumulation_steps: int = 1
     rematerialize: bool = False

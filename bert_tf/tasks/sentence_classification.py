@@ -7,18 +7,20 @@ import warnings
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 
 import keras
 import numpy as np
 import tensorflow as tf
 
 from bert_tf.atomic import replace_file
+from bert_tf.checkpoints.formats import check_is_model_directory
 from bert_tf.checkpoints.model_directory import load_model, save_model
 from bert_tf.errors import InputError
 from bert_tf.models.classifier import BertClassifier
 from bert_tf.models.config import BertConfig
 from bert_tf.models.cost import classification_flops
-from bert_tf.tasks.compilation import compile_model, set_precision
+from bert_tf.tasks.compilation import compile_model, set_precision, start_strategy
 from bert_tf.tasks.metrics import classification_scores
 from bert_tf.tasks.options import FinetuningOptions, LabelledData, save_config
 from bert_tf.tasks.watching import finetuning_watchers, rates
@@ -32,8 +34,9 @@ from bert_tf.training.loop import (
     train,
 )
 from bert_tf.training.state import TrainingState
-from bert_tf.training.strategy import check_batch_size, check_jit_compile, make_strategy
+from bert_tf.training.strategy import check_batch_size, check_jit_compile, distribute_batches
 from bert_tf.training.trainer import accuracy, cross_entropy
+from bert_tf.training.workers import hold_run_directory, is_chief, lost_worker_errors, meet
 from pipelines.labelled_text import LabelledText, read_labelled_text, text_batches
 
 _TASK_FILE = "task.json"
@@ -63,8 +66,8 @@ class SentenceClassification:
         Raises:
             InputError: the directory holds no classifier, or it cannot be read.
         """
-        tokenizer = BertTokenizer.from_directory(directory)
         model = load_model(directory, BertClassifier)
+        tokenizer = BertTokenizer.from_directory(directory)
         path = Path(directory) / _TASK_FILE
         try:
             data = LabelledData(**json.loads(path.read_text(encoding="utf-8")))
@@ -166,7 +169,8 @@ class FinetuningResult:
 
     Attributes:
         training: steps and their time.
-        scores: of the best epoch's model on the validation examples.
+        scores: of the best epoch's model on the validation examples; of several workers the first
+            one has them.
         train_examples: how many were trained on.
     """
 
@@ -175,6 +179,7 @@ class FinetuningResult:
     train_examples: int
 
 
+@lost_worker_errors()
 def finetune(
     options: FinetuningOptions,
     report: Callable[[int, str, dict[str, float]], None],
@@ -194,9 +199,10 @@ def finetune(
 
     Raises:
         InputError: the data, the model or the options cannot be used; the message says why.
+        Preempted: see `train`; or another worker of the run has gone.
     """
     # First of all: several workers have to meet before TensorFlow runs an op.
-    strategy = make_strategy(options.strategy)
+    strategy = start_strategy(options)
     check_batch_size(options.batch_size, strategy, options.gradient_accumulation_steps)
     check_jit_compile(options.jit_compile, strategy)
     data = LabelledData(
@@ -212,6 +218,7 @@ def finetune(
         examples, validation = _split(examples, options.validation_share, options.seed)
     labels = _labels_of(examples, options.train)
 
+    check_is_model_directory(Path(options.model))
     tokenizer = BertTokenizer.from_directory(options.model)
     set_precision(options.precision)
     keras.utils.set_random_seed(options.seed)
@@ -256,6 +263,8 @@ def finetune(
                 "optimizer", "gradient_accumulation_steps", "freeze_layers",
             )
         },
+        # In the last bits of sums it is another run.
+        **({"deterministic": True} if options.deterministic else {}),
     }  # fmt: skip
     output = Path(options.output)
     state = TrainingState(
@@ -264,56 +273,67 @@ def finetune(
         settings=settings,
         keep=options.keep,
         keep_every=options.keep_every,
-        notice=notice,
+        notice=notice if is_chief(strategy) else lambda line: None,
     )
 
-    def train_batches(step: int) -> tf.data.Dataset:
-        return task.batches(examples, options.batch_size, seed=options.seed, start_step=step)
+    def batches_of(examples: LabelledText, **order: int) -> Callable[[int, int, int], Any]:
+        return lambda size, worker, workers: task.batches(
+            examples, size, worker=worker, num_workers=workers, **order
+        )
 
-    watchers = finetuning_watchers(
-        options, model, state, lambda: train_batches(0), total_steps=total_steps
-    )
-    tokens, length = _example_size(train_batches(0).take(_SAMPLED_BATCHES))
-    state.restore(override=options.override)
-    save_config(options, output)
-    planned(total_steps)
-    training = train(
-        trainer,
-        [
-            Phase(
-                until=total_steps,
-                batches=train_batches,
-                held_out=task.batches(validation, options.batch_size),
-                rates=rates(
-                    strategy,
-                    model.encoder.compute_dtype,
-                    tokens=tokens,
-                    flops=classification_flops(model.config, length=length, classes=len(labels)),
-                ),
-            )
-        ],
-        state=state,
-        directory=output,
-        plan=TrainingPlan(
-            batch_size=options.batch_size,
-            evaluate_every=steps_per_epoch,
-            save_every=options.save_every,
-            log_every=options.log_every,
-            monitor="val_accuracy",
-            larger_is_better=True,
-            scalar_names={},
-            skip_nonfinite=options.skip_nonfinite,
+    def train_batches(step: int) -> tf.data.Dataset | tf.distribute.DistributedDataset:
+        batches = batches_of(examples, seed=options.seed, start_step=step)
+        return distribute_batches(batches, strategy, options.batch_size)
+
+    def sample() -> tf.data.Dataset:
+        return task.batches(examples, options.batch_size, seed=options.seed)
+
+    watchers = finetuning_watchers(options, model, state, sample, total_steps=total_steps)
+    tokens, length = _example_size(sample().take(_SAMPLED_BATCHES))
+    phase = Phase(
+        until=total_steps,
+        batches=train_batches,
+        held_out=distribute_batches(batches_of(validation), strategy, options.batch_size),
+        rates=rates(
+            strategy,
+            model.encoder.compute_dtype,
+            tokens=tokens,
+            flops=classification_flops(model.config, length=length, classes=len(labels)),
         ),
-        save_model=task.save,
-        report=report,
-        callbacks=watchers,
     )
-    best = SentenceClassification.from_directory(output / "best")
-    probabilities = best.predict(validation, options.batch_size)
-    scores = score(labels, validation, probabilities)
-    best.write_predictions(output / "best" / "predictions.tsv", validation, probabilities)
-    with replace_file(output / "best" / "metrics.json") as temporary:
-        temporary.write_text(json.dumps(scores, indent=2) + "\n", encoding="utf-8")
+    with hold_run_directory(output, strategy):
+        state.restore(override=options.override)
+        if is_chief(strategy):
+            save_config(options, output)
+        planned(total_steps)
+        training = train(
+            trainer,
+            [phase],
+            state=state,
+            directory=output,
+            plan=TrainingPlan(
+                batch_size=options.batch_size,
+                evaluate_every=steps_per_epoch,
+                save_every=options.save_every,
+                log_every=options.log_every,
+                monitor="val_accuracy",
+                larger_is_better=True,
+                scalar_names={},
+                skip_nonfinite=options.skip_nonfinite,
+            ),
+            save_model=task.save,
+            report=report,
+            callbacks=watchers,
+        )
+        scores: dict[str, float] = {}
+        if is_chief(strategy):
+            best = SentenceClassification.from_directory(output / "best")
+            probabilities = best.predict(validation, options.batch_size)
+            scores = score(labels, validation, probabilities)
+            best.write_predictions(output / "best" / "predictions.tsv", validation, probabilities)
+            with replace_file(output / "best" / "metrics.json") as temporary:
+                temporary.write_text(json.dumps(scores, indent=2) + "\n", encoding="utf-8")
+        meet(strategy)
     return FinetuningResult(training, scores, len(examples.texts))
 
 

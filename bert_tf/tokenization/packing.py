@@ -89,9 +89,9 @@ class Packer:
         length_a, length_b = self._truncate(length_a, length_b, self.max_length - specials)
 
         total = length_a + length_b + specials  # (B,)
-        width = (
-            self.max_length if self.pad_to_max_length else tf.reduce_max(tf.pad(total, [[0, 1]]))
-        )
+        width = self.max_length
+        if not self.pad_to_max_length:  # a batch without rows has room for the special tokens
+            width = tf.reduce_max(tf.pad(total, [[0, 1]], constant_values=specials))
         position = tf.range(tf.cast(width, tf.int64))[tf.newaxis]  # (1, T)
         total, length_a = total[:, tf.newaxis], length_a[:, tf.newaxis]  # (B, 1)
 

@@ -15,6 +15,8 @@ import tensorflow as tf
 from bert_tf.atomic import replace_file
 from bert_tf.errors import InputError
 from bert_tf.tokenization.normalizer import HOST, Normalizer, on_host
+from bert_tf.tokenization.tokenizer_json import FILE_NAME as TOKENIZER_JSON
+from bert_tf.tokenization.tokenizer_json import read_json_object, read_tokenizer_json
 from bert_tf.tokenization.vocabulary import (
     SPECIAL_TOKENS,
     Vocabulary,
@@ -100,7 +102,8 @@ class BertTokenizer(tf.Module):
 
         Args:
             directory: holds `vocab.txt`, and `tokenizer_config.json` with the switches. Without
-                that file, or where it is silent, the defaults hold.
+                that file, or where it is silent, the defaults hold. In place of `vocab.txt` it may
+                hold `tokenizer.json`, as transformers 5 saves it, with switches of its own.
 
         Raises:
             InputError: the directory or a file in it is missing or cannot be used.
@@ -111,18 +114,18 @@ class BertTokenizer(tf.Module):
         path = directory / CONFIG_FILE
         config: dict[str, Any] = {}
         if path.exists():
-            try:
-                config = json.loads(path.read_text(encoding="utf-8"))
-            except (OSError, UnicodeDecodeError, json.JSONDecodeError) as error:
-                raise InputError(f"{path}: cannot be read as JSON ({error}); repair it") from None
-            if not isinstance(config, dict):
-                raise InputError(f"{path}: holds no JSON object; write the switches as one")
+            config = read_json_object(path)
         switches = {name: config.pop(name) for name in SWITCHES if name in config}
         try:
             _Switches(**switches)
         except InputError as error:
             raise InputError(f"{path}: {error}") from None
-        tokenizer = cls(directory / VOCABULARY_FILE, **switches)
+        vocabulary, in_json = directory / VOCABULARY_FILE, directory / TOKENIZER_JSON
+        if vocabulary.exists() or not in_json.exists():
+            tokenizer = cls(vocabulary, **switches)
+        else:
+            pieces, of_pieces = read_tokenizer_json(in_json)
+            tokenizer = cls(pieces, **{**of_pieces, **switches})
         tokenizer._kept_config = json.dumps(config)
         return tokenizer
 

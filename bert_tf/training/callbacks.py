@@ -14,6 +14,10 @@ import keras
 from bert_tf.training.preemption import StopSignals
 from bert_tf.training.scalar_files import ScalarFiles
 from bert_tf.training.state import TrainingState
+from bert_tf.training.workers import meet
+
+# Logs of the trainer that tell of the last step alone.
+_OF_ONE_STEP = ("nonfinite", "stop_asked")
 
 
 class CountSteps(keras.callbacks.Callback):
@@ -123,7 +127,6 @@ class ScalarLog(keras.callbacks.Callback):
 
     def _write_train(self, logs: dict) -> None:
         scalars = self._renamed(logs)
-        scalars.pop("nonfinite", None)  # of the last step alone
         if self.state.nonfinite_steps:
             scalars["nonfinite_steps"] = float(self.state.nonfinite_steps)
         scalars["learning_rate"] = float(self.model.optimizer.learning_rate)
@@ -137,7 +140,11 @@ class ScalarLog(keras.callbacks.Callback):
         self._write("train", scalars)
 
     def _renamed(self, logs: dict) -> dict[str, float]:
-        return {self.names.get(name, name): float(value) for name, value in logs.items()}
+        return {
+            self.names.get(name, name): float(value)
+            for name, value in logs.items()
+            if name not in _OF_ONE_STEP
+        }
 
     def _write(self, kind: str, scalars: dict[str, float]) -> None:
         self.state.logged[kind] = self.state.step
@@ -215,6 +222,9 @@ class StopOnSignal(keras.callbacks.Callback):
 
     It is heeded after a training step, before the next batch of an evaluation (which is then done
     again by the run that goes on) and after an evaluation.
+
+    Of several workers each tells the others with its next step, of training or evaluation (see
+    `Trainer.ask_to_stop`), and all end after that one, when the first has saved the state.
     """
 
     def __init__(self, state: TrainingState, signals: StopSignals) -> None:
@@ -222,19 +232,42 @@ class StopOnSignal(keras.callbacks.Callback):
         self.state = state
         self.signals = signals
 
+    def on_train_batch_begin(self, batch: int, logs: dict | None = None) -> None:
+        """Before a training step, which tells the other workers."""
+        if self._agrees and self.signals.received is not None:
+            self.model.ask_to_stop()
+
     def on_train_batch_end(self, batch: int, logs: dict | None = None) -> None:
         """After a training step."""
-        self._stop_if_told()
+        self._stop_if_told(logs)
 
     def on_test_batch_begin(self, batch: int, logs: dict | None = None) -> None:
         """In an evaluation."""
-        self._stop_if_told()
+        if self._agrees:
+            self.on_train_batch_begin(batch)
+        else:
+            self._stop_if_told(logs)
+
+    def on_test_batch_end(self, batch: int, logs: dict | None = None) -> None:
+        """In an evaluation by several workers."""
+        if self._agrees:
+            self._stop_if_told(logs)
 
     def on_epoch_end(self, epoch: int, logs: dict | None = None) -> None:
         """After an evaluation."""
-        self._stop_if_told()
+        if not self._agrees:
+            self._stop_if_told(logs)
 
-    def _stop_if_told(self) -> None:
-        if self.signals.received is not None:
+    @property
+    def _agrees(self) -> bool:
+        return getattr(self.model, "agrees_on_stops", False)
+
+    def _stop_if_told(self, logs: dict | None) -> None:
+        if self._agrees:
+            is_told = (logs or {})["stop_asked"] > 0
+        else:
+            is_told = self.signals.received is not None
+        if is_told:
             self.state.save()
+            meet(self.model.distribute_strategy)
             self.signals.stop(self.state.step)

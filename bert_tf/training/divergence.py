@@ -51,12 +51,19 @@ class StopOnDivergence(keras.callbacks.Callback):
         allowed = f"; {count - 1} such step(s) before it were left out" if count > 1 else ""
         raise InputError(
             f"{steps}: the loss or the gradient is not finite ({shown}) at learning rate "
-            f"{float(self.model.optimizer.learning_rate):.3g}{allowed}. Its batch is number "
+            f"{self._learning_rate(first):.3g}{allowed}. Its batch is number "
             f"{first - 1} counted from 0, instances {(first - 1) * self.batch_size} to "
             f"{step * self.batch_size - 1} in the order of the run: the reader gives it with "
             f"start_step={first - 1} (docs/resuming.md shows how). The last checkpoint is kept. "
             "Lower --learning_rate, or leave such steps out with --skip_nonfinite N"
         )
+
+    def _learning_rate(self, step: int) -> float:
+        """Of a step that has been done; the optimizer's own is the next step's."""
+        rate = self.model.optimizer._learning_rate
+        if isinstance(rate, keras.optimizers.schedules.LearningRateSchedule):
+            rate = rate(step - 1)
+        return float(rate)
 
     def _count(self, logs: dict) -> int:
         counter = getattr(self.model, "nonfinite_steps", None)

@@ -8,6 +8,7 @@ The run directory:
 
 import contextlib
 import statistics
+import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -21,6 +22,8 @@ from bert_tf.training.divergence import StopOnDivergence
 from bert_tf.training.preemption import StopSignals
 from bert_tf.training.scalar_files import forget_later_scalars
 from bert_tf.training.state import TrainingState
+from bert_tf.training.strategy import without_autotuning
+from bert_tf.training.workers import check_same_step, is_chief, meet
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -80,12 +83,14 @@ class TrainingResult:
         best: the best score met in the last phase, None without held-out data.
         step_seconds: median seconds a step, None if fewer than two were run.
         nonfinite_steps: steps whose loss or gradient was not finite, in the whole run.
+        is_chief: whether this process wrote the files; of several workers the first one does.
     """
 
     started_at: int
     best: float | None
     step_seconds: float | None
     nonfinite_steps: int = 0
+    is_chief: bool = True
 
 
 def check_steps_per_execution(
@@ -128,10 +133,13 @@ def train(
 
     Scores of different phases do not compare: the best model is the best of the last phase.
 
-    In the main thread SIGTERM and Ctrl-C end the run after the present step and a checkpoint.
+    In the main thread SIGTERM and Ctrl-C end the run after the present step and a checkpoint;
+    of several workers all end, whichever gets the signal, and none before the first has written
+    its files.
 
     Args:
-        model: a compiled model, its optimizer and variables made under the run's strategy.
+        model: a compiled model, its optimizer and variables made under the run's strategy; for
+            several workers a `Trainer`.
         phases: one after the other.
         state: of `model`, restored if the run is a continued one; its checkpoints go on.
         directory: the run directory.
@@ -143,7 +151,8 @@ def train(
 
     Raises:
         InputError: more steps were not finite than `plan.skip_nonfinite`; or the model's
-            `steps_per_execution` does not divide the steps between two evaluations.
+            `steps_per_execution` does not divide the steps between two evaluations; or the
+            workers continue from different checkpoints.
         Preempted: on SIGTERM.
         KeyboardInterrupt: on Ctrl-C.
         OSError: something cannot be written (a full disk: `errno.ENOSPC`); the checkpoints that
@@ -152,8 +161,9 @@ def train(
     directory = Path(directory)
     started_at = state.step
     ends = [phase.until for phase in phases]
-    is_chief = model.distribute_strategy.extended.should_checkpoint
-    if is_chief:
+    strategy = model.distribute_strategy
+    check_same_step(strategy, started_at)
+    if is_chief(strategy):
         forget_later_scalars(directory / "logs", state)
 
     def ends_stretch(step: int) -> bool:
@@ -170,7 +180,7 @@ def train(
         return left
 
     def save(name: str) -> None:
-        if is_chief:
+        if is_chief(strategy):
             save_model(directory / name)
 
     log = ScalarLog(
@@ -182,7 +192,7 @@ def train(
         report=report,
         names=plan.scalar_names,
     )
-    with StopSignals() as signals:
+    with StopSignals() as signals, warnings.catch_warnings():
         every_callback = [
             CountSteps(state, ends_stretch=ends_stretch),
             StopOnDivergence(state, batch_size=plan.batch_size, allowed=plan.skip_nonfinite),
@@ -198,6 +208,8 @@ def train(
             StopOnSignal(state, signals),
         ]
         try:
+            # Keras learns how long held-out data of several workers are when it meets their end.
+            warnings.filterwarnings("ignore", "Your input ran out of data")
             start = 0
             for phase in phases:
                 # An evaluation that is due belongs to the phase whose steps it follows.
@@ -215,11 +227,13 @@ def train(
                 state.wait()
             raise
         save("last")
+        meet(strategy)
     return TrainingResult(
         started_at=started_at,
         best=state.best,
         step_seconds=statistics.median(log.step_seconds) if log.step_seconds else None,
         nonfinite_steps=state.nonfinite_steps,
+        is_chief=is_chief(strategy),
     )
 
 
@@ -234,9 +248,9 @@ def _fit(
     """Goes from `state.step` to the end of a phase that begins after `start` steps."""
 
     def batches() -> tf.data.Dataset:
-        return _without_autotuning(phase.batches(state.step - start))
+        return without_autotuning(phase.batches(state.step - start))
 
-    held_out = None if phase.held_out is None else _without_autotuning(phase.held_out)
+    held_out = None if phase.held_out is None else without_autotuning(phase.held_out)
     if state.evaluation_due:
         logs = {}
         if held_out is not None:
@@ -272,16 +286,3 @@ def _fit(
             shuffle=False,  # the dataset has its order
             verbose=0,
         )
-
-
-def _without_autotuning(dataset: tf.data.Dataset) -> tf.data.Dataset:
-    """The dataset with the autotuning of tf.data off.
-
-    With it `fit` can stall for tens of seconds at its end: tearing an iterator down waits for the
-    next wake-up of the thread that tunes, and that one sleeps ever longer.
-    """
-    if not isinstance(dataset, tf.data.Dataset):  # a distributed one, which has its options
-        return dataset
-    options = tf.data.Options()
-    options.autotune.enabled = False
-    return dataset.with_options(options)

@@ -1,12 +1,17 @@
 """The devices a run trains on, by name."""
 
 import json
+import logging
 import os
 from collections.abc import Callable
+from typing import Any
 
 import tensorflow as tf
 
 from bert_tf.errors import InputError
+
+# Where every process reads for its own replicas.
+_READERS = (tf.distribute.MultiWorkerMirroredStrategy, tf.distribute.TPUStrategy)
 
 STRATEGIES = ("auto", "one", "mirrored", "multi_worker", "tpu")
 
@@ -38,7 +43,11 @@ def make_strategy(name: str = "auto") -> tf.distribute.Strategy:
         raise InputError(f"no strategy {name!r}: choose one of {', '.join(STRATEGIES)}")
     if name == "multi_worker":
         _check_tf_config(os.environ.get("TF_CONFIG"))
-        return tf.distribute.MultiWorkerMirroredStrategy()
+        workers = tf.distribute.MultiWorkerMirroredStrategy()
+        if not workers.extended.should_checkpoint:
+            # The first worker says what all of them would.
+            logging.getLogger("bert_tf").setLevel(logging.ERROR)
+        return workers
     if name == "auto":
         if os.environ.get("TPU_NAME") or tf.config.list_physical_devices("TPU"):
             name = "tpu"
@@ -101,25 +110,100 @@ def distribute_batches(
 
     Args:
         batches: (batch size, worker, number of workers) -> dataset of a worker's batches. One
-            batch of every worker makes a global batch.
+            batch of every worker makes a global batch; all have the same number of batches, of
+            which some may have fewer rows or none.
         strategy: of the run.
         batch_size: examples in a global batch.
 
     Returns:
         Where one process feeds all replicas, its dataset of global batches, which `fit` splits;
-        else a distributed dataset of this worker's share.
+        else a distributed dataset of this worker's share. tf.data does not tune either of them.
     """
-    readers = tf.distribute.MultiWorkerMirroredStrategy, tf.distribute.TPUStrategy
-    if not isinstance(strategy, readers):
-        return batches(batch_size, 0, 1)
+    if not isinstance(strategy, _READERS):
+        return without_autotuning(batches(batch_size, 0, 1))
 
     def of_worker(context: tf.distribute.InputContext) -> tf.data.Dataset:
         workers = context.num_input_pipelines
         dataset = batches(batch_size // workers, context.input_pipeline_id, workers)
-        # A worker's batch goes to its replicas in parts.
-        return dataset.rebatch(context.get_per_replica_batch_size(batch_size))
+        if workers == context.num_replicas_in_sync:
+            return without_autotuning(dataset)
+        return _parts(dataset, context, batch_size, first=0)
 
     return strategy.distribute_datasets_from_function(of_worker)
+
+
+def share_batches(
+    dataset: tf.data.Dataset, strategy: tf.distribute.Strategy, batch_size: int
+) -> tf.data.Dataset | tf.distribute.DistributedDataset:
+    """Global batches that every worker reads whole, to take its rows of them.
+
+    Args:
+        dataset: of tuples; the same on all workers, in the same order; the last batch may be
+            smaller.
+        strategy: of the run.
+        batch_size: examples in a global batch.
+
+    Returns:
+        As `distribute_batches`. Each row is in one replica's part.
+    """
+    if not isinstance(strategy, _READERS):
+        return without_autotuning(dataset)
+
+    def of_worker(context: tf.distribute.InputContext) -> tf.data.Dataset:
+        replicas = context.num_replicas_in_sync // context.num_input_pipelines
+        return _parts(dataset, context, batch_size, first=context.input_pipeline_id * replicas)
+
+    return strategy.distribute_datasets_from_function(of_worker)
+
+
+def _parts(
+    dataset: tf.data.Dataset, context: tf.distribute.InputContext, batch_size: int, *, first: int
+) -> tf.data.Dataset:
+    """Batches cut into a part for each replica of this worker, some without rows perhaps.
+
+    Args:
+        dataset: of batches.
+        context: of this worker.
+        batch_size: examples in a global batch.
+        first: place of the first of these parts in the batch.
+    """
+    replicas = context.num_replicas_in_sync // context.num_input_pipelines
+    rows = context.get_per_replica_batch_size(batch_size)
+
+    @tf.autograph.experimental.do_not_convert
+    def parts(*batch: Any) -> tf.data.Dataset:
+        def part(number: tf.Tensor) -> Any:
+            def cut(values: tf.Tensor) -> tf.Tensor:  # [B, ...] -> [B / replicas, ...]
+                of_part = values[number * rows : (number + 1) * rows]
+                is_full = values.shape[0] is not None
+                return tf.ensure_shape(of_part, [rows if is_full else None, *values.shape[1:]])
+
+            return tf.nest.map_structure(cut, batch)
+
+        places = tf.data.Dataset.range(first, first + replicas)
+        return places.map(tf.autograph.experimental.do_not_convert(part))
+
+    cut_up = dataset.flat_map(parts)
+    batches = int(dataset.cardinality())
+    if batches == tf.data.INFINITE_CARDINALITY:  # else workers ask one another each step
+        cut_up = cut_up.apply(tf.data.experimental.assert_cardinality(batches))
+    return without_autotuning(cut_up)
+
+
+def without_autotuning(
+    dataset: tf.data.Dataset | tf.distribute.DistributedDataset,
+) -> tf.data.Dataset | tf.distribute.DistributedDataset:
+    """The dataset with the autotuning of tf.data off.
+
+    With it `fit` can stall for tens of seconds at its end: tearing an iterator down waits for the
+    next wake-up of the thread that tunes, and that one sleeps ever longer. A distributed dataset
+    has the options of those it was made of and is returned as it is.
+    """
+    if not isinstance(dataset, tf.data.Dataset):
+        return dataset
+    options = tf.data.Options()
+    options.autotune.enabled = False
+    return dataset.with_options(options)
 
 
 def check_batch_size(

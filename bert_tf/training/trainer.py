@@ -9,6 +9,7 @@ import tensorflow as tf
 from bert_tf.errors import InputError
 from bert_tf.training.optimizer import AdamWeightDecay
 from bert_tf.training.strategy import check_jit_compile
+from bert_tf.training.workers import has_workers
 
 # (labels, outputs) -> float values of the labels' shape.
 Values = Callable[[Any, Any], Any]
@@ -104,7 +105,9 @@ class Trainer(keras.Model):
     the model has several (`mlm_logits_loss`), as means since the metrics were last reset, steps
     with a loss that is not finite left out; `gradient_norm` of the last step, before clipping;
     `nonfinite`, 1.0 if this step counted in `nonfinite_steps` (one of them, with
-    `steps_per_execution`), else 0.0; in float16 `loss_scale`.
+    `steps_per_execution`), else 0.0; in float16 `loss_scale`; of several workers `stop_asked`, in
+    evaluations too: the replicas whose workers had called `ask_to_stop` before the step. All
+    workers have the same logs, so all can stop at the same step.
 
     Must be made under the strategy's scope, as the model. All its state is in `variables` (the
     model's and its own), in `optimizer.variables` and in `metrics_variables`.
@@ -166,6 +169,10 @@ class Trainer(keras.Model):
         if self.scales_loss:
             self.loss_scale = self._counter("loss_scale", "float32", _FIRST_LOSS_SCALE)
             self.steps_at_loss_scale = self._counter("steps_at_loss_scale", "int64")
+        # No part of the state: a plain variable, of which every worker sets its own copies.
+        self._stop_asked = None
+        if has_workers(self.distribute_strategy):
+            self._stop_asked = tf.Variable(0.0, trainable=False, name="stop_asked")
         self.compile(
             optimizer=optimizer,
             steps_per_execution=steps_per_execution,
@@ -196,6 +203,16 @@ class Trainer(keras.Model):
         self.gradient_accumulation_steps = steps
         self.train_function = None  # to be traced again
 
+    @property
+    def agrees_on_stops(self) -> bool:
+        """Whether the logs hold `stop_asked`, which all workers are to heed."""
+        return self._stop_asked is not None
+
+    def ask_to_stop(self) -> None:
+        """Has all workers see `stop_asked` above 0 in the logs of their next steps."""
+        for own in self.distribute_strategy.experimental_local_results(self._stop_asked):
+            own.assign(1.0)
+
     def call(self, inputs: Any, training: bool = False) -> Any:
         """The model's outputs."""
         return self.model(inputs, training=training)
@@ -205,11 +222,10 @@ class Trainer(keras.Model):
     def train_step(self, data: Any) -> dict[str, tf.Tensor]:
         """One optimizer step on this replica's part of a batch; returns the logs."""
         inputs, labels, weights = self._unpack(data)
-        replica = tf.distribute.get_replica_context()
         weight_sums = self._weight_sums(weights)  # [outputs]
         scale = tf.convert_to_tensor(self.loss_scale if self.scales_loss else 1.0)
         sums, gradients, variables = self._gradients(inputs, labels, weights, weight_sums, scale)
-        sums, *gradients = replica.all_reduce(tf.distribute.ReduceOp.SUM, [sums, *gradients])
+        sums, stop_asked, *gradients = self._over_replicas(sums, *gradients)
         if self.scales_loss:
             gradients = [gradient / scale for gradient in gradients]
         norm = tf.linalg.global_norm(gradients)
@@ -231,17 +247,27 @@ class Trainer(keras.Model):
         }
         if self.scales_loss:
             logs["loss_scale"] = tf.convert_to_tensor(self.loss_scale)
-        return logs
+        return {**logs, **stop_asked}
 
     def test_step(self, data: Any) -> dict[str, tf.Tensor]:
         """Losses and metrics of this replica's part of a batch, dropout off."""
         inputs, labels, weights = self._unpack(data)
         weight_sums = self._weight_sums(weights)
         sums = self._sums(labels, weights, self.model(inputs, training=False))
-        replica = tf.distribute.get_replica_context()
-        sums = replica.all_reduce(tf.distribute.ReduceOp.SUM, sums)
+        sums, stop_asked = self._over_replicas(sums)
         self._update_means(sums, weight_sums, tf.constant(True))
-        return self._means()
+        return {**self._means(), **stop_asked}
+
+    def _over_replicas(self, sums: tf.Tensor, *gradients: tf.Tensor) -> tuple:
+        """The sums, what was summed up with them for the logs, and gradients, of all replicas."""
+        if self._stop_asked is not None:
+            # One number more in a vector that is sent anyway.
+            sums = tf.concat([sums, [self._stop_asked]], 0)
+        replica = tf.distribute.get_replica_context()
+        sums, *gradients = replica.all_reduce(tf.distribute.ReduceOp.SUM, [sums, *gradients])
+        if self._stop_asked is None:
+            return sums, {}, *gradients
+        return sums[:-1], {"stop_asked": sums[-1]}, *gradients
 
     def _unpack(self, data: Any) -> tuple[Any, Any, list[tf.Tensor]]:
         """Inputs, labels, and a float32 weight of the labels' shape for each output."""
@@ -426,7 +452,9 @@ class Trainer(keras.Model):
             return
         one_step = self._on_replicas(self.train_step)
         names = ["loss", *(mean.name for mean in self.metrics), "gradient_norm", "nonfinite"]
-        before_first = dict.fromkeys([*names, *(["loss_scale"] if self.scales_loss else [])], 0.0)
+        names += ["loss_scale"] if self.scales_loss else []
+        names += ["stop_asked"] if self.agrees_on_stops else []
+        before_first = dict.fromkeys(names, 0.0)
 
         @tf.function
         @tf.autograph.experimental.do_not_convert

@@ -83,6 +83,30 @@ def test_evaluate_prints_and_writes_scores(finetuned, labelled, tmp_path, capsys
     assert printed["examples"] == 24
 
 
+def test_a_directory_of_transformers_5_has_tokenizer_json_alone(
+    finetuned, labelled, tmp_path, capsys
+):
+    folder = tmp_path / "model"
+    shutil.copytree(finetuned / "best", folder)
+    pieces = (folder / "vocab.txt").read_text(encoding="utf-8").splitlines()
+    (folder / "vocab.txt").unlink()
+    values = {
+        "normalizer": {"type": "BertNormalizer", "lowercase": True, "strip_accents": None},
+        "model": {"type": "WordPiece", "vocab": {piece: i for i, piece in enumerate(pieces)}},
+    }
+    (folder / "tokenizer.json").write_text(json.dumps(values), encoding="utf-8")
+    for model in (finetuned / "best", folder):
+        command = ["evaluate", "--model", str(model), "--data", str(labelled / "test.tsv")]
+        assert main([*command, "--output", str(tmp_path / model.name)]) == 0
+    ours, expected = (tmp_path / name / "predictions.tsv" for name in ("model", "best"))
+    assert ours.read_bytes() == expected.read_bytes()
+    values["model"]["type"] = "BPE"
+    (folder / "tokenizer.json").write_text(json.dumps(values), encoding="utf-8")
+    capsys.readouterr()
+    assert main(["evaluate", "--model", str(folder), "--data", str(labelled / "test.tsv")]) == 2
+    assert "tokenizer.json: holds a BPE tokenizer, not BERT's" in capsys.readouterr().err
+
+
 def test_the_saved_model_answers_as_the_model_does(exported, finetuned, labelled, tmp_path, capsys):
     main(["evaluate", "--model", str(finetuned / "best"), "--data", str(labelled / "test.tsv"),
           "--output", str(tmp_path)])  # fmt: skip

@@ -7,10 +7,12 @@ import subprocess
 import sys
 from pathlib import Path
 
+import keras
 import numpy as np
 import pytest
 from safetensors.numpy import load_file
 
+import bert_tf.training.trainer
 from bert_tf.checkpoints.model_directory import load_model
 from bert_tf.cli.main import main
 from bert_tf.errors import InputError
@@ -87,6 +89,29 @@ def test_a_killed_run_with_dynamic_masks_goes_on_as_if_nothing_had_happened(
     assert weights(tmp_path) == weights(undisturbed[0])
     told = {line[:2]: line[2] for line in before + after}
     assert told == {line[:2]: line[2] for line in undisturbed[1]}
+
+
+@pytest.mark.parametrize("precision", ["mixed_bfloat16", "mixed_float16"])
+def test_a_killed_run_in_half_precision_goes_on_as_if_nothing_had_happened(
+    shards, small_config, tmp_path, monkeypatch, precision
+):
+    # The scale of the loss changes every so many steps: 2 and 4 of them are half-way when killed.
+    monkeypatch.setattr(bert_tf.training.trainer, "_LOSS_SCALE_GROWTH_STEPS", 3)
+    settings = {"precision": precision, "steps": 7, "save_every": 1}
+    try:
+        whole = run(options(shards, small_config, tmp_path / "whole", **settings))
+        killed = options(shards, small_config, tmp_path / "killed", **settings)
+        before = run(killed, kill_at=3)  # saved at 2
+        after = run(killed)
+    finally:
+        keras.config.set_dtype_policy("float32")
+    assert after[0][0] == 3
+    told = {line[:2]: line[2] for line in before + after}
+    assert told == {line[:2]: line[2] for line in whole}
+    assert weights(tmp_path / "killed") == weights(tmp_path / "whole")
+    names = {line[2].get("loss_scale") for line in whole if line[1] == "train"}
+    scales = {2.0**15, 2.0**16, 2.0**17} if precision == "mixed_float16" else {None}
+    assert names == scales
 
 
 def test_a_run_is_not_continued_with_other_masks(dynamic_shards, small_config, tmp_path, capsys):
@@ -187,6 +212,20 @@ def test_sequences_longer_than_the_model_has_positions(shards, small_config, tmp
     with pytest.raises(InputError, match="32 tokens, the model 24 positions"):
         run(options(shards, tmp_path / "config.json", tmp_path / "run"))
     assert not (tmp_path / "run").exists()
+
+
+def test_a_model_of_another_vocabulary_is_refused(
+    shards, small_config, pretrained, tmp_path, capsys
+):
+    model = Path(shutil.copytree(pretrained / "best", tmp_path / "model"))
+    pieces = (model / "vocab.txt").read_text().splitlines()
+    (model / "vocab.txt").write_text("\n".join([*pieces[:-2], pieces[-1], pieces[-2]]) + "\n")
+    with pytest.raises(InputError, match="was made with another vocabulary than that of"):
+        run(options(shards, small_config, tmp_path / "run", model=str(model)))
+    assert not (tmp_path / "run").exists()
+    (model / "vocab.txt").unlink()  # the number of pieces is all there is to go by
+    lines = run(options(shards, small_config, tmp_path / "run", model=str(model), steps=2))
+    assert [step for step, _, _ in lines] == [1, 2, 2]
 
 
 def damage(folder: Path) -> str:

@@ -124,6 +124,29 @@ def test_shuffled_epochs_hold_each_example_once_and_continue_at_any_step(number_
         tf.nest.map_structure(np.testing.assert_array_equal, rest, stream[step:])
 
 
+@pytest.mark.parametrize("seed", [None, 7])
+@pytest.mark.parametrize("size", [1, 2, 3])
+def test_workers_share_the_rows_of_each_batch(number_tokenizer, seed, size):
+    # Batches of 3 * size for three workers: of the last one of an epoch some have no rows.
+    def batches(size, **more):
+        dataset = text_batches(
+            EXAMPLES, number_tokenizer, pack, size, labels=["no", "yes"], seed=seed, start_step=1,
+            **more,
+        )  # fmt: skip
+        return list(dataset.take(9).as_numpy_iterator())
+
+    whole = batches(3 * size)
+    shares = [batches(size, worker=worker, num_workers=3) for worker in range(3)]
+    assert [len(share) for share in shares] == [len(whole)] * 3
+    for (inputs, labels), *parts in zip(whole, *shares, strict=True):
+        assert [len(own) for _, own in parts] == [
+            len(labels[i * size : (i + 1) * size]) for i in range(3)
+        ]
+        assert np.concatenate([own for _, own in parts]).tolist() == labels.tolist()
+        rows = [row[row != 0].tolist() for own, _ in parts for row in own["token_ids"]]
+        assert rows == [row[row != 0].tolist() for row in inputs["token_ids"]]
+
+
 def test_unknown_labels_are_named(number_tokenizer):
     with pytest.raises(InputError, match=r"label 'maybe' of example 2 .*\(yes, no\)"):
         batches(number_tokenizer, examples=LabelledText(["1", "2"], labels=["no", "maybe"]))

@@ -67,7 +67,10 @@ def check(tokenizer, rows_a, rows_b, max_length, truncation, pad_to_max_length):
     packer = Packer(tokenizer, max_length, truncation, pad_to_max_length)
     inputs = packer(ragged(rows_a), None if rows_b is None else ragged(rows_b))
     expected = packed_rows(rows_a, rows_b, max_length, truncation)
-    length = max_length if pad_to_max_length else max((len(t) for t, _ in expected), default=0)
+    # Without rows there is room for the special tokens, of which the model takes the first.
+    specials = 2 if rows_b is None else 3
+    longest = max((len(tokens) for tokens, _ in expected), default=specials)
+    length = max_length if pad_to_max_length else longest
     assert {name: tensor.dtype for name, tensor in inputs.items()} == {
         "token_ids": tf.int32,
         "segment_ids": tf.int32,

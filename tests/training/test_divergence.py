@@ -6,6 +6,7 @@ import tensorflow as tf
 from bert_tf.errors import InputError
 from bert_tf.training.loop import Phase, TrainingPlan, train
 from bert_tf.training.optimizer import AdamWeightDecay
+from bert_tf.training.schedule import WarmupLinearDecay
 from bert_tf.training.state import TrainingState
 from bert_tf.training.trainer import Trainer
 
@@ -28,10 +29,10 @@ def squared_error(labels, outputs):
     return tf.square(outputs - labels)
 
 
-def trainer(**arguments) -> Trainer:
+def trainer(learning_rate=1e-2, **arguments) -> Trainer:
     keras.utils.set_random_seed(3)
     model = keras.Sequential([keras.Input((3,)), keras.layers.Dense(1)])
-    return Trainer(model, AdamWeightDecay(1e-2), loss=squared_error, **arguments)
+    return Trainer(model, AdamWeightDecay(learning_rate), loss=squared_error, **arguments)
 
 
 def plain_model() -> keras.Model:
@@ -112,6 +113,15 @@ def test_they_are_counted_over_the_whole_run_and_not_a_process(tmp_path):
     assert result.nonfinite_steps == 3
     for ours, theirs in zip(continued.get_weights(), whole.get_weights(), strict=True):
         np.testing.assert_array_equal(ours, theirs)
+
+
+@pytest.mark.parametrize("steps_per_execution", [1, 2])
+def test_the_learning_rate_named_is_that_of_the_step(tmp_path, steps_per_execution):
+    # Of step 7, which six others came before: 0.1 * 6 / 10. With two steps at a time that is the
+    # first of those named.
+    model = trainer(WarmupLinearDecay(0.1, 10, 12), steps_per_execution=steps_per_execution)
+    with pytest.raises(InputError, match=r"steps? 7.* at learning rate 0\.06\. "):
+        run(tmp_path, model, {6})
 
 
 def test_of_several_steps_an_execution_all_are_named(tmp_path):

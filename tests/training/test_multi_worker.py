@@ -92,6 +92,8 @@ def test_two_workers_train_as_one_device_does(tmp_path, request):
     for ours, theirs, expected in zip(*weights, strict=True):
         np.testing.assert_array_equal(ours, theirs)
         np.testing.assert_allclose(ours, expected, rtol=0, atol=1e-6)
+    for worker in (first, second):
+        assert [logs.pop("stop_asked") for logs in (*worker["lines"], worker["scores"])] == [0] * 6
     assert first["lines"] == second["lines"]
     for ours, expected in zip(first["lines"], one["lines"], strict=True):
         assert ours == pytest.approx(expected, rel=1e-5)

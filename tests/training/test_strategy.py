@@ -5,7 +5,14 @@ import pytest
 import tensorflow as tf
 
 from bert_tf.errors import InputError
-from bert_tf.training.strategy import check_batch_size, check_jit_compile, make_strategy
+from bert_tf.training import strategy as strategies
+from bert_tf.training.strategy import (
+    check_batch_size,
+    check_jit_compile,
+    distribute_batches,
+    make_strategy,
+    share_batches,
+)
 
 # Logical devices must be made before TensorFlow starts, hence a process of its own. What training
 # on them gives is in test_trainer.py.
@@ -55,3 +62,65 @@ def test_names_and_batches_that_cannot_be_used():
     check_jit_compile(True, make_strategy("one"))
     with pytest.raises(InputError, match="--jit_compile does not work under --strategy mirrored"):
         check_jit_compile(True, make_strategy("mirrored"))
+
+
+class Hosts:
+    """Stands in for a strategy of two workers of two replicas each."""
+
+    def distribute_datasets_from_function(self, batches):
+        return [
+            batches(tf.distribute.InputContext(2, worker, num_replicas_in_sync=4))
+            for worker in range(2)
+        ]
+
+
+def pairs(*range_arguments):
+    numbers = tf.data.Dataset.range(*range_arguments)
+    return tf.data.Dataset.zip(numbers, numbers)
+
+
+def parts(dataset):
+    """The rows of each part, the same in both places of a pair."""
+    rows = [(first.tolist(), second.tolist()) for first, second in dataset.as_numpy_iterator()]
+    assert all(first == second for first, second in rows)
+    return [first for first, _ in rows]
+
+
+def test_every_row_of_a_shared_batch_is_in_one_part(monkeypatch):
+    monkeypatch.setattr(strategies, "_READERS", Hosts)
+    first, second = share_batches(pairs(13).batch(8), Hosts(), 8)
+    assert parts(first) == [[0, 1], [2, 3], [8, 9], [10, 11]]
+    assert parts(second) == [[4, 5], [6, 7], [12], []]
+
+
+def test_a_workers_batches_are_cut_for_its_replicas(monkeypatch):
+    monkeypatch.setattr(strategies, "_READERS", Hosts)
+
+    def batches(size, worker, workers):
+        assert (size, workers) == (4, 2)
+        return pairs(100 * worker, 100 * worker + 7 - worker).batch(size)
+
+    first, second = distribute_batches(batches, Hosts(), 8)
+    assert parts(first) == [[0, 1], [2, 3], [4, 5], [6]]
+    assert parts(second) == [[100, 101], [102, 103], [104, 105], []]
+    endless, _ = distribute_batches(
+        lambda size, *_: pairs(4).repeat().batch(size, drop_remainder=True),
+        Hosts(),
+        8,
+    )
+    # Of an end that may come the workers would have to ask one another before each step.
+    assert int(endless.cardinality()) == tf.data.INFINITE_CARDINALITY
+    assert [spec.shape for spec in endless.element_spec] == [[2], [2]]
+
+
+def test_no_dataset_for_fit_tunes_itself(monkeypatch):
+    monkeypatch.setattr(strategies, "_READERS", Hosts)
+    dataset = pairs(8).batch(4)
+    one = make_strategy("one")
+    given = [
+        share_batches(dataset, one, 4),
+        distribute_batches(lambda *_: dataset, one, 4),
+        *share_batches(dataset, Hosts(), 4),
+        *distribute_batches(lambda *_: dataset, Hosts(), 4),
+    ]
+    assert [each.options().autotune.enabled for each in given] == [False] * 6

@@ -1,0 +1,191 @@
+"""The data of a pre-training run: shards of one length, or short ones and then long ones."""
+
+import functools
+import hashlib
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import tensorflow as tf
+
+from bert_tf.errors import InputError
+from bert_tf.models.config import BertConfig
+from bert_tf.tasks.options import PretrainingOptions
+from bert_tf.tokenization.tokenizer import BertTokenizer
+from bert_tf.training.strategy import distribute_batches, share_batches
+from pipelines.manifest import FILE_NAME as MANIFEST
+from pipelines.pretraining_batches import pretraining_batches
+from pipelines.shard_folder import ShardFolder, open_shards, tokenizer_of_shards
+
+# Of the training data, that histograms of activations are of.
+_WATCHED_EXAMPLES = 8
+
+
+@dataclass(frozen=True)
+class PhaseShards:
+    """The shards of some of the steps.
+
+    Attributes:
+        until: the last of these steps.
+        train: shards.
+        held_out: shards; None where nothing was held out.
+        gradient_accumulation_steps: pieces of a device's batch.
+    """
+
+    until: int
+    train: ShardFolder
+    held_out: ShardFolder | None
+    gradient_accumulation_steps: int
+
+    @property
+    def mean_tokens(self) -> float:
+        """Of an instance, padding apart where that is known."""
+        if self.train.manifest is None:
+            return self.train.max_seq_length
+        return self.train.manifest.statistics[self.train.split]["length_mean"]
+
+
+class PretrainingData:
+    """The phases of a run, and their batches.
+
+    Args:
+        options: of the run.
+
+    Raises:
+        InputError: shards are missing, damaged, or do not go together.
+
+    Attributes:
+        phases: one, or two: short sequences, then long ones (paper, section A.2).
+        tokenizer: that the shards were made with.
+    """
+
+    def __init__(self, options: PretrainingOptions) -> None:
+        self._options = options
+        self.phases = _open(options)
+        self.tokenizer = tokenizer_of_shards(options.shards, options.tokenizer)
+        self._batches: Callable[..., Any] = functools.partial(
+            pretraining_batches,
+            vocabulary_hash=self.tokenizer.vocabulary_hash,
+            tokenizer=self.tokenizer,
+            masked_lm_prob=options.masked_lm_prob,
+            whole_word_masking=options.whole_word_masking,
+            max_ngram=options.max_ngram,
+        )
+
+    @property
+    def has_next_sentences(self) -> bool:
+        """Whether instances are pairs."""
+        return self.phases[0].train.has_next_sentences
+
+    @property
+    def directories(self) -> list[Path]:
+        """Of the shards, in the order of the phases."""
+        return [phase.train.directory for phase in self.phases]
+
+    @property
+    def fingerprints(self) -> list[str]:
+        """The hash of the manifest of each phase's shards; "" where they have none."""
+        manifests = [directory / MANIFEST for directory in self.directories]
+        return [
+            hashlib.sha256(path.read_bytes()).hexdigest() if path.is_file() else ""
+            for path in manifests
+        ]
+
+    @property
+    def left_out(self) -> dict[str, int]:
+        """Path of a shard -> corrupt records in it that are not read."""
+        found: dict[str, int] = {}
+        for phase in self.phases:
+            for shards in (phase.train, phase.held_out):
+                found |= shards.left_out if shards else {}
+        return found
+
+    def train_batches(
+        self, phase: PhaseShards, strategy: tf.distribute.Strategy, step: int
+    ) -> tf.data.Dataset | tf.distribute.DistributedDataset:
+        """Endless global batches from a step of the phase on."""
+        return distribute_batches(
+            lambda batch_size, worker, num_workers: self._batches(
+                phase.train,
+                batch_size,
+                worker=worker,
+                num_workers=num_workers,
+                start_step=step,
+                seed=self._options.seed,
+                data_service=self._options.data_service,
+            ),
+            strategy,
+            self._options.batch_size,
+        )
+
+    def held_out_batches(
+        self, phase: PhaseShards, strategy: tf.distribute.Strategy
+    ) -> tf.data.Dataset | tf.distribute.DistributedDataset | None:
+        """The first held-out batches of the phase, as many as are to be evaluated on."""
+        if phase.held_out is None:
+            return None
+        batch_size = self._options.batch_size
+        dataset = self._batches(phase.held_out, batch_size, shuffle=False, repeat=False)
+        return share_batches(dataset.take(self._options.evaluation_batches), strategy, batch_size)
+
+    def watched_batches(self) -> tf.data.Dataset:
+        """Batches of a few training examples to look at."""
+        return self._batches(self.phases[0].train, _WATCHED_EXAMPLES)
+
+    def check_fits(self, config: BertConfig) -> None:
+        """Refuses shards with positions the model lacks, or with ids that are other pieces to it.
+
+        Raises:
+            InputError: naming shards and model.
+        """
+        for phase in self.phases:
+            length, positions = phase.train.max_seq_length, config.max_position_embeddings
+            if length > positions:
+                raise InputError(
+                    f"{phase.train.directory} has sequences of {length} tokens, the model "
+                    f"{positions} positions: make shards with a lower --max_seq_length"
+                )
+        model = self._options.model
+        if model is None:
+            return
+        differs = self.tokenizer.vocabulary_size > config.vocab_size
+        if (Path(model) / "vocab.txt").is_file():
+            own = BertTokenizer.from_directory(model)
+            differs = own.vocabulary_hash != self.tokenizer.vocabulary_hash
+        if differs:
+            raise InputError(
+                f"{self._options.shards} was made with another vocabulary than that of {model}: "
+                f"make shards with bert-tf shards --tokenizer {model}"
+            )
+
+
+def _open(options: PretrainingOptions) -> list[PhaseShards]:
+    folders, ends = [options.shards], [options.steps]
+    pieces = [options.gradient_accumulation_steps]
+    if options.long_shards is not None:
+        until = options.steps - round(options.steps * options.long_share)
+        if not 0 < until < options.steps:
+            raise InputError(
+                f"--long_share {options.long_share} of {options.steps} steps leaves none on "
+                f"{options.shards if until <= 0 else options.long_shards}: give a share between 0 "
+                "and 1, the paper's is 0.1"
+            )
+        folders.append(options.long_shards)
+        ends.insert(0, until)
+        pieces.append(options.long_gradient_accumulation_steps or pieces[0])
+    phases = []
+    for folder, until, number in zip(folders, ends, pieces, strict=True):
+        train, held_out = (
+            open_shards(folder, split, skip_corrupt=options.skip_corrupt)
+            for split in ("train", "held_out")
+        )
+        if train is None:
+            raise InputError(f"{folder}: has no training shards; make them again")
+        phases.append(PhaseShards(until, train, held_out, number))
+    if len({phase.train.has_next_sentences for phase in phases}) > 1:
+        raise InputError(
+            f"only one of {options.shards} and {options.long_shards} holds pairs of sentences: "
+            "make both with the same --instances"
+        )
+    return phases

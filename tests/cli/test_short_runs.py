@@ -1,0 +1,97 @@
+"""Keras' `fit` can hang for tens of seconds at its end; with what the commands read it does not."""
+
+import time
+
+import keras
+import pytest
+
+from bert_tf import BertConfig, BertTokenizer
+from bert_tf.models.classifier import BertClassifier
+from bert_tf.models.pretrainer import BertPreTrainer
+from bert_tf.tasks.options import FinetuningOptions, LabelledData
+from bert_tf.tasks.sentence_classification import SentenceClassification, finetune
+from bert_tf.training.loop import TrainingPlan, train
+from bert_tf.training.optimizer import AdamWeightDecay
+from bert_tf.training.state import TrainingState
+from bert_tf.training.trainer import Trainer, cross_entropy
+from pipelines.labelled_text import read_labelled_text
+from pipelines.pretraining_batches import pretraining_batches
+
+# What stalls is a thread of tf.data that sleeps 10 ms x 2^n and is waited for: the longer a fit,
+# the longer its end, 20 s and more. One of these takes less than a second.
+DEADLINE = 10
+
+
+def seconds_of_runs(trainer, batches, held_out, directory) -> list[float]:
+    seconds = []
+    for number in range(13):
+        began = time.monotonic()
+        train(
+            trainer, batches, held_out,
+            state=TrainingState(trainer, directory / str(number) / "checkpoints", settings={}),
+            directory=directory / str(number),
+            plan=TrainingPlan(
+                batch_size=8, total_steps=4, evaluate_every=2, save_every=100, log_every=1,
+                monitor="val_loss", larger_is_better=False, scalar_names={},
+            ),
+            save_model=lambda path: None, report=lambda *line: None,
+        )  # fmt: skip
+        seconds.append(time.monotonic() - began)
+    return seconds[1:]  # the first one traces the graphs
+
+
+def test_many_short_runs_of_pre_training(shards, small_config, tmp_path):
+    model = BertPreTrainer(BertConfig.from_json(small_config))
+    losses = {"mlm_logits": cross_entropy, "nsp_logits": cross_entropy}
+    trainer = Trainer(model, AdamWeightDecay(1e-3), loss=losses)
+    held_out = pretraining_batches(shards, 8, split="held_out", shuffle=False, repeat=False)
+    seconds = seconds_of_runs(
+        trainer, lambda step: pretraining_batches(shards, 8, start_step=step), held_out, tmp_path
+    )
+    assert max(seconds) < DEADLINE
+
+
+def test_many_short_runs_of_fine_tuning(tokenizer, small_config, labelled, tmp_path):
+    model = BertClassifier(BertConfig.from_json(small_config), labels=["farm", "sea"])
+    task = SentenceClassification(
+        model, BertTokenizer.from_directory(tokenizer), LabelledData(max_length=16)
+    )
+    trainer = Trainer(model, AdamWeightDecay(1e-3), loss=cross_entropy)
+    examples, held_out = (
+        read_labelled_text(labelled / name, "text", label_column="label")
+        for name in ("train.tsv", "test.tsv")
+    )
+    seconds = seconds_of_runs(
+        trainer,
+        lambda step: task.batches(examples, 8, seed=0, start_step=step),
+        task.batches(held_out, 8),
+        tmp_path,
+    )
+    assert max(seconds) < DEADLINE
+
+
+@pytest.mark.parametrize("strategy", ["one", "mirrored"])
+def test_nothing_that_a_command_reads_tunes_itself(
+    pretrained, labelled, tmp_path, monkeypatch, strategy
+):
+    read = []
+
+    def watched(method):
+        def call(self, x=None, *arguments, **options):
+            read.extend([x, options.get("validation_data")])
+            return method(self, x, *arguments, **options)
+
+        return call
+
+    for name in ("fit", "evaluate", "predict"):
+        monkeypatch.setattr(keras.Model, name, watched(getattr(keras.Model, name)))
+    finetune(
+        FinetuningOptions(
+            model=str(pretrained / "last"), train=str(labelled / "train.tsv"), epochs=1,
+            output=str(tmp_path / "run"), max_length=16, strategy=strategy,
+        ),
+        report=lambda *line: None,
+    )  # fmt: skip
+    datasets = [dataset for dataset in read if dataset is not None]
+    assert len(datasets) >= 3  # to train on, to validate on, to predict
+    assert [each.options().autotune.enabled for each in datasets] == [False] * len(datasets)

@@ -1,0 +1,330 @@
+"""`--strategy multi_worker` through the commands, two runs in one folder, deterministic runs.
+
+The workers are two processes here, which talk as two machines would.
+"""
+
+import fcntl
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+
+import numpy as np
+import pytest
+from safetensors.numpy import load_file
+
+from bert_tf.checkpoints.model_directory import load_model
+from bert_tf.cli.main import main
+from bert_tf.models.pretrainer import BertPreTrainer
+from bert_tf.training.optimizer import AdamWeightDecay
+from bert_tf.training.trainer import Trainer, cross_entropy
+from pipelines.pretraining_batches import pretraining_batches
+
+
+def free_ports(count: int) -> list[int]:
+    with ExitStack() as stack:
+        sockets = [stack.enter_context(socket.socket()) for _ in range(count)]
+        for each in sockets:
+            each.bind(("localhost", 0))
+        return [each.getsockname()[1] for each in sockets]
+
+
+@contextmanager
+def workers(*arguments: list[str]):
+    """Processes of `bert-tf` with these arguments, a worker each; ended with the block."""
+    cluster = {"worker": [f"localhost:{port}" for port in free_ports(len(arguments))]}
+    processes = []
+    try:
+        for index, own in enumerate(arguments):
+            task = {"type": "worker", "index": index}
+            processes.append(
+                subprocess.Popen(
+                    [sys.executable, "-m", "bert_tf.cli.main", *own, "--strategy", "multi_worker"],
+                    env={**os.environ, "TF_CONFIG": json.dumps({"cluster": cluster, "task": task})},
+                    stdout=subprocess.DEVNULL,
+                    stderr=subprocess.PIPE,
+                    text=True,
+                )
+            )
+        yield processes
+    finally:
+        for process in processes:
+            process.kill()
+            process.communicate()
+
+
+def ended(processes) -> tuple[list[int], list[str]]:
+    """Exit codes, and what each wrote on standard error."""
+    told = [process.communicate(timeout=200)[1].strip() for process in processes]
+    return [process.returncode for process in processes], told
+
+
+def checkpoints(output: Path) -> list[str]:
+    return sorted(path.name for path in (output / "checkpoints").glob("step-*.safetensors"))
+
+
+def wait_for_checkpoint(processes, output: Path) -> None:
+    deadline = time.monotonic() + 120
+    while not checkpoints(output):
+        assert all(process.poll() is None for process in processes)
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+
+
+def lines(output: Path, kind: str) -> list[dict[str, float]]:
+    text = (output / "logs" / "scalars.jsonl").read_text(encoding="utf-8")
+    timed = ("per_second", "share_of_peak", "minutes_left")
+    return [
+        {name: value for name, value in line.items() if not name.endswith((*timed, "kind"))}
+        for line in map(json.loads, text.splitlines())
+        if line["kind"] == kind
+    ]
+
+
+def event_files(output: Path) -> dict[str, int]:
+    files = [path.parent.name for path in (output / "logs").rglob("*.tfevents.*")]
+    return {folder: files.count(folder) for folder in files}
+
+
+def pretraining(shards, small_config, output, steps=300) -> list[str]:
+    return [
+        "pretrain", "--shards", str(shards), "--size", str(small_config), "--output", str(output),
+        "--steps", str(steps), "--batch-size", "8", "--save-every", "20", "--log-every", "25",
+        "--evaluate-every", "100", "--evaluation-batches", "100",
+    ]  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def without_dropout(pretrained, tmp_path_factory) -> Path:
+    """A model directory; replicas draw dropout of their own, one device draws another."""
+    from bert_tf import BertTokenizer
+    from bert_tf.checkpoints.model_directory import save_model
+
+    model = load_model(
+        pretrained / "last",
+        BertPreTrainer,
+        hidden_dropout_prob=0.0,
+        attention_probs_dropout_prob=0.0,
+    )
+    folder = tmp_path_factory.mktemp("without_dropout")
+    save_model(model, folder, tokenizer=BertTokenizer.from_directory(pretrained / "last"))
+    return folder
+
+
+def test_two_workers_fine_tune_as_one_device_does(without_dropout, labelled, tmp_path):
+    def command(output, *more) -> list[str]:
+        # 86 examples to train and 10 to validate on: the second worker has fewer rows of the
+        # last batch of an epoch than the first, and none of the last one of an evaluation.
+        return [
+            "finetune", "--model", str(without_dropout), "--train", str(labelled / "train.tsv"),
+            "--output", str(output), "--epochs", "2", "--batch-size", "8", "--log-every", "4",
+            "--learning-rate", "5e-3", "--max-length", "16", "--deterministic", *more,
+        ]  # fmt: skip
+
+    two, one = tmp_path / "two", tmp_path / "one"
+    with workers(command(two), command(two)) as processes:
+        codes, told = ended(processes)
+    assert codes == [0, 0], told
+    assert "Classifier:" in told[0]
+    assert told[1] == ""
+    assert event_files(two) == {"train": 1, "held_out": 1}
+    assert {path.name for path in two.iterdir() if path.is_dir()} == {
+        "best", "last", "logs", "checkpoints",
+    }  # fmt: skip
+    assert "strategy: multi_worker" in (two / "config.yaml").read_text()
+
+    assert main([*command(one), "--no_deterministic"]) == 0
+    for kind in ("train", "held_out"):
+        for ours, expected in zip(lines(two, kind), lines(one, kind), strict=True):
+            assert ours == pytest.approx(expected, rel=1e-4)
+    for model in ("best", "last"):
+        ours, expected = (load_file(run / model / "model.safetensors") for run in (two, one))
+        assert ours.keys() == expected.keys()
+        for name, tensor in ours.items():
+            np.testing.assert_allclose(tensor, expected[name], rtol=0, atol=1e-5)
+    scores = [json.loads((run / "best" / "metrics.json").read_text()) for run in (two, one)]
+    assert scores[0] == scores[1]
+    assert scores[0]["examples"] == 10
+
+
+@pytest.fixture(scope="module")
+def undisturbed(shards, small_config, tmp_path_factory) -> tuple[Path, list[str]]:
+    """The run directory of two workers, and what they wrote on standard error."""
+    output = tmp_path_factory.mktemp("workers") / "undisturbed"
+    command = pretraining(shards, small_config, output)
+    with workers(command, command) as processes:
+        codes, told = ended(processes)
+    assert codes == [0, 0], told
+    return output, told
+
+
+def test_two_workers_pretrain_and_one_tells(undisturbed, shards):
+    output, told = undisturbed
+    assert [line["step"] for line in lines(output, "train")] == [*range(25, 301, 25)]
+    assert [line["step"] for line in lines(output, "held_out")] == [100, 200, 300]
+    assert "stop_asked" not in lines(output, "train")[0] | lines(output, "held_out")[0]
+    assert told[0].count("held-out") == 4  # and in the last line
+    assert told[1] == ""
+    assert event_files(output) == {"train": 1, "held_out": 1, "masked_words": 1}
+    assert checkpoints(output) == ["step-00000280.safetensors", "step-00000300.safetensors"]
+
+    # The 139 held-out instances are no multiple of 8.
+    model = load_model(output / "last", BertPreTrainer)
+    losses = {"mlm_logits": cross_entropy, "nsp_logits": cross_entropy}
+    trainer = Trainer(model, AdamWeightDecay(1e-3), loss=losses)
+    held_out = pretraining_batches(shards, 139, split="held_out", shuffle=False, repeat=False)
+    scores = trainer.evaluate(held_out, verbose=0, return_dict=True)
+    for ours, name in (("mlm_loss", "mlm_logits_loss"), ("nsp_loss", "nsp_logits_loss")):
+        assert lines(output, "held_out")[-1][ours] == pytest.approx(scores[name], rel=1e-5)
+
+
+def test_sigterm_to_one_worker_stops_both_and_nothing_is_lost(
+    undisturbed, shards, small_config, tmp_path
+):
+    output = tmp_path / "run"
+    command = pretraining(shards, small_config, output)
+    with workers(command, command) as processes:
+        wait_for_checkpoint(processes, output)
+        processes[1].send_signal(signal.SIGTERM)
+        codes, told = ended(processes)
+    assert codes == [75, 75], told
+    newest = int(checkpoints(output)[-1][5:13])
+    assert 20 <= newest < 300
+    for each in told:
+        assert each.endswith(
+            f"bert-tf pretrain: stopped at step {newest} and saved: the same command goes on "
+            "from there"
+        )
+    with workers(command, command) as processes:
+        codes, told = ended(processes)
+    assert codes == [0, 0], told
+    assert f"continued from step {newest}" in told[0]
+    for model in ("best", "last"):
+        ours, expected = (
+            (run / model / "model.safetensors").read_bytes() for run in (output, undisturbed[0])
+        )
+        assert ours == expected
+    for kind in ("train", "held_out"):
+        assert lines(output, kind) == lines(undisturbed[0], kind)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("killed", [0, 1])
+def test_a_worker_that_is_killed_ends_the_other_with_a_line(shards, small_config, tmp_path, killed):
+    command = pretraining(shards, small_config, tmp_path / "run", steps=1_000_000)
+    with workers(command, command) as processes:
+        wait_for_checkpoint(processes, tmp_path / "run")
+        processes[killed].kill()
+        other = processes[1 - killed]
+        _, told = other.communicate(timeout=60)
+    assert other.returncode == 75, told
+    assert "Traceback" not in told
+    assert told.splitlines()[-1].startswith("bert-tf pretrain: another worker of the run has ended")
+    assert checkpoints(tmp_path / "run")
+
+
+@pytest.mark.slow
+def test_workers_that_cannot_be_one_run_end_together(undisturbed, shards, small_config, tmp_path):
+    output, _ = undisturbed
+    command = pretraining(shards, small_config, output)
+    elsewhere = pretraining(shards, small_config, tmp_path / "elsewhere")
+    with workers(command, elsewhere) as processes:
+        codes, told = ended(processes)
+    assert codes == [2, 2], told
+    for each in told:
+        assert "checkpoints of different steps (300, 0): --output must be one folder" in each
+    with (output / ".lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        with workers(command, command) as processes:
+            codes, told = ended(processes)
+    assert codes == [2, 2], told
+    for each in told:
+        assert f"{output}: another process is training there" in each
+
+
+def test_two_runs_in_one_directory(shards, small_config, labelled, pretrained, tmp_path, capsys):
+    output = tmp_path / "run"
+    held = pretraining(shards, small_config, output, 1_000_000)
+    holder = subprocess.Popen(
+        [sys.executable, "-m", "bert_tf.cli.main", *held], stderr=subprocess.DEVNULL
+    )
+    try:
+        wait_for_checkpoint([holder], output)
+        config = (output / "config.yaml").read_bytes()
+        finetuning = [
+            "finetune", "--model", str(pretrained / "last"), "--max-length", "16",
+            "--train", str(labelled / "train.tsv"), "--output", str(output),
+        ]  # fmt: skip
+        for command in (pretraining(shards, small_config, output, 5), finetuning):
+            assert main(command) == 2
+            (line,) = capsys.readouterr().err.strip().splitlines()[-1:]
+            assert f"{output}: another process is training there: wait for its end" in line
+        assert (output / "config.yaml").read_bytes() == config
+        assert holder.poll() is None
+    finally:
+        holder.kill()  # the lock goes with the process
+        holder.communicate()
+    arguments = [*pretraining(shards, small_config, output, 5), "--override"]
+    assert main(arguments) == 0
+
+
+_DETERMINISTIC = """
+import sys
+from bert_tf.cli.main import main
+for arguments in sys.argv[1:]:
+    assert main([*arguments.split("|"), "--deterministic"]) == 0
+import tensorflow as tf
+tf.random.set_seed(None)
+try:
+    tf.random.normal([1])
+except RuntimeError:  # it refuses to draw without a seed
+    sys.exit(0)
+sys.exit("determinism is off")
+"""
+
+
+def test_deterministic_runs_repeat_themselves(
+    shards, small_config, corpus, tokenizer, labelled, pretrained, tmp_path
+):
+    dynamic = tmp_path / "shards"
+    assert main([
+        "shards", "--corpus", str(corpus), "--tokenizer", str(tokenizer), "--output", str(dynamic),
+        "--max-seq-length", "32", "--held-out-share", "0.2", "--masking", "dynamic",
+    ]) == 0  # fmt: skip
+
+    def commands(folder) -> list[list[str]]:
+        return [
+            [
+                *pretraining(dynamic, small_config, tmp_path / folder / "pretrained", 8),
+                "--gradient_accumulation_steps", "2",
+            ],
+            [
+                "finetune", "--model", str(pretrained / "last"), "--epochs", "1",
+                "--train", str(labelled / "train.tsv"), "--max-length", "16",
+                "--steps_per_execution", "3", "--output", str(tmp_path / folder / "finetuned"),
+            ],
+        ]  # fmt: skip
+
+    deterministic = [*commands("first"), commands("second")[0]]
+    done = subprocess.run(
+        [sys.executable, "-c", _DETERMINISTIC, *map("|".join, deterministic)],
+        capture_output=True, text=True,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    for command in commands("plain"):
+        assert main(command) == 0
+
+    def weights(folder, run) -> dict[str, np.ndarray]:
+        return load_file(tmp_path / folder / run / "last" / "model.safetensors")
+
+    first, second = (weights(folder, "pretrained") for folder in ("first", "second"))
+    assert all(np.array_equal(first[name], second[name]) for name in first | second)
+    for run in ("pretrained", "finetuned"):
+        expected = weights("plain", run)
+        for name, tensor in weights("first", run).items():  # sums in another order
+            np.testing.assert_allclose(tensor, expected[name], rtol=0, atol=1e-6)
