@@ -199,6 +199,6 @@ def run(options: Options) -> None:
     console.print(
         f"Made in {minutes:.1f} minutes: {output}\n"
         f"SavedModel for TensorFlow Serving: {places['saved_models']}/demo\n"
-        f"Curves: {typed('tensorboard')} --logdir {output}",
+        f"Curves: {typed('bert-tf')} monitor {output}",
         markup=False,
     )

@@ -3,23 +3,24 @@ import math
 import pytest
 import tensorflow as tf
 
+from bert_tf.models.classifier import BertClassifier
 from bert_tf.models.config import BertConfig
-from bert_tf.models.cost import pretraining_flops
+from bert_tf.models.cost import classification_flops, pretraining_flops
 from bert_tf.models.pretrainer import BertPreTrainer
 
+CONFIG = BertConfig(
+    vocab_size=300, hidden_size=32, num_hidden_layers=3, num_attention_heads=4,
+    intermediate_size=96, max_position_embeddings=64,
+)  # fmt: skip
+INPUTS = {
+    "token_ids": tf.ones([5, 48], tf.int32),
+    "segment_ids": tf.zeros([5, 48], tf.int32),
+    "padding_mask": tf.ones([5, 48], tf.int32),
+}
 
-def test_the_forward_pass_is_a_third_of_what_tensorflow_counts():
-    config = BertConfig(
-        vocab_size=300, hidden_size=32, num_hidden_layers=3, num_attention_heads=4,
-        intermediate_size=96, max_position_embeddings=64,
-    )  # fmt: skip
-    model = BertPreTrainer(config, seed=1)
-    inputs = {
-        "token_ids": tf.ones([5, 48], tf.int32),
-        "segment_ids": tf.zeros([5, 48], tf.int32),
-        "padding_mask": tf.ones([5, 48], tf.int32),
-        "mask_positions": tf.ones([5, 7], tf.int32),
-    }
+
+def matrix_products(model, inputs) -> int:
+    """Floating-point operations in the matrix products of TensorFlow's graph of a forward pass."""
     forward = tf.function(lambda: model(inputs, training=False)).get_concrete_function()
     counted = 0
     products = {"MatMul", "BatchMatMulV2", "Einsum"}
@@ -35,5 +36,17 @@ def test_the_forward_pass_is_a_third_of_what_tensorflow_counts():
             sizes = dict(zip(terms.replace(",", ""), [*left, *right], strict=True))
             inner = math.prod(size for letter, size in sizes.items() if letter not in result)
         counted += 2 * operation.outputs[0].shape.num_elements() * inner
-    ours = pretraining_flops(config, instances=5, length=48, predictions=7)
+    return counted
+
+
+def test_the_forward_pass_of_pre_training_is_a_third_of_what_tensorflow_counts():
+    inputs = {**INPUTS, "mask_positions": tf.ones([5, 7], tf.int32)}
+    counted = matrix_products(BertPreTrainer(CONFIG, seed=1), inputs)
+    ours = pretraining_flops(CONFIG, instances=5, length=48, predictions=7)
+    assert ours / 3 == pytest.approx(counted, rel=0.01)
+
+
+def test_the_forward_pass_of_a_classifier_is_a_third_of_what_tensorflow_counts():
+    counted = matrix_products(BertClassifier(CONFIG, num_classes=4, seed=1), INPUTS)
+    ours = 5 * classification_flops(CONFIG, length=48, classes=4)
     assert ours / 3 == pytest.approx(counted, rel=0.01)
