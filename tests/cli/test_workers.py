@@ -132,7 +132,7 @@ def test_two_workers_fine_tune_as_one_device_does(without_dropout, labelled, tmp
     assert codes == [0, 0], told
     assert "Classifier:" in told[0]
     assert told[1] == ""
-    assert event_files(two) == {"train": 1, "held_out": 1}
+    assert event_files(two) == {"logs": 2, "train": 1, "held_out": 1}
     assert {path.name for path in two.iterdir() if path.is_dir()} == {
         "best", "last", "logs", "checkpoints",
     }  # fmt: skip
@@ -170,7 +170,7 @@ def test_two_workers_pretrain_and_one_tells(undisturbed, shards):
     assert "stop_asked" not in lines(output, "train")[0] | lines(output, "held_out")[0]
     assert told[0].count("held-out") == 4  # and in the last line
     assert told[1] == ""
-    assert event_files(output) == {"train": 1, "held_out": 1, "masked_words": 1}
+    assert event_files(output) == {"logs": 2, "train": 1, "held_out": 1, "masked_words": 1}
     assert checkpoints(output) == ["step-00000280.safetensors", "step-00000300.safetensors"]
 
     # The 139 held-out instances are no multiple of 8.
