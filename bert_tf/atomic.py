@@ -14,6 +14,19 @@ def _temporary_name(path: Path) -> Path:
     return path.with_name(f".{path.name}.{uuid.uuid4().hex[:8]}.tmp")
 
 
+def remove_temporary_files(folder: Path) -> None:
+    """Removes what processes that were killed had begun to write, in a folder and below it.
+
+    Args:
+        folder: in which no other process writes; it need not exist.
+    """
+    for path in folder.rglob(".*.tmp"):
+        if path.is_dir():
+            shutil.rmtree(path)
+        else:
+            path.unlink(missing_ok=True)
+
+
 def sync_folder(folder: Path) -> None:
     """Makes the names in a folder durable."""
     descriptor = os.open(folder, os.O_RDONLY)

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import tensorflow as tf
 
-from bert_tf.atomic import replace_file, sync_folder
+from bert_tf.atomic import remove_temporary_files, replace_file, sync_folder
 from pipelines.corpus import Corpus, input_errors
 from pipelines.documents import COUNTED, GROUP_BYTES, DocumentBatch, UnitReader
 from pipelines.manifest import BLOCK_RECORDS, Shard, sha256
@@ -154,12 +154,6 @@ def forget_incomplete_groups(job: ShardsJob) -> None:
     for file in job.folder.rglob("*.tfrecord"):
         if file not in kept:
             file.unlink()
-
-
-def remove_temporary_files(folder: Path) -> None:
-    """Removes what a killed run was writing."""
-    for path in folder.rglob(".*.tmp"):
-        path.unlink(missing_ok=True)
 
 
 def write_units(

@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from bert_tf.atomic import move_directory, replace_file
+from bert_tf.atomic import move_directory, remove_temporary_files, replace_file
 from bert_tf.errors import InputError
 from bert_tf.version import __version__
 from pipelines.corpus import Corpus, CorpusInputs, empty_corpus, open_corpus
@@ -40,7 +40,6 @@ from pipelines.shard_groups import (
     ShardsProgress,
     finished_groups,
     forget_incomplete_groups,
-    remove_temporary_files,
     write_units,
 )
 from pipelines.statistics import InstanceCounts, no_instances, summarize

@@ -2,7 +2,7 @@ from pathlib import Path
 
 import pytest
 
-from bert_tf.atomic import replace_directory, replace_file
+from bert_tf.atomic import remove_temporary_files, replace_directory, replace_file
 
 
 def names(folder: Path) -> list[str]:
@@ -47,3 +47,19 @@ def test_a_failed_folder_leaves_nothing(tmp_path):
         (temporary / "half").write_text("x")
         raise RuntimeError
     assert names(tmp_path) == []
+
+
+def test_what_killed_processes_left_is_removed(tmp_path):
+    kept = tmp_path / "deep" / "file.txt"
+    with replace_file(kept) as file, replace_directory(tmp_path / "folder") as folder:
+        file.write_text("half")
+        (folder / "part").write_text("half")
+        remove_temporary_files(tmp_path)
+        assert names(tmp_path) == ["deep"]
+        assert names(kept.parent) == []
+        file.write_text("whole")
+        folder.mkdir()
+    remove_temporary_files(tmp_path)
+    assert names(tmp_path) == ["deep", "folder"]
+    assert kept.read_text() == "whole"
+    remove_temporary_files(tmp_path / "nowhere")

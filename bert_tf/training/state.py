@@ -5,7 +5,6 @@ dropout generators with them), of the optimizer and of the metrics; as metadata 
 has come and its settings; a SHA-256 of all of it. No pickle is read or written.
 """
 
-import contextlib
 import json
 import re
 import warnings
@@ -204,14 +203,12 @@ class TrainingState:
                 self.notice(f"damaged: {'; '.join(damaged)}: continuing from {path}")
             if changed:
                 self.notice(f"continuing {path} with other settings: {changed}")
-            self._remove_unfinished()
             return True
         if damaged:
             raise InputError(
                 f"no checkpoint can be read: {'; '.join(damaged)}; delete "
                 f"{self.directory} to start again from step 0"
             )
-        self._remove_unfinished()
         return False
 
     def restore_metrics(self) -> None:
@@ -268,13 +265,6 @@ class TrainingState:
             ) from error
         found = [re.fullmatch(r"step-(\d+)\.safetensors", name) for name in names]
         return sorted(((int(m[1]), self.directory / m[0]) for m in found if m), reverse=True)
-
-    def _remove_unfinished(self) -> None:
-        """Removes what a process that was killed in the middle of a checkpoint has left."""
-        if self.model.distribute_strategy.extended.should_checkpoint:
-            for path in self.directory.glob(".step-*.tmp"):
-                with contextlib.suppress(OSError):
-                    path.unlink()
 
     def _variables(self) -> dict[str, _Slot]:
         optimizer = self.model.optimizer

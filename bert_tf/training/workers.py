@@ -11,6 +11,7 @@ from pathlib import Path
 
 import tensorflow as tf
 
+from bert_tf.atomic import remove_temporary_files
 from bert_tf.errors import InputError
 from bert_tf.training.preemption import Preempted
 
@@ -92,6 +93,7 @@ def hold_run_directory(directory: str | Path, strategy: tf.distribute.Strategy) 
 
     The first worker holds a lock of the operating system (`flock`) on a file there, which goes
     with the process, however that ends. A file system without such locks is used without one.
+    What a process that was killed had begun to write there is removed.
 
     Args:
         directory: made if it does not exist.
@@ -116,6 +118,7 @@ def hold_run_directory(directory: str | Path, strategy: tf.distribute.Strategy) 
             if error.errno not in _NO_LOCKS:
                 raise
         _check_held(any(from_all_replicas(strategy, int(is_held))), directory)
+        remove_temporary_files(directory)
         yield
 
 

@@ -10,6 +10,7 @@ from pathlib import Path
 import keras
 import numpy as np
 import pytest
+import tensorflow as tf
 from safetensors.numpy import load_file
 
 import bert_tf.training.trainer
@@ -112,6 +113,31 @@ def test_a_killed_run_in_half_precision_goes_on_as_if_nothing_had_happened(
     names = {line[2].get("loss_scale") for line in whole if line[1] == "train"}
     scales = {2.0**15, 2.0**16, 2.0**17} if precision == "mixed_float16" else {None}
     assert names == scales
+
+
+def test_what_a_killed_run_left_half_written_is_nothing(
+    undisturbed, dynamic_shards, small_config, tmp_path
+):
+    """A process that is killed while it takes later events out of the logs leaves them twice."""
+    made = options(dynamic_shards, small_config, tmp_path, **MASKS)
+    run(made, kill_at=7)
+    (events,) = (tmp_path / "logs" / "train").glob("*.tfevents.*")
+    for left in (
+        events.with_name(f".{events.name}.0123abcd.tmp"),
+        tmp_path / "checkpoints" / ".step-00000009.safetensors.0123abcd.tmp",
+    ):
+        left.write_bytes(events.read_bytes())
+    run(made)
+    assert not list(tmp_path.rglob(".*.tmp"))
+    steps = [
+        event.step
+        for path in (tmp_path / "logs" / "train").glob("*.tfevents.*")
+        for event in tf.compat.v1.train.summary_iterator(str(path))
+        for value in event.summary.value
+        if value.tag == "loss"
+    ]
+    assert sorted(steps) == list(range(1, 9))
+    assert weights(tmp_path) == weights(undisturbed[0])
 
 
 def test_a_run_is_not_continued_with_other_masks(dynamic_shards, small_config, tmp_path, capsys):
@@ -230,8 +256,6 @@ def test_a_model_of_another_vocabulary_is_refused(
 
 def damage(folder: Path) -> str:
     """Flips a byte of the 3rd record of a shard; returns the shard's name."""
-    import tensorflow as tf
-
     shard = Manifest.load(folder).shards["train"][1]
     records = list(tf.data.TFRecordDataset(str(folder / shard.file)).as_numpy_iterator())
     content = bytearray((folder / shard.file).read_bytes())

@@ -139,15 +139,6 @@ def test_a_checkpoint_is_a_safetensors_file(tmp_path):
         np.testing.assert_array_equal(file.get_tensor("00000"), model.get_weights()[0])
 
 
-def test_what_a_killed_process_left_is_removed(tmp_path):
-    model = compiled_model()
-    TrainingState(model, tmp_path, settings={}).save()
-    left = tmp_path / ".step-00000007.safetensors.0123abcd.tmp"
-    left.write_bytes(b"half")
-    assert TrainingState(model, tmp_path, settings={}).restore()
-    assert not left.exists()
-
-
 def test_a_checkpoint_is_of_its_step_however_late_it_is_written(tmp_path, monkeypatch):
     model = compiled_model()
     train(model, 1)
