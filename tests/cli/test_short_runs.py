@@ -10,7 +10,7 @@ from bert_tf.models.classifier import BertClassifier
 from bert_tf.models.pretrainer import BertPreTrainer
 from bert_tf.tasks.options import FinetuningOptions, LabelledData
 from bert_tf.tasks.sentence_classification import SentenceClassification, finetune
-from bert_tf.training.loop import TrainingPlan, train
+from bert_tf.training.loop import Phase, TrainingPlan, train
 from bert_tf.training.optimizer import AdamWeightDecay
 from bert_tf.training.state import TrainingState
 from bert_tf.training.trainer import Trainer, cross_entropy
@@ -27,11 +27,11 @@ def seconds_of_runs(trainer, batches, held_out, directory) -> list[float]:
     for number in range(13):
         began = time.monotonic()
         train(
-            trainer, batches, held_out,
+            trainer, [Phase(until=4, batches=batches, held_out=held_out)],
             state=TrainingState(trainer, directory / str(number) / "checkpoints", settings={}),
             directory=directory / str(number),
             plan=TrainingPlan(
-                batch_size=8, total_steps=4, evaluate_every=2, save_every=100, log_every=1,
+                batch_size=8, evaluate_every=2, save_every=100, log_every=1,
                 monitor="val_loss", larger_is_better=False, scalar_names={},
             ),
             save_model=lambda path: None, report=lambda *line: None,
