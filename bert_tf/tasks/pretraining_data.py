@@ -150,7 +150,7 @@ class PretrainingData:
         if model is None:
             return
         differs = self.tokenizer.vocabulary_size > config.vocab_size
-        if (Path(model) / "vocab.txt").is_file():
+        if any((Path(model) / name).is_file() for name in ("vocab.txt", "tokenizer.json")):
             own = BertTokenizer.from_directory(model)
             differs = own.vocabulary_hash != self.tokenizer.vocabulary_hash
         if differs:

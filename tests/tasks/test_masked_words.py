@@ -47,6 +47,13 @@ def test_guesses_are_the_models_best(model, tokenizer):
     )
 
 
+def test_rows_of_a_padded_table_are_no_guesses(model, tokenizer):
+    fewer = BertTokenizer(tokenizer.vocabulary[:8])
+    ((guesses,),) = MaskedWords(model, fewer, ["the [MASK]"], guesses=8)()
+    assert sorted(guess.piece for guess in guesses) == sorted(fewer.vocabulary)
+    assert sum(guess.probability for guess in guesses) == pytest.approx(1)
+
+
 def test_a_text_without_a_gap_is_refused(model, tokenizer):
     with pytest.raises(InputError, match=r"no \[MASK\] in 'the cat'"):
         MaskedWords(model, tokenizer, ["the cat"])
