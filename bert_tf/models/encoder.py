@@ -4,6 +4,7 @@ from typing import Any
 
 import keras
 
+from bert_tf.errors import InputError
 from bert_tf.layers import BertEmbeddings, Pooler, TransformerBlock
 from bert_tf.layers.initialization import child_seed
 from bert_tf.models.config import BertConfig
@@ -117,6 +118,27 @@ class BertEncoder(PretrainedModel):
     def rematerialize(self, rematerialize: bool) -> None:
         for block in self.blocks:
             block.rematerialize = rematerialize
+
+    def freeze_layers(self, number: int) -> None:
+        """Keeps the embeddings and the first blocks as they are in training.
+
+        Call it before the model gets its `Trainer`. The output layer of the masked language model,
+        which shares the word embeddings, keeps them too.
+
+        Args:
+            number: how many blocks; 0 for the embeddings alone.
+
+        Raises:
+            InputError: there are fewer blocks, or `number` is negative.
+        """
+        if not 0 <= number <= len(self.blocks):
+            raise InputError(
+                f"{number} layers cannot be frozen: the encoder has {len(self.blocks)}, give 0 to "
+                f"{len(self.blocks)}"
+            )
+        self.embeddings.trainable = False
+        for block in self.blocks[:number]:
+            block.trainable = False
 
     def get_config(self) -> dict[str, Any]:
         """The arguments of `__init__`."""

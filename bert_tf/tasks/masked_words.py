@@ -14,6 +14,7 @@ from bert_tf.tokenization.packing import Packer
 from bert_tf.tokenization.tokenizer import BertTokenizer
 from bert_tf.training.event_folder import EventFolder
 from bert_tf.training.state import TrainingState
+from bert_tf.training.workers import is_chief
 
 # Common English; the first is the paper's (section 3.1).
 SENTENCES = (
@@ -117,7 +118,7 @@ class MaskedWordLog(keras.callbacks.Callback):
     def on_epoch_end(self, epoch: int, logs: dict | None = None) -> None:
         """Asks and writes."""
         self._state.logged[_LOG] = self._state.step
-        if not self.model.distribute_strategy.extended.should_save_summary:
+        if not is_chief(self.model.distribute_strategy):
             return
         answers = self._words()
         with self._events.at(self._state.step):

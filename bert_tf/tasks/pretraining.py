@@ -5,7 +5,6 @@ import functools
 import warnings
 from collections.abc import Callable
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import keras
@@ -15,9 +14,14 @@ from bert_tf.errors import InputError
 from bert_tf.models.config import BertConfig
 from bert_tf.models.cost import pretraining_flops
 from bert_tf.models.pretrainer import BertPreTrainer
-from bert_tf.tasks.compilation import compile_model, set_precision, start_strategy
 from bert_tf.tasks.options import PretrainingOptions, save_config
 from bert_tf.tasks.pretraining_data import PhaseShards, PretrainingData
+from bert_tf.tasks.training_setup import (
+    compile_model,
+    set_precision,
+    start_strategy,
+    training_state,
+)
 from bert_tf.tasks.watching import pretraining_watchers, rates
 from bert_tf.tokenization.tokenizer import BertTokenizer
 from bert_tf.training.loop import (
@@ -27,9 +31,9 @@ from bert_tf.training.loop import (
     check_steps_per_execution,
     train,
 )
-from bert_tf.training.state import TrainingState
-from bert_tf.training.strategy import check_batch_size, check_jit_compile
-from bert_tf.training.trainer import Trainer, accuracy, cross_entropy
+from bert_tf.training.means import accuracy, cross_entropy
+from bert_tf.training.strategy import check_batch_size
+from bert_tf.training.trainer import Trainer
 from bert_tf.training.workers import hold_run_directory, is_chief, lost_worker_errors
 from pipelines.shard_folder import shard_errors
 
@@ -95,7 +99,7 @@ def _compile(
 def _settings(
     model: BertPreTrainer, options: PretrainingOptions, data: PretrainingData
 ) -> dict[str, Any]:
-    """What must not change between a run and its continuation."""
+    """What must not change between a run and its continuation, beside `training_state`'s."""
     fingerprint, *long_fingerprint = data.fingerprints
     settings: dict[str, Any] = {
         "config": model.encoder.config.to_dict(),
@@ -104,15 +108,11 @@ def _settings(
         **{
             name: getattr(options, name)
             for name in (
-                "batch_size", "seed", "precision", "steps", "learning_rate",
-                "warmup_steps", "weight_decay", "clip_norm", "evaluate_every",
-                "masked_lm_prob", "whole_word_masking", "max_ngram", "optimizer",
-                "gradient_accumulation_steps", "freeze_layers",
+                "steps", "warmup_steps", "evaluate_every",
+                "masked_lm_prob", "whole_word_masking", "max_ngram",
             )
         },
     }  # fmt: skip
-    if options.deterministic:  # in the last bits of sums it is another run
-        settings["deterministic"] = True
     if long_fingerprint:
         settings["long"] = {
             "data": long_fingerprint[0],
@@ -158,7 +158,6 @@ def pretrain(
     """
     # First of all: several workers have to meet before TensorFlow runs an op.
     strategy = start_strategy(options)
-    check_jit_compile(options.jit_compile, strategy)
     data = PretrainingData(options)
     for phase in data.phases:
         check_batch_size(options.batch_size, strategy, phase.gradient_accumulation_steps)
@@ -179,14 +178,7 @@ def pretrain(
         model = _model(options, data.tokenizer)
         data.check_fits(model.encoder.config)
         trainer = _compile(model, options, data, warmup_steps)
-    state = TrainingState(
-        trainer,
-        Path(options.output) / "checkpoints",
-        settings=_settings(model, options, data),
-        keep=options.keep,
-        keep_every=options.keep_every,
-        notice=notice if is_chief(strategy) else lambda line: None,
-    )
+    state = training_state(trainer, options, _settings(model, options, data), notice)
     watchers = pretraining_watchers(
         options, model, data.tokenizer, state, data.watched_batches, warmup_steps=warmup_steps
     )

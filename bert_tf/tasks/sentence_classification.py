@@ -20,9 +20,14 @@ from bert_tf.errors import InputError
 from bert_tf.models.classifier import BertClassifier
 from bert_tf.models.config import BertConfig
 from bert_tf.models.cost import classification_flops
-from bert_tf.tasks.compilation import compile_model, set_precision, start_strategy
 from bert_tf.tasks.metrics import classification_scores
 from bert_tf.tasks.options import FinetuningOptions, LabelledData, save_config
+from bert_tf.tasks.training_setup import (
+    compile_model,
+    set_precision,
+    start_strategy,
+    training_state,
+)
 from bert_tf.tasks.watching import finetuning_watchers, rates
 from bert_tf.tokenization.packing import Packer
 from bert_tf.tokenization.tokenizer import BertTokenizer
@@ -33,9 +38,8 @@ from bert_tf.training.loop import (
     check_steps_per_execution,
     train,
 )
-from bert_tf.training.state import TrainingState
-from bert_tf.training.strategy import check_batch_size, check_jit_compile, distribute_batches
-from bert_tf.training.trainer import accuracy, cross_entropy
+from bert_tf.training.means import accuracy, cross_entropy
+from bert_tf.training.strategy import check_batch_size, distribute_batches
 from bert_tf.training.workers import hold_run_directory, is_chief, lost_worker_errors, meet
 from pipelines.labelled_text import LabelledText, read_labelled_text, text_batches
 
@@ -204,7 +208,6 @@ def finetune(
     # First of all: several workers have to meet before TensorFlow runs an op.
     strategy = start_strategy(options)
     check_batch_size(options.batch_size, strategy, options.gradient_accumulation_steps)
-    check_jit_compile(options.jit_compile, strategy)
     data = LabelledData(
         text_column=options.text_column,
         pair_column=options.pair_column,
@@ -257,24 +260,11 @@ def finetune(
         "vocabulary": tokenizer.vocabulary_hash,
         **{
             name: getattr(options, name)
-            for name in (
-                "model", "from_scratch", "batch_size", "epochs", "seed", "precision",
-                "learning_rate", "warmup_share", "weight_decay", "clip_norm", "max_length",
-                "optimizer", "gradient_accumulation_steps", "freeze_layers",
-            )
+            for name in ("model", "from_scratch", "epochs", "warmup_share", "max_length")
         },
-        # In the last bits of sums it is another run.
-        **({"deterministic": True} if options.deterministic else {}),
-    }  # fmt: skip
+    }
     output = Path(options.output)
-    state = TrainingState(
-        trainer,
-        output / "checkpoints",
-        settings=settings,
-        keep=options.keep,
-        keep_every=options.keep_every,
-        notice=notice if is_chief(strategy) else lambda line: None,
-    )
+    state = training_state(trainer, options, settings, notice)
 
     def batches_of(examples: LabelledText, **order: int) -> Callable[[int, int, int], Any]:
         return lambda size, worker, workers: task.batches(

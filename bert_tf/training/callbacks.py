@@ -15,7 +15,7 @@ from bert_tf.training.preemption import StopSignals
 from bert_tf.training.scalar_files import ScalarFiles
 from bert_tf.training.schedule import learning_rate_of
 from bert_tf.training.state import TrainingState
-from bert_tf.training.workers import meet
+from bert_tf.training.workers import is_chief, meet
 
 # Logs of the trainer that tell of the last step alone.
 _OF_ONE_STEP = ("nonfinite", "stop_asked")
@@ -150,7 +150,7 @@ class ScalarLog(keras.callbacks.Callback):
 
     def _write(self, kind: str, scalars: dict[str, float]) -> None:
         self.state.logged[kind] = self.state.step
-        if self.model.distribute_strategy.extended.should_save_summary:
+        if is_chief(self.model.distribute_strategy):
             self._files.write(self.state.step, kind, scalars)
             self.report(self.state.step, kind, scalars)
 

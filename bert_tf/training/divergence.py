@@ -68,9 +68,11 @@ class StopOnDivergence(keras.callbacks.Callback):
         )
 
     def _count(self, logs: dict) -> int:
+        if "nonfinite" not in logs:
+            return self.state.nonfinite_steps + (not math.isfinite(logs.get("loss", 0.0)))
+        if not logs["nonfinite"]:  # nothing is fetched from the device for the common case
+            return self.state.nonfinite_steps
         counter = getattr(self.model, "nonfinite_steps", None)
-        if counter is not None:
-            return int(keras.ops.convert_to_numpy(counter))
-        if "nonfinite" in logs:
-            return self.state.nonfinite_steps + (logs["nonfinite"] > 0)
-        return self.state.nonfinite_steps + (not math.isfinite(logs.get("loss", 0.0)))
+        if counter is None:
+            return self.state.nonfinite_steps + 1
+        return int(keras.ops.convert_to_numpy(counter))

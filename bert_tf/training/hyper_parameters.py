@@ -13,6 +13,7 @@ from tensorboard.plugins.hparams.summary import session_end_pb
 from bert_tf.atomic import replace_file
 from bert_tf.training.event_folder import EventFolder
 from bert_tf.training.state import TrainingState
+from bert_tf.training.workers import is_chief
 
 # Before all that writers call by the time: TensorBoard reads the files in the order of names.
 _START = "events.out.tfevents.0.hyper_parameters"
@@ -60,7 +61,7 @@ class HyperParameters(keras.callbacks.Callback):
 
     def on_train_begin(self, logs: dict | None = None) -> None:
         """Writes the hyper-parameters, once."""
-        if not self._begun and self.model.distribute_strategy.extended.should_save_summary:
+        if not self._begun and is_chief(self.model.distribute_strategy):
             self._write_start()
         self._begun = True
 
@@ -68,7 +69,7 @@ class HyperParameters(keras.callbacks.Callback):
         """Writes the best score; after the last step, that the session is over."""
         step = self._state.step
         self._state.logged[self._directory.name] = step
-        if not self.model.distribute_strategy.extended.should_save_summary:
+        if not is_chief(self.model.distribute_strategy):
             return
         if self._state.best is None and step < self._total_steps:
             return

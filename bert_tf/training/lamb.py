@@ -32,21 +32,14 @@ class Lamb(AdamWeightDecay):
     def __init__(self, learning_rate: Any = 1e-3, name: str = "lamb", **kwargs: Any):
         super().__init__(learning_rate, name=name, **kwargs)
 
-    def update_step(self, gradient: Any, variable: Any, learning_rate: Any) -> None:
-        """Updates one parameter and its means."""
-        index = self._get_variable_index(variable)
-        mean, square = self._means[index], self._squares[index]
-        learning_rate = tf.cast(learning_rate, variable.dtype)
-        gradient = tf.cast(gradient, variable.dtype)
-        self.assign_add(mean, (gradient - mean) * (1 - self.beta_1))
-        self.assign_add(square, (tf.square(gradient) - square) * (1 - self.beta_2))
-        step = tf.cast(self.iterations + 1, variable.dtype)
-        unbiased_mean = mean / (1 - tf.pow(self.beta_1, step))
-        unbiased_square = square / (1 - tf.pow(self.beta_2, step))
-        update = unbiased_mean / (tf.sqrt(unbiased_square) + self.epsilon)
-        if self._decays[index]:
-            update += self.weight_decay_rate * variable
-            length, update_length = tf.norm(variable), tf.norm(update)
-            known = tf.logical_and(length > 0, update_length > 0)
-            update *= tf.where(known, tf.math.divide_no_nan(length, update_length), 1.0)
-        self.assign_sub(variable, learning_rate * update)
+    def _update(self, mean: Any, square: Any) -> Any:
+        step = tf.cast(self.iterations + 1, mean.dtype)
+        return super()._update(
+            mean / (1 - tf.pow(self.beta_1, step)), square / (1 - tf.pow(self.beta_2, step))
+        )
+
+    def _with_decay(self, update: Any, variable: Any) -> Any:
+        update = super()._with_decay(update, variable)
+        length, update_length = tf.norm(variable), tf.norm(update)
+        known = tf.logical_and(length > 0, update_length > 0)
+        return update * tf.where(known, tf.math.divide_no_nan(length, update_length), 1.0)

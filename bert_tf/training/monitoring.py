@@ -8,6 +8,7 @@ import tensorflow as tf
 
 from bert_tf.training.event_folder import EventFolder
 from bert_tf.training.state import TrainingState
+from bert_tf.training.workers import is_chief
 
 
 class Histograms(keras.callbacks.Callback):
@@ -42,7 +43,7 @@ class Histograms(keras.callbacks.Callback):
         """Writes them on the steps that are due."""
         if not self._state.passed(self._every):
             return
-        if not self.model.distribute_strategy.extended.should_save_summary:
+        if not is_chief(self.model.distribute_strategy):
             return
         activations = self._activations() if self._activations is not None else {}
         with self._events.at(self._state.step):
@@ -74,7 +75,7 @@ class Profile(keras.callbacks.Callback):
 
     def on_train_batch_begin(self, batch: int, logs: dict | None = None) -> None:
         """Begins before the first of the steps."""
-        if not self.model.distribute_strategy.extended.should_save_summary:
+        if not is_chief(self.model.distribute_strategy):
             return
         to_come = self._steps[0] - self._state.step
         if 1 <= to_come <= self.model.steps_per_execution:

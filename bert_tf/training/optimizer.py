@@ -133,14 +133,21 @@ class AdamWeightDecay(keras.optimizers.Optimizer):
         """Updates one parameter and its means."""
         index = self._get_variable_index(variable)
         mean, square = self._means[index], self._squares[index]
-        learning_rate = tf.cast(learning_rate, variable.dtype)
         gradient = tf.cast(gradient, variable.dtype)
         self.assign_add(mean, (gradient - mean) * (1 - self.beta_1))
         self.assign_add(square, (tf.square(gradient) - square) * (1 - self.beta_2))
-        update = mean / (tf.sqrt(square) + self.epsilon)
+        update = self._update(mean, square)
         if self._decays[index]:
-            update += self.weight_decay_rate * variable
-        self.assign_sub(variable, learning_rate * update)
+            update = self._with_decay(update, variable)
+        self.assign_sub(variable, tf.cast(learning_rate, variable.dtype) * update)
+
+    def _update(self, mean: Any, square: Any) -> Any:
+        """What a parameter moves by at a learning rate of 1, decay apart; of its shape."""
+        return mean / (tf.sqrt(square) + self.epsilon)
+
+    def _with_decay(self, update: Any, variable: Any) -> Any:
+        """The update of a parameter that decays."""
+        return update + self.weight_decay_rate * variable
 
     def get_config(self) -> dict[str, Any]:
         """The arguments of `__init__`."""

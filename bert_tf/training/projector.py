@@ -10,6 +10,7 @@ import tensorflow as tf
 from bert_tf.atomic import replace_file
 from bert_tf.training.event_folder import as_system_errors
 from bert_tf.training.state import TrainingState
+from bert_tf.training.workers import is_chief
 
 _CONFIG = "projector_config.pbtxt"
 _METADATA = "metadata.tsv"
@@ -56,7 +57,7 @@ class ProjectorLog(keras.callbacks.Callback):
 
     def on_epoch_end(self, epoch: int, logs: dict | None = None) -> None:
         """Writes it."""
-        if not self.model.distribute_strategy.extended.should_save_summary:
+        if not is_chief(self.model.distribute_strategy):
             return
         if not self._described:
             self._describe()

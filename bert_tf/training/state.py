@@ -23,6 +23,7 @@ from bert_tf.training.checkpoint_file import (
     read_checkpoint,
     write_checkpoint,
 )
+from bert_tf.training.workers import is_chief
 
 # The attributes of `TrainingState` that are saved as JSON.
 _PROGRESS = ("step", "best", "evaluation_due", "nonfinite_steps", "logged")
@@ -136,7 +137,7 @@ class TrainingState:
             "settings": json.dumps(self.settings, sort_keys=True),
         }
         path = self.directory / f"step-{self.step:08d}.safetensors"
-        if self.model.distribute_strategy.extended.should_checkpoint:
+        if is_chief(self.model.distribute_strategy):
             self._writing = self._thread.submit(self._write, path, tensors, metadata, self.step)
         if wait:
             self.wait()

@@ -7,12 +7,10 @@ import keras
 import tensorflow as tf
 
 from bert_tf.errors import InputError
+from bert_tf.training.means import OutputMeans, Values
 from bert_tf.training.optimizer import AdamWeightDecay
 from bert_tf.training.strategy import check_jit_compile
 from bert_tf.training.workers import has_workers
-
-# (labels, outputs) -> float values of the labels' shape.
-Values = Callable[[Any, Any], Any]
 
 # As in Keras' LossScaleOptimizer.
 _FIRST_LOSS_SCALE = 2.0**15
@@ -22,61 +20,10 @@ _LOSS_SCALE_GROWTH_STEPS = 2000
 _REPLICA_SEEDS = 0x9E3779B1
 
 
-def cross_entropy(labels: Any, logits: Any) -> Any:
-    """Losses, float32 [...], of int labels [...] and logits [..., classes]."""
-    return keras.losses.sparse_categorical_crossentropy(labels, logits, from_logits=True)
-
-
-def accuracy(labels: Any, logits: Any) -> Any:
-    """1.0 where the largest of the logits [..., classes] is that of the label [...], else 0.0."""
-    predicted = tf.argmax(logits, axis=-1, output_type=tf.int32)
-    return tf.cast(tf.equal(predicted, tf.cast(labels, tf.int32)), tf.float32)
-
-
 def _computes_in_float16(layer: keras.layers.Layer) -> bool:
     # A functional model's own policy says nothing of its layers'.
     inner = getattr(layer, "layers", [])
     return layer.compute_dtype == "float16" or any(_computes_in_float16(each) for each in inner)
-
-
-class WeightedMean(keras.metrics.Metric):
-    """A sum of weighted values over the sum of their weights; NaN before the first one.
-
-    It is updated with sums over all replicas, so every replica's copy holds the same: reading it
-    takes no communication, and one worker of several may read it alone.
-    """
-
-    def __init__(self, name: str):
-        super().__init__(name=name, dtype="float32")
-        self.total, self.weight = (
-            self.add_variable(
-                shape=(), initializer="zeros", aggregation="only_first_replica", name=name
-            )
-            for name in ("total", "weight")
-        )
-
-    def update_state(self, total: Any, weight: Any) -> None:
-        """Adds a sum of weighted values and the sum of their weights, float32 []."""
-        self.total.assign(self.total + total)
-        self.weight.assign(self.weight + weight)
-
-    def result(self) -> Any:
-        """The mean, float32 []."""
-        return self.total / self.weight
-
-
-class _Output:
-    """An output of the model: the means that are taken over it, its loss first."""
-
-    def __init__(self, name: str | None, loss: Values, metrics: Mapping[str, Values]):
-        self.name = name
-        self.functions = [loss, *metrics.values()]
-        prefix = f"{name}_" if name else ""
-        self.means = [WeightedMean(prefix + key) for key in ("loss", *metrics)]
-
-    def of(self, values: Any) -> Any:
-        """The part of labels, weights or outputs that belongs to this output."""
-        return values[self.name] if isinstance(values, Mapping) else values
 
 
 class Trainer(keras.Model):
@@ -158,7 +105,7 @@ class Trainer(keras.Model):
         metrics = metrics or {}
         losses = dict(loss) if isinstance(loss, Mapping) else {None: loss}
         self._outputs = [
-            _Output(name, function, metrics.get(name, {}) if name else metrics)
+            OutputMeans(name, function, metrics.get(name, {}) if name else metrics)
             for name, function in losses.items()
         ]
         # Dropout generators, which are no weights.
@@ -493,26 +440,3 @@ class Trainer(keras.Model):
             return logs
 
         self.test_function = test_function
-
-
-def freeze_layers(model: keras.Model, number: int) -> None:
-    """Keeps the embeddings and the first encoder layers of `model` as they are.
-
-    Call it before the model gets its `Trainer`. The output layer of the masked language model,
-    which shares the word embeddings, keeps them too.
-
-    Args:
-        model: has an `encoder` with `embeddings` and `blocks`.
-        number: how many encoder layers; 0 for the embeddings alone.
-
-    Raises:
-        InputError: the encoder has fewer layers, or `number` is negative.
-    """
-    blocks = model.encoder.blocks
-    if not 0 <= number <= len(blocks):
-        raise InputError(
-            f"{number} layers cannot be frozen: the encoder has {len(blocks)}, give 0 to "
-            f"{len(blocks)}"
-        )
-    for layer in (model.encoder.embeddings, *blocks[:number]):
-        layer.trainable = False

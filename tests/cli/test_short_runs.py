@@ -11,9 +11,10 @@ from bert_tf.models.pretrainer import BertPreTrainer
 from bert_tf.tasks.options import FinetuningOptions, LabelledData
 from bert_tf.tasks.sentence_classification import SentenceClassification, finetune
 from bert_tf.training.loop import Phase, TrainingPlan, train
+from bert_tf.training.means import cross_entropy
 from bert_tf.training.optimizer import AdamWeightDecay
 from bert_tf.training.state import TrainingState
-from bert_tf.training.trainer import Trainer, cross_entropy
+from bert_tf.training.trainer import Trainer
 from pipelines.labelled_text import read_labelled_text
 from pipelines.pretraining_batches import pretraining_batches
 

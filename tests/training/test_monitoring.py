@@ -47,10 +47,10 @@ def as_a_further_worker(model):
     """Makes the model say that it is not in the process that writes."""
 
     class Extended:
-        should_save_summary = False
+        should_checkpoint = False
 
     model._distribute_strategy = type("Strategy", (), {"extended": Extended()})()
-    assert not model.distribute_strategy.extended.should_save_summary
+    assert not model.distribute_strategy.extended.should_checkpoint
 
 
 def test_histograms_of_weights_and_activations(model, state, tmp_path):

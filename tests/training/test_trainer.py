@@ -12,9 +12,10 @@ from bert_tf.errors import InputError
 from bert_tf.models.classifier import BertClassifier
 from bert_tf.models.config import BertConfig
 from bert_tf.models.pretrainer import BertPreTrainer
+from bert_tf.training.means import accuracy, cross_entropy
 from bert_tf.training.optimizer import AdamWeightDecay
 from bert_tf.training.schedule import WarmupLinearDecay
-from bert_tf.training.trainer import Trainer, accuracy, cross_entropy, freeze_layers
+from bert_tf.training.trainer import Trainer
 
 V, T, P = 31, 6, 3
 LOSSES = {"mlm_logits": cross_entropy, "nsp_logits": cross_entropy}
@@ -377,7 +378,7 @@ def test_the_whole_step_is_one_program_of_fixed_shapes():
 
 def test_frozen_layers_stay_and_the_others_move():
     model = BertPreTrainer(config(layers=3), seed=3)
-    freeze_layers(model, 2)
+    model.encoder.freeze_layers(2)
     before = {v.path: v.numpy() for v in model.weights}
     trainer = Trainer(model, adam(), loss=LOSSES)
     fit(trainer, BATCHES[:3])
@@ -386,7 +387,7 @@ def test_frozen_layers_stay_and_the_others_move():
     assert moved == before.keys() - frozen
     assert frozen
     with pytest.raises(InputError, match="the encoder has 3, give 0 to 3"):
-        freeze_layers(model, 4)
+        model.encoder.freeze_layers(4)
 
 
 def test_what_the_loss_does_not_depend_on_stays():

@@ -1,5 +1,7 @@
-"""What every training task starts with, and compiles its model with."""
+"""What the training tasks have in common before they train: devices, trainer, state."""
 
+from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import keras
@@ -11,19 +13,29 @@ from bert_tf.tasks.options import FinetuningOptions, PretrainingOptions, Trainin
 from bert_tf.training.lamb import Lamb
 from bert_tf.training.optimizer import AdamWeightDecay
 from bert_tf.training.schedule import WarmupLinearDecay
-from bert_tf.training.strategy import make_strategy
-from bert_tf.training.trainer import Trainer, freeze_layers
+from bert_tf.training.state import TrainingState
+from bert_tf.training.strategy import check_jit_compile, make_strategy
+from bert_tf.training.trainer import Trainer
+from bert_tf.training.workers import is_chief
+
+# Options of every task that the result of a run depends on.
+_SETTINGS = (
+    "batch_size", "seed", "precision", "learning_rate", "weight_decay", "clip_norm", "optimizer",
+    "gradient_accumulation_steps", "freeze_layers",
+)  # fmt: skip
 
 
 def start_strategy(options: TrainingOptions) -> tf.distribute.Strategy:
     """The strategy of a run, made before TensorFlow runs its first op.
 
     Raises:
-        InputError: see `make_strategy`.
+        InputError: see `make_strategy` and `check_jit_compile`.
     """
     if options.deterministic:
         tf.config.experimental.enable_op_determinism()
-    return make_strategy(options.strategy)
+    strategy = make_strategy(options.strategy)
+    check_jit_compile(options.jit_compile, strategy)
+    return strategy
 
 
 def set_precision(precision: str) -> None:
@@ -51,7 +63,7 @@ def compile_model(
         metrics: see `Trainer`.
     """
     if options.freeze_layers is not None:
-        freeze_layers(model, options.freeze_layers)
+        model.encoder.freeze_layers(options.freeze_layers)
     model.encoder.rematerialize = options.rematerialize
     optimizer = {"adam": AdamWeightDecay, "lamb": Lamb}[options.optimizer](
         learning_rate=WarmupLinearDecay(options.learning_rate, warmup_steps, total_steps),
@@ -66,4 +78,32 @@ def compile_model(
         gradient_accumulation_steps=options.gradient_accumulation_steps,
         steps_per_execution=options.steps_per_execution,
         jit_compile=options.jit_compile,
+    )
+
+
+def training_state(
+    trainer: Trainer,
+    options: TrainingOptions,
+    settings: dict[str, Any],
+    notice: Callable[[str], object],
+) -> TrainingState:
+    """The state of a run in its directory, to be restored.
+
+    Args:
+        trainer: of the run.
+        options: of the run.
+        settings: of the task, which must not change between a run and its continuation; those
+            that every task has come with them.
+        notice: told what the user should know; of several workers by the first alone.
+    """
+    every = {name: getattr(options, name) for name in _SETTINGS}
+    if options.deterministic:  # in the last bits of sums it is another run
+        every["deterministic"] = True
+    return TrainingState(
+        trainer,
+        Path(options.output) / "checkpoints",
+        settings={**settings, **every},
+        keep=options.keep,
+        keep_every=options.keep_every,
+        notice=notice if is_chief(trainer.distribute_strategy) else lambda line: None,
     )

@@ -1,0 +1,67 @@
+"""Losses and metrics: means over the labels of all replicas, weighted."""
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import keras
+import tensorflow as tf
+
+# (labels, outputs) -> float values of the labels' shape.
+Values = Callable[[Any, Any], Any]
+
+
+def cross_entropy(labels: Any, logits: Any) -> Any:
+    """Losses, float32 [...], of int labels [...] and logits [..., classes]."""
+    return keras.losses.sparse_categorical_crossentropy(labels, logits, from_logits=True)
+
+
+def accuracy(labels: Any, logits: Any) -> Any:
+    """1.0 where the largest of the logits [..., classes] is that of the label [...], else 0.0."""
+    predicted = tf.argmax(logits, axis=-1, output_type=tf.int32)
+    return tf.cast(tf.equal(predicted, tf.cast(labels, tf.int32)), tf.float32)
+
+
+class WeightedMean(keras.metrics.Metric):
+    """A sum of weighted values over the sum of their weights; NaN before the first one.
+
+    It is updated with sums over all replicas, so every replica's copy holds the same: reading it
+    takes no communication, and one worker of several may read it alone.
+    """
+
+    def __init__(self, name: str):
+        super().__init__(name=name, dtype="float32")
+        self.total, self.weight = (
+            self.add_variable(
+                shape=(), initializer="zeros", aggregation="only_first_replica", name=name
+            )
+            for name in ("total", "weight")
+        )
+
+    def update_state(self, total: Any, weight: Any) -> None:
+        """Adds a sum of weighted values and the sum of their weights, float32 []."""
+        self.total.assign(self.total + total)
+        self.weight.assign(self.weight + weight)
+
+    def result(self) -> Any:
+        """The mean, float32 []."""
+        return self.total / self.weight
+
+
+class OutputMeans:
+    """The means that are taken over an output of a model, its loss first.
+
+    Args:
+        name: of the output; None where the model has one alone.
+        loss: what is minimized.
+        metrics: name -> what else is shown.
+    """
+
+    def __init__(self, name: str | None, loss: Values, metrics: Mapping[str, Values]):
+        self.name = name
+        self.functions = [loss, *metrics.values()]
+        prefix = f"{name}_" if name else ""
+        self.means = [WeightedMean(prefix + key) for key in ("loss", *metrics)]
+
+    def of(self, values: Any) -> Any:
+        """The part of labels, weights or outputs that belongs to this output."""
+        return values[self.name] if isinstance(values, Mapping) else values
