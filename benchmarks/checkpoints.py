@@ -41,7 +41,7 @@ def main() -> None:
     import keras
     import numpy as np
 
-    from bert_tf.models.config import BertConfig
+    from bert_tf.config import BertConfig
     from bert_tf.models.pretrainer import BertPreTrainer
     from bert_tf.training.optimizer import AdamWeightDecay
     from bert_tf.training.state import TrainingState

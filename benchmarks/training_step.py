@@ -25,7 +25,7 @@ def step_seconds(size: str, batch_size: int, length: int, steps: int) -> float:
     import keras
     import numpy as np
 
-    from bert_tf.models.config import BertConfig
+    from bert_tf.config import BertConfig
     from bert_tf.models.pretrainer import BertPreTrainer
     from bert_tf.training.optimizer import AdamWeightDecay
 

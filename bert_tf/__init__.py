@@ -10,12 +10,12 @@ from bert_tf.version import __version__
 
 if TYPE_CHECKING:
     from bert_tf.checkpoints.model_directory import load_model as load_model
-    from bert_tf.models.config import BertConfig as BertConfig
+    from bert_tf.config import BertConfig as BertConfig
     from bert_tf.models.encoder import BertEncoder as BertEncoder
     from bert_tf.tokenization.tokenizer import BertTokenizer as BertTokenizer
 
 _HOMES = {
-    "BertConfig": "bert_tf.models.config",
+    "BertConfig": "bert_tf.config",
     "BertEncoder": "bert_tf.models.encoder",
     "BertTokenizer": "bert_tf.tokenization.tokenizer",
     "load_model": "bert_tf.checkpoints.model_directory",

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from bert_tf.cli.main import _parser
-from bert_tf.models.config import BertConfig
+from bert_tf.config import BertConfig
 from bert_tf.tasks.options import FinetuningOptions, PretrainingOptions
 
 RECIPES = Path(__file__).parents[1] / "recipes"

@@ -10,8 +10,8 @@ from bert_tf.checkpoints.formats import CONFIG, Location
 from bert_tf.checkpoints.safetensors_file import FLOATS, open_weights, write_sharded_weights
 from bert_tf.checkpoints.stored_model import StoredModel, check_tensors, read_tokenizer
 from bert_tf.checkpoints.weight_names import DECODER, check_tied, find_tensors
+from bert_tf.config import BertConfig
 from bert_tf.errors import InputError
-from bert_tf.models.config import BertConfig
 
 SHARD_BYTES = 5 * 1000**3
 

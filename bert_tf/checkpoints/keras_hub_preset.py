@@ -13,8 +13,8 @@ import numpy as np
 from bert_tf.checkpoints.formats import CONFIG, Location
 from bert_tf.checkpoints.stored_model import StoredModel, check_tensors
 from bert_tf.checkpoints.weight_names import is_kernel
+from bert_tf.config import BertConfig
 from bert_tf.errors import InputError
-from bert_tf.models.config import BertConfig
 from bert_tf.tokenization.tokenizer import BertTokenizer
 from bert_tf.tokenization.tokenizer_json import read_json_object
 from bert_tf.tokenization.vocabulary import read_vocabulary

@@ -21,9 +21,9 @@ from bert_tf.checkpoints.weight_names import (
     is_head,
     named_weights,
 )
+from bert_tf.config import BertConfig
 from bert_tf.errors import InputError
 from bert_tf.models.classifier import BertClassifier
-from bert_tf.models.config import BertConfig
 from bert_tf.models.encoder import BertEncoder
 from bert_tf.models.pretrained_model import PretrainedModel
 

@@ -22,8 +22,8 @@ from bert_tf.checkpoints.tensorflow_checkpoint import (
     write_config,
 )
 from bert_tf.checkpoints.weight_names import is_kernel
+from bert_tf.config import BertConfig
 from bert_tf.errors import InputError
-from bert_tf.models.config import BertConfig
 
 # Edges from the encoder, by canonical name without ".weight" and ".bias".
 _EMBEDDINGS = {

@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 
 from bert_tf.checkpoints.weight_names import PARTS, tensor_shapes
+from bert_tf.config import BertConfig
 from bert_tf.errors import InputError
-from bert_tf.models.config import BertConfig
 from bert_tf.tokenization.tokenizer import CONFIG_FILE, VOCABULARY_FILE, BertTokenizer
 from bert_tf.tokenization.tokenizer_json import FILE_NAME as TOKENIZER_JSON
 from bert_tf.tokenization.tokenizer_json import read_json_object

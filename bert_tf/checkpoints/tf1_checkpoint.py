@@ -20,8 +20,8 @@ from bert_tf.checkpoints.tensorflow_checkpoint import (
     write_config,
 )
 from bert_tf.checkpoints.weight_names import is_kernel, tensor_shapes
+from bert_tf.config import BertConfig
 from bert_tf.errors import InputError
-from bert_tf.models.config import BertConfig
 
 # The heads' names in run_pretraining.py, run_classifier.py and run_squad.py. Their weights are
 # [out, in] there, too.

@@ -8,9 +8,9 @@ import keras
 import numpy as np
 
 from bert_tf.checkpoints.safetensors_file import SafetensorsFile, ShardedSafetensors
+from bert_tf.config import BertConfig
 from bert_tf.errors import InputError
 from bert_tf.models.classifier import BertClassifier
-from bert_tf.models.config import BertConfig
 from bert_tf.models.encoder import BertEncoder
 from bert_tf.models.pretrained_model import PretrainedModel
 from bert_tf.models.pretrainer import BertPreTrainer

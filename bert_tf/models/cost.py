@@ -1,6 +1,6 @@
 """What a model costs, in arithmetic."""
 
-from bert_tf.models.config import BertConfig
+from bert_tf.config import BertConfig
 
 
 def pretraining_flops(config: BertConfig, *, instances: int, length: int, predictions: int) -> int:

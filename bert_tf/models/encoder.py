@@ -4,10 +4,10 @@ from typing import Any
 
 import keras
 
+from bert_tf.config import BertConfig
 from bert_tf.errors import InputError
 from bert_tf.layers import BertEmbeddings, Pooler, TransformerBlock
 from bert_tf.layers.initialization import child_seed
-from bert_tf.models.config import BertConfig
 from bert_tf.models.pretrained_model import PretrainedModel
 
 

@@ -5,7 +5,7 @@ from typing import Any, Self
 
 import keras
 
-from bert_tf.models.config import BertConfig
+from bert_tf.config import BertConfig
 
 
 class PretrainedModel(keras.Model):

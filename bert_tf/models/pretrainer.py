@@ -4,9 +4,9 @@ from typing import Any
 
 import keras
 
+from bert_tf.config import BertConfig
 from bert_tf.layers import MaskedLanguageModelHead, NextSentenceHead
 from bert_tf.layers.initialization import child_seed
-from bert_tf.models.config import BertConfig
 from bert_tf.models.encoder import BertEncoder
 from bert_tf.models.pretrained_model import HeadedModel
 

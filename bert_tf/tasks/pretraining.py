@@ -10,8 +10,8 @@ from typing import Any
 import keras
 
 from bert_tf.checkpoints.model_directory import load_model, save_model
+from bert_tf.config import BertConfig
 from bert_tf.errors import InputError
-from bert_tf.models.config import BertConfig
 from bert_tf.models.cost import pretraining_flops
 from bert_tf.models.pretrainer import BertPreTrainer
 from bert_tf.tasks.options import PretrainingOptions, save_config

@@ -9,8 +9,8 @@ from typing import Any
 
 import tensorflow as tf
 
+from bert_tf.config import BertConfig
 from bert_tf.errors import InputError
-from bert_tf.models.config import BertConfig
 from bert_tf.tasks.options import PretrainingOptions
 from bert_tf.tokenization.tokenizer import BertTokenizer
 from bert_tf.training.strategy import distribute_batches, share_batches

@@ -16,9 +16,9 @@ import tensorflow as tf
 from bert_tf.atomic import replace_file
 from bert_tf.checkpoints.formats import check_is_model_directory
 from bert_tf.checkpoints.model_directory import load_model, save_model
+from bert_tf.config import BertConfig
 from bert_tf.errors import InputError
 from bert_tf.models.classifier import BertClassifier
-from bert_tf.models.config import BertConfig
 from bert_tf.models.cost import classification_flops
 from bert_tf.tasks.metrics import classification_scores
 from bert_tf.tasks.options import FinetuningOptions, LabelledData, save_config

@@ -16,8 +16,8 @@ from safetensors.numpy import load_file
 import bert_tf.training.trainer
 from bert_tf.checkpoints.model_directory import load_model
 from bert_tf.cli.main import main
+from bert_tf.config import BertConfig
 from bert_tf.errors import InputError
-from bert_tf.models.config import BertConfig
 from bert_tf.models.pretrainer import BertPreTrainer
 from bert_tf.tasks.options import PretrainingOptions
 from bert_tf.tasks.pretraining import pretrain

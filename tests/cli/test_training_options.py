@@ -8,7 +8,7 @@ from safetensors.numpy import load_file
 
 from bert_tf.checkpoints.model_directory import save_model
 from bert_tf.cli.main import main
-from bert_tf.models.config import BertConfig
+from bert_tf.config import BertConfig
 from bert_tf.models.pretrainer import BertPreTrainer
 from bert_tf.tasks.options import PretrainingOptions
 

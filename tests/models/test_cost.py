@@ -3,8 +3,8 @@ import math
 import pytest
 import tensorflow as tf
 
+from bert_tf.config import BertConfig
 from bert_tf.models.classifier import BertClassifier
-from bert_tf.models.config import BertConfig
 from bert_tf.models.cost import classification_flops, pretraining_flops
 from bert_tf.models.pretrainer import BertPreTrainer
 

@@ -5,8 +5,8 @@ import pytest
 import tensorflow as tf
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
+from bert_tf.config import BertConfig
 from bert_tf.errors import InputError
-from bert_tf.models.config import BertConfig
 from bert_tf.models.pretrainer import BertPreTrainer
 from bert_tf.tasks.masked_words import MaskedWordLog, MaskedWords
 from bert_tf.tokenization.tokenizer import BertTokenizer

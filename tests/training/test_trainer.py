@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from bert_tf.config import BertConfig
 from bert_tf.errors import InputError
 from bert_tf.models.classifier import BertClassifier
-from bert_tf.models.config import BertConfig
 from bert_tf.models.pretrainer import BertPreTrainer
 from bert_tf.training.means import accuracy, cross_entropy
 from bert_tf.training.optimizer import AdamWeightDecay

@@ -6,8 +6,8 @@ import sys
 
 import pytest
 
+from bert_tf.config import SIZES, BertConfig
 from bert_tf.errors import InputError
-from bert_tf.models.config import SIZES, BertConfig
 
 
 @pytest.mark.parametrize(
@@ -124,5 +124,5 @@ def test_a_folder_in_place_of_the_file(tmp_path):
 
 
 def test_importing_the_config_imports_no_keras():
-    code = "import sys, bert_tf.models.config; sys.exit('keras' in sys.modules)"
+    code = "import sys, bert_tf.config; sys.exit('keras' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

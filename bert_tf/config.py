@@ -20,6 +20,11 @@ SIZES: dict[str, tuple[int, int, int]] = {
     "large": (24, 1024, 16),
 }
 
+# Hugging Face's names; `bert_tf.layers.activations` computes them.
+ACTIVATIONS = (
+    "gelu", "gelu_new", "gelu_fast", "gelu_pytorch_tanh", "relu", "silu", "swish", "tanh",
+)  # fmt: skip
+
 # Keys of config.json that change the computation, with the only value that this encoder computes.
 _FIXED: dict[str, Any] = {
     "model_type": "bert",
@@ -74,8 +79,6 @@ class BertConfig:
 
     def __post_init__(self) -> None:
         """Refuses what cannot be built."""
-        from bert_tf.layers.activations import ACTIVATIONS  # imports keras: late
-
         for name in (
             "vocab_size",
             "hidden_size",

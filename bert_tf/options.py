@@ -1,0 +1,106 @@
+"""How the options of commands are declared: default, range and identity beside each field.
+
+A command's options are a dataclass; `bert_tf.cli.options` turns it into a command line. Importing
+this module is quick, so that `--help` is.
+"""
+
+import dataclasses
+import math
+import typing
+from collections.abc import Callable
+from typing import Any
+
+from bert_tf.errors import InputError
+
+_MISSING: Any = dataclasses.MISSING
+
+
+def option(
+    default: Any = _MISSING,
+    *,
+    factory: Callable[[], Any] = _MISSING,
+    at_least: float | None = None,
+    above: float | None = None,
+    at_most: float | None = None,
+    below: float | None = None,
+    identity: bool = False,
+    positional: bool = False,
+) -> Any:
+    """A dataclass field with the range of its values; `CheckedOptions` enforces the range.
+
+    Args:
+        default: default value; required on the command line without one.
+        factory: makes a mutable default value.
+        at_least: smallest value.
+        above: exclusive lower bound.
+        at_most: largest value.
+        below: exclusive upper bound.
+        identity: whether the result of a run depends on it, so that a run which continues with
+            another value is another run (see `identity`).
+        positional: given by its place on the command line, not by name.
+    """
+    bounds = {"at_least": at_least, "above": above, "at_most": at_most, "below": below}
+    metadata = {
+        "bounds": {name: bound for name, bound in bounds.items() if bound is not None},
+        "identity": identity,
+        "positional": positional,
+    }
+    return dataclasses.field(default=default, default_factory=factory, metadata=metadata)
+
+
+def range_text(field: dataclasses.Field) -> str:
+    """The range of a field as a message names it, such as "at least 1"; empty without bounds."""
+    words = {"at_least": "at least", "above": "above", "at_most": "at most", "below": "below"}
+    bounds = field.metadata.get("bounds", {})
+    return " and ".join(f"{words[name]} {bound:g}" for name, bound in bounds.items())
+
+
+def _is_in_range(value: float, bounds: dict[str, float]) -> bool:
+    return (
+        math.isfinite(value)
+        and value >= bounds.get("at_least", -math.inf)
+        and value > bounds.get("above", -math.inf)
+        and value <= bounds.get("at_most", math.inf)
+        and value < bounds.get("below", math.inf)
+    )
+
+
+@dataclasses.dataclass(kw_only=True)
+class CheckedOptions:
+    """Options that refuse, with InputError, a value outside its range or its choices."""
+
+    def __post_init__(self) -> None:
+        """Checks every field."""
+        hints = typing.get_type_hints(type(self))
+        for field in dataclasses.fields(self):
+            given = getattr(self, field.name)
+            name = field.name if field.metadata.get("positional") else f"--{field.name}"
+            for value in given if isinstance(given, list) else [given]:
+                choices = _choices(hints[field.name])
+                if choices and value not in choices:
+                    listed = ", ".join(str(choice) for choice in choices if choice is not None)
+                    raise InputError(f"{name} is {value!r}: give one of {listed}")
+                is_number = isinstance(value, int | float) and not isinstance(value, bool)
+                if is_number and not _is_in_range(value, field.metadata.get("bounds", {})):
+                    expected = range_text(field) or "a finite number"
+                    raise InputError(f"{name} is {value}: give {expected}")
+
+
+def _choices(hint: Any) -> list[Any]:
+    """The values that a `Literal`, or a union of one with None, allows; empty for other types."""
+    if typing.get_origin(hint) is typing.Literal:
+        return list(typing.get_args(hint))
+    members = typing.get_args(hint)
+    literals = [_choices(member) for member in members if member is not type(None)]
+    if len(literals) == 1 and literals[0]:
+        return [*literals[0], *([None] if type(None) in members else [])]
+    return []
+
+
+def identity(options: Any) -> dict[str, Any]:
+    """The values that make a run what it is: those of the fields marked `identity`."""
+    return {
+        field.name: getattr(options, field.name)
+        for field in dataclasses.fields(options)
+        if field.metadata.get("identity")
+    }

@@ -1,0 +1,43 @@
+"""Options check themselves: ranges, choices, identity."""
+
+from dataclasses import dataclass
+from typing import Literal
+
+import pytest
+
+from bert_tf.errors import InputError
+from bert_tf.options import CheckedOptions, identity, option
+
+
+@dataclass(kw_only=True)
+class Options(CheckedOptions):
+    model: str = option(positional=True, identity=True)
+    steps: int = option(10, at_least=1, identity=True)
+    share: float | None = option(None, above=0, below=1)
+    kind: Literal["a", "b"] | None = None
+    sizes: list[int] = option(factory=list, at_least=5, at_most=8)
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"steps": 0}, "--steps is 0: give at least 1"),
+        ({"share": 0.0}, "--share is 0.0: give above 0 and below 1"),
+        ({"share": float("nan")}, "--share is nan: give above 0 and below 1"),
+        ({"kind": "c"}, "--kind is 'c': give one of a, b"),
+        ({"sizes": [5, 9]}, "--sizes is 9: give at least 5 and at most 8"),
+    ],
+)
+def test_a_value_out_of_range_is_refused(given, message):
+    with pytest.raises(InputError) as refused:
+        Options(model="m", **given)
+    assert str(refused.value) == message
+
+
+def test_what_is_in_range_is_taken():
+    options = Options(model="m", steps=1, share=0.5, kind="a", sizes=[5, 8])
+    assert options.sizes == [5, 8]
+
+
+def test_identity_holds_the_marked_fields_alone():
+    assert identity(Options(model="m")) == {"model": "m", "steps": 10}
