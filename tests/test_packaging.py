@@ -1,0 +1,80 @@
+"""What `make` and pip install: the lock files, the declared dependencies, the wheel."""
+
+import re
+import subprocess
+import sys
+import venv
+from pathlib import Path
+
+import pytest
+
+REPOSITORY = Path(__file__).parents[1]
+
+
+def pins(name: str) -> set[str]:
+    """The pinned requirements of a file, names normalized as in a lock file."""
+    found = re.findall(r"^([\w.-]+)==([\w.]+)", (REPOSITORY / name).read_text(), re.M)
+    return {f"{re.sub('[._]', '-', package).lower()}=={version}" for package, version in found}
+
+
+def test_every_direct_requirement_is_locked():
+    assert pins("requirements.txt") <= pins("requirements.lock") <= pins("requirements-dev.lock")
+    assert pins("requirements-dev.txt") <= pins("requirements-dev.lock")
+
+
+@pytest.mark.parametrize("name", ["requirements.lock", "requirements-dev.lock"])
+def test_a_lock_has_hashes_and_names_no_host_and_no_folder(name):
+    text = (REPOSITORY / name).read_text()
+    entries = re.split(r"\n(?=\w)", text[text.index("\nabsl-py") :].strip())
+    assert len(entries) > 40
+    assert all("--hash=sha256:" in entry for entry in entries)
+    assert "/" not in text
+
+
+def test_every_import_is_a_declared_dependency():
+    done = subprocess.run(
+        [Path(sys.executable).parent / "deptry", "."],
+        cwd=REPOSITORY, capture_output=True, text=True,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1200)
+def test_the_wheel_alone_goes_from_text_to_predictions(tmp_path):
+    """Only what pyproject.toml declares is installed beside the wheel."""
+    venv.create(tmp_path / "environment", with_pip=True)
+    python = tmp_path / "environment" / "bin" / "python"
+    build = [sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--no-build-isolation"]
+    source = tmp_path / "source"
+    source.mkdir()
+    for kept in ("pyproject.toml", "README.md", "LICENSE", "bert_tf", "pipelines"):
+        subprocess.run(["cp", "-r", REPOSITORY / kept, source], check=True)
+    subprocess.run([*build, "--wheel-dir", tmp_path, source], check=True)
+    (wheel,) = tmp_path.glob("bert_tf-*.whl")
+    # The versions that the lock names, so that a release of tomorrow cannot fail this test.
+    constraints = tmp_path / "constraints.txt"
+    constraints.write_text("\n".join(sorted(pins("requirements.lock"))))
+    install = [python, "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
+    subprocess.run([*install, "--constraint", constraints, wheel], check=True)
+
+    corpus, labelled = tmp_path / "corpus.txt", tmp_path / "labelled.tsv"
+    sentences = ["The ship sailed over the deep sea.", "The cow ate the grass by the barn."]
+    corpus.write_text("\n\n".join("\n".join(sentences * 5) for _ in range(20)) + "\n")
+    rows = [f"{sentences[i % 2]}\t{('sea', 'farm')[i % 2]}" for i in range(40)]
+    labelled.write_text("text\tlabel\n" + "\n".join(rows) + "\n")
+    for command in (
+        "vocab --corpus corpus.txt --output vocab --size 100",
+        "shards --corpus corpus.txt --tokenizer vocab --output shards --max_seq_length 32",
+        "pretrain --shards shards --size tiny --steps 2 --batch_size 4 --output pre",
+        "finetune --model pre/last --train labelled.tsv --epochs 1 --max_length 16 --output fine",
+        "evaluate --model fine/best --data labelled.tsv --output test",
+        "export --model fine/best --name model --output served",
+        "predict --model served/model --text ships",
+    ):
+        done = subprocess.run(
+            [python.parent / "bert-tf", *command.split()],
+            cwd=tmp_path, capture_output=True, text=True, env={"HOME": str(tmp_path)},
+        )  # fmt: skip
+        assert done.returncode == 0, f"{command}\n{done.stdout}{done.stderr}"
+    assert done.stdout.startswith("ships")
