@@ -115,6 +115,11 @@ class Corpus:
         return sum(slice_.size for unit in self.units for slice_ in unit)
 
     @property
+    def files(self) -> list[str]:
+        """Paths of the files among the sources."""
+        return [source["file"] for source in self.sources if "modified" in source]
+
+    @property
     def name(self) -> str:
         """The first source, for messages."""
         return self.units[0][0].source

@@ -28,10 +28,11 @@ import numpy as np
 
 from bert_tf.atomic import move_directory, remove_temporary_files, replace_file
 from bert_tf.errors import InputError
+from bert_tf.outputs import check_output_folder
 from bert_tf.version import __version__
 from pipelines.corpus import Corpus, CorpusInputs, empty_corpus, open_corpus
 from pipelines.documents import COUNTED
-from pipelines.manifest import UNFINISHED, Manifest, Shard
+from pipelines.manifest import FILE_NAME, UNFINISHED, Manifest, Shard
 from pipelines.options import PretrainingDataOptions
 from pipelines.shard_groups import (
     JOURNAL,
@@ -49,6 +50,14 @@ if TYPE_CHECKING:
 
 PLAN = "plan.json"
 
+# What a folder of shards holds: of one length, or of several, each in a folder of its own.
+_IN_FOLDER = (FILE_NAME, "vocab.txt", "tokenizer_config.json", "*.tfrecord")
+_FILES = (
+    *_IN_FOLDER,
+    *(f"[0-9]*/{name}" for name in _IN_FOLDER),
+    f"{JOURNAL}/*",
+    f"{JOURNAL}/*/*",
+)
 
 # Writes the shards of the units of a job that are not finished.
 Runner = Callable[[ShardsJob, "BertTokenizer", Callable[[ShardsProgress], None]], None]
@@ -130,10 +139,8 @@ def write_shards_of_lengths(
     options = sorted(options, key=lambda one: one.max_seq_length)
     names = [str(one.max_seq_length) for one in options] if len(options) > 1 else [""]
     _check_agreement(options)
-    output = Path(output_directory)
-    if output.exists() and not output.is_dir():
-        raise InputError(f"{output}: is a file; name a folder for the shards")
     corpus = open_corpus(inputs, options[0])
+    output = check_output_folder(output_directory, corpus.files)
     plan = {
         "options": [_data_options(one) for one in options],
         "vocabulary": _vocabulary(tokenizer),
@@ -144,9 +151,8 @@ def write_shards_of_lengths(
     if _plan(output) == plan:  # killed when all was done but this:
         _remove_journal(output)
         return [Manifest.load(output / name) for name in names]
-    if output.is_dir() and any(output.iterdir()) and not overwrite:
-        raise InputError(f"{output}: is not empty; name another folder, or overwrite it")
-    folder = output.with_name(output.name + UNFINISHED)
+    check_output_folder(output_directory, ours=_FILES, overwrite=overwrite)
+    folder = check_output_folder(output.with_name(output.name + UNFINISHED), corpus.files)
     with _work_folder(folder, plan):
         job = ShardsJob(folder, corpus, options, names)
         for name in names:
@@ -324,8 +330,8 @@ def _finish(
 
 def _corpus_entries(corpus: Corpus) -> list[dict[str, Any]]:
     """`file` and `bytes` of each source, files relative to the folder that holds them all."""
-    files = [Path(source["file"]) for source in corpus.sources if "modified" in source]
-    folder = os.path.commonpath([file.absolute().parent for file in files]) if files else ""
+    files = [Path(file).absolute().parent for file in corpus.files]
+    folder = os.path.commonpath(files) if files else ""
     return [
         {
             "file": Path(os.path.relpath(source["file"], folder)).as_posix()

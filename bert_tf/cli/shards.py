@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Literal
 
 from bert_tf.cli.progress import console, progress, typed
+from bert_tf.outputs import check_output_folder
 from pipelines.options import PretrainingDataOptions
 
 
@@ -33,7 +34,7 @@ class Options(PretrainingDataOptions):
         output: folder to make.
         max_seq_length: tokens of an instance, [CLS] and both [SEP] included; of several, each
             gets a folder of its own in the output, from one pass over the corpus.
-        overwrite: replace the folder if it is not empty.
+        overwrite: replace an older folder of shards.
         runner: who does the work; beam is Apache Beam (pip install 'bert-tf[beam]').
         beam_options: Beam's own options in one string, "--runner=FlinkRunner ..."; by default its
             DirectRunner, with a process for every core.
@@ -62,6 +63,7 @@ class Options(PretrainingDataOptions):
 
 def run(options: Options) -> None:
     """Runs `bert-tf shards`."""
+    check_output_folder(options.output, [*options.corpus, options.tokenizer])
     with progress("making instances", total=1) as bar:
         from bert_tf.tokenization import BertTokenizer
         from pipelines.shard_groups import ShardsProgress

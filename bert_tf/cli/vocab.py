@@ -9,13 +9,14 @@ For Korean, and wherever accents tell words apart, give --strip_accents false.
 
 import shlex
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from bert_tf.atomic import replace_directory
 from bert_tf.cli.progress import console, progress, typed
-from bert_tf.errors import InputError
+from bert_tf.outputs import check_output_folder
 from pipelines.options import CorpusOptions
+
+FILES = ("vocab.txt", "tokenizer_config.json")
 
 
 @dataclass(kw_only=True)
@@ -30,7 +31,7 @@ class Options(CorpusOptions):
         do_lower_case: lower-case the text, as the uncased models do.
         strip_accents: take accents off; by default if the text is lower-cased.
         tokenize_chinese_chars: make every Chinese character a word of its own.
-        overwrite: replace the folder if there is one.
+        overwrite: replace an older tokenizer folder.
     """
 
     corpus: list[str]
@@ -45,9 +46,9 @@ class Options(CorpusOptions):
 
 def run(options: Options) -> None:
     """Runs `bert-tf vocab`."""
-    output = Path(options.output)
-    if output.exists() and not options.overwrite:
-        raise InputError(f"{output} is there already: name another folder, or give --overwrite")
+    output = check_output_folder(
+        options.output, options.corpus, ours=FILES, overwrite=options.overwrite
+    )
     switches: dict[str, Any] = {
         "do_lower_case": options.do_lower_case,
         "strip_accents": options.strip_accents,
@@ -57,8 +58,10 @@ def run(options: Options) -> None:
         from bert_tf.tokenization import BertTokenizer, count_words, learn_vocabulary
         from pipelines.corpus import input_errors, open_corpus, read_lines
 
+        corpus = open_corpus(options.corpus, options)
+        check_output_folder(output, corpus.files)
         with input_errors():
-            lines = read_lines(open_corpus(options.corpus, options))
+            lines = read_lines(corpus)
             counts = count_words(lines, **switches, progress=bar.update)
     with progress(f"learning {options.size} pieces from {len(counts)} words"):
         pieces = learn_vocabulary(counts, options.size, min_frequency=options.min_frequency)
@@ -67,8 +70,8 @@ def run(options: Options) -> None:
     as_read = "" if options.corpus_format == "auto" else f"--corpus_format {options.corpus_format} "
     console.print(
         f"{len(pieces)} pieces from {sum(counts.values())} words, {len(counts)} of them distinct: "
-        f"{output}\n"
+        f"{options.output}\n"
         f"Next: {typed('bert-tf')} shards --corpus {shlex.join(options.corpus)} "
-        f"{as_read}--tokenizer {output} --output shards/",
+        f"{as_read}--tokenizer {options.output} --output shards/",
         markup=False,
     )

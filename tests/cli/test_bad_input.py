@@ -199,6 +199,51 @@ def test_outputs_are_not_overwritten(tokenizer, shards, corpus, capsys):
     assert left_in(tokenizer) + left_in(shards) == before
 
 
+@pytest.mark.parametrize(
+    ("output", "expected"),
+    [
+        ("text", "is the input"),
+        (".", "holds the input"),
+        ("text/vocab", "lies in the input"),
+        ("link", "is the input"),
+        ("tokenizer", "is the input"),
+        ("notes", "holds mine.txt, which this command did not make"),
+        ("text/a.txt", "is a file"),
+    ],
+)
+def test_overwrite_deletes_no_input_and_nothing_of_others(
+    output, expected, corpus, tokenizer, tmp_path, monkeypatch, capsys
+):
+    (tmp_path / "text").mkdir()
+    shutil.copy(corpus, tmp_path / "text" / "a.txt")
+    shutil.copytree(tokenizer, tmp_path / "tokenizer")
+    (tmp_path / "link").symlink_to("text")
+    (tmp_path / "notes").mkdir()
+    (tmp_path / "notes" / "mine.txt").write_text("x")
+    monkeypatch.chdir(tmp_path)
+    before = left_in(tmp_path)
+    if output != "tokenizer":
+        line = refused(capsys, "vocab", "--corpus", "text", "--output", output, "--overwrite")
+        assert expected in line and output in line
+    text = "text/*.txt" if output == "text" else "text"
+    line = refused(
+        capsys, "shards", "--corpus", text, "--tokenizer", "tokenizer", "--output", output,
+        "--overwrite",
+    )  # fmt: skip
+    assert output in line
+    assert left_in(tmp_path) == before
+
+
+def test_an_older_output_is_replaced_through_a_link(corpus, tokenizer, tmp_path):
+    shutil.copytree(tokenizer, tmp_path / "old")
+    (tmp_path / "old" / "vocab.txt").write_text("old")
+    (tmp_path / "link").symlink_to("old")
+    arguments = ["vocab", "--corpus", corpus, "--size", 600, "--output", tmp_path / "link"]
+    assert main([str(argument) for argument in [*arguments, "--overwrite"]]) == 0
+    assert (tmp_path / "link").is_symlink()
+    assert (tmp_path / "old" / "vocab.txt").read_bytes() == (tokenizer / "vocab.txt").read_bytes()
+
+
 def test_unknown_options_and_bad_values_exit_with_2(capsys):
     for arguments in (["vocab", "--corpsu", "x"], ["vocab", "--size", "many"], ["nothing"]):
         with pytest.raises(SystemExit) as exit_:

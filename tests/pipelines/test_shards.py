@@ -240,13 +240,17 @@ def test_text_without_tokens_is_refused(tmp_path, number_tokenizer, monkeypatch)
 
 def test_full_folders_are_replaced_only_when_asked(tmp_path, corpus, number_tokenizer):
     out = tmp_path / "shards"
-    out.mkdir()
-    (out / "mine.txt").write_text("keep")
+    (out / "128").mkdir(parents=True)
+    (out / "128" / "mine.txt").write_text("keep")
+    for overwrite in (False, True):
+        with pytest.raises(InputError, match=r"holds 128/mine\.txt"):
+            write_shards(corpus, out, number_tokenizer, options(), overwrite=overwrite)
+    assert (out / "128" / "mine.txt").read_text() == "keep"
+    (out / "128" / "mine.txt").rename(out / "128" / "train-1.tfrecord")  # an older run's
     with pytest.raises(InputError, match="not empty"):
         write_shards(corpus, out, number_tokenizer, options())
-    assert (out / "mine.txt").read_text() == "keep"
     write_shards(corpus, out, number_tokenizer, options(), overwrite=True)
-    assert not (out / "mine.txt").exists()
+    assert not (out / "128").exists()
     with pytest.raises(InputError, match="is a file"):
         write_shards(corpus, corpus, number_tokenizer, options())
 

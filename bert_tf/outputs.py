@@ -1,0 +1,123 @@
+"""Checks of where a command writes, made before any work starts."""
+
+import os
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+from bert_tf.errors import InputError
+
+
+def check_output_folder(
+    output: str | os.PathLike,
+    inputs: Iterable[str | os.PathLike] = (),
+    *,
+    ours: Sequence[str] | None = None,
+    overwrite: bool = False,
+) -> Path:
+    """Refuses an output folder that would destroy something or cannot be written.
+
+    Args:
+        output: folder to write; need not exist.
+        inputs: files and folders that the command reads. The output may not be, hold or lie in
+            one of them.
+        ours: glob patterns of the files that the command writes, relative to `output`, for a
+            command that replaces the whole folder. None for one that adds files to it.
+        overwrite: whether to replace a folder that holds nothing but files of `ours`.
+
+    Returns:
+        The folder to write, with symbolic links resolved.
+
+    Raises:
+        InputError: the output cannot be used; the message names the conflict and the cure.
+    """
+    folder = _resolved(output, "output")
+    if folder.exists() and not folder.is_dir():
+        raise InputError(f"{output}: is a file, not a folder: name another output folder")
+    _check_parents(folder, output)
+    _check_inputs(folder, output, inputs)
+    if ours is not None and folder.is_dir():
+        if Path.cwd().is_relative_to(folder) or folder.is_mount():
+            kind = "a mount point" if folder.is_mount() else "the working directory or above it"
+            raise InputError(f"{output}: is {kind} and cannot be replaced: name a folder in it")
+        _check_content(folder, output, ours, overwrite)
+    return folder
+
+
+def check_output_file(output: str | os.PathLike, inputs: Iterable[str | os.PathLike] = ()) -> Path:
+    """Refuses an output file that would destroy an input or cannot be written.
+
+    Args:
+        output: file to write or replace.
+        inputs: files and folders that the command reads. The output may not be or lie in one.
+
+    Returns:
+        The file to write, with symbolic links resolved.
+
+    Raises:
+        InputError: the output cannot be used; the message names the conflict and the cure.
+    """
+    file = _resolved(output, "output")
+    if file.is_dir():
+        raise InputError(f"{output}: is a folder: name a file in it")
+    if file.exists() and not file.is_file():
+        raise InputError(f"{output}: is not a regular file: name another output file")
+    _check_parents(file, output)
+    _check_inputs(file, output, inputs)
+    return file
+
+
+def _resolved(path: str | os.PathLike, role: str) -> Path:
+    try:
+        return Path(path).resolve()
+    except (OSError, RuntimeError) as error:  # Python 3.11 raises RuntimeError for a loop
+        raise InputError(
+            f"{path}: its symbolic links form a loop: remove it or name another {role}"
+        ) from error
+
+
+def _check_parents(path: Path, output: str | os.PathLike) -> None:
+    existing = next(parent for parent in (path, *path.parents) if parent.exists())
+    if existing != path and not existing.is_dir():
+        raise InputError(f"{output}: {existing} is a file: name an output in a folder")
+    folder = existing if existing.is_dir() else existing.parent
+    if not os.access(folder, os.W_OK | os.X_OK):
+        raise InputError(
+            f"{output}: no permission to write in {folder}: choose a writable folder, or fix its "
+            "permissions"
+        )
+
+
+def _check_inputs(path: Path, output: str | os.PathLike, inputs: Iterable[str | os.PathLike]):
+    for given in inputs:
+        read = _resolved(given, "input")
+        if path == read:
+            relation = "is the input"
+        elif read.is_relative_to(path):
+            relation = "holds the input"
+        elif path.is_relative_to(read):
+            relation = "lies in the input"
+        else:
+            continue
+        raise InputError(f"--output {output} {relation} {given}: name a separate output")
+
+
+def _check_content(
+    folder: Path, output: str | os.PathLike, ours: Sequence[str], overwrite: bool
+) -> None:
+    is_empty = True
+    for file in sorted(folder.rglob("*")):
+        if file.is_dir() and not file.is_symlink():
+            continue
+        is_empty = False
+        name = file.relative_to(folder)
+        if not any(
+            name.match(pattern) and len(name.parts) == len(Path(pattern).parts) for pattern in ours
+        ):
+            raise InputError(
+                f"{output}: holds {name}, which this command did not make: name another output "
+                "folder"
+            )
+    if not is_empty and not overwrite:
+        raise InputError(
+            f"{output}: is not empty: name another output folder, or replace it with --overwrite"
+        )
