@@ -3,9 +3,9 @@
     python benchmarks/interchange.py
 
 What `bert-tf shards` writes is read by Model Garden's `BertPretrainDataLoader`, and what its data
-script writes is read by `pipelines.pretraining_batches` and trained on by `bert-tf pretrain`; each
-value is compared with what `tf.train.Example` says is in the record. The text is the documentation
-inside this Python, or the plain text of --corpus.
+script writes is read by `pipelines.shards.pretraining_batches` and trained on by `bert-tf
+pretrain`; each value is compared with what `tf.train.Example` says is in the record. The text is
+the documentation inside this Python, or the plain text of --corpus.
 """
 
 import argparse
@@ -106,7 +106,7 @@ def peer_to_ours(python: Path, corpus: Path, tokenizer: Path, work: Path) -> Non
     """The peer's shards, read and trained on by us."""
     import numpy as np
 
-    from pipelines.pretraining_batches import pretraining_batches
+    from pipelines.shards.pretraining_batches import pretraining_batches
 
     folder = work / "peer"
     folder.mkdir()

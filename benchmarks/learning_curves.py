@@ -49,8 +49,8 @@ def make_shards(options: argparse.Namespace, work: Path) -> Path:
 
     corpus, corpus_format = options.corpus, options.corpus_format
     if not corpus:
-        from pipelines.installed_documentation import installed_documentation
-        from pipelines.passages import LabelledDocument, write_corpus
+        from pipelines.corpus.installed_documentation import installed_documentation
+        from pipelines.examples.passages import LabelledDocument, write_corpus
 
         modules = installed_documentation()
         documents = (LabelledDocument(m.package, m.docstrings) for m in modules)
@@ -72,7 +72,7 @@ def prepare(options: argparse.Namespace, work: Path) -> None:
     from bert_tf import BertConfig, BertTokenizer
     from bert_tf.checkpoints.model_directory import save_model
     from bert_tf.models.pretrainer import BertPreTrainer
-    from pipelines.pretraining_batches import pretraining_batches
+    from pipelines.shards.pretraining_batches import pretraining_batches
 
     shards = make_shards(options, work)
     tokenizer = BertTokenizer.from_directory(work / "vocab")

@@ -26,12 +26,12 @@ import tensorflow as tf
 
 from bert_tf.startup import keep_freed_memory
 from bert_tf.tokenization import BertTokenizer, count_words, learn_vocabulary
-from pipelines import pretraining_batches as batches_module
-from pipelines.instance_schemas import masked_features, parse_compact
-from pipelines.manifest import BLOCK_RECORDS, Manifest
+from pipelines.instances.schemas import masked_features, parse_compact
 from pipelines.options import PretrainingDataOptions
-from pipelines.pretraining_batches import pretraining_batches
-from pipelines.shards import write_shards
+from pipelines.shards import pretraining_batches as batches_module
+from pipelines.shards.manifest import BLOCK_RECORDS, Manifest
+from pipelines.shards.pretraining_batches import pretraining_batches
+from pipelines.shards.writing import write_shards
 
 CORPUS = Path(__file__).resolve().parents[2] / "shared" / "data" / "corpus" / "books"
 LENGTH = 128

@@ -23,8 +23,8 @@ def prepare(corpus: str, output: str) -> None:
     """Writes the corpus as both data scripts read it: a sentence a line, blank lines between."""
     import tensorflow as tf
 
-    from pipelines.installed_documentation import installed_documentation
-    from pipelines.sentence_splitting import split_sentences
+    from pipelines.corpus.installed_documentation import installed_documentation
+    from pipelines.corpus.sentence_splitting import split_sentences
 
     def books() -> Iterator[tuple[str, list[bytes]]]:
         for path in sorted(path for path in Path(corpus).rglob("*") if path.is_file()):
@@ -53,7 +53,8 @@ def prepare(corpus: str, output: str) -> None:
 def tokenizer_folder(vocabulary: str, corpus: str, output: str) -> None:
     """Makes a tokenizer folder of a vocabulary, learned from the corpus if none is given."""
     from bert_tf.tokenization import BertTokenizer, count_words, learn_vocabulary
-    from pipelines.corpus import open_corpus, read_lines
+    from pipelines.corpus.formats import read_lines
+    from pipelines.corpus.sources import open_corpus
 
     if vocabulary:
         tokenizer = BertTokenizer(vocabulary)
@@ -121,7 +122,7 @@ def library(corpus: str, output: str, tokenizer: str, dupe_factor: str, masking:
     from bert_tf.startup import keep_freed_memory
     from bert_tf.tokenization import BertTokenizer
     from pipelines.options import PretrainingDataOptions
-    from pipelines.shards import write_shards
+    from pipelines.shards.writing import write_shards
 
     keep_freed_memory()
     options = PretrainingDataOptions(
@@ -142,18 +143,18 @@ def profile(corpus: str, output: str, tokenizer: str, masking: str) -> None:
 
     from bert_tf.startup import keep_freed_memory
     from bert_tf.tokenization import BertTokenizer
-    from pipelines.corpus import open_corpus
-    from pipelines.documents import UnitReader
-    from pipelines.instance_schemas import serialize_compact, serialize_masked
-    from pipelines.masking import mask_tokens
-    from pipelines.options import PretrainingDataOptions
-    from pipelines.pretraining_instances import (
+    from pipelines.corpus.documents import UnitReader
+    from pipelines.corpus.sources import open_corpus
+    from pipelines.instances.masking import mask_tokens
+    from pipelines.instances.schemas import serialize_compact, serialize_masked
+    from pipelines.instances.sentence_pairs import (
         index_sentences,
         pack_pairs,
         sentence_pairs,
         shuffle_pairs,
         truncate_pairs,
     )
+    from pipelines.options import PretrainingDataOptions
 
     keep_freed_memory()
     options = PretrainingDataOptions(max_seq_length=MAX_SEQ_LENGTH)

@@ -22,10 +22,10 @@ from rich.table import Table
 from bert_tf.cli.main import main
 from bert_tf.cli.progress import console, progress, typed
 from bert_tf.errors import InputError
-from pipelines.installed_documentation import STANDARD_LIBRARY, installed_documentation
+from pipelines.corpus.installed_documentation import STANDARD_LIBRARY, installed_documentation
 
 if TYPE_CHECKING:
-    from pipelines.passages import LabelledDocument
+    from pipelines.examples.passages import LabelledDocument
 
 # Packages told apart; and the words that would give them away.
 _PACKAGES = 8
@@ -82,7 +82,7 @@ def _command(name: str, /, **options: Any) -> None:
 
 def _documentation() -> "tuple[list[LabelledDocument], list[int], list[str]]":
     """Every documented module, the numbers of those to be told apart, and names to hide."""
-    from pipelines.passages import LabelledDocument
+    from pipelines.examples.passages import LabelledDocument
 
     with progress("reading the installed documentation", total=1) as bar:
         modules = installed_documentation(progress=bar.update)
@@ -103,8 +103,8 @@ def _documentation() -> "tuple[list[LabelledDocument], list[int], list[str]]":
 
 def _own_text(corpus: list[str]) -> "tuple[list[LabelledDocument], list[int], list[str]]":
     """The user's documents, the numbers of those in the files with most text, no names."""
-    from pipelines.corpus import find_files
-    from pipelines.passages import read_labelled_documents
+    from pipelines.corpus.sources import find_files
+    from pipelines.examples.passages import read_labelled_documents
 
     documents = read_labelled_documents(find_files(corpus))
     sizes = Counter(document.label for document in documents)
@@ -114,7 +114,7 @@ def _own_text(corpus: list[str]) -> "tuple[list[LabelledDocument], list[int], li
 
 def _write_texts(options: Options, corpus: Path, labelled: Path) -> None:
     """Writes the labelled passages, and the corpus without the documents they are tested on."""
-    from pipelines.passages import labelled_passages, write_corpus, write_labelled
+    from pipelines.examples.passages import labelled_passages, write_corpus, write_labelled
 
     documents, told_apart, names = _own_text(options.corpus) if options.corpus else _documentation()
     splits, held_out = labelled_passages(
@@ -138,7 +138,7 @@ def _write_texts(options: Options, corpus: Path, labelled: Path) -> None:
 
 def run(options: Options) -> None:
     """Runs `bert-tf demo`."""
-    from pipelines.labelled_text import read_labelled_text
+    from pipelines.examples.labelled_text import read_labelled_text
 
     started = time.perf_counter()
     output = Path(options.output)

@@ -18,11 +18,11 @@ from rich.text import Text
 
 from bert_tf.cli.progress import progress
 from bert_tf.errors import InputError
-from pipelines.manifest import SPLITS
+from pipelines.shards.manifest import SPLITS
 
 if TYPE_CHECKING:
-    from pipelines.instance_display import DisplayedInstance, DisplayedToken
-    from pipelines.shard_folder import ShardFolder
+    from pipelines.shards.display import DisplayedInstance, DisplayedToken
+    from pipelines.shards.folder import ShardFolder
 
 _STYLES = {"masked": "bold yellow", "random": "bold red", "kept": "bold green"}
 
@@ -51,8 +51,8 @@ class Options:
 
 def run(options: Options) -> None:
     """Runs `bert-tf inspect`."""
-    from pipelines.instance_display import displayed_instances
-    from pipelines.shard_folder import open_shards, tokenizer_of_shards
+    from pipelines.shards.display import displayed_instances
+    from pipelines.shards.folder import open_shards, tokenizer_of_shards
 
     if options.examples < 0:
         raise InputError(f"examples is {options.examples}; it must be 0 or more")
@@ -86,8 +86,8 @@ def _verify(shards: "ShardFolder") -> str:
     """
     import tensorflow as tf
 
-    from pipelines.manifest import verify
-    from pipelines.shard_folder import shard_errors
+    from pipelines.shards.folder import shard_errors
+    from pipelines.shards.manifest import verify
 
     if shards.manifest is None:  # the records have checksums of their own
         with progress("reading records", total=shards.instances) as bar:

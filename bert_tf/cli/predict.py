@@ -51,7 +51,7 @@ def run(options: Options) -> None:
         )
     with progress("loading") as bar:
         from bert_tf.serving.predictor import Predictor
-        from pipelines.labelled_text import read_labelled_text
+        from pipelines.examples.labelled_text import read_labelled_text
 
         texts: list[str] = options.text
         pairs: list[str] | None = options.pair or None

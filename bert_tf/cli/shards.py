@@ -66,14 +66,14 @@ def run(options: Options) -> None:
     check_output_folder(options.output, [*options.corpus, options.tokenizer])
     with progress("making instances", total=1) as bar:
         from bert_tf.tokenization import BertTokenizer
-        from pipelines.shard_groups import ShardsProgress
-        from pipelines.shards import write_shards_of_lengths
+        from pipelines.shards.groups import ShardsProgress
+        from pipelines.shards.writing import write_shards_of_lengths
 
         runner = None
         if options.runner == "beam":
             # Else its default runner's workers tell of their comings and goings.
             logging.getLogger().setLevel(logging.ERROR)
-            from pipelines.beam import BeamRunner
+            from pipelines.shards.beam import BeamRunner
 
             runner = BeamRunner(options.beam_options)
 

@@ -56,7 +56,8 @@ def run(options: Options) -> None:
     }
     with progress("counting words") as bar:
         from bert_tf.tokenization import BertTokenizer, count_words, learn_vocabulary
-        from pipelines.corpus import input_errors, open_corpus, read_lines
+        from pipelines.corpus.formats import input_errors, read_lines
+        from pipelines.corpus.sources import open_corpus
 
         corpus = open_corpus(options.corpus, options)
         check_output_folder(output, corpus.files)

@@ -35,7 +35,7 @@ from bert_tf.training.means import accuracy, cross_entropy
 from bert_tf.training.strategy import check_batch_size
 from bert_tf.training.trainer import Trainer
 from bert_tf.training.workers import hold_run_directory, is_chief, lost_worker_errors
-from pipelines.shard_folder import shard_errors
+from pipelines.shards.folder import shard_errors
 
 # The paper's section A.2 warms up over 10,000 steps; a short run over a tenth of its own.
 _LONGEST_WARMUP = 10_000

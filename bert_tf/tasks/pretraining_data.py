@@ -14,9 +14,9 @@ from bert_tf.errors import InputError
 from bert_tf.tasks.options import PretrainingOptions
 from bert_tf.tokenization.tokenizer import BertTokenizer
 from bert_tf.training.strategy import distribute_batches, share_batches
-from pipelines.manifest import FILE_NAME as MANIFEST
-from pipelines.pretraining_batches import pretraining_batches
-from pipelines.shard_folder import ShardFolder, open_shards, tokenizer_of_shards
+from pipelines.shards.folder import ShardFolder, open_shards, tokenizer_of_shards
+from pipelines.shards.manifest import FILE_NAME as MANIFEST
+from pipelines.shards.pretraining_batches import pretraining_batches
 
 # Of the training data, that histograms of activations are of.
 _WATCHED_EXAMPLES = 8

@@ -41,7 +41,7 @@ from bert_tf.training.loop import (
 from bert_tf.training.means import accuracy, cross_entropy
 from bert_tf.training.strategy import check_batch_size, distribute_batches
 from bert_tf.training.workers import hold_run_directory, is_chief, lost_worker_errors, meet
-from pipelines.labelled_text import LabelledText, read_labelled_text, text_batches
+from pipelines.examples.labelled_text import LabelledText, read_labelled_text, text_batches
 
 _TASK_FILE = "task.json"
 

@@ -10,8 +10,8 @@ import tensorflow as tf
 
 from bert_tf import BertTokenizer
 from bert_tf.cli.main import main
-from pipelines.instance_display import displayed_instances
-from pipelines.shard_folder import open_shards
+from pipelines.shards.display import displayed_instances
+from pipelines.shards.folder import open_shards
 
 
 @pytest.fixture(scope="module")

@@ -15,7 +15,7 @@ import tensorflow as tf
 
 from bert_tf.cli.main import main
 from bert_tf.training.checkpoint_file import read_checkpoint
-from pipelines.manifest import verify
+from pipelines.shards.manifest import verify
 
 
 def pretraining(shards, small_config, output, steps) -> list[str]:
@@ -172,9 +172,9 @@ def test_a_shard_deleted_under_pre_training(shards, small_config, tmp_path):
 # `bert-tf` with units of work so small that a small corpus has many.
 SMALL_UNITS = """
 import sys
-import pipelines.corpus, pipelines.documents, pipelines.shard_groups
-pipelines.corpus.UNIT_BYTES = 40_000
-pipelines.documents.GROUP_BYTES = pipelines.shard_groups.GROUP_BYTES = 10_000
+import pipelines.corpus.sources, pipelines.corpus.documents, pipelines.shards.groups
+pipelines.corpus.sources.UNIT_BYTES = 40_000
+pipelines.corpus.documents.GROUP_BYTES = pipelines.shards.groups.GROUP_BYTES = 10_000
 from bert_tf.cli.main import main
 sys.exit(main(sys.argv[1:]))
 """

@@ -21,7 +21,7 @@ from bert_tf.errors import InputError
 from bert_tf.models.pretrainer import BertPreTrainer
 from bert_tf.tasks.options import PretrainingOptions
 from bert_tf.tasks.pretraining import pretrain
-from pipelines.manifest import Manifest
+from pipelines.shards.manifest import Manifest
 
 
 class Killed(Exception):

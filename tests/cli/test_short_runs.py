@@ -15,8 +15,8 @@ from bert_tf.training.means import cross_entropy
 from bert_tf.training.optimizer import AdamWeightDecay
 from bert_tf.training.state import TrainingState
 from bert_tf.training.trainer import Trainer
-from pipelines.labelled_text import read_labelled_text
-from pipelines.pretraining_batches import pretraining_batches
+from pipelines.examples.labelled_text import read_labelled_text
+from pipelines.shards.pretraining_batches import pretraining_batches
 
 # What stalls is a thread of tf.data that sleeps 10 ms x 2^n and is waited for: the longer a fit,
 # the longer its end, 20 s and more. One of these takes less than a second.

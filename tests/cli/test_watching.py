@@ -22,7 +22,7 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 from bert_tf.cli.main import main
 from bert_tf.training.callbacks import SaveState
 from bert_tf.training.preemption import Preempted
-from pipelines.manifest import Manifest
+from pipelines.shards.manifest import Manifest
 
 SCALARS = {
     "loss", "mlm_loss", "nsp_loss", "mlm_accuracy", "nsp_accuracy", "gradient_norm",

@@ -24,7 +24,7 @@ from bert_tf.models.pretrainer import BertPreTrainer
 from bert_tf.training.means import cross_entropy
 from bert_tf.training.optimizer import AdamWeightDecay
 from bert_tf.training.trainer import Trainer
-from pipelines.pretraining_batches import pretraining_batches
+from pipelines.shards.pretraining_batches import pretraining_batches
 
 
 def free_ports(count: int) -> list[int]:

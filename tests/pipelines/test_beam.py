@@ -5,11 +5,11 @@ import pytest
 
 from bert_tf.errors import InputError
 from bert_tf.tokenization import BertTokenizer
-from pipelines import beam, corpus
-from pipelines.beam import BeamRunner
-from pipelines.manifest import Manifest
 from pipelines.options import PretrainingDataOptions
-from pipelines.shards import write_shards
+from pipelines.shards import beam
+from pipelines.shards.beam import BeamRunner
+from pipelines.shards.manifest import Manifest
+from pipelines.shards.writing import write_shards
 
 WORDS = "the of and to in a is that for it as was with be by on not he i this are or his from at"
 
@@ -45,7 +45,7 @@ def contents(folder):
 
 @pytest.mark.parametrize("mode", ["in_memory", "multi_processing"])
 def test_beam_makes_what_a_local_run_makes(tmp_path, text, tokenizer, monkeypatch, mode):
-    monkeypatch.setattr(corpus, "UNIT_BYTES", 10_000)
+    monkeypatch.setattr("pipelines.corpus.sources.UNIT_BYTES", 10_000)
     runner = BeamRunner(
         f"--runner=DirectRunner --direct_num_workers=2 --direct_running_mode={mode}"
     )

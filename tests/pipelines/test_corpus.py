@@ -7,8 +7,8 @@ import pytest
 from backports import zstd
 
 from bert_tf.errors import InputError
-from pipelines import corpus
-from pipelines.corpus import find_files, input_errors, open_corpus, read_lines, read_slice
+from pipelines.corpus.formats import input_errors, read_lines, read_slice
+from pipelines.corpus.sources import find_files, open_corpus
 from pipelines.options import CorpusOptions
 
 
@@ -106,7 +106,7 @@ def test_plain_text_is_unwrapped_into_paragraphs(tmp_path):
 
 
 def test_paragraphs_run_across_blocks(tmp_path, monkeypatch):
-    monkeypatch.setattr("pipelines.text_files.BLOCK_BYTES", 50)
+    monkeypatch.setattr("pipelines.corpus.text_files.BLOCK_BYTES", 50)
     (tmp_path / "a.txt").write_text("\n".join(["some words"] * 40) + "\n\nnext")
     opened = open_corpus(tmp_path / "a.txt", CorpusOptions(corpus_format="text"))
     assert documents_of(opened) == [[b" ".join([b"some words"] * 40), b"next"]]
@@ -127,7 +127,7 @@ def test_json_lines_of_another_field_and_bad_ones(tmp_path):
 
 
 def test_a_long_json_line_is_one_document(tmp_path, monkeypatch):
-    monkeypatch.setattr("pipelines.text_files.BLOCK_BYTES", 1000)
+    monkeypatch.setattr("pipelines.corpus.text_files.BLOCK_BYTES", 1000)
     text = " ".join(f"word{i}" for i in range(30_000))
     (tmp_path / "corpus.jsonl").write_text(json.dumps({"text": text}) + '\n{"text": "b"}\n')
     counts = Counter()
@@ -158,7 +158,7 @@ def test_large_files_are_cut_where_documents_begin(tmp_path, monkeypatch, text_f
     whole = documents_of(open_corpus(tmp_path / "corpus", options))
     assert len(whole) == 500
     for unit in (100, 333, 2000):
-        monkeypatch.setattr(corpus, "UNIT_BYTES", unit)
+        monkeypatch.setattr("pipelines.corpus.sources.UNIT_BYTES", unit)
         opened = open_corpus(tmp_path / "corpus", options)
         assert len(opened.units) > len(text) / unit / 2
         assert opened.size == len(text)
@@ -173,7 +173,7 @@ def test_large_files_are_cut_where_documents_begin(tmp_path, monkeypatch, text_f
 
 
 def test_small_files_share_a_unit_and_compressed_ones_stay_whole(tmp_path, monkeypatch):
-    monkeypatch.setattr(corpus, "UNIT_BYTES", 1000)
+    monkeypatch.setattr("pipelines.corpus.sources.UNIT_BYTES", 1000)
     for i in range(50):
         (tmp_path / f"{i:02d}.txt").write_text("x" * 97 + "\n\n")
     (tmp_path / "z.gz").write_bytes(gzip.compress(b"x\n\n" * 9000, compresslevel=0))
@@ -231,7 +231,7 @@ def test_datasets_by_name(dataset, monkeypatch):
     def opened(name, **options):
         return open_corpus(name, CorpusOptions(tfds_data_dir=str(dataset), **options))
 
-    monkeypatch.setattr(corpus, "UNIT_BYTES", 300)
+    monkeypatch.setattr("pipelines.corpus.sources.UNIT_BYTES", 300)
     articles = opened("tfds:articles:1.0.0")
     assert len(articles.units) > 3
     documents = documents_of(articles)

@@ -10,13 +10,14 @@ import pytest
 import tensorflow as tf
 
 from bert_tf.errors import InputError
-from pipelines import pretraining_batches as batches_module
-from pipelines import record_blocks, shard_folder, shard_groups
-from pipelines.manifest import Manifest
 from pipelines.options import PretrainingDataOptions
-from pipelines.pretraining_batches import pretraining_batches
-from pipelines.shard_folder import open_shards, shard_errors
-from pipelines.shards import write_shards
+from pipelines.shards import folder as folder_module
+from pipelines.shards import groups, record_blocks
+from pipelines.shards import pretraining_batches as batches_module
+from pipelines.shards.folder import open_shards, shard_errors
+from pipelines.shards.manifest import Manifest
+from pipelines.shards.pretraining_batches import pretraining_batches
+from pipelines.shards.writing import write_shards
 
 # As docs/reading-shards.md has it.
 _SERVER = """
@@ -64,7 +65,7 @@ def one_worker(service):
 def small_blocks():
     """Small blocks and windows, so that small data has many."""
     with pytest.MonkeyPatch.context() as patch:
-        for where in (record_blocks, shard_folder, shard_groups):
+        for where in (record_blocks, folder_module, groups):
             patch.setattr(where, "BLOCK_RECORDS", 8)
         patch.setattr(batches_module, "WINDOW_BLOCKS", 4)
         yield

@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 from bert_tf.errors import InputError
-from pipelines import corpus, documents
-from pipelines.corpus import open_corpus
-from pipelines.documents import COUNTED, UnitReader
+from pipelines.corpus import documents
+from pipelines.corpus.documents import COUNTED, UnitReader
+from pipelines.corpus.sources import open_corpus
 
 
 def write(folder, *texts):
@@ -144,7 +144,7 @@ def same(batch, other):
 
 
 def test_units_can_be_read_in_any_order(tmp_path, monkeypatch):
-    monkeypatch.setattr(corpus, "UNIT_BYTES", 2000)
+    monkeypatch.setattr("pipelines.corpus.sources.UNIT_BYTES", 2000)
     text = "\n\n".join(f"d{i} a\nd{i} b" for i in range(1500))
     files = write(tmp_path, text, "x1\nx2", text.upper())
     options = {"held_out_share": 0.1, "seed": 5}
@@ -165,7 +165,7 @@ def test_units_can_be_read_in_any_order(tmp_path, monkeypatch):
 
 
 def test_documents_alone_in_their_unit_get_donors_of_others(tmp_path, monkeypatch):
-    monkeypatch.setattr(corpus, "UNIT_BYTES", 3000)
+    monkeypatch.setattr("pipelines.corpus.sources.UNIT_BYTES", 3000)
     texts = ["\n".join(f"{name}{i}" for i in range(1000)) for name in "abc"]
     batches = list(read(write(tmp_path, *texts)))
     assert {batch.unit for batch in batches} == {0, 1, 2}
@@ -194,7 +194,7 @@ def test_finished_groups_are_passed_over_and_the_rest_is_the_same(tmp_path, monk
 
 
 def test_a_single_held_out_document_is_trained_on(tmp_path, monkeypatch):
-    monkeypatch.setattr(corpus, "UNIT_BYTES", 500)
+    monkeypatch.setattr("pipelines.corpus.sources.UNIT_BYTES", 500)
     files = write(tmp_path, "\n\n".join(f"d{i} text" for i in range(200)))
     for seed in range(200):
         batches = list(read(files, held_out_share=0.005, seed=seed))

@@ -6,7 +6,7 @@ import pytest
 import tensorflow as tf
 
 from bert_tf.errors import InputError
-from pipelines.labelled_text import LabelledText, read_labelled_text, text_batches
+from pipelines.examples.labelled_text import LabelledText, read_labelled_text, text_batches
 
 
 def write(folder, name, text):

@@ -7,7 +7,7 @@ import tensorflow as tf
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pipelines.masking import mask_tokens
+from pipelines.instances.masking import mask_tokens
 
 CLS, SEP, MASK, VOCABULARY = 2, 3, 4, 50_000
 IS_CONTINUATION = np.arange(VOCABULARY) >= 40_000

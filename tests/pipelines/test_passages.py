@@ -1,8 +1,8 @@
 import pytest
 
 from bert_tf.errors import InputError
-from pipelines.installed_documentation import STANDARD_LIBRARY, installed_documentation
-from pipelines.passages import (
+from pipelines.corpus.installed_documentation import STANDARD_LIBRARY, installed_documentation
+from pipelines.examples.passages import (
     LabelledDocument,
     labelled_passages,
     read_labelled_documents,

@@ -11,13 +11,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bert_tf.errors import InputError
-from pipelines import pretraining_batches as module
-from pipelines import record_blocks, shard_folder, shard_groups
-from pipelines.manifest import Manifest
 from pipelines.options import PretrainingDataOptions
-from pipelines.pretraining_batches import pretraining_batches
-from pipelines.shard_folder import open_shards
-from pipelines.shards import write_shards
+from pipelines.shards import folder as folder_module
+from pipelines.shards import groups, record_blocks
+from pipelines.shards import pretraining_batches as module
+from pipelines.shards.folder import open_shards
+from pipelines.shards.manifest import Manifest
+from pipelines.shards.pretraining_batches import pretraining_batches
+from pipelines.shards.writing import write_shards
 
 BLOCK = 8
 
@@ -26,7 +27,7 @@ BLOCK = 8
 def small_blocks():
     """Small blocks and windows, so that small data has many."""
     with pytest.MonkeyPatch.context() as patch:
-        for where in (record_blocks, shard_folder, shard_groups):
+        for where in (record_blocks, folder_module, groups):
             patch.setattr(where, "BLOCK_RECORDS", BLOCK)
         patch.setattr(module, "WINDOW_BLOCKS", 4)
         yield
@@ -357,8 +358,8 @@ import sys, itertools
 import numpy as np, tensorflow as tf
 cpu = tf.config.list_physical_devices("CPU")[0]
 tf.config.set_logical_device_configuration(cpu, [tf.config.LogicalDeviceConfiguration()] * 2)
-from pipelines import record_blocks
-from pipelines.pretraining_batches import pretraining_batches
+from pipelines.shards import record_blocks
+from pipelines.shards.pretraining_batches import pretraining_batches
 
 record_blocks.BLOCK_RECORDS = 8
 strategy = tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"])

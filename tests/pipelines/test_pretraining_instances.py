@@ -8,17 +8,19 @@ import tensorflow as tf
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pipelines import pretraining_instances
-from pipelines.pretraining_instances import (
+from pipelines.instances import full_sentences as full_sentences_module
+from pipelines.instances.full_sentences import full_sentences
+from pipelines.instances.sentence_pairs import (
     SentencePairs,
     Sentences,
-    full_sentences,
     index_sentences,
     pack_pairs,
     sentence_pairs,
     shuffle_pairs,
     truncate_pairs,
 )
+
+PAIRS = "pipelines.instances.sentence_pairs"
 
 
 def seed_of(number):
@@ -56,7 +58,7 @@ documents_of_sizes = st.lists(
 )
 def test_pairs_follow_the_rules(documents, max_seq_length, short_seq_prob, per_stream, seed):
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(pretraining_instances, "INSTANCES_PER_STREAM", per_stream)
+        patch.setattr(f"{PAIRS}.INSTANCES_PER_STREAM", per_stream)
         sentences = index(documents, max_seq_length)
     pairs = sentence_pairs(
         sentences, max_seq_length=max_seq_length, short_seq_prob=short_seq_prob, seed=seed_of(seed)
@@ -267,7 +269,8 @@ def test_full_sentences_follow_the_rules(
     most = max_seq_length - 2
     document_of = np.cumsum(neighbours)[: len(passages)]  # some documents have several passages
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(pretraining_instances, "INSTANCES_PER_STREAM", per_stream)
+        patch.setattr(f"{PAIRS}.INSTANCES_PER_STREAM", per_stream)
+        patch.setattr(full_sentences_module, "INSTANCES_PER_STREAM", per_stream)
         sentences = index(passages, max_seq_length, donors, document_of)
         instances, token_ids, ranges = full(sentences, max_seq_length, short_seq_prob, seed)
 
@@ -312,7 +315,7 @@ def test_full_sentences_are_as_many_as_fit_or_one_less():
     fitting = np.array(
         [is_end[end : begin + 62].sum() for begin, end in zip(begins, ends, strict=True)]
     )
-    stretches = len(token_ids) / (64 * pretraining_instances.INSTANCES_PER_STREAM)
+    stretches = len(token_ids) / (64 * full_sentences_module.INSTANCES_PER_STREAM)
     assert (fitting > 1).sum() <= stretches + 1
     assert (fitting == 1).mean() == pytest.approx(1 / 8, abs=0.03)
 

@@ -4,7 +4,7 @@ import tensorflow as tf
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from pipelines.record_blocks import (
+from pipelines.shards.record_blocks import (
     FRAME_BYTES,
     RecordBlocks,
     find_unsound,

@@ -12,20 +12,21 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from bert_tf.errors import InputError
-from pipelines import pretraining_batches as batches_module
-from pipelines import record_blocks, shard_folder, shard_groups
-from pipelines.manifest import Manifest, verify
 from pipelines.options import PretrainingDataOptions
-from pipelines.pretraining_batches import pretraining_batches
-from pipelines.shard_folder import open_shards, shard_errors
-from pipelines.shards import write_shards
+from pipelines.shards import folder as folder_module
+from pipelines.shards import groups, record_blocks
+from pipelines.shards import pretraining_batches as batches_module
+from pipelines.shards.folder import open_shards, shard_errors
+from pipelines.shards.manifest import Manifest, verify
+from pipelines.shards.pretraining_batches import pretraining_batches
+from pipelines.shards.writing import write_shards
 
 
 @pytest.fixture(scope="module", autouse=True)
 def small_blocks():
     """Small blocks, so that small data has many."""
     with pytest.MonkeyPatch.context() as patch:
-        for where in (record_blocks, shard_folder, shard_groups):
+        for where in (record_blocks, folder_module, groups):
             patch.setattr(where, "BLOCK_RECORDS", 8)
         yield
 

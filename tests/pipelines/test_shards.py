@@ -9,9 +9,9 @@ import pytest
 import tensorflow as tf
 
 from bert_tf.errors import InputError
-from pipelines.manifest import Manifest, verify
 from pipelines.options import PretrainingDataOptions
-from pipelines.shards import write_shards, write_shards_of_lengths
+from pipelines.shards.manifest import Manifest, verify
+from pipelines.shards.writing import write_shards, write_shards_of_lengths
 
 
 def options(**changed):
@@ -281,9 +281,9 @@ def test_predictions_by_default(length, predictions):
 def units():
     """Small units and groups, so that a small corpus has many."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("pipelines.corpus.UNIT_BYTES", 8_000)
-        patch.setattr("pipelines.documents.GROUP_BYTES", 5_000)
-        patch.setattr("pipelines.shard_groups.GROUP_BYTES", 5_000)
+        patch.setattr("pipelines.corpus.sources.UNIT_BYTES", 8_000)
+        patch.setattr("pipelines.corpus.documents.GROUP_BYTES", 5_000)
+        patch.setattr("pipelines.shards.groups.GROUP_BYTES", 5_000)
         yield
 
 

@@ -10,8 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bert_tf.errors import InputError
-from pipelines import text_files
-from pipelines.text_files import is_compressed, line_start, read_blocks, strip
+from pipelines.corpus import text_files
+from pipelines.corpus.text_files import is_compressed, line_start, read_blocks, strip
 
 
 def lines_of(path, *bounds, counts=None, **options):

@@ -22,13 +22,14 @@ import numpy as np
 import tensorflow as tf
 
 from bert_tf.atomic import remove_temporary_files, replace_file, sync_folder
-from pipelines.corpus import Corpus, input_errors
-from pipelines.documents import COUNTED, GROUP_BYTES, DocumentBatch, UnitReader
-from pipelines.manifest import BLOCK_RECORDS, Shard, sha256
+from pipelines.corpus.documents import COUNTED, GROUP_BYTES, DocumentBatch, UnitReader
+from pipelines.corpus.formats import input_errors
+from pipelines.corpus.sources import Corpus
+from pipelines.instances.records import RecordBatch, record_batches
+from pipelines.instances.statistics import InstanceCounts, no_instances
 from pipelines.options import PretrainingDataOptions
-from pipelines.pretraining_records import RecordBatch, record_batches
-from pipelines.record_blocks import FRAME_BYTES
-from pipelines.statistics import InstanceCounts, no_instances
+from pipelines.shards.manifest import BLOCK_RECORDS, Shard, sha256
+from pipelines.shards.record_blocks import FRAME_BYTES
 
 if TYPE_CHECKING:
     from bert_tf.tokenization import BertTokenizer

@@ -2,7 +2,7 @@
 
 A TFRecord file is a chain of records: the length as uint64, a checksum of it, the data, a checksum
 of that; all little-endian, the checksums masked CRC-32C. Only from one record is known where the
-next one begins. `pipelines.shards` notes the place of every `BLOCK_RECORDS`th record in the
+next one begins. `pipelines.shards.writing` notes the place of every `BLOCK_RECORDS`th record in the
 manifest; for files of others the lengths are followed here.
 """
 
@@ -17,7 +17,7 @@ from typing import NamedTuple
 import numpy as np
 import tensorflow as tf
 
-from pipelines.manifest import BLOCK_RECORDS, Shard
+from pipelines.shards.manifest import BLOCK_RECORDS, Shard
 
 HEADER_BYTES = 12
 FOOTER_BYTES = 4

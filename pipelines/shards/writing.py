@@ -1,11 +1,12 @@
 """A corpus to TFRecord shards of pre-training instances, with a manifest, restartable.
 
-The corpus is cut into units (`pipelines.corpus`), the batches of a unit into groups of about 32 MB
-of text (`pipelines.documents`). The shards of a group are one for each round of `dupe_factor`,
-written under temporary names, renamed when the group is complete, and then entered in a journal.
+The corpus is cut into units (`pipelines.corpus.sources`), the batches of a unit into groups of
+about 32 MB of text (`pipelines.corpus.documents`). A group has a shard for each round of
+`dupe_factor`, written under a temporary name, renamed when the group is complete, and then entered
+in a journal.
 What is in the journal is not made again: a run that was killed goes on with the first group that
 is missing, and ends with the bytes of a run that was not. Units are independent of one another,
-so several processes or machines can each take some (`pipelines.beam`).
+so several processes or machines can each take some (`pipelines.shards.beam`).
 
 Everything happens in `OUTPUT.unfinished`; `OUTPUT` appears whole.
 
@@ -30,11 +31,12 @@ from bert_tf.atomic import move_directory, remove_temporary_files, replace_file
 from bert_tf.errors import InputError
 from bert_tf.outputs import check_output_folder
 from bert_tf.version import __version__
-from pipelines.corpus import Corpus, CorpusInputs, empty_corpus, open_corpus
-from pipelines.documents import COUNTED
-from pipelines.manifest import FILE_NAME, UNFINISHED, Manifest, Shard
+from pipelines.corpus.documents import COUNTED
+from pipelines.corpus.formats import empty_corpus
+from pipelines.corpus.sources import Corpus, CorpusInputs, open_corpus
+from pipelines.instances.statistics import InstanceCounts, no_instances, summarize
 from pipelines.options import PretrainingDataOptions
-from pipelines.shard_groups import (
+from pipelines.shards.groups import (
     JOURNAL,
     FinishedGroup,
     ShardsJob,
@@ -43,7 +45,7 @@ from pipelines.shard_groups import (
     forget_incomplete_groups,
     write_units,
 )
-from pipelines.statistics import InstanceCounts, no_instances, summarize
+from pipelines.shards.manifest import FILE_NAME, UNFINISHED, Manifest, Shard
 
 if TYPE_CHECKING:
     from bert_tf.tokenization import BertTokenizer
@@ -76,14 +78,14 @@ def write_shards(
     """Makes pre-training instances of a corpus and writes them as TFRecord shards.
 
     The folder also gets `manifest.json` and the tokenizer's own files, so that training needs no
-    other. The features of the records are those of `pipelines.instance_schemas`: the original's,
+    other. The features of the records are those of `pipelines.instances.schemas`: the original's,
     or the compact ones for dynamic masking.
 
     A run that was killed, or that ended in an error, is continued by the same call, and ends with
     the bytes of an undisturbed one.
 
     Args:
-        inputs: files, folders, globs or datasets, see `pipelines.corpus`.
+        inputs: files, folders, globs or datasets, see `pipelines.corpus.sources`.
         output_directory: folder to make. It appears whole, when all is written; until then the
             work is in the folder `output_directory` + ".unfinished" beside it.
         tokenizer: turns sentences into ids; needs [CLS], [SEP] and [MASK].

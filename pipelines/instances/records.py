@@ -11,22 +11,22 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import tensorflow as tf
 
-from pipelines.corpus import dataset_options
-from pipelines.documents import COUNTED, MOST_BATCHES, DocumentBatch
-from pipelines.instance_schemas import serialize_compact, serialize_masked
-from pipelines.masking import mask_by_options
-from pipelines.options import PretrainingDataOptions
-from pipelines.pretraining_instances import (
+from pipelines.corpus.documents import COUNTED, MOST_BATCHES, DocumentBatch
+from pipelines.corpus.sentence_splitting import split_sentences
+from pipelines.datasets import dataset_options
+from pipelines.instances.full_sentences import full_sentences
+from pipelines.instances.masking import mask_by_options
+from pipelines.instances.schemas import serialize_compact, serialize_masked
+from pipelines.instances.sentence_pairs import (
     Sentences,
-    full_sentences,
     index_sentences,
     pack_pairs,
     sentence_pairs,
     shuffle_pairs,
     truncate_pairs,
 )
-from pipelines.sentence_splitting import split_sentences
-from pipelines.statistics import InstanceCounts, count_instances
+from pipelines.instances.statistics import InstanceCounts, count_instances
+from pipelines.options import PretrainingDataOptions
 
 if TYPE_CHECKING:
     from bert_tf.tokenization import BertTokenizer

@@ -17,8 +17,8 @@ import tensorflow as tf
 from google.protobuf.message import DecodeError
 
 from bert_tf.errors import InputError
-from pipelines.instance_schemas import masked_features, parse_compact
-from pipelines.manifest import (
+from pipelines.instances.schemas import masked_features, parse_compact
+from pipelines.shards.manifest import (
     BLOCK_RECORDS,
     FILE_NAME,
     SPLITS,
@@ -29,7 +29,7 @@ from pipelines.manifest import (
     sha256,
     verify,
 )
-from pipelines.record_blocks import (
+from pipelines.shards.record_blocks import (
     FRAME_BYTES,
     HEADER_BYTES,
     PARSE_ERRORS,
@@ -96,7 +96,7 @@ def open_shards(
     `*.tfrecord*` files are one split, and are indexed by the lengths in them.
 
     Args:
-        directory: folder that `pipelines.shards.write_shards` made, or `*.tfrecord*` files.
+        directory: folder that `pipelines.shards.writing.write_shards` made, or `*.tfrecord*` files.
         split: "train" or "held_out".
         vocabulary_hash: `BertTokenizer.vocabulary_hash`, to compare with the manifest's.
         skip_corrupt: whether to find corrupt records now and leave them out. All shards are

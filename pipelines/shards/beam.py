@@ -21,7 +21,7 @@ from bert_tf.startup import import_tensorflow, keep_freed_memory
 # within the functions.
 if TYPE_CHECKING:
     from bert_tf.tokenization import BertTokenizer
-    from pipelines.shard_groups import ShardsJob, ShardsProgress
+    from pipelines.shards.groups import ShardsJob, ShardsProgress
 
 _SECONDS_BETWEEN_LOOKS = 1.0
 
@@ -63,7 +63,7 @@ class BeamRunner:
         """Writes what is not finished of a job; returns when it is all in the journal."""
         from apache_beam.options.pipeline_options import PipelineOptions
 
-        from pipelines.shard_groups import JOURNAL, finished_groups
+        from pipelines.shards.groups import JOURNAL, finished_groups
 
         beam = self._beam
 
@@ -98,7 +98,7 @@ def _write_unit(unit: int, job: bytes, vocabulary: Path) -> None:
     keep_freed_memory()
     import_tensorflow()
     from bert_tf.tokenization import BertTokenizer
-    from pipelines.shard_groups import write_units
+    from pipelines.shards.groups import write_units
 
     write_units(pickle.loads(job), BertTokenizer.from_directory(vocabulary), units=[unit])
 
@@ -106,7 +106,7 @@ def _write_unit(unit: int, job: bytes, vocabulary: Path) -> None:
 @contextlib.contextmanager
 def _watched(job: "ShardsJob", progress: Callable[["ShardsProgress"], None]) -> Iterator[None]:
     """Tells of progress from what is in the journal, while the pipeline runs."""
-    from pipelines.shard_groups import ShardsProgress, finished_groups
+    from pipelines.shards.groups import ShardsProgress, finished_groups
 
     total = job.corpus.size
     ended = threading.Event()

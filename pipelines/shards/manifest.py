@@ -53,7 +53,7 @@ class Manifest:
         sentences: sentences in the corpus.
         irregularities: what was met in the text and dealt with by a stated rule, counted by name.
         shards: by split, "train" and, if text was held out, "held_out".
-        statistics: by split, see `pipelines.statistics`.
+        statistics: by split, see `pipelines.instances.statistics`.
         bert_tf_version: version that wrote the shards.
         format: version of this layout.
     """

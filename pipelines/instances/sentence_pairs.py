@@ -5,9 +5,6 @@ The rules are those of `create_instances_from_document` and `truncate_seq_pair` 
 the token ids of a batch are one flat vector, an instance is a pair of ranges in it, and only the
 walk itself is a loop: every document of the batch takes one step of it at once, and a step is one
 instance. All else is computed for all instances together.
-
-`full_sentences` makes instances for training without next-sentence prediction in the same way
-(Liu et al. 2019, RoBERTa, section 4.2).
 """
 
 from collections.abc import Callable
@@ -18,11 +15,6 @@ import tensorflow as tf
 # A document of more tokens than this many full instances is walked as several streams in
 # parallel, else the loop would go on for the longest one alone. Each cut shortens one instance.
 INSTANCES_PER_STREAM = 128
-
-# So often an instance of full sentences leaves out the last sentence that would fit. Without it,
-# two walks that come to one sentence by chance would go on as one: in a book, most instances of
-# 128 tokens were the same in every round. It makes 3% more instances of 128 tokens, 1% more of 512.
-LEAVES_OUT_LAST = 1 / 8
 
 
 class Sentences(NamedTuple):
@@ -106,15 +98,15 @@ def index_sentences(
     is_donor = tf.boolean_mask(is_donor, has_tokens)
     starts = tf.concat([[0], tf.cumsum(lengths)], axis=0)  # (n + 1,)
 
-    new_document = _changes(documents)
-    new_passage = _changes(passages) | new_document
-    document_first = _bounds(new_document)
-    passage_first = _bounds(new_passage)
+    new_document = changes(documents)
+    new_passage = changes(passages) | new_document
+    document_first = run_bounds(new_document)
+    passage_first = run_bounds(new_passage)
     passage = tf.cumsum(tf.cast(new_passage, tf.int32)) - 1  # (n,)
     # A new stream begins where a passage begins and wherever its tokens fill a stream.
     offset = starts[:-1] - tf.gather(starts, tf.gather(passage_first, passage))
-    new_stream = new_passage | _changes(offset // (INSTANCES_PER_STREAM * max_seq_length))
-    stream_first = _bounds(new_stream)
+    new_stream = new_passage | changes(offset // (INSTANCES_PER_STREAM * max_seq_length))
+    stream_first = run_bounds(new_stream)
     makes_instances = ~tf.gather(is_donor, stream_first[:-1])
     return Sentences(
         token_ids=token_ids.flat_values,
@@ -127,13 +119,13 @@ def index_sentences(
     )
 
 
-def _changes(values: tf.Tensor) -> tf.Tensor:
+def changes(values: tf.Tensor) -> tf.Tensor:
     """Bool [n], true at the first value and at each that differs from the one before."""
     first = tf.ones([tf.minimum(tf.size(values), 1)], tf.bool)
     return tf.concat([first, values[1:] != values[:-1]], axis=0)
 
 
-def _bounds(is_first: tf.Tensor) -> tf.Tensor:
+def run_bounds(is_first: tf.Tensor) -> tf.Tensor:
     """Int32 [runs + 1], where each run begins, then n."""
     firsts = tf.cast(tf.where(is_first)[:, 0], tf.int32)
     return tf.concat([firsts, [tf.size(is_first)]], axis=0)
@@ -165,7 +157,7 @@ def sentence_pairs(
     max_tokens = max_seq_length - 3
     starts, stream_end = sentences.starts, sentences.stream_end
     streams = tf.size(stream_end)
-    target = _targets(streams, max_tokens, short_seq_prob, is_short_seed, short_seed)  # (S,)
+    target = target_lengths(streams, max_tokens, short_seq_prob, is_short_seed, short_seed)  # (S,)
 
     # Each step takes one chunk of sentences [first, end) from every stream that has any left.
     def take_chunk(step: tf.Tensor, first: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
@@ -179,7 +171,7 @@ def sentence_pairs(
         b_end = tf.where(is_random_next, -1, end)
         return tf.stack([a_end, b_end], axis=-1), tf.where(is_random_next, a_end, end)
 
-    stream, first, chunks = _walk(sentences.stream_first, stream_end, take_chunk, values=2)
+    stream, first, chunks = walk_streams(sentences.stream_first, stream_end, take_chunk, values=2)
     a_end, b_end = tf.unstack(chunks, axis=-1)
     target = tf.gather(target, stream)
 
@@ -197,7 +189,7 @@ def sentence_pairs(
     return SentencePairs(*(tf.boolean_mask(values, possible) for values in pairs))
 
 
-def _targets(
+def target_lengths(
     streams: tf.Tensor,
     max_tokens: int,
     short_seq_prob: float,
@@ -210,7 +202,7 @@ def _targets(
     return tf.where(is_short, short, max_tokens)
 
 
-def _walk(
+def walk_streams(
     first: tf.Tensor,
     end: tf.Tensor,
     take: Callable[[tf.Tensor, tf.Tensor], tuple[tf.Tensor, tf.Tensor]],
@@ -283,119 +275,6 @@ def _scaled(draws: tf.Tensor, size: tf.Tensor) -> tf.Tensor:
     """Uniform floats in [0, 1) to uniform integers in [0, size), or 0 for an empty range."""
     scaled = tf.cast(draws * tf.cast(size, tf.float32), tf.int32)
     return tf.clip_by_value(scaled, 0, tf.maximum(size - 1, 0))
-
-
-def full_sentences(
-    sentences: Sentences,
-    *,
-    max_seq_length: int,
-    short_seq_prob: float,
-    sep_token_id: int,
-    seed: tf.Tensor,
-) -> tuple[tf.Tensor, SentencePairs]:
-    """Fills instances with consecutive sentences, across borders of documents.
-
-    FULL-SENTENCES of RoBERTa (Liu et al. 2019, section 4.2): an instance has as many whole
-    sentences as fit, and where it goes on with another document, a [SEP] between the two. Here,
-    the passages of a batch follow one another in random order, each ended by a [SEP]. Donors are
-    left out. A stream has one target length, as in `sentence_pairs`, which holds for the
-    instances that begin in it; where not even one sentence fits into the target, the instance is
-    that sentence. Only a sentence that is too long for an instance is cut: the pieces but the
-    last are full instances, and the last goes together with the sentences after it.
-
-    Another seed cuts the same text elsewhere: passages are in another order, and another eighth of
-    the instances leaves the last sentence that fits to the next instance.
-
-    Args:
-        sentences: of at least one document.
-        max_seq_length: [CLS] and [SEP] included.
-        short_seq_prob: probability of a shorter target.
-        sep_token_id: id of [SEP].
-        seed: integer [2].
-
-    Returns:
-        int32 [T'], the passages with [SEP] after each; and `SentencePairs`, ranges of it in their
-        order: A the instance without its [CLS] and its last [SEP], B empty. They need no
-        truncation: shuffle and pack them.
-    """
-    order_seed, is_short_seed, short_seed, walk_seed = tf.unstack(tf.random.split(seed, 4))
-    max_tokens = max_seq_length - 2
-    text = _join_passages(sentences, sep_token_id, order_seed)
-    target = _targets(
-        tf.size(sentences.stream_first), max_tokens, short_seq_prob, is_short_seed, short_seed
-    )
-    target = tf.gather(target, text.stream)  # (n,)
-
-    # Stretches of the text are walked in parallel; no instance crosses from one to the next.
-    stretch = text.starts[:-1] // (INSTANCES_PER_STREAM * max_seq_length)
-    bounds = tf.gather(text.starts, _bounds(_changes(stretch)))  # (stretches + 1,)
-    stretch_end = bounds[1:]
-
-    # Each step takes one instance from every stretch: tokens from `at` to the end of a sentence.
-    def take_instance(step: tf.Tensor, at: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-        current = tf.searchsorted(text.ends, at, side="right")  # the sentence at `at`
-        current = tf.minimum(current, tf.size(text.ends) - 1)  # of consequence behind the text only
-        limit = tf.minimum(at + tf.gather(target, current), stretch_end)
-        last = tf.searchsorted(text.ends, limit, side="right") - 1  # the last that fits
-        draws = tf.random.stateless_uniform(tf.shape(at), tf.random.fold_in(walk_seed, step))
-        last -= tf.cast(draws < LEAVES_OUT_LAST, tf.int32)
-        last = tf.maximum(last, current)
-        sentence_end = tf.gather(text.ends, last)
-        end = tf.minimum(sentence_end, at + max_tokens)
-        after = tf.where(end == sentence_end, tf.gather(text.starts, last + 1), end)
-        return (end - at)[:, None], after
-
-    _, start, lengths = _walk(bounds[:-1], stretch_end, take_instance, values=1)
-    none = tf.zeros_like(start)
-    return text.token_ids, SentencePairs(start, lengths[:, 0], none, none, none > 0)
-
-
-class _JoinedPassages(NamedTuple):
-    """Passages one after the other, a [SEP] after each. n sentences.
-
-    Attributes:
-        token_ids: int32 [T'].
-        starts: int32 [n + 1], first token of each sentence, then T'.
-        ends: int32 [n], where each sentence ends, before the [SEP] if one follows.
-        stream: int32 [n], index of the stream in `Sentences` that the sentence is from.
-    """
-
-    token_ids: tf.Tensor
-    starts: tf.Tensor
-    ends: tf.Tensor
-    stream: tf.Tensor
-
-
-def _join_passages(sentences: Sentences, sep_token_id: int, seed: tf.Tensor) -> _JoinedPassages:
-    """The passages that make instances, in random order."""
-    starts = sentences.starts
-    # Streams stand in order, and those of one passage have one passage end.
-    passage_end = tf.gather(sentences.passage_end, sentences.stream_first)
-    new_passage = _changes(passage_end)
-    first = tf.boolean_mask(sentences.stream_first, new_passage)
-    end = tf.boolean_mask(passage_end, new_passage)
-    order = tf.random.experimental.stateless_shuffle(tf.range(tf.size(first)), seed)
-    first, end = tf.gather(first, order), tf.gather(end, order)
-
-    # One token more of each passage than it has, to be the [SEP].
-    tokens = tf.ragged.range(tf.gather(starts, first), tf.gather(starts, end) + 1)
-    padded = tf.pad(sentences.token_ids, [[0, 1]])
-    token_ids = tf.tensor_scatter_nd_update(
-        tf.gather(padded, tokens.flat_values),
-        tokens.row_splits[1:, None] - 1,
-        tf.fill([tf.size(first)], sep_token_id),
-    )
-    members = tf.ragged.range(first, end)  # [passages, (sentences)]
-    sentence = members.flat_values
-    lengths = tf.gather(starts, sentence + 1) - tf.gather(starts, sentence)
-    separators = tf.cast(members.value_rowids(), tf.int32)  # before the sentence
-    ends = tf.cumsum(lengths) + separators
-    return _JoinedPassages(
-        token_ids=token_ids,
-        starts=tf.concat([ends - lengths, [tf.size(token_ids)]], axis=0),
-        ends=ends,
-        stream=tf.searchsorted(sentences.stream_first, sentence, side="right") - 1,
-    )
 
 
 def truncate_pairs(pairs: SentencePairs, *, max_seq_length: int, seed: tf.Tensor) -> SentencePairs:

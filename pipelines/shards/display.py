@@ -4,8 +4,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from bert_tf.errors import InputError
-from pipelines.pretraining_batches import pretraining_batches
-from pipelines.shard_folder import ShardFolder, shard_errors
+from pipelines.shards.folder import ShardFolder, shard_errors
+from pipelines.shards.pretraining_batches import pretraining_batches
 
 if TYPE_CHECKING:
     from bert_tf.tokenization import BertTokenizer

@@ -17,13 +17,13 @@ import numpy as np
 import tensorflow as tf
 
 from bert_tf.errors import InputError
-from pipelines.corpus import dataset_options
-from pipelines.data_service import from_data_service
-from pipelines.instance_schemas import masked_features, parse_compact
-from pipelines.masking import MaskedTokens, mask_by_options
+from pipelines.datasets import dataset_options
+from pipelines.instances.masking import MaskedTokens, mask_by_options
+from pipelines.instances.schemas import masked_features, parse_compact
 from pipelines.options import PretrainingDataOptions
-from pipelines.record_blocks import RecordBlocks, read_run
-from pipelines.shard_folder import ShardFolder, check_vocabulary, open_shards, shard_errors
+from pipelines.shards.data_service import from_data_service
+from pipelines.shards.folder import ShardFolder, check_vocabulary, open_shards, shard_errors
+from pipelines.shards.record_blocks import RecordBlocks, read_run
 
 if TYPE_CHECKING:
     from bert_tf.tokenization import BertTokenizer

@@ -5,8 +5,8 @@ from typing import Any, NamedTuple
 import numpy as np
 import tensorflow as tf
 
-from pipelines.masking import MaskedTokens
-from pipelines.pretraining_instances import SentencePairs
+from pipelines.instances.masking import MaskedTokens
+from pipelines.instances.sentence_pairs import SentencePairs
 
 PERCENTILES = (5, 25, 50, 75, 95)
 

@@ -15,9 +15,9 @@ from typing import NamedTuple
 
 import tensorflow as tf
 
-from pipelines.masking import MaskedTokens
-from pipelines.pretraining_instances import PackedPairs
-from pipelines.tf_examples import serialize_examples
+from pipelines.instances.masking import MaskedTokens
+from pipelines.instances.sentence_pairs import PackedPairs
+from pipelines.instances.tf_examples import serialize_examples
 
 
 class UnmaskedInstances(NamedTuple):

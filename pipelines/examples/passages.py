@@ -13,7 +13,7 @@ from pathlib import Path
 
 from bert_tf.atomic import replace_file
 from bert_tf.errors import InputError
-from pipelines.text_files import read_blocks, strip
+from pipelines.corpus.text_files import read_blocks, strip
 
 _SHORTEST, _LONGEST = 120, 400  # characters of a passage
 _MOST_OF_A_DOCUMENT = 10  # passages: a test on few long documents would say little
@@ -138,7 +138,7 @@ def read_labelled_documents(files: Sequence[str]) -> list[LabelledDocument]:
     split. The text of a single file is labelled by which quarter of it a document stands in.
 
     Args:
-        files: as `pipelines.corpus.find_files` returns them.
+        files: as `pipelines.corpus.sources.find_files` returns them.
 
     Raises:
         InputError: a file cannot be read or is not UTF-8.

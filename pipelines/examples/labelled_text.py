@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import tensorflow as tf
 
 from bert_tf.errors import InputError
-from pipelines.corpus import dataset_options
+from pipelines.datasets import dataset_options
 
 if TYPE_CHECKING:
     from bert_tf.tokenization.packing import Packer

@@ -25,7 +25,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from bert_tf.errors import InputError
-from pipelines.corpus import UNIT_BYTES, Corpus, Slice, read_slice
+from pipelines.corpus.formats import read_slice
+from pipelines.corpus.sources import UNIT_BYTES, Corpus, Slice
 
 # Documents are cut into parts of this size; a part is trained on or held out as a whole, and
 # files take turns after this much text.

@@ -1,0 +1,1 @@
+"""Text in: files and datasets, read as documents of sentences."""

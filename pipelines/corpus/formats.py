@@ -1,0 +1,232 @@
+"""The formats of a corpus, read as lines of text.
+
+- *sentences*, that of the original's `create_pretraining_data.py`: a sentence a line, a blank
+  line between documents;
+- *text*: plain text, a document a file. A line of over 120 characters is a paragraph; shorter
+  lines are taken for a wrapped paragraph, up to a blank line;
+- *jsonl*: a JSON object a line, its text in one field; each a document of paragraphs as above;
+- a name of TensorFlow Datasets, `tfds:wikipedia/20230601.en`, with its version and split if
+  need be, `tfds:wikipedia/20230601.en:1.0.0:train[:1%]`: each example a document, its text in one
+  feature.
+
+Files may be compressed, with gzip or zstd. In all formats but the first, paragraphs are split
+into sentences later, in the graph (`pipelines.corpus.sentence_splitting`).
+"""
+
+import itertools
+import json
+import re
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from typing import Any, NamedTuple
+
+import tensorflow as tf
+
+from bert_tf.errors import InputError
+from pipelines.corpus.sources import (
+    TFDS,
+    UNIT_BYTES,
+    Corpus,
+    Slice,
+    tensorflow_datasets,
+    text_format,
+)
+from pipelines.corpus.text_files import (
+    LONG_LINE_BYTES,
+    UnreadableFile,
+    cut_lines,
+    read_blocks,
+    strip,
+)
+from pipelines.datasets import dataset_options
+from pipelines.options import CorpusOptions
+
+# Lines of plain text longer than this were not wrapped.
+_WRAPPED_LINE_BYTES = 120
+
+
+class Passage(NamedTuple):
+    """Lines in the order of the text, from one slice.
+
+    Attributes:
+        lines: sentences or paragraphs without white space around them; an empty one is where a
+            document ends.
+        position: bytes of the slice read so far.
+    """
+
+    lines: list[bytes]
+    position: int
+
+
+def read_slice(slice_: Slice, options: CorpusOptions, counts: Counter) -> Iterator[Passage]:
+    """Reads the documents of a slice.
+
+    Args:
+        slice_: of an opened corpus.
+        options: the corpus's.
+        counts: what was met and mended is added here: `empty_documents`, `unreadable_files`, and
+            what `read_blocks` counts.
+
+    Raises:
+        InputError: the source cannot be used; the message says where.
+    """
+    if slice_.source.startswith(TFDS):
+        yield from _dataset_passages(slice_, options, counts)
+        return
+    reader = {"sentences": _sentences, "text": _plain_text, "jsonl": _json_lines}[
+        text_format(slice_.source, options)
+    ]
+    try:
+        yield from reader(slice_, options, counts)
+    except UnreadableFile:
+        if not options.skip_unreadable:
+            raise
+        counts["unreadable_files"] += 1
+        yield Passage([b""], slice_.size)
+
+
+def _sentences(slice_: Slice, options: CorpusOptions, counts: Counter) -> Iterator[Passage]:
+    for block in read_blocks(*slice_[:3], counts=counts):
+        yield Passage([strip(line) for line in block.lines], block.position)
+
+
+def _plain_text(slice_: Slice, options: CorpusOptions, counts: Counter) -> Iterator[Passage]:
+    wrapped: list[bytes] = []
+    for block in read_blocks(*slice_[:3], counts=counts, cut_to=LONG_LINE_BYTES):
+        yield Passage(list(_paragraphs(block.lines, wrapped)), block.position)
+    yield Passage([b" ".join(wrapped), b""] if wrapped else [b""], slice_.size)
+
+
+def _paragraphs(lines: Iterable[bytes], wrapped: list[bytes]) -> Iterator[bytes]:
+    """Paragraphs, none empty; `wrapped` holds the lines of the one that has not ended yet."""
+    size = sum(map(len, wrapped))
+    for line in lines:
+        line = strip(line)
+        is_short = 0 < len(line) <= _WRAPPED_LINE_BYTES
+        if wrapped and (not is_short or size > LONG_LINE_BYTES):
+            yield b" ".join(wrapped)
+            wrapped.clear()
+            size = 0
+        if is_short:
+            wrapped.append(line)
+            size += len(line)
+        elif line:
+            yield line
+
+
+def _document(text: str, counts: Counter) -> list[bytes]:
+    """The paragraphs of a text, and the end of a document."""
+    encoded = text.encode("utf-8", errors="ignore")  # drops halves of surrogate pairs
+    del text  # it may be large
+    if nul_bytes := encoded.count(b"\0"):
+        counts["nul_bytes"] += nul_bytes
+        encoded = encoded.replace(b"\0", b"")
+    wrapped: list[bytes] = []
+    lines = cut_lines(encoded.splitlines(), LONG_LINE_BYTES, counts)
+    paragraphs = list(_paragraphs(lines, wrapped))
+    if wrapped:
+        paragraphs.append(b" ".join(wrapped))
+    if not paragraphs:
+        counts["empty_documents"] += 1
+    return [*paragraphs, b""]
+
+
+def _json_lines(slice_: Slice, options: CorpusOptions, counts: Counter) -> Iterator[Passage]:
+    for block in read_blocks(*slice_[:3], counts=counts, cut_to=None):
+        lines: list[bytes] = []
+        for index, line in enumerate(block.lines):
+            if not line.strip():
+                continue
+            try:
+                record = json.loads(line)
+                block.lines[index] = line = b""  # it may be large
+                lines += _document(_text_of(record, options), counts)
+            except (ValueError, KeyError, TypeError) as error:
+                where = f"line {block.first_line + index}"
+                where += f" after byte {slice_.start}" if slice_.start else ""
+                raise InputError(
+                    f"{slice_.source}, {where}: not a JSON object with text in the field "
+                    f"{options.text_field!r} ({error!r}); mend it, or name the field with "
+                    "--text_field"
+                ) from error
+        yield Passage(lines, block.position)
+
+
+def _text_of(record: Any, options: CorpusOptions) -> str:
+    """Takes the text out of `record`."""
+    text = record[options.text_field]
+    record[options.text_field] = None
+    if not isinstance(text, str):
+        raise TypeError(f"{options.text_field} is {type(text).__name__}, not a string")
+    return text
+
+
+def _dataset_passages(slice_: Slice, options: CorpusOptions, counts: Counter) -> Iterator[Passage]:
+    full_name, _, split = slice_.source.removeprefix(TFDS).rpartition(":")
+    tfds = tensorflow_datasets(slice_.source)
+    end = slice_.end or 0
+    part = tfds.core.ReadInstruction(split, from_=slice_.start, to=end, unit="abs")
+    builder = tfds.builder(full_name, data_dir=options.tfds_data_dir)
+    examples = builder.as_dataset(split=part, shuffle_files=False)
+    for number, example in enumerate(examples.as_numpy_iterator(), slice_.start):
+        text = example.get(options.text_field) if isinstance(example, dict) else None
+        if not isinstance(text, bytes):
+            raise InputError(
+                f"{slice_.source}, example {number}: no text in the feature "
+                f"{options.text_field!r}; name one of {', '.join(example)} with --text_field"
+            )
+        done = (number + 1 - slice_.start) * slice_.size // (end - slice_.start)
+        yield Passage(_document(text.decode("utf-8", "ignore"), counts), done)
+
+
+def empty_corpus(name: str) -> InputError:
+    """The error for a corpus without a line of text."""
+    return InputError(f"{name}: no text, every line is blank; give files with a sentence a line")
+
+
+def read_lines(corpus: Corpus) -> tf.data.Dataset:
+    """The lines of a corpus that are not blank, for counting words.
+
+    Args:
+        corpus: as returned by `open_corpus`.
+
+    Returns:
+        Dataset of string tensors [lines], each about a megabyte of text, in the order of the
+        corpus. An unusable file raises while it is iterated: wrap the loop in `input_errors`.
+    """
+
+    def batches() -> Iterator[list[bytes]]:
+        empty = True
+        for slice_ in itertools.chain.from_iterable(corpus.units):
+            gathered: list[bytes] = []
+            size = 0
+            for passage in read_slice(slice_, corpus.options, Counter()):
+                lines = [line for line in passage.lines if line]
+                gathered += lines
+                size += sum(map(len, lines))
+                if size > UNIT_BYTES // 32:
+                    yield gathered
+                    empty, gathered, size = False, [], 0
+            if gathered:
+                empty = False
+                yield gathered
+        if empty:
+            raise empty_corpus(corpus.name)
+
+    dataset = tf.data.Dataset.from_generator(
+        batches, output_signature=tf.TensorSpec([None], tf.string)
+    )
+    return dataset.with_options(dataset_options())
+
+
+@contextmanager
+def input_errors() -> Iterator[None]:
+    """Raises as itself an `InputError` that TensorFlow wrapped on its way out of a dataset."""
+    try:
+        yield
+    except tf.errors.OpError as error:
+        # TensorFlow keeps of a Python exception "ExceptionType: message\nTraceback ...".
+        if match := re.search(r"\b(?:InputError|UnreadableFile): (.*)", error.message):
+            raise InputError(match[1]) from None
+        raise

@@ -1,0 +1,255 @@
+"""The sources of a corpus: files and datasets, cut into units of work."""
+
+import glob
+import itertools
+import os
+import re
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from bert_tf.errors import InputError
+from pipelines.corpus.text_files import UnreadableFile, is_compressed, line_start
+from pipelines.options import CorpusOptions
+
+CorpusInputs = str | os.PathLike | Iterable[str | os.PathLike]
+
+# Text of a unit of work, about; a compressed byte is taken for several of text.
+UNIT_BYTES = 32 << 20
+COMPRESSION = 3
+
+TFDS = "tfds:"
+
+
+class Slice(NamedTuple):
+    """A run of documents of one source.
+
+    Attributes:
+        source: path of a file, or "tfds:" and the full name of a dataset and split.
+        start: byte of a plain file, or example of a dataset, at which a document may begin.
+        end: where the slice ends; None for the end of the source. A document that begins before
+            it belongs to the slice whole.
+        size: bytes on disk, or of the examples.
+    """
+
+    source: str
+    start: int
+    end: int | None
+    size: int
+
+
+Unit = list[Slice]
+
+
+@dataclass
+class Corpus:
+    """What `open_corpus` found.
+
+    Args:
+        units: the text in units of about `UNIT_BYTES`, in order.
+        sources: `file`, `bytes` and, of files, time of change (`modified`), for the record.
+        unreadable: files that could not be read, where these are to be skipped.
+        split_sentences: whether lines are paragraphs, to be split into sentences.
+        options: the options it was opened with.
+    """
+
+    units: list[Unit]
+    sources: list[dict[str, Any]]
+    unreadable: list[str]
+    split_sentences: bool
+    options: CorpusOptions
+
+    @property
+    def text_bytes(self) -> int:
+        """Bytes of text, about: those of compressed files are guessed."""
+        return sum(_text_size(slice_) for unit in self.units for slice_ in unit)
+
+    @property
+    def size(self) -> int:
+        """Bytes on disk."""
+        return sum(slice_.size for unit in self.units for slice_ in unit)
+
+    @property
+    def files(self) -> list[str]:
+        """Paths of the files among the sources."""
+        return [source["file"] for source in self.sources if "modified" in source]
+
+    @property
+    def name(self) -> str:
+        """The first source, for messages."""
+        return self.units[0][0].source
+
+
+def find_files(inputs: CorpusInputs) -> list[str]:
+    """Lists the files of a corpus.
+
+    Args:
+        inputs: a file, a folder (every file in it and below it whose name has no leading dot), a
+            glob (`**` crosses folders), or several of these.
+
+    Returns:
+        Paths, sorted, each file once.
+
+    Raises:
+        InputError: a path does not exist, or a folder or glob holds no file.
+    """
+    if isinstance(inputs, str | os.PathLike):
+        inputs = [inputs]
+    found: dict[str, str] = {}
+    for given in inputs:
+        given = os.fspath(given)
+        path = Path(given).expanduser()
+        if path.is_file():
+            files = [path]
+        elif path.is_dir():
+            files = [
+                file
+                for file in path.rglob("*")
+                if file.is_file() and not _is_hidden(file.relative_to(path))
+            ]
+            if not files:
+                raise InputError(f"{given}: the folder holds no files; put the text files there")
+        elif glob.has_magic(given):
+            # Not Path.glob, which takes no absolute pattern.
+            matches = glob.glob(str(path), recursive=True)  # noqa: PTH207
+            files = [Path(match) for match in sorted(matches) if Path(match).is_file()]
+            if not files:
+                raise InputError(f"{given}: the pattern matches no file; check it with ls")
+        else:
+            raise InputError(f"{given}: no such file or folder; check the path")
+        for file in files:
+            found.setdefault(os.path.realpath(file), str(file))
+    if not found:
+        raise InputError("no corpus given; name at least one text file, folder or glob")
+    return sorted(found.values())
+
+
+def _is_hidden(path: Path) -> bool:
+    return any(part.startswith(".") for part in path.parts)
+
+
+def open_corpus(inputs: CorpusInputs, options: CorpusOptions | None = None) -> Corpus:
+    """Finds the sources of a corpus and cuts them into units, reading next to nothing.
+
+    A plain file of over two units is cut where documents begin, a dataset between its examples;
+    small files share a unit. A compressed file, and a file that is one document, stays whole.
+
+    Args:
+        inputs: files, folders and globs (see `find_files`), and names of TensorFlow Datasets.
+        options: format and what to do about files that cannot be read.
+
+    Raises:
+        InputError: an input does not exist, or the formats of several differ.
+    """
+    options = options or CorpusOptions()
+    if isinstance(inputs, str | os.PathLike):
+        inputs = [inputs]
+    names = [os.fspath(given) for given in inputs]
+    datasets = [name for name in names if name.startswith(TFDS)]
+    paths = [name for name in names if not name.startswith(TFDS)]
+    files = find_files(paths) if paths or not datasets else []
+    formats = {text_format(file, options) for file in files} | ({"tfds"} if datasets else set())
+    if len(formats - {"tfds"}) > 1 or formats == {"sentences", "tfds"}:
+        raise InputError(
+            f"{names[0]} and the other inputs are of several formats ({', '.join(sorted(formats))}"
+            "); give them in runs of their own, or all one format with --corpus_format"
+        )
+    slices: list[Slice] = []
+    sources: list[dict[str, Any]] = []
+    unreadable: list[str] = []
+    for file in files:
+        try:
+            status = Path(file).stat()
+            slices += _file_slices(file, status.st_size, text_format(file, options))
+            sources.append({"file": file, "bytes": status.st_size, "modified": status.st_mtime_ns})
+        except (OSError, UnreadableFile):
+            if not options.skip_unreadable:
+                raise
+            unreadable.append(file)
+    for name in datasets:
+        found = _dataset_slices(name, options)
+        slices += found
+        sources.append({"file": found[0].source, "bytes": sum(part.size for part in found)})
+    if not slices:
+        raise InputError(f"{names[0]}: none of the files can be read; check their rights")
+    return Corpus(list(_units(slices)), sources, unreadable, formats != {"sentences"}, options)
+
+
+def text_format(file: str, options: CorpusOptions) -> str:
+    if options.corpus_format != "auto":
+        return options.corpus_format
+    name = re.sub(r"\.(gz|zst|zstd)$", "", file.lower())
+    return "jsonl" if name.endswith((".jsonl", ".ndjson")) else "sentences"
+
+
+def _file_slices(file: str, size: int, name: str) -> list[Slice]:
+    if size <= 2 * UNIT_BYTES or name == "text" or is_compressed(file):
+        return [Slice(file, 0, None, size)]
+    after_blank = name == "sentences"
+    bounds = [
+        line_start(file, offset, after_blank=after_blank)
+        for offset in range(0, size - UNIT_BYTES // 2, UNIT_BYTES)
+    ]
+    bounds = sorted({*bounds, size})
+    return [Slice(file, start, end, end - start) for start, end in itertools.pairwise(bounds)]
+
+
+def _text_size(slice_: Slice) -> int:
+    compressed = slice_.source.endswith((".gz", ".zst", ".zstd"))
+    return slice_.size * (COMPRESSION if compressed else 1)
+
+
+def _units(slices: list[Slice]) -> Iterator[Unit]:
+    unit: Unit = []
+    size = 0
+    for slice_ in slices:
+        if unit and size + _text_size(slice_) > UNIT_BYTES:
+            yield unit
+            unit, size = [], 0
+        unit.append(slice_)
+        size += _text_size(slice_)
+    if unit:
+        yield unit
+
+
+def _dataset_slices(name: str, options: CorpusOptions) -> list[Slice]:
+    tfds = tensorflow_datasets(name)
+    # name, config and version, then the split: "wikipedia/20230601.en:1.0.0:train[:1%]"
+    parsed = re.fullmatch(r"([\w./-]+(?::\d[\d.*]*)?)(?::(.+))?", name.removeprefix(TFDS))
+    try:
+        if parsed is None:
+            raise ValueError("not of the form NAME/CONFIG:SPLIT")
+        full_name, split = parsed.groups()
+        builder = tfds.builder(full_name, data_dir=options.tfds_data_dir)
+        builder.download_and_prepare()
+        splits = builder.info.splits
+        parts = tfds.core.ReadInstruction.from_spec(split or "train").to_absolute(splits)
+    except Exception as error:  # TensorFlow Datasets raises what its readers and servers do
+        raise InputError(
+            f"{name}: TensorFlow Datasets cannot give it ({str(error).strip().splitlines()[0]}); "
+            "check the name against its catalogue, and the split"
+        ) from error
+    info = builder.info
+    full_name = "/".join(filter(None, (info.name, info.config_name))) + f":{info.version}"
+    slices = []
+    for part in parts:
+        split_info = splits[part.splitname]
+        begin, end = part.from_ or 0, split_info.num_examples if part.to is None else part.to
+        example_bytes = max(1, (split_info.num_bytes or 0) // max(1, split_info.num_examples))
+        step = max(1, UNIT_BYTES // example_bytes)
+        for first in range(begin, end, step):
+            last = min(first + step, end)
+            size = (last - first) * example_bytes
+            slices.append(Slice(f"{TFDS}{full_name}:{part.splitname}", first, last, size))
+    return slices
+
+
+def tensorflow_datasets(name: str) -> Any:
+    try:
+        import tensorflow_datasets as datasets
+    except ImportError as error:
+        raise InputError(
+            f"{name}: needs TensorFlow Datasets; pip install 'bert-tf[tfds]'"
+        ) from error
+    return datasets

@@ -1,0 +1,1 @@
+"""Labelled text for fine-tuning."""

@@ -1,0 +1,1 @@
+"""Documents to pre-training instances: pairs, masks and records."""

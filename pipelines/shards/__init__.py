@@ -1,0 +1,1 @@
+"""Pre-training instances on disk: written, checked, and read as batches."""
