@@ -28,10 +28,13 @@ from pipelines.shards.record_blocks import RecordBlocks, read_run
 if TYPE_CHECKING:
     from bert_tf.tokenization import BertTokenizer
 
-__all__ = ["open_shards", "pretraining_batches", "shard_errors"]
+__all__ = ["held_out_batches", "open_shards", "pretraining_batches", "shard_errors"]
 
 # Blocks loaded, and shuffled, at a time: 16,384 records.
 WINDOW_BLOCKS = 64
+
+# Random seed for the sample of held-out instances, so that runs with other seeds compare.
+_SAMPLE_SEED = 12345
 
 
 def pretraining_batches(
@@ -149,6 +152,30 @@ def pretraining_batches(
     if num_workers > 1:  # this is one worker's share already
         options.experimental_distribute.auto_shard_policy = tf.data.experimental.AutoShardPolicy.OFF
     return batches.prefetch(2).with_options(options)
+
+
+def held_out_batches(
+    shard_directory: str | os.PathLike | ShardFolder, batch_size: int, count: int, **options: Any
+) -> tf.data.Dataset | None:
+    """A sample of the held-out instances of all files, the same one whenever it is called.
+
+    The sample is drawn without replacement: first 64 blocks of 256 records at random, whatever
+    file they are in, then records of these.
+
+    Args:
+        shard_directory: as in `pretraining_batches`.
+        batch_size: instances in a batch.
+        count: batches to draw at most; fewer where the split is smaller.
+        options: further arguments of `pretraining_batches`; the seed and the masks do not depend
+            on the training's.
+
+    Returns:
+        Dataset as in `pretraining_batches`; None where nothing was held out.
+    """
+    batches = pretraining_batches(
+        shard_directory, batch_size, split="held_out", seed=_SAMPLE_SEED, repeat=False, **options
+    )
+    return None if batches is None else batches.take(count)
 
 
 def _workers_blocks(shards: ShardFolder, worker: int, num_workers: int) -> RecordBlocks:

@@ -17,7 +17,7 @@ from pipelines.shards import groups, record_blocks
 from pipelines.shards import pretraining_batches as module
 from pipelines.shards.folder import open_shards
 from pipelines.shards.manifest import Manifest
-from pipelines.shards.pretraining_batches import pretraining_batches
+from pipelines.shards.pretraining_batches import held_out_batches, pretraining_batches
 from pipelines.shards.writing import write_shards
 
 BLOCK = 8
@@ -111,6 +111,29 @@ def examples(folder, split):
         for shard in Manifest.load(folder).shards[split]
         for record in tf.data.TFRecordDataset(str(folder / shard.file)).as_numpy_iterator()
     ]
+
+
+def test_held_out_samples_come_from_all_files_and_stay_the_same(static):
+    shards = open_shards(static, "train")  # larger than the held-out split
+    sample = arrays(held_out_batches(shards, 8, 3))
+    assert_equal(sample, arrays(held_out_batches(shards, 8, 3)))
+    files = [shard.file for shard in shards.manifest.shards["train"]]
+    of_file = [
+        {
+            tuple(
+                tf.train.Example.FromString(record).features.feature["input_ids"].int64_list.value
+            )
+            for record in tf.data.TFRecordDataset(str(static / file)).as_numpy_iterator()
+        }
+        for file in files
+    ]
+    rows = [tuple(row) for inputs, _, _ in sample for row in inputs["token_ids"].tolist()]
+    assert len(rows) == len(set(rows)) == 24
+    assert len(files) >= 3 and all(ids.intersection(rows) for ids in of_file)
+    whole = arrays(held_out_batches(static, 8, 1000))
+    assert sorted(unmasked(whole)) == sorted(
+        unmasked(arrays(pretraining_batches(static, 8, split="held_out", repeat=False)))
+    )
 
 
 def test_batches_hold_what_was_written_by_the_models_names(static):
@@ -359,7 +382,7 @@ import numpy as np, tensorflow as tf
 cpu = tf.config.list_physical_devices("CPU")[0]
 tf.config.set_logical_device_configuration(cpu, [tf.config.LogicalDeviceConfiguration()] * 2)
 from pipelines.shards import record_blocks
-from pipelines.shards.pretraining_batches import pretraining_batches
+from pipelines.shards.pretraining_batches import held_out_batches, pretraining_batches
 
 record_blocks.BLOCK_RECORDS = 8
 strategy = tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"])
