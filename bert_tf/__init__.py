@@ -10,17 +10,31 @@ from bert_tf.version import __version__
 
 if TYPE_CHECKING:
     from bert_tf.checkpoints.model_directory import load_model as load_model
+    from bert_tf.checkpoints.model_directory import save_model as save_model
     from bert_tf.config import BertConfig as BertConfig
+    from bert_tf.models.classifier import BertClassifier as BertClassifier
     from bert_tf.models.encoder import BertEncoder as BertEncoder
+    from bert_tf.models.pretrainer import BertPreTrainer as BertPreTrainer
+    from bert_tf.models.regressor import BertRegressor as BertRegressor
+    from bert_tf.tokenization.packing import Packer as Packer
     from bert_tf.tokenization.tokenizer import BertTokenizer as BertTokenizer
+    from bert_tf.training.optimizer import AdamWeightDecay as AdamWeightDecay
+    from bert_tf.training.schedule import WarmupLinearDecay as WarmupLinearDecay
 
 _HOMES = {
+    "AdamWeightDecay": "bert_tf.training.optimizer",
+    "BertClassifier": "bert_tf.models.classifier",
     "BertConfig": "bert_tf.config",
     "BertEncoder": "bert_tf.models.encoder",
+    "BertPreTrainer": "bert_tf.models.pretrainer",
+    "BertRegressor": "bert_tf.models.regressor",
     "BertTokenizer": "bert_tf.tokenization.tokenizer",
+    "Packer": "bert_tf.tokenization.packing",
+    "WarmupLinearDecay": "bert_tf.training.schedule",
     "load_model": "bert_tf.checkpoints.model_directory",
+    "save_model": "bert_tf.checkpoints.model_directory",
 }
-__all__ = ["BertConfig", "BertEncoder", "BertTokenizer", "__version__", "load_model"]
+__all__ = ["__version__", *sorted(_HOMES)]
 
 
 def __getattr__(name: str) -> Any:

@@ -118,6 +118,11 @@ class BertConfig:
                 )
 
     @property
+    def head_size(self) -> int:
+        """D, width of an attention head."""
+        return self.hidden_size // self.num_attention_heads
+
+    @property
     def labels(self) -> list[str] | None:
         """A classifier's labels in the order of their ids, or None."""
         return None if self.id2label is None else list(self.id2label.values())

@@ -26,6 +26,7 @@ from bert_tf.errors import InputError
 from bert_tf.models.classifier import BertClassifier
 from bert_tf.models.encoder import BertEncoder
 from bert_tf.models.pretrained_model import PretrainedModel
+from bert_tf.models.regressor import BertRegressor
 
 if TYPE_CHECKING:
     from bert_tf.tokenization.tokenizer import BertTokenizer
@@ -124,6 +125,8 @@ def load_model(
                     "allow_new_head=True, to start one."
                 )
             options |= {"labels": labels, "num_classes": num_classes}
+        elif issubclass(model_class, BertRegressor):
+            new_classifier = allow_new_head and _classes_on_disk(tensors) != 1
         model = model_class(replace(on_disk, **{"id2label": None, **config}), **options)
         may_be_new: tuple[str, ...] = ()
         if allow_new_head:
@@ -143,6 +146,10 @@ def _config_on_disk(model: PretrainedModel) -> BertConfig:
         id2label = dict(enumerate(labels))
     extra = {key: value for key, value in model.config.extra.items() if key != "torch_dtype"}
     extra |= {"architectures": [ARCHITECTURES[type(model)]], "dtype": "float32"}
+    extra.pop("problem_type", None)
+    if isinstance(model, BertRegressor):
+        id2label = {0: "LABEL_0"}
+        extra["problem_type"] = "regression"
     return replace(model.config, id2label=id2label, extra=extra)
 
 

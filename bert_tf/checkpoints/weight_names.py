@@ -14,6 +14,7 @@ from bert_tf.models.classifier import BertClassifier
 from bert_tf.models.encoder import BertEncoder
 from bert_tf.models.pretrained_model import PretrainedModel
 from bert_tf.models.pretrainer import BertPreTrainer
+from bert_tf.models.regressor import BertRegressor
 
 TensorFile = SafetensorsFile | ShardedSafetensors
 
@@ -113,6 +114,7 @@ ARCHITECTURES = {
     BertEncoder: "BertModel",
     BertPreTrainer: "BertForPreTraining",
     BertClassifier: "BertForSequenceClassification",
+    BertRegressor: "BertForSequenceClassification",
 }
 
 
@@ -130,6 +132,8 @@ def named_weights(model: PretrainedModel) -> list[NamedWeight]:
         return list(_pretrainer(model))
     if isinstance(model, BertClassifier):
         return list(_classifier(model))
+    if isinstance(model, BertRegressor):
+        return [*_encoder(model.encoder, "bert."), *_dense("classifier", model.regressor.dense)]
     raise TypeError(f"{type(model).__name__} has no Hugging Face weight names.")
 
 

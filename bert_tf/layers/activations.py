@@ -11,18 +11,22 @@ from keras import ops
 def gelu(x: Any) -> Any:
     """The exact x Phi(x), Phi the normal distribution function (Hendrycks and Gimpel, 2016).
 
-    With a gradient of its own, which keeps Phi(x) from the forward pass: forward and backward
-    together take 0.55 of the time that automatic differentiation takes on a CPU.
+    Computed in float32 whatever the dtype of `x`: for negative x, 1 + erf loses every digit of a
+    bfloat16. Its own gradient keeps Phi(x) from the forward pass: forward and backward together
+    take 0.55 of the time that automatic differentiation takes on a CPU.
     """
-    phi = 0.5 * (1.0 + ops.erf(x * math.sqrt(0.5)))
+    wide = ops.cast(x, "float32")
+    phi = 0.5 * (1.0 + ops.erf(wide * math.sqrt(0.5)))
+    kept = ops.cast(phi, x.dtype)
 
     def gradient(*args: Any, upstream: Any = None) -> Any:
         # Keras' backends pass the upstream gradient by position or by name.
         upstream = args[0] if upstream is None else upstream
-        density = math.sqrt(0.5 / math.pi) * ops.exp(-0.5 * ops.square(x))
-        return upstream * (phi + x * density)
+        wide, phi = ops.cast(x, "float32"), ops.cast(kept, "float32")
+        density = math.sqrt(0.5 / math.pi) * ops.exp(-0.5 * ops.square(wide))
+        return ops.cast(ops.cast(upstream, "float32") * (phi + wide * density), x.dtype)
 
-    return x * phi, gradient
+    return ops.cast(wide * phi, x.dtype), gradient
 
 
 def gelu_new(x: Any) -> Any:

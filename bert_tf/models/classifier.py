@@ -8,31 +8,34 @@ import keras
 from bert_tf.config import BertConfig
 from bert_tf.errors import InputError
 from bert_tf.layers import ClassificationHead
-from bert_tf.layers.initialization import child_seed
-from bert_tf.models.encoder import BertEncoder
-from bert_tf.models.pretrained_model import HeadedModel
+from bert_tf.layers.bert_layer import child_seed
+from bert_tf.models.encoder import BertEncoder, encoder_for
+from bert_tf.models.pretrained_model import PretrainedModel
 
 
 @keras.saving.register_keras_serializable(package="bert_tf")
-class BertClassifier(HeadedModel):
+class BertClassifier(PretrainedModel):
     """An encoder with a dense layer on the pooled output (paper, section 4.1).
 
     Args:
-        encoder: a `BertEncoder`, or a `BertConfig` to make one of.
-        num_classes: C; None for as many as there are labels.
-        labels: the classes' names, in the order of their ids; None for no names.
-        dropout: of the pooled output; None for the config's `classifier_dropout`, or else its
-            `hidden_dropout_prob`.
-        seed: of the head's start and dropout, and of an encoder made here; None draws anew.
-        dtype: a Keras dtype policy of the head, and of an encoder made here; None for the
-            encoder's, or else the global one.
+        encoder: a `BertEncoder`, or a `BertConfig` for a new one.
+        num_classes: C, at least 2; None for the number of labels.
+        labels: names of the classes, in the order of their ids; None for no names.
+        dropout: dropout rate of the pooled output; None for the config's `classifier_dropout`,
+            or else its `hidden_dropout_prob`.
+        seed: random seed for the head and for a new encoder; None for no fixed seed.
+        dtype: Keras dtype policy of the head and of a new encoder; None for the encoder's, or
+            else the global one.
+        kwargs: Keras' own, such as `name`.
 
     Inputs: the encoder's. Output: logits, float32 [B, C] whatever the compute dtype.
 
     Raises:
-        InputError: if there is neither a number of classes nor labels, the two disagree, or a
-            label comes twice.
+        InputError: there are neither a number of classes nor labels, the two disagree, a label
+            comes twice, or there are fewer than two classes.
     """
+
+    arguments = ("encoder", "num_classes", "labels", "dropout")
 
     def __init__(
         self,
@@ -54,45 +57,30 @@ class BertClassifier(HeadedModel):
         if num_classes is None:
             raise InputError("A classifier needs num_classes or labels.")
 
+        if num_classes < 2:
+            raise InputError(
+                f"A classifier of {num_classes} class always gives the same answer: give 2 classes "
+                "or more, or use BertRegressor to predict a number."
+            )
+
         # Layers.
-        if isinstance(encoder, BertConfig):
-            seed_of_encoder = child_seed(seed, "encoder")
-            encoder = BertEncoder(encoder, seed=seed_of_encoder, dtype=dtype, name="encoder")
-        config = encoder.config
-        dtype = encoder.dtype_policy if dtype is None else dtype
-        if dropout is None:
-            dropout = config.classifier_dropout
-        if dropout is None:
-            dropout = config.hidden_dropout_prob
+        encoder, dtype = encoder_for(encoder, seed, dtype)
         classifier = ClassificationHead(
+            encoder.config,
             num_classes,
             dropout=dropout,
-            initializer_range=config.initializer_range,
             seed=child_seed(seed, "classifier"),
             dtype=dtype,
             name="classifier",
         )
 
         # Wiring.
-        inputs = {
-            name: keras.Input((None,), dtype="int32", name=name)
-            for name in ("token_ids", "segment_ids", "padding_mask")
-        }
+        inputs = self.symbolic_inputs()
         logits = classifier(encoder(inputs)["pooled_output"])  # (B, C)
-        super().__init__(inputs=inputs, outputs=logits, dtype=dtype, **kwargs)
+        super().__init__(encoder.config, inputs, logits, seed, dtype, **kwargs)
 
         self.num_classes = num_classes
         self.labels = labels
-        self.dropout = dropout
-        self.seed = seed
+        self.dropout = classifier.dropout.rate
         self.encoder = encoder
         self.classifier = classifier
-
-    def get_config(self) -> dict[str, Any]:
-        """The arguments of `__init__`."""
-        return {
-            **super().get_config(),
-            "num_classes": self.num_classes,
-            "labels": self.labels and list(self.labels),
-            "dropout": self.dropout,
-        }

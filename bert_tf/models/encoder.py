@@ -7,7 +7,7 @@ import keras
 from bert_tf.config import BertConfig
 from bert_tf.errors import InputError
 from bert_tf.layers import BertEmbeddings, Pooler, TransformerBlock
-from bert_tf.layers.initialization import child_seed
+from bert_tf.layers.bert_layer import child_seed
 from bert_tf.models.pretrained_model import PretrainedModel
 
 
@@ -16,9 +16,11 @@ class BertEncoder(PretrainedModel):
     """The Transformer encoder of Devlin et al. 2018 (`BertModel` in the original's modeling.py).
 
     Args:
-        config: the encoder's shape.
-        seed: of the weights' start and of dropout; None draws anew each time.
-        dtype: a Keras dtype policy such as "mixed_bfloat16"; None for the global one.
+        config: hyper-parameters.
+        seed: random seed for weight initialization and dropout; None for no fixed seed.
+        dtype: Keras dtype policy such as "mixed_bfloat16"; None for the global one.
+        attention_probabilities: whether to output them; without, they are not kept.
+        kwargs: Keras' own, such as `name`.
 
     Inputs: a dict of int [B, T] tensors, T at most `config.max_position_embeddings`.
         token_ids: ids of the vocabulary.
@@ -29,6 +31,8 @@ class BertEncoder(PretrainedModel):
         sequence_output: [B, T, H], the last hidden state.
         pooled_output: [B, H], of [CLS].
         hidden_states: a list of L + 1 tensors [B, T, H], the embeddings' output first.
+        attention_probabilities: on request, a list of L tensors [B, N, T, T]: how much each
+            token (third axis) attends to each other token (last axis), before dropout.
 
     Example::
 
@@ -43,72 +47,54 @@ class BertEncoder(PretrainedModel):
     ```
     """
 
+    arguments = ("config", "attention_probabilities")
+
     def __init__(
-        self, config: BertConfig, seed: int | None = None, dtype: Any = None, **kwargs: Any
+        self,
+        config: BertConfig,
+        seed: int | None = None,
+        dtype: Any = None,
+        attention_probabilities: bool = False,
+        **kwargs: Any,
     ):
         # Layers.
         embeddings = BertEmbeddings(
-            config.vocab_size,
-            config.hidden_size,
-            max_position_embeddings=config.max_position_embeddings,
-            type_vocab_size=config.type_vocab_size,
-            layer_norm_eps=config.layer_norm_eps,
-            dropout=config.hidden_dropout_prob,
-            initializer_range=config.initializer_range,
-            seed=child_seed(seed, "embeddings"),
-            dtype=dtype,
-            name="embeddings",
+            config, child_seed(seed, "embeddings"), dtype=dtype, name="embeddings"
         )
         blocks = [
-            TransformerBlock(
-                config.hidden_size,
-                config.num_attention_heads,
-                config.intermediate_size,
-                hidden_act=config.hidden_act,
-                dropout=config.hidden_dropout_prob,
-                attention_dropout=config.attention_probs_dropout_prob,
-                layer_norm_eps=config.layer_norm_eps,
-                initializer_range=config.initializer_range,
-                seed=child_seed(seed, f"layer_{i}"),
-                dtype=dtype,
-                name=f"layer_{i}",
-            )
-            for i in range(config.num_hidden_layers)
+            TransformerBlock(config, child_seed(seed, name), dtype=dtype, name=name)
+            for name in (f"layer_{i}" for i in range(config.num_hidden_layers))
         ]
-        pooler = Pooler(
-            config.hidden_size,
-            initializer_range=config.initializer_range,
-            seed=child_seed(seed, "pooler"),
-            dtype=dtype,
-            name="pooler",
-        )
+        pooler = Pooler(config, child_seed(seed, "pooler"), dtype=dtype, name="pooler")
 
         # Wiring.
-        inputs = {
-            name: keras.Input((None,), dtype="int32", name=name)
-            for name in ("token_ids", "segment_ids", "padding_mask")
-        }
+        inputs = self.symbolic_inputs()
         x = embeddings(inputs["token_ids"], inputs["segment_ids"])  # (B, T, H)
         hidden_states = [x]
+        probabilities = []
         for block in blocks:
-            x = block(x, inputs["padding_mask"])  # (B, T, H)
-            hidden_states.append(x)
+            x = block(x, inputs["padding_mask"], return_probabilities=attention_probabilities)
+            if attention_probabilities:
+                x, of_block = x
+                probabilities.append(of_block)  # (B, N, T, T)
+            hidden_states.append(x)  # (B, T, H)
         outputs = {
             "sequence_output": x,
             "pooled_output": pooler(x),  # (B, H)
             "hidden_states": hidden_states,
         }
-        super().__init__(inputs=inputs, outputs=outputs, dtype=dtype, **kwargs)
+        if attention_probabilities:
+            outputs["attention_probabilities"] = probabilities
+        super().__init__(config, inputs, outputs, seed, dtype, **kwargs)
 
-        self.config = config
-        self.seed = seed
+        self.attention_probabilities = attention_probabilities
         self.embeddings = embeddings
         self.blocks = blocks
         self.pooler = pooler
 
     @property
     def rematerialize(self) -> bool:
-        """Whether training computes each block's activations again instead of keeping them.
+        """Whether training recomputes each block's activations instead of keeping them.
 
         See `TransformerBlock`. Set it before the training step is traced.
         """
@@ -120,13 +106,13 @@ class BertEncoder(PretrainedModel):
             block.rematerialize = rematerialize
 
     def freeze_layers(self, number: int) -> None:
-        """Keeps the embeddings and the first blocks as they are in training.
+        """Freezes the embeddings and the first blocks.
 
-        Call it before the model gets its `Trainer`. The output layer of the masked language model,
-        which shares the word embeddings, keeps them too.
+        Call it before the model gets its `Trainer`. The output layer of the masked language model
+        shares the word embeddings, which are then frozen there, too.
 
         Args:
-            number: how many blocks; 0 for the embeddings alone.
+            number: number of blocks; 0 for the embeddings alone.
 
         Raises:
             InputError: there are fewer blocks, or `number` is negative.
@@ -140,18 +126,11 @@ class BertEncoder(PretrainedModel):
         for block in self.blocks[:number]:
             block.trainable = False
 
-    def get_config(self) -> dict[str, Any]:
-        """The arguments of `__init__`."""
-        return {
-            "config": self.config.to_dict(),
-            "seed": self.seed,
-            "dtype": keras.saving.serialize_keras_object(self.dtype_policy),
-            "name": self.name,
-            "trainable": self.trainable,
-        }
 
-    @classmethod
-    def from_config(cls, config: dict[str, Any], custom_objects: Any = None) -> "BertEncoder":
-        """Makes an encoder with weights of its own from `get_config`."""
-        dtype = keras.saving.deserialize_keras_object(config["dtype"])
-        return cls(**{**config, "config": BertConfig.from_dict(config["config"]), "dtype": dtype})
+def encoder_for(
+    encoder: BertEncoder | BertConfig, seed: int | None, dtype: Any
+) -> tuple[BertEncoder, Any]:
+    """The encoder under a head, made here if only its config is given, and the head's dtype."""
+    if isinstance(encoder, BertConfig):
+        encoder = BertEncoder(encoder, child_seed(seed, "encoder"), dtype, name="encoder")
+    return encoder, encoder.dtype_policy if dtype is None else dtype

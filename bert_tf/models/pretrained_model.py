@@ -1,4 +1,4 @@
-"""What every model shares: it is built from a config and loads from a model directory."""
+"""The base of every model: inputs, dtype policy, saving and loading."""
 
 import os
 from typing import Any, Self
@@ -9,11 +9,57 @@ from bert_tf.config import BertConfig
 
 
 class PretrainedModel(keras.Model):
-    """A Keras model that a model directory can hold.
+    """A functional Keras model that a model directory can hold.
 
-    The model is functional: subclasses make their layers first, wire them second, and pass inputs
-    and outputs to `__init__`.
+    Subclasses make their layers, wire them, and pass inputs and outputs to `__init__`. The names
+    in `arguments` are arguments of their `__init__` and attributes of the same name.
+
+    Args:
+        config: hyper-parameters of the encoder.
+        inputs: symbolic inputs by name.
+        outputs: symbolic outputs.
+        seed: random seed the model was made with.
+        dtype: Keras dtype policy; None for the global one.
+        kwargs: Keras' own, such as `name`.
     """
+
+    arguments: tuple[str, ...] = ()
+
+    def __init__(
+        self, config: BertConfig, inputs: Any, outputs: Any, seed: int | None, dtype: Any,
+        **kwargs: Any,
+    ):  # fmt: skip
+        super().__init__(inputs=inputs, outputs=outputs, **kwargs)
+        # Keras ignores a functional model's dtype; `compile` reads it to scale the loss.
+        self.dtype_policy = keras.dtype_policies.get(dtype)
+        self.config = config
+        self.seed = seed
+
+    @staticmethod
+    def symbolic_inputs(*more: str) -> dict[str, Any]:
+        """Symbolic int32 inputs [B, T] of an encoder, and more of the same kind by name."""
+        names = ("token_ids", "segment_ids", "padding_mask", *more)
+        return {name: keras.Input((None,), dtype="int32", name=name) for name in names}
+
+    def get_config(self) -> dict[str, Any]:
+        """The arguments of `__init__`."""
+        values = {name: getattr(self, name) for name in (*self.arguments, "seed")}
+        if "config" in values:
+            values["config"] = self.config.to_dict()
+        if "encoder" in values:
+            values["encoder"] = keras.saving.serialize_keras_object(self.encoder)
+        dtype = keras.saving.serialize_keras_object(self.dtype_policy)
+        return {**values, "dtype": dtype, "name": self.name, "trainable": self.trainable}
+
+    @classmethod
+    def from_config(cls, config: dict[str, Any], custom_objects: Any = None) -> Self:
+        """Makes a model with new weights from `get_config`."""
+        values = dict(config)
+        for name in {"encoder", "dtype"} & values.keys():
+            values[name] = keras.saving.deserialize_keras_object(values[name])
+        if "config" in values:
+            values["config"] = BertConfig.from_dict(values["config"])
+        return cls(**values)
 
     @classmethod
     def from_directory(cls, directory: str | os.PathLike, **options: Any) -> Self:
@@ -21,39 +67,12 @@ class PretrainedModel(keras.Model):
 
         Args:
             directory: holds config.json and model.safetensors.
-            options: as of `bert_tf.load_model`.
+            options: those of `bert_tf.load_model`.
 
         Raises:
-            InputError: if the directory does not hold such a model.
+            InputError: the directory does not hold such a model.
         """
-        # Reading files is the work of bert_tf.checkpoints, a floor above: call it by the front
-        # door, which knows where it lives.
+        # bert_tf.checkpoints is a layer above this one: the package itself knows where it is.
         import bert_tf
 
         return bert_tf.load_model(directory, cls, **options)
-
-
-class HeadedModel(PretrainedModel):
-    """An encoder with a task's head; subclasses set `encoder` and `seed`."""
-
-    @property
-    def config(self) -> BertConfig:
-        """The encoder's."""
-        return self.encoder.config
-
-    def get_config(self) -> dict[str, Any]:
-        """The arguments of `__init__`; subclasses add their own."""
-        return {
-            "encoder": keras.saving.serialize_keras_object(self.encoder),
-            "seed": self.seed,
-            "dtype": keras.saving.serialize_keras_object(self.dtype_policy),
-            "name": self.name,
-            "trainable": self.trainable,
-        }
-
-    @classmethod
-    def from_config(cls, config: dict[str, Any], custom_objects: Any = None) -> Self:
-        """Makes a model with weights of its own from `get_config`."""
-        encoder = keras.saving.deserialize_keras_object(config["encoder"])
-        dtype = keras.saving.deserialize_keras_object(config["dtype"])
-        return cls(**{**config, "encoder": encoder, "dtype": dtype})

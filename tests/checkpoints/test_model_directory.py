@@ -18,6 +18,7 @@ from bert_tf.checkpoints.weight_names import named_weights
 from bert_tf.errors import InputError
 from bert_tf.models.classifier import BertClassifier
 from bert_tf.models.pretrainer import BertPreTrainer
+from bert_tf.models.regressor import BertRegressor
 
 CONFIG = BertConfig(
     vocab_size=19,
@@ -32,6 +33,7 @@ MAKE = {
     BertEncoder: lambda: BertEncoder(CONFIG, seed=1),
     BertPreTrainer: lambda: BertPreTrainer(CONFIG, seed=1),
     BertClassifier: lambda: BertClassifier(CONFIG, labels=LABELS, seed=1),
+    BertRegressor: lambda: BertRegressor(CONFIG, seed=1),
 }
 INPUTS = {
     "token_ids": np.array([[3, 4, 5, 0]]),
@@ -113,6 +115,7 @@ def test_hugging_face_finds_its_names(kind, directory):
         BertEncoder: "BertModel",
         BertPreTrainer: "BertForPreTraining",
         BertClassifier: "BertForSequenceClassification",
+        BertRegressor: "BertForSequenceClassification",
     }[kind]
     assert config["architectures"] == [architecture]
     assert config["model_type"] == "bert"
@@ -120,6 +123,8 @@ def test_hugging_face_finds_its_names(kind, directory):
     if kind is BertClassifier:
         assert config["id2label"] == {"0": "no", "1": "perhaps", "2": "yes"}
         assert config["label2id"] == {"no": 0, "perhaps": 1, "yes": 2}
+    if kind is BertRegressor:
+        assert (config["problem_type"], len(config["id2label"])) == ("regression", 1)
     raw = (directory / "model.safetensors").read_bytes()
     header = json.loads(raw[8 : 8 + struct.unpack("<Q", raw[:8])[0]])
     assert header.pop("__metadata__") == {"format": "pt"}
@@ -138,6 +143,7 @@ def test_hugging_face_finds_its_names(kind, directory):
             "cls.seq_relationship.bias",
         },
         BertClassifier: {"classifier.weight", "classifier.bias"},
+        BertRegressor: {"classifier.weight", "classifier.bias"},
     }[kind]
     assert {name for name in header if name.startswith("cl")} == heads
     assert len(header) == 5 + 2 * 16 + 2 + len(heads)

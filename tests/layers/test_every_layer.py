@@ -6,6 +6,7 @@ import keras
 import numpy as np
 import pytest
 
+from bert_tf import BertConfig
 from bert_tf.layers import (
     BertEmbeddings,
     ClassificationHead,
@@ -22,6 +23,13 @@ STATES = np.linspace(-1, 1, B * T * H, dtype="float32").reshape(B, T, H)
 IDS = np.array([[1, 2, 3, 4, 0], [5, 6, 0, 0, 0]])
 MASK = (IDS > 0).astype("int32")
 POSITIONS = np.array([[1, 3, 0], [1, 0, 0]])
+CONFIG = BertConfig(
+    vocab_size=V,
+    hidden_size=H,
+    num_attention_heads=2,
+    intermediate_size=16,
+    max_position_embeddings=6,
+)
 
 
 def word_embeddings(dtype=None):
@@ -32,18 +40,20 @@ def word_embeddings(dtype=None):
 
 # name -> (how to make it, its inputs, its output's shape)
 LAYERS = {
-    "embeddings": (lambda **kw: BertEmbeddings(V, H, 6, **kw), (IDS, MASK), (B, T, H)),
-    "self_attention": (lambda **kw: SelfAttention(H, 2, **kw), (STATES, MASK), (B, T, H)),
-    "feed_forward": (lambda **kw: FeedForward(H, 16, **kw), (STATES,), (B, T, H)),
-    "block": (lambda **kw: TransformerBlock(H, 2, 16, **kw), (STATES, MASK), (B, T, H)),
-    "pooler": (lambda **kw: Pooler(H, **kw), (STATES,), (B, H)),
+    "embeddings": (lambda **kw: BertEmbeddings(CONFIG, **kw), (IDS, MASK), (B, T, H)),
+    "self_attention": (lambda **kw: SelfAttention(CONFIG, **kw), (STATES, MASK), (B, T, H)),
+    "feed_forward": (lambda **kw: FeedForward(CONFIG, **kw), (STATES,), (B, T, H)),
+    "block": (lambda **kw: TransformerBlock(CONFIG, **kw), (STATES, MASK), (B, T, H)),
+    "pooler": (lambda **kw: Pooler(CONFIG, **kw), (STATES,), (B, H)),
     "masked_language_model": (
-        lambda dtype=None, **kw: MaskedLanguageModelHead(word_embeddings(dtype), dtype=dtype, **kw),
+        lambda dtype=None, **kw: MaskedLanguageModelHead(
+            CONFIG, word_embeddings(dtype), dtype=dtype, **kw
+        ),
         (STATES, POSITIONS),
         (B, P, V),
     ),
-    "next_sentence": (lambda **kw: NextSentenceHead(**kw), (STATES[:, 0],), (B, 2)),
-    "classification": (lambda **kw: ClassificationHead(4, **kw), (STATES[:, 0],), (B, 4)),
+    "next_sentence": (lambda **kw: NextSentenceHead(CONFIG, **kw), (STATES[:, 0],), (B, 2)),
+    "classification": (lambda **kw: ClassificationHead(CONFIG, 4, **kw), (STATES[:, 0],), (B, 4)),
 }
 LOGITS = ("masked_language_model", "next_sentence", "classification")
 

@@ -9,6 +9,7 @@ from bert_tf import BertConfig, BertEncoder
 from bert_tf.errors import InputError
 from bert_tf.models.classifier import BertClassifier
 from bert_tf.models.pretrainer import BertPreTrainer
+from bert_tf.models.regressor import BertRegressor
 from bert_tf.training.optimizer import AdamWeightDecay
 
 B, T, P, V, H = 3, 7, 2, 19, 16
@@ -43,6 +44,7 @@ MODELS = {
     "encoder": lambda **kw: BertEncoder(CONFIG, **kw),
     "pretrainer": lambda **kw: BertPreTrainer(CONFIG, **kw),
     "classifier": lambda **kw: BertClassifier(CONFIG, labels=["a", "b", "c"], **kw),
+    "regressor": lambda **kw: BertRegressor(CONFIG, **kw),
 }
 
 
@@ -111,6 +113,7 @@ def test_parameters_counted_by_hand(make):
         BertEncoder: 0,
         BertPreTrainer: (H * H + H) + 2 * H + V + (2 * H + 2),
         BertClassifier: 3 * H + 3,
+        BertRegressor: H + 1,
     }
     assert model.count_params() == encoder + heads[type(model)]
 
@@ -197,6 +200,7 @@ def test_classifier_dropout():
         ({}, "needs num_classes or labels"),
         ({"labels": ["a", "a"]}, "comes twice"),
         ({"labels": ["a", "b"], "num_classes": 3}, "2 labels for 3 classes"),
+        ({"num_classes": 1}, "always gives the same answer: .* use BertRegressor"),
     ],
 )
 def test_classifier_refuses(arguments, message):

@@ -1,0 +1,83 @@
+"""The base of every layer: its config, its seeds, the sublayers it is made of."""
+
+import zlib
+from typing import Any, Self
+
+import keras
+
+from bert_tf.config import BertConfig
+from bert_tf.layers.activations import ACTIVATIONS
+
+
+def child_seed(seed: int | None, name: str) -> int | None:
+    """The seed of the part called `name` of something seeded with `seed`.
+
+    Keras initializers with equal integer seeds draw equal values, so every weight needs its own.
+    Deriving it from the name, not from a counter, keeps a weight's value when parts are added.
+
+    Args:
+        seed: seed of the whole; None for weights that differ from run to run.
+        name: name of the part, unique within the whole.
+
+    Returns:
+        An int in [0, 2^31), or None if `seed` is None.
+    """
+    if seed is None:
+        return None
+    return zlib.crc32(f"{seed}/{name}".encode()) & 0x7FFFFFFF
+
+
+class BertLayer(keras.layers.Layer):
+    """A layer made from a `BertConfig`, a seed and a dtype.
+
+    Args:
+        config: hyper-parameters of the model.
+        seed: random seed for weight initialization and dropout; None for no fixed seed.
+        kwargs: Keras' own, such as `dtype` and `name`.
+    """
+
+    def __init__(self, config: BertConfig, seed: int | None = None, **kwargs: Any):
+        super().__init__(**kwargs)
+        self.config = config
+        self.seed = seed
+
+    def new_initializer(self, name: str) -> keras.initializers.Initializer:
+        """The original's `create_initializer` (modeling.py), for the weight called `name`."""
+        return keras.initializers.TruncatedNormal(
+            stddev=self.config.initializer_range, seed=child_seed(self.seed, name)
+        )
+
+    def new_dense(self, name: str, units: int, activation: str | None = None) -> keras.layers.Dense:
+        """A dense sublayer; `activation` is a key of `ACTIVATIONS`."""
+        return keras.layers.Dense(
+            units,
+            activation=None if activation is None else ACTIVATIONS[activation],
+            kernel_initializer=self.new_initializer(name),
+            dtype=self.dtype_policy,
+            name=name,
+        )
+
+    def new_layer_norm(self, name: str) -> keras.layers.LayerNormalization:
+        """A LayerNorm sublayer."""
+        return keras.layers.LayerNormalization(
+            epsilon=self.config.layer_norm_eps, dtype=self.dtype_policy, name=name
+        )
+
+    def new_dropout(self, name: str, rate: float) -> keras.layers.Dropout:
+        """A dropout sublayer."""
+        return keras.layers.Dropout(
+            rate, seed=child_seed(self.seed, name), dtype=self.dtype_policy, name=name
+        )
+
+    def compute_output_shape(self, input_shape: Any, *others: Any) -> Any:
+        """The shape of the first input, unless a subclass says otherwise."""
+        return input_shape
+
+    def get_config(self) -> dict[str, Any]:
+        """The arguments of `__init__`; subclasses add their own."""
+        return {**super().get_config(), "config": self.config.to_dict(), "seed": self.seed}
+
+    @classmethod
+    def from_config(cls, config: dict[str, Any]) -> Self:
+        """Makes a layer with new weights from `get_config`."""
+        return cls(**{**config, "config": BertConfig.from_dict(config["config"])})

@@ -1,0 +1,183 @@
+"""What stands on the encoder: the pooler, and the output layers of pre-training and of tasks."""
+
+from typing import Any, Self
+
+import keras
+from keras import ops
+
+from bert_tf.config import BertConfig
+from bert_tf.layers.bert_layer import BertLayer
+
+
+@keras.saving.register_keras_serializable(package="bert_tf")
+class Pooler(BertLayer):
+    """tanh(x W + b) of the first token's vector (`BertModel` in the original's modeling.py).
+
+    Call arguments:
+        sequence_output: [B, T, H].
+
+    Returns:
+        [B, H] in the layer's compute dtype.
+    """
+
+    def __init__(self, config: BertConfig, seed: int | None = None, **kwargs: Any):
+        super().__init__(config, seed, **kwargs)
+        self.dense = self.new_dense("dense", config.hidden_size, "tanh")
+
+    def build(self, sequence_output_shape: Any) -> None:
+        """Makes the kernel."""
+        self.dense.build((None, self.config.hidden_size))
+        self.built = True
+
+    def call(self, sequence_output: Any) -> Any:
+        """Transforms the vector of [CLS], the first token."""
+        return self.dense(sequence_output[:, 0])  # (B, H)
+
+    def compute_output_shape(self, sequence_output_shape: Any) -> Any:
+        """[B, T, H] -> [B, H]."""
+        return (sequence_output_shape[0], self.config.hidden_size)
+
+
+@keras.saving.register_keras_serializable(package="bert_tf")
+class MaskedLanguageModelHead(BertLayer):
+    """Scores every vocabulary entry at the masked positions.
+
+    Gathers the masked positions' vectors, then dense, activation, LayerNorm, and a product with
+    the word embedding table plus a bias per entry (paper, section 3.1; `get_masked_lm_output` in
+    the original's run_pretraining.py).
+
+    Args:
+        config: hyper-parameters of the model.
+        word_embeddings: the encoder's `keras.layers.Embedding`, V rows of H; shared, not copied.
+        seed: random seed for weight initialization; None for no fixed seed.
+        kwargs: Keras' own, such as `dtype` and `name`.
+
+    Call arguments:
+        sequence_output: [B, T, H].
+        mask_positions: int [B, P], positions of the masked tokens. Unused slots may hold any
+            number, such as 0 or -1: a position outside [0, T) reads the nearest token of its own
+            example.
+
+    Returns:
+        Logits, float32 [B, P, V] whatever the compute dtype.
+    """
+
+    def __init__(
+        self,
+        config: BertConfig,
+        word_embeddings: keras.layers.Embedding,
+        seed: int | None = None,
+        **kwargs: Any,
+    ):
+        super().__init__(config, seed, **kwargs)
+        self.word_embeddings = word_embeddings
+        self.dense = self.new_dense("dense", config.hidden_size, config.hidden_act)
+        self.layer_norm = self.new_layer_norm("layer_norm")
+
+    def build(self, sequence_output_shape: Any, mask_positions_shape: Any = None) -> None:
+        """Makes the kernel and the biases."""
+        if not self.word_embeddings.built:
+            self.word_embeddings.build()
+        self.dense.build((None, self.config.hidden_size))
+        self.layer_norm.build((None, self.config.hidden_size))
+        self.bias = self.add_weight(
+            name="bias", shape=(self.config.vocab_size,), initializer="zeros"
+        )
+        self.built = True
+
+    def call(self, sequence_output: Any, mask_positions: Any) -> Any:
+        """Gathers first: of 512 positions about 80 need the product with the vocabulary."""
+        batch, length, width = ops.shape(sequence_output)
+        flat = ops.reshape(sequence_output, (batch * length, width))
+        # Row b of the batch starts at b * T in the flattened tensor, and ends before the next.
+        starts = ops.cast(ops.arange(batch) * length, mask_positions.dtype)
+        positions = ops.clip(mask_positions, 0, length - 1)
+        rows = ops.reshape(positions + starts[:, None], (-1,))  # (B * P,)
+        x = self.layer_norm(self.dense(ops.take(flat, rows, axis=0)))  # (B * P, H)
+        table = ops.cast(self.word_embeddings.embeddings, x.dtype)  # (V, H)
+        logits = ops.matmul(x, ops.transpose(table))  # (B * P, V)
+        logits = ops.cast(logits, "float32") + ops.cast(self.bias, "float32")
+        return ops.reshape(logits, (*ops.shape(mask_positions), self.config.vocab_size))
+
+    def compute_output_spec(self, sequence_output: Any, mask_positions: Any) -> Any:
+        """[B, T, H] and [B, P] -> float32 [B, P, V]."""
+        return keras.KerasTensor((*mask_positions.shape, self.config.vocab_size), dtype="float32")
+
+    def get_config(self) -> dict[str, Any]:
+        """The arguments of `__init__`."""
+        table = keras.saving.serialize_keras_object(self.word_embeddings)
+        return {**super().get_config(), "word_embeddings": table}
+
+    @classmethod
+    def from_config(cls, config: dict[str, Any]) -> Self:
+        """Makes the head, and the table that it shares, from `get_config`."""
+        table = keras.saving.deserialize_keras_object(config["word_embeddings"])
+        return super().from_config({**config, "word_embeddings": table})
+
+
+@keras.saving.register_keras_serializable(package="bert_tf")
+class ClassificationHead(BertLayer):
+    """Dropout, then one dense layer (`create_model` in the original's run_classifier.py).
+
+    Args:
+        config: hyper-parameters of the model.
+        num_classes: C.
+        dropout: dropout rate of the input; None for the config's `classifier_dropout`, or else
+            its `hidden_dropout_prob`.
+        seed: random seed for weight initialization and dropout; None for no fixed seed.
+        kwargs: Keras' own, such as `dtype` and `name`.
+
+    Call arguments:
+        states: [..., H], such as the pooled output [B, H].
+
+    Returns:
+        Logits, float32 [..., C] whatever the compute dtype.
+    """
+
+    def __init__(
+        self,
+        config: BertConfig,
+        num_classes: int,
+        dropout: float | None = None,
+        seed: int | None = None,
+        **kwargs: Any,
+    ):
+        super().__init__(config, seed, **kwargs)
+        if dropout is None:
+            dropout = config.classifier_dropout
+        if dropout is None:
+            dropout = config.hidden_dropout_prob
+        self.num_classes = num_classes
+        self.dropout = self.new_dropout("dropout", dropout)
+        self.dense = self.new_dense("dense", num_classes)
+
+    def build(self, states_shape: Any) -> None:
+        """Makes the kernel."""
+        self.dense.build(states_shape)
+        self.built = True
+
+    def call(self, states: Any, training: bool = False) -> Any:
+        """Scores the classes."""
+        return ops.cast(self.dense(self.dropout(states, training=training)), "float32")
+
+    def compute_output_spec(self, states: Any, training: bool = False) -> Any:
+        """[..., H] -> float32 [..., C]."""
+        return keras.KerasTensor((*states.shape[:-1], self.num_classes), dtype="float32")
+
+    def get_config(self) -> dict[str, Any]:
+        """The arguments of `__init__`."""
+        own = {"num_classes": self.num_classes, "dropout": self.dropout.rate}
+        return {**super().get_config(), **own}
+
+
+@keras.saving.register_keras_serializable(package="bert_tf")
+class NextSentenceHead(ClassificationHead):
+    """Predicts whether sentence B follows sentence A: class 0 if it does, 1 if it is random.
+
+    Paper, section 3.1, task 2; `get_next_sentence_output` in the original's run_pretraining.py:
+    one dense layer without dropout, on the pooled output [B, H]; logits float32 [B, 2].
+    """
+
+    def __init__(self, config: BertConfig, seed: int | None = None, **kwargs: Any):
+        kwargs |= {"num_classes": 2, "dropout": 0.0}  # `get_config` has them, too
+        super().__init__(config, seed=seed, **kwargs)

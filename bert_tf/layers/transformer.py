@@ -1,0 +1,204 @@
+"""The Transformer encoder block: self-attention, feed-forward network, and what joins them.
+
+B is the batch, T its length, H the width of the hidden states, N the attention heads, D = H / N.
+"""
+
+from typing import Any
+
+import keras
+from keras import ops
+
+from bert_tf.config import BertConfig
+from bert_tf.layers.bert_layer import BertLayer, child_seed
+
+# Added to the scores of padding, as in the original. exp(-10000) is 0 in every float type, and
+# the sum stays finite in float16, whose largest number is 65504.
+MASKED_SCORE = -10000.0
+
+
+@keras.saving.register_keras_serializable(package="bert_tf")
+class SelfAttention(BertLayer):
+    """softmax(Q K^T / sqrt(D)) V over N heads of width D = H / N, then a dense layer.
+
+    Vaswani et al. 2017, section 3.2; `attention_layer` in the original's modeling.py.
+
+    Call arguments:
+        hidden_states: [B, T, H].
+        padding_mask: [B, T], nonzero at tokens and 0 at padding, or None for no padding.
+        return_probabilities: also return the attention probabilities, before dropout.
+
+    Returns:
+        [B, T, H] in the layer's compute dtype; on request also [B, N, T, T], whose last axis
+        is the tokens attended to.
+    """
+
+    def __init__(self, config: BertConfig, seed: int | None = None, **kwargs: Any):
+        super().__init__(config, seed, **kwargs)
+        self.query = self.new_dense("query", config.hidden_size)
+        self.key = self.new_dense("key", config.hidden_size)
+        self.value = self.new_dense("value", config.hidden_size)
+        self.output_dense = self.new_dense("output", config.hidden_size)
+        self.dropout = self.new_dropout("dropout", config.attention_probs_dropout_prob)
+
+    def build(self, hidden_states_shape: Any, padding_mask_shape: Any = None) -> None:
+        """Makes the four kernels."""
+        for dense in (self.query, self.key, self.value, self.output_dense):
+            dense.build(hidden_states_shape)
+        self.built = True
+
+    def call(
+        self,
+        hidden_states: Any,
+        padding_mask: Any = None,
+        training: bool = False,
+        return_probabilities: bool = False,
+    ) -> Any:
+        """Lets every token attend to every token that is not padding."""
+        batch, length, width = ops.shape(hidden_states)
+        heads = (batch, length, self.config.num_attention_heads, self.config.head_size)
+
+        # Scaling the queries costs T times less than scaling the scores.
+        query = self.query(hidden_states) * self.config.head_size**-0.5
+        query = ops.reshape(query, heads)  # (B, T, N, D), as are the next two
+        key = ops.reshape(self.key(hidden_states), heads)
+        value = ops.reshape(self.value(hidden_states), heads)
+
+        # The softmax sums T terms: in float32 even where the rest is in half precision.
+        scores = ops.cast(ops.einsum("bqnd,bknd->bnqk", query, key), "float32")  # (B, N, T, T)
+        if padding_mask is not None:
+            padding = ops.cast(ops.equal(padding_mask, 0), "float32")
+            scores = scores + (padding * MASKED_SCORE)[:, None, None, :]
+        probabilities = ops.cast(ops.softmax(scores, axis=-1), self.compute_dtype)
+
+        dropped = self.dropout(probabilities, training=training)
+        context = ops.einsum("bnqk,bknd->bqnd", dropped, value)  # (B, T, N, D)
+        attended = self.output_dense(ops.reshape(context, (batch, length, width)))
+        return (attended, probabilities) if return_probabilities else attended
+
+    def compute_output_spec(self, hidden_states: Any, *args: Any, **options: Any) -> Any:
+        """[B, T, H] -> [B, T, H], and [B, N, T, T] on request."""
+        return _output_spec(self, hidden_states, **options)
+
+
+@keras.saving.register_keras_serializable(package="bert_tf")
+class FeedForward(BertLayer):
+    """act(x W1 + b1) W2 + b2 at every position (Vaswani et al. 2017, section 3.3).
+
+    Call arguments:
+        hidden_states: [B, T, H].
+
+    Returns:
+        [B, T, H] in the layer's compute dtype.
+    """
+
+    def __init__(self, config: BertConfig, seed: int | None = None, **kwargs: Any):
+        super().__init__(config, seed, **kwargs)
+        self.intermediate = self.new_dense(
+            "intermediate", config.intermediate_size, config.hidden_act
+        )
+        self.output_dense = self.new_dense("output", config.hidden_size)
+
+    def build(self, hidden_states_shape: Any) -> None:
+        """Makes the two kernels."""
+        self.intermediate.build(hidden_states_shape)
+        self.output_dense.build((*hidden_states_shape[:-1], self.config.intermediate_size))
+        self.built = True
+
+    def call(self, hidden_states: Any) -> Any:
+        """Applies both dense layers, with the activation between them."""
+        return self.output_dense(self.intermediate(hidden_states))
+
+
+@keras.saving.register_keras_serializable(package="bert_tf")
+class TransformerBlock(BertLayer):
+    """Self-attention, then feed-forward, each followed by dropout, residual and LayerNorm.
+
+    LayerNorm comes after the residual sum (Vaswani et al. 2017, section 3.1; the body of
+    `transformer_model` in the original's modeling.py).
+
+    Call arguments and result are those of `SelfAttention`.
+
+    Attributes:
+        rematerialize: whether training keeps only the block's input and computes everything
+            in between again for the gradient (Chen et al. 2016, "Training Deep Nets with
+            Sublinear Memory Cost"): less memory, a third more time, the same numbers. False at
+            first, and not part of the config: it changes how the layer is computed, not its
+            result.
+    """
+
+    def __init__(self, config: BertConfig, seed: int | None = None, **kwargs: Any):
+        super().__init__(config, seed, **kwargs)
+        self.rematerialize = False
+        part = {"config": config, "dtype": self.dtype_policy}
+        self.attention = SelfAttention(seed=child_seed(seed, "attention"), name="attention", **part)
+        self.feed_forward = FeedForward(
+            seed=child_seed(seed, "feed_forward"), name="feed_forward", **part
+        )
+        rate = config.hidden_dropout_prob
+        self.attention_output_dropout = self.new_dropout("attention_output_dropout", rate)
+        self.attention_layer_norm = self.new_layer_norm("attention_layer_norm")
+        self.feed_forward_dropout = self.new_dropout("feed_forward_dropout", rate)
+        self.feed_forward_layer_norm = self.new_layer_norm("feed_forward_layer_norm")
+
+    def build(self, hidden_states_shape: Any, padding_mask_shape: Any = None) -> None:
+        """Makes the sublayers' weights."""
+        self.attention.build(hidden_states_shape, padding_mask_shape)
+        self.attention_layer_norm.build(hidden_states_shape)
+        self.feed_forward.build(hidden_states_shape)
+        self.feed_forward_layer_norm.build(hidden_states_shape)
+        self.built = True
+
+    def call(
+        self,
+        hidden_states: Any,
+        padding_mask: Any = None,
+        training: bool = False,
+        return_probabilities: bool = False,
+    ) -> Any:
+        """Mixes across tokens, then transforms each token."""
+        if self.rematerialize and training and not return_probabilities:
+            return self._rematerialized(hidden_states, padding_mask)
+        x, probabilities = self._transform(hidden_states, padding_mask, training)
+        return (x, probabilities) if return_probabilities else x
+
+    def _transform(self, x: Any, padding_mask: Any, training: bool) -> tuple[Any, Any]:
+        attended, probabilities = self.attention(
+            x, padding_mask, training=training, return_probabilities=True
+        )
+        attended = self.attention_output_dropout(attended, training=training)
+        x = self.attention_layer_norm(x + attended)  # (B, T, H)
+        transformed = self.feed_forward_dropout(self.feed_forward(x), training=training)
+        return self.feed_forward_layer_norm(x + transformed), probabilities
+
+    def _rematerialized(self, hidden_states: Any, padding_mask: Any) -> Any:
+        """In training: the same numbers, and the same dropout whether computed once or twice."""
+        dropouts = (
+            self.attention.dropout,
+            self.attention_output_dropout,
+            self.feed_forward_dropout,
+        )
+        generators = [dropout.seed_generator for dropout in dropouts if dropout.rate > 0]
+        # Each draws once a call. Drawn here, the seeds are not drawn anew in the second pass.
+        seeds = [(generator.state, generator.next()) for generator in generators]
+        weights = self.trainable_variables
+
+        def transform(hidden_states: Any, *values: Any) -> Any:
+            # Weights come as arguments, so that gradients reach them on every backend.
+            mapping = [*zip(weights, values, strict=True), *seeds]
+            with keras.StatelessScope(state_mapping=mapping):
+                return self._transform(hidden_states, padding_mask, training=True)[0]
+
+        return keras.remat(transform)(hidden_states, *(weight.value for weight in weights))
+
+    def compute_output_spec(self, hidden_states: Any, *args: Any, **options: Any) -> Any:
+        """[B, T, H] -> [B, T, H], and [B, N, T, T] on request."""
+        return _output_spec(self, hidden_states, **options)
+
+
+def _output_spec(layer: BertLayer, x: Any, return_probabilities: bool = False, **_: Any) -> Any:
+    states = keras.KerasTensor(x.shape, layer.compute_dtype)
+    if not return_probabilities:
+        return states
+    batch, length, _ = x.shape
+    heads = layer.config.num_attention_heads
+    return states, keras.KerasTensor((batch, heads, length, length), layer.compute_dtype)
