@@ -6,6 +6,7 @@ this module is quick, so that `--help` is.
 
 import dataclasses
 import math
+import os
 import typing
 from collections.abc import Callable
 from typing import Any
@@ -24,6 +25,8 @@ def option(
     at_most: float | None = None,
     below: float | None = None,
     identity: bool = False,
+    path: bool = False,
+    saved: bool = True,
     positional: bool = False,
 ) -> Any:
     """A dataclass field with the range of its values; `CheckedOptions` enforces the range.
@@ -35,14 +38,18 @@ def option(
         above: exclusive lower bound.
         at_most: largest value.
         below: exclusive upper bound.
-        identity: whether the result of a run depends on it, so that a run which continues with
-            another value is another run (see `identity`).
+        identity: whether the result of a run depends on it: a run cannot be resumed with another
+            value (see `identity`).
+        path: whether it names a file or folder, which can be spelled in several ways.
+        saved: whether a run's config.yaml repeats it.
         positional: given by its place on the command line, not by name.
     """
     bounds = {"at_least": at_least, "above": above, "at_most": at_most, "below": below}
     metadata = {
         "bounds": {name: bound for name, bound in bounds.items() if bound is not None},
         "identity": identity,
+        "path": path,
+        "saved": saved,
         "positional": positional,
     }
     return dataclasses.field(default=default, default_factory=factory, metadata=metadata)
@@ -97,10 +104,19 @@ def _choices(hint: Any) -> list[Any]:
     return []
 
 
-def identity(options: Any) -> dict[str, Any]:
-    """The values that make a run what it is: those of the fields marked `identity`."""
-    return {
-        field.name: getattr(options, field.name)
-        for field in dataclasses.fields(options)
-        if field.metadata.get("identity")
-    }
+def identity(options: Any, directory: str = ".") -> dict[str, Any]:
+    """The values that a run's result depends on: those of the fields marked `identity`.
+
+    Args:
+        options: options of a command.
+        directory: run directory. Paths are given relative to it, so that each has one spelling,
+            which stays the same when a tree of runs is moved.
+    """
+    found = {}
+    for field in dataclasses.fields(options):
+        value = getattr(options, field.name)
+        if field.metadata.get("path") and value is not None:
+            value = os.path.relpath(os.path.realpath(value), os.path.realpath(directory))
+        if field.metadata.get("identity"):
+            found[field.name] = value
+    return found

@@ -31,7 +31,7 @@ def test_a_recipe_can_be_run(recipe):
     if isinstance(options, FinetuningOptions):
         return
     BertConfig.named(options.size, vocab_size=30_522, pad_token_id=0)
-    short = options.steps - round(options.steps * options.long_share)
+    short = options.steps - round(options.steps * (options.long_share or 0.1))
     for steps in (options.evaluate_every, short, options.steps):
         assert steps % options.steps_per_execution == 0
     for pieces in (

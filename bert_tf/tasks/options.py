@@ -1,157 +1,168 @@
-"""The options of the training commands; this file imports nothing heavy, so help is quick."""
+"""Options of the training commands. Importing this module is quick, so that `--help` is."""
 
+import json
 import re
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import Any, Literal
-
-import yaml
+from typing import Literal
 
 from bert_tf.atomic import replace_file
 from bert_tf.errors import InputError
-
-# The options that count something: the least that each can be.
-_LEAST = {
-    1: (
-        "batch_size", "steps", "epochs", "gradient_accumulation_steps",
-        "long_gradient_accumulation_steps", "steps_per_execution", "log_every", "save_every",
-        "keep", "keep_every", "evaluate_every", "evaluation_batches", "histograms_every",
-        "max_length",
-    ),
-    0: ("warmup_steps", "skip_nonfinite", "weight_decay"),
-}  # fmt: skip
+from bert_tf.options import CheckedOptions, option
 
 
 @dataclass(kw_only=True)
-class TrainingOptions:
-    """What every training run can be told.
-
-    Raises InputError for a number below what it can be, and for a profile of no steps.
+class TrainingOptions(CheckedOptions):
+    """Options that every training run has.
 
     Attributes:
         output: run directory: models (best/, last/), TensorBoard logs, checkpoints, config.yaml.
-            A run that was stopped goes on from its last checkpoint when started again.
-        batch_size: examples a step, over all devices.
-        seed: of the initial weights, the dropout and the order of the data.
+            The same command resumes a stopped run from its last checkpoint.
+        batch_size: examples per step, over all devices.
+        seed: random seed for weight initialization, dropout and data order.
         strategy: devices to train on; auto takes a TPU, else all GPUs, else the CPU.
-        precision: of the arithmetic; variables stay float32.
+        precision: compute precision; variables stay float32.
         jit_compile: compile the training step with XLA (one device only).
-        deterministic: let TensorFlow use deterministic operations alone: the same numbers run
-            after run on GPUs too, slower. On CPUs they are the same run after run without it.
-        optimizer: adam, as the original's; lamb for very large batches.
-        gradient_accumulation_steps: pieces that the batch of a device is cut into, one worked on
-            after the other; the step is that of the whole batch, in less memory.
-        rematerialize: compute activations again in the backward pass instead of keeping them: less
-            memory, a fifth to a third more time.
-        freeze_layers: keep the embeddings and so many encoder layers as they are; 0 for the
-            embeddings alone.
-        steps_per_execution: steps between two looks at the run; more cost less on fast devices.
+        deterministic: use deterministic TensorFlow ops alone: GPUs give the same numbers on every
+            run, more slowly. CPUs do so without it.
+        optimizer: adam, as in the original; lamb for very large batches.
+        learning_rate: peak learning rate.
+        schedule: learning rate after the warm-up; linear and cosine reach 0 at the last step.
+        layer_decay: factor on the learning rate for each layer further from the output (ELECTRA's
+            layer-wise decay; 0.9 or 0.8 for fine-tuning); 1 for none.
+        weight_decay: decoupled weight decay; LayerNorm and biases have none.
+        clip_norm: largest global norm of the gradients; larger ones are scaled down to it.
+        gradient_accumulation_steps: micro-batches per device; their gradients are accumulated into
+            one optimizer step.
+        rematerialize: recompute activations in the backward pass to save memory; steps take a
+            fifth to a third longer.
+        freeze_layers: freeze the embeddings and the first N encoder layers; 0 for the embeddings
+            alone.
+        steps_per_execution: training steps per graph call; higher is faster on GPUs and TPUs.
+        patience: end the run after this many evaluations without a better score.
         log_every: steps between two lines of losses and accuracies.
-        save_every: steps between two checkpoints (there is one after each evaluation, too).
-        keep: newest checkpoints that stay.
-        keep_every: checkpoints of steps that are multiples of it stay for good.
-        skip_nonfinite: steps whose loss or gradient is not finite to leave out, before one stops
-            the run.
-        override: continue a run with other settings than it began with.
+        save_every: steps between two checkpoints; each evaluation is followed by one, too.
+        keep: number of newest checkpoints to keep.
+        keep_every: keep the checkpoints at multiples of this step for good.
+        skip_nonfinite: number of steps with a non-finite loss or gradient to skip before stopping.
+        override: resume a run although its settings have changed.
         histograms_every: steps between two histograms of weights and activations in TensorBoard;
             none by default.
         profile: steps to profile for TensorBoard, as FIRST:LAST (10:20).
     """
 
     output: str
-    batch_size: int = 32
-    seed: int = 12345
+    batch_size: int = option(32, at_least=1, identity=True)
+    seed: int = option(12345, at_least=0, below=2**31, identity=True)
     strategy: Literal["auto", "one", "mirrored", "multi_worker", "tpu"] = "auto"
-    precision: Literal["float32", "mixed_bfloat16", "mixed_float16"] = "float32"
+    precision: Literal["float32", "mixed_bfloat16", "mixed_float16"] = option(
+        "float32", identity=True
+    )
     jit_compile: bool = False
     deterministic: bool = False
-    optimizer: Literal["adam", "lamb"] = "adam"
-    gradient_accumulation_steps: int = 1
+    optimizer: Literal["adam", "lamb"] = option("adam", identity=True)
+    learning_rate: float = option(1e-4, above=0, identity=True)
+    schedule: Literal["linear", "cosine", "constant"] = option("linear", identity=True)
+    layer_decay: float = option(1.0, above=0, at_most=1, identity=True)
+    weight_decay: float = option(0.01, at_least=0, identity=True)
+    clip_norm: float = option(1.0, above=0, identity=True)
+    gradient_accumulation_steps: int = option(1, at_least=1, identity=True)
     rematerialize: bool = False
-    freeze_layers: int | None = None
-    steps_per_execution: int = 1
-    log_every: int = 100
-    save_every: int = 1000
-    keep: int = 2
-    keep_every: int | None = None
-    skip_nonfinite: int = 0
-    override: bool = False
-    histograms_every: int | None = None
+    freeze_layers: int | None = option(None, at_least=0, identity=True)
+    steps_per_execution: int = option(1, at_least=1)
+    patience: int | None = option(None, at_least=1, identity=True)
+    log_every: int = option(100, at_least=1)
+    save_every: int = option(1000, at_least=1)
+    keep: int = option(2, at_least=1)
+    keep_every: int | None = option(None, at_least=1)
+    skip_nonfinite: int = option(0, at_least=0)
+    override: bool = option(False, saved=False)
+    histograms_every: int | None = option(None, at_least=1)
     profile: str | None = None
 
     def __post_init__(self) -> None:
-        for least, names in _LEAST.items():
-            for name in names:
-                value = getattr(self, name, None)
-                if value is not None and not value >= least:
-                    raise InputError(f"--{name} is {value}: give at least {least}")
-        if self.profile is not None:
-            steps_to_profile(self.profile)
+        super().__post_init__()
+        steps_to_profile(self.profile)
 
 
 @dataclass(kw_only=True)
 class PretrainingOptions(TrainingOptions):
-    """Options of `bert-tf pretrain`; the defaults are the paper's (section A.2) but for size.
+    """Options of `bert-tf pretrain`; the defaults are the paper's (section A.2) except for size.
 
     Attributes:
         shards: folder that `bert-tf shards` wrote, or TFRecord files of the original script.
-        long_shards: shards of longer sequences, for the last steps of the run: most of the
-            training is done on short ones, which cost less, and the positions beyond them are
-            learned at the end (paper, section A.2: 128 tokens, then 512).
-        long_share: of the steps, that are taken on `long_shards`.
-        long_gradient_accumulation_steps: pieces of a device's batch then; by default as before.
-        size: of a new model: tiny (2 layers, 128 wide), mini (4, 256), small (4, 512), medium
-            (8, 512), base (12, 768) or large (24, 1024); or a config.json of your own.
+        long_shards: shards of longer sequences for the last steps of the run. Short sequences cost
+            less, so most steps use them (paper, section A.2: 128 tokens, then 512).
+        long_share: share of the steps that use `long_shards`; 0.1 by default.
+        long_gradient_accumulation_steps: micro-batches per device on `long_shards`; by default as
+            many as on `shards`.
+        size: size of a new model: tiny (2 layers, 128 wide), mini (4, 256), small (4, 512), medium
+            (8, 512), base (12, 768) or large (24, 1024), or a config.json; small by default.
         model: model directory to start from instead of random weights.
-        tokenizer: tokenizer folder or vocab.txt the shards were made with; found in `shards`
-            unless the original script wrote them.
-        dropout: of hidden states and attention; by default the config's, 0.1 for a size by name.
-            A short run on much text learns more with 0.
-        initializer_range: standard deviation of new weights; by default the config's, 0.02 for a
-            size by name. Narrow models leave the plateau of word frequencies sooner with more,
-            up to 1 / sqrt(hidden size).
-        steps: training steps.
-        learning_rate: peak of Adam's learning rate.
-        warmup_steps: steps of linear warm-up, then linear decay to 0 at the last step; by default
-            a tenth of the steps, the paper's 10,000 at most.
-        weight_decay: decoupled; LayerNorm and bias have none.
-        clip_norm: global norm that gradients are clipped to.
+        tokenizer: tokenizer folder or vocab.txt of the shards; only needed for shards of the
+            original script.
+        dropout: dropout of hidden states and attention; by default the config's, 0.1 for a named
+            size. A short run on much text learns more with 0.
+        initializer_range: standard deviation of the truncated normal initializer; by default the
+            config's, 0.02 for a named size. Narrow models learn sooner with more, up to
+            1 / sqrt(hidden size).
+        steps: number of training steps.
+        warmup_steps: steps of linear warm-up; by default a tenth of the steps, at most the paper's
+            10,000.
         evaluate_every: steps between two evaluations on the held-out shards; best/ is the model
-            with the lowest loss, of those trained on `long_shards` where there are any.
-        evaluation_batches: held-out batches an evaluation takes at most.
+            with the lowest loss, on `long_shards` if given.
+        evaluation_batches: largest number of held-out batches per evaluation.
         masked_lm_prob: share of the tokens to predict, for shards made with --masking dynamic; by
-            default, as of the next two, what the shards were made with.
+            default, as for the next two, what the shards were made with.
         whole_word_masking: mask all pieces of a word or none (true or false).
-        max_ngram: mask runs of up to so many whole words.
-        skip_corrupt: find corrupt records before training, leave them out and say how many.
+        max_ngram: longest run of whole words to mask.
+        skip_corrupt: find corrupt records before training, skip and count them.
         data_service: grpc://host:port of a tf.data service that makes the training batches.
         watch_text: texts with [MASK] in them; after each evaluation TensorBoard's text tab shows
-            the model's five best words for each. By default some sentences of plain English.
+            the model's five best words for each. By default texts of the held-out shards.
     """
 
     shards: str
     long_shards: str | None = None
-    long_share: float = 0.1
-    long_gradient_accumulation_steps: int | None = None
-    size: str = "small"
-    model: str | None = None
+    long_share: float | None = option(None, above=0, below=1)
+    long_gradient_accumulation_steps: int | None = option(None, at_least=1)
+    size: str | None = None
+    model: str | None = option(None, identity=True, path=True)
     tokenizer: str | None = None
-    dropout: float | None = None
-    initializer_range: float | None = None
-    batch_size: int = 64
-    steps: int = 100_000
-    learning_rate: float = 1e-4
-    warmup_steps: int | None = None
-    weight_decay: float = 0.01
-    clip_norm: float = 1.0
-    evaluate_every: int = 1000
-    evaluation_batches: int = 50
-    masked_lm_prob: float | None = None
-    whole_word_masking: bool | None = None
-    max_ngram: int | None = None
+    dropout: float | None = option(None, at_least=0, below=1)
+    initializer_range: float | None = option(None, above=0)
+    batch_size: int = option(64, at_least=1, identity=True)
+    steps: int = option(100_000, at_least=1, identity=True)
+    warmup_steps: int | None = option(None, at_least=0, identity=True)
+    evaluate_every: int = option(1000, at_least=1, identity=True)
+    evaluation_batches: int = option(50, at_least=1, identity=True)
+    masked_lm_prob: float | None = option(None, above=0, below=1, identity=True)
+    whole_word_masking: bool | None = option(None, identity=True)
+    max_ngram: int | None = option(None, at_least=1, identity=True)
     skip_corrupt: bool = False
     data_service: str | None = None
-    watch_text: list[str] = field(default_factory=list)
+    watch_text: list[str] = option(factory=list)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        new_models_alone = {"size": self.size, "initializer_range": self.initializer_range}
+        for name, value in new_models_alone.items():
+            if self.model is not None and value is not None:
+                raise InputError(
+                    f"--{name} is for new models, and --model {self.model} is given: leave one out"
+                )
+        for_long_shards = {
+            "long_share": self.long_share,
+            "long_gradient_accumulation_steps": self.long_gradient_accumulation_steps,
+        }
+        for name, value in for_long_shards.items():
+            if self.long_shards is None and value is not None:
+                raise InputError(f"--{name} is for --long_shards: give both or leave it out")
+        if self.warmup_steps is not None and self.warmup_steps > self.steps:
+            raise InputError(
+                f"--warmup_steps is {self.warmup_steps} of {self.steps} steps: give at most "
+                f"{self.steps}"
+            )
 
 
 @dataclass(kw_only=True)
@@ -168,7 +179,7 @@ class LabelledData:
     text_column: str = "text"
     pair_column: str | None = None
     label_column: str = "label"
-    max_length: int = 128
+    max_length: int = option(128, at_least=1, identity=True)
 
 
 @dataclass(kw_only=True)
@@ -183,38 +194,42 @@ class FinetuningOptions(LabelledData, TrainingOptions):
         from_scratch: start from random weights, the size and vocabulary as in `model`: what the
             pre-training is worth shows in the difference.
         epochs: passes over the training examples; each ends with an evaluation.
-        learning_rate: peak of Adam's learning rate.
-        warmup_share: of the steps, with linear warm-up; then linear decay to 0.
-        weight_decay: decoupled; LayerNorm and bias have none.
-        clip_norm: global norm that gradients are clipped to.
+        warmup_share: share of the steps with linear warm-up.
     """
 
-    model: str
+    model: str = option(identity=True, path=True)
     train: str
     validation: str | None = None
     validation_share: float = 0.1
-    from_scratch: bool = False
-    epochs: int = 3
-    learning_rate: float = 5e-5
-    warmup_share: float = 0.1
-    weight_decay: float = 0.01
-    clip_norm: float = 1.0
+    from_scratch: bool = option(False, identity=True)
+    epochs: int = option(3, at_least=1, identity=True)
+    learning_rate: float = option(5e-5, above=0, identity=True)
+    warmup_share: float = option(0.1, at_least=0, at_most=1, identity=True)
 
 
-def steps_to_profile(given: str) -> tuple[int, int]:
-    """The first and the last of the steps that `--profile` names.
+def steps_to_profile(given: str | None) -> tuple[int, int] | None:
+    """The first and the last step that `--profile` names; None for None.
 
     Raises:
         InputError: it is not FIRST:LAST, with 1 <= FIRST <= LAST.
     """
-    parsed = re.fullmatch(r"(\d+):(\d+)", given)
+    if given is None:
+        return None
+    parsed = re.fullmatch(r"(\d{1,18}):(\d{1,18})", given)
     if parsed is None or not 1 <= int(parsed[1]) <= int(parsed[2]):
-        raise InputError(f"--profile {given} is not FIRST:LAST: give steps such as 10:20")
+        raise InputError(f"--profile is {given!r}: give FIRST:LAST, such as 10:20")
     return int(parsed[1]), int(parsed[2])
 
 
-def save_config(options: Any, directory: str | Path) -> None:
-    """Writes `config.yaml`, from which `--config` repeats the run, into a run directory."""
-    text = yaml.safe_dump(asdict(options), sort_keys=False, allow_unicode=True)
+def save_config(options: CheckedOptions, directory: str | Path) -> None:
+    """Writes `config.yaml`, from which `--config` repeats the run, into a run directory.
+
+    Values are written as JSON, which is YAML in which a column named "1e3" stays text.
+    """
+    lines = [
+        f"{field.name}: {json.dumps(getattr(options, field.name), ensure_ascii=False)}\n"
+        for field in fields(options)
+        if field.metadata.get("saved", True)
+    ]
     with replace_file(Path(directory) / "config.yaml") as temporary:
-        temporary.write_text(text, encoding="utf-8")
+        temporary.write_text("".join(lines), encoding="utf-8")

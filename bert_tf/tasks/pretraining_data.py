@@ -18,8 +18,10 @@ from pipelines.shards.folder import ShardFolder, open_shards, tokenizer_of_shard
 from pipelines.shards.manifest import FILE_NAME as MANIFEST
 from pipelines.shards.pretraining_batches import pretraining_batches
 
-# Of the training data, that histograms of activations are of.
+# Sample batch for histograms of activations.
 _WATCHED_EXAMPLES = 8
+
+_PAPERS_LONG_SHARE = 0.1
 
 
 @dataclass(frozen=True)
@@ -164,12 +166,13 @@ def _open(options: PretrainingOptions) -> list[PhaseShards]:
     folders, ends = [options.shards], [options.steps]
     pieces = [options.gradient_accumulation_steps]
     if options.long_shards is not None:
-        until = options.steps - round(options.steps * options.long_share)
+        share = _PAPERS_LONG_SHARE if options.long_share is None else options.long_share
+        until = options.steps - round(options.steps * share)
         if not 0 < until < options.steps:
+            empty = options.shards if until <= 0 else options.long_shards
             raise InputError(
-                f"--long_share {options.long_share} of {options.steps} steps leaves none on "
-                f"{options.shards if until <= 0 else options.long_shards}: give a share between 0 "
-                "and 1, the paper's is 0.1"
+                f"--long_share {share:g} of {options.steps} steps leaves none on {empty}: give "
+                "another share, or more steps"
             )
         folders.append(options.long_shards)
         ends.insert(0, until)

@@ -20,27 +20,17 @@ from bert_tf.config import BertConfig
 from bert_tf.errors import InputError
 from bert_tf.models.classifier import BertClassifier
 from bert_tf.models.cost import classification_flops
+from bert_tf.options import identity
 from bert_tf.tasks.metrics import classification_scores
-from bert_tf.tasks.options import FinetuningOptions, LabelledData, save_config
-from bert_tf.tasks.training_setup import (
-    compile_model,
-    set_precision,
-    start_strategy,
-    training_state,
-)
-from bert_tf.tasks.watching import finetuning_watchers, rates
+from bert_tf.tasks.options import FinetuningOptions, LabelledData, save_config, steps_to_profile
+from bert_tf.tasks.training_setup import make_plan, make_run, prepare
+from bert_tf.tasks.watching import rates, watch_run
 from bert_tf.tokenization.packing import Packer
 from bert_tf.tokenization.tokenizer import BertTokenizer
-from bert_tf.training.loop import (
-    Phase,
-    TrainingPlan,
-    TrainingResult,
-    check_steps_per_execution,
-    train,
-)
+from bert_tf.training.loop import Phase, TrainingResult, check_steps_per_execution
 from bert_tf.training.means import accuracy, cross_entropy
+from bert_tf.training.run import Run
 from bert_tf.training.strategy import check_batch_size, distribute_batches
-from bert_tf.training.workers import hold_run_directory, is_chief, lost_worker_errors, meet
 from pipelines.examples.labelled_text import LabelledText, read_labelled_text, text_batches
 
 _TASK_FILE = "task.json"
@@ -183,7 +173,6 @@ class FinetuningResult:
     train_examples: int
 
 
-@lost_worker_errors()
 def finetune(
     options: FinetuningOptions,
     report: Callable[[int, str, dict[str, float]], None],
@@ -205,8 +194,18 @@ def finetune(
         InputError: the data, the model or the options cannot be used; the message says why.
         Preempted: see `train`; or another worker of the run has gone.
     """
-    # First of all: several workers have to meet before TensorFlow runs an op.
-    strategy = start_strategy(options)
+    # First of all: several workers have to connect before TensorFlow runs an op.
+    with make_run(options, notice) as run:
+        return _finetune(run, options, report, planned)
+
+
+def _finetune(
+    run: Run,
+    options: FinetuningOptions,
+    report: Callable[[int, str, dict[str, float]], None],
+    planned: Callable[[int], object],
+) -> FinetuningResult:
+    strategy = run.strategy
     check_batch_size(options.batch_size, strategy, options.gradient_accumulation_steps)
     data = LabelledData(
         text_column=options.text_column,
@@ -223,8 +222,6 @@ def finetune(
 
     check_is_model_directory(Path(options.model))
     tokenizer = BertTokenizer.from_directory(options.model)
-    set_precision(options.precision)
-    keras.utils.set_random_seed(options.seed)
     steps_per_epoch = math.ceil(len(examples.texts) / options.batch_size)
     total_steps = steps_per_epoch * options.epochs
     check_steps_per_execution(options.steps_per_execution, steps_per_epoch, [total_steps])
@@ -240,31 +237,27 @@ def finetune(
                 allow_new_head=True,
                 seed=options.seed,
             )
-        trainer = compile_model(
-            model,
-            options,
-            total_steps=total_steps,
-            warmup_steps=round(total_steps * options.warmup_share),
-            loss=cross_entropy,
-            metrics={"accuracy": accuracy},
-        )
     if options.max_length > model.config.max_position_embeddings:
         raise InputError(
             f"--max_length {options.max_length} is more than the "
             f"{model.config.max_position_embeddings} positions of {options.model}: give a lower one"
         )
     task = SentenceClassification(model, tokenizer, data)
-    settings = {
-        "config": model.config.to_dict(),
-        "train": _fingerprint(examples),
-        "vocabulary": tokenizer.vocabulary_hash,
-        **{
-            name: getattr(options, name)
-            for name in ("model", "from_scratch", "epochs", "warmup_share", "max_length")
+    prepare(
+        run,
+        model,
+        options,
+        total_steps=total_steps,
+        warmup_steps=round(total_steps * options.warmup_share),
+        loss=cross_entropy,
+        metrics={"accuracy": accuracy},
+        settings={
+            "config": model.config.to_dict(),
+            "train": _fingerprint(examples),
+            "validation": _fingerprint(validation),
+            "tokenizer": {"vocabulary": tokenizer.vocabulary_hash, **tokenizer.settings},
         },
-    }
-    output = Path(options.output)
-    state = training_state(trainer, options, settings, notice)
+    )
 
     def batches_of(examples: LabelledText, **order: int) -> Callable[[int, int, int], Any]:
         return lambda size, worker, workers: task.batches(
@@ -278,7 +271,16 @@ def finetune(
     def sample() -> tf.data.Dataset:
         return task.batches(examples, options.batch_size, seed=options.seed)
 
-    watchers = finetuning_watchers(options, model, state, sample, total_steps=total_steps)
+    watch_run(
+        run,
+        model,
+        sample,
+        values={**identity(options), "model": options.model, "train": options.train},
+        score="best_accuracy",
+        total_steps=total_steps,
+        histograms_every=options.histograms_every,
+        profile=steps_to_profile(options.profile),
+    )
     tokens, length = _example_size(sample().take(_SAMPLED_BATCHES))
     phase = Phase(
         until=total_steps,
@@ -291,39 +293,28 @@ def finetune(
             flops=classification_flops(model.config, length=length, classes=len(labels)),
         ),
     )
-    with hold_run_directory(output, strategy):
-        state.restore(override=options.override)
-        if is_chief(strategy):
-            save_config(options, output)
-        planned(total_steps)
-        training = train(
-            trainer,
-            [phase],
-            state=state,
-            directory=output,
-            plan=TrainingPlan(
-                batch_size=options.batch_size,
-                evaluate_every=steps_per_epoch,
-                save_every=options.save_every,
-                log_every=options.log_every,
-                monitor="val_accuracy",
-                larger_is_better=True,
-                scalar_names={},
-                skip_nonfinite=options.skip_nonfinite,
-            ),
-            save_model=task.save,
-            report=report,
-            callbacks=watchers,
-        )
-        scores: dict[str, float] = {}
-        if is_chief(strategy):
-            best = SentenceClassification.from_directory(output / "best")
-            probabilities = best.predict(validation, options.batch_size)
-            scores = score(labels, validation, probabilities)
-            best.write_predictions(output / "best" / "predictions.tsv", validation, probabilities)
-            with replace_file(output / "best" / "metrics.json") as temporary:
-                temporary.write_text(json.dumps(scores, indent=2) + "\n", encoding="utf-8")
-        meet(strategy)
+    run.open(override=options.override)
+    if run.is_chief:
+        save_config(options, options.output)
+    planned(total_steps)
+    training = run.train(
+        [phase],
+        plan=make_plan(
+            options, evaluate_every=steps_per_epoch, best_by="accuracy", larger_is_better=True
+        ),
+        save_model=task.save,
+        report=report,
+    )
+    scores: dict[str, float] = {}
+    if run.is_chief:
+        folder = run.directory / "best"
+        best = SentenceClassification.from_directory(folder)
+        probabilities = best.predict(validation, options.batch_size)
+        scores = score(labels, validation, probabilities)
+        best.write_predictions(folder / "predictions.tsv", validation, probabilities)
+        with replace_file(folder / "metrics.json") as temporary:
+            temporary.write_text(json.dumps(scores, indent=2) + "\n", encoding="utf-8")
+    run.meet()
     return FinetuningResult(training, scores, len(examples.texts))
 
 

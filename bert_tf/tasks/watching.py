@@ -2,132 +2,58 @@
 
 import functools
 import re
-from collections.abc import Callable, Iterable
-from pathlib import Path
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
-import keras
 import tensorflow as tf
 
 from bert_tf.models.classifier import BertClassifier
 from bert_tf.models.pretrainer import BertPreTrainer
 from bert_tf.tasks.masked_words import SENTENCES, MaskedWordLog, MaskedWords
-from bert_tf.tasks.options import (
-    FinetuningOptions,
-    PretrainingOptions,
-    TrainingOptions,
-    steps_to_profile,
-)
 from bert_tf.tokenization.tokenizer import BertTokenizer
 from bert_tf.tokenization.vocabulary import SPECIAL_TOKENS
 from bert_tf.training.hyper_parameters import HyperParameters
 from bert_tf.training.monitoring import Histograms, Profile
 from bert_tf.training.peak import strategy_peak
 from bert_tf.training.projector import ProjectorLog
-from bert_tf.training.state import TrainingState
-
-# The options that both commands have and that runs may be told apart by.
-_COMMON = (
-    "batch_size", "seed", "precision", "optimizer", "learning_rate", "weight_decay", "clip_norm",
-    "gradient_accumulation_steps", "freeze_layers", "model",
-)  # fmt: skip
-_PRETRAINING = (
-    "shards", "long_shards", "size", "dropout", "initializer_range", "steps",
-    "masked_lm_prob", "whole_word_masking", "max_ngram",
-)  # fmt: skip
-_FINETUNING = ("train", "from_scratch", "epochs", "warmup_share", "max_length")
+from bert_tf.training.run import Run
 
 
-def pretraining_watchers(
-    options: PretrainingOptions,
-    model: BertPreTrainer,
-    tokenizer: BertTokenizer,
-    state: TrainingState,
-    examples: Callable[[], Iterable[Any]],
-    *,
-    warmup_steps: int,
-) -> list[keras.callbacks.Callback]:
-    """Callbacks that write guesses, embeddings, hyper-parameters and what `options` ask for.
-
-    Args:
-        options: of the run.
-        model: trained by it.
-        tokenizer: of the shards.
-        state: of the run; it need not be restored yet.
-        examples: makes a dataset of batches (inputs, …) of the training data, of which the first
-            is looked at.
-        warmup_steps: as they are, not as they were asked for.
-
-    Raises:
-        InputError: a text to watch has no [MASK].
-    """
-    logs = Path(options.output) / "logs"
-    words = MaskedWords(model, tokenizer, options.watch_text or SENTENCES)
-    return [
-        MaskedWordLog(logs, state, words),
-        ProjectorLog(
-            logs,
-            state,
-            name="word_embeddings",
-            table=model.encoder.embeddings.word_embeddings.embeddings,
-            columns=vocabulary_columns(tokenizer.vocabulary),
-        ),
-        HyperParameters(
-            logs,
-            state,
-            run=options.output,
-            values={
-                **{name: getattr(options, name) for name in (*_COMMON, *_PRETRAINING)},
-                "warmup_steps": warmup_steps,
-                "long_share": options.long_share if options.long_shards else None,
-            },
-            score="best_loss",
-            total_steps=options.steps,
-        ),
-        *_on_request(options, model, state, examples),
-    ]
-
-
-def finetuning_watchers(
-    options: FinetuningOptions,
-    model: BertClassifier,
-    state: TrainingState,
-    examples: Callable[[], Iterable[Any]],
-    *,
-    total_steps: int,
-) -> list[keras.callbacks.Callback]:
-    """Callbacks that write hyper-parameters and what `options` ask for.
-
-    Args:
-        options: of the run.
-        model: trained by it.
-        state: of the run; it need not be restored yet.
-        examples: as of `pretraining_watchers`.
-        total_steps: of the run.
-    """
-    logs = Path(options.output) / "logs"
-    return [
-        HyperParameters(
-            logs,
-            state,
-            run=options.output,
-            values={name: getattr(options, name) for name in (*_COMMON, *_FINETUNING)},
-            score="best_accuracy",
-            total_steps=total_steps,
-        ),
-        *_on_request(options, model, state, examples),
-    ]
-
-
-def _on_request(
-    options: TrainingOptions,
+def watch_run(
+    run: Run,
     model: BertPreTrainer | BertClassifier,
-    state: TrainingState,
     examples: Callable[[], Iterable[Any]],
-) -> list[keras.callbacks.Callback]:
-    logs = Path(options.output) / "logs"
-    asked_for: list[keras.callbacks.Callback] = []
-    if options.histograms_every is not None:
+    *,
+    values: Mapping[str, Any],
+    score: str,
+    total_steps: int,
+    histograms_every: int | None,
+    profile: tuple[int, int] | None,
+) -> None:
+    """Has a run write its hyper-parameters, and histograms and a profile if asked for.
+
+    Args:
+        run: prepared.
+        model: the model it trains, with an `encoder`.
+        examples: makes a dataset of training batches (inputs, ...); histograms of activations use
+            the first one.
+        values: hyper-parameters by name.
+        score: name of the best score.
+        total_steps: length of the run.
+        histograms_every: steps between two histograms; None for none.
+        profile: first and last step to profile; None for none.
+    """
+    run.watch(
+        HyperParameters(
+            run.logs,
+            run.state,
+            run=str(run.directory),
+            values=values,
+            score=score,
+            total_steps=total_steps,
+        )
+    )
+    if histograms_every is not None:
 
         @functools.cache  # the same examples each time
         def inputs() -> dict[str, tf.Tensor]:
@@ -138,18 +64,43 @@ def _on_request(
             states = model.encoder(inputs(), training=False)["hidden_states"]
             return {f"hidden_state_{layer}": values for layer, values in enumerate(states)}
 
-        asked_for.append(
+        run.watch(
             Histograms(
-                logs, state, every=options.histograms_every, weights=model, activations=activations
+                run.logs, run.state, every=histograms_every, weights=model, activations=activations
             )
         )
-    if options.profile is not None:
-        asked_for.append(Profile(logs, state, *steps_to_profile(options.profile)))
-    return asked_for
+    if profile is not None:
+        run.watch(Profile(run.logs, run.state, *profile))
+
+
+def watch_pretraining(
+    run: Run, model: BertPreTrainer, tokenizer: BertTokenizer, texts: Sequence[str]
+) -> None:
+    """Has a run write guesses for masked words and the word embeddings after each evaluation.
+
+    Args:
+        run: prepared.
+        model: the model it trains.
+        tokenizer: the shards' tokenizer.
+        texts: texts with [MASK] in them.
+
+    Raises:
+        InputError: a text has no [MASK].
+    """
+    run.watch(
+        MaskedWordLog(run.logs, run.state, MaskedWords(model, tokenizer, texts or SENTENCES)),
+        ProjectorLog(
+            run.logs,
+            run.state,
+            name="word_embeddings",
+            table=model.encoder.embeddings.word_embeddings.embeddings,
+            columns=vocabulary_columns(tokenizer.vocabulary),
+        ),
+    )
 
 
 def vocabulary_columns(vocabulary: list[str]) -> dict[str, list]:
-    """What the projector shows of the word embeddings: `piece`, `id` and `kind`.
+    """The columns that the projector shows beside the word embeddings: `piece`, `id` and `kind`.
 
     A kind is "special", "unused" (the spare [unusedN] of the published vocabularies),
     "continuation" (the ## pieces) or "word".
@@ -172,18 +123,18 @@ def _kind(piece: str) -> str:
 def rates(
     strategy: tf.distribute.Strategy, dtype: str, *, tokens: float, flops: float
 ) -> dict[str, float]:
-    """What an example a second is in tokens a second, and of the machine's peak.
+    """Factors that turn examples per second into tokens per second and a share of the peak.
 
     The peak is measured, where it can be.
 
     Args:
-        strategy: of the run.
-        dtype: of the arithmetic.
-        tokens: of an example, padding apart.
-        flops: floating-point operations for an example.
+        strategy: devices.
+        dtype: dtype of the matrix products.
+        tokens: mean tokens per example, without padding.
+        flops: floating-point operations per example.
     """
-    of_example = {"tokens_per_second": tokens}
+    factors = {"tokens_per_second": tokens}
     peak = strategy_peak(strategy, dtype)
     if peak is not None:
-        of_example["share_of_peak"] = flops / peak
-    return of_example
+        factors["share_of_peak"] = flops / peak
+    return factors

@@ -1,7 +1,7 @@
-"""What happens between the steps of `model.fit`: logging, checkpoints, keeping the best model.
+"""Callbacks of a run: evaluation, logging, checkpoints, the best model, early stopping.
 
-Their order in `fit` matters: steps are counted first, then logged, then saved, and a signal is
-heeded last.
+Their order in `fit` matters: steps are counted first, then logged, then saved, and signals are
+handled last.
 """
 
 import math
@@ -15,24 +15,34 @@ from bert_tf.training.preemption import StopSignals
 from bert_tf.training.scalar_files import ScalarFiles
 from bert_tf.training.schedule import learning_rate_of
 from bert_tf.training.state import TrainingState
-from bert_tf.training.workers import is_chief, meet
+from bert_tf.training.workers import from_all_replicas, has_workers, is_chief, meet
 
-# Logs of the trainer that tell of the last step alone.
+# Logs of the trainer that concern the last step alone.
 _OF_ONE_STEP = ("nonfinite", "stop_asked")
+
+_SECONDS_BETWEEN_LINES = 20
 
 
 class CountSteps(keras.callbacks.Callback):
     """Counts the steps in the state the callbacks share.
 
     Args:
-        state: of the run.
-        ends_stretch: of a step, whether an evaluation follows it.
+        state: training state.
+        ends_stretch: whether an evaluation follows a step.
+        on_step: called with the step after each execution.
     """
 
-    def __init__(self, state: TrainingState, *, ends_stretch: Callable[[int], bool]) -> None:
+    def __init__(
+        self,
+        state: TrainingState,
+        *,
+        ends_stretch: Callable[[int], bool],
+        on_step: Callable[[int], object] = lambda step: None,
+    ) -> None:
         super().__init__()
         self.state = state
         self.ends_stretch = ends_stretch
+        self.on_step = on_step
         self._first = 0
 
     def on_train_batch_begin(self, batch: int, logs: dict | None = None) -> None:
@@ -43,6 +53,48 @@ class CountSteps(keras.callbacks.Callback):
         """Counts the steps of the execution."""
         steps = batch - self._first + 1
         self.state.advance(steps, ends_stretch=self.ends_stretch(self.state.step + steps))
+        self.on_step(self.state.step)
+
+
+class Evaluate(keras.callbacks.Callback):
+    """Adds the scores of a function to those that Keras has computed on held-out data.
+
+    The function runs on the chief worker alone: the others get no scores, and wait for it in the
+    next step. A signal cuts it short and ends the run, which evaluates again when it is resumed;
+    with several workers it ends with the next step instead.
+
+    Args:
+        state: training state.
+        signals: signals to stop on.
+    """
+
+    def __init__(self, state: TrainingState, signals: StopSignals) -> None:
+        super().__init__()
+        self.state = state
+        self.signals = signals
+        self._evaluate: Callable[[], dict[str, float]] | None = None
+
+    def begin(self, evaluate: Callable[[], dict[str, float]] | None) -> None:
+        """Begins a phase.
+
+        Args:
+            evaluate: returns scores by name; None for none.
+        """
+        self._evaluate = evaluate
+
+    def on_epoch_end(self, epoch: int, logs: dict | None = None) -> None:
+        """Evaluates."""
+        if self._evaluate is None or not is_chief(self.model.distribute_strategy):
+            return
+        if has_workers(self.model.distribute_strategy):
+            scores = self._evaluate()
+        else:
+            scores = self.signals.unless_stopped(self._evaluate)
+        if scores is None:
+            self.state.save()
+            self.signals.stop(self.state.step)
+        if logs is not None:
+            logs |= {f"val_{name}": score for name, score in scores.items()}
 
 
 class ScalarLog(keras.callbacks.Callback):
@@ -52,13 +104,13 @@ class ScalarLog(keras.callbacks.Callback):
     the last line (the metrics are reset there), the last step's `learning_rate`,
     `examples_per_second` (the steps alone: neither the first one, which compiles, nor evaluations
     and checkpoints count), multiples of it, `minutes_left` at that rate, and `nonfinite_steps`
-    where there have been any.
+    where there have been any. The terminal gets the same after 20 seconds without a line.
 
     Args:
         directory: log folder; see `ScalarFiles`.
-        state: of the run, its steps counted.
-        batch_size: examples a step, over all replicas.
-        steps_left: of a step, how many like it are to come.
+        state: training state, its steps counted.
+        batch_size: examples per step, over all replicas.
+        steps_left: step -> number of steps still to come, in steps like it.
         every: steps between two lines.
         report: called with (step, kind, scalars), kind "train" or "held_out", for each line.
         names: log name -> the name shown, for logs that Keras names after model outputs.
@@ -85,6 +137,7 @@ class ScalarLog(keras.callbacks.Callback):
         self.names = names or {}
         self.step_seconds: list[float] = []
         self._started = 0.0
+        self._reported = 0.0
         self._first = True
         self._window: list[float] = []
         self._files = ScalarFiles(directory)
@@ -100,6 +153,7 @@ class ScalarLog(keras.callbacks.Callback):
 
     def on_train_batch_begin(self, batch: int, logs: dict | None = None) -> None:
         """Starts the clock of an execution."""
+        self._reported = self._reported or time.monotonic()
         self._started = time.perf_counter()
 
     def on_train_batch_end(self, batch: int, logs: dict | None = None) -> None:
@@ -114,6 +168,8 @@ class ScalarLog(keras.callbacks.Callback):
         # Keras resets its metrics next, where a stretch ends: no step is to go unlogged.
         if due or self.state.evaluation_due:
             self._write_train(logs or {})
+        elif time.monotonic() - self._reported > _SECONDS_BETWEEN_LINES:
+            self._report("train", self._train_scalars(logs or {}))
         if due:
             self.model.reset_metrics()
 
@@ -128,6 +184,10 @@ class ScalarLog(keras.callbacks.Callback):
             self._write("held_out", self._renamed(held_out))
 
     def _write_train(self, logs: dict) -> None:
+        self._write("train", self._train_scalars(logs))
+        self._window = []
+
+    def _train_scalars(self, logs: dict) -> dict[str, float]:
         scalars = self._renamed(logs)
         if self.state.nonfinite_steps:
             scalars["nonfinite_steps"] = float(self.state.nonfinite_steps)
@@ -138,8 +198,7 @@ class ScalarLog(keras.callbacks.Callback):
             scalars["examples_per_second"] = rate
             scalars |= {name: rate * factor for name, factor in self._rates.items()}
             scalars["minutes_left"] = self.steps_left(self.state.step) * mean_seconds / 60
-        self._window = []
-        self._write("train", scalars)
+        return scalars
 
     def _renamed(self, logs: dict) -> dict[str, float]:
         return {
@@ -152,16 +211,24 @@ class ScalarLog(keras.callbacks.Callback):
         self.state.logged[kind] = self.state.step
         if is_chief(self.model.distribute_strategy):
             self._files.write(self.state.step, kind, scalars)
+            self._report(kind, scalars)
+
+    def _report(self, kind: str, scalars: dict[str, float]) -> None:
+        self._reported = time.monotonic()
+        if is_chief(self.model.distribute_strategy):
             self.report(self.state.step, kind, scalars)
 
 
 class KeepBest(keras.callbacks.Callback):
-    """Calls `save` when an evaluation beats every earlier one.
+    """Saves the model when an evaluation beats every earlier one; ends the run when none does.
+
+    The chief worker decides for all.
 
     Args:
-        state: holds the best score, so that a continued run goes on from it.
-        monitor: log name of the score, such as "val_loss".
+        state: training state; holds the best score.
+        best_by: name of the score.
         larger_is_better: True for an accuracy, False for a loss.
+        patience: number of evaluations without a better score after which the run ends.
         save: writes the model.
     """
 
@@ -169,25 +236,43 @@ class KeepBest(keras.callbacks.Callback):
         self,
         state: TrainingState,
         *,
-        monitor: str,
+        best_by: str,
         larger_is_better: bool,
+        patience: int | None,
         save: Callable[[], None],
     ) -> None:
         super().__init__()
         self.state = state
-        self.monitor = monitor
+        self.best_by = best_by
         self.larger_is_better = larger_is_better
+        self.patience = patience
         self.save = save
+        self._may_end = True
+
+    def begin(self, *, may_end: bool) -> None:
+        """Begins a phase.
+
+        Args:
+            may_end: whether the run may end in it.
+        """
+        self._may_end = may_end
 
     def on_epoch_end(self, epoch: int, logs: dict | None = None) -> None:
         """Compares this evaluation with the best one."""
-        score = (logs or {}).get(self.monitor)
-        if score is None or not math.isfinite(score):
-            return
+        score = (logs or {}).get(f"val_{self.best_by}")
         best = self.state.best
-        if best is None or (score > best if self.larger_is_better else score < best):
-            self.save()
-            self.state.best = float(score)
+        if score is not None:
+            self.state.evaluations_since_best += 1
+            better = best is None or (score > best if self.larger_is_better else score < best)
+            if better and math.isfinite(score):
+                self.save()
+                self.state.best, self.state.best_step = float(score), self.state.step
+                self.state.evaluations_since_best = 0
+        if self.patience is not None and self._may_end:
+            is_over = self.state.evaluations_since_best >= self.patience
+            # Only the chief may have scores: its number is the first.
+            is_over = bool(from_all_replicas(self.model.distribute_strategy, int(is_over))[0])
+            self.state.ended_early = self.model.stop_training = is_over
 
 
 class SaveState(keras.callbacks.Callback):

@@ -17,7 +17,14 @@ import keras
 import tensorflow as tf
 
 from bert_tf.errors import InputError
-from bert_tf.training.callbacks import CountSteps, KeepBest, SaveState, ScalarLog, StopOnSignal
+from bert_tf.training.callbacks import (
+    CountSteps,
+    Evaluate,
+    KeepBest,
+    SaveState,
+    ScalarLog,
+    StopOnSignal,
+)
 from bert_tf.training.divergence import StopOnDivergence
 from bert_tf.training.preemption import StopSignals
 from bert_tf.training.scalar_files import forget_later_scalars
@@ -28,47 +35,50 @@ from bert_tf.training.workers import check_same_step, is_chief, meet
 
 @dataclass(frozen=True, kw_only=True)
 class TrainingPlan:
-    """What happens on the way of a run.
+    """Intervals and scores of a run.
 
     Attributes:
-        batch_size: examples a step, over all replicas.
-        evaluate_every: steps between two evaluations on held-out data; the end of a phase has
-            one, too.
-        save_every: steps between two checkpoints (one follows every evaluation, too).
+        batch_size: examples per step, over all replicas.
+        evaluate_every: steps between two evaluations; each phase ends with one, too.
+        save_every: steps between two checkpoints; each evaluation is followed by one, too.
         log_every: steps between two lines of scalars.
-        monitor: the score that names the best model, as Keras logs it ("val_loss").
+        best_by: name of the score that chooses the best model.
         larger_is_better: True if that score is an accuracy, False if a loss.
+        patience: end the last phase after this many evaluations without a better score.
         scalar_names: shown names of logs that Keras names after model outputs.
-        skip_nonfinite: steps of the whole run whose loss or gradient may be not finite; the run
-            stops at one more.
+        skip_nonfinite: number of steps with a non-finite loss or gradient to skip before stopping.
     """
 
     batch_size: int
     evaluate_every: int
     save_every: int
     log_every: int
-    monitor: str
+    best_by: str
     larger_is_better: bool
-    scalar_names: dict[str, str]
+    patience: int | None = None
+    scalar_names: dict[str, str] = field(default_factory=dict)
     skip_nonfinite: int = 0
 
 
 @dataclass(frozen=True, kw_only=True)
 class Phase:
-    """The steps of a run that are taken on one kind of batches.
+    """A stretch of a run's steps that share one kind of batches.
 
     Attributes:
-        until: the last of them, counted from the beginning of the run.
+        until: last step, counted from the beginning of the run.
         batches: step of the phase -> an endless dataset of the global batches from there on.
-        held_out: evaluated whole each time; None for no evaluation.
-        rates: scalars that are multiples of the examples a second: name -> factor.
-        cost: of a step beside those of the other phases, for the time that is left.
-        begin: called before the first of its steps that a process takes.
+        held_out: dataset on which the losses and metrics are evaluated, by all workers together.
+        evaluate: returns more scores by name; called on the chief worker alone, so it must not
+            communicate with other workers.
+        rates: scalars that are multiples of the examples per second: name -> factor.
+        cost: relative cost of a step, to estimate the time left.
+        begin: called before the first step of the phase in this process.
     """
 
     until: int
     batches: Callable[[int], tf.data.Dataset]
-    held_out: tf.data.Dataset | None
+    held_out: tf.data.Dataset | None = None
+    evaluate: Callable[[], dict[str, float]] | None = None
     rates: dict[str, float] = field(default_factory=dict)
     cost: float = 1.0
     begin: Callable[[], None] = lambda: None
@@ -76,18 +86,24 @@ class Phase:
 
 @dataclass(frozen=True)
 class TrainingResult:
-    """What a run ended with.
+    """Outcome of a run.
 
     Attributes:
-        started_at: the step it was continued from, 0 for a new run.
-        best: the best score met in the last phase, None without held-out data.
-        step_seconds: median seconds a step, None if fewer than two were run.
-        nonfinite_steps: steps whose loss or gradient was not finite, in the whole run.
-        is_chief: whether this process wrote the files; of several workers the first one does.
+        started_at: step it was resumed from, 0 for a new run.
+        step: last step.
+        ended_early: whether `patience` ended it.
+        best: best score of the last phase, None without an evaluation.
+        best_step: step of the best score.
+        step_seconds: median seconds per step, None if fewer than two were run.
+        nonfinite_steps: steps with a non-finite loss or gradient, in the whole run.
+        is_chief: whether this process wrote the files.
     """
 
     started_at: int
+    step: int
+    ended_early: bool
     best: float | None
+    best_step: int | None
     step_seconds: float | None
     nonfinite_steps: int = 0
     is_chief: bool = True
@@ -123,6 +139,7 @@ def train(
     plan: TrainingPlan,
     save_model: Callable[[Path], None],
     report: Callable[[int, str, dict[str, float]], None],
+    on_step: Callable[[int], object] = lambda step: None,
     callbacks: Sequence[keras.callbacks.Callback] = (),
 ) -> TrainingResult:
     """Trains a compiled model from `state.step` to the end of the last phase.
@@ -146,8 +163,9 @@ def train(
         plan: intervals and scores.
         save_model: writes the model into the folder it is given.
         report: called with (step, "train" or "held_out", scalars) for each line logged.
-        callbacks: more of them; they find a step counted and logged and the best score brought up
-            to date, but not the state saved.
+        on_step: called with the step after each execution.
+        callbacks: more callbacks; they run after a step is counted and logged and the best score
+            updated, and before the state is saved.
 
     Raises:
         InputError: more steps were not finite than `plan.skip_nonfinite`; or the model's
@@ -194,16 +212,20 @@ def train(
     )
     divergence = StopOnDivergence(state, batch_size=plan.batch_size, allowed=plan.skip_nonfinite)
     with StopSignals() as signals, warnings.catch_warnings():
+        evaluate = Evaluate(state, signals)
+        keep_best = KeepBest(
+            state,
+            best_by=plan.best_by,
+            larger_is_better=plan.larger_is_better,
+            patience=plan.patience,
+            save=lambda: save("best"),
+        )
         every_callback = [
-            CountSteps(state, ends_stretch=ends_stretch),
+            CountSteps(state, ends_stretch=ends_stretch, on_step=on_step),
             divergence,
+            evaluate,
             log,
-            KeepBest(
-                state,
-                monitor=plan.monitor,
-                larger_is_better=plan.larger_is_better,
-                save=lambda: save("best"),
-            ),
+            keep_best,
             *callbacks,
             SaveState(state, every=plan.save_every),
             StopOnSignal(state, signals),
@@ -214,12 +236,16 @@ def train(
             start = 0
             for phase in phases:
                 # An evaluation that is due belongs to the phase whose steps it follows.
-                if state.step < phase.until or (state.step == phase.until and state.evaluation_due):
+                is_done = state.step > phase.until or state.ended_early
+                if not is_done and (state.step < phase.until or state.evaluation_due):
                     phase.begin()
                     log.begin(phase.rates)
                     divergence.begin(start)
+                    evaluate.begin(phase.evaluate)
+                    keep_best.begin(may_end=phase is phases[-1])
                     if state.step == start:
-                        state.best = None
+                        state.best = state.best_step = None
+                        state.evaluations_since_best = 0
                     _fit(model, phase, start, state, plan.evaluate_every, every_callback)
                 start = phase.until
             state.wait()
@@ -232,7 +258,10 @@ def train(
         meet(strategy)
     return TrainingResult(
         started_at=started_at,
+        step=state.step,
+        ended_early=state.ended_early,
         best=state.best,
+        best_step=state.best_step,
         step_seconds=statistics.median(log.step_seconds) if log.step_seconds else None,
         nonfinite_steps=state.nonfinite_steps,
         is_chief=is_chief(strategy),
@@ -264,7 +293,7 @@ def _fit(
         # Keras builds them with the first step it traces, which is too late to put their values
         # back before it; an evaluation builds them and leaves all else as it is.
         model.evaluate(batches().take(1), verbose=0)
-    while state.step < phase.until:
+    while state.step < phase.until and not state.ended_early:
         done = state.step % evaluate_every
         whole_stretches = (phase.until - state.step) // evaluate_every
         if done or not whole_stretches:

@@ -1,37 +1,43 @@
-"""Stopping a run from outside: SIGTERM, as clusters send it before they take a machine, and Ctrl-C.
+"""Stopping a run from outside: Ctrl-C, and SIGTERM, which clusters send before they take a machine.
 
-This file imports nothing heavy.
+Importing this module is quick.
 """
 
 import os
 import signal
 import threading
+from collections.abc import Callable
 from types import FrameType, TracebackType
 from typing import Any, Self
 
 
 class Preempted(Exception):
-    """SIGTERM has ended a run after it had saved a checkpoint: the same command goes on from it.
+    """A run that SIGTERM ended after it saved a checkpoint; the same command resumes it.
 
     Attributes:
-        exit_code: what a process ends with on it, 75: EX_TEMPFAIL of sysexits.h, «try again».
+        exit_code: exit code of the process, 75: "try again", EX_TEMPFAIL in sysexits.h.
     """
 
     exit_code = getattr(os, "EX_TEMPFAIL", 75)
 
 
-class StopSignals:
-    """Notes SIGTERM and SIGINT while it is entered, instead of ending the process.
+class _Interrupted(BaseException):
+    """Leaves a block that a signal may cut short; no `except Exception` catches it."""
 
-    A second Ctrl-C interrupts at once. Outside the main thread, where Python takes no signals, it
-    does nothing; nor does it with SIGINT where that is ignored (a job in the background).
+
+class StopSignals:
+    """Notes SIGTERM and SIGINT inside the `with` block instead of ending the process.
+
+    A second Ctrl-C interrupts at once. Does nothing outside the main thread, where Python takes no
+    signals, and leaves SIGINT alone where it is ignored (a job in the background).
 
     Attributes:
-        received: the signal that came, None before that.
+        received: the first signal received, or None.
     """
 
     def __init__(self) -> None:
         self.received: signal.Signals | None = None
+        self._interrupts = False
         self._before: dict[signal.Signals, Any] = {}
 
     def __enter__(self) -> Self:
@@ -48,7 +54,7 @@ class StopSignals:
         traceback: TracebackType | None,
     ) -> None:
         for number, handler in self._before.items():
-            # None: a handler that was not set from Python, and cannot be put back from it.
+            # None: a handler set outside Python, which Python cannot restore.
             signal.signal(number, signal.SIG_DFL if handler is None else handler)
         self._before.clear()
 
@@ -56,13 +62,26 @@ class StopSignals:
         if number == self.received == signal.SIGINT:
             raise KeyboardInterrupt
         self.received = signal.Signals(number)
+        if self._interrupts:
+            raise _Interrupted
+
+    def unless_stopped(self, function: Callable[[], Any]) -> Any:
+        """The result of `function`, or None if a signal arrives before it ends."""
+        try:
+            try:
+                self._interrupts = True
+                return function() if self.received is None else None
+            finally:
+                self._interrupts = False
+        except _Interrupted:
+            return None
 
     def stop(self, step: int) -> None:
-        """Ends the run, whose checkpoint has been saved, as the signal asks.
+        """Ends the run as the signal asks, after its checkpoint was saved.
 
         Raises:
             Preempted: after SIGTERM.
             KeyboardInterrupt: after Ctrl-C.
         """
-        message = f"stopped at step {step} and saved: the same command goes on from there"
+        message = f"stopped at step {step} and saved: run the same command again to resume"
         raise KeyboardInterrupt(message) if self.received is signal.SIGINT else Preempted(message)

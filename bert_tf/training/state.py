@@ -26,7 +26,10 @@ from bert_tf.training.checkpoint_file import (
 from bert_tf.training.workers import is_chief
 
 # The attributes of `TrainingState` that are saved as JSON.
-_PROGRESS = ("step", "best", "evaluation_due", "nonfinite_steps", "logged")
+_PROGRESS = (
+    "step", "best", "best_step", "evaluations_since_best", "ended_early", "evaluation_due",
+    "nonfinite_steps", "logged",
+)  # fmt: skip
 
 
 class _Slot(NamedTuple):
@@ -57,7 +60,10 @@ class TrainingState:
 
     Attributes:
         step: training steps done.
-        best: the best score met, None before the first evaluation.
+        best: best score so far, None before the first evaluation.
+        best_step: step of the best score.
+        evaluations_since_best: number of evaluations after it.
+        ended_early: whether the run has ended for want of better scores.
         evaluation_due: the evaluation that follows `step` has not been done.
         nonfinite_steps: steps whose loss or gradient was not finite.
         logged: kind of what is logged -> the last step that it was logged for.
@@ -85,6 +91,9 @@ class TrainingState:
         self.notice = notice
         self.step = 0
         self.best: float | None = None
+        self.best_step: int | None = None
+        self.evaluations_since_best = 0
+        self.ended_early = False
         self.evaluation_due = False
         self.nonfinite_steps = 0
         self.logged = {"train": 0, "held_out": 0}

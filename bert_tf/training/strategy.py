@@ -1,7 +1,6 @@
 """The devices a run trains on, by name."""
 
 import json
-import logging
 import os
 from collections.abc import Callable
 from typing import Any
@@ -43,11 +42,7 @@ def make_strategy(name: str = "auto") -> tf.distribute.Strategy:
         raise InputError(f"no strategy {name!r}: choose one of {', '.join(STRATEGIES)}")
     if name == "multi_worker":
         _check_tf_config(os.environ.get("TF_CONFIG"))
-        workers = tf.distribute.MultiWorkerMirroredStrategy()
-        if not workers.extended.should_checkpoint:
-            # The first worker says what all of them would.
-            logging.getLogger("bert_tf").setLevel(logging.ERROR)
-        return workers
+        return tf.distribute.MultiWorkerMirroredStrategy()
     if name == "auto":
         if os.environ.get("TPU_NAME") or tf.config.list_physical_devices("TPU"):
             name = "tpu"
@@ -71,6 +66,19 @@ def make_strategy(name: str = "auto") -> tf.distribute.Strategy:
             "--strategy auto"
         ) from error
     return tf.distribute.TPUStrategy(resolver)
+
+
+def device_names(strategy: tf.distribute.Strategy) -> str:
+    """The devices of a strategy in a few words, such as "CPU" or "8 x NVIDIA H200"."""
+    count = strategy.num_replicas_in_sync
+    gpus = tf.config.list_physical_devices("GPU")
+    if isinstance(strategy, tf.distribute.TPUStrategy):
+        name = "TPU"
+    elif gpus:
+        name = tf.config.experimental.get_device_details(gpus[0]).get("device_name", "GPU")
+    else:
+        name = "CPU"
+    return name if count == 1 else f"{count} x {name}"
 
 
 def _check_tf_config(text: str | None) -> None:

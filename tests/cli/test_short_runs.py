@@ -33,7 +33,7 @@ def seconds_of_runs(trainer, batches, held_out, directory) -> list[float]:
             directory=directory / str(number),
             plan=TrainingPlan(
                 batch_size=8, evaluate_every=2, save_every=100, log_every=1,
-                monitor="val_loss", larger_is_better=False, scalar_names={},
+                best_by="loss", larger_is_better=False,
             ),
             save_model=lambda path: None, report=lambda *line: None,
         )  # fmt: skip

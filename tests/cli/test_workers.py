@@ -198,8 +198,8 @@ def test_sigterm_to_one_worker_stops_both_and_nothing_is_lost(
     assert 20 <= newest < 300
     for each in told:
         assert each.endswith(
-            f"bert-tf pretrain: stopped at step {newest} and saved: the same command goes on "
-            "from there"
+            f"bert-tf pretrain: stopped at step {newest} and saved: run the same command again "
+            "to resume"
         )
     with workers(command, command) as processes:
         codes, told = ended(processes)

@@ -58,7 +58,7 @@ def run(directory, model, bad, *, skip_nonfinite=0, kill_at=None, phases=None):
         state=state, directory=directory,
         plan=TrainingPlan(
             batch_size=4, evaluate_every=100, save_every=2, log_every=4,
-            monitor="val_loss", larger_is_better=False, scalar_names={},
+            best_by="loss", larger_is_better=False,
             skip_nonfinite=skip_nonfinite,
         ),
         save_model=lambda path: None, report=report,

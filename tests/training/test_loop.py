@@ -71,9 +71,8 @@ def run(
         evaluate_every=evaluate_every,
         save_every=save_every,
         log_every=log_every,
-        monitor="val_loss",
+        best_by="loss",
         larger_is_better=False,
-        scalar_names={},
     )
     state = TrainingState(model, directory / "checkpoints", settings={"total_steps": total_steps})
     state.restore()
@@ -219,8 +218,8 @@ def test_the_time_left_counts_dear_steps_for_more(tmp_path, monkeypatch):
     train(
         state.model, two_phases(), state=state, directory=tmp_path,
         plan=TrainingPlan(
-            batch_size=4, evaluate_every=100, save_every=100, log_every=1, monitor="val_loss",
-            larger_is_better=False, scalar_names={},
+            batch_size=4, evaluate_every=100, save_every=100, log_every=1, best_by="loss",
+            larger_is_better=False,
         ),
         save_model=lambda path: None,
         report=lambda step, kind, scalars: kind == "train" and report(step, kind, scalars),
@@ -387,7 +386,7 @@ def test_many_short_runs_never_stall(tmp_path):
             state=state, directory=tmp_path / str(number),
             plan=TrainingPlan(
                 batch_size=4, evaluate_every=1, save_every=1, log_every=1,
-                monitor="val_loss", larger_is_better=False, scalar_names={},
+                best_by="loss", larger_is_better=False,
             ),
             save_model=lambda path: None, report=lambda *line: None,
         )  # fmt: skip

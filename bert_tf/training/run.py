@@ -1,0 +1,198 @@
+"""One training run: its devices, precision, seed, directory, state and callbacks."""
+
+import logging
+import random
+import warnings
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, ExitStack, contextmanager
+from pathlib import Path
+from typing import Any, Self
+
+import keras
+import numpy as np
+import tensorflow as tf
+from tensorflow.python.framework import config as tf_config
+
+from bert_tf.training.loop import Phase, TrainingPlan, TrainingResult, train
+from bert_tf.training.state import TrainingState
+from bert_tf.training.strategy import device_names, make_strategy
+from bert_tf.training.trainer import Trainer
+from bert_tf.training.workers import hold_run_directory, is_chief, lost_worker_errors, meet
+
+
+class Run(AbstractContextManager):
+    """Everything a training run needs, made once; the process is left as it was found.
+
+    ```python
+    with Run("runs/classifier", seed=1, precision="mixed_bfloat16") as run:
+        with run.strategy.scope():
+            trainer = Trainer(model, AdamWeightDecay(5e-5), loss=cross_entropy)
+        run.prepare(trainer, settings={"train": fingerprint})
+        run.watch(HyperParameters(run.logs, run.state, ...))
+        run.open()
+        result = run.train([Phase(until=100, batches=batches, evaluate=scores)], plan=plan, ...)
+    ```
+
+    Nothing is written before `open`. Inside the `with` block layers are made in `precision`, and
+    Python's and NumPy's random numbers start from `seed`; the block restores both at its end, and
+    releases the run directory. Enter it before TensorFlow runs its first op: several workers
+    must connect first.
+
+    Args:
+        directory: run directory; see `bert_tf.training.loop`.
+        seed: seed for what draws random numbers without a seed of its own.
+        strategy: name of the devices, as `make_strategy` takes it.
+        precision: Keras dtype policy.
+        deterministic: use deterministic TensorFlow ops alone.
+        notice: called with lines for the user, on the chief worker.
+
+    Attributes:
+        strategy: the `tf.distribute` strategy; make models and optimizers under its `scope()`.
+        state: training state, once `prepare` has been called.
+        logs: TensorBoard log folder.
+
+    Raises:
+        InputError: `strategy` cannot be used here.
+        Preempted: another worker of the run has gone.
+    """
+
+    strategy: tf.distribute.Strategy
+    state: TrainingState
+
+    def __init__(
+        self,
+        directory: str | Path,
+        *,
+        seed: int = 0,
+        strategy: str = "auto",
+        precision: str = "float32",
+        deterministic: bool = False,
+        notice: Callable[[str], object] = warnings.warn,
+    ) -> None:
+        self.directory = Path(directory)
+        self.logs = self.directory / "logs"
+        self._seed = seed
+        self._strategy_name = strategy
+        self._precision = precision
+        self._deterministic = deterministic
+        self._notice = notice
+        self._watchers: list[keras.callbacks.Callback] = []
+        self._stack = ExitStack()
+
+    def __enter__(self) -> Self:
+        with self._stack as stack:
+            stack.enter_context(lost_worker_errors())
+            if self._deterministic:
+                stack.enter_context(_deterministic_ops())
+            self.strategy = make_strategy(self._strategy_name)
+            if not self.is_chief:  # the chief logs what all workers would
+                logger = logging.getLogger("bert_tf")
+                stack.callback(logger.setLevel, logger.level)
+                logger.setLevel(logging.ERROR)
+            stack.callback(keras.config.set_dtype_policy, keras.config.dtype_policy())
+            keras.config.set_dtype_policy(self._precision)
+            stack.callback(random.setstate, random.getstate())
+            stack.callback(np.random.set_state, np.random.get_state())
+            random.seed(self._seed)
+            np.random.seed(self._seed)
+            self._stack = stack.pop_all()
+        return self
+
+    def __exit__(self, *error: Any) -> bool | None:
+        return self._stack.__exit__(*error)
+
+    @property
+    def is_chief(self) -> bool:
+        """Whether this process writes files and reports; true unless there are several workers."""
+        return is_chief(self.strategy)
+
+    @property
+    def devices(self) -> str:
+        """Devices and precision in a few words, such as "2 x NVIDIA H200, mixed_bfloat16"."""
+        return f"{device_names(self.strategy)}, {self._precision}"
+
+    def notice(self, line: str) -> None:
+        """Tells the user something, on the chief worker."""
+        if self.is_chief:
+            self._notice(line)
+
+    def prepare(
+        self,
+        trainer: Trainer,
+        *,
+        settings: dict[str, Any],
+        keep: int = 2,
+        keep_every: int | None = None,
+    ) -> None:
+        """Takes the model to train and makes the run's state, not yet restored.
+
+        Args:
+            trainer: made under the strategy's scope.
+            settings: see `TrainingState`.
+            keep: number of newest checkpoints to keep.
+            keep_every: keep checkpoints at multiples of this step for good.
+        """
+        if self._deterministic:  # the last bits of sums differ
+            settings = {**settings, "deterministic": True}
+        self.trainer = trainer
+        self.state = TrainingState(
+            trainer,
+            self.directory / "checkpoints",
+            settings=settings,
+            keep=keep,
+            keep_every=keep_every,
+            notice=self.notice,
+        )
+
+    def watch(self, *callbacks: keras.callbacks.Callback) -> None:
+        """Adds callbacks to the training; see `train`."""
+        self._watchers += callbacks
+
+    def open(self, *, override: bool = False) -> None:
+        """Locks the run directory until the `with` block ends, and restores the newest checkpoint.
+
+        Args:
+            override: see `TrainingState.restore`.
+
+        Raises:
+            InputError: another process trains there, or see `TrainingState.restore`.
+        """
+        self._stack.enter_context(hold_run_directory(self.directory, self.strategy))
+        self.state.restore(override=override)
+
+    def train(
+        self,
+        phases: Sequence[Phase],
+        *,
+        plan: TrainingPlan,
+        save_model: Callable[[Path], None],
+        report: Callable[[int, str, dict[str, float]], None],
+        on_step: Callable[[int], object] = lambda step: None,
+    ) -> TrainingResult:
+        """Trains to the end of the last phase; see `bert_tf.training.loop.train`."""
+        return train(
+            self.trainer,
+            phases,
+            state=self.state,
+            directory=self.directory,
+            plan=plan,
+            save_model=save_model,
+            report=report,
+            on_step=on_step,
+            callbacks=self._watchers,
+        )
+
+    def meet(self) -> None:
+        """Waits for all workers, so that none leaves while the chief still works."""
+        meet(self.strategy)
+
+
+@contextmanager
+def _deterministic_ops() -> Any:
+    was_enabled = tf_config.is_op_determinism_enabled()
+    tf.config.experimental.enable_op_determinism()
+    try:
+        yield
+    finally:
+        if not was_enabled:
+            tf_config.disable_op_determinism()

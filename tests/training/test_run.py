@@ -1,0 +1,102 @@
+"""A run sets up all it needs, and leaves the process as it found it."""
+
+import os
+import random
+import signal
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from bert_tf.training.loop import Phase, TrainingPlan
+from bert_tf.training.preemption import Preempted
+from bert_tf.training.run import Run
+
+
+def batches(step):
+    return tf.data.Dataset.from_tensors((tf.ones([4, 3]), tf.ones([4, 1]))).repeat()
+
+
+def compiled_model():
+    model = keras.Sequential([keras.Input((3,)), keras.layers.Dense(1, name="dense")])
+    model.compile("sgd", "mse")
+    return model
+
+
+def train(directory, *, evaluate, until=8, **plan):
+    """A run of 8 steps, an evaluation every two; the result, and the lines logged."""
+    lines = []
+    with Run(directory, strategy="one") as run:
+        run.prepare(compiled_model(), settings={})
+        run.open()
+        result = run.train(
+            [Phase(until=until, batches=batches, evaluate=evaluate)],
+            plan=TrainingPlan(
+                batch_size=4, evaluate_every=2, save_every=100, log_every=100,
+                **{"best_by": "f1", "larger_is_better": True, **plan},
+            ),
+            save_model=lambda path: path.mkdir(exist_ok=True),
+            report=lambda *line: lines.append(line),
+        )  # fmt: skip
+    return result, lines
+
+
+def test_runs_leave_nothing_behind_in_the_process(tmp_path):
+    random.seed(7)
+    np.random.seed(7)
+    expected = random.random(), np.random.random()
+    random.seed(7)
+    np.random.seed(7)
+    for number, precision in enumerate(("mixed_float16", "float32", "mixed_bfloat16")):
+        with Run(
+            tmp_path / str(number), seed=1, strategy="mirrored", precision=precision,
+            deterministic=True,
+        ) as run:  # fmt: skip
+            drawn = random.random()
+            with run.strategy.scope():
+                assert keras.layers.Dense(1).compute_dtype == precision.removeprefix("mixed_")
+            assert drawn == random.Random(1).random()
+    assert keras.config.dtype_policy().name == "float32"
+    assert (random.random(), np.random.random()) == expected
+    assert tf.distribute.get_strategy().num_replicas_in_sync == 1
+    assert not list(tmp_path.iterdir())  # nothing was opened
+
+
+def test_a_run_that_fails_leaves_nothing_behind(tmp_path):
+    with pytest.raises(RuntimeError), Run(tmp_path, precision="mixed_float16") as run:
+        run.prepare(compiled_model(), settings={})
+        run.open()
+        raise RuntimeError
+    assert keras.config.dtype_policy().name == "float32"
+    train(tmp_path, evaluate=dict, until=1)  # its lock is gone, too
+
+
+def test_any_score_chooses_the_best_model(tmp_path):
+    scores = iter([{"f1": 0.5, "loss": 1.0}, {"loss": 2.0}, {"f1": 0.7, "loss": 3.0}, {"f1": 0.6}])
+    result, lines = train(tmp_path, evaluate=lambda: next(scores))
+    assert (result.best, result.best_step) == (0.7, 6)
+    held_out = [(step, scalars) for step, kind, scalars in lines if kind == "held_out"]
+    assert held_out[2] == (6, {"f1": 0.7, "loss": 3.0})
+
+
+def test_patience_ends_a_run_for_good(tmp_path):
+    scores = iter([0.5, 0.4, float("nan"), 0.9])
+    result, _ = train(tmp_path, evaluate=lambda: {"f1": next(scores)}, patience=2)
+    assert (result.step, result.best_step, result.ended_early) == (6, 2, True)
+    result, _ = train(tmp_path, evaluate=lambda: {"f1": next(scores)}, patience=2)
+    assert (result.started_at, result.step) == (6, 6)
+
+
+def test_a_signal_cuts_an_evaluation_short(tmp_path):
+    def evaluate():
+        os.kill(os.getpid(), signal.SIGTERM)
+        for _ in range(10**9):
+            pass
+        raise AssertionError("the evaluation went on")
+
+    with pytest.raises(Preempted, match="step 2"):
+        train(tmp_path, evaluate=evaluate)
+    result, lines = train(tmp_path, evaluate=lambda: {"f1": 0.5}, until=2)
+    assert (result.started_at, result.best_step) == (2, 2)
+    assert lines == [(2, "held_out", {"f1": 0.5})]
