@@ -1,0 +1,39 @@
+"""What all tests share: quiet TensorFlow, one core a worker, files that are made once."""
+
+import fcntl
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+if "PYTEST_XDIST_WORKER" in os.environ:
+    # Several workers: each keeps to one core, or they would wait for each other.
+    for name in ("TF_NUM_INTRAOP_THREADS", "TF_NUM_INTEROP_THREADS", "OMP_NUM_THREADS"):
+        os.environ.setdefault(name, "1" if name != "TF_NUM_INTEROP_THREADS" else "2")
+
+
+@pytest.fixture(scope="session")
+def made_once(tmp_path_factory) -> Callable[[str, Callable[[Path], object]], Path]:
+    """Makes a folder or file once for all workers of pytest-xdist.
+
+    `made_once(name, make)` calls `make(path)` in the first worker that asks; the others wait for
+    it. Nothing may change the path afterwards: copy it first.
+    """
+    root = tmp_path_factory.getbasetemp()
+    if "PYTEST_XDIST_WORKER" in os.environ:
+        root = root.parent
+    root = root / "made_once"
+    root.mkdir(exist_ok=True)
+
+    def make_once(name: str, make: Callable[[Path], object]) -> Path:
+        path, done = root / name, root / f".{name}.done"
+        with (root / f".{name}.lock").open("w") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            if not done.exists():
+                make(path)
+                done.touch()
+        return path
+
+    return make_once

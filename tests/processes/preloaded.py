@@ -1,0 +1,170 @@
+"""Processes that start in a tenth of a second: forked from a server that has imported TensorFlow.
+
+For tests that need a process of their own, to kill it, to read its exit code, to set its
+environment. TensorFlow may be forked as long as it has only been imported: its threads start with
+the first operation.
+
+    process = start_command(["pretrain", "--shards", ...])   # bert-tf, like subprocess.Popen
+    done = run_command([...], env={"TF_CONFIG": ...})        # like subprocess.run
+    done = run_code("import tensorflow ...", arguments=[...])
+"""
+
+import contextlib
+import importlib
+import multiprocessing
+import os
+import subprocess
+import sys
+import tempfile
+import time
+import traceback
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+_CONTEXT = multiprocessing.get_context("forkserver")
+_CONTEXT.set_forkserver_preload(
+    ["tensorflow", "tensorflow_text", "keras", "bert_tf", "bert_tf.cli.main",
+     "bert_tf.cli.pretrain", "bert_tf.cli.shards", "bert_tf.tasks.pretraining", "pipelines.shards"]
+)  # fmt: skip
+
+_COMMAND = "import sys; from bert_tf.cli.main import main; sys.exit(main(sys.argv[1:]))"
+
+
+def _main(
+    code: str, arguments: list[str], env: dict[str, str], cwd: str, outputs: tuple[str, str]
+) -> None:
+    """What the forked process runs."""
+    for descriptor, path in enumerate(outputs, start=1):
+        file = os.open(path, os.O_WRONLY | os.O_APPEND)
+        os.dup2(file, descriptor)
+        os.close(file)
+    sys.stdout = open(1, "w", encoding="utf-8", closefd=False)  # noqa: SIM115
+    sys.stderr = open(2, "w", encoding="utf-8", closefd=False, buffering=1)  # noqa: SIM115
+    # A daemon, so that none outlives the tests; but one that may start processes of its own.
+    multiprocessing.process.current_process()._config["daemon"] = False
+    os.environ.clear()
+    os.environ.update(env)
+    os.chdir(cwd)
+    sys.argv = ["-c", *arguments]
+    importlib.invalidate_caches()
+    exit_code = 1
+    try:
+        exec(compile(code, "<process>", "exec"), {"__name__": "__main__"})
+        exit_code = 0
+    except SystemExit as error:
+        if isinstance(error.code, int) or error.code is None:
+            exit_code = error.code or 0
+        else:
+            print(error.code, file=sys.stderr)
+    except BaseException:
+        traceback.print_exc()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(exit_code)
+
+
+class Process:
+    """A running process, with the methods of `subprocess.Popen` that the tests use."""
+
+    def __init__(
+        self, code: str, arguments: Sequence[object], env: Mapping[str, str] | None,
+        cwd: str | Path | None,
+    ) -> None:  # fmt: skip
+        self.args = [str(argument) for argument in arguments]
+        self._folder = tempfile.TemporaryDirectory(prefix="process-")
+        outputs = tuple(str(Path(self._folder.name) / name) for name in ("stdout", "stderr"))
+        for path in outputs:
+            Path(path).touch()
+        self.stdout, self.stderr = (
+            Path(path).open(encoding="utf-8", errors="replace")  # noqa: SIM115
+            for path in outputs
+        )
+        environment = dict(os.environ if env is None else env)
+        self._process = _CONTEXT.Process(
+            target=_main,
+            args=(code, self.args, environment, str(cwd or Path.cwd()), outputs),
+            daemon=True,
+        )
+        self._process.start()
+        self.pid = self._process.pid
+
+    @property
+    def returncode(self) -> int | None:
+        """The exit code, minus the number of the signal that ended it, or None."""
+        return self._process.exitcode
+
+    def poll(self) -> int | None:
+        """The exit code, or None while the process runs."""
+        return self._process.exitcode
+
+    def wait(self, timeout: float | None = None) -> int:
+        """Waits for the end; raises subprocess.TimeoutExpired."""
+        self._process.join(timeout)
+        if self._process.exitcode is None:
+            raise subprocess.TimeoutExpired(self.args, timeout or 0)
+        return self._process.exitcode
+
+    def communicate(self, timeout: float | None = None) -> tuple[str, str]:
+        """Waits for the end; returns what is unread of standard output and standard error."""
+        self.wait(timeout)
+        return self.stdout.read(), self.stderr.read()
+
+    def send_signal(self, number: int) -> None:
+        """Sends a signal, unless the process has ended."""
+        if self.poll() is None:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(self.pid, number)
+
+    def kill(self) -> None:
+        """Sends SIGKILL."""
+        self._process.kill()
+
+    def terminate(self) -> None:
+        """Sends SIGTERM."""
+        self._process.terminate()
+
+
+def start_code(
+    code: str, arguments: Sequence[object] = (), *, env: Mapping[str, str] | None = None,
+    cwd: str | Path | None = None,
+) -> Process:  # fmt: skip
+    """Starts `python -c code *arguments`, in an environment (default: this process's)."""
+    return Process(code, arguments, env, cwd)
+
+
+def run_code(
+    code: str, arguments: Sequence[object] = (), *, env: Mapping[str, str] | None = None,
+    cwd: str | Path | None = None, check: bool = False, timeout: float = 300,
+) -> subprocess.CompletedProcess:  # fmt: skip
+    """Runs `python -c code *arguments` to its end."""
+    process = start_code(code, arguments, env=env, cwd=cwd)
+    stdout, stderr = process.communicate(timeout)
+    if check and process.returncode:
+        raise subprocess.CalledProcessError(process.returncode, process.args, stdout, stderr)
+    return subprocess.CompletedProcess(process.args, process.returncode, stdout, stderr)
+
+
+def start_command(
+    arguments: Sequence[object], *, setup: str = "", env: Mapping[str, str] | None = None,
+    cwd: str | Path | None = None,
+) -> Process:  # fmt: skip
+    """Starts `bert-tf *arguments`, after the statements `setup`."""
+    return start_code(f"{setup}\n{_COMMAND}", arguments, env=env, cwd=cwd)
+
+
+def run_command(
+    arguments: Sequence[object], *, setup: str = "", env: Mapping[str, str] | None = None,
+    cwd: str | Path | None = None, check: bool = False, timeout: float = 300,
+) -> subprocess.CompletedProcess:  # fmt: skip
+    """Runs `bert-tf *arguments` to its end."""
+    code = f"{setup}\n{_COMMAND}"
+    return run_code(code, arguments, env=env, cwd=cwd, check=check, timeout=timeout)
+
+
+def wait_until(condition, process: Process, seconds: float = 120) -> None:
+    """Waits until `condition()`; fails if the process ends or the time runs out."""
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert process.poll() is None, process.stderr.read()
+        assert time.monotonic() < deadline
+        time.sleep(0.002)
