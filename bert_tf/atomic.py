@@ -1,5 +1,6 @@
 """Files and folders that appear whole or not at all."""
 
+import hashlib
 import os
 import shutil
 import uuid
@@ -7,21 +8,49 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+# Matches the temporary names of this package, whatever output they belong to.
+TEMPORARY_NAMES = ".*.bert-tf-*.tmp"
 
-def _temporary_name(path: Path) -> Path:
+_held: list[Path] = []  # output folders that this process holds
+
+
+def temporary_name(path: Path) -> Path:
+    """A new temporary name beside `path`, marked with the innermost held folder around it."""
+    place = path.resolve()
+    around = [folder for folder in _held if place.is_relative_to(folder)]
+    mark = _mark(max(around, key=lambda folder: len(folder.parts))) if around else ""
     # In the same folder, hence on the same file system: os.replace is then atomic.
     # The leading dot keeps it out of globs such as "*.tfrecord".
-    return path.with_name(f".{path.name}.{uuid.uuid4().hex[:8]}.tmp")
+    return path.with_name(f".{path.name}.bert-tf-{mark}-{uuid.uuid4().hex[:8]}.tmp")
 
 
-def remove_temporary_files(folder: Path) -> None:
-    """Removes what processes that were killed had begun to write, in a folder and below it.
+def _mark(folder: Path) -> str:
+    return hashlib.blake2b(os.fsencode(folder), digest_size=4).hexdigest()
+
+
+@contextmanager
+def hold_output(folder: str | os.PathLike) -> Iterator[None]:
+    """Marks the temporary files below an output folder as its own.
+
+    What an earlier holder of the folder, now killed, left half-written is removed on entry. Files
+    of other outputs stay, even if they lie below the folder.
 
     Args:
-        folder: in which no other process writes; it need not exist.
+        folder: output folder that no other process holds; need not exist.
     """
-    for path in folder.rglob(".*.tmp"):
-        if path.is_dir():
+    folder = Path(folder).resolve()
+    remove(*folder.rglob(f".*.bert-tf-{_mark(folder)}-*.tmp"))
+    _held.append(folder)
+    try:
+        yield
+    finally:
+        _held.remove(folder)
+
+
+def remove(*paths: Path) -> None:
+    """Removes files and whole folders, if they exist."""
+    for path in paths:
+        if path.is_dir() and not path.is_symlink():
             shutil.rmtree(path)
         else:
             path.unlink(missing_ok=True)
@@ -45,7 +74,7 @@ def replace_file(path: str | os.PathLike) -> Iterator[Path]:
     """
     path = Path(path)
     path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = _temporary_name(path)
+    temporary = temporary_name(path)
     try:
         yield temporary
         with temporary.open("rb") as file:
@@ -65,7 +94,7 @@ def replace_directory(path: str | os.PathLike) -> Iterator[Path]:
     """
     path = Path(path)
     path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = _temporary_name(path)
+    temporary = temporary_name(path)
     temporary.mkdir()
     try:
         yield temporary
@@ -82,7 +111,7 @@ def move_directory(folder: Path, path: Path) -> None:
     """Renames a folder on the same file system; an older folder at `path` is replaced."""
     if path.exists():
         # A folder cannot be renamed over a full one: step aside first.
-        replaced = _temporary_name(path)
+        replaced = temporary_name(path)
         path.rename(replaced)
         try:
             folder.rename(path)

@@ -2,7 +2,7 @@ from pathlib import Path
 
 import pytest
 
-from bert_tf.atomic import remove_temporary_files, replace_directory, replace_file
+from bert_tf.atomic import hold_output, replace_directory, replace_file, temporary_name
 
 
 def names(folder: Path) -> list[str]:
@@ -49,17 +49,25 @@ def test_a_failed_folder_leaves_nothing(tmp_path):
     assert names(tmp_path) == []
 
 
-def test_what_killed_processes_left_is_removed(tmp_path):
-    kept = tmp_path / "deep" / "file.txt"
-    with replace_file(kept) as file, replace_directory(tmp_path / "folder") as folder:
-        file.write_text("half")
-        (folder / "part").write_text("half")
-        remove_temporary_files(tmp_path)
-        assert names(tmp_path) == ["deep"]
-        assert names(kept.parent) == []
-        file.write_text("whole")
-        folder.mkdir()
-    remove_temporary_files(tmp_path)
-    assert names(tmp_path) == ["deep", "folder"]
-    assert kept.read_text() == "whole"
-    remove_temporary_files(tmp_path / "nowhere")
+def test_only_what_a_killed_holder_of_the_same_output_left_is_removed(tmp_path):
+    run, other = tmp_path / "run", tmp_path / "run" / "other"
+    (run / ".mine.tmp").mkdir(parents=True)
+    (run / ".mine.bert-tf-1.tmp").touch()
+    left = []
+    for holder in (run, other):
+        with hold_output(holder):
+            for path in (holder / "file", holder / "deep" / "folder"):
+                left.append(temporary_name(path))
+                left[-1].mkdir(parents=True)
+                (left[-1] / "part").write_text("half")
+    left.append(temporary_name(run / "vocab"))  # of a command that holds nothing
+    left[-1].touch()
+    with hold_output(run):
+        assert [path.exists() for path in left] == [False, False, True, True, True]
+        assert (run / ".mine.tmp").exists() and (run / ".mine.bert-tf-1.tmp").exists()
+        with replace_file(run / "file") as temporary, hold_output(run / "other"):
+            temporary.write_text("whole")
+    assert (run / "file").read_text() == "whole"
+    assert [path.exists() for path in left] == [False, False, False, False, True]
+    with hold_output(tmp_path / "nowhere"):
+        pass

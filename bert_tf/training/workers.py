@@ -11,7 +11,7 @@ from pathlib import Path
 
 import tensorflow as tf
 
-from bert_tf.atomic import remove_temporary_files
+from bert_tf.atomic import hold_output
 from bert_tf.errors import InputError
 from bert_tf.training.preemption import Preempted
 
@@ -118,8 +118,8 @@ def hold_run_directory(directory: str | Path, strategy: tf.distribute.Strategy) 
             if error.errno not in _NO_LOCKS:
                 raise
         _check_held(any(from_all_replicas(strategy, int(is_held))), directory)
-        remove_temporary_files(directory)
-        yield
+        with hold_output(directory):
+            yield
 
 
 def _check_held(is_held: bool, directory: str | Path) -> None:

@@ -9,9 +9,8 @@ import dataclasses
 import errno
 import json
 import os
-import uuid
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
@@ -21,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import tensorflow as tf
 
-from bert_tf.atomic import remove_temporary_files, replace_file, sync_folder
+from bert_tf.atomic import TEMPORARY_NAMES, remove, replace_file, sync_folder, temporary_name
 from pipelines.corpus.documents import COUNTED, GROUP_BYTES, DocumentBatch, UnitReader
 from pipelines.corpus.formats import input_errors
 from pipelines.corpus.sources import Corpus
@@ -137,8 +136,16 @@ def finished_groups(job: ShardsJob, units: Sequence[int] | None = None) -> list[
     return [FinishedGroup.load(path) for path in sorted(paths)]
 
 
+def complete_units(groups: Collection[FinishedGroup]) -> set[int]:
+    """The units of which the journal has all groups, up to the one that ends the unit."""
+    finished = Counter(group.unit for group in groups)
+    return {
+        group.unit for group in groups if group.ends_unit and finished[group.unit] > group.group
+    }
+
+
 def forget_incomplete_groups(job: ShardsJob) -> None:
-    """Takes out of the journal what has lost a shard since, and removes what is not in it."""
+    """Forgets journal entries whose shards are gone and deletes files that no entry names."""
     kept: set[Path] = set()
     for group in finished_groups(job):
         sizes = {
@@ -151,10 +158,8 @@ def forget_incomplete_groups(job: ShardsJob) -> None:
             kept.update(sizes)
         else:
             group.path(job.folder).unlink()
-    remove_temporary_files(job.folder)
-    for file in job.folder.rglob("*.tfrecord"):
-        if file not in kept:
-            file.unlink()
+    remove(*job.folder.rglob(TEMPORARY_NAMES))
+    remove(*(file for file in job.folder.rglob("*.tfrecord") if file not in kept))
 
 
 def write_units(
@@ -172,7 +177,7 @@ def write_units(
     corpus = job.corpus
     done = finished_groups(job, units)
     units = range(len(corpus.units)) if units is None else units
-    complete = {group.unit for group in done if group.ends_unit}
+    complete = complete_units(done)
     sizes = [sum(slice_.size for slice_ in unit) for unit in corpus.units]
     bytes_before = sum(sizes[unit] for unit in complete)
     instances = sum(group.instances for group in done)
@@ -353,7 +358,7 @@ class _OpenShard:
     def __init__(self, path: Path):
         self.instances = 0
         self._path = path
-        self._temporary = path.with_name(f".{path.name}.{uuid.uuid4().hex[:8]}.tmp")
+        self._temporary = temporary_name(path)
         self._writer = tf.io.TFRecordWriter(str(self._temporary))
         self._bytes = 0
         self._block_offsets: list[int] = []

@@ -27,7 +27,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from bert_tf.atomic import move_directory, remove_temporary_files, replace_file
+from bert_tf.atomic import TEMPORARY_NAMES, move_directory, remove, replace_file
 from bert_tf.errors import InputError
 from bert_tf.outputs import check_output_folder
 from bert_tf.version import __version__
@@ -41,6 +41,7 @@ from pipelines.shards.groups import (
     FinishedGroup,
     ShardsJob,
     ShardsProgress,
+    complete_units,
     finished_groups,
     forget_incomplete_groups,
     write_units,
@@ -60,6 +61,7 @@ _FILES = (
     f"{JOURNAL}/*",
     f"{JOURNAL}/*/*",
 )
+_UNFINISHED_FILES = (*_FILES, TEMPORARY_NAMES, f"*/{TEMPORARY_NAMES}")
 
 # Writes the shards of the units of a job that are not finished.
 Runner = Callable[[ShardsJob, "BertTokenizer", Callable[[ShardsProgress], None]], None]
@@ -154,15 +156,28 @@ def write_shards_of_lengths(
         _remove_journal(output)
         return [Manifest.load(output / name) for name in names]
     check_output_folder(output_directory, ours=_FILES, overwrite=overwrite)
-    folder = check_output_folder(output.with_name(output.name + UNFINISHED), corpus.files)
+    folder = output.with_name(output.name + UNFINISHED)
+    check_output_folder(folder, corpus.files, ours=_UNFINISHED_FILES, overwrite=True)
+    if folder.is_dir() and any(folder.iterdir()) and not (folder / JOURNAL).is_dir():
+        raise InputError(
+            f"{folder}: bert-tf shards works in this folder, but did not make it: move it, or name "
+            "another output"
+        )
     with _work_folder(folder, plan):
         job = ShardsJob(folder, corpus, options, names)
         for name in names:
             (folder / name).mkdir(exist_ok=True)
         forget_incomplete_groups(job)
         (runner or write_units)(job, tokenizer, progress)
+        groups = finished_groups(job)
+        if missing := set(range(len(corpus.units))) - complete_units(groups):
+            raise InputError(
+                f"{folder}: shards of {len(missing)} of {len(corpus.units)} units of the corpus are "
+                "missing: give the same command again to make them (all workers of Beam must see "
+                "this folder under this path)"
+            )
         try:
-            manifests = _finish(job, finished_groups(job), tokenizer)
+            manifests = _finish(job, groups, tokenizer)
         except InputError:
             shutil.rmtree(folder)  # the corpus as a whole is no use: there is nothing to go on from
             raise
@@ -237,7 +252,7 @@ def _work_folder(folder: Path, plan: dict[str, Any]) -> Iterator[None]:
             yield
         except BaseException:
             if folder.is_dir():
-                remove_temporary_files(folder)
+                remove(*folder.rglob(TEMPORARY_NAMES))
                 if not any(journal.glob("*-*.json")):
                     shutil.rmtree(folder)  # nothing in it to go on from
             raise
@@ -296,6 +311,8 @@ def _finish(
             for split, values in group.counts[index].items():
                 total = counts.get(split, no_instances(options.max_seq_length))
                 counts[split] = total + InstanceCounts(*map(np.asarray, values))
+        for split, made in shards.items():
+            assert int(np.sum(counts[split].lengths)) == sum(shard.instances for shard in made)
         if "train" not in shards:
             raise InputError(
                 f"{job.corpus.name}: no instance could be made, the text has no tokens; check "

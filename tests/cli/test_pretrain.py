@@ -14,6 +14,7 @@ import tensorflow as tf
 from safetensors.numpy import load_file
 
 import bert_tf.training.trainer
+from bert_tf.atomic import hold_output, temporary_name
 from bert_tf.checkpoints.model_directory import load_model
 from bert_tf.cli.main import main
 from bert_tf.config import BertConfig
@@ -122,13 +123,14 @@ def test_what_a_killed_run_left_half_written_is_nothing(
     made = options(dynamic_shards, small_config, tmp_path, **MASKS)
     run(made, kill_at=7)
     (events,) = (tmp_path / "logs" / "train").glob("*.tfevents.*")
-    for left in (
-        events.with_name(f".{events.name}.0123abcd.tmp"),
-        tmp_path / "checkpoints" / ".step-00000009.safetensors.0123abcd.tmp",
-    ):
-        left.write_bytes(events.read_bytes())
+    checkpoint = tmp_path / "checkpoints" / "step-00000009.safetensors"
+    with hold_output(tmp_path):
+        for path in (events, checkpoint):
+            temporary_name(path).write_bytes(events.read_bytes())
+    another = temporary_name(tmp_path / "vocab")  # of a command that is under way in the folder
+    another.touch()
     run(made)
-    assert not list(tmp_path.rglob(".*.tmp"))
+    assert list(tmp_path.rglob(".*.tmp")) == [another]
     steps = [
         event.step
         for path in (tmp_path / "logs" / "train").glob("*.tfevents.*")

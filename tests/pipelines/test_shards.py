@@ -3,13 +3,16 @@ import gzip
 import json
 import shutil
 from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
 import pytest
 import tensorflow as tf
 
+from bert_tf.atomic import temporary_name
 from bert_tf.errors import InputError
 from pipelines.options import PretrainingDataOptions
+from pipelines.shards.groups import write_units
 from pipelines.shards.manifest import Manifest, verify
 from pipelines.shards.writing import write_shards, write_shards_of_lengths
 
@@ -375,13 +378,56 @@ def test_what_a_kill_left_is_made_again(tmp_path, many, number_tokenizer, whole)
     out = tmp_path / "out"
     begin(many, out, number_tokenizer)
     unfinished = tmp_path / "out.unfinished"
-    first, *_, last = sorted(unfinished.glob("train-*"))
-    first.unlink()  # as after a crash of the system
+    shards = sorted(unfinished.glob("train-*"))
+    last = shards[-1]
     last.write_bytes(last.read_bytes()[:-1])
     (unfinished / "train-99999-00000-00-00.tfrecord").write_bytes(b"not in the journal")
-    (unfinished / ".train-00000-00000-00-00.tfrecord.12345678.tmp").write_bytes(b"half")
+    temporary_name(shards[0]).write_bytes(b"half")
     write_shards(many, out, number_tokenizer, many_options())
     assert contents(out) == contents(whole)
+
+
+def test_a_shard_lost_from_a_finished_unit_is_made_again(
+    tmp_path, many, number_tokenizer, whole, units
+):
+    out = tmp_path / "out"
+    begin(many, out, number_tokenizer)
+    entries = [
+        json.loads(path.read_text())
+        for path in sorted((tmp_path / "out.unfinished" / ".journal").glob("*-*.json"))
+    ]
+    ended = {entry["unit"] for entry in entries if entry["ends_unit"]}
+    lost = [entry for entry in entries if entry["unit"] in ended and not entry["ends_unit"]]
+    assert lost
+    for splits in lost[0]["shards"]:
+        (tmp_path / "out.unfinished" / splits["train"][0]["file"]).unlink()
+    write_shards(many, out, number_tokenizer, many_options())
+    assert contents(out) == contents(whole)
+
+
+def test_a_run_that_lacks_groups_at_its_end_is_no_success(tmp_path, many, number_tokenizer, units):
+    def forgetful(job, tokenizer, progress):
+        write_units(job, tokenizer, progress)
+        next((job.folder / ".journal").glob("00001-*.json")).unlink()
+
+    out = tmp_path / "out"
+    with pytest.raises(InputError, match=r"shards of 1 of \d+ units .* same command again"):
+        write_shards(many, out, number_tokenizer, many_options(), runner=forgetful)
+    assert not out.exists()
+    assert (tmp_path / "out.unfinished").exists()
+
+
+@pytest.mark.parametrize("name", ["notes.txt", "mine.tfrecord", ".mine.12345678.tmp"])
+def test_a_folder_of_others_in_the_place_of_the_work_is_left_alone(
+    tmp_path, corpus, number_tokenizer, name
+):
+    foreign = tmp_path / "out.unfinished"
+    foreign.mkdir()
+    (foreign / name).write_text("keep")
+    with pytest.raises(InputError, match=r"out\.unfinished: "):
+        write_shards(corpus, tmp_path / "out", number_tokenizer, options())
+    assert contents(foreign) == {Path(name): b"keep"}
+    assert not (tmp_path / "out").exists()
 
 
 def test_a_run_killed_after_its_last_step_is_finished(tmp_path, many, number_tokenizer, whole):
