@@ -138,10 +138,8 @@ def finished_groups(job: ShardsJob, units: Sequence[int] | None = None) -> list[
 
 def complete_units(groups: Collection[FinishedGroup]) -> set[int]:
     """The units of which the journal has all groups, up to the one that ends the unit."""
-    finished = Counter(group.unit for group in groups)
-    return {
-        group.unit for group in groups if group.ends_unit and finished[group.unit] > group.group
-    }
+    made = Counter(group.unit for group in groups)
+    return {group.unit for group in groups if group.ends_unit and made[group.unit] > group.group}
 
 
 def forget_incomplete_groups(job: ShardsJob) -> None:

@@ -172,9 +172,9 @@ def write_shards_of_lengths(
         groups = finished_groups(job)
         if missing := set(range(len(corpus.units))) - complete_units(groups):
             raise InputError(
-                f"{folder}: shards of {len(missing)} of {len(corpus.units)} units of the corpus are "
-                "missing: give the same command again to make them (all workers of Beam must see "
-                "this folder under this path)"
+                f"{folder}: shards of {len(missing)} of {len(corpus.units)} units of the corpus "
+                "are missing: give the same command again to make them (all workers of Beam must "
+                "see this folder under this path)"
             )
         try:
             manifests = _finish(job, groups, tokenizer)
