@@ -1,27 +1,32 @@
-"""Do all of it on text that is on every machine: from raw text to a served model, in minutes.
+"""Run the whole flow on text that every machine has: from raw text to a served model, in minutes.
 
   bert-tf demo                    # the documentation inside this Python installation
   bert-tf demo --corpus text/     # your own text
 
-Learns a vocabulary, writes shards, pre-trains a small BERT, fine-tunes it to tell where a passage
-comes from, and does the same from random weights; compares both on held-out passages, exports the
-pre-trained one and answers five of them from the SavedModel. Each step is shown as the command
-that does it.
+Learns a vocabulary, writes shards, pre-trains a small BERT and shows its guesses for hidden words.
+Fine-tunes it to tell where a passage comes from, and does the same from random weights; compares
+both on held-out passages. Exports the pre-trained one and asks the SavedModel. Every step is
+printed as the command that does it.
 """
 
 import json
+import random
+import re
 import shlex
 import time
 from collections import Counter
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from rich.markup import escape
 from rich.table import Table
 
 from bert_tf.cli.main import main
 from bert_tf.cli.progress import console, progress, typed
 from bert_tf.errors import InputError
+from bert_tf.options import CheckedOptions, option
 from pipelines.corpus.installed_documentation import STANDARD_LIBRARY, installed_documentation
 
 if TYPE_CHECKING:
@@ -31,47 +36,43 @@ if TYPE_CHECKING:
 _PACKAGES = 8
 _NAMES = {
     "tensorflow": ["tensorflow", "tf"],
-    "tensorflow_datasets": ["tensorflow_datasets", "tensorflow datasets", "tfds"],
-    "tensorflow_text": ["tensorflow_text", "tensorflow text", "tf_text", "tf text"],
     "numpy": ["numpy", "np"],
+    "sklearn": ["sklearn", "scikit-learn", "scikit"],
     STANDARD_LIBRARY: ["python", "cpython", "python's"],
-    "keras_hub": ["keras_hub", "kerashub", "keras hub", "keras_nlp", "kerasnlp"],
     "huggingface_hub": ["huggingface_hub", "huggingface", "hugging face", "hf", "hf_hub"],
 }
 _LENGTH = 64  # tokens; short, so that minutes are enough
 _EXAMPLES_PER_LABEL = {"train": 100, "validation": 25, "test": 100}
+_GUESSES = 8  # sentences with a hidden word
 
 
 @dataclass(kw_only=True)
-class Options:
+class Options(CheckedOptions):
     """Options of `bert-tf demo`.
 
     Attributes:
-        output: folder of everything the demo makes.
+        output: folder for everything the demo makes.
         corpus: your own text instead: files, folders or globs in the format of `bert-tf vocab`.
         steps: pre-training steps.
-        size: of the model.
-        seed: of everything drawn.
+        size: size of the model, as in `bert-tf pretrain`.
+        seed: random seed for the data and the training.
     """
 
     output: str = "runs/demo"
-    corpus: list[str] = field(default_factory=list)
-    steps: int = 2500
+    corpus: list[str] = option(factory=list)
+    steps: int = option(4000, at_least=1)
     size: str = "tiny"
-    seed: int = 1
+    seed: int = option(1, at_least=0)
 
 
 def _command(name: str, /, **options: Any) -> None:
-    """Shows a `bert-tf` command as one would type it, then runs it in this process."""
+    """Prints a `bert-tf` command as one would type it, then runs it in this process."""
     arguments = [name]
-    for option, value in options.items():
-        if value is False:
-            continue
-        arguments.append(f"--{option}")
-        if isinstance(value, list):
-            arguments += value
-        elif value is not True:
-            arguments.append(str(value))
+    for flag, value in options.items():
+        if value is not False:
+            arguments.append(f"--{flag}")
+            if value is not True:
+                arguments += value if isinstance(value, list) else [str(value)]
     console.rule(style="dim")
     console.print(f"$ bert-tf {shlex.join(arguments)}", style="bold", markup=False)
     started = time.perf_counter()
@@ -81,17 +82,13 @@ def _command(name: str, /, **options: Any) -> None:
 
 
 def _documentation() -> "tuple[list[LabelledDocument], list[int], list[str]]":
-    """Every documented module, the numbers of those to be told apart, and names to hide."""
+    """Every documented module, the numbers of those to tell apart, and names to hide."""
     from pipelines.examples.passages import LabelledDocument
 
     with progress("reading the installed documentation", total=1) as bar:
         modules = installed_documentation(progress=bar.update)
     documents = [LabelledDocument(m.package, m.docstrings) for m in modules]
-    sizes = Counter[str]()
-    for document in documents:
-        # pip carries other packages inside: its text would have two right answers.
-        if document.label != "pip":
-            sizes[document.label] += len(document.paragraphs)
+    sizes = Counter(d.label for d in documents for _ in d.paragraphs)
     packages = {package for package, _ in sizes.most_common(_PACKAGES)}
     names = [
         name
@@ -112,8 +109,12 @@ def _own_text(corpus: list[str]) -> "tuple[list[LabelledDocument], list[int], li
     return documents, [i for i, d in enumerate(documents) if d.label in labels], []
 
 
-def _write_texts(options: Options, corpus: Path, labelled: Path) -> None:
-    """Writes the labelled passages, and the corpus without the documents they are tested on."""
+def _write_texts(options: Options, corpus: Path, labelled: Path) -> list[str]:
+    """Writes the labelled passages, and the corpus without the documents they are tested on.
+
+    Returns:
+        The sentences of the documents left out.
+    """
     from pipelines.examples.passages import labelled_passages, write_corpus, write_labelled
 
     documents, told_apart, names = _own_text(options.corpus) if options.corpus else _documentation()
@@ -134,41 +135,76 @@ def _write_texts(options: Options, corpus: Path, labelled: Path) -> None:
         + f"\nThe task: which of these is a passage from? {', '.join(labels)}",
         markup=False,
     )
+    return [s for i in sorted(left_out) for part in documents[i].paragraphs for s in part]
+
+
+def _show_guesses(model_directory: str, sentences: Sequence[str], seed: int) -> None:
+    """Hides a word in each of some sentences drawn at random, and prints the model's guesses."""
+    from bert_tf import BertPreTrainer, BertTokenizer, load_model
+    from bert_tf.tasks.masked_words import MaskedWords
+
+    tokenizer = BertTokenizer.from_directory(model_directory)
+    known = {piece for piece in tokenizer.vocabulary if piece.isalpha() and len(piece) > 2}
+    hidden: dict[str, str] = {}
+    draw = random.Random(seed)
+    for sentence in draw.sample(sentences, len(sentences)):
+        words = re.findall(r"\w+|\W+", sentence)
+        places = [place for place, word in enumerate(words) if word in known]
+        if len(hidden) < _GUESSES and 60 <= len(sentence) <= 110 and places:
+            place = draw.choice(places)
+            word, words[place] = words[place], "[MASK]"
+            hidden["".join(words)] = word
+    if not hidden:
+        return
+    table = Table("sentence", "hidden word", "best guesses", show_lines=True)
+    table.title = "Words hidden in text that the pre-training has not seen"
+    model = load_model(model_directory, BertPreTrainer)
+    guesses = MaskedWords(model, tokenizer, list(hidden), guesses=3)()
+    for (text, word), (best, *_) in zip(hidden.items(), guesses, strict=True):
+        listed = ", ".join(f"{guess.piece} {guess.probability:.0%}" for guess in best)
+        table.add_row(*map(escape, (text, word, listed)))
+    console.print(table)
+
+
+def _precision() -> str:
+    """bfloat16 where the processor multiplies it, float32 elsewhere."""
+    flags = Path("/proc/cpuinfo")
+    has_it = flags.exists() and re.search(r"\b(avx512_bf16|amx_bf16|bf16)\b", flags.read_text())
+    return "mixed_bfloat16" if has_it else "float32"
 
 
 def run(options: Options) -> None:
     """Runs `bert-tf demo`."""
-    from pipelines.examples.labelled_text import read_labelled_text
-
     started = time.perf_counter()
     output = Path(options.output)
-    if output.exists():
-        raise InputError(f"{output} is there already: delete it, or give another --output")
+    if output.exists() or output.is_symlink():
+        raise InputError(f"{output} exists already: delete it, or give another --output")
     places = {
         name: str(output / name)
         for name in ("corpus.txt", "labelled", "vocab", "shards", "pretrained", "from_pretrained",
                      "from_random", "saved_models")
     }  # fmt: skip
-    _write_texts(options, Path(places["corpus.txt"]), Path(places["labelled"]))
+    unseen = _write_texts(options, Path(places["corpus.txt"]), Path(places["labelled"]))
     _command("vocab", corpus=[places["corpus.txt"]], output=places["vocab"], size=8192)
     _command(
         "shards", corpus=[places["corpus.txt"]], tokenizer=places["vocab"], output=places["shards"],
         max_seq_length=_LENGTH, dupe_factor=2, held_out_share=0.02, seed=options.seed,
     )  # fmt: skip
-    # A narrow model for a few minutes: no dropout, and weights that start larger, so that it gets
-    # past the frequencies of words within the first few hundred steps.
+    # A narrow model and a few minutes: no dropout, and larger initial weights, with which it
+    # learns more than word frequencies within the first few hundred steps.
     _command(
         "pretrain", shards=places["shards"], size=options.size, output=places["pretrained"],
-        dropout=0.0, initializer_range=0.06, batch_size=32, steps=options.steps,
-        learning_rate=1e-3, evaluate_every=max(1, options.steps // 4), evaluation_batches=20,
-        seed=options.seed,
+        dropout=0.0, initializer_range=0.06, batch_size=64, steps=options.steps,
+        learning_rate=2e-3, precision=_precision(), evaluate_every=max(1, options.steps // 8),
+        evaluation_batches=30, seed=options.seed,
     )  # fmt: skip
+    _show_guesses(f"{places['pretrained']}/best", unseen, options.seed)
     labelled = {split: str(output / "labelled" / f"{split}.tsv") for split in _EXAMPLES_PER_LABEL}
     for name, from_scratch in (("from_pretrained", False), ("from_random", True)):
         _command(
             "finetune", model=f"{places['pretrained']}/best", train=labelled["train"],
             validation=labelled["validation"], output=places[name], from_scratch=from_scratch,
-            epochs=8, learning_rate=7e-4, max_length=_LENGTH, seed=options.seed,
+            epochs=8, learning_rate=2e-4, max_length=_LENGTH, seed=options.seed,
         )  # fmt: skip
         _command(
             "evaluate", model=f"{places[name]}/best", data=labelled["test"],
@@ -178,9 +214,9 @@ def run(options: Options) -> None:
         "export", model=f"{places['from_pretrained']}/best", name="demo",
         output=places["saved_models"],
     )  # fmt: skip
-    test = read_labelled_text(labelled["test"], text_column="text", label_column="label")
-    truth = test.labels or []
-    _command("predict", model=f"{places['saved_models']}/demo", text=test.texts[:5])
+    lines = Path(labelled["test"]).read_text(encoding="utf-8").splitlines()[1:]
+    texts, truth = zip(*(line.split("\t") for line in lines), strict=True)
+    _command("predict", model=f"{places['saved_models']}/demo", text=list(texts[:5]))
     console.print("They are from: " + ", ".join(truth[:5]), markup=False)
 
     majority = Counter(truth).most_common(1)[0][1] / len(truth)
@@ -188,9 +224,8 @@ def run(options: Options) -> None:
         name: json.loads((Path(places[name]) / "test" / "metrics.json").read_text())["accuracy"]
         for name in ("from_pretrained", "from_random")
     }
-    table = Table(title=f"Where is it from? Accuracy on {len(test.texts)} held-out passages")
-    table.add_column("model")
-    table.add_column("accuracy", justify="right")
+    table = Table("model", "accuracy")
+    table.title = f"Where is it from? Accuracy on {len(texts)} held-out passages"
     table.add_row("always the majority class", f"{majority:.1%}")
     table.add_row("fine-tuned from random weights", f"{scores['from_random']:.1%}")
     table.add_row("pre-trained, then fine-tuned", f"{scores['from_pretrained']:.1%}")

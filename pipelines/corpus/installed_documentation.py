@@ -1,16 +1,18 @@
 """A corpus that is on every machine: the documentation inside the Python installation.
 
-The docstrings of the standard library and of the installed packages, about 20 MB of technical
+The docstrings of the standard library and of bert-tf's dependencies, about 15 MB of technical
 English, read from their sources (nothing is imported or run). `make demo` trains on it.
 """
 
 import ast
+import contextlib
 import hashlib
 import re
 import sysconfig
 from collections.abc import Callable, Iterator
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
+from importlib import metadata
 from multiprocessing import get_context
 from pathlib import Path
 
@@ -18,7 +20,7 @@ STANDARD_LIBRARY = "python"
 
 _SENTENCE_END = re.compile(r"(?<=[.!?:])\s+(?=[A-Z\"'(`*])")
 _CODE = re.compile(r"^(>>>|\.\.\.( |$)|\$ |@|import |from \w+ import |[-=~^*#+|]{3,}|\.\. )")
-_SHORTEST_DOCSTRING = 40  # characters; below it a docstring says next to nothing
+_SHORTEST_DOCSTRING = 40  # characters; shorter ones say next to nothing
 _TESTS = {"test", "tests", "testing", "idlelib", "lib2to3"}
 
 
@@ -29,7 +31,7 @@ class DocumentedModule:
     Attributes:
         package: name of the top-level package, or "python" for the standard library.
         module: dotted name of the module.
-        docstrings: one entry a docstring; each a tuple of sentences.
+        docstrings: the sentences of each docstring.
     """
 
     package: str
@@ -37,9 +39,31 @@ class DocumentedModule:
     docstrings: tuple[tuple[str, ...], ...]
 
 
+def _dependencies() -> set[str]:
+    """Top-level packages of bert-tf's dependencies, so that the text is the same everywhere.
+
+    Empty where bert-tf is not installed.
+    """
+    wanted, closure = ["bert-tf"], set[str]()
+    while wanted:
+        distribution = re.sub(r"[-_.]+", "-", wanted.pop()).lower()
+        if distribution not in closure:
+            closure.add(distribution)
+            with contextlib.suppress(metadata.PackageNotFoundError):
+                for requirement in metadata.requires(distribution) or []:
+                    if "extra ==" not in requirement:
+                        wanted += re.findall(r"^[\w.-]+", requirement)
+    return {
+        package
+        for package, owners in metadata.packages_distributions().items()
+        if closure.intersection(re.sub(r"[-_.]+", "-", owner).lower() for owner in owners)
+    } - {"bert_tf", "pipelines"}
+
+
 def _sources() -> Iterator[tuple[str, str, Path]]:
     """(package, module, path) of every source file, in a fixed order."""
     places = sysconfig.get_paths()
+    dependencies = _dependencies()
     standard_library = Path(places["stdlib"])
     packages = Path(places["purelib"])
     for root in (standard_library, packages):
@@ -53,6 +77,8 @@ def _sources() -> Iterator[tuple[str, str, Path]]:
                 package = STANDARD_LIBRARY
             else:
                 package = parts[0]
+                if dependencies and package not in dependencies:
+                    continue
             yield package, ".".join(parts).removesuffix(".__init__"), path
 
 
@@ -71,7 +97,7 @@ def _prose(docstring: str) -> Iterator[str]:
             paragraph.append(text)
         elif paragraph:
             for sentence in _SENTENCE_END.split(" ".join(paragraph)):
-                # Two words at least, letters for the most part: else it is a table or a formula.
+                # At least two words and mostly letters; anything else is a table or a formula.
                 letters = sum(map(str.isalpha, sentence))
                 if " " in sentence and letters > 0.6 * len(sentence):
                     yield sentence
@@ -96,16 +122,15 @@ def _read(source: tuple[str, str, Path]) -> DocumentedModule | None:
 def installed_documentation(
     progress: Callable[[int, int], None] = lambda done, total: None,
 ) -> list[DocumentedModule]:
-    """Reads the documentation of every module installed beside the running Python.
+    """Reads the documentation of the standard library and of bert-tf's dependencies.
 
-    A sentence met a second time is left out wherever it stands (copied and generated docstrings
-    are common), so no text is seen twice.
+    Repeated sentences are dropped (copied and generated docstrings are common).
 
     Args:
-        progress: called with (files read, files in all) as the work goes on.
+        progress: called with (files read, total files).
 
     Returns:
-        The modules in a fixed order, those left with no sentence dropped.
+        The modules that have a sentence, in a fixed order.
     """
     sources = list(_sources())
     modules = []

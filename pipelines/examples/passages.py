@@ -1,7 +1,7 @@
 """Labelled passages from unlabelled text: which package, or which file, is a passage from?
 
-Labels that cost nothing, for `bert-tf demo`: every document carries the name of where it comes
-from. Whole documents go to one split, so that no text is trained on and tested with.
+Free labels for `bert-tf demo`: a passage is labelled with the source of its document. All passages
+of a document go to one split, so the test text is not in the training text.
 """
 
 import random
@@ -16,17 +16,17 @@ from bert_tf.errors import InputError
 from pipelines.corpus.text_files import read_blocks, strip
 
 _SHORTEST, _LONGEST = 120, 400  # characters of a passage
-_MOST_OF_A_DOCUMENT = 10  # passages: a test on few long documents would say little
+_MOST_OF_A_DOCUMENT = 10  # passages; a test on a few long documents would say little
 SPLITS = ("train", "validation", "test")
 
 
 @dataclass(frozen=True)
 class LabelledDocument:
-    """A document and where it comes from.
+    """A document and its source.
 
     Attributes:
-        label: the class of its passages.
-        paragraphs: one entry a paragraph; each a sequence of sentences.
+        label: class of its passages.
+        paragraphs: the sentences of each paragraph.
     """
 
     label: str
@@ -34,7 +34,7 @@ class LabelledDocument:
 
 
 def without_names(text: str, names: Iterable[str]) -> str:
-    """`text` without the words in `names`, any case, and the dot that follows one in code."""
+    """Removes the words in `names`, in any case, with the dot that follows one in code."""
     pattern = "|".join(sorted(map(re.escape, names), key=len, reverse=True))
     if not pattern:
         return text
@@ -43,7 +43,7 @@ def without_names(text: str, names: Iterable[str]) -> str:
 
 
 def _passages(document: LabelledDocument, names: Iterable[str]) -> list[str]:
-    """Runs of whole sentences, none crossing a paragraph's end."""
+    """Splits the paragraphs of a document into runs of whole sentences."""
     found = []
     for paragraph in document.paragraphs:
         passage = ""
@@ -64,18 +64,18 @@ def labelled_passages(
     examples_per_label: dict[str, int],
     seed: int,
 ) -> tuple[dict[str, list[tuple[str, str]]], set[int]]:
-    """Draws passages for training, validation and test, as many of each label.
+    """Draws training, validation and test passages, the same number for each label.
 
     Args:
-        documents: the labelled text.
-        names: words taken out of every passage, for they would give the label away.
-        examples_per_label: split -> examples of each label at most; a label with fewer passages
-            lowers the number for all, so that the classes stay balanced.
-        seed: of the draw.
+        documents: labelled text.
+        names: words that would give the label away; they are removed from every passage.
+        examples_per_label: split -> maximum of examples per label; the label with the fewest
+            passages sets the number for all.
+        seed: random seed.
 
     Returns:
-        Split -> shuffled (passage, label) pairs, and the numbers of the documents that gave to
-        the validation and test splits: text to be kept out of pre-training.
+        Split -> shuffled (passage, label) pairs, and the numbers of the documents behind the
+        validation and test splits, which belong in no pre-training corpus.
 
     Raises:
         InputError: there are fewer than two labels, or one has too little text for a split.
@@ -93,8 +93,8 @@ def labelled_passages(
         draw.shuffle(numbers)
         pools = {split: [] for split in SPLITS}  # type: dict[str, list[tuple[int, str]]]
         for number in numbers:
-            # The split that lacks most of its share takes the next document whole; once all
-            # have enough, training does.
+            # The next document goes to the split that lacks most of its share, or to training
+            # once all have enough.
             lacking = {
                 s: 1 - len(pools[s]) / max(n, 1) for s, n in zip(SPLITS, shares, strict=True)
             }
@@ -127,7 +127,7 @@ def labelled_passages(
     return result, held_out
 
 
-_CHUNK = 6000  # characters of a file that go to one split together
+_CHUNK = 6000  # characters after which a document is cut
 _PARTS = 4
 
 
@@ -168,7 +168,7 @@ def read_labelled_documents(files: Sequence[str]) -> list[LabelledDocument]:
 def write_labelled(path: str | Path, examples: Iterable[tuple[str, str]]) -> None:
     """Writes (text, label) pairs as a TSV with the header `text`, `label`."""
     with replace_file(path) as temporary, temporary.open("w", encoding="utf-8") as file:
-        # No quoting, as in GLUE's files: white space of any kind becomes a space.
+        # No quoting, as in GLUE's files, so all white space becomes a space.
         for text, label in [("text", "label"), *examples]:
             file.write(f"{' '.join(text.split())}\t{label}\n")
 

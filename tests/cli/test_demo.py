@@ -19,12 +19,12 @@ def test_pre_training_wins_on_the_installed_documentation(tmp_path, capsys):
     assert main(["demo", "--output", str(output)]) == 0
     majority = 1 / 8  # as many test passages of each of eight packages
     random, pretrained = accuracy(output / "from_random"), accuracy(output / "from_pretrained")
-    assert pretrained > random + 0.1
-    assert pretrained > 2 * majority
-    answers = [
-        json.loads(line) for line in capsys.readouterr().out.splitlines() if '"text"' in line
-    ]
+    assert pretrained > random + 0.25
+    assert pretrained > 4 * majority
+    captured = capsys.readouterr()
+    answers = [json.loads(line) for line in captured.out.splitlines() if '"text"' in line]
     assert len(answers) == 5
+    assert "[MASK]" in captured.err[captured.err.index("Words hidden in text") :]
 
     # What is tested on was seen neither in pre-training nor in fine-tuning.
     test = (output / "labelled" / "test.tsv").read_text().splitlines()[1:]
@@ -46,4 +46,4 @@ def test_the_demo_takes_a_users_own_text(corpus, tmp_path, capsys):
     }
     assert labels == {f"part {i} of 4" for i in (1, 2, 3, 4)}
     assert main(command) == 2
-    assert "is there already" in capsys.readouterr().err
+    assert "exists already" in capsys.readouterr().err
