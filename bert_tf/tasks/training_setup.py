@@ -13,8 +13,22 @@ from bert_tf.training.lamb import Lamb
 from bert_tf.training.loop import TrainingPlan
 from bert_tf.training.optimizer import AdamWeightDecay
 from bert_tf.training.run import Run
-from bert_tf.training.schedule import WarmupLinearDecay
+from bert_tf.training.schedule import WarmupConstant, WarmupCosineDecay, WarmupLinearDecay
 from bert_tf.training.trainer import Trainer
+
+_SCHEDULES = {
+    "linear": WarmupLinearDecay,
+    "cosine": WarmupCosineDecay,
+    "constant": WarmupConstant,
+}
+
+
+def _layer_factors(layers: int, decay: float) -> dict[str, float]:
+    """Learning rate factors by parameter path: 1 for the heads, less with each layer below."""
+    if decay == 1:
+        return {}
+    factors = {rf"(^|/)layer_{n}/": decay ** (layers - n) for n in range(layers)}
+    return {**factors, r"(^|/)embeddings/": decay ** (layers + 1)}
 
 
 def make_run(options: TrainingOptions, notice: Callable[[str], object] = warnings.warn) -> Run:
@@ -58,7 +72,12 @@ def prepare(
     model.encoder.rematerialize = options.rematerialize
     with run.strategy.scope():
         optimizer = {"adam": AdamWeightDecay, "lamb": Lamb}[options.optimizer](
-            learning_rate=WarmupLinearDecay(options.learning_rate, warmup_steps, total_steps),
+            learning_rate=_SCHEDULES[options.schedule](
+                options.learning_rate, warmup_steps, total_steps
+            ),
+            learning_rate_factors=_layer_factors(
+                model.encoder.config.num_hidden_layers, options.layer_decay
+            ),
             weight_decay_rate=options.weight_decay,
             clip_norm=options.clip_norm,
         )

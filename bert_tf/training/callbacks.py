@@ -305,13 +305,13 @@ class SaveState(keras.callbacks.Callback):
 
 
 class StopOnSignal(keras.callbacks.Callback):
-    """Saves the state and ends the run when a signal has come.
+    """Saves the state and ends the run when a signal has arrived.
 
-    It is heeded after a training step, before the next batch of an evaluation (which is then done
-    again by the run that goes on) and after an evaluation.
+    That happens after a training step, before the next batch of an evaluation (which the resumed
+    run repeats) and after an evaluation.
 
-    Of several workers each tells the others with its next step, of training or evaluation (see
-    `Trainer.ask_to_stop`), and all end after that one, when the first has saved the state.
+    One of several workers tells the others with its next step, of training or evaluation (see
+    `StopFlag`); all end after that one, when the chief has saved the state.
     """
 
     def __init__(self, state: TrainingState, signals: StopSignals) -> None:
@@ -322,7 +322,7 @@ class StopOnSignal(keras.callbacks.Callback):
     def on_train_batch_begin(self, batch: int, logs: dict | None = None) -> None:
         """Before a training step, which tells the other workers."""
         if self._agrees and self.signals.received is not None:
-            self.model.ask_to_stop()
+            self.model.stop_flag.ask()
 
     def on_train_batch_end(self, batch: int, logs: dict | None = None) -> None:
         """After a training step."""
@@ -347,7 +347,7 @@ class StopOnSignal(keras.callbacks.Callback):
 
     @property
     def _agrees(self) -> bool:
-        return getattr(self.model, "agrees_on_stops", False)
+        return getattr(self.model, "stop_flag", None) is not None
 
     def _stop_if_told(self, logs: dict | None) -> None:
         if self._agrees:

@@ -1,5 +1,6 @@
 """LAMB: Adam for large batches."""
 
+from collections.abc import Sequence
 from typing import Any
 
 import keras
@@ -10,7 +11,7 @@ from bert_tf.training.optimizer import AdamWeightDecay
 
 @keras.saving.register_keras_serializable(package="bert_tf")
 class Lamb(AdamWeightDecay):
-    """Adam whose step on each parameter is as long as the parameter's norm says.
+    """Adam with steps in proportion to the norm of each parameter.
 
     Algorithm 2 of You et al. 2020, "Large Batch Optimization for Deep Learning: Training BERT in
     76 minutes" (arXiv 1904.00962), with the identity for phi. At step t, with the means m and v
@@ -25,15 +26,22 @@ class Lamb(AdamWeightDecay):
 
     Args:
         learning_rate: a float or a schedule.
-        name: of the optimizer.
-        kwargs: as of `AdamWeightDecay`.
+        name: name of the optimizer.
+        kwargs: other arguments of `AdamWeightDecay`.
     """
 
     def __init__(self, learning_rate: Any = 1e-3, name: str = "lamb", **kwargs: Any):
         super().__init__(learning_rate, name=name, **kwargs)
 
+    def build(self, variables: Sequence[keras.Variable]) -> None:
+        """Makes the means, and the counter of steps that left them unchanged."""
+        if self.built:
+            return
+        super().build(variables)
+        self.skipped = self.add_variable((), initializer="zeros", dtype="int64", name="skipped")
+
     def _update(self, mean: Any, square: Any) -> Any:
-        step = tf.cast(self.iterations + 1, mean.dtype)
+        step = tf.cast(self.iterations + 1 - self.skipped, mean.dtype)  # t: updates of the means
         return super()._update(
             mean / (1 - tf.pow(self.beta_1, step)), square / (1 - tf.pow(self.beta_2, step))
         )

@@ -1,7 +1,7 @@
 """Adam as BERT was trained with."""
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import keras
@@ -19,19 +19,21 @@ class AdamWeightDecay(keras.optimizers.Optimizer):
         v = beta_2 v + (1 - beta_2) g^2
         p = p - learning_rate (m / (sqrt(v) + epsilon) + weight_decay_rate p)
 
-    where the last term is left out for LayerNorm and biases. Under a tf.distribute strategy the
-    norm is that of the sum over the replicas, so that a step on two is the step on one.
+    without the last term for LayerNorm and biases. Under a tf.distribute strategy the gradients
+    are summed over the replicas before their norm is taken: two replicas step as one does.
 
     Args:
         learning_rate: a float or a schedule.
-        weight_decay_rate: see above.
-        beta_1: decay of the mean of the gradients.
-        beta_2: decay of the mean of their squares.
-        epsilon: added to the root.
-        clip_norm: the largest global norm; None to not clip.
-        exclude_from_weight_decay: patterns; a parameter whose path has one is not decayed.
-        name: of the optimizer.
-        kwargs: `gradient_accumulation_steps`, `use_ema` and others of `keras.optimizers.Optimizer`.
+        weight_decay_rate: decoupled weight decay.
+        beta_1: decay rate of the mean of the gradients.
+        beta_2: decay rate of the mean of their squares.
+        epsilon: constant added to the root.
+        clip_norm: largest global norm; None for no clipping.
+        exclude_from_weight_decay: patterns; a parameter whose path contains one is not decayed.
+        learning_rate_factors: pattern -> factor on the learning rate of the parameters whose path
+            contains it; the first that matches counts.
+        name: name of the optimizer.
+        kwargs: other arguments of `keras.optimizers.Optimizer`, such as `use_ema`.
     """
 
     def __init__(
@@ -43,11 +45,11 @@ class AdamWeightDecay(keras.optimizers.Optimizer):
         epsilon: float = 1e-6,
         clip_norm: float | None = 1.0,
         exclude_from_weight_decay: Sequence[str] = ("LayerNorm", "layer_norm", "bias"),
+        learning_rate_factors: Mapping[str, float] | None = None,
         name: str = "adam_weight_decay",
         **kwargs: Any,
     ):
-        # Keras' own decay and clipping, which every optimizer takes, work otherwise: were they
-        # accepted, they would be applied on top of the original's.
+        # Keras' own weight decay and clipping, which every optimizer takes, would come on top.
         others = {"weight_decay", "clipnorm", "global_clipnorm", "clipvalue"} & {
             key for key, value in kwargs.items() if value is not None
         }
@@ -62,9 +64,10 @@ class AdamWeightDecay(keras.optimizers.Optimizer):
         self.epsilon = epsilon
         self.clip_norm = clip_norm
         self.excluded_patterns = tuple(exclude_from_weight_decay)
+        self.learning_rate_factors = dict(learning_rate_factors or {})
 
     def build(self, variables: Sequence[keras.Variable]) -> None:
-        """Makes the two means of each parameter, and notes which parameters decay."""
+        """Makes the two means of each parameter; finds its decay and learning rate factor."""
         if self.built:
             return
         super().build(variables)
@@ -72,6 +75,11 @@ class AdamWeightDecay(keras.optimizers.Optimizer):
         self._squares = self.add_optimizer_variables(variables, "square")
         self._decays = [
             not any(re.search(pattern, variable.path) for pattern in self.excluded_patterns)
+            for variable in variables
+        ]
+        factors = self.learning_rate_factors.items()
+        self._factors = [
+            next((f for pattern, f in factors if re.search(pattern, variable.path)), 1.0)
             for variable in variables
         ]
 
@@ -93,42 +101,6 @@ class AdamWeightDecay(keras.optimizers.Optimizer):
         gradients = self.clip([tf.convert_to_tensor(gradient) for gradient, _ in pairs])
         return list(zip(gradients, (variable for _, variable in pairs), strict=True))
 
-    def apply_summed(
-        self, gradients: Sequence[Any], variables: Sequence[Any], *, norm: Any, finite: Any
-    ) -> None:
-        """One step with gradients that are summed over the replicas already.
-
-        Called in a replica. `iterations` counts the step whether or not it changes anything, so
-        that it stays the number of batches seen, which the learning rate is a function of.
-
-        Args:
-            gradients: float32 tensors, of the shapes of `variables`.
-            variables: of those the optimizer was built with; others stay as they are.
-            norm: global norm of `gradients`, float32 [].
-            finite: bool []; where False, parameters and their means stay as they are.
-        """
-        values = [v.value if isinstance(v, keras.Variable) else v for v in variables]
-
-        def update(strategy: Any, gradients: Any, norm: Any, learning_rate: Any, finite: Any):
-            def all_parameters() -> None:
-                for gradient, value in zip(gradients, values, strict=True):
-                    strategy.extended.update(
-                        value,
-                        lambda v, g, rate: self.update_step(g, v, rate),
-                        args=(gradient, learning_rate),
-                        group=False,
-                    )
-
-            # The replicas' sums, and so their answers, are the same: the first one decides.
-            decides = strategy.experimental_local_results(finite)[0]
-            tf.cond(decides, all_parameters, lambda: None)
-
-        # A condition around updates of mirrored variables must stand outside the replicas.
-        tf.distribute.get_replica_context().merge_call(
-            update, args=(self.clip(gradients, norm), norm, self.learning_rate, finite)
-        )
-        self.iterations.assign_add(1)
-
     def update_step(self, gradient: Any, variable: Any, learning_rate: Any) -> None:
         """Updates one parameter and its means."""
         index = self._get_variable_index(variable)
@@ -139,10 +111,13 @@ class AdamWeightDecay(keras.optimizers.Optimizer):
         update = self._update(mean, square)
         if self._decays[index]:
             update = self._with_decay(update, variable)
-        self.assign_sub(variable, tf.cast(learning_rate, variable.dtype) * update)
+        rate = tf.cast(learning_rate, variable.dtype)
+        if self._factors[index] != 1:
+            rate *= self._factors[index]
+        self.assign_sub(variable, rate * update)
 
     def _update(self, mean: Any, square: Any) -> Any:
-        """What a parameter moves by at a learning rate of 1, decay apart; of its shape."""
+        """The step of a parameter at a learning rate of 1, without decay."""
         return mean / (tf.sqrt(square) + self.epsilon)
 
     def _with_decay(self, update: Any, variable: Any) -> Any:
@@ -163,4 +138,5 @@ class AdamWeightDecay(keras.optimizers.Optimizer):
             "epsilon": self.epsilon,
             "clip_norm": self.clip_norm,
             "exclude_from_weight_decay": list(self.excluded_patterns),
+            "learning_rate_factors": self.learning_rate_factors,
         }

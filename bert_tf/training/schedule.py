@@ -1,5 +1,6 @@
-"""The learning rate over the steps."""
+"""Learning rate schedules."""
 
+import math
 from typing import Any
 
 import keras
@@ -12,14 +13,14 @@ from bert_tf.errors import InputError
 class WarmupLinearDecay(keras.optimizers.schedules.LearningRateSchedule):
     """Linear warm-up from 0, then linear decay to 0 (paper, appendix A.2).
 
-    As `create_optimizer` in the original's optimization.py: the decay counts from step 0, and
-    the warm-up stands in its place while it lasts. At the end of the warm-up the rate thus
-    steps from almost its peak to peak * (1 - warmup_steps / total_steps).
+    As `create_optimizer` in the original's optimization.py: the decay counts from step 0, and the
+    warm-up replaces it while it lasts. At the end of the warm-up the rate thus drops from almost
+    its peak to peak * (1 - warmup_steps / total_steps).
 
     Args:
-        peak_learning_rate: what the warm-up climbs to.
-        warmup_steps: its length; 0 for none.
-        total_steps: the step at which the rate reaches 0, where it stays.
+        peak_learning_rate: learning rate at the end of the warm-up.
+        warmup_steps: length of the warm-up; 0 for none.
+        total_steps: step from which on the rate is 0.
 
     Raises:
         InputError: if the rate is not above 0, or the steps are not 0 <= warmup <= total >= 1.
@@ -42,10 +43,13 @@ class WarmupLinearDecay(keras.optimizers.schedules.LearningRateSchedule):
         """The learning rate, float32 [], of the step that comes after `step` others."""
         # Steps are whole numbers: exact in float32 up to 16 million.
         step = ops.cast(step, "float32")
-        decayed = 1.0 - ops.minimum(step, float(self.total_steps)) / self.total_steps
         warming = step / max(self.warmup_steps, 1)
-        share = ops.where(step < self.warmup_steps, warming, decayed)
+        share = ops.where(step < self.warmup_steps, warming, self._decayed(step))
         return self.peak_learning_rate * share
+
+    def _decayed(self, step: Any) -> Any:
+        """Share of the peak after the warm-up."""
+        return 1.0 - ops.minimum(step, float(self.total_steps)) / self.total_steps
 
     def get_config(self) -> dict[str, Any]:
         """The arguments of `__init__`."""
@@ -56,8 +60,26 @@ class WarmupLinearDecay(keras.optimizers.schedules.LearningRateSchedule):
         }
 
 
+@keras.saving.register_keras_serializable(package="bert_tf")
+class WarmupCosineDecay(WarmupLinearDecay):
+    """Linear warm-up from 0, then half a cosine wave from the peak to 0."""
+
+    def _decayed(self, step: Any) -> Any:
+        steps = max(self.total_steps - self.warmup_steps, 1)
+        done = ops.clip((step - self.warmup_steps) / steps, 0.0, 1.0)
+        return 0.5 * (1.0 + ops.cos(math.pi * done))
+
+
+@keras.saving.register_keras_serializable(package="bert_tf")
+class WarmupConstant(WarmupLinearDecay):
+    """Linear warm-up from 0, then the peak."""
+
+    def _decayed(self, step: Any) -> Any:
+        return ops.ones_like(step)
+
+
 def learning_rate_of(optimizer: keras.optimizers.Optimizer, step: int) -> float:
-    """The learning rate of a step, counted from 1; the optimizer's own is that of the next one."""
+    """The learning rate of a step counted from 1; the optimizer's own is the next step's."""
     rate = optimizer._learning_rate
     if isinstance(rate, keras.optimizers.schedules.LearningRateSchedule):
         rate = rate(step - 1)

@@ -8,6 +8,7 @@ has come and its settings; a SHA-256 of all of it. No pickle is read or written.
 import json
 import re
 import warnings
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
@@ -256,9 +257,14 @@ class TrainingState:
 
     def _assign(self, path: Path, tensors: dict[str, np.ndarray]) -> None:
         slots = self._variables()
-        self._metrics = {name: tensors.pop(name) for name in list(tensors) if "metric" in name}
+        metrics = [name for name in tensors if name.startswith("metric/")]
+        self._metrics = {name: tensors.pop(name) for name in metrics}
         if _shapes(tensors) != _shapes(slots):
-            raise InputError(f"{path} holds another model: give another --output")
+            differing = _shapes(tensors).items() ^ _shapes(slots).items()
+            raise InputError(
+                f"{path} holds another model, or an earlier version wrote it (it differs in "
+                f"{min(name for name, _ in differing)}): give another --output"
+            )
         for name, slot in slots.items():
             slot.assign(tensors[name])
 
@@ -283,26 +289,58 @@ class TrainingState:
         return self._by_name("", [*self.model.variables, *optimizer.variables])
 
     def _metric_variables(self) -> dict[str, _Slot]:
-        return self._by_name("metric-", self.model.metrics_variables)
+        return self._by_name("metric/", self.model.metrics_variables)
 
     def _by_name(self, prefix: str, variables: Iterable[keras.Variable]) -> dict[str, _Slot]:
-        """The variables under the names they are saved by.
+        """The variables by the names they are saved under.
 
-        Replicas that mirror one another are one. What each of them sums up for itself, as metrics
-        do, is kept apart: the sum alone, dealt out again, would round otherwise.
+        Replicas that mirror one another are one variable. What each replica sums up for itself, as
+        metrics do, is saved for each: their sum, spread over the replicas again, would round
+        differently.
         """
         local_results = self.model.distribute_strategy.experimental_local_results
         found: dict[str, _Slot] = {}
-        for index, variable in enumerate(variables):
+        variables = list(variables)
+        for path, variable in zip(_names([v.path for v in variables]), variables, strict=True):
             value = variable.value
             replicas = local_results(value)
-            name = f"{prefix}{index:05d}"
+            name = prefix + path
             on_read = tf.VariableSynchronization.ON_READ
             if replicas[0] is not value and value.synchronization is on_read:
                 found |= {f"{name}.{i}": _Slot(own, own.assign) for i, own in enumerate(replicas)}
             else:
                 found[name] = _Slot(replicas[0], variable.assign)
         return found
+
+
+def _names(paths: list[str]) -> list[str]:
+    """Names for variables by their paths, the same in every process.
+
+    Keras numbers what has no name of its own through the whole process: "dense_7", "dense_8".
+    Here the numbers of words that stand after the same text count from 0. Equal paths, if any, are
+    told apart by their order.
+    """
+    numbers: dict[str, set[int]] = {}
+    for path in paths:
+        for before, word, number, _ in _words(path):
+            numbers.setdefault(before + word, set()).add(number)
+    ranks = {text: sorted(found) for text, found in numbers.items()}
+    names: list[str] = []
+    seen: Counter[str] = Counter()
+    for path in paths:
+        name = ""
+        for before, word, number, separator in _words(path):
+            rank = ranks[before + word].index(number)
+            name += (f"{word}_{rank}" if rank else word) + separator
+        names.append(f"{name}#{seen[name]}" if seen[name] else name)
+        seen[name] += 1
+    return names
+
+
+def _words(path: str) -> list[tuple[str, str, int, str]]:
+    """The text before each word of a path, the word, its number or 0, and the separator."""
+    words = re.finditer(r"([^/_]*)(?:_(\d+)(?=[/_]|$))?([/_]?)", path)
+    return [(path[: m.start()], m[1], int(m[2] or 0), m[3]) for m in words if m[0]]
 
 
 def _flattened(settings: dict, prefix: str = "") -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""The training step: sums over pieces of a batch and over replicas, then one optimizer step."""
+"""The training step: sums over micro-batches and replicas, then one optimizer step."""
 
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -7,80 +7,72 @@ import keras
 import tensorflow as tf
 
 from bert_tf.errors import InputError
+from bert_tf.training.loss_scale import LossScale, computes_in_float16
 from bert_tf.training.means import OutputMeans, Values
-from bert_tf.training.optimizer import AdamWeightDecay
+from bert_tf.training.stop_flag import StopFlag
 from bert_tf.training.strategy import check_jit_compile
+from bert_tf.training.summed_gradients import apply_summed, check_optimizer
 from bert_tf.training.workers import has_workers
-
-# As in Keras' LossScaleOptimizer.
-_FIRST_LOSS_SCALE = 2.0**15
-_LOSS_SCALE_GROWTH_STEPS = 2000
 
 # Between the dropout seeds of two replicas: an odd number far from the layers' own seeds.
 _REPLICA_SEEDS = 0x9E3779B1
 
 
-def _computes_in_float16(layer: keras.layers.Layer) -> bool:
-    # A functional model's own policy says nothing of its layers'.
-    inner = getattr(layer, "layers", [])
-    return layer.compute_dtype == "float16" or any(_computes_in_float16(each) for each in inner)
-
-
 class Trainer(keras.Model):
     """Wraps a built model with the optimizer, losses and metrics it is trained with.
 
-    `fit` and `evaluate` work under every strategy of `make_strategy`, and give on several
-    replicas what one device gives on the same global batch:
+    `fit` and `evaluate` work under every strategy of `make_strategy`; several replicas give what
+    one device gives on the same global batch:
 
     - A loss or metric is the sum of weight * value over the sum of the weights, over the whole
-      global batch; with masked words, of which replicas and pieces hold different numbers, it is
-      the mean over the words. The loss to be minimized is the sum of the outputs' losses.
-    - With `gradient_accumulation_steps` the batch of each replica is cut into that many pieces,
-      one after the other; the gradients are the whole batch's, and one optimizer step follows.
-    - The replicas' gradients are summed; then comes the global norm, then clipping by it.
-    - A step whose loss or gradient is not finite leaves parameters and optimizer means as they
-      are. It counts as a step all the same: in `optimizer.iterations`, hence for the learning
-      rate, and in the dropout seeds, which stay functions of the number of batches seen.
+      global batch. Replicas and micro-batches may hold different numbers of masked words: the loss
+      is the mean over the words. The training loss is the sum of the outputs' losses.
+    - `gradient_accumulation_steps` cuts the batch of each replica into micro-batches, and adds up
+      their gradients for one optimizer step.
+    - The replicas' gradients are summed, then clipped by their global norm.
+    - A step with a non-finite loss or gradient is skipped: parameters and optimizer means stay
+      unchanged. `optimizer.iterations`, the learning rate and the dropout seeds still advance, as
+      they are functions of the number of batches seen.
     - Each replica has dropout seeds of its own.
 
-    In float16 the loss is scaled before the gradient is taken, the scale halved when a gradient
-    overflows and doubled after 2000 steps without overflow. A step with a finite loss whose
-    gradient overflows at a scale above 1 is left out, but is no divergence: `nonfinite_steps`
-    counts a loss that is not finite by itself, and gradients that are not at a scale of 1.
+    In float16 the loss is scaled (see `LossScale`). A gradient that overflows at a scale above 1
+    while the loss is finite skips the step, but is not a divergence: `nonfinite_steps` counts
+    non-finite losses, and non-finite gradients at a scale of 1.
 
     Logs of a step: `loss`, and each loss and metric by its name, prefixed with the output's where
-    the model has several (`mlm_logits_loss`), as means since the metrics were last reset, steps
-    with a loss that is not finite left out; `gradient_norm` of the last step, before clipping;
-    `nonfinite`, 1.0 if this step counted in `nonfinite_steps` (one of them, with
-    `steps_per_execution`), else 0.0; in float16 `loss_scale`; of several workers `stop_asked`, in
-    evaluations too: the replicas whose workers had called `ask_to_stop` before the step. All
-    workers have the same logs, so all can stop at the same step.
+    the model has several (`mlm_logits_loss`), as means since the metrics were last reset, without
+    steps of non-finite loss; `gradient_norm` of the last step, before clipping; `nonfinite`, 1.0 if
+    this step (or one of them, with `steps_per_execution`) counts in `nonfinite_steps`, else 0.0; in
+    float16 `loss_scale`; with several workers `stop_asked`, in evaluations too: the sum of their
+    `StopFlag`s. All workers have the same logs.
 
-    Must be made under the strategy's scope, as the model. All its state is in `variables` (the
-    model's and its own), in `optimizer.variables` and in `metrics_variables`.
+    Make it under the strategy's scope, as the model. All its state is in `variables` (the model's
+    and its own), in `optimizer.variables` and in `metrics_variables`.
 
     Args:
-        model: a built model with one output or a dict of outputs.
-        optimizer: of its trainable variables; built here.
-        loss: (labels, outputs) -> values, one a label; a dict of these by output for several.
-            Outputs that are not named have no loss.
-        metrics: name -> function as of `loss`; a dict of these by output for several.
-        gradient_accumulation_steps: pieces a replica's batch is cut into.
-        steps_per_execution: steps run in one graph call. `fit` ends an epoch on a multiple of it.
+        model: a built model with one output or a dict of outputs. Losses of its layers (`add_loss`,
+            regularizers) and variables that change in its call (`BatchNormalization`) are refused
+            in the first step.
+        optimizer: a Keras optimizer; see `check_optimizer`. Built here.
+        loss: (labels, outputs) -> values, one per label; a dict of these by output for several.
+            Outputs without an entry have no loss.
+        metrics: name -> function like `loss`; a dict of these by output for several.
+        gradient_accumulation_steps: micro-batches per replica.
+        steps_per_execution: steps per graph call. `fit` must end an epoch on a multiple of it.
         jit_compile: compile the step with XLA; one device only, and fixed shapes are best.
 
     Data is (inputs, labels) or (inputs, labels, weights), where labels and weights are dicts by
-    output for several outputs. Weights have the shape of the labels, or are one an example [B].
+    output for several outputs. Weights have the shape of the labels, or are one per example [B].
 
     Raises:
         InputError: `jit_compile` under a strategy that cannot have it, or a number below 1.
-        ValueError: the optimizer has options that this step does not know.
+        ValueError: the optimizer does more than this step can.
     """
 
     def __init__(
         self,
         model: keras.Model,
-        optimizer: AdamWeightDecay,
+        optimizer: keras.optimizers.Optimizer,
         *,
         loss: Values | Mapping[str, Values],
         metrics: Mapping[str, Any] | None = None,
@@ -97,8 +89,7 @@ class Trainer(keras.Model):
         ):
             if number < 1:
                 raise InputError(f"{name} is {number}: give at least 1")
-        if optimizer.gradient_accumulation_steps or optimizer.use_ema:
-            raise ValueError("Trainer accumulates gradients itself and keeps no moving averages")
+        check_optimizer(optimizer)
         check_jit_compile(jit_compile, self.distribute_strategy)
         self.model = model
         self.gradient_accumulation_steps = gradient_accumulation_steps
@@ -111,15 +102,18 @@ class Trainer(keras.Model):
         # Dropout generators, which are no weights.
         weights = {id(variable) for variable in model.weights}
         self._seeds = [v for v in model.variables if id(v) not in weights]
-        self.nonfinite_steps = self._counter("nonfinite_steps", "int64")
-        self.scales_loss = _computes_in_float16(model)
-        if self.scales_loss:
-            self.loss_scale = self._counter("loss_scale", "float32", _FIRST_LOSS_SCALE)
-            self.steps_at_loss_scale = self._counter("steps_at_loss_scale", "int64")
-        # No part of the state: a plain variable, of which every worker sets its own copies.
-        self._stop_asked = None
-        if has_workers(self.distribute_strategy):
-            self._stop_asked = tf.Variable(0.0, trainable=False, name="stop_asked")
+        # Every replica writes the same to its own copy: nothing to aggregate.
+        self.nonfinite_steps = self.add_weight(
+            name="nonfinite_steps",
+            shape=(),
+            dtype="int64",
+            initializer="zeros",
+            trainable=False,
+            aggregation="none",
+        )
+        self.loss_scale = LossScale() if computes_in_float16(model) else None
+        has_others = has_workers(self.distribute_strategy)
+        self.stop_flag = StopFlag(self.distribute_strategy) if has_others else None
         self.compile(
             optimizer=optimizer,
             steps_per_execution=steps_per_execution,
@@ -129,36 +123,15 @@ class Trainer(keras.Model):
         self.optimizer.build(self.trainable_variables)
         self.built = True
 
-    def _counter(self, name: str, dtype: str, start: float = 0) -> keras.Variable:
-        # Every replica writes the same to its own copy: nothing to aggregate.
-        return self.add_weight(
-            name=name,
-            shape=(),
-            dtype=dtype,
-            initializer=keras.initializers.Constant(start),
-            trainable=False,
-            aggregation="none",
-        )
-
     @property
     def metrics(self) -> list[keras.metrics.Metric]:
-        """The means of the outputs; Keras resets them before an epoch and an evaluation."""
+        """The means of the outputs; Keras resets them before each epoch and evaluation."""
         return [mean for output in self._outputs for mean in output.means]
 
     def accumulate_gradients(self, steps: int) -> None:
-        """Cuts a replica's batch into another number of pieces from here on."""
+        """Cuts a replica's batch into another number of micro-batches from here on."""
         self.gradient_accumulation_steps = steps
         self.train_function = None  # to be traced again
-
-    @property
-    def agrees_on_stops(self) -> bool:
-        """Whether the logs hold `stop_asked`, which all workers are to heed."""
-        return self._stop_asked is not None
-
-    def ask_to_stop(self) -> None:
-        """Has all workers see `stop_asked` above 0 in the logs of their next steps."""
-        for own in self.distribute_strategy.experimental_local_results(self._stop_asked):
-            own.assign(1.0)
 
     def call(self, inputs: Any, training: bool = False) -> Any:
         """The model's outputs."""
@@ -170,30 +143,30 @@ class Trainer(keras.Model):
         """One optimizer step on this replica's part of a batch; returns the logs."""
         inputs, labels, weights = self._unpack(data)
         weight_sums = self._weight_sums(weights)  # [outputs]
-        scale = tf.convert_to_tensor(self.loss_scale if self.scales_loss else 1.0)
+        scale = tf.convert_to_tensor(self.loss_scale.scale if self.loss_scale else 1.0)
         sums, gradients, variables = self._gradients(inputs, labels, weights, weight_sums, scale)
         sums, stop_asked, *gradients = self._over_replicas(sums, *gradients)
-        if self.scales_loss:
+        if self.loss_scale:
             gradients = [gradient / scale for gradient in gradients]
         norm = tf.linalg.global_norm(gradients)
 
         loss_is_finite = tf.math.is_finite(self._loss(sums, weight_sums))
         finite = tf.logical_and(loss_is_finite, tf.math.is_finite(norm))
         diverged = tf.logical_not(finite)
-        if self.scales_loss:
+        if self.loss_scale:
             overflow = tf.logical_and(loss_is_finite, tf.logical_and(diverged, scale > 1))
             diverged = tf.logical_and(diverged, tf.logical_not(overflow))
-            self._update_loss_scale(scale, overflow)
+            self.loss_scale.update(overflow)
         self.nonfinite_steps.assign_add(tf.cast(diverged, "int64"))
-        self.optimizer.apply_summed(gradients, variables, norm=norm, finite=finite)
+        apply_summed(self.optimizer, gradients, variables, norm=norm, finite=finite)
         self._update_means(sums, weight_sums, loss_is_finite)
         logs = {
             **self._means(),
             "gradient_norm": norm,
             "nonfinite": tf.cast(diverged, tf.float32),
         }
-        if self.scales_loss:
-            logs["loss_scale"] = tf.convert_to_tensor(self.loss_scale)
+        if self.loss_scale:
+            logs["loss_scale"] = tf.convert_to_tensor(self.loss_scale.scale)
         return {**logs, **stop_asked}
 
     def test_step(self, data: Any) -> dict[str, tf.Tensor]:
@@ -206,13 +179,12 @@ class Trainer(keras.Model):
         return {**self._means(), **stop_asked}
 
     def _over_replicas(self, sums: tf.Tensor, *gradients: tf.Tensor) -> tuple:
-        """The sums, what was summed up with them for the logs, and gradients, of all replicas."""
-        if self._stop_asked is not None:
-            # One number more in a vector that is sent anyway.
-            sums = tf.concat([sums, [self._stop_asked]], 0)
+        """Sums over all replicas: `sums`, what joins the logs, and the gradients."""
+        if self.stop_flag:
+            sums = self.stop_flag.appended_to(sums)
         replica = tf.distribute.get_replica_context()
         sums, *gradients = replica.all_reduce(tf.distribute.ReduceOp.SUM, [sums, *gradients])
-        if self._stop_asked is None:
+        if not self.stop_flag:
             return sums, {}, *gradients
         return sums[:-1], {"stop_asked": sums[-1]}, *gradients
 
@@ -237,7 +209,7 @@ class Trainer(keras.Model):
         return replica.all_reduce(tf.distribute.ReduceOp.SUM, sums)
 
     def _sums(self, labels: Any, weights: list[tf.Tensor], outputs: Any) -> tf.Tensor:
-        """Sums of weighted values, float32 [means]: of each output its loss, then its metrics."""
+        """Sums of weighted values, float32 [means]: each output's loss, then its metrics."""
         sums = []
         for output, weight in zip(self._outputs, weights, strict=True):
             for function in output.functions:
@@ -245,7 +217,7 @@ class Trainer(keras.Model):
                 if not values.shape.is_compatible_with(weight.shape):
                     raise ValueError(
                         f"{function} gives values of shape {values.shape} for labels of shape "
-                        f"{weight.shape}: losses and metrics give one value a label"
+                        f"{weight.shape}: losses and metrics give one value per label"
                     )
                 sums.append(tf.reduce_sum(values * weight))
         return tf.stack(sums)
@@ -261,10 +233,10 @@ class Trainer(keras.Model):
     def _gradients(
         self, inputs: Any, labels: Any, weights: Any, weight_sums: tf.Tensor, scale: tf.Tensor
     ) -> tuple[tf.Tensor, list[tf.Tensor], list[keras.Variable]]:
-        """The part of this replica in sums and (scaled) gradients, piece by piece.
+        """The part of this replica in the sums and (scaled) gradients, by micro-batches.
 
         Returns:
-            Sums, float32 [means]; gradients; and the variables they are of.
+            Sums, float32 [means]; gradients; and their variables.
         """
         variables = self.trainable_variables
         replica = tf.distribute.get_replica_context().replica_id_in_sync_group
@@ -275,11 +247,12 @@ class Trainer(keras.Model):
             # Dropout draws from states given and returned: loops and replicas can have their own.
             mapping = list(zip(self._seeds, states, strict=True))
             with tf.GradientTape() as tape:
-                with keras.StatelessScope(state_mapping=mapping) as scope:
+                with keras.StatelessScope(state_mapping=mapping, collect_losses=True) as scope:
                     outputs = self.model(inputs, training=True)
+                    self._check_call(scope)
                 sums = self._sums(labels, weights, outputs)
                 loss = scale * self._loss(sums, weight_sums)
-            # Rows of a table that were looked up become the whole table's gradient.
+            # The gradient of looked-up rows becomes one of the whole table.
             gradients = [
                 None if gradient is None else tf.convert_to_tensor(gradient)
                 for gradient in tape.gradient(loss, variables)
@@ -294,14 +267,29 @@ class Trainer(keras.Model):
             )
         for variable, state, offset in zip(self._seeds, states, offsets, strict=True):
             variable.assign(state - offset)
-        # Variables that the loss does not depend on are left alone: no weight decay either.
+        # Variables that the loss does not depend on stay unchanged: no weight decay either.
         pairs = [(g, v) for g, v in zip(gradients, variables, strict=True) if g is not None]
         return sums, [g for g, _ in pairs], [v for _, v in pairs]
+
+    def _check_call(self, scope: keras.StatelessScope) -> None:
+        """Refuses a model whose call does what this step would drop."""
+        if scope.losses or any(v.regularizer for v in self.trainable_variables):
+            raise ValueError(
+                "Trainer does not add losses of layers (regularizers, `add_loss`): make them part "
+                "of `loss`"
+            )
+        seeds = {id(variable) for variable in self._seeds}
+        for variable in self.model.variables:
+            if id(variable) in scope.state_mapping and id(variable) not in seeds:
+                raise ValueError(
+                    f"Trainer does not update {variable.path}, which changes in the forward pass: "
+                    "use layers without such variables (LayerNormalization)"
+                )
 
     def _over_pieces(
         self, of_piece: Callable, data: Any, states: list[tf.Tensor], variables: list
     ) -> tuple[tf.Tensor, list[tf.Tensor | None], list[tf.Tensor]]:
-        """What `of_piece` returns, the sums and gradients added up over the pieces of a batch."""
+        """Like `of_piece`, with sums and gradients added up over the micro-batches of a batch."""
         pieces = self.gradient_accumulation_steps
         first = keras.tree.flatten(data)[0]
         rows = first.shape[0]
@@ -313,7 +301,7 @@ class Trainer(keras.Model):
         reached = [True] * len(variables)
 
         def part(number: tf.Tensor) -> Any:
-            # Where the number of rows is not known, as for a last batch, pieces may be uneven.
+            # A number of rows known only at run time, as a last batch's, may divide unevenly.
             if rows is None:
                 count = tf.shape(first)[0]
                 start = number * count // pieces
@@ -337,7 +325,7 @@ class Trainer(keras.Model):
             ]
             return number + 1, sums + of_sums, gradients, states
 
-        # One piece after the other: their activations are not in memory together.
+        # One after the other, so that only one's activations are in memory.
         _, sums, gradients, states = tf.while_loop(
             lambda number, *_: number < pieces,
             body,
@@ -351,16 +339,8 @@ class Trainer(keras.Model):
         )
         return sums, [g if r else None for g, r in zip(gradients, reached, strict=True)], states
 
-    def _update_loss_scale(self, scale: tf.Tensor, overflow: tf.Tensor) -> None:
-        steps = self.steps_at_loss_scale + 1
-        is_due = tf.equal(steps, _LOSS_SCALE_GROWTH_STEPS)
-        self.loss_scale.assign(tf.where(overflow, scale / 2, tf.where(is_due, scale * 2, scale)))
-        self.steps_at_loss_scale.assign(
-            tf.where(tf.logical_or(overflow, is_due), tf.zeros_like(steps), steps)
-        )
-
     def _update_means(self, sums: tf.Tensor, weight_sums: tf.Tensor, counts: tf.Tensor) -> None:
-        """Adds a batch to the means, if it counts."""
+        """Adds a batch to the means if `counts`."""
         sums = tf.where(counts, sums, 0.0)
         weight_sums = tf.where(counts, weight_sums, 0.0)
         place = 0
@@ -374,14 +354,14 @@ class Trainer(keras.Model):
         means = {mean.name: mean.result() for mean in self.metrics}
         return {"loss": tf.add_n([o.means[0].result() for o in self._outputs]), **means}
 
-    # What `fit` and `evaluate` call. Keras' own functions compute logs replica by replica and
-    # average them, which several workers cannot do; here every replica has the same logs.
+    # What `fit` and `evaluate` call. Keras' own functions average the logs of the replicas, which
+    # several workers cannot do; here every replica has the same logs.
 
     def _maybe_symbolic_build(self, iterator: Any = None, data_batch: Any = None) -> None:
-        """Builds nothing: all is built. Keras would draw a batch, which workers cannot share."""
+        """Builds nothing: Keras would draw a batch, which workers cannot share."""
 
     def _on_replicas(self, step: Callable) -> Callable:
-        """The step, of one batch of every replica, as a function of an iterator."""
+        """The step on every replica's next batch, as a function of an iterator."""
         strategy = self.distribute_strategy
         if self.jit_compile:
             step = tf.function(step, jit_compile=True)
@@ -399,8 +379,8 @@ class Trainer(keras.Model):
             return
         one_step = self._on_replicas(self.train_step)
         names = ["loss", *(mean.name for mean in self.metrics), "gradient_norm", "nonfinite"]
-        names += ["loss_scale"] if self.scales_loss else []
-        names += ["stop_asked"] if self.agrees_on_stops else []
+        names += ["loss_scale"] if self.loss_scale else []
+        names += ["stop_asked"] if self.stop_flag else []
         before_first = dict.fromkeys(names, 0.0)
 
         @tf.function

@@ -105,7 +105,7 @@ def test_lamb_takes_steps_of_the_size_of_the_weights(shards, small_config, tmp_p
         (["--log-every", 0], "--log_every is 0"),
         (["--save-every", -1], "--save_every is -1"),
         (["--skip-nonfinite", -1], "--skip_nonfinite is -1: give at least 0"),
-        (["--learning-rate", 0], "The learning rate is 0.0"),
+        (["--learning-rate", 0], "--learning_rate is 0.0: give above 0"),
     ],
 )
 def test_what_cannot_be_done_is_refused_in_one_line(

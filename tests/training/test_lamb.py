@@ -109,6 +109,25 @@ def test_the_schedule_and_the_training_step():
     assert float(trainer.optimizer.learning_rate) == pytest.approx(0.45)
 
 
+def test_the_bias_correction_counts_the_steps_that_changed_the_means():
+    """A first step that was skipped leaves the rule at its beginning."""
+    model = keras.Sequential([keras.Input((3,)), keras.layers.Dense(1, use_bias=False)])
+    trainer = Trainer(
+        model, Lamb(0.5, weight_decay_rate=0.0), loss=lambda labels, outputs: labels * outputs
+    )
+    start = model.weights[0].numpy()
+    x = np.eye(3, dtype="float32")
+    trainer.train_on_batch(x, np.array([[np.nan]] * 3, "float32"))
+    trainer.train_on_batch(x, np.ones((3, 1), "float32"))
+    # An unbiased first update is of ones: the step has half the parameter's length.
+    moved = start - model.weights[0].numpy()
+    np.testing.assert_allclose(moved, 0.5 * np.linalg.norm(start) / 3**0.5, rtol=1e-4)
+    # The trust ratio hides the size of the update: the means themselves show it.
+    assert int(trainer.optimizer.skipped) == 1
+    update = trainer.optimizer._update(tf.constant(0.19), tf.constant(0.001999))
+    np.testing.assert_allclose(update, 1.0, rtol=1e-4)
+
+
 def test_config():
     optimizer = Lamb(WarmupLinearDecay(1e-3, 5, 50), weight_decay_rate=0.02, clip_norm=2.0)
     twin = keras.optimizers.deserialize(keras.optimizers.serialize(optimizer))

@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 from bert_tf.errors import InputError
-from bert_tf.training.schedule import WarmupLinearDecay
+from bert_tf.training.schedule import WarmupConstant, WarmupCosineDecay, WarmupLinearDecay
 
 
 def test_the_originals_formula():
@@ -28,6 +28,14 @@ def test_ends():
 def test_no_warmup_and_nothing_else():
     assert float(WarmupLinearDecay(1.0, 0, 10)(0)) == 1.0
     assert float(WarmupLinearDecay(1.0, 10, 10)(9)) == pytest.approx(0.9)
+
+
+def test_cosine_and_constant():
+    cosine, constant = (kind(2.0, 4, 12) for kind in (WarmupCosineDecay, WarmupConstant))
+    steps = [0, 2, 4, 6, 8, 12, 20]
+    expected = [0, 1, 2, 1 + 0.5**0.5, 1, 0, 0]
+    np.testing.assert_allclose([cosine(step) for step in steps], expected, atol=1e-6)
+    np.testing.assert_allclose([constant(step) for step in steps], [0, 1, 2, 2, 2, 2, 2])
 
 
 def test_steps_may_be_of_any_integer_type():

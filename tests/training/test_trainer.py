@@ -115,7 +115,7 @@ def test_trains_as_keras_fit_does(whole):
         np.testing.assert_array_equal(ours, theirs)
 
 
-def test_logs_are_means_over_the_words(whole):
+def test_logs_are_means_over_the_words():
     """Recomputed from the logits, at weights that do not move."""
     trainer = pretraining(optimizer=AdamWeightDecay(0.0))
     (logs,) = fit(trainer, BATCHES[:1])
@@ -133,8 +133,17 @@ def test_logs_are_means_over_the_words(whole):
         assert logs[name] == pytest.approx(value, rel=1e-5), name
     assert set(logs) == {*expected, "gradient_norm", "nonfinite"}
     # Running means: over all words so far, not over the batches' means.
-    later = whole[1]
-    assert len({line["loss"] for line in later}) == len(later)
+    inputs, labels, weights = BATCHES[1]
+    fewer = {
+        **weights,
+        "mlm_logits": weights["mlm_logits"] * (np.arange(8) < 4).astype("float32")[:, None],
+    }
+    batches = [BATCHES[0], (inputs, labels, fewer)]
+    words = [batch[2]["mlm_logits"].sum() for batch in batches]
+    assert words[0] != words[1]
+    alone = [fit(trainer, [batch])[0]["mlm_logits_loss"] for batch in batches]
+    together = fit(trainer, batches)[-1]["mlm_logits_loss"]
+    assert together == pytest.approx(np.average(alone, weights=words), rel=1e-6)
 
 
 def test_gradient_norm_is_that_before_clipping():
@@ -314,15 +323,15 @@ def test_float16_overflow_is_no_divergence():
     assert line["nonfinite"] == 1.0
     assert line["loss_scale"] == scales[-1]
     # So is a gradient that no scale can mend.
-    trainer.loss_scale.assign(1.0)
+    trainer.loss_scale.scale.assign(1.0)
     (line,) = fit(trainer, [small_batch(1, -1)])
     assert (line["nonfinite"], line["loss_scale"]) == (1.0, 1.0)
     assert int(trainer.nonfinite_steps) == 2
     # After many steps without overflow a larger scale is tried.
-    trainer.steps_at_loss_scale.assign(1999)
+    trainer.loss_scale.steps.assign(1999)
     (line,) = fit(trainer, [small_batch(1)])
     assert line["loss_scale"] == 2.0
-    assert int(trainer.steps_at_loss_scale) == 0
+    assert int(trainer.loss_scale.steps) == 0
 
 
 @pytest.mark.parametrize("policy", ["mixed_bfloat16", "mixed_float16"])
@@ -332,7 +341,7 @@ def test_half_precision_learns(policy):
         model, AdamWeightDecay(1e-2), loss=cross_entropy, metrics={"accuracy": accuracy},
         gradient_accumulation_steps=2,
     )  # fmt: skip
-    assert trainer.scales_loss == (policy == "mixed_float16")
+    assert (trainer.loss_scale is not None) == (policy == "mixed_float16")
     inputs, _, _ = pretraining_batch(0)
     del inputs["mask_positions"]
     batch = (inputs, np.arange(8) % 2)  # without weights
@@ -404,15 +413,77 @@ def test_what_the_loss_does_not_depend_on_stays():
         assert logs[-1]["loss"] == logs[-1]["mlm_logits_loss"]
 
 
+def rule(kind):
+    """A Keras optimizer, and its first step at gradient g by the book."""
+    if kind == "sgd":
+        return keras.optimizers.SGD(0.1, momentum=0.9), lambda g: 0.1 * g
+    return keras.optimizers.Adam(0.1), lambda g: 0.1 * g / (np.abs(g) + 1e-7)
+
+
+@pytest.mark.parametrize("kind", ["sgd", "adam"])
+def test_any_keras_optimizer_steps_by_its_own_rule(kind):
+    optimizer, step = rule(kind)
+    x, y = np.eye(3, dtype="float32"), np.array([[1.0], [2.0], [np.nan]], "float32")
+    dense = keras.layers.Dense(1, use_bias=False, name="dense")
+    trainer = Trainer(
+        keras.Sequential([keras.Input((3,)), dense]), optimizer,
+        loss=lambda labels, outputs: tf.square(labels - outputs), gradient_accumulation_steps=2,
+    )  # fmt: skip
+    start = dense.kernel.numpy()
+    fit(trainer, [(x[:2], y[1:])])  # not finite: nothing moves
+    np.testing.assert_array_equal(dense.kernel, start)
+    fit(trainer, [(x[:2], y[:2])])
+    gradient = np.append(start[:2] - y[:2], [[0.0]], 0)
+    if kind == "sgd":  # Adam corrects its bias by the number of batches, the skipped one too
+        np.testing.assert_allclose(dense.kernel, start - step(gradient), rtol=1e-5)
+    assert (np.sign(start - dense.kernel.numpy()) == np.sign(gradient)).all()
+
+
+@pytest.mark.parametrize(
+    ("optimizer", "cause"),
+    [
+        (keras.optimizers.AdamW(), "weight_decay of AdamW"),
+        (keras.optimizers.SGD(global_clipnorm=1.0), "global_clipnorm of SGD"),
+        (keras.optimizers.Nadam(), "cannot use Nadam"),
+        (keras.optimizers.LossScaleOptimizer(keras.optimizers.SGD()), "cannot use LossScale"),
+    ],
+)
+def test_an_optimizer_that_does_more_is_refused_by_name(optimizer, cause):
+    model = keras.Sequential([keras.Input((3,)), keras.layers.Dense(1)])
+    with pytest.raises(ValueError, match=cause):
+        Trainer(model, optimizer, loss=breaking_loss)
+
+
+@pytest.mark.parametrize(
+    ("layer", "cause"),
+    [
+        (keras.layers.Dense(1, kernel_regularizer="l2"), "losses of layers"),
+        (keras.layers.ActivityRegularization(l2=0.1), "losses of layers"),
+        (keras.layers.BatchNormalization(name="norm"), "norm/moving_mean"),
+    ],
+)
+@pytest.mark.parametrize("pieces", [1, 2])
+def test_layers_whose_losses_or_updates_would_be_dropped_are_refused(layer, cause, pieces):
+    model = keras.Sequential([keras.Input((3,)), keras.layers.Dense(1), layer])
+    trainer = Trainer(
+        model, AdamWeightDecay(), loss=breaking_loss, gradient_accumulation_steps=pieces
+    )
+    with pytest.raises(ValueError, match=cause):
+        fit(trainer, [small_batch(0)])
+
+
 def test_what_cannot_be():
     with pytest.raises(InputError, match="steps_per_execution is 0"):
         small(steps_per_execution=0)
     model = keras.Sequential([keras.Input((3,)), keras.layers.Dense(1)])
     for options in ({"gradient_accumulation_steps": 2}, {"use_ema": True}):
-        with pytest.raises(ValueError, match="accumulates gradients itself"):
+        with pytest.raises(
+            ValueError,
+            match=r"does not apply \w+ of AdamWeightDecay",
+        ):
             Trainer(model, AdamWeightDecay(1e-2, **options), loss=breaking_loss)
     trainer = Trainer(model, AdamWeightDecay(1e-2), loss=keras.losses.mean_squared_error)
-    with pytest.raises(ValueError, match="give one value a label"):
+    with pytest.raises(ValueError, match="give one value per label"):
         fit(trainer, [(np.zeros((2, 3), "float32"), np.zeros((2, 1), "float32"))])
 
 

@@ -1,0 +1,52 @@
+"""Loss scaling for float16, as in Keras' LossScaleOptimizer."""
+
+import keras
+import tensorflow as tf
+
+_FIRST_SCALE = 2.0**15
+_GROWTH_STEPS = 2000
+
+
+def computes_in_float16(layer: keras.layers.Layer) -> bool:
+    """Whether a layer or one inside it computes in float16."""
+    inner = getattr(layer, "layers", [])  # a functional model's own policy says nothing of them
+    return layer.compute_dtype == "float16" or any(computes_in_float16(each) for each in inner)
+
+
+class LossScale(keras.layers.Layer):
+    """The factor on the loss that keeps float16 gradients above the smallest number.
+
+    It is halved when a gradient overflows, and doubled after 2000 steps without overflow.
+
+    Attributes:
+        scale: the factor, float32 [].
+        steps: steps since it changed, int64 [].
+    """
+
+    def __init__(self) -> None:
+        super().__init__(name="loss_scale")
+        # Every replica writes the same to its own copy: nothing to aggregate.
+        self.scale, self.steps = (
+            self.add_weight(
+                name=name,
+                shape=(),
+                dtype=dtype,
+                initializer=keras.initializers.Constant(first),
+                trainable=False,
+                aggregation="none",
+            )
+            for name, dtype, first in (("scale", "float32", _FIRST_SCALE), ("steps", "int64", 0))
+        )
+        self.built = True
+
+    def update(self, overflow: tf.Tensor) -> None:
+        """Counts a step.
+
+        Args:
+            overflow: whether its gradient has overflowed, bool [].
+        """
+        scale = tf.convert_to_tensor(self.scale)
+        steps = self.steps + 1
+        is_due = tf.equal(steps, _GROWTH_STEPS)
+        self.scale.assign(tf.where(overflow, scale / 2, tf.where(is_due, scale * 2, scale)))
+        self.steps.assign(tf.where(tf.logical_or(overflow, is_due), tf.zeros_like(steps), steps))
