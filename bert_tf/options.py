@@ -64,7 +64,7 @@ def range_text(field: dataclasses.Field) -> str:
 
 def _is_in_range(value: float, bounds: dict[str, float]) -> bool:
     return (
-        math.isfinite(value)
+        (isinstance(value, int) or math.isfinite(value))  # of large integers it fails
         and value >= bounds.get("at_least", -math.inf)
         and value > bounds.get("above", -math.inf)
         and value <= bounds.get("at_most", math.inf)

@@ -4,21 +4,21 @@ import math
 from dataclasses import dataclass
 from typing import Literal
 
-from bert_tf.errors import InputError
+from bert_tf.options import CheckedOptions, option
 
 
-@dataclass
-class CorpusOptions:
+@dataclass(kw_only=True)
+class CorpusOptions(CheckedOptions):
     """How text is read.
 
     Args:
-        corpus_format: sentences (a sentence a line, a blank line between documents), text (plain
-            text in paragraphs, a document a file) or jsonl (an object a line, its text in a
-            field); auto takes files named *.jsonl for jsonl and others for sentences.
-        text_field: field of JSON objects, or feature of TensorFlow Datasets, that has the text.
-        tfds_data_dir: folder of TensorFlow Datasets, where they are read from and downloaded to; by
-            default TFDS_DATA_DIR, or else ~/tensorflow_datasets.
-        skip_unreadable: leave out files that cannot be read, and count them, instead of stopping.
+        corpus_format: sentences (a sentence per line, a blank line between documents), text (plain
+            text in paragraphs, a document per file) or jsonl (an object per line, its text in one
+            field); auto reads files named *.jsonl as jsonl and others as sentences.
+        text_field: text field of JSON objects, or text feature of TensorFlow Datasets.
+        tfds_data_dir: folder of TensorFlow Datasets, for reading and downloading; by default
+            TFDS_DATA_DIR, or else ~/tensorflow_datasets.
+        skip_unreadable: skip and count files that cannot be read, instead of stopping.
     """
 
     corpus_format: Literal["auto", "sentences", "text", "jsonl"] = "auto"
@@ -26,78 +26,52 @@ class CorpusOptions:
     tfds_data_dir: str | None = None
     skip_unreadable: bool = False
 
-    def __post_init__(self):
-        formats = ("auto", "sentences", "text", "jsonl")
-        if self.corpus_format not in formats:
-            raise InputError(
-                f"corpus_format is {self.corpus_format!r}; it must be one of {', '.join(formats)}"
-            )
 
-
-@dataclass
+@dataclass(kw_only=True)
 class PretrainingDataOptions(CorpusOptions):
     """How pre-training instances are made.
 
     Args:
-        max_seq_length: tokens of an instance, [CLS] and both [SEP] included.
-        max_predictions_per_seq: most tokens to predict in an instance; by default masked_lm_prob
-            of max_seq_length, rounded up (20 for 128, 77 for 512).
+        max_seq_length: tokens per instance, [CLS] and both [SEP] included.
+        max_predictions_per_seq: maximum number of tokens to predict in an instance; by default
+            masked_lm_prob of max_seq_length, rounded up (20 for 128, 77 for 512).
         masked_lm_prob: share of the tokens to predict.
-        masking: static writes the masks into the shards, with the original's features; dynamic
-            writes the text unmasked, in two fifths of the space, and training draws fresh masks
-            every epoch: the right choice for new work.
+        masking: static stores masks in the shards, with the original's features; dynamic stores
+            unmasked text in two fifths of the space, and training draws new masks in every epoch:
+            the right choice for new work.
         whole_word_masking: mask all pieces of a word or none.
-        max_ngram: mask runs of up to so many whole words; 1 masks words apart.
+        max_ngram: longest run of whole words to mask together; 1 masks words independently.
         instances: sentence_pairs, for masked words and next sentences; full_sentences fills each
             instance with consecutive sentences, for masked words alone.
-        short_seq_prob: share of the documents whose instances are shorter than max_seq_length.
-        dupe_factor: times the corpus is gone through, with other pairs and masks each time (the
-            original's default is 10).
-        held_out_share: share of the text kept apart for evaluation, by document.
-        num_shards: files the training instances are spread over, at least; a large corpus has one
-            for every 32 MB of text and each of the dupe_factor rounds.
-        seed: two runs with one seed write the same bytes.
-        buffer_bytes: text held at once. A random next sentence comes from it, and instances are
-            shuffled in it.
+        short_seq_prob: share of documents whose instances are shorter than max_seq_length.
+        dupe_factor: passes over the corpus, with different pairs and masks in each (the original's
+            default is 10).
+        held_out_share: share of the text to hold out for evaluation, by document.
+        num_shards: minimum number of files for the training instances; a large corpus has one for
+            every 32 MB of text in each of the dupe_factor passes.
+        seed: random seed; the same seed writes the same bytes.
+        buffer_bytes: bytes of text held at once; random next sentences are drawn from it, and
+            instances are shuffled within it.
     """
 
-    max_seq_length: int = 128
-    max_predictions_per_seq: int | None = None
-    masked_lm_prob: float = 0.15
+    max_seq_length: int = option(128, at_least=5, at_most=2**16)
+    max_predictions_per_seq: int | None = option(None, at_least=1, at_most=2**16)
+    masked_lm_prob: float = option(0.15, above=0, below=1)
     masking: Literal["static", "dynamic"] = "static"
     whole_word_masking: bool = False
-    max_ngram: int = 1
+    max_ngram: int = option(1, at_least=1, at_most=32)
     instances: Literal["sentence_pairs", "full_sentences"] = "sentence_pairs"
-    short_seq_prob: float = 0.1
-    dupe_factor: int = 1
-    held_out_share: float = 0.01
-    num_shards: int = 8
-    seed: int = 1279
-    buffer_bytes: int = 4 << 20
+    short_seq_prob: float = option(0.1, at_least=0, at_most=1)
+    # Every pass and shard of a group is an open file.
+    dupe_factor: int = option(1, at_least=1, at_most=100)
+    held_out_share: float = option(0.01, at_least=0, below=1)
+    num_shards: int = option(8, at_least=1, at_most=200)
+    seed: int = option(12345, at_least=0, below=2**31)
+    buffer_bytes: int = option(4 << 20, at_least=1, at_most=2**40)
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         super().__post_init__()
         if self.max_predictions_per_seq is None:
             # The subtraction keeps 0.15 * 20, which floats put above 3, from giving 4.
-            self.max_predictions_per_seq = math.ceil(
-                self.masked_lm_prob * self.max_seq_length - 1e-9
-            )
-        for name, valid, expected in (
-            ("max_seq_length", self.max_seq_length >= 5, "at least 5"),
-            ("max_predictions_per_seq", self.max_predictions_per_seq >= 1, "at least 1"),
-            ("masked_lm_prob", 0 < self.masked_lm_prob < 1, "between 0 and 1"),
-            ("masking", self.masking in ("static", "dynamic"), "static or dynamic"),
-            ("max_ngram", self.max_ngram >= 1, "at least 1"),
-            (
-                "instances",
-                self.instances in ("sentence_pairs", "full_sentences"),
-                "sentence_pairs or full_sentences",
-            ),
-            ("short_seq_prob", 0 <= self.short_seq_prob <= 1, "from 0 to 1"),
-            ("dupe_factor", self.dupe_factor >= 1, "at least 1"),
-            ("held_out_share", 0 <= self.held_out_share < 1, "from 0 to below 1"),
-            ("num_shards", self.num_shards >= 1, "at least 1"),
-            ("buffer_bytes", self.buffer_bytes >= 1, "at least 1"),
-        ):
-            if not valid:
-                raise InputError(f"{name} is {getattr(self, name)}; it must be {expected}")
+            predictions = math.ceil(self.masked_lm_prob * self.max_seq_length - 1e-9)
+            self.max_predictions_per_seq = max(1, predictions)

@@ -18,6 +18,7 @@ from rich.text import Text
 
 from bert_tf.cli.progress import progress
 from bert_tf.errors import InputError
+from bert_tf.options import CheckedOptions, option
 from pipelines.shards.manifest import SPLITS
 
 if TYPE_CHECKING:
@@ -28,23 +29,23 @@ _STYLES = {"masked": "bold yellow", "random": "bold red", "kept": "bold green"}
 
 
 @dataclass(kw_only=True)
-class Options:
+class Options(CheckedOptions):
     """Options of `bert-tf inspect`.
 
     Attributes:
         shards: folder that `bert-tf shards` wrote, or TFRecord files of the original script.
-        split: the instances to print.
-        examples: how many of them.
-        seed: which ones: those that a training with this seed sees first.
-        tokenizer: tokenizer folder or vocab.txt the shards were made with; found in `shards`
-            unless the original script wrote them.
-        verify: read all shards and compare them with their checksums.
+        split: split to print instances from.
+        examples: number of instances to print.
+        seed: random seed; prints the instances that training with this seed sees first.
+        tokenizer: tokenizer folder or vocab.txt that the shards were made with; only needed for
+            shards of the original script.
+        verify: read all shards and compare their checksums.
     """
 
     shards: str
     split: Literal["train", "held_out"] = "train"
-    examples: int = 5
-    seed: int = 0
+    examples: int = option(5, at_least=0, at_most=100_000)
+    seed: int = option(0, at_least=0, below=2**31)
     tokenizer: str | None = None
     verify: bool = True
 
@@ -54,8 +55,6 @@ def run(options: Options) -> None:
     from pipelines.shards.display import displayed_instances
     from pipelines.shards.folder import open_shards, tokenizer_of_shards
 
-    if options.examples < 0:
-        raise InputError(f"examples is {options.examples}; it must be 0 or more")
     shards = open_shards(options.shards, options.split)
     if shards is None:
         raise InputError(f"{options.shards}: has no {options.split} shards; choose another --split")

@@ -15,11 +15,13 @@ is the right choice for new work; static writes the features of the original's s
 """
 
 import logging
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Literal
 
 from bert_tf.cli.progress import console, progress, typed
+from bert_tf.errors import InputError
+from bert_tf.options import CheckedOptions, option
 from bert_tf.outputs import check_output_folder
 from pipelines.options import PretrainingDataOptions
 
@@ -32,23 +34,28 @@ class Options(PretrainingDataOptions):
         corpus: text files, folders, globs, or names of TensorFlow Datasets (tfds:NAME/CONFIG).
         tokenizer: folder that `bert-tf vocab` wrote, or any BERT model directory.
         output: folder to make.
-        max_seq_length: tokens of an instance, [CLS] and both [SEP] included; of several, each
-            gets a folder of its own in the output, from one pass over the corpus.
+        max_seq_length: tokens per instance, [CLS] and both [SEP] included; several lengths are
+            made in one pass over the corpus, each in a folder of its own in the output.
         overwrite: replace an older folder of shards.
-        runner: who does the work; beam is Apache Beam (pip install 'bert-tf[beam]').
+        runner: local, or beam for Apache Beam (pip install 'bert-tf[beam]').
         beam_options: Beam's own options in one string, "--runner=FlinkRunner ..."; by default its
-            DirectRunner, with a process for every core.
+            DirectRunner, with a process per core.
     """
 
     corpus: list[str]
     tokenizer: str
     output: str
-    max_seq_length: list[int] = field(default_factory=lambda: [128])  # type: ignore[assignment]
+    max_seq_length: list[int] = option(  # type: ignore[assignment]
+        factory=lambda: [128], at_least=5, at_most=2**16
+    )
     overwrite: bool = False
     runner: Literal["local", "beam"] = "local"
     beam_options: str | None = None
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
+        CheckedOptions.__post_init__(self)
+        if not self.max_seq_length:
+            raise InputError("--max_seq_length is empty: give at least one length")
         self.of_lengths = [
             PretrainingDataOptions(
                 **{

@@ -13,6 +13,7 @@ from typing import Any
 
 from bert_tf.atomic import replace_directory
 from bert_tf.cli.progress import console, progress, typed
+from bert_tf.options import option
 from bert_tf.outputs import check_output_folder
 from pipelines.options import CorpusOptions
 
@@ -26,18 +27,19 @@ class Options(CorpusOptions):
     Attributes:
         corpus: text files, folders, globs, or names of TensorFlow Datasets (tfds:NAME/CONFIG).
         output: tokenizer folder to make.
-        size: entries, the original's 30,522 by default; a small corpus needs fewer.
-        min_frequency: times a pair of pieces must be met to become one.
+        size: maximum number of pieces, by default the original's 30,522; a small corpus needs
+            fewer.
+        min_frequency: minimum number of occurrences for two pieces to be merged into one.
         do_lower_case: lower-case the text, as the uncased models do.
-        strip_accents: take accents off; by default if the text is lower-cased.
-        tokenize_chinese_chars: make every Chinese character a word of its own.
+        strip_accents: drop accents; by default when the text is lower-cased.
+        tokenize_chinese_chars: make every Chinese character a word.
         overwrite: replace an older tokenizer folder.
     """
 
     corpus: list[str]
     output: str
-    size: int = 30522
-    min_frequency: int = 2
+    size: int = option(30522, at_least=6, at_most=10_000_000)
+    min_frequency: int = option(2, at_least=1, below=2**31)
     do_lower_case: bool = True
     strip_accents: bool | None = None
     tokenize_chinese_chars: bool = True

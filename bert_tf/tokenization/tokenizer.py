@@ -5,7 +5,7 @@ import itertools
 import json
 import os
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -245,6 +245,12 @@ class BertTokenizer(tf.Module):
         """The four switches, as the constructor takes them."""
         return dataclasses.asdict(self._switches)
 
+    def other_switches(self, settings: Mapping[str, Any]) -> str:
+        """Which switches differ from `settings`, "do_lower_case (False, not True)"; "" if none."""
+        mine, theirs = ({**one, **_accents(one)} for one in (self.settings, settings))
+        differing = [name for name in theirs if mine.get(name) != theirs[name]]
+        return ", ".join(f"{name} ({mine.get(name)}, not {theirs[name]})" for name in differing)
+
     def token_to_id(self, token: str) -> int:
         """The id of a piece. Raises InputError where the vocabulary has no such piece."""
         if token not in self._vocabulary.ids:
@@ -343,6 +349,12 @@ class _Switches:
         for name, value in dataclasses.asdict(self).items():
             if not isinstance(value, bool) and not (name == "strip_accents" and value is None):
                 raise InputError(f"{name} is {value!r}; make it true or false")
+
+
+def _accents(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """`strip_accents` with what None stands for."""
+    given = settings.get("strip_accents")
+    return {"strip_accents": settings.get("do_lower_case") if given is None else given}
 
 
 def _absent_characters(pieces: Sequence[str]) -> str:

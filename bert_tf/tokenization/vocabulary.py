@@ -43,9 +43,10 @@ class Vocabulary:
                 "remove or rename one of them (each piece needs an id of its own)"
             )
         for index, piece in enumerate(self.pieces):
-            if not piece or "\n" in piece:
+            if not piece or "\n" in piece or "\r" in piece:
+                found = "a piece with a line end" if piece else "no piece"
                 raise InputError(
-                    f"{source}: line {index + 1} holds no piece; "
+                    f"{source}: line {index + 1} holds {found}; "
                     "put one there, such as [unused1], so that the ids after it stay"
                 )
         missing = [token for token in SPECIAL_TOKENS if token not in self.ids]
@@ -64,7 +65,10 @@ class Vocabulary:
 
 
 def read_vocabulary(path: str | os.PathLike) -> Vocabulary:
-    """Reads a `vocab.txt`: a piece on each line, UTF-8.
+    r"""Reads a `vocab.txt`: a piece on each line, UTF-8.
+
+    Lines end with \n, \r\n or \r, all of them alike: within a line, other readers disagree whether
+    a \r ends it, and so about the ids of the pieces after it.
 
     Raises:
         InputError: the file is missing, is not UTF-8, or is no vocabulary.
@@ -75,17 +79,23 @@ def read_vocabulary(path: str | os.PathLike) -> Vocabulary:
     except OSError as error:
         reason = "no such file" if isinstance(error, FileNotFoundError) else error.strerror
         raise InputError(f"{path}: {reason}; give the path of a vocab.txt") from None
-    lines = content.removeprefix(b"\xef\xbb\xbf").split(b"\n")
+    line_end = next((end for end in (b"\r\n", b"\n", b"\r") if end in content), b"\n")
+    lines = content.removeprefix(b"\xef\xbb\xbf").split(line_end)
     while lines and not lines[-1].strip():
         lines.pop()
     pieces = []
     for number, line in enumerate(lines, 1):
         try:
-            pieces.append(line.rstrip(b"\r").decode("utf-8"))
+            pieces.append(line.decode("utf-8"))
         except UnicodeDecodeError:
             raise InputError(
                 f"{path}: line {number} is not UTF-8; save the vocabulary as UTF-8"
             ) from None
+        if b"\r" in line or b"\n" in line:
+            raise InputError(
+                f"{path}: line {number} ends otherwise than the others; save the vocabulary with "
+                "one kind of line end"
+            )
     return Vocabulary(pieces, str(path))
 
 

@@ -228,9 +228,14 @@ class UnitReader:
             and split.parts
         ):
             if not split.held_out:
+                cure = (
+                    "put a blank line between documents, or add files"
+                    if not self._corpus.split_sentences
+                    else "give each document a file or JSON object of its own"
+                )
                 raise InputError(
                     f"{self._corpus.name}: the corpus is a single document, so no random next "
-                    "sentence can be drawn; put a blank line between documents, or add files"
+                    f"sentence can be drawn; {cure}, or give --instances full_sentences"
                 )
             for part in split.parts:
                 train.add(part._replace(held_out=False))

@@ -42,8 +42,8 @@ from pipelines.corpus.text_files import (
 from pipelines.datasets import dataset_options
 from pipelines.options import CorpusOptions
 
-# Lines of plain text longer than this were not wrapped.
-_WRAPPED_LINE_BYTES = 120
+# Lines of plain text of more characters than this were not wrapped.
+_WRAPPED_LINE = 120
 
 
 class Passage(NamedTuple):
@@ -103,7 +103,7 @@ def _paragraphs(lines: Iterable[bytes], wrapped: list[bytes]) -> Iterator[bytes]
     size = sum(map(len, wrapped))
     for line in lines:
         line = strip(line)
-        is_short = 0 < len(line) <= _WRAPPED_LINE_BYTES
+        is_short = bool(line) and _is_wrapped(line)
         if wrapped and (not is_short or size > LONG_LINE_BYTES):
             yield b" ".join(wrapped)
             wrapped.clear()
@@ -113,6 +113,12 @@ def _paragraphs(lines: Iterable[bytes], wrapped: list[bytes]) -> Iterator[bytes]
             size += len(line)
         elif line:
             yield line
+
+
+def _is_wrapped(line: bytes) -> bool:
+    if _WRAPPED_LINE < len(line) <= 4 * _WRAPPED_LINE:  # a character has up to 4 bytes
+        return len(line.decode("utf-8")) <= _WRAPPED_LINE
+    return len(line) <= _WRAPPED_LINE
 
 
 def _document(text: str, counts: Counter) -> list[bytes]:
@@ -142,7 +148,7 @@ def _json_lines(slice_: Slice, options: CorpusOptions, counts: Counter) -> Itera
                 record = json.loads(line)
                 block.lines[index] = line = b""  # it may be large
                 lines += _document(_text_of(record, options), counts)
-            except (ValueError, KeyError, TypeError) as error:
+            except (ValueError, KeyError, TypeError, RecursionError) as error:
                 where = f"line {block.first_line + index}"
                 where += f" after byte {slice_.start}" if slice_.start else ""
                 raise InputError(

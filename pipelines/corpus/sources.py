@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from bert_tf.errors import InputError
-from pipelines.corpus.text_files import UnreadableFile, is_compressed, line_start
+from pipelines.corpus.text_files import UnreadableFile, is_compressed, line_start, read_errors
 from pipelines.options import CorpusOptions
 
 CorpusInputs = str | os.PathLike | Iterable[str | os.PathLike]
@@ -103,11 +103,7 @@ def find_files(inputs: CorpusInputs) -> list[str]:
         if path.is_file():
             files = [path]
         elif path.is_dir():
-            files = [
-                file
-                for file in path.rglob("*")
-                if file.is_file() and not _is_hidden(file.relative_to(path))
-            ]
+            files = list(_files_below(path))
             if not files:
                 raise InputError(f"{given}: the folder holds no files; put the text files there")
         elif glob.has_magic(given):
@@ -125,8 +121,24 @@ def find_files(inputs: CorpusInputs) -> list[str]:
     return sorted(found.values())
 
 
-def _is_hidden(path: Path) -> bool:
-    return any(part.startswith(".") for part in path.parts)
+def _files_below(folder: Path) -> Iterator[Path]:
+    """The files in a folder and below it that are not hidden; links are followed, each once."""
+
+    def fail(error: OSError) -> None:
+        raise UnreadableFile(
+            f"{error.filename}: cannot be read ({error.strerror}); fix its permissions or remove it"
+        )
+
+    seen: set[str] = set()
+    for parent, folders, files in os.walk(folder, followlinks=True, onerror=fail):
+        real = os.path.realpath(parent)
+        folders[:] = sorted(name for name in folders if name[0] != "." and real not in seen)
+        for name in sorted(files) if real not in seen else ():
+            path = Path(parent, name)
+            # A link to nothing is an unreadable file; pipes and sockets are no files.
+            if name[0] != "." and (path.is_file() or (path.is_symlink() and not path.exists())):
+                yield path
+        seen.add(real)
 
 
 def open_corpus(inputs: CorpusInputs, options: CorpusOptions | None = None) -> Corpus:
@@ -160,10 +172,11 @@ def open_corpus(inputs: CorpusInputs, options: CorpusOptions | None = None) -> C
     unreadable: list[str] = []
     for file in files:
         try:
-            status = Path(file).stat()
+            with read_errors(file):
+                status = Path(file).stat()
             slices += _file_slices(file, status.st_size, text_format(file, options))
             sources.append({"file": file, "bytes": status.st_size, "modified": status.st_mtime_ns})
-        except (OSError, UnreadableFile):
+        except UnreadableFile:
             if not options.skip_unreadable:
                 raise
             unreadable.append(file)
@@ -186,12 +199,12 @@ def text_format(file: str, options: CorpusOptions) -> str:
 def _file_slices(file: str, size: int, name: str) -> list[Slice]:
     if size <= 2 * UNIT_BYTES or name == "text" or is_compressed(file):
         return [Slice(file, 0, None, size)]
-    after_blank = name == "sentences"
-    bounds = [
-        line_start(file, offset, after_blank=after_blank)
-        for offset in range(0, size - UNIT_BYTES // 2, UNIT_BYTES)
-    ]
-    bounds = sorted({*bounds, size})
+    bounds = [0]
+    for offset in range(UNIT_BYTES, size - UNIT_BYTES // 2, UNIT_BYTES):
+        if offset > bounds[-1]:  # else it lies in a document that was searched through already
+            bounds.append(line_start(file, offset, after_blank=name == "sentences"))
+    if bounds[-1] < size:
+        bounds.append(size)
     return [Slice(file, start, end, end - start) for start, end in itertools.pairwise(bounds)]
 
 

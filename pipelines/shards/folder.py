@@ -232,14 +232,23 @@ def tokenizer_of_shards(
     """
     from bert_tf.tokenization import BertTokenizer
 
-    if given and Path(given).is_file():
-        return BertTokenizer(given)
     if not given and not (Path(directory) / "vocab.txt").is_file():
         raise InputError(
             f"{directory}: holds no vocab.txt; give --tokenizer the tokenizer its shards were made "
             "with, or make them with bert-tf shards"
         )
-    return BertTokenizer.from_directory(given or directory)
+    if given and Path(given).is_file():
+        tokenizer = BertTokenizer(given)
+    else:
+        tokenizer = BertTokenizer.from_directory(given or directory)
+    if given and (Path(directory) / FILE_NAME).is_file():
+        made_with = Manifest.load(directory).vocabulary["settings"]
+        if differing := tokenizer.other_switches(made_with):
+            raise InputError(
+                f"{given}: cuts text otherwise than the tokenizer that {directory} was made with: "
+                f"{differing}; leave --tokenizer out, or make the shards again with this one"
+            )
+    return tokenizer
 
 
 def check_vocabulary(shards: ShardFolder, vocabulary_hash: str | None) -> None:

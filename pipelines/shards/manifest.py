@@ -76,8 +76,8 @@ class Manifest:
     def save(self, directory: Path) -> None:
         """Writes `manifest.json` into a folder."""
         text = json.dumps(dataclasses.asdict(self), indent=1, ensure_ascii=False)
-        # Lists of numbers on one line each.
-        text = re.sub(r"\[[\d\s,]+\]", lambda numbers: "".join(numbers[0].split()), text)
+        # Lists of numbers on one line each; no string holds a line end.
+        text = re.sub(r"\[\n[\d\s,]+\]", lambda numbers: "".join(numbers[0].split()), text)
         (directory / FILE_NAME).write_text(text + "\n", encoding="utf-8")
 
     @classmethod

@@ -213,7 +213,7 @@ def test_a_tokenizer_of_fewer_pieces(foreign, tokenizer, tmp_path, capsys):
 
 
 def test_fewer_than_no_examples(shards, capsys):
-    assert "examples is -1" in inspect(capsys, "--shards", shards, "--examples", "-1", code=2)
+    assert "--examples is -1" in inspect(capsys, "--shards", shards, "--examples", "-1", code=2)
 
 
 def test_a_folder_that_is_not_there(tmp_path, monkeypatch, capsys):

@@ -9,6 +9,7 @@ from backports import zstd
 from bert_tf.errors import InputError
 from pipelines.corpus.formats import input_errors, read_lines, read_slice
 from pipelines.corpus.sources import find_files, open_corpus
+from pipelines.corpus.text_files import line_start
 from pipelines.options import CorpusOptions
 
 
@@ -43,6 +44,21 @@ def test_files_of_folders_globs_and_lists_are_sorted_and_listed_once(tmp_path):
     assert find_files([tmp_path / "b.txt", tmp_path, str(tmp_path / "more" / "c.txt")]) == expected
     assert find_files(str(tmp_path / "**" / "*.txt")) == expected
     assert find_files(str(tmp_path / "*.txt")) == expected[:2]
+
+
+def test_links_to_folders_are_followed_once(tmp_path):
+    folder, elsewhere = tmp_path / "text", tmp_path / "elsewhere"
+    for path in (folder / "a.txt", elsewhere / "b.txt"):
+        path.parent.mkdir()
+        path.write_text("text\n")
+    (folder / "link").symlink_to(elsewhere)
+    (folder / "link too").symlink_to(elsewhere)
+    (elsewhere / "loop").symlink_to(folder)
+    assert find_files(folder) == [str(folder / name) for name in ("a.txt", "link/b.txt")]
+    (folder / "gone.txt").symlink_to("nowhere")
+    with pytest.raises(InputError, match=r"gone\.txt: cannot be read"):
+        open_corpus(folder)
+    assert open_corpus(folder, CorpusOptions(skip_unreadable=True)).unreadable
 
 
 @pytest.mark.parametrize("name", ["missing.txt", "*.txt", "empty"])
@@ -105,6 +121,14 @@ def test_plain_text_is_unwrapped_into_paragraphs(tmp_path):
     assert opened.split_sentences
 
 
+@pytest.mark.parametrize("letter", ["a", "ж", "한", "𝄞"])
+def test_wrapped_lines_are_known_by_characters(tmp_path, letter):
+    wrapped, long = [letter * 120] * 3, letter * 121
+    (tmp_path / "a.txt").write_text("\n".join([*wrapped, long, long]), encoding="utf-8")
+    (paragraphs,) = documents_of(open_corpus(tmp_path, CorpusOptions(corpus_format="text")))
+    assert [paragraph.decode() for paragraph in paragraphs] == [" ".join(wrapped), long, long]
+
+
 def test_paragraphs_run_across_blocks(tmp_path, monkeypatch):
     monkeypatch.setattr("pipelines.corpus.text_files.BLOCK_BYTES", 50)
     (tmp_path / "a.txt").write_text("\n".join(["some words"] * 40) + "\n\nnext")
@@ -119,7 +143,8 @@ def test_json_lines_of_another_field_and_bad_ones(tmp_path):
     opened = open_corpus(path, CorpusOptions(text_field="body"))
     assert documents_of(opened, counts) == [[b"one"], [b"two"]]
     assert counts == {"empty_documents": 1, "nul_bytes": 1}
-    for bad in ('{"body": 3}', '{"text": "x"}', "[1]", '"x"', '{"body": "x"'):
+    nested = '{"body": ' + "[" * 100_000 + "]" * 100_000 + "}"
+    for bad in ('{"body": 3}', '{"text": "x"}', "[1]", '"x"', '{"body": "x"', nested):
         path.write_text('{"body": "one"}\n' + bad + "\n")
         with pytest.raises(InputError, match=r"corpus\.jsonl, line 2: .*--text_field") as raised:
             documents_of(opened)
@@ -170,6 +195,20 @@ def test_large_files_are_cut_where_documents_begin(tmp_path, monkeypatch, text_f
             if has_text
         ]
         assert parts == whole
+
+
+def test_text_without_blank_lines_is_searched_through_once(tmp_path, monkeypatch):
+    monkeypatch.setattr("pipelines.corpus.sources.UNIT_BYTES", 100)
+    searched = []
+
+    def counted(*arguments, **options):
+        searched.append(arguments)
+        return line_start(*arguments, **options)
+
+    monkeypatch.setattr("pipelines.corpus.sources.line_start", counted)
+    (tmp_path / "a.txt").write_text("a line\n" * 1000)
+    assert len(open_corpus(tmp_path).units) == 1
+    assert len(searched) == 1
 
 
 def test_small_files_share_a_unit_and_compressed_ones_stay_whole(tmp_path, monkeypatch):

@@ -9,6 +9,7 @@ from bert_tf.errors import InputError
 from pipelines.corpus import documents
 from pipelines.corpus.documents import COUNTED, UnitReader
 from pipelines.corpus.sources import open_corpus
+from pipelines.options import CorpusOptions
 
 
 def write(folder, *texts):
@@ -97,6 +98,14 @@ def test_one_document_is_refused(tmp_path):
         files = write(tmp_path, "\n".join(f"line {i}" for i in range(size)))
         with pytest.raises(InputError, match=r"single document.*blank line"):
             list(read(files))
+
+
+def test_advice_for_one_document_of_plain_text_helps(tmp_path):
+    (tmp_path / "a.txt").write_text("A paragraph.\n\nAnother one.\n")
+    corpus = open_corpus(tmp_path, CorpusOptions(corpus_format="text"))
+    with pytest.raises(InputError, match=r"a file .* of its own.*full_sentences") as error:
+        list(UnitReader(corpus, 0, buffer_bytes=1000))
+    assert "blank line" not in str(error.value)
 
 
 def test_a_unit_without_text_is_a_batch_without_lines(tmp_path):

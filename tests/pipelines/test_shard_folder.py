@@ -12,11 +12,12 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from bert_tf.errors import InputError
+from bert_tf.tokenization import BertTokenizer
 from pipelines.options import PretrainingDataOptions
 from pipelines.shards import folder as folder_module
 from pipelines.shards import groups, record_blocks
 from pipelines.shards import pretraining_batches as batches_module
-from pipelines.shards.folder import open_shards, shard_errors
+from pipelines.shards.folder import open_shards, shard_errors, tokenizer_of_shards
 from pipelines.shards.manifest import Manifest, verify
 from pipelines.shards.pretraining_batches import pretraining_batches
 from pipelines.shards.writing import write_shards
@@ -162,6 +163,17 @@ def test_a_folder_of_several_lengths_is_refused_by_their_names(made, tmp_path):
         (tmp_path / length / "manifest.json").write_bytes((made / "manifest.json").read_bytes())
     with pytest.raises(InputError, match=r"name one of them \(128, 512\)") as raised:
         open_shards(tmp_path)
+    one_line(raised)
+
+
+def test_a_tokenizer_with_other_switches_is_refused(static, tmp_path):
+    pieces = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "a"]
+    folder = Path(shutil.copytree(static, tmp_path / "shards"))
+    BertTokenizer(pieces, strip_accents=True).save(tmp_path / "same")
+    assert tokenizer_of_shards(folder, tmp_path / "same").vocabulary == pieces
+    BertTokenizer(pieces, do_lower_case=False).save(tmp_path / "cased")
+    with pytest.raises(InputError, match=r"cased: .*do_lower_case \(False, not True\)") as raised:
+        tokenizer_of_shards(folder, tmp_path / "cased")
     one_line(raised)
 
 

@@ -100,9 +100,10 @@ def test_records_are_the_originals_and_pairs_are_sound(tmp_path, corpus, number_
 
 def test_manifest_describes_what_is_on_disk(tmp_path, corpus, number_tokenizer):
     out = tmp_path / "shards"
+    corpus = corpus.rename(tmp_path / "corpus [1, 2].txt")
     manifest = write_shards(corpus, out, number_tokenizer, options())
     assert verify(out) == Manifest.load(out) == manifest
-    assert manifest.corpus == [{"file": "corpus.txt", "bytes": corpus.stat().st_size}]
+    assert manifest.corpus == [{"file": "corpus [1, 2].txt", "bytes": corpus.stat().st_size}]
     assert manifest.vocabulary["hash"] == number_tokenizer.vocabulary_hash
     assert manifest.options["max_predictions_per_seq"] == 5
     assert {path.name for path in out.iterdir()} == {
@@ -218,7 +219,7 @@ def test_failing_late_leaves_the_old_folder(tmp_path, corpus, number_tokenizer):
     write_shards(corpus, out, number_tokenizer, options())
     before = contents(out)
     bad = tmp_path / "zzz.txt"
-    bad.write_bytes(corpus.read_bytes() + b"\n\xff" * 100)
+    bad.write_bytes(corpus.read_bytes() + b"\n\xff" * 300)
     with pytest.raises(InputError, match=r"zzz\.txt, line 520: invalid UTF-8"):
         write_shards(
             [corpus, bad], out, number_tokenizer, options(buffer_bytes=2000), overwrite=True
@@ -267,6 +268,11 @@ def test_full_folders_are_replaced_only_when_asked(tmp_path, corpus, number_toke
         {"held_out_share": 1.0},
         {"num_shards": 0},
         {"max_predictions_per_seq": 0},
+        {"num_shards": 100_000},
+        {"dupe_factor": 10**400},
+        {"seed": 2**63},
+        {"seed": -1},
+        {"masked_lm_prob": float("nan")},
     ],
 )
 def test_options_out_of_range_are_named(wrong):
@@ -447,7 +453,7 @@ def test_an_unfinished_run_is_continued_with_its_settings_alone(
     many = write_many(tmp_path / "many", number_corpus)
     out = tmp_path / "out"
     begin(many, out, number_tokenizer)
-    with pytest.raises(InputError, match=r"out\.unfinished: .*seed \(1279 there, 3 now\)"):
+    with pytest.raises(InputError, match=r"out\.unfinished: .*seed \(12345 there, 3 now\)"):
         write_shards(many, out, number_tokenizer, many_options(seed=3))
     unfinished = contents(tmp_path / "out.unfinished")
     (many / "0.txt").write_text("1 2 3\n\n4 5 6\n")
@@ -631,51 +637,3 @@ def test_paragraphs_are_split_into_sentences(tmp_path):
         options(corpus_format="text", held_out_share=0),
     )
     assert (manifest.documents, manifest.sentences) == (2, 8)
-
-
-@pytest.fixture(scope="module")
-def original_tokenizer(shared):
-    from bert_tf.tokenization.tokenizer import BertTokenizer
-
-    return BertTokenizer(shared / "data" / "vocab" / "bert_base_uncased.txt")
-
-
-@pytest.mark.parametrize("length", [128, 512])
-def test_statistics_match_the_original(tmp_path, shared, original_tokenizer, length):
-    """At the default seed, both lengths are within 1 point and 5% of a run of the original.
-
-    Not so at every seed, neither here nor there: a document has one target length, and with 122
-    documents the share of full-length instances moves by 3 points (standard deviation, five
-    rounds). That the distribution is the same whatever the seed is tested elsewhere, against a
-    plain walk.
-    """
-    golden = json.loads((shared / "golden" / "pretraining_instances.json").read_text())
-    golden = golden[f"max_seq_length={length}"]
-    manifest = write_shards(
-        shared / "data" / "corpus" / "wiki.txt.gz",
-        tmp_path / "shards",
-        original_tokenizer,
-        PretrainingDataOptions(max_seq_length=length, dupe_factor=5, held_out_share=0),
-    )
-    ours = manifest.statistics["train"]
-    assert manifest.options["max_predictions_per_seq"] == golden["max_predictions_per_seq"]
-    for name in (
-        "is_random_next",
-        "full_length_share",
-        "predictions_over_length",
-        "mask_share",
-        "random_share",
-        "kept_share",
-    ):
-        assert ours[name] == pytest.approx(golden[name], abs=0.01), name
-    assert ours["instances"] / 5 == pytest.approx(golden["instances_per_dupe"], rel=0.05)
-    assert ours["predictions_mean"] == pytest.approx(golden["predictions_mean"], rel=0.05)
-    for name in ("length", "segment_a", "segment_b"):
-        mean = name if name == "length" else f"{name}_length"
-        assert ours[f"{mean}_mean"] == pytest.approx(golden[f"{mean}_mean"], rel=0.05)
-        for ours_at, golden_at in zip(
-            ours[f"{mean}_percentiles"].values(),
-            golden[f"{name}_percentiles_5_25_50_75_95"],
-            strict=True,
-        ):
-            assert ours_at == pytest.approx(golden_at, rel=0.05), name

@@ -64,11 +64,11 @@ def test_missing_and_unreadable_files_are_named(tmp_path):
 
 def test_a_few_invalid_bytes_are_dropped_and_counted(tmp_path):
     path = tmp_path / "text.txt"
-    path.write_bytes(b"plain\n" * 40 + b"caf\xe9 au lait\n\xff\xfe\n" + b"plain\n" * 40)
+    path.write_bytes(b"plain\n" * 60 + b"caf\xe9 au lait\n\xff\xfe\n" + b"plain\n" * 60)
     counts = Counter()
     lines = lines_of(path, counts=counts)
-    assert lines[40:42] == [b"caf au lait", b""]
-    assert len(lines) == 82
+    assert lines[60:62] == [b"caf au lait", b""]
+    assert len(lines) == 122
     assert counts == {"invalid_utf8_lines": 2}
 
 
@@ -81,6 +81,23 @@ def test_a_file_in_another_encoding_is_refused(tmp_path, monkeypatch):
     assert "\n" not in str(raised.value)
     path.write_bytes(codecs.BOM_UTF16_LE + "text\n".encode("utf-16-le"))
     with pytest.raises(InputError, match=r"latin\.txt: UTF-16 .*iconv"):
+        lines_of(path)
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        "형태소 분석은 어렵다.\n".encode("cp949") * 8,
+        "Zwölf Boxkämpfer jagen Viktor quer über den Sylter Deich.\n".encode("latin-1") * 8,
+        "Грамматика языка\n".encode("koi8-r"),
+        bytes(range(256)) * 6,
+    ],
+    ids=["CP949", "Latin-1", "KOI8-R", "binary"],
+)
+def test_small_files_in_another_encoding_are_refused(tmp_path, content):
+    path = tmp_path / "text.txt"
+    path.write_bytes(content)
+    with pytest.raises(InputError, match=r"line \d: invalid UTF-8 \(byte 0x.*% of the bytes"):
         lines_of(path)
 
 

@@ -52,6 +52,23 @@ def test_hash_follows_the_pieces_not_the_file(tmp_path):
     assert tokenizer.vocabulary_hash != BertTokenizer([*SPECIALS, "e"]).vocabulary_hash
 
 
+@pytest.mark.parametrize("line_end", [b"\n", b"\r\n", b"\r"])
+def test_line_ends_of_any_system(tmp_path, line_end):
+    path = tmp_path / "vocab.txt"
+    path.write_bytes(line_end.join(piece.encode() for piece in [*SPECIALS, "a", "b", ""]))
+    assert BertTokenizer(path).vocabulary == [*SPECIALS, "a", "b"]
+
+
+@pytest.mark.parametrize("content", [b"a\rb\nc\n", b"a\r\nb\nc\r\n", b"a\r\r\nb\r\r\n"])
+def test_mixed_line_ends_are_refused_as_readers_disagree_about_ids(tmp_path, content):
+    path = tmp_path / "vocab.txt"
+    path.write_bytes("".join(f"{piece}\n" for piece in SPECIALS).encode() + content)
+    with pytest.raises(InputError, match=r"line \d ends otherwise than the others"):
+        BertTokenizer(path)
+    with pytest.raises(InputError, match="line 6 holds a piece with a line end"):
+        BertTokenizer([*SPECIALS, "a\rb"])
+
+
 def test_blank_looking_pieces_keep_their_ids(tmp_path):
     path = write(tmp_path / "vocab.txt", *SPECIALS, "\u3000", " ", "a b", "a")
     tokenizer = BertTokenizer(path)
