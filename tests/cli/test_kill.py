@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 import tensorflow as tf
+from preloaded import run_command, start_command
 
 from bert_tf.cli.main import main
 from bert_tf.training.checkpoint_file import read_checkpoint
@@ -24,14 +25,6 @@ def pretraining(shards, small_config, output, steps) -> list[str]:
         "--steps", str(steps), "--batch-size", "8", "--save-every", "5", "--log-every", "7",
         "--evaluate-every", "40", "--evaluation-batches", "2",
     ]  # fmt: skip
-
-
-def start(arguments: list[str]) -> subprocess.Popen:
-    return subprocess.Popen(
-        [sys.executable, "-m", "bert_tf.cli.main", *arguments],
-        stderr=subprocess.PIPE,
-        text=True,
-    )
 
 
 def newest_checkpoint(output) -> int:
@@ -75,12 +68,11 @@ def test_sigkill_of_pre_training_at_random_moments(shards, small_config, tmp_pat
     killed, undisturbed = tmp_path / "killed", tmp_path / "undisturbed"
     draw = random.Random(kills)
     for _ in range(kills):
-        process = start(pretraining(shards, small_config, killed, steps))
+        process = start_command(pretraining(shards, small_config, killed, steps))
         wait_for_progress(process, killed)
         time.sleep(draw.random() * 0.2)  # tens of steps, checkpoints and evaluations
         process.kill()
-        process.communicate()
-        assert process.returncode == -signal.SIGKILL
+        assert process.wait() == -signal.SIGKILL
     assert not (killed / "last").exists()
 
     assert main(pretraining(shards, small_config, killed, steps)) == 0
@@ -103,7 +95,7 @@ def test_sigkill_of_pre_training_at_random_moments(shards, small_config, tmp_pat
 
 def test_sigterm_saves_and_asks_to_be_run_again(shards, small_config, tmp_path):
     output = tmp_path / "run"
-    process = start(pretraining(shards, small_config, output, 100_000))
+    process = start_command(pretraining(shards, small_config, output, 100_000))
     wait_for_progress(process, output)
     process.terminate()
     _, errors = process.communicate(timeout=60)
@@ -157,7 +149,7 @@ def test_a_full_disk_during_pre_training(shards, small_config, tmp_path):
 def test_a_shard_deleted_under_pre_training(shards, small_config, tmp_path):
     copy, output = tmp_path / "shards", tmp_path / "run"
     shutil.copytree(shards, copy)
-    process = start(pretraining(copy, small_config, output, 100_000))
+    process = start_command(pretraining(copy, small_config, output, 100_000))
     wait_for_progress(process, output)
     deleted = sorted(copy.glob("train*"))[0]
     deleted.unlink()
@@ -169,14 +161,11 @@ def test_a_shard_deleted_under_pre_training(shards, small_config, tmp_path):
     read_checkpoint(output / "checkpoints" / f"step-{newest:08d}.safetensors")
 
 
-# `bert-tf` with units of work so small that a small corpus has many.
+# Units of work so small that a small corpus has many.
 SMALL_UNITS = """
-import sys
 import pipelines.corpus.sources, pipelines.corpus.documents, pipelines.shards.groups
 pipelines.corpus.sources.UNIT_BYTES = 40_000
 pipelines.corpus.documents.GROUP_BYTES = pipelines.shards.groups.GROUP_BYTES = 10_000
-from bert_tf.cli.main import main
-sys.exit(main(sys.argv[1:]))
 """
 
 
@@ -190,20 +179,20 @@ def contents(folder):
 def test_sigkill_of_shards_at_random_moments(corpus, tokenizer, tmp_path, kills):
     def command(output) -> list[str]:
         return [
-            sys.executable, "-c", SMALL_UNITS, "shards", "--corpus", str(corpus), "--tokenizer",
+            "shards", "--corpus", str(corpus), "--tokenizer",
             str(tokenizer), "--output", str(tmp_path / output), "--max-seq-length", "32", "64",
             "--dupe-factor", "4", "--buffer-bytes", "2000",
         ]  # fmt: skip
 
     began = time.monotonic()
-    subprocess.run(command("undisturbed"), check=True, capture_output=True)
+    run_command(command("undisturbed"), setup=SMALL_UNITS, check=True)
     seconds = time.monotonic() - began
     draw = random.Random(kills)
     unfinished = tmp_path / "killed.unfinished"
     killed = 0
     finished: dict[Path, int] = {}  # shards in the journal at the last kill, by their time
     for _ in range(kills):
-        process = subprocess.Popen(command("killed"), stderr=subprocess.DEVNULL)
+        process = start_command(command("killed"), setup=SMALL_UNITS)
         journal = sorted(unfinished.glob(".journal/*-*.json"))
         deadline = time.monotonic() + 10 * seconds + 60
         # Not before it does something, or most kills would fall into its start.
@@ -230,7 +219,7 @@ def test_sigkill_of_shards_at_random_moments(corpus, tokenizer, tmp_path, kills)
         }
     assert killed > 2
     if not (tmp_path / "killed").exists():
-        subprocess.run(command("killed"), check=True, capture_output=True)
+        run_command(command("killed"), setup=SMALL_UNITS, check=True)
     assert contents(tmp_path / "killed") == contents(tmp_path / "undisturbed")
     assert finished
     for path, time_made in finished.items():  # what was finished was not made again
@@ -243,7 +232,8 @@ def test_a_full_disk_ends_in_one_line_and_the_run_is_continued(corpus, tokenizer
         "shards", "--corpus", str(corpus), "--tokenizer", str(tokenizer), "--max-seq-length",
         "32", "--dupe-factor", "4", "--buffer-bytes", "2000", "--output",
     ]  # fmt: skip
-    command = [sys.executable, "-c", SMALL_UNITS, *arguments]
+    run = "import sys; from bert_tf.cli.main import main; sys.exit(main(sys.argv[1:]))"
+    command = [sys.executable, "-c", f"{SMALL_UNITS}\n{run}", *arguments]
     done = on_a_small_disk(small, [*command, str(small / "shards")], left)
     assert done.returncode == 2, done.stderr
     errors = [line for line in done.stderr.splitlines() if "error:" in line]
@@ -251,6 +241,6 @@ def test_a_full_disk_ends_in_one_line_and_the_run_is_continued(corpus, tokenizer
     assert "the disk is full" in errors[0]
     assert {path.name for path in left.iterdir()} == {"shards.unfinished"}
     assert not list(left.rglob("*.tmp"))
-    subprocess.run([*command, str(left / "shards")], check=True, capture_output=True)
-    subprocess.run([*command, str(tmp_path / "whole")], check=True, capture_output=True)
+    for output in (left / "shards", tmp_path / "whole"):
+        run_command([*arguments, output], setup=SMALL_UNITS, check=True)
     assert contents(left / "shards") == contents(tmp_path / "whole")

@@ -1,16 +1,14 @@
 """What `bert-tf pretrain` does with the different kinds of shards."""
 
 import json
-import os
 import shutil
-import subprocess
-import sys
 from pathlib import Path
 
 import keras
 import numpy as np
 import pytest
 import tensorflow as tf
+from preloaded import start_code
 from safetensors.numpy import load_file
 
 import bert_tf.training.loss_scale
@@ -305,7 +303,7 @@ def test_an_unfinished_folder_is_told_from_a_missing_one(small_config, tmp_path,
 
 
 _SERVER = """
-import sys
+import time
 import tensorflow as tf
 
 service = tf.data.experimental.service
@@ -313,22 +311,17 @@ dispatcher = service.DispatchServer()
 address = dispatcher.target.removeprefix("grpc://")
 worker = service.WorkerServer(service.WorkerConfig(dispatcher_address=address))
 print(dispatcher.target, flush=True)
-sys.stdin.read()
+time.sleep(1e6)
 """
 
 
 def test_a_data_service_changes_nothing(undisturbed, dynamic_shards, small_config, tmp_path):
     with pytest.raises(InputError, match=r"nowhere:1: no tf\.data service answers"):
         run(options(dynamic_shards, small_config, tmp_path, data_service="grpc://nowhere:1"))
-    process = subprocess.Popen(
-        [sys.executable, "-c", _SERVER],
-        stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True,
-        env={**os.environ, "TF_CPP_MIN_LOG_LEVEL": "3"},
-    )  # fmt: skip
+    process = start_code(_SERVER)
     try:
-        address = process.stdout.readline().strip()
+        address = process.first_line()
         run(options(dynamic_shards, small_config, tmp_path, data_service=address, **MASKS))
     finally:
         process.kill()
-        process.communicate()
     assert weights(tmp_path) == weights(undisturbed[0])

@@ -8,14 +8,13 @@ import json
 import os
 import signal
 import socket
-import subprocess
-import sys
 import time
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import numpy as np
 import pytest
+from preloaded import run_code, start_command
 from safetensors.numpy import load_file
 
 from bert_tf.checkpoints.model_directory import load_model
@@ -44,19 +43,15 @@ def workers(*arguments: list[str]):
         for index, own in enumerate(arguments):
             task = {"type": "worker", "index": index}
             processes.append(
-                subprocess.Popen(
-                    [sys.executable, "-m", "bert_tf.cli.main", *own, "--strategy", "multi_worker"],
+                start_command(
+                    [*own, "--strategy", "multi_worker"],
                     env={**os.environ, "TF_CONFIG": json.dumps({"cluster": cluster, "task": task})},
-                    stdout=subprocess.DEVNULL,
-                    stderr=subprocess.PIPE,
-                    text=True,
                 )
             )
         yield processes
     finally:
         for process in processes:
             process.kill()
-            process.communicate()
 
 
 def ended(processes) -> tuple[list[int], list[str]]:
@@ -251,9 +246,7 @@ def test_workers_that_cannot_be_one_run_end_together(undisturbed, shards, small_
 def test_two_runs_in_one_directory(shards, small_config, labelled, pretrained, tmp_path, capsys):
     output = tmp_path / "run"
     held = pretraining(shards, small_config, output, 1_000_000)
-    holder = subprocess.Popen(
-        [sys.executable, "-m", "bert_tf.cli.main", *held], stderr=subprocess.DEVNULL
-    )
+    holder = start_command(held)
     try:
         wait_for_checkpoint([holder], output)
         config = (output / "config.yaml").read_bytes()
@@ -269,7 +262,7 @@ def test_two_runs_in_one_directory(shards, small_config, labelled, pretrained, t
         assert holder.poll() is None
     finally:
         holder.kill()  # the lock goes with the process
-        holder.communicate()
+        holder.wait()
     arguments = [*pretraining(shards, small_config, output, 5), "--override"]
     assert main(arguments) == 0
 
@@ -312,10 +305,7 @@ def test_deterministic_runs_repeat_themselves(
         ]  # fmt: skip
 
     deterministic = [*commands("first"), commands("second")[0]]
-    done = subprocess.run(
-        [sys.executable, "-c", _DETERMINISTIC, *map("|".join, deterministic)],
-        capture_output=True, text=True,
-    )  # fmt: skip
+    done = run_code(_DETERMINISTIC, map("|".join, deterministic))
     assert done.returncode == 0, done.stderr
     for command in commands("plain"):
         assert main(command) == 0

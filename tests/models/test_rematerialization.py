@@ -1,13 +1,13 @@
 """Activations that are computed again instead of kept."""
 
 import json
-import subprocess
 import sys
 
 import keras
 import numpy as np
 import pytest
 import tensorflow as tf
+from preloaded import run_code
 
 from bert_tf import BertConfig, BertEncoder
 
@@ -135,9 +135,7 @@ print(json.dumps({"more": kept - again, "probabilities": 4 * L * B * N * T * T})
 @pytest.mark.skipif(sys.platform != "linux", reason="reads the peak where Linux tells it")
 def test_a_step_takes_less_memory():
     """Less than without by more than the attention probabilities of all layers."""
-    done = subprocess.run(
-        [sys.executable, "-c", _MEMORY], capture_output=True, text=True, check=False
-    )
+    done = run_code(_MEMORY)
     assert done.returncode == 0, done.stderr[-3000:]
     told = json.loads(done.stdout)
     assert told["more"] > told["probabilities"]

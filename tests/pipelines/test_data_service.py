@@ -1,13 +1,11 @@
 import itertools
-import os
 import socket
-import subprocess
-import sys
 import time
 
 import numpy as np
 import pytest
 import tensorflow as tf
+from preloaded import start_code
 
 from bert_tf.errors import InputError
 from pipelines.options import PretrainingDataOptions
@@ -21,7 +19,7 @@ from pipelines.shards.writing import write_shards
 
 # As docs/reading-shards.md has it.
 _SERVER = """
-import sys
+import sys, time
 import tensorflow as tf
 
 service = tf.data.experimental.service
@@ -32,7 +30,7 @@ workers = [
     for _ in range(int(sys.argv[1]))
 ]
 print(dispatcher.target, flush=True)
-sys.stdin.read()
+time.sleep(1e6)
 """
 
 
@@ -42,18 +40,13 @@ def service():
     processes = []
 
     def start(workers):
-        process = subprocess.Popen(
-            [sys.executable, "-c", _SERVER, str(workers)],
-            stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True,
-            env={**os.environ, "TF_CPP_MIN_LOG_LEVEL": "3"},
-        )  # fmt: skip
+        process = start_code(_SERVER, [workers])
         processes.append(process)
-        return process.stdout.readline().strip()
+        return process.first_line()
 
     yield start
     for process in processes:
         process.kill()
-        process.communicate()
 
 
 @pytest.fixture(scope="module")

@@ -1,14 +1,12 @@
 import copy
 import itertools
-import os
-import subprocess
-import sys
 
 import numpy as np
 import pytest
 import tensorflow as tf
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from preloaded import run_code
 
 from bert_tf.errors import InputError
 from pipelines.options import PretrainingDataOptions
@@ -399,11 +397,7 @@ for batch, halves in zip(whole, shared):
 
 
 def test_batches_are_shared_by_mirrored_replicas(static):
-    environment = {**os.environ, "TF_CPP_MIN_LOG_LEVEL": "3"}
-    done = subprocess.run(
-        [sys.executable, "-c", _MIRRORED, str(static)],
-        capture_output=True, text=True, env=environment,
-    )  # fmt: skip
+    done = run_code(_MIRRORED, [static])
     assert done.returncode == 0, done.stderr
 
 

@@ -24,7 +24,8 @@ from pathlib import Path
 _CONTEXT = multiprocessing.get_context("forkserver")
 _CONTEXT.set_forkserver_preload(
     ["tensorflow", "tensorflow_text", "keras", "bert_tf", "bert_tf.cli.main",
-     "bert_tf.cli.pretrain", "bert_tf.cli.shards", "bert_tf.tasks.pretraining", "pipelines.shards"]
+     "bert_tf.cli.pretrain", "bert_tf.cli.shards", "bert_tf.tasks.pretraining",
+     "pipelines.shards.writing"]
 )  # fmt: skip
 
 _COMMAND = "import sys; from bert_tf.cli.main import main; sys.exit(main(sys.argv[1:]))"
@@ -109,6 +110,15 @@ class Process:
         self.wait(timeout)
         return self.stdout.read(), self.stderr.read()
 
+    def first_line(self, seconds: float = 60) -> str:
+        """Waits for the first line of standard output."""
+        deadline = time.monotonic() + seconds
+        while not (line := self.stdout.readline()).endswith("\n"):
+            self.stdout.seek(0)
+            assert self.poll() is None and time.monotonic() < deadline, self.stderr.read()
+            time.sleep(0.01)
+        return line.strip()
+
     def send_signal(self, number: int) -> None:
         """Sends a signal, unless the process has ended."""
         if self.poll() is None:
@@ -159,12 +169,3 @@ def run_command(
     """Runs `bert-tf *arguments` to its end."""
     code = f"{setup}\n{_COMMAND}"
     return run_code(code, arguments, env=env, cwd=cwd, check=check, timeout=timeout)
-
-
-def wait_until(condition, process: Process, seconds: float = 120) -> None:
-    """Waits until `condition()`; fails if the process ends or the time runs out."""
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert process.poll() is None, process.stderr.read()
-        assert time.monotonic() < deadline
-        time.sleep(0.002)

@@ -1,11 +1,10 @@
 """The tokenizer where it has to work: eagerly, in tf.data, in tf.function, in a SavedModel."""
 
 import doctest
-import subprocess
-import sys
 
 import pytest
 import tensorflow as tf
+from preloaded import run_code
 
 from bert_tf import BertTokenizer
 from bert_tf.tokenization import packing
@@ -90,13 +89,7 @@ def test_in_a_saved_model(tokenizer, tmp_path):
     # No file to read and no table to fill where it is served.
     assert not any((tmp_path / "assets").glob("*"))
     if tokenizer.settings["tokenize_chinese_chars"]:
-        printed = subprocess.run(
-            [sys.executable, "-c", LOADED_ELSEWHERE, str(tmp_path), *TEXTS],
-            capture_output=True,
-            text=True,
-            check=True,
-            cwd=tmp_path,
-        ).stdout
+        printed = run_code(LOADED_ELSEWHERE, [tmp_path, *TEXTS], check=True, cwd=tmp_path).stdout
         assert printed.splitlines() == [str(row) for row in IDS]
 
 

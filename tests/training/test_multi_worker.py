@@ -3,13 +3,12 @@
 import json
 import os
 import socket
-import subprocess
-import sys
 from contextlib import ExitStack
 
 import numpy as np
 import pytest
 import tensorflow as tf
+from preloaded import start_code
 
 from bert_tf.errors import InputError
 from bert_tf.training.strategy import distribute_batches, make_strategy
@@ -67,18 +66,12 @@ def test_two_workers_train_as_one_device_does(tmp_path, request):
             environment["TF_CONFIG"] = json.dumps({"cluster": cluster, "task": task})
         path = tmp_path / f"{name}-{index}.npz"
         tests = str(request.path.parent)
-        processes[path] = subprocess.Popen(
-            [sys.executable, "-c", _WORKER, name, str(path), tests],
-            env=environment,
-            stdout=subprocess.PIPE,
-            stderr=(tmp_path / f"{name}-{index}.txt").open("w"),
-            text=True,
-        )
+        processes[path] = start_code(_WORKER, [name, path, tests], env=environment)
     results, weights = [], []
     try:
         for path, process in processes.items():
-            told, _ = process.communicate(timeout=300)
-            assert process.returncode == 0, path.with_suffix(".txt").read_text()[-3000:]
+            told, errors = process.communicate(timeout=300)
+            assert process.returncode == 0, errors[-3000:]
             results.append(json.loads(told.splitlines()[-1]))
             with np.load(path) as arrays:
                 weights.append([arrays[name] for name in arrays])

@@ -1,7 +1,5 @@
 """The optimizer, against the original's and against its formula."""
 
-import subprocess
-import sys
 from contextlib import ExitStack
 from pathlib import Path
 
@@ -9,6 +7,7 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
+from preloaded import run_code
 
 from bert_tf.training.optimizer import AdamWeightDecay
 from bert_tf.training.schedule import WarmupLinearDecay
@@ -187,9 +186,7 @@ for one, two in zip(*weights):
 def test_two_replicas_step_as_one():
     """Gradients are clipped by the norm of their sum, not each replica's by its own."""
     # Devices are split before TensorFlow starts: in a process of its own.
-    done = subprocess.run(
-        [sys.executable, "-c", TWO_DEVICES], capture_output=True, text=True, check=False
-    )
+    done = run_code(TWO_DEVICES)
     assert done.returncode == 0, done.stderr
 
 

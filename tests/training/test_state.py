@@ -1,13 +1,12 @@
 import errno
 import os
-import subprocess
-import sys
 import threading
 from pathlib import Path
 
 import keras
 import numpy as np
 import pytest
+from preloaded import run_code
 from safetensors import safe_open
 
 import bert_tf.training.state
@@ -300,10 +299,5 @@ for ours, theirs in zip(continued, weights, strict=True):
 
 
 def test_replicas_go_on_with_what_each_had_summed_up(tmp_path):
-    done = subprocess.run(
-        [sys.executable, "-c", _MIRRORED, str(tmp_path)],
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    done = run_code(_MIRRORED, [tmp_path])
     assert done.returncode == 0, done.stderr

@@ -1,12 +1,10 @@
 """The training step: pieces, replicas, precision, steps left out."""
 
-import subprocess
-import sys
-
 import keras
 import numpy as np
 import pytest
 import tensorflow as tf
+from preloaded import run_code
 
 from bert_tf.config import BertConfig
 from bert_tf.errors import InputError
@@ -542,10 +540,5 @@ with pytest.raises(InputError, match="--jit_compile does not work under --strate
 
 
 def test_two_replicas_train_as_one_device_does(request):
-    done = subprocess.run(
-        [sys.executable, "-c", _MIRRORED, str(request.path.parent)],
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    done = run_code(_MIRRORED, [request.path.parent])
     assert done.returncode == 0, done.stderr[-3000:]
