@@ -117,6 +117,27 @@ class BertConfig:
                     "use the weights of a BERT encoder."
                 )
 
+    def check_fits(self, *, length: int, pairs: bool = False) -> None:
+        """Refuses examples that the model has no embeddings for.
+
+        Args:
+            length: tokens of the longest example.
+            pairs: whether examples are pairs of texts.
+
+        Raises:
+            InputError: the length exceeds the positions, or the model has one segment for pairs.
+        """
+        if length > self.max_position_embeddings:
+            raise InputError(
+                f"A length of {length} tokens is more than the {self.max_position_embeddings} "
+                "positions of the model (max_position_embeddings): give a shorter length."
+            )
+        if pairs and self.type_vocab_size < 2:
+            raise InputError(
+                "The model has one segment (type_vocab_size 1) and cannot tell the texts of a pair "
+                "apart: give a model with type_vocab_size 2, or single texts."
+            )
+
     @property
     def head_size(self) -> int:
         """D, width of an attention head."""
@@ -126,6 +147,11 @@ class BertConfig:
     def labels(self) -> list[str] | None:
         """A classifier's labels in the order of their ids, or None."""
         return None if self.id2label is None else list(self.id2label.values())
+
+    @classmethod
+    def names(cls) -> set[str]:
+        """The names of the fields, which are keys of a config.json."""
+        return {each.name for each in fields(cls)} - {"extra"}
 
     @classmethod
     def named(cls, size: str, **values: Any) -> "BertConfig":
@@ -156,10 +182,9 @@ class BertConfig:
         Raises:
             InputError: if a value cannot be used.
         """
-        known = {f.name for f in fields(cls)} - {"extra"}
-        given = {key: value for key, value in values.items() if key in known}
-        extra = {key: value for key, value in values.items() if key not in known}
-        extra.pop("label2id", None)  # id2label turned round; written again from there
+        given = {key: value for key, value in values.items() if key in cls.names()}
+        extra = {key: value for key, value in values.items() if key not in cls.names()}
+        extra.pop("label2id", None)  # the inverse of id2label; written again from there
         if given.get("id2label") is not None:
             try:  # JSON has no integer keys
                 pairs = sorted((int(key), str(label)) for key, label in given["id2label"].items())
@@ -173,8 +198,9 @@ class BertConfig:
         return cls(**given, extra=extra)
 
     def to_dict(self) -> dict[str, Any]:
-        """The keys of a config.json; `from_dict` turned round."""
-        values = {f.name: getattr(self, f.name) for f in fields(self) if f.name != "extra"}
+        """The keys of a config.json; the inverse of `from_dict`."""
+        values = {each.name: getattr(self, each.name) for each in fields(self)}
+        del values["extra"]
         if self.id2label is None:
             del values["id2label"]
         else:

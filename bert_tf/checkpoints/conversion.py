@@ -1,17 +1,18 @@
-"""From any format to any other, in one step."""
+"""Conversion from any format to any other, in one step."""
 
 import os
+import shutil
 from dataclasses import dataclass
-from pathlib import Path
 
 from bert_tf.atomic import replace_directory
-from bert_tf.checkpoints.formats import Format, Location, locate
+from bert_tf.checkpoints.formats import TITLES, Format, Location, locate
 from bert_tf.checkpoints.hugging_face import SHARD_BYTES, read_hugging_face, write_hugging_face
 from bert_tf.checkpoints.keras_hub_preset import read_keras_hub, write_keras_hub
 from bert_tf.checkpoints.model_garden_checkpoint import read_model_garden, write_model_garden
 from bert_tf.checkpoints.stored_model import StoredModel, check_vocabulary
 from bert_tf.checkpoints.tf1_checkpoint import read_tf1, write_tf1
 from bert_tf.errors import InputError
+from bert_tf.outputs import check_output_folder
 
 _READ = {
     "hugging_face": read_hugging_face,
@@ -20,14 +21,23 @@ _READ = {
     "model_garden": read_model_garden,
 }
 _WRITE = {"tf1": write_tf1, "keras_hub": write_keras_hub, "model_garden": write_model_garden}
+# What fine-tuning keeps beside a model in Hugging Face's format: columns, length, task.
+TASK_FILE = "task.json"
+# Every file that a conversion writes.
+_OURS = (
+    "config.json", "model*.safetensors", "model.safetensors.index.json", "vocab.txt",
+    "tokenizer_config.json", TASK_FILE, "bert_config.json", "bert_model.ckpt.*", "metadata.json",
+    "model.weights.h5", "task.weights.h5", "tokenizer.json", "preprocessor.json",
+    "assets/tokenizer/*",
+)  # fmt: skip
 
 
 @dataclass(frozen=True)
 class Conversion:
-    """What `convert` did.
+    """Result of `convert`.
 
     Attributes:
-        source: what was found.
+        source: the model that was found.
         model: what was read, with notes on what was assumed or left out.
         files: the files written, by their path in the output.
     """
@@ -43,8 +53,8 @@ def read_model(
     """Reads a model of any format.
 
     Args:
-        source: as of `locate`.
-        do_lower_case: whether the model is uncased, where its files do not say.
+        source: path as of `locate`.
+        do_lower_case: whether the model is uncased, if its files do not say.
 
     Raises:
         InputError: there is no model, or it is damaged or incomplete; the message names the file.
@@ -70,34 +80,36 @@ def convert(
     Weights keep their bits, but for a `dtype` that cannot hold them.
 
     Args:
-        source: as of `locate`.
+        source: path as of `locate`.
         output: folder to make.
         to: format to write.
-        dtype: of the tensors of a Hugging Face directory, a key of `FLOATS`.
-        do_lower_case: whether the model is uncased, where its files do not say.
-        shard_bytes: size from which a Hugging Face directory has several weights files.
-        overwrite: replace the folder if there is one.
+        dtype: float type of the tensors in a Hugging Face directory, a key of `FLOATS`.
+        do_lower_case: whether the model is uncased, if its files do not say.
+        shard_bytes: size above which a Hugging Face directory has several weights files.
+        overwrite: replace an earlier output of a conversion.
 
     Raises:
-        InputError: the source or the options cannot be used; the message says why.
+        InputError: the source, the output or the options cannot be used; the message says why.
     """
-    output = Path(output)
-    if output.exists() and not (overwrite and output.is_dir()):
-        raise InputError(f"{output} is there already: name another folder, or give --overwrite.")
     if to != "hugging_face" and dtype != "float32":
         raise InputError(f"{dtype} is for Hugging Face directories; {to} is written in float32.")
+    found = locate(source)
+    # A checkpoint lies in a folder with others; its output may not be there either.
+    target = check_output_folder(output, [found.folder], ours=_OURS, overwrite=overwrite)
     location, model = read_model(source, do_lower_case)
-    if _holds(output, location.folder):
-        raise InputError(f"{output} holds the model to convert: name another folder.")
-    with replace_directory(output) as folder:
+    task = location.folder / TASK_FILE
+    has_task = location.format == "hugging_face" and task.is_file()
+    with replace_directory(target) as folder:
         if to == "hugging_face":
             write_hugging_face(model, folder, dtype, shard_bytes)
+            if has_task:
+                shutil.copyfile(task, folder / TASK_FILE)
         else:
             _WRITE[to](model, folder)
+            if has_task:
+                model.notes.append(
+                    f"{TASK_FILE} (task, columns, length) is left out: "
+                    f"{TITLES[to]} has no place for it."
+                )
         files = sorted(str(p.relative_to(folder)) for p in folder.rglob("*") if p.is_file())
     return Conversion(location, model, files)
-
-
-def _holds(output: Path, folder: Path) -> bool:
-    """Whether replacing `output` would remove `folder`."""
-    return folder.resolve().is_relative_to(output.resolve())

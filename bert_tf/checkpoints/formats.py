@@ -1,4 +1,4 @@
-"""Which format a model on disk is in."""
+"""The format of a model on disk."""
 
 import json
 import os
@@ -19,9 +19,6 @@ TITLES: dict[Format, str] = {
 }
 
 CONFIG = "config.json"
-# The original's name first.
-CHECKPOINT_CONFIGS = ("bert_config.json", CONFIG)
-OBJECT_GRAPH = "_CHECKPOINTABLE_OBJECT_GRAPH"  # what object-based checkpoints have
 
 
 @dataclass(frozen=True)
@@ -29,9 +26,9 @@ class Location:
     """A model on disk.
 
     Attributes:
-        format: what it is.
-        folder: where its files are.
-        prefix: of a TensorFlow checkpoint: its files' path without ".index"; else None.
+        format: format of its files.
+        folder: folder of its files.
+        prefix: path of a TensorFlow checkpoint's files without ".index"; None for other formats.
     """
 
     format: Format
@@ -40,7 +37,7 @@ class Location:
 
 
 def locate(source: str | os.PathLike) -> Location:
-    """Finds the model that a path stands for, and its format.
+    """Finds the model at a path, and its format.
 
     Args:
         source: a folder; a folder with one folder in it that holds a model, as archives unpack;
@@ -80,12 +77,12 @@ def locate(source: str | os.PathLike) -> Location:
 
 
 def check_is_model_directory(directory: Path) -> None:
-    """Refuses a model of another format than Hugging Face's, with the command that converts it."""
+    """Refuses a model in a format other than Hugging Face's; names the command that converts it."""
     found = _in_folder(directory) if directory.is_dir() else None
     if found is not None and found.format != "hugging_face":
         raise InputError(
             f"{directory} holds {TITLES[found.format]}: make a model directory of it with "
-            f"bert-tf convert {directory} NEW_DIRECTORY, and give that."
+            f"bert-tf convert {directory} NEW_DIRECTORY, and give that one."
         )
 
 
@@ -97,7 +94,7 @@ def _in_folder(folder: Path) -> Location | None:
         try:
             values = json.loads(config.read_text(encoding="utf-8"))
         except ValueError:
-            values = {}  # whoever reads it says what is wrong
+            values = {}  # the reader of the format reports it
         is_preset = isinstance(values, dict) and "registered_name" in values
         return Location("keras_hub" if is_preset else "hugging_face", folder)
     if not indexes:
@@ -105,7 +102,7 @@ def _in_folder(folder: Path) -> Location | None:
     if len(indexes) > 1:
         import tensorflow as tf
 
-        latest = tf.train.latest_checkpoint(str(folder))  # of the file called "checkpoint"
+        latest = tf.train.latest_checkpoint(str(folder))  # named in the file "checkpoint"
         if latest is None:
             names = ", ".join(str(index.with_suffix("")) for index in indexes)
             raise InputError(f"{folder} holds several checkpoints: give one of {names}.")
@@ -114,7 +111,7 @@ def _in_folder(folder: Path) -> Location | None:
 
 
 def _checkpoint(prefix: Path) -> Location:
-    from bert_tf.checkpoints.tensorflow_checkpoint import open_checkpoint
+    from bert_tf.checkpoints.tensorflow_checkpoint import OBJECT_GRAPH, open_checkpoint
 
     is_object_based = OBJECT_GRAPH in open_checkpoint(prefix).get_variable_to_shape_map()
     return Location("model_garden" if is_object_based else "tf1", prefix.parent, prefix)

@@ -3,6 +3,7 @@
 KerasHub itself (the package keras-nlp) reads and writes them.
 """
 
+from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -102,8 +103,8 @@ def read_keras_hub(location: Location, do_lower_case: bool | None = None) -> Sto
     KerasHub computes GELU by its tanh approximation, so that is the model's `hidden_act`.
 
     Args:
-        location: of the preset.
-        do_lower_case: None for the preset's own.
+        location: where the preset is.
+        do_lower_case: whether the model is uncased; None for what the preset says.
 
     Raises:
         InputError: it is another model's preset, is damaged, or KerasHub is not installed.
@@ -149,13 +150,17 @@ def read_keras_hub(location: Location, do_lower_case: bool | None = None) -> Sto
         if "cls.predictions.bias" in variables:
             notes.append(_HEADS_DIFFER)
     tensors = {name: _to_tensor(name, variable) for name, variable in variables.items()}
-    check_tensors(tensors, config, folder)
-    return StoredModel(config, tensors, _tokenizer(folder, do_lower_case, notes), notes)
+    tokenizer = _tokenizer(folder, do_lower_case, notes)
+    if tokenizer is not None:  # a preset knows [PAD] by its place in the vocabulary
+        config = replace(config, pad_token_id=tokenizer.pad_token_id)
+    model = StoredModel(config, tensors, tokenizer, notes)
+    check_tensors(model, folder)
+    return model
 
 
 _HEADS_DIFFER = (
-    "KerasHub's masked language model head computes GELU exactly and adds 1e-5 to variances, "
-    "ours does as the encoder: logits differ in the third or fourth decimal."
+    "KerasHub's masked language model head computes GELU exactly and adds 1e-5 to variances; "
+    "ours computes as the encoder does: logits differ in the third or fourth decimal."
 )
 
 
@@ -181,16 +186,16 @@ def _tokenizer(folder: Path, do_lower_case: bool | None, notes: list[str]) -> Be
 
 
 def _class_name(path: Path) -> str:
-    """The class that a serialized Keras object is of."""
+    """The class of a serialized Keras object."""
     return str(read_json_object(path).get("registered_name")).split(">")[-1]
 
 
 def write_keras_hub(model: StoredModel, folder: Path) -> None:
-    """Writes a preset, of a task where the model has a head that KerasHub knows.
+    """Writes a preset; of a task, if the model has a head that KerasHub knows.
 
     Args:
-        model: what to write.
-        folder: exists.
+        model: model to write.
+        folder: must exist.
 
     Raises:
         InputError: KerasHub cannot compute the model, or is not installed.
@@ -216,8 +221,13 @@ def write_keras_hub(model: StoredModel, folder: Path) -> None:
         )
     if config.hidden_dropout_prob != config.attention_probs_dropout_prob:
         model.notes.append(
-            f"KerasHub has one rate of dropout: {config.hidden_dropout_prob}, that of the hidden "
-            "states."
+            f"KerasHub has one dropout rate: {config.hidden_dropout_prob}, that of the hidden "
+            "states, is written."
+        )
+    if config.pad_token_id != (0 if model.tokenizer is None else model.tokenizer.pad_token_id):
+        model.notes.append(
+            f"KerasHub pads with the id of [PAD] in the vocabulary: pad_token_id "
+            f"{config.pad_token_id} is left out."
         )
     keras_hub = _keras_hub()
     backbone = keras_hub.models.BertBackbone(
@@ -257,8 +267,8 @@ def write_keras_hub(model: StoredModel, folder: Path) -> None:
                 tokenizer, sequence_length=config.max_position_embeddings
             ),
         )
-        if config.labels is not None:
-            model.notes.append(f"KerasHub keeps no labels; in order: {', '.join(config.labels)}.")
+        if model.labels is not None:
+            model.notes.append(f"KerasHub keeps no labels; in order: {', '.join(model.labels)}.")
     elif model.has("cls.predictions."):
         head = "cls.predictions."
         task = keras_hub.models.BertMaskedLM(

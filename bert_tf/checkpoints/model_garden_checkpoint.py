@@ -12,15 +12,17 @@ import numpy as np
 import tensorflow as tf
 from tensorflow.core.protobuf.trackable_object_graph_pb2 import TrackableObjectGraph
 
-from bert_tf.checkpoints.formats import OBJECT_GRAPH, Location
-from bert_tf.checkpoints.stored_model import StoredModel, check_tensors, read_tokenizer
+from bert_tf.checkpoints.formats import Location
+from bert_tf.checkpoints.stored_model import StoredModel, check_tensors
 from bert_tf.checkpoints.tensorflow_checkpoint import (
+    OBJECT_GRAPH,
     PREFIX,
     config_path,
     open_checkpoint,
     read_tensor,
     write_config,
 )
+from bert_tf.checkpoints.tokenizer_files import read_tokenizer
 from bert_tf.checkpoints.weight_names import is_kernel
 from bert_tf.config import BertConfig
 from bert_tf.errors import InputError
@@ -92,7 +94,7 @@ class _Graph:
 
 
 class _Reading:
-    """Tensors found so far, and the way into the graph."""
+    """Tensors found so far, and the graph they are read from."""
 
     def __init__(self, graph: _Graph):
         self.graph = graph
@@ -134,8 +136,8 @@ def read_model_garden(location: Location, do_lower_case: bool | None = None) -> 
     of the encoder's: it becomes the model's pooler.
 
     Args:
-        location: of the checkpoint.
-        do_lower_case: whether the model is uncased; None to take it from its name.
+        location: where the checkpoint is.
+        do_lower_case: whether the model is uncased; None to infer it from its name.
 
     Raises:
         InputError: there is no BERT in the checkpoint, or it does not fit its config.
@@ -149,9 +151,10 @@ def read_model_garden(location: Location, do_lower_case: bool | None = None) -> 
     pooler = _read_heads(reading, pooler, notes)
     reading.dense("pooler.dense", pooler)
     config = _config(location.folder, reading, blocks, prefix, notes)
-    check_tensors(reading.tensors, config, prefix)
-    tokenizer = read_tokenizer(location.folder, prefix, do_lower_case, notes)
-    return StoredModel(config, reading.tensors, tokenizer, notes)
+    model = StoredModel(config, reading.tensors, notes=notes)
+    check_tensors(model, prefix)
+    model.tokenizer = read_tokenizer(location.folder, prefix, do_lower_case, notes)
+    return model
 
 
 def _read_encoder(reading: _Reading) -> tuple[int, int | None]:
@@ -248,7 +251,8 @@ def _config(
                 f"{prefix} holds only parts of a BERT encoder: give a whole checkpoint."
             ) from None
         notes.append(
-            "There is no bert_config.json: the config is that of the tensors, with dropout 0.1."
+            "There is no bert_config.json: the config is inferred from the tensors' shapes, with "
+            "dropout 0.1."
         )
     if values.get("hidden_act", "gelu") == "gelu":
         values["hidden_act"] = "gelu_new"
@@ -259,18 +263,18 @@ def _config(
 def write_model_garden(model: StoredModel, folder: Path) -> None:
     """Writes bert_model.ckpt.*, bert_config.json and vocab.txt, for official.nlp.
 
-    Both `tf.train.Checkpoint(encoder=encoder).read(...)`, for either class of encoder, and that
-    of all `checkpoint_items` of a `BertPretrainerV2` restore from it.
+    `tf.train.Checkpoint(encoder=encoder).read(...)` restores from it for either class of encoder,
+    and so does a checkpoint of all `checkpoint_items` of a `BertPretrainerV2`.
 
     Args:
-        model: what to write.
-        folder: exists.
+        model: model to write.
+        folder: must exist.
 
     Raises:
         InputError: if Model Garden cannot compute the model.
     """
     write_config(model, folder, "Model Garden")
-    # The next sentence head is a pooler and what stands on it.
+    # The next sentence head needs a pooler.
     sentences = ("cls.seq_relationship.",) if model.has("pooler.") else ()
     tensors = model.keep(("pooler.", "cls.predictions.", *sentences), "this layout")
     heads = model.config.num_attention_heads

@@ -1,23 +1,37 @@
-"""A model as files hold it: what every format is read into and written from."""
+"""A model as files hold it: the one form between our models and every format on disk."""
 
-import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
-from bert_tf.checkpoints.weight_names import PARTS, tensor_shapes
+from bert_tf.checkpoints.weight_names import (
+    DECODER,
+    DECODER_BIAS,
+    PARTS,
+    TABLE,
+    canonical_name,
+    head_of,
+    named_weights,
+    tensor_shapes,
+)
 from bert_tf.config import BertConfig
 from bert_tf.errors import InputError
-from bert_tf.tokenization.tokenizer import CONFIG_FILE, VOCABULARY_FILE, BertTokenizer
-from bert_tf.tokenization.tokenizer_json import FILE_NAME as TOKENIZER_JSON
-from bert_tf.tokenization.tokenizer_json import read_json_object
+from bert_tf.models.pretrained_model import PretrainedModel
 
-# A part's tensors come all or none. Those of the last two, of C classes, are not in
-# `tensor_shapes`.
+if TYPE_CHECKING:
+    from bert_tf.tokenization.tokenizer import BertTokenizer
+
+# Parts whose number of classes C is told by their tensors, not by the config.
 _OF_CLASSES = ("classifier.", "qa_outputs.")
+# Tokens, sequences and multiple choice are all classified by a layer of the same name.
+_CLASSIFIERS = (
+    "BertForSequenceClassification",
+    "BertForTokenClassification",
+    "BertForMultipleChoice",
+)
 
 
 @dataclass
@@ -25,7 +39,7 @@ class StoredModel:
     """Config, weights and tokenizer of a model, of whatever format.
 
     Attributes:
-        config: the encoder's shape.
+        config: hyper-parameters and labels.
         tensors: float32, by canonical name (`canonical_name`), shaped as Hugging Face keeps them.
         tokenizer: None if the files hold none.
         notes: what was assumed or left out on the way, a sentence each.
@@ -33,12 +47,68 @@ class StoredModel:
 
     config: BertConfig
     tensors: dict[str, np.ndarray]
-    tokenizer: BertTokenizer | None = None
+    tokenizer: "BertTokenizer | None" = None
     notes: list[str] = field(default_factory=list)
+
+    @classmethod
+    def from_model(cls, model: PretrainedModel) -> "StoredModel":
+        """What the files of a model are to hold."""
+        head = head_of(type(model))
+        labels = getattr(model, "labels", None)
+        config = replace(
+            model.config,
+            id2label=None if labels is None else dict(enumerate(labels)),
+            extra={
+                **model.config.extra,
+                "architectures": [head.architecture],
+                "problem_type": head.problem_type,
+            },
+        )
+        weights = named_weights(model)
+        return cls(config, {canonical_name(each.name): each.to_tensor() for each in weights})
 
     def has(self, part: str) -> bool:
         """Whether the model has a part, a key of `PARTS`."""
         return any(name.startswith(part) for name in self.tensors)
+
+    @property
+    def architecture(self) -> str:
+        """Hugging Face's class for the parts that the model has."""
+        if self.has("classifier."):
+            said = self.config.extra.get("architectures") or []
+            return next((name for name in said if name in _CLASSIFIERS), _CLASSIFIERS[0])
+        if self.has("qa_outputs."):
+            return "BertForQuestionAnswering"
+        return {
+            (True, True): "BertForPreTraining",
+            (True, False): "BertForMaskedLM",
+            (False, True): "BertForNextSentencePrediction",
+            (False, False): "BertModel",
+        }[self.has("cls.predictions."), self.has("cls.seq_relationship.")]
+
+    @property
+    def problem_type(self) -> str | None:
+        """What a sequence classifier predicts, by Hugging Face's rule; None for other models."""
+        if self.architecture != "BertForSequenceClassification":
+            return None
+        said = self.config.extra.get("problem_type")
+        return said or ("regression" if self.classes == 1 else "single_label_classification")
+
+    @property
+    def kind(self) -> tuple[str, str | None]:
+        """As of `Head.kind`."""
+        return self.architecture, self.problem_type
+
+    @property
+    def classes(self) -> int | None:
+        """Outputs of the classifier; None without one. The config does not always say."""
+        return len(self.tensors["classifier.bias"]) if "classifier.bias" in self.tensors else None
+
+    @property
+    def labels(self) -> list[str] | None:
+        """Names of the classifier's classes; None if config.json does not name as many."""
+        labels = self.config.labels
+        return labels if labels is not None and len(labels) == self.classes else None
 
     def keep(self, parts: tuple[str, ...], target: str) -> dict[str, np.ndarray]:
         """The tensors of the encoder and of some parts; notes which others `target` lacks.
@@ -53,24 +123,61 @@ class StoredModel:
         others = tuple(part for part in PARTS if part not in parts)
         return {name: t for name, t in self.tensors.items() if not name.startswith(others)}
 
+    def tie_decoder(self, source: Path) -> None:
+        """Drops the decoder's copies of what it shares with the rest of the model.
 
-def check_tensors(tensors: Mapping[str, np.ndarray], config: BertConfig, source: Path) -> None:
-    """Refuses tensors that make no BERT of this config.
+        Args:
+            source: where the tensors come from, for the message.
+
+        Raises:
+            InputError: the decoder differs from the word embeddings.
+        """
+        untied = self.config.extra.get("tie_word_embeddings") is False
+        if untied and self.has("cls.predictions.") and DECODER not in self.tensors:
+            raise InputError(
+                f"{source} lacks {DECODER}, but its config says tie_word_embeddings false: "
+                "restore the file, or set tie_word_embeddings to true."
+            )
+        for copy, shared in ((DECODER, TABLE), (DECODER_BIAS, "cls.predictions.bias")):
+            own = self.tensors.pop(copy, None)
+            if own is None:
+                continue
+            if shared == "cls.predictions.bias":
+                self.tensors.setdefault(shared, own)
+            if shared in self.tensors and not np.array_equal(own, self.tensors[shared]):
+                raise InputError(
+                    f"{source}: {copy} differs from {shared}, but only a decoder tied to the word "
+                    "embeddings is supported: use a model with tied embeddings, or this model's "
+                    "encoder alone."
+                )
+
+
+def check_tensors(model: StoredModel, source: Path) -> None:
+    """Refuses tensors that make no BERT of the model's config.
 
     Pooler and heads may be missing, each as a whole.
 
     Args:
-        tensors: by canonical name.
-        config: tells the shapes.
-        source: where they come from, for the message.
+        model: what was read.
+        source: where it comes from, for the message.
 
     Raises:
         InputError: a tensor is missing, unexpected or of another shape; the message names it.
     """
-    expected = tensor_shapes(config)
+    expected = tensor_shapes(model.config)
     for part in _OF_CLASSES:
-        classes = len(tensors.get(f"{part}bias", ()))
-        expected |= {f"{part}weight": (classes, config.hidden_size), f"{part}bias": (classes,)}
+        classes = len(model.tensors.get(f"{part}bias", ()))
+        expected |= {
+            f"{part}weight": (classes, model.config.hidden_size),
+            f"{part}bias": (classes,),
+        }
+    check_shapes(model.tensors, expected, source)
+
+
+def check_shapes(
+    tensors: Mapping[str, np.ndarray], expected: Mapping[str, tuple[int, ...]], source: Path
+) -> None:
+    """Refuses tensors other than expected; a part of `PARTS` may be missing as a whole."""
     absent = tuple(p for p in PARTS if not any(name.startswith(p) for name in tensors))
     problems = [
         f"{name} is missing"
@@ -80,13 +187,13 @@ def check_tensors(tensors: Mapping[str, np.ndarray], config: BertConfig, source:
     for name, tensor in tensors.items():
         if name not in expected:
             problems.append(f"{name} is unexpected")
-        elif tensor.shape != expected[name]:
+        elif tensor.shape != tuple(expected[name]):
             problems.append(f"{name} is {list(tensor.shape)}, not {list(expected[name])}")
     if problems:
         more = f"; and {len(problems) - 5} more" if len(problems) > 5 else ""
         raise InputError(
             f"{source} does not hold the BERT that its config describes: "
-            f"{'; '.join(problems[:5])}{more}. Is it another model's config, or another model?"
+            f"{'; '.join(problems[:5])}{more}. Put the model's own config and weights together."
         )
 
 
@@ -106,67 +213,3 @@ def check_vocabulary(model: StoredModel, source: Path) -> None:
             f"The model has {rows} embeddings for {pieces} pieces: the last {rows - pieces} are "
             "padding, and are kept."
         )
-
-
-def read_tokenizer(
-    folder: Path, name: Path, do_lower_case: bool | None, notes: list[str]
-) -> BertTokenizer | None:
-    """The tokenizer of a folder with vocab.txt, or with Hugging Face's tokenizer.json.
-
-    Whether it lower-cases stands in tokenizer_config.json or tokenizer.json. The original's
-    checkpoints have neither: `do_lower_case` tells, or the model's name, as in
-    `validate_case_matches_checkpoint` of the original's tokenization.py, or capital letters in
-    the vocabulary.
-
-    Args:
-        folder: holds the files.
-        name: path of the model.
-        do_lower_case: the user's word for it; None for none.
-        notes: gets a sentence on what was assumed.
-
-    Returns:
-        None if there is no vocabulary.
-
-    Raises:
-        InputError: the files cannot be used, or nothing tells whether the model is uncased.
-    """
-    config = folder / CONFIG_FILE
-    switches: dict[str, Any] = {}
-    if (folder / VOCABULARY_FILE).is_file():
-        tokenizer = BertTokenizer.from_directory(folder)
-        known = config.is_file() and "do_lower_case" in read_json_object(config)
-        if do_lower_case is None and not known:
-            do_lower_case = _casing(folder / VOCABULARY_FILE, tokenizer.vocabulary, name, notes)
-        if do_lower_case is None or do_lower_case == tokenizer.settings["do_lower_case"]:
-            return tokenizer  # with all that its tokenizer_config.json says
-        pieces, switches = tokenizer.vocabulary, tokenizer.settings
-    elif (folder / TOKENIZER_JSON).is_file():
-        tokenizer = BertTokenizer.from_directory(folder)
-        pieces, switches = tokenizer.vocabulary, dict(tokenizer.settings)
-        notes.append(f"{VOCABULARY_FILE} is made of {TOKENIZER_JSON}.")
-    else:
-        return None
-    if do_lower_case is not None:
-        switches["do_lower_case"] = do_lower_case
-    return BertTokenizer(pieces, **switches)
-
-
-def _casing(path: Path, pieces: list[str], name: Path, notes: list[str]) -> bool:
-    for part in reversed(name.absolute().parts):  # the nearest name counts
-        if re.search(r"(^|[-_.])uncased([-_.]|$)|^(chinese|multilingual)_L-", part):
-            notes.append(f"Taken to be uncased, by the name {part!r}: do_lower_case is true.")
-            return True
-        if re.search(r"(^|[-_.])cased([-_.]|$)", part):
-            notes.append(f"Taken to be cased, by the name {part!r}: do_lower_case is false.")
-            return False
-    capitals = [p for p in pieces if p != p.lower() and not (p[0] == "[" and p[-1] == "]")]
-    if capitals:
-        notes.append(
-            f"Taken to be cased, by the capitals in its vocabulary ({capitals[0]!r}): "
-            "do_lower_case is false."
-        )
-        return False
-    raise InputError(
-        f"{path}: nothing tells whether its model is uncased: give --do_lower_case true if its "
-        "training text was lower-cased, else --do_lower_case false."
-    )

@@ -1,4 +1,4 @@
-"""The checkpoint files of TensorFlow, by which the original and Model Garden keep models."""
+"""TensorFlow's checkpoint files, the format of the original and of Model Garden."""
 
 import json
 from pathlib import Path
@@ -6,12 +6,14 @@ from typing import Any
 
 import tensorflow as tf
 
-from bert_tf.checkpoints.formats import CHECKPOINT_CONFIGS
 from bert_tf.checkpoints.stored_model import StoredModel
 from bert_tf.errors import InputError
 
 PREFIX = "bert_model.ckpt"
-# Names that activations have in both; each computes "gelu" by its tanh approximation.
+CHECKPOINT_CONFIGS = ("bert_config.json", "config.json")  # the original's name first
+OBJECT_GRAPH = "_CHECKPOINTABLE_OBJECT_GRAPH"  # a key that object-based checkpoints have
+# Activations by Hugging Face's and the original's names; the original's and Model Garden's "gelu"
+# is the tanh approximation.
 _ACTIVATIONS = {
     "gelu": "gelu",
     "gelu_new": "gelu",
@@ -61,15 +63,17 @@ def config_path(folder: Path) -> Path | None:
     return found[0] if found else None
 
 
-def write_config(model: StoredModel, folder: Path, target: str) -> None:
-    """Writes bert_config.json and the tokenizer; notes what will not be computed as here.
+def write_config(model: StoredModel, folder: Path, target: str, **others: Any) -> None:
+    """Writes bert_config.json and the tokenizer; notes what its reader computes differently.
 
-    The keys are those of `BertConfig` in the original's modeling.py.
+    The keys are those of `BertConfig` in the original's modeling.py, which ignores others;
+    `bert-tf convert` reads them back.
 
     Args:
-        model: what to write.
-        folder: exists.
-        target: the code that reads them, for messages.
+        model: model to write.
+        folder: must exist.
+        target: name of the code that reads the files, for messages.
+        others: more keys.
 
     Raises:
         InputError: if the activation is unknown to it.
@@ -98,8 +102,28 @@ def write_config(model: StoredModel, folder: Path, target: str) -> None:
         )
     }  # fmt: skip
     values["hidden_act"] = _ACTIVATIONS[config.hidden_act]
+    if config.pad_token_id != 0:
+        values["pad_token_id"] = config.pad_token_id
+        model.notes.append(
+            f"{target} pads with id 0, this model with {config.pad_token_id}: bert_config.json "
+            "keeps pad_token_id, which only bert-tf reads."
+        )
     path = folder / CHECKPOINT_CONFIGS[0]
-    path.write_text(json.dumps(values, indent=2, sort_keys=True) + "\n", encoding="utf-8")
+    path.write_text(
+        json.dumps({**values, **others}, indent=2, sort_keys=True) + "\n", encoding="utf-8"
+    )
     if model.tokenizer is not None:
-        # With tokenizer_config.json, which is ours to read: the others need to be told the casing.
+        # Only bert-tf reads its tokenizer_config.json; the others take the casing as an option.
         model.tokenizer.save(folder, model_max_length=config.max_position_embeddings)
+        switches = model.tokenizer.settings
+        strips = switches["strip_accents"]
+        if strips is not None and strips != switches["do_lower_case"]:
+            model.notes.append(
+                f"{target} strips accents exactly when it lower-cases, and ignores strip_accents "
+                f"{str(strips).lower()}: texts with accents become other pieces."
+            )
+        if not switches["tokenize_chinese_chars"]:
+            model.notes.append(
+                f"{target} always splits Chinese characters, and ignores tokenize_chinese_chars "
+                "false."
+            )

@@ -10,15 +10,17 @@ from pathlib import Path
 import numpy as np
 import tensorflow as tf
 
-from bert_tf.checkpoints.formats import CHECKPOINT_CONFIGS, Location
-from bert_tf.checkpoints.stored_model import StoredModel, check_tensors, read_tokenizer
+from bert_tf.checkpoints.formats import Location
+from bert_tf.checkpoints.stored_model import StoredModel, check_tensors
 from bert_tf.checkpoints.tensorflow_checkpoint import (
+    CHECKPOINT_CONFIGS,
     PREFIX,
     config_path,
     open_checkpoint,
     read_tensor,
     write_config,
 )
+from bert_tf.checkpoints.tokenizer_files import read_tokenizer
 from bert_tf.checkpoints.weight_names import is_kernel, tensor_shapes
 from bert_tf.config import BertConfig
 from bert_tf.errors import InputError
@@ -55,21 +57,21 @@ def tf1_name(name: str) -> str:
     return prefix + name.replace(".", "/")
 
 
-def _is_turned(name: str) -> bool:
-    """Whether the original keeps a tensor the other way round, [in, out]."""
+def _is_transposed(name: str) -> bool:
+    """Whether the original keeps the transpose of a tensor, [in, out]."""
     return is_kernel(name) and name not in _HEADS
 
 
 def read_tf1(location: Location, do_lower_case: bool | None = None) -> StoredModel:
-    """Reads a checkpoint of the original's scripts; what optimizers keep in it is passed over.
+    """Reads a checkpoint of the original's scripts; ignores optimizer state in it.
 
     `hidden_act` is taken from bert_config.json as it stands, as Hugging Face does: "gelu" is then
     computed exactly. The original's code did so when the models were published, and computes the
     tanh approximation ("gelu_new") since.
 
     Args:
-        location: of the checkpoint.
-        do_lower_case: whether the model is uncased; None to take it from its name.
+        location: where the checkpoint is.
+        do_lower_case: whether the model is uncased; None to infer it from its name.
 
     Raises:
         InputError: a file is missing or does not fit; the message names it.
@@ -79,7 +81,7 @@ def read_tf1(location: Location, do_lower_case: bool | None = None) -> StoredMod
     path = config_path(location.folder)
     if path is None:
         raise InputError(
-            f"{location.folder} lacks {CHECKPOINT_CONFIGS[0]}, which tells the number of heads: "
+            f"{location.folder} lacks {CHECKPOINT_CONFIGS[0]}, which says the number of heads: "
             "put the model's own there."
         )
     config = BertConfig.from_json(path)
@@ -90,36 +92,43 @@ def read_tf1(location: Location, do_lower_case: bool | None = None) -> StoredMod
     for theirs in sorted(reader.get_variable_to_shape_map()):
         if theirs in names:
             tensor = read_tensor(reader, prefix, theirs).astype(np.float32, copy=False)
-            tensors[names[theirs]] = tensor.T if _is_turned(names[theirs]) else tensor
+            tensors[names[theirs]] = tensor.T if _is_transposed(names[theirs]) else tensor
         elif theirs.startswith("bert/") and not _TRAINING_STATE.search(theirs):
             tensors[theirs] = np.empty(0, np.float32)  # a part of an encoder that is not BERT's
         elif not _TRAINING_STATE.search(theirs):
             others.append(theirs)
-    check_tensors(tensors, config, prefix)
-    notes = []
+    model = StoredModel(config, tensors)
+    check_tensors(model, prefix)
     if others:
         more = f" and {len(others) - 5} more" if len(others) > 5 else ""
-        notes.append(f"Left out, as no part of a BERT: {', '.join(others[:5])}{more}.")
-    tokenizer = read_tokenizer(location.folder, prefix, do_lower_case, notes)
-    return StoredModel(config, tensors, tokenizer, notes)
+        model.notes.append(f"Left out, as no part of a BERT: {', '.join(others[:5])}{more}.")
+    model.tokenizer = read_tokenizer(location.folder, prefix, do_lower_case, model.notes)
+    return model
 
 
 def write_tf1(model: StoredModel, folder: Path) -> None:
     """Writes bert_model.ckpt.*, bert_config.json and vocab.txt, for the original's scripts.
 
     Args:
-        model: what to write.
-        folder: exists.
+        model: model to write.
+        folder: must exist.
 
     Raises:
         InputError: if the original cannot compute the model.
     """
-    write_config(model, folder, "The original")
+    others = {}
+    if model.labels is not None:
+        others["id2label"] = {str(number): label for number, label in enumerate(model.labels)}
+        model.notes.append(
+            f"The original keeps no labels; in order: {', '.join(model.labels)}. bert_config.json "
+            "keeps them as id2label, which only bert-tf reads."
+        )
+    write_config(model, folder, "The original", **others)
     tensors = model.keep(_PARTS, "the original")
     names = sorted(tensors, key=tf1_name)
     tf.raw_ops.SaveV2(
         prefix=str(folder / PREFIX),
         tensor_names=[tf1_name(name) for name in names],
         shape_and_slices=[""] * len(names),
-        tensors=[tensors[name].T if _is_turned(name) else tensors[name] for name in names],
+        tensors=[tensors[name].T if _is_transposed(name) else tensors[name] for name in names],
     )

@@ -1,49 +1,48 @@
-r"""Turn a BERT of another format into a model directory, or a model directory into another format.
+r"""Convert a BERT into a model directory, or a model directory into another format.
 
   bert-tf convert uncased_L-2_H-128_A-2/ models/tiny
   bert-tf convert runs/pretrained/best preset/ --to keras_hub
   bert-tf convert models/base models/base-bf16 --dtype bfloat16
 
-The source's format is seen from its files: Google's checkpoints (TensorFlow 1), Hugging Face
-directories, KerasHub presets, checkpoints of TensorFlow's Model Garden. Weights keep their bits.
-docs/checkpoints.md says what each format holds.
+The source may be a checkpoint of Google's original code (TensorFlow 1), a Hugging Face directory,
+a KerasHub preset or a checkpoint of TensorFlow's Model Garden: its files show which. Weights keep
+their bits. docs/checkpoints.md says what each format holds.
 """
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
 from bert_tf.cli.progress import console, progress, typed
-from bert_tf.errors import InputError
+from bert_tf.options import CheckedOptions, option
 
 
 @dataclass(kw_only=True)
-class Options:
+class Options(CheckedOptions):
     """Options of `bert-tf convert`.
 
     Attributes:
         source: folder of a model, or prefix of a TensorFlow checkpoint (models/bert_model.ckpt).
-        output: folder to make.
+        output: folder to write.
         to: format to write.
-        dtype: of the tensors of a Hugging Face directory.
+        dtype: float type of the tensors in a Hugging Face directory.
         do_lower_case: whether the model is uncased; by default what its files or its name say.
-        shard_gigabytes: size from which a Hugging Face directory has several weights files.
-        overwrite: replace the output folder if there is one.
+        shard_gigabytes: largest weights file of a Hugging Face directory; a larger model has
+            several.
+        overwrite: replace an earlier output of this command.
     """
 
-    source: str = field(metadata={"positional": True})
-    output: str = field(metadata={"positional": True})
+    source: str = option(positional=True)
+    output: str = option(positional=True)
     to: Literal["hugging_face", "tf1", "keras_hub", "model_garden"] = "hugging_face"
     dtype: Literal["float32", "float16", "bfloat16"] = "float32"
     do_lower_case: bool | None = None
-    shard_gigabytes: float = 5.0
+    shard_gigabytes: float = option(5.0, above=0)
     overwrite: bool = False
 
 
 def run(options: Options) -> None:
     """Runs `bert-tf convert`."""
-    if options.shard_gigabytes <= 0:
-        raise InputError(f"--shard_gigabytes is {options.shard_gigabytes}: give a size above 0.")
     with progress("converting"):
         from bert_tf.checkpoints.conversion import convert
         from bert_tf.checkpoints.formats import TITLES

@@ -13,10 +13,13 @@ from safetensors.numpy import load_file, save_file
 
 import bert_tf
 from bert_tf import BertConfig, BertEncoder, load_model
+from bert_tf.checkpoints.conversion import convert
 from bert_tf.checkpoints.model_directory import save_model
-from bert_tf.checkpoints.weight_names import named_weights
+from bert_tf.checkpoints.weight_names import HEADS, Head, named_weights
 from bert_tf.errors import InputError
+from bert_tf.layers import ClassificationHead
 from bert_tf.models.classifier import BertClassifier
+from bert_tf.models.pretrained_model import PretrainedModel
 from bert_tf.models.pretrainer import BertPreTrainer
 from bert_tf.models.regressor import BertRegressor
 
@@ -217,10 +220,10 @@ def test_old_names_and_prefix(directory):
     assert_same_weights(load_model(directory), model)
 
 
-@pytest.mark.parametrize("headed", [BertPreTrainer, BertClassifier])
+@pytest.mark.parametrize("headed", [BertPreTrainer, BertClassifier, BertRegressor])
 def test_encoder_from_a_headed_directory(directory, headed):
     model = saved(headed, directory)
-    assert_same_weights(load_model(directory), model.encoder)
+    assert_same_weights(load_model(directory, BertEncoder), model.encoder)
 
 
 def test_copies_of_the_decoder_may_stand_in_the_file(directory):
@@ -246,7 +249,7 @@ def test_untied_decoder_is_refused(directory):
 
     rewrite(directory, untie)
     assert "cls.predictions.decoder.weight differs" in refusal(directory, BertPreTrainer)
-    load_model(directory)  # the encoder has no decoder to tie
+    load_model(directory, BertEncoder)  # has no decoder to tie
 
 
 def test_missing_pooler_warns(directory, caplog):
@@ -254,21 +257,21 @@ def test_missing_pooler_warns(directory, caplog):
     rewrite(directory, lambda ts: {k: v for k, v in ts.items() if not k.startswith("pooler")})
     with caplog.at_level(logging.WARNING):
         loaded = load_model(directory, seed=1)
-    assert "pooler.dense.bias, pooler.dense.weight: started at random" in caplog.text
+    assert "pooler.dense.bias, pooler.dense.weight initialized at random" in caplog.text
     np.testing.assert_array_equal(
         loaded(INPUTS_OF_ENCODER)["sequence_output"], model(INPUTS_OF_ENCODER)["sequence_output"]
     )
     message = refusal(directory, BertClassifier, num_classes=2)
-    assert "bert.pooler.dense.weight is missing" in message
+    assert "holds a BertModel, which has no classifier and no pooler: train it first" in message
 
 
 @pytest.mark.parametrize("source", [BertEncoder, BertPreTrainer])
 def test_new_classifier_on_what_was_pretrained(directory, source):
     model = saved(source, directory)
     encoder = model if source is BertEncoder else model.encoder
-    message = refusal(directory, BertClassifier, labels=LABELS)
-    assert "classifier.weight is missing" in message
-    assert "give num_classes or labels" in refusal(directory, BertClassifier)
+    for options in ({}, {"labels": LABELS}):
+        message = refusal(directory, BertClassifier, **options)
+        assert "which has no classifier: train it first (bert-tf finetune --model" in message
     loaded = load_model(directory, BertClassifier, labels=LABELS, allow_new_head=True, seed=3)
     assert_same_weights(loaded.encoder, encoder)
     again = load_model(directory, BertClassifier, labels=LABELS, allow_new_head=True, seed=3)
@@ -410,6 +413,136 @@ def test_other_architectures(directory):
     saved(BertEncoder, directory)
     set_config(directory, model_type="roberta")
     assert "model_type is 'roberta'" in refusal(directory)
+
+
+def as_published(directory, tensors=None, **values):
+    """Changes a saved classifier into what Hugging Face's other classes save."""
+    set_config(directory, **values)
+    if tensors is not None:
+        rewrite(directory, tensors)
+
+
+def one_output(tensors):
+    for name in ("classifier.weight", "classifier.bias"):
+        tensors[name] = tensors[name][:1]
+
+
+def test_a_directory_opens_as_what_was_saved(kind, directory):
+    saved(kind, directory)
+    assert type(load_model(directory)) is kind
+
+
+@pytest.mark.parametrize(
+    ("values", "tensors", "expected"),
+    [
+        ({"problem_type": None, "id2label": {"0": "LABEL_0"}}, one_output, BertRegressor),
+        ({"problem_type": "regression", "id2label": {"0": "x"}}, one_output, BertRegressor),
+        ({"problem_type": None}, None, BertClassifier),
+        (
+            {"problem_type": "multi_label_classification"},
+            None,
+            "a BertForSequenceClassification for multi_label_classification",
+        ),
+        ({"architectures": ["BertForTokenClassification"]}, None, "a BertForTokenClassification"),
+        ({"architectures": ["BertForMultipleChoice"]}, one_output, "a BertForMultipleChoice"),
+    ],
+)
+def test_problem_type_and_architectures_count(directory, values, tensors, expected):
+    """They all keep their weights under `classifier.`, and are no softmax over sentences."""
+    saved(BertClassifier, directory)
+    as_published(directory, tensors, **values)
+    if isinstance(expected, str):
+        assert f"holds {expected}, which cannot be used as it is" in refusal(directory, None)
+    else:
+        assert type(load_model(directory)) is expected
+    if expected is not BertClassifier:
+        assert "not a BertForSequenceClassification for single_label" in refusal(
+            directory, BertClassifier
+        )
+        new = load_model(directory, BertClassifier, labels=LABELS, allow_new_head=True)
+        head = np.asarray(new.classifier.dense.kernel).T
+        kept = load_file(directory / "model.safetensors")["classifier.weight"]
+        assert not np.array_equal(head[: len(kept)], kept)
+    if expected is not BertRegressor:
+        refusal(directory, BertRegressor)
+    load_model(directory, BertEncoder)
+
+
+def test_a_head_that_is_replaced_is_not_called_missing(directory, caplog):
+    saved(BertClassifier, directory)
+    with caplog.at_level(logging.WARNING):
+        load_model(directory, BertClassifier, labels=["a", "b", "c"], allow_new_head=True)
+    assert "its head is for other classes or another task: replaced" in caplog.text
+    assert "lacks" not in caplog.text
+
+
+@pytest.mark.parametrize("target", [BertEncoder, BertPreTrainer, BertClassifier])
+def test_what_no_longer_holds_is_not_written(directory, target):
+    """`problem_type` and an untied decoder would be wrong of the new head."""
+    saved(BertClassifier, directory)
+    gone = {"tie_word_embeddings": False, "num_labels": 7, "torch_dtype": "float16"}
+    set_config(directory, problem_type="multi_label_classification", **gone)
+    options = {} if target is BertEncoder else {"allow_new_head": True}
+    if target is BertClassifier:
+        options["labels"] = ["a", "b"]
+    save_model(load_model(directory, target, **options), directory.with_name("new"))
+    config = json.loads((directory.with_name("new") / "config.json").read_text())
+    assert not gone.keys() & config.keys()
+    assert config.get("problem_type") == {
+        BertClassifier: "single_label_classification"
+    }.get(target)  # fmt: skip
+
+
+def test_an_untied_decoder_that_is_missing(directory):
+    saved(BertPreTrainer, directory)
+    set_config(directory, tie_word_embeddings=False)
+    assert "lacks cls.predictions.decoder.weight" in refusal(directory, BertPreTrainer)
+
+
+def test_a_decoder_without_word_embeddings(directory):
+    """A KeyError once."""
+    saved(BertPreTrainer, directory)
+
+    def change(tensors):
+        table = tensors.pop("bert.embeddings.word_embeddings.weight")
+        tensors["cls.predictions.decoder.weight"] = table
+
+    rewrite(directory, change)
+    assert "word_embeddings.weight is missing" in refusal(directory, BertPreTrainer)
+    with pytest.raises(InputError, match=r"word_embeddings\.weight is missing"):
+        convert(directory, directory.with_name("out"))
+
+
+def test_a_new_head_is_one_line(directory, monkeypatch):
+    """Tokens are classified without the pooler, which Hugging Face then leaves out."""
+
+    class Tagger(PretrainedModel):
+        def __init__(self, config, labels=None, num_classes=None, seed=None, dtype=None):
+            encoder = BertEncoder(config, seed, dtype)
+            head = ClassificationHead(config, len(labels), seed=seed, name="tagger")
+            inputs = self.symbolic_inputs()
+            outputs = head(encoder(inputs)["sequence_output"])
+            super().__init__(config, inputs, outputs, seed, dtype)
+            self.encoder, self.labels, self.tagger = encoder, labels, head
+
+    row = Head(
+        "BertForTokenClassification",
+        {"classifier.": "tagger.dense"},
+        has_labels=True,
+        reads_pooler=False,
+    )
+    monkeypatch.setitem(HEADS, Tagger, row)
+    model = Tagger(CONFIG, labels=LABELS, seed=1)
+    assert model(INPUTS_OF_ENCODER).shape == (1, 4, 3)
+    save_model(model, directory)
+    assert not any("pooler" in name for name in load_file(directory / "model.safetensors"))
+    config = json.loads((directory / "config.json").read_text())
+    assert config["architectures"] == ["BertForTokenClassification"]
+    assert "problem_type" not in config
+    loaded = load_model(directory)
+    assert isinstance(loaded, Tagger)
+    assert loaded.labels == LABELS
+    np.testing.assert_array_equal(loaded(INPUTS_OF_ENCODER), model(INPUTS_OF_ENCODER))
 
 
 def test_front_door():

@@ -90,13 +90,16 @@ def test_options(model, tmp_path):
     ("arguments", "said"),
     [
         (["nowhere", "out"], "nowhere does not exist"),
-        (["model", "model"], "is there already"),
+        (["model", "model"], "is the input"),
+        (["model", "kept", "--overwrite"], "holds notes.txt, which this command did not make"),
         (["model", "out", "--to", "tf1", "--dtype", "float16"], "for Hugging Face directories"),
-        (["model", "out", "--shard_gigabytes", "0"], "give a size above 0"),
+        (["model", "out", "--shard_gigabytes", "0"], "give above 0"),
     ],
 )
 def test_refusals(model, tmp_path, monkeypatch, capsys, arguments, said):
     monkeypatch.chdir(tmp_path)
+    (tmp_path / "kept").mkdir()
+    (tmp_path / "kept" / "notes.txt").write_text("mine")
     assert run(*arguments) == 2
     told = capsys.readouterr().err.strip()
     assert told.startswith("bert-tf convert: error: ")

@@ -1,0 +1,74 @@
+"""The tokenizer of a model in whatever format: its vocabulary, and whether it lower-cases."""
+
+import re
+from pathlib import Path
+from typing import Any
+
+from bert_tf.errors import InputError
+from bert_tf.tokenization.tokenizer import CONFIG_FILE, VOCABULARY_FILE, BertTokenizer
+from bert_tf.tokenization.tokenizer_json import FILE_NAME as TOKENIZER_JSON
+from bert_tf.tokenization.tokenizer_json import read_json_object
+
+
+def read_tokenizer(
+    folder: Path, name: Path, do_lower_case: bool | None, notes: list[str]
+) -> BertTokenizer | None:
+    """The tokenizer of a folder with vocab.txt, or with Hugging Face's tokenizer.json.
+
+    Whether it lower-cases stands in tokenizer_config.json or tokenizer.json. The original's
+    checkpoints have neither: `do_lower_case` tells, or the model's name, as in
+    `validate_case_matches_checkpoint` of the original's tokenization.py, or capital letters in
+    the vocabulary.
+
+    Args:
+        folder: holds the files.
+        name: path of the model.
+        do_lower_case: the user's word for it; None for none.
+        notes: gets a sentence on what was assumed.
+
+    Returns:
+        None if there is no vocabulary.
+
+    Raises:
+        InputError: the files cannot be used, or nothing tells whether the model is uncased.
+    """
+    config = folder / CONFIG_FILE
+    switches: dict[str, Any] = {}
+    if (folder / VOCABULARY_FILE).is_file():
+        tokenizer = BertTokenizer.from_directory(folder)
+        known = config.is_file() and "do_lower_case" in read_json_object(config)
+        if do_lower_case is None and not known:
+            do_lower_case = _casing(folder / VOCABULARY_FILE, tokenizer.vocabulary, name, notes)
+        if do_lower_case is None or do_lower_case == tokenizer.settings["do_lower_case"]:
+            return tokenizer  # with all that its tokenizer_config.json says
+        pieces, switches = tokenizer.vocabulary, tokenizer.settings
+    elif (folder / TOKENIZER_JSON).is_file():
+        tokenizer = BertTokenizer.from_directory(folder)
+        pieces, switches = tokenizer.vocabulary, dict(tokenizer.settings)
+        notes.append(f"{VOCABULARY_FILE} is made of {TOKENIZER_JSON}.")
+    else:
+        return None
+    if do_lower_case is not None:
+        switches["do_lower_case"] = do_lower_case
+    return BertTokenizer(pieces, **switches)
+
+
+def _casing(path: Path, pieces: list[str], name: Path, notes: list[str]) -> bool:
+    for part in reversed(name.absolute().parts):  # the nearest name counts
+        if re.search(r"(^|[-_.])uncased([-_.]|$)|^(chinese|multilingual)_L-", part):
+            notes.append(f"Taken to be uncased, by the name {part!r}: do_lower_case is true.")
+            return True
+        if re.search(r"(^|[-_.])cased([-_.]|$)", part):
+            notes.append(f"Taken to be cased, by the name {part!r}: do_lower_case is false.")
+            return False
+    capitals = [p for p in pieces if p != p.lower() and not (p[0] == "[" and p[-1] == "]")]
+    if capitals:
+        notes.append(
+            f"Taken to be cased, by the capitals in its vocabulary ({capitals[0]!r}): "
+            "do_lower_case is false."
+        )
+        return False
+    raise InputError(
+        f"{path}: nothing tells whether its model is uncased: give --do_lower_case true if its "
+        "training text was lower-cased, else --do_lower_case false."
+    )
