@@ -19,6 +19,10 @@ from pipelines.options import CorpusOptions
 
 FILES = ("vocab.txt", "tokenizer_config.json")
 
+# Share of letters changed by stripping accents from which on a text depends on them: less than
+# 0.2% in English, 1% in Italian, 1.5% in German, a quarter in Vietnamese, all in Korean.
+_LOST_LETTERS = 0.005
+
 
 @dataclass(kw_only=True)
 class Options(CorpusOptions):
@@ -58,11 +62,19 @@ def run(options: Options) -> None:
     }
     with progress("counting words") as bar:
         from bert_tf.tokenization import BertTokenizer, count_words, learn_vocabulary
-        from pipelines.corpus.formats import input_errors, read_lines
+        from bert_tf.tokenization.normalizer import lost_letters
+        from pipelines.corpus.formats import input_errors, read_lines, sample_text
         from pipelines.corpus.sources import open_corpus
 
         corpus = open_corpus(options.corpus, options)
         check_output_folder(output, corpus.files)
+        if options.do_lower_case and options.strip_accents is None:
+            share, examples = lost_letters(sample_text(corpus))
+            if share > _LOST_LETTERS:
+                bar.print(
+                    f"{share:.1%} of the letters in this text lose accents or fall apart "
+                    f"({', '.join(examples)}); to keep them, add --strip_accents false"
+                )
         with input_errors():
             lines = read_lines(corpus)
             counts = count_words(lines, **switches, progress=bar.update)

@@ -7,9 +7,11 @@ table follows other rules (NFKC case folding); we hand it ours.
 """
 
 import functools
+import itertools
 import sys
 import unicodedata
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Iterable
 from typing import ParamSpec, TypeVar
 
 import flatbuffers
@@ -230,6 +232,30 @@ def _replacement(character: str, do_lower_case: bool, strip_accents: bool) -> st
         decomposed = unicodedata.normalize("NFD", character)
         character = "".join(c for c in decomposed if unicodedata.category(c) != "Mn")
     return character
+
+
+def lost_letters(texts: Iterable[str]) -> tuple[float, list[str]]:
+    """What `strip_accents` takes from texts: accents, vowel signs, whole syllables (Hangul).
+
+    Returns:
+        The share of letters that it changes; of the most frequent words with such letters, what
+        becomes of them, as "für -> fur".
+    """
+    words = Counter(word for text in texts for word in text.lower().split())
+    letters: Counter[str] = Counter()
+    for word, count in words.items():
+        for character in word:
+            letters[character] += count
+    kept = {c: _replacement(c, True, True) for c in letters}
+    lost = {c for c in letters if kept[c] != c and unicodedata.category(c)[0] in "LM"}
+    total = sum(n for c, n in letters.items() if unicodedata.category(c)[0] in "LM")
+    # Letters of Hangul are set apart, or they would look like the syllable.
+    shown = {c: f" {' '.join(after)} " if len(after) > 1 else after for c, after in kept.items()}
+    examples = (word for word, _ in words.most_common() if not lost.isdisjoint(word))
+    return sum(letters[c] for c in lost) / max(total, 1), [
+        f"{word} -> {' '.join(''.join(map(shown.__getitem__, word)).split())}"
+        for word in itertools.islice(examples, 3)
+    ]
 
 
 @functools.cache

@@ -45,6 +45,9 @@ from pipelines.options import CorpusOptions
 # Lines of plain text of more characters than this were not wrapped.
 _WRAPPED_LINE = 120
 
+_SAMPLED_SLICES = 200
+_SAMPLED_BYTES = 1 << 16
+
 
 class Passage(NamedTuple):
     """Lines in the order of the text, from one slice.
@@ -189,6 +192,14 @@ def _dataset_passages(slice_: Slice, options: CorpusOptions, counts: Counter) ->
 def empty_corpus(name: str) -> InputError:
     """The error for a corpus without a line of text."""
     return InputError(f"{name}: no text, every line is blank; give files with a sentence a line")
+
+
+def sample_text(corpus: Corpus) -> Iterator[str]:
+    """Beginnings of slices from all over a corpus, to judge its language by."""
+    slices = list(itertools.chain.from_iterable(corpus.units))
+    for slice_ in slices[:: -(-len(slices) // _SAMPLED_SLICES)]:
+        for passage in itertools.islice(read_slice(slice_, corpus.options, Counter()), 1):
+            yield b"\n".join(passage.lines)[:_SAMPLED_BYTES].decode("utf-8", "ignore")
 
 
 def read_lines(corpus: Corpus) -> tf.data.Dataset:

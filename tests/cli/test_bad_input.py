@@ -234,6 +234,30 @@ def test_overwrite_deletes_no_input_and_nothing_of_others(
     assert left_in(tmp_path) == before
 
 
+@pytest.mark.parametrize(
+    ("text", "example"),
+    [
+        ("한국어 형태소를 분석한다.", "한국어 -> ᄒ ᅡ ᆫ ᄀ ᅮ ᆨ ᄋ ᅥ"),
+        ("ภาษาไทยมีสระและวรรณยุกต์ ที่นี่", "ที่นี่ -> ทน"),
+        ("Tiếng Việt có nhiều dấu", "tiếng -> tieng"),
+        ("Der Bär ging für immer nach Köln", "bär -> bar"),
+        ("Это чёрный чай", "чёрный -> черныи"),
+        ("The café is plain English without any accents. " + "So is most of it. " * 20, None),
+    ],
+    ids=["Korean", "Thai", "Vietnamese", "German", "Russian", "English"],
+)
+def test_vocab_proposes_the_switch_that_the_text_needs(text, example, tmp_path, capsys):
+    (tmp_path / "text.txt").write_text((text + "\n") * 3, encoding="utf-8")
+    arguments = ["vocab", "--corpus", str(tmp_path / "text.txt"), "--size", "500"]
+    assert main([*arguments, "--output", str(tmp_path / "vocab")]) == 0
+    told = " ".join(capsys.readouterr().err.split())
+    assert ("--strip_accents false" in told) == bool(example)
+    assert not example or example in told
+    given = [*arguments, "--strip_accents", "false", "--output", str(tmp_path / "kept")]
+    assert main(given) == 0
+    assert "fall apart" not in capsys.readouterr().err
+
+
 def test_an_older_output_is_replaced_through_a_link(corpus, tokenizer, tmp_path):
     shutil.copytree(tokenizer, tmp_path / "old")
     (tmp_path / "old" / "vocab.txt").write_text("old")
