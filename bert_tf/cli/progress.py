@@ -6,6 +6,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from rich.console import Console
 from rich.progress import (
@@ -18,6 +19,9 @@ from rich.progress import (
     TimeElapsedColumn,
     TimeRemainingColumn,
 )
+
+if TYPE_CHECKING:
+    from bert_tf.training.loop import TrainingResult
 
 # Progress goes to standard error, so that standard output holds results alone.
 console = Console(stderr=True, highlight=False, soft_wrap=True)
@@ -90,6 +94,24 @@ def training_line(
     # What a task of its own logs stands with the scores.
     parts += [f"{name} {value:.4g}" for name, value in rest.items()]
     return "  ".join(parts)
+
+
+def outcome_lines(result: "TrainingResult", total_steps: int) -> list[str]:
+    """What a run did, in lines for its end."""
+    lines = []
+    if result.started_at == result.step:
+        lines.append(f"the run was complete at step {result.step:,}: nothing was left to train")
+    elif result.started_at:
+        lines.append(f"continued from step {result.started_at}")
+    if result.ended_early:
+        lines.append(f"ended early, at step {result.step:,} of {total_steps:,}")
+    if result.nonfinite_steps:
+        lines.append(f"skipped {result.nonfinite_steps} step(s) with a non-finite loss or gradient")
+    if result.step_seconds:
+        lines.append(f"a step took {result.step_seconds * 1000:.0f} ms (median)")
+    if result.best_step is not None:
+        lines.append(f"best: step {result.best_step:,} of {result.step:,}")
+    return lines
 
 
 def _with_parts(name: str, shown: str, scalars: dict[str, float]) -> list[str]:

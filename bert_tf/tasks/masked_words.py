@@ -1,6 +1,6 @@
-"""Words for the gaps in a text: what a pre-trained model has learned, to look at."""
+"""Guesses for hidden words, which show what a pre-trained model has learned."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -16,38 +16,77 @@ from bert_tf.training.event_folder import EventFolder
 from bert_tf.training.state import TrainingState
 from bert_tf.training.workers import is_chief
 
-# Common English; the first is the paper's (section 3.1).
-SENTENCES = (
-    "the man went to the [MASK] .",
-    "she opened the [MASK] and looked out .",
-    "he did not [MASK] what to say .",
-    "it was a long [MASK] ago .",
-    "they were sitting at the [MASK] .",
-)
+# Pieces shown before and after a hidden word.
+_WINDOW = 15
 
 _LOG = "masked_words"
 
 
 class Guess(NamedTuple):
-    """A word for a gap.
+    """A guess for a [MASK].
 
     Attributes:
         piece: entry of the vocabulary.
-        probability: the model's, from 0 to 1.
+        probability: the model's probability, from 0 to 1.
     """
 
     piece: str
     probability: float
 
 
+def hide_words(batches: Iterable[Any], tokenizer: BertTokenizer, count: int = 5) -> dict[str, str]:
+    """Text with one [MASK] -> the word behind it, from different instances.
+
+    Args:
+        batches: batches (inputs, labels, weights) as `pretraining_batches` gives them.
+        tokenizer: the shards' tokenizer.
+        count: number of texts; fewer if the batches hold fewer.
+    """
+    found: dict[str, str] = {}
+    for inputs, labels, weights in batches:
+        for ids, positions, words, weight in zip(
+            inputs["token_ids"].numpy(),
+            inputs["mask_positions"].numpy(),
+            labels["mlm_logits"].numpy(),
+            weights["mlm_logits"].numpy(),
+            strict=True,
+        ):
+            masked = positions[weight > 0]
+            ids[masked] = words[weight > 0]  # the text as it was
+            whole = [place for place in masked if _is_word(ids, place, tokenizer)]
+            if whole:
+                place = whole[len(whole) // 2]
+                found[_around(ids, place, tokenizer)] = tokenizer.vocabulary[ids[place]]
+            if len(found) == count:
+                return found
+    return found
+
+
+def _is_word(ids: np.ndarray, place: int, tokenizer: BertTokenizer) -> bool:
+    """Whether the piece there is a whole word of letters."""
+    continues = tokenizer.is_continuation[ids[place : place + 2]]
+    return not continues.any() and tokenizer.vocabulary[ids[place]].isalpha()
+
+
+def _around(ids: np.ndarray, place: int, tokenizer: BertTokenizer) -> str:
+    """Some text of the same sentence or segment around a hidden word."""
+    ends = np.isin(ids, [tokenizer.cls_token_id, tokenizer.sep_token_id, tokenizer.pad_token_id])
+    before, after = np.flatnonzero(ends[:place]), np.flatnonzero(ends[place:])
+    first = max(place - _WINDOW, before[-1] + 1 if len(before) else 0)
+    last = min(place + _WINDOW, place + after[0] if len(after) else len(ids))
+    shown = tf.ragged.constant([ids[first:place], ids[place + 1 : last]], dtype=tf.int32)
+    left, right = (text.decode() for text in tokenizer.detokenize(shown).numpy())
+    return f"{left.removeprefix('##')} [MASK] {right}".strip()
+
+
 class MaskedWords:
     """Predicts the words at each [MASK] of some texts.
 
     Args:
-        model: a pre-trainer; it is asked as it stands at each call.
+        model: a pre-trainer; each call uses its current weights.
         tokenizer: its tokenizer.
-        texts: each with at least one [MASK].
-        guesses: how many words for a gap.
+        texts: each with at least one [MASK]; may map each to the word behind it.
+        guesses: number of words for each [MASK].
 
     Raises:
         InputError: a text has no [MASK].
@@ -57,10 +96,11 @@ class MaskedWords:
         self,
         model: BertPreTrainer,
         tokenizer: BertTokenizer,
-        texts: Sequence[str] = SENTENCES,
+        texts: Iterable[str] | Mapping[str, str],
         guesses: int = 5,
     ) -> None:
         self.texts = list(texts)
+        self.hidden = dict(texts) if isinstance(texts, Mapping) else {}
         self._model = model
         self._pieces = tokenizer.vocabulary
         self._guesses = guesses
@@ -72,7 +112,7 @@ class MaskedWords:
         gaps = [np.flatnonzero(row == tokenizer.mask_token_id) for row in ids]
         for text, places in zip(self.texts, gaps, strict=True):
             if not len(places):
-                raise InputError(f"no [MASK] in {text!r}; write it where a word is to be guessed")
+                raise InputError(f"no [MASK] in {text!r}: write it in place of a word")
         self._gaps = [len(places) for places in gaps]
         positions = np.zeros((len(gaps), max(self._gaps)), np.int32)  # (n, P)
         for row, places in zip(positions, gaps, strict=True):
@@ -104,8 +144,8 @@ class MaskedWordLog(keras.callbacks.Callback):
 
     Args:
         directory: TensorBoard log folder.
-        state: counts the steps, and is told when this was logged.
-        words: what to ask; only the process that writes does.
+        state: training state.
+        words: makes the guesses, on the chief worker.
     """
 
     def __init__(self, directory: str | Path, state: TrainingState, words: MaskedWords) -> None:
@@ -116,18 +156,21 @@ class MaskedWordLog(keras.callbacks.Callback):
         state.logged.setdefault(_LOG, 0)
 
     def on_epoch_end(self, epoch: int, logs: dict | None = None) -> None:
-        """Asks and writes."""
+        """Guesses and writes."""
         self._state.logged[_LOG] = self._state.step
         if not is_chief(self.model.distribute_strategy):
             return
         answers = self._words()
         with self._events.at(self._state.step):
             for number, (text, gaps) in enumerate(zip(self._words.texts, answers, strict=True)):
-                tf.summary.text(f"masked_words/{number}", _as_markdown(text, gaps))
+                hidden = self._words.hidden.get(text)
+                tf.summary.text(f"masked_words/{number}", _as_markdown(text, gaps, hidden))
 
 
-def _as_markdown(text: str, gaps: list[list[Guess]]) -> str:
+def _as_markdown(text: str, gaps: list[list[Guess]], hidden: str | None) -> str:
     lines = [text.replace("[MASK]", "**[MASK]**"), ""]
+    if hidden is not None:
+        lines[0] += f" (hidden: {_as_code(hidden)})"
     for guesses in gaps:
         lines.append(", ".join(f"{_as_code(g.piece)} {g.probability:.1%}" for g in guesses))
     return "\n".join(lines)

@@ -2,9 +2,9 @@
 
 import contextlib
 import functools
-import warnings
 from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 from bert_tf.checkpoints.model_directory import load_model, save_model
@@ -13,15 +13,19 @@ from bert_tf.errors import InputError
 from bert_tf.models.cost import pretraining_flops
 from bert_tf.models.pretrainer import BertPreTrainer
 from bert_tf.options import identity
+from bert_tf.tasks.masked_words import hide_words
 from bert_tf.tasks.options import PretrainingOptions, save_config, steps_to_profile
 from bert_tf.tasks.pretraining_data import PhaseShards, PretrainingData
 from bert_tf.tasks.training_setup import make_plan, make_run, prepare
 from bert_tf.tasks.watching import rates, watch_pretraining, watch_run
+from bert_tf.tasks.word_frequencies import word_frequency_loss, write_metrics
 from bert_tf.tokenization.tokenizer import BertTokenizer
+from bert_tf.training.dry_run import dry_run
 from bert_tf.training.loop import Phase, TrainingResult, check_steps_per_execution
 from bert_tf.training.means import accuracy, cross_entropy
 from bert_tf.training.run import Run
 from bert_tf.training.strategy import check_batch_size
+from bert_tf.training.trainer import Trainer
 from pipelines.shards.folder import shard_errors
 
 # The paper warms up over 10,000 steps (section A.2); a short run over a tenth of its steps.
@@ -97,23 +101,12 @@ def _settings(
     return settings
 
 
-def _flops(model: BertPreTrainer, phase: PhaseShards) -> float:
-    """Floating-point operations of a training step per instance."""
-    return pretraining_flops(
-        model.encoder.config,
-        instances=1,
-        length=phase.train.max_seq_length,
-        predictions=phase.train.max_predictions_per_seq,
-    )
-
-
 def pretrain(
     options: PretrainingOptions,
     report: Callable[[int, str, dict[str, float]], None],
-    left_out: Callable[[str, int], None] = lambda shard, records: None,
-    notice: Callable[[str], object] = warnings.warn,
+    notice: Callable[[str], object] = print,
     on_step: Callable[[int], object] = lambda step: None,
-) -> TrainingResult:
+) -> TrainingResult | None:
     """Pre-trains a BERT on shards; the run directory is `options.output`.
 
     The loss is the mean over the masked positions plus, where instances are pairs, the mean over
@@ -122,38 +115,42 @@ def pretrain(
     Args:
         options: options of the command.
         report: called with (step, "train" or "held_out", scalars) for each line logged.
-        left_out: called with (path, records) for each shard with corrupt records, which are
-            skipped.
-        notice: called with a line for the user, such as a damaged checkpoint.
+        notice: called with lines for the user.
         on_step: called with the step after each execution.
+
+    Returns:
+        The outcome; None for a dry run.
 
     Raises:
         InputError: the shards, the model or the options cannot be used; the message says why.
         Preempted: see `train`; or another worker of the run has gone.
     """
-    # First of all: several workers have to connect before TensorFlow runs an op.
-    with make_run(options, notice) as run:
-        return _pretrain(run, options, report, left_out, on_step)
+    inputs = [options.shards, options.long_shards, options.model, options.tokenizer]
+    with contextlib.ExitStack() as stack:
+        # First of all: several workers have to connect before TensorFlow runs an op.
+        run = stack.enter_context(make_run(options, notice, inputs))
+        data = PretrainingData(options)
+        for directory in data.directories:
+            stack.enter_context(shard_errors(directory))
+        return _pretrain(run, data, options, report, on_step)
 
 
 def _pretrain(
     run: Run,
+    data: PretrainingData,
     options: PretrainingOptions,
     report: Callable[[int, str, dict[str, float]], None],
-    left_out: Callable[[str, int], None],
     on_step: Callable[[int], object],
-) -> TrainingResult:
-    data = PretrainingData(options)
-    for phase in data.phases:
+) -> TrainingResult | None:
+    for phase in data.phases:  # fails on what it cannot do before anything is written
         check_batch_size(options.batch_size, run.strategy, phase.gradient_accumulation_steps)
+        data.train_batches(phase, run.strategy, 0)
     check_steps_per_execution(
         options.steps_per_execution, options.evaluate_every, [phase.until for phase in data.phases]
     )
-    for phase in data.phases:  # fails on what it cannot do before anything is written
-        data.train_batches(phase, run.strategy, 0)
-    if run.is_chief:
-        for shard, records in data.left_out.items():
-            left_out(shard, records)
+    run.notice(f"{run.devices}: {data.summary}, {options.steps:,} steps of {options.batch_size}")
+    for shard, records in data.left_out.items():
+        run.notice(f"skipping {records} corrupt record(s) of {shard}")
     warmup_steps = options.warmup_steps
     if warmup_steps is None:
         warmup_steps = min(_LONGEST_WARMUP, options.steps // 10)
@@ -171,7 +168,6 @@ def _pretrain(
         metrics={name: {"accuracy": accuracy} for name in losses},
         settings=_settings(model, options, data),
     )
-    watch_pretraining(run, model, data.tokenizer, options.watch_text)
     watch_run(
         run,
         model,
@@ -186,40 +182,56 @@ def _pretrain(
         histograms_every=options.histograms_every,
         profile=steps_to_profile(options.profile),
     )
-    phases = [
-        Phase(
-            until=phase.until,
-            batches=functools.partial(data.train_batches, phase, run.strategy),
-            held_out=data.held_out_batches(phase, run.strategy),
-            rates=rates(
-                run.strategy,
-                model.encoder.compute_dtype,
-                tokens=phase.mean_tokens,
-                flops=_flops(model, phase),
-            ),
-            cost=_flops(model, phase),
-            begin=functools.partial(
-                trainer.accumulate_gradients, phase.gradient_accumulation_steps
-            ),
-        )
-        for phase in data.phases
-    ]
-    with contextlib.ExitStack() as stack:
-        for directory in data.directories:
-            stack.enter_context(shard_errors(directory))
-        run.open(override=options.override)
-        if run.is_chief:
-            save_config(options, options.output)
-        return run.train(
-            phases,
-            plan=make_plan(
-                options,
-                evaluate_every=options.evaluate_every,
-                best_by="loss",
-                larger_is_better=False,
-                scalar_names=SCALAR_NAMES,
-            ),
-            save_model=lambda directory: save_model(model, directory, tokenizer=data.tokenizer),
-            report=report,
-            on_step=on_step,
-        )
+    sample = data.held_out_sample(data.phases[-1]) if run.is_chief else None
+    texts = options.watch_text or hide_words(sample or [], data.tokenizer)
+    watch_pretraining(run, model, data.tokenizer, texts)
+    phases = [_phase(run, model, trainer, data, phase) for phase in data.phases]
+    if options.dry_run:
+        for line in dry_run(trainer, phases):
+            run.notice(line)
+        return None
+
+    scores: dict[str, float] = {"word_frequency_loss": word_frequency_loss(sample or [])}
+
+    def keep_scores(step: int, kind: str, scalars: dict[str, float]) -> None:
+        if kind == "held_out":
+            scores.update(scalars, step=step)
+        report(step, kind, scalars)
+
+    def save(directory: Path) -> None:
+        save_model(model, directory, tokenizer=data.tokenizer)
+        if directory.name == "best":
+            write_metrics(directory, scores)
+
+    run.open(override=options.override)
+    if run.is_chief:
+        save_config(options, run.directory)
+    plan = make_plan(
+        options,
+        evaluate_every=options.evaluate_every,
+        best_by="loss",
+        larger_is_better=False,
+        scalar_names=SCALAR_NAMES,
+    )
+    return run.train(phases, plan=plan, save_model=save, report=keep_scores, on_step=on_step)
+
+
+def _phase(
+    run: Run, model: BertPreTrainer, trainer: Trainer, data: PretrainingData, phase: PhaseShards
+) -> Phase:
+    flops = pretraining_flops(
+        model.encoder.config,
+        instances=1,
+        length=phase.train.max_seq_length,
+        predictions=phase.train.max_predictions_per_seq,
+    )
+    return Phase(
+        until=phase.until,
+        batches=functools.partial(data.train_batches, phase, run.strategy),
+        held_out=data.held_out_batches(phase, run.strategy),
+        rates=rates(
+            run.strategy, model.encoder.compute_dtype, tokens=phase.mean_tokens, flops=flops
+        ),
+        cost=flops,
+        begin=functools.partial(trainer.accumulate_gradients, phase.gradient_accumulation_steps),
+    )

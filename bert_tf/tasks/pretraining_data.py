@@ -16,7 +16,7 @@ from bert_tf.tokenization.tokenizer import BertTokenizer
 from bert_tf.training.strategy import distribute_batches, share_batches
 from pipelines.shards.folder import ShardFolder, open_shards, tokenizer_of_shards
 from pipelines.shards.manifest import FILE_NAME as MANIFEST
-from pipelines.shards.pretraining_batches import pretraining_batches
+from pipelines.shards.pretraining_batches import held_out_batches, pretraining_batches
 
 # Sample batch for histograms of activations.
 _WATCHED_EXAMPLES = 8
@@ -26,13 +26,13 @@ _PAPERS_LONG_SHARE = 0.1
 
 @dataclass(frozen=True)
 class PhaseShards:
-    """The shards of some of the steps.
+    """The shards of one phase.
 
     Attributes:
-        until: the last of these steps.
-        train: shards.
-        held_out: shards; None where nothing was held out.
-        gradient_accumulation_steps: pieces of a device's batch.
+        until: last step of the phase.
+        train: training shards.
+        held_out: held-out shards; None where nothing was held out.
+        gradient_accumulation_steps: micro-batches per device.
     """
 
     until: int
@@ -42,7 +42,7 @@ class PhaseShards:
 
     @property
     def mean_tokens(self) -> float:
-        """Of an instance, padding apart where that is known."""
+        """Mean tokens per instance, without padding where that is known."""
         if self.train.manifest is None:
             return self.train.max_seq_length
         return self.train.manifest.statistics[self.train.split]["length_mean"]
@@ -52,28 +52,28 @@ class PretrainingData:
     """The phases of a run, and their batches.
 
     Args:
-        options: of the run.
+        options: options of `bert-tf pretrain`.
 
     Raises:
         InputError: shards are missing, damaged, or do not go together.
 
     Attributes:
         phases: one, or two: short sequences, then long ones (paper, section A.2).
-        tokenizer: that the shards were made with.
+        tokenizer: the shards' tokenizer.
     """
 
     def __init__(self, options: PretrainingOptions) -> None:
         self._options = options
         self.phases = _open(options)
         self.tokenizer = tokenizer_of_shards(options.shards, options.tokenizer)
-        self._batches: Callable[..., Any] = functools.partial(
-            pretraining_batches,
-            vocabulary_hash=self.tokenizer.vocabulary_hash,
-            tokenizer=self.tokenizer,
-            masked_lm_prob=options.masked_lm_prob,
-            whole_word_masking=options.whole_word_masking,
-            max_ngram=options.max_ngram,
-        )
+        self._reading: dict[str, Any] = {
+            "vocabulary_hash": self.tokenizer.vocabulary_hash,
+            "tokenizer": self.tokenizer,
+            "masked_lm_prob": options.masked_lm_prob,
+            "whole_word_masking": options.whole_word_masking,
+            "max_ngram": options.max_ngram,
+        }
+        self._batches: Callable[..., Any] = functools.partial(pretraining_batches, **self._reading)
 
     @property
     def has_next_sentences(self) -> bool:
@@ -81,13 +81,21 @@ class PretrainingData:
         return self.phases[0].train.has_next_sentences
 
     @property
+    def summary(self) -> str:
+        """Instances and their length, such as "12,345 instances of 128 tokens"."""
+        return ", then ".join(
+            f"{phase.train.instances:,} instances of {phase.train.max_seq_length} tokens"
+            for phase in self.phases
+        )
+
+    @property
     def directories(self) -> list[Path]:
-        """Of the shards, in the order of the phases."""
+        """Folders of the shards, in the order of the phases."""
         return [phase.train.directory for phase in self.phases]
 
     @property
     def fingerprints(self) -> list[str]:
-        """The hash of the manifest of each phase's shards; "" where they have none."""
+        """Hash of the manifest of each phase's shards; "" where they have none."""
         manifests = [directory / MANIFEST for directory in self.directories]
         return [
             hashlib.sha256(path.read_bytes()).hexdigest() if path.is_file() else ""
@@ -96,7 +104,7 @@ class PretrainingData:
 
     @property
     def left_out(self) -> dict[str, int]:
-        """Path of a shard -> corrupt records in it that are not read."""
+        """Path of a shard -> number of corrupt records in it, which are skipped."""
         found: dict[str, int] = {}
         for phase in self.phases:
             for shards in (phase.train, phase.held_out):
@@ -124,19 +132,29 @@ class PretrainingData:
     def held_out_batches(
         self, phase: PhaseShards, strategy: tf.distribute.Strategy
     ) -> tf.data.Dataset | tf.distribute.DistributedDataset | None:
-        """The first held-out batches of the phase, as many as are to be evaluated on."""
+        """The held-out batches that each evaluation of the phase uses, spread over all files."""
+        sample = self.held_out_sample(phase)
+        if sample is None:
+            return None
+        return share_batches(sample, strategy, self._options.batch_size)
+
+    def held_out_sample(self, phase: PhaseShards) -> tf.data.Dataset | None:
+        """The same batches, whole; None where nothing was held out."""
         if phase.held_out is None:
             return None
-        batch_size = self._options.batch_size
-        dataset = self._batches(phase.held_out, batch_size, shuffle=False, repeat=False)
-        return share_batches(dataset.take(self._options.evaluation_batches), strategy, batch_size)
+        return held_out_batches(
+            phase.held_out,
+            self._options.batch_size,
+            self._options.evaluation_batches,
+            **self._reading,
+        )
 
     def watched_batches(self) -> tf.data.Dataset:
-        """Batches of a few training examples to look at."""
+        """Batches of a few training examples, for histograms."""
         return self._batches(self.phases[0].train, _WATCHED_EXAMPLES)
 
     def check_fits(self, config: BertConfig) -> None:
-        """Refuses shards with positions the model lacks, or with ids that are other pieces to it.
+        """Refuses shards with longer sequences or another vocabulary than the model's.
 
         Raises:
             InputError: naming shards and model.

@@ -3,11 +3,11 @@
 The options go no further than here and the drivers.
 """
 
-import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from bert_tf.options import identity
+from bert_tf.outputs import check_output_folder
 from bert_tf.tasks.options import TrainingOptions
 from bert_tf.training.lamb import Lamb
 from bert_tf.training.loop import TrainingPlan
@@ -31,10 +31,23 @@ def _layer_factors(layers: int, decay: float) -> dict[str, float]:
     return {**factors, r"(^|/)embeddings/": decay ** (layers + 1)}
 
 
-def make_run(options: TrainingOptions, notice: Callable[[str], object] = warnings.warn) -> Run:
-    """The run that `options` ask for, to be entered."""
+def make_run(
+    options: TrainingOptions,
+    notice: Callable[[str], object] = print,
+    inputs: Iterable[str | None] = (),
+) -> Run:
+    """The run that `options` ask for, to be entered.
+
+    Args:
+        options: options of the command.
+        notice: see `Run`.
+        inputs: files and folders that the run reads, which its output must not touch.
+
+    Raises:
+        InputError: the output cannot be used.
+    """
     return Run(
-        options.output,
+        check_output_folder(options.output, [path for path in inputs if path is not None]),
         seed=options.seed,
         strategy=options.strategy,
         precision=options.precision,

@@ -9,7 +9,7 @@ import tensorflow as tf
 
 from bert_tf.models.classifier import BertClassifier
 from bert_tf.models.pretrainer import BertPreTrainer
-from bert_tf.tasks.masked_words import SENTENCES, MaskedWordLog, MaskedWords
+from bert_tf.tasks.masked_words import MaskedWordLog, MaskedWords
 from bert_tf.tokenization.tokenizer import BertTokenizer
 from bert_tf.tokenization.vocabulary import SPECIAL_TOKENS
 from bert_tf.training.hyper_parameters import HyperParameters
@@ -74,7 +74,10 @@ def watch_run(
 
 
 def watch_pretraining(
-    run: Run, model: BertPreTrainer, tokenizer: BertTokenizer, texts: Sequence[str]
+    run: Run,
+    model: BertPreTrainer,
+    tokenizer: BertTokenizer,
+    texts: Sequence[str] | Mapping[str, str],
 ) -> None:
     """Has a run write guesses for masked words and the word embeddings after each evaluation.
 
@@ -82,13 +85,15 @@ def watch_pretraining(
         run: prepared.
         model: the model it trains.
         tokenizer: the shards' tokenizer.
-        texts: texts with [MASK] in them.
+        texts: texts with [MASK] in them; may map each to the word behind it.
 
     Raises:
         InputError: a text has no [MASK].
     """
+    if texts:
+        words = MaskedWords(model, tokenizer, texts)
+        run.watch(MaskedWordLog(run.logs, run.state, words))
     run.watch(
-        MaskedWordLog(run.logs, run.state, MaskedWords(model, tokenizer, texts or SENTENCES)),
         ProjectorLog(
             run.logs,
             run.state,

@@ -197,6 +197,8 @@ class ScalarLog(keras.callbacks.Callback):
             rate = self.batch_size / mean_seconds
             scalars["examples_per_second"] = rate
             scalars |= {name: rate * factor for name, factor in self._rates.items()}
+            if scalars.get("share_of_peak", 0.0) > 1:  # the peak was measured on a busy machine
+                del scalars["share_of_peak"]
             scalars["minutes_left"] = self.steps_left(self.state.step) * mean_seconds / 60
         return scalars
 

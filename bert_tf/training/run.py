@@ -2,7 +2,6 @@
 
 import logging
 import random
-import warnings
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from pathlib import Path
@@ -67,7 +66,7 @@ class Run(AbstractContextManager):
         strategy: str = "auto",
         precision: str = "float32",
         deterministic: bool = False,
-        notice: Callable[[str], object] = warnings.warn,
+        notice: Callable[[str], object] = print,
     ) -> None:
         self.directory = Path(directory)
         self.logs = self.directory / "logs"

@@ -18,9 +18,12 @@ from bert_tf.cli.main import main
 from bert_tf.config import BertConfig
 from bert_tf.errors import InputError
 from bert_tf.models.pretrainer import BertPreTrainer
+from bert_tf.options import identity
 from bert_tf.tasks.options import PretrainingOptions
 from bert_tf.tasks.pretraining import pretrain
+from bert_tf.tasks.pretraining_data import PretrainingData
 from pipelines.shards.manifest import Manifest
+from pipelines.shards.pretraining_batches import pretraining_batches
 
 
 class Killed(Exception):
@@ -274,10 +277,10 @@ def test_corrupt_records_stop_a_run_or_are_left_out(dynamic_shards, small_config
     arguments = [str(argument) for argument in arguments]
     capsys.readouterr()
     assert main(arguments) == 2
-    (line,) = capsys.readouterr().err.strip().splitlines()
+    *_, line = capsys.readouterr().err.strip().splitlines()
     assert f"{shard}: record 3 is damaged" in line and "--skip_corrupt" in line
     assert main([*arguments, "--skip_corrupt"]) == 0  # the run that stopped goes on
-    assert f"left out of {folder / shard}: 1 corrupt record" in capsys.readouterr().err
+    assert f"skipping 1 corrupt record(s) of {folder / shard}" in capsys.readouterr().err
     assert (tmp_path / "run" / "last").is_dir()
 
 
@@ -325,3 +328,94 @@ def test_a_data_service_changes_nothing(undisturbed, dynamic_shards, small_confi
     finally:
         process.kill()
     assert weights(tmp_path) == weights(undisturbed[0])
+
+
+def shown(arguments, capsys) -> list[str]:
+    """The lines of a command that ends well."""
+    capsys.readouterr()
+    assert main([str(argument) for argument in arguments]) == 0
+    return capsys.readouterr().err.strip().splitlines()
+
+
+def test_a_run_tells_what_it_does_and_what_came_of_it(shards, small_config, tmp_path, capsys):
+    arguments = [
+        "pretrain", "--shards", shards, "--size", small_config, "--output", tmp_path / "run",
+        "--steps", 4, "--batch-size", 8, "--evaluate-every", 2, "--evaluation-batches", 2,
+    ]  # fmt: skip
+    dry = shown([*arguments, "--dry_run"], capsys)
+    assert "CPU, float32: " in dry[0] and " instances of 32 tokens, 4 steps of 8" in dry[0]
+    assert any("parameters" in line for line in dry) and any("4 steps of about" in s for s in dry)
+    assert any("GiB of memory" in line for line in dry)
+    assert not (tmp_path / "run").exists()
+
+    first = shown(arguments, capsys)
+    assert first[0] == dry[0]
+    metrics = json.loads((tmp_path / "run" / "best" / "metrics.json").read_text())
+    assert f"best: step {metrics['step']} of 4" in first
+    # Four steps teach nothing but frequencies: no advice to go on from there.
+    assert any("has learned little but how frequent words are" in line for line in first)
+    assert not any(line.startswith("Next:") for line in first)
+
+    again = shown(arguments, capsys)
+    assert "the run was complete at step 4: nothing was left to train" in again
+    texts = [path.name for path in (tmp_path / "run/logs/masked_words").iterdir()]
+    assert texts  # guesses for words of the held-out text
+
+
+def test_a_held_out_share_of_every_file_is_evaluated_on(shards, small_config, tmp_path):
+    """Not the beginning of the files in their order (issue: the first files alone chose best/)."""
+    data = PretrainingData(options(shards, small_config, tmp_path, batch_size=4))
+    (phase,) = data.phases
+    first = pretraining_batches(phase.held_out, 4, shuffle=False, repeat=False).take(2)
+    sampled, in_order = (
+        np.concatenate([inputs["token_ids"] for inputs, _, _ in batches])
+        for batches in (data.held_out_sample(phase), first)
+    )
+    assert sampled.shape == in_order.shape
+    assert not np.array_equal(sampled, in_order)
+
+
+@pytest.mark.parametrize(
+    ("changed", "cause"),
+    [
+        ({"model": "pre", "size": "tiny"}, "--size is for new models"),
+        ({"model": "pre", "initializer_range": 0.1}, "--initializer_range is for new models"),
+        ({"long_share": 0.2}, "--long_share is for --long_shards"),
+        ({"long_gradient_accumulation_steps": 2}, "is for --long_shards"),
+        ({"clip_norm": 0.0}, "--clip_norm is 0.0: give above 0"),
+        ({"clip_norm": -1.0}, "--clip_norm is -1.0: give above 0"),
+        ({"warmup_steps": 9}, "--warmup_steps is 9 of 8 steps"),
+        ({"seed": -1}, "--seed is -1: give at least 0"),
+        ({"learning_rate": float("nan")}, "--learning_rate is nan"),
+    ],
+)
+def test_options_that_would_be_ignored_or_do_harm_are_refused(changed, cause):
+    with pytest.raises(InputError, match=cause):
+        PretrainingOptions(shards="shards", output="run", **{"steps": 8, **changed})
+
+
+def test_a_path_has_one_spelling_in_the_identity(tmp_path):
+    (tmp_path / "pre" / "best").mkdir(parents=True)
+    (tmp_path / "link").symlink_to(tmp_path / "pre")
+    spellings = ["pre/best", "pre/best/", "./pre/../pre/best", "link/best"]
+    made = [
+        PretrainingOptions(shards="s", output=str(tmp_path / "run"), model=f"{tmp_path}/{spelling}")
+        for spelling in spellings
+    ]
+    assert {identity(each, each.output)["model"] for each in made} == {"../pre/best"}
+
+
+def test_a_run_is_not_continued_with_other_evaluations(shards, small_config, tmp_path):
+    run(options(shards, small_config, tmp_path), kill_at=4)
+    with pytest.raises(InputError, match="evaluation_batches was 2, is now 1"):
+        run(options(shards, small_config, tmp_path, evaluation_batches=1))
+    run(options(shards, small_config, tmp_path, evaluation_batches=1, override=True))
+    # What config.yaml repeats does not switch the guard off.
+    assert "override" not in (tmp_path / "config.yaml").read_text()
+
+
+def test_an_output_in_the_shards_is_refused(shards, small_config, capsys):
+    arguments = ["pretrain", "--shards", shards, "--output", shards / "run"]
+    assert main([str(argument) for argument in arguments]) == 2
+    assert "lies in the input" in capsys.readouterr().err
+    assert not (shards / "run").exists()

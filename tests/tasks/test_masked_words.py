@@ -8,7 +8,7 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 from bert_tf.config import BertConfig
 from bert_tf.errors import InputError
 from bert_tf.models.pretrainer import BertPreTrainer
-from bert_tf.tasks.masked_words import MaskedWordLog, MaskedWords
+from bert_tf.tasks.masked_words import MaskedWordLog, MaskedWords, hide_words
 from bert_tf.tokenization.tokenizer import BertTokenizer
 
 
@@ -86,3 +86,35 @@ def test_a_guess_that_is_a_backtick_is_shown_as_one(model, tokenizer, tmp_path):
     (event,) = events.Tensors("masked_words/0")
     text = event.tensor_proto.string_val[0].decode()
     assert "`` ` `` " in text and "`##s` " in text
+
+
+def test_words_are_hidden_in_the_text_of_the_shards(tokenizer):
+    ids = [
+        tokenizer.token_to_id(p)
+        for p in ["[CLS]", "the", "cat", "##s", "sat", ".", "[SEP]", "a", "man", ".", "[SEP]"]
+    ]
+    masked = list(ids)
+    for place in (2, 4, 8):  # "cat ##s" is no whole word, "sat" and "man" are
+        masked[place] = tokenizer.mask_token_id
+
+    def batch(row):
+        return (
+            {"token_ids": tf.constant([row]), "mask_positions": tf.constant([[2, 4, 8, 0]])},
+            {"mlm_logits": tf.constant([[ids[2], ids[4], ids[8], 0]])},
+            {"mlm_logits": tf.constant([[1.0, 1.0, 1.0, 0.0]])},
+        )
+
+    assert hide_words([batch(masked)], tokenizer) == {"a [MASK] .": "man"}
+    assert hide_words([], tokenizer) == {}
+
+
+def test_the_hidden_word_is_shown(model, tokenizer, tmp_path):
+    state = SimpleNamespace(step=1, logged={})
+    log = MaskedWordLog(tmp_path, state, MaskedWords(model, tokenizer, {"the [MASK] sat": "cat"}))
+    log.set_model(model)
+    log.on_epoch_end(0)
+    events = EventAccumulator(str(tmp_path / "masked_words")).Reload()
+    (event,) = events.Tensors("masked_words/0")
+    assert (
+        event.tensor_proto.string_val[0].decode().startswith("the **[MASK]** sat (hidden: `cat`)")
+    )

@@ -1,0 +1,63 @@
+"""Whether a pre-trained model knows more than how frequent words are.
+
+Pre-training first learns the frequencies of words, and stays on that plateau for a while: the loss
+stands still and every guess is "the" or ",". A model from there is hardly worth fine-tuning.
+"""
+
+import json
+from collections import Counter
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from bert_tf.atomic import replace_file
+
+_METRICS = "metrics.json"
+
+# A loss this close to that of the frequencies alone is on the plateau.
+_PLATEAU = 0.97
+
+
+def word_frequency_loss(batches: Iterable[Any]) -> float:
+    """The masked-word loss of a model that knows the frequencies of words alone, in nats.
+
+    The entropy of the labels, corrected for the size of the sample (Miller and Madow 1955).
+
+    Args:
+        batches: batches (inputs, labels, weights) as `pretraining_batches` gives them.
+    """
+    counts: Counter[int] = Counter()
+    for _, labels, weights in batches:
+        counts.update(labels["mlm_logits"].numpy()[weights["mlm_logits"].numpy() > 0].tolist())
+    if not counts:
+        return 0.0
+    shares = np.array(list(counts.values())) / counts.total()
+    return float(-(shares * np.log(shares)).sum()) + (len(counts) - 1) / (2 * counts.total())
+
+
+def write_metrics(model_directory: Path, scores: dict[str, float]) -> None:
+    """Writes the held-out scores of a model beside it."""
+    with replace_file(model_directory / _METRICS) as temporary:
+        temporary.write_text(json.dumps(scores, indent=2) + "\n", encoding="utf-8")
+
+
+def plateau_notice(model_directory: str | Path) -> str | None:
+    """A line for the user if a pre-trained model is still on the plateau, else None.
+
+    Args:
+        model_directory: model directory; others than those of `bert-tf pretrain` say nothing.
+    """
+    try:
+        metrics = json.loads((Path(model_directory) / _METRICS).read_text(encoding="utf-8"))
+        loss, frequencies = metrics["mlm_loss"], metrics["word_frequency_loss"]
+    except (OSError, ValueError, TypeError, KeyError):
+        return None
+    if not loss or not frequencies or loss < _PLATEAU * frequencies:
+        return None
+    return (
+        f"{model_directory} has learned little but how frequent words are (masked-word loss "
+        f"{loss:.2f}, of the frequencies alone {frequencies:.2f}): pre-train it for more steps, "
+        "or with a higher --learning_rate"
+    )

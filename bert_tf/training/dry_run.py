@@ -1,0 +1,60 @@
+"""What a run would cost, from a few steps of it."""
+
+import resource
+import time
+from collections.abc import Sequence
+
+import keras
+import tensorflow as tf
+
+from bert_tf.training.loop import Phase
+from bert_tf.training.trainer import Trainer
+
+# Executions of a phase: the first one compiles, the fastest of the others counts.
+_EXECUTIONS = 4
+
+
+class _Clock(keras.callbacks.Callback):
+    def __init__(self) -> None:
+        super().__init__()
+        self.seconds: list[float] = []
+
+    def on_train_batch_begin(self, batch: int, logs: dict | None = None) -> None:
+        self._begun = time.perf_counter()
+
+    def on_train_batch_end(self, batch: int, logs: dict | None = None) -> None:
+        self.seconds.append(time.perf_counter() - self._begun)
+
+
+def dry_run(trainer: Trainer, phases: Sequence[Phase]) -> list[str]:
+    """Takes a few steps of each phase; writes nothing. The trainer's weights change.
+
+    Returns:
+        Lines for the user: parameters, steps, and estimates of time and memory on this machine.
+    """
+    trained = sum(variable.value.shape.num_elements() for variable in trainer.trainable_variables)
+    frozen = trainer.model.count_params() - trained
+    lines = [f"{trained:,} parameters" + (f" and {frozen:,} frozen ones" if frozen else "")]
+    total, start = 0.0, 0
+    for phase in phases:
+        phase.begin()
+        clock, execution = _Clock(), trainer.steps_per_execution
+        trainer.fit(
+            phase.batches(0),
+            steps_per_epoch=_EXECUTIONS * execution,
+            callbacks=[clock],
+            shuffle=False,
+            verbose=0,
+        )
+        seconds = min(clock.seconds[1:]) / execution
+        total += seconds * (phase.until - start)
+        lines.append(f"{phase.until - start:,} steps of about {1000 * seconds:,.0f} ms")
+        start = phase.until
+    lines.append(f"about {total / 3600:.1f} hours of training, without evaluations")
+    gpus = tf.config.list_logical_devices("GPU")
+    if gpus:
+        peak = tf.config.experimental.get_memory_info(gpus[0].name.removeprefix("/device:"))["peak"]
+    else:
+        peak = 1024 * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    lines.append(f"{peak / 2**30:.1f} GiB of memory on {'each GPU' if gpus else 'this machine'}")
+    return lines

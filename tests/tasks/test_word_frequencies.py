@@ -1,0 +1,41 @@
+"""A model that knows the frequencies of words alone is told from one that knows more."""
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from bert_tf.tasks.word_frequencies import plateau_notice, word_frequency_loss, write_metrics
+
+
+def test_the_loss_of_frequencies_is_their_entropy():
+    draw = np.random.default_rng(1)
+    shares = np.array([0.4, 0.3, 0.2, 0.1])
+    words = draw.choice(4, size=(50, 8, 20), p=shares)
+    weights = (np.arange(20) < 15).astype("float32") * np.ones((50, 8, 1), "float32")
+    words[..., 15:] = 99  # padded slots do not count
+    batches = [
+        (None, {"mlm_logits": tf.constant(w)}, {"mlm_logits": tf.constant(v)})
+        for w, v in zip(words, weights, strict=True)
+    ]
+    entropy = -(shares * np.log(shares)).sum()
+    assert word_frequency_loss(batches) == pytest.approx(entropy, rel=0.01)
+    assert word_frequency_loss([]) == 0.0
+
+
+@pytest.mark.parametrize(
+    ("scores", "is_told"),
+    [
+        ({"mlm_loss": 6.05, "word_frequency_loss": 6.0}, True),
+        ({"mlm_loss": 5.9, "word_frequency_loss": 6.0}, True),
+        ({"mlm_loss": 4.0, "word_frequency_loss": 6.0}, False),
+        ({"accuracy": 0.9}, False),
+        ({"mlm_loss": None, "word_frequency_loss": 6.0}, False),
+        ({"mlm_loss": 1.0, "word_frequency_loss": 0.0}, False),
+    ],
+)
+def test_a_model_on_the_plateau_is_named(tmp_path, scores, is_told):
+    assert plateau_notice(tmp_path) is None
+    write_metrics(tmp_path, scores)
+    line = plateau_notice(tmp_path)
+    assert (line is not None) == is_told
+    assert line is None or (str(tmp_path) in line and "more steps" in line)
