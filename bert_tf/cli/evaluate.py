@@ -1,51 +1,66 @@
-"""Score a fine-tuned model on labelled data.
+r"""Score a fine-tuned model on labelled data.
 
   bert-tf evaluate --model runs/classifier/best --data test.tsv --output runs/test
 
-Prints accuracy, F1 and Matthews' correlation; with --output writes metrics.json and
-predictions.tsv. The columns are those the model was fine-tuned with.
+Prints the scores of the model's task as JSON: accuracy, F1 and Matthews' correlation for
+classification, Pearson's and Spearman's correlation for regression. F1 is that of the second of
+two labels; for more labels it is the mean over all, macro_f1. With --output it writes metrics.json
+and predictions.tsv. Columns and length are by default those of the fine-tuning.
+
+A classifier of Hugging Face's works too; name its columns, and its labels where they differ:
+  bert-tf evaluate --model models/nli --data dev.tsv --text_column premise \
+    --pair_column hypothesis --label_map LABEL_0=contradiction LABEL_1=neutral LABEL_2=entailment
 """
 
+import dataclasses
 import json
 from dataclasses import dataclass
-from pathlib import Path
 
-from bert_tf.atomic import replace_file
 from bert_tf.cli.progress import console, progress, typed
+from bert_tf.options import option
+from bert_tf.outputs import check_output_folder
+from bert_tf.tasks.options import FileOptions, TaskOptions
 
 
 @dataclass(kw_only=True)
-class Options:
+class Options(TaskOptions, FileOptions):
     """Options of `bert-tf evaluate`.
 
     Attributes:
         model: fine-tuned model directory, such as runs/classifier/best.
-        data: labelled examples: .tsv, .csv or .jsonl.
-        output: folder for metrics.json and predictions.tsv; none are written without it.
-        batch_size: examples predicted at once.
+        data: labelled examples: .tsv, .csv or .jsonl; "-" for standard input.
+        label_column: column of the label, by name or number.
+        label_map: names in the data for labels of the model, as MODEL_LABEL=LABEL.
+        output: folder for metrics.json and predictions.tsv; without it none are written.
+        batch_size: examples per batch.
     """
 
     model: str
     data: str
+    label_column: str | None = None
+    label_map: list[str] = option(factory=list)
     output: str | None = None
-    batch_size: int = 32
+    batch_size: int = option(32, at_least=1)
 
 
 def run(options: Options) -> None:
     """Runs `bert-tf evaluate`."""
+    output = options.output and check_output_folder(
+        options.output, [options.model, *([options.data] if options.data != "-" else [])]
+    )
     with progress("evaluating"):
-        from bert_tf.tasks.sentence_classification import evaluate
+        from bert_tf.tasks.fine_tuned import FineTuned
 
-        task, examples, probabilities, scores = evaluate(
-            options.model, options.data, batch_size=options.batch_size
-        )
-    print(json.dumps(scores, indent=2))
-    if options.output:
-        output = Path(options.output)
-        task.write_predictions(output / "predictions.tsv", examples, probabilities)
-        with replace_file(output / "metrics.json") as temporary:
-            temporary.write_text(json.dumps(scores, indent=2) + "\n", encoding="utf-8")
-        console.print(f"Scores and predictions: {output}", markup=False)
+        model = FineTuned.from_directory(options.model, dataclasses.asdict(options))
+        data = options.data if options.data == "-" else model.task.file(options.data, "validation")
+        evaluation = model.evaluate(model.task.kind.read(model.task, data), options.batch_size)
+        if output:
+            model.write(evaluation, output)
+    print(json.dumps(evaluation.scores, indent=2))
+    for remark in evaluation.remarks:
+        console.print(remark, markup=False)
+    if output:
+        console.print(f"Scores and predictions: {options.output}", markup=False)
     console.print(
         f"Next: {typed('bert-tf')} export --model {options.model} --name classifier", markup=False
     )

@@ -6,48 +6,49 @@ Tokenizer, model and post-processing are one graph of ops that released servers 
 is a new version, saved_models/<name>/<version>/, which a running server picks up by itself.
 """
 
+import dataclasses
 from dataclasses import dataclass
+from pathlib import Path
 
 from bert_tf.cli.progress import console, progress, typed
+from bert_tf.options import option
+from bert_tf.outputs import check_output_folder
+from bert_tf.tasks.options import TaskOptions
 
 
 @dataclass(kw_only=True)
-class Options:
+class Options(TaskOptions):
     """Options of `bert-tf export`.
 
     Attributes:
         model: fine-tuned model directory, such as runs/classifier/best.
-        name: of the served model.
+        name: name of the served model.
         output: folder of all exports.
-        version: a positive number that is still free; by default the next one.
+        version: a free positive number; by default the next one.
+        label_map: names to serve for labels of the model, as MODEL_LABEL=LABEL.
     """
 
     model: str
     name: str
     output: str = "saved_models"
-    version: int = 0
+    version: int = option(0, at_least=0)
+    label_map: list[str] = option(factory=list)
 
 
 def run(options: Options) -> None:
     """Runs `bert-tf export`."""
+    folder = check_output_folder(Path(options.output) / options.name, [options.model])
     with progress("exporting"):
-        from bert_tf.serving.export import export
-        from bert_tf.serving.signatures import TextClassifier
-        from bert_tf.tasks.sentence_classification import SentenceClassification
+        from bert_tf.serving.export import check_export
+        from bert_tf.tasks.fine_tuned import FineTuned
 
-        task = SentenceClassification.from_directory(options.model)
-        module = TextClassifier(
-            task.tokenizer,
-            task.model,
-            task.labels,
-            max_length=task.data.max_length,
-            takes_pairs=task.data.pair_column is not None,
-        )
-        directory = export(module, options.name, root=options.output, version=options.version)
-    pair = ' --pair "another"' if task.data.pair_column else ""
+        check_export(options.name, root=folder.parent, version=options.version)
+        model = FineTuned.from_directory(options.model, dataclasses.asdict(options))
+        directory = model.export(folder.name, root=folder.parent, version=options.version)
+    pair = ' --pair "another"' if len(model.inputs) > 1 else ""
     console.print(
-        f"SavedModel: {directory}\n"
-        f"Next: {typed('bert-tf')} predict --model {directory.parent} "
+        f"SavedModel: {options.output}/{options.name}/{directory.name}\n"
+        f"Next: {typed('bert-tf')} predict --model {options.output}/{options.name} "
         f'--text "a raw string"{pair}',
         markup=False,
     )

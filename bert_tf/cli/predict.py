@@ -1,74 +1,77 @@
-"""Answer raw strings from an exported SavedModel.
+"""Answer raw strings, from an exported SavedModel or a fine-tuned model directory.
 
   bert-tf predict --model saved_models/classifier --text "a raw string" "another one"
-  bert-tf predict --model saved_models/classifier --input new.tsv --output predictions.jsonl
+  bert-tf predict --model runs/classifier/best --input new.tsv --output predictions.jsonl
+  cat texts.txt | bert-tf predict --model saved_models/classifier --input - --format lines
 
-One JSON object a text: its label, the label's probability, and the probabilities of all labels.
+Writes one JSON object per text. A classifier gives the label, its probability, and the
+probabilities of all labels; a regression model gives the score.
 """
 
+import dataclasses
 import json
-from dataclasses import dataclass, field
-from pathlib import Path
+from dataclasses import dataclass
 
 from bert_tf.atomic import replace_file
 from bert_tf.cli.progress import console, progress
 from bert_tf.errors import InputError
+from bert_tf.options import option
+from bert_tf.outputs import check_output_file
+from bert_tf.tasks.options import FileOptions, TaskOptions
 
 
 @dataclass(kw_only=True)
-class Options:
+class Options(TaskOptions, FileOptions):
     """Options of `bert-tf predict`.
 
     Attributes:
-        model: saved_models/<name>, whose newest version answers, or the folder of one version.
+        model: saved_models/<name>, whose newest version answers, the folder of one version, or a
+            fine-tuned model directory.
         text: raw strings.
-        pair: as many second strings, for a model of pairs.
-        input: file of texts instead: .tsv, .csv or .jsonl.
-        text_column: column of the text in the file.
-        pair_column: column of the second text, for a model of pairs.
-        output: .jsonl file to write; standard output without it.
-        batch_size: texts answered at once.
+        pair: second strings, one per text, for a model of pairs.
+        input: file of texts: .tsv, .csv or .jsonl; "-" for standard input.
+        label_map: names to answer for labels of a model directory, as MODEL_LABEL=LABEL.
+        output: .jsonl file to write; by default standard output.
+        batch_size: texts per batch.
     """
 
     model: str
-    text: list[str] = field(default_factory=list)
-    pair: list[str] = field(default_factory=list)
+    text: list[str] = option(factory=list)
+    pair: list[str] = option(factory=list)
     input: str | None = None
-    text_column: str = "text"
-    pair_column: str | None = None
+    label_map: list[str] = option(factory=list)
     output: str | None = None
-    batch_size: int = 32
+    batch_size: int = option(32, at_least=1)
 
 
 def run(options: Options) -> None:
     """Runs `bert-tf predict`."""
-    if bool(options.text) == bool(options.input):
-        raise InputError("nothing to answer, or two things: give either --text or --input")
+    if bool(options.text) == (options.input is not None):
+        raise InputError("give exactly one of --text and --input")
     if options.pair and len(options.pair) != len(options.text):
         raise InputError(
             f"{len(options.pair)} --pair strings for {len(options.text)} --text strings: "
             "give as many"
         )
+    inputs = [options.model, *([options.input] if options.input not in (None, "-") else [])]
+    output = options.output and check_output_file(options.output, inputs)
     with progress("loading") as bar:
-        from bert_tf.serving.predictor import Predictor
-        from pipelines.examples.labelled_text import read_labelled_text
+        from bert_tf.serving.predictor import answer, rows
+        from bert_tf.tasks.prediction import load
 
-        texts: list[str] = options.text
-        pairs: list[str] | None = options.pair or None
-        if options.input:
-            examples = read_labelled_text(
-                options.input, text_column=options.text_column, pair_column=options.pair_column
-            )
-            texts, pairs = examples.texts, examples.pairs
-        predictor = Predictor(options.model)
-        lines = []
-        answers = predictor(texts, pairs, batch_size=options.batch_size)
-        for i, answer in enumerate(answers):
-            given = {"text": texts[i], **({"pair": pairs[i]} if pairs else {})}
-            lines.append(json.dumps({**given, **answer}, ensure_ascii=False))
-            bar.update(i + 1, total=len(texts), note="and answering")
-    if options.output:
-        with replace_file(Path(options.output)) as temporary:
+        model = load(options.model, dataclasses.asdict(options))
+        if options.input is None:
+            given = {"text": options.text, **({"text_pair": options.pair} if options.pair else {})}
+        else:
+            given = model.read(options.input)
+        lines: list[str] = []
+        for outputs in answer(model.signature, given, options.batch_size):
+            for row in rows(outputs):
+                texts = {name.removeprefix("text_"): given[name][len(lines)] for name in given}
+                lines.append(json.dumps({**texts, **row}, ensure_ascii=False))
+            bar.update(len(lines), total=len(given["text"]), note="and answering")
+    if output:
+        with replace_file(output) as temporary:
             temporary.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
         console.print(f"{len(lines)} predictions: {options.output}", markup=False)
     else:

@@ -1,4 +1,4 @@
-"""Will TensorFlow Serving load it? Known before it is deployed."""
+"""Checks that TensorFlow Serving can load an export, before it is deployed."""
 
 from pathlib import Path
 

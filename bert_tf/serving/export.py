@@ -1,14 +1,31 @@
 """SavedModels for TensorFlow Serving: `saved_models/<name>/<version>/`."""
 
+import errno
+import fcntl
+import os
 import re
+import shutil
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
+from typing import Any, Protocol
 
 import tensorflow as tf
 
 from bert_tf.atomic import replace_directory
 from bert_tf.errors import InputError
 from bert_tf.serving.checks import refuse_unservable_ops
-from bert_tf.serving.signatures import TextClassifier
+
+# Files here travel with a SavedModel; a server reads none but those that it knows by name.
+ASSETS = "assets.extra"
+_LARGEST = 2**63 - 1  # versions are int64 in TensorFlow Serving
+
+
+class Servable(Protocol):
+    """A `tf.Module` with a signature."""
+
+    def signature(self) -> Callable[..., Any]:
+        """The concrete function behind `serving_default`."""
 
 
 def versions(directory: str | Path) -> list[int]:
@@ -20,16 +37,41 @@ def versions(directory: str | Path) -> list[int]:
     return sorted(found)
 
 
+def check_export(name: str, *, root: str | Path, version: int) -> None:
+    """Refuses a name or version that cannot be used; `version` 0 is the next free one.
+
+    Raises:
+        InputError: see above.
+    """
+    if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]*", name):
+        raise InputError(f"{name!r} cannot name a served model: use letters, digits, . _ and -")
+    existing = versions(Path(root) / name)
+    following = max(existing, default=0) + 1
+    if not 0 <= (version or following) <= _LARGEST or version in existing:
+        raise InputError(
+            f"{Path(root) / name / str(version or following)} cannot be written: give --version a "
+            f"free positive number up to {_LARGEST}, or leave it out for {following}"
+        )
+
+
 def export(
-    module: TextClassifier, name: str, *, root: str | Path = "saved_models", version: int = 0
+    module: Servable,
+    name: str,
+    *,
+    root: str | Path = "saved_models",
+    version: int = 0,
+    assets: Mapping[str, str] | None = None,
 ) -> Path:
-    """Writes `module` as `<root>/<name>/<version>/`, whole or not at all.
+    """Writes `module` as `<root>/<name>/<version>/`, completely or not at all.
+
+    Exports of one name wait for each other, so that each gets a version of its own.
 
     Args:
-        module: what is served.
-        name: of the model, as TensorFlow Serving's clients ask for it.
+        module: module to export.
+        name: name by which TensorFlow Serving's clients ask for the model.
         root: folder of all exports.
         version: a positive number that is still free; 0 takes the one after the newest.
+        assets: file name -> text, small files to keep beside the model.
 
     Returns:
         The folder of the version.
@@ -37,18 +79,46 @@ def export(
     Raises:
         InputError: the name or version cannot be used, or the graph holds an op that no released
             TensorFlow Serving links.
+        OSError: the disk is full.
     """
-    if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]*", name):
-        raise InputError(f"{name!r} cannot name a served model: use letters, digits, . _ and -")
+    check_export(name, root=root, version=version)
     directory = Path(root) / name
-    existing = versions(directory)
-    if version < 0 or version in existing:
-        raise InputError(
-            f"{directory / str(version)} cannot be written: give --version a free positive "
-            f"number, or leave it out for {max(existing, default=0) + 1}"
-        )
-    version = version or max(existing, default=0) + 1
-    with replace_directory(directory / str(version)) as temporary:
-        tf.saved_model.save(module, str(temporary), signatures=module.signature())
-        refuse_unservable_ops(temporary)
+    with _alone_in(directory):
+        check_export(name, root=root, version=version)  # again: another export may have ended
+        version = version or max(versions(directory), default=0) + 1
+        with replace_directory(directory / str(version)) as temporary, _full_disk_errors():
+            tf.saved_model.save(module, str(temporary), signatures=module.signature())
+            refuse_unservable_ops(temporary)
+            for file, text in (assets or {}).items():
+                (temporary / ASSETS).mkdir(exist_ok=True)
+                (temporary / ASSETS / file).write_text(text, encoding="utf-8")
     return directory / str(version)
+
+
+@contextmanager
+def _alone_in(directory: Path) -> Iterator[None]:
+    """Holds the folder's lock, and removes what killed exports left in it."""
+    directory.mkdir(parents=True, exist_ok=True)
+    descriptor = os.open(directory, os.O_RDONLY)
+    try:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX)
+        except OSError:
+            yield  # no locks on this file system: nobody can tell what is left over
+            return
+        for path in directory.iterdir():
+            if re.fullmatch(r"\.\d+\.[0-9a-f]{8}\.tmp", path.name):
+                shutil.rmtree(path, ignore_errors=True)
+        yield
+    finally:
+        os.close(descriptor)
+
+
+@contextmanager
+def _full_disk_errors() -> Iterator[None]:
+    try:
+        yield
+    except tf.errors.OpError as error:
+        if "No space left" in str(error) or "quota exceeded" in str(error):
+            raise OSError(errno.ENOSPC, error.message) from error
+        raise

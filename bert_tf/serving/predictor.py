@@ -1,15 +1,18 @@
-"""Predictions from an exported SavedModel, as a server would give them."""
+"""Answers to raw strings, batch by batch: from a SavedModel, as a server gives them."""
 
-from collections.abc import Iterator, Sequence
+import json
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
+
+import numpy as np
 
 # Loading the SavedModel needs the tokenizer's two TF Text ops registered.
 import tensorflow as tf
 import tensorflow_text  # noqa: F401
 
 from bert_tf.errors import InputError
-from bert_tf.serving.export import versions
+from bert_tf.serving.export import ASSETS, versions
 
 
 class Predictor:
@@ -17,6 +20,10 @@ class Predictor:
 
     Args:
         saved_model: `saved_models/<name>` (its newest version) or one version's folder.
+
+    Attributes:
+        inputs: names of the strings that it takes.
+        assets: text of each small file that was exported beside the model, by name.
 
     Raises:
         InputError: no SavedModel is there, or it cannot be read.
@@ -35,49 +42,68 @@ class Predictor:
         self.directory = directory
         try:
             self._loaded = tf.saved_model.load(str(directory))
-            self._signature = self._loaded.signatures["serving_default"]
+            self.signature = self._loaded.signatures["serving_default"]
         except (OSError, KeyError, tf.errors.OpError, ValueError) as error:
             reason = str(error).splitlines()[0]
             raise InputError(
                 f"{directory} cannot be loaded ({reason}): export the model again"
             ) from error
-        self.inputs = sorted(self._signature.structured_input_signature[1])
+        self.inputs = sorted(self.signature.structured_input_signature[1])
 
-    def __call__(
-        self,
-        texts: Sequence[str],
-        pairs: Sequence[str] | None = None,
-        *,
-        batch_size: int = 32,
-    ) -> Iterator[dict[str, Any]]:
-        """Yields one prediction a text, in order.
+    def settings(self) -> dict[str, Any]:
+        """The contents of the exported task.json; empty if there is none."""
+        try:
+            return json.loads((self.directory / ASSETS / "task.json").read_text(encoding="utf-8"))
+        except (OSError, ValueError):
+            return {}
 
-        Args:
-            texts: raw strings.
-            pairs: as many second strings, for a model of pairs.
-            batch_size: strings the signature is given at once.
 
-        Yields:
-            `label` (str), `probability` (float) and `probabilities` (label -> float, the most
-            probable first).
+def answer(
+    signature: Any,
+    strings: Mapping[str, Sequence[str]],
+    batch_size: int,
+) -> Iterator[dict[str, np.ndarray]]:
+    """Yields the outputs of a signature, batch by batch and in order.
 
-        Raises:
-            InputError: the model takes pairs and got none, or the other way round.
-        """
-        if (pairs is not None) != ("text_pair" in self.inputs):
-            wanted = "pairs of strings" if pairs is None else "single strings"
-            raise InputError(f"the model in {self.directory} takes {wanted}")
-        for start in range(0, len(texts), batch_size):
-            given = {"text": tf.constant(list(texts[start : start + batch_size]))}
-            if pairs is not None:
-                given["text_pair"] = tf.constant(list(pairs[start : start + batch_size]))
-            outputs = {name: value.numpy() for name, value in self._signature(**given).items()}
-            for labels, probabilities in zip(
-                outputs["labels"], outputs["probabilities"], strict=True
-            ):
-                named = [label.decode() for label in labels]
-                yield {
-                    "label": named[0],
-                    "probability": float(probabilities[0]),
-                    "probabilities": dict(zip(named, map(float, probabilities), strict=True)),
-                }
+    Args:
+        signature: concrete function as of `RawTextModel.signature`.
+        strings: input name -> strings, as many for each.
+        batch_size: strings per batch.
+
+    Raises:
+        InputError: a string is not valid Unicode, or the names are not the model's inputs.
+    """
+    wanted, given = sorted(signature.structured_input_signature[1]), sorted(strings)
+    if wanted != given:
+        kinds = {("text",): "single strings", ("text", "text_pair"): "pairs of strings"}
+        cure = "leave the pair out" if "text_pair" in given else "give --pair or --pair_column"
+        raise InputError(f"the model takes {kinds.get(tuple(wanted), wanted)}: {cure}")
+    for start in range(0, len(next(iter(strings.values()))), batch_size):
+        try:
+            batch = {
+                name: tf.constant(list(values[start : start + batch_size]), tf.string)
+                for name, values in strings.items()
+            }
+        except ValueError as error:  # TensorFlow's word for a lone surrogate
+            raise InputError("a text is not valid Unicode: correct it") from error
+        yield {name: value.numpy() for name, value in signature(**batch).items()}
+
+
+def rows(outputs: Mapping[str, np.ndarray]) -> Iterator[dict[str, Any]]:
+    """Yields the answer to each example as JSON values.
+
+    `labels` and `probabilities` become one object, label -> probability.
+    """
+    for number in range(len(next(iter(outputs.values())))):
+        row = {name: _json(values[number]) for name, values in outputs.items()}
+        if "labels" in row and "probabilities" in row:
+            row["probabilities"] = dict(zip(row.pop("labels"), row["probabilities"], strict=True))
+        yield row
+
+
+def _json(value: Any) -> Any:
+    if isinstance(value, np.ndarray):
+        return [_json(item) for item in value]
+    if isinstance(value, bytes):
+        return value.decode("utf-8", "replace")
+    return value.item() if isinstance(value, np.generic) else value

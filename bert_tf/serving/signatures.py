@@ -1,72 +1,49 @@
-"""What an exported model computes: raw strings in, labels and probabilities out."""
+"""A model that takes raw strings: tokenizer, model and answers in one graph."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import keras
 import tensorflow as tf
 
-from bert_tf.models.classifier import BertClassifier
-from bert_tf.tokenization.packing import Packer
 from bert_tf.tokenization.tokenizer import BertTokenizer
 
 
-class TextClassifier(tf.Module):
-    """Tokenizer, classifier and post-processing in one graph.
+class RawTextModel(tf.Module):
+    """What evaluation runs and what an export saves.
 
-    The signature `serving_default` takes `text` (string [batch]) and, for a model of pairs,
-    `text_pair` (string [batch]). It returns
-
-    - `label`: string [batch], the most probable label;
-    - `probability`: float32 [batch], its probability;
-    - `labels`: string [batch, classes], every label, the most probable first;
-    - `probabilities`: float32 [batch, classes], their probabilities in that order.
-
-    Every output has the batch first, as TensorFlow Serving's batching and its REST rows need.
+    The signature takes a string tensor [batch] per input. Every output has the batch first, as
+    batching and REST rows of TensorFlow Serving require.
 
     Args:
-        tokenizer: the tokenizer the model was trained with.
-        model: the fine-tuned classifier.
-        labels: one name a class, in the order of the model's logits.
-        max_length: tokens an example has at most; longer text is cut.
-        takes_pairs: whether the model was trained on pairs.
+        tokenizer: the tokenizer that `features` uses.
+        model: the fine-tuned model.
+        inputs: names of the strings, such as "text" and "text_pair".
+        features: turns a dict of strings into model inputs.
+        answers: turns model outputs into the outputs of the signature.
     """
 
     def __init__(
         self,
         tokenizer: BertTokenizer,
-        model: BertClassifier,
-        labels: list[str],
-        *,
-        max_length: int,
-        takes_pairs: bool,
+        model: keras.Model,
+        inputs: Sequence[str],
+        features: Callable[[dict[str, tf.Tensor]], Any],
+        answers: Callable[[Any], dict[str, tf.Tensor]],
     ) -> None:
         super().__init__()
+        # A SavedModel holds the variables of what it tracks.
         self.tokenizer = tokenizer
         self.model = model
-        self.labels = tf.constant(labels)
-        self.pack = Packer(tokenizer, max_length)
-        self.takes_pairs = takes_pairs
+        self.inputs = tuple(inputs)
+        self._features = features
+        self._answers = answers
 
-    def _classify(self, text: tf.Tensor, text_pair: tf.Tensor | None) -> dict[str, tf.Tensor]:
-        ids = self.tokenizer.tokenize(text)
-        pair_ids = None if text_pair is None else self.tokenizer.tokenize(text_pair)
-        logits = self.model(self.pack(ids, pair_ids), training=False)  # (B, C)
-        probabilities = keras.ops.softmax(logits, axis=-1)
-        ordered, classes = tf.math.top_k(probabilities, k=len(self.labels))  # (B, C) both
-        labels = tf.gather(self.labels, classes)
-        return {
-            "label": labels[:, 0],
-            "probability": ordered[:, 0],
-            "labels": labels,
-            "probabilities": ordered,
-        }
+    def signature(self) -> Callable[..., dict[str, tf.Tensor]]:
+        """Makes the concrete function behind `serving_default`."""
+        specs = {name: tf.TensorSpec([None], tf.string, name=name) for name in self.inputs}
 
-    def signature(self) -> Callable:
-        """The concrete function behind `serving_default`."""
-        text = tf.TensorSpec([None], tf.string, name="text")
-        if self.takes_pairs:
-            text_pair = tf.TensorSpec([None], tf.string, name="text_pair")
-            function = tf.function(lambda text, text_pair: self._classify(text, text_pair))
-            return function.get_concrete_function(text, text_pair)
-        function = tf.function(lambda text: self._classify(text, None))
-        return function.get_concrete_function(text)
+        def answer(**strings: tf.Tensor) -> dict[str, tf.Tensor]:
+            return self._answers(self.model(self._features(strings), training=False))
+
+        return tf.function(answer, autograph=False).get_concrete_function(**specs)

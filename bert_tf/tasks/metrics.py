@@ -1,55 +1,60 @@
-"""Scores of classifiers, as the GLUE tasks report them."""
+"""Scores of predictions, computed by scikit-learn and SciPy. Each is larger for a better model.
+
+Both libraries take a second to import, so the functions import them.
+"""
+
+import math
+import warnings
+from collections.abc import Callable
 
 import numpy as np
 
+# (true values [n], predicted values [n]) -> the score, or None where it is undefined.
+Score = Callable[[np.ndarray, np.ndarray], float | None]
+
 
 def accuracy(truth: np.ndarray, predicted: np.ndarray) -> float:
-    """Share of equal entries of two int arrays [n]."""
+    """The share of equal entries."""
     return float(np.mean(truth == predicted))
 
 
-def confusion_matrix(truth: np.ndarray, predicted: np.ndarray, classes: int) -> np.ndarray:
-    """Counts [classes, classes]: rows are true classes, columns predicted ones."""
-    return np.bincount(truth * classes + predicted, minlength=classes * classes).reshape(
-        classes, classes
-    )
+def f1(truth: np.ndarray, predicted: np.ndarray) -> float:
+    """F1 of class 1 among two classes, as GLUE scores MRPC and QQP; 0 if it never occurs."""
+    from sklearn.metrics import f1_score
+
+    return float(f1_score(truth == 1, predicted == 1, zero_division=0.0))
 
 
-def f1_scores(confusion: np.ndarray) -> np.ndarray:
-    """F1 of each class [classes]; 0 for a class neither met nor predicted."""
-    hits = np.diag(confusion).astype(float)
-    met_and_predicted = confusion.sum(0) + confusion.sum(1)
-    return np.divide(2 * hits, met_and_predicted, out=np.zeros_like(hits), where=hits > 0)
+def macro_f1(truth: np.ndarray, predicted: np.ndarray) -> float:
+    """The mean F1 of the classes that occur among the true or the predicted ones."""
+    from sklearn.metrics import f1_score
+
+    return float(f1_score(truth, predicted, average="macro", zero_division=0.0))
 
 
-def matthews_correlation(confusion: np.ndarray) -> float:
-    """Matthews' correlation for any number of classes (Gorodkin 2004); 0 where undefined."""
-    counts = confusion.astype(float)
-    total, hits = counts.sum(), np.trace(counts)
-    truth, predicted = counts.sum(1), counts.sum(0)
-    covariance = hits * total - truth @ predicted
-    spread = np.sqrt((total**2 - predicted @ predicted) * (total**2 - truth @ truth))
-    return float(covariance / spread) if spread else 0.0
+def matthews_correlation(truth: np.ndarray, predicted: np.ndarray) -> float:
+    """Matthews' correlation for any number of classes; 0 if all predictions are the same."""
+    from sklearn.metrics import matthews_corrcoef
+
+    return float(matthews_corrcoef(truth, predicted))
 
 
-def classification_scores(
-    truth: np.ndarray, predicted: np.ndarray, classes: int
-) -> dict[str, float]:
-    """Accuracy, F1 and Matthews' correlation of predicted classes.
+def pearson(truth: np.ndarray, predicted: np.ndarray) -> float | None:
+    """Pearson's correlation; undefined if either side is constant."""
+    return _correlation("pearsonr", truth, predicted)
 
-    Args:
-        truth: int [n], the true classes.
-        predicted: int [n].
-        classes: how many there are.
 
-    Returns:
-        `accuracy`, `matthews_correlation`, and for two classes `f1` of class 1 (the positive
-        one, as GLUE counts MRPC and QQP), for more `macro_f1`.
-    """
-    confusion = confusion_matrix(truth, predicted, classes)
-    f1 = f1_scores(confusion)
-    return {
-        "accuracy": accuracy(truth, predicted),
-        **({"f1": float(f1[1])} if classes == 2 else {"macro_f1": float(f1.mean())}),
-        "matthews_correlation": matthews_correlation(confusion),
-    }
+def spearman(truth: np.ndarray, predicted: np.ndarray) -> float | None:
+    """Spearman's rank correlation; undefined if either side is constant."""
+    return _correlation("spearmanr", truth, predicted)
+
+
+def _correlation(function: str, truth: np.ndarray, predicted: np.ndarray) -> float | None:
+    from scipy import stats
+
+    if len(truth) < 2:
+        return None
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # the caller reports an undefined score
+        value = float(getattr(stats, function)(truth, predicted).statistic)
+    return value if math.isfinite(value) else None

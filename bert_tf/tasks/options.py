@@ -169,45 +169,81 @@ class PretrainingOptions(TrainingOptions):
 
 
 @dataclass(kw_only=True)
-class LabelledData:
-    """How labelled text is read and shortened.
+class TaskOptions(CheckedOptions):
+    """Options that say what a fine-tuned model is for.
 
     Attributes:
-        text_column: column of the sentence, or of the first of a pair.
-        pair_column: column of the second sentence of a pair; none for single sentences.
-        label_column: column of the label.
-        max_length: tokens an example has at most, [CLS] and [SEP] counted; longer text is cut.
+        task: task or data set (classification, regression, cola, sst2, mrpc, qqp, mnli, qnli, rte,
+            wnli, stsb), or a Python file that defines TASK; by default what task.json beside the
+            model says, or classification.
+        pair_column: column of the second text of a pair, by name or by number counted from 0.
+        max_length: maximum tokens per example, [CLS] and [SEP] included; longer text is cut. By
+            default what the model was fine-tuned with, 128 for a new one.
     """
 
-    text_column: str = "text"
+    task: str | None = option(None, identity=True)
     pair_column: str | None = None
-    label_column: str = "label"
-    max_length: int = option(128, at_least=1, identity=True)
+    max_length: int | None = option(None, at_least=3, identity=True)
 
 
 @dataclass(kw_only=True)
-class FinetuningOptions(LabelledData, TrainingOptions):
-    """Options of `bert-tf finetune`; the defaults are within the paper's (section A.3).
+class FileOptions(CheckedOptions):
+    """Options that say how a file of texts is read.
+
+    Attributes:
+        text_column: column of the text, or of the first text of a pair, by name or by number
+            counted from 0; by default what the model was fine-tuned with, or "text".
+        format: file format: tsv without quotes, csv with quotes, jsonl with one object per line,
+            or lines with one text each; by default the extension decides.
+        header: whether the first line of a table names the columns.
+    """
+
+    text_column: str | None = None
+    format: Literal["tsv", "csv", "jsonl", "lines"] | None = None
+    header: bool = True
+
+
+@dataclass(kw_only=True)
+class FinetuningOptions(TaskOptions, FileOptions, TrainingOptions):
+    """Options of `bert-tf finetune`; the defaults lie within the paper's (section A.3).
 
     Attributes:
         model: model directory to start from.
-        train: labelled examples with named columns: .tsv, .csv or .jsonl.
-        validation: labelled examples the best epoch is chosen by; by default a share of `train`.
-        validation_share: of `train`, where no validation file is given.
-        from_scratch: start from random weights, the size and vocabulary as in `model`: what the
-            pre-training is worth shows in the difference.
-        epochs: passes over the training examples; each ends with an evaluation.
+        train: labelled examples: a .tsv, .csv or .jsonl file, or the folder of a data set's
+            published files.
+        validation: labelled examples that choose the best model; by default the data set's
+            published file, or else a share of the training examples.
+        validation_share: share of the training examples to validate on, without a validation file.
+        label_column: column of the label, by name or number.
+        from_scratch: start from random weights, with the size and vocabulary of the model; compare
+            with a normal run to see what pre-training gains.
+        epochs: passes over the training examples; by default the task's, 3.
+        max_steps: end the training after this many steps, whatever the epochs.
+        evaluate_every: steps between two evaluations on the validation examples; by default an
+            epoch.
+        best_by: score that chooses the best model, such as accuracy, f1 or matthews_correlation;
+            by default the task's first.
         warmup_share: share of the steps with linear warm-up.
+        label_smoothing: share of each target to spread over all classes.
+        class_weights: balanced weighs the examples so that all classes count the same.
+        seeds: number of runs, each with the next seed; reports mean, deviation and best.
     """
 
     model: str = option(identity=True, path=True)
     train: str
     validation: str | None = None
-    validation_share: float = 0.1
+    validation_share: float = option(0.1, above=0, below=1)
+    label_column: str | None = None
     from_scratch: bool = option(False, identity=True)
-    epochs: int = option(3, at_least=1, identity=True)
+    epochs: int | None = option(None, at_least=1, identity=True)
+    max_steps: int | None = option(None, at_least=1, identity=True)
+    evaluate_every: int | None = option(None, at_least=1, identity=True)
+    best_by: str | None = option(None, identity=True)
     learning_rate: float = option(5e-5, above=0, identity=True)
     warmup_share: float = option(0.1, at_least=0, at_most=1, identity=True)
+    label_smoothing: float = option(0.0, at_least=0, below=1, identity=True)
+    class_weights: Literal["balanced"] | None = option(None, identity=True)
+    seeds: int = option(1, at_least=1)
 
 
 def steps_to_profile(given: str | None) -> tuple[int, int] | None:

@@ -1,82 +1,130 @@
-"""Labelled sentences and sentence pairs for fine-tuning: TSV, CSV and JSONL files to batches."""
+"""Labelled text for fine-tuning: tables, JSON lines and plain lines become `Examples`."""
 
 import csv
+import hashlib
 import io
 import json
 import os
-from collections.abc import Iterable, Iterator, Sequence
+import sys
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
-
-import tensorflow as tf
+from typing import Any, Literal
 
 from bert_tf.errors import InputError
-from pipelines.datasets import dataset_options
 
-if TYPE_CHECKING:
-    from bert_tf.tokenization.packing import Packer
-    from bert_tf.tokenization.tokenizer import BertTokenizer
-
-EXTENSIONS = (".tsv", ".csv", ".jsonl")
+Format = Literal["tsv", "csv", "jsonl", "lines"]
+_EXTENSIONS: dict[str, Format] = {".tsv": "tsv", ".csv": "csv", ".jsonl": "jsonl"}
+# What the columns are for, and the option that names each.
+OPTIONS = {"text": "--text_column", "text_pair": "--pair_column", "label": "--label_column"}
 
 
 @dataclass(frozen=True)
-class LabelledText:
-    """Examples as text.
+class Examples:
+    """Examples of a file, by column.
 
-    Args:
-        texts: the sentences, or the first ones of pairs.
-        pairs: the second ones, or None.
-        labels: names of the classes, or None.
+    Attributes:
+        path: the file, as messages name it.
+        lines: line of each example.
+        columns: role, such as "text", "text_pair" or "label" -> one value per example.
+        skipped: lines of broken rows that were skipped.
     """
 
-    texts: list[str]
-    pairs: list[str] | None = None
-    labels: list[str] | None = None
+    path: str
+    lines: list[int]
+    columns: dict[str, list[str]]
+    skipped: tuple[int, ...] = ()
 
     def __len__(self) -> int:
-        return len(self.texts)
+        return len(self.lines)
 
-    def take(self, indices: Iterable[int]) -> "LabelledText":
-        """The examples at `indices`, in their order."""
-        indices = [int(index) for index in indices]
+    def place(self, index: int) -> str:
+        """File and line of an example, for messages."""
+        return f"{self.path}, line {self.lines[index]}"
 
-        def chosen(column: list[str] | None) -> list[str] | None:
-            return None if column is None else [column[index] for index in indices]
+    def remarks(self) -> list[str]:
+        """What a user should know about these examples, a sentence each."""
+        found = []
+        if self.skipped:
+            found.append(
+                f"{self.path}: skipped {len(self.skipped)} broken rows, the first in line "
+                f"{self.skipped[0]}"
+            )
+        texts = [values for role, values in self.columns.items() if role != "label"]
+        blank = [
+            i for i, row in enumerate(zip(*texts, strict=True)) if not all(map(str.strip, row))
+        ]
+        if blank:
+            found.append(
+                f"{self.path}: {len(blank)} examples have a blank text, the first in line "
+                f"{self.lines[blank[0]]}"
+            )
+        return found
 
-        return LabelledText(chosen(self.texts) or [], chosen(self.pairs), chosen(self.labels))
+    def take(self, indices: Iterable[int]) -> "Examples":
+        """The examples at `indices`, in that order."""
+        chosen = [int(index) for index in indices]
+        columns = {role: [values[i] for i in chosen] for role, values in self.columns.items()}
+        return Examples(self.path, [self.lines[i] for i in chosen], columns)
+
+    def fingerprint(self) -> str:
+        """SHA-256 of all values; the file's name and lines do not count."""
+        return hashlib.sha256(json.dumps(self.columns, sort_keys=True).encode()).hexdigest()
 
 
-def read_labelled_text(
+def read_examples(
     path: str | os.PathLike,
-    text_column: str,
-    pair_column: str | None = None,
-    label_column: str | None = None,
-) -> LabelledText:
-    """Reads examples from a file with named columns.
+    columns: Mapping[str, str],
+    *,
+    format: Format | None = None,
+    header: bool = True,
+    skip_broken: bool = False,
+) -> Examples:
+    """Reads some columns of a file.
 
-    A `.tsv` is cut at tabs and nothing else, as GLUE's are: a quote is a character like others.
-    A `.csv` has quotes. Both begin with a line of column names. A `.jsonl` has an object a line.
+    A `tsv` splits at tabs only, as GLUE's files do: quotes are ordinary characters. A `csv` has
+    quotes. A `jsonl` holds one object per line. In `lines` each line is a text.
 
     Args:
-        path: the file; its extension says its format.
-        text_column: name of the column of (first) sentences.
-        pair_column: name of the column of second sentences, for pairs.
-        label_column: name of the column of labels; numbers become their text.
+        path: the file; "-" for standard input.
+        columns: role -> name of its column, or the column's number counted from 0.
+        format: format of the file; None to go by its extension.
+        header: whether the first line of a table names the columns.
+        skip_broken: skip rows with too few or too many columns, instead of refusing them.
 
     Raises:
-        InputError: the file is missing, empty, not UTF-8 or malformed, or a column is not there.
+        InputError: the file is missing, empty, malformed or not UTF-8, or lacks a column.
     """
-    path = Path(path)
-    columns = [column for column in (text_column, pair_column, label_column) if column is not None]
-    if path.suffix.lower() not in EXTENSIONS:
-        raise InputError(
-            f"{path}: extension {path.suffix or 'missing'}; name it {', '.join(EXTENSIONS)}, by "
-            "its format"
-        )
+    format = format or _EXTENSIONS.get(Path(path).suffix.lower())
+    if format is None:
+        known = ", ".join(_EXTENSIONS)
+        raise InputError(f"{path}: unknown format: give --format, or a file named {known}")
+    text = _read(path)
+    skipped: list[int] = []
+    if format == "jsonl":
+        rows = _json_rows(path, text, columns)
+    elif format == "lines":
+        rows = ((line, {"text": row[0]}) for line, row in _lines(text, separator=None))
+        columns = {"text": "text"}
+    else:
+        table = _lines(text, separator="\t") if format == "tsv" else _csv_rows(path, text)
+        rows = _table_rows(path, table, columns, header, skipped if skip_broken else None)
+    lines: list[int] = []
+    values: dict[str, list[str]] = {role: [] for role in columns}
+    for line, row in rows:
+        lines.append(line)
+        for role, value in row.items():
+            values[role].append(value)
+    if not lines:
+        raise InputError(f"{path}: no example, only a line of column names; give another file")
+    name = "standard input" if str(path) == "-" else str(path)
+    return Examples(name, lines, values, tuple(skipped))
+
+
+def _read(path: str | os.PathLike) -> str:
     try:
-        text = path.read_bytes().decode("utf-8-sig")
+        content = sys.stdin.buffer.read() if str(path) == "-" else Path(path).read_bytes()
+        text = content.decode("utf-8-sig")
     except UnicodeDecodeError as error:
         line = error.object.count(b"\n", 0, error.start) + 1
         raise InputError(
@@ -86,178 +134,106 @@ def read_labelled_text(
         raise InputError(f"{path}: cannot be read ({error.strerror}); check the path") from error
     if not text.strip():
         raise InputError(f"{path}: the file is empty; give one with examples")
-    is_json = path.suffix.lower() == ".jsonl"
-    rows = _json_rows(path, text) if is_json else _table_rows(path, text, columns)
-    values: dict[str, list[str]] = {column: [] for column in columns}
-    for line, row in rows:
-        for column in values:
-            values[column].append(_value(path, line, row, column))
-    if not values[text_column]:
-        raise InputError(f"{path}: only a line of column names; give a file with examples")
-    return LabelledText(
-        texts=values[text_column],
-        pairs=None if pair_column is None else values[pair_column],
-        labels=None if label_column is None else values[label_column],
-    )
+    return text
 
 
-def _value(path: Path, line: int, row: dict[str, Any], column: str) -> str:
-    if column not in row:
-        raise _no_column(f"{path}, line {line}", column, row)
-    value = row[column]
-    if isinstance(value, bool) or not isinstance(value, str | int | float):
-        raise InputError(
-            f"{path}, line {line}: {column!r} is {json.dumps(value)}; it must be text or a number"
-        )
-    return str(value)
-
-
-def _no_column(place: str, column: str, columns: Iterable[str]) -> InputError:
-    return InputError(
-        f"{place}: no column {column!r}, there are: {', '.join(columns)}; name one of these"
-    )
-
-
-def _json_rows(path: Path, text: str) -> Iterator[tuple[int, dict[str, Any]]]:
+def _json_rows(
+    path: str | os.PathLike, text: str, columns: Mapping[str, str]
+) -> Iterator[tuple[int, dict[str, str]]]:
     for number, line in enumerate(text.split("\n"), 1):
         if not line.strip():
             continue
+        place = f"{path}, line {number}"
         try:
             row = json.loads(line)
-        except ValueError as error:
-            raise InputError(
-                f"{path}, line {number}: not JSON ({error}); write one object a line"
-            ) from error
+        except (ValueError, RecursionError) as error:
+            raise InputError(f"{place}: not JSON ({error}); write one object a line") from error
         if not isinstance(row, dict):
-            raise InputError(f"{path}, line {number}: not a JSON object; write one object a line")
-        yield number, row
-
-
-def _table_rows(path: Path, text: str, columns: list[str]) -> Iterator[tuple[int, dict[str, Any]]]:
-    rows = _tsv_rows(text) if path.suffix.lower() == ".tsv" else _csv_rows(path, text)
-    header_line, header = next(rows)
-    if len(set(header)) < len(header):
-        raise InputError(
-            f"{path}, line {header_line}: two columns of one name among {', '.join(header)}; "
-            "rename one"
+            raise InputError(f"{place}: not a JSON object; write one object a line")
+        yield (
+            number,
+            {role: _json_value(place, role, column, row) for role, column in columns.items()},
         )
-    for column in columns:
-        if column not in header:
-            raise _no_column(f"{path}", column, header)
-    for number, row in rows:
-        if len(row) != len(header):
-            raise InputError(
-                f"{path}, line {number}: {len(row)} columns where the first line names "
-                f"{len(header)} ({', '.join(header)}); repair the line"
-            )
-        yield number, dict(zip(header, row, strict=True))
 
 
-def _tsv_rows(text: str) -> Iterator[tuple[int, list[str]]]:
-    for number, line in enumerate(text.split("\n"), 1):
-        line = line.removesuffix("\r")
-        if line:
-            yield number, line.split("\t")
-
-
-def _csv_rows(path: Path, text: str) -> Iterator[tuple[int, list[str]]]:
-    # As csv wants it: line ends as they are, for they may stand within quotes.
-    lines = csv.reader(io.StringIO(text, newline=""), strict=True)
+def _json_value(place: str, role: str, column: str, row: dict[str, Any]) -> str:
+    if column not in row:
+        raise _no_column(place, role, column, row)
+    value = row[column]
+    if isinstance(value, bool) or not isinstance(value, str | int | float):
+        raise InputError(f"{place}: {column!r} is {json.dumps(value)}; it must be text or a number")
     try:
-        for row in lines:
-            if row:
-                yield lines.line_num, row
+        return str(value).encode().decode()
+    except UnicodeEncodeError as error:
+        raise InputError(
+            f"{place}: {column!r} has half of a surrogate pair ({str(value)[error.start]!a}); "
+            "remove it or write the whole character"
+        ) from error
+
+
+def _no_column(place: str, role: str, column: str, columns: Iterable[str]) -> InputError:
+    return InputError(
+        f"{place}: no column {column!r}, there are: {', '.join(columns)}; give "
+        f"{OPTIONS.get(role, role)} one of these"
+    )
+
+
+def _table_rows(
+    path: str | os.PathLike,
+    table: Iterable[tuple[int, list[str]]],
+    columns: Mapping[str, str],
+    header: bool,
+    skipped: list[int] | None,
+) -> Iterator[tuple[int, dict[str, str]]]:
+    rows = list(table)
+    start = next(place for place, (_, row) in enumerate(rows) if row != [""])
+    first_line, first = rows[start]
+    names = first if header else [str(number) for number in range(len(first))]
+    places = {role: _place(path, role, column, names) for role, column in columns.items()}
+    for number, row in rows[start + 1 if header else 0 :]:
+        if row == [""] and len(names) > 1:
+            continue  # a blank line; in a table of one column it is an empty text
+        if len(row) == len(names):
+            yield number, {role: row[place] for role, place in places.items()}
+        elif skipped is not None:
+            skipped.append(number)
+        else:
+            raise InputError(
+                f"{path}, line {number}: {len(row)} columns where line {first_line} has "
+                f"{len(names)} ({', '.join(names)}); repair the line"
+            )
+
+
+def _place(path: str | os.PathLike, role: str, column: str, names: list[str]) -> int:
+    """The column's place in a row; a number counts from 0 unless it is also a name."""
+    if names.count(column) > 1:
+        raise InputError(
+            f"{path}: two columns of one name, {column!r}; rename one, or give "
+            f"{OPTIONS.get(role, role)} its number, counted from 0"
+        )
+    if column in names:
+        return names.index(column)
+    if column.isdecimal() and int(column) < len(names):
+        return int(column)
+    raise _no_column(str(path), role, column, names)
+
+
+def _lines(text: str, separator: str | None) -> Iterator[tuple[int, list[str]]]:
+    for number, line in enumerate(text.removesuffix("\n").split("\n"), 1):
+        line = line.removesuffix("\r")
+        yield number, [line] if separator is None else line.split(separator)
+
+
+def _csv_rows(path: str | os.PathLike, text: str) -> Iterator[tuple[int, list[str]]]:
+    # csv needs line ends unchanged, for they may stand within quotes.
+    lines = csv.reader(io.StringIO(text, newline=""), strict=True)
+    limit = csv.field_size_limit(max(len(text), 1))  # a cell may be as long as the file
+    try:
+        rows = [(lines.line_num, row or [""]) for row in lines]
     except csv.Error as error:
         raise InputError(
             f"{path}, line {lines.line_num}: {error}; check the quotes, or save it as .tsv"
         ) from error
-
-
-def text_batches(
-    examples: LabelledText,
-    tokenizer: "BertTokenizer",
-    packer: "Packer",
-    batch_size: int,
-    *,
-    labels: Sequence[str] | None = None,
-    seed: int | None = None,
-    start_step: int = 0,
-    worker: int = 0,
-    num_workers: int = 1,
-) -> tf.data.Dataset:
-    """Batches for a model from examples, tokenized in the graph.
-
-    Without `seed` the examples come once, in their order. With it they come for ever, shuffled
-    anew each epoch, and batch number `step` is a function of (seed, step). The last batch of an
-    epoch may be smaller.
-
-    Several workers share each batch of `num_workers * batch_size` examples, which is the one that
-    a single worker would get: the first takes its first `batch_size` rows, and so on. Of a smaller
-    batch the last workers take fewer rows or none; the number of batches is the same for all.
-
-    Args:
-        examples: E of them.
-        tokenizer: turns text into ids.
-        packer: puts [CLS] and [SEP] and padding to them, by `__call__(ids_a, ids_b)`.
-        batch_size: B, examples in a batch of this worker.
-        labels: names of the classes, in the order of their numbers; None leaves labels out.
-        seed: of the order; None for the order of the file.
-        start_step: batches to pass over.
-        worker: number of this worker, from 0.
-        num_workers: workers that share the examples.
-
-    Returns:
-        Dataset of (inputs, label ids int32 [B]), or of inputs alone where there are no labels;
-        inputs as `packer` returns them.
-
-    Raises:
-        InputError: an example has a label that `labels` does not name.
-    """
-    label_ids = None
-    if labels is not None and examples.labels is not None:
-        label_ids = tf.constant(_label_ids(examples.labels, labels), tf.int32)
-    texts = tf.constant(examples.texts, tf.string)
-    pairs = None if examples.pairs is None else tf.constant(examples.pairs, tf.string)
-    count = len(examples)
-    shared_size = num_workers * batch_size
-    first_epoch, passed = divmod(start_step, -(-count // shared_size))
-
-    # Nothing here branches on tensors, so there is nothing for autograph to convert, slowly.
-    @tf.autograph.experimental.do_not_convert
-    def epoch(index: tf.Tensor) -> tf.data.Dataset:
-        order = tf.range(count)
-        if seed is not None:
-            key = tf.stack([tf.constant(seed, tf.int64), index])
-            order = tf.random.experimental.stateless_shuffle(order, key)
-        batches = tf.data.Dataset.from_tensor_slices(order).batch(shared_size)
-        return batches.skip(tf.where(index == first_epoch, tf.constant(passed, tf.int64), 0))
-
-    @tf.autograph.experimental.do_not_convert
-    def inputs(chosen: tf.Tensor) -> Any:
-        chosen = chosen[worker * batch_size : (worker + 1) * batch_size]
-        ids = tokenizer.tokenize(tf.gather(texts, chosen))
-        pair_ids = None if pairs is None else tokenizer.tokenize(tf.gather(pairs, chosen))
-        packed = packer(ids, pair_ids)
-        return packed if label_ids is None else (packed, tf.gather(label_ids, chosen))
-
-    epochs = tf.data.Dataset.range(first_epoch, 1 if seed is None else tf.int64.max)
-    batches = epochs.flat_map(epoch).map(inputs, num_parallel_calls=2)
-    if seed is None:
-        remaining = max(0, -(-count // shared_size) - start_step)
-        batches = batches.apply(tf.data.experimental.assert_cardinality(remaining))
-    else:
-        batches = batches.apply(
-            tf.data.experimental.assert_cardinality(tf.data.INFINITE_CARDINALITY)
-        )
-    return batches.prefetch(2).with_options(dataset_options())
-
-
-def _label_ids(names: list[str], labels: Sequence[str]) -> list[int]:
-    numbers = {label: number for number, label in enumerate(labels)}
-    unknown = sorted(set(names) - set(numbers))
-    if unknown:
-        raise InputError(
-            f"label {unknown[0]!r} of example {names.index(unknown[0]) + 1} is not one of the "
-            f"model's ({', '.join(labels)}); leave such examples out, or train with them"
-        )
-    return [numbers[name] for name in names]
+    finally:
+        csv.field_size_limit(limit)
+    yield from rows

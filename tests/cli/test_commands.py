@@ -47,7 +47,7 @@ def test_pretrain_writes_models_logs_checkpoints_and_config(pretrained, shards):
     assert set(held_out) == names
     assert held_out["mlm_loss"] == [10, 20]
     assert (pretrained / "checkpoints" / "step-00000020.safetensors").is_file()
-    assert f"shards: {shards}" in (pretrained / "config.yaml").read_text()
+    assert f'shards: "{shards}"' in (pretrained / "config.yaml").read_text()
     for model in ("best", "last"):
         assert BertEncoder.from_directory(pretrained / model).config.hidden_size == 16
 
@@ -97,8 +97,8 @@ def test_a_directory_of_transformers_5_has_tokenizer_json_alone(
     (folder / "tokenizer.json").write_text(json.dumps(values), encoding="utf-8")
     for model in (finetuned / "best", folder):
         command = ["evaluate", "--model", str(model), "--data", str(labelled / "test.tsv")]
-        assert main([*command, "--output", str(tmp_path / model.name)]) == 0
-    ours, expected = (tmp_path / name / "predictions.tsv" for name in ("model", "best"))
+        assert main([*command, "--output", str(tmp_path / "scores" / model.name)]) == 0
+    ours, expected = (tmp_path / "scores" / name / "predictions.tsv" for name in ("model", "best"))
     assert ours.read_bytes() == expected.read_bytes()
     values["model"]["type"] = "BPE"
     (folder / "tokenizer.json").write_text(json.dumps(values), encoding="utf-8")

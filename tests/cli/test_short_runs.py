@@ -8,14 +8,16 @@ import pytest
 from bert_tf import BertConfig, BertTokenizer
 from bert_tf.models.classifier import BertClassifier
 from bert_tf.models.pretrainer import BertPreTrainer
-from bert_tf.tasks.options import FinetuningOptions, LabelledData
-from bert_tf.tasks.sentence_classification import SentenceClassification, finetune
+from bert_tf.tasks.classification import Classification
+from bert_tf.tasks.finetuning import finetune
+from bert_tf.tasks.options import FinetuningOptions
+from bert_tf.tasks.table import TASKS
 from bert_tf.training.loop import Phase, TrainingPlan, train
 from bert_tf.training.means import cross_entropy
 from bert_tf.training.optimizer import AdamWeightDecay
 from bert_tf.training.state import TrainingState
 from bert_tf.training.trainer import Trainer
-from pipelines.examples.labelled_text import read_labelled_text
+from pipelines.examples.batches import example_batches
 from pipelines.shards.pretraining_batches import pretraining_batches
 
 # What stalls is a thread of tf.data that sleeps 10 ms x 2^n and is waited for: the longer a fit,
@@ -54,18 +56,23 @@ def test_many_short_runs_of_pre_training(shards, small_config, tmp_path):
 
 def test_many_short_runs_of_fine_tuning(tokenizer, small_config, labelled, tmp_path):
     model = BertClassifier(BertConfig.from_json(small_config), labels=["farm", "sea"])
-    task = SentenceClassification(
-        model, BertTokenizer.from_directory(tokenizer), LabelledData(max_length=16)
-    )
+    kind, pieces = Classification(), BertTokenizer.from_directory(tokenizer)
     trainer = Trainer(model, AdamWeightDecay(1e-3), loss=cross_entropy)
-    examples, held_out = (
-        read_labelled_text(labelled / name, "text", label_column="label")
-        for name in ("train.tsv", "test.tsv")
-    )
+
+    def batches(name, **order):
+        examples = kind.read(TASKS["classification"], labelled / name)
+        return example_batches(
+            {"text": examples.columns["text"]},
+            lambda strings: kind.features(strings, pieces, 16),
+            8,
+            targets=[kind.targets(examples, ["farm", "sea"])],
+            **order,
+        )
+
     seconds = seconds_of_runs(
         trainer,
-        lambda step: task.batches(examples, 8, seed=0, start_step=step),
-        task.batches(held_out, 8),
+        lambda step: batches("train.tsv", seed=0, start_step=step),
+        batches("test.tsv"),
         tmp_path,
     )
     assert max(seconds) < DEADLINE
@@ -94,5 +101,5 @@ def test_nothing_that_a_command_reads_tunes_itself(
         report=lambda *line: None,
     )  # fmt: skip
     datasets = [dataset for dataset in read if dataset is not None]
-    assert len(datasets) >= 3  # to train on, to validate on, to predict
+    assert len(datasets) >= 2  # to train on, to validate on
     assert [each.options().autotune.enabled for each in datasets] == [False] * len(datasets)

@@ -1,3 +1,8 @@
+import errno
+import time
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -5,14 +10,17 @@ import tensorflow as tf
 from bert_tf import BertConfig, BertTokenizer
 from bert_tf.errors import InputError
 from bert_tf.models.classifier import BertClassifier
+from bert_tf.serving import export as exporting
 from bert_tf.serving.checks import SERVED_TEXT_OPS, ops_of, refuse_unservable_ops
 from bert_tf.serving.export import export, versions
-from bert_tf.serving.predictor import Predictor
-from bert_tf.serving.signatures import TextClassifier
+from bert_tf.serving.predictor import Predictor, answer, rows
+from bert_tf.serving.signatures import RawTextModel
+from bert_tf.tasks.classification import Classification
 from bert_tf.tokenization import Packer
 
 PIECES = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "sea", "##s", "farm", "the", "é", "。"]
 LABELS = ["land", "wasser", "日"]
+CLASSIFICATION = Classification()
 
 
 @pytest.fixture(scope="module")
@@ -24,9 +32,20 @@ def classifier() -> tuple[BertTokenizer, BertClassifier]:
     return BertTokenizer(PIECES), BertClassifier(config, labels=LABELS, seed=0)
 
 
-def module(classifier, takes_pairs=False) -> TextClassifier:
+def module(classifier, takes_pairs=False, answers=CLASSIFICATION.answers) -> RawTextModel:
     tokenizer, model = classifier
-    return TextClassifier(tokenizer, model, LABELS, max_length=8, takes_pairs=takes_pairs)
+    return RawTextModel(
+        tokenizer,
+        model,
+        ["text", "text_pair"] if takes_pairs else ["text"],
+        lambda strings: CLASSIFICATION.features(strings, tokenizer, 8),
+        lambda outputs: answers(outputs, LABELS),
+    )
+
+
+def answers_of(predictor, texts, pairs=None, batch_size=32) -> list[dict]:
+    strings = {"text": texts, **({} if pairs is None else {"text_pair": pairs})}
+    return [row for o in answer(predictor.signature, strings, batch_size) for row in rows(o)]
 
 
 @pytest.fixture(scope="module")
@@ -75,17 +94,57 @@ def test_a_text_op_that_servers_lack_is_refused(tmp_path):
 
 
 def test_other_ops_are_refused_and_nothing_is_left(classifier, tmp_path):
-    class Python(TextClassifier):
-        def _classify(self, text, text_pair):
-            outputs = super()._classify(text, text_pair)
-            label = tf.numpy_function(lambda x: x, [outputs["label"]], tf.string)
-            return {**outputs, "label": label}
+    def python(outputs, labels):
+        answers = CLASSIFICATION.answers(outputs, labels)
+        label = tf.numpy_function(lambda x: x, [answers["label"]], tf.string)
+        return {**answers, "label": label}
 
-    tokenizer, model = classifier
-    broken = Python(tokenizer, model, LABELS, max_length=8, takes_pairs=False)
     with pytest.raises(InputError, match="PyFunc"):
-        export(broken, "broken", root=tmp_path)
+        export(module(classifier, answers=python), "broken", root=tmp_path)
     assert [path for path in tmp_path.rglob("*") if path.is_file()] == []
+
+
+def test_exports_at_once_get_versions_of_their_own(classifier, tmp_path, monkeypatch):
+    """Both wrote version 1, and one of them was lost."""
+    written = []
+
+    def save(module, directory, signatures):
+        time.sleep(0.2)
+        Path(directory, "saved_model.pb").write_bytes(b"")
+        written.append(directory)
+
+    monkeypatch.setattr(tf.saved_model, "save", save)
+    one = module(classifier)
+    one.signature = lambda: None
+    with ThreadPoolExecutor(3) as pool:
+        made = [pool.submit(export, one, "m", root=tmp_path) for _ in range(3)]
+    assert sorted(each.result().name for each in made) == ["1", "2", "3"]
+    assert versions(tmp_path / "m") == [1, 2, 3]
+    assert len(written) == 3
+
+
+def test_what_a_killed_export_left_is_removed(classifier, tmp_path, monkeypatch):
+    left, own = tmp_path / "m" / ".1.0123abcd.tmp", tmp_path / "m" / ".mine.tmp"
+    for folder in (left, own):
+        (folder / "variables").mkdir(parents=True)
+    monkeypatch.setattr(tf.saved_model, "save", lambda *args, **options: None)
+    monkeypatch.setattr(exporting, "refuse_unservable_ops", lambda folder: None)
+    export(module(classifier), "m", root=tmp_path)
+    assert sorted(path.name for path in (tmp_path / "m").iterdir()) == [own.name, "1"]
+
+
+def test_a_full_disk_is_an_oserror_and_nothing_is_left(classifier, tmp_path, monkeypatch):
+    """It was a traceback of TensorFlow's."""
+
+    def save(*args, **options):
+        message = f"{tmp_path}/variables; No space left on device"
+        raise tf.errors.ResourceExhaustedError(None, None, message)
+
+    monkeypatch.setattr(tf.saved_model, "save", save)
+    with pytest.raises(OSError, match="No space left") as raised:
+        export(module(classifier), "m", root=tmp_path)
+    assert raised.value.errno == errno.ENOSPC
+    assert list((tmp_path / "m").iterdir()) == []
 
 
 def test_versions_count_up_and_are_never_overwritten(classifier, tmp_path):
@@ -94,7 +153,7 @@ def test_versions_count_up_and_are_never_overwritten(classifier, tmp_path):
     assert export(module(classifier), "m", root=tmp_path, version=7) == tmp_path / "m" / "7"
     assert export(module(classifier), "m", root=tmp_path).name == "8"
     assert versions(tmp_path / "m") == [1, 7, 8]
-    for bad in (7, -1):
+    for bad in (7, -1, 2**63):  # the last is beyond TensorFlow Serving's int64
         with pytest.raises(InputError, match="free positive number"):
             export(module(classifier), "m", root=tmp_path, version=bad)
     with pytest.raises(InputError, match="cannot name"):
@@ -104,21 +163,23 @@ def test_versions_count_up_and_are_never_overwritten(classifier, tmp_path):
 def test_the_predictor_takes_the_newest_version(classifier, saved):
     predictor = Predictor(saved.parent)
     assert predictor.directory == saved
-    answers = list(predictor(TEXTS, batch_size=2))
-    alone = [next(iter(predictor([text]))) for text in TEXTS]
-    for answer, single in zip(answers, alone, strict=True):
-        assert answer["label"] == single["label"] == next(iter(answer["probabilities"]))
-        assert answer["probability"] == pytest.approx(single["probability"], abs=1e-6)
-    assert list(predictor([])) == []
+    answers = answers_of(predictor, TEXTS, batch_size=2)
+    alone = [answers_of(predictor, [text])[0] for text in TEXTS]
+    for found, single in zip(answers, alone, strict=True):
+        assert found["label"] == single["label"] == next(iter(found["probabilities"]))
+        assert found["probability"] == pytest.approx(single["probability"], abs=1e-6)
+    assert answers_of(predictor, []) == []
     with pytest.raises(InputError, match="takes single strings"):
-        list(predictor(TEXTS, TEXTS))
+        answers_of(predictor, TEXTS, TEXTS)
+    with pytest.raises(InputError, match="not valid Unicode"):
+        answers_of(predictor, ["\ud800"])
 
 
 def test_pairs(classifier, tmp_path):
     directory = export(module(classifier, takes_pairs=True), "pairs", root=tmp_path)
     predictor = Predictor(directory)
     assert predictor.inputs == ["text", "text_pair"]
-    one, other = predictor(["the sea", "the farm"], ["the farm", "the sea"])
+    one, other = answers_of(predictor, ["the sea", "the farm"], ["the farm", "the sea"])
     assert one["probabilities"] != other["probabilities"]
 
 

@@ -1,0 +1,143 @@
+"""Classification of texts, or of pairs of texts (paper, section 4.1)."""
+
+import re
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, ClassVar
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+from bert_tf.errors import InputError
+from bert_tf.models.classifier import BertClassifier
+from bert_tf.tasks.kind import Answers, Dataset, Kind, write_table
+from bert_tf.tasks.metrics import Score, f1, macro_f1
+from bert_tf.training.means import Values, accuracy, cross_entropy
+from pipelines.examples.labelled_text import Examples
+
+
+class Classification(Kind):
+    """One label for each example.
+
+    The answers are `label` (string [B], the most probable label), `probability` (float32 [B]),
+    `labels` (string [B, C], the most probable first) and `probabilities` (float32 [B, C]).
+    """
+
+    model_class = BertClassifier
+    metrics: ClassVar[Mapping[str, Values]] = {"accuracy": accuracy}
+
+    def label_names(self, dataset: Dataset, examples: Examples) -> list[str]:
+        """The dataset's labels, or the sorted labels of the training examples."""
+        labels = list(dataset.labels) or sorted(set(examples.columns["label"]))
+        if len(labels) < 2:
+            raise InputError(
+                f"{examples.path} has one label only, {labels[0]!r}: classification needs at least "
+                "two"
+            )
+        return labels
+
+    def labels_of(self, model: Any) -> list[str]:
+        """The names in the model's config, or LABEL_0, LABEL_1, ... as Hugging Face writes."""
+        return model.labels or [f"LABEL_{number}" for number in range(model.num_classes)]
+
+    def doubts(self, examples: Examples) -> list[str]:
+        """Labels with decimals look like regression."""
+        labels = set(examples.columns["label"])
+        decimal = re.compile(r"-?\d+(\.\d+)?")
+        found = super().doubts(examples)
+        if all(map(decimal.fullmatch, labels)) and any("." in label for label in labels):
+            found.append(
+                f"{examples.path}: labels such as {min(labels)} are numbers with decimals; for "
+                "regression give --task regression"
+            )
+        return found
+
+    def head(self, labels: Sequence[str]) -> dict[str, Any]:
+        """One class per label."""
+        return {"labels": list(labels)}
+
+    def targets(self, examples: Examples, labels: Sequence[str]) -> np.ndarray:
+        """Class ids, int32 [E]."""
+        number_of = {label: number for number, label in enumerate(labels)}
+        for index, label in enumerate(examples.columns["label"]):
+            if label not in number_of:
+                raise InputError(
+                    f"{examples.place(index)}: the label {label!r} is not one of the model's "
+                    f"({', '.join(labels)}); correct or remove the line"
+                )
+        return np.array([number_of[label] for label in examples.columns["label"]], np.int32)
+
+    def loss(self, *, label_smoothing: float = 0.0) -> Values:
+        """Cross-entropy; a share `label_smoothing` of each target is spread over all classes."""
+        if not label_smoothing:
+            return cross_entropy
+
+        def smoothed(labels: Any, logits: Any) -> Any:
+            logs = tf.nn.log_softmax(tf.cast(logits, tf.float32))
+            own = cross_entropy(labels, logits)
+            return (1 - label_smoothing) * own - label_smoothing * tf.reduce_mean(logs, -1)
+
+        return smoothed
+
+    def weights(self, targets: np.ndarray) -> np.ndarray:
+        """Inverse class frequencies with a mean of 1, float32 [E]."""
+        _, numbers, counts = np.unique(targets, return_inverse=True, return_counts=True)
+        return (len(targets) / (len(counts) * counts[numbers])).astype(np.float32)
+
+    def answers(self, outputs: Any, labels: Sequence[str]) -> dict[str, tf.Tensor]:
+        """Labels and probabilities, sorted by probability."""
+        probabilities = keras.ops.softmax(outputs, axis=-1)
+        ordered, classes = tf.math.top_k(probabilities, k=len(labels))  # (B, C) both
+        names = tf.gather(tf.constant(list(labels)), classes)
+        return {
+            "label": names[:, 0],
+            "probability": ordered[:, 0],
+            "labels": names,
+            "probabilities": ordered,
+        }
+
+    def _functions(self, dataset: Dataset, labels: Sequence[str]) -> list[Score]:
+        # F1 of class 1 says nothing of three classes.
+        two = len(labels) == 2
+        return [macro_f1 if score is f1 and not two else score for score in dataset.scores]
+
+    def score_names(self, dataset: Dataset, labels: Sequence[str]) -> list[str]:
+        """F1 becomes macro F1 for more than two classes."""
+        return [score.__name__ for score in self._functions(dataset, labels)]
+
+    def scores(
+        self, dataset: Dataset, examples: Examples, answers: Answers, labels: Sequence[str]
+    ) -> dict[str, float | None]:
+        """Scores of the most probable labels."""
+        labels = _in_order_of(dataset, labels)
+        truth = self.targets(examples, labels)
+        number_of = {label.encode(): number for number, label in enumerate(labels)}
+        predicted = np.array([number_of[label] for label in answers["label"]], np.int32)
+        functions = self._functions(dataset, labels)
+        return {function.__name__: function(truth, predicted) for function in functions}
+
+    def remarks(
+        self, dataset: Dataset, scores: Mapping[str, float | None], labels: Sequence[str]
+    ) -> list[str]:
+        """Names the class that F1 refers to."""
+        positive = _in_order_of(dataset, labels)[-1]
+        own = [f"f1 is the F1 score of the label {positive!r}"] if "f1" in scores else []
+        return own + super().remarks(dataset, scores, labels)
+
+    def write_predictions(
+        self, path: Path, dataset: Dataset, examples: Examples, answers: Answers,
+        labels: Sequence[str],
+    ) -> None:  # fmt: skip
+        """Columns: texts, label if known, predicted label, the probability of each label."""
+        predicted = [label.decode() for label in answers["label"]]
+        rows = zip(answers["labels"], answers["probabilities"], strict=True)
+        of_label = [dict(zip(names, values, strict=True)) for names, values in rows]
+        shares = {label: [f"{row[label.encode()]:.6f}" for row in of_label] for label in labels}
+        columns = [("predicted", predicted), *shares.items()]
+        write_table(path, dataset, examples, columns)
+
+
+def _in_order_of(dataset: Dataset, labels: Sequence[str]) -> Sequence[str]:
+    """The labels in the dataset's order, if it names them; a model may have another order."""
+    return dataset.labels if sorted(dataset.labels) == sorted(labels) else labels

@@ -1,0 +1,189 @@
+"""A fine-tuned model of any kind: loading, saving, evaluation, prediction, export."""
+
+import functools
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+from bert_tf.atomic import replace_file
+from bert_tf.checkpoints.model_directory import load_model, save_model
+from bert_tf.errors import InputError
+from bert_tf.serving.export import export
+from bert_tf.serving.predictor import answer
+from bert_tf.serving.signatures import RawTextModel
+from bert_tf.tasks.kind import Answers, Dataset
+from bert_tf.tasks.table import TASKS, find_task
+from bert_tf.tokenization.tokenizer import BertTokenizer
+from pipelines.examples.labelled_text import Examples
+
+TASK_FILE = "task.json"
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """The result of an evaluation.
+
+    Attributes:
+        examples: labelled examples.
+        answers: the model's answers to them.
+        scores: scores by name; None for an undefined score.
+        remarks: what a reader of the scores must know, a sentence each.
+    """
+
+    examples: Examples
+    answers: Answers
+    scores: dict[str, float | None]
+    remarks: list[str]
+
+
+@dataclass(frozen=True, eq=False)
+class FineTuned:
+    """A model with all that is needed to use it.
+
+    Attributes:
+        task: dataset with the columns and length that the model was trained with.
+        model: the model, with its kind's head.
+        tokenizer: the model's tokenizer.
+        labels: label names in the order of the outputs.
+    """
+
+    task: Dataset
+    model: keras.Model
+    tokenizer: BertTokenizer
+    labels: Sequence[str] = ()
+
+    def __post_init__(self) -> None:
+        """Refuses a task that does not fit the model."""
+        pairs = self.task.pair is not None
+        self.model.config.check_fits(length=self.task.max_length, pairs=pairs)
+
+    @classmethod
+    def from_directory(
+        cls, directory: str | Path, settings: Mapping[str, Any] | None = None
+    ) -> "FineTuned":
+        """Loads what `save` wrote, or a model of Hugging Face's with a head that a task has.
+
+        Args:
+            directory: model directory.
+            settings: values that replace those of task.json, such as `pair_column`; `label_map`
+                holds pairs "MODEL_LABEL=LABEL".
+
+        Raises:
+            InputError: the directory holds no such model, or it cannot be read.
+        """
+        given = {key: value for key, value in (settings or {}).items() if value is not None}
+        stored = read_settings(Path(directory) / TASK_FILE)
+        if name := given.get("task") or (stored and stored.get("task", "classification")):
+            task = find_task(name).with_settings(stored or {})
+            model = load_model(directory, task.kind.model_class, dtype="float32")
+        else:
+            model = load_model(directory, dtype="float32")
+            fits = (task for task in TASKS.values() if isinstance(model, task.kind.model_class))
+            task = next(fits, TASKS["classification"])
+            if not isinstance(model, task.kind.model_class):
+                load_model(directory, task.kind.model_class)  # raises: says what the model lacks
+        if not stored:
+            positions = model.config.max_position_embeddings
+            task = task.with_settings({"max_length": min(task.max_length, positions)})
+        labels = _renamed(task.kind.labels_of(model), given.get("label_map") or [])
+        tokenizer = BertTokenizer.from_directory(directory)
+        return cls(task.with_settings(given), model, tokenizer, labels)
+
+    def save(self, directory: str | Path) -> None:
+        """Writes a model directory, with the task beside the model."""
+        save_model(self.model, directory, tokenizer=self.tokenizer)
+        with replace_file(Path(directory) / TASK_FILE) as temporary:
+            temporary.write_text(self._settings(), encoding="utf-8")
+
+    def _settings(self) -> str:
+        return json.dumps(self.task.settings(), indent=2) + "\n"
+
+    @property
+    def inputs(self) -> list[str]:
+        """Names of the strings that the model takes."""
+        return list(self.task.columns(labelled=False))
+
+    def features(self, strings: dict[str, tf.Tensor]) -> Any:
+        """Model inputs for a batch of strings."""
+        return self.task.kind.features(strings, self.tokenizer, self.task.max_length)
+
+    def module(self) -> RawTextModel:
+        """Tokenizer, model and answers in one graph."""
+        answers = functools.partial(self.task.kind.answers, labels=self.labels)
+        return RawTextModel(self.tokenizer, self.model, self.inputs, self.features, answers)
+
+    @functools.cached_property
+    def signature(self) -> Any:
+        """The function that an export saves."""
+        return self.module().signature()
+
+    def answers(self, examples: Examples, batch_size: int) -> Answers:
+        """Answers to examples, by the function that an export saves."""
+        strings = {name: examples.columns[name] for name in self.inputs}
+        batches = list(answer(self.signature, strings, batch_size))
+        return {name: np.concatenate([batch[name] for batch in batches]) for name in batches[0]}
+
+    def evaluate(self, examples: Examples, batch_size: int) -> Evaluation:
+        """Scores answers to labelled examples."""
+        kind = self.task.kind
+        kind.targets(examples, self.labels)  # refuses unknown labels before the work
+        answers = self.answers(examples, batch_size)
+        scores = kind.scores(self.task, examples, answers, self.labels)
+        remarks = [*examples.remarks(), *kind.remarks(self.task, scores, self.labels)]
+        return Evaluation(examples, answers, {"examples": len(examples), **scores}, remarks)
+
+    def write(self, evaluation: Evaluation, directory: Path) -> None:
+        """Writes metrics.json and predictions.tsv."""
+        self.task.kind.write_predictions(
+            directory / "predictions.tsv",
+            self.task,
+            evaluation.examples,
+            evaluation.answers,
+            self.labels,
+        )
+        with replace_file(directory / "metrics.json") as temporary:
+            temporary.write_text(json.dumps(evaluation.scores, indent=2) + "\n", encoding="utf-8")
+
+    def export(self, name: str, *, root: str | Path, version: int = 0) -> Path:
+        """Writes a SavedModel; see `bert_tf.serving.export`."""
+        assets = {TASK_FILE: self._settings()}
+        return export(self.module(), name, root=root, version=version, assets=assets)
+
+
+def read_settings(path: Path) -> dict[str, Any] | None:
+    """The contents of a task.json; None if there is none.
+
+    Raises:
+        InputError: the file cannot be read.
+    """
+    try:
+        settings = json.loads(path.read_text(encoding="utf-8"))
+        if not isinstance(settings, dict):
+            raise ValueError("no JSON object")
+        return settings
+    except FileNotFoundError:
+        return None
+    except (OSError, ValueError) as error:
+        raise InputError(f"{path} cannot be read ({error}): restore or delete it") from error
+
+
+def _renamed(labels: Sequence[str], label_map: Sequence[str]) -> list[str]:
+    """Labels under the names that data uses for them."""
+    pairs = [entry.partition("=") for entry in label_map]
+    names = {old: new for old, equals, new in pairs if equals}
+    for entry, (old, equals, _) in zip(label_map, pairs, strict=True):
+        if not equals or old not in labels:
+            raise InputError(
+                f"--label_map {entry}: give MODEL_LABEL=LABEL, with a label of the model "
+                f"({', '.join(labels)})"
+            )
+    renamed = [names.get(label, label) for label in labels]
+    if len(set(renamed)) < len(renamed):
+        raise InputError(f"--label_map gives one name to two labels: {', '.join(renamed)}")
+    return renamed

@@ -1,0 +1,319 @@
+"""Fine-tuning, for every kind of task."""
+
+import json
+import math
+import statistics
+import warnings
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from shutil import copytree
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from bert_tf.atomic import replace_directory, replace_file
+from bert_tf.checkpoints.formats import CONFIG, check_is_model_directory
+from bert_tf.checkpoints.model_directory import load_model
+from bert_tf.config import BertConfig
+from bert_tf.errors import InputError
+from bert_tf.models.cost import classification_flops
+from bert_tf.options import identity
+from bert_tf.outputs import check_output_folder
+from bert_tf.tasks.fine_tuned import Evaluation, FineTuned
+from bert_tf.tasks.kind import Dataset
+from bert_tf.tasks.options import FinetuningOptions, save_config, steps_to_profile
+from bert_tf.tasks.table import find_task
+from bert_tf.tasks.training_setup import make_plan, make_run, prepare
+from bert_tf.tasks.watching import rates, watch_run
+from bert_tf.tokenization.tokenizer import BertTokenizer
+from bert_tf.training.loop import Phase, TrainingResult, check_steps_per_execution
+from bert_tf.training.run import Run
+from bert_tf.training.strategy import check_batch_size, distribute_batches
+from pipelines.examples.batches import example_batches
+from pipelines.examples.labelled_text import Examples
+
+# Enough batches to measure the mean length of examples.
+_SAMPLED_BATCHES = 8
+
+Report = Callable[[int, str, dict[str, float]], None]
+
+
+@dataclass(frozen=True)
+class FinetuningResult:
+    """Outcome of a fine-tuning run.
+
+    Attributes:
+        training: steps and their time.
+        evaluation: evaluation of the best model on the validation examples; None but on the chief
+            worker.
+        train_examples: number of training examples.
+        steps_per_epoch: steps in a pass over them.
+    """
+
+    training: TrainingResult
+    evaluation: Evaluation | None
+    train_examples: int
+    steps_per_epoch: int
+
+
+def finetune(
+    options: FinetuningOptions,
+    report: Report,
+    notice: Callable[[str], object] = warnings.warn,
+    planned: Callable[[int], object] = lambda steps: None,
+    on_step: Callable[[int], object] = lambda step: None,
+) -> FinetuningResult:
+    """Fine-tunes a model; the run directory is `options.output`.
+
+    `best/` there is the model with the best score on the validation examples (the first of them in
+    a tie), with its `predictions.tsv` and `metrics.json`, both computed in float32.
+
+    Args:
+        options: options of the command.
+        report: called with (step, "train" or "held_out", scalars) for each line logged.
+        notice: called with lines for the user.
+        planned: called with the total number of steps, before the first.
+        on_step: called with each step.
+
+    Raises:
+        InputError: the data, the model or the options cannot be used.
+        Preempted: the run was stopped, or another worker has gone.
+    """
+    inputs = [options.model, options.train, *filter(None, [options.validation])]
+    check_output_folder(options.output, inputs)
+    # First of all: several workers have to connect before TensorFlow runs an op.
+    with make_run(options, notice) as run:
+        return _finetune(run, options, report, planned, on_step)
+
+
+def _finetune(
+    run: Run,
+    options: FinetuningOptions,
+    report: Report,
+    planned: Callable[[int], object],
+    on_step: Callable[[int], object],
+) -> FinetuningResult:
+    strategy, size = run.strategy, options.batch_size
+    check_batch_size(size, strategy, options.gradient_accumulation_steps)
+    task = find_task(options.task or "classification").with_settings(vars(options))
+    kind = task.kind
+    options = replace(
+        options, epochs=options.epochs or task.epochs, max_length=task.max_length, task=task.name
+    )
+    examples, validation, labels = _data(task, options)
+    config = _config(options)
+    if sorted(config.labels or []) == sorted(labels):
+        labels = config.labels or []  # the head stays, whatever the order in the data
+    targets = kind.targets(examples, labels)
+    kind.targets(validation, labels)
+    best_by = _best_by(task, labels, options.best_by)
+    loss = kind.loss(label_smoothing=options.label_smoothing)
+    arrays = [targets, *([kind.weights(targets)] if options.class_weights else [])]
+
+    steps_per_epoch = math.ceil(len(examples) / size)
+    total_steps = min(steps_per_epoch * (options.epochs or 1), options.max_steps or math.inf)
+    total_steps = int(total_steps)
+    evaluate_every = options.evaluate_every or steps_per_epoch
+    check_steps_per_execution(options.steps_per_execution, evaluate_every, [total_steps])
+
+    tokenizer = BertTokenizer.from_directory(options.model)
+    head = {**kind.head(labels), "seed": options.seed}
+    with strategy.scope():
+        if options.from_scratch:
+            model: Any = kind.model_class(config, **head)
+        else:
+            model = load_model(options.model, kind.model_class, allow_new_head=True, **head)
+    tuned = FineTuned(task, model, tokenizer, labels)
+    prepare(
+        run,
+        model,
+        options,
+        total_steps=total_steps,
+        warmup_steps=round(total_steps * options.warmup_share),
+        loss=loss,
+        metrics=kind.metrics,
+        settings={
+            "config": model.config.to_dict(),
+            "labels": list(labels),
+            "train": examples.fingerprint(),
+            "validation": validation.fingerprint(),
+            "tokenizer": {"vocabulary": tokenizer.vocabulary_hash, **tokenizer.settings},
+        },
+    )
+
+    def batches(chosen: Examples, arrays: list[np.ndarray], **order: int) -> Callable:
+        strings = {name: chosen.columns[name] for name in tuned.inputs}
+        return lambda size, worker=0, workers=1: example_batches(
+            strings, tuned.features, size, targets=arrays, worker=worker, num_workers=workers,
+            **order,
+        )  # fmt: skip
+
+    def train_batches(step: int) -> tf.data.Dataset | tf.distribute.DistributedDataset:
+        ordered = batches(examples, arrays, seed=options.seed, start_step=step)
+        return distribute_batches(ordered, strategy, size)
+
+    def sample() -> tf.data.Dataset:
+        return batches(examples, arrays, seed=options.seed)(size)
+
+    def evaluate() -> dict[str, float]:
+        scores = tuned.evaluate(validation, size).scores
+        return {n: v for n, v in scores.items() if n != "examples" and v is not None}
+
+    watch_run(
+        run,
+        model,
+        sample,
+        values={**identity(options), "model": options.model, "train": options.train},
+        score=f"best_{best_by}",
+        total_steps=total_steps,
+        histograms_every=options.histograms_every,
+        profile=steps_to_profile(options.profile),
+    )
+    tokens, length = _example_size(sample().take(_SAMPLED_BATCHES))
+    held_out = batches(validation, [kind.targets(validation, labels)])
+    phase = Phase(
+        until=total_steps,
+        batches=train_batches,
+        held_out=distribute_batches(held_out, strategy, size),
+        evaluate=evaluate,
+        rates=rates(
+            strategy,
+            model.encoder.compute_dtype,
+            tokens=tokens,
+            flops=classification_flops(model.config, length=length, classes=len(labels) or 1),
+        ),
+    )
+    run.open(override=options.override)
+    if run.is_chief:
+        save_config(options, options.output)
+    for line in [*kind.doubts(examples), *validation.remarks()]:
+        run.notice(line)
+    named = f", {len(labels)} labels ({', '.join(labels)[:60]})" if labels else ""
+    run.notice(
+        f"{run.devices}: {len(examples)} training and {len(validation)} validation examples"
+        f"{named}, {total_steps} steps"
+    )
+    planned(total_steps)
+    training = run.train(
+        [phase],
+        plan=make_plan(
+            options, evaluate_every=evaluate_every, best_by=best_by, larger_is_better=True
+        ),
+        save_model=tuned.save,
+        report=report,
+        on_step=on_step,
+    )
+    evaluation = None
+    if run.is_chief:
+        folder = run.directory / "best"
+        if training.best is None:
+            run.notice(f"{best_by} was undefined at every evaluation: best/ is the last model")
+            tuned.save(folder)
+        best = FineTuned.from_directory(folder)
+        evaluation = best.evaluate(validation, size)
+        best.write(evaluation, folder)
+    run.meet()
+    return FinetuningResult(training, evaluation, len(examples), steps_per_epoch)
+
+
+def _data(task: Dataset, options: FinetuningOptions) -> tuple[Examples, Examples, list[str]]:
+    """Training examples, validation examples, and the labels of both together."""
+    examples = task.kind.read(task, task.file(options.train, "train"))
+    labels = task.kind.label_names(task, examples)
+    if options.validation:
+        path = task.file(options.validation, "validation")
+        return examples, task.kind.read(task, path), labels
+    for name in task.files.get("validation", ()):
+        if (Path(options.train) / name).is_file():
+            return examples, task.kind.read(task, Path(options.train) / name), labels
+    targets = task.kind.targets(examples, labels)
+    kept, aside = split(targets, options.validation_share, options.seed)
+    if not (len(kept) and len(aside)):
+        raise InputError(
+            f"{examples.path}: {len(examples)} examples are too few to set a share of "
+            f"{options.validation_share} aside: give --validation a file"
+        )
+    return examples.take(kept), examples.take(aside), labels
+
+
+def split(targets: np.ndarray, share: float, seed: int) -> tuple[np.ndarray, np.ndarray]:
+    """Draws a stratified share of the examples: every class (or range of values) gives its part.
+
+    Args:
+        targets: numbers [E].
+        share: share to set aside, at least one example.
+        seed: random seed.
+
+    Returns:
+        The indices that stay and the indices set aside.
+    """
+    count = len(targets)
+    order = np.random.default_rng(seed).permutation(count)
+    order = order[np.argsort(targets[order], kind="stable")]  # shuffled within each class
+    number = min(count, max(1, round(count * share)))
+    places = ((np.arange(number) + 0.5) * count / number).astype(int)
+    return np.sort(np.delete(order, places)), np.sort(order[places])
+
+
+def _config(options: FinetuningOptions) -> BertConfig:
+    check_is_model_directory(Path(options.model))
+    return BertConfig.from_json(Path(options.model) / CONFIG)
+
+
+def _best_by(task: Dataset, labels: list[str], asked: str | None) -> str:
+    names = task.kind.score_names(task, labels)
+    if asked is not None and asked not in names:
+        raise InputError(f"--best_by {asked} is no score of this task: give {', '.join(names)}")
+    return asked or names[0]
+
+
+def _example_size(batches: tf.data.Dataset) -> tuple[float, float]:
+    """Mean tokens per example, without and with the padding of its batch."""
+    masks = [inputs["padding_mask"].numpy() for inputs, *_ in batches]  # each (B, T)
+    examples = sum(len(mask) for mask in masks)
+    return sum(mask.sum() for mask in masks) / examples, sum(m.size for m in masks) / examples
+
+
+def finetune_seeds(
+    options: FinetuningOptions,
+    run: Callable[[FinetuningOptions], FinetuningResult],
+) -> dict[str, dict[str, float]]:
+    """Fine-tunes with several seeds, in `<output>/seed-N`, and keeps the best model as `best/`.
+
+    Args:
+        options: options of the command; the runs count their seed up from its seed.
+        run: makes one run.
+
+    Returns:
+        Score -> "mean", "deviation" (of the sample), "best", as written to `seeds.json`.
+    """
+    chosen: tuple[float, Path] | None = None
+    values: dict[str, list[float]] = {}
+    output = Path(options.output)
+    for seed in range(options.seed, options.seed + options.seeds):
+        folder = output / f"seed-{seed}"
+        result = run(replace(options, seeds=1, seed=seed, output=str(folder)))
+        scores: Mapping[str, Any] = result.evaluation.scores if result.evaluation else {}
+        for name, value in scores.items():
+            if name != "examples" and value is not None:
+                values.setdefault(name, []).append(value)
+        best = result.training.best
+        if best is not None and (chosen is None or best > chosen[0]):
+            chosen = best, folder / "best"
+    summary = {
+        name: {
+            "mean": statistics.fmean(each),
+            "deviation": statistics.stdev(each) if len(each) > 1 else 0.0,
+            "best": max(each),
+            "runs": len(each),
+        }
+        for name, each in values.items()
+    }
+    if chosen is not None and values:
+        with replace_directory(output / "best") as temporary:
+            copytree(chosen[1], temporary, dirs_exist_ok=True)
+        with replace_file(output / "seeds.json") as file:
+            file.write_text(json.dumps(summary, indent=2) + "\n", encoding="utf-8")
+    return summary

@@ -1,0 +1,245 @@
+"""The two levels of a task: a kind is code, a dataset is data."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, ClassVar
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+from bert_tf.atomic import replace_file
+from bert_tf.errors import InputError
+from bert_tf.tasks.metrics import Score
+from bert_tf.tokenization.packing import Packer
+from bert_tf.training.means import Values
+from pipelines.examples.labelled_text import Examples, Format, read_examples
+
+Answers = dict[str, np.ndarray]
+
+
+class Kind(ABC):
+    """A kind of task: what the driver asks of classification, regression and others.
+
+    A kind holds no state. The driver hands it what it needs: the dataset, the examples, and the
+    label names in the order of the model's outputs (none for kinds without labels).
+    """
+
+    # The model with this kind's head.
+    model_class: ClassVar[type[keras.Model]]
+    # Logged while training: name -> function as of `Trainer`.
+    metrics: ClassVar[Mapping[str, Values]] = {}
+
+    def read(self, dataset: "Dataset", path: str | Path, *, labelled: bool = True) -> Examples:
+        """Reads examples from a file.
+
+        Raises:
+            InputError: the file cannot be used, or a label is blank; the message names the line.
+        """
+        examples = read_examples(
+            path,
+            dataset.columns(labelled=labelled),
+            format=dataset.format,
+            header=dataset.header,
+            skip_broken=dataset.skip_broken,
+        )
+        for index, label in enumerate(examples.columns.get("label", ())):
+            if not label.strip():
+                raise InputError(
+                    f"{examples.place(index)}: the label is blank; give the example a label or "
+                    "remove the line"
+                )
+        return examples
+
+    def label_names(self, dataset: "Dataset", examples: Examples) -> list[str]:
+        """The labels of a new model; `examples` is the training data."""
+        return []
+
+    def labels_of(self, model: keras.Model) -> list[str]:
+        """The labels of a loaded model."""
+        return []
+
+    def doubts(self, examples: Examples) -> list[str]:
+        """What looks wrong with training examples, a sentence each."""
+        return examples.remarks()
+
+    def head(self, labels: Sequence[str]) -> dict[str, Any]:
+        """Arguments of `model_class` for its head."""
+        return {}
+
+    def features(self, strings: dict[str, tf.Tensor], tokenizer: Any, max_length: int) -> Any:
+        """Model inputs for a batch of strings [B] by input name; runs in graph."""
+        ids = [tokenizer.tokenize(strings[name]) for name in ("text", "text_pair")
+               if name in strings]  # fmt: skip
+        return Packer(tokenizer, max_length)(*ids)
+
+    @abstractmethod
+    def targets(self, examples: Examples, labels: Sequence[str]) -> np.ndarray:
+        """The values [E, ...] that the loss compares with the outputs.
+
+        Raises:
+            InputError: an example has a label that cannot be used; the message names its line.
+        """
+
+    @abstractmethod
+    def loss(self, *, label_smoothing: float = 0.0) -> Values:
+        """The loss, as of `Trainer`."""
+
+    def weights(self, targets: np.ndarray) -> np.ndarray:
+        """A weight for each example that gives every class the same total weight."""
+        raise InputError("--class_weights is for tasks with classes: leave it out")
+
+    @abstractmethod
+    def answers(self, outputs: Any, labels: Sequence[str]) -> dict[str, tf.Tensor]:
+        """What the model answers: tensors with the batch first; runs in graph.
+
+        Evaluation, prediction and the exported SavedModel share this function.
+        """
+
+    @abstractmethod
+    def score_names(self, dataset: "Dataset", labels: Sequence[str]) -> list[str]:
+        """The names of the scores that `scores` returns."""
+
+    @abstractmethod
+    def scores(
+        self, dataset: "Dataset", examples: Examples, answers: Answers, labels: Sequence[str]
+    ) -> dict[str, float | None]:
+        """Scores of answers for labelled examples; None for an undefined score."""
+
+    def remarks(
+        self, dataset: "Dataset", scores: Mapping[str, float | None], labels: Sequence[str]
+    ) -> list[str]:
+        """What a reader of the scores must know, a sentence each."""
+        undefined = [name for name, value in scores.items() if value is None]
+        return [f"{', '.join(undefined)}: undefined for constant values"] if undefined else []
+
+    @abstractmethod
+    def write_predictions(
+        self, path: Path, dataset: "Dataset", examples: Examples, answers: Answers,
+        labels: Sequence[str],
+    ) -> None:  # fmt: skip
+        """Writes the predictions file."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Dataset:
+    """A task as data: how its files look and how it is scored.
+
+    Attributes:
+        name: name on the command line.
+        kind: kind of the task.
+        text: column of the text, or of the first text of a pair; its name, or its number from 0.
+        pair: column of the second text of a pair.
+        label: column of the label.
+        labels: label names in the order of a new model's outputs; empty to take the sorted labels
+            of the training data.
+        scores: functions of `bert_tf.tasks.metrics`; the first chooses the best model.
+        format: file format; None to go by the extension.
+        header: whether tables begin with a line of column names.
+        skip_broken: skip (and count) table rows with a wrong number of columns.
+        files: "train" and "validation" -> names that the published files have in their folder.
+        max_length: maximum tokens per example, [CLS] and [SEP] included.
+        epochs: passes over the training data.
+        paper: test scores of BERT's paper by model size.
+    """
+
+    name: str
+    kind: Kind
+    text: str = "text"
+    pair: str | None = None
+    label: str = "label"
+    labels: tuple[str, ...] = ()
+    scores: tuple[Score, ...]
+    format: Format | None = None
+    header: bool = True
+    skip_broken: bool = False
+    files: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    max_length: int = 128
+    epochs: int = 3
+    paper: Mapping[str, float] = field(default_factory=dict)
+
+    def columns(self, *, labelled: bool = True) -> dict[str, str]:
+        """Role -> column."""
+        pair = {} if self.pair is None else {"text_pair": self.pair}
+        return {"text": self.text, **pair, **({"label": self.label} if labelled else {})}
+
+    def file(self, path: str | Path, split: str) -> Path:
+        """The file of a split: `path` itself, or the published file in the folder `path`.
+
+        Raises:
+            InputError: the folder has none of the published names.
+        """
+        if not Path(path).is_dir():
+            return Path(path)
+        names = self.files.get(split, ())
+        for name in names:
+            if (Path(path) / name).is_file():
+                return Path(path) / name
+        looked = f"lacks {' and '.join(names)}" if names else "is a folder"
+        raise InputError(f"{path} {looked}: give the {split} file of the task {self.name}")
+
+    def with_settings(self, settings: Mapping[str, Any]) -> "Dataset":
+        """The dataset with other columns, length or file format; None keeps a value.
+
+        Args:
+            settings: as `settings` returns them; other keys are ignored.
+        """
+        names = ("text_column", "pair_column", "label_column", "max_length", "format")
+        given = {name: settings[name] for name in names if settings.get(name) is not None}
+        # Column names need a header, even if the published file has none.
+        named = any(not str(given[name]).isdecimal() for name in names[:3] if name in given)
+        header = settings.get("header") is not False and (self.header or named)
+        return replace(
+            self, header=header, **{name.removesuffix("_column"): given[name] for name in given}
+        )
+
+    def settings(self) -> dict[str, Any]:
+        """What a model directory's task.json says of the dataset."""
+        return {
+            "task": self.name,
+            "text_column": self.text,
+            "pair_column": self.pair,
+            "label_column": self.label,
+            "max_length": self.max_length,
+            "format": self.format,
+            "header": self.header,
+        }
+
+
+def write_table(
+    path: Path,
+    dataset: Dataset,
+    examples: Examples,
+    predicted: Sequence[tuple[str, Sequence[object]]],
+) -> None:
+    """Writes texts, labels if known, and predicted columns as a TSV that `read_examples` reads.
+
+    Tabs and line ends within a cell become spaces. A column whose name is taken gets a number:
+    "label", "label_2".
+
+    Args:
+        path: the file.
+        dataset: names the text columns.
+        examples: E examples.
+        predicted: more columns: name and E values each.
+    """
+    columns: dict[str, Sequence[object]] = {}
+    known: list[tuple[str, Sequence[object]]] = []
+    for role, column in dataset.columns().items():
+        if role in examples.columns:
+            by_role = role == "label" or (column.isdecimal() and not dataset.header)
+            known.append((role if by_role else column, examples.columns[role]))
+    for name, values in [*known, *predicted]:
+        cell, number = _cell(name), 1
+        while (unique := cell if number == 1 else f"{cell}_{number}") in columns:
+            number += 1
+        columns[unique] = values
+    with replace_file(path) as temporary, temporary.open("w", encoding="utf-8", newline="") as file:
+        for row in [columns.keys(), *zip(*columns.values(), strict=True)]:
+            file.write("\t".join(map(_cell, row)) + "\n")
+
+
+def _cell(value: object) -> str:
+    return str(value).translate({ord(mark): " " for mark in "\t\n\r"})

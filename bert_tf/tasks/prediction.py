@@ -1,0 +1,55 @@
+"""Whatever answers raw strings: an exported SavedModel or a fine-tuned model directory."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from bert_tf.checkpoints.formats import CONFIG
+from bert_tf.errors import InputError
+from bert_tf.serving.predictor import Predictor
+from bert_tf.tasks.fine_tuned import FineTuned
+from bert_tf.tasks.kind import Dataset
+from bert_tf.tasks.table import TASKS
+
+
+@dataclass(frozen=True)
+class Answering:
+    """A model that answers, and how its files of texts are read.
+
+    Attributes:
+        signature: function of string tensors, as of `bert_tf.serving.predictor.answer`.
+        task: dataset that names the columns.
+    """
+
+    signature: Any
+    task: Dataset
+
+    def read(self, path: str | Path) -> dict[str, list[str]]:
+        """The texts of a file by input name; every row counts."""
+        task = replace(self.task, skip_broken=False)
+        return task.kind.read(task, path, labelled=False).columns
+
+
+def load(model: str | Path, settings: Mapping[str, Any]) -> Answering:
+    """Loads a SavedModel or a fine-tuned model directory.
+
+    Args:
+        model: `saved_models/<name>`, the folder of one version, or a model directory.
+        settings: see `FineTuned.from_directory`.
+
+    Raises:
+        InputError: neither is there, or a setting cannot be changed in a SavedModel.
+    """
+    if (Path(model) / CONFIG).is_file():
+        fine_tuned = FineTuned.from_directory(model, settings)
+        return Answering(fine_tuned.signature, fine_tuned.task)
+    predictor = Predictor(model)
+    for name in ("task", "max_length", "label_map"):
+        if settings.get(name):
+            raise InputError(f"--{name} is fixed in a SavedModel: give it to bert-tf export")
+    # A SavedModel carries its columns, but not the code of its task.
+    task = TASKS["classification"].with_settings(predictor.settings()).with_settings(settings)
+    if "text_pair" in predictor.inputs and task.pair is None and settings.get("input"):
+        raise InputError(f"{model} takes pairs: name the second text's column with --pair_column")
+    return Answering(predictor.signature, task)

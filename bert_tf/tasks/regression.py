@@ -1,0 +1,71 @@
+"""Regression: one number for each text or pair of texts, such as STS-B's similarity."""
+
+import math
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from bert_tf.errors import InputError
+from bert_tf.models.regressor import BertRegressor
+from bert_tf.tasks.kind import Answers, Dataset, Kind, write_table
+from bert_tf.training.means import Values
+from pipelines.examples.labelled_text import Examples
+
+
+def squared_error(labels: Any, outputs: Any) -> Any:
+    """Squared errors, float32 [B], for labels [B] and outputs [B]."""
+    return tf.square(tf.cast(outputs, tf.float32) - labels)
+
+
+class Regression(Kind):
+    """One number for each example. The only answer is `score`, float32 [B]."""
+
+    model_class = BertRegressor
+
+    def targets(self, examples: Examples, labels: Sequence[str]) -> np.ndarray:
+        """The numbers, float32 [E]."""
+        values = []
+        for index, text in enumerate(examples.columns["label"]):
+            try:
+                value = float(text)
+            except ValueError:
+                value = math.nan
+            if not math.isfinite(value):
+                raise InputError(
+                    f"{examples.place(index)}: the label {text!r} is not a number; correct the "
+                    "line, or give --task classification"
+                )
+            values.append(value)
+        return np.array(values, np.float32)
+
+    def loss(self, *, label_smoothing: float = 0.0) -> Values:
+        """Mean squared error."""
+        if label_smoothing:
+            raise InputError("--label_smoothing is for tasks with classes: leave it out")
+        return squared_error
+
+    def answers(self, outputs: Any, labels: Sequence[str]) -> dict[str, tf.Tensor]:
+        """The number."""
+        return {"score": tf.cast(outputs, tf.float32)}
+
+    def score_names(self, dataset: Dataset, labels: Sequence[str]) -> list[str]:
+        """All of the dataset's."""
+        return [score.__name__ for score in dataset.scores]
+
+    def scores(
+        self, dataset: Dataset, examples: Examples, answers: Answers, labels: Sequence[str]
+    ) -> dict[str, float | None]:
+        """Correlations with the true numbers."""
+        truth = self.targets(examples, labels)
+        return {score.__name__: score(truth, answers["score"]) for score in dataset.scores}
+
+    def write_predictions(
+        self, path: Path, dataset: Dataset, examples: Examples, answers: Answers,
+        labels: Sequence[str],
+    ) -> None:  # fmt: skip
+        """Columns: texts, label if known, predicted number."""
+        predicted = [f"{score:.6f}" for score in answers["score"]]
+        write_table(path, dataset, examples, [("predicted", predicted)])

@@ -1,0 +1,110 @@
+"""All tasks in one table, and how `--task` finds others."""
+
+import dataclasses
+import difflib
+import importlib.util
+from importlib.metadata import entry_points
+from pathlib import Path
+
+from bert_tf.errors import InputError
+from bert_tf.tasks.classification import Classification
+from bert_tf.tasks.kind import Dataset
+from bert_tf.tasks.metrics import accuracy, f1, matthews_correlation, pearson, spearman
+from bert_tf.tasks.regression import Regression
+
+# Names of GLUE's published files in their folders.
+_GLUE = {"train": ("train.tsv",), "validation": ("dev.tsv",)}
+_NLI = ("contradiction", "entailment", "neutral")
+
+# The paper's numbers are GLUE test scores (table 1): F1 for MRPC and QQP, Spearman for STS-B,
+# Matthews for CoLA, matched accuracy for MNLI.
+TASKS: dict[str, Dataset] = {
+    task.name: task
+    for task in (
+        Dataset(
+            name="classification", kind=Classification(),
+            scores=(accuracy, f1, matthews_correlation),
+        ),
+        Dataset(name="regression", kind=Regression(), scores=(pearson, spearman)),
+        Dataset(
+            name="cola", kind=Classification(), text="3", label="1", labels=("0", "1"),
+            scores=(matthews_correlation, accuracy), header=False, files=_GLUE,
+            paper={"base": 52.1, "large": 60.5},
+        ),
+        Dataset(
+            name="sst2", kind=Classification(), text="sentence", labels=("0", "1"),
+            scores=(accuracy,), files=_GLUE, paper={"base": 93.5, "large": 94.9},
+        ),
+        Dataset(
+            name="mrpc", kind=Classification(), text="#1 String", pair="#2 String",
+            label="Quality", labels=("0", "1"), scores=(f1, accuracy), format="tsv",
+            files={"train": ("train.tsv", "msr_paraphrase_train.txt"), "validation": ("dev.tsv",)},
+            paper={"base": 88.9, "large": 89.3},
+        ),
+        Dataset(
+            name="qqp", kind=Classification(), text="question1", pair="question2",
+            label="is_duplicate", labels=("0", "1"), scores=(f1, accuracy), skip_broken=True,
+            files=_GLUE, paper={"base": 71.2, "large": 72.1},
+        ),
+        Dataset(
+            name="mnli", kind=Classification(), text="sentence1", pair="sentence2",
+            label="gold_label", labels=_NLI, scores=(accuracy,),
+            files={"train": ("train.tsv",), "validation": ("dev_matched.tsv",)},
+            paper={"base": 84.6, "large": 86.7},
+        ),
+        Dataset(
+            name="qnli", kind=Classification(), text="question", pair="sentence",
+            labels=("entailment", "not_entailment"), scores=(accuracy,), files=_GLUE,
+            paper={"base": 90.5, "large": 92.7},
+        ),
+        Dataset(
+            name="rte", kind=Classification(), text="sentence1", pair="sentence2",
+            labels=("entailment", "not_entailment"), scores=(accuracy,), files=_GLUE,
+            paper={"base": 66.4, "large": 70.1},
+        ),
+        Dataset(
+            name="wnli", kind=Classification(), text="sentence1", pair="sentence2",
+            labels=("0", "1"), scores=(accuracy,), files=_GLUE,
+        ),
+        Dataset(
+            name="stsb", kind=Regression(), text="sentence1", pair="sentence2", label="score",
+            scores=(spearman, pearson), files=_GLUE, paper={"base": 85.8, "large": 86.5},
+        ),
+    )
+}  # fmt: skip
+
+
+def find_task(name: str) -> Dataset:
+    """Finds a task by its name, its file, or an entry point of the group `bert_tf.tasks`.
+
+    Args:
+        name: a name in `TASKS`, the path of a Python file that defines `TASK` (a `Dataset`), or
+            the name of an entry point that refers to a `Dataset`.
+
+    Raises:
+        InputError: there is no such task, or its file cannot be used.
+    """
+    if name in TASKS:
+        return TASKS[name]
+    if name.endswith(".py"):
+        name = str(Path(name).resolve())
+        spec = importlib.util.spec_from_file_location(Path(name).stem, name)
+        assert spec is not None and spec.loader is not None
+        module = importlib.util.module_from_spec(spec)
+        try:
+            spec.loader.exec_module(module)
+            task = module.TASK
+        except Exception as error:  # the user's code
+            raise InputError(f"{name}: {type(error).__name__}: {error}; define TASK") from error
+    else:
+        found = entry_points(group="bert_tf.tasks", name=name)
+        if not found:
+            known = [*TASKS, *(point.name for point in entry_points(group="bert_tf.tasks"))]
+            near = difflib.get_close_matches(name, known, n=1)
+            hint = f"did you mean {near[0]}?" if near else f"give one of {', '.join(known)}"
+            raise InputError(f"there is no task {name!r}: {hint}")
+        task = found[name].load()
+    if not isinstance(task, Dataset):
+        raise InputError(f"{name}: TASK is a {type(task).__name__}; make it a Dataset")
+    # Stored in task.json, so that the model directory finds the task again.
+    return dataclasses.replace(task, name=name)

@@ -1,0 +1,74 @@
+"""Examples to batches: features are made in graph, epochs are shuffled, workers share batches."""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from pipelines.datasets import dataset_options
+
+
+def example_batches(
+    strings: Mapping[str, Sequence[str]],
+    features: Callable[[dict[str, tf.Tensor]], Any],
+    batch_size: int,
+    *,
+    targets: Sequence[np.ndarray] = (),
+    seed: int | None = None,
+    start_step: int = 0,
+    worker: int = 0,
+    num_workers: int = 1,
+) -> tf.data.Dataset:
+    """Makes batches for a model.
+
+    Without `seed` the examples come once, in their order. With it they repeat forever, reshuffled
+    each epoch, and batch number `step` is a function of (seed, step). The last batch of an epoch
+    may be smaller.
+
+    Several workers share each batch of `num_workers * batch_size` examples, the same batch that a
+    single worker would get: the first worker takes the first `batch_size` rows, and so on. From a
+    smaller batch the last workers take fewer rows or none; all see the same number of batches.
+
+    Args:
+        strings: input name -> one string for each of the E examples.
+        features: turns a batch of these strings into model inputs, in graph.
+        batch_size: examples in a batch of this worker.
+        targets: arrays [E, ...] to go with the inputs: labels, or labels and weights.
+        seed: shuffling seed; None keeps the order of the examples.
+        start_step: batches to skip.
+        worker: number of this worker, from 0.
+        num_workers: workers that share the examples.
+
+    Returns:
+        Dataset of (inputs, *targets), or of inputs alone without targets.
+    """
+    columns = {name: tf.constant(list(values), tf.string) for name, values in strings.items()}
+    arrays = [tf.constant(values) for values in targets]
+    count = len(next(iter(strings.values())))
+    shared_size = num_workers * batch_size
+    first_epoch, skipped = divmod(start_step, -(-count // shared_size))
+
+    # Nothing here branches on tensors, and autograph is slow.
+    @tf.autograph.experimental.do_not_convert
+    def epoch(index: tf.Tensor) -> tf.data.Dataset:
+        order = tf.range(count)
+        if seed is not None:
+            key = tf.stack([tf.constant(seed, tf.int64), index])
+            order = tf.random.experimental.stateless_shuffle(order, key)
+        batches = tf.data.Dataset.from_tensor_slices(order).batch(shared_size)
+        return batches.skip(tf.where(index == first_epoch, tf.constant(skipped, tf.int64), 0))
+
+    @tf.autograph.experimental.do_not_convert
+    def inputs(chosen: tf.Tensor) -> Any:
+        chosen = chosen[worker * batch_size : (worker + 1) * batch_size]
+        made = features({name: tf.gather(values, chosen) for name, values in columns.items()})
+        return (made, *(tf.gather(values, chosen) for values in arrays)) if arrays else made
+
+    epochs = tf.data.Dataset.range(first_epoch, 1 if seed is None else tf.int64.max)
+    batches = epochs.flat_map(epoch).map(inputs, num_parallel_calls=2)
+    remaining = tf.data.INFINITE_CARDINALITY
+    if seed is None:
+        remaining = max(0, -(-count // shared_size) - start_step)
+    batches = batches.apply(tf.data.experimental.assert_cardinality(remaining))
+    return batches.prefetch(2).with_options(dataset_options())

@@ -1,0 +1,81 @@
+import itertools
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from pipelines.examples.batches import example_batches
+
+STRINGS = {
+    "text": [str(10 + i) for i in range(11)],
+    "text_pair": [f"{50 + i} {90 + i}" for i in range(11)],
+}
+LABELS = np.array([1, 0] * 5 + [1], np.int32)
+
+
+def batches(tokenizer, number=None, strings=STRINGS, size=4, targets=(LABELS,), **arguments):
+    def features(strings):
+        """Stands in for a kind's features: pieces side by side, padded."""
+        ids = tf.concat([tokenizer.tokenize(values) for values in strings.values()], axis=1)
+        return {"token_ids": ids.to_tensor()}
+
+    dataset = example_batches(strings, features, size, targets=targets, **arguments)
+    return list(itertools.islice(dataset.as_numpy_iterator(), number))
+
+
+def test_batches_in_file_order(number_tokenizer):
+    found = batches(number_tokenizer)
+    assert len(found) == 3
+    ids = np.concatenate([inputs["token_ids"] for inputs, _ in found])
+    assert ids.tolist() == [[10 + i, 50 + i, 90 + i] for i in range(11)]
+    labels = np.concatenate([labels for _, labels in found])
+    assert labels.dtype == np.int32
+    assert labels.tolist() == LABELS.tolist()
+
+
+def test_batches_without_targets_hold_inputs_alone(number_tokenizer):
+    (inputs,) = batches(number_tokenizer, strings={"text": ["10", "11 12", "13"]}, targets=())
+    assert inputs["token_ids"].tolist() == [[10, 0], [11, 12], [13, 0]]
+
+
+def test_weights_stand_beside_the_labels(number_tokenizer):
+    weights = LABELS.astype(np.float32) / 2
+    for _, labels, of_labels in batches(number_tokenizer, 5, targets=(LABELS, weights), seed=1):
+        assert (labels / 2).tolist() == of_labels.tolist()
+
+
+def test_shuffled_epochs_hold_each_example_once_and_continue_at_any_step(number_tokenizer):
+    stream = batches(number_tokenizer, 9, seed=3)
+    epochs = [
+        [
+            (ids[0], label)
+            for inputs, labels in stream[first : first + 3]
+            for ids, label in zip(inputs["token_ids"], labels, strict=True)
+        ]
+        for first in (0, 3, 6)
+    ]
+    expected = [(10 + i, 1 - i % 2) for i in range(11)]
+    assert all(sorted(epoch) == expected != epoch for epoch in epochs)
+    assert epochs[0] != epochs[1] != epochs[2]
+    for step in (1, 3, 7):
+        rest = batches(number_tokenizer, 9 - step, seed=3, start_step=step)
+        tf.nest.map_structure(np.testing.assert_array_equal, rest, stream[step:])
+
+
+@pytest.mark.parametrize("seed", [None, 7])
+@pytest.mark.parametrize("size", [1, 2, 3])
+def test_workers_share_the_rows_of_each_batch(number_tokenizer, seed, size):
+    # Batches of 3 * size for three workers: of the last one of an epoch some have no rows.
+    def of(size, **more):
+        return batches(number_tokenizer, 9, size=size, seed=seed, start_step=1, **more)
+
+    whole = of(3 * size)
+    shares = [of(size, worker=worker, num_workers=3) for worker in range(3)]
+    assert [len(share) for share in shares] == [len(whole)] * 3
+    for (inputs, labels), *parts in zip(whole, *shares, strict=True):
+        assert [len(own) for _, own in parts] == [
+            len(labels[i * size : (i + 1) * size]) for i in range(3)
+        ]
+        assert np.concatenate([own for _, own in parts]).tolist() == labels.tolist()
+        rows = [row[row != 0].tolist() for own, _ in parts for row in own["token_ids"]]
+        assert rows == [row[row != 0].tolist() for row in inputs["token_ids"]]

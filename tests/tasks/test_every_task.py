@@ -1,0 +1,131 @@
+"""Every task of the table, on 20 rows: learns, resumes, is evaluated, exported and read back."""
+
+import json
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from bert_tf import BertConfig, BertEncoder, BertTokenizer, save_model
+from bert_tf.serving.predictor import Predictor, answer
+from bert_tf.tasks.fine_tuned import FineTuned
+from bert_tf.tasks.finetuning import finetune
+from bert_tf.tasks.options import FinetuningOptions
+from bert_tf.tasks.table import TASKS
+from pipelines.examples.labelled_text import read_examples
+
+WORDS = ["sea", "ship", "wave", "farm", "cow", "barn"]
+PIECES = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *WORDS]
+ROWS = 20
+
+
+@pytest.fixture(scope="module")
+def encoder(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("encoder")
+    config = BertConfig(
+        vocab_size=len(PIECES), hidden_size=16, num_hidden_layers=1, num_attention_heads=2,
+        intermediate_size=32, max_position_embeddings=16, hidden_dropout_prob=0.0,
+        attention_probs_dropout_prob=0.0, initializer_range=0.2,
+    )  # fmt: skip
+    save_model(BertEncoder(config, seed=1), folder, tokenizer=BertTokenizer(PIECES))
+    return folder
+
+
+def write_rows(path, task) -> None:
+    """A file as the task's files are, of texts that tell their label."""
+    columns = task.columns()
+    width = 1 + max((int(c) for c in columns.values() if c.isdecimal()), default=len(columns) - 1)
+    names = list(columns.values()) if task.header else [str(i) for i in range(width)]
+    lines = ["\t".join(names)] if task.header else []
+    labels = task.labels or (("0.5", "1.25", "4.75") if task.scores[0].__name__ in
+                             ("pearson", "spearman") else ("no", "yes"))  # fmt: skip
+    for i in range(ROWS):
+        number = i % len(labels)
+        cells = dict.fromkeys(names, "x")
+        cells[columns["text"]] = f"{WORDS[number]} {WORDS[3 + i % 3]}"
+        if "text_pair" in columns:
+            cells[columns["text_pair"]] = f"{WORDS[number]} sea"
+        cells[columns["label"]] = labels[number]
+        lines.append("\t".join(cells.values()))
+    path.write_text("\n".join(lines) + "\n", encoding="utf-8")
+
+
+class KilledError(Exception):
+    pass
+
+
+def values_of(folder) -> dict[str, np.ndarray]:
+    return {w.path: w.numpy() for w in FineTuned.from_directory(folder).model.weights}
+
+
+# A single text, a pair and a number; other tasks differ in their data alone.
+_EVERY_TIME = ("cola", "mrpc", "stsb")
+
+
+@pytest.mark.parametrize(
+    "name",
+    [n if n in _EVERY_TIME else pytest.param(n, marks=pytest.mark.slow) for n in TASKS],
+)
+def test_a_task_learns_resumes_is_evaluated_exported_and_read_back(name, encoder, tmp_path):
+    task = TASKS[name]
+    data = tmp_path / "data.tsv"
+    write_rows(data, task)
+    options = FinetuningOptions(
+        model=str(encoder), task=name, train=str(data), validation=str(data),
+        output=str(tmp_path / "run"), epochs=20, batch_size=8, learning_rate=5e-3, max_length=12,
+        log_every=100, evaluate_every=20, save_every=11, strategy="one",
+    )  # fmt: skip
+
+    def no_report(*line):
+        pass
+
+    # It overfits.
+    result = finetune(options, no_report, notice=no_report)
+    best = tmp_path / "run" / "best"
+    assert result.evaluation.scores[task.scores[0].__name__] > 0.9
+    assert json.loads((best / "metrics.json").read_text()) == result.evaluation.scores
+
+    # It resumes exactly after a kill in the middle of an epoch.
+    def kill(step):
+        if step == 32:
+            raise KilledError
+
+    again = replace(options, output=str(tmp_path / "killed"))
+    with pytest.raises(KilledError):
+        finetune(again, no_report, notice=no_report, on_step=kill)
+    resumed = finetune(again, no_report, notice=no_report)
+    assert resumed.training.started_at == 22
+    for path, value in values_of(tmp_path / "run" / "last").items():
+        np.testing.assert_array_equal(value, values_of(tmp_path / "killed" / "last")[path])
+
+    # The directory round-trips through Hugging Face's names, without the task's own file.
+    tuned = FineTuned.from_directory(best)
+    assert tuned.task == replace(task, max_length=12)
+    tuned.save(tmp_path / "copy")
+    (tmp_path / "copy" / "task.json").unlink()
+    copy = FineTuned.from_directory(tmp_path / "copy", {"task": name, "max_length": 12})
+    assert copy.labels == tuned.labels
+
+    # Evaluation, the copy and the SavedModel answer the same.
+    examples = task.kind.read(task, data)
+    evaluation = tuned.evaluate(examples, 7)
+    assert evaluation.scores == result.evaluation.scores
+    predictor = Predictor(tuned.export("model", root=tmp_path / "served"))
+    strings = {input: examples.columns[input] for input in tuned.inputs}
+    (served,) = answer(predictor.signature, strings, ROWS)
+    for answers in (copy.answers(examples, 7), served):
+        for key, values in evaluation.answers.items():
+            if values.dtype.kind == "f":
+                np.testing.assert_allclose(answers[key], values, atol=1e-5)
+    assert predictor.settings() == tuned.task.settings()
+
+    # The predictions file is read back.
+    columns = {r: c if task.header else r for r, c in task.columns(labelled=False).items()}
+    read = read_examples(
+        best / "predictions.tsv", {**columns, "label": "label", "predicted": "predicted"}
+    )
+    predicted = read.columns.pop("predicted")
+    assert read.columns == examples.columns
+    key = "label" if "label" in evaluation.answers else "score"
+    expected = [v.decode() if key == "label" else f"{v:.6f}" for v in evaluation.answers[key]]
+    assert predicted == expected
