@@ -59,7 +59,7 @@ def range_text(field: dataclasses.Field) -> str:
     """The range of a field as a message names it, such as "at least 1"; empty without bounds."""
     words = {"at_least": "at least", "above": "above", "at_most": "at most", "below": "below"}
     bounds = field.metadata.get("bounds", {})
-    return " and ".join(f"{words[name]} {bound:g}" for name, bound in bounds.items())
+    return " and ".join(f"{words[name]} {bound:,}" for name, bound in bounds.items())
 
 
 def _is_in_range(value: float, bounds: dict[str, float]) -> bool:

@@ -1,8 +1,8 @@
-"""Batches of documents to serialized pre-training instances: the tf.data graph.
+"""The tf.data graph from batches of documents to serialized pre-training instances.
 
-Python hands text in; the rest is one graph: sentences split (where the text comes in paragraphs),
-tokenized, paired, truncated, packed, masked and serialized, a batch of documents at a time. A
-batch is tokenized once, however many rounds of `dupe_factor` and sequence lengths are made of it.
+Python only hands the text in. The graph splits paragraphs into sentences, tokenizes, pairs,
+truncates, packs, masks and serializes a batch of documents at a time. A batch is tokenized once,
+however many rounds of `dupe_factor` and sequence lengths are made from it.
 """
 
 import os
@@ -37,8 +37,8 @@ class Records(NamedTuple):
 
     Attributes:
         records: string [N], serialized, in random order.
-        counts: of the instances.
-        short_documents: int64, documents of fewer tokens than an instance has room for.
+        counts: counts of the instances.
+        short_documents: int64, number of documents with fewer tokens than an instance holds.
     """
 
     records: Any
@@ -50,24 +50,14 @@ class RecordBatch(NamedTuple):
     """One round of instances of a batch of documents.
 
     Attributes:
-        unit: int64, number of the unit of the corpus.
-        group: int64, number of the group of batches in the unit.
-        held_out: bool, the split.
-        ends_unit: bool, whether it is of the last batch of its unit.
-        bytes_read: int64, bytes on disk of the unit read so far.
-        counts: int64 [len(COUNTED)], see `DocumentBatch`.
-        sentences: int64, sentences in the batch, donors' apart.
-        without_tokens: int64, of those, without a token.
-        round: int64, from 0 to dupe_factor - 1. The counts of the text are those of round 0.
+        batch: the batch, without its lines.
+        sentences: int64, number of sentences in the batch, without donors.
+        without_tokens: int64, number of these sentences that have no token.
+        round: int64, from 0 to dupe_factor - 1. Count the text in round 0 only.
         lengths: `Records` of each sequence length.
     """
 
-    unit: Any
-    group: Any
-    held_out: Any
-    ends_unit: Any
-    bytes_read: Any
-    counts: Any
+    batch: DocumentBatch
     sentences: Any
     without_tokens: Any
     round: Any
@@ -84,13 +74,13 @@ def record_batches(
     """Makes instances of batches of documents, on all cores, in order.
 
     Args:
-        batches: to be iterated once.
+        batches: iterated once.
         tokenizer: turns sentences into ids; needs [CLS], [SEP] and [MASK].
-        options: those of each sequence length to make instances of.
-        split_paragraphs: whether lines are paragraphs, to be split into sentences.
+        options: one per sequence length.
+        split_paragraphs: whether lines are paragraphs to split into sentences.
 
     Returns:
-        `RecordBatch`es of numpy values, rounds after one another.
+        `RecordBatch`es of NumPy values; the rounds of a batch follow one another.
     """
 
     # Nothing here branches on tensors, so there is nothing for autograph to convert, slowly.
@@ -116,12 +106,8 @@ def record_batches(
             tf.math.count_nonzero((of_document > 0) & (of_document < variant.max_seq_length - 3))
             for variant in options
         )
-        no_lines = tf.zeros([0], tf.string)
-        no_numbers = tf.zeros([0], tf.int32)
-        kept = batch._replace(
-            lines=no_lines, documents=no_numbers, passages=no_numbers, is_donor=tf.zeros([0], bool)
-        )
-        return kept, {
+        without_lines = DocumentBatch(*(values[:0] for values in batch[:4]), *batch[4:])
+        return without_lines, {
             "indexed": indexed,
             "short": short,
             "sentences": tf.math.count_nonzero(own),
@@ -138,42 +124,22 @@ def record_batches(
             seed = tf.stack(
                 [tf.constant(variant.seed, tf.int64), tf.cast(batch.held_out, tf.int64)]
             )
-            # With the length in it, the two phases of a pre-training differ in their pairs, too.
+            # The length is part of the seed, so that the two phases of pre-training differ.
             seed = tf.random.fold_in(seed, variant.max_seq_length)
             seed = tf.random.fold_in(seed, batch.unit * MOST_BATCHES + batch.number)
             seed = tf.random.fold_in(seed, index)
             lengths.append(Records(*_make_records(sentences, tokenizer, variant, seed), short))
-        return RecordBatch(
-            unit=batch.unit,
-            group=batch.group,
-            held_out=batch.held_out,
-            ends_unit=batch.ends_unit,
-            bytes_read=batch.bytes_read,
-            counts=batch.counts,
-            sentences=made["sentences"],
-            without_tokens=made["without_tokens"],
-            round=index,
-            lengths=tuple(lengths),
-        )
+        return RecordBatch(batch, made["sentences"], made["without_tokens"], index, tuple(lengths))
 
     threads = os.cpu_count() or 1
-    signature = DocumentBatch(
-        lines=tf.TensorSpec([None], tf.string),
-        documents=tf.TensorSpec([None], tf.int32),
-        passages=tf.TensorSpec([None], tf.int32),
-        is_donor=tf.TensorSpec([None], tf.bool),
-        unit=tf.TensorSpec([], tf.int64),
-        group=tf.TensorSpec([], tf.int64),
-        number=tf.TensorSpec([], tf.int64),
-        held_out=tf.TensorSpec([], tf.bool),
-        ends_unit=tf.TensorSpec([], tf.bool),
-        bytes_read=tf.TensorSpec([], tf.int64),
-        counts=tf.TensorSpec([len(COUNTED)], tf.int64),
-    )
+    of_lines = [tf.TensorSpec([None], kind) for kind in (tf.string, tf.int32, tf.int32, tf.bool)]
+    number, flag = tf.TensorSpec([], tf.int64), tf.TensorSpec([], tf.bool)
+    counts = tf.TensorSpec([len(COUNTED)], tf.int64)
+    signature = DocumentBatch(*of_lines, number, number, number, flag, flag, number, counts)
     dataset = tf.data.Dataset.from_generator(lambda: batches, output_signature=signature)
     dataset = dataset.map(tokenize, threads).flat_map(rounds).map(serialize, threads).prefetch(1)
     dataset_settings = dataset_options()
-    # tf.data's rewriting of the graph finds nothing to mend here, and takes most of a second.
+    # tf.data's rewriting of the graph finds nothing to improve here, and takes most of a second.
     dataset_settings.experimental_optimization.apply_default_optimizations = False
     return dataset.with_options(dataset_settings).as_numpy_iterator()
 
@@ -184,7 +150,7 @@ def _make_records(
     options: PretrainingDataOptions,
     seed: tf.Tensor,
 ) -> tuple[tf.Tensor, InstanceCounts]:
-    """One round of instances of a batch: serialized [N], in random order, and their counts."""
+    """One round of instances of a batch: records, string [N], in random order, and counts."""
     pair_seed, truncation_seed, order_seed, mask_seed = tf.unstack(tf.random.split(seed, 4))
     length, token_ids = options.max_seq_length, sentences.token_ids
     if options.instances == "full_sentences":

@@ -201,11 +201,12 @@ def write_units(
             batches(), tokenizer, job.options, split_paragraphs=corpus.split_sentences
         )
         reading = None
-        for batch in made:
+        for records in made:
+            batch = records.batch
             if reading is not None and reading != batch.unit:
                 bytes_before += sizes[reading]
             reading = int(batch.unit)
-            instances += writer.write(batch)
+            instances += writer.write(records)
             progress(ShardsProgress(bytes_before + int(batch.bytes_read), sum(sizes), instances))
         writer.finish()
 
@@ -238,13 +239,17 @@ class _GroupWriter:
         if kind is not None and self._group is not None:
             self._group.abandon()
 
-    def write(self, batch: RecordBatch) -> int:
-        """Writes a batch, and finishes the group before if it begins another; counts instances."""
-        place = int(batch.unit), int(batch.group)
+    def write(self, records: RecordBatch) -> int:
+        """Writes a batch, after finishing the previous group if it begins one.
+
+        Returns:
+            The number of instances written.
+        """
+        place = int(records.batch.unit), int(records.batch.group)
         if self._group is None or self._group.place != place:
             self._finish_group()
             self._group = _OpenGroup(self._job, place)
-        return self._group.write(batch)
+        return self._group.write(records)
 
     def finish(self) -> None:
         """Waits until all that was written is in the journal."""
@@ -273,25 +278,26 @@ class _OpenGroup:
         self._ends_unit = False
         self._bytes_read = 0
 
-    def write(self, batch: RecordBatch) -> int:
+    def write(self, records: RecordBatch) -> int:
+        batch = records.batch
         split = "held_out" if batch.held_out else "train"
         self._ends_unit = bool(batch.ends_unit)
         self._bytes_read = int(batch.bytes_read)
-        if batch.round == 0:
+        if records.round == 0:
             self._text.update(dict(zip(COUNTED, batch.counts.tolist(), strict=True)))
-            self._text["sentences"] += int(batch.sentences)
-            self._text["sentences_without_tokens"] += int(batch.without_tokens)
+            self._text["sentences"] += int(records.sentences)
+            self._text["sentences_without_tokens"] += int(records.without_tokens)
         instances = 0
-        for index, made in enumerate(batch.lengths):
+        for index, made in enumerate(records.lengths):
             counts = self._counts[index]
             counts[split] = (
                 counts.get(split, no_instances(self._job.options[index].max_seq_length))
                 + made.counts
             )
-            if batch.round == 0:
+            if records.round == 0:
                 self._short_documents[index] += int(made.short_documents)
             if len(made.records):
-                self._write(index, split, int(batch.round), made.records)
+                self._write(index, split, int(records.round), made.records)
                 instances += len(made.records)
         return instances
 

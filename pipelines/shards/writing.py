@@ -1,17 +1,16 @@
-"""A corpus to TFRecord shards of pre-training instances, with a manifest, restartable.
+"""Writes a corpus as TFRecord shards of pre-training instances, with a manifest, restartable.
 
 The corpus is cut into units (`pipelines.corpus.sources`), the batches of a unit into groups of
 about 32 MB of text (`pipelines.corpus.documents`). A group has a shard for each round of
 `dupe_factor`, written under a temporary name, renamed when the group is complete, and then entered
-in a journal.
-What is in the journal is not made again: a run that was killed goes on with the first group that
-is missing, and ends with the bytes of a run that was not. Units are independent of one another,
-so several processes or machines can each take some (`pipelines.shards.beam`).
+in a journal. Groups in the journal are not made again: a killed run continues with the first
+missing group, and ends with the bytes of an undisturbed run. Units are independent, so several
+processes or machines can share them (`pipelines.shards.beam`).
 
-Everything happens in `OUTPUT.unfinished`; `OUTPUT` appears whole.
+All work is done in `OUTPUT.unfinished`; `OUTPUT` appears whole.
 
-The original shuffles all instances before it writes them. Here the instances of a batch of some
-megabytes of text are shuffled, and training shuffles further while it reads.
+The original shuffles all instances before it writes them. Here, instances are shuffled within a
+batch of some megabytes of text, and training shuffles further while it reads.
 """
 
 import dataclasses
@@ -53,7 +52,7 @@ if TYPE_CHECKING:
 
 PLAN = "plan.json"
 
-# What a folder of shards holds: of one length, or of several, each in a folder of its own.
+# Files in a folder of shards, of one length or with a subfolder per length.
 _IN_FOLDER = (FILE_NAME, "vocab.txt", "tokenizer_config.json", "*.tfrecord")
 _FILES = (
     *_IN_FOLDER,
@@ -63,7 +62,7 @@ _FILES = (
 )
 _UNFINISHED_FILES = (*_FILES, TEMPORARY_NAMES, f"*/{TEMPORARY_NAMES}")
 
-# Writes the shards of the units of a job that are not finished.
+# Writes the shards of all unfinished units of a job.
 Runner = Callable[[ShardsJob, "BertTokenizer", Callable[[ShardsProgress], None]], None]
 
 
@@ -72,47 +71,11 @@ def write_shards(
     output_directory: str | os.PathLike,
     tokenizer: "BertTokenizer",
     options: PretrainingDataOptions | None = None,
-    *,
-    overwrite: bool = False,
-    progress: Callable[[ShardsProgress], None] = lambda progress: None,
-    runner: Runner | None = None,
+    **named: Any,
 ) -> Manifest:
-    """Makes pre-training instances of a corpus and writes them as TFRecord shards.
-
-    The folder also gets `manifest.json` and the tokenizer's own files, so that training needs no
-    other. The features of the records are those of `pipelines.instances.schemas`: the original's,
-    or the compact ones for dynamic masking.
-
-    A run that was killed, or that ended in an error, is continued by the same call, and ends with
-    the bytes of an undisturbed one.
-
-    Args:
-        inputs: files, folders, globs or datasets, see `pipelines.corpus.sources`.
-        output_directory: folder to make. It appears whole, when all is written; until then the
-            work is in the folder `output_directory` + ".unfinished" beside it.
-        tokenizer: turns sentences into ids; needs [CLS], [SEP] and [MASK].
-        options: how to make the instances.
-        overwrite: whether to replace a folder that has files in it.
-        progress: called after each batch of documents.
-        runner: what has the units written; by default this process.
-
-    Returns:
-        The manifest that was written.
-
-    Raises:
-        InputError: the corpus cannot be used, the folder is not empty, or the unfinished folder is
-            of a run with other inputs or options, or of one that is still running.
-        OSError: the shards cannot be written; the disk is full, for one.
-    """
-    return write_shards_of_lengths(
-        inputs,
-        output_directory,
-        tokenizer,
-        [options or PretrainingDataOptions()],
-        overwrite=overwrite,
-        progress=progress,
-        runner=runner,
-    )[0]
+    """Writes shards of one sequence length; see `write_shards_of_lengths`."""
+    lengths = [options or PretrainingDataOptions()]
+    return write_shards_of_lengths(inputs, output_directory, tokenizer, lengths, **named)[0]
 
 
 def write_shards_of_lengths(
@@ -125,20 +88,32 @@ def write_shards_of_lengths(
     progress: Callable[[ShardsProgress], None] = lambda progress: None,
     runner: Runner | None = None,
 ) -> list[Manifest]:
-    """Makes instances of several lengths in one pass over the corpus; else as `write_shards`.
+    """Makes pre-training instances of a corpus and writes them as TFRecord shards.
+
+    The features of the records are those of `pipelines.instances.schemas`: the original's, or the
+    compact ones for dynamic masking. Beside the shards, each folder gets `manifest.json` and the
+    tokenizer's files, so that training needs no other.
+
+    The same call continues a run that was killed or ended in an error.
 
     Args:
-        inputs: see `write_shards`.
-        output_directory: the shards of each length are in a folder in it, named for the length;
-            if there is one length alone, in `output_directory` itself.
-        tokenizer: see `write_shards`.
-        options: of each length. They may differ in max_seq_length and max_predictions_per_seq.
-        overwrite: see `write_shards`.
-        progress: see `write_shards`.
-        runner: see `write_shards`.
+        inputs: files, folders, globs or datasets, see `pipelines.corpus.sources`.
+        output_directory: folder to make, with a subfolder per length if there are several. It
+            appears when everything is written; until then, `output_directory` + ".unfinished"
+            holds the work.
+        tokenizer: turns sentences into ids; needs [CLS], [SEP] and [MASK].
+        options: one per length; they may differ in max_seq_length and max_predictions_per_seq.
+        overwrite: whether to replace an older folder of shards.
+        progress: called after each batch of documents.
+        runner: writes the units; by default this process.
 
     Returns:
         The manifests, in order of length.
+
+    Raises:
+        InputError: the corpus or the output cannot be used, or the unfinished folder belongs to a
+            run with other inputs or options, or to one that is still running.
+        OSError: the shards cannot be written, for example because the disk is full.
     """
     options = sorted(options, key=lambda one: one.max_seq_length)
     names = [str(one.max_seq_length) for one in options] if len(options) > 1 else [""]
@@ -151,8 +126,8 @@ def write_shards_of_lengths(
         "units": _units_for_comparison(corpus),
         "bert_tf_version": __version__,
     }
-    plan = json.loads(json.dumps(plan))  # as it is read again
-    if _plan(output) == plan:  # killed when all was done but this:
+    plan = json.loads(json.dumps(plan))  # with lists for tuples, as it is read back
+    if _plan(output) == plan:  # an earlier run was killed just before its last step
         _remove_journal(output)
         return [Manifest.load(output / name) for name in names]
     check_output_folder(output_directory, ours=_FILES, overwrite=overwrite)
@@ -179,7 +154,7 @@ def write_shards_of_lengths(
         try:
             manifests = _finish(job, groups, tokenizer)
         except InputError:
-            shutil.rmtree(folder)  # the corpus as a whole is no use: there is nothing to go on from
+            shutil.rmtree(folder)  # the whole corpus is unusable: there is nothing to continue
             raise
         move_directory(folder, output)
     _remove_journal(output)
@@ -187,7 +162,7 @@ def write_shards_of_lengths(
 
 
 def _remove_journal(output: Path) -> None:
-    """Removes the plan last: as long as it is there, the same call knows the run for its own."""
+    """Removes the journal, the plan last: while it exists, the same call recognizes its run."""
     for path in (output / JOURNAL).iterdir():
         if path.is_dir():
             shutil.rmtree(path)
@@ -200,14 +175,14 @@ def _remove_journal(output: Path) -> None:
 def _check_agreement(options: list[PretrainingDataOptions]) -> None:
     about_instances = {"max_seq_length", "max_predictions_per_seq"}
     if len({one.max_seq_length for one in options}) < len(options):
-        raise InputError("a max_seq_length is given twice; give each once")
+        raise InputError("a max_seq_length is given twice: give each once")
     for one in options:
         for field in dataclasses.fields(PretrainingDataOptions):
             values = [getattr(each, field.name) for each in (options[0], one)]
             if field.name not in about_instances and values[0] != values[1]:
                 raise InputError(
                     f"{field.name} is {values[0]} for one sequence length and {values[1]} for "
-                    "another; instances of one pass share it"
+                    "another: give one value, or write each length separately"
                 )
 
 
@@ -228,7 +203,7 @@ def _vocabulary(tokenizer: "BertTokenizer") -> dict[str, Any]:
 
 @contextmanager
 def _work_folder(folder: Path, plan: dict[str, Any]) -> Iterator[None]:
-    """Holds the folder for this run alone; it is new, or of a run by the same plan."""
+    """Locks the folder for this run; it is new, or belongs to a run by the same plan."""
     journal = folder / JOURNAL
     journal.mkdir(parents=True, exist_ok=True)
     with (journal / "lock").open("w") as lock:
@@ -236,14 +211,14 @@ def _work_folder(folder: Path, plan: dict[str, Any]) -> Iterator[None]:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError as error:
             raise InputError(
-                f"{folder}: another process is writing there; let it end, or name another output"
+                f"{folder}: another process is writing there: wait for it, or name another output"
             ) from error
         entries = sorted(journal.glob("*-*.json"))
         begun = _plan(folder)
         if begun is not None and (difference := _difference(begun, plan, entries)):
             raise InputError(
-                f"{folder}: holds an unfinished run that differs in {difference}; give its "
-                "settings to continue it, or remove the folder to start anew"
+                f"{folder}: holds an unfinished run that differs in {difference}: give its "
+                "settings to continue it, or remove the folder to start over"
             )
         if begun != plan:
             with replace_file(journal / PLAN) as path:
@@ -254,7 +229,7 @@ def _work_folder(folder: Path, plan: dict[str, Any]) -> Iterator[None]:
             if folder.is_dir():
                 remove(*folder.rglob(TEMPORARY_NAMES))
                 if not any(journal.glob("*-*.json")):
-                    shutil.rmtree(folder)  # nothing in it to go on from
+                    shutil.rmtree(folder)  # nothing to continue
             raise
 
 
@@ -271,9 +246,9 @@ def _units_for_comparison(corpus: Corpus) -> list[list[list[Any]]]:
 
 
 def _difference(begun: dict[str, Any], plan: dict[str, Any], entries: list[Path]) -> str | None:
-    """What keeps a run begun by another plan from being continued, if anything does.
+    """The first difference that keeps a run from being continued by another plan, if any.
 
-    Text that no finished group comes from may change: a file that stopped the run can be mended.
+    Text after the finished groups may change, so that a file that stopped the run can be fixed.
     """
     if begun.keys() != plan.keys() or len(begun["options"]) != len(plan["options"]):
         return "its sequence lengths or its version"
@@ -295,7 +270,7 @@ def _difference(begun: dict[str, Any], plan: dict[str, Any], entries: list[Path]
 def _finish(
     job: ShardsJob, groups: list[FinishedGroup], tokenizer: "BertTokenizer"
 ) -> list[Manifest]:
-    """Writes the manifests, one for each sequence length."""
+    """Writes the manifests, one per sequence length."""
     text: Counter[str] = Counter(unreadable_files=len(job.corpus.unreadable))
     for group in groups:
         text.update(group.text)
@@ -315,8 +290,8 @@ def _finish(
             assert int(np.sum(counts[split].lengths)) == sum(shard.instances for shard in made)
         if "train" not in shards:
             raise InputError(
-                f"{job.corpus.name}: no instance could be made, the text has no tokens; check "
-                "that the vocabulary is of its language"
+                f"{job.corpus.name}: no instances, because the text has no tokens: check that the "
+                "vocabulary fits its language"
             )
         short = sum(group.short_documents[index] for group in groups)
         manifest = Manifest(
@@ -340,7 +315,7 @@ def _finish(
         manifest.save(job.folder / name)
         tokenizer.save(job.folder / name)
         for path in (job.folder / name).iterdir():
-            if path.is_file() and path.suffix != ".tfrecord":  # those were as they were finished
+            if path.is_file() and path.suffix != ".tfrecord":  # shards are synced already
                 with path.open("rb") as file:
                     os.fsync(file.fileno())
         manifests.append(manifest)
@@ -348,7 +323,7 @@ def _finish(
 
 
 def _corpus_entries(corpus: Corpus) -> list[dict[str, Any]]:
-    """`file` and `bytes` of each source, files relative to the folder that holds them all."""
+    """`file` and `bytes` of each source, files relative to their common folder."""
     files = [Path(file).absolute().parent for file in corpus.files]
     folder = os.path.commonpath(files) if files else ""
     return [
