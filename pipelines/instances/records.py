@@ -32,6 +32,9 @@ if TYPE_CHECKING:
     from bert_tf.tokenization import BertTokenizer
 
 
+_OF_LINES = ("lines", "documents", "passages", "is_donor")  # of `DocumentBatch`
+
+
 class Records(NamedTuple):
     """Instances of one sequence length.
 
@@ -106,7 +109,7 @@ def record_batches(
             tf.math.count_nonzero((of_document > 0) & (of_document < variant.max_seq_length - 3))
             for variant in options
         )
-        without_lines = DocumentBatch(*(values[:0] for values in batch[:4]), *batch[4:])
+        without_lines = batch._replace(**{name: getattr(batch, name)[:0] for name in _OF_LINES})
         return without_lines, {
             "indexed": indexed,
             "short": short,
@@ -132,10 +135,10 @@ def record_batches(
         return RecordBatch(batch, made["sentences"], made["without_tokens"], index, tuple(lengths))
 
     threads = os.cpu_count() or 1
-    of_lines = [tf.TensorSpec([None], kind) for kind in (tf.string, tf.int32, tf.int32, tf.bool)]
     number, flag = tf.TensorSpec([], tf.int64), tf.TensorSpec([], tf.bool)
     counts = tf.TensorSpec([len(COUNTED)], tf.int64)
-    signature = DocumentBatch(*of_lines, number, number, number, flag, flag, number, counts)
+    of_lines = [tf.TensorSpec([None], kind) for kind in (tf.string, tf.int32, tf.int32, tf.bool)]
+    signature = DocumentBatch._make([*of_lines, number, number, number, flag, flag, number, counts])
     dataset = tf.data.Dataset.from_generator(lambda: batches, output_signature=signature)
     dataset = dataset.map(tokenize, threads).flat_map(rounds).map(serialize, threads).prefetch(1)
     dataset_settings = dataset_options()
