@@ -93,6 +93,16 @@ def test_refusals_are_one_line(values, message):
     assert "\n" not in str(caught.value)
 
 
+def test_what_fits():
+    config = BertConfig(max_position_embeddings=100, type_vocab_size=1)
+    config.check_fits(length=100)
+    with pytest.raises(InputError, match="101 tokens is more than the 100 positions"):
+        config.check_fits(length=101)
+    with pytest.raises(InputError, match=r"one segment \(type_vocab_size 1\)"):
+        config.check_fits(length=100, pairs=True)
+    BertConfig().check_fits(length=512, pairs=True)
+
+
 def test_unknown_size():
     with pytest.raises(InputError, match="no model size 'huge': give one of tiny, mini"):
         BertConfig.named("huge")

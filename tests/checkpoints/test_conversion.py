@@ -774,6 +774,45 @@ def test_checkpoints_of_other_objects(out, tmp_path, models):
     assert "num_attention_heads 4" in refusal(tmp_path / "b", out)
 
 
+# What a format has no place for is kept where it can be, and named where it cannot.
+
+
+def test_task_json(models, out, tmp_path):
+    source = tmp_path / "tuned"
+    shutil.copytree(models / "classifier", source)
+    (source / "task.json").write_bytes(b'{"text_column": "sentence",\n "max_length": 9}')
+    assert "task.json" in convert(source, out / "same").files
+    assert (out / "same" / "task.json").read_bytes() == (source / "task.json").read_bytes()
+    notes = convert(source, out / "preset", "keras_hub").model.notes
+    assert any(note.startswith("task.json") and "is left out" in note for note in notes)
+    convert(out / "preset", out / "back")  # KerasHub's own task.json is none of ours
+    assert not (out / "back" / "task.json").exists()
+
+
+@pytest.mark.parametrize("to", ["tf1", "keras_hub", "model_garden"])
+def test_pad_token_and_switches(models, out, tmp_path, to):
+    _, model = read_model(models / "pretrainer")
+    pieces = [*PIECES[1:5], "[PAD]", *PIECES[5:]]
+    save_directory(tmp_path / "odd", replace(CONFIG, pad_token_id=4), model.tensors)
+    BertTokenizer(pieces, strip_accents=False, tokenize_chinese_chars=False).save(tmp_path / "odd")
+    notes = " ".join(convert(tmp_path / "odd", out / "there", to).model.notes)
+    if to != "keras_hub":  # which has both switches
+        assert "ignores strip_accents false" in notes
+        assert "ignores tokenize_chinese_chars false" in notes
+        assert "pads with id 0, this model with 4" in notes
+    convert(out / "there", out / "back")
+    assert BertConfig.from_json(out / "back" / "config.json").pad_token_id == 4
+    if to == "keras_hub":
+        (tmp_path / "odd" / "vocab.txt").unlink()
+        notes = " ".join(convert(tmp_path / "odd", out / "bare", to).model.notes)
+        assert "pad_token_id 4 is left out" in notes
+
+
+def test_labels_for_the_original(models, out):
+    notes = convert(models / "classifier", out, "tf1").model.notes
+    assert any("in order: no, perhaps, yes" in note for note in notes)
+
+
 # The output.
 
 

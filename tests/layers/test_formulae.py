@@ -218,6 +218,21 @@ def test_activations(name):
     np.testing.assert_allclose(ACTIVATIONS[name](x.astype("float32")), expected, **CLOSE)
 
 
+@pytest.mark.parametrize(("half", "digits"), [("bfloat16", 8), ("float16", 11)])
+def test_gelu_of_negative_numbers_in_half_precision(half, digits):
+    """1 + erf(x) keeps no digit of a bfloat16 below -2.5: it is computed in float32."""
+    x = tf.cast(tf.linspace(-4.0, -1.0, 301), half)
+    wide = tf.cast(x, tf.float64).numpy()
+    with tf.GradientTape() as tape:
+        tape.watch(x)
+        y = ACTIVATIONS["gelu"](x)
+    assert y.dtype == half
+    np.testing.assert_allclose(tf.cast(y, tf.float64), gelu(wide), rtol=2.0**-digits, atol=1e-6)
+    expected = (gelu(wide + 1e-5) - gelu(wide - 1e-5)) / 2e-5
+    gradient = tf.cast(tape.gradient(y, x), tf.float64)
+    np.testing.assert_allclose(gradient, expected, rtol=2 * 2.0**-digits, atol=4e-4)
+
+
 @pytest.mark.parametrize("jit", [False, True])
 def test_gradient_of_gelu(jit):
     x = tf.linspace(-6.0, 6.0, 101)

@@ -167,6 +167,86 @@ def test_mixed_precision(make, batch, half):
         assert all(x.dtype == tf.float32 for x in keras.tree.flatten(outputs))
 
 
+@pytest.mark.parametrize("half", ["mixed_bfloat16", "mixed_float16"])
+def test_dtype_policy_survives(make, half, tmp_path):
+    """The model's own policy, which Keras forgets, and that of every layer."""
+    model = make(seed=1, dtype=half)
+    model.save(tmp_path / "model.keras")
+    copies = {
+        "model": model,
+        "reloaded": keras.saving.load_model(tmp_path / "model.keras"),
+        "from its config": type(model).from_config(model.get_config()),
+    }
+    for name, copy in copies.items():
+        assert copy.dtype_policy.name == half, name
+        encoder = copy if isinstance(copy, BertEncoder) else copy.encoder
+        layers = [copy, encoder, *encoder.layers, encoder.blocks[1].attention.query]
+        layers = [layer for layer in layers if not isinstance(layer, keras.layers.InputLayer)]
+        assert {layer.compute_dtype for layer in layers} == {half.removeprefix("mixed_")}, name
+        copy.compile("sgd", "mse")
+        scales = isinstance(copy.optimizer, keras.optimizers.LossScaleOptimizer)
+        assert scales == (half == "mixed_float16"), name
+
+
+def test_layers_of_a_clone_keep_their_policy(make):
+    """Keras makes the clone itself a plain `keras.Model`, which has the global policy."""
+    clone = keras.models.clone_model(make(dtype="mixed_bfloat16"))
+    layers = [layer for layer in clone.layers if not isinstance(layer, keras.layers.InputLayer)]
+    layers = [layer for layer in layers if layer.weights]
+    assert {layer.dtype_policy.name for layer in layers} == {"mixed_bfloat16"}
+
+
+def test_heads_follow_a_mixed_encoder():
+    encoder = BertEncoder(CONFIG, seed=1, dtype="mixed_bfloat16")
+    for model in (BertPreTrainer(encoder), BertClassifier(encoder, 2), BertRegressor(encoder)):
+        assert model.dtype_policy.name == "mixed_bfloat16"
+    assert BertClassifier(encoder, 2).classifier.dense.compute_dtype == "bfloat16"
+    assert BertClassifier(encoder, 2, dtype="float32").dtype_policy.name == "float32"
+
+
+def test_attention_probabilities(batch, tmp_path):
+    """On request alone, and what the formula gives from the layer's own input."""
+    inputs = without_positions(batch)
+    plain = BertEncoder(CONFIG, seed=1)
+    assert "attention_probabilities" not in plain(inputs)
+    encoder = BertEncoder(CONFIG, seed=1, attention_probabilities=True)
+    outputs = encoder(inputs)
+    np.testing.assert_array_equal(outputs["sequence_output"], plain(inputs)["sequence_output"])
+    assert len(outputs["attention_probabilities"]) == 2
+    for block, x, found in zip(
+        encoder.blocks, outputs["hidden_states"], outputs["attention_probabilities"], strict=False
+    ):
+        query, key = (
+            (np.asarray(x) @ np.asarray(dense.kernel) + np.asarray(dense.bias))
+            .reshape(B, T, 4, H // 4)
+            .transpose(0, 2, 1, 3)
+            for dense in (block.attention.query, block.attention.key)
+        )
+        scores = query @ key.transpose(0, 1, 3, 2) / np.sqrt(H // 4)
+        scores = np.where(batch["padding_mask"][:, None, None, :] == 0, -np.inf, scores)
+        expected = np.exp(scores - scores.max(-1, keepdims=True))
+        expected /= expected.sum(-1, keepdims=True)
+        np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-6)
+    encoder.save(tmp_path / "encoder.keras")
+    loaded = keras.saving.load_model(tmp_path / "encoder.keras")
+    np.testing.assert_array_equal(
+        loaded(inputs)["attention_probabilities"][1], outputs["attention_probabilities"][1]
+    )
+    encoder.rematerialize = True
+    assert encoder(inputs, training=True)["attention_probabilities"][0].shape == (B, 4, T, T)
+
+
+@pytest.mark.parametrize("position", [T, T + 2, 2 * T, -1])
+def test_masked_positions_never_read_another_example(batch, position):
+    model = BertPreTrainer(CONFIG, seed=1)
+    positions = np.array([[1, position], [2, 0], [1, 0]], "int32")
+    before = np.asarray(model({**batch, "mask_positions": positions})["mlm_logits"])
+    others = batch["token_ids"].copy()
+    others[1:] = (others[1:] + 3) % V
+    after = model({**batch, "mask_positions": positions, "token_ids": others})["mlm_logits"]
+    np.testing.assert_array_equal(before[0], np.asarray(after)[0])
+
+
 def test_global_precision_policy(batch):
     keras.config.set_dtype_policy("mixed_bfloat16")
     try:
