@@ -1,0 +1,50 @@
+"""docs/python.md: its examples run, one after the other."""
+
+import re
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from bert_tf import BertClassifier, BertPreTrainer
+
+PAGE = Path(__file__).parents[2] / "docs" / "python.md"
+EXAMPLES = re.findall(r"```python\n(.*?)```", PAGE.read_text(encoding="utf-8"), re.DOTALL)
+
+
+@pytest.fixture(scope="module")
+def ran(tmp_path_factory, pretrained, tokenizer, shards):
+    folder = tmp_path_factory.mktemp("page")
+    (folder / "models").mkdir()
+    (folder / "data").mkdir()
+    shutil.copytree(pretrained / "best", folder / "models" / "tiny")
+    (folder / "data" / "tokenizer").symlink_to(tokenizer)
+    (folder / "data" / "shards").symlink_to(shards)
+    names = []
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(folder)
+        for example in EXAMPLES:
+            variables = {}
+            exec(compile(example, str(PAGE), "exec"), variables)
+            names.append(variables)
+    return folder, names
+
+
+def test_fine_tuning(ran):
+    folder, (tuning, use, _) = ran
+    history = tuning["model"].history.history["loss"]
+    assert history[-1] < history[0]
+    assert BertClassifier.from_directory(folder / "models" / "sentiment").labels == ["bad", "good"]
+    assert use["logits"].shape == (2, 2)
+    np.testing.assert_allclose(
+        np.sum(use["outputs"]["attention_probabilities"][0], axis=-1), 1, rtol=1e-5
+    )
+
+
+def test_pretraining(ran):
+    """Its loss is the mean over words plus the mean over pairs; at the start, log V + log 2."""
+    folder, (_, _, training) = ran
+    (loss,) = training["model"].history.history["loss"]
+    vocabulary = BertPreTrainer.from_directory(folder / "models" / "pretrained").config.vocab_size
+    assert loss == pytest.approx(np.log(vocabulary) + np.log(2), rel=0.1)
