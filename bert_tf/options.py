@@ -15,6 +15,9 @@ from bert_tf.errors import InputError
 
 _MISSING: Any = dataclasses.MISSING
 
+# Numbers up to here are exact as integers and as floats, and fit TensorFlow's integers.
+_LARGEST = 2**53
+
 
 def option(
     default: Any = _MISSING,
@@ -64,7 +67,8 @@ def range_text(field: dataclasses.Field) -> str:
 
 def _is_in_range(value: float, bounds: dict[str, float]) -> bool:
     return (
-        (isinstance(value, int) or math.isfinite(value))  # of large integers it fails
+        (isinstance(value, int) or math.isfinite(value))  # which fails for large integers
+        and abs(value) <= _LARGEST
         and value >= bounds.get("at_least", -math.inf)
         and value > bounds.get("above", -math.inf)
         and value <= bounds.get("at_most", math.inf)
@@ -82,6 +86,10 @@ class CheckedOptions:
         for field in dataclasses.fields(self):
             given = getattr(self, field.name)
             name = field.name if field.metadata.get("positional") else f"--{field.name}"
+            if given is None and type(None) not in typing.get_args(hints[field.name]):
+                raise InputError(f"{name} is null: give a value, or leave it out")
+            if isinstance(given, str) and (not given or "\0" in given):
+                raise InputError(f"{name} is {given!r}: give a text, without null characters")
             for value in given if isinstance(given, list) else [given]:
                 choices = _choices(hints[field.name])
                 if choices and value not in choices:
@@ -89,7 +97,7 @@ class CheckedOptions:
                     raise InputError(f"{name} is {value!r}: give one of {listed}")
                 is_number = isinstance(value, int | float) and not isinstance(value, bool)
                 if is_number and not _is_in_range(value, field.metadata.get("bounds", {})):
-                    expected = range_text(field) or "a finite number"
+                    expected = range_text(field) or "a finite number of usual size"
                     raise InputError(f"{name} is {value}: give {expected}")
 
 

@@ -1,4 +1,4 @@
-"""The `bert-tf` command: finds the subcommand, reads its options, reports its errors."""
+"""The `bert-tf` command: reads the options of a subcommand, runs it, reports its errors."""
 
 import errno
 import importlib
@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from jsonargparse import ArgumentParser, DefaultHelpFormatter
 
-from bert_tf.cli.options import add_options
+from bert_tf.cli.options import add_options, check_configs
 from bert_tf.errors import InputError
 from bert_tf.startup import import_tensorflow, keep_freed_memory
 from bert_tf.training.preemption import Preempted
@@ -17,25 +17,29 @@ from bert_tf.version import __version__
 # is called is imported, so that `bert-tf --help` answers at once.
 COMMANDS = {
     "vocab": "learn a WordPiece vocabulary from text",
-    "shards": "turn text into TFRecord shards of pre-training instances",
-    "inspect": "look at instances, statistics and checksums of shards",
-    "pretrain": "pre-train a BERT on shards: masked words and next sentences",
-    "finetune": "fine-tune a model to classify sentences or pairs of them",
-    "evaluate": "score a fine-tuned model on labelled data",
-    "export": "write a SavedModel that takes raw strings, for TensorFlow Serving",
-    "predict": "answer raw strings from an exported SavedModel",
-    "convert": "read and write the checkpoints of others: TensorFlow 1, Hugging Face, KerasHub",
-    "monitor": "watch runs in TensorBoard",
-    "demo": "do all of it on text that is on every machine, in minutes",
+    "shards": "turn text into TFRecord shards for pre-training",
+    "inspect": "show instances, statistics and checksums of shards",
+    "pretrain": "pre-train a BERT on shards",
+    "finetune": "fine-tune a model on labelled text",
+    "evaluate": "score a fine-tuned model on labelled text",
+    "export": "write a SavedModel for TensorFlow Serving",
+    "predict": "predict labels of raw text",
+    "convert": "convert checkpoints of other libraries",
+    "monitor": "show training runs in TensorBoard",
+    "demo": "run all steps on a small corpus, in minutes",
 }
 
-_EPILOG = """A first run, from text to a served model:
+_EPILOG = """Quick start, without data of your own:
+  bert-tf demo --output demo/
+
+With your own text (a folder of .txt files) and labelled examples:
   bert-tf vocab --corpus text/ --output vocab/
   bert-tf shards --corpus text/ --tokenizer vocab/ --output shards/
-  bert-tf pretrain --shards shards/ --size small --output runs/pretrained
-  bert-tf finetune --model runs/pretrained/best --train train.tsv --output runs/classifier
-  bert-tf export --model runs/classifier/best --name classifier
+  bert-tf pretrain --shards shards/ --size small --output runs/pre
+  bert-tf finetune --model runs/pre/best --train train.tsv --output runs/cls
+  bert-tf export --model runs/cls/best --name classifier
   bert-tf predict --model saved_models/classifier --text "a raw string"
+
 Every command takes --config FILE.yaml and explains itself with --help."""
 
 
@@ -67,7 +71,7 @@ def _parser(called: str | None) -> ArgumentParser:
 
 
 def _underscored(argument: str) -> str:
-    """`--batch-size=8` as `--batch_size=8`; anything but an option stays as it is."""
+    """`--batch-size=8` as `--batch_size=8`; anything but an option unchanged."""
     if not argument.startswith("--"):
         return argument
     name, equals, value = argument.partition("=")
@@ -77,9 +81,9 @@ def _underscored(argument: str) -> str:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Runs `bert-tf` with `arguments` (the process's own by default); returns the exit code.
 
-    Exit codes: 0 done; 2 the user's input or options cannot be used (one line on standard error
-    says why and what to do); 75 preempted (SIGTERM): a checkpoint is saved, run the same command
-    again; 130 interrupted, saved likewise. Any other exception is a defect and is raised.
+    Exit codes: 0 done; 2 the user's input or options cannot be used (a line on standard error
+    says why and what to do); 75 preempted (SIGTERM) after a checkpoint was saved: run the same
+    command again; 130 interrupted, saved likewise. Any other exception is a defect and is raised.
     """
     arguments = [
         _underscored(argument) for argument in (sys.argv[1:] if arguments is None else arguments)
@@ -89,12 +93,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if not arguments:
         parser.print_help()
         return 0
-    parsed = parser.parse_args(arguments)
-    assert called is not None  # or the parser has ended the process
-    module = importlib.import_module(f"bert_tf.cli.{called}")
-    values = parsed[called].as_dict()
-    values.pop("config", None)
     try:
+        if called in COMMANDS:
+            module = importlib.import_module(f"bert_tf.cli.{called}")
+            check_configs(arguments, module.Options)
+        parsed = parser.parse_args(arguments)
+        assert called is not None  # or the parser has ended the process
+        values = parsed[called].as_dict()
+        values.pop("config", None)
         options = module.Options(**values)
         keep_freed_memory()
         import_tensorflow()
@@ -105,12 +111,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(f"bert-tf {called}: {stopped}", file=sys.stderr)
         return stopped.exit_code
     except KeyboardInterrupt as interrupt:
-        return _fail(called, str(interrupt) or "interrupted", code=130)
+        print(f"bert-tf {called}: {str(interrupt) or 'interrupted'}", file=sys.stderr)
+        return 130
     except OSError as error:
         if error.errno in (errno.ENOSPC, errno.EDQUOT):
             return _fail(called, f"the disk is full ({error}): free some space and run it again")
         if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
-            return _fail(called, f"{error}: choose a place you may write to, or mend its rights")
+            return _fail(called, f"{error}: choose a writable folder, or fix its permissions")
         raise
     return 0
 

@@ -1,42 +1,43 @@
-"""Watch runs in TensorBoard.
+"""Show training runs in TensorBoard.
 
   bert-tf monitor runs/pretrained
 
-Serves losses, accuracies and rates while a run goes on; ends with Ctrl-C. `bert-tf monitor runs`
+Shows losses, accuracies and speed while a run goes on; Ctrl-C ends it. `bert-tf monitor runs`
 shows all runs in a folder side by side.
 """
 
 import threading
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
 
 from bert_tf.cli.progress import console
 from bert_tf.errors import InputError
+from bert_tf.options import CheckedOptions, option
 
 
 @dataclass(kw_only=True)
-class Options:
+class Options(CheckedOptions):
     """Options of `bert-tf monitor`.
 
     Attributes:
         run: run directory of `bert-tf pretrain` or `finetune`, or a folder of several.
-        host: address to serve on; 0.0.0.0 for other machines, too.
-        port: to serve on; 0 for any that is free.
+        host: address to listen on; 0.0.0.0 lets other machines connect.
+        port: port to listen on; 0 for any free one.
     """
 
-    run: str = field(metadata={"positional": True})
+    run: str = option(positional=True)
     host: str = "localhost"
-    port: int = 6006
+    port: int = option(6006, at_least=0, at_most=65535)
 
 
 def run(options: Options) -> None:
     """Runs `bert-tf monitor`."""
     folder = Path(options.run)
     if not folder.is_dir():
-        raise InputError(f"{folder}: no such folder; give a run directory")
+        raise InputError(f"{folder}: no such folder: give a run directory")
     if next(folder.rglob("events.out.tfevents.*"), None) is None:
-        raise InputError(f"{folder}: holds no TensorBoard logs (yet); give a run directory")
+        raise InputError(f"{folder}: no TensorBoard logs yet: give the directory of a run")
     from tensorboard import program
 
     board = program.TensorBoard()
@@ -46,13 +47,13 @@ def run(options: Options) -> None:
     try:
         address = board.launch()
     except program.TensorBoardServerException as error:
-        raise InputError(f"TensorBoard cannot serve there ({error}); give another --port") from None
+        raise InputError(f"TensorBoard cannot serve there ({error}): give another --port") from None
     console.print(f"{folder} in TensorBoard: {address}\nCtrl-C ends it", markup=False)
     if next(folder.rglob("*.xplane.pb"), None) is not None and find_spec("xprof") is None:
-        console.print("To see the profile there: pip install xprof, and start this again")
+        console.print("To see the profile there: pip install xprof, and start this command again")
     wait_for_interrupt()
 
 
 def wait_for_interrupt() -> None:
-    """Does nothing until Ctrl-C; the server runs in a thread of its own."""
+    """Waits for Ctrl-C; the server runs in a thread of its own."""
     threading.Event().wait()

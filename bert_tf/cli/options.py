@@ -1,10 +1,16 @@
 """Options of a command: a dataclass becomes a command line."""
 
 import dataclasses
+import difflib
 import typing
+from collections.abc import Iterable, Iterator
+from pathlib import Path
 
 import docstring_parser
+import yaml
 from jsonargparse import ActionYesNo, ArgumentParser
+
+from bert_tf.errors import InputError
 
 
 def _field_descriptions(options: type) -> dict[str, str]:
@@ -21,7 +27,7 @@ def add_options(parser: ArgumentParser, options: type) -> None:
     """Gives `parser` an option for each field of the dataclass `options`, and `--config`.
 
     A field `batch_size` is `--batch_size` on the command line (`--batch-size` does as well) and
-    `batch_size:` in a YAML file; a list takes several values, a bool has its `--no_` form. A field
+    `batch_size:` in a YAML file; a list takes several values, a bool has a `--no_` form. A field
     with the metadata `positional` is given by its place instead.
     """
     parser.add_argument("--config", action="config", help="YAML file of these options")
@@ -45,3 +51,42 @@ def add_options(parser: ArgumentParser, options: type) -> None:
         else:
             arguments["type"] = hint
         parser.add_argument(*names, **arguments)
+
+
+def check_configs(arguments: Iterable[str], options: type) -> None:
+    """Refuses YAML files of options that the parser would not explain.
+
+    Args:
+        arguments: command line.
+        options: dataclass of the command's options.
+
+    Raises:
+        InputError: a file cannot be read, or does not give options of the command.
+    """
+    hints = typing.get_type_hints(options)
+    names = {field.name for field in dataclasses.fields(options)}
+    for path in _configs(arguments):
+        try:
+            values = yaml.safe_load(Path(path).read_text(encoding="utf-8"))
+        except (OSError, ValueError, RecursionError) as error:
+            raise InputError(f"{path} cannot be read ({error}): give a YAML file") from error
+        except yaml.YAMLError as error:
+            raise InputError(f"{path} is not YAML ({error}): correct it there") from error
+        if not isinstance(values, dict):
+            raise InputError(f"{path} holds no options: write lines such as batch_size: 32")
+        for name, value in values.items():
+            if name not in names:
+                near = difflib.get_close_matches(str(name), names, n=1)
+                cure = f"write {near[0]}" if near else "see --help for the options"
+                raise InputError(f"{path}: unknown option {name!r}: {cure}")
+            if typing.get_origin(hints[name]) is list and not isinstance(value, list):
+                raise InputError(f"{path}: {name} takes a list: write {name}: [{value}]")
+
+
+def _configs(arguments: Iterable[str]) -> Iterator[str]:
+    """The files of `--config FILE` and `--config=FILE`."""
+    arguments = iter(arguments)
+    for argument in arguments:
+        name, _, value = argument.partition("=")
+        if name == "--config" and (value := value or next(arguments, "")):
+            yield value
