@@ -3,8 +3,7 @@
 import json
 import math
 import statistics
-import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 from shutil import copytree
@@ -20,14 +19,15 @@ from bert_tf.config import BertConfig
 from bert_tf.errors import InputError
 from bert_tf.models.cost import classification_flops
 from bert_tf.options import identity
-from bert_tf.outputs import check_output_folder
 from bert_tf.tasks.fine_tuned import Evaluation, FineTuned
 from bert_tf.tasks.kind import Dataset
 from bert_tf.tasks.options import FinetuningOptions, save_config, steps_to_profile
 from bert_tf.tasks.table import find_task
 from bert_tf.tasks.training_setup import make_plan, make_run, prepare
 from bert_tf.tasks.watching import rates, watch_run
+from bert_tf.tasks.word_frequencies import plateau_notice
 from bert_tf.tokenization.tokenizer import BertTokenizer
+from bert_tf.training.dry_run import dry_run
 from bert_tf.training.loop import Phase, TrainingResult, check_steps_per_execution
 from bert_tf.training.run import Run
 from bert_tf.training.strategy import check_batch_size, distribute_batches
@@ -49,22 +49,20 @@ class FinetuningResult:
         evaluation: evaluation of the best model on the validation examples; None but on the chief
             worker.
         train_examples: number of training examples.
-        steps_per_epoch: steps in a pass over them.
     """
 
     training: TrainingResult
     evaluation: Evaluation | None
     train_examples: int
-    steps_per_epoch: int
 
 
 def finetune(
     options: FinetuningOptions,
     report: Report,
-    notice: Callable[[str], object] = warnings.warn,
+    notice: Callable[[str], object] = print,
     planned: Callable[[int], object] = lambda steps: None,
     on_step: Callable[[int], object] = lambda step: None,
-) -> FinetuningResult:
+) -> FinetuningResult | None:
     """Fine-tunes a model; the run directory is `options.output`.
 
     `best/` there is the model with the best score on the validation examples (the first of them in
@@ -77,14 +75,15 @@ def finetune(
         planned: called with the total number of steps, before the first.
         on_step: called with each step.
 
+    Returns:
+        The outcome; None for a dry run.
+
     Raises:
         InputError: the data, the model or the options cannot be used.
         Preempted: the run was stopped, or another worker has gone.
     """
-    inputs = [options.model, options.train, *filter(None, [options.validation])]
-    check_output_folder(options.output, inputs)
     # First of all: several workers have to connect before TensorFlow runs an op.
-    with make_run(options, notice) as run:
+    with make_run(options, notice, [options.model, options.train, options.validation]) as run:
         return _finetune(run, options, report, planned, on_step)
 
 
@@ -94,7 +93,7 @@ def _finetune(
     report: Report,
     planned: Callable[[int], object],
     on_step: Callable[[int], object],
-) -> FinetuningResult:
+) -> FinetuningResult | None:
     strategy, size = run.strategy, options.batch_size
     check_batch_size(size, strategy, options.gradient_accumulation_steps)
     task = find_task(options.task or "classification").with_settings(vars(options))
@@ -102,7 +101,7 @@ def _finetune(
     options = replace(
         options, epochs=options.epochs or task.epochs, max_length=task.max_length, task=task.name
     )
-    examples, validation, labels = _data(task, options)
+    examples, validation, labels, doubts = _data(task, options)
     config = _config(options)
     if sorted(config.labels or []) == sorted(labels):
         labels = config.labels or []  # the head stays, whatever the order in the data
@@ -126,7 +125,7 @@ def _finetune(
         else:
             model = load_model(options.model, kind.model_class, allow_new_head=True, **head)
     tuned = FineTuned(task, model, tokenizer, labels)
-    prepare(
+    trainer = prepare(
         run,
         model,
         options,
@@ -185,16 +184,22 @@ def _finetune(
             flops=classification_flops(model.config, length=length, classes=len(labels) or 1),
         ),
     )
-    run.open(override=options.override)
-    if run.is_chief:
-        save_config(options, options.output)
-    for line in [*kind.doubts(examples), *validation.remarks()]:
-        run.notice(line)
     named = f", {len(labels)} labels ({', '.join(labels)[:60]})" if labels else ""
-    run.notice(
-        f"{run.devices}: {len(examples)} training and {len(validation)} validation examples"
-        f"{named}, {total_steps} steps"
+    about = (
+        f"{run.devices}: {len(examples):,} training and {len(validation):,} validation examples"
+        f"{named}, {total_steps:,} steps of {size}"
     )
+    lines = [about, *doubts, plateau_notice(options.model)]
+    if options.dry_run:
+        lines += dry_run(trainer, [phase])
+    else:
+        run.open(override=options.override)
+    for line in filter(None, lines):
+        run.notice(line)
+    if options.dry_run:
+        return None
+    if run.is_chief:
+        save_config(options, run.directory)
     planned(total_steps)
     training = run.train(
         [phase],
@@ -215,27 +220,30 @@ def _finetune(
         evaluation = best.evaluate(validation, size)
         best.write(evaluation, folder)
     run.meet()
-    return FinetuningResult(training, evaluation, len(examples), steps_per_epoch)
+    return FinetuningResult(training, evaluation, len(examples))
 
 
-def _data(task: Dataset, options: FinetuningOptions) -> tuple[Examples, Examples, list[str]]:
-    """Training examples, validation examples, and the labels of both together."""
-    examples = task.kind.read(task, task.file(options.train, "train"))
-    labels = task.kind.label_names(task, examples)
+def _data(
+    task: Dataset, options: FinetuningOptions
+) -> tuple[Examples, Examples, list[str], list[str]]:
+    """Training and validation examples, the labels of both, and what looks wrong with them."""
+    kind = task.kind
+    examples = kind.read(task, task.file(options.train, "train"))
+    labels, doubts = kind.label_names(task, examples), kind.doubts(examples)
+    published = [Path(options.train) / name for name in task.files.get("validation", ())]
     if options.validation:
-        path = task.file(options.validation, "validation")
-        return examples, task.kind.read(task, path), labels
-    for name in task.files.get("validation", ()):
-        if (Path(options.train) / name).is_file():
-            return examples, task.kind.read(task, Path(options.train) / name), labels
-    targets = task.kind.targets(examples, labels)
-    kept, aside = split(targets, options.validation_share, options.seed)
-    if not (len(kept) and len(aside)):
+        published = [task.file(options.validation, "validation")]
+    for path in published:
+        if options.validation or path.is_file():
+            validation = kind.read(task, path)
+            return examples, validation, labels, doubts + validation.remarks()
+    kept, aside = split(kind.targets(examples, labels), options.validation_share, options.seed)
+    if not len(kept):
         raise InputError(
             f"{examples.path}: {len(examples)} examples are too few to set a share of "
             f"{options.validation_share} aside: give --validation a file"
         )
-    return examples.take(kept), examples.take(aside), labels
+    return examples.take(kept), examples.take(aside), labels, doubts
 
 
 def split(targets: np.ndarray, share: float, seed: int) -> tuple[np.ndarray, np.ndarray]:
@@ -278,7 +286,7 @@ def _example_size(batches: tf.data.Dataset) -> tuple[float, float]:
 
 def finetune_seeds(
     options: FinetuningOptions,
-    run: Callable[[FinetuningOptions], FinetuningResult],
+    run: Callable[[FinetuningOptions], FinetuningResult | None],
 ) -> dict[str, dict[str, float]]:
     """Fine-tunes with several seeds, in `<output>/seed-N`, and keeps the best model as `best/`.
 
@@ -295,8 +303,9 @@ def finetune_seeds(
     for seed in range(options.seed, options.seed + options.seeds):
         folder = output / f"seed-{seed}"
         result = run(replace(options, seeds=1, seed=seed, output=str(folder)))
-        scores: Mapping[str, Any] = result.evaluation.scores if result.evaluation else {}
-        for name, value in scores.items():
+        if result is None or result.evaluation is None:  # a dry run, or not the chief worker
+            continue
+        for name, value in result.evaluation.scores.items():
             if name != "examples" and value is not None:
                 values.setdefault(name, []).append(value)
         best = result.training.best

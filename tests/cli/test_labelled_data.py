@@ -1,0 +1,289 @@
+"""Fine-tuning, evaluation, prediction and export, from files as people have them."""
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+
+from bert_tf import BertClassifier, BertConfig, BertEncoder, BertTokenizer, save_model
+from bert_tf.cli.main import main
+from bert_tf.models.regressor import BertRegressor
+from bert_tf.tasks.fine_tuned import FineTuned
+
+ROOT = Path(__file__).parents[2]
+PIECES = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "sea", "ship", "farm", "cow"]
+CONFIG = BertConfig(
+    vocab_size=len(PIECES), hidden_size=8, num_hidden_layers=1, num_attention_heads=2,
+    intermediate_size=16, max_position_embeddings=16, initializer_range=0.5,
+)  # fmt: skip
+
+
+def saved(model, folder) -> Path:
+    save_model(model, folder, tokenizer=BertTokenizer(PIECES))
+    return folder
+
+
+@pytest.fixture(scope="module")
+def encoder(tmp_path_factory) -> Path:
+    return saved(BertEncoder(CONFIG, seed=0), tmp_path_factory.mktemp("encoder"))
+
+
+@pytest.fixture(scope="module")
+def hugging_face(tmp_path_factory) -> Path:
+    """A classifier of pairs, as Hugging Face has it: no task.json."""
+    model = BertClassifier(CONFIG, labels=["LABEL_0", "LABEL_1"], seed=0)
+    return saved(model, tmp_path_factory.mktemp("classifier"))
+
+
+def write(path: Path, *lines: str) -> Path:
+    path.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
+    return path
+
+
+def call(capsys, *arguments: object) -> tuple[str, str]:
+    capsys.readouterr()
+    assert main([str(argument) for argument in arguments]) == 0
+    captured = capsys.readouterr()
+    return captured.out, captured.err
+
+
+def refused(capsys, *arguments: object) -> str:
+    """Runs a command that must fail; returns its one line."""
+    capsys.readouterr()
+    assert main([str(argument) for argument in arguments]) == 2
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    (line,) = captured.err.strip().splitlines()
+    return line
+
+
+def test_a_classifier_of_hugging_face_is_evaluated_answers_and_is_exported(
+    hugging_face, tmp_path, capsys
+):
+    """Columns, length and labels could not be said; 128 tokens were assumed for 16 positions."""
+    data = write(tmp_path / "d.tsv", "one\ttwo\tis", "sea\tship\tno", "cow\tfarm\tyes")
+    columns = ["--text_column", "one", "--pair_column", "two"]
+    names = ["--label_map", "LABEL_0=no", "LABEL_1=yes"]
+    out, err = call(
+        capsys, "evaluate", "--model", hugging_face, "--data", data, *columns, *names,
+        "--label_column", "is",
+    )  # fmt: skip
+    assert json.loads(out)["examples"] == 2
+    assert "f1 is the F1 score of the label 'yes'" in err
+    line = refused(
+        capsys,
+        "evaluate",
+        "--model",
+        hugging_face,
+        "--data",
+        data,
+        *columns,
+        "--label_column",
+        "is",
+    )
+    assert "d.tsv, line 2: the label 'no'" in line and "LABEL_0, LABEL_1" in line
+    expected, _ = call(
+        capsys, "predict", "--model", hugging_face, "--input", data, *columns, *names
+    )
+    call(
+        capsys, "export", "--model", hugging_face, "--name", "m", "--output", tmp_path / "served",
+        "--pair_column", "two", *names,
+    )  # fmt: skip
+    served, _ = call(
+        capsys, "predict", "--model", tmp_path / "served" / "m", "--input", data, *columns
+    )
+    for one, other in zip(expected.splitlines(), served.splitlines(), strict=True):
+        one, other = json.loads(one), json.loads(other)
+        assert set(one["probabilities"]) == {"no", "yes"}
+        assert (one["text"], one["pair"], one["label"]) == tuple(
+            other[key] for key in ("text", "pair", "label")
+        )
+    line = refused(
+        capsys, "export", "--model", hugging_face, "--name", "m", "--max_length", 17, "--output",
+        tmp_path / "served",
+    )  # fmt: skip
+    assert "17 tokens" in line and "16 positions" in line
+    line = refused(
+        capsys, "evaluate", "--model", hugging_face, "--data", data, "--label_map", "x=y"
+    )
+    assert "--label_map x=y" in line
+
+
+def test_a_regression_model_of_hugging_face_answers_with_a_score(tmp_path, capsys):
+    """One-label models were softmax classifiers that always answered 1.0."""
+    model = saved(BertRegressor(CONFIG, seed=0), tmp_path / "model")
+    out, _ = call(capsys, "predict", "--model", model, "--text", "sea", "cow")
+    scores = [json.loads(line)["score"] for line in out.splitlines()]
+    assert scores[0] != scores[1]
+    constant = write(tmp_path / "d.tsv", "text\tlabel", "sea\t1.5", "sea\t2.5")
+    out, err = call(capsys, "evaluate", "--model", model, "--data", constant)
+    assert json.loads(out) == {"examples": 2, "pearson": None, "spearman": None}
+    assert "pearson, spearman: undefined for constant values" in err
+
+
+def test_predict_reads_what_the_model_was_trained_on(encoder, tmp_path, capsys, monkeypatch):
+    """No header, columns by number, standard input; the trained column was forgotten."""
+    rows = [f"id{i}\t{'no' if i % 2 else 'yes'}\t{'sea' if i % 2 else 'cow'}" for i in range(12)]
+    data = write(tmp_path / "rows.txt", *rows)
+    run = tmp_path / "run"
+    call(
+        capsys, "finetune", "--model", encoder, "--train", data, "--output", run, "--format", "tsv",
+        "--no_header", "--text_column", 2, "--label_column", 1, "--epochs", 1, "--max_length", 8,
+        "--validation_share", 0.34, "--best_by", "matthews_correlation",
+    )  # fmt: skip
+    out, _ = call(capsys, "predict", "--model", run / "best", "--input", data)
+    assert [json.loads(line)["text"] for line in out.splitlines()] == ["cow", "sea"] * 6
+    call(capsys, "export", "--model", run / "best", "--name", "m", "--output", tmp_path)
+    again, _ = call(capsys, "predict", "--model", tmp_path / "m", "--input", data)
+    assert [json.loads(line)["label"] for line in again.splitlines()] == [
+        json.loads(line)["label"] for line in out.splitlines()
+    ]
+    with data.open() as file:
+        monkeypatch.setattr("sys.stdin", file)
+        same, _ = call(capsys, "predict", "--model", tmp_path / "m", "--input", "-")
+    assert same == again
+    line = refused(capsys, "predict", "--model", tmp_path / "m", "--text", "x", "--max_length", 9)
+    assert "--max_length is fixed in a SavedModel" in line
+
+    # What `finetune` wrote of its best model is what `evaluate` prints.
+    metrics = json.loads((run / "best" / "metrics.json").read_text())
+    assert metrics["examples"] == 4
+    kept = write(tmp_path / "kept.txt", *(rows[i] for i in validation_rows(run, rows)))
+    out, _ = call(capsys, "evaluate", "--model", run / "best", "--data", kept)
+    assert json.loads(out) == metrics
+
+
+def validation_rows(run, rows) -> list[int]:
+    """Rows as many of each label as predictions.tsv has: its texts tell the label."""
+    _, *lines = (run / "best" / "predictions.tsv").read_text().splitlines()
+    found = [line.split("\t")[1] for line in lines]
+    of = {label: [i for i, row in enumerate(rows) if f"\t{label}\t" in row] for label in set(found)}
+    return [of[label].pop() for label in found]
+
+
+@pytest.mark.parametrize("size", [-1, 0])
+def test_a_batch_size_that_answers_nothing_is_refused(hugging_face, tmp_path, capsys, size):
+    """-1 replaced the earlier file by an empty one, 0 was a traceback."""
+    earlier = write(tmp_path / "answers.jsonl", "earlier")
+    line = refused(
+        capsys, "predict", "--model", hugging_face, "--text", "sea", "--output", earlier,
+        "--batch_size", size,
+    )  # fmt: skip
+    assert "--batch_size" in line and "at least 1" in line
+    assert earlier.read_text() == "earlier\n"
+
+
+def test_outputs_that_are_folders_or_inputs_are_refused(hugging_face, tmp_path, capsys):
+    data = write(tmp_path / "d.tsv", "text\tlabel", "sea\tLABEL_0")
+    command = ["predict", "--model", hugging_face, "--input", data, "--output"]
+    assert "is a folder" in refused(capsys, *command, tmp_path)
+    refused(capsys, *command, data)
+    link = tmp_path / "link.jsonl"
+    link.symlink_to(tmp_path / "target.jsonl")
+    call(capsys, *command, link)
+    assert link.is_symlink() and (tmp_path / "target.jsonl").read_text()
+    refused(capsys, "evaluate", "--model", hugging_face, "--data", data, "--output", hugging_face)
+
+
+@pytest.mark.parametrize(
+    ("rows", "more", "message"),
+    [
+        (["sea\ta", "cow\t ", "ship\tb"], [], r"train\.tsv, line 3: the label is blank"),
+        (["sea\ta", "cow\tb"], ["--best_by", "f2"], r"--best_by f2 .* accuracy, f1, matthews"),
+        (["sea\ta", "cow\tb"], ["--task", "colla"], "no task 'colla': did you mean cola"),
+        (["sea\tx", "cow\t1"], ["--task", "regression"], r"line 2: the label 'x' is not a number"),
+        (
+            ["sea\t1", "cow\t2"],
+            ["--task", "regression", "--label_smoothing", "0.1"],
+            "leave it out",
+        ),
+        (["sea\ta"], [], "one label only, 'a'"),
+        (["sea\ta", "cow\tb"], ["--pair_column", "no"], "no column 'no'.* give --pair_column"),
+        (["sea\ta", "cow\tb"], ["--label_smoothing", "1"], "--label_smoothing is 1.0: give"),
+    ],
+)
+def test_training_data_that_cannot_be_used(encoder, tmp_path, capsys, rows, more, message):
+    train = write(tmp_path / "train.tsv", "text\tlabel", *rows)
+    line = refused(
+        capsys, "finetune", "--model", encoder, "--train", train, "--output", tmp_path / "run",
+        "--max_length", 8, *more,
+    )  # fmt: skip
+    assert re.search(message, line), line
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_label_of_the_validation_file_names_its_line(encoder, tmp_path, capsys):
+    """«label 'c' of example 4» counted a shuffled subset and named no file."""
+    train = write(tmp_path / "train.tsv", "text\tlabel", "sea\ta", "cow\tb")
+    dev = write(tmp_path / "dev.tsv", "text\tlabel", "sea\ta", "cow\tc")
+    line = refused(
+        capsys, "finetune", "--model", encoder, "--train", train, "--validation", dev,
+        "--max_length", 8, "--output", tmp_path / "run",
+    )  # fmt: skip
+    assert "dev.tsv, line 3: the label 'c' is not one of the model's (a, b)" in line
+
+
+def test_a_dry_run_says_what_is_odd_and_writes_nothing(encoder, tmp_path, capsys):
+    train = write(tmp_path / "train.tsv", "text\tlabel", *["sea\t1.5", "\t2.25"] * 4)
+    _, err = call(
+        capsys, "finetune", "--model", encoder, "--train", train, "--output", tmp_path / "run",
+        "--max_length", 8, "--dry_run",
+    )  # fmt: skip
+    said = " ".join(err.split())
+    assert "CPU, float32: 7 training and 1 validation examples, 2 labels (1.5, 2.25)" in said
+    assert "labels such as 1.5 are numbers with decimals; for regression give --task" in said
+    assert "4 examples have a blank text, the first in line 3" in said
+    assert "parameters" in said and "GiB of memory" in said
+    assert not (tmp_path / "run").exists()
+
+
+def test_seeds_are_summed_up(encoder, tmp_path, capsys):
+    train = write(tmp_path / "train.tsv", "text\tlabel", *["sea\ta", "cow\tb"] * 8)
+    run = tmp_path / "run"
+    _, err = call(
+        capsys, "finetune", "--model", encoder, "--train", train, "--output", run, "--epochs", 1,
+        "--max_length", 8, "--seeds", 2, "--seed", 5, "--class_weights", "balanced",
+        "--label_smoothing", 0.1, "--max_steps", 2, "--batch_size", 4,
+    )  # fmt: skip
+    summary = json.loads((run / "seeds.json").read_text())
+    each = [
+        json.loads((run / f"seed-{seed}" / "best" / "metrics.json").read_text())["accuracy"]
+        for seed in (5, 6)
+    ]
+    assert summary["accuracy"]["mean"] == sum(each) / 2
+    assert summary["accuracy"]["best"] == max(each)
+    assert "accuracy: mean" in err
+    assert FineTuned.from_directory(run / "best").labels == ["a", "b"]
+
+
+def test_the_documented_task_can_be_fine_tuned(encoder, tmp_path, capsys, monkeypatch):
+    page = (ROOT / "docs" / "adding-a-task.md").read_text(encoding="utf-8")
+    write(tmp_path / "reviews.py", re.search(r"```python\n(.*?)```", page, re.DOTALL)[1])
+    folder = tmp_path / "data"
+    folder.mkdir()
+    for name in ("train.tsv", "dev.tsv"):
+        write(folder / name, "review\tverdict", *["sea\tgood", "cow\tbad"] * 4)
+    monkeypatch.chdir(tmp_path)
+    _, err = call(
+        capsys, "finetune", "--task", "reviews.py", "--model", encoder, "--train", folder,
+        "--output", "run", "--epochs", 1, "--max_length", 8,
+    )  # fmt: skip
+    assert "f1 is the F1 score of the label 'good'" in err
+    # task.json names the file: no flag is needed any more, nor the folder it was named in.
+    monkeypatch.chdir("/")
+    out, _ = call(
+        capsys, "evaluate", "--model", tmp_path / "run" / "best", "--data", folder / "dev.tsv"
+    )
+    assert list(json.loads(out)) == ["examples", "f1", "accuracy"]
+
+
+def test_an_old_task_file_is_a_classifier_s(hugging_face, tmp_path):
+    model = FineTuned.from_directory(hugging_face)
+    model.save(tmp_path)
+    old = {"text_column": "q", "pair_column": None, "label_column": "y", "max_length": 9}
+    (tmp_path / "task.json").write_text(json.dumps(old))
+    task = FineTuned.from_directory(tmp_path).task
+    assert (task.name, task.text, task.pair, task.label, task.max_length) == (
+        "classification", "q", None, "y", 9,
+    )  # fmt: skip

@@ -1,0 +1,132 @@
+"""What the kinds and the driver do without a model."""
+
+import dataclasses
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from bert_tf.errors import InputError
+from bert_tf.tasks.finetuning import split
+from bert_tf.tasks.kind import Dataset
+from bert_tf.tasks.table import TASKS, find_task
+from bert_tf.training.means import cross_entropy
+from pipelines.examples.labelled_text import read_examples
+
+CLASSES = TASKS["classification"]
+KIND = CLASSES.kind
+
+
+def answers_of(labels, predicted) -> dict[str, np.ndarray]:
+    outputs = tf.one_hot([labels.index(label) for label in predicted], len(labels)) * 9
+    return {name: value.numpy() for name, value in KIND.answers(outputs, labels).items()}
+
+
+def test_predictions_are_read_back_whatever_columns_and_labels_are_called(tmp_path):
+    """Columns and labels called label, text and predicted clashed; `x  y` became `x y`."""
+    data = tmp_path / "d.tsv"
+    data.write_text("label\tpredicted\tx\none\t two  spaces\tx  y\n\tb\tx y\nc\t\tlabel\n")
+    task = CLASSES.with_settings(
+        {"text_column": "label", "pair_column": "predicted", "label_column": "x"}
+    )
+    examples = KIND.read(task, data)
+    labels = ["label", "predicted", "text", "x  y", "x y"]
+    predicted = ["x y", "x  y", "text"]
+    KIND.write_predictions(
+        tmp_path / "predictions.tsv", task, examples, answers_of(labels, predicted), labels
+    )
+    header = (tmp_path / "predictions.tsv").read_text().splitlines()[0].split("\t")
+    assert header == ["label", "predicted", "label_2", "predicted_2", "label_3", "predicted_3",
+                      "text", "x  y", "x y"]  # fmt: skip
+    read = read_examples(
+        tmp_path / "predictions.tsv",
+        {"text": "label", "text_pair": "predicted", "label": "label_2", "answer": "predicted_2"},
+    ).columns
+    assert read.pop("answer") == predicted
+    assert read == examples.columns
+
+
+def test_f1_is_of_the_dataset_s_second_label_whatever_the_model_s_order(tmp_path):
+    data = tmp_path / "d.tsv"
+    data.write_text("#1 String\t#2 String\tQuality\na\tb\t1\na\tb\t0\na\tb\t0\na\tb\t0\n")
+    task = TASKS["mrpc"]
+    examples = KIND.read(task, data)
+    for labels in (["0", "1"], ["1", "0"]):
+        answers = answers_of(labels, ["1", "1", "0", "0"])
+        assert KIND.scores(task, examples, answers, labels) == {
+            "f1": pytest.approx(2 / 3), "accuracy": 0.75,
+        }  # fmt: skip
+        assert KIND.remarks(task, {"f1": 1.0}, labels) == ["f1 is the F1 score of the label '1'"]
+    assert KIND.score_names(CLASSES, ["a", "b", "c"]) == [
+        "accuracy", "macro_f1", "matthews_correlation",
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_the_split_is_stratified(seed):
+    """A rare class could miss the validation examples, or be in them alone."""
+    targets = np.random.default_rng(9).permutation([0] * 80 + [1] * 20)
+    kept, aside = split(targets, 0.1, seed)
+    assert sorted([*kept, *aside]) == list(range(100))
+    assert np.bincount(targets[aside]).tolist() == [8, 2]
+    assert aside.tolist() != split(targets, 0.1, seed + 1)[1].tolist()
+    assert aside.tolist() == split(targets, 0.1, seed)[1].tolist()
+
+
+def test_class_weights_give_classes_the_same_total():
+    targets = np.array([0, 0, 0, 1], np.int32)
+    assert KIND.weights(targets).tolist() == pytest.approx([2 / 3, 2 / 3, 2 / 3, 2])
+
+
+def test_label_smoothing_is_cross_entropy_with_smoothed_targets():
+    logits, labels = np.array([[1.0, 2.0, 4.0]], np.float32), np.array([2], np.int32)
+    logs = logits - np.log(np.exp(logits).sum())
+    expected = -(logs * [0.1 / 3, 0.1 / 3, 0.9 + 0.1 / 3]).sum()
+    assert KIND.loss(label_smoothing=0.1)(labels, logits).numpy()[0] == pytest.approx(expected)
+    assert KIND.loss() is cross_entropy
+
+
+def test_settings_come_back_from_task_json():
+    cola = TASKS["cola"]
+    changed = cola.with_settings({"text_column": "sentence", "max_length": 9, "format": "csv"})
+    assert changed == dataclasses.replace(
+        cola, text="sentence", max_length=9, format="csv", header=True
+    )
+    for task in (*TASKS.values(), changed):
+        assert find_task(task.name).with_settings(task.settings()) == task
+
+
+def test_tasks_are_found_by_entry_point_and_file(tmp_path, monkeypatch):
+    own = dataclasses.replace(CLASSES, text="body")
+
+    class Point:
+        name = "own"
+
+        def load(self):
+            return own
+
+    def points(group, name=None):
+        assert group == "bert_tf.tasks"
+        return {"own": Point()} if name in (None, "own") else {}
+
+    monkeypatch.setattr("bert_tf.tasks.table.entry_points", points)
+    assert find_task("own") == dataclasses.replace(own, name="own")
+    for text, message in (
+        ("TASK = 1", "TASK is a int"), ("1 / 0", "ZeroDivisionError"), ("", "define TASK"),
+    ):  # fmt: skip
+        (tmp_path / "own.py").write_text(text)
+        with pytest.raises(InputError, match=message):
+            find_task(str(tmp_path / "own.py"))
+    with pytest.raises(InputError, match=r"gone\.py"):
+        find_task(str(tmp_path / "gone.py"))
+
+
+def test_the_published_files_of_a_folder_are_found(tmp_path):
+    (tmp_path / "msr_paraphrase_train.txt").write_text("")
+    mrpc: Dataset = TASKS["mrpc"]
+    assert mrpc.file(tmp_path, "train").name == "msr_paraphrase_train.txt"
+    assert mrpc.file("some.tsv", "train").name == "some.tsv"
+    with pytest.raises(InputError, match=r"lacks dev\.tsv: give the validation file"):
+        mrpc.file(tmp_path, "validation")
+    with pytest.raises(InputError, match="is a folder"):
+        CLASSES.file(tmp_path, "train")
