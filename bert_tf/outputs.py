@@ -67,12 +67,18 @@ def check_output_file(output: str | os.PathLike, inputs: Iterable[str | os.PathL
 
 
 def _resolved(path: str | os.PathLike, role: str) -> Path:
+    if not os.fspath(path):
+        raise InputError(f"the name of an {role} is empty: name a file or folder")
     try:
-        return Path(path).resolve()
-    except (OSError, RuntimeError) as error:  # Python 3.11 raises RuntimeError for a loop
+        resolved = Path(path).resolve()
+        resolved.exists()
+        return resolved
+    except RuntimeError as error:  # a loop
         raise InputError(
             f"{path}: its symbolic links form a loop: remove it or name another {role}"
         ) from error
+    except OSError as error:
+        raise InputError(f"{path}: {error.strerror}: name another {role}") from error
 
 
 def _check_parents(path: Path, output: str | os.PathLike) -> None:

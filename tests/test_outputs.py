@@ -38,6 +38,8 @@ OURS = ("made.txt", "*/made.bin")
         ("text/a.txt", "is a file, not a folder"),
         ("text/a.txt/new", "a.txt is a file"),
         ("loop", "form a loop"),
+        ("", "is empty"),
+        ("long" * 100, "File name too long"),
     ],
 )
 def test_an_output_never_is_holds_or_lies_in_an_input(here, output, expected):

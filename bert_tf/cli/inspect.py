@@ -1,11 +1,11 @@
-"""Look at shards: some of their instances, their statistics, and whether they are undamaged.
+"""Show instances and statistics of shards, and verify their checksums.
 
   bert-tf inspect --shards shards/
   bert-tf inspect --shards shards/ --split held_out --examples 20 --seed 2 --no_verify
 
-Instances are printed as in the paper, word pieces as they are (##s goes on with a word). Words to
-predict stand in colour, and below with what they hide: [MASK]->the, apple->store (random),
-gallon->gallon (kept).
+Prints instances as in the paper, in word pieces (##s continues a word). Words to predict are
+coloured, and listed below with the hidden piece: [MASK]->the, apple->store (random), gallon->gallon
+(kept).
 """
 
 from dataclasses import dataclass
@@ -57,7 +57,7 @@ def run(options: Options) -> None:
 
     shards = open_shards(options.shards, options.split)
     if shards is None:
-        raise InputError(f"{options.shards}: has no {options.split} shards; choose another --split")
+        raise InputError(f"{options.shards}: has no {options.split} shards: choose another --split")
     verified = _verify(shards) if options.verify else None
     instances = []
     if options.examples:
@@ -78,31 +78,31 @@ def run(options: Options) -> None:
 
 
 def _verify(shards: "ShardFolder") -> str:
-    """Reads every shard of all splits; returns a line that says that all are well.
+    """Reads every shard of all splits and returns a line about the result.
 
     Raises:
-        InputError: naming the first shard that is not.
+        InputError: a shard is damaged; the message names the first one.
     """
     import tensorflow as tf
 
     from pipelines.shards.folder import shard_errors
     from pipelines.shards.manifest import verify
 
-    if shards.manifest is None:  # the records have checksums of their own
+    if shards.manifest is None:  # compare the checksums of the records
         with progress("reading records", total=shards.instances) as bar:
             number = 0
             with shard_errors(shards.directory):
                 for records in tf.data.TFRecordDataset(shards.files).batch(1024):
                     bar.update(number := number + len(records))
-        return f"All {number} records can be read."
+        return f"All {number} records are readable."
     total = sum(map(len, shards.manifest.shards.values()))
     with progress("comparing checksums", total=total) as bar:
         verify(shards.directory, bar.update)
-    return f"All {total} shards are as they were written."
+    return f"All {total} shards match their checksums."
 
 
 def _paragraph(instance: "DisplayedInstance") -> list[Text]:
-    """The lines of an instance: what the model sees, the label, what is to be predicted."""
+    """The lines of an instance: input, label, and words to predict."""
     tokens = [Text(token.shown, style=_style(token)) for token in instance.tokens]
     hidden = [
         Text(f"{token.shown}->{token.hidden}", style=_style(token)).append(
@@ -172,7 +172,7 @@ def _tables(shards: "ShardFolder") -> list[Table]:
 
 
 def _table(title: str, columns: dict[str, dict[str, Any]]) -> Table:
-    """A row for each name that is in a column."""
+    """A table with a row per name and the given columns."""
     table = Table("", *columns, title=title, title_justify="left", show_header=any(columns))
     for name in dict.fromkeys(name for column in columns.values() for name in column):
         table.add_row(
@@ -182,7 +182,7 @@ def _table(title: str, columns: dict[str, dict[str, Any]]) -> Table:
 
 
 def _formatted(value: Any) -> str:
-    """Shares as percentages, percentiles in a row, other numbers with thousands apart."""
+    """Formats shares as percentages, percentiles in a row, and other numbers with separators."""
     if isinstance(value, dict):
         return ", ".join(f"{name}%: {_formatted(at)}" for name, at in value.items())
     if isinstance(value, float):

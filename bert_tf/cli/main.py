@@ -118,6 +118,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
             return _fail(called, f"the disk is full ({error}): free some space and run it again")
         if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
             return _fail(called, f"{error}: choose a writable folder, or fix its permissions")
+        if error.errno == errno.ENAMETOOLONG:
+            return _fail(called, f"{error}: choose a shorter name")
         raise
     return 0
 

@@ -1,17 +1,17 @@
-r"""Turn text into TFRecord shards of pre-training instances.
+r"""Make TFRecord shards of pre-training instances from text.
 
   bert-tf shards --corpus text/ --tokenizer vocab/ --output shards/
   bert-tf shards --corpus articles.jsonl.zst --tokenizer vocab/ --output shards/ --masking dynamic
   bert-tf shards --corpus tfds:wikipedia/20230601.en --tokenizer vocab/ --output shards/ \
     --max_seq_length 128 512
 
-The text: a sentence a line, a blank line between documents; or plain text in paragraphs
-(--corpus_format text), JSONL, a dataset of TensorFlow Datasets; files gzipped, zstd or neither.
-Two sequence lengths make two folders in one pass. A run that was stopped goes on when the same
-command is given again; until it is done, its work is in OUTPUT.unfinished.
+Reads text with a sentence per line and a blank line between documents, plain text in paragraphs
+(--corpus_format text), JSONL, or a dataset of TensorFlow Datasets; files may be compressed with
+gzip or zstd. Two sequence lengths make two folders in one pass. The same command resumes a stopped
+run; until it is done, OUTPUT.unfinished holds the work.
 
-The folder is complete: vocabulary, held-out shards and manifest.json are in it. --masking dynamic
-is the right choice for new work; static writes the features of the original's script.
+The output holds shards, held-out shards, the vocabulary and manifest.json. Choose --masking dynamic
+for new work; static writes the features of the original's script.
 """
 
 import logging
@@ -56,6 +56,8 @@ class Options(PretrainingDataOptions):
         CheckedOptions.__post_init__(self)
         if not self.max_seq_length:
             raise InputError("--max_seq_length is empty: give at least one length")
+        if self.beam_options is not None and self.runner != "beam":
+            raise InputError("--beam_options has no effect without --runner beam: add it")
         self.of_lengths = [
             PretrainingDataOptions(
                 **{
@@ -78,7 +80,7 @@ def run(options: Options) -> None:
 
         runner = None
         if options.runner == "beam":
-            # Else its default runner's workers tell of their comings and goings.
+            # Its default runner's workers log every start and end.
             logging.getLogger().setLevel(logging.ERROR)
             from pipelines.shards.beam import BeamRunner
 
@@ -96,23 +98,23 @@ def run(options: Options) -> None:
             progress=show,
             runner=runner,
         )
-    met = {name: count for name, count in manifests[0].irregularities.items() if count}
-    if met:
-        listed = ", ".join(f"{count} {name.replace('_', ' ')}" for name, count in met.items())
-        console.print(f"Met in the text: {listed}", markup=False)
+    found = {name: count for name, count in manifests[0].irregularities.items() if count}
+    if found:
+        listed = ", ".join(f"{count} {name.replace('_', ' ')}" for name, count in found.items())
+        console.print(f"Found in the text: {listed}", markup=False)
     folders = [Path(options.output)]
     if len(manifests) > 1:
         folders = [folders[0] / str(m.options["max_seq_length"]) for m in manifests]
     for folder, manifest in zip(folders, manifests, strict=True):
         size = sum(shard.bytes for shards in manifest.shards.values() for shard in shards)
         console.print(
-            f"{manifest.instances()} instances, and {manifest.instances('held_out')} held out, of "
-            f"{manifest.documents} documents, {size / 1e6:.1f} MB: {folder}",
+            f"{manifest.instances()} training and {manifest.instances('held_out')} held-out "
+            f"instances from {manifest.documents} documents, {size / 1e6:.1f} MB: {folder}",
             markup=False,
         )
     long = f"--long_shards {folders[-1]} " if len(folders) == 2 else ""
     console.print(
-        f"Look at them: {typed('bert-tf')} inspect --shards {folders[0]}\n"
+        f"Inspect them: {typed('bert-tf')} inspect --shards {folders[0]}\n"
         f"Next: {typed('bert-tf')} pretrain --shards {folders[0]} {long}--size small "
         "--output runs/pretrained",
         markup=False,

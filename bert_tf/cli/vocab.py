@@ -2,9 +2,9 @@
 
   bert-tf vocab --corpus text/ --output vocab/
 
-The text: plain or JSONL; gzip, zstd or not. The folder holds vocab.txt and
-tokenizer_config.json, which every command that takes --tokenizer reads, and Hugging Face too.
-For Korean, and wherever accents tell words apart, give --strip_accents false.
+Reads plain text or JSONL, which may be compressed with gzip or zstd. Writes vocab.txt and
+tokenizer_config.json, for every command with --tokenizer and for Hugging Face. Give --strip_accents
+false for Korean, and for languages that distinguish words by accents.
 """
 
 import shlex
@@ -84,7 +84,7 @@ def run(options: Options) -> None:
             BertTokenizer(pieces, **switches).save(folder)
     as_read = "" if options.corpus_format == "auto" else f"--corpus_format {options.corpus_format} "
     console.print(
-        f"{len(pieces)} pieces from {sum(counts.values())} words, {len(counts)} of them distinct: "
+        f"{len(pieces)} pieces from {sum(counts.values())} words ({len(counts)} distinct): "
         f"{options.output}\n"
         f"Next: {typed('bert-tf')} shards --corpus {shlex.join(options.corpus)} "
         f"{as_read}--tokenizer {options.output} --output shards/",

@@ -1,16 +1,15 @@
 """The formats of a corpus, read as lines of text.
 
-- *sentences*, that of the original's `create_pretraining_data.py`: a sentence a line, a blank
-  line between documents;
-- *text*: plain text, a document a file. A line of over 120 characters is a paragraph; shorter
-  lines are taken for a wrapped paragraph, up to a blank line;
-- *jsonl*: a JSON object a line, its text in one field; each a document of paragraphs as above;
-- a name of TensorFlow Datasets, `tfds:wikipedia/20230601.en`, with its version and split if
-  need be, `tfds:wikipedia/20230601.en:1.0.0:train[:1%]`: each example a document, its text in one
-  feature.
+- *sentences*, as in the original's `create_pretraining_data.py`: a sentence per line, a blank line
+  between documents;
+- *text*: plain text, a document per file. A line of over 120 characters is a paragraph; shorter
+  lines are a wrapped paragraph, up to a blank line;
+- *jsonl*: a JSON object per line, its text in one field: a document of paragraphs as above;
+- the name of a TensorFlow Dataset, `tfds:wikipedia/20230601.en`, optionally with version and split,
+  `tfds:wikipedia/20230601.en:1.0.0:train[:1%]`: a document per example, its text in one feature.
 
-Files may be compressed, with gzip or zstd. In all formats but the first, paragraphs are split
-into sentences later, in the graph (`pipelines.corpus.sentence_splitting`).
+Files may be compressed with gzip or zstd. Except in the first format, the graph splits paragraphs
+into sentences later (`pipelines.corpus.sentence_splitting`).
 """
 
 import itertools
@@ -42,7 +41,7 @@ from pipelines.corpus.text_files import (
 from pipelines.datasets import dataset_options
 from pipelines.options import CorpusOptions
 
-# Lines of plain text of more characters than this were not wrapped.
+# Longest wrapped line of plain text, in characters.
 _WRAPPED_LINE = 120
 
 _SAMPLED_SLICES = 200
@@ -50,11 +49,10 @@ _SAMPLED_BYTES = 1 << 16
 
 
 class Passage(NamedTuple):
-    """Lines in the order of the text, from one slice.
+    """Consecutive lines of a slice.
 
     Attributes:
-        lines: sentences or paragraphs without white space around them; an empty one is where a
-            document ends.
+        lines: stripped sentences or paragraphs; an empty one ends a document.
         position: bytes of the slice read so far.
     """
 
@@ -66,13 +64,13 @@ def read_slice(slice_: Slice, options: CorpusOptions, counts: Counter) -> Iterat
     """Reads the documents of a slice.
 
     Args:
-        slice_: of an opened corpus.
-        options: the corpus's.
-        counts: what was met and mended is added here: `empty_documents`, `unreadable_files`, and
-            what `read_blocks` counts.
+        slice_: slice of an opened corpus.
+        options: options of the corpus.
+        counts: receives counts of repaired faults: `empty_documents`, `unreadable_files`, and those
+            of `read_blocks`.
 
     Raises:
-        InputError: the source cannot be used; the message says where.
+        InputError: the source cannot be used; the message names the place.
     """
     if slice_.source.startswith(TFDS):
         yield from _dataset_passages(slice_, options, counts)
@@ -102,7 +100,7 @@ def _plain_text(slice_: Slice, options: CorpusOptions, counts: Counter) -> Itera
 
 
 def _paragraphs(lines: Iterable[bytes], wrapped: list[bytes]) -> Iterator[bytes]:
-    """Paragraphs, none empty; `wrapped` holds the lines of the one that has not ended yet."""
+    """Paragraphs, none empty; `wrapped` holds the lines of an unfinished one."""
     size = sum(map(len, wrapped))
     for line in lines:
         line = strip(line)
@@ -125,7 +123,7 @@ def _is_wrapped(line: bytes) -> bool:
 
 
 def _document(text: str, counts: Counter) -> list[bytes]:
-    """The paragraphs of a text, and the end of a document."""
+    """The paragraphs of a text, then an empty one that ends the document."""
     encoded = text.encode("utf-8", errors="ignore")  # drops halves of surrogate pairs
     del text  # it may be large
     if nul_bytes := encoded.count(b"\0"):
@@ -156,14 +154,14 @@ def _json_lines(slice_: Slice, options: CorpusOptions, counts: Counter) -> Itera
                 where += f" after byte {slice_.start}" if slice_.start else ""
                 raise InputError(
                     f"{slice_.source}, {where}: not a JSON object with text in the field "
-                    f"{options.text_field!r} ({error!r}); mend it, or name the field with "
+                    f"{options.text_field!r} ({error!r}): fix it, or name the field with "
                     "--text_field"
                 ) from error
         yield Passage(lines, block.position)
 
 
 def _text_of(record: Any, options: CorpusOptions) -> str:
-    """Takes the text out of `record`."""
+    """Removes and returns the text of `record`."""
     text = record[options.text_field]
     record[options.text_field] = None
     if not isinstance(text, str):
@@ -183,7 +181,7 @@ def _dataset_passages(slice_: Slice, options: CorpusOptions, counts: Counter) ->
         if not isinstance(text, bytes):
             raise InputError(
                 f"{slice_.source}, example {number}: no text in the feature "
-                f"{options.text_field!r}; name one of {', '.join(example)} with --text_field"
+                f"{options.text_field!r}: name one of {', '.join(example)} with --text_field"
             )
         done = (number + 1 - slice_.start) * slice_.size // (end - slice_.start)
         yield Passage(_document(text.decode("utf-8", "ignore"), counts), done)
@@ -191,11 +189,11 @@ def _dataset_passages(slice_: Slice, options: CorpusOptions, counts: Counter) ->
 
 def empty_corpus(name: str) -> InputError:
     """The error for a corpus without a line of text."""
-    return InputError(f"{name}: no text, every line is blank; give files with a sentence a line")
+    return InputError(f"{name}: no text, every line is blank: give files with text")
 
 
 def sample_text(corpus: Corpus) -> Iterator[str]:
-    """Beginnings of slices from all over a corpus, to judge its language by."""
+    """Beginnings of slices throughout a corpus, to judge its language."""
     slices = list(itertools.chain.from_iterable(corpus.units))
     for slice_ in slices[:: -(-len(slices) // _SAMPLED_SLICES)]:
         for passage in itertools.islice(read_slice(slice_, corpus.options, Counter()), 1):
@@ -206,11 +204,11 @@ def read_lines(corpus: Corpus) -> tf.data.Dataset:
     """The lines of a corpus that are not blank, for counting words.
 
     Args:
-        corpus: as returned by `open_corpus`.
+        corpus: an opened corpus.
 
     Returns:
-        Dataset of string tensors [lines], each about a megabyte of text, in the order of the
-        corpus. An unusable file raises while it is iterated: wrap the loop in `input_errors`.
+        Dataset of string tensors [lines], about a megabyte of text each, in the order of the
+        corpus. Iterate over it within `input_errors`, which raises the error of an unusable file.
     """
 
     def batches() -> Iterator[list[bytes]]:
@@ -239,11 +237,11 @@ def read_lines(corpus: Corpus) -> tf.data.Dataset:
 
 @contextmanager
 def input_errors() -> Iterator[None]:
-    """Raises as itself an `InputError` that TensorFlow wrapped on its way out of a dataset."""
+    """Unwraps an `InputError` that comes out of a dataset as an error of TensorFlow."""
     try:
         yield
     except tf.errors.OpError as error:
-        # TensorFlow keeps of a Python exception "ExceptionType: message\nTraceback ...".
+        # The message is "ExceptionType: message\nTraceback ...".
         if match := re.search(r"\b(?:InputError|UnreadableFile): (.*)", error.message):
             raise InputError(match[1]) from None
         raise

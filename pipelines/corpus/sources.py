@@ -15,7 +15,7 @@ from pipelines.options import CorpusOptions
 
 CorpusInputs = str | os.PathLike | Iterable[str | os.PathLike]
 
-# Text of a unit of work, about; a compressed byte is taken for several of text.
+# Approximate bytes of text in a unit, and per compressed byte.
 UNIT_BYTES = 32 << 20
 COMPRESSION = 3
 
@@ -23,14 +23,13 @@ TFDS = "tfds:"
 
 
 class Slice(NamedTuple):
-    """A run of documents of one source.
+    """Consecutive documents of one source.
 
     Attributes:
         source: path of a file, or "tfds:" and the full name of a dataset and split.
         start: byte of a plain file, or example of a dataset, at which a document may begin.
-        end: where the slice ends; None for the end of the source. A document that begins before
-            it belongs to the slice whole.
-        size: bytes on disk, or of the examples.
+        end: first byte or example after the slice; None for the end of the source.
+        size: bytes on disk, or bytes of the examples.
     """
 
     source: str
@@ -44,14 +43,14 @@ Unit = list[Slice]
 
 @dataclass
 class Corpus:
-    """What `open_corpus` found.
+    """An opened corpus.
 
     Args:
         units: the text in units of about `UNIT_BYTES`, in order.
-        sources: `file`, `bytes` and, of files, time of change (`modified`), for the record.
-        unreadable: files that could not be read, where these are to be skipped.
-        split_sentences: whether lines are paragraphs, to be split into sentences.
-        options: the options it was opened with.
+        sources: `file`, `bytes` and, for files, modification time (`modified`).
+        unreadable: skipped files that could not be read.
+        split_sentences: whether lines are paragraphs to split into sentences.
+        options: options it was opened with.
     """
 
     units: list[Unit]
@@ -62,7 +61,7 @@ class Corpus:
 
     @property
     def text_bytes(self) -> int:
-        """Bytes of text, about: those of compressed files are guessed."""
+        """Approximate bytes of text; an estimate for compressed files."""
         return sum(_text_size(slice_) for unit in self.units for slice_ in unit)
 
     @property
@@ -85,11 +84,11 @@ def find_files(inputs: CorpusInputs) -> list[str]:
     """Lists the files of a corpus.
 
     Args:
-        inputs: a file, a folder (every file in it and below it whose name has no leading dot), a
-            glob (`**` crosses folders), or several of these.
+        inputs: a file, a folder (all files below it whose name has no leading dot), a glob (`**`
+            crosses folders), or several of these.
 
     Returns:
-        Paths, sorted, each file once.
+        Sorted paths, each file once.
 
     Raises:
         InputError: a path does not exist, or a folder or glob holds no file.
@@ -105,24 +104,24 @@ def find_files(inputs: CorpusInputs) -> list[str]:
         elif path.is_dir():
             files = list(_files_below(path))
             if not files:
-                raise InputError(f"{given}: the folder holds no files; put the text files there")
+                raise InputError(f"{given}: the folder holds no files: put the text files there")
         elif glob.has_magic(given):
             # Not Path.glob, which takes no absolute pattern.
             matches = glob.glob(str(path), recursive=True)  # noqa: PTH207
             files = [Path(match) for match in sorted(matches) if Path(match).is_file()]
             if not files:
-                raise InputError(f"{given}: the pattern matches no file; check it with ls")
+                raise InputError(f"{given}: the pattern matches no file: check it with ls")
         else:
-            raise InputError(f"{given}: no such file or folder; check the path")
+            raise InputError(f"{given}: no such file or folder: check the path")
         for file in files:
             found.setdefault(os.path.realpath(file), str(file))
     if not found:
-        raise InputError("no corpus given; name at least one text file, folder or glob")
+        raise InputError("no corpus given: name at least one text file, folder or glob")
     return sorted(found.values())
 
 
 def _files_below(folder: Path) -> Iterator[Path]:
-    """The files in a folder and below it that are not hidden; links are followed, each once."""
+    """The files below a folder that are not hidden; follows links, to each folder once."""
 
     def fail(error: OSError) -> None:
         raise UnreadableFile(
@@ -142,14 +141,14 @@ def _files_below(folder: Path) -> Iterator[Path]:
 
 
 def open_corpus(inputs: CorpusInputs, options: CorpusOptions | None = None) -> Corpus:
-    """Finds the sources of a corpus and cuts them into units, reading next to nothing.
+    """Finds the sources of a corpus and cuts them into units, almost without reading.
 
-    A plain file of over two units is cut where documents begin, a dataset between its examples;
-    small files share a unit. A compressed file, and a file that is one document, stays whole.
+    A plain file of over two units is cut where documents begin, and a dataset between examples;
+    small files share a unit. Compressed files, and files that are one document, stay whole.
 
     Args:
         inputs: files, folders and globs (see `find_files`), and names of TensorFlow Datasets.
-        options: format and what to do about files that cannot be read.
+        options: format, and whether to skip unreadable files.
 
     Raises:
         InputError: an input does not exist, or the formats of several differ.
@@ -164,8 +163,8 @@ def open_corpus(inputs: CorpusInputs, options: CorpusOptions | None = None) -> C
     formats = {text_format(file, options) for file in files} | ({"tfds"} if datasets else set())
     if len(formats - {"tfds"}) > 1 or formats == {"sentences", "tfds"}:
         raise InputError(
-            f"{names[0]} and the other inputs are of several formats ({', '.join(sorted(formats))}"
-            "); give them in runs of their own, or all one format with --corpus_format"
+            f"{names[0]} and the other inputs have several formats ({', '.join(sorted(formats))}): "
+            "give one format per run, or name the format of all with --corpus_format"
         )
     slices: list[Slice] = []
     sources: list[dict[str, Any]] = []
@@ -185,7 +184,7 @@ def open_corpus(inputs: CorpusInputs, options: CorpusOptions | None = None) -> C
         slices += found
         sources.append({"file": found[0].source, "bytes": sum(part.size for part in found)})
     if not slices:
-        raise InputError(f"{names[0]}: none of the files can be read; check their rights")
+        raise InputError(f"{names[0]}: no file is readable: check the permissions")
     return Corpus(list(_units(slices)), sources, unreadable, formats != {"sentences"}, options)
 
 
@@ -201,7 +200,7 @@ def _file_slices(file: str, size: int, name: str) -> list[Slice]:
         return [Slice(file, 0, None, size)]
     bounds = [0]
     for offset in range(UNIT_BYTES, size - UNIT_BYTES // 2, UNIT_BYTES):
-        if offset > bounds[-1]:  # else it lies in a document that was searched through already
+        if offset > bounds[-1]:  # else its document was searched already
             bounds.append(line_start(file, offset, after_blank=name == "sentences"))
     if bounds[-1] < size:
         bounds.append(size)
@@ -238,10 +237,10 @@ def _dataset_slices(name: str, options: CorpusOptions) -> list[Slice]:
         builder.download_and_prepare()
         splits = builder.info.splits
         parts = tfds.core.ReadInstruction.from_spec(split or "train").to_absolute(splits)
-    except Exception as error:  # TensorFlow Datasets raises what its readers and servers do
+    except Exception as error:  # of its readers and servers
         raise InputError(
-            f"{name}: TensorFlow Datasets cannot give it ({str(error).strip().splitlines()[0]}); "
-            "check the name against its catalogue, and the split"
+            f"{name}: TensorFlow Datasets cannot load it ({str(error).strip().splitlines()[0]}): "
+            "check the name in its catalogue, and the split"
         ) from error
     info = builder.info
     full_name = "/".join(filter(None, (info.name, info.config_name))) + f":{info.version}"
@@ -263,6 +262,6 @@ def tensorflow_datasets(name: str) -> Any:
         import tensorflow_datasets as datasets
     except ImportError as error:
         raise InputError(
-            f"{name}: needs TensorFlow Datasets; pip install 'bert-tf[tfds]'"
+            f"{name}: needs TensorFlow Datasets: pip install 'bert-tf[tfds]'"
         ) from error
     return datasets

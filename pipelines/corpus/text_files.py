@@ -1,13 +1,12 @@
-"""Text files in blocks of lines: plain, gzip or zstd, of any size, and whatever is in them.
+"""Reads text files in blocks of lines: plain, gzip or zstd, of any size and content.
 
-A file is read in blocks of about a megabyte that end at line ends, so memory depends neither on
-the size of a file nor on the length of its lines. What is wrong in it is mended by a stated rule
-and counted, as long as the text that results is right:
+A block has about a megabyte and ends at a line end, so memory depends neither on the size of a file
+nor on the length of its lines. Faults are repaired by a rule and counted:
 
-- bytes that are not UTF-8 are dropped, as the original's `convert_to_unicode` does; a file with
-  more than 0.5% of such bytes is no text or in another encoding, and is refused;
-- NUL bytes are dropped, as the tokenizer drops them;
-- a line of over 64 kB is no sentence: it is cut at white space into lines of about 512 bytes.
+- invalid UTF-8 bytes are dropped, as by the original's `convert_to_unicode`; a file with more than
+  0.5% of them is no text or in another encoding, and is refused;
+- NUL bytes are dropped, as by the tokenizer;
+- a line of over 64 kB is cut at white space into lines of about 512 bytes.
 """
 
 import codecs
@@ -34,7 +33,7 @@ _MOST_INVALID_BYTES = 0.005
 
 _GZIP, _ZSTD = b"\x1f\x8b", b"\x28\xb5\x2f\xfd"
 
-# First bytes of the white space that `str.strip` removes and `bytes.strip` does not.
+# First bytes of white space that `str.strip` removes and `bytes.strip` does not.
 _UNICODE_SPACE_LEADS = frozenset(b"\x1c\x1d\x1e\x1f\xc2\xe1\xe2\xe3")
 
 
@@ -42,9 +41,9 @@ class Block(NamedTuple):
     """Whole lines of a file.
 
     Attributes:
-        first_line: number of the first line, counted from 1 at the start of what is read.
+        first_line: number of the first line, from 1 where reading began.
         lines: the lines without line ends, valid UTF-8.
-        position: bytes of the file on disk read so far, from where reading began.
+        position: bytes on disk read so far.
     """
 
     first_line: int
@@ -53,11 +52,11 @@ class Block(NamedTuple):
 
 
 class UnreadableFile(InputError):
-    """A file that is missing or that the system cannot read."""
+    """A missing file, or one that the system cannot read."""
 
 
 def is_compressed(path: str) -> bool:
-    """Whether a file is gzip or zstd, known by its first bytes, not by its name.
+    """Whether a file is gzip or zstd, according to its first bytes.
 
     Raises:
         InputError: the file cannot be read.
@@ -74,25 +73,25 @@ def read_blocks(
     counts: Counter | None = None,
     cut_to: int | None = CUT_LINE_BYTES,
 ) -> Iterator[Block]:
-    """Reads a file block by block, at line ends.
+    """Reads a file in blocks of lines.
 
     Args:
-        path: of the file.
-        start: byte to begin at, a line's first; 0 for a compressed file.
-        end: byte to end before, a line's first; None for the end of the file.
-        counts: what was mended is added here: `invalid_utf8_lines`, `nul_bytes`, `cut_lines`.
-        cut_to: bytes of the lines that one of over 64 kB is cut into; None to hold it whole.
+        path: path of the file.
+        start: first byte of the first line to read; 0 for a compressed file.
+        end: first byte of the line after the last one; None for the end of the file.
+        counts: receives counts of repaired faults: `invalid_utf8_lines`, `nul_bytes`, `cut_lines`.
+        cut_to: bytes per line when a line of over 64 kB is cut; None to keep it whole.
 
     Raises:
         InputError: the file is missing, unreadable, damaged, or not UTF-8; the message names the
-            file, and the line where there is one.
+            file and, if known, the line.
     """
     counts = Counter() if counts is None else counts
     first_line = 1
     with read_errors(path), Path(path).open("rb") as raw:
         magic = raw.read(4)
         if magic.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
-            raise InputError(f"{path}: UTF-16 text; convert it: iconv -f UTF-16 -t UTF-8")
+            raise InputError(f"{path}: UTF-16 text: convert it with iconv -f UTF-16 -t UTF-8")
         raw.seek(start)
         text: IO[bytes] = raw
         if magic.startswith(_GZIP):
@@ -129,18 +128,16 @@ def read_blocks(
 
 @contextmanager
 def read_errors(path: str) -> Iterator[None]:
-    """Raises InputError, with the path, for what fails while a file is read."""
+    """Raises InputError with the path for any error while reading a file."""
     try:
         yield
     except (EOFError, zlib.error, gzip.BadGzipFile, zstd.ZstdError) as error:
         raise InputError(
-            f"{path}: damaged compressed file ({error}); copy or compress it again"
+            f"{path}: damaged compressed file ({error}): copy or compress it again"
         ) from error
     except OSError as error:
         reason = error.strerror or str(error)
-        raise UnreadableFile(
-            f"{path}: cannot be read ({reason}); restore it or leave it out"
-        ) from error
+        raise UnreadableFile(f"{path}: cannot be read ({reason}): restore or remove it") from error
 
 
 def _whole_lines(text: IO[bytes], left: int | None, may_cut: bool) -> Iterator[bytes]:
@@ -167,14 +164,14 @@ def _whole_lines(text: IO[bytes], left: int | None, may_cut: bool) -> Iterator[b
 
 
 def _joined(pieces: list[bytes]) -> bytes:
-    """The pieces as one; they are let go of, for a line may be large."""
+    """Joins the pieces and clears them, because a line may be large."""
     whole = b"".join(pieces)
     pieces.clear()
     return whole
 
 
 def _cut_before(line: bytes, end: int) -> int:
-    """A place in `line` at or before `end` to cut at: after a space, else between characters."""
+    """A place to cut `line` at or before `end`: after a space, or between characters."""
     space = line.rfind(b" ", max(0, end - CUT_LINE_BYTES // 2), end)
     if space >= 0:
         return space + 1
@@ -189,8 +186,8 @@ def cut_lines(lines: list[bytes], cut_to: int, counts: Counter) -> list[bytes]:
 
     Args:
         lines: valid UTF-8.
-        cut_to: most bytes of a line that comes of one that is cut.
-        counts: lines cut are added here, as `cut_lines`.
+        cut_to: maximum bytes per cut line.
+        counts: receives the number of lines that were cut, as `cut_lines`.
     """
     cut: list[bytes] = []
     for line in lines:
@@ -232,13 +229,13 @@ def _wrong_encoding(
     where += f" after byte {start}" if start else ""
     return InputError(
         f"{path}, {where}: invalid UTF-8 (byte 0x{block[place]:02x}; {share:.1%} of the bytes so "
-        "far); convert the file: iconv -f ITS_ENCODING -t UTF-8, drop such bytes: iconv -c, or "
-        "remove the file if it is no text"
+        "far): convert the file with iconv -f ITS_ENCODING -t UTF-8, drop such bytes with iconv "
+        "-c, or remove the file if it is no text"
     )
 
 
 def strip(line: bytes) -> bytes:
-    """`line` without white space around it, Unicode's included; blank lines become empty."""
+    """Strips white space, Unicode's included."""
     line = line.strip()
     if line and line[0] in _UNICODE_SPACE_LEADS:
         return line.decode("utf-8").strip().encode("utf-8")
@@ -246,12 +243,12 @@ def strip(line: bytes) -> bytes:
 
 
 def line_start(path: str, offset: int, *, after_blank: bool = False) -> int:
-    """Where the first line begins that begins at byte `offset` of a plain file or later.
+    """The first byte of the first line that begins at or after byte `offset` of a plain file.
 
     Args:
-        path: of the file.
+        path: path of the file.
         offset: any byte.
-        after_blank: whether to pass on to the line that follows the first blank line from there.
+        after_blank: whether to continue to the line after the first blank line from there.
 
     Returns:
         A byte offset; the size of the file if there is no such line.

@@ -1,7 +1,7 @@
-"""Shards by Apache Beam: the units of a corpus spread over processes or machines.
+"""Spreads the units of a corpus over processes or machines with Apache Beam.
 
-A unit is made by the same graph, from the same seeds, as in a local run, and entered in the same
-journal, so the instances are the same, and either kind of run continues the other.
+Graph, seeds and journal are those of a local run, so the instances are the same, and either kind of
+run continues the other.
 """
 
 import contextlib
@@ -17,8 +17,7 @@ from typing import TYPE_CHECKING
 from bert_tf.errors import InputError
 from bert_tf.startup import import_tensorflow, keep_freed_memory
 
-# A worker imports this file before anything can quiet TensorFlow: what imports that is imported
-# within the functions.
+# A worker imports this file before anything can quiet TensorFlow: functions import what needs it.
 if TYPE_CHECKING:
     from bert_tf.tokenization import BertTokenizer
     from pipelines.shards.groups import ShardsJob, ShardsProgress
@@ -27,13 +26,13 @@ _SECONDS_BETWEEN_LOOKS = 1.0
 
 
 class BeamRunner:
-    """Has Apache Beam write the units of a job.
+    """Lets Apache Beam write the units of a job.
 
-    The output folder and the corpus must be seen by every worker under the same path.
+    Every worker must see the output folder and the corpus under the same paths.
 
     Args:
         options: Beam's own options as one string, "--runner=FlinkRunner --parallelism=64"; by
-            default the DirectRunner with a process for every core.
+            default the DirectRunner with a process per core.
 
     Raises:
         InputError: Apache Beam is not installed.
@@ -52,7 +51,10 @@ class BeamRunner:
                 "--runner=DirectRunner --direct_running_mode=multi_processing "
                 f"--direct_num_workers={os.cpu_count() or 1}"
             )
-        self._options = ["--default_sdk_harness_log_level=ERROR", *shlex.split(options)]
+        try:
+            self._options = ["--default_sdk_harness_log_level=ERROR", *shlex.split(options)]
+        except ValueError as error:
+            raise InputError(f"--beam_options {options}: {error}: check the quotes") from error
 
     def __call__(
         self,
@@ -60,7 +62,7 @@ class BeamRunner:
         tokenizer: "BertTokenizer",
         progress: Callable[["ShardsProgress"], None],
     ) -> None:
-        """Writes what is not finished of a job; returns when it is all in the journal."""
+        """Writes the unfinished units of a job."""
         from apache_beam.options.pipeline_options import PipelineOptions
 
         from pipelines.shards.groups import JOURNAL, complete_units, finished_groups
@@ -81,14 +83,14 @@ class BeamRunner:
         try:
             with _watched(job, progress):
                 pipeline.run().wait_until_finish()
-        except Exception as error:  # runners wrap what a worker raised, each in its own way
+        except Exception as error:  # each runner wraps the workers' errors in its own way
             if match := re.search(r"InputError: (.*)", str(error)):
                 raise InputError(match[1]) from None
             raise
 
 
 def _write_unit(unit: int, job: bytes, vocabulary: Path) -> None:
-    """Runs in a worker; `job` is a pickled `ShardsJob`, so that it is not read too early."""
+    """Runs in a worker; `job` is pickled, because unpickling imports TensorFlow."""
     keep_freed_memory()
     import_tensorflow()
     from bert_tf.tokenization import BertTokenizer
@@ -99,7 +101,7 @@ def _write_unit(unit: int, job: bytes, vocabulary: Path) -> None:
 
 @contextlib.contextmanager
 def _watched(job: "ShardsJob", progress: Callable[["ShardsProgress"], None]) -> Iterator[None]:
-    """Tells of progress from what is in the journal, while the pipeline runs."""
+    """Reports progress from the journal while the pipeline runs."""
     from pipelines.shards.groups import ShardsProgress, finished_groups
 
     total = job.corpus.size

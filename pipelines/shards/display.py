@@ -1,4 +1,4 @@
-"""Pre-training instances of shards, decoded for people to read."""
+"""Pre-training instances of shards as readable text."""
 
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -17,7 +17,7 @@ class DisplayedToken:
 
     Args:
         shown: the piece that the model sees.
-        hidden: the piece that it has to predict there; None where there is nothing to predict.
+        hidden: the piece to predict there; None if there is nothing to predict.
     """
 
     shown: str
@@ -29,9 +29,9 @@ class DisplayedInstance:
     """An instance, decoded.
 
     Args:
-        tokens: without padding.
-        label: "IsNext" or "NotNext", as in the paper (section 3.1, task 2); None where instances
-            are no pairs.
+        tokens: tokens without padding.
+        label: "IsNext" or "NotNext", as in the paper (section 3.1, task 2); None if instances are
+            not pairs.
     """
 
     tokens: list[DisplayedToken]
@@ -41,18 +41,16 @@ class DisplayedInstance:
 def displayed_instances(
     shards: ShardFolder, tokenizer: "BertTokenizer", count: int, seed: int
 ) -> list[DisplayedInstance]:
-    """Decodes the instances that a training with this seed sees first.
-
-    Masks that training draws are drawn here as it does for the first epoch.
+    """Decodes the instances that training with this seed sees first, with their masks.
 
     Args:
         shards: an opened split.
-        tokenizer: with the vocabulary that the shards were made with.
-        count: how many instances; of a smaller split, all.
-        seed: which ones.
+        tokenizer: tokenizer that the shards were made with.
+        count: maximum number of instances.
+        seed: random seed of the training.
 
     Raises:
-        InputError: a record is damaged, or the vocabulary is another one.
+        InputError: a record is damaged, or the vocabulary does not match.
     """
     if not count:
         return []
@@ -60,14 +58,14 @@ def displayed_instances(
         shards, count, seed=seed, repeat=False, vocabulary_hash=tokenizer.vocabulary_hash,
         tokenizer=tokenizer,
     )  # fmt: skip
-    assert batches is not None  # for the split is there
+    assert batches is not None  # the split exists
     with shard_errors(shards.directory):
         inputs, labels, weights = next(batches.as_numpy_iterator())
     highest = max(inputs["token_ids"].max(), labels["mlm_logits"].max())
     if highest >= tokenizer.vocabulary_size:
         raise InputError(
-            f"{shards.directory}: has the token id {highest}, and the tokenizer "
-            f"{tokenizer.vocabulary_size} pieces; give --tokenizer the one they were made with"
+            f"{shards.directory}: token id {highest} exceeds the tokenizer's "
+            f"{tokenizer.vocabulary_size} pieces: give --tokenizer the one they were made with"
         )
     instances = []
     for row, token_ids in enumerate(inputs["token_ids"]):

@@ -1,7 +1,7 @@
-"""A folder of pre-training shards, looked over before anything is trained on it.
+"""Opens and checks a folder of pre-training shards.
 
-A corrupt record (damaged on disk, cut off, or no instance at all) stops a run, with an error that
-names file and record; or such records are found beforehand and left out of what is read.
+A corrupt record (damaged on disk, truncated, or no instance at all) stops a run with an error that
+names file and record; or such records are found in advance and skipped.
 """
 
 import os
@@ -51,15 +51,15 @@ class ShardFolder:
     """The shards of one split on disk, ours or the original's.
 
     Args:
-        directory: their folder.
+        directory: folder of the shards.
         split: "train" or "held_out".
         files: paths of the shards.
-        instances: records that are read of them.
-        max_seq_length: tokens of an instance.
-        max_predictions_per_seq: predictions of an instance, padding included.
-        manifest: None for shards that others wrote.
-        blocks: where the records stand that are read.
-        left_out: by path of a shard, how many corrupt records are not read.
+        instances: number of readable records.
+        max_seq_length: tokens per instance.
+        max_predictions_per_seq: predictions per instance, padding included.
+        manifest: None for shards written by other programs.
+        blocks: places of the readable records.
+        left_out: number of skipped corrupt records by path of a shard.
     """
 
     directory: Path
@@ -74,12 +74,12 @@ class ShardFolder:
 
     @property
     def is_compact(self) -> bool:
-        """Whether the records are of the compact form, for masks drawn while training."""
+        """Whether the records have the compact form, for masks drawn during training."""
         return self.manifest is not None and self.manifest.options["masking"] == "dynamic"
 
     @property
     def has_next_sentences(self) -> bool:
-        """Whether the instances are pairs with a next-sentence label to learn."""
+        """Whether the instances are pairs with a next-sentence label."""
         return self.manifest is None or self.manifest.options["instances"] == "sentence_pairs"
 
 
@@ -90,38 +90,37 @@ def open_shards(
     *,
     skip_corrupt: bool = False,
 ) -> ShardFolder | None:
-    """Looks a folder of shards over, before anything is trained on it.
+    """Opens and checks a folder of shards.
 
-    A folder without a manifest is taken for one of shards by the original's script: its
-    `*.tfrecord*` files are one split, and are indexed by the lengths in them.
+    A folder without a manifest is read as shards of the original's script: its `*.tfrecord*` files
+    are one split, indexed by the record lengths in them.
 
     Args:
-        directory: folder that `pipelines.shards.writing.write_shards` made, or `*.tfrecord*` files.
+        directory: folder from `pipelines.shards.writing.write_shards`, or with `*.tfrecord*` files.
         split: "train" or "held_out".
         vocabulary_hash: `BertTokenizer.vocabulary_hash`, to compare with the manifest's.
-        skip_corrupt: whether to find corrupt records now and leave them out. All shards are
-            compared with their checksums for it, or read, where there is no manifest.
+        skip_corrupt: whether to find and skip corrupt records. Compares all shards with their
+            checksums, or reads them if there is no manifest.
 
     Returns:
-        The shards; None for "held_out" where nothing was held out.
+        The shards; None if "held_out" is asked for and nothing was held out.
 
     Raises:
-        InputError: the folder or a shard is missing or not what was written, or the
-            shards were made with another vocabulary.
+        InputError: the folder or a shard is missing or damaged, or the vocabulary does not match.
     """
     folder = Path(directory)
     if split not in SPLITS:
-        raise InputError(f"split is {split!r}; it must be one of {', '.join(SPLITS)}")
+        raise InputError(f"split is {split!r}: give one of {', '.join(SPLITS)}")
     if not folder.is_dir():
         here = folder.absolute()
-        for output in (here, here.parent):  # shards of several lengths are a folder down
+        for output in (here, here.parent):  # shards of several lengths are in subfolders
             unfinished = output.with_name(output.name + UNFINISHED)
             if not output.exists() and unfinished.is_dir():
                 raise InputError(
                     f"{folder}: bert-tf shards has not finished there ({unfinished} holds what it "
-                    "has made so far); the same command continues it"
+                    "has made so far): the same command continues it"
                 )
-        raise InputError(f"{folder}: no such folder; make one with bert-tf shards")
+        raise InputError(f"{folder}: no such folder: make one with bert-tf shards")
     if (folder / FILE_NAME).exists():
         shards = _open_written_shards(folder, split, skip_corrupt)
     else:
@@ -131,7 +130,7 @@ def open_shards(
     check_vocabulary(shards, vocabulary_hash)
     if not shards.instances:
         raise InputError(
-            f"{folder}: no record of the {split} shards is sound; make them again with "
+            f"{folder}: every record of the {split} shards is corrupt: make them again with "
             "bert-tf shards"
         )
     return shards
@@ -171,11 +170,11 @@ def _open_foreign_shards(folder: Path, split: str, skip_corrupt: bool) -> ShardF
     if not paths:
         if lengths := sorted(path.parent.name for path in folder.glob(f"*/{FILE_NAME}")):
             raise InputError(
-                f"{folder}: holds folders of shards; name one of them ({', '.join(lengths)})"
+                f"{folder}: holds folders of shards: name one of them ({', '.join(lengths)})"
             )
         raise InputError(
-            f"{folder}: holds neither {FILE_NAME} nor *.tfrecord files; make shards there with "
-            "bert-tf shards"
+            f"{folder}: holds neither {FILE_NAME} nor *.tfrecord files: make shards with bert-tf "
+            "shards"
         )
     if split != "train":
         return None
@@ -204,7 +203,7 @@ def _open_foreign_shards(folder: Path, split: str, skip_corrupt: bool) -> ShardF
         return opened
     for index, (path, scan) in enumerate(zip(paths, scans, strict=True)):
         unsound = _find_unsound(opened, path, scan)
-        # How many records a damaged stretch held is not known: one at least.
+        # A damaged stretch held an unknown number of records, at least one.
         lost = int(unsound.sum()) + len(scan.gaps) + (scan.end != path.stat().st_size)
         if lost:
             blocks[index] = scanned_blocks(scan, scan.offsets[::BLOCK_RECORDS], ~unsound)
@@ -221,21 +220,21 @@ def _with_blocks(shards: ShardFolder, paths: list[Path], blocks: list[RecordBloc
 def tokenizer_of_shards(
     directory: str | os.PathLike, given: str | os.PathLike | None = None
 ) -> "BertTokenizer":
-    """The tokenizer that shards were made with.
+    """Opens the tokenizer of a folder of shards.
 
     Args:
-        directory: of the shards; `bert-tf shards` leaves the tokenizer there.
-        given: a tokenizer folder or a vocab.txt, for shards of the original's script.
+        directory: folder of shards; `bert-tf shards` saves the tokenizer there.
+        given: tokenizer folder or vocab.txt, for shards of the original's script.
 
     Raises:
-        InputError: there is none, or it cannot be used.
+        InputError: it is missing, cannot be used, or is not the shards' tokenizer.
     """
     from bert_tf.tokenization import BertTokenizer
 
     if not given and not (Path(directory) / "vocab.txt").is_file():
         raise InputError(
-            f"{directory}: holds no vocab.txt; give --tokenizer the tokenizer its shards were made "
-            "with, or make them with bert-tf shards"
+            f"{directory}: holds no vocab.txt: give --tokenizer the tokenizer that its shards were "
+            "made with, or make them with bert-tf shards"
         )
     if given and Path(given).is_file():
         tokenizer = BertTokenizer(given)
@@ -245,14 +244,14 @@ def tokenizer_of_shards(
         made_with = Manifest.load(directory).vocabulary["settings"]
         if differing := tokenizer.other_switches(made_with):
             raise InputError(
-                f"{given}: cuts text otherwise than the tokenizer that {directory} was made with: "
-                f"{differing}; leave --tokenizer out, or make the shards again with this one"
+                f"{given}: differs from the tokenizer of {directory} in {differing}: remove "
+                "--tokenizer, or make the shards again with this one"
             )
     return tokenizer
 
 
 def check_vocabulary(shards: ShardFolder, vocabulary_hash: str | None) -> None:
-    """Refuses another vocabulary than the one the shards were made with, if that is known.
+    """Refuses a vocabulary that the shards were not made with, if theirs is known.
 
     Raises:
         InputError: the hashes differ.
@@ -263,17 +262,16 @@ def check_vocabulary(shards: ShardFolder, vocabulary_hash: str | None) -> None:
     if vocabulary_hash != made_with:
         raise InputError(
             f"{shards.directory}: the shards were made with another vocabulary ({made_with[:12]}, "
-            f"this one is {vocabulary_hash[:12]}); use that one, or make the shards again with "
-            "this one"
+            f"not {vocabulary_hash[:12]}): use that one, or make the shards again with this one"
         )
 
 
 def _altered(paths: list[Path], shards: list[Shard]) -> list[int]:
-    """Indices of the shards that are not what was written."""
+    """Indices of the shards whose checksum does not match."""
     for path in paths:
         if not path.is_file():
             raise InputError(
-                f"{path}: the shard is missing; copy the folder again, or make it again with "
+                f"{path}: the shard is missing: copy the folder again, or make it again with "
                 "bert-tf shards"
             )
     with ThreadPoolExecutor() as threads:
@@ -288,13 +286,13 @@ def _refuse_compressed(path: Path, scan: RecordScan) -> None:
     if no_records and magic in (b"\x1f\x8b", b"\x78\x01", b"\x78\x9c", b"\x78\xda"):
         kind = "gzip" if magic == b"\x1f\x8b" else "zlib"
         raise InputError(
-            f"{path}: is {kind}-compressed, and so cannot be read from any record on; decompress it"
+            f"{path}: is {kind}-compressed, which prevents reading from any record: decompress it"
         )
 
 
 def _record_sizes(folder: Path, paths: list[Path], scans: list[RecordScan]) -> tuple[int, int]:
-    """Tokens and predictions of an instance, as the first instance has them."""
-    problem = InputError(f"{folder}: the *.tfrecord files are empty; make them again")
+    """Tokens and predictions per instance, from the first instance."""
+    problem = InputError(f"{folder}: the *.tfrecord files are empty: make them again")
     for path, scan in zip(paths, scans, strict=True):
         with path.open("rb") as file:
             for offset, size in zip(scan.offsets.tolist(), scan.sizes.tolist(), strict=True):
@@ -311,14 +309,14 @@ def _record_sizes(folder: Path, paths: list[Path], scans: list[RecordScan]) -> t
                         len(features["masked_lm_ids"].int64_list.value),
                     )
                 problem = InputError(
-                    f"{path}: records have no {', '.join(missing)}; give shards of pre-training "
-                    "instances, as bert-tf shards writes them"
+                    f"{path}: records have no {', '.join(missing)}: give shards of pre-training "
+                    "instances, such as those of bert-tf shards"
                 )
     raise problem
 
 
 def _find_unsound(shards: ShardFolder, path: Path, scan: RecordScan) -> np.ndarray:
-    """Bool [n], which of the records of a shard cannot be read as instances."""
+    """Finds the records of a shard that are not readable as instances: bool [n]."""
     if shards.is_compact:
         return find_unsound(
             path,
@@ -333,8 +331,8 @@ def _find_unsound(shards: ShardFolder, path: Path, scan: RecordScan) -> np.ndarr
 
 def _corrupt_record(path: Path, index: int) -> InputError:
     return InputError(
-        f"{path}: record {index + 1} is damaged, cut off or no instance; copy the shard again or "
-        "make it again, or train without such records: --skip_corrupt"
+        f"{path}: record {index + 1} is damaged, truncated or no instance: copy the shard again, "
+        "make it again, or skip such records with --skip_corrupt"
     )
 
 
@@ -342,14 +340,13 @@ def _corrupt_record(path: Path, index: int) -> InputError:
 def shard_errors(directory: str | os.PathLike) -> Iterator[None]:
     """Turns TensorFlow's error for a corrupt record into an `InputError` that names it.
 
-    TensorFlow says neither the file nor what to do. Only after it has failed are the shards
-    compared with their checksums (or read, where there is no manifest), and the one at fault is
-    read record by record.
+    After a failure, compares the shards with their checksums, or reads them if there is no
+    manifest, and reads the damaged one record by record.
     """
     try:
         yield
     except (tf.errors.OpError, *PARSE_ERRORS) as error:
-        # What a dataset fails with names the chain of its iterators.
+        # The error of a dataset names its iterators.
         of_model = isinstance(error, tf.errors.OpError) and "Iterator::" not in error.message
         if not of_model or isinstance(error, tf.errors.DataLossError):
             _name_corrupt_record(Path(directory))
@@ -358,7 +355,7 @@ def shard_errors(directory: str | os.PathLike) -> Iterator[None]:
 
 def _name_corrupt_record(folder: Path) -> None:
     for split in SPLITS:
-        shards = open_shards(folder, split)  # raises for what is missing or cut off
+        shards = open_shards(folder, split)  # raises for missing or truncated shards
         if shards is None:
             continue
         paths = [Path(file) for file in shards.files]
@@ -373,4 +370,4 @@ def _name_corrupt_record(folder: Path) -> None:
             if scan.end != path.stat().st_size:
                 raise _corrupt_record(path, len(scan.offsets))
         if paths and shards.manifest is not None:
-            verify(folder)  # sound records all, but others than were written
+            verify(folder)  # every record is readable, but some shard was changed

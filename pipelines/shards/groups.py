@@ -1,7 +1,7 @@
-"""The work of making shards, a group of batches at a time, with a journal of what is done.
+"""Makes shards group by group, with a journal of finished groups.
 
-A group's shards are written under temporary names, renamed when it is complete, and then entered
-in the journal. What is there is not made again.
+The shards of a group are written under temporary names, renamed when the group is complete, and
+then entered in the journal. A group in the journal is not made again.
 """
 
 import contextlib
@@ -38,12 +38,12 @@ JOURNAL = ".journal"
 
 @dataclass
 class ShardsProgress:
-    """How far `write_shards` has come.
+    """Progress of `write_shards`.
 
     Args:
         bytes_read: bytes of the corpus on disk that are done.
         total_bytes: bytes of the corpus on disk.
-        instances: instances written, held-out ones included.
+        instances: number of instances written, held-out ones included.
     """
 
     bytes_read: int
@@ -53,14 +53,13 @@ class ShardsProgress:
 
 @dataclass
 class ShardsJob:
-    """All that a process needs to write the shards of some units.
+    """What a process needs to write the shards of some units.
 
     Args:
-        folder: where the work is done, `OUTPUT.unfinished`; every process must see it.
-        corpus: what to read.
-        options: of each sequence length, in order of length. They differ in what concerns single
-            instances only.
-        names: of each, the folder in `folder` for its shards; "" for `folder` itself.
+        folder: working folder, `OUTPUT.unfinished`, which every process must see.
+        corpus: corpus to read.
+        options: one per sequence length, in order of length.
+        names: per length, the subfolder for its shards; "" for `folder` itself.
     """
 
     folder: Path
@@ -70,24 +69,24 @@ class ShardsJob:
 
     @property
     def parts(self) -> int:
-        """Shards of a group and a round: more than one where the corpus has few groups."""
+        """Number of shards per group and round: more than one if the corpus has few groups."""
         groups = max(1, round(self.corpus.text_bytes / GROUP_BYTES))
         return -(-self.options[0].num_shards // (groups * self.options[0].dupe_factor))
 
 
 @dataclass
 class FinishedGroup:
-    """An entry of the journal: what was made of a group of batches.
+    """A journal entry: the shards of a group of batches.
 
     Args:
         unit: number of the unit.
-        group: number of the group in it.
-        ends_unit: whether the unit is complete with it.
-        bytes_read: bytes on disk of the unit that had been read at its end.
-        text: what was met in the text, by name.
-        short_documents: by sequence length, documents of fewer tokens than an instance.
-        shards: by sequence length, by split.
-        counts: by sequence length, by split, `InstanceCounts` as lists.
+        group: number of the group in the unit.
+        ends_unit: whether it is the last group of the unit.
+        bytes_read: bytes on disk of the unit, up to the end of the group.
+        text: counts of the text, by name.
+        short_documents: by length, number of documents with fewer tokens than an instance.
+        shards: by length and split.
+        counts: by length and split, `InstanceCounts` as lists.
     """
 
     unit: int
@@ -110,17 +109,17 @@ class FinishedGroup:
         )
 
     def path(self, folder: Path) -> Path:
-        """Its file in the journal of `folder`."""
+        """The entry's file in the journal of `folder`."""
         return folder / JOURNAL / f"{self.unit:05d}-{self.group:05d}.json"
 
     def save(self, folder: Path) -> None:
-        """Enters it in the journal of `folder`."""
+        """Writes the entry into the journal of `folder`."""
         with replace_file(self.path(folder)) as path:
             path.write_text(json.dumps(dataclasses.asdict(self)), encoding="utf-8")
 
     @classmethod
     def load(cls, path: Path) -> "FinishedGroup":
-        """Reads an entry of the journal."""
+        """Reads a journal entry."""
         content = json.loads(path.read_text(encoding="utf-8"))
         content["shards"] = [
             {split: [Shard(**shard) for shard in shards] for split, shards in splits.items()}
@@ -130,20 +129,20 @@ class FinishedGroup:
 
 
 def finished_groups(job: ShardsJob, units: Sequence[int] | None = None) -> list[FinishedGroup]:
-    """The journal, of all units or some: groups that are done, in order of the corpus."""
+    """The journal of all or some units, in order of the corpus."""
     patterns = ["*-*.json"] if units is None else [f"{unit:05d}-*.json" for unit in units]
     paths = [path for pattern in patterns for path in (job.folder / JOURNAL).glob(pattern)]
     return [FinishedGroup.load(path) for path in sorted(paths)]
 
 
 def complete_units(groups: Collection[FinishedGroup]) -> set[int]:
-    """The units of which the journal has all groups, up to the one that ends the unit."""
+    """The units whose groups are all in the journal, up to the last one."""
     made = Counter(group.unit for group in groups)
     return {group.unit for group in groups if group.ends_unit and made[group.unit] > group.group}
 
 
 def forget_incomplete_groups(job: ShardsJob) -> None:
-    """Forgets journal entries whose shards are gone and deletes files that no entry names."""
+    """Forgets journal entries whose shards are gone and deletes shards that no entry names."""
     kept: set[Path] = set()
     for group in finished_groups(job):
         sizes = {
@@ -166,11 +165,11 @@ def write_units(
     progress: Callable[[ShardsProgress], None] = lambda progress: None,
     units: Sequence[int] | None = None,
 ) -> None:
-    """Writes the shards of some units of a job, all by default, but for what is finished.
+    """Writes the unfinished shards of some units of a job, by default of all.
 
     Raises:
         InputError: the corpus cannot be used.
-        OSError: the shards cannot be written, the disk is full for one.
+        OSError: the shards cannot be written, for example because the disk is full.
     """
     corpus = job.corpus
     done = finished_groups(job, units)
@@ -213,7 +212,7 @@ def write_units(
 
 @contextmanager
 def _full_disk_as_os_error() -> Iterator[None]:
-    """TensorFlow's writers raise an error of their own for a full disk."""
+    """Raises OSError for the error of TensorFlow's writers on a full disk."""
     try:
         yield
     except tf.errors.ResourceExhaustedError as error:
@@ -223,7 +222,7 @@ def _full_disk_as_os_error() -> Iterator[None]:
 
 
 class _GroupWriter:
-    """Writes groups one after another; each is finished in the background of the next."""
+    """Writes one group after another; finishes each in the background of the next."""
 
     def __init__(self, job: ShardsJob):
         self._job = job
@@ -252,7 +251,7 @@ class _GroupWriter:
         return self._group.write(records)
 
     def finish(self) -> None:
-        """Waits until all that was written is in the journal."""
+        """Waits until every group is in the journal."""
         self._finish_group()
         if self._finishing is not None:
             self._finishing.result()
@@ -266,7 +265,7 @@ class _GroupWriter:
 
 
 class _OpenGroup:
-    """The shards of a group that is being written."""
+    """The shards of a group under construction."""
 
     def __init__(self, job: ShardsJob, place: tuple[int, int]):
         self.place = place
@@ -302,7 +301,7 @@ class _OpenGroup:
         return instances
 
     def _write(self, index: int, split: str, round_: int, records: np.ndarray) -> None:
-        """Deals records out to the shards of a round in turn, going on where the last ended."""
+        """Deals records out to the shards of a round in turn, continuing after the last batch."""
         parts = self._job.parts
         if split == "held_out":
             round_, parts = 0, 1
@@ -322,7 +321,7 @@ class _OpenGroup:
         return shards[split, round_, part]
 
     def finish(self) -> None:
-        """Gives the shards their names and enters the group in the journal."""
+        """Renames the shards and enters the group in the journal."""
         with _full_disk_as_os_error():
             finished: list[dict[str, list[Shard]]] = []
             for shards in self._shards:
@@ -385,6 +384,6 @@ class _OpenShard:
         return Shard(self._path.name, self.instances, self._bytes, checksum, self._block_offsets)
 
     def abandon(self) -> None:
-        with contextlib.suppress(tf.errors.OpError):  # a full disk, which has ended the run
+        with contextlib.suppress(tf.errors.OpError):  # a full disk, which is reported already
             self._writer.close()
         self._temporary.unlink(missing_ok=True)

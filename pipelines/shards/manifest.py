@@ -1,4 +1,4 @@
-"""What a folder of shards holds: `manifest.json`, beside the shards."""
+"""The manifest of a folder of shards: settings, shards with checksums, statistics."""
 
 import dataclasses
 import hashlib
@@ -17,7 +17,7 @@ FORMAT = 2
 SPLITS = ("train", "held_out")
 BLOCK_RECORDS = 256
 
-# What the name of a folder ends with while its shards are being made.
+# Ending of a folder's name while its shards are being made.
 UNFINISHED = ".unfinished"
 
 
@@ -27,11 +27,11 @@ class Shard:
 
     Args:
         file: name in the folder.
-        instances: records in it.
+        instances: number of records.
         bytes: size.
         sha256: checksum of the file, hexadecimal.
-        block_offsets: byte offset of every `BLOCK_RECORDS`th record, the first's included: reading
-            may begin at any of them.
+        block_offsets: byte offset of every `BLOCK_RECORDS`th record from the first on; reading may
+            begin at each.
     """
 
     file: str
@@ -43,16 +43,16 @@ class Shard:
 
 @dataclass
 class Manifest:
-    """How shards were made, and what they are.
+    """Settings and content of a folder of shards.
 
     Args:
         options: every option of `PretrainingDataOptions`.
         vocabulary: `hash` and `size`, and the `settings` of the tokenizer.
-        corpus: `file` (relative to the folder that holds them all) and `bytes` of each file.
-        documents: documents in the corpus.
-        sentences: sentences in the corpus.
-        irregularities: what was met in the text and dealt with by a stated rule, counted by name.
-        shards: by split, "train" and, if text was held out, "held_out".
+        corpus: `file` (relative to the common folder) and `bytes` of each file.
+        documents: number of documents.
+        sentences: number of sentences.
+        irregularities: faults of the text that were handled by a rule, counted by name.
+        shards: by split: "train" and, if text was held out, "held_out".
         statistics: by split, see `pipelines.instances.statistics`.
         bert_tf_version: version that wrote the shards.
         format: version of this layout.
@@ -70,7 +70,7 @@ class Manifest:
     format: int = field(default=FORMAT)
 
     def instances(self, split: str = "train") -> int:
-        """Records in a split."""
+        """Number of records in a split."""
         return sum(shard.instances for shard in self.shards.get(split, []))
 
     def save(self, directory: Path) -> None:
@@ -85,7 +85,7 @@ class Manifest:
         """Reads the manifest of a folder.
 
         Raises:
-            InputError: there is none, or it cannot be used.
+            InputError: it is missing or cannot be used.
         """
         path = Path(directory) / FILE_NAME
         remake = "make the shards again with bert-tf shards"
@@ -93,7 +93,7 @@ class Manifest:
             content = json.loads(path.read_text(encoding="utf-8"))
             if content["format"] != FORMAT:
                 raise InputError(
-                    f"{path}: format {content['format']}, this version reads {FORMAT}; {remake}"
+                    f"{path}: format {content['format']}, but this version reads {FORMAT}: {remake}"
                 )
             content["shards"] = {
                 split: [Shard(**shard) for shard in shards]
@@ -102,12 +102,12 @@ class Manifest:
             return cls(**content)
         except FileNotFoundError as error:
             raise InputError(
-                f"{path}: no manifest; is this a folder of shards? {remake}"
+                f"{path}: no manifest: give a folder of shards, or {remake}"
             ) from error
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             if isinstance(error, InputError):
                 raise
-            raise InputError(f"{path}: damaged manifest ({error!r}); {remake}") from error
+            raise InputError(f"{path}: damaged manifest ({error!r}): {remake}") from error
 
 
 def sha256(path: Path) -> str:
@@ -117,22 +117,20 @@ def sha256(path: Path) -> str:
 
 
 def check_sizes(directory: str | os.PathLike, shards: list[Shard]) -> None:
-    """Compares the shards on disk with the manifest by size, which costs nothing.
+    """Compares the sizes of the shards on disk with the manifest, which costs nothing.
 
     Raises:
-        InputError: a shard is missing, truncated or otherwise not the one that was written.
+        InputError: a shard is missing, truncated or changed.
     """
     for shard in shards:
         path = Path(directory) / shard.file
         cure = "copy the folder again, or make it again with bert-tf shards"
         if not path.is_file():
-            raise InputError(f"{path}: the shard is missing; {cure}")
+            raise InputError(f"{path}: the shard is missing: {cure}")
         size = path.stat().st_size
         if size != shard.bytes:
             kind = "truncated" if size < shard.bytes else "changed"
-            raise InputError(
-                f"{path}: {kind}, {size} bytes where {shard.bytes} were written; {cure}"
-            )
+            raise InputError(f"{path}: {kind}, {size} bytes instead of {shard.bytes}: {cure}")
 
 
 def verify(
@@ -142,14 +140,14 @@ def verify(
     """Compares every shard of a folder with its checksum in the manifest.
 
     Args:
-        directory: of the shards.
-        progress: called with the shards compared so far, and with how many there are.
+        directory: folder of shards.
+        progress: called with the number of shards compared so far, and of all shards.
 
     Returns:
-        The manifest, when all agree.
+        The manifest.
 
     Raises:
-        InputError: naming the first shard that is missing, truncated or altered.
+        InputError: a shard is missing, truncated or altered.
     """
     manifest = Manifest.load(directory)
     written = [shard for shards in manifest.shards.values() for shard in shards]
@@ -158,8 +156,8 @@ def verify(
         path = Path(directory) / shard.file
         if sha256(path) != shard.sha256:
             raise InputError(
-                f"{path}: damaged, its checksum is not the manifest's; copy the folder again, "
-                "or make it again with bert-tf shards"
+                f"{path}: checksum mismatch: copy the folder again, or make it again with bert-tf "
+                "shards"
             )
         progress(done, len(written))
     return manifest

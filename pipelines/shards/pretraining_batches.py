@@ -1,12 +1,11 @@
-"""Shards to batches for pre-training, in an order that is a function of (seed, step).
+"""Reads shards as batches for pre-training, in an order that is a function of (seed, step).
 
-Blocks of 256 records are taken in random order, another one each epoch; some tens of them are
-loaded at a time, a window, and the records of a window are shuffled. Batches run across windows
-and epochs, so every batch is full. What a window holds is a function of the seed and the window's
-number: a run begins at any step with the window that the step lies in, and batch number `step` is
-the same whether the run began at 0 or at `step`.
+Blocks of 256 records are read in random order, a new one in each epoch. Some tens of blocks, a
+window, are loaded together and their records shuffled. Batches run across windows and epochs, so
+every batch is full. The content of a window is a function of the seed and the window's number, so
+batch number `step` is the same whether a run begins at step 0 or at `step`.
 
-Shards of the compact form get their masks here, others in every epoch.
+Shards of the compact form are masked here, with new masks in every epoch.
 """
 
 import os
@@ -30,7 +29,7 @@ if TYPE_CHECKING:
 
 __all__ = ["held_out_batches", "open_shards", "pretraining_batches", "shard_errors"]
 
-# Blocks loaded, and shuffled, at a time: 16,384 records.
+# Blocks loaded and shuffled together: 16,384 records.
 WINDOW_BLOCKS = 64
 
 # Random seed for the sample of held-out instances, so that runs with other seeds compare.
@@ -59,51 +58,41 @@ def pretraining_batches(
 ) -> tf.data.Dataset | None:
     """Batches for `model.fit` of a model with outputs `mlm_logits` and `nsp_logits`.
 
-    With several workers each reads every `num_workers`th block, in a stream of batches and epochs
-    of its own:
-
-        strategy.distribute_datasets_from_function(
-            lambda context: pretraining_batches(
-                shards,
-                context.get_per_replica_batch_size(global_batch_size),
-                worker=context.input_pipeline_id,
-                num_workers=context.num_input_pipelines,
-            )
-        )
+    With several workers, each reads every `num_workers`th block, in its own stream of batches and
+    epochs (docs/reading-shards.md shows the call).
 
     Args:
-        shard_directory: see `open_shards`; or what it returned, with its own `split` and
-            `skip_corrupt`.
-        batch_size: B, instances in a batch of this worker.
+        shard_directory: see `open_shards`; or its result, whose `split` and `skip_corrupt` hold.
+        batch_size: B, instances per batch of this worker.
         split: "train" or "held_out".
-        seed: of the order, and of masks drawn here.
-        shuffle: whether to read in random order, another one each epoch.
-        repeat: whether to go on for ever; else one epoch.
-        drop_remainder: whether to leave out the last batch of one epoch when it is not full.
-        start_step: batches to pass over; what follows is what would have followed them.
+        seed: random seed of the order and of masks drawn here.
+        shuffle: whether to read in random order, a new one in each epoch.
+        repeat: whether to read epochs without end; else one.
+        drop_remainder: whether to drop the last batch of a single epoch if it is not full.
+        start_step: number of batches to skip; the rest are the same as without skipping.
         vocabulary_hash: `BertTokenizer.vocabulary_hash`, to compare with the shards'.
         skip_corrupt: see `open_shards`.
         worker: number of this worker, from 0.
-        num_workers: workers that share the shards.
-        tokenizer: that the shards were made with, for masks drawn here; by default the one saved
-            in the folder.
-        masked_lm_prob: share of the tokens to predict, for masks drawn here; by default, as of the
-            next two, what the shards were made with.
+        num_workers: number of workers that share the shards.
+        tokenizer: tokenizer of the shards, for masks drawn here; by default the one saved with
+            them.
+        masked_lm_prob: share of tokens to predict, for masks drawn here; this and the next two
+            default to what the shards were made with.
         whole_word_masking: whether to mask all pieces of a word or none.
-        max_ngram: most whole words that are masked in a run.
-        data_service: address of a tf.data service that makes the batches, `grpc://host:port`;
-            see `from_data_service` for the order they come in.
+        max_ngram: longest run of whole words to mask together.
+        data_service: address of a tf.data service that makes the batches, `grpc://host:port`; see
+            `from_data_service` for their order.
 
     Returns:
         Dataset of (inputs, labels, sample weights), of L tokens and P predictions:
         inputs `token_ids`, `segment_ids`, `padding_mask` int32 [B, L], `mask_positions` int32
         [B, P]; labels `mlm_logits` int32 [B, P], `nsp_logits` int32 [B]; sample weights
-        `mlm_logits` float32 [B, P], `nsp_logits` float32 [B], 0 where instances are no pairs.
-        None for the split "held_out" where nothing was held out.
+        `mlm_logits` float32 [B, P], `nsp_logits` float32 [B], 0 if instances are not pairs.
+        None if "held_out" is asked for and nothing was held out.
 
     Raises:
-        InputError: see `open_shards` and `from_data_service`; the split is smaller than a batch,
-            or has too few blocks for the workers; masks are asked for that the shards have drawn.
+        InputError: see `open_shards` and `from_data_service`; or the split is smaller than a batch,
+            has too few blocks for the workers, or has masks already.
     """
     if isinstance(shard_directory, ShardFolder):
         shards: ShardFolder | None = shard_directory
@@ -117,7 +106,7 @@ def pretraining_batches(
     if drop_remainder and not repeat and instances < batch_size:
         raise InputError(
             f"{shards.directory}: {instances} {shards.split} instances do not fill a batch of "
-            f"{batch_size}; lower the batch size, or make more shards"
+            f"{batch_size}: lower the batch size, or make more shards"
         )
     masking = {
         "masked_lm_prob": masked_lm_prob,
@@ -125,19 +114,18 @@ def pretraining_batches(
         "max_ngram": max_ngram,
     }
     masks = _masks(shards, tokenizer, {k: v for k, v in masking.items() if v is not None})
-    # Two streams of random numbers, of each worker; on the device that tf.data runs on.
+    # Each worker has two streams of random numbers, on the device that tf.data runs on.
     with tf.device("CPU"):
         order_seed, mask_seed = tf.unstack(tf.random.split(tf.constant([seed, worker], tf.int64)))
 
-    # Nothing here branches on tensors, so there is nothing for autograph to convert, slowly.
-    @tf.autograph.experimental.do_not_convert
+    @tf.autograph.experimental.do_not_convert  # slow, and nothing branches on tensors
     def model_inputs(records: tf.Tensor, places: tf.Tensor) -> tuple[dict, dict, dict]:
         if masks is None:
             return _parsed(records, shards)
         # No other batch begins at the same place.
         return _masked(records, shards, masks, tf.random.fold_in(mask_seed, places[0]))
 
-    first = start_step * batch_size  # in the endless stream of records
+    first = start_step * batch_size  # record in the endless stream
     records = _records(blocks, order_seed if shuffle else None, first=first, repeat=repeat)
     batches = records.rebatch(batch_size, drop_remainder=drop_remainder or repeat)
     batches = batches.map(model_inputs, num_parallel_calls=os.cpu_count() or 1)
@@ -146,10 +134,10 @@ def pretraining_batches(
     count = tf.data.INFINITE_CARDINALITY if repeat else full + (rest > 0 and not drop_remainder)
     if data_service is not None:
         batches = from_data_service(batches.with_options(dataset_options()), data_service)
-    if repeat or data_service is None:  # the workers of a service end with a batch each
+    if repeat or data_service is None:  # each worker of a service ends with a batch of its own
         batches = batches.apply(tf.data.experimental.assert_cardinality(count))
     options = dataset_options()
-    if num_workers > 1:  # this is one worker's share already
+    if num_workers > 1:  # this is a worker's share already
         options.experimental_distribute.auto_shard_policy = tf.data.experimental.AutoShardPolicy.OFF
     return batches.prefetch(2).with_options(options)
 
@@ -157,20 +145,19 @@ def pretraining_batches(
 def held_out_batches(
     shard_directory: str | os.PathLike | ShardFolder, batch_size: int, count: int, **options: Any
 ) -> tf.data.Dataset | None:
-    """A sample of the held-out instances of all files, the same one whenever it is called.
+    """A fixed sample of the held-out instances of all files.
 
-    The sample is drawn without replacement: first 64 blocks of 256 records at random, whatever
-    file they are in, then records of these.
+    Draws blocks of 256 records from all files, 64 at a time, then records of these blocks. The
+    sample and its masks do not depend on the training seed.
 
     Args:
         shard_directory: as in `pretraining_batches`.
-        batch_size: instances in a batch.
-        count: batches to draw at most; fewer where the split is smaller.
-        options: further arguments of `pretraining_batches`; the seed and the masks do not depend
-            on the training's.
+        batch_size: instances per batch.
+        count: maximum number of batches.
+        options: further arguments of `pretraining_batches`.
 
     Returns:
-        Dataset as in `pretraining_batches`; None where nothing was held out.
+        Dataset as in `pretraining_batches`; None if nothing was held out.
     """
     batches = pretraining_batches(
         shard_directory, batch_size, split="held_out", seed=_SAMPLE_SEED, repeat=False, **options
@@ -181,20 +168,20 @@ def held_out_batches(
 def _workers_blocks(shards: ShardFolder, worker: int, num_workers: int) -> RecordBlocks:
     if not 0 <= worker < num_workers:
         raise InputError(
-            f"worker is {worker} of {num_workers}; number the workers from 0 to num_workers - 1"
+            f"worker is {worker} of {num_workers}: number the workers from 0 to num_workers - 1"
         )
     blocks = shards.blocks.dealt(worker, num_workers)
     if not len(blocks.records):
         raise InputError(
             f"{shards.directory}: {len(shards.blocks.runs)} blocks of {shards.split} records are "
-            f"too few for {num_workers} workers; read with fewer workers, or make more shards "
-            "(a higher dupe_factor, more text)"
+            f"too few for {num_workers} workers: use fewer workers, or make more shards (a higher "
+            "dupe_factor, more text)"
         )
     return blocks
 
 
 class _Masks(NamedTuple):
-    """How masks are drawn, and with which tokenizer."""
+    """Options and tokenizer for drawing masks."""
 
     options: PretrainingDataOptions
     tokenizer: "BertTokenizer"
@@ -203,17 +190,17 @@ class _Masks(NamedTuple):
 def _masks(
     shards: ShardFolder, tokenizer: "BertTokenizer | None", changed: dict[str, Any]
 ) -> _Masks | None:
-    """What masks are drawn by; None where the shards hold their masks."""
+    """How to draw masks; None if the shards hold them."""
     if not shards.is_compact:
         if changed:
             raise InputError(
-                f"{shards.directory}: its masks were drawn when the shards were written; leave "
-                f"{' and '.join(changed)} out, or make shards with --masking dynamic"
+                f"{shards.directory}: the shards hold their masks already: remove "
+                f"{' and '.join(changed)}, or make shards with --masking dynamic"
             )
         return None
     assert shards.manifest is not None
     options = PretrainingDataOptions(**shards.manifest.options)
-    if "masked_lm_prob" in changed:  # and with it the room for predictions
+    if "masked_lm_prob" in changed:  # which sets the number of predictions
         changed = {"max_predictions_per_seq": None, **changed}
     options = replace(options, **changed)
     if tokenizer is None:
@@ -227,17 +214,16 @@ def _masks(
 def _records(
     blocks: RecordBlocks, seed: tf.Tensor | None, *, first: int, repeat: bool
 ) -> tf.data.Dataset:
-    """Records of blocks, epoch after epoch, a window to an element.
+    """Records of blocks, epoch after epoch, one window per element.
 
     Args:
         blocks: B blocks.
-        seed: int64 [2], of the order; None for that of the files.
-        first: records of the endless stream to pass over.
-        repeat: whether to go on after the first epoch.
+        seed: int64 [2], random seed of the order; None for the order of the files.
+        first: number of records to skip.
+        repeat: whether to continue after the first epoch.
 
     Returns:
-        Dataset of (records, string [n]; places, int64 [n], a number of each, others in every
-        epoch).
+        Dataset of (records, string [n]; places, int64 [n], unique numbers over all epochs).
     """
     has_records = blocks.runs > 0
     windows = -(-int(has_records.sum()) // WINDOW_BLOCKS)
@@ -251,7 +237,7 @@ def _records(
         order = tf.range(len(blocks.runs), dtype=tf.int64)
         if seed is not None:
             order = tf.random.experimental.stateless_shuffle(order, tf.random.fold_in(seed, epoch))
-        # Blocks without a sound record leave the order of the others as it was.
+        # Empty blocks do not change the order of the others.
         return order if has_records.all() else tf.boolean_mask(order, tf.gather(runs > 0, order))
 
     def bounds(window: tf.Tensor) -> tf.Tensor:
@@ -294,7 +280,7 @@ def _records(
 
 
 def _parsed(records: tf.Tensor, shards: ShardFolder) -> tuple[dict, dict, dict]:
-    """Batch of records of the masked form, string [B]."""
+    """Parses records of the masked form, string [B]."""
     features = tf.io.parse_example(
         records, masked_features(shards.max_seq_length, shards.max_predictions_per_seq)
     )
@@ -317,7 +303,7 @@ def _parsed(records: tf.Tensor, shards: ShardFolder) -> tuple[dict, dict, dict]:
 def _masked(
     records: tf.Tensor, shards: ShardFolder, masks: _Masks, seed: tf.Tensor
 ) -> tuple[dict, dict, dict]:
-    """Batch of records of the compact form, string [B], masked by `seed`, int64 [2]."""
+    """Parses records of the compact form, string [B], and masks them by `seed`, int64 [2]."""
     options, tokenizer = masks
     instances = parse_compact(
         records, max_seq_length=shards.max_seq_length, pad_token_id=tokenizer.pad_token_id
@@ -339,7 +325,7 @@ def _model_inputs(
     next_sentence_labels: tf.Tensor,
     has_next_sentences: bool,
 ) -> tuple[dict, dict, dict]:
-    """Inputs, labels and sample weights by the model's names."""
+    """Inputs, labels and sample weights under the model's names."""
     inputs = {
         "token_ids": masked.token_ids,
         "segment_ids": segment_ids,

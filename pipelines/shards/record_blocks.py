@@ -1,9 +1,9 @@
-"""Where the records of TFRecord files stand: indexed, so that reading may begin at any block.
+"""An index of the records in TFRecord files, so that reading may begin at any block.
 
-A TFRecord file is a chain of records: the length as uint64, a checksum of it, the data, a checksum
-of that; all little-endian, the checksums masked CRC-32C. Only from one record is known where the
-next one begins. `pipelines.shards.writing` notes the place of every `BLOCK_RECORDS`th record in the
-manifest; for files of others the lengths are followed here.
+A TFRecord file is a chain of records: the length as uint64, its checksum, the data, their checksum;
+all little-endian, the checksums masked CRC-32C. Only the record before tells where a record begins.
+The manifest holds the place of every `BLOCK_RECORDS`th record; in files of other programs, this
+module follows the lengths.
 """
 
 import itertools
@@ -23,7 +23,7 @@ HEADER_BYTES = 12
 FOOTER_BYTES = 4
 FRAME_BYTES = HEADER_BYTES + FOOTER_BYTES
 
-# What TensorFlow fails with on a record of another kind; the second if it quotes the record.
+# TensorFlow's errors for a record of another kind; the second if it quotes the record.
 PARSE_ERRORS = (tf.errors.InvalidArgumentError, UnicodeDecodeError)
 
 _HEADERS_AT_ONCE = 1 << 20
@@ -33,16 +33,16 @@ _SEARCH_BYTES = 1 << 20
 class RecordBlocks(NamedTuple):
     """B blocks of records in F files.
 
-    The records of a block stand together in one unbroken run; a block with corrupt records in it
-    has a run between each two of them, and may have none. R runs in all, in the order of blocks.
+    A block is one run of contiguous records. Corrupt records split it into several runs, or leave
+    none. R runs in all, in the order of blocks.
 
     Attributes:
         files: list of F paths.
-        runs: int64 [B], runs of each block.
+        runs: int64 [B], number of runs of each block.
         file: int64 [R], index of the run's file.
-        offset: int64 [R], byte at which the run begins.
-        size: int64 [R], its bytes.
-        records: int64 [R], its records.
+        offset: int64 [R], first byte of the run.
+        size: int64 [R], number of bytes of the run.
+        records: int64 [R], number of records of the run.
     """
 
     files: list[str]
@@ -54,24 +54,24 @@ class RecordBlocks(NamedTuple):
 
     @property
     def block_records(self) -> np.ndarray:
-        """int64 [B], records of each block."""
+        """int64 [B], number of records of each block."""
         block = np.repeat(np.arange(len(self.runs)), self.runs)
         totals = np.bincount(block, weights=self.records, minlength=len(self.runs))
         return totals.astype(np.int64)
 
     def dealt(self, worker: int, num_workers: int) -> "RecordBlocks":
-        """Every `num_workers`th block, the first being number `worker`."""
+        """Every `num_workers`th block, beginning with block `worker`."""
         mine = np.arange(len(self.runs)) % num_workers == worker
         mine_run = np.repeat(mine, self.runs)
         return RecordBlocks(self.files, self.runs[mine], *(a[mine_run] for a in self[2:]))
 
 
 class RecordScan(NamedTuple):
-    """Records of one file.
+    """The records of one file.
 
     Attributes:
-        offsets: int64 [n], the byte at which each begins.
-        sizes: int64 [n], bytes, header and footer included.
+        offsets: int64 [n], first byte of each.
+        sizes: int64 [n], number of bytes, header and footer included.
     """
 
     offsets: np.ndarray
@@ -79,18 +79,18 @@ class RecordScan(NamedTuple):
 
     @property
     def gaps(self) -> np.ndarray:
-        """int64, indices of the records that do not follow upon the one before them."""
+        """int64, indices of the records that do not begin where the previous one ends."""
         ends = np.concatenate([[0], self.offsets + self.sizes])
         return np.flatnonzero(self.offsets != ends[:-1])
 
     @property
     def end(self) -> int:
-        """The byte behind the last record."""
+        """The byte after the last record."""
         return int(self.offsets[-1] + self.sizes[-1]) if len(self.offsets) else 0
 
 
 def join_blocks(paths: list[Path], blocks: list[RecordBlocks]) -> RecordBlocks:
-    """The blocks of several files, each given as blocks of a single file."""
+    """Joins the blocks of several files."""
     file = np.repeat(np.arange(len(paths)), [len(each.offset) for each in blocks])
     return RecordBlocks(
         files=[str(path.absolute()) for path in paths],
@@ -103,7 +103,7 @@ def join_blocks(paths: list[Path], blocks: list[RecordBlocks]) -> RecordBlocks:
 
 
 def written_blocks(shard: Shard) -> RecordBlocks:
-    """The blocks of a shard as the manifest has them."""
+    """The blocks of a shard according to the manifest."""
     offset = np.array(shard.block_offsets, np.int64)
     records = np.full_like(offset, BLOCK_RECORDS)
     records[-1:] = shard.instances - BLOCK_RECORDS * (len(offset) - 1)
@@ -120,10 +120,10 @@ def written_blocks(shard: Shard) -> RecordBlocks:
 def scanned_blocks(
     scan: RecordScan, block_offsets: np.ndarray, is_sound: np.ndarray
 ) -> RecordBlocks:
-    """The blocks that begin at `block_offsets`, int64 [B], with the sound ones of the records.
+    """The blocks that begin at `block_offsets`, with their sound records.
 
     Args:
-        scan: of n records.
+        scan: scan of n records.
         block_offsets: int64 [B], ascending, the first 0.
         is_sound: bool [n].
     """
@@ -147,8 +147,8 @@ def read_run(
 ) -> tf.data.Dataset:
     """Dataset of a run's records, string [] each; the arguments are scalars, `file` a path.
 
-    For use within another dataset's function, or with `get_single_element`: TensorFlow 2.21 fails
-    to serialize it, which an iterator made of it alone would need.
+    Use it in another dataset's function or with `get_single_element`: TensorFlow 2.21 cannot
+    serialize it for an iterator of its own.
     """
     variant = tf.raw_ops.TFRecordDatasetV2(
         filenames=tf.reshape(file, [1]),
@@ -161,16 +161,16 @@ def read_run(
 
 
 def scan_records(path: Path, end: int | None = None, *, after_damage: bool) -> RecordScan:
-    """Finds the records of a TFRecord file by their headers; their data is not looked at.
+    """Finds the records of a TFRecord file by their headers, without checking their data.
 
     Args:
         path: the file.
-        end: bytes of the file to look at; by default all.
-        after_damage: whether to search on behind a damaged header for the next sound one; else
-            records up to the first damage are found.
+        end: number of bytes to scan; by default all.
+        after_damage: whether to continue with the next sound header after a damaged one; else the
+            scan ends there.
 
     Returns:
-        The records that are whole and have a sound header.
+        The whole records with a sound header.
     """
     found: list[np.ndarray] = []
     size = path.stat().st_size if end is None else min(end, path.stat().st_size)
@@ -185,7 +185,7 @@ def scan_records(path: Path, end: int | None = None, *, after_damage: bool) -> R
             position = None
             if after_damage and offsets[sound] < size:
                 position = _next_header(view, offsets[sound] + 1, size)
-    # Each stretch ends with the place where it broke off.
+    # The last place of each stretch is where it ends.
     return RecordScan(
         np.concatenate([stretch[:-1] for stretch in found]),
         np.concatenate([np.diff(stretch) for stretch in found]),
@@ -193,7 +193,7 @@ def scan_records(path: Path, end: int | None = None, *, after_damage: bool) -> R
 
 
 def _follow_lengths(view: mmap.mmap, position: int, end: int) -> np.ndarray:
-    """int64 [n + 1], where n records begin that end before `end`, if all lengths are true."""
+    """int64 [n + 1], bounds of the n records that fit before `end`, if all lengths are right."""
     length = struct.Struct("<Q").unpack_from
     offsets = array("q", [position])
     while position + FRAME_BYTES <= end:
@@ -205,7 +205,7 @@ def _follow_lengths(view: mmap.mmap, position: int, end: int) -> np.ndarray:
 
 
 def _sound_headers(view: mmap.mmap, offsets: np.ndarray) -> int:
-    """How many of the records, from the first on, have a length that fits its checksum."""
+    """Number of records before the first whose length does not match its checksum."""
     content = np.frombuffer(view, np.uint8)
     for first in range(0, len(offsets), _HEADERS_AT_ONCE):
         some = offsets[first : first + _HEADERS_AT_ONCE]
@@ -216,12 +216,12 @@ def _sound_headers(view: mmap.mmap, offsets: np.ndarray) -> int:
 
 
 def _next_header(view: mmap.mmap, position: int, end: int) -> int | None:
-    """The first place from `position` on that has a sound header and room for its record."""
+    """The first place from `position` on with a sound header and room for its record."""
     content = np.frombuffer(view, np.uint8)
     last = end - FRAME_BYTES
     for first in range(position, last + 1, _SEARCH_BYTES):
         places = np.arange(first, min(first + _SEARCH_BYTES, last + 1))
-        # Few places can be a length at all: no record is 4 GB long.
+        # Few places hold a possible length: no record has 4 GB.
         possible = np.ones(len(places), bool)
         for byte in range(4, 8):
             possible &= content[places[0] + byte : places[-1] + byte + 1] == 0
@@ -234,7 +234,7 @@ def _next_header(view: mmap.mmap, position: int, end: int) -> int | None:
 
 
 def _is_header(content: np.ndarray, offsets: np.ndarray) -> np.ndarray:
-    """Bool [n], whether a length and its checksum stand at each of `offsets`, int64 [n]."""
+    """Bool [n], whether a length with its checksum is at each of `offsets`, int64 [n]."""
     headers = content[offsets[:, None] + np.arange(HEADER_BYTES)]
     crc = np.full(len(offsets), 0xFFFFFFFF, np.uint32)
     for byte in range(8):
@@ -258,13 +258,12 @@ _CRC_TABLE = _crc_table()
 def find_unsound(path: Path, scan: RecordScan, parse: Callable[[tf.Tensor], object]) -> np.ndarray:
     """Reads records and finds those whose data is damaged or of another kind.
 
-    Blocks are read whole; one that cannot be read or parsed is halved until the records at fault
-    stand alone.
+    Reads whole blocks, and halves a block that fails until the faulty records are isolated.
 
     Args:
-        path: the file of the records.
-        scan: n records of it.
-        parse: reads records, string [n]; raises one of `PARSE_ERRORS` if it cannot.
+        path: the file.
+        scan: n records of the file.
+        parse: parses records, string [n]; raises one of `PARSE_ERRORS` if it cannot.
 
     Returns:
         bool [n].

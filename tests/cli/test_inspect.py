@@ -175,7 +175,7 @@ def test_all_is_well_or_the_damaged_shard_is_named(shards, tmp_path, capsys):
     shutil.copytree(shards, folder)
     files = len(list(folder.glob("*.tfrecord")))
     assert inspect(capsys, "--shards", folder).endswith(
-        f"All {files} shards are as they were written.\n"
+        f"All {files} shards match their checksums.\n"
     )
     damaged = sorted(folder.glob("held_out*.tfrecord"))[0]  # not the split that is printed
     content = bytearray(damaged.read_bytes())
@@ -183,7 +183,7 @@ def test_all_is_well_or_the_damaged_shard_is_named(shards, tmp_path, capsys):
     damaged.write_bytes(content)
     error = inspect(capsys, "--shards", folder, code=2)
     assert str(damaged) in error and "checksum" in error
-    assert "as they were written" not in inspect(capsys, "--shards", folder, "--no_verify")
+    assert "match their checksums" not in inspect(capsys, "--shards", folder, "--no_verify")
     damaged.write_bytes(content[:-9])
     assert str(damaged) in inspect(capsys, "--shards", folder, code=2)
 
@@ -194,7 +194,7 @@ def test_shards_of_the_original_script(foreign, shards, tokenizer, capsys):
     printed = inspect(capsys, "--shards", foreign, "--tokenizer", tokenizer)
     assert printed.count("Label = ") == 5
     records = len(examples(shards))
-    assert printed.endswith(f"All {records} records can be read.\n")
+    assert printed.endswith(f"All {records} records are readable.\n")
     assert inspect(capsys, "--shards", foreign, "--tokenizer", tokenizer / "vocab.txt") == printed
     damaged = sorted(foreign.glob("*.tfrecord"))[-1]
     content = bytearray(damaged.read_bytes())

@@ -282,11 +282,11 @@ def test_datasets_by_name(dataset, monkeypatch):
     assert [b"t0"] in titles
     with pytest.raises(
         InputError,
-        match=r"tfds:articles:1.0.0:train, example 0: no text in the feature .body.; name one of",
+        match=r"tfds:articles:1.0.0:train, example 0: no text in the feature .body.: name one of",
     ):
         documents_of(opened("tfds:articles", text_field="body"))
     for name in ("tfds:no_such_dataset", "tfds:articles:no_split"):
-        with pytest.raises(InputError, match=f"{name}: TensorFlow Datasets cannot give it"):
+        with pytest.raises(InputError, match=f"{name}: TensorFlow Datasets cannot load it"):
             opened(name)
 
 

@@ -133,7 +133,7 @@ def test_a_corrupt_record_met_by_a_worker_is_named(shards, batches, one_worker, 
 
 @pytest.mark.parametrize("address", ["localhost:5000", "grpc://localhost", "http://localhost:1"])
 def test_addresses_of_another_form_are_refused(shards, batches, address):
-    with pytest.raises(InputError, match=f"{address}: is no address .* grpc://host:port"):
+    with pytest.raises(InputError, match=f"{address}: not the address .* grpc://host:port"):
         batches(shards, 7, data_service=address)
 
 

@@ -346,7 +346,9 @@ def examples_of(path):
 def test_a_split_without_a_sound_record_is_refused(copied):
     for shard in Manifest.load(copied).shards["held_out"]:
         (copied / shard.file).write_bytes(bytes(shard.bytes))
-    with pytest.raises(InputError, match="no record of the held_out shards is sound") as raised:
+    with pytest.raises(
+        InputError, match="every record of the held_out shards is corrupt"
+    ) as raised:
         open_shards(copied, "held_out", skip_corrupt=True)
     one_line(raised)
     assert open_shards(copied, skip_corrupt=True).left_out == {}
@@ -367,7 +369,7 @@ def test_a_shard_of_another_run_is_named(copied, number_tokenizer):
         read_all(copied, number_tokenizer)
     content[100] ^= 1
     file_of(copied, 0).write_bytes(content)
-    with pytest.raises(InputError, match=rf"{shard.name}: damaged"), shard_errors(copied):
+    with pytest.raises(InputError, match=rf"{shard.name}: checksum mismatch"), shard_errors(copied):
         raise tf.errors.DataLossError(None, None, "as if a read had failed")
 
 
