@@ -46,7 +46,7 @@ class CountSteps(keras.callbacks.Callback):
         self._first = 0
 
     def on_train_batch_begin(self, batch: int, logs: dict | None = None) -> None:
-        """Notes where the execution begins, which may be of several steps."""
+        """Notes the first step of the execution."""
         self._first = batch
 
     def on_train_batch_end(self, batch: int, logs: dict | None = None) -> None:
@@ -66,30 +66,25 @@ class Evaluate(keras.callbacks.Callback):
     Args:
         state: training state.
         signals: signals to stop on.
+
+    Attributes:
+        evaluate: the function of the present phase, or None.
     """
 
     def __init__(self, state: TrainingState, signals: StopSignals) -> None:
         super().__init__()
         self.state = state
         self.signals = signals
-        self._evaluate: Callable[[], dict[str, float]] | None = None
-
-    def begin(self, evaluate: Callable[[], dict[str, float]] | None) -> None:
-        """Begins a phase.
-
-        Args:
-            evaluate: returns scores by name; None for none.
-        """
-        self._evaluate = evaluate
+        self.evaluate: Callable[[], dict[str, float]] | None = None
 
     def on_epoch_end(self, epoch: int, logs: dict | None = None) -> None:
         """Evaluates."""
-        if self._evaluate is None or not is_chief(self.model.distribute_strategy):
+        if self.evaluate is None or not is_chief(self.model.distribute_strategy):
             return
         if has_workers(self.model.distribute_strategy):
-            scores = self._evaluate()
+            scores = self.evaluate()
         else:
-            scores = self.signals.unless_stopped(self._evaluate)
+            scores = self.signals.unless_stopped(self.evaluate)
         if scores is None:
             self.state.save()
             self.signals.stop(self.state.step)
@@ -143,10 +138,10 @@ class ScalarLog(keras.callbacks.Callback):
         self._files = ScalarFiles(directory)
 
     def begin(self, rates: dict[str, float]) -> None:
-        """Begins a phase, with a step that is traced and compiled.
+        """Begins a phase, whose first step is traced and compiled.
 
         Args:
-            rates: name -> what to multiply the examples a second by.
+            rates: name -> factor on the examples per second.
         """
         self._rates = rates
         self._first = True
@@ -157,7 +152,7 @@ class ScalarLog(keras.callbacks.Callback):
         self._started = time.perf_counter()
 
     def on_train_batch_end(self, batch: int, logs: dict | None = None) -> None:
-        """Times the steps; every so many, writes a line."""
+        """Times the steps, and writes a line when due."""
         seconds = time.perf_counter() - self._started
         if not self._first:  # the first step of a phase traces and compiles the graph
             mean = seconds / self.model.steps_per_execution
@@ -165,7 +160,7 @@ class ScalarLog(keras.callbacks.Callback):
             self.step_seconds.append(mean)
         self._first = False
         due = self.state.passed(self.every)
-        # Keras resets its metrics next, where a stretch ends: no step is to go unlogged.
+        # Keras resets its metrics after a stretch: log its last steps before that.
         if due or self.state.evaluation_due:
             self._write_train(logs or {})
         elif time.monotonic() - self._reported > _SECONDS_BETWEEN_LINES:
@@ -232,6 +227,9 @@ class KeepBest(keras.callbacks.Callback):
         larger_is_better: True for an accuracy, False for a loss.
         patience: number of evaluations without a better score after which the run ends.
         save: writes the model.
+
+    Attributes:
+        may_end: whether the run may end in the present phase.
     """
 
     def __init__(
@@ -249,15 +247,7 @@ class KeepBest(keras.callbacks.Callback):
         self.larger_is_better = larger_is_better
         self.patience = patience
         self.save = save
-        self._may_end = True
-
-    def begin(self, *, may_end: bool) -> None:
-        """Begins a phase.
-
-        Args:
-            may_end: whether the run may end in it.
-        """
-        self._may_end = may_end
+        self.may_end = True
 
     def on_epoch_end(self, epoch: int, logs: dict | None = None) -> None:
         """Compares this evaluation with the best one."""
@@ -270,7 +260,7 @@ class KeepBest(keras.callbacks.Callback):
                 self.save()
                 self.state.best, self.state.best_step = float(score), self.state.step
                 self.state.evaluations_since_best = 0
-        if self.patience is not None and self._may_end:
+        if self.patience is not None and self.may_end:
             is_over = self.state.evaluations_since_best >= self.patience
             # Only the chief may have scores: its number is the first.
             is_over = bool(from_all_replicas(self.model.distribute_strategy, int(is_over))[0])
@@ -280,7 +270,7 @@ class KeepBest(keras.callbacks.Callback):
 class SaveState(keras.callbacks.Callback):
     """Saves the training state every `every` steps and after each evaluation.
 
-    The files are written while the training goes on; what fails there is raised at the next step.
+    Files are written while training goes on; a failure is raised at the next step.
     """
 
     def __init__(self, state: TrainingState, *, every: int) -> None:
@@ -289,11 +279,11 @@ class SaveState(keras.callbacks.Callback):
         self.every = every
 
     def on_epoch_begin(self, epoch: int, logs: dict | None = None) -> None:
-        """Gives a continued run what its metrics held; Keras has just reset them."""
+        """Restores the metrics of a resumed run, which Keras has just reset."""
         self.state.restore_metrics()
 
     def on_train_batch_end(self, batch: int, logs: dict | None = None) -> None:
-        """Saves on the steps that are due, but where an evaluation comes first."""
+        """Saves on the steps that are due, unless an evaluation comes first."""
         self.state.raise_failure()
         if self.state.evaluation_due:
             return
@@ -301,7 +291,7 @@ class SaveState(keras.callbacks.Callback):
             self.state.save(wait=False)
 
     def on_epoch_end(self, epoch: int, logs: dict | None = None) -> None:
-        """Saves with the best score as it stands after the evaluation."""
+        """Saves after an evaluation, with the best score so far."""
         self.state.evaluation_due = False
         self.state.save(wait=False)
 
@@ -322,7 +312,7 @@ class StopOnSignal(keras.callbacks.Callback):
         self.signals = signals
 
     def on_train_batch_begin(self, batch: int, logs: dict | None = None) -> None:
-        """Before a training step, which tells the other workers."""
+        """Tells the other workers with the next training step."""
         if self._agrees and self.signals.received is not None:
             self.model.stop_flag.ask()
 

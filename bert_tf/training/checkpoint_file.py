@@ -1,4 +1,4 @@
-"""One checkpoint, one safetensors file, with a checksum of all that is in it."""
+"""A checkpoint: one safetensors file with a checksum of its content."""
 
 import hashlib
 import json
@@ -13,7 +13,7 @@ _CHECKSUM = "sha256"
 
 
 class DamagedCheckpointError(Exception):
-    """A file that is no checkpoint, or not the one that was written."""
+    """A file that is not a checkpoint, or not as it was written."""
 
 
 def write_checkpoint(path: Path, tensors: dict[str, np.ndarray], metadata: dict[str, str]) -> None:
@@ -21,21 +21,21 @@ def write_checkpoint(path: Path, tensors: dict[str, np.ndarray], metadata: dict[
 
     Args:
         path: the file.
-        tensors: by name; any shapes, any dtypes that safetensors has.
-        metadata: kept beside the tensors, and under the same checksum.
+        tensors: tensors by name.
+        metadata: text by name, under the same checksum.
 
     Raises:
-        OSError: the file cannot be written (a full disk: `errno.ENOSPC`); an older one at `path`
-            is left as it was.
+        OSError: the file cannot be written (`errno.ENOSPC` on a full disk); an older one at `path`
+            stays unchanged.
     """
     write_tensors(path, tensors, {**metadata, _CHECKSUM: _checksum(tensors, metadata)})
 
 
 def read_checkpoint(path: Path) -> tuple[dict[str, np.ndarray], dict[str, str]]:
-    """The tensors and the metadata of a checkpoint, compared with its checksum.
+    """The tensors and the metadata of a checkpoint, checked against its checksum.
 
     Raises:
-        DamagedCheckpointError: it is cut short or altered, or cannot be read.
+        DamagedCheckpointError: the file is truncated or altered, or cannot be read.
     """
     try:
         with safe_open(path, framework="numpy") as file:
@@ -45,9 +45,9 @@ def read_checkpoint(path: Path) -> tuple[dict[str, np.ndarray], dict[str, str]]:
         raise DamagedCheckpointError(str(error)) from error
     checksum = metadata.pop(_CHECKSUM, None)
     if checksum is None:
-        raise DamagedCheckpointError("it holds no checksum")
+        raise DamagedCheckpointError("no checksum")
     if checksum != _checksum(tensors, metadata):
-        raise DamagedCheckpointError("its checksum is another")
+        raise DamagedCheckpointError("checksum mismatch")
     return tensors, metadata
 
 

@@ -1,4 +1,4 @@
-"""Steps whose loss or gradient is not finite."""
+"""Steps with a non-finite loss or gradient."""
 
 import math
 
@@ -10,16 +10,18 @@ from bert_tf.training.state import TrainingState
 
 
 class StopOnDivergence(keras.callbacks.Callback):
-    """Counts the steps whose loss or gradient is not finite, and stops the run at one too many.
+    """Counts steps with a non-finite loss or gradient, and stops the run at one too many.
 
-    A model that leaves the update of such a step out counts them in a variable `nonfinite_steps`,
-    and training can go on after them. Of any other model the logs are looked at: `nonfinite`, or
-    whether `loss` is finite.
+    A model that skips such steps, as `Trainer` does, counts them in a variable `nonfinite_steps`.
+    For any other model the logs decide: `nonfinite`, or whether `loss` is finite.
 
     Args:
-        state: counts the steps, and these among them; not saved after the one that stops the run.
-        batch_size: examples a step, over all replicas.
-        allowed: such steps in the whole run.
+        state: training state; it is not saved after the step that stops the run.
+        batch_size: examples per step, over all replicas.
+        allowed: number of such steps allowed in the whole run.
+
+    Attributes:
+        start: last step before the present phase, whose batches count from 0.
     """
 
     def __init__(self, state: TrainingState, *, batch_size: int, allowed: int) -> None:
@@ -27,17 +29,13 @@ class StopOnDivergence(keras.callbacks.Callback):
         self.state = state
         self.batch_size = batch_size
         self.allowed = allowed
-        self._start = 0
-
-    def begin(self, start: int) -> None:
-        """Begins a phase after `start` steps, with batches that are counted from 0."""
-        self._start = start
+        self.start = 0
 
     def on_train_batch_end(self, batch: int, logs: dict | None = None) -> None:
-        """Looks at the step.
+        """Checks the step.
 
         Raises:
-            InputError: it is the first of these that is not allowed.
+            InputError: it is one such step too many.
         """
         logs = logs or {}
         count = self._count(logs)
@@ -46,7 +44,7 @@ class StopOnDivergence(keras.callbacks.Callback):
         self.state.nonfinite_steps = count
         if count <= self.allowed:
             return
-        step, start = self.state.step, self._start
+        step, start = self.state.step, self.start
         first = step - self.model.steps_per_execution + 1
         steps = f"step {step}" if first == step else f"one of the steps {first} to {step}"
         shown = ", ".join(
@@ -54,23 +52,23 @@ class StopOnDivergence(keras.callbacks.Callback):
             for name in ("loss", "gradient_norm")
             if name in logs
         )
-        allowed = f"; {count - 1} such step(s) before it were left out" if count > 1 else ""
+        allowed = f"; {count - 1} such step(s) before it were skipped" if count > 1 else ""
         batch = first - 1 - start
         after = f" after step {start}" if start else ""
         last_instance = (step - start) * self.batch_size - 1
         raise InputError(
-            f"{steps}: the loss or the gradient is not finite ({shown}) at learning rate "
+            f"{steps}: non-finite loss or gradient ({shown}) at learning rate "
             f"{learning_rate_of(self.model.optimizer, first):.3g}{allowed}. Its batch is number "
             f"{batch} counted from 0{after}, instances {batch * self.batch_size} to "
             f"{last_instance} in the order of the run: the reader gives it with start_step={batch} "
             "(docs/resuming.md shows how). The last checkpoint is kept. Lower --learning_rate, or "
-            "leave such steps out with --skip_nonfinite N"
+            "skip such steps with --skip_nonfinite N"
         )
 
     def _count(self, logs: dict) -> int:
         if "nonfinite" not in logs:
             return self.state.nonfinite_steps + (not math.isfinite(logs.get("loss", 0.0)))
-        if not logs["nonfinite"]:  # nothing is fetched from the device for the common case
+        if not logs["nonfinite"]:  # the common case fetches nothing from the device
             return self.state.nonfinite_steps
         counter = getattr(self.model, "nonfinite_steps", None)
         if counter is None:

@@ -1,5 +1,6 @@
 """What a run would cost, from a few steps of it."""
 
+import itertools
 import resource
 import time
 from collections.abc import Sequence
@@ -14,18 +15,6 @@ from bert_tf.training.trainer import Trainer
 _EXECUTIONS = 4
 
 
-class _Clock(keras.callbacks.Callback):
-    def __init__(self) -> None:
-        super().__init__()
-        self.seconds: list[float] = []
-
-    def on_train_batch_begin(self, batch: int, logs: dict | None = None) -> None:
-        self._begun = time.perf_counter()
-
-    def on_train_batch_end(self, batch: int, logs: dict | None = None) -> None:
-        self.seconds.append(time.perf_counter() - self._begun)
-
-
 def dry_run(trainer: Trainer, phases: Sequence[Phase]) -> list[str]:
     """Takes a few steps of each phase; writes nothing. The trainer's weights change.
 
@@ -38,7 +27,11 @@ def dry_run(trainer: Trainer, phases: Sequence[Phase]) -> list[str]:
     total, start = 0.0, 0
     for phase in phases:
         phase.begin()
-        clock, execution = _Clock(), trainer.steps_per_execution
+        execution = trainer.steps_per_execution
+        ends: list[float] = []
+        clock = keras.callbacks.LambdaCallback(
+            on_train_batch_end=lambda batch, logs, ends=ends: ends.append(time.perf_counter())
+        )
         trainer.fit(
             phase.batches(0),
             steps_per_epoch=_EXECUTIONS * execution,
@@ -46,7 +39,7 @@ def dry_run(trainer: Trainer, phases: Sequence[Phase]) -> list[str]:
             shuffle=False,
             verbose=0,
         )
-        seconds = min(clock.seconds[1:]) / execution
+        seconds = min(later - end for end, later in itertools.pairwise(ends)) / execution
         total += seconds * (phase.until - start)
         lines.append(f"{phase.until - start:,} steps of about {1000 * seconds:,.0f} ms")
         start = phase.until

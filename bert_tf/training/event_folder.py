@@ -1,4 +1,4 @@
-"""TensorBoard's event files, opened when there is something to write."""
+"""TensorBoard event files, opened with their first event."""
 
 import errno
 import os
@@ -8,7 +8,7 @@ from pathlib import Path
 
 import tensorflow as tf
 
-# TensorFlow's names of what the system said.
+# The system errors behind TensorFlow's.
 _ERRNO = {
     tf.errors.ResourceExhaustedError: errno.ENOSPC,
     tf.errors.PermissionDeniedError: errno.EACCES,
@@ -17,10 +17,10 @@ _ERRNO = {
 
 @contextmanager
 def as_system_errors(path: str | Path) -> Iterator[None]:
-    """Raises the `OSError` that stands behind an error of TensorFlow's writers.
+    """Turns errors of TensorFlow's writers into the `OSError` behind them.
 
     Args:
-        path: what is written; the error names it.
+        path: file or folder that the error names.
     """
     try:
         yield
@@ -30,10 +30,10 @@ def as_system_errors(path: str | Path) -> Iterator[None]:
 
 
 class EventFolder:
-    """A folder of events, what TensorBoard calls a run; it is made with the first of them.
+    """A folder of events (a "run" in TensorBoard), made with the first event.
 
     Args:
-        folder: of a writer alone: events in one file have to come in their order.
+        folder: folder of this writer alone: the events of a file must be in order.
     """
 
     def __init__(self, folder: str | Path) -> None:
@@ -42,13 +42,13 @@ class EventFolder:
 
     @contextmanager
     def at(self, step: int) -> Iterator[None]:
-        """Has `tf.summary` write here; all is with the operating system when the block ends.
+        """Makes `tf.summary` write here; the block's end flushes to the operating system.
 
         Args:
-            step: of the events.
+            step: step of the events.
 
         Raises:
-            OSError: they cannot be written, as on a full disk.
+            OSError: the events cannot be written.
         """
         with as_system_errors(self._folder):
             if self._writer is None:

@@ -15,27 +15,27 @@ from bert_tf.training.event_folder import EventFolder
 from bert_tf.training.state import TrainingState
 from bert_tf.training.workers import is_chief
 
-# Before all that writers call by the time: TensorBoard reads the files in the order of names.
+# Sorts before the names that writers make from the time: TensorBoard reads files in that order.
 _START = "events.out.tfevents.0.hyper_parameters"
 
 
 class HyperParameters(keras.callbacks.Callback):
-    """Writes what a run was told, and its best score so far after each evaluation.
+    """Writes the hyper-parameters of a run, and its best score so far after each evaluation.
 
-    What the HParams plugin calls a session is the log folder itself, so that all scalars in the
-    folders below are its metrics. Its beginning is a file of its own, which a continued run writes
-    again as it was; hence there is one session a run.
+    The log folder itself is what the HParams plugin calls a session: all scalars in the folders
+    below are its metrics. The session's start is a file of its own, which a resumed run rewrites
+    unchanged: each run is one session.
 
     Args:
         directory: TensorBoard log folder.
-        state: counts the steps, knows the best score, is told when that was logged.
-        run: name of the run among others.
-        values: hyper-parameters by name; those that are None are left out.
+        state: training state.
+        run: name of the run.
+        values: hyper-parameters by name; None values are skipped.
         score: name of the best score, such as "best_loss".
-        total_steps: the session ends there.
+        total_steps: step at which the session ends.
 
     Raises:
-        OSError: in `fit`, if something cannot be written.
+        OSError: in `fit`, if a file cannot be written.
     """
 
     def __init__(
@@ -66,7 +66,7 @@ class HyperParameters(keras.callbacks.Callback):
         self._begun = True
 
     def on_epoch_end(self, epoch: int, logs: dict | None = None) -> None:
-        """Writes the best score; after the last step, that the session is over."""
+        """Writes the best score and, after the last step, the end of the session."""
         step = self._state.step
         self._state.logged[self._directory.name] = step
         if not is_chief(self.model.distribute_strategy):
@@ -98,7 +98,7 @@ class HyperParameters(keras.callbacks.Callback):
 
 
 def _session_start(path: Path) -> plugin_data_pb2.SessionStartInfo | None:
-    """The session that `path` begins, if there is one."""
+    """The session start in `path`, if there is one."""
     if not path.exists():
         return None
     for record in tf.data.TFRecordDataset(str(path)).as_numpy_iterator():

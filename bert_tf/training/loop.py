@@ -1,9 +1,9 @@
-"""A training run: `model.fit` in a run directory, continued where it stopped.
+"""The training loop: `model.fit` in a run directory, resumed where it stopped.
 
 The run directory:
     logs/         TensorBoard events, `train` and `held_out`, and the same as `scalars.jsonl`
-    checkpoints/  training state, from which a stopped run continues
-    best/, last/  models, as `save_model` writes them
+    checkpoints/  training state, from which a stopped run resumes
+    best/, last/  models
 """
 
 import contextlib
@@ -112,12 +112,12 @@ class TrainingResult:
 def check_steps_per_execution(
     steps_per_execution: int, evaluate_every: int, ends: Sequence[int]
 ) -> None:
-    """Refuses executions that would run over an evaluation, where Keras counts on in another epoch.
+    """Refuses executions that would run past an evaluation.
 
     Args:
-        steps_per_execution: steps in one graph call.
+        steps_per_execution: steps per graph call.
         evaluate_every: steps between two evaluations.
-        ends: the last step of each phase.
+        ends: last step of each phase.
 
     Raises:
         InputError: it does not divide one of the others.
@@ -144,37 +144,33 @@ def train(
 ) -> TrainingResult:
     """Trains a compiled model from `state.step` to the end of the last phase.
 
-    What Keras calls an epoch is here the stretch between two evaluations. A run continued in
-    the middle of a stretch first ends that one, then goes on as an undisturbed run would; one
-    that was stopped in an evaluation first does that again.
+    A Keras epoch here is the stretch between two evaluations. A run resumed in the middle of a
+    stretch first ends that one, then goes on as an uninterrupted run would; one stopped in an
+    evaluation repeats the evaluation.
 
     Scores of different phases do not compare: the best model is the best of the last phase.
 
-    In the main thread SIGTERM and Ctrl-C end the run after the present step and a checkpoint;
-    of several workers all end, whichever gets the signal, and none before the first has written
-    its files.
+    In the main thread SIGTERM and Ctrl-C end the run after the present step and a checkpoint. With
+    several workers all end, whichever gets the signal, once the chief has written its files.
 
     Args:
-        model: a compiled model, its optimizer and variables made under the run's strategy; for
-            several workers a `Trainer`.
-        phases: one after the other.
-        state: of `model`, restored if the run is a continued one; its checkpoints go on.
-        directory: the run directory.
+        model: a compiled model, made under the run's strategy; a `Trainer` for several workers.
+        phases: phases in their order.
+        state: state of `model`, restored for a resumed run.
+        directory: run directory.
         plan: intervals and scores.
-        save_model: writes the model into the folder it is given.
+        save_model: writes the model into a folder.
         report: called with (step, "train" or "held_out", scalars) for each line logged.
         on_step: called with the step after each execution.
         callbacks: more callbacks; they run after a step is counted and logged and the best score
             updated, and before the state is saved.
 
     Raises:
-        InputError: more steps were not finite than `plan.skip_nonfinite`; or the model's
-            `steps_per_execution` does not divide the steps between two evaluations; or the
-            workers continue from different checkpoints.
+        InputError: too many non-finite steps; `steps_per_execution` does not divide the steps
+            between two evaluations; or the workers resume from different checkpoints.
         Preempted: on SIGTERM.
         KeyboardInterrupt: on Ctrl-C.
-        OSError: something cannot be written (a full disk: `errno.ENOSPC`); the checkpoints that
-            were written before stay.
+        OSError: a file cannot be written (`errno.ENOSPC` on a full disk); earlier checkpoints stay.
     """
     directory = Path(directory)
     started_at = state.step
@@ -188,7 +184,7 @@ def train(
         return step % plan.evaluate_every == 0 or step in ends
 
     def steps_left(step: int) -> float:
-        """In steps of the present phase, longer ones counted for more."""
+        """Steps to come, in steps of the present phase."""
         left, present, start = 0.0, None, 0
         for phase in phases:
             if step <= phase.until:
@@ -231,7 +227,7 @@ def train(
             StopOnSignal(state, signals),
         ]
         try:
-            # Keras learns how long held-out data of several workers are when it meets their end.
+            # Keras learns the length of several workers' held-out data when it meets their end.
             warnings.filterwarnings("ignore", "Your input ran out of data")
             start = 0
             for phase in phases:
@@ -240,9 +236,9 @@ def train(
                 if not is_done and (state.step < phase.until or state.evaluation_due):
                     phase.begin()
                     log.begin(phase.rates)
-                    divergence.begin(start)
-                    evaluate.begin(phase.evaluate)
-                    keep_best.begin(may_end=phase is phases[-1])
+                    divergence.start = start
+                    evaluate.evaluate = phase.evaluate
+                    keep_best.may_end = phase is phases[-1]
                     if state.step == start:
                         state.best = state.best_step = None
                         state.evaluations_since_best = 0
@@ -250,7 +246,7 @@ def train(
                 start = phase.until
             state.wait()
         except BaseException:
-            # What ended the run is what to tell; a checkpoint under way is finished first.
+            # Report what ended the run, after finishing a checkpoint under way.
             with contextlib.suppress(Exception):
                 state.wait()
             raise
@@ -276,7 +272,7 @@ def _fit(
     evaluate_every: int,
     callbacks: list[keras.callbacks.Callback],
 ) -> None:
-    """Goes from `state.step` to the end of a phase that begins after `start` steps."""
+    """Trains from `state.step` to the end of a phase that begins after `start` steps."""
 
     def batches() -> tf.data.Dataset:
         return without_autotuning(phase.batches(state.step - start))
@@ -290,8 +286,8 @@ def _fit(
         epoch = (state.step - 1) // evaluate_every
         keras.callbacks.CallbackList(callbacks, model=model).on_epoch_end(epoch, logs)
     if state.lacks_metrics:
-        # Keras builds them with the first step it traces, which is too late to put their values
-        # back before it; an evaluation builds them and leaves all else as it is.
+        # Keras builds them when it traces the first step, too late to restore them before it. An
+        # evaluation builds them and changes nothing else.
         model.evaluate(batches().take(1), verbose=0)
     while state.step < phase.until and not state.ended_early:
         done = state.step % evaluate_every
@@ -301,7 +297,7 @@ def _fit(
             stretches = 1
         else:
             steps, stretches = evaluate_every, whole_stretches
-        if steps % model.steps_per_execution:  # as where it was another before the run stopped
+        if steps % model.steps_per_execution:  # it may have changed since the run stopped
             raise InputError(
                 f"{steps} steps from step {state.step} to the next evaluation do not divide by "
                 f"--steps_per_execution {model.steps_per_execution}: give one that divides them"

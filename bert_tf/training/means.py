@@ -1,4 +1,4 @@
-"""Losses and metrics: means over the labels of all replicas, weighted."""
+"""Losses and metrics: weighted means over the labels of all replicas."""
 
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -11,12 +11,12 @@ Values = Callable[[Any, Any], Any]
 
 
 def cross_entropy(labels: Any, logits: Any) -> Any:
-    """Losses, float32 [...], of int labels [...] and logits [..., classes]."""
+    """Losses float32 [...] of int labels [...] and logits [..., classes]."""
     return keras.losses.sparse_categorical_crossentropy(labels, logits, from_logits=True)
 
 
 def accuracy(labels: Any, logits: Any) -> Any:
-    """1.0 where the largest of the logits [..., classes] is that of the label [...], else 0.0."""
+    """1.0 where the largest logit [..., classes] is the label's [...], else 0.0."""
     predicted = tf.argmax(logits, axis=-1, output_type=tf.int32)
     return tf.cast(tf.equal(predicted, tf.cast(labels, tf.int32)), tf.float32)
 
@@ -24,8 +24,8 @@ def accuracy(labels: Any, logits: Any) -> Any:
 class WeightedMean(keras.metrics.Metric):
     """A sum of weighted values over the sum of their weights; NaN before the first one.
 
-    It is updated with sums over all replicas, so every replica's copy holds the same: reading it
-    takes no communication, and one worker of several may read it alone.
+    Updated with sums over all replicas, every replica's copy holds the same value: reading it takes
+    no communication.
     """
 
     def __init__(self, name: str):
@@ -48,12 +48,12 @@ class WeightedMean(keras.metrics.Metric):
 
 
 class OutputMeans:
-    """The means that are taken over an output of a model, its loss first.
+    """The loss and the metrics of one output of a model, as means.
 
     Args:
-        name: of the output; None where the model has one alone.
-        loss: what is minimized.
-        metrics: name -> what else is shown.
+        name: name of the output; None for a model with one output.
+        loss: function to minimize.
+        metrics: name -> function to show.
     """
 
     def __init__(self, name: str | None, loss: Values, metrics: Mapping[str, Values]):

@@ -1,4 +1,4 @@
-"""What one may want to see of a run in TensorBoard beyond its scalars."""
+"""Histograms and profiles for TensorBoard."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -16,11 +16,10 @@ class Histograms(keras.callbacks.Callback):
 
     Args:
         directory: TensorBoard log folder.
-        state: counts the steps.
-        every: steps between two.
-        weights: the model whose variables are looked at.
-        activations: gives named tensors of any shape, run on a fixed batch; None for weights alone.
-            Only the process that writes calls it.
+        state: training state.
+        every: steps between two histograms.
+        weights: model whose variables to show.
+        activations: returns tensors by name for a fixed batch; called on the chief worker alone.
     """
 
     def __init__(
@@ -40,7 +39,7 @@ class Histograms(keras.callbacks.Callback):
         self._activations = activations
 
     def on_train_batch_end(self, batch: int, logs: dict | None = None) -> None:
-        """Writes them on the steps that are due."""
+        """Writes histograms on the steps that are due."""
         if not self._state.passed(self._every):
             return
         if not is_chief(self.model.distribute_strategy):
@@ -56,13 +55,13 @@ class Histograms(keras.callbacks.Callback):
 class Profile(keras.callbacks.Callback):
     """Profiles some steps, for TensorBoard's profile tab.
 
-    Several steps of one execution are profiled together. A run that goes on after the first of
-    the steps is not profiled again.
+    The steps of one execution are profiled together. A run resumed after the first of the steps is
+    not profiled again.
 
     Args:
         directory: TensorBoard log folder.
-        state: counts the steps.
-        first: first step of the run to profile, counted from 1.
+        state: training state.
+        first: first step to profile, counted from 1.
         last: last step to profile.
     """
 
@@ -74,7 +73,7 @@ class Profile(keras.callbacks.Callback):
         self._running = False
 
     def on_train_batch_begin(self, batch: int, logs: dict | None = None) -> None:
-        """Begins before the first of the steps."""
+        """Starts before the first step."""
         if not is_chief(self.model.distribute_strategy):
             return
         to_come = self._steps[0] - self._state.step
@@ -83,12 +82,12 @@ class Profile(keras.callbacks.Callback):
             self._running = True
 
     def on_train_batch_end(self, batch: int, logs: dict | None = None) -> None:
-        """Ends after the last of them."""
+        """Stops after the last step."""
         if self._running and self._state.step >= self._steps[1]:
             self._stop()
 
     def on_train_end(self, logs: dict | None = None) -> None:
-        """Ends with a stretch of training, too: what was seen is not lost."""
+        """Stops with a stretch of training, too, so that the profile is not lost."""
         if self._running:
             self._stop()
 

@@ -1,25 +1,24 @@
-"""How fast a training step could be on this machine."""
+"""The fastest arithmetic of this machine."""
 
 import functools
 import time
 
 import tensorflow as tf
 
-# Large enough for the arithmetic to be what takes the time, small enough to take little of it.
+# Large enough for arithmetic to dominate, small enough to be quick.
 _PEAK_WIDTH = 1024
 _PEAK_SECONDS = 1.0
 
 
 def strategy_peak(strategy: tf.distribute.Strategy, dtype: str = "float32") -> float | None:
-    """The arithmetic that all devices of a strategy reach together, FLOP/s.
+    """The peak of all devices of a strategy together, FLOP/s; None for TPUs.
 
-    `measured_peak` of this machine's device, times their number; the logical CPU devices of a
-    machine share its cores and count as one. None for TPUs, of which one would have to ask several
-    programs at once.
+    `measured_peak` of this machine's device times the number of devices; the logical CPU devices of
+    a machine share its cores and count as one.
 
     Args:
-        strategy: of the run.
-        dtype: of the factors.
+        strategy: devices.
+        dtype: dtype of the matrix products.
     """
     if isinstance(strategy, tf.distribute.TPUStrategy):
         return None
@@ -31,13 +30,12 @@ def strategy_peak(strategy: tf.distribute.Strategy, dtype: str = "float32") -> f
 
 @functools.cache
 def measured_peak(dtype: str = "float32") -> float:
-    """The arithmetic this machine's device reaches in matrix products, FLOP/s.
+    """The peak that this machine's device reaches in matrix products, FLOP/s.
 
-    Takes a second, once in a process. A training step is held against it, not against what the
-    maker promises.
+    Takes a second, once per process.
 
     Args:
-        dtype: of the factors.
+        dtype: dtype of the factors.
     """
     gpus = tf.config.list_logical_devices("GPU")
     with tf.device(gpus[0].name if gpus else "CPU"):

@@ -14,28 +14,27 @@ from bert_tf.training.workers import is_chief
 
 _CONFIG = "projector_config.pbtxt"
 _METADATA = "metadata.tsv"
-# The projector asks for so many rows and no more.
+# The projector asks for no more rows.
 _MOST_ROWS = 100_000
 
 
 class ProjectorLog(keras.callbacks.Callback):
-    """Writes a table after every evaluation, in the place of the one before it.
+    """Writes a table after every evaluation, replacing the one before.
 
     The projector looks for its configuration and a TensorFlow checkpoint in the folders that hold
-    events, and loads the checkpoint anew when it has another name (`projector_plugin.py` of
-    TensorBoard 2.21): the table is written as one, its name and that of its tensor telling the
-    step. Files of numbers the projector would keep as it read them first.
+    events, and reloads a checkpoint whose name has changed (`projector_plugin.py` of TensorBoard
+    2.21): the names of checkpoint and tensor hold the step. It would never reload text files.
 
     Args:
         directory: TensorBoard log folder; the files are in its `train`, beside the events.
-        state: counts the steps.
-        name: of the table, as shown.
+        state: training state.
+        name: name of the table.
         table: float [rows, width].
-        columns: name -> what there is to show of each row, the label first. Rows of the table
-            beyond these are left out, and all beyond 100,000, which the projector does not show.
+        columns: name -> a value to show for each row, the label first. Further rows of the table
+            are skipped, and all beyond 100,000.
 
     Raises:
-        OSError: at the end of a stretch, if something cannot be written.
+        OSError: in `on_epoch_end`, if a file cannot be written.
     """
 
     def __init__(
@@ -56,7 +55,7 @@ class ProjectorLog(keras.callbacks.Callback):
         self._described = False
 
     def on_epoch_end(self, epoch: int, logs: dict | None = None) -> None:
-        """Writes it."""
+        """Writes the table."""
         if not is_chief(self.model.distribute_strategy):
             return
         if not self._described:
@@ -72,7 +71,7 @@ class ProjectorLog(keras.callbacks.Callback):
                 shape_and_slices=[""],
                 tensors=[keras.ops.convert_to_numpy(self._table)[: min(rows, _MOST_ROWS)]],
             )
-        # From here on TensorBoard takes the new one, and the older one may go.
+        # From here on TensorBoard loads the new one.
         with replace_file(self._folder / "checkpoint") as temporary:
             temporary.write_text(f'model_checkpoint_path: "{checkpoint}"\n', encoding="utf-8")
         for path in self._folder.glob(f"{self._name}-*"):
@@ -80,10 +79,7 @@ class ProjectorLog(keras.callbacks.Callback):
                 path.unlink()
 
     def _describe(self) -> None:
-        """Writes the columns, and which file they are in.
-
-        Without a tensor's name the configuration holds for every one.
-        """
+        """Writes the columns, and a configuration that names their file for every tensor."""
         rows = itertools.islice(zip(*self._columns.values(), strict=True), _MOST_ROWS)
         lines = ["\t".join(_cell(value) for value in row) for row in (self._columns, *rows)]
         with replace_file(self._folder / _METADATA) as temporary:
@@ -95,7 +91,7 @@ class ProjectorLog(keras.callbacks.Callback):
 
 
 def _cell(value: object) -> str:
-    """A value as text without tabs, line ends or other characters that cannot be printed."""
+    """A value as text, with tabs, line ends and other unprintable characters escaped."""
     return "".join(
         c if c.isprintable() else c.encode("unicode_escape").decode() for c in str(value)
     )

@@ -12,7 +12,7 @@ import numpy as np
 import tensorflow as tf
 from tensorflow.python.framework import config as tf_config
 
-from bert_tf.training.loop import Phase, TrainingPlan, TrainingResult, train
+from bert_tf.training.loop import Phase, TrainingResult, train
 from bert_tf.training.state import TrainingState
 from bert_tf.training.strategy import device_names, make_strategy
 from bert_tf.training.trainer import Trainer
@@ -159,26 +159,15 @@ class Run(AbstractContextManager):
         self._stack.enter_context(hold_run_directory(self.directory, self.strategy))
         self.state.restore(override=override)
 
-    def train(
-        self,
-        phases: Sequence[Phase],
-        *,
-        plan: TrainingPlan,
-        save_model: Callable[[Path], None],
-        report: Callable[[int, str, dict[str, float]], None],
-        on_step: Callable[[int], object] = lambda step: None,
-    ) -> TrainingResult:
-        """Trains to the end of the last phase; see `bert_tf.training.loop.train`."""
+    def train(self, phases: Sequence[Phase], **arguments: Any) -> TrainingResult:
+        """Trains to the end of the last phase; the arguments are those of `loop.train`."""
         return train(
             self.trainer,
             phases,
             state=self.state,
             directory=self.directory,
-            plan=plan,
-            save_model=save_model,
-            report=report,
-            on_step=on_step,
             callbacks=self._watchers,
+            **arguments,
         )
 
     def meet(self) -> None:

@@ -1,7 +1,6 @@
-"""The logs of a run on disk: TensorBoard events, and the same scalars as lines of JSON.
+"""The logs of a run: TensorBoard events, and the same scalars as lines of JSON.
 
-When a run is continued, what was logged after its checkpoint is taken out of both: those steps
-come again.
+A resumed run removes from both what was logged after its checkpoint, as those steps come again.
 """
 
 import json
@@ -21,7 +20,7 @@ class ScalarFiles:
     """Writes scalars into the folders `train` and `held_out` and into `scalars.jsonl`.
 
     Args:
-        directory: of the logs.
+        directory: log folder.
     """
 
     def __init__(self, directory: str | Path) -> None:
@@ -29,17 +28,17 @@ class ScalarFiles:
         self._folders: dict[str, EventFolder] = {}
 
     def write(self, step: int, kind: str, scalars: dict[str, float]) -> None:
-        """Writes a line; it is with the operating system when this returns.
+        """Writes a line and flushes it to the operating system.
 
-        In the JSON a number that is not finite is null, as JSON has none.
+        In the JSON a non-finite number is null.
 
         Args:
             step: training steps done.
             kind: "train" or "held_out".
-            scalars: by name.
+            scalars: scalars by name.
 
         Raises:
-            OSError: it cannot be written, as on a full disk.
+            OSError: the line cannot be written.
         """
         line = {"step": step, "kind": kind}
         line |= {name: value if math.isfinite(value) else None for name, value in scalars.items()}
@@ -54,15 +53,13 @@ class ScalarFiles:
 
 
 def forget_later_scalars(directory: str | Path, state: TrainingState) -> None:
-    """Takes out of the logs what the run had logged after the checkpoint it continues from.
+    """Removes what the run logged after the checkpoint that it resumes from.
 
-    That is what is later than `state.logged` says of its kind (in events: its folder), and where
-    that says nothing, what is later than `state.step`.
-
-    A TensorBoard that is open meanwhile shows the old events until it is started again.
+    That is what is later than `state.logged` for its kind (its folder, for events), or later than
+    `state.step` for an unknown kind. An open TensorBoard shows the old events until restarted.
 
     Args:
-        directory: of the logs; it need not exist.
+        directory: log folder; need not exist.
         state: restored, or at step 0.
     """
     directory = Path(directory)
@@ -78,7 +75,7 @@ def forget_later_scalars(directory: str | Path, state: TrainingState) -> None:
 
 
 def _is_kept(line: str, state: TrainingState) -> bool:
-    if not line.endswith("\n"):  # the process was killed while it wrote this one
+    if not line.endswith("\n"):  # the process was killed while writing it
         return False
     try:
         values = json.loads(line)
@@ -97,7 +94,7 @@ def _forget_later_events(path: Path, last: int) -> None:
                 altered = True
             else:
                 kept.append(record)
-    except tf.errors.DataLossError:  # cut off in the middle of its last event
+    except tf.errors.DataLossError:  # truncated in its last event
         altered = True
     if altered:
         with replace_file(path) as temporary, tf.io.TFRecordWriter(str(temporary)) as writer:

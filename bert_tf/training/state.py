@@ -1,8 +1,8 @@
-"""The training state on disk: what a stopped run continues from.
+"""The training state on disk, from which a stopped run resumes.
 
-One safetensors file a checkpoint, `step-00001000.safetensors`: every variable of the model (its
-dropout generators with them), of the optimizer and of the metrics; as metadata how far the run
-has come and its settings; a SHA-256 of all of it. No pickle is read or written.
+A checkpoint is one safetensors file, `step-00001000.safetensors`: every variable of the model
+(dropout generators included), of the optimizer and of the metrics; the progress and settings of
+the run as metadata; a SHA-256 of everything. No pickle is read or written.
 """
 
 import json
@@ -34,7 +34,7 @@ _PROGRESS = (
 
 
 class _Slot(NamedTuple):
-    """A variable on one device, and how to assign to it and to those that mirror it."""
+    """A variable on one device, and a function that assigns to it and its mirrors."""
 
     variable: tf.Variable
     assign: Callable[[np.ndarray], object]
@@ -47,27 +47,26 @@ class _Slot(NamedTuple):
 class TrainingState:
     """Saves and restores a compiled model in a folder.
 
-    Under a strategy of several processes each of them calls every method, and the first one
-    writes; the folder is to be on a file system that all of them see.
+    With several workers each one calls every method and the chief writes; the folder must be on a
+    file system that all of them share.
 
     Args:
-        model: a compiled `keras.Model`, built, its optimizer's variables too.
-        directory: where the checkpoints are, made when needed.
-        keep: how many of the newest checkpoints stay.
-        keep_every: the checkpoints of its multiples stay for good; None for none.
-        settings: what must not change between a run and its continuation; any JSON.
-        notice: told in one line what the user should know: a damaged checkpoint that was passed
-            over, settings that were overridden.
+        model: a compiled and built `keras.Model`.
+        directory: folder of the checkpoints, made when needed.
+        keep: number of newest checkpoints to keep.
+        keep_every: keep checkpoints at multiples of this step for good.
+        settings: what must not change when the run is resumed; any JSON.
+        notice: called with lines for the user: damaged checkpoints, overridden settings.
 
     Attributes:
         step: training steps done.
         best: best score so far, None before the first evaluation.
         best_step: step of the best score.
         evaluations_since_best: number of evaluations after it.
-        ended_early: whether the run has ended for want of better scores.
-        evaluation_due: the evaluation that follows `step` has not been done.
-        nonfinite_steps: steps whose loss or gradient was not finite.
-        logged: kind of what is logged -> the last step that it was logged for.
+        ended_early: whether the run has ended for lack of better scores.
+        evaluation_due: whether the evaluation that follows `step` is still to be done.
+        nonfinite_steps: number of steps with a non-finite loss or gradient.
+        logged: kind of log -> last step logged.
     """
 
     def __init__(
@@ -81,9 +80,9 @@ class TrainingState:
         notice: Callable[[str], object] = warnings.warn,
     ) -> None:
         if keep < 1:
-            raise InputError(f"{keep} checkpoints to keep: give --keep at least 1")
+            raise InputError(f"--keep is {keep}: give at least 1")
         if keep_every is not None and keep_every < 1:
-            raise InputError(f"--keep_every is {keep_every}: give a number of steps, or leave it")
+            raise InputError(f"--keep_every is {keep_every}: give at least 1, or leave it out")
         self.model = model
         self.directory = Path(directory)
         self.settings = json.loads(json.dumps(settings))  # as it will be read again
@@ -99,17 +98,17 @@ class TrainingState:
         self.nonfinite_steps = 0
         self.logged = {"train": 0, "held_out": 0}
         self._previous_step = 0
-        # What the metrics hold counts towards the next line, but after the end of a stretch.
+        # The metrics count towards the next line, except after the end of a stretch.
         self._in_stretch = True
         self._metrics: dict[str, np.ndarray] = {}
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="checkpoint")
         self._writing: Future | None = None
 
     def advance(self, steps: int, *, ends_stretch: bool) -> None:
-        """Counts steps that have been done.
+        """Counts the steps of an execution.
 
         Args:
-            steps: how many; more than one where the model runs several in one execution.
+            steps: number of steps.
             ends_stretch: whether an evaluation follows.
         """
         self._previous_step = self.step
@@ -122,10 +121,10 @@ class TrainingState:
         return every is not None and self.step // every > self._previous_step // every
 
     def save(self, *, wait: bool = True) -> Path:
-        """Writes the state as of `step`; older checkpoints go as `keep` and `keep_every` say.
+        """Writes a checkpoint and removes older ones.
 
-        The variables are copied to host memory here; the checksum and the file are made in a
-        thread of their own, one checkpoint at a time.
+        The variables are copied to host memory here; a thread of its own makes the checksum and
+        the file, one checkpoint at a time.
 
         Args:
             wait: whether to return only when the file is on disk.
@@ -134,8 +133,8 @@ class TrainingState:
             The file.
 
         Raises:
-            OSError: it, or the one before it, cannot be written (a full disk: `errno.ENOSPC`);
-                the checkpoints on disk stay as they are.
+            OSError: this checkpoint or the one before cannot be written (`errno.ENOSPC` on a full
+                disk); those on disk stay unchanged.
         """
         self.wait()
         slots = self._variables()
@@ -154,42 +153,38 @@ class TrainingState:
         return path
 
     def wait(self) -> None:
-        """Waits for the checkpoint that is being written.
-
-        Raises:
-            OSError: it could not be written.
-        """
+        """Waits for the checkpoint being written; raises its OSError."""
         writing, self._writing = self._writing, None
         if writing is not None:
             writing.result()
 
     def raise_failure(self) -> None:
-        """Raises what the writing of the last checkpoint failed with, without waiting for it."""
+        """Raises the OSError of the last checkpoint without waiting for it."""
         if self._writing is not None and self._writing.done():
             self.wait()
 
     def _write(self, path: Path, tensors: dict, metadata: dict[str, str], step: int) -> None:
         write_checkpoint(path, tensors, metadata)
-        # Those of later steps, if there are any, were damaged when the run was continued.
+        # Those of later steps, if any, were damaged when the run was resumed.
         files = [(number, file) for number, file in self._files() if number <= step]
         for number, file in files[self.keep :]:
             if not self.keep_every or number % self.keep_every:
                 file.unlink(missing_ok=True)
 
     def restore(self, *, override: bool = False) -> bool:
-        """Continues from the newest sound checkpoint, if there is one.
+        """Restores the newest sound checkpoint, if there is one.
 
-        What the metrics held is put back by `restore_metrics`, once they are built.
+        `restore_metrics` restores the metrics later, once they are built.
 
         Args:
-            override: whether to continue with other settings; `notice` is told what has changed.
+            override: whether to resume with changed settings.
 
         Returns:
-            Whether a checkpoint was found; then the attributes are its own.
+            Whether a checkpoint was found.
 
         Raises:
-            InputError: the checkpoint is of a run with other settings, or of another model; or
-                there are checkpoints and none can be read, or their folder cannot.
+            InputError: the checkpoint has other settings or another model; or no checkpoint, or not
+                even their folder, can be read.
         """
         damaged = []
         for _, path in self._files():
@@ -202,8 +197,7 @@ class TrainingState:
             if changed and not override:
                 raise InputError(
                     f"{path} is of a run with other settings ({changed}): give the same ones to "
-                    "continue it, another --output for a new run, or --override to go on with "
-                    "the new ones"
+                    "resume it, another --output for a new run, or --override to use the new ones"
                 )
             self._assign(path, tensors)
             for name, value in json.loads(metadata["progress"]).items():
@@ -211,9 +205,9 @@ class TrainingState:
             self._previous_step = self.step
             self._in_stretch = not self.evaluation_due
             if damaged:
-                self.notice(f"damaged: {'; '.join(damaged)}: continuing from {path}")
+                self.notice(f"damaged: {'; '.join(damaged)}: resuming from {path}")
             if changed:
-                self.notice(f"continuing {path} with other settings: {changed}")
+                self.notice(f"resuming {path} with other settings: {changed}")
             return True
         if damaged:
             raise InputError(
@@ -223,10 +217,9 @@ class TrainingState:
         return False
 
     def restore_metrics(self) -> None:
-        """Puts back what the metrics of the restored checkpoint held.
+        """Restores the metrics of the checkpoint; does nothing when called again.
 
-        To be called after Keras has built and reset them, at the beginning of the first epoch;
-        does nothing when called again.
+        Call it at the beginning of the first epoch, when Keras has built and reset the metrics.
         """
         saved, self._metrics = self._metrics, {}
         if not saved:
@@ -234,8 +227,8 @@ class TrainingState:
         slots = self._metric_variables()
         if _shapes(saved) != _shapes(slots):
             self.notice(
-                "the checkpoint was made with other metrics or another number of devices: the "
-                "next line of scalars is of the steps since then alone"
+                "the checkpoint has other metrics or another number of devices: the next line of "
+                "scalars covers the steps since then alone"
             )
             return
         for name, slot in slots.items():
@@ -243,11 +236,11 @@ class TrainingState:
 
     @property
     def lacks_metrics(self) -> bool:
-        """Whether `restore_metrics` has something to put back into metrics not yet built."""
+        """Whether `restore_metrics` needs metrics that are not built yet."""
         return bool(self._metrics) and _shapes(self._metrics) != _shapes(self._metric_variables())
 
     def _changed_settings(self, saved: dict) -> str:
-        """The settings that differ from the saved ones, "seed was 0, is now 1; …"."""
+        """The settings that differ from the saved ones, "seed was 0, is now 1; ..."."""
         before, now = _flattened(saved), _flattened(self.settings)
         return "; ".join(
             f"{name} was {before.get(name)!r}, is now {now.get(name)!r}"
@@ -271,13 +264,13 @@ class TrainingState:
     def _files(self) -> list[tuple[int, Path]]:
         """Steps and files of the checkpoints, the newest first."""
         try:
-            # Path.glob would take a folder that may not be read for an empty one.
+            # Path.glob would take an unreadable folder for an empty one.
             names = [path.name for path in self.directory.iterdir()]
         except FileNotFoundError:
             return []
         except OSError as error:
             raise InputError(
-                f"the checkpoints cannot be read ({error}): mend that, or give another --output"
+                f"the checkpoints cannot be read ({error}): fix that, or give another --output"
             ) from error
         found = [re.fullmatch(r"step-(\d+)\.safetensors", name) for name in names]
         return sorted(((int(m[1]), self.directory / m[0]) for m in found if m), reverse=True)

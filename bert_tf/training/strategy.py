@@ -1,4 +1,4 @@
-"""The devices a run trains on, by name."""
+"""The devices that a run trains on."""
 
 import json
 import os
@@ -9,7 +9,7 @@ import tensorflow as tf
 
 from bert_tf.errors import InputError
 
-# Where every process reads for its own replicas.
+# Strategies whose processes each read for their own replicas.
 _READERS = (tf.distribute.MultiWorkerMirroredStrategy, tf.distribute.TPUStrategy)
 
 STRATEGIES = ("auto", "one", "mirrored", "multi_worker", "tpu")
@@ -23,20 +23,18 @@ def make_strategy(name: str = "auto") -> tf.distribute.Strategy:
     """The tf.distribute strategy called `name`.
 
     Args:
-        name: "one" trains on the first device; "mirrored" on every GPU of this machine, or on
-            its logical CPU devices where it has no GPU; "multi_worker" on the devices of all the
-            machines that the environment variable TF_CONFIG names, each of which runs the same
-            command with an index of its own; "tpu" on the TPU that TPU_NAME names or that is
-            attached; "auto" takes the TPU if there is one, all GPUs if there are several, else
-            one device.
+        name: "one": the first device; "mirrored": every GPU of this machine, or its logical CPU
+            devices; "multi_worker": the devices of all machines in the environment variable
+            TF_CONFIG, each running the same command with an index of its own; "tpu": the TPU that
+            TPU_NAME names or that is attached; "auto": the TPU if there is one, all GPUs if there
+            are several, else one device.
 
     Returns:
-        A strategy; models and optimizers must be made under its `scope()`. For "multi_worker" it
-        must be made before TensorFlow runs its first op.
+        A strategy; make models and optimizers under its `scope()`. "multi_worker" must be made
+        before TensorFlow runs its first op.
 
     Raises:
-        InputError: an unknown name, "multi_worker" where TF_CONFIG is missing or malformed, or
-            "tpu" where no TPU answers.
+        InputError: an unknown name, no valid TF_CONFIG, or no TPU.
     """
     if name not in STRATEGIES:
         raise InputError(f"no strategy {name!r}: choose one of {', '.join(STRATEGIES)}")
@@ -82,11 +80,11 @@ def device_names(strategy: tf.distribute.Strategy) -> str:
 
 
 def _check_tf_config(text: str | None) -> None:
-    """Refuses a TF_CONFIG with which the workers would wait for each other for ever."""
+    """Refuses a TF_CONFIG that would leave the workers waiting for each other."""
     if not text:
         raise InputError(
             "--strategy multi_worker needs the environment variable TF_CONFIG: set it on every "
-            f"worker, with another index on each, such as {_EXAMPLE}"
+            f"worker, each with an index of its own, such as {_EXAMPLE}"
         )
     try:
         config = json.loads(text)
@@ -114,18 +112,18 @@ def distribute_batches(
     strategy: tf.distribute.Strategy,
     batch_size: int,
 ) -> tf.data.Dataset | tf.distribute.DistributedDataset:
-    """Batches for `fit`, read by every worker by itself where there are several.
+    """Batches for `fit`, which each of several workers reads for itself.
 
     Args:
         batches: (batch size, worker, number of workers) -> dataset of a worker's batches. One
-            batch of every worker makes a global batch; all have the same number of batches, of
-            which some may have fewer rows or none.
-        strategy: of the run.
+            batch of every worker makes a global batch; all workers have the same number of batches,
+            some perhaps with fewer rows or none.
+        strategy: strategy of the run.
         batch_size: examples in a global batch.
 
     Returns:
-        Where one process feeds all replicas, its dataset of global batches, which `fit` splits;
-        else a distributed dataset of this worker's share. tf.data does not tune either of them.
+        A dataset of global batches, which `fit` splits, where one process feeds all replicas; else
+        a distributed dataset of this worker's share. Both without autotuning.
     """
     if not isinstance(strategy, _READERS):
         return without_autotuning(batches(batch_size, 0, 1))
@@ -143,16 +141,15 @@ def distribute_batches(
 def share_batches(
     dataset: tf.data.Dataset, strategy: tf.distribute.Strategy, batch_size: int
 ) -> tf.data.Dataset | tf.distribute.DistributedDataset:
-    """Global batches that every worker reads whole, to take its rows of them.
+    """Global batches that every worker reads whole, and takes its rows from.
 
     Args:
-        dataset: of tuples; the same on all workers, in the same order; the last batch may be
-            smaller.
-        strategy: of the run.
+        dataset: batches of tuples, the same on all workers; the last one may be smaller.
+        strategy: strategy of the run.
         batch_size: examples in a global batch.
 
     Returns:
-        As `distribute_batches`. Each row is in one replica's part.
+        As `distribute_batches`; each row is in one replica's part.
     """
     if not isinstance(strategy, _READERS):
         return without_autotuning(dataset)
@@ -167,13 +164,13 @@ def share_batches(
 def _parts(
     dataset: tf.data.Dataset, context: tf.distribute.InputContext, batch_size: int, *, first: int
 ) -> tf.data.Dataset:
-    """Batches cut into a part for each replica of this worker, some without rows perhaps.
+    """Batches cut into a part for each replica of this worker, perhaps without rows.
 
     Args:
-        dataset: of batches.
-        context: of this worker.
+        dataset: batches.
+        context: context of this worker.
         batch_size: examples in a global batch.
-        first: place of the first of these parts in the batch.
+        first: place of the first part in the batch.
     """
     replicas = context.num_replicas_in_sync // context.num_input_pipelines
     rows = context.get_per_replica_batch_size(batch_size)
@@ -201,11 +198,11 @@ def _parts(
 def without_autotuning(
     dataset: tf.data.Dataset | tf.distribute.DistributedDataset,
 ) -> tf.data.Dataset | tf.distribute.DistributedDataset:
-    """The dataset with the autotuning of tf.data off.
+    """The dataset with tf.data's autotuning off.
 
-    With it `fit` can stall for tens of seconds at its end: tearing an iterator down waits for the
-    next wake-up of the thread that tunes, and that one sleeps ever longer. A distributed dataset
-    has the options of those it was made of and is returned as it is.
+    Autotuning can stall the end of `fit` for tens of seconds: tearing an iterator down waits for
+    the tuning thread, which sleeps ever longer. A distributed dataset keeps the options of its
+    parts and is returned unchanged.
     """
     if not isinstance(dataset, tf.data.Dataset):
         return dataset
@@ -217,11 +214,10 @@ def without_autotuning(
 def check_batch_size(
     batch_size: int, strategy: tf.distribute.Strategy, gradient_accumulation_steps: int = 1
 ) -> None:
-    """Refuses a global batch that the replicas of `strategy` cannot share evenly.
+    """Refuses a global batch that replicas or micro-batches cannot share evenly.
 
     Raises:
-        InputError: `batch_size` is no positive multiple of the number of replicas, or of the
-            pieces that all replicas cut their parts into.
+        InputError: `batch_size` is not a positive multiple of their number.
     """
     replicas = strategy.num_replicas_in_sync
     if batch_size < 1 or batch_size % replicas:
@@ -238,10 +234,10 @@ def check_batch_size(
 
 
 def check_jit_compile(jit_compile: bool, strategy: tf.distribute.Strategy) -> None:
-    """Refuses XLA under several mirrored replicas, which communicate outside compiled code.
+    """Refuses XLA for mirrored replicas, which communicate outside compiled code.
 
     Raises:
-        InputError: `jit_compile` is asked for there.
+        InputError: both are asked for.
     """
     mirrored = tf.distribute.MirroredStrategy, tf.distribute.MultiWorkerMirroredStrategy
     if jit_compile and isinstance(strategy, mirrored):

@@ -1,6 +1,6 @@
-"""The processes of one run: what they agree on, how they leave, and who writes where.
+"""The processes of one run: what they agree on, how they end, and which one writes.
 
-Every function here is to be called by all the workers of a run, in the same order.
+All workers of a run must call these functions, in the same order.
 """
 
 import errno
@@ -16,29 +16,29 @@ from bert_tf.errors import InputError
 from bert_tf.training.preemption import Preempted
 
 _LOCK = ".lock"
-# File systems without locks, some network ones among them.
+# Of file systems without locks, as some network ones are.
 _NO_LOCKS = (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP)
 
 
 def has_workers(strategy: tf.distribute.Strategy) -> bool:
-    """Whether the run may have several processes."""
+    """Whether a run may have several processes."""
     return isinstance(strategy, tf.distribute.MultiWorkerMirroredStrategy)
 
 
 def is_chief(strategy: tf.distribute.Strategy) -> bool:
-    """Whether this process is the one that writes files and tells the user."""
+    """Whether this process writes files and reports to the user."""
     return strategy.extended.should_checkpoint
 
 
 def from_all_replicas(strategy: tf.distribute.Strategy, number: int) -> list[int]:
-    """Tells all workers a whole number of this one, and waits for theirs.
+    """Exchanges a whole number between all workers.
 
     Args:
-        strategy: of the run.
-        number: of this worker; fits in 64 bits.
+        strategy: strategy of the run.
+        number: this worker's number; fits in 64 bits.
 
     Returns:
-        The numbers of all, as many times each as the worker has replicas, in their order.
+        The numbers of all replicas, in their order; the replicas of a worker share its number.
     """
     if not has_workers(strategy):
         return [number] * strategy.num_replicas_in_sync
@@ -59,22 +59,19 @@ def from_all_replicas(strategy: tf.distribute.Strategy, number: int) -> list[int
 
 
 def meet(strategy: tf.distribute.Strategy) -> None:
-    """Waits until every worker has come here.
-
-    One that leaves while others work on is taken for lost by these.
-    """
+    """Waits for all workers: the others take one that leaves early for lost."""
     from_all_replicas(strategy, 0)
 
 
 @contextmanager
 def lost_worker_errors() -> Iterator[None]:
-    """Tells in one line that another worker of the run has gone.
+    """Reports in one line that another worker of the run has gone.
 
-    The collective operations that wait for it end with `UnavailableError`: at once where its
-    connection breaks, else when its heartbeats have been missing for some 10 s.
+    Collective operations that wait for it end with `UnavailableError`: at once if its connection
+    breaks, else after some 10 s without its heartbeats.
 
     Raises:
-        Preempted: in place of that error: started again, all workers, the run goes on.
+        Preempted: instead of that error.
     """
     try:
         yield
@@ -82,25 +79,25 @@ def lost_worker_errors() -> Iterator[None]:
         if "ollective" not in str(error):  # a data service, for one
             raise
         raise Preempted(
-            "another worker of the run has ended: start the same command again on all workers, "
-            "it goes on from the last checkpoint"
+            "another worker of the run has ended: run the same command again on all workers to "
+            "resume from the last checkpoint"
         ) from error
 
 
 @contextmanager
 def hold_run_directory(directory: str | Path, strategy: tf.distribute.Strategy) -> Iterator[None]:
-    """Keeps a run directory for one run alone while it is entered.
+    """Locks a run directory while the `with` block lasts.
 
-    The first worker holds a lock of the operating system (`flock`) on a file there, which goes
-    with the process, however that ends. A file system without such locks is used without one.
-    What a process that was killed had begun to write there is removed.
+    The chief holds a lock of the operating system (`flock`) on a file there, which ends with the
+    process; a file system without such locks goes without. Files that a killed process left
+    half-written there are removed.
 
     Args:
-        directory: made if it does not exist.
-        strategy: of the run.
+        directory: run directory, made if needed.
+        strategy: strategy of the run.
 
     Raises:
-        InputError: another run holds it; in all the workers.
+        InputError: another run holds it; in all workers.
     """
     if not is_chief(strategy):
         _check_held(any(from_all_replicas(strategy, 0)), directory)
@@ -125,20 +122,20 @@ def hold_run_directory(directory: str | Path, strategy: tf.distribute.Strategy) 
 def _check_held(is_held: bool, directory: str | Path) -> None:
     if is_held:
         raise InputError(
-            f"{directory}: another process is training there: wait for its end, or give another "
+            f"{directory}: another process is training there: wait until it ends, or give another "
             "--output"
         )
 
 
 def check_same_step(strategy: tf.distribute.Strategy, step: int) -> None:
-    """Refuses a run whose workers would continue from different checkpoints.
+    """Refuses a run whose workers would resume from different checkpoints.
 
     Raises:
-        InputError: in all the workers.
+        InputError: in all workers.
     """
     steps = from_all_replicas(strategy, step)
     if len(set(steps)) > 1:
         raise InputError(
             f"the workers found checkpoints of different steps ({', '.join(map(str, steps))}): "
-            "--output must be one folder on a file system that all of them see"
+            "give --output a folder on a file system that all of them share"
         )

@@ -233,7 +233,7 @@ def test_workers_that_cannot_be_one_run_end_together(undisturbed, shards, small_
         codes, told = ended(processes)
     assert codes == [2, 2], told
     for each in told:
-        assert "checkpoints of different steps (300, 0): --output must be one folder" in each
+        assert "checkpoints of different steps (300, 0): give --output a folder" in each
     with (output / ".lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         with workers(command, command) as processes:
@@ -257,7 +257,7 @@ def test_two_runs_in_one_directory(shards, small_config, labelled, pretrained, t
         for command in (pretraining(shards, small_config, output, 5), finetuning):
             assert main(command) == 2
             (line,) = capsys.readouterr().err.strip().splitlines()[-1:]
-            assert f"{output}: another process is training there: wait for its end" in line
+            assert f"{output}: another process is training there: wait until it ends" in line
         assert (output / "config.yaml").read_bytes() == config
         assert holder.poll() is None
     finally:
