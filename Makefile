@@ -8,6 +8,9 @@ READY := $(VENV)/.ready
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 LOCK := $(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes \
   --no-annotate --custom-compile-command "make lock"
+# Each worker takes one core and up to 4 GB of memory; WORKERS=0 runs the tests in one process.
+WORKERS ?= 2
+PARALLEL = -n $(WORKERS) --dist loadfile
 CORPUS ?=
 ARGS ?=
 
@@ -48,10 +51,10 @@ demo: $(COMMANDS)  ## raw text to a served model in minutes; CORPUS=folder takes
 	$(BIN)/bert-tf demo $(if $(CORPUS),--corpus $(CORPUS)) $(ARGS)
 
 test: $(READY)  ## run the tests except the slow ones
-	$(BIN)/python -m pytest -m "not slow" $(ARGS)
+	$(BIN)/python -m pytest -m "not slow" $(PARALLEL) $(ARGS)
 
 test-slow: $(READY)  ## run the slow tests
-	$(BIN)/python -m pytest -m slow $(ARGS)
+	$(BIN)/python -m pytest -m slow $(PARALLEL) $(ARGS)
 
 lint: $(READY)  ## check style, types, import rules and declared dependencies
 	$(BIN)/ruff check .

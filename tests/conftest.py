@@ -1,6 +1,7 @@
 """What all tests share: quiet TensorFlow, one core a worker, files that are made once."""
 
 import fcntl
+import gc
 import os
 from collections.abc import Callable
 from pathlib import Path
@@ -12,6 +13,9 @@ if "PYTEST_XDIST_WORKER" in os.environ:
     # Several workers: each keeps to one core, or they would wait for each other.
     for name in ("TF_NUM_INTRAOP_THREADS", "TF_NUM_INTEROP_THREADS", "OMP_NUM_THREADS"):
         os.environ.setdefault(name, "1" if name != "TF_NUM_INTEROP_THREADS" else "2")
+# Tracing makes many objects that live: collecting them as often as by default takes a seventh of
+# the time of a short run.
+gc.set_threshold(100_000, 50, 100)
 
 
 @pytest.fixture(scope="session")

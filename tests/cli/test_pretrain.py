@@ -94,7 +94,9 @@ def test_a_killed_run_with_dynamic_masks_goes_on_as_if_nothing_had_happened(
     assert told == {line[:2]: line[2] for line in undisturbed[1]}
 
 
-@pytest.mark.parametrize("precision", ["mixed_bfloat16", "mixed_float16"])
+@pytest.mark.parametrize(
+    "precision", [pytest.param("mixed_bfloat16", marks=pytest.mark.slow), "mixed_float16"]
+)
 def test_a_killed_run_in_half_precision_goes_on_as_if_nothing_had_happened(
     shards, small_config, tmp_path, monkeypatch, precision
 ):

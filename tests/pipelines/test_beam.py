@@ -43,7 +43,9 @@ def contents(folder):
     return {path.name: path.read_bytes() for path in folder.iterdir()}
 
 
-@pytest.mark.parametrize("mode", ["in_memory", "multi_processing"])
+@pytest.mark.parametrize(
+    "mode", ["in_memory", pytest.param("multi_processing", marks=pytest.mark.slow)]
+)
 def test_beam_makes_what_a_local_run_makes(tmp_path, text, tokenizer, monkeypatch, mode):
     monkeypatch.setattr("pipelines.corpus.sources.UNIT_BYTES", 10_000)
     runner = BeamRunner(
@@ -75,6 +77,7 @@ def test_without_beam_the_cure_is_named(monkeypatch):
         BeamRunner()
 
 
+@pytest.mark.slow
 def test_the_command(tmp_path, text, tokenizer):
     tokenizer.save(tmp_path / "vocab")
     done = subprocess.run(
