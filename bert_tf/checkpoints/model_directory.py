@@ -130,7 +130,9 @@ def load_model(
     model = model_class(replace(stored.config, **{"id2label": None, **config}), **own)
     if is_other and stored.classes:
         _log.warning("%s: its head is for other classes or another task: replaced.", path)
-    kept = ("pooler.", *(part for part in head.parts if not is_other))
+    kept = tuple(part for part in head.parts if not is_other)
+    if head.reads_pooler:
+        kept = ("pooler.", *kept)
     _fill(model, stored, kept, path)
     return model
 
@@ -182,7 +184,7 @@ def _fill(model: PretrainedModel, stored: StoredModel, kept: tuple[str, ...], pa
     tensors = {
         name: tensor
         for name, tensor in stored.tensors.items()
-        if not name.startswith(HEADS_PREFIXES) or name.startswith(kept)
+        if not name.startswith((*HEADS_PREFIXES, "pooler.")) or name.startswith(kept)
     }
     check_shapes(tensors, {name: weight.shape for name, weight in weights.items()}, path)
     new = sorted(name for name in weights if name not in tensors)

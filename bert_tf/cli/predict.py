@@ -65,11 +65,11 @@ def run(options: Options) -> None:
         else:
             given = model.read(options.input)
         lines: list[str] = []
-        for outputs in answer(model.signature, given, options.batch_size):
+        for outputs in answer(model.signature(list(given)), given, options.batch_size):
             for row in rows(outputs):
                 texts = {name.removeprefix("text_"): given[name][len(lines)] for name in given}
                 lines.append(json.dumps({**texts, **row}, ensure_ascii=False))
-            bar.update(len(lines), total=len(given["text"]), note="and answering")
+            bar.update(len(lines), total=len(next(iter(given.values()))), note="and answering")
     if output:
         with replace_file(output) as temporary:
             temporary.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")

@@ -22,10 +22,10 @@ _LARGEST = 2**63 - 1  # versions are int64 in TensorFlow Serving
 
 
 class Servable(Protocol):
-    """A `tf.Module` with a signature."""
+    """A `tf.Module` with signatures."""
 
-    def signature(self) -> Callable[..., Any]:
-        """The concrete function behind `serving_default`."""
+    def signatures(self) -> Mapping[str, Callable[..., Any]]:
+        """The concrete functions by name, `serving_default` among them."""
 
 
 def versions(directory: str | Path) -> list[int]:
@@ -87,7 +87,7 @@ def export(
         check_export(name, root=root, version=version)  # again: another export may have ended
         version = version or max(versions(directory), default=0) + 1
         with replace_directory(directory / str(version)) as temporary, _full_disk_errors():
-            tf.saved_model.save(module, str(temporary), signatures=module.signature())
+            tf.saved_model.save(module, str(temporary), signatures=module.signatures())
             refuse_unservable_ops(temporary)
             for file, text in (assets or {}).items():
                 (temporary / ASSETS).mkdir(exist_ok=True)

@@ -1,7 +1,7 @@
 """Answers to raw strings, batch by batch: from a SavedModel, as a server gives them."""
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,13 +16,13 @@ from bert_tf.serving.export import ASSETS, versions
 
 
 class Predictor:
-    """The `serving_default` signature of a SavedModel.
+    """The signatures of a SavedModel.
 
     Args:
         saved_model: `saved_models/<name>` (its newest version) or one version's folder.
 
     Attributes:
-        inputs: names of the strings that it takes.
+        signatures: its functions by name.
         assets: text of each small file that was exported beside the model, by name.
 
     Raises:
@@ -42,13 +42,25 @@ class Predictor:
         self.directory = directory
         try:
             self._loaded = tf.saved_model.load(str(directory))
-            self.signature = self._loaded.signatures["serving_default"]
+            self.signatures = self._loaded.signatures
+            self.signatures["serving_default"]
         except (OSError, KeyError, tf.errors.OpError, ValueError) as error:
             reason = str(error).splitlines()[0]
             raise InputError(
                 f"{directory} cannot be loaded ({reason}): export the model again"
             ) from error
-        self.inputs = sorted(self.signature.structured_input_signature[1])
+
+    @property
+    def inputs(self) -> list[str]:
+        """Names of the strings that the default signature takes."""
+        return _inputs(self.signatures["serving_default"])
+
+    def signature(self, inputs: Iterable[str]) -> Any:
+        """The function of strings with these names; the default one if there is none."""
+        for function in self.signatures.values():
+            if _inputs(function) == sorted(inputs):
+                return function
+        return self.signatures["serving_default"]
 
     def settings(self) -> dict[str, Any]:
         """The contents of the exported task.json; empty if there is none."""
@@ -73,7 +85,7 @@ def answer(
     Raises:
         InputError: a string is not valid Unicode, or the names are not the model's inputs.
     """
-    wanted, given = sorted(signature.structured_input_signature[1]), sorted(strings)
+    wanted, given = _inputs(signature), sorted(strings)
     if wanted != given:
         kinds = {("text",): "single strings", ("text", "text_pair"): "pairs of strings"}
         cure = "leave the pair out" if "text_pair" in given else "give --pair or --pair_column"
@@ -89,13 +101,26 @@ def answer(
         yield {name: value.numpy() for name, value in signature(**batch).items()}
 
 
+def _inputs(signature: Any) -> list[str]:
+    return sorted(signature.structured_input_signature[1])
+
+
 def rows(outputs: Mapping[str, np.ndarray]) -> Iterator[dict[str, Any]]:
     """Yields the answer to each example as JSON values.
 
-    `labels` and `probabilities` become one object, label -> probability.
+    `labels` and `probabilities` become one object, label -> probability. Padded lists such as
+    `words_text` and `words_label`, of which `words_count` are filled, become a list of objects.
     """
+    lists = [name.removesuffix("_count") for name in outputs if name.endswith("_count")]
     for number in range(len(next(iter(outputs.values())))):
         row = {name: _json(values[number]) for name, values in outputs.items()}
+        for name in lists:
+            count, prefix = row.pop(f"{name}_count"), f"{name}_"
+            keys = [key for key in sorted(row) if key.startswith(prefix)]
+            parts = {key.removeprefix(prefix): row.pop(key)[:count] for key in keys}
+            row[name] = [
+                dict(zip(parts, part, strict=True)) for part in zip(*parts.values(), strict=True)
+            ]
         if "labels" in row and "probabilities" in row:
             row["probabilities"] = dict(zip(row.pop("labels"), row["probabilities"], strict=True))
         yield row

@@ -126,7 +126,7 @@ class Classification(Kind):
         return own + super().remarks(dataset, scores, labels)
 
     def write_predictions(
-        self, path: Path, dataset: Dataset, examples: Examples, answers: Answers,
+        self, folder: Path, dataset: Dataset, examples: Examples, answers: Answers,
         labels: Sequence[str],
     ) -> None:  # fmt: skip
         """Columns: texts, label if known, predicted label, the probability of each label."""
@@ -135,7 +135,7 @@ class Classification(Kind):
         of_label = [dict(zip(names, values, strict=True)) for names, values in rows]
         shares = {label: [f"{row[label.encode()]:.6f}" for row in of_label] for label in labels}
         columns = [("predicted", predicted), *shares.items()]
-        write_table(path, dataset, examples, columns)
+        write_table(folder / "predictions.tsv", dataset, examples, columns)
 
 
 def _in_order_of(dataset: Dataset, labels: Sequence[str]) -> Sequence[str]:

@@ -107,27 +107,34 @@ class FineTuned:
     @property
     def inputs(self) -> list[str]:
         """Names of the strings that the model takes."""
-        return list(self.task.columns(labelled=False))
+        return self.task.kind.inputs(self.task)
 
-    def features(self, strings: dict[str, tf.Tensor]) -> Any:
-        """Model inputs for a batch of strings."""
-        return self.task.kind.features(strings, self.tokenizer, self.task.max_length)
+    def batch(self, strings: dict[str, tf.Tensor], arrays: list[tf.Tensor]) -> tuple:
+        """Model inputs and targets for a batch of strings."""
+        return self.task.kind.batch(strings, arrays, self.tokenizer, self.task.max_length)
+
+    def respond(self, strings: dict[str, tf.Tensor]) -> dict[str, tf.Tensor]:
+        """Answers to a batch of strings, in graph."""
+        return self.task.kind.respond(
+            strings, self.model, self.tokenizer, self.labels, self.task.max_length
+        )
 
     def module(self) -> RawTextModel:
         """Tokenizer, model and answers in one graph."""
-        answers = functools.partial(self.task.kind.answers, labels=self.labels)
-        return RawTextModel(self.tokenizer, self.model, self.inputs, self.features, answers)
+        kind = self.task.kind
+        inputs = kind.signatures(self.task)
+        return RawTextModel(self.tokenizer, self.model, inputs, self.respond, kind.lists)
 
     @functools.cached_property
     def signature(self) -> Any:
-        """The function that an export saves."""
-        return self.module().signature()
+        """The function that answers examples, as an export saves it."""
+        return self.module().signature(self.inputs)
 
     def answers(self, examples: Examples, batch_size: int) -> Answers:
         """Answers to examples, by the function that an export saves."""
         strings = {name: examples.columns[name] for name in self.inputs}
         batches = list(answer(self.signature, strings, batch_size))
-        return {name: np.concatenate([batch[name] for batch in batches]) for name in batches[0]}
+        return {name: _join([batch[name] for batch in batches]) for name in batches[0]}
 
     def evaluate(self, examples: Examples, batch_size: int) -> Evaluation:
         """Scores answers to labelled examples."""
@@ -139,9 +146,9 @@ class FineTuned:
         return Evaluation(examples, answers, {"examples": len(examples), **scores}, remarks)
 
     def write(self, evaluation: Evaluation, directory: Path) -> None:
-        """Writes metrics.json and predictions.tsv."""
+        """Writes metrics.json and the kind's predictions."""
         self.task.kind.write_predictions(
-            directory / "predictions.tsv",
+            directory,
             self.task,
             evaluation.examples,
             evaluation.answers,
@@ -171,6 +178,15 @@ def read_settings(path: Path) -> dict[str, Any] | None:
         return None
     except (OSError, ValueError) as error:
         raise InputError(f"{path} cannot be read ({error}): restore or delete it") from error
+
+
+def _join(batches: Sequence[np.ndarray]) -> np.ndarray:
+    """Concatenates batches, padded to the widest."""
+    widest = np.max([batch.shape[1:] for batch in batches], axis=0)
+    empty = b"" if batches[0].dtype == object else 0
+    gaps = [[(0, 0), *((0, int(gap)) for gap in widest - batch.shape[1:])] for batch in batches]
+    padded = map(functools.partial(np.pad, constant_values=empty), batches, gaps)
+    return np.concatenate(list(padded))
 
 
 def _renamed(labels: Sequence[str], label_map: Sequence[str]) -> list[str]:

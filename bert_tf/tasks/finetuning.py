@@ -145,7 +145,7 @@ def _finetune(
     def batches(chosen: Examples, arrays: list[np.ndarray], **order: int) -> Callable:
         strings = {name: chosen.columns[name] for name in tuned.inputs}
         return lambda size, worker=0, workers=1: example_batches(
-            strings, tuned.features, size, targets=arrays, worker=worker, num_workers=workers,
+            strings, tuned.batch, size, targets=arrays, worker=worker, num_workers=workers,
             **order,
         )  # fmt: skip
 
@@ -250,7 +250,7 @@ def split(targets: np.ndarray, share: float, seed: int) -> tuple[np.ndarray, np.
     """Draws a stratified share of the examples: every class (or range of values) gives its part.
 
     Args:
-        targets: numbers [E].
+        targets: numbers [E]; arrays [E, ...] give no classes.
         share: share to set aside, at least one example.
         seed: random seed.
 
@@ -259,7 +259,8 @@ def split(targets: np.ndarray, share: float, seed: int) -> tuple[np.ndarray, np.
     """
     count = len(targets)
     order = np.random.default_rng(seed).permutation(count)
-    order = order[np.argsort(targets[order], kind="stable")]  # shuffled within each class
+    if targets.ndim == 1:
+        order = order[np.argsort(targets[order], kind="stable")]  # shuffled within each class
     number = min(count, max(1, round(count * share)))
     places = ((np.arange(number) + 0.5) * count / number).astype(int)
     return np.sort(np.delete(order, places)), np.sort(order[places])

@@ -29,6 +29,8 @@ class Kind(ABC):
 
     # The model with this kind's head.
     model_class: ClassVar[type[keras.Model]]
+    # Inputs that are lists of strings, as many for each example.
+    lists: ClassVar[tuple[str, ...]] = ()
     # Logged while training: name -> function as of `Trainer`.
     metrics: ClassVar[Mapping[str, Values]] = {}
 
@@ -53,6 +55,14 @@ class Kind(ABC):
                 )
         return examples
 
+    def inputs(self, dataset: "Dataset") -> list[str]:
+        """Names of the strings that the model takes."""
+        return list(dataset.columns(labelled=False))
+
+    def signatures(self, dataset: "Dataset") -> dict[str, list[str]]:
+        """Signatures of an export, with the names of the strings that each takes."""
+        return {"serving_default": self.inputs(dataset)}
+
     def label_names(self, dataset: "Dataset", examples: Examples) -> list[str]:
         """The labels of a new model; `examples` is the training data."""
         return []
@@ -75,6 +85,20 @@ class Kind(ABC):
                if name in strings]  # fmt: skip
         return Packer(tokenizer, max_length)(*ids)
 
+    def batch(
+        self, strings: dict[str, tf.Tensor], arrays: list[tf.Tensor], tokenizer: Any,
+        max_length: int,
+    ) -> tuple:  # fmt: skip
+        """(inputs, targets, ...) to train on; runs in graph.
+
+        Args:
+            strings: a batch of strings by input name.
+            arrays: the same examples' targets, and their weights if there are any.
+            tokenizer: the model's tokenizer.
+            max_length: most tokens of a row. An example may become several rows.
+        """
+        return (self.features(strings, tokenizer, max_length), *arrays)
+
     @abstractmethod
     def targets(self, examples: Examples, labels: Sequence[str]) -> np.ndarray:
         """The values [E, ...] that the loss compares with the outputs.
@@ -90,6 +114,17 @@ class Kind(ABC):
     def weights(self, targets: np.ndarray) -> np.ndarray:
         """A weight for each example that gives every class the same total weight."""
         raise InputError("--class_weights is for tasks with classes: leave it out")
+
+    def respond(
+        self, strings: dict[str, tf.Tensor], model: Any, tokenizer: Any, labels: Sequence[str],
+        max_length: int,
+    ) -> dict[str, tf.Tensor]:  # fmt: skip
+        """Answers to a batch of strings, the batch first; runs in graph.
+
+        Evaluation, prediction and the exported SavedModel share this function.
+        """
+        inputs = self.features(strings, tokenizer, max_length)
+        return self.answers(model(inputs, training=False), labels)
 
     @abstractmethod
     def answers(self, outputs: Any, labels: Sequence[str]) -> dict[str, tf.Tensor]:
@@ -117,10 +152,10 @@ class Kind(ABC):
 
     @abstractmethod
     def write_predictions(
-        self, path: Path, dataset: "Dataset", examples: Examples, answers: Answers,
+        self, folder: Path, dataset: "Dataset", examples: Examples, answers: Answers,
         labels: Sequence[str],
     ) -> None:  # fmt: skip
-        """Writes the predictions file."""
+        """Writes the predictions files into a folder."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -151,7 +186,7 @@ class Dataset:
     pair: str | None = None
     label: str = "label"
     labels: tuple[str, ...] = ()
-    scores: tuple[Score, ...]
+    scores: tuple[Score, ...] = ()
     format: Format | None = None
     header: bool = True
     skip_broken: bool = False

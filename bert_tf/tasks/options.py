@@ -199,7 +199,7 @@ class FileOptions(CheckedOptions):
     """
 
     text_column: str | None = None
-    format: Literal["tsv", "csv", "jsonl", "lines"] | None = None
+    format: Literal["tsv", "csv", "jsonl", "lines", "conll"] | None = None
     header: bool = True
 
 

@@ -1,6 +1,6 @@
 """Whatever answers raw strings: an exported SavedModel or a fine-tuned model directory."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -10,7 +10,7 @@ from bert_tf.errors import InputError
 from bert_tf.serving.predictor import Predictor
 from bert_tf.tasks.fine_tuned import FineTuned
 from bert_tf.tasks.kind import Dataset
-from bert_tf.tasks.table import TASKS
+from bert_tf.tasks.table import TASKS, find_task
 
 
 @dataclass(frozen=True)
@@ -18,11 +18,12 @@ class Answering:
     """A model that answers, and how its files of texts are read.
 
     Attributes:
-        signature: function of string tensors, as of `bert_tf.serving.predictor.answer`.
+        signature: gives the function of strings with certain names, as of
+            `bert_tf.serving.predictor.answer`.
         task: dataset that names the columns.
     """
 
-    signature: Any
+    signature: Callable[[Sequence[str]], Any]
     task: Dataset
 
     def read(self, path: str | Path) -> dict[str, list[str]]:
@@ -43,13 +44,17 @@ def load(model: str | Path, settings: Mapping[str, Any]) -> Answering:
     """
     if (Path(model) / CONFIG).is_file():
         fine_tuned = FineTuned.from_directory(model, settings)
-        return Answering(fine_tuned.signature, fine_tuned.task)
+        return Answering(fine_tuned.module().signature, fine_tuned.task)
     predictor = Predictor(model)
     for name in ("task", "max_length", "label_map"):
         if settings.get(name):
             raise InputError(f"--{name} is fixed in a SavedModel: give it to bert-tf export")
-    # A SavedModel carries its columns, but not the code of its task.
-    task = TASKS["classification"].with_settings(predictor.settings()).with_settings(settings)
+    stored = predictor.settings()
+    try:
+        task = find_task(stored.get("task", "classification"))
+    except InputError:  # a SavedModel does not carry the code of a task of one's own
+        task = TASKS["classification"]
+    task = task.with_settings(stored).with_settings(settings)
     if "text_pair" in predictor.inputs and task.pair is None and settings.get("input"):
         raise InputError(f"{model} takes pairs: name the second text's column with --pair_column")
     return Answering(predictor.signature, task)

@@ -63,9 +63,9 @@ class Regression(Kind):
         return {score.__name__: score(truth, answers["score"]) for score in dataset.scores}
 
     def write_predictions(
-        self, path: Path, dataset: Dataset, examples: Examples, answers: Answers,
+        self, folder: Path, dataset: Dataset, examples: Examples, answers: Answers,
         labels: Sequence[str],
     ) -> None:  # fmt: skip
         """Columns: texts, label if known, predicted number."""
         predicted = [f"{score:.6f}" for score in answers["score"]]
-        write_table(path, dataset, examples, [("predicted", predicted)])
+        write_table(folder / "predictions.tsv", dataset, examples, [("predicted", predicted)])

@@ -11,7 +11,7 @@ from pipelines.datasets import dataset_options
 
 def example_batches(
     strings: Mapping[str, Sequence[str]],
-    features: Callable[[dict[str, tf.Tensor]], Any],
+    batch: Callable[[dict[str, tf.Tensor], list[tf.Tensor]], tuple],
     batch_size: int,
     *,
     targets: Sequence[np.ndarray] = (),
@@ -32,7 +32,8 @@ def example_batches(
 
     Args:
         strings: input name -> one string for each of the E examples.
-        features: turns a batch of these strings into model inputs, in graph.
+        batch: turns a batch of these strings and of the targets into (inputs, *targets), in
+            graph; an example may become several rows.
         batch_size: examples in a batch of this worker.
         targets: arrays [E, ...] to go with the inputs: labels, or labels and weights.
         seed: shuffling seed; None keeps the order of the examples.
@@ -62,8 +63,9 @@ def example_batches(
     @tf.autograph.experimental.do_not_convert
     def inputs(chosen: tf.Tensor) -> Any:
         chosen = chosen[worker * batch_size : (worker + 1) * batch_size]
-        made = features({name: tf.gather(values, chosen) for name, values in columns.items()})
-        return (made, *(tf.gather(values, chosen) for values in arrays)) if arrays else made
+        strings = {name: tf.gather(values, chosen) for name, values in columns.items()}
+        made = batch(strings, [tf.gather(values, chosen) for values in arrays])
+        return made if arrays else made[0]
 
     epochs = tf.data.Dataset.range(first_epoch, 1 if seed is None else tf.int64.max)
     batches = epochs.flat_map(epoch).map(inputs, num_parallel_calls=2)

@@ -1,11 +1,13 @@
 """Labelled text for fine-tuning: tables, JSON lines and plain lines become `Examples`."""
 
 import csv
+import gzip
 import hashlib
 import io
 import json
 import os
 import sys
+import zlib
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,7 +15,7 @@ from typing import Any, Literal
 
 from bert_tf.errors import InputError
 
-Format = Literal["tsv", "csv", "jsonl", "lines"]
+Format = Literal["tsv", "csv", "jsonl", "lines", "conll"]
 _EXTENSIONS: dict[str, Format] = {".tsv": "tsv", ".csv": "csv", ".jsonl": "jsonl"}
 # What the columns are for, and the option that names each.
 OPTIONS = {"text": "--text_column", "text_pair": "--pair_column", "label": "--label_column"}
@@ -99,7 +101,7 @@ def read_examples(
     if format is None:
         known = ", ".join(_EXTENSIONS)
         raise InputError(f"{path}: unknown format: give --format, or a file named {known}")
-    text = _read(path)
+    text = read_text(path)
     skipped: list[int] = []
     if format == "jsonl":
         rows = _json_rows(path, text, columns)
@@ -121,17 +123,28 @@ def read_examples(
     return Examples(name, lines, values, tuple(skipped))
 
 
-def _read(path: str | os.PathLike) -> str:
+def read_text(path: str | os.PathLike) -> str:
+    """Reads a UTF-8 file, plain or gzip.
+
+    Args:
+        path: the file; "-" for standard input.
+
+    Raises:
+        InputError: the file is missing, damaged, empty or not UTF-8.
+    """
     try:
         content = sys.stdin.buffer.read() if str(path) == "-" else Path(path).read_bytes()
+        if content.startswith(b"\x1f\x8b"):
+            content = gzip.decompress(content)
         text = content.decode("utf-8-sig")
     except UnicodeDecodeError as error:
         line = error.object.count(b"\n", 0, error.start) + 1
         raise InputError(
             f"{path}, line {line}: invalid UTF-8; convert the file: iconv -f ITS_ENCODING -t UTF-8"
         ) from error
-    except OSError as error:
-        raise InputError(f"{path}: cannot be read ({error.strerror}); check the path") from error
+    except (OSError, EOFError, zlib.error) as error:
+        reason = getattr(error, "strerror", None) or error
+        raise InputError(f"{path}: cannot be read ({reason}); check the path") from error
     if not text.strip():
         raise InputError(f"{path}: the file is empty; give one with examples")
     return text

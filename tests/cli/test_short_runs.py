@@ -63,7 +63,7 @@ def test_many_short_runs_of_fine_tuning(tokenizer, small_config, labelled, tmp_p
         examples = kind.read(TASKS["classification"], labelled / name)
         return example_batches(
             {"text": examples.columns["text"]},
-            lambda strings: kind.features(strings, pieces, 16),
+            lambda strings, arrays: kind.batch(strings, arrays, pieces, 16),
             8,
             targets=[kind.targets(examples, ["farm", "sea"])],
             **order,

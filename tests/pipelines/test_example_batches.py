@@ -14,12 +14,12 @@ LABELS = np.array([1, 0] * 5 + [1], np.int32)
 
 
 def batches(tokenizer, number=None, strings=STRINGS, size=4, targets=(LABELS,), **arguments):
-    def features(strings):
-        """Stands in for a kind's features: pieces side by side, padded."""
+    def batch(strings, arrays):
+        """Stands in for a kind's batch: pieces side by side, padded."""
         ids = tf.concat([tokenizer.tokenize(values) for values in strings.values()], axis=1)
-        return {"token_ids": ids.to_tensor()}
+        return ({"token_ids": ids.to_tensor()}, *arrays)
 
-    dataset = example_batches(strings, features, size, targets=targets, **arguments)
+    dataset = example_batches(strings, batch, size, targets=targets, **arguments)
     return list(itertools.islice(dataset.as_numpy_iterator(), number))
 
 

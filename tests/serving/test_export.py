@@ -37,15 +37,15 @@ def module(classifier, takes_pairs=False, answers=CLASSIFICATION.answers) -> Raw
     return RawTextModel(
         tokenizer,
         model,
-        ["text", "text_pair"] if takes_pairs else ["text"],
-        lambda strings: CLASSIFICATION.features(strings, tokenizer, 8),
-        lambda outputs: answers(outputs, LABELS),
+        {"serving_default": ["text", "text_pair"] if takes_pairs else ["text"]},
+        lambda strings: answers(model(CLASSIFICATION.features(strings, tokenizer, 8)), LABELS),
     )
 
 
 def answers_of(predictor, texts, pairs=None, batch_size=32) -> list[dict]:
     strings = {"text": texts, **({} if pairs is None else {"text_pair": pairs})}
-    return [row for o in answer(predictor.signature, strings, batch_size) for row in rows(o)]
+    signature = predictor.signature(strings)
+    return [row for o in answer(signature, strings, batch_size) for row in rows(o)]
 
 
 @pytest.fixture(scope="module")
@@ -115,7 +115,7 @@ def test_exports_at_once_get_versions_of_their_own(classifier, tmp_path, monkeyp
 
     monkeypatch.setattr(tf.saved_model, "save", save)
     one = module(classifier)
-    one.signature = lambda: None
+    one.signatures = lambda: None
     with ThreadPoolExecutor(3) as pool:
         made = [pool.submit(export, one, "m", root=tmp_path) for _ in range(3)]
     assert sorted(each.result().name for each in made) == ["1", "2", "3"]
