@@ -40,6 +40,15 @@ class BertLayer(keras.layers.Layer):
         super().__init__(**kwargs)
         self.config = config
         self.seed = seed
+        self._input_widths: dict[str, int] = {}
+
+    def build(self, input_shape: Any = None) -> None:
+        """Makes the weights of the sublayers, whose shapes all follow from the config."""
+        for layer in self._flatten_layers(include_self=False, recursive=False):
+            if not layer.built:
+                width = self._input_widths.get(layer.name, self.config.hidden_size)
+                layer.build((None, None, width))
+        self.built = True
 
     def new_initializer(self, name: str) -> keras.initializers.Initializer:
         """The original's `create_initializer` (modeling.py), for the weight called `name`."""
@@ -47,8 +56,11 @@ class BertLayer(keras.layers.Layer):
             stddev=self.config.initializer_range, seed=child_seed(self.seed, name)
         )
 
-    def new_dense(self, name: str, units: int, activation: str | None = None) -> keras.layers.Dense:
-        """A dense sublayer; `activation` is a key of `ACTIVATIONS`."""
+    def new_dense(
+        self, name: str, units: int, activation: str | None = None, inputs: int | None = None
+    ) -> keras.layers.Dense:
+        """A dense sublayer; `activation` is a key of `ACTIVATIONS`, `inputs` H unless given."""
+        self._input_widths[name] = inputs or self.config.hidden_size
         return keras.layers.Dense(
             units,
             activation=None if activation is None else ACTIVATIONS[activation],

@@ -45,13 +45,6 @@ class BertEmbeddings(BertLayer):
             name=name,
         )
 
-    def build(self, token_ids_shape: Any, segment_ids_shape: Any = None) -> None:
-        """Makes the tables."""
-        for table in (self.word_embeddings, self.position_embeddings, self.segment_embeddings):
-            table.build(token_ids_shape)
-        self.layer_norm.build((*token_ids_shape, self.config.hidden_size))
-        self.built = True
-
     def call(self, token_ids: Any, segment_ids: Any = None, training: bool = False) -> Any:
         """Looks up, adds, normalizes."""
         length = ops.shape(token_ids)[1]  # a number if it is known already, else a tensor

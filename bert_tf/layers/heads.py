@@ -24,11 +24,6 @@ class Pooler(BertLayer):
         super().__init__(config, seed, **kwargs)
         self.dense = self.new_dense("dense", config.hidden_size, "tanh")
 
-    def build(self, sequence_output_shape: Any) -> None:
-        """Makes the kernel."""
-        self.dense.build((None, self.config.hidden_size))
-        self.built = True
-
     def call(self, sequence_output: Any) -> Any:
         """Transforms the vector of [CLS], the first token."""
         return self.dense(sequence_output[:, 0])  # (B, H)
@@ -74,16 +69,11 @@ class MaskedLanguageModelHead(BertLayer):
         self.dense = self.new_dense("dense", config.hidden_size, config.hidden_act)
         self.layer_norm = self.new_layer_norm("layer_norm")
 
-    def build(self, sequence_output_shape: Any, mask_positions_shape: Any = None) -> None:
-        """Makes the kernel and the biases."""
-        if not self.word_embeddings.built:
-            self.word_embeddings.build()
-        self.dense.build((None, self.config.hidden_size))
-        self.layer_norm.build((None, self.config.hidden_size))
-        self.bias = self.add_weight(
-            name="bias", shape=(self.config.vocab_size,), initializer="zeros"
-        )
-        self.built = True
+    def build(self, input_shape: Any = None) -> None:
+        """Makes the sublayers' weights and the bias of every entry."""
+        super().build(input_shape)
+        size = self.config.vocab_size
+        self.bias = self.add_weight(name="bias", shape=(size,), initializer="zeros")
 
     def call(self, sequence_output: Any, mask_positions: Any) -> Any:
         """Gathers first: of 512 positions about 80 need the product with the vocabulary."""
@@ -150,11 +140,6 @@ class ClassificationHead(BertLayer):
         self.num_classes = num_classes
         self.dropout = self.new_dropout("dropout", dropout)
         self.dense = self.new_dense("dense", num_classes)
-
-    def build(self, states_shape: Any) -> None:
-        """Makes the kernel."""
-        self.dense.build(states_shape)
-        self.built = True
 
     def call(self, states: Any, training: bool = False) -> Any:
         """Scores the classes."""

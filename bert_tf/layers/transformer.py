@@ -40,12 +40,6 @@ class SelfAttention(BertLayer):
         self.output_dense = self.new_dense("output", config.hidden_size)
         self.dropout = self.new_dropout("dropout", config.attention_probs_dropout_prob)
 
-    def build(self, hidden_states_shape: Any, padding_mask_shape: Any = None) -> None:
-        """Makes the four kernels."""
-        for dense in (self.query, self.key, self.value, self.output_dense):
-            dense.build(hidden_states_shape)
-        self.built = True
-
     def call(
         self,
         hidden_states: Any,
@@ -75,9 +69,19 @@ class SelfAttention(BertLayer):
         attended = self.output_dense(ops.reshape(context, (batch, length, width)))
         return (attended, probabilities) if return_probabilities else attended
 
-    def compute_output_spec(self, hidden_states: Any, *args: Any, **options: Any) -> Any:
+    def compute_output_spec(
+        self,
+        hidden_states: Any,
+        padding_mask: Any = None,
+        training: bool = False,
+        return_probabilities: bool = False,
+    ) -> Any:
         """[B, T, H] -> [B, T, H], and [B, N, T, T] on request."""
-        return _output_spec(self, hidden_states, **options)
+        batch, length, _ = hidden_states.shape
+        heads = (batch, self.config.num_attention_heads, length, length)
+        states = keras.KerasTensor(hidden_states.shape, self.compute_dtype)
+        probabilities = keras.KerasTensor(heads, self.compute_dtype)
+        return (states, probabilities) if return_probabilities else states
 
 
 @keras.saving.register_keras_serializable(package="bert_tf")
@@ -93,16 +97,9 @@ class FeedForward(BertLayer):
 
     def __init__(self, config: BertConfig, seed: int | None = None, **kwargs: Any):
         super().__init__(config, seed, **kwargs)
-        self.intermediate = self.new_dense(
-            "intermediate", config.intermediate_size, config.hidden_act
-        )
-        self.output_dense = self.new_dense("output", config.hidden_size)
-
-    def build(self, hidden_states_shape: Any) -> None:
-        """Makes the two kernels."""
-        self.intermediate.build(hidden_states_shape)
-        self.output_dense.build((*hidden_states_shape[:-1], self.config.intermediate_size))
-        self.built = True
+        width = config.intermediate_size
+        self.intermediate = self.new_dense("intermediate", width, config.hidden_act)
+        self.output_dense = self.new_dense("output", config.hidden_size, inputs=width)
 
     def call(self, hidden_states: Any) -> Any:
         """Applies both dense layers, with the activation between them."""
@@ -126,6 +123,8 @@ class TransformerBlock(BertLayer):
             result.
     """
 
+    compute_output_spec = SelfAttention.compute_output_spec
+
     def __init__(self, config: BertConfig, seed: int | None = None, **kwargs: Any):
         super().__init__(config, seed, **kwargs)
         self.rematerialize = False
@@ -139,14 +138,6 @@ class TransformerBlock(BertLayer):
         self.attention_layer_norm = self.new_layer_norm("attention_layer_norm")
         self.feed_forward_dropout = self.new_dropout("feed_forward_dropout", rate)
         self.feed_forward_layer_norm = self.new_layer_norm("feed_forward_layer_norm")
-
-    def build(self, hidden_states_shape: Any, padding_mask_shape: Any = None) -> None:
-        """Makes the sublayers' weights."""
-        self.attention.build(hidden_states_shape, padding_mask_shape)
-        self.attention_layer_norm.build(hidden_states_shape)
-        self.feed_forward.build(hidden_states_shape)
-        self.feed_forward_layer_norm.build(hidden_states_shape)
-        self.built = True
 
     def call(
         self,
@@ -189,16 +180,3 @@ class TransformerBlock(BertLayer):
                 return self._transform(hidden_states, padding_mask, training=True)[0]
 
         return keras.remat(transform)(hidden_states, *(weight.value for weight in weights))
-
-    def compute_output_spec(self, hidden_states: Any, *args: Any, **options: Any) -> Any:
-        """[B, T, H] -> [B, T, H], and [B, N, T, T] on request."""
-        return _output_spec(self, hidden_states, **options)
-
-
-def _output_spec(layer: BertLayer, x: Any, return_probabilities: bool = False, **_: Any) -> Any:
-    states = keras.KerasTensor(x.shape, layer.compute_dtype)
-    if not return_probabilities:
-        return states
-    batch, length, _ = x.shape
-    heads = layer.config.num_attention_heads
-    return states, keras.KerasTensor((batch, heads, length, length), layer.compute_dtype)

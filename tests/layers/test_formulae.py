@@ -164,7 +164,7 @@ def test_pooler(random, states):
 def test_masked_language_model_head(random, states):
     table = keras.layers.Embedding(V, H)
     layer = MaskedLanguageModelHead(CONFIG, table)
-    layer.build((B, T, H), (B, P))
+    layer.build((B, T, H))
     randomize(layer, random)
     positions = random.integers(T, size=(B, P))
     x = np.stack([states[b][positions[b]] for b in range(B)])
