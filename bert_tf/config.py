@@ -144,6 +144,12 @@ class BertConfig:
         return self.hidden_size // self.num_attention_heads
 
     @property
+    def head_dropout(self) -> float:
+        """Dropout rate of a task's head."""
+        rate = self.classifier_dropout
+        return self.hidden_dropout_prob if rate is None else rate
+
+    @property
     def labels(self) -> list[str] | None:
         """A classifier's labels in the order of their ids, or None."""
         return None if self.id2label is None else list(self.id2label.values())

@@ -14,6 +14,9 @@ from bert_tf.checkpoints.tf1_checkpoint import read_tf1, write_tf1
 from bert_tf.errors import InputError
 from bert_tf.outputs import check_output_folder
 
+# How a format is read and written. A reader takes the location and the user's word on casing (None
+# for none), and returns a checked `StoredModel`; a writer takes a model and an empty folder. Both
+# raise InputError for what cannot be used, and add a note to the model for what is assumed or lost.
 _READ = {
     "hugging_face": read_hugging_face,
     "tf1": read_tf1,
@@ -50,15 +53,7 @@ class Conversion:
 def read_model(
     source: str | os.PathLike, do_lower_case: bool | None = None
 ) -> tuple[Location, StoredModel]:
-    """Reads a model of any format.
-
-    Args:
-        source: path as of `locate`.
-        do_lower_case: whether the model is uncased, if its files do not say.
-
-    Raises:
-        InputError: there is no model, or it is damaged or incomplete; the message names the file.
-    """
+    """Reads a model of any format; the arguments are those of `convert`."""
     location = locate(source)
     model = _READ[location.format](location, do_lower_case)
     check_vocabulary(model, location.folder)
@@ -94,7 +89,6 @@ def convert(
     if to != "hugging_face" and dtype != "float32":
         raise InputError(f"{dtype} is for Hugging Face directories; {to} is written in float32.")
     found = locate(source)
-    # A checkpoint lies in a folder with others; its output may not be there either.
     target = check_output_folder(output, [found.folder], ours=_OURS, overwrite=overwrite)
     location, model = read_model(source, do_lower_case)
     task = location.folder / TASK_FILE

@@ -4,6 +4,7 @@ KerasHub itself (the package keras-nlp) reads and writes them.
 """
 
 from dataclasses import replace
+from operator import attrgetter
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -13,7 +14,7 @@ import numpy as np
 
 from bert_tf.checkpoints.formats import CONFIG, Location
 from bert_tf.checkpoints.stored_model import StoredModel, check_tensors
-from bert_tf.checkpoints.weight_names import is_kernel
+from bert_tf.checkpoints.weight_names import is_kernel, layer_weights
 from bert_tf.config import BertConfig
 from bert_tf.errors import InputError
 from bert_tf.tokenization.tokenizer import BertTokenizer
@@ -22,6 +23,17 @@ from bert_tf.tokenization.vocabulary import read_vocabulary
 
 TASK = "task.json"
 _VOCABULARY = Path("assets", "tokenizer", "vocabulary.txt")
+# Attributes of a block's layers, by canonical name without ".weight" and ".bias".
+_BLOCK = {
+    "attention.self.query": "_self_attention_layer.query_dense",
+    "attention.self.key": "_self_attention_layer.key_dense",
+    "attention.self.value": "_self_attention_layer.value_dense",
+    "attention.output.dense": "_self_attention_layer.output_dense",
+    "attention.output.LayerNorm": "_self_attention_layer_norm",
+    "intermediate.dense": "_feedforward_intermediate_dense",
+    "output.dense": "_feedforward_output_dense",
+    "output.LayerNorm": "_feedforward_layer_norm",
+}
 _TANH_GELU = ("gelu_new", "gelu_fast", "gelu_pytorch_tanh")
 
 
@@ -37,27 +49,18 @@ def _keras_hub() -> ModuleType:
 
 def _backbone_variables(backbone: Any) -> dict[str, keras.Variable]:
     """The variable of every canonical name."""
+    position_table = backbone.position_embedding.position_embeddings
     variables = {
-        "embeddings.word_embeddings.weight": backbone.token_embedding.embeddings,
-        "embeddings.position_embeddings.weight": backbone.position_embedding.position_embeddings,
-        "embeddings.token_type_embeddings.weight": backbone.segment_embedding.embeddings,
-        **_layer_norm("embeddings", backbone.embeddings_layer_norm),
+        "embeddings.position_embeddings.weight": position_table,
+        **_of_layer("embeddings.word_embeddings", backbone.token_embedding),
+        **_of_layer("embeddings.token_type_embeddings", backbone.segment_embedding),
+        **_of_layer("embeddings.LayerNorm", backbone.embeddings_layer_norm),
+        **_of_layer("pooler.dense", backbone.pooled_dense),
     }
-    for i, layer in enumerate(backbone.transformer_layers):
-        attention = layer._self_attention_layer
-        block = f"encoder.layer.{i}"
-        for name, dense in {
-            "attention.self.query": attention.query_dense,
-            "attention.self.key": attention.key_dense,
-            "attention.self.value": attention.value_dense,
-            "attention.output.dense": attention.output_dense,
-            "intermediate.dense": layer._feedforward_intermediate_dense,
-            "output.dense": layer._feedforward_output_dense,
-        }.items():
-            variables |= _dense(f"{block}.{name}", dense)
-        variables |= _layer_norm(f"{block}.attention.output", layer._self_attention_layer_norm)
-        variables |= _layer_norm(f"{block}.output", layer._feedforward_layer_norm)
-    return variables | _dense("pooler.dense", backbone.pooled_dense)
+    for i, block in enumerate(backbone.transformer_layers):
+        for name, attribute in _BLOCK.items():
+            variables |= _of_layer(f"encoder.layer.{i}.{name}", attrgetter(attribute)(block))
+    return variables
 
 
 def _task_variables(task: Any, keras_hub: ModuleType) -> dict[str, keras.Variable]:
@@ -66,18 +69,14 @@ def _task_variables(task: Any, keras_hub: ModuleType) -> dict[str, keras.Variabl
         head = task.masked_lm_head
         return {
             "cls.predictions.bias": head._bias,
-            **_dense("cls.predictions.transform.dense", head._intermediate_dense),
-            **_layer_norm("cls.predictions.transform", head._intermediate_layer_norm),
+            **_of_layer("cls.predictions.transform.dense", head._intermediate_dense),
+            **_of_layer("cls.predictions.transform.LayerNorm", head._intermediate_layer_norm),
         }
-    return _dense("classifier", task.output_dense)
+    return _of_layer("classifier", task.output_dense)
 
 
-def _dense(name: str, layer: Any) -> dict[str, keras.Variable]:
-    return {f"{name}.weight": layer.kernel, f"{name}.bias": layer.bias}
-
-
-def _layer_norm(name: str, layer: Any) -> dict[str, keras.Variable]:
-    return {f"{name}.LayerNorm.weight": layer.gamma, f"{name}.LayerNorm.bias": layer.beta}
+def _of_layer(name: str, layer: Any) -> dict[str, keras.Variable]:
+    return {weight.name: weight.variable for weight in layer_weights(name, layer)}
 
 
 def _to_tensor(name: str, variable: keras.Variable) -> np.ndarray:
@@ -101,13 +100,6 @@ def read_keras_hub(location: Location, do_lower_case: bool | None = None) -> Sto
     """Reads a preset of a `BertBackbone`, `BertMaskedLM` or `BertTextClassifier`.
 
     KerasHub computes GELU by its tanh approximation, so that is the model's `hidden_act`.
-
-    Args:
-        location: where the preset is.
-        do_lower_case: whether the model is uncased; None for what the preset says.
-
-    Raises:
-        InputError: it is another model's preset, is damaged, or KerasHub is not installed.
     """
     folder = location.folder
     name = _class_name(folder / CONFIG)
@@ -191,15 +183,7 @@ def _class_name(path: Path) -> str:
 
 
 def write_keras_hub(model: StoredModel, folder: Path) -> None:
-    """Writes a preset; of a task, if the model has a head that KerasHub knows.
-
-    Args:
-        model: model to write.
-        folder: must exist.
-
-    Raises:
-        InputError: KerasHub cannot compute the model, or is not installed.
-    """
+    """Writes a preset; of a task, if the model has a head that KerasHub knows."""
     config = model.config
     if config.hidden_act not in ("gelu", *_TANH_GELU):
         raise InputError(
@@ -210,15 +194,7 @@ def write_keras_hub(model: StoredModel, folder: Path) -> None:
         raise InputError(
             "KerasHub's BertBackbone has a pooler, this model has none: give a model with one."
         )
-    if config.hidden_act == "gelu":
-        model.notes.append(
-            "KerasHub computes GELU by its tanh approximation, this model exactly: outputs differ "
-            "in the third or fourth decimal."
-        )
-    if config.layer_norm_eps != 1e-12:
-        model.notes.append(
-            f"KerasHub adds 1e-12 to variances, this model {config.layer_norm_eps}: outputs differ."
-        )
+    model.note_differences("KerasHub")
     if config.hidden_dropout_prob != config.attention_probs_dropout_prob:
         model.notes.append(
             f"KerasHub has one dropout rate: {config.hidden_dropout_prob}, that of the hidden "
@@ -259,9 +235,7 @@ def write_keras_hub(model: StoredModel, folder: Path) -> None:
         task = keras_hub.models.BertTextClassifier(
             backbone,
             num_classes=len(model.tensors["classifier.bias"]),
-            dropout=config.hidden_dropout_prob
-            if config.classifier_dropout is None
-            else config.classifier_dropout,
+            dropout=config.head_dropout,
             preprocessor=tokenizer
             and keras_hub.models.BertTextClassifierPreprocessor(
                 tokenizer, sequence_length=config.max_position_embeddings

@@ -8,7 +8,7 @@ import os
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar, overload
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from bert_tf.checkpoints.formats import CONFIG, check_is_model_directory
 from bert_tf.checkpoints.hugging_face import read_weights, write_hugging_face
@@ -56,19 +56,9 @@ def save_model(
     write_hugging_face(stored, directory, shard_bytes=2**63)
 
 
-@overload
-def load_model(directory: str | os.PathLike, model_class: type[Model], **options: Any) -> Model: ...
-
-
-@overload
-def load_model(
-    directory: str | os.PathLike, model_class: None = None, **options: Any
-) -> PretrainedModel: ...
-
-
 def load_model(
     directory: str | os.PathLike,
-    model_class: type[PretrainedModel] | None = None,
+    model_class: type[Model] | None = None,
     *,
     allow_new_head: bool = False,
     num_classes: int | None = None,
@@ -76,7 +66,7 @@ def load_model(
     seed: int | None = None,
     dtype: Any = None,
     **config: Any,
-) -> PretrainedModel:
+) -> Model:
     """Loads a model from a Hugging Face model directory.
 
     The weights may be in one file or in several with an index, in float32, float16 or bfloat16,
@@ -137,7 +127,7 @@ def load_model(
     return model
 
 
-def _class_on_disk(stored: StoredModel, directory: Path) -> type[PretrainedModel]:
+def _class_on_disk(stored: StoredModel, directory: Path) -> Any:
     """The class of the model that was saved."""
     for model_class, head in HEADS.items():
         if head.kind == stored.kind:

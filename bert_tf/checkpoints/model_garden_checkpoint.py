@@ -23,7 +23,6 @@ from bert_tf.checkpoints.tensorflow_checkpoint import (
     write_config,
 )
 from bert_tf.checkpoints.tokenizer_files import read_tokenizer
-from bert_tf.checkpoints.weight_names import is_kernel
 from bert_tf.config import BertConfig
 from bert_tf.errors import InputError
 
@@ -49,10 +48,12 @@ _HEADS_POOLER = "next_sentence.pooler_dense"
 
 
 class _Graph:
-    """The objects of a checkpoint; an object is known by its number."""
+    """The objects of a checkpoint, each known by its number, and the tensors taken from them."""
 
     def __init__(self, prefix: Path):
         self.prefix = prefix
+        self.tensors: dict[str, np.ndarray] = {}
+        self.heads: set[int] = set()
         self._reader = open_checkpoint(prefix)
         graph = TrackableObjectGraph()
         graph.ParseFromString(read_tensor(self._reader, prefix, OBJECT_GRAPH))
@@ -64,12 +65,11 @@ class _Graph:
             for node in graph.nodes
         ]
 
-    def find(self, start: int, *edges: str) -> int | None:
+    def find(self, start: int | None, *edges: str) -> int | None:
         """The object at the end of a path."""
         for edge in edges:
-            if edge not in self.children[start]:
-                return None
-            start = self.children[start][edge]
+            if start is not None:
+                start = self.children[start].get(edge)
         return start
 
     def find_first(self, *edges: str) -> int | None:
@@ -84,7 +84,14 @@ class _Graph:
             queue += near
         return None
 
-    def read(self, start: int, *edges: str) -> np.ndarray | None:
+    def numbered(self, node: int | None, prefix: str) -> list[int]:
+        """The objects at the edges "<prefix>0", "<prefix>1" and so on."""
+        found: list[int] = []
+        while (child := self.find(node, f"{prefix}{len(found)}")) is not None:
+            found.append(child)
+        return found
+
+    def read(self, start: int | None, *edges: str) -> np.ndarray | None:
         """The variable at the end of a path, in float32, or None."""
         node = self.find(start, *edges)
         key = None if node is None else self._keys[node]
@@ -92,40 +99,18 @@ class _Graph:
             return None
         return read_tensor(self._reader, self.prefix, key).astype(np.float32, copy=False)
 
-
-class _Reading:
-    """Tensors found so far, and the graph they are read from."""
-
-    def __init__(self, graph: _Graph):
-        self.graph = graph
-        self.tensors: dict[str, np.ndarray] = {}
-        self.heads: set[int] = set()
-
-    def dense(self, name: str, node: int | None) -> None:
-        """Reads kernel and bias; the heads' axes of attention kernels become one again."""
-        if node is None:
-            return
-        kernel = self.graph.read(node, "kernel")  # [in, out], [H, N, D] or [N, D, H]
-        bias = self.graph.read(node, "bias")  # [out] or [N, D]
-        if kernel is None or bias is None:
-            return
-        if bias.ndim == 2:
-            self.heads.add(bias.shape[0])
-        self.tensors[f"{name}.weight"] = kernel.reshape(-1, bias.size).T
-        self.tensors[f"{name}.bias"] = bias.reshape(-1)
-
-    def layer_norm(self, name: str, node: int | None) -> None:
-        """Reads scale and shift."""
-        for ours, theirs in (("weight", "gamma"), ("bias", "beta")):
-            value = None if node is None else self.graph.read(node, theirs)
-            if value is not None:
-                self.tensors[f"{name}.{ours}"] = value
-
-    def table(self, name: str, node: int | None) -> None:
-        """Reads an embedding table."""
-        value = None if node is None else self.graph.read(node, "embeddings")
-        if value is not None:
-            self.tensors[f"{name}.weight"] = value
+    def take(self, name: str, layer: int | None) -> None:
+        """Reads a layer's tensors; the heads' axes of attention kernels become one."""
+        for edges in (("kernel", "bias"), ("gamma", "beta"), ("embeddings",)):
+            values = [v for v in (self.read(layer, edge) for edge in edges) if v is not None]
+            if len(values) < len(edges):
+                continue
+            if edges[0] == "kernel":  # [in, out], [H, N, D] or [N, D, H]; bias [out] or [N, D]
+                kernel, bias = values
+                self.heads |= {bias.shape[0]} if bias.ndim == 2 else set()
+                values = [kernel.reshape(-1, bias.size).T, bias.reshape(-1)]
+            names = (f"{name}.weight", f"{name}.bias")
+            self.tensors |= dict(zip(names, values, strict=False))
 
 
 def read_model_garden(location: Location, do_lower_case: bool | None = None) -> StoredModel:
@@ -134,37 +119,26 @@ def read_model_garden(location: Location, do_lower_case: bool | None = None) -> 
     Model Garden computes GELU by its tanh approximation, so that is the model's `hidden_act`.
     A pre-trainer's next sentence head has a pooler of its own, which pre-training trains in place
     of the encoder's: it becomes the model's pooler.
-
-    Args:
-        location: where the checkpoint is.
-        do_lower_case: whether the model is uncased; None to infer it from its name.
-
-    Raises:
-        InputError: there is no BERT in the checkpoint, or it does not fit its config.
     """
     prefix = location.prefix
     assert prefix is not None
     graph = _Graph(prefix)
-    reading = _Reading(graph)
     notes: list[str] = []
-    blocks, pooler = _read_encoder(reading)
-    pooler = _read_heads(reading, pooler, notes)
-    reading.dense("pooler.dense", pooler)
-    config = _config(location.folder, reading, blocks, prefix, notes)
-    model = StoredModel(config, reading.tensors, notes=notes)
+    blocks, pooler = _read_encoder(graph)
+    graph.take("pooler.dense", _read_heads(graph, pooler, notes))
+    config = _config(location.folder, graph, blocks, notes)
+    model = StoredModel(config, graph.tensors, notes=notes)
     check_tensors(model, prefix)
     model.tokenizer = read_tokenizer(location.folder, prefix, do_lower_case, notes)
     return model
 
 
-def _read_encoder(reading: _Reading) -> tuple[int, int | None]:
+def _read_encoder(graph: _Graph) -> tuple[int, int | None]:
     """Reads all but the pooler; returns the number of blocks, and the pooler's object."""
-    graph = reading.graph
     encoder = graph.find_first(*_EMBEDDINGS.values())
     if encoder is not None:
-        parts = {name: graph.find(encoder, edge) for name, edge in _EMBEDDINGS.items()}
-        listed = graph.find(encoder, "_transformer_layers")
-        blocks = [] if listed is None else _numbered(graph, listed, "")
+        parts = [graph.find(encoder, edge) for edge in _EMBEDDINGS.values()]
+        blocks = graph.numbered(graph.find(encoder, "_transformer_layers"), "")
         pooler = graph.find(encoder, "_pooler_layer")
     else:  # older functional encoders name their layers by numbers alone
         encoder = graph.find_first(*(f"layer_with_weights-{i}" for i in range(5)))
@@ -173,82 +147,68 @@ def _read_encoder(reading: _Reading) -> tuple[int, int | None]:
                 f"{graph.prefix} holds no BERT encoder of Model Garden: give a checkpoint of "
                 "official.nlp's BertEncoder or BertPretrainerV2."
             )
-        layers = _numbered(graph, encoder, "layer_with_weights-")
-        parts = dict(zip(_EMBEDDINGS, layers, strict=False))
+        layers = graph.numbered(encoder, "layer_with_weights-")
+        parts = [*layers[: len(_EMBEDDINGS)]]
         blocks = [node for node in layers if graph.find(node, "_attention_layer") is not None]
         after = layers[len(_EMBEDDINGS) + len(blocks) :]
         pooler = after[0] if after else None
-    for name, part in parts.items():
-        read = reading.layer_norm if name.endswith("LayerNorm") else reading.table
-        read(name, part)
+    for name, part in zip(_EMBEDDINGS, parts, strict=False):
+        graph.take(name, part)
     for i, block in enumerate(blocks):
         for name, path in _BLOCK.items():
-            read = reading.layer_norm if name.endswith("LayerNorm") else reading.dense
-            read(f"encoder.layer.{i}.{name}", graph.find(block, *path))
+            graph.take(f"encoder.layer.{i}.{name}", graph.find(block, *path))
     return len(blocks), pooler
 
 
-def _read_heads(reading: _Reading, pooler: int | None, notes: list[str]) -> int | None:
+def _read_heads(graph: _Graph, pooler: int | None, notes: list[str]) -> int | None:
     """Reads the heads; returns the object of the pooler that was trained."""
-    graph = reading.graph
     masked_lm = graph.find_first("embedding_table", "dense", "layer_norm")
     if masked_lm is not None:
         transform = "cls.predictions.transform"
-        reading.dense(f"{transform}.dense", graph.find(masked_lm, "dense"))
-        reading.layer_norm(f"{transform}.LayerNorm", graph.find(masked_lm, "layer_norm"))
+        graph.take(f"{transform}.dense", graph.find(masked_lm, "dense"))
+        graph.take(f"{transform}.LayerNorm", graph.find(masked_lm, "layer_norm"))
         bias = graph.read(masked_lm, "output_bias/bias")
         if bias is not None:
-            reading.tensors["cls.predictions.bias"] = bias
+            graph.tensors["cls.predictions.bias"] = bias
     heads_pooler = graph.find(0, _HEADS_POOLER)
     if heads_pooler is None:
         return pooler
     for head, edges in enumerate(graph.children):
         if edges.get("dense") == heads_pooler:
-            reading.dense("cls.seq_relationship", graph.find(head, "out_proj"))
-    theirs = graph.read(heads_pooler, "kernel")
-    own = None if pooler is None else graph.read(pooler, "kernel")
+            graph.take("cls.seq_relationship", graph.find(head, "out_proj"))
+    theirs, own = graph.read(heads_pooler, "kernel"), graph.read(pooler, "kernel")
     if theirs is None or own is None or not np.array_equal(theirs, own):
         notes.append("The pooler is the next sentence head's, which pre-training trains.")
     return heads_pooler
 
 
-def _numbered(graph: _Graph, node: int, prefix: str) -> list[int]:
-    """The objects at the edges "<prefix>0", "<prefix>1" and so on."""
-    found: list[int] = []
-    while (child := graph.find(node, f"{prefix}{len(found)}")) is not None:
-        found.append(child)
-    return found
-
-
-def _config(
-    folder: Path, reading: _Reading, blocks: int, prefix: Path, notes: list[str]
-) -> BertConfig:
+def _config(folder: Path, graph: _Graph, blocks: int, notes: list[str]) -> BertConfig:
     """The config on disk, or one by the shapes of the tensors."""
     path = config_path(folder)
     if path is not None:
         config = BertConfig.from_json(path)
-        if reading.heads != {config.num_attention_heads}:
+        if graph.heads != {config.num_attention_heads}:
             raise InputError(
-                f"{path} has num_attention_heads {config.num_attention_heads}, {prefix} "
-                f"{sorted(reading.heads)}: put the model's own config there."
+                f"{path} has num_attention_heads {config.num_attention_heads}, {graph.prefix} "
+                f"{sorted(graph.heads)}: put the model's own config there."
             )
         values = config.to_dict()
     else:
-        shapes = {name: tensor.shape for name, tensor in reading.tensors.items()}
+        shapes = {name: tensor.shape for name, tensor in graph.tensors.items()}
         try:
             vocabulary, hidden = shapes["embeddings.word_embeddings.weight"]
             values = {
                 "vocab_size": vocabulary,
                 "hidden_size": hidden,
                 "num_hidden_layers": blocks,
-                "num_attention_heads": max(reading.heads),
+                "num_attention_heads": max(graph.heads),
                 "intermediate_size": shapes["encoder.layer.0.intermediate.dense.bias"][0],
                 "max_position_embeddings": shapes["embeddings.position_embeddings.weight"][0],
                 "type_vocab_size": shapes["embeddings.token_type_embeddings.weight"][0],
             }
         except (KeyError, ValueError):
             raise InputError(
-                f"{prefix} holds only parts of a BERT encoder: give a whole checkpoint."
+                f"{graph.prefix} holds only parts of a BERT encoder: give a whole checkpoint."
             ) from None
         notes.append(
             "There is no bert_config.json: the config is inferred from the tensors' shapes, with "
@@ -265,13 +225,6 @@ def write_model_garden(model: StoredModel, folder: Path) -> None:
 
     `tf.train.Checkpoint(encoder=encoder).read(...)` restores from it for either class of encoder,
     and so does a checkpoint of all `checkpoint_items` of a `BertPretrainerV2`.
-
-    Args:
-        model: model to write.
-        folder: must exist.
-
-    Raises:
-        InputError: if Model Garden cannot compute the model.
     """
     write_config(model, folder, "Model Garden")
     # The next sentence head needs a pooler.
@@ -279,65 +232,52 @@ def write_model_garden(model: StoredModel, folder: Path) -> None:
     tensors = model.keep(("pooler.", "cls.predictions.", *sentences), "this layout")
     heads = model.config.num_attention_heads
     width = model.config.hidden_size // heads
+    node = tf.train.Checkpoint
 
-    def variable(name: str, *shape: int) -> tf.Variable:
-        value = tensors[name].T if is_kernel(name) else tensors[name]
-        return tf.Variable(value.reshape(shape) if shape else value)
+    def layer(name: str) -> tf.train.Checkpoint:
+        weight, bias = tensors[f"{name}.weight"], tensors.get(f"{name}.bias")
+        if bias is None:
+            return node(embeddings=tf.Variable(weight))
+        if "LayerNorm" in name:
+            return node(gamma=tf.Variable(weight), beta=tf.Variable(bias))
+        kernel = weight.T
+        if ".self." in name:  # attention has axes for the heads
+            kernel, bias = kernel.reshape(-1, heads, width), bias.reshape(heads, width)
+        elif name.endswith("attention.output.dense"):
+            kernel = kernel.reshape(heads, width, -1)
+        return node(kernel=tf.Variable(kernel), bias=tf.Variable(bias))
 
-    def node(**edges: Any) -> tf.train.Checkpoint:
-        return tf.train.Checkpoint(**edges)
-
-    def dense(name: str, kernel: tuple[int, ...] = (), bias: tuple[int, ...] = ()) -> Any:
-        return node(
-            kernel=variable(f"{name}.weight", *kernel), bias=variable(f"{name}.bias", *bias)
-        )
-
-    def layer_norm(name: str) -> Any:
-        return node(gamma=variable(f"{name}.weight"), beta=variable(f"{name}.bias"))
-
-    layers: dict[str, Any] = {}
-    for name, edge in _EMBEDDINGS.items():
-        if name.endswith("LayerNorm"):
-            layers[edge] = layer_norm(name)
-        else:
-            layers[edge] = node(embeddings=variable(f"{name}.weight"))
+    layers: dict[str, Any] = {edge: layer(name) for name, edge in _EMBEDDINGS.items()}
     # The position table has a second edge there.
     positions = layers["_position_embedding_layer"]
     positions._position_embeddings = positions.embeddings
     blocks = []
     for i in range(model.config.num_hidden_layers):
-        attention, rest = {}, {}
-        for name, edges in _BLOCK.items():
-            full = f"encoder.layer.{i}.{name}"
-            if name.endswith("LayerNorm"):
-                rest[edges[0]] = layer_norm(full)
-            elif name.startswith("attention.self."):
-                attention[edges[1]] = dense(full, (-1, heads, width), (heads, width))
-            elif name == "attention.output.dense":
-                attention[edges[1]] = dense(full, (heads, width, -1))
-            else:
-                rest[edges[0]] = dense(full)
+        attention: dict[str, Any] = {}
+        rest: dict[str, Any] = {}
+        for name, (*outer, edge) in _BLOCK.items():
+            (attention if outer else rest)[edge] = layer(f"encoder.layer.{i}.{name}")
         blocks.append(node(_attention_layer=node(**attention), **rest))
     numbered = [*layers.values(), *blocks]
     layers["_transformer_layers"] = blocks
     if model.has("pooler."):
-        layers["_pooler_layer"] = dense("pooler.dense")
+        layers["_pooler_layer"] = layer("pooler.dense")
         numbered.append(layers["_pooler_layer"])
-    layers |= {f"layer_with_weights-{i}": layer for i, layer in enumerate(numbered)}
+    layers |= {f"layer_with_weights-{i}": each for i, each in enumerate(numbered)}
     encoder = node(**layers)
 
     items: dict[str, Any] = {"encoder": encoder}
     whole: dict[str, Any] = {"encoder_network": encoder}
     if model.has("cls.predictions."):
-        bias = variable("cls.predictions.bias")
+        bias = tf.Variable(tensors["cls.predictions.bias"])
         items["masked_lm"] = whole["masked_lm"] = node(
             embedding_table=layers["_embedding_layer"].embeddings,
-            dense=dense("cls.predictions.transform.dense"),
-            layer_norm=layer_norm("cls.predictions.transform.LayerNorm"),
+            dense=layer("cls.predictions.transform.dense"),
+            layer_norm=layer("cls.predictions.transform.LayerNorm"),
             **{"output_bias/bias": bias, "bias": bias},
         )
     if "cls.seq_relationship.bias" in tensors:
-        items[_HEADS_POOLER] = dense("pooler.dense")
-        head = node(dense=items[_HEADS_POOLER], out_proj=dense("cls.seq_relationship"))
+        items[_HEADS_POOLER] = layer("pooler.dense")
+        head = node(dense=items[_HEADS_POOLER], out_proj=layer("cls.seq_relationship"))
         whole["classification_heads"] = [head]
     tf.train.Checkpoint(**items, model=node(**whole)).write(str(folder / PREFIX))

@@ -123,6 +123,19 @@ class StoredModel:
         others = tuple(part for part in PARTS if part not in parts)
         return {name: t for name, t in self.tensors.items() if not name.startswith(others)}
 
+    def note_differences(self, target: str) -> None:
+        """Notes what code other than Hugging Face's computes differently."""
+        if self.config.hidden_act == "gelu":
+            self.notes.append(
+                f"{target} computes GELU by its tanh approximation, this model exactly: outputs "
+                "differ in the third or fourth decimal."
+            )
+        if self.config.layer_norm_eps != 1e-12:
+            eps = self.config.layer_norm_eps
+            self.notes.append(
+                f"{target} adds 1e-12 to variances, this model {eps}: outputs differ."
+            )
+
     def tie_decoder(self, source: Path) -> None:
         """Drops the decoder's copies of what it shares with the rest of the model.
 

@@ -84,15 +84,7 @@ def write_config(model: StoredModel, folder: Path, target: str, **others: Any) -
             f"{target} knows no activation {config.hidden_act!r}: only models with "
             f"{', '.join(sorted(_ACTIVATIONS))} can be written for it."
         )
-    if config.hidden_act == "gelu":
-        model.notes.append(
-            f"{target} computes GELU by its tanh approximation, this model exactly: outputs "
-            "differ in the third or fourth decimal."
-        )
-    if config.layer_norm_eps != 1e-12:
-        model.notes.append(
-            f"{target} adds 1e-12 to variances, this model {config.layer_norm_eps}: outputs differ."
-        )
+    model.note_differences(target)
     values = {
         name: getattr(config, name)
         for name in (

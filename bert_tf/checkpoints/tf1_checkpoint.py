@@ -68,13 +68,6 @@ def read_tf1(location: Location, do_lower_case: bool | None = None) -> StoredMod
     `hidden_act` is taken from bert_config.json as it stands, as Hugging Face does: "gelu" is then
     computed exactly. The original's code did so when the models were published, and computes the
     tanh approximation ("gelu_new") since.
-
-    Args:
-        location: where the checkpoint is.
-        do_lower_case: whether the model is uncased; None to infer it from its name.
-
-    Raises:
-        InputError: a file is missing or does not fit; the message names it.
     """
     prefix = location.prefix
     assert prefix is not None
@@ -107,15 +100,7 @@ def read_tf1(location: Location, do_lower_case: bool | None = None) -> StoredMod
 
 
 def write_tf1(model: StoredModel, folder: Path) -> None:
-    """Writes bert_model.ckpt.*, bert_config.json and vocab.txt, for the original's scripts.
-
-    Args:
-        model: model to write.
-        folder: must exist.
-
-    Raises:
-        InputError: if the original cannot compute the model.
-    """
+    """Writes bert_model.ckpt.*, bert_config.json and vocab.txt, for the original's scripts."""
     others = {}
     if model.labels is not None:
         others["id2label"] = {str(number): label for number, label in enumerate(model.labels)}

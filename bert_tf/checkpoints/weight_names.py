@@ -174,9 +174,9 @@ def named_weights(model: PretrainedModel) -> list[NamedWeight]:
     for name, attribute, _ in encoder_layers(model.config):
         if head.reads_pooler or not name.startswith("pooler."):
             prefix = "bert." if head.parts else ""  # a bare encoder's names have none
-            weights += _weights(f"{prefix}{name}", _attribute(encoder, attribute))
+            weights += layer_weights(f"{prefix}{name}", _attribute(encoder, attribute))
     for name, attribute in head.parts.items():
-        weights += _weights(name.removesuffix("."), attrgetter(attribute)(model))
+        weights += layer_weights(name.removesuffix("."), attrgetter(attribute)(model))
     return weights
 
 
@@ -195,7 +195,8 @@ def _attribute(encoder: Any, path: str) -> Any:
     return attrgetter(of_block)(encoder.blocks[int(number)])
 
 
-def _weights(name: str, layer: keras.layers.Layer) -> Iterator[NamedWeight]:
+def layer_weights(name: str, layer: keras.layers.Layer) -> Iterator[NamedWeight]:
+    """The weights of a layer whose own name in Hugging Face's format is `name`."""
     if isinstance(layer, keras.layers.Embedding):
         yield NamedWeight(f"{name}.weight", layer.embeddings)
     elif isinstance(layer, keras.layers.LayerNormalization):
@@ -203,8 +204,8 @@ def _weights(name: str, layer: keras.layers.Layer) -> Iterator[NamedWeight]:
         yield NamedWeight(f"{name}.bias", layer.beta)
     elif isinstance(layer, MaskedLanguageModelHead):
         yield NamedWeight(f"{name}.bias", layer.bias)
-        yield from _weights(f"{name}.transform.dense", layer.dense)
-        yield from _weights(f"{name}.transform.LayerNorm", layer.layer_norm)
+        yield from layer_weights(f"{name}.transform.dense", layer.dense)
+        yield from layer_weights(f"{name}.transform.LayerNorm", layer.layer_norm)
     else:
         yield NamedWeight(f"{name}.weight", layer.kernel, transposed=True)
         yield NamedWeight(f"{name}.bias", layer.bias)

@@ -133,12 +133,10 @@ class ClassificationHead(BertLayer):
         **kwargs: Any,
     ):
         super().__init__(config, seed, **kwargs)
-        if dropout is None:
-            dropout = config.classifier_dropout
-        if dropout is None:
-            dropout = config.hidden_dropout_prob
         self.num_classes = num_classes
-        self.dropout = self.new_dropout("dropout", dropout)
+        self.dropout = self.new_dropout(
+            "dropout", config.head_dropout if dropout is None else dropout
+        )
         self.dense = self.new_dense("dense", num_classes)
 
     def call(self, states: Any, training: bool = False) -> Any:
