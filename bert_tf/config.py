@@ -1,6 +1,7 @@
 """The shape of a BERT, as Hugging Face's config.json writes it."""
 
 import json
+import math
 import os
 from dataclasses import dataclass, field, fields
 from pathlib import Path
@@ -99,8 +100,13 @@ class BertConfig:
                 raise InputError(f"{name} is {value!r}: give a share of at least 0 and below 1.")
         for name in ("initializer_range", "layer_norm_eps"):
             value = getattr(self, name)
-            if not isinstance(value, int | float) or value <= 0:
+            if not isinstance(value, int | float) or not 0 < value < math.inf:
                 raise InputError(f"{name} is {value!r}: give a number above 0.")
+        if not isinstance(self.pad_token_id, int) or not 0 <= self.pad_token_id < self.vocab_size:
+            raise InputError(
+                f"pad_token_id is {self.pad_token_id!r}: give an id of the vocabulary, 0 to "
+                f"{self.vocab_size - 1}."
+            )
         if self.hidden_size % self.num_attention_heads:
             raise InputError(
                 f"hidden_size {self.hidden_size} is not a multiple of num_attention_heads "
@@ -189,11 +195,14 @@ class BertConfig:
             InputError: if a value cannot be used.
         """
         given = {key: value for key, value in values.items() if key in cls.names()}
+        if given.get("pad_token_id", 0) is None:
+            del given["pad_token_id"]
         extra = {key: value for key, value in values.items() if key not in cls.names()}
         extra.pop("label2id", None)  # the inverse of id2label; written again from there
         if given.get("id2label") is not None:
             try:  # JSON has no integer keys
                 pairs = sorted((int(key), str(label)) for key, label in given["id2label"].items())
+                "".join(label for _, label in pairs).encode()  # half a surrogate pair has no bytes
             except (AttributeError, ValueError):
                 raise InputError(
                     f"id2label is {given['id2label']!r}: give an object of class id to label."
@@ -231,7 +240,7 @@ class BertConfig:
             ) from None
         except OSError as error:
             raise InputError(f"{path} cannot be read: {error.strerror}.") from None
-        except ValueError as error:  # also what is not UTF-8
+        except (ValueError, RecursionError) as error:  # also text that is not UTF-8
             raise InputError(f"{path} is not JSON ({error}): restore the file.") from None
         if not isinstance(values, dict):
             raise InputError(f"{path} holds no JSON object: restore the file.")

@@ -56,7 +56,16 @@ def read_model(
     """Reads a model of any format; the arguments are those of `convert`."""
     location = locate(source)
     model = _READ[location.format](location, do_lower_case)
-    check_vocabulary(model, location.folder)
+    if model.tokenizer is None:
+        model.notes.append("There is no vocabulary: put the model's vocab.txt beside it.")
+        return location, model
+    pieces, rows = model.tokenizer.vocabulary_size, model.config.vocab_size
+    check_vocabulary(pieces, model.config, location.folder)
+    if pieces < rows:
+        model.notes.append(
+            f"The model has {rows} embeddings for {pieces} pieces: the last {rows - pieces} are "
+            "padding, and are kept."
+        )
     return location, model
 
 

@@ -93,7 +93,7 @@ def _in_folder(folder: Path) -> Location | None:
     if config.is_file() and (weights or not indexes):
         try:
             values = json.loads(config.read_text(encoding="utf-8"))
-        except ValueError:
+        except (ValueError, RecursionError):
             values = {}  # the reader of the format reports it
         is_preset = isinstance(values, dict) and "registered_name" in values
         return Location("keras_hub" if is_preset else "hugging_face", folder)

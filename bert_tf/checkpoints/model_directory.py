@@ -10,9 +10,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from bert_tf.checkpoints.formats import CONFIG, check_is_model_directory
+from bert_tf.checkpoints.formats import check_is_model_directory
 from bert_tf.checkpoints.hugging_face import read_weights, write_hugging_face
-from bert_tf.checkpoints.stored_model import StoredModel, check_shapes
+from bert_tf.checkpoints.stored_model import StoredModel, check_shapes, check_vocabulary
 from bert_tf.checkpoints.weight_names import (
     HEADS,
     HEADS_PREFIXES,
@@ -97,7 +97,10 @@ def load_model(
     directory = Path(directory)
     check_is_model_directory(directory)
     stored, path = read_weights(directory)
-    _check_vocabulary(directory / "vocab.txt", stored.config)
+    vocabulary = directory / "vocab.txt"
+    if vocabulary.exists():
+        pieces = len(vocabulary.read_bytes().rstrip().split(b"\n"))
+        check_vocabulary(pieces, stored.config, vocabulary)
     if model_class is None:
         model_class = _class_on_disk(stored, directory)
     head = head_of(model_class)
@@ -151,21 +154,6 @@ def _check_head(stored: StoredModel, head: Head, is_other: Any, directory: Path)
         f"{wanted if is_other else 'which has no ' + ' and no '.join(absent)}: train it first "
         f"(bert-tf {head.made_by} --model {directory})."
     )
-
-
-def _check_vocabulary(path: Path, config: BertConfig) -> None:
-    """Refuses pieces that have no row in the word embedding table.
-
-    The table may be longer than the vocabulary: some models pad it.
-    """
-    if not path.exists():
-        return
-    pieces = len(path.read_bytes().rstrip().split(b"\n"))
-    if pieces > config.vocab_size:
-        raise InputError(
-            f"{path} has {pieces} pieces, {path.with_name(CONFIG)} a vocab_size of "
-            f"{config.vocab_size}: put the model's own vocabulary there."
-        )
 
 
 def _fill(model: PretrainedModel, stored: StoredModel, kept: tuple[str, ...], path: Path) -> None:

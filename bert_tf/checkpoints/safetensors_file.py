@@ -67,7 +67,7 @@ def read_tensors(path: Path) -> Iterator[tuple[str, np.ndarray]]:
         names = sorted(set(listed.values()))
         if any(Path(name).name != name for name in names):
             raise ValueError("weight_map names files of other folders")
-    except (OSError, ValueError, LookupError, TypeError, AttributeError) as error:
+    except (OSError, ValueError, RecursionError, LookupError, TypeError, AttributeError) as error:
         raise InputError(
             f"{path} is no index of safetensors files ({error!r}): copy it again."
         ) from None

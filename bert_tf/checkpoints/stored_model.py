@@ -210,19 +210,13 @@ def check_shapes(
         )
 
 
-def check_vocabulary(model: StoredModel, source: Path) -> None:
-    """Refuses a vocabulary with more pieces than the model has embeddings; notes one with fewer."""
-    if model.tokenizer is None:
-        model.notes.append("There is no vocabulary: put the model's vocab.txt beside it.")
-        return
-    pieces, rows = model.tokenizer.vocabulary_size, model.config.vocab_size
-    if pieces > rows:
+def check_vocabulary(pieces: int, config: BertConfig, source: Path) -> None:
+    """Refuses a vocabulary with more pieces than the model has embeddings.
+
+    The table may be longer than the vocabulary: some models pad it.
+    """
+    if pieces > config.vocab_size:
         raise InputError(
-            f"{source}: the vocabulary has {pieces} pieces, the model {rows} embeddings "
-            "(vocab_size): put the model's own vocabulary there."
-        )
-    if pieces < rows:
-        model.notes.append(
-            f"The model has {rows} embeddings for {pieces} pieces: the last {rows - pieces} are "
-            "padding, and are kept."
+            f"{source}: the vocabulary has {pieces} pieces, the model {config.vocab_size} "
+            "embeddings (vocab_size): put the model's own vocabulary there."
         )

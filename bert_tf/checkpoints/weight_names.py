@@ -3,7 +3,6 @@
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from operator import attrgetter
 from typing import Any
 
 import keras
@@ -176,7 +175,7 @@ def named_weights(model: PretrainedModel) -> list[NamedWeight]:
             prefix = "bert." if head.parts else ""  # a bare encoder's names have none
             weights += layer_weights(f"{prefix}{name}", _attribute(encoder, attribute))
     for name, attribute in head.parts.items():
-        weights += layer_weights(name.removesuffix("."), attrgetter(attribute)(model))
+        weights += layer_weights(name.removesuffix("."), _attribute(model, attribute))
     return weights
 
 
@@ -188,11 +187,11 @@ def head_of(model_class: type) -> Head:
     raise TypeError(f"{model_class.__name__} has no Hugging Face weight names.")
 
 
-def _attribute(encoder: Any, path: str) -> Any:
-    if not path.startswith("blocks."):
-        return attrgetter(path)(encoder)
-    _, number, of_block = path.split(".", 2)
-    return attrgetter(of_block)(encoder.blocks[int(number)])
+def _attribute(of: Any, path: str) -> Any:
+    """What stands at the end of a path of attributes and places in lists, "blocks.0.attention"."""
+    for step in path.split("."):
+        of = of[int(step)] if step.isdigit() else getattr(of, step)
+    return of
 
 
 def layer_weights(name: str, layer: keras.layers.Layer) -> Iterator[NamedWeight]:
