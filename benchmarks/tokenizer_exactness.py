@@ -55,6 +55,7 @@ def main() -> None:
     with gzip.open(GOLDEN / "original.jsonl.gz", "rt", encoding="utf-8") as file:
         rows = [json.loads(line) for line in file]
     texts = [row["text"] for row in rows]
+    ascii_ = sum(map(str.isascii, texts))
     contestants: dict[str, Callable[[Sequence[str]], list[list[int]]]] = {
         "bert-tf": lambda texts: BertTokenizer(VOCABULARY).tokenize(texts).to_list(),
         f"tokenizers {__import__('tokenizers').__version__} (Hugging Face)": rust_ids,
@@ -67,9 +68,10 @@ def main() -> None:
         ),
     }
     for name, ids in contestants.items():
-        found = ids(texts)
-        differ = sum(ours != row["uncased_ids"] for ours, row in zip(found, rows, strict=True))
-        print(f"{name:45} {differ:4} of {len(rows)} lines differ")
+        found = zip(ids(texts), rows, strict=True)
+        differ = [row["text"] for ours, row in found if ours != row["uncased_ids"]]
+        plain = sum(map(str.isascii, differ))
+        print(f"{name:45} {len(differ):4} of {len(rows)} lines differ, {plain:3} of {ascii_} ASCII")
 
 
 if __name__ == "__main__":
