@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from bert_tf.models.encoder import BertEncoder as BertEncoder
     from bert_tf.models.pretrainer import BertPreTrainer as BertPreTrainer
     from bert_tf.models.regressor import BertRegressor as BertRegressor
+    from bert_tf.models.tagger import BertTagger as BertTagger
     from bert_tf.tokenization.packing import Packer as Packer
     from bert_tf.tokenization.tokenizer import BertTokenizer as BertTokenizer
     from bert_tf.training.optimizer import AdamWeightDecay as AdamWeightDecay
@@ -28,6 +29,7 @@ _HOMES = {
     "BertEncoder": "bert_tf.models.encoder",
     "BertPreTrainer": "bert_tf.models.pretrainer",
     "BertRegressor": "bert_tf.models.regressor",
+    "BertTagger": "bert_tf.models.tagger",
     "BertTokenizer": "bert_tf.tokenization.tokenizer",
     "Packer": "bert_tf.tokenization.packing",
     "WarmupLinearDecay": "bert_tf.training.schedule",

@@ -15,6 +15,7 @@ from bert_tf.models.encoder import BertEncoder
 from bert_tf.models.pretrained_model import PretrainedModel
 from bert_tf.models.pretrainer import BertPreTrainer
 from bert_tf.models.regressor import BertRegressor
+from bert_tf.models.tagger import BertTagger
 
 TABLE = "embeddings.word_embeddings.weight"
 DECODER = "cls.predictions.decoder.weight"  # a copy of the table in some files
@@ -79,6 +80,12 @@ HEADS: dict[type[PretrainedModel], Head] = {
         "BertForSequenceClassification",
         {"classifier.": "regressor.dense"},
         problem_type="regression",
+    ),
+    BertTagger: Head(
+        "BertForTokenClassification",
+        {"classifier.": "classifier.dense"},
+        has_labels=True,
+        reads_pooler=False,
     ),
 }
 

@@ -47,21 +47,7 @@ class BertClassifier(PretrainedModel):
         dtype: Any = None,
         **kwargs: Any,
     ):
-        if labels is not None:
-            labels = [str(label) for label in labels]
-            if len(set(labels)) < len(labels):
-                raise InputError(f"A label comes twice in {labels}: give each once.")
-            if num_classes not in (None, len(labels)):
-                raise InputError(f"There are {len(labels)} labels for {num_classes} classes.")
-            num_classes = len(labels)
-        if num_classes is None:
-            raise InputError("A classifier needs num_classes or labels.")
-
-        if num_classes < 2:
-            raise InputError(
-                f"A classifier of {num_classes} class always gives the same answer: give 2 classes "
-                "or more, or use BertRegressor to predict a number."
-            )
+        num_classes, labels = check_classes(num_classes, labels)
 
         # Layers.
         encoder, dtype = encoder_for(encoder, seed, dtype)
@@ -84,3 +70,29 @@ class BertClassifier(PretrainedModel):
         self.dropout = classifier.dropout.rate
         self.encoder = encoder
         self.classifier = classifier
+
+
+def check_classes(
+    num_classes: int | None, labels: Sequence[str] | None
+) -> tuple[int, list[str] | None]:
+    """The number and the names of a classifier's classes; at least one of them must be given.
+
+    Raises:
+        InputError: there is neither, the two disagree, a label comes twice, or there are fewer
+            than two classes.
+    """
+    if labels is not None:
+        labels = [str(label) for label in labels]
+        if len(set(labels)) < len(labels):
+            raise InputError(f"A label comes twice in {labels}: give each once.")
+        if num_classes not in (None, len(labels)):
+            raise InputError(f"There are {len(labels)} labels for {num_classes} classes.")
+        num_classes = len(labels)
+    if num_classes is None:
+        raise InputError("A classifier needs num_classes or labels.")
+    if num_classes < 2:
+        raise InputError(
+            f"A classifier of {num_classes} class always gives the same answer: give 2 classes "
+            "or more, or use BertRegressor to predict a number."
+        )
+    return num_classes, labels

@@ -173,9 +173,9 @@ class TaskOptions(CheckedOptions):
     """Options that say what a fine-tuned model is for.
 
     Attributes:
-        task: task or data set (classification, regression, cola, sst2, mrpc, qqp, mnli, qnli, rte,
-            wnli, stsb), or a Python file that defines TASK; by default what task.json beside the
-            model says, or classification.
+        task: task or data set (classification, regression, tagging, cola, sst2, mrpc, qqp, mnli,
+            qnli, rte, wnli, stsb, conll2003, conll2003_documents), or a Python file that
+            defines TASK; by default what task.json beside the model says, or classification.
         pair_column: column of the second text of a pair, by name or by number counted from 0.
         max_length: maximum tokens per example, [CLS] and [SEP] included; longer text is cut. By
             default what the model was fine-tuned with, 128 for a new one.
@@ -194,7 +194,7 @@ class FileOptions(CheckedOptions):
         text_column: column of the text, or of the first text of a pair, by name or by number
             counted from 0; by default what the model was fine-tuned with, or "text".
         format: file format: tsv without quotes, csv with quotes, jsonl with one object per line,
-            or lines with one text each; by default the extension decides.
+            lines with one text each, or conll with one word each; by default the extension decides.
         header: whether the first line of a table names the columns.
     """
 

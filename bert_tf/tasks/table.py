@@ -11,10 +11,16 @@ from bert_tf.tasks.classification import Classification
 from bert_tf.tasks.kind import Dataset
 from bert_tf.tasks.metrics import accuracy, f1, matthews_correlation, pearson, spearman
 from bert_tf.tasks.regression import Regression
+from bert_tf.tasks.tagging import Tagging
 
 # Names of GLUE's published files in their folders.
 _GLUE = {"train": ("train.tsv",), "validation": ("dev.tsv",)}
 _NLI = ("contradiction", "entailment", "neutral")
+_CONLL = ("O", *(f"{prefix}-{type_}" for type_ in ("PER", "ORG", "LOC", "MISC") for prefix in "BI"))
+_CONLL_FILES = {
+    "train": ("eng.train", "train.txt", "train.txt.gz"),
+    "validation": ("eng.testa", "valid.txt", "dev.txt", "dev.txt.gz"),
+}
 
 # The paper's numbers are GLUE test scores (table 1): F1 for MRPC and QQP, Spearman for STS-B,
 # Matthews for CoLA, matched accuracy for MNLI.
@@ -69,6 +75,15 @@ TASKS: dict[str, Dataset] = {
         Dataset(
             name="stsb", kind=Regression(), text="sentence1", pair="sentence2", label="score",
             scores=(spearman, pearson), files=_GLUE, paper={"base": 85.8, "large": 86.5},
+        ),
+        Dataset(name="tagging", kind=Tagging(), label="labels"),
+        Dataset(
+            name="conll2003", kind=Tagging(), label="labels", labels=_CONLL, files=_CONLL_FILES,
+            paper={"base": 92.4, "large": 92.8},
+        ),
+        Dataset(
+            name="conll2003_documents", kind=Tagging(documents=True), label="labels",
+            labels=_CONLL, files=_CONLL_FILES, paper={"base": 92.4, "large": 92.8},
         ),
     )
 }  # fmt: skip

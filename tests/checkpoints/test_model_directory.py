@@ -22,6 +22,7 @@ from bert_tf.models.classifier import BertClassifier
 from bert_tf.models.pretrained_model import PretrainedModel
 from bert_tf.models.pretrainer import BertPreTrainer
 from bert_tf.models.regressor import BertRegressor
+from bert_tf.models.tagger import BertTagger
 
 CONFIG = BertConfig(
     vocab_size=19,
@@ -224,6 +225,22 @@ def test_old_names_and_prefix(directory):
 def test_encoder_from_a_headed_directory(directory, headed):
     model = saved(headed, directory)
     assert_same_weights(load_model(directory, BertEncoder), model.encoder)
+
+
+def test_a_tagger_has_no_pooler_on_disk_and_needs_none(directory, tmp_path):
+    """As BertForTokenClassification of Hugging Face; an encoder's pooler is left where it is."""
+    save_model(BertEncoder(CONFIG, seed=3), tmp_path / "encoder")
+    model = load_model(tmp_path / "encoder", BertTagger, labels=LABELS, allow_new_head=True)
+    save_model(model, directory)
+    config = json.loads((directory / "config.json").read_text())
+    assert config["architectures"] == ["BertForTokenClassification"]
+    assert config["id2label"] == {"0": "no", "1": "perhaps", "2": "yes"}
+    again = load_model(directory)
+    assert isinstance(again, BertTagger) and again.labels == LABELS
+    names = [weight.name for weight in named_weights(again)]
+    assert "classifier.weight" in names and not any("pooler" in name for name in names)
+    for ours, theirs in zip(named_weights(again), named_weights(model), strict=True):
+        np.testing.assert_array_equal(ours.to_tensor(), theirs.to_tensor())
 
 
 def test_copies_of_the_decoder_may_stand_in_the_file(directory):

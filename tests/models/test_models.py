@@ -10,6 +10,7 @@ from bert_tf.errors import InputError
 from bert_tf.models.classifier import BertClassifier
 from bert_tf.models.pretrainer import BertPreTrainer
 from bert_tf.models.regressor import BertRegressor
+from bert_tf.models.tagger import BertTagger
 from bert_tf.training.optimizer import AdamWeightDecay
 
 B, T, P, V, H = 3, 7, 2, 19, 16
@@ -45,6 +46,7 @@ MODELS = {
     "pretrainer": lambda **kw: BertPreTrainer(CONFIG, **kw),
     "classifier": lambda **kw: BertClassifier(CONFIG, labels=["a", "b", "c"], **kw),
     "regressor": lambda **kw: BertRegressor(CONFIG, **kw),
+    "tagger": lambda **kw: BertTagger(CONFIG, labels=["a", "b", "c"], **kw),
 }
 
 
@@ -114,6 +116,7 @@ def test_parameters_counted_by_hand(make):
         BertPreTrainer: (H * H + H) + 2 * H + V + (2 * H + 2),
         BertClassifier: 3 * H + 3,
         BertRegressor: H + 1,
+        BertTagger: 3 * H + 3,
     }
     assert model.count_params() == encoder + heads[type(model)]
 

@@ -7,11 +7,13 @@ import numpy as np
 import pytest
 
 from bert_tf import BertConfig, BertEncoder, BertTokenizer, save_model
+from bert_tf.checkpoints.weight_names import named_weights
 from bert_tf.serving.predictor import Predictor, answer
 from bert_tf.tasks.fine_tuned import FineTuned
 from bert_tf.tasks.finetuning import finetune
 from bert_tf.tasks.options import FinetuningOptions
 from bert_tf.tasks.table import TASKS
+from bert_tf.tasks.tagging import Tagging
 from pipelines.examples.labelled_text import read_examples
 
 WORDS = ["sea", "ship", "wave", "farm", "cow", "barn"]
@@ -31,8 +33,8 @@ def encoder(tmp_path_factory):
     return folder
 
 
-def write_rows(path, task) -> None:
-    """A file as the task's files are, of texts that tell their label."""
+def write_table(path, task) -> None:
+    """A table of texts that tell their label."""
     columns = task.columns()
     width = 1 + max((int(c) for c in columns.values() if c.isdecimal()), default=len(columns) - 1)
     names = list(columns.values()) if task.header else [str(i) for i in range(width)]
@@ -50,16 +52,55 @@ def write_rows(path, task) -> None:
     path.write_text("\n".join(lines) + "\n", encoding="utf-8")
 
 
+def write_columns(path, task) -> None:
+    """A column file in which a word tells its entity."""
+    types = sorted({label[2:] for label in task.labels if label != "O"}) or ["PER", "LOC"]
+    lines = ["-DOCSTART- -X- O O", ""]
+    for i in range(ROWS):
+        type_ = types[i % 2]
+        words = [(WORDS[4], "O")] * (i % 3) + [(WORDS[i % 2], f"I-{type_}")] * (1 + i % 2)
+        lines += [f"{word} NN {label}" for word, label in [*words, (WORDS[5], "O")]] + [""]
+    path.write_text("\n".join(lines), encoding="utf-8")
+
+
+def check_table(folder, task, examples, answers) -> None:
+    """Reads predictions.tsv back."""
+    columns = {r: c if task.header else r for r, c in task.columns(labelled=False).items()}
+    read = read_examples(
+        folder / "predictions.tsv", {**columns, "label": "label", "predicted": "predicted"}
+    )
+    predicted = read.columns.pop("predicted")
+    assert read.columns == examples.columns
+    key = "label" if "label" in answers else "score"
+    expected = [v.decode() if key == "label" else f"{v:.6f}" for v in answers[key]]
+    assert predicted == expected
+
+
+def check_columns(folder, task, examples, answers) -> None:
+    """Reads predictions.conll back: every gold word once, in sentences."""
+    lines = "\n".join(examples.columns["words"]).replace("\n", "\n\n").replace(" ", "\n")
+    read = (folder / "predictions.conll").read_text().removesuffix("\n\n").split("\n")
+    assert [line.partition(" ")[0] for line in read] == lines.split("\n")
+    labels = [label.decode() for row in answers["words_label"] for label in row if label]
+    assert [line.split(" ")[2] for line in read if line] == labels
+
+
+# Kind -> name of its data, how to write it, how to read its predictions back.
+TABLE = ("data.tsv", write_table, check_table)
+FILES = {Tagging: ("data.conll", write_columns, check_columns)}
+
+
 class KilledError(Exception):
     pass
 
 
 def values_of(folder) -> dict[str, np.ndarray]:
-    return {w.path: w.numpy() for w in FineTuned.from_directory(folder).model.weights}
+    weights = named_weights(FineTuned.from_directory(folder).model)
+    return {weight.name: weight.to_tensor() for weight in weights}
 
 
-# A single text, a pair and a number; other tasks differ in their data alone.
-_EVERY_TIME = ("cola", "mrpc", "stsb")
+# A single text, a pair, a number and words; other tasks differ in their data alone.
+_EVERY_TIME = ("cola", "mrpc", "stsb", "conll2003")
 
 
 @pytest.mark.parametrize(
@@ -68,8 +109,9 @@ _EVERY_TIME = ("cola", "mrpc", "stsb")
 )
 def test_a_task_learns_resumes_is_evaluated_exported_and_read_back(name, encoder, tmp_path):
     task = TASKS[name]
-    data = tmp_path / "data.tsv"
-    write_rows(data, task)
+    file, write, check = FILES.get(type(task.kind), TABLE)
+    data = tmp_path / file
+    write(data, task)
     options = FinetuningOptions(
         model=str(encoder), task=name, train=str(data), validation=str(data),
         output=str(tmp_path / "run"), epochs=20, batch_size=8, learning_rate=5e-3, max_length=12,
@@ -82,7 +124,8 @@ def test_a_task_learns_resumes_is_evaluated_exported_and_read_back(name, encoder
     # It overfits.
     result = finetune(options, no_report, notice=no_report)
     best = tmp_path / "run" / "best"
-    assert result.evaluation.scores[task.scores[0].__name__] > 0.9
+    tuned = FineTuned.from_directory(best)
+    assert result.evaluation.scores[task.kind.score_names(task, tuned.labels)[0]] > 0.9
     assert json.loads((best / "metrics.json").read_text()) == result.evaluation.scores
 
     # It resumes exactly after a kill in the middle of an epoch.
@@ -95,11 +138,11 @@ def test_a_task_learns_resumes_is_evaluated_exported_and_read_back(name, encoder
         finetune(again, no_report, notice=no_report, on_step=kill)
     resumed = finetune(again, no_report, notice=no_report)
     assert resumed.training.started_at == 22
-    for path, value in values_of(tmp_path / "run" / "last").items():
-        np.testing.assert_array_equal(value, values_of(tmp_path / "killed" / "last")[path])
+    expected = values_of(tmp_path / "run" / "last")
+    for weight, value in values_of(tmp_path / "killed" / "last").items():
+        np.testing.assert_array_equal(value, expected[weight])
 
     # The directory round-trips through Hugging Face's names, without the task's own file.
-    tuned = FineTuned.from_directory(best)
     assert tuned.task == replace(task, max_length=12)
     tuned.save(tmp_path / "copy")
     (tmp_path / "copy" / "task.json").unlink()
@@ -119,13 +162,4 @@ def test_a_task_learns_resumes_is_evaluated_exported_and_read_back(name, encoder
                 np.testing.assert_allclose(answers[key], values, atol=1e-5)
     assert predictor.settings() == tuned.task.settings()
 
-    # The predictions file is read back.
-    columns = {r: c if task.header else r for r, c in task.columns(labelled=False).items()}
-    read = read_examples(
-        best / "predictions.tsv", {**columns, "label": "label", "predicted": "predicted"}
-    )
-    predicted = read.columns.pop("predicted")
-    assert read.columns == examples.columns
-    key = "label" if "label" in evaluation.answers else "score"
-    expected = [v.decode() if key == "label" else f"{v:.6f}" for v in evaluation.answers[key]]
-    assert predicted == expected
+    check(best, task, examples, evaluation.answers)

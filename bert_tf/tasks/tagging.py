@@ -1,0 +1,278 @@
+"""Named entities: a label for every word, decided at its first piece (paper, section 5.3)."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import tensorflow as tf
+
+from bert_tf.atomic import replace_file
+from bert_tf.errors import InputError
+from bert_tf.models.tagger import BertTagger
+from bert_tf.tasks.classification import Classification
+from bert_tf.tasks.conlleval import EntityScores, score_entities
+from bert_tf.tasks.kind import Answers, Dataset
+from bert_tf.tokenization.packing import Packer
+from bert_tf.tokenization.windows import best_window, windows
+from bert_tf.tokenization.words import (
+    Words,
+    code_points,
+    spans,
+    words_between_spaces,
+    words_of_raw_text,
+)
+from pipelines.examples.labelled_text import Examples, read_examples
+from pipelines.examples.tagged_words import read_columns, read_json_words
+
+_TEXTS = ("tsv", "csv", "lines")
+
+
+@dataclass(frozen=True)
+class Tagging(Classification):
+    """A label for each word, and the entities that these labels describe.
+
+    Texts longer than the model's length are read in windows that overlap by half. Each word gets
+    its label from the window in which it has the most context.
+
+    The answers are lists, padded: `words_count` [B], and for each word its `words_text`,
+    `words_label`, `words_score` (probability) [B, W]; `entities_count` [B], and for each entity
+    `entities_text`, `entities_type` and `entities_score` (mean probability of its words) [B, N].
+    Spans are in code points (`..._start`, `..._end`) and in bytes (`..._start_byte`,
+    `..._end_byte`) of the text.
+
+    Attributes:
+        documents: make an example of each document of a column file, so that a word's context
+            goes beyond its sentence.
+    """
+
+    model_class = BertTagger
+    documents: bool = False
+
+    def inputs(self, dataset: Dataset) -> list[str]:
+        """Words between spaces, a sentence a line."""
+        return ["words"]
+
+    def signatures(self, dataset: Dataset) -> dict[str, list[str]]:
+        """Raw text by default; words that are already split have a signature of their own."""
+        return {"serving_default": ["text"], "words": ["words"]}
+
+    def read(self, dataset: Dataset, path: str | Path, *, labelled: bool = True) -> Examples:
+        """Reads a column file or JSON lines; without labels also raw text, as column "text"."""
+        name = Path(path).name.lower().removesuffix(".gz")
+        format = dataset.format or name.rpartition(".")[2]
+        label = dataset.label if labelled else None
+        if format == "jsonl" and (labelled or dataset.text != "text"):
+            words = "words" if dataset.text == "text" else dataset.text
+            return read_json_words(path, words=words, labels=label)
+        if not labelled and format in (*_TEXTS, "jsonl"):
+            columns = {"text": dataset.text}
+            return read_examples(path, columns, format=dataset.format, header=dataset.header)
+        word = int(dataset.text) if dataset.text.isdecimal() else 0
+        if label is None:
+            return read_columns(path, word=word, label=None, documents=self.documents)
+        number = int(label) if label.isdecimal() else -1
+        return read_columns(path, word=word, label=number, documents=self.documents)
+
+    def label_names(self, dataset: Dataset, examples: Examples) -> list[str]:
+        """The dataset's labels, or O and both labels of every type in the training examples."""
+        found = {label for text in examples.columns["label"] for label in text.split()}
+        types = sorted({label[2:] for label in found - {"O"}})
+        if not types:
+            raise InputError(f"{examples.path}: every label is O; give examples with entities")
+        return list(dataset.labels) or ["O", *(f"{p}-{type_}" for type_ in types for p in "BI")]
+
+    def targets(self, examples: Examples, labels: Sequence[str]) -> np.ndarray:
+        """Label ids of each example's words, int32 [E, W], padded with -1."""
+        number_of = {label: number for number, label in enumerate(labels)}
+        rows = [text.split() for text in examples.columns["label"]]
+        targets = np.full((len(rows), max(map(len, rows))), -1, np.int32)
+        for index, row in enumerate(rows):
+            for place, label in enumerate(row):
+                # A model may know IOB1 or IO only.
+                number = number_of.get(label, number_of.get(f"I{label[1:]}"))
+                if number is None:
+                    word = examples.columns["words"][index].split()[place]
+                    raise InputError(
+                        f"{examples.place(index)}: the word {word!r} has the label {label!r}, "
+                        f"which is not one of the model's ({', '.join(labels)}); correct or "
+                        "remove it"
+                    )
+                targets[index, place] = number
+        return targets
+
+    def weights(self, targets: np.ndarray) -> np.ndarray:
+        """Not for words."""
+        raise InputError("--class_weights is for classification: leave it out")
+
+    def batch(
+        self, strings: Mapping[str, tf.Tensor], arrays: Sequence[tf.Tensor], tokenizer: Any,
+        max_length: int,
+    ) -> tuple:  # fmt: skip
+        """Windows, with the label and the weight 1 at the first piece of every word."""
+        words = words_between_spaces(strings["words"], tokenizer)
+        rows = _rows(words, tf.size(strings["words"]), tokenizer, max_length)
+        (targets,) = arrays
+        of_words = tf.boolean_mask(targets, targets >= 0)  # (W,)
+        shape = tf.shape(rows.inputs["token_ids"], tf.int64)
+        weights = tf.ones_like(of_words, tf.float32)
+        return (
+            rows.inputs,
+            tf.scatter_nd(rows.first_pieces, of_words, shape),
+            tf.scatter_nd(rows.first_pieces, weights, shape),
+        )
+
+    def respond(
+        self, strings: Mapping[str, tf.Tensor], model: Any, tokenizer: Any, labels: Sequence[str],
+        max_length: int,
+    ) -> dict[str, tf.Tensor]:  # fmt: skip
+        """Words and entities of texts."""
+        ((name, texts),) = strings.items()
+        split = words_of_raw_text if name == "text" else words_between_spaces
+        words = split(texts, tokenizer)
+        count = tf.size(texts)
+        rows = _rows(words, count, tokenizer, max_length)
+        logits = tf.gather_nd(model(rows.inputs, training=False), rows.first_pieces)  # (W, C)
+        classes = tf.argmax(logits, -1)
+        scores = tf.reduce_max(tf.nn.softmax(logits), -1)
+        starts = code_points(texts, words.text, words.starts)
+        ends = code_points(texts, words.text, words.ends)
+        first, last, of_entity, of_words = _entities(words.text, classes, labels)
+        types = tf.constant([label.partition("-")[2] for label in labels])
+
+        def lists(name: str, text: tf.Tensor, first: tf.Tensor, last: tf.Tensor, **more: tf.Tensor):
+            spanned = {
+                "text": spans(
+                    texts, text, tf.gather(words.starts, first), tf.gather(words.ends, last)
+                ),
+                "start": tf.gather(starts, first),
+                "end": tf.gather(ends, last),
+                "start_byte": tf.gather(words.starts, first),
+                "end_byte": tf.gather(words.ends, last),
+            }
+            rows = {
+                f"{name}_{key}": tf.RaggedTensor.from_value_rowids(
+                    values, text, nrows=tf.cast(count, tf.int64)
+                )
+                for key, values in {**spanned, **more}.items()
+            }
+            counts = tf.cast(rows[f"{name}_text"].row_lengths(), tf.int32)
+            return {f"{name}_count": counts, **{key: row.to_tensor() for key, row in rows.items()}}
+
+        every = tf.range(tf.size(classes))
+        return {
+            **lists(
+                "entities", tf.gather(words.text, first), first, last,
+                type=tf.gather(types, tf.gather(classes, first)),
+                score=tf.math.segment_mean(tf.gather(scores, of_words), of_entity),
+            ),
+            **lists(
+                "words", words.text, every, every,
+                label=tf.gather(tf.constant(list(labels)), classes), score=scores,
+            ),
+        }  # fmt: skip
+
+    def score_names(self, dataset: Dataset, labels: Sequence[str]) -> list[str]:
+        """Scores over all types, F1 first, and the F1 score of each type."""
+        types = sorted({label.partition("-")[2] for label in labels} - {""})
+        return ["f1", "precision", "recall", "accuracy", *(f"f1_{type_}" for type_ in types)]
+
+    def scores(
+        self, dataset: Dataset, examples: Examples, answers: Answers, labels: Sequence[str]
+    ) -> dict[str, float | None]:
+        """Entity scores as conlleval computes them, and the accuracy of the words' labels."""
+        result = _compare(examples, answers)
+        return {
+            "f1": result.all.f1,
+            "precision": result.all.precision,
+            "recall": result.all.recall,
+            "accuracy": result.accuracy,
+            **{f"f1_{type_}": counts.f1 for type_, counts in result.by_type.items()},
+        }
+
+    def remarks(
+        self, dataset: Dataset, scores: Mapping[str, float | None], labels: Sequence[str]
+    ) -> list[str]:
+        """None: zero is a defined score."""
+        return []
+
+    def write_predictions(
+        self, folder: Path, dataset: Dataset, examples: Examples, answers: Answers,
+        labels: Sequence[str],
+    ) -> None:  # fmt: skip
+        """Writes predictions.conll, with word, label and predicted label, and conlleval.txt."""
+        lines = []
+        for words, gold, predicted in _sentences(examples, answers):
+            lines += [" ".join(row) for row in zip(words, gold, predicted, strict=True)] + [""]
+        with replace_file(folder / "predictions.conll") as temporary:
+            temporary.write_text("\n".join(lines) + "\n", encoding="utf-8")
+        with replace_file(folder / "conlleval.txt") as temporary:
+            temporary.write_text(_compare(examples, answers).report(), encoding="utf-8")
+
+
+class _Rows(NamedTuple):
+    """R windows over texts.
+
+    Attributes:
+        inputs: model inputs, [R, T] each.
+        first_pieces: window and place of the first piece of each word, int64 [W, 2].
+    """
+
+    inputs: dict[str, tf.Tensor]
+    first_pieces: tf.Tensor
+
+
+def _rows(words: Words, texts: tf.Tensor, tokenizer: Any, max_length: int) -> _Rows:
+    size = max_length - 2  # [CLS] and [SEP]
+    stride = max(1, size // 2)
+    lengths = tf.math.unsorted_segment_sum(words.pieces.row_lengths(), words.text, texts)  # (B,)
+    first = tf.cumsum(lengths, exclusive=True)  # first piece of each text
+    places = words.pieces.row_starts() - tf.gather(first, words.text)  # (W,)
+    found = windows(lengths, size, stride)
+    row = best_window(found, words.text, places, size, stride)
+    begins = tf.gather(first, found.text)
+    indices = tf.ragged.range(begins + found.starts, begins + found.ends)  # (R, None)
+    pieces = indices.with_flat_values(tf.gather(words.pieces.flat_values, indices.flat_values))
+    column = 1 + places - tf.gather(found.starts, row)
+    return _Rows(Packer(tokenizer, max_length)(pieces), tf.stack([row, column], axis=1))
+
+
+def _entities(text: tf.Tensor, classes: tf.Tensor, labels: Sequence[str]) -> tuple[tf.Tensor, ...]:
+    """Finds entities as `chunks` does, in graph.
+
+    Returns:
+        First and last word of each entity [N]; entity [M] and number [M] of each word in one.
+    """
+    parts = [label.partition("-") for label in labels]
+    types = {type_: number for number, type_ in enumerate(sorted({p[2] for p in parts}))}
+    begins = tf.gather(tf.constant([prefix in "BSU" for prefix, _, _ in parts]), classes)
+    ends = tf.gather(tf.constant([prefix in "OELSU" for prefix, _, _ in parts]), classes)
+    type_ = tf.gather(tf.constant([types[p[2]] for p in parts]), classes)
+    inside = tf.gather(tf.constant([prefix != "O" for prefix, _, _ in parts]), classes)
+    # A first word follows nothing.
+    changes = (type_[1:] != type_[:-1]) | (text[1:] != text[:-1]) | ends[:-1]
+    changes = tf.concat([[True], changes], 0)[: tf.size(classes)]
+    starts = inside & (begins | changes)
+    of_words = tf.where(inside)[:, 0]
+    of_entity = tf.gather(tf.cumsum(tf.cast(starts, tf.int32)) - 1, of_words)
+    return tf.where(starts)[:, 0], tf.math.segment_max(of_words, of_entity), of_entity, of_words
+
+
+def _sentences(
+    examples: Examples, answers: Answers
+) -> Iterator[tuple[list[str], list[str], list[str]]]:
+    """Words, labels and predicted labels of each sentence."""
+    columns = (examples.columns["words"], examples.columns["label"], answers["words_label"])
+    for words, gold, predicted in zip(*columns, strict=True):
+        start = 0
+        for line, labels in zip(words.split("\n"), gold.split("\n"), strict=True):
+            of_line = line.split(" ")
+            end = start + len(of_line)
+            yield of_line, labels.split(" "), [label.decode() for label in predicted[start:end]]
+            start = end
+
+
+def _compare(examples: Examples, answers: Answers) -> EntityScores:
+    sentences = list(_sentences(examples, answers))
+    return score_entities([gold for _, gold, _ in sentences], [found for *_, found in sentences])

@@ -1,0 +1,133 @@
+"""Words of texts, with their pieces and spans, in graph."""
+
+from typing import NamedTuple
+
+import numpy as np
+import tensorflow as tf
+
+from bert_tf.tokenization.normalizer import is_chinese, is_punctuation, on_host
+from bert_tf.tokenization.tokenizer import BertTokenizer
+
+# Between letters or digits these do not end a word: "e-mail", "U.S", "AT&T", "and/or".
+_INNER_MARKS = "-.&/_@"
+_SPACES = b" \t\n\r\v\f"
+
+
+class Words(NamedTuple):
+    """W words of a batch of texts.
+
+    Attributes:
+        text: number of each word's text, int64 [W], ascending.
+        pieces: pieces of each word, at least one: RaggedTensor int32 [W, (P)].
+        starts: byte of the text where each word starts, int64 [W].
+        ends: byte behind each word, int64 [W].
+    """
+
+    text: tf.Tensor
+    pieces: tf.RaggedTensor
+    starts: tf.Tensor
+    ends: tf.Tensor
+
+
+@on_host
+def words_between_spaces(texts: tf.Tensor, tokenizer: BertTokenizer) -> Words:
+    """Words that a person or a data set has split: whatever stands between ASCII white space.
+
+    Args:
+        texts: strings [B].
+        tokenizer: makes the pieces. A word of which it leaves nothing becomes [UNK].
+    """
+    data = tf.io.decode_raw(tf.strings.reduce_join(tf.strings.join([texts, "\n"])), tf.uint8)
+    is_space = tf.gather(
+        tf.constant(np.isin(np.arange(256), list(_SPACES))), tf.cast(data, tf.int32)
+    )
+    after_space = tf.concat([[True], is_space[:-1]], 0)[: tf.size(is_space)]
+    starts = tf.where(~is_space & after_space)[:, 0]
+    ends = tf.where(is_space & ~after_space)[:, 0]
+    sizes = tf.cast(tf.strings.length(texts), tf.int64) + 1
+    text = tf.searchsorted(tf.cumsum(sizes), starts, side="right", out_type=tf.int64)
+    first = tf.gather(tf.cumsum(sizes, exclusive=True), text)
+    starts, ends = starts - first, ends - first
+    pieces = tokenizer.tokenize(spans(texts, text, starts, ends))
+    unknown = tf.fill([tf.size(text), 1], tokenizer.unk_token_id)
+    nothing = tf.cast(pieces.row_lengths() == 0, tf.int64)
+    pieces = tf.concat([pieces, tf.RaggedTensor.from_tensor(unknown, nothing)], axis=1)
+    return Words(text, pieces, starts, ends)
+
+
+@on_host
+def words_of_raw_text(texts: tf.Tensor, tokenizer: BertTokenizer) -> Words:
+    """Words of raw text.
+
+    White space, every Chinese character and every punctuation mark ends a word, but for marks
+    such as a hyphen between two letters or digits. A mark is a word of its own.
+
+    Args:
+        texts: strings [B].
+        tokenizer: makes the pieces.
+    """
+    ids, starts, ends = tokenizer.tokenize_with_offsets(texts)
+    text, ids = ids.value_rowids(), ids.flat_values
+    starts, ends = starts.flat_values, ends.flat_values
+    pieces = tokenizer.vocabulary
+    single = [
+        piece.removeprefix("##") if len(piece.removeprefix("##")) == 1 else "" for piece in pieces
+    ]
+    alone = [bool(c) and (is_punctuation(c) or is_chinese(ord(c))) for c in single]
+    inner = [bool(c) and c in _INNER_MARKS for c in single]
+
+    def shifted(values: tf.Tensor, by: int, fill: object) -> tf.Tensor:
+        """Values of the piece before (1) or after (-1)."""
+        padded = tf.pad(values, [[1, 1]], constant_values=fill)
+        return padded[: tf.size(values)] if by == 1 else padded[2:]
+
+    continues = tf.gather(tf.constant(tokenizer.is_continuation), ids)
+    is_letters = ~tf.gather(tf.constant(alone), ids)
+    touches = (shifted(text, 1, -1) == text) & (shifted(ends, 1, 0) >= starts)  # the piece before
+    inside = tf.gather(tf.constant(inner), ids)
+    inside &= touches & shifted(touches, -1, False)
+    inside &= shifted(is_letters, 1, False) & shifted(is_letters, -1, False)
+    first = tf.where(~(continues | inside | shifted(inside, 1, False)))[:, 0]  # of each word
+    after = tf.concat([first[1:], [tf.size(ids, tf.int64)]], 0)[: tf.size(first)]
+    return Words(
+        tf.gather(text, first),
+        tf.RaggedTensor.from_row_limits(ids, after),
+        tf.gather(starts, first),
+        tf.gather(ends, after - 1),
+    )
+
+
+@on_host
+def spans(texts: tf.Tensor, text: tf.Tensor, starts: tf.Tensor, ends: tf.Tensor) -> tf.Tensor:
+    """Cuts parts out of texts.
+
+    Args:
+        texts: strings [B].
+        text: number of each part's text, int64 [N].
+        starts: first byte of each part, int64 [N].
+        ends: byte behind each part, int64 [N].
+
+    Returns:
+        Strings [N].
+    """
+    return tf.strings.substr(tf.gather(texts, text), starts, ends - starts)
+
+
+@on_host
+def code_points(texts: tf.Tensor, text: tf.Tensor, places: tf.Tensor) -> tf.Tensor:
+    """Converts places in bytes to places in Unicode code points.
+
+    Args:
+        texts: strings [B], UTF-8.
+        text: number of each place's text, int64 [N].
+        places: bytes, int64 [N].
+
+    Returns:
+        int64 [N].
+    """
+    data = tf.io.decode_raw(tf.strings.reduce_join(texts), tf.uint8)
+    begins = tf.cast(data & 0xC0 != 0x80, tf.int64)  # other bytes continue a character
+    before = tf.concat([[0], tf.cumsum(begins)], 0)  # code points before each byte
+    sizes = tf.cast(tf.strings.length(texts), tf.int64)
+    first = tf.gather(tf.cumsum(sizes, exclusive=True), text)
+    return tf.gather(before, first + places) - tf.gather(before, first)

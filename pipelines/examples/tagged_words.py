@@ -1,0 +1,178 @@
+"""Words with entity labels: CoNLL's column files and JSON lines become `Examples`.
+
+An example is a sentence, or a document. Its column "words" holds the words between single spaces,
+a line for each sentence; its column "label" holds the labels in the same form. Labels are read as
+IOB1, IOB2, IOBES or BILOU and become IOB2.
+"""
+
+import json
+import os
+import re
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from bert_tf.errors import InputError
+from pipelines.examples.labelled_text import Examples, read_text
+
+_DOCUMENT = "-DOCSTART-"
+_SENTENCE_END = "-X-"
+_LABEL = re.compile(r"O|[BIESLU]-\S+")
+
+# A word with its label and its line.
+_Row = tuple[str, str, int]
+
+
+def chunks(labels: Sequence[str]) -> list[tuple[str, int, int]]:
+    """Finds the entities of a sentence by conlleval's rules, whatever the scheme of the labels.
+
+    A chunk begins at B (S, U), at any label after O or after the end of a chunk (E, L, S, U), and
+    at a change of type. It ends before the next one and before O.
+
+    Args:
+        labels: labels such as "B-PER", "I-PER" and "O".
+
+    Returns:
+        (type, first word, word behind the last) of each.
+    """
+    found: list[tuple[str, int, int]] = []
+    before, type_before = "O", ""
+    for place, label in enumerate(labels):
+        prefix, _, type_ = label.partition("-")
+        if prefix != "O":
+            if prefix in "BSU" or before in "OELSU" or type_ != type_before:
+                found.append((type_, place, place + 1))
+            else:
+                found[-1] = (type_, found[-1][1], place + 1)
+        before, type_before = prefix, type_
+    return found
+
+
+def to_iob2(labels: Sequence[str]) -> list[str]:
+    """Labels of a sentence as IOB2: B for the first word of an entity, I for the others."""
+    converted = ["O"] * len(labels)
+    for type_, start, end in chunks(labels):
+        converted[start:end] = [f"B-{type_}", *[f"I-{type_}"] * (end - start - 1)]
+    return converted
+
+
+def read_columns(
+    path: str | os.PathLike,
+    *,
+    word: int = 0,
+    label: int | None = -1,
+    documents: bool = False,
+) -> Examples:
+    """Reads a column file: a word a line, with its label, and a blank line after a sentence.
+
+    Columns are split at spaces and tabs. A line that begins with "-X-" ends a sentence, too, and
+    "-DOCSTART-" a document; neither is a word. The file may be gzip.
+
+    Args:
+        path: the file; "-" for standard input.
+        word: column of the word.
+        label: column of the label, -1 for the last; None for no labels.
+        documents: make an example of each document, not of each sentence.
+
+    Raises:
+        InputError: the file cannot be read, or a line is malformed; the message names the line.
+    """
+    sentences: list[list[list[_Row]]] = [[[]]]  # document -> sentence -> row
+    width: tuple[int, int] | None = None  # columns, and the line that showed them
+    for number, line in enumerate(read_text(path).split("\n"), 1):
+        cells = re.split(r"[ \t]+", line.strip(" \t\r"))
+        if cells[0] == _DOCUMENT:
+            sentences.append([[]])
+        elif cells[0] in ("", _SENTENCE_END):
+            sentences[-1].append([])
+        else:
+            place = f"{path}, line {number}"
+            width = width or (len(cells), number)
+            if len(cells) != width[0]:
+                raise InputError(
+                    f"{place}: {len(cells)} columns where line {width[1]} has {width[0]}; repair "
+                    "the line"
+                )
+            last = max(word, word if label is None else label if label >= 0 else 1)
+            if last >= len(cells):
+                raise InputError(
+                    f"{place}: no column {last}, only {len(cells)} columns counted from 0; give "
+                    "a word and its label on each line, or name the columns with --text_column "
+                    "and --label_column"
+                )
+            of_word = "O" if label is None else _label(place, cells[label])
+            sentences[-1][-1].append((cells[word], of_word, number))
+    examples = [[s for s in document if s] for document in sentences]
+    if not documents:
+        examples = [[sentence] for document in examples for sentence in document]
+    return _examples(path, [example for example in examples if example], label is not None)
+
+
+def read_json_words(
+    path: str | os.PathLike, *, words: str = "words", labels: str | None = "labels"
+) -> Examples:
+    """Reads JSON lines with a list of words, and a list with a label for each.
+
+    Args:
+        path: the file; "-" for standard input.
+        words: key of the words.
+        labels: key of the labels; None for no labels.
+
+    Raises:
+        InputError: the file cannot be read, or a line is malformed; the message names the line.
+    """
+    examples = []
+    for number, line in enumerate(read_text(path).split("\n"), 1):
+        if not line.strip():
+            continue
+        place = f"{path}, line {number}"
+        try:
+            row = json.loads(line)
+        except (ValueError, RecursionError) as error:
+            raise InputError(f"{place}: not JSON ({error}); write one object a line") from error
+        lists = [list(_strings(place, key, row)) for key in (words, labels) if key is not None]
+        if any(not value or value.split() != [value] for value in lists[0]):
+            raise InputError(f"{place}: a word is empty or holds white space; split it, or drop it")
+        if not lists[0]:
+            raise InputError(f"{place}: no words; remove the line")
+        if len(lists[-1]) != len(lists[0]):
+            raise InputError(
+                f"{place}: {len(lists[0])} words but {len(lists[1])} labels; give each word one"
+            )
+        of_words = [_label(place, x) for x in lists[1]] if labels else ["O"] * len(lists[0])
+        examples.append([list(zip(lists[0], of_words, [number] * len(of_words), strict=True))])
+    return _examples(path, examples, labels is not None)
+
+
+def _strings(place: str, key: str, row: object) -> Iterator[str]:
+    values = row.get(key) if isinstance(row, dict) else None
+    if not isinstance(values, list) or not all(isinstance(value, str) for value in values):
+        raise InputError(
+            f"{place}: {key!r} is no list of strings; write one, or name the keys with "
+            "--text_column and --label_column"
+        )
+    yield from values
+
+
+def _label(place: str, label: str) -> str:
+    if not _LABEL.fullmatch(label):
+        raise InputError(
+            f"{place}: the label {label!r} is neither O nor a prefix B, I, E, S, L or U with a "
+            "type, such as B-PER; correct it"
+        )
+    return label
+
+
+def _examples(
+    path: str | os.PathLike, examples: list[list[list[_Row]]], labelled: bool
+) -> Examples:
+    if not examples:
+        raise InputError(f"{path}: no words; give a file with a word and its label on each line")
+    name = "standard input" if str(path) == "-" else str(Path(path))
+    words = ["\n".join(" ".join(w for w, _, _ in s) for s in example) for example in examples]
+    columns = {"words": words}
+    if labelled:
+        columns["label"] = [
+            "\n".join(" ".join(to_iob2([label for _, label, _ in s])) for s in example)
+            for example in examples
+        ]
+    return Examples(name, [example[0][0][2] for example in examples], columns)

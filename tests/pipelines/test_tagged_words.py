@@ -1,0 +1,100 @@
+"""Column files and JSON lines of words with labels."""
+
+import gzip
+
+import pytest
+
+from bert_tf.errors import InputError
+from pipelines.examples.tagged_words import read_columns, read_json_words
+
+COLUMNS = """-DOCSTART- -X- -X- O
+
+EU NNP I-NP I-ORG
+rejects VBZ I-VP O
+German JJ I-NP I-MISC
+
+Peter\tNNP\tI-NP\tI-PER
+-X- -X- -X- O
+a\u00a0b NN I-NP O\r
+-DOCSTART- -X- O O
+
+Blackburn NNP I-NP I-PER
+"""
+
+
+@pytest.fixture
+def write(tmp_path):
+    def write(text: str):
+        path = tmp_path / "data.txt"
+        path.write_text(text, encoding="utf-8")
+        return path
+
+    return write
+
+
+def test_a_sentence_is_an_example(write):
+    examples = read_columns(write(COLUMNS))
+    assert examples.columns == {
+        "words": ["EU rejects German", "Peter", "a\u00a0b", "Blackburn"],
+        "label": ["B-ORG O B-MISC", "B-PER", "O", "B-PER"],
+    }
+    assert examples.lines == [3, 7, 9, 12]
+
+
+def test_a_document_is_an_example_with_a_line_a_sentence(write, tmp_path):
+    path = tmp_path / "data.gz"
+    path.write_bytes(gzip.compress(COLUMNS.encode()))
+    examples = read_columns(path, documents=True)
+    assert examples.columns["words"] == ["EU rejects German\nPeter\na\u00a0b", "Blackburn"]
+    assert examples.columns["label"] == ["B-ORG O B-MISC\nB-PER\nO", "B-PER"]
+
+
+def test_columns_by_number_and_words_without_labels(write):
+    path = write("1 Anna B-PER x\n2 . O x\n")
+    assert read_columns(path, word=1, label=2).columns["words"] == ["Anna ."]
+    assert read_columns(path, word=1, label=None).columns == {"words": ["Anna ."]}
+
+
+def test_json_lines(write):
+    path = write(
+        '{"words": ["Anna", "."], "labels": ["S-PER", "O"]}\n\n{"words": ["é"], "labels": ["O"]}'
+    )
+    examples = read_json_words(path)
+    assert examples.columns == {"words": ["Anna .", "é"], "label": ["B-PER O", "O"]}
+    assert read_json_words(path, labels=None).columns == {"words": ["Anna .", "é"]}
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("a O\nb NN O\n", "line 2: 3 columns where line 1 has 2"),
+        ("a\nb\n", "line 1: no column 1"),
+        ("a O\nb PER\n", "line 2: the label 'PER' is neither"),
+        ("a O\nb I-\n", "line 2: the label 'I-' is neither"),
+        ("-DOCSTART- -X- O\n\n", "no words"),
+        ("\n", "the file is empty"),
+    ],
+)
+def test_bad_columns_are_named(text, expected, write):
+    with pytest.raises(InputError, match=r"data\.txt") as error:
+        read_columns(write(text))
+    assert expected in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("line", "expected"),
+    [
+        ("{", "not JSON"),
+        ('{"words": "a b", "labels": ["O"]}', "'words' is no list of strings"),
+        ('{"words": ["a"], "labels": [0]}', "'labels' is no list of strings"),
+        ('{"words": ["a b"], "labels": ["O"]}', "holds white space"),
+        ('{"words": [""], "labels": ["O"]}', "a word is empty"),
+        ('{"words": [], "labels": []}', "no words"),
+        ('{"words": ["a"], "labels": []}', "1 words but 0 labels"),
+        ('{"words": ["a"], "labels": ["X"]}', "the label 'X' is neither"),
+    ],
+)
+def test_bad_json_lines_are_named(line, expected, write):
+    with pytest.raises(InputError, match=r"data\.txt, line 2") as error:
+        read_json_words(write('{"words": ["a"], "labels": ["O"]}\n' + line))
+    assert expected in str(error.value)

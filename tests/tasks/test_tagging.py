@@ -1,0 +1,109 @@
+"""Tagging: labels of words, entities and windows, in graph."""
+
+import json
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from bert_tf import BertTokenizer
+from bert_tf.errors import InputError
+from bert_tf.serving.predictor import rows
+from bert_tf.tasks.table import TASKS
+from bert_tf.tasks.tagging import Tagging
+from pipelines.examples.labelled_text import Examples
+from pipelines.examples.tagged_words import chunks
+
+LABELS = ["O", "B-PER", "I-PER", "B-LOC", "I-LOC", "E-LOC", "S-PER"]
+# The piece w3 gets the label LABELS[3], whatever stands around it.
+PIECES = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *(f"w{i}" for i in range(7)), "##x", "."]
+KIND, DATASET = Tagging(), TASKS["tagging"]
+
+
+@pytest.fixture(scope="module")
+def tokenizer():
+    return BertTokenizer(PIECES)
+
+
+def model(inputs, training):
+    """Stands in for a model: the label is a function of the piece alone."""
+    return 9.0 * tf.one_hot(inputs["token_ids"] - PIECES.index("w0"), len(LABELS))
+
+
+def respond(tokenizer, max_length=8, **strings):
+    strings = {name: tf.constant(values) for name, values in strings.items()}
+    found = KIND.respond(strings, model, tokenizer, LABELS, max_length)
+    return {name: value.numpy() for name, value in found.items()}
+
+
+def examples(words, labels):
+    return Examples("data.conll", list(range(len(words))), {"words": words, "label": labels})
+
+
+@pytest.mark.parametrize("max_length", [3, 4, 7, 16])
+def test_every_word_comes_back_once_whatever_the_length(max_length, tokenizer):
+    draw = np.random.RandomState(max_length)
+    sentences = []
+    for _ in range(20):
+        numbers = draw.randint(0, 7, draw.randint(1, 30))
+        sentences.append([f"w{n}{'x' * draw.randint(0, 3)}" for n in numbers])
+    found = respond(tokenizer, max_length, words=[" ".join(s) for s in sentences])
+    for row, words in zip(rows(found), sentences, strict=True):
+        expected = [LABELS[int(word[1])] for word in words]
+        assert [w["text"] for w in row["words"]] == words
+        assert [w["label"] for w in row["words"]] == expected
+        # Entities are those of conlleval's rules.
+        assert [e["text"] for e in row["entities"]] == [
+            " ".join(words[start:end]) for _, start, end in chunks(expected)
+        ]
+        assert [e["type"] for e in row["entities"]] == [type_ for type_, *_ in chunks(expected)]
+
+
+def test_entities_of_raw_text_have_exact_spans(tokenizer):
+    texts = ["é 😀 w3 w4, w1w0", "w3", "w4."]
+    answers = list(rows(respond(tokenizer, text=texts)))
+    (place,), (second,), (third,) = (row["entities"] for row in answers)
+    assert (place["text"], place["type"]) == ("w3 w4", "LOC")
+    assert texts[0][place["start"] : place["end"]] == "w3 w4"
+    assert texts[0].encode()[place["start_byte"] : place["end_byte"]] == b"w3 w4"
+    assert place["score"] == pytest.approx(np.exp(9) / (np.exp(9) + 6), abs=1e-6)
+    assert (second["text"], third["text"]) == ("w3", "w4")  # no entity crosses texts
+    json.dumps(answers)
+
+
+def test_the_loss_is_over_first_pieces_alone(tokenizer):
+    given = examples(["w3x w0 w0xx w1 w1 w1 w1", "w2"], ["B-PER O O B-LOC O O O", "I-PER"])
+    targets = KIND.targets(given, LABELS)
+    strings = {"words": tf.constant(given.columns["words"])}
+    inputs, labels, weights = KIND.batch(strings, [tf.constant(targets)], tokenizer, 6)
+    assert inputs["token_ids"].shape == labels.shape == weights.shape
+    assert float(tf.reduce_sum(weights)) == 8
+    at = weights.numpy() == 1
+    pairs = sorted(zip(inputs["token_ids"].numpy()[at], labels.numpy()[at], strict=True))
+    words = " ".join(given.columns["words"]).replace("x", "").split()
+    expected = zip(words, (t for row in targets for t in row if t >= 0), strict=True)
+    assert pairs == sorted((PIECES.index(word), label) for word, label in expected)
+
+
+def test_labels_of_a_new_model_and_labels_unseen_in_training():
+    given = examples(["a b c"], ["B-MISC O B-LOC"])
+    names = KIND.label_names(DATASET, given)
+    assert names == ["O", "B-LOC", "I-LOC", "B-MISC", "I-MISC"]
+    assert KIND.targets(given, names).tolist() == [[3, 0, 1]]
+    assert KIND.targets(given, ["I-LOC", "O", "I-MISC"]).tolist() == [[2, 1, 0]]  # an IOB1 model
+    with pytest.raises(InputError, match="line 0: the word 'a' has the label 'B-MISC'"):
+        KIND.targets(given, ["O", "B-LOC", "I-LOC"])
+    with pytest.raises(InputError, match="every label is O"):
+        KIND.label_names(DATASET, examples(["a"], ["O"]))
+
+
+def test_scores_and_files_of_documents(tmp_path):
+    given = examples(["a b\nc", "d"], ["B-LOC O\nI-LOC", "O"])
+    labels = np.array([[b"B-LOC", b"O", b"B-LOC"], [b"B-PER", b"", b""]], object)
+    scores = KIND.scores(DATASET, given, {"words_label": labels}, LABELS)
+    assert scores["f1"] == pytest.approx(0.8) and scores["accuracy"] == 0.5
+    assert scores["f1_LOC"] == 1.0 and scores["f1_PER"] == 0.0
+    KIND.write_predictions(tmp_path, DATASET, given, {"words_label": labels}, LABELS)
+    written = (tmp_path / "predictions.conll").read_text()
+    assert written == "a B-LOC B-LOC\nb O O\n\nc I-LOC B-LOC\n\nd O B-PER\n\n"
+    assert "found: 3 phrases; correct: 2." in (tmp_path / "conlleval.txt").read_text()

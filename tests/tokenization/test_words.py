@@ -1,0 +1,79 @@
+"""Words of texts with exact spans, and windows over long texts."""
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from bert_tf import BertTokenizer
+from bert_tf.tokenization.windows import best_window, windows
+from bert_tf.tokenization.words import (
+    code_points,
+    spans,
+    words_between_spaces,
+    words_of_raw_text,
+)
+
+PIECES = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *"eaunst-.,&()'_北京", "##s", "mail"]
+PIECES += ["new", "york", "ηλιος", "한", "국"]
+
+
+@pytest.fixture(scope="module")
+def tokenizer():
+    return BertTokenizer(PIECES)
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("New York, (U.S.) e-mail", ["New", "York", ",", "(", "U.S", ".", ")", "e-mail"]),
+        ("AT&T's -", ["AT&T", "'", "s", "-"]),
+        ("北京-new。京", ["北", "京", "-", "new", "。", "京"]),
+        ("Ήλιος  한국\t😀 cafe\u0301s", ["Ήλιος", "한국", "😀", "cafe\u0301s"]),
+        (" \u200bnew\u00a0york ", ["new", "york"]),
+        ("", []),
+    ],
+)
+def test_words_of_raw_text_have_exact_spans(text, expected, tokenizer):
+    texts = tf.constant(["new 😀", text, "é"])
+    words = words_of_raw_text(texts, tokenizer)
+    ours = words.text.numpy() == 1
+    assert [s.decode() for s in spans(texts, *words[:1], *words[2:]).numpy()[ours]] == expected
+    starts = code_points(texts, words.text, words.starts).numpy()[ours]
+    ends = code_points(texts, words.text, words.ends).numpy()[ours]
+    assert [text[start:end] for start, end in zip(starts, ends, strict=True)] == expected
+    assert [len(row) > 0 for row in words.pieces.to_list()] == [True] * len(words.text)
+
+
+def test_words_between_spaces_all_come_back(tokenizer):
+    """Even one that the tokenizer drops; only ASCII white space splits."""
+    texts = tf.constant(["U.S. new\u00a0york\n\u200b  e", "", " "])
+    words = words_between_spaces(texts, tokenizer)
+    assert words.text.numpy().tolist() == [0, 0, 0, 0]
+    found = [s.decode() for s in spans(texts, *words[:1], *words[2:]).numpy()]
+    assert found == ["U.S.", "new\u00a0york", "\u200b", "e"]
+    named = [[PIECES[i] for i in row] for row in words.pieces.to_list()]
+    assert named == [["u", ".", "s", "."], ["new", "york"], ["[UNK]"], ["e"]]
+
+
+@pytest.mark.parametrize(("size", "stride"), [(8, 4), (7, 3), (1, 1), (8, 8)])
+def test_windows_cover_a_text_and_the_best_has_the_most_context(size, stride):
+    for length in range(1, 30):
+        found = windows(tf.constant([3, length], tf.int64), size, stride)
+        rows = [r for r in range(len(found.text)) if found.text[r] == 1]
+        ranges = {r: range(int(found.starts[r]), int(found.ends[r])) for r in rows}
+        assert set().union(*ranges.values()) == set(range(length))
+        places = np.arange(length)
+        best = best_window(found, tf.ones(length, tf.int64), tf.constant(places), size, stride)
+
+        def context(row, place, length=length, ranges=ranges):
+            """The poorer side; the text's own ends do not count."""
+            window = ranges[row]
+            if place not in window:
+                return -1
+            left = size if window.start == 0 else place - window.start
+            right = size if window.stop == length else window.stop - 1 - place
+            return min(left, right)
+
+        for place, row in zip(places, best.numpy(), strict=True):
+            most = max(context(r, place) for r in rows)
+            assert context(row, place) >= max(0, most - 1)  # an odd rest has no exact middle
