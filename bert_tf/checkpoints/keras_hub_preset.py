@@ -230,7 +230,7 @@ def write_keras_hub(model: StoredModel, folder: Path) -> None:
         )
     task: Any = None
     head = ""
-    if model.has("classifier."):
+    if model.problem_type is not None:
         head = "classifier."
         task = keras_hub.models.BertTextClassifier(
             backbone,

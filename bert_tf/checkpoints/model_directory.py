@@ -21,6 +21,7 @@ from bert_tf.checkpoints.weight_names import (
     canonical_name,
     head_of,
     named_weights,
+    tensor_shapes,
 )
 from bert_tf.config import BertConfig
 from bert_tf.errors import InputError
@@ -120,7 +121,15 @@ def load_model(
             is_other = is_other or labels is None or list(labels) != on_disk
         own |= {"labels": labels, "num_classes": num_classes}
     own |= {"seed": seed, "dtype": dtype}
-    model = model_class(replace(stored.config, **{"id2label": None, **config}), **own)
+    full = replace(stored.config, **{"id2label": None, **config})
+    shapes = tensor_shapes(full)  # checked before a model of a wrong size is made
+    outside = (*HEADS_PREFIXES, "pooler.")
+    check_shapes(
+        {name: t for name, t in stored.tensors.items() if not name.startswith(outside)},
+        {name: shape for name, shape in shapes.items() if not name.startswith(outside)},
+        path,
+    )
+    model = model_class(full, **own)
     if is_other and stored.classes:
         _log.warning("%s: its head is for other classes or another task: replaced.", path)
     kept = tuple(part for part in head.parts if not is_other)

@@ -75,8 +75,8 @@ class StoredModel:
     def architecture(self) -> str:
         """Hugging Face's class for the parts that the model has."""
         if self.has("classifier."):
-            said = self.config.extra.get("architectures") or []
-            return next((name for name in said if name in _CLASSIFIERS), _CLASSIFIERS[0])
+            said = str(self.config.extra.get("architectures"))
+            return next((name for name in _CLASSIFIERS if name in said), _CLASSIFIERS[0])
         if self.has("qa_outputs."):
             return "BertForQuestionAnswering"
         return {
@@ -92,7 +92,7 @@ class StoredModel:
         if self.architecture != "BertForSequenceClassification":
             return None
         said = self.config.extra.get("problem_type")
-        return said or ("regression" if self.classes == 1 else "single_label_classification")
+        return str(said or ("regression" if self.classes == 1 else "single_label_classification"))
 
     @property
     def kind(self) -> tuple[str, str | None]:
@@ -117,6 +117,8 @@ class StoredModel:
             parts: keys of `PARTS`.
             target: what takes the tensors, for the note.
         """
+        if self.problem_type is None:  # a classifier of tokens or choices under the same name
+            parts = tuple(part for part in parts if part != "classifier.")
         for part, title in PARTS.items():
             if part not in parts and self.has(part):
                 self.notes.append(f"The {title} is left out: {target} has no place for it.")

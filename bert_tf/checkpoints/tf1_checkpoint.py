@@ -102,7 +102,7 @@ def read_tf1(location: Location, do_lower_case: bool | None = None) -> StoredMod
 def write_tf1(model: StoredModel, folder: Path) -> None:
     """Writes bert_model.ckpt.*, bert_config.json and vocab.txt, for the original's scripts."""
     others = {}
-    if model.labels is not None:
+    if model.labels is not None and model.problem_type != "regression":
         others["id2label"] = {str(number): label for number, label in enumerate(model.labels)}
         model.notes.append(
             f"The original keeps no labels; in order: {', '.join(model.labels)}. bert_config.json "

@@ -37,7 +37,7 @@ class Options(CheckedOptions):
     to: Literal["hugging_face", "tf1", "keras_hub", "model_garden"] = "hugging_face"
     dtype: Literal["float32", "float16", "bfloat16"] = "float32"
     do_lower_case: bool | None = None
-    shard_gigabytes: float = option(5.0, above=0)
+    shard_gigabytes: float = option(5.0, above=0, at_most=1_000_000)
     overwrite: bool = False
 
 
@@ -68,7 +68,7 @@ def run(options: Options) -> None:
         + (f"; no {', no '.join(lacks)}" if lacks else ""),
         *(f"  {note}" for note in model.notes),
         f"Wrote {TITLES[options.to]}: {options.output} ({', '.join(done.files)})",
-        f"Next: {_next_step(options, model.has('classifier.'), model.tokenizer)}",
+        f"Next: {_next_step(options, model.problem_type is not None, model.tokenizer)}",
     ]
     console.print("\n".join(lines), markup=False)
 

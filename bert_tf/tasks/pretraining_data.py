@@ -166,6 +166,7 @@ class PretrainingData:
                     f"{phase.train.directory} has sequences of {length} tokens, the model "
                     f"{positions} positions: make shards with a lower --max_seq_length"
                 )
+        config.check_fits(length=1, pairs=True)
         model = self._options.model
         if model is None:
             return

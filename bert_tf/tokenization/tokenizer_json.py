@@ -17,7 +17,7 @@ def read_json_object(path: Path) -> dict[str, Any]:
     """
     try:
         values = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise InputError(f"{path}: cannot be read as JSON ({error}); restore the file") from None
     if not isinstance(values, dict):
         raise InputError(f"{path}: holds no JSON object; restore the file")

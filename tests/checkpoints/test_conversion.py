@@ -564,6 +564,12 @@ def test_a_classifier_of_tokens_stays_one(models, out, tmp_path):
     convert(tmp_path / "tokens", out)
     written = json.loads((out / "config.json").read_text())
     assert written["architectures"] == ["BertForTokenClassification"]
+    for to in ("tf1", "keras_hub"):  # whose classifiers are of sequences
+        pooled = tmp_path / f"pooled-{to}"  # KerasHub has no model without a pooler
+        save_directory(pooled, config, tensors_of(models / "classifier"))
+        done = convert(pooled, tmp_path / to, to)
+        assert any("classifier is left out" in note for note in done.model.notes)
+        assert not read_model(tmp_path / to)[1].has("classifier.")
     assert written["id2label"] == {"0": "LABEL_0", "1": "LABEL_1", "2": "LABEL_2"}
 
 

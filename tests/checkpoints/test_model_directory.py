@@ -396,6 +396,12 @@ def test_missing_unexpected_and_misshaped_tensors_are_named(directory):
     assert "embeddings.LayerNorm.weight is [9], not [8]" in message
 
 
+def test_no_model_of_a_wrong_size_is_made(directory):
+    saved(BertEncoder, directory)
+    set_config(directory, vocab_size=10**15)
+    assert "is [19, 8], not [1000000000000000, 8]" in refusal(directory)
+
+
 def test_many_problems_are_counted(directory):
     saved(BertEncoder, directory)
     set_config(directory, num_hidden_layers=3)
@@ -462,6 +468,7 @@ def test_a_directory_opens_as_what_was_saved(kind, directory):
         ),
         ({"architectures": ["BertForTokenClassification"]}, None, "a BertForTokenClassification"),
         ({"architectures": ["BertForMultipleChoice"]}, one_output, "a BertForMultipleChoice"),
+        ({"problem_type": 5}, None, "a BertForSequenceClassification for 5"),
     ],
 )
 def test_problem_type_and_architectures_count(directory, values, tensors, expected):

@@ -93,7 +93,7 @@ def test_options(model, tmp_path):
         (["model", "model"], "is the input"),
         (["model", "kept", "--overwrite"], "holds notes.txt, which this command did not make"),
         (["model", "out", "--to", "tf1", "--dtype", "float16"], "for Hugging Face directories"),
-        (["model", "out", "--shard_gigabytes", "0"], "give above 0"),
+        (["model", "out", "--shard_gigabytes", "0"], "give above 0 and at most 1,000,000"),
     ],
 )
 def test_refusals(model, tmp_path, monkeypatch, capsys, arguments, said):

@@ -237,10 +237,17 @@ def test_long_shards_that_cannot_be_trained_on(
     assert not (tmp_path / "run").exists()
 
 
-def test_sequences_longer_than_the_model_has_positions(shards, small_config, tmp_path):
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"max_position_embeddings": 24}, "32 tokens, the model 24 positions"),
+        ({"type_vocab_size": 1}, "cannot tell the texts of a pair apart"),
+    ],
+)
+def test_shards_that_do_not_fit_the_model(shards, small_config, tmp_path, change, message):
     config = json.loads(small_config.read_text())
-    (tmp_path / "config.json").write_text(json.dumps({**config, "max_position_embeddings": 24}))
-    with pytest.raises(InputError, match="32 tokens, the model 24 positions"):
+    (tmp_path / "config.json").write_text(json.dumps({**config, **change}))
+    with pytest.raises(InputError, match=message):
         run(options(shards, tmp_path / "config.json", tmp_path / "run"))
     assert not (tmp_path / "run").exists()
 
