@@ -144,13 +144,15 @@ def _show_guesses(model_directory: str, sentences: Sequence[str], seed: int) -> 
     from bert_tf.tasks.masked_words import MaskedWords
 
     tokenizer = BertTokenizer.from_directory(model_directory)
-    known = {piece for piece in tokenizer.vocabulary if piece.isalpha() and len(piece) > 2}
+    known = {piece for piece in tokenizer.vocabulary if piece.isalpha() and len(piece) > 1}
     hidden: dict[str, str] = {}
     draw = random.Random(seed)
     for sentence in draw.sample(sentences, len(sentences)):
         words = re.findall(r"\w+|\W+", sentence)
         places = [place for place, word in enumerate(words) if word in known]
-        if len(hidden) < _GUESSES and 60 <= len(sentence) <= 110 and places:
+        # Prose that a person can judge: no code, no lists.
+        prose = re.fullmatch(r"[A-Z][\w ,'-]{50,110}\.", sentence)
+        if len(hidden) < _GUESSES and prose and places:
             place = draw.choice(places)
             word, words[place] = words[place], "[MASK]"
             hidden["".join(words)] = word
