@@ -1,13 +1,12 @@
-"""The original BERT's text clean-up as one table lookup per code point, inside the graph.
+"""The original BERT's text normalization in the graph, as one table lookup per code point.
 
-The rules are those of `BasicTokenizer` in the original `tokenization.py`. All but two of them look
-at one code point at a time, so they fit in the table that TF Text's `FastBertNormalize` op reads:
-a double-array trie from a code point's UTF-8 bytes to the string that replaces it. The op's own
-table follows other rules (NFKC case folding); we hand it ours.
+The rules are those of `BasicTokenizer` in the original `tokenization.py`. All but two look at a
+single code point, so they fit in the table of TF Text's `FastBertNormalize` op: a double-array trie
+from a code point's UTF-8 bytes to its replacement. The op's own table has other rules (NFKC case
+folding); this module provides ours.
 """
 
 import functools
-import itertools
 import sys
 import unicodedata
 from collections import Counter
@@ -23,14 +22,13 @@ from tensorflow_text.python.ops.fast_wordpiece_tokenizer import (
     pywrap_fast_wordpiece_tokenizer_model_builder,
 )
 
-# Strings live in host memory. Without this the tables, and the integer ops beside the string ops,
-# would sit on an accelerator and be copied back and forth for each batch.
+# Strings live in host memory; tables and integers on an accelerator would be copied per batch.
 HOST = "CPU:0"
 
 Result = TypeVar("Result")
 Arguments = ParamSpec("Arguments")
 
-# The blocks that the original's `_is_chinese_char` calls Chinese: first and last code point.
+# First and last code point of the blocks in the original's `_is_chinese_char`.
 CHINESE_BLOCKS = (
     (0x3400, 0x4DBF),
     (0x4E00, 0x9FFF),
@@ -75,20 +73,20 @@ def is_removed(character: str) -> bool:
 
 
 class Normalizer(tf.Module):
-    """Cleans text the way the original BERT does before it looks words up.
+    """Normalizes text as the original BERT does before it looks words up.
 
     Args:
-        do_lower_case: lower-case the text.
-        strip_accents: decompose it (NFD) and drop its nonspacing marks.
-        isolate_chinese: put a space on both sides of every Chinese character. Leave it off where
-            the next op splits there anyway.
-        isolate_punctuation: "all" puts a space on both sides of all punctuation; "unsplit" only
-            where `FastWordpieceTokenizeWithOffsets` would not split by itself.
-        isolated: further characters to put a space on both sides of.
+        do_lower_case: whether to lower-case the text.
+        strip_accents: whether to decompose it (NFD) and drop nonspacing marks.
+        isolate_chinese: whether to put spaces around Chinese characters, if no later op splits
+            there.
+        isolate_punctuation: "all" puts spaces around all punctuation; "unsplit" only where
+            `FastWordpieceTokenizeWithOffsets` does not split.
+        isolated: further characters to put spaces around.
 
-    One rule of the original needs two characters and is not kept: where two *spacing* combining
-    marks (25 code points: musical stems, Brahmic viramas, Hangul tone marks) of different classes
-    follow each other in non-canonical order, NFD would swap them.
+    One rule of the original needs two characters and is missing: NFD swaps *spacing* combining
+    marks (25 code points: musical stems, Brahmic viramas, Hangul tone marks) in non-canonical
+    order.
     """
 
     def __init__(
@@ -112,15 +110,15 @@ class Normalizer(tf.Module):
         return self._normalize(texts, get_offsets=False)[0]
 
     def with_offsets(self, texts: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
-        """Normalizes strings and says where each byte came from.
+        """Normalizes strings and returns the origin of each byte.
 
         Args:
             texts: string [batch].
 
         Returns:
             normalized: string [batch].
-            offsets: int64 [sum of (normalized bytes + 1)], the byte in its own text that each
-                normalized byte came from, and where the last one ends.
+            offsets: int64 [sum of (normalized bytes + 1)], the origin of each normalized byte in
+                its text, and the end of the last one.
             row_splits: int64 [batch + 1], the rows of `offsets`.
         """
         return self._normalize(texts, get_offsets=True)
@@ -134,11 +132,11 @@ class Normalizer(tf.Module):
 
 
 def _lower_final_sigmas(texts: tf.Tensor) -> tf.Tensor:
-    """Lower-cases each capital sigma that ends a word, to ς; the table makes any other one σ.
+    """Lower-cases each capital sigma at the end of a word to ς; the table makes the others σ.
 
-    The only rule that looks around. Both letters take two bytes, so every offset stays right.
+    Both letters have two bytes, so all offsets stay right.
     """
-    # Few batches have that letter: one search through all texts costs a sixth of the matching.
+    # Few batches have that letter: a search through all texts costs a sixth of the matching.
     joined = tf.strings.reduce_join(texts)
     return tf.cond(
         tf.strings.regex_replace(joined, "Σ", "") != joined,
@@ -152,9 +150,8 @@ def final_sigma_pattern() -> str:
     """The regular expression for a capital sigma that ends a word, by `str.lower`'s rule.
 
     Cased letter, any case-ignorable characters, sigma, any case-ignorable characters, and then no
-    cased letter (Unicode 3.13, table 3-17). What the clean-up removes is looked through. Python
-    has no name for these two classes, so each character is asked by lower-casing it beside a
-    sigma.
+    cased letter (Unicode 3.13, table 3-17); removed characters count as case-ignorable. Python has
+    no names for these classes, so each character is lower-cased beside a sigma.
     """
     through, cased = [], []
     for code_point in _assigned():
@@ -164,15 +161,15 @@ def final_sigma_pattern() -> str:
                 cased.append(code_point)
             else:
                 through.append(code_point)
-    # The op reads UTF-8 and has no lookahead: what follows the sigma is matched and put back. It
-    # cannot start another match, which begins with a cased letter.
+    # The op has no lookahead: what follows the sigma is matched and put back. It cannot begin
+    # another match, which begins with a cased letter.
     neither = _character_class(through + cased, negated=True)
     seen = _character_class(through)
     return f"({_character_class(cased)}{seen}*)Σ({seen}*(?:{neither}|$))"
 
 
 def _character_class(code_points: list[int], negated: bool = False) -> str:
-    """A regular expression class in RE2's syntax, as few ranges as possible."""
+    """A regular expression class in RE2's syntax, with as few ranges as possible."""
     points = np.sort(np.asarray(code_points))
     breaks = np.flatnonzero(np.diff(points) > 1)
     firsts = points[np.concatenate([[0], breaks + 1])]
@@ -183,7 +180,7 @@ def _character_class(code_points: list[int], negated: bool = False) -> str:
 
 @functools.cache
 def _assigned() -> list[int]:
-    """Code points with rules of their own: assigned, not for private use, no surrogates."""
+    """Assigned code points, without private use and surrogates."""
     category = unicodedata.category
     return [
         code_point
@@ -221,7 +218,7 @@ def table_buffer(
 
 
 def _replacement(character: str, do_lower_case: bool, strip_accents: bool) -> str:
-    """What one character becomes: `_clean_text`, `str.lower` and `_run_strip_accents`."""
+    """The replacement of a character: `_clean_text`, `str.lower` and `_run_strip_accents`."""
     if is_removed(character):
         return ""
     if character.isspace() or unicodedata.category(character) == "Zs":
@@ -235,32 +232,27 @@ def _replacement(character: str, do_lower_case: bool, strip_accents: bool) -> st
 
 
 def lost_letters(texts: Iterable[str]) -> tuple[float, list[str]]:
-    """What `strip_accents` takes from texts: accents, vowel signs, whole syllables (Hangul).
+    """What `strip_accents` removes from texts: accents, vowel signs, whole syllables (Hangul).
 
     Returns:
-        The share of letters that it changes; of the most frequent words with such letters, what
-        becomes of them, as "für -> fur".
+        The share of letters that change, and the most frequent words with such letters, as
+        "für -> fur".
     """
-    words = Counter(word for text in texts for word in text.lower().split())
-    letters: Counter[str] = Counter()
-    for word, count in words.items():
-        for character in word:
-            letters[character] += count
+    text = " ".join(texts).lower()
+    letters = {c: n for c, n in Counter(text).items() if unicodedata.category(c)[0] in "LM"}
     kept = {c: _replacement(c, True, True) for c in letters}
-    lost = {c for c in letters if kept[c] != c and unicodedata.category(c)[0] in "LM"}
-    total = sum(n for c, n in letters.items() if unicodedata.category(c)[0] in "LM")
-    # Letters of Hangul are set apart, or they would look like the syllable.
+    lost = {c for c in letters if kept[c] != c}
+    # Letters of Hangul are shown apart, or they would look like the syllable.
     shown = {c: f" {' '.join(after)} " if len(after) > 1 else after for c, after in kept.items()}
-    examples = (word for word, _ in words.most_common() if not lost.isdisjoint(word))
-    return sum(letters[c] for c in lost) / max(total, 1), [
-        f"{word} -> {' '.join(''.join(map(shown.__getitem__, word)).split())}"
-        for word in itertools.islice(examples, 3)
-    ]
+    words = [word for word, _ in Counter(text.split()).most_common() if not lost.isdisjoint(word)]
+    afters = [" ".join("".join(shown.get(c, c) for c in word).split()) for word in words[:3]]
+    share = sum(letters[c] for c in lost) / max(1, sum(letters.values()))
+    return share, [f"{word} -> {after}" for word, after in zip(words, afters, strict=False)]
 
 
 @functools.cache
 def _unsplit_punctuation() -> frozenset[str]:
-    """Punctuation of this Python's Unicode that the WordPiece op does not know to split at."""
+    """Punctuation of this Python's Unicode at which the WordPiece op does not split."""
     punctuation = [chr(c) for c in _assigned() if is_punctuation(chr(c))]
     model = pywrap_fast_wordpiece_tokenizer_model_builder.build_fast_wordpiece_model(
         ["[UNK]", "a"], 200, "##", "[UNK]", False, False
@@ -275,7 +267,7 @@ def _unsplit_punctuation() -> frozenset[str]:
 
 
 def _flatbuffer(replacements: dict[int, str]) -> np.ndarray:
-    """Packs a map from code points to strings in the format of the op."""
+    """Packs a map from code points to strings in the op's format."""
     pool = bytearray()
     values: dict[str, int] = {}
     for replacement in replacements.values():
@@ -283,7 +275,7 @@ def _flatbuffer(replacements: dict[int, str]) -> np.ndarray:
             encoded = replacement.encode()
             if len(encoded) > 63:
                 raise ValueError(f"{replacement!r} is longer than the format's 63 bytes")
-            # Bit 30: this code point changes; then the place in the pool; 6 bits of length.
+            # Bit 30: the code point changes; then the place in the pool; 6 bits of length.
             values[replacement] = 1 << 30 | len(pool) << 6 | len(encoded)
             pool += encoded
     zero = values[replacements.pop(0)]  # U+0000 cannot be a key of the trie
@@ -305,10 +297,9 @@ def _flatbuffer(replacements: dict[int, str]) -> np.ndarray:
 def double_array_trie(code_points: np.ndarray, values: np.ndarray) -> np.ndarray:
     """A darts-clone double array keyed by the UTF-8 bytes of single code points.
 
-    In this format a node at index i with base b has its child by byte c at index b ^ c, and a
-    value, if it has one, at index b. All bytes of a UTF-8 sequence but the first lie in 0x80 to
-    0xBF, so the children of a node fill an aligned page of 64 units that no other node shares,
-    and the whole array is a few indexed assignments.
+    A node with base b has its child by byte c at index b ^ c, and its value, if any, at index b.
+    All bytes of a UTF-8 sequence but the first are in 0x80 to 0xBF, so the children of a node fill
+    an aligned page of 64 units of their own, and the array takes a few indexed assignments.
 
     Args:
         code_points: int64 [n], distinct, above 0.
@@ -317,11 +308,11 @@ def double_array_trie(code_points: np.ndarray, values: np.ndarray) -> np.ndarray
     Returns:
         uint32 [units].
     """
-    root = 256  # base of the root; its children take one unit for each first byte
+    root = 256  # base of the root; its children take one unit per first byte
     distinct, value_index = np.unique(values, return_inverse=True)
 
-    # A key's pages: c >> 6 names the page of the last byte, c >> 12 the one before, and so on.
-    # Sequences of different lengths never share such a name.
+    # c >> 6 names the page of the last byte, c >> 12 that of the previous one, and so on. Sequences
+    # of different lengths never share a name.
     pages = [
         np.unique(code_points[code_points >= smallest] >> shift)
         for shift, smallest in ((6, 0x80), (12, 0x800), (18, 0x10000))
@@ -330,13 +321,13 @@ def double_array_trie(code_points: np.ndarray, values: np.ndarray) -> np.ndarray
     for page in pages:
         starts.append(end + 64 * np.arange(len(page)))
         end += 64 * len(page)
-    values_start = -(-end // 256) * 256  # a block of its own: no byte leads from a value to a node
+    values_start = -(-end // 256) * 256  # an aligned block: no byte leads from a value to a node
     units = np.zeros(values_start + len(distinct), np.int64)
     units[values_start:] = distinct | 1 << 31
 
     def place(keys: np.ndarray, level: int) -> tuple[np.ndarray, np.ndarray]:
-        """Index and label of the nodes for `keys`, which have `level` bytes after them."""
-        # With so many bytes to follow, a first byte has this mark, and holds keys below the limit.
+        """Index and label of the nodes for `keys`, which `level` bytes follow."""
+        # Mark of a first byte before so many bytes, and limit of its keys.
         mark, limit = ((0x00, 0x80), (0xC0, 0x20), (0xE0, 0x10), (0xF0, 0x08))[level]
         is_first = keys < limit
         label = np.where(is_first, keys | mark, keys & 63 | 0x80)

@@ -14,21 +14,19 @@ Truncation = Literal["longest_first", "first_only", "second_only"]
 class Packer:
     """Packs one or two segments as `[CLS] A [SEP]` or `[CLS] A [SEP] B [SEP]`.
 
-    Uses core ops only, so that every released TensorFlow Serving runs a model with it inside.
+    Uses core ops only, so that every released TensorFlow Serving can run it.
 
     Args:
-        tokenizer: has the ids of [CLS], [SEP] and [PAD].
-        max_length: the most tokens of a row, special tokens included.
-        truncation: how rows that are too long are cut, always at their end. "longest_first" takes
-            one token at a time from the longer segment, from B where they are equal, as
-            `truncate_seq_pair` in the original `create_pretraining_data.py` and
-            `_truncate_seq_pair` in `run_classifier.py`. "first_only" cuts A, and "second_only" B;
-            where that segment is used up, the other is cut too.
-        pad_to_max_length: pad to `max_length`, a static shape. Otherwise to the longest of the
-            batch.
+        tokenizer: provides the ids of [CLS], [SEP] and [PAD].
+        max_length: maximum tokens per row, special tokens included.
+        truncation: how to cut long rows, at their end. "longest_first" removes one token at a time
+            from the longer segment, or from B if they are equal, as `truncate_seq_pair` in the
+            original `create_pretraining_data.py` and `_truncate_seq_pair` in `run_classifier.py`.
+            "first_only" cuts A, and "second_only" B, and the other segment if that is not enough.
+        pad_to_max_length: whether to pad to `max_length`, a static shape, or to the longest row.
 
     Raises:
-        InputError: `truncation` is none of the three, or `max_length` is below 2.
+        InputError: `truncation` is unknown, or `max_length` is below 2.
 
     Example:
     >>> tokenizer = BertTokenizer(["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "a", "b"])
@@ -68,15 +66,15 @@ class Packer:
         """Packs a batch.
 
         Args:
-            ids_a: int32 [batch, (pieces)], the first segments.
-            ids_b: int32 [batch, (pieces)], the second ones, if there are any.
+            ids_a: int32 [batch, (pieces)], first segments.
+            ids_b: int32 [batch, (pieces)], second segments, if any.
 
         Returns:
             int32 [batch, length] each: "token_ids"; "segment_ids", 1 for B and its [SEP]; and
             "padding_mask", 0 for padding.
 
         Raises:
-            InputError: `max_length` has no room for the three special tokens of a pair.
+            InputError: `max_length` is too small for the three special tokens of a pair.
         """
         specials = 2 if ids_b is None else 3
         _check_room(self.max_length, specials)
@@ -90,12 +88,12 @@ class Packer:
 
         total = length_a + length_b + specials  # (B,)
         width = self.max_length
-        if not self.pad_to_max_length:  # a batch without rows has room for the special tokens
+        if not self.pad_to_max_length:  # an empty batch is as wide as the special tokens
             width = tf.reduce_max(tf.pad(total, [[0, 1]], constant_values=specials))
         position = tf.range(tf.cast(width, tf.int64))[tf.newaxis]  # (1, T)
         total, length_a = total[:, tf.newaxis], length_a[:, tf.newaxis]  # (B, 1)
 
-        # Every token of the result has a place in one flat list: A's ids, B's ids, special ids.
+        # Gather every token from one flat list: A's ids, B's ids, special ids.
         flat = [tf.cast(ids_a.flat_values, tf.int32)]
         start_a = ids_a.row_starts()[:, tf.newaxis]
         end_a = tf.size(flat[0], tf.int64)
@@ -127,10 +125,10 @@ class Packer:
     def _truncate(
         self, length_a: tf.Tensor, length_b: tf.Tensor, room: int
     ) -> tuple[tf.Tensor, tf.Tensor]:
-        """The lengths that remain of A and B: int64 [batch] each, `room` together at most."""
+        """The remaining lengths of A and B, int64 [batch] each, at most `room` in total."""
         if self.truncation == "longest_first":
-            # Popping from the longer one ends when the shorter is untouched and the other fills
-            # the room, or both have half of it. B loses the ties, so the odd token is A's.
+            # In the end, the shorter segment is whole and the longer fills the room, or both have
+            # half of it. B loses ties, so A has the odd token.
             length_a = tf.minimum(length_a, tf.maximum(room - length_b, (room + 1) // 2))
             length_b = tf.minimum(length_b, room - length_a)
         elif self.truncation == "first_only":
@@ -145,6 +143,6 @@ class Packer:
 def _check_room(max_length: int, special_tokens: int) -> None:
     if max_length < special_tokens:
         raise InputError(
-            f"max_length is {max_length}, but {special_tokens} tokens of each row are special; "
+            f"max_length is {max_length}, but {special_tokens} tokens per row are special; "
             f"make it more than {special_tokens}"
         )

@@ -30,26 +30,28 @@ CONFIG_FILE = "tokenizer_config.json"
 SWITCHES = ("do_lower_case", "strip_accents", "tokenize_chinese_chars", "special_tokens_in_text")
 
 
+def _id_of(token: str) -> property:
+    return property(lambda tokenizer: tokenizer.token_to_id(token), doc=f"Id of {token}.")
+
+
 class BertTokenizer(tf.Module):
     """WordPiece tokenizer whose ids are those of the original BERT code.
 
-    It runs in Python, in `tf.data`, in `tf.function` and in a SavedModel; all that it needs is in
-    the graph, and TensorFlow Serving links every op that it uses.
-
-    Text should be UTF-8. A word with invalid bytes in it becomes [UNK].
+    It runs in Python, in `tf.data`, in `tf.function` and in a SavedModel, with ops that TensorFlow
+    Serving links. Text should be UTF-8; a word with invalid bytes becomes [UNK].
 
     Args:
-        vocabulary: the path of a `vocab.txt`, a piece on each line, or the pieces themselves. The
-            special tokens [PAD], [UNK], [CLS], [SEP] and [MASK] may stand anywhere in it.
-        do_lower_case: lower-case the text.
-        strip_accents: drop accents; None does as `do_lower_case` says. With
-            `do_lower_case=True, strip_accents=False` Korean syllables stay composed.
-        tokenize_chinese_chars: make each Chinese character a word. Switching it off costs speed.
-        special_tokens_in_text: a literal "[MASK]" in the text (likewise the other four) becomes
-            its id. The original has no such thing.
+        vocabulary: path of a `vocab.txt`, a piece per line, or the pieces; includes the special
+            tokens [PAD], [UNK], [CLS], [SEP] and [MASK], at any place.
+        do_lower_case: whether to lower-case the text.
+        strip_accents: whether to drop accents; by default `do_lower_case`. Korean syllables stay
+            composed with `do_lower_case=True, strip_accents=False`.
+        tokenize_chinese_chars: whether to make each Chinese character a word; False is slower.
+        special_tokens_in_text: whether a literal "[MASK]" in the text becomes its id, likewise the
+            other special tokens. The original has no such option.
 
     Raises:
-        InputError: the vocabulary is missing, empty, holds a piece twice, or lacks a special token.
+        InputError: the vocabulary is missing, empty, repeats a piece, or lacks a special token.
 
     Example:
     >>> tokenizer = BertTokenizer(["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "hel", "##lo"])
@@ -69,7 +71,7 @@ class BertTokenizer(tf.Module):
         special_tokens_in_text: bool = False,
     ):
         super().__init__()
-        # Plain objects: tf.Module would wrap bare lists and dicts, to track what is in them.
+        # Plain objects, because tf.Module would wrap bare lists and dicts.
         if isinstance(vocabulary, (str, os.PathLike)):
             self._vocabulary = read_vocabulary(vocabulary)
         else:
@@ -77,11 +79,11 @@ class BertTokenizer(tf.Module):
         self._switches = _Switches(
             do_lower_case, strip_accents, tokenize_chinese_chars, special_tokens_in_text
         )
-        self._kept_config = "{}"  # what else tokenizer_config.json said, as JSON
+        self._kept_config = "{}"  # the rest of tokenizer_config.json, as JSON
 
         pieces = self._vocabulary.pieces
-        # In the text a special token becomes a character that nothing else uses, a word of its
-        # own, with an id behind all others.
+        # A special token in the text becomes an unused character, which is a word with an id after
+        # all others.
         absent = _absent_characters(pieces) if special_tokens_in_text else ""
         self._placeholders, self._impostor = absent[:-1], absent[-1:]
         self._normalizer = Normalizer(
@@ -98,12 +100,11 @@ class BertTokenizer(tf.Module):
 
     @classmethod
     def from_directory(cls, directory: str | os.PathLike) -> "BertTokenizer":
-        """The tokenizer of a model directory, ours or Hugging Face's.
+        """Opens the tokenizer of a model directory, ours or Hugging Face's.
 
         Args:
-            directory: holds `vocab.txt`, and `tokenizer_config.json` with the switches. Without
-                that file, or where it is silent, the defaults hold. In place of `vocab.txt` it may
-                hold `tokenizer.json`, as transformers 5 saves it, with switches of its own.
+            directory: folder with `vocab.txt` or `tokenizer.json` (transformers 5), and optionally
+                `tokenizer_config.json` with switches that differ from the defaults.
 
         Raises:
             InputError: the directory or a file in it is missing or cannot be used.
@@ -130,12 +131,11 @@ class BertTokenizer(tf.Module):
         return tokenizer
 
     def save(self, directory: str | os.PathLike, model_max_length: int | None = None) -> None:
-        """Writes `vocab.txt` and `tokenizer_config.json`, as Hugging Face's BertTokenizer reads.
+        """Writes `vocab.txt` and `tokenizer_config.json` in Hugging Face's format.
 
         Args:
-            directory: is made where it does not exist; other files in it stay.
-            model_max_length: the longest sequence of the model, for those who read it there. None
-                keeps what the tokenizer was loaded with.
+            directory: folder, made if it does not exist; other files in it stay.
+            model_max_length: maximum sequence length of the model; by default the loaded one.
         """
         directory = Path(directory)
         config = {
@@ -152,13 +152,13 @@ class BertTokenizer(tf.Module):
 
     @on_host
     def tokenize(self, texts: Any) -> tf.RaggedTensor | tf.Tensor:
-        """Cuts texts into pieces.
+        """Splits texts into pieces.
 
         Args:
-            texts: strings, [batch] or one: a list, a NumPy array or a tensor.
+            texts: one string or strings [batch]: a list, a NumPy array or a tensor.
 
         Returns:
-            The pieces' ids: a RaggedTensor int32 [batch, (pieces)]; for one string int32 [pieces].
+            The ids: a RaggedTensor int32 [batch, (pieces)]; for one string int32 [pieces].
         """
         batch, is_single = self._batch(texts)
         normalized = self._normalizer(self._mark_special_tokens(batch))
@@ -167,16 +167,16 @@ class BertTokenizer(tf.Module):
 
     @on_host
     def tokenize_with_offsets(self, texts: Any) -> tuple:
-        """Cuts texts into pieces and says where each lies.
+        """Splits texts into pieces and returns their places.
 
         Args:
             texts: as in `tokenize`.
 
         Returns:
-            (ids, starts, ends), each shaped as the result of `tokenize`. ids int32; starts and
-            ends int64, in bytes of the caller's own text: `text[start:end]` is what the piece was
-            made of, along with the accents and controls dropped after it. Pieces cut out of one
-            character (a Korean syllable, decomposed) each span all of it.
+            (ids, starts, ends), each shaped as the result of `tokenize`: ids int32; starts and
+            ends int64, in bytes of the caller's text. `text[start:end]` includes accents and
+            controls that are dropped after the piece. Pieces of one character (a decomposed Korean
+            syllable) each span all of it.
         """
         batch, is_single = self._batch(texts)
         marked = self._mark_special_tokens(batch)
@@ -187,7 +187,7 @@ class BertTokenizer(tf.Module):
         last = tf.gather(origins, first_origin + ends - 1)  # origin of the piece's last byte
         starts = tf.gather(origins, first_origin + starts)
         ends = tf.gather(origins, first_origin + ends)
-        # Where the next byte comes from that same character, its end is yet to be found.
+        # If the next byte comes from the same character, the piece ends with the character.
         lengths = tf.cast(tf.strings.length(batch), tf.int64)
         text_bytes = tf.io.decode_raw(tf.strings.reduce_join(batch), tf.uint8)
         first_byte = tf.gather(
@@ -204,14 +204,13 @@ class BertTokenizer(tf.Module):
 
     @on_host
     def detokenize(self, ids: Any) -> tf.Tensor:
-        """Joins pieces into text: a space between words, none before "##".
+        """Joins pieces into text as Hugging Face's `convert_tokens_to_string`.
 
         Args:
             ids: integers, a RaggedTensor or Tensor [batch, pieces], or [pieces].
 
         Returns:
-            string [batch], or a scalar. As `convert_tokens_to_string` of the original's successors
-            does it; special tokens are spelled out.
+            string [batch], or a scalar; special tokens are included.
         """
         if not isinstance(ids, tf.RaggedTensor):
             ids = tf.ragged.constant(ids) if isinstance(ids, list) else tf.convert_to_tensor(ids)
@@ -237,7 +236,7 @@ class BertTokenizer(tf.Module):
 
     @property
     def is_continuation(self) -> np.ndarray:
-        """NumPy bool [vocabulary_size], which pieces go on with a word: those that begin "##"."""
+        """NumPy bool [vocabulary_size], which pieces continue a word: those with "##"."""
         return np.array([piece.startswith("##") for piece in self._vocabulary.pieces])
 
     @property
@@ -267,30 +266,9 @@ class BertTokenizer(tf.Module):
 
     pad_token, unk_token, cls_token, sep_token, mask_token = SPECIAL_TOKENS
 
-    @property
-    def pad_token_id(self) -> int:
-        """Id of [PAD]."""
-        return self._vocabulary.ids[self.pad_token]
-
-    @property
-    def unk_token_id(self) -> int:
-        """Id of [UNK]."""
-        return self._vocabulary.ids[self.unk_token]
-
-    @property
-    def cls_token_id(self) -> int:
-        """Id of [CLS]."""
-        return self._vocabulary.ids[self.cls_token]
-
-    @property
-    def sep_token_id(self) -> int:
-        """Id of [SEP]."""
-        return self._vocabulary.ids[self.sep_token]
-
-    @property
-    def mask_token_id(self) -> int:
-        """Id of [MASK]."""
-        return self._vocabulary.ids[self.mask_token]
+    pad_token_id, unk_token_id, cls_token_id, sep_token_id, mask_token_id = (
+        _id_of(token) for token in SPECIAL_TOKENS
+    )
 
     def _batch(self, texts: Any) -> tuple[tf.Tensor, bool]:
         """Texts as a string tensor [batch], and whether the caller gave a single one."""
@@ -299,8 +277,8 @@ class BertTokenizer(tf.Module):
                 texts = tf.convert_to_tensor(texts, tf.string)
             except (TypeError, ValueError, tf.errors.OpError):
                 raise InputError(
-                    "the tokenizer takes strings, one or a list of them; give it a str, a list "
-                    "of str, or a string tensor [batch]"
+                    "the tokenizer takes strings; give it a str, a list of str, or a string tensor "
+                    "[batch]"
                 ) from None
         if isinstance(texts, tf.RaggedTensor) or (texts.shape.rank or 0) > 1:
             raise InputError(
@@ -312,10 +290,10 @@ class BertTokenizer(tf.Module):
         return (texts[tf.newaxis] if is_single else texts), is_single
 
     def _mark_special_tokens(self, texts: tf.Tensor) -> tf.Tensor:
-        """Puts placeholders for special tokens, padded with spaces: every byte keeps its place."""
+        """Replaces special tokens by placeholders, padded so that every byte keeps its place."""
         if not self._placeholders:
             return texts
-        # Who writes a placeholder means no special token, but a character that no piece has.
+        # A placeholder in the text is no special token, but a character without a piece.
         texts = tf.strings.regex_replace(texts, f"[{self._placeholders}]", self._impostor)
         for token, placeholder in zip(SPECIAL_TOKENS, self._placeholders, strict=True):
             padding = " " * (len(token) - len(placeholder.encode()))
@@ -323,10 +301,10 @@ class BertTokenizer(tf.Module):
         return texts
 
     def _cut(self, normalized: tf.Tensor) -> tuple[tf.Tensor, ...]:
-        """The pieces of normalized text, and which of them were special tokens in the text.
+        """Splits normalized text.
 
         Returns:
-            As WordPiece, and int32 [pieces]: 0, or the number from 1 of the special token.
+            As WordPiece, and int32 [pieces]: number of the special token from 1, or 0.
         """
         ids, row_splits, starts, ends = self._wordpiece(normalized)
         special = tf.maximum(ids - (self.vocabulary_size - 1), 0)
@@ -358,7 +336,7 @@ def _accents(settings: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _absent_characters(pieces: Sequence[str]) -> str:
-    """Private-use characters of 4 UTF-8 bytes that no piece has: one for each special token + 1."""
+    """Private-use characters of 4 UTF-8 bytes without a piece: one per special token, plus one."""
     used = set().union(*pieces)
     private_use = (chr(code_point) for code_point in range(0x10FFFD, 0x100000, -1))
     absent = (character for character in private_use if character not in used)

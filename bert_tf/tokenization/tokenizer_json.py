@@ -1,4 +1,4 @@
-"""Hugging Face's tokenizer.json, which newer directories hold in place of a vocab.txt."""
+"""Hugging Face's tokenizer.json, which replaces vocab.txt in newer directories."""
 
 import json
 from pathlib import Path
@@ -10,10 +10,10 @@ FILE_NAME = "tokenizer.json"
 
 
 def read_json_object(path: Path) -> dict[str, Any]:
-    """A file with a JSON object.
+    """Reads a JSON object from a file.
 
     Raises:
-        InputError: it cannot be read, or holds something else.
+        InputError: the file cannot be read or holds something else.
     """
     try:
         values = json.loads(path.read_text(encoding="utf-8"))
@@ -25,16 +25,13 @@ def read_json_object(path: Path) -> dict[str, Any]:
 
 
 def read_tokenizer_json(path: Path) -> tuple[list[str], dict[str, Any]]:
-    """Pieces and switches of a WordPiece tokenizer of Hugging Face's `tokenizers`.
-
-    Args:
-        path: the file.
+    """Reads a WordPiece tokenizer of Hugging Face's `tokenizers`.
 
     Returns:
-        The pieces, in the order of their ids, and arguments of `BertTokenizer`.
+        The pieces in the order of their ids, and arguments of `BertTokenizer`.
 
     Raises:
-        InputError: it cannot be read, holds another kind of tokenizer, or ids with gaps.
+        InputError: the file cannot be read, or holds another kind of tokenizer or ids with gaps.
     """
     values = read_json_object(path)
     model, normalizer = values.get("model") or {}, values.get("normalizer") or {}

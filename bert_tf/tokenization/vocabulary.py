@@ -14,7 +14,7 @@ from bert_tf.tokenization.normalizer import Normalizer
 from bert_tf.tokenization.wordpiece import LONGEST_WORD
 
 SPECIAL_TOKENS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
-# Words that the learner is shown at most; it takes about half a second for each million.
+# Maximum number of words shown to the learner, which takes about half a second per million.
 MOST_OCCURRENCES = 100_000_000
 
 
@@ -22,18 +22,18 @@ class Vocabulary:
     """Pieces and their ids; a piece's id is its place in the list.
 
     Args:
-        pieces: distinct strings, the special tokens among them.
-        source: where they come from, for messages.
+        pieces: distinct strings, including the special tokens.
+        source: name of their source, for messages.
 
     Raises:
-        InputError: there is no piece, one stands twice, one cannot stand on a line of its own, or
-            a special token is missing.
+        InputError: there are no pieces, a piece is repeated, empty or holds a line end, or a
+            special token is missing.
     """
 
     def __init__(self, pieces: Sequence[str], source: str = "the vocabulary"):
         self.pieces = list(pieces)
         if not self.pieces:
-            raise InputError(f"{source}: holds no pieces; give a vocab.txt with one on each line")
+            raise InputError(f"{source}: holds no pieces; give a vocab.txt with one per line")
         self.ids = {piece: index for index, piece in enumerate(self.pieces)}
         if len(self.ids) < len(self.pieces):
             index = next(i for i, piece in enumerate(self.pieces) if self.ids[piece] != i)
@@ -65,10 +65,9 @@ class Vocabulary:
 
 
 def read_vocabulary(path: str | os.PathLike) -> Vocabulary:
-    r"""Reads a `vocab.txt`: a piece on each line, UTF-8.
+    r"""Reads a `vocab.txt`: a piece per line, UTF-8.
 
-    Lines end with \n, \r\n or \r, all of them alike: within a line, other readers disagree whether
-    a \r ends it, and so about the ids of the pieces after it.
+    All lines end with \n, \r\n or \r. Readers disagree about mixed line ends, and so about ids.
 
     Raises:
         InputError: the file is missing, is not UTF-8, or is no vocabulary.
@@ -117,19 +116,16 @@ def count_words(
     tokenize_chinese_chars: bool = True,
     progress: Callable[[int], None] | None = None,
 ) -> dict[str, int]:
-    """Counts the words of a corpus, cut and cleaned as the tokenizer does it.
+    """Counts the words of a corpus, cleaned and split as by the tokenizer.
 
-    Streams: memory grows with the number of distinct words, not with the corpus.
+    Memory grows with the number of distinct words, not with the corpus.
 
     Args:
-        texts: string batches [n] of any sizes; some thousands each are quickest.
+        texts: string batches [n] of any size; some thousands each are fastest.
         do_lower_case: as in BertTokenizer.
         strip_accents: as in BertTokenizer.
         tokenize_chinese_chars: as in BertTokenizer.
-        progress: is called after each batch with the number of texts counted so far.
-
-    Returns:
-        Each word with its count.
+        progress: called after each batch with the number of texts counted so far.
     """
     normalizer = Normalizer(
         do_lower_case,
@@ -151,14 +147,12 @@ def count_words(
     totals: Counter[bytes] = Counter()
     texts_seen = 0
     for words, counts, batch_size in counted.with_options(options).as_numpy_iterator():
-        # Counter.update would add each occurrence, or walk a mapping as slowly as this does.
         for word, count in zip(words.tolist(), counts.tolist(), strict=True):
             totals[word] += count
         texts_seen += int(batch_size)
         if progress is not None:
             progress(texts_seen)
-    # Invalid UTF-8 passes through the graph; such words are unknown to the tokenizer. U+FFFD
-    # itself does not pass: it is the mark of what could not be decoded.
+    # The graph lets invalid UTF-8 pass, but not U+FFFD, which therefore marks it after decoding.
     decoded = ((word.decode("utf-8", "replace"), count) for word, count in totals.items())
     return {word: count for word, count in decoded if "\ufffd" not in word}
 
@@ -172,26 +166,25 @@ def learn_vocabulary(
 ) -> list[str]:
     """Learns WordPiece pieces from the words of a corpus.
 
-    Special tokens come first, then every frequent character as `c`, then as `##c` those that words
-    go on with, then the pieces that byte-pair merges make, the most frequent first. The same
-    counts give the same list.
+    The result holds the special tokens, frequent characters as `c`, those within words as `##c`,
+    then the pieces from byte-pair merges, the most frequent first. The same counts give the same
+    list.
 
     Args:
-        counts: words, as `count_words` returns them. Above 100 million occurrences they are
-            scaled down to as many, which changes nothing that is not rare.
-        vocabulary_size: the most pieces of the result. A small corpus may have fewer.
-        min_frequency: pieces met less often are not merged.
-        character_min_frequency: characters met less often get no piece, and words with them are
-            unknown. None: 2, or a ten-millionth of all characters where that is more.
+        counts: counts from `count_words`; scaled down above 100 million occurrences.
+        vocabulary_size: maximum number of pieces. A small corpus may have fewer.
+        min_frequency: minimum number of occurrences for a merge.
+        character_min_frequency: minimum number of occurrences for a character to get a piece; words
+            with rarer ones are unknown. By default 2, or a ten-millionth of all characters if that
+            is more.
 
     Raises:
         InputError: there are no words, or their characters do not fit.
 
-    The merges are those of Sennrich et al. (2016), in the `tokenizers` library. The learner of the
-    original BERT was never published; that of TF Text takes tens of times as long
-    (`benchmarks/vocabulary.py` compares the two).
+    Merges as Sennrich et al. (2016), with the `tokenizers` library. The original's learner was
+    never published; TF Text's takes tens of times as long (`benchmarks/vocabulary.py`).
     """
-    # What the tokenizer will call unknown in any case has nothing to teach.
+    # Longer words are unknown to the tokenizer in any case.
     counts = {word: n for word, n in counts.items() if 0 < len(word) <= LONGEST_WORD and n > 0}
     if not counts:
         raise InputError("the corpus has no words; give a file with text in it")
@@ -202,7 +195,7 @@ def learn_vocabulary(
     if character_min_frequency is None:
         character_min_frequency = max(2, characters.total() // 10_000_000)
     rare = {c for c, count in characters.items() if count < character_min_frequency}
-    # Where a character stands is asked of all words; merges are made of the spellable ones.
+    # All words count for the places of characters, but only spellable ones for merges.
     firsts = sorted(characters.keys() - rare)
     rests = sorted({c for word in counts for c in word[1:]} - rare)
     alphabet = [*SPECIAL_TOKENS, *firsts, *(f"##{c}" for c in rests)]
@@ -222,8 +215,8 @@ def learn_vocabulary(
     trainer = trainers.WordPieceTrainer(
         vocab_size=vocabulary_size,
         min_frequency=min_frequency,
-        # The library would number the "##c" in the order of a hash map, and break ties between
-        # merges by these numbers. As special tokens they have ours: the same in every run.
+        # As special tokens, they keep their numbers, which break ties between merges. The library
+        # would number the "##c" in the order of a hash map, differently in every run.
         special_tokens=alphabet,
         continuing_subword_prefix="##",
         show_progress=False,
@@ -234,12 +227,12 @@ def learn_vocabulary(
 
 
 def _occurrences(counts: Mapping[str, int]) -> Iterator[str]:
-    """Lines in which each word stands as often as it was counted, scaled down where too often."""
+    """Lines that repeat each word as often as it was counted, scaled down if necessary."""
     total = sum(counts.values())
     shown = min(total, MOST_OCCURRENCES)
     seen = 0
     for word, count in counts.items():
-        # Rounding the running sum loses no more than one occurrence over all words together.
+        # Rounding the running sum loses at most one occurrence in total.
         repeats = (seen + count) * shown // total - seen * shown // total
         seen += count
         while repeats > 0:

@@ -20,25 +20,25 @@ Pieces = tuple[tf.Tensor, tf.Tensor, tf.Tensor, tf.Tensor]
 
 
 class WordPiece(tf.Module):
-    """Cuts normalized text into the longest pieces that the vocabulary holds.
+    """Splits normalized text into the longest pieces of the vocabulary.
 
     The rules of `WordpieceTokenizer` in the original `tokenization.py`, by the linear-time
     algorithm of "Fast WordPiece Tokenization" (Song et al., 2021). A word with a part that is not
     in the vocabulary, or of over 200 characters, is one unknown piece.
 
     Args:
-        vocabulary: a piece for each id.
-        unknown_token: the piece for unknown words.
-        splits_words: the op itself splits words at whitespace, punctuation and Chinese
-            characters. Otherwise only at spaces, and it is slower.
+        vocabulary: one piece per id.
+        unknown_token: piece for unknown words.
+        splits_words: whether the op splits words at whitespace, punctuation and Chinese
+            characters; otherwise at spaces only, which is slower.
     """
 
     def __init__(self, vocabulary: Sequence[str], unknown_token: str, splits_words: bool = True):
         super().__init__()
         self._unknown_id = vocabulary.index(unknown_token)
         self._splits_words = splits_words
-        # Nothing ever matches a piece that is blank or holds whitespace. The builder must not see
-        # it, yet it keeps its id; the op splits the name that stands in for it at the bracket.
+        # A piece that is blank or holds whitespace never matches. It keeps its id under a name that
+        # the op splits at the bracket, because the builder must not see it.
         matchable = tuple(
             piece if piece.split() == [piece] else f"[unmatchable {index}]"
             for index, piece in enumerate(vocabulary)
@@ -51,20 +51,20 @@ class WordPiece(tf.Module):
             )
 
     def __call__(self, texts: tf.Tensor) -> Pieces:
-        """Cuts normalized texts into pieces.
+        """Splits normalized texts into pieces.
 
         Args:
             texts: string [batch].
 
         Returns:
-            ids: int32 [pieces], those of all texts one after the other.
-            row_splits: int64 [batch + 1], where each text's pieces begin.
+            ids: int32 [pieces], of all texts together.
+            row_splits: int64 [batch + 1], first piece of each text.
             starts, ends: int64 [pieces], bytes of the normalized text.
         """
         pieces = self._match(texts, self._model)
         ids, _, starts, ends = pieces
-        # A word of 200 bytes has at most 200 characters, and one of over 800 has more than 200:
-        # only what is between them has to be looked at again.
+        # A word of up to 200 bytes has at most 200 characters, and one of over 800 has more: only
+        # words between need a second look.
         length = ends - starts
         doubtful = (
             (ids == self._unknown_id) & (length > LONGEST_WORD) & (length <= 4 * LONGEST_WORD)
@@ -101,8 +101,8 @@ class WordPiece(tf.Module):
         return tf.cast(ids, tf.int32), row_splits, starts + shift, ends + shift
 
     def _count_characters(self, texts: tf.Tensor, pieces: Pieces, doubtful: tf.Tensor) -> Pieces:
-        """Matches again, patiently, and keeps only the words of over 200 characters unknown."""
-        # Positions in all texts joined into one, so that rows need no loop.
+        """Matches again and keeps only the words of over 200 characters unknown."""
+        # Positions in the joined texts, so that rows need no loop.
         text_ends = tf.cumsum(tf.cast(tf.strings.length(texts), tf.int64))
         text_starts = tf.concat([[tf.constant(0, tf.int64)], text_ends], 0)
 

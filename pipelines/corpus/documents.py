@@ -1,18 +1,16 @@
-"""A corpus as batches of documents, of bounded size, for pairing sentences.
+"""Batches of documents of bounded size, for pairing sentences.
 
 The original holds the whole corpus, so that a random next sentence can come from any document.
-Here a batch of some megabytes is held, and random next sentences come from its other documents.
-Three rules keep that sound for every shape of corpus:
+Here, random next sentences come from the other documents of a batch of some megabytes. Three rules
+make this work for every shape of corpus:
 
-- Several files are read in turns, a part of each, so that a batch of long books holds parts of
-  many of them.
-- A batch that still holds few documents is joined by *donors*: passages of documents met earlier
-  in the unit, or of those that stand first in it and the units after it, which give random next
-  sentences and nothing else.
-- Held-out text is batched apart, so no training pair holds a held-out sentence.
+- Files are read in turns, a part of each, so that a batch of long books holds parts of many.
+- A batch with few documents gets *donors*: passages of earlier documents of the unit, or of the
+  first documents in this unit and the next ones, which only provide random next sentences.
+- Held-out text has batches of its own, so no training pair holds a held-out sentence.
 
-The batches of a unit of the corpus are a function of the corpus, the number of the unit and the
-seed: units can be read in any order, by several machines.
+The batches of a unit are a function of the corpus, the number of the unit and the seed, so several
+machines can read units in any order.
 """
 
 import hashlib
@@ -28,20 +26,20 @@ from bert_tf.errors import InputError
 from pipelines.corpus.formats import read_slice
 from pipelines.corpus.sources import UNIT_BYTES, Corpus, Slice
 
-# Documents are cut into parts of this size; a part is trained on or held out as a whole, and
-# files take turns after this much text.
+# Bytes of a part of a document, which is held out or trained on as a whole; files take turns after
+# as much text.
 PART_BYTES = 1 << 18
 OPEN_FILES = 16
 
-# A batch of fewer documents gets donors: passages of this size, of so many documents.
+# A batch of fewer documents gets donors: passages of this size from so many documents.
 FEW_DOCUMENTS = 8
 DONOR_BYTES = 1 << 16
 DONORS = 16
 
-# Batches of this much text make up a group, whose shards are finished together.
+# Bytes of text in a group of batches, whose shards are finished together.
 GROUP_BYTES = 32 << 20
 
-# Batches of a unit have numbers below this.
+# Upper bound of the number of batches per unit.
 MOST_BATCHES = 1 << 20
 
 COUNTED = (
@@ -53,15 +51,15 @@ COUNTED = (
     "unreadable_files",
 )
 
-Document = tuple[int, int]  # number of the unit, and of the document in it as met
+Document = tuple[int, int]  # number of the unit, and of the document in order of reading
 
 
 class Part(NamedTuple):
     """Consecutive lines of one document.
 
     Attributes:
-        document: which document.
-        ordinal: number of the part in its document.
+        document: the document.
+        ordinal: number of the part in the document.
         lines: lines of text, none blank.
         size: bytes of text.
         held_out: whether the part is for evaluation.
@@ -79,16 +77,16 @@ class DocumentBatch(NamedTuple):
 
     Attributes:
         lines: string [lines], none blank.
-        documents: int32 [lines], number of the document in the batch; equal numbers stand together.
-        passages: int32 [lines], number of the passage, an unbroken run of lines of a document.
-        is_donor: bool [lines], whether the line may only be the random next of others.
+        documents: int32 [lines], ascending number of the document in the batch.
+        passages: int32 [lines], ascending number of the passage: consecutive lines of a document.
+        is_donor: bool [lines], whether the line is only a random next sentence for others.
         unit: number of the unit in the corpus.
         group: number of the group of batches in the unit.
-        number: counts the batches of a split, apart for every unit.
-        held_out: the split, training or held out.
+        number: number of the batch in its unit and split.
+        held_out: whether the batch belongs to the held-out split.
         ends_unit: whether it is the last batch of its unit.
-        bytes_read: bytes on disk of the unit that had been read when the batch was full.
-        counts: int64 [len(COUNTED)], what was met since the batch before.
+        bytes_read: bytes on disk of the unit read so far.
+        counts: int64 [len(COUNTED)], counts since the previous batch.
     """
 
     lines: np.ndarray
@@ -108,17 +106,15 @@ class UnitReader:
     """Reads one unit of a corpus, as `DocumentBatch`es.
 
     Args:
-        corpus: as opened.
+        corpus: an opened corpus.
         unit: number of the unit.
-        buffer_bytes: text in a batch.
-        held_out_share: share of the text to hold out. It is chosen by document (a document of
-            over 256 kB by parts of that size). If this would leave a corpus of one unit fewer
-            than two documents held out, two are; if it has fewer than four, none. Held-out text
-            for which no other held-out document is found is trained on, if it is for pairs.
-        seed: of the held-out choice and of the choice of donors.
-        for_pairs: whether random next sentences are wanted, which takes a second document; else
-            there are no donors.
-        finished: groups of batches that are not wanted again. They are read, but not yielded.
+        buffer_bytes: bytes of text in a batch.
+        held_out_share: share of the text to hold out, chosen by document (or by parts of 256 kB).
+            A corpus of one unit holds out at least two documents, or none if it has fewer than
+            four. For pairs, held-out text without a second held-out document is trained on.
+        seed: random seed of the held-out text and the donors.
+        for_pairs: whether to provide random next sentences, which takes a second document.
+        finished: groups of batches to read but not to yield.
 
     Iterating raises `InputError` for an unusable file and for a corpus of a single document.
     A unit without text is one batch without lines.
@@ -148,7 +144,7 @@ class UnitReader:
         self._counted = np.zeros(len(COUNTED), np.int64)
         self._group = 0
         self._group_size = 0
-        self._moved: set[Document] = set()  # to the other split than was drawn for them
+        self._moved: set[Document] = set()  # documents in another split than drawn
 
     def __iter__(self) -> Iterator[DocumentBatch]:
         train = _Split(held_out=False)
@@ -166,7 +162,7 @@ class UnitReader:
             yield from self._batch(train, train, ends_unit=True)
 
     def parts(self) -> Iterator[Part]:
-        """Parts of all files, `OPEN_FILES` files in turns, documents numbered as met."""
+        """Parts of all files, `OPEN_FILES` files in turns; documents in order of reading."""
         waiting = enumerate(self._corpus.units[self._unit])
         turns = deque(self._file_parts(*file) for file in itertools.islice(waiting, OPEN_FILES))
         numbers: dict[tuple[int, int], int] = {}
@@ -191,7 +187,7 @@ class UnitReader:
     def _file_parts(
         self, file: int, slice_: Slice
     ) -> Iterator[tuple[int, int, int, list[bytes], int]]:
-        """Parts of one slice: slice, document in it, part in the document, lines, bytes."""
+        """Parts of a slice: number of slice, document and part, lines, bytes."""
         document, ordinal = 0, 0
         lines: list[bytes] = []
         size = 0
@@ -204,7 +200,7 @@ class UnitReader:
                         ordinal, lines, size = ordinal + 1, [], 0
                     lines.append(line)
                     size += len(line)
-                elif lines:  # so a document is counted once, however many blank lines follow
+                elif lines:  # the first of several blank lines
                     yield file, document, ordinal, lines, size
                     document, ordinal, lines, size = document + 1, 0, [], 0
         if lines:
@@ -220,7 +216,7 @@ class UnitReader:
     def _batch(
         self, split: "_Split", train: "_Split", ends_unit: bool = False
     ) -> Iterator[DocumentBatch]:
-        """The batch of what a split has gathered, unless its group is finished already."""
+        """The batch that a split has gathered, unless its group is finished already."""
         donors = self._donors(split) if self._for_pairs else []
         if (
             self._for_pairs
@@ -234,8 +230,8 @@ class UnitReader:
                     else "give each document a file or JSON object of its own"
                 )
                 raise InputError(
-                    f"{self._corpus.name}: the corpus is a single document, so no random next "
-                    f"sentence can be drawn; {cure}, or give --instances full_sentences"
+                    f"{self._corpus.name}: the corpus is a single document, which leaves no random "
+                    f"next sentences: {cure}, or give --instances full_sentences"
                 )
             for part in split.parts:
                 train.add(part._replace(held_out=False))
@@ -267,7 +263,7 @@ class UnitReader:
         return self._unit * MOST_BATCHES + split.number
 
     def _donors(self, split: "_Split") -> list[Part]:
-        """Passages of other documents that join a batch of few."""
+        """Passages of other documents for a batch of few."""
         documents = split.documents()
         if len(documents) >= FEW_DOCUMENTS:
             return []
@@ -279,9 +275,9 @@ class UnitReader:
         return [part for part in split.donors.values() if part.document not in documents]
 
     def _first_of_documents(self, held_out: bool) -> Iterator[Part]:
-        """What the documents of this unit and of those after it begin with, of one split.
+        """Draws donors of a split from the beginnings of documents in this unit and the next ones.
 
-        A few documents, looked for in this unit's size of text; further only for a second one.
+        Reads a unit's worth of text, or further if that holds fewer than two documents.
         """
         found: set[Document] = set()
         size = 0
@@ -307,7 +303,7 @@ class UnitReader:
 
 
 class _Split:
-    """Gathers the parts of one split into batches, and remembers donors for the next ones."""
+    """Gathers the parts of a split into batches, and keeps donors for the next ones."""
 
     def __init__(self, held_out: bool):
         self.held_out = held_out
@@ -329,7 +325,7 @@ class _Split:
         self.parts, self.size = [], 0
 
     def remember(self, rng: random.Random) -> None:
-        """Keeps a passage of each of some documents of the batch; the oldest make room."""
+        """Keeps passages of some documents of the batch as donors, in place of the oldest."""
         by_document: dict[Document, list[Part]] = {}
         for part in self.parts:
             by_document.setdefault(part.document, []).append(part)
@@ -342,7 +338,7 @@ class _Split:
 
 
 def _passage(lines: list[bytes], size: int, rng: random.Random) -> list[bytes]:
-    """Consecutive lines of about `size` bytes from a random place."""
+    """About `size` bytes of consecutive lines from a random place."""
     ends = np.cumsum([len(line) for line in lines])
     first = int(np.searchsorted(ends, rng.random() * max(0, ends[-1] - size), side="right"))
     begin = ends[first] - len(lines[first])
@@ -350,7 +346,7 @@ def _passage(lines: list[bytes], size: int, rng: random.Random) -> list[bytes]:
 
 
 def _document_batch(parts: list[Part], donors: list[Part], **about: Any) -> DocumentBatch:
-    # Parts of a document stand together, in order, then what it donates.
+    # The parts of a document in order, then its donors.
     marked = [(part, False) for part in parts] + [(part, True) for part in donors]
     marked.sort(key=lambda pair: (pair[0].document, pair[1], pair[0].ordinal))
     counts = [len(part.lines) for part, _ in marked]
@@ -369,9 +365,10 @@ def _document_batch(parts: list[Part], donors: list[Part], **about: Any) -> Docu
 
 
 def _share_out_last(train: _Split, held_out: _Split) -> set[Document]:
-    """Sees to it, before the last batches, that both splits have two documents, or one has all.
+    """Moves documents so that both splits have two, or one has all, in the last batches.
 
-    Returns the documents that this has moved.
+    Returns:
+        The documents that were moved.
     """
     training, evaluation = train.documents(), held_out.documents()
     spare = sorted(training - evaluation - train.borrowed)

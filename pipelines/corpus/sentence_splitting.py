@@ -1,24 +1,23 @@
-"""Paragraphs to sentences, in the graph, for text that does not come a sentence a line.
+"""Splits paragraphs into sentences in the graph, for text without a sentence per line.
 
-The original's data script wants "actual sentences, not entire paragraphs", and leaves the
-splitting to others. Here five regular expressions do it (RE2: time linear in the text):
+The original's data script expects "actual sentences, not entire paragraphs". Five regular
+expressions split them here (RE2: time linear in the text):
 
 1. White space becomes one space.
-2. A sentence ends at a full stop, question mark, exclamation mark or ellipsis, with the quotes
-   and brackets that close after it, if a space and then a capital, a digit or a letter of a
-   script without case follow; opening quotes, brackets or dashes may stand before these. After a
-   letter of a script without case, as in Korean, the space is enough, and in Chinese and Japanese
-   not even that is needed.
+2. A sentence ends at a full stop, question mark, exclamation mark or ellipsis, with closing quotes
+   and brackets, before a space and a capital, a digit or a letter of a script without case;
+   opening quotes, brackets or dashes may precede these. After a letter of a script without case,
+   as in Korean, the space is enough; Chinese and Japanese do not need it.
 3. It does not end after an abbreviation or an initial, nor in Thai, which has no full stops,
-4. unless the next word is one that mostly begins sentences: "in the U.S. The senator".
+4. unless the next word usually begins sentences: "in the U.S. The senator".
 5. It does not end after a number that begins it ("2. Mix"), in a German date ("3. Mai"), or
-   between a quotation and what is said of it in Japanese.
+   between a quotation and the words that introduce it in Japanese.
 """
 
 import tensorflow as tf
 
-# Besides initials. What may end a sentence or not ("Inc.") counts as one, too: two sentences kept
-# together do less harm than one cut in two.
+# Besides initials, and with ambiguous ones ("Inc."): two sentences kept together do less harm than
+# one cut in two.
 _ABBREVIATIONS = """
 Mr Mrs Ms Mx Messrs Mme Mlle Mgr Dr Drs Prof Profs Rev Hon Fr St Ste Esq Jr Sr Sra Srta Sig Ing
 Gen Gens Brig Adm Cmdr Col Maj Capt Lieut Lt Sgt Cpl Pfc Supt Insp
@@ -38,7 +37,7 @@ def _any_of(words: str) -> str:
     return f"(?:{'|'.join(words.split())})"
 
 
-# Together with the space, what `str.isspace` accepts.
+# With the space, all that `str.isspace` accepts.
 _LINE_ENDS_AND_SPACES = (
     r"\t-\r\x1c-\x1f\x{85}\x{a0}\x{1680}\x{2000}-\x{200a}\x{2028}\x{2029}\x{202f}\x{205f}\x{3000}"
 )
@@ -48,7 +47,7 @@ _WHITE_SPACE = rf" *[{_LINE_ENDS_AND_SPACES}][ {_LINE_ENDS_AND_SPACES}]*|  +"
 _END = r"[.!?…‥؟۔։।॥።‼⁇⁈⁉]"
 _CLOSING = r"""(?:["'”’»«›)\]}*_」』]*(?: »)?)"""
 _OPENING = r"""(?:[\p{Cf}\-–—*_"'“”‘’„‚«»‹(\[{¿¡「『]+ ?)"""
-# A sentence's end in groups 1, 3, 5 and 7, and in 2, 4 and 6 what was looked at behind it.
+# The end of a sentence in groups 1, 3, 5 and 7; the lookahead in 2, 4 and 6.
 _BOUNDARY = "|".join(
     (
         rf"(\p{{Lo}}(?:[!?]+|\.){_CLOSING})([\p{{Han}}\p{{Hiragana}}\p{{Katakana}}「『“（《])",
@@ -58,8 +57,8 @@ _BOUNDARY = "|".join(
     )
 )
 
-# Letters with case alone are initials: in Korean, a word of one letter may end a sentence. So may
-# "I", and the Russian for it.
+# Only letters with case are initials: in Korean, a word of one letter may end a sentence, as may
+# "I" and its Russian equivalent.
 _INITIAL = r"[A-HJ-Za-zÀ-ÖØ-öø-ÿ\p{Greek}А-ЮЁа-юё]"
 _ABBREVIATION = (
     rf"(?:(?:^|[^\pL\pN'’])(?:{_INITIAL}|{_any_of(_ABBREVIATIONS)})|\p{{Thai}})\.{_CLOSING}"
@@ -84,19 +83,18 @@ def split_sentences(paragraphs: tf.Tensor) -> tf.RaggedTensor:
 
     Precision and recall of the boundaries inside paragraphs, with those of TensorFlow Text's
     `StateBasedSentenceBreaker` in brackets: 0.997, 0.999 (0.713, 0.968) in 228 paragraphs of
-    novels, judged by eye; 0.999, 0.999 (0.644, 0.952) in news, the sentences of MRPC joined; 0.992,
+    novels, judged by eye; 0.999, 0.999 (0.644, 0.952) in news, the joined sentences of MRPC; 0.992,
     0.960 (0.605, 1.000) in Korean documentation. Speed: 30 to 60 MB/s on one core (2).
 
     Args:
         paragraphs: string [n], valid UTF-8; lines may be wrapped anywhere.
 
     Returns:
-        string [n, (sentences)], without white space around them and with one space for any white
-        space inside. All else of the text is there, in order. Blank paragraphs have none.
+        string [n, (sentences)], stripped, with one space for any white space inside; otherwise the
+        whole text in order. Blank paragraphs have no sentences.
     """
     text = tf.strings.regex_replace(paragraphs, _WHITE_SPACE, " ")
-    # From here on a line end is a boundary. It is put before the space, so that the rules after
-    # this one still see the space.
+    # From here on, a line end is a boundary. It precedes the space, which later rules look for.
     text = tf.strings.regex_replace(text, _BOUNDARY, r"\1\3\5\7" + "\n" + r"\2\4\6")
     text = tf.strings.regex_replace(text, _BOUNDARY_AFTER_ABBREVIATION, r"\1")
     text = tf.strings.regex_replace(text, _STARTER_AFTER_ABBREVIATION, r"\1" + "\n" + r"\2")

@@ -1,6 +1,6 @@
-"""Consecutive sentences to instances without next-sentence prediction.
+"""Fills instances with consecutive sentences, for training without next-sentence prediction.
 
-FULL-SENTENCES of RoBERTa (Liu et al. 2019, section 4.2), in the same lockstep walk as
+FULL-SENTENCES of RoBERTa (Liu et al. 2019, section 4.2), with the lockstep walk of
 `pipelines.instances.sentence_pairs`.
 """
 
@@ -18,9 +18,9 @@ from pipelines.instances.sentence_pairs import (
     walk_streams,
 )
 
-# So often an instance of full sentences leaves out the last sentence that would fit. Without it,
-# two walks that come to one sentence by chance would go on as one: in a book, most instances of
-# 128 tokens were the same in every round. It makes 3% more instances of 128 tokens, 1% more of 512.
+# Share of instances without the last sentence that would fit. Otherwise, two walks that meet at a
+# sentence would stay together: in a book, most instances of 128 tokens were the same in every
+# round. It makes 3% more instances of 128 tokens, 1% more of 512.
 LEAVES_OUT_LAST = 1 / 8
 
 
@@ -34,28 +34,25 @@ def full_sentences(
 ) -> tuple[tf.Tensor, SentencePairs]:
     """Fills instances with consecutive sentences, across borders of documents.
 
-    FULL-SENTENCES of RoBERTa (Liu et al. 2019, section 4.2): an instance has as many whole
-    sentences as fit, and where it goes on with another document, a [SEP] between the two. Here,
-    the passages of a batch follow one another in random order, each ended by a [SEP]. Donors are
-    left out. A stream has one target length, as in `sentence_pairs`, which holds for the
-    instances that begin in it; where not even one sentence fits into the target, the instance is
-    that sentence. Only a sentence that is too long for an instance is cut: the pieces but the
-    last are full instances, and the last goes together with the sentences after it.
+    An instance has as many whole sentences as fit, with a [SEP] between documents. The passages of
+    a batch are in random order, each followed by a [SEP]; donors are left out. The target length
+    of a stream, as in `sentence_pairs`, holds for the instances that begin in it; a longer sentence
+    is an instance of its own. Only a sentence too long for any instance is cut, into full instances
+    and a rest that is joined with the next sentences.
 
-    Another seed cuts the same text elsewhere: passages are in another order, and another eighth of
-    the instances leaves the last sentence that fits to the next instance.
+    The seed determines the order of passages and which eighth of the instances leaves its last
+    sentence to the next one.
 
     Args:
-        sentences: of at least one document.
-        max_seq_length: [CLS] and [SEP] included.
+        sentences: sentences of at least one document.
+        max_seq_length: tokens per instance, [CLS] and [SEP] included.
         short_seq_prob: probability of a shorter target.
         sep_token_id: id of [SEP].
         seed: integer [2].
 
     Returns:
-        int32 [T'], the passages with [SEP] after each; and `SentencePairs`, ranges of it in their
-        order: A the instance without its [CLS] and its last [SEP], B empty. They need no
-        truncation: shuffle and pack them.
+        int32 [T'], the passages with a [SEP] after each; and `SentencePairs` of them: A is the
+        instance without [CLS] and the last [SEP], B is empty. Shuffle and pack them untruncated.
     """
     order_seed, is_short_seed, short_seed, walk_seed = tf.unstack(tf.random.split(seed, 4))
     max_tokens = max_seq_length - 2
@@ -73,7 +70,7 @@ def full_sentences(
     # Each step takes one instance from every stretch: tokens from `at` to the end of a sentence.
     def take_instance(step: tf.Tensor, at: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
         current = tf.searchsorted(text.ends, at, side="right")  # the sentence at `at`
-        current = tf.minimum(current, tf.size(text.ends) - 1)  # of consequence behind the text only
+        current = tf.minimum(current, tf.size(text.ends) - 1)  # for places after the text
         limit = tf.minimum(at + tf.gather(target, current), stretch_end)
         last = tf.searchsorted(text.ends, limit, side="right") - 1  # the last that fits
         draws = tf.random.stateless_uniform(tf.shape(at), tf.random.fold_in(walk_seed, step))
@@ -95,8 +92,8 @@ class _JoinedPassages(NamedTuple):
     Attributes:
         token_ids: int32 [T'].
         starts: int32 [n + 1], first token of each sentence, then T'.
-        ends: int32 [n], where each sentence ends, before the [SEP] if one follows.
-        stream: int32 [n], index of the stream in `Sentences` that the sentence is from.
+        ends: int32 [n], end of each sentence, before a [SEP].
+        stream: int32 [n], index of the sentence's stream in `Sentences`.
     """
 
     token_ids: tf.Tensor
@@ -108,7 +105,7 @@ class _JoinedPassages(NamedTuple):
 def _join_passages(sentences: Sentences, sep_token_id: int, seed: tf.Tensor) -> _JoinedPassages:
     """The passages that make instances, in random order."""
     starts = sentences.starts
-    # Streams stand in order, and those of one passage have one passage end.
+    # Streams are in order, and those of a passage share its end.
     passage_end = tf.gather(sentences.passage_end, sentences.stream_first)
     new_passage = changes(passage_end)
     first = tf.boolean_mask(sentences.stream_first, new_passage)
@@ -116,7 +113,7 @@ def _join_passages(sentences: Sentences, sep_token_id: int, seed: tf.Tensor) -> 
     order = tf.random.experimental.stateless_shuffle(tf.range(tf.size(first)), seed)
     first, end = tf.gather(first, order), tf.gather(end, order)
 
-    # One token more of each passage than it has, to be the [SEP].
+    # One more token per passage, for the [SEP].
     tokens = tf.ragged.range(tf.gather(starts, first), tf.gather(starts, end) + 1)
     padded = tf.pad(sentences.token_ids, [[0, 1]])
     token_ids = tf.tensor_scatter_nd_update(

@@ -16,12 +16,12 @@ if TYPE_CHECKING:
 
 
 class MaskedTokens(NamedTuple):
-    """A batch with words hidden.
+    """A masked batch.
 
     Attributes:
         token_ids: int32 [batch, length], with [MASK], random and kept tokens at `positions`.
         positions: int32 [batch, predictions], ascending, then 0 for padding.
-        labels: int32 [batch, predictions], the tokens that stood there, then 0 for padding.
+        labels: int32 [batch, predictions], the original tokens, then 0 for padding.
         weights: float32 [batch, predictions], 1 for a prediction, 0 for padding.
     """
 
@@ -46,43 +46,39 @@ def mask_tokens(
     max_ngram: int = 1,
     is_continuation: tf.Tensor | np.ndarray | None = None,
 ) -> MaskedTokens:
-    """Chooses tokens to predict and hides them: 80% [MASK], 10% a random token, 10% kept.
+    """Chooses tokens to predict and masks them: 80% [MASK], 10% a random token, 10% kept.
 
-    The number to choose is `masked_lm_prob` of the sequence's length ([CLS] and [SEP] counted),
-    rounded to even as Python does, at least 1 and at most `max_predictions_per_seq`. [CLS],
-    [SEP] and padding are never chosen. A random token is drawn from the whole vocabulary, for
-    each token of a word on its own.
+    The number of tokens is `masked_lm_prob` of the sequence's length (with [CLS] and [SEP]),
+    rounded half to even, at least 1 and at most `max_predictions_per_seq`. [CLS], [SEP] and padding
+    are never chosen. Random tokens come from the whole vocabulary, each drawn independently.
 
-    What is chosen is one of:
+    Chooses one of:
 
-    - Tokens, by default: the number to choose is reached wherever there are as many tokens.
+    - Tokens, by default.
     - Whole words, with `whole_word` (`do_whole_word_mask` of the original). A word is a token and
-      the continuations after it. Words are gone through in random order; one that would exceed
-      the number to choose is passed over, and smaller ones after it are still taken.
+      its continuations. Words are taken in random order, except those that exceed the number.
     - Spans of 1 to `max_ngram` whole words, with `max_ngram` above 1 (Lan et al. 2019, section
-      4.1): k words with a probability proportional to 1/k. All words of a sequence are laid out
-      in consecutive spans of such lengths, cut where a [CLS] or [SEP] stands between words, and
-      spans are chosen as words are: none overlaps another or crosses a segment's border. Long
-      ones are passed over somewhat more often, as few tokens remain to be chosen.
+      4.1): k words with a probability proportional to 1/k. A sequence is divided into consecutive
+      spans of such lengths, with borders at [CLS] and [SEP], and spans are chosen like words. Long
+      spans are left out slightly more often, because they exceed the number.
 
-    A continuation with no token of its word before it (the text was cut there) begins a word; the
-    original would count it to the last word before the [SEP]. Where every span of a sequence is
-    larger than the number to choose, words are chosen in place of spans, and where every word is,
-    tokens: something is predicted wherever there is a token to predict.
+    A continuation whose word was cut off begins a word; the original counts it to the last word
+    before the [SEP]. If every span of a sequence exceeds the number, words are chosen instead, and
+    if every word does, tokens.
 
     Args:
         token_ids: int32 [batch, length].
         padding_mask: bool or integer [batch, length], nonzero for tokens.
         seed: integer [2]; equal seeds give equal masks.
-        vocabulary_size: entries of the vocabulary.
+        vocabulary_size: number of pieces.
         cls_token_id: id of [CLS].
         sep_token_id: id of [SEP].
         mask_token_id: id of [MASK].
         max_predictions_per_seq: width of `positions`, `labels` and `weights`.
         masked_lm_prob: share of tokens to predict.
         whole_word: whether to choose whole words.
-        max_ngram: most words of a span; above 1 implies whole words.
-        is_continuation: bool [vocabulary_size], which tokens go on with a word
+        max_ngram: maximum words per span; above 1 implies whole words.
+        is_continuation: bool [vocabulary_size], which tokens continue a word
             (`BertTokenizer.is_continuation`); needed for words and spans.
 
     Returns:
@@ -92,17 +88,17 @@ def mask_tokens(
         ValueError: `max_ngram` is below 1, or `is_continuation` is missing.
     """
     if max_ngram < 1:
-        raise ValueError(f"max_ngram is {max_ngram}; it must be at least 1")
+        raise ValueError(f"max_ngram is {max_ngram}: give at least 1")
     by_words = whole_word or max_ngram > 1
     if by_words and is_continuation is None:
-        raise ValueError("whole words and spans of them need is_continuation, bool [vocabulary]")
+        raise ValueError("whole words and spans need is_continuation, bool [vocabulary_size]")
     # B sequences of length T, P predictions each.
     batch, length = tf.unstack(tf.shape(token_ids))
     order_seed, action_seed, word_seed = tf.unstack(tf.random.split(seed, 3))
     is_token = tf.cast(padding_mask, tf.bool)
     maskable = is_token & (token_ids != cls_token_id) & (token_ids != sep_token_id)
 
-    # In float64 and half to even, so that every length gives the original's number.
+    # In float64 and half to even, as in the original.
     tokens = tf.reduce_sum(tf.cast(is_token, tf.float64), axis=-1)  # (B,)
     wanted = tf.cast(tf.round(tokens * tf.constant(masked_lm_prob, tf.float64)), tf.int32)
     wanted = tf.clip_by_value(wanted, 1, max_predictions_per_seq)
@@ -124,7 +120,7 @@ def mask_tokens(
         chosen = tf.math.top_k(scores, k=tf.minimum(max_predictions_per_seq, length)).indices
     chosen = tf.pad(chosen, [[0, 0], [0, max_predictions_per_seq - tf.shape(chosen)[1]]])
     valid = tf.sequence_mask(wanted, max_predictions_per_seq)  # (B, P)
-    # Ascending; `length` sorts what is not chosen to the end.
+    # Ascending; `length` sorts the rest to the end.
     positions = tf.sort(tf.where(valid, chosen, length), axis=-1)
     positions = tf.where(valid, positions, 0)
     labels = tf.where(valid, tf.gather(token_ids, positions, batch_dims=1), 0)
@@ -152,9 +148,9 @@ def mask_by_options(
     options: PretrainingDataOptions,
     seed: tf.Tensor,
 ) -> MaskedTokens:
-    """`mask_tokens` with what `options` say and the ids of `tokenizer`."""
+    """`mask_tokens` with the settings of `options` and the ids of `tokenizer`."""
     by_words = options.whole_word_masking or options.max_ngram > 1
-    assert options.max_predictions_per_seq is not None  # they have filled it in
+    assert options.max_predictions_per_seq is not None  # filled in by the options
     return mask_tokens(
         token_ids,
         padding_mask,
@@ -172,12 +168,12 @@ def mask_by_options(
 
 
 class _Units(NamedTuple):
-    """What is chosen whole: words, or spans of them. Each [B, T]; a unit's tokens share a value.
+    """Words or spans to choose as a whole. Each [B, T]; the tokens of a unit share a value.
 
     Attributes:
         begins: bool, whether the token is the first of its unit.
-        number: int32, number of the unit in its sequence; 0 for tokens of none.
-        size: int32, tokens of the unit; the largest int32 for tokens of none.
+        number: int32, number of the unit in its sequence; 0 for tokens outside.
+        size: int32, number of tokens of the unit; the largest int32 for tokens outside.
     """
 
     begins: tf.Tensor
@@ -186,7 +182,7 @@ class _Units(NamedTuple):
 
 
 def _units(begins: tf.Tensor, maskable: tf.Tensor) -> _Units:
-    """Units that begin where `begins`, bool [B, T], says; all maskable tokens are in one."""
+    """Units that begin at `begins`, bool [B, T], and hold all maskable tokens."""
     batch, length = tf.unstack(tf.shape(maskable))
     number = tf.cumsum(tf.cast(begins, tf.int32), axis=-1) - 1
     number = tf.where(maskable, number, 0)
@@ -205,10 +201,10 @@ def _words(
 
 
 def _spans(words: tf.Tensor, maskable: tf.Tensor, max_ngram: int, seed: tf.Tensor) -> tf.Tensor:
-    """Bool [B, T], whether a span of words begins at the token, given where words do."""
+    """Bool [B, T], whether a span begins at the token, given the beginnings of words."""
     shares = 1 / np.arange(1, max_ngram + 1)
     bounds = np.cumsum(shares / shares.sum())[:-1]
-    # A row is at most T spans, one after the other; which span is the row's n-th word in?
+    # A row has at most T consecutive spans; find the span of its n-th word.
     draws = tf.random.stateless_uniform(tf.shape(words), seed)
     span_words = 1 + tf.add_n([tf.cast(draws >= bound, tf.int32) for bound in bounds])
     word = tf.cumsum(tf.cast(words, tf.int32), axis=-1) - 1
@@ -218,14 +214,14 @@ def _spans(words: tf.Tensor, maskable: tf.Tensor, max_ngram: int, seed: tf.Tenso
 
 
 def _before(values: tf.Tensor) -> tf.Tensor:
-    """Bool [B, T], at each position the value of the one before it; False at the first."""
+    """Bool [B, T], the value of the previous position; False at the first."""
     return tf.pad(values[:, :-1], [[0, 0], [1, 0]])
 
 
 def _finer_where_none_fits(
     units: _Units, begins: tf.Tensor, maskable: tf.Tensor, wanted: tf.Tensor
 ) -> _Units:
-    """`units`, but those of `begins` in the rows where each is larger than `wanted`, int32 [B]."""
+    """`units`, or those of `begins` in rows whose units all exceed `wanted`, int32 [B]."""
     fits = tf.reduce_any(units.size <= wanted[:, None], axis=-1, keepdims=True)
     return tf.cond(  # most batches have no such row
         tf.reduce_all(fits),
@@ -235,10 +231,10 @@ def _finer_where_none_fits(
 
 
 def _choose_units(units: _Units, wanted: tf.Tensor, seed: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-    """Goes through the units of each row in random order and takes every one that still fits.
+    """Takes the units of each row in random order, except those that no longer fit.
 
     Returns:
-        int32 [B, most], positions of the tokens taken; int32 [B], how many, at most `wanted`.
+        int32 [B, most], positions of the chosen tokens; int32 [B], their number, up to `wanted`.
     """
     scores = tf.random.stateless_uniform(tf.shape(units.size), seed)
     scores = tf.gather(scores, units.number, batch_dims=1)
@@ -248,8 +244,8 @@ def _choose_units(units: _Units, wanted: tf.Tensor, seed: tf.Tensor) -> tuple[tf
     size = tf.gather(units.size, order, batch_dims=1)
     begins = tf.gather(units.begins, order, batch_dims=1)
 
-    # Of the units that are no larger than what is left, the first few that fit together are
-    # taken at once. The next one exceeds what they leave, just as if they were taken one by one.
+    # Each step takes the first few units that fit together. The next one exceeds the rest, as if
+    # they were taken one by one.
     def take(taken: tf.Tensor, left: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
         fits = ~taken & (size <= left[:, None])
         total = tf.cumsum(tf.where(fits & begins, size, 0), axis=-1)

@@ -1,14 +1,14 @@
-"""The two forms in which pre-training instances stand in TFRecord shards.
+"""The two forms of pre-training instances in TFRecord shards.
 
-- *masked*: the features of the original's `create_pretraining_data.py`, masks drawn when the
-  shards are written. All int64 lists but the weights, a float list: `input_ids`, `input_mask`,
+- *masked*: the features of the original's `create_pretraining_data.py`, masked when the shards are
+  written. All int64 lists, except the weights, a float list: `input_ids`, `input_mask`,
   `segment_ids` [max_seq_length]; `masked_lm_positions`, `masked_lm_ids`, `masked_lm_weights`
   [max_predictions_per_seq]; `next_sentence_labels` [1].
-- *compact*: for masks drawn while training. All int64 lists: `input_ids` [length], `[CLS] A [SEP]
-  B [SEP]` unmasked and without padding; `first_segment_length` [1], tokens of `[CLS] A [SEP]`;
-  `next_sentence_labels` [1].
+- *compact*: for masks drawn during training. All int64 lists: `input_ids` [length], `[CLS] A [SEP]
+  B [SEP]` without masks and padding; `first_segment_length` [1], number of tokens of `[CLS] A
+  [SEP]`; `next_sentence_labels` [1].
 
-In both, a next-sentence label of 1 is a random next.
+In both, the next-sentence label of a random next is 1.
 """
 
 from typing import NamedTuple

@@ -1,10 +1,9 @@
-"""Sentences to pre-training instances, a whole batch of documents at a time.
+"""Pairs sentences for pre-training, a whole batch of documents at a time.
 
 The rules are those of `create_instances_from_document` and `truncate_seq_pair` in the original's
-`create_pretraining_data.py`. There, a Python loop walks one document sentence by sentence. Here
-the token ids of a batch are one flat vector, an instance is a pair of ranges in it, and only the
-walk itself is a loop: every document of the batch takes one step of it at once, and a step is one
-instance. All else is computed for all instances together.
+`create_pretraining_data.py`, where a Python loop walks a document sentence by sentence. Here, the
+token ids of a batch are one flat vector, and an instance is a pair of ranges in it. The only loop
+is the walk: in each step, every document of the batch makes one instance.
 """
 
 from collections.abc import Callable
@@ -12,8 +11,8 @@ from typing import NamedTuple
 
 import tensorflow as tf
 
-# A document of more tokens than this many full instances is walked as several streams in
-# parallel, else the loop would go on for the longest one alone. Each cut shortens one instance.
+# Full instances per stream: longer documents are walked as several streams in parallel, or the loop
+# would run for the longest one alone. Each cut shortens one instance.
 INSTANCES_PER_STREAM = 128
 
 
@@ -25,9 +24,9 @@ class Sentences(NamedTuple):
         starts: int32 [n + 1], first token of each sentence, then T.
         document: int32 [n], index of the sentence's document.
         document_first: int32 [D + 1], first sentence of each document, then n.
-        passage_end: int32 [n], where the unbroken run of sentences ends that the sentence is in.
-        stream_first: int32 [S], first sentences of the streams to make instances from.
-        stream_end: int32 [S], where they end.
+        passage_end: int32 [n], end of the sentence's passage.
+        stream_first: int32 [S], first sentence of each stream to make instances from.
+        stream_end: int32 [S], end of each stream.
     """
 
     token_ids: tf.Tensor
@@ -44,9 +43,9 @@ class SentencePairs(NamedTuple):
 
     Attributes:
         a_start: int32, first token of A in `Sentences.token_ids`.
-        a_length: int32, tokens of A.
+        a_length: int32, number of tokens of A.
         b_start: int32, first token of B.
-        b_length: int32, tokens of B; 0 for an instance that is A alone.
+        b_length: int32, number of tokens of B; 0 for an instance of A alone.
         is_random_next: bool, whether B is from another document.
     """
 
@@ -58,7 +57,7 @@ class SentencePairs(NamedTuple):
 
     @property
     def lengths(self) -> tf.Tensor:
-        """Int32 [N], tokens of [CLS] A [SEP] B [SEP], or of [CLS] A [SEP] where B is empty."""
+        """Int32 [N], number of tokens of [CLS] A [SEP] B [SEP], or [CLS] A [SEP] if B is empty."""
         return 2 + self.a_length + tf.where(self.b_length > 0, self.b_length + 1, 0)
 
 
@@ -78,14 +77,14 @@ def index_sentences(
     *,
     max_seq_length: int,
 ) -> Sentences:
-    """Lays out the sentences of a batch for pairing; sentences without tokens are left out.
+    """Indexes the sentences of a batch for pairing, without those that have no tokens.
 
     Args:
         token_ids: int32 [lines, (tokens)].
-        documents: int32 [lines], number of the document; equal numbers stand together.
-        passages: int32 [lines], number of the unbroken run of lines.
-        is_donor: bool [lines], whether the line may only be the random next of others.
-        max_seq_length: tokens of an instance, to which streams are proportioned.
+        documents: int32 [lines], ascending number of the document.
+        passages: int32 [lines], ascending number of the passage.
+        is_donor: bool [lines], whether the line is only a random next sentence for others.
+        max_seq_length: tokens per instance; the length of streams is proportional to it.
 
     Returns:
         `Sentences`.
@@ -120,7 +119,7 @@ def index_sentences(
 
 
 def changes(values: tf.Tensor) -> tf.Tensor:
-    """Bool [n], true at the first value and at each that differs from the one before."""
+    """Bool [n], true at the first value and at each that differs from the previous one."""
     first = tf.ones([tf.minimum(tf.size(values), 1)], tf.bool)
     return tf.concat([first, values[1:] != values[:-1]], axis=0)
 
@@ -134,19 +133,19 @@ def run_bounds(is_first: tf.Tensor) -> tf.Tensor:
 def sentence_pairs(
     sentences: Sentences, *, max_seq_length: int, short_seq_prob: float, seed: tf.Tensor
 ) -> SentencePairs:
-    """Pairs sentences of each document with what follows, or with another document's.
+    """Pairs sentences of each document with the next ones, or with another document's.
 
-    As in the original, a document has one target length: the full one, or with `short_seq_prob`
-    one drawn from 2 to the full one. Sentences are taken until the target is reached. A is the
-    first few of them (at random), B the rest of them or, in half of the cases and whenever there
-    is only one sentence, a run of another document's, long enough for the target; the sentences
-    not used are then taken up again. Nothing is truncated yet.
+    As in the original, a document has one target length: the full one or, with `short_seq_prob`,
+    one drawn from 2 to the full one. Sentences are taken until the target is reached. A is a random
+    number of the first ones. B is the rest or, in half of the cases and for a single sentence,
+    consecutive sentences of another document, enough for the target; unused sentences are then
+    taken again. Pairs are not truncated yet.
 
-    In a batch of one document no random next is possible and such pairs are left out.
+    In a batch of one document, pairs with a random next are dropped.
 
     Args:
-        sentences: of at least two documents.
-        max_seq_length: [CLS], [SEP] and [SEP] included.
+        sentences: sentences of at least two documents.
+        max_seq_length: tokens per instance, [CLS] and both [SEP] included.
         short_seq_prob: probability of a shorter target.
         seed: integer [2].
 
@@ -159,7 +158,7 @@ def sentence_pairs(
     streams = tf.size(stream_end)
     target = target_lengths(streams, max_tokens, short_seq_prob, is_short_seed, short_seed)  # (S,)
 
-    # Each step takes one chunk of sentences [first, end) from every stream that has any left.
+    # Each step takes one chunk of sentences [first, end) from every unfinished stream.
     def take_chunk(step: tf.Tensor, first: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
         end = tf.searchsorted(starts, tf.gather(starts, first) + target)
         end = tf.minimum(end, stream_end)
@@ -196,7 +195,7 @@ def target_lengths(
     is_short_seed: tf.Tensor,
     short_seed: tf.Tensor,
 ) -> tf.Tensor:
-    """Int32 [streams], tokens that each stream's instances should have."""
+    """Int32 [streams], target number of tokens for the instances of each stream."""
     is_short = tf.random.stateless_uniform([streams], is_short_seed) < short_seq_prob
     short = tf.random.stateless_uniform([streams], short_seed, 2, max_tokens + 1, dtype=tf.int32)
     return tf.where(is_short, short, max_tokens)
@@ -208,19 +207,19 @@ def walk_streams(
     take: Callable[[tf.Tensor, tf.Tensor], tuple[tf.Tensor, tf.Tensor]],
     values: int,
 ) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
-    """Walks all streams from `first` to `end`, int32 [S], in lockstep, an instance a step.
+    """Walks all streams in lockstep, an instance per step.
 
     Args:
-        first: where each stream begins.
-        end: where it ends.
-        take: given the number of the step and where each stream is, int32 [S], says what it takes
-            there, int32 [S, values], and where it is next, int32 [S]. What it says of a stream
-            that is at its end is not used.
-        values: numbers that describe an instance.
+        first: int32 [S], beginning of each stream.
+        end: int32 [S], end of each stream.
+        take: maps the number of the step and the place of each stream, int32 [S], to the instances
+            there, int32 [S, values], and the next places, int32 [S]. Results for finished streams
+            are ignored.
+        values: number of values that describe an instance.
 
     Returns:
-        For every instance, stream after stream: the stream [N], where the stream was [N], what
-        was taken [N, values].
+        For every instance, stream after stream: the stream [N], the place [N], and the values
+        [N, values].
     """
     streams = tf.size(end)
 
@@ -232,7 +231,7 @@ def walk_streams(
 
     taken = tf.TensorArray(tf.int32, size=0, dynamic_size=True, element_shape=[None, 1 + values])
     steps, _, taken = tf.while_loop(
-        # A first step even without streams: nothing can be stacked that was never written.
+        # A first step even without streams, because an empty array cannot be stacked.
         lambda step, at, taken: (step == 0) | tf.reduce_any(at < end),
         walk_step,
         [0, first, taken],
@@ -249,10 +248,10 @@ def walk_streams(
 def _random_next(
     sentences: Sentences, first: tf.Tensor, tokens: tf.Tensor, seed: tf.Tensor
 ) -> tuple[tf.Tensor, tf.Tensor]:
-    """A run of sentences for each A at sentence `first`: of another document, of `tokens`.
+    """Consecutive sentences of another document with `tokens`, for each A at sentence `first`.
 
-    Every other document is as likely, then every sentence of it. At least one sentence is taken,
-    and no more than the document has from there.
+    Draws a document, then a sentence of it. Takes at least one sentence, and none beyond the
+    passage.
     """
     document_seed, sentence_seed = tf.unstack(tf.random.split(seed, 2))
     own = tf.gather(sentences.document, first)
@@ -261,7 +260,7 @@ def _random_next(
         tf.shape(first), document_seed, 0, tf.maximum(others, 1), dtype=tf.int32
     )
     document = tf.where(document >= own, document + 1, document)
-    document = tf.minimum(document, others)  # of consequence in a batch of one document only
+    document = tf.minimum(document, others)  # for a batch of one document
     document_first = tf.gather(sentences.document_first, document)
     size = tf.gather(sentences.document_first, document + 1) - document_first
     draws = tf.random.stateless_uniform(tf.shape(first), sentence_seed)
@@ -280,9 +279,9 @@ def _scaled(draws: tf.Tensor, size: tf.Tensor) -> tf.Tensor:
 def truncate_pairs(pairs: SentencePairs, *, max_seq_length: int, seed: tf.Tensor) -> SentencePairs:
     """Cuts pairs to `max_seq_length - 3` tokens, as the original's `truncate_seq_pair`.
 
-    There, while a pair is too long, the longer one (B if equal) loses a token, from the front or
-    the back by the toss of a coin. The lengths this ends with have a closed form, and how many of
-    the tokens were lost at the front is a binomial draw.
+    The original removes tokens one at a time from the longer segment (B if equal), at the front or
+    the back at random. The final lengths have a closed form, and the number of tokens removed at
+    the front is a binomial draw.
     """
     max_tokens = max_seq_length - 3
     a_length = tf.minimum(
@@ -311,11 +310,11 @@ def pack_pairs(
     sep_token_id: int,
     pad_token_id: int,
 ) -> PackedPairs:
-    """[CLS] A [SEP] B [SEP], padded to `max_seq_length`; where B is empty, [CLS] A [SEP].
+    """[CLS] A [SEP] B [SEP], padded to `max_seq_length`; if B is empty, [CLS] A [SEP].
 
     Args:
-        token_ids: int32 [T], what `pairs` are ranges of.
-        pairs: truncated, or of `full_sentences`.
+        token_ids: int32 [T], tokens that `pairs` refer to.
+        pairs: truncated pairs, or those of `full_sentences`.
         max_seq_length: width of the result.
         cls_token_id: id of [CLS].
         sep_token_id: id of [SEP].
@@ -345,6 +344,6 @@ def pack_pairs(
 
 
 def shuffle_pairs(pairs: SentencePairs, seed: tf.Tensor) -> SentencePairs:
-    """The same pairs in an order that `seed` decides."""
+    """Shuffles the pairs."""
     order = tf.random.experimental.stateless_shuffle(tf.range(tf.size(pairs.a_start)), seed)
     return SentencePairs(*(tf.gather(values, order) for values in pairs))

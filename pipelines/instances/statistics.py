@@ -1,4 +1,4 @@
-"""What pre-training instances look like in numbers: counted in the graph, reported at the end."""
+"""Statistics of pre-training instances, counted in the graph and reported at the end."""
 
 from typing import Any, NamedTuple
 
@@ -12,16 +12,16 @@ PERCENTILES = (5, 25, 50, 75, 95)
 
 
 class InstanceCounts(NamedTuple):
-    """Counts over instances; counts of two sets of instances add up.
+    """Counts of instances, which can be added.
 
     Attributes:
         lengths: int64 [max_seq_length + 1], instances by length with [CLS] and [SEP].
-        a_lengths: int64 [max_seq_length + 1], by tokens of A.
-        b_lengths: int64 [max_seq_length + 1], by tokens of B.
+        a_lengths: int64 [max_seq_length + 1], by number of tokens of A.
+        b_lengths: int64 [max_seq_length + 1], by number of tokens of B.
         random_next: int64, instances with a random next.
         predictions: int64, tokens to predict.
-        masked: int64, of those, shown as [MASK].
-        kept: int64, of those, shown as they are.
+        masked: int64, tokens to predict that are shown as [MASK].
+        kept: int64, tokens to predict that are shown unchanged.
     """
 
     lengths: Any
@@ -37,7 +37,7 @@ class InstanceCounts(NamedTuple):
 
 
 def no_instances(max_seq_length: int) -> InstanceCounts:
-    """Counts to begin with."""
+    """Counts of zero."""
     none = np.zeros(max_seq_length + 1, np.int64)
     return InstanceCounts(none, none, none, *np.zeros(4, np.int64))
 
@@ -49,7 +49,7 @@ def count_instances(
     max_seq_length: int,
     mask_token_id: int,
 ) -> InstanceCounts:
-    """Counts a batch of truncated pairs and, if there are, their masks, as int64 tensors."""
+    """Counts a batch of truncated pairs and their masks, if any, as int64 tensors."""
 
     def histogram(lengths: tf.Tensor) -> tf.Tensor:
         size = max_seq_length + 1
@@ -77,7 +77,7 @@ def count_instances(
 
 
 def summarize(counts: InstanceCounts, instances_are_pairs: bool = True) -> dict[str, Any]:
-    """Shares, means and percentiles of what was counted; what is about pairs, of pairs alone."""
+    """Shares, means and percentiles of the counts."""
     instances = int(np.sum(counts.lengths))
     if not instances:
         return {"instances": 0}
@@ -98,7 +98,7 @@ def summarize(counts: InstanceCounts, instances_are_pairs: bool = True) -> dict[
         summary[f"{name}_percentiles"] = {
             str(percent): int(np.searchsorted(below, percent / 100)) for percent in PERCENTILES
         }
-    if predictions:  # none where masks are drawn while training
+    if predictions:  # none if masks are drawn during training
         summary["predictions_mean"] = predictions / instances
         summary["predictions_over_length"] = predictions / tokens
         summary["mask_share"] = masked / predictions

@@ -1,7 +1,7 @@
 """tf.train.Example records, serialized in the graph.
 
-`tf.train.Example` in Python takes about a millisecond a record for the features of
-pre-training. `encode_proto` writes the same bytes for a whole batch, without Python.
+`tf.train.Example` in Python takes about a millisecond per pre-training record; `encode_proto`
+writes the same bytes for a whole batch.
 """
 
 import tensorflow as tf
@@ -15,7 +15,7 @@ def serialize_examples(
     Args:
         features: by name, [batch, values]; int64 tensors become int64 lists, float32 tensors
             float lists.
-        lengths: by name, for features of which not all values count: int32 [batch], how many do.
+        lengths: by name, int32 [batch], number of values to keep of a feature; by default all.
 
     Returns:
         string [batch], each a serialized `tf.train.Example`.
@@ -35,16 +35,16 @@ def _entry(name: str, values: tf.Tensor, lengths: tf.Tensor | None) -> tf.Tensor
     elif values.dtype == tf.float32:
         feature = {"float_list": _message("FloatList", lengths, value=values)[:, None]}
     else:
-        raise TypeError(f"feature {name}: {values.dtype.name}, expected int64 or float32")
+        raise TypeError(f"feature {name} is {values.dtype.name}: give int64 or float32")
     key = tf.fill([tf.shape(values)[0], 1], name)
     value = _message("Feature", **feature)[:, None]
     return _message("Features.FeatureEntry", key=key, value=value)
 
 
 def _message(kind: str, lengths: tf.Tensor | None = None, **fields: tf.Tensor) -> tf.Tensor:
-    """String [batch], messages of type tensorflow.`kind`, each field [batch, repetitions].
+    """String [batch], messages of type tensorflow.`kind`; each field is [batch, repetitions].
 
-    A message with one field may have `lengths` of its repetitions, int32 [batch].
+    For a message with one field, `lengths`, int32 [batch], limits its repetitions.
     """
     if lengths is None:
         counts = [tf.fill([tf.shape(v)[0]], tf.shape(v)[1]) for v in fields.values()]

@@ -7,12 +7,13 @@ then entered in the journal. A group in the journal is not made again.
 import contextlib
 import dataclasses
 import errno
+import itertools
 import json
 import os
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import ExitStack, contextmanager
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -171,7 +172,7 @@ def write_units(
         InputError: the corpus cannot be used.
         OSError: the shards cannot be written, for example because the disk is full.
     """
-    corpus = job.corpus
+    corpus, options = job.corpus, job.options[0]
     done = finished_groups(job, units)
     units = range(len(corpus.units)) if units is None else units
     complete = complete_units(done)
@@ -185,29 +186,37 @@ def write_units(
                 yield from UnitReader(
                     corpus,
                     unit,
-                    buffer_bytes=job.options[0].buffer_bytes,
-                    held_out_share=job.options[0].held_out_share,
-                    seed=job.options[0].seed,
-                    for_pairs=job.options[0].instances == "sentence_pairs",
+                    buffer_bytes=options.buffer_bytes,
+                    held_out_share=options.held_out_share,
+                    seed=options.seed,
+                    for_pairs=options.instances == "sentence_pairs",
                     finished={group.group for group in done if group.unit == unit},
                 )
 
-    with ExitStack() as stack:
-        stack.enter_context(input_errors())
-        stack.enter_context(_full_disk_as_os_error())
-        writer = stack.enter_context(_GroupWriter(job))
+    with input_errors(), _full_disk_as_os_error(), ThreadPoolExecutor(max_workers=1) as threads:
         made = record_batches(
             batches(), tokenizer, job.options, split_paragraphs=corpus.split_sentences
         )
-        reading = None
-        for records in made:
-            batch = records.batch
-            if reading is not None and reading != batch.unit:
-                bytes_before += sizes[reading]
-            reading = int(batch.unit)
-            instances += writer.write(records)
-            progress(ShardsProgress(bytes_before + int(batch.bytes_read), sum(sizes), instances))
-        writer.finish()
+        previous = finishing = None
+        for place, in_group in itertools.groupby(made, _place):
+            if previous is not None and previous != place[0]:
+                bytes_before += sizes[previous]
+            previous = place[0]
+            with _OpenGroup(job, place) as group:
+                for records in in_group:
+                    instances += group.write(records)
+                    bytes_read = bytes_before + int(records.batch.bytes_read)
+                    progress(ShardsProgress(bytes_read, sum(sizes), instances))
+                if finishing is not None:
+                    finishing.result()
+            finishing = threads.submit(group.finish)  # while the next group is made
+        if finishing is not None:
+            finishing.result()
+
+
+def _place(records: RecordBatch) -> tuple[int, int]:
+    """Numbers of the unit and the group of a batch."""
+    return int(records.batch.unit), int(records.batch.group)
 
 
 @contextmanager
@@ -221,54 +230,11 @@ def _full_disk_as_os_error() -> Iterator[None]:
         raise
 
 
-class _GroupWriter:
-    """Writes one group after another; finishes each in the background of the next."""
-
-    def __init__(self, job: ShardsJob):
-        self._job = job
-        self._group: _OpenGroup | None = None
-        self._threads = ThreadPoolExecutor(max_workers=1)
-        self._finishing: Future[None] | None = None
-
-    def __enter__(self) -> "_GroupWriter":
-        return self
-
-    def __exit__(self, kind: object, *error: object) -> None:
-        self._threads.shutdown()
-        if kind is not None and self._group is not None:
-            self._group.abandon()
-
-    def write(self, records: RecordBatch) -> int:
-        """Writes a batch, after finishing the previous group if it begins one.
-
-        Returns:
-            The number of instances written.
-        """
-        place = int(records.batch.unit), int(records.batch.group)
-        if self._group is None or self._group.place != place:
-            self._finish_group()
-            self._group = _OpenGroup(self._job, place)
-        return self._group.write(records)
-
-    def finish(self) -> None:
-        """Waits until every group is in the journal."""
-        self._finish_group()
-        if self._finishing is not None:
-            self._finishing.result()
-
-    def _finish_group(self) -> None:
-        if self._finishing is not None:
-            self._finishing.result()
-        if self._group is not None:
-            self._finishing = self._threads.submit(self._group.finish)
-            self._group = None
-
-
 class _OpenGroup:
-    """The shards of a group under construction."""
+    """The shards of a group under construction; an error removes them."""
 
     def __init__(self, job: ShardsJob, place: tuple[int, int]):
-        self.place = place
+        self._place = place
         self._job = job
         self._shards: list[dict[tuple[str, int, int], _OpenShard]] = [{} for _ in job.options]
         self._counts: list[dict[str, InstanceCounts]] = [{} for _ in job.options]
@@ -313,7 +279,7 @@ class _OpenGroup:
     def _shard(self, index: int, split: str, round_: int, part: int) -> "_OpenShard":
         shards = self._shards[index]
         if (split, round_, part) not in shards:
-            unit, group = self.place
+            unit, group = self._place
             name = f"{split}-{unit:05d}-{group:05d}-{round_:02d}-{part:02d}.tfrecord"
             shards[split, round_, part] = _OpenShard(
                 self._job.folder / self._job.names[index] / name
@@ -331,7 +297,7 @@ class _OpenGroup:
                 finished.append(splits)
             for name in self._job.names:
                 sync_folder(self._job.folder / name)
-            unit, group = self.place
+            unit, group = self._place
             FinishedGroup(
                 unit=unit,
                 group=group,
@@ -349,10 +315,12 @@ class _OpenGroup:
                 ],
             ).save(self._job.folder)
 
-    def abandon(self) -> None:
-        for shards in self._shards:
-            for shard in shards.values():
-                shard.abandon()
+    def __enter__(self) -> "_OpenGroup":
+        return self
+
+    def __exit__(self, kind: object, *error: object) -> None:
+        for shard in [shard for shards in self._shards for shard in shards.values() if kind]:
+            shard.abandon()
 
 
 class _OpenShard:
