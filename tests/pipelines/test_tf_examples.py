@@ -27,5 +27,5 @@ def test_an_empty_batch_gives_no_records():
 
 
 def test_other_dtypes_are_refused():
-    with pytest.raises(TypeError, match="ids: int32"):
+    with pytest.raises(TypeError, match="ids is int32"):
         serialize_examples({"ids": tf.zeros([1, 1], tf.int32)})
