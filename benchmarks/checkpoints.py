@@ -1,4 +1,4 @@
-"""What saving the training state costs, here and with Keras' BackupAndRestore.
+"""Cost of saving the training state, compared with Keras' BackupAndRestore.
 
     python benchmarks/checkpoints.py --size tiny --saves 5
 
@@ -28,11 +28,11 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--size", default="tiny", help="size of the model, by name")
+    parser.add_argument("--size", default="tiny", help="model size, by name")
     parser.add_argument("--batch-size", type=int, default=64)
-    parser.add_argument("--length", type=int, default=128, help="tokens of an example")
-    parser.add_argument("--saves", type=int, default=5, help="saves in each way")
-    parser.add_argument("--between", type=int, default=3, help="steps between two saves")
+    parser.add_argument("--length", type=int, default=128, help="tokens per example")
+    parser.add_argument("--saves", type=int, default=5, help="saves per method")
+    parser.add_argument("--between", type=int, default=3, help="steps between saves")
     options = parser.parse_args()
 
     from bert_tf.startup import keep_freed_memory

@@ -24,14 +24,14 @@ LENGTH, PREDICTIONS = 128, 20
 
 
 def run(command: list) -> None:
-    """Runs a process; its output is shown only if it fails."""
+    """Runs a process and shows its output only if it fails."""
     done = subprocess.run([str(part) for part in command], capture_output=True, text=True)
     if done.returncode:
         sys.exit(f"{' '.join(map(str, command[:4]))} ... failed:\n{done.stdout}{done.stderr}")
 
 
 def records(files: list[Path]) -> dict:
-    """By feature, NumPy [records, values], as `tf.train.Example` reads them, in order."""
+    """Feature -> NumPy array [records, values], as `tf.train.Example` reads them, in order."""
     import numpy as np
     import tensorflow as tf
 
@@ -45,7 +45,7 @@ def records(files: list[Path]) -> dict:
 
 
 def check(what: str, expected: dict, found: dict, names: dict[str, str]) -> None:
-    """Compares all values; `names` are those of `found` for the features of `expected`."""
+    """Compares all values; `names` maps features of `expected` to those of `found`."""
     import numpy as np
 
     for name, values in expected.items():
@@ -57,15 +57,17 @@ def check(what: str, expected: dict, found: dict, names: dict[str, str]) -> None
 
 
 def main() -> None:
-    """Writes with one, reads with the other."""
+    """Writes with one and reads with the other."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--corpus", type=Path, help="folder of plain text, gzipped or not")
     parser.add_argument("--vocab", type=Path, help="vocab.txt; learned from the corpus if missing")
-    parser.add_argument("--megabytes", type=float, default=0.5, help="of the corpus")
+    parser.add_argument("--megabytes", type=float, default=0.5, help="size of the corpus")
     parser.add_argument(
-        "--peer-python", type=Path, help="a Python with Model Garden; .venv-peer is made if not"
+        "--peer-python",
+        type=Path,
+        help="Python with Model Garden; by default .venv-peer is created",
     )
     options = parser.parse_args()
     python = peer_python(options.peer_python)
@@ -80,7 +82,7 @@ def main() -> None:
 
 
 def ours_to_peer(python: Path, corpus: Path, tokenizer: Path, work: Path) -> None:
-    """Our shards, read by Model Garden."""
+    """Reads our shards with Model Garden."""
     import numpy as np
 
     run(
@@ -103,7 +105,7 @@ def ours_to_peer(python: Path, corpus: Path, tokenizer: Path, work: Path) -> Non
 
 
 def peer_to_ours(python: Path, corpus: Path, tokenizer: Path, work: Path) -> None:
-    """The peer's shards, read and trained on by us."""
+    """Reads the peer's shards with our reader and trains on them."""
     import numpy as np
 
     from pipelines.shards.pretraining_batches import pretraining_batches

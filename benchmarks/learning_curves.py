@@ -1,4 +1,4 @@
-"""The same pre-training here and with Hugging Face: both losses, step by step.
+"""Losses of the same pre-training here and in Hugging Face, step by step.
 
     python benchmarks/learning_curves.py --hugging-face its/bin/python
     python benchmarks/learning_curves.py --corpus text/ --corpus-format text
@@ -27,7 +27,7 @@ from pathlib import Path
 import numpy as np
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
-# PyTorch's threads are not to spin while they wait: other programs may need the cores.
+# Keeps PyTorch's waiting threads from spinning: other programs may need the cores.
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 
 VOCABULARY = 8192
@@ -44,7 +44,7 @@ def learning_rate(step: int, options: argparse.Namespace) -> float:
 
 
 def make_shards(options: argparse.Namespace, work: Path) -> Path:
-    """Vocabulary and shards of the corpus, by the commands."""
+    """Makes vocabulary and shards with the commands."""
     from bert_tf.cli.main import main as bert_tf
 
     corpus, corpus_format = options.corpus, options.corpus_format
@@ -68,7 +68,7 @@ def make_shards(options: argparse.Namespace, work: Path) -> Path:
 
 
 def prepare(options: argparse.Namespace, work: Path) -> None:
-    """Writes the first weights, and the batches of every step."""
+    """Writes the initial weights and the batches of every step."""
     from bert_tf import BertConfig, BertTokenizer
     from bert_tf.checkpoints.model_directory import save_model
     from bert_tf.models.pretrainer import BertPreTrainer
@@ -122,7 +122,7 @@ def train_here(options: argparse.Namespace, work: Path) -> None:
 
 
 def train_there(options: argparse.Namespace, work: Path) -> None:
-    """The same with Hugging Face's BertForPreTraining; this runs in its environment."""
+    """Trains Hugging Face's BertForPreTraining likewise; runs in its environment."""
     import torch
     from transformers import BertForPreTraining
 
@@ -171,12 +171,12 @@ def train_there(options: argparse.Namespace, work: Path) -> None:
 
 
 def write(losses: list[float], seconds: float, path: Path) -> None:
-    """Keeps the losses of all steps, and the median time of one."""
+    """Writes the losses of all steps and the median step time."""
     path.write_text(json.dumps({"losses": losses, "seconds": seconds}))
 
 
 def plot(steps: list[int], curves: dict[str, list[float]], title: str) -> str:
-    """An SVG of curves over steps, one solid and one dashed."""
+    """Draws two curves over steps as SVG, one solid and one dashed."""
     width, height, left, top, right, bottom = 720, 400, 60, 40, 20, 50
     low, high = (
         bound(value for curve in curves.values() for value in curve) for bound in (min, max)
@@ -247,7 +247,7 @@ def compare(options: argparse.Namespace, work: Path) -> float:
 
 
 def hugging_face_python(given: str | None) -> str:
-    """A Python with PyTorch and transformers."""
+    """Finds a Python with PyTorch and transformers."""
     here = all(importlib.util.find_spec(name) for name in ("torch", "transformers"))
     found = given or os.environ.get("BERT_TF_HUGGING_FACE") or (sys.executable if here else None)
     if found is None:
@@ -259,12 +259,14 @@ def hugging_face_python(given: str | None) -> str:
 
 
 def main() -> None:
-    """Prepares, trains on both sides, compares."""
+    """Prepares the data, trains on both sides and compares."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--corpus", nargs="*", help="text files, folders or globs")
-    parser.add_argument("--corpus-format", default="sentences", help="as of bert-tf vocab")
+    parser.add_argument(
+        "--corpus-format", default="sentences", help="format of the corpus, as in bert-tf vocab"
+    )
     parser.add_argument("--work", default="runs/learning_curves", help="folder for data and models")
     parser.add_argument("--output", default="docs", help="folder for table and plot")
     parser.add_argument("--hugging-face", help="Python with torch and transformers")

@@ -14,7 +14,7 @@ REQUIREMENTS = Path(__file__).with_name("model_garden.txt")
 FOLDER = Path(__file__).resolve().parents[1] / ".venv-peer"
 
 # Runs the script as `python -m` would, its log included, and prints the seconds of its work,
-# start-up apart.
+# excluding start-up.
 _TIMED = """
 import sys, time
 from absl import flags, logging
@@ -27,7 +27,7 @@ script.main(None)
 print("seconds of work:", time.perf_counter() - begun)
 """
 
-# Reads files of instances with Model Garden's loader and saves all that it yields, in its order.
+# Reads files of instances with Model Garden's loader and saves everything it yields, in order.
 _LOADED = """
 import sys
 import numpy as np
@@ -46,7 +46,7 @@ np.savez(output, **{name: np.concatenate([b[name] for b in batches]) for name in
 
 
 def peer_python(given: Path | None) -> Path:
-    """The Python that has Model Garden: `given`, or that of `.venv-peer`, made where missing."""
+    """Returns a Python with Model Garden: `given`, or that of `.venv-peer`, created if missing."""
     if given is not None:
         return given
     python = FOLDER / "bin" / "python"
@@ -71,7 +71,7 @@ def data_script(
     max_seq_length: int = 128,
     max_predictions_per_seq: int = 20,
 ) -> list[str]:
-    """The command that makes instances of `files` and writes them to the file `output`."""
+    """Command that makes instances from `files` and writes them to the file `output`."""
     return [
         str(python), "-c", _TIMED,
         f"--input_file={','.join(map(str, files))}",
@@ -91,7 +91,7 @@ def loaded_by_peer(
     max_seq_length: int,
     max_predictions_per_seq: int,
 ) -> list[str]:
-    """The command that reads files of instances and saves what it got to `output`, an .npz."""
+    """Command that reads files of instances and saves them to `output`, an .npz file."""
     return [
         str(python), "-c", _LOADED, str(output), str(max_seq_length),
         str(max_predictions_per_seq), *map(str, files),

@@ -1,12 +1,11 @@
-"""Reading of pre-training shards: speed, time to the first batch, quality of shuffling.
+"""Reading pre-training shards: speed, time to the first batch, quality of shuffling.
 
     python benchmarks/reading.py --runs 5
 
 The peer is the plain tf.data recipe of TensorFlow's BERT pipelines (the original's `input_fn`, and
 Model Garden's pre-training loader): files in random order, interleaved, a shuffle buffer, records
-parsed one by one, batched, with autotuning. It reads the masked form, its buffer as large as our
-window. Shards of both forms are made of the corpus, the runs of all take turns, and medians are
-printed.
+parsed one by one, batched, with autotuning. It reads the masked form with a buffer as large as our
+window. The benchmark makes shards of both forms, alternates the runs and prints medians.
 """
 
 import argparse
@@ -41,7 +40,7 @@ GRAM = 8  # tokens by which a place in the corpus is recognised
 
 
 def records_by_recipe(folder: Path, buffer: int, seed: int) -> tf.data.Dataset:
-    """The recipe's stream of records, endless."""
+    """Endless stream of records by the recipe."""
     files = [str(folder / shard.file) for shard in Manifest.load(folder).shards["train"]]
     dataset = tf.data.Dataset.from_tensor_slices(files).shuffle(len(files), seed).repeat()
     dataset = dataset.interleave(
@@ -53,7 +52,7 @@ def records_by_recipe(folder: Path, buffer: int, seed: int) -> tf.data.Dataset:
 def batches_by_recipe(
     folder: Path, batch_size: int, buffer: int, parse_batches: bool = False
 ) -> tf.data.Dataset:
-    """The recipe's batches of the masked form; `parse_batches` is its usual improvement."""
+    """Batches of the masked form by the recipe; `parse_batches` is its usual improvement."""
     options = Manifest.load(folder).options
     features = masked_features(LENGTH, options["max_predictions_per_seq"])
 
@@ -73,14 +72,14 @@ def batches_by_recipe(
 
 
 def first_batch_seconds(make: Callable[[], tf.data.Dataset]) -> float:
-    """Seconds from the call that makes the dataset to its first batch."""
+    """Seconds from the creation of the dataset to its first batch."""
     start = time.perf_counter()
     next(iter(make()))
     return time.perf_counter() - start
 
 
 def rate(make: Callable[[], tf.data.Dataset], batch_size: int, sequences: int) -> float:
-    """Sequences a second, from the first batch on."""
+    """Sequences per second, from the first batch on."""
     batches = iter(make())
     next(batches)
     start = time.perf_counter()
@@ -92,7 +91,7 @@ def rate(make: Callable[[], tf.data.Dataset], batch_size: int, sequences: int) -
 def take_turns(
     contestants: dict[str, Callable[[], float]], runs: int
 ) -> dict[str, tuple[float, float, float]]:
-    """Median, least and most of what each returns."""
+    """Median, minimum and maximum of what each returns."""
     found: dict[str, list[float]] = {name: [] for name in contestants}
     for _ in range(runs):
         for name, run in contestants.items():
@@ -101,7 +100,7 @@ def take_turns(
 
 
 class Places:
-    """Where in the corpus an instance's first segment stands, found by its first tokens."""
+    """Position of an instance's first segment in the corpus, found by its first tokens."""
 
     def __init__(self, corpus: list[Path], tokenizer: BertTokenizer):
         ids = []
@@ -114,7 +113,7 @@ class Places:
         self._grams = grams[self._order]
 
     def __call__(self, token_ids: np.ndarray) -> np.ndarray:
-        """Place of instances, int64 [n], as a number of tokens; -1 if it is not known."""
+        """Positions of instances in tokens, int64 [n]; -1 if unknown."""
         grams = _grams(token_ids[:, 1 : 1 + GRAM].reshape(-1))[::GRAM]
         first = np.searchsorted(self._grams, grams)
         once = np.searchsorted(self._grams, grams, side="right") - first == 1
@@ -122,7 +121,7 @@ class Places:
 
 
 def _grams(token_ids: np.ndarray) -> np.ndarray:
-    """uint64 [n - GRAM + 1], a hash of each run of GRAM tokens."""
+    """Hashes of all runs of GRAM tokens, uint64 [n - GRAM + 1]."""
     windows = np.lib.stride_tricks.sliding_window_view(token_ids.astype(np.uint64), GRAM)
     hashed = np.zeros(len(windows), np.uint64)
     for column in windows.T:
@@ -133,7 +132,7 @@ def _grams(token_ids: np.ndarray) -> np.ndarray:
 def stayed_together(
     batches: Iterator[np.ndarray], places: Places, instances: int
 ) -> tuple[float, float, float]:
-    """How often instances of an epoch that belong together are in one batch.
+    """Counts how often neighbouring instances are in the same batch of an epoch.
 
     Returns:
         Shares that are in one batch: of the neighbours in the text; of the pairs from one stretch
@@ -155,7 +154,7 @@ def stayed_together(
 
 
 def token_ids_of_ours(folder: Path, batch_size: int, instances: int) -> Iterator[np.ndarray]:
-    """int32 [B, L], unmasked, of the batches of an epoch."""
+    """Yields the unmasked token ids of an epoch's batches, int32 [B, L]."""
     stream = pretraining_batches(folder, batch_size, seed=1)
     for inputs, labels, weights in itertools.islice(
         stream.as_numpy_iterator(), -(-instances // batch_size)
@@ -169,7 +168,7 @@ def token_ids_of_ours(folder: Path, batch_size: int, instances: int) -> Iterator
 def token_ids_by_recipe(
     folder: Path, batch_size: int, instances: int, buffer: int
 ) -> Iterator[np.ndarray]:
-    """The same in the recipe's order."""
+    """Yields them in the recipe's order."""
     records = records_by_recipe(folder, buffer, seed=1).batch(batch_size)
     for batch in records.take(-(-instances // batch_size)):
         yield parse_compact(batch, max_seq_length=LENGTH, pad_token_id=0).token_ids.numpy()
@@ -180,11 +179,13 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--corpus", type=Path, default=CORPUS, help="folder of .txt, .txt.gz")
-    parser.add_argument("--vocab", type=Path, help="vocab.txt; learned from the text if not given")
+    parser.add_argument(
+        "--corpus", type=Path, default=CORPUS, help="folder of .txt and .txt.gz files"
+    )
+    parser.add_argument("--vocab", type=Path, help="vocab.txt; by default learned from the text")
     parser.add_argument("--runs", type=int, default=5)
-    parser.add_argument("--sequences", type=int, default=300_000, help="that a run reads")
-    parser.add_argument("--late-epochs", type=int, default=2, help="before the late start")
+    parser.add_argument("--sequences", type=int, default=300_000, help="sequences per run")
+    parser.add_argument("--late-epochs", type=int, default=2, help="epochs before the late start")
     arguments = parser.parse_args()
 
     keep_freed_memory()
@@ -214,7 +215,7 @@ def main() -> None:
 
 
 def report_rates(static: Path, dynamic: Path, runs: int, sequences: int) -> None:
-    """Sequences a second of every way of reading."""
+    """Sequences per second of every method."""
     buffer = batches_module.WINDOW_BLOCKS * BLOCK_RECORDS
     for batch_size in (256, 32):
         ways: dict[str, Callable[[], tf.data.Dataset]] = {
@@ -248,7 +249,7 @@ def report_rates(static: Path, dynamic: Path, runs: int, sequences: int) -> None
 
 
 def report_first_batches(static: Path, dynamic: Path, runs: int, late: int) -> None:
-    """Time to the first batch of a new run, and of one continued late."""
+    """Time to the first batch of a new run and of a run continued late."""
     buffer = batches_module.WINDOW_BLOCKS * BLOCK_RECORDS
     for step in (0, late // 32):
         measured = take_turns(
@@ -271,7 +272,7 @@ def report_first_batches(static: Path, dynamic: Path, runs: int, late: int) -> N
 
 
 def report_shuffling(folder: Path, places: Places, instances: int) -> None:
-    """How often what stands together in the text stays together in a batch."""
+    """How often neighbours in the text stay together in a batch."""
     for blocks in (batches_module.WINDOW_BLOCKS, 4):
         batches_module.WINDOW_BLOCKS = blocks
         held = blocks * BLOCK_RECORDS

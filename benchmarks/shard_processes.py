@@ -1,8 +1,8 @@
-"""The parts of benchmarks/shards.py that run in processes of their own.
+"""Parts of benchmarks/shards.py that run in separate processes.
 
     python benchmarks/shard_processes.py prepare books/ corpus/
 
-The first argument names a function of this file, the others are its own.
+The first argument names a function of this file; the others are its arguments.
 """
 
 import gzip
@@ -20,7 +20,7 @@ VOCABULARY_SIZE = 30_522
 
 
 def prepare(corpus: str, output: str) -> None:
-    """Writes the corpus as both data scripts read it: a sentence a line, blank lines between."""
+    """Writes the corpus for both data scripts: a sentence per line, blank lines between documents."""
     import tensorflow as tf
 
     from pipelines.corpus.installed_documentation import installed_documentation
@@ -51,7 +51,7 @@ def prepare(corpus: str, output: str) -> None:
 
 
 def tokenizer_folder(vocabulary: str, corpus: str, output: str) -> None:
-    """Makes a tokenizer folder of a vocabulary, learned from the corpus if none is given."""
+    """Makes a tokenizer folder from a vocabulary, by default learned from the corpus."""
     from bert_tf.tokenization import BertTokenizer, count_words, learn_vocabulary
     from pipelines.corpus.formats import read_lines
     from pipelines.corpus.sources import open_corpus
@@ -65,7 +65,7 @@ def tokenizer_folder(vocabulary: str, corpus: str, output: str) -> None:
 
 
 def share(corpus: str, output: str, megabytes: str) -> None:
-    """Takes documents from all over the corpus, about so many megabytes, into one file."""
+    """Copies about so many megabytes of documents from all over the corpus into one file."""
     documents = [
         document
         for path in sorted(Path(corpus).iterdir())
@@ -78,7 +78,7 @@ def share(corpus: str, output: str, megabytes: str) -> None:
 
 
 def enlarge(corpus: str, output: str, copies: str, form: str) -> None:
-    """Writes the corpus several times, with words exchanged, in one of three forms.
+    """Writes the corpus several times, with other words in each copy, in one of three forms.
 
     In each copy but the first, words change places with others of about their frequency. The forms
     are `file`, `gzip`, and `files`: a thousand of them.
@@ -118,7 +118,7 @@ def _fast_gzip(path: Path, mode: str) -> gzip.GzipFile:
 
 
 def library(corpus: str, output: str, tokenizer: str, dupe_factor: str, masking: str) -> None:
-    """Calls `write_shards` and prints its seconds, those of the imports apart."""
+    """Calls `write_shards` and prints the seconds it takes, without the imports."""
     from bert_tf.startup import keep_freed_memory
     from bert_tf.tokenization import BertTokenizer
     from pipelines.options import PretrainingDataOptions
@@ -138,7 +138,7 @@ def library(corpus: str, output: str, tokenizer: str, dupe_factor: str, masking:
 
 
 def profile(corpus: str, output: str, tokenizer: str, masking: str) -> None:
-    """Does the stages of `write_shards` one after another and prints what each takes."""
+    """Runs the stages of `write_shards` one after another and prints the time of each."""
     import tensorflow as tf
 
     from bert_tf.startup import keep_freed_memory
@@ -195,7 +195,7 @@ def profile(corpus: str, output: str, tokenizer: str, masking: str) -> None:
     def index(token_ids, documents, passages, is_donor):
         return index_sentences(token_ids, documents, passages, is_donor, max_seq_length=length)
 
-    # As in the pipeline, each is a graph; shapes are left open, so that it is traced once.
+    # Each stage is a graph, as in the pipeline, with open shapes to be traced only once.
     def graph(name: str, function: Callable) -> Callable:
         return timed(name, tf.function(function, reduce_retracing=True, autograph=False))
 

@@ -1,17 +1,17 @@
-"""Speed and memory of `bert-tf shards` beside the data script of TensorFlow's Model Garden.
+"""Speed and memory of `bert-tf shards` and of the data script of TensorFlow's Model Garden.
 
     python benchmarks/shards.py --corpus books/ --vocab vocab.txt
 
-Both make the original's instances of the same files with the same vocabulary, taking turns, each
-run a process of its own; the medians are printed. Speed is megabytes of the corpus by seconds,
-whatever the dupe factor. Three other things are measured in place of that, if asked for:
+Both make the original's instances from the same files with the same vocabulary, in turns, each run
+in a separate process; medians are printed. Speed is megabytes of the corpus per second, whatever the
+dupe factor. Three options measure something else instead:
 
     python benchmarks/shards.py --cores 1,2        how our speed grows with cores
     python benchmarks/shards.py --repeat 80        whether our memory grows with the corpus
     python benchmarks/shards.py --profile          where our time goes
 
-The corpus is plain text in paragraphs, gzipped or not. It is split into sentences first, and cut
-into documents of 200 sentences. Without one, it is the documentation inside this Python.
+The corpus is plain text in paragraphs, gzipped or not; by default the documentation inside this
+Python. It is split into sentences first and cut into documents of 200 sentences.
 """
 
 import argparse
@@ -39,7 +39,7 @@ BOOKS = Path(__file__).resolve().parents[2] / "shared" / "data" / "corpus" / "bo
 
 @dataclass
 class Run:
-    """One finished process.
+    """A finished process.
 
     Args:
         seconds: from start to end.
@@ -53,7 +53,7 @@ class Run:
 
 
 def run(command: list, cores: int | None = None) -> Run:
-    """Runs a process, on the first `cores` of this process's if given."""
+    """Runs a process, restricted to `cores` of this process's cores if given."""
     allowed = sorted(os.sched_getaffinity(0))[:cores]
     with tempfile.TemporaryFile("w+") as output:
         begun = time.perf_counter()
@@ -74,7 +74,7 @@ def run(command: list, cores: int | None = None) -> Run:
 
 
 def stage(name: str, *arguments: object, cores: int | None = None) -> Run:
-    """Runs a function of benchmarks/shard_processes.py in a process of its own.
+    """Runs a function of benchmarks/shard_processes.py in a separate process.
 
     This process stays small and free of TensorFlow: the peak memory of a process is at least what
     its parent held when it began.
@@ -85,7 +85,7 @@ def stage(name: str, *arguments: object, cores: int | None = None) -> Run:
 def bert_tf_shards(
     files: Path, output: Path, tokenizer: Path, dupe_factor: int, masking: str
 ) -> list:
-    """The command line that is measured."""
+    """Command line to measure."""
     return [
         sys.executable, "-m", "bert_tf.cli.main", "shards", "--corpus", files, "--output", output,
         "--tokenizer", tokenizer, "--dupe_factor", dupe_factor, "--masking", masking,
@@ -118,7 +118,7 @@ class Bench:
     tokenizer: Path
 
     def ours(self, corpus: Path, dupe_factor: int, cores: int | None = None) -> Result:
-        """Makes shards by the command, and once more by the library call."""
+        """Makes shards with the command, then with the library call."""
         output = self.work / "ours"
         arguments = (corpus, output, self.tokenizer, dupe_factor, self.options.masking)
         process = run(bert_tf_shards(*arguments), cores)
@@ -130,7 +130,7 @@ class Bench:
         return Result(process, seconds_of_work(working), instances)
 
     def peers(self, corpus: Path, dupe_factor: int) -> Result:
-        """Has the peer make instances."""
+        """Makes instances with the peer."""
         output = self.work / "peer.tfrecord"
         process = run(
             data_script(
@@ -148,7 +148,7 @@ class Bench:
         return Result(process, seconds_of_work(process), int(wrote[1]))
 
     def compare(self) -> None:
-        """Prints our speed and the peer's on a share of the corpus, and ours on all of it."""
+        """Prints our speed and the peer's on part of the corpus, and ours on all of it."""
         part = self.work / "share"
         stage("share", self.corpus, part, self.options.peer_megabytes)
         for dupe_factor in self.options.dupe_factors:
@@ -170,7 +170,7 @@ class Bench:
             print_speed("bert-tf", megabytes_of(self.corpus), whole)
 
     def scale(self) -> None:
-        """Prints our speed on so many cores each."""
+        """Prints our speed for each number of cores."""
         megabytes = megabytes_of(self.corpus)
         results: dict[int, list[Result]] = {cores: [] for cores in self.options.cores}
         for _ in range(self.options.pairs):
@@ -180,7 +180,7 @@ class Bench:
             print_speed(f"{cores} cores", megabytes, found)
 
     def grow(self) -> None:
-        """Prints our peak memory for the corpus and for many times as much, in three forms."""
+        """Prints our peak memory for the corpus and for a multiple of it, in three forms."""
         for form in ("file", "files", "gzip"):
             for copies in (1, self.options.repeat):
                 corpus, output = self.work / form, self.work / "grown"
@@ -207,7 +207,7 @@ class Bench:
 
 
 def megabytes_of(folder: Path) -> float:
-    """Text in a folder; of gzip files, as much as they unpack to."""
+    """Bytes of text in a folder, unpacked."""
     total = 0
     for path in folder.iterdir():
         opener = gzip.open if path.suffix == ".gz" else open
@@ -218,14 +218,14 @@ def megabytes_of(folder: Path) -> float:
 
 
 def seconds_of_work(finished: Run) -> float:
-    """What a run said of the time of its work, start-up apart."""
+    """Working time that a run reports, without start-up."""
     match = re.search(r"seconds of work: ([\d.]+)", finished.output)
     assert match, finished.output
     return float(match[1])
 
 
 def print_speed(name: str, megabytes: float, results: list[Result]) -> None:
-    """One line of the table: medians, the highest peak, and each process's time."""
+    """Prints a line of the table: medians, the highest peak, and each process's time."""
     seconds = statistics.median(result.process.seconds for result in results)
     working = statistics.median(result.work_seconds for result in results)
     peak = max(result.process.peak_megabytes for result in results)
@@ -247,17 +247,19 @@ def main() -> None:
     parser.add_argument("--vocab", type=Path, help="vocab.txt; learned from the corpus if missing")
     parser.add_argument("--masking", choices=("static", "dynamic"), default="static")
     parser.add_argument("--dupe-factors", type=int, nargs="+", default=[1, 10])
-    parser.add_argument("--pairs", type=int, default=3, help="runs of each contestant")
+    parser.add_argument("--pairs", type=int, default=3, help="runs per contestant")
     parser.add_argument(
-        "--peer-megabytes", type=float, default=8.0, help="text that the peer gets, for it is slow"
+        "--peer-megabytes", type=float, default=8.0, help="megabytes for the peer, which is slow"
     )
     parser.add_argument(
-        "--peer-python", type=Path, help=f"a Python with {MODEL_GARDEN}; .venv-peer is made if not"
+        "--peer-python",
+        type=Path,
+        help=f"a Python with {MODEL_GARDEN}; by default .venv-peer is created",
     )
     parser.add_argument("--cores", type=lambda given: [int(n) for n in given.split(",")])
-    parser.add_argument("--repeat", type=int, help="times to make the corpus as large")
+    parser.add_argument("--repeat", type=int, help="factor to multiply the corpus by")
     parser.add_argument("--profile", action="store_true")
-    parser.add_argument("--work", type=Path, help="where to put files while it runs")
+    parser.add_argument("--work", type=Path, help="folder for temporary files")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory(dir=options.work) as folder:
         work = Path(folder)

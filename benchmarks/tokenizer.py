@@ -1,10 +1,10 @@
-"""Speed of the tokenizer beside that of the Rust `tokenizers`, on the same lines and vocabulary.
+"""Speed of our tokenizer and of the Rust `tokenizers`, on the same lines and vocabulary.
 
     python benchmarks/tokenizer.py --lines 100000
 
-Both begin with text in memory in batches of 1,000 lines, use as many threads, and take turns; the
-medians are printed. Ours runs in a tf.data pipeline, theirs in `encode_batch` (with offsets, as
-most call it) and `encode_batch_fast` (without).
+Both start from text in memory in batches of 1,000 lines, use the same number of threads and run in
+turns; medians are printed. Ours runs in a tf.data pipeline, theirs in `encode_batch` (with offsets,
+the usual call) and `encode_batch_fast` (without).
 """
 
 import argparse
@@ -25,7 +25,7 @@ CORPUS = Path(__file__).resolve().parents[2] / "shared" / "data" / "corpus"
 
 
 def corpus_lines(corpus: Path | None) -> Iterator[str]:
-    """Lines with text in them: of a text file or folder (.txt, .txt.gz), or of the docstrings.
+    """Lines with text: from a text file or folder (.txt, .txt.gz), or from docstrings.
 
     Args:
         corpus: a file or folder; None for the docstrings of Python's standard library.
@@ -49,7 +49,7 @@ def corpus_lines(corpus: Path | None) -> Iterator[str]:
 
 
 def seconds(run: Callable[[], None]) -> float:
-    """How long one call takes."""
+    """Seconds of one call."""
     start = time.perf_counter()
     run()
     return time.perf_counter() - start
@@ -61,7 +61,7 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawTextHelpFormatter
     )
     parser.add_argument("--corpus", type=Path, default=CORPUS if CORPUS.exists() else None)
-    parser.add_argument("--vocab", type=Path, help="vocab.txt; learned from the lines if not given")
+    parser.add_argument("--vocab", type=Path, help="vocab.txt; by default learned from the lines")
     parser.add_argument("--lines", type=int, default=100_000)
     parser.add_argument("--threads", type=int, default=os.cpu_count())
     parser.add_argument("--pairs", type=int, default=7)
@@ -73,7 +73,7 @@ def main() -> None:
 
     from bert_tf.tokenization import BertTokenizer, count_words, learn_vocabulary
 
-    # A book is thousands of lines in one style: take them from everywhere alike.
+    # A book is thousands of lines in one style, so sample evenly.
     lines = list(corpus_lines(arguments.corpus))
     step = max(1, len(lines) // arguments.lines)
     lines = lines[::step][: arguments.lines]

@@ -1,10 +1,10 @@
-"""Time of a pre-training step on a CPU, as `bert-tf pretrain` runs it and with glibc's defaults.
+"""Time of a pre-training step on a CPU, with `bert-tf pretrain`'s allocator settings and glibc's.
 
     python benchmarks/training_step.py --size tiny --pairs 3
 
-The peer is the same step under the allocator's defaults, as any script runs it that does not set
-them: freed memory goes back to the system and is taken anew, page by page, in the next step. Each
-run is a process of its own, the two take turns, and the medians of the steps are printed.
+The peer is the same step under the allocator's defaults: freed memory returns to the system and is
+allocated again, page by page, in the next step. Each run is a separate process, the two run in
+turns, and the median step times are printed.
 """
 
 import argparse
@@ -19,7 +19,7 @@ VOCABULARY = 8192
 
 
 def step_seconds(size: str, batch_size: int, length: int, steps: int) -> float:
-    """Median seconds of a step of `BertPreTrainer` on one fixed batch, without dropout."""
+    """Median step time of `BertPreTrainer` on a fixed batch, without dropout, in seconds."""
     import time
 
     import keras
@@ -62,11 +62,11 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--size", default="tiny", help="size of the model, by name")
+    parser.add_argument("--size", default="tiny", help="model size, by name")
     parser.add_argument("--batch-size", type=int, default=32)
-    parser.add_argument("--length", type=int, default=64, help="tokens of an example")
-    parser.add_argument("--steps", type=int, default=30, help="steps a run")
-    parser.add_argument("--pairs", type=int, default=3, help="runs of each")
+    parser.add_argument("--length", type=int, default=64, help="tokens per example")
+    parser.add_argument("--steps", type=int, default=30, help="steps per run")
+    parser.add_argument("--pairs", type=int, default=3, help="runs per setting")
     parser.add_argument("--allocator", choices=("ours", "default"), help=argparse.SUPPRESS)
     options = parser.parse_args()
     shape = (options.size, options.batch_size, options.length, options.steps)

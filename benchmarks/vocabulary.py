@@ -1,8 +1,8 @@
-"""Which learner: pieces per word on held-out text, and time, for `tokenizers` and TF Text.
+"""Vocabulary learners, `tokenizers` and TF Text: pieces per word on held-out text, and time.
 
     python benchmarks/vocabulary.py --size 30522 --size 8000
 
-Every tenth file of the corpus (or, of fewer files, every tenth run of 1,000 lines) is held out.
+Every tenth file of the corpus (with fewer files, every tenth block of 1,000 lines) is held out.
 Fewer pieces per word are better: more text fits a sequence.
 """
 
@@ -13,13 +13,13 @@ from pathlib import Path
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 
-from tokenizer import CORPUS, corpus_lines  # the benchmark beside this one
+from tokenizer import CORPUS, corpus_lines  # benchmarks/tokenizer.py
 
 RUN = 1000
 
 
 def split(corpus: Path | None) -> tuple[list[str], list[str]]:
-    """Lines to learn from, and held-out lines."""
+    """Splits the lines into those to learn from and held-out ones."""
     files = sorted(corpus.rglob("*.txt*")) if corpus is not None and corpus.is_dir() else []
     if len(files) >= 10:
         parts = [list(corpus_lines(file)) for file in files]
@@ -38,7 +38,9 @@ def main() -> None:
     )
     books = CORPUS / "books"
     parser.add_argument("--corpus", type=Path, default=books if books.exists() else None)
-    parser.add_argument("--size", type=int, action="append", help="30522 if not given; repeatable")
+    parser.add_argument(
+        "--size", type=int, action="append", help="vocabulary size, 30522 by default; repeatable"
+    )
     arguments = parser.parse_args()
 
     import tensorflow as tf
