@@ -1,4 +1,4 @@
-"""What a command shows while it works: bars on a terminal, plain lines elsewhere."""
+"""The progress of a command: bars on a terminal, plain lines elsewhere."""
 
 import os
 import shutil
@@ -29,7 +29,7 @@ console = Console(stderr=True, highlight=False, soft_wrap=True)
 
 @contextmanager
 def progress(description: str, total: int | None = None) -> Iterator["ProgressBar"]:
-    """A bar that runs from 0 to `total`, or a counter where `total` is not known."""
+    """A bar from 0 to `total`, or a counter if `total` is unknown."""
     columns: list[ProgressColumn] = [SpinnerColumn(), TextColumn("{task.description}")]
     if total is not None:
         columns += [BarColumn(), MofNCompleteColumn(), TimeRemainingColumn()]
@@ -47,7 +47,7 @@ class ProgressBar:
         self._task = bar.add_task(description, total=total)
 
     def update(self, completed: int, total: int | None = None, note: str = "") -> None:
-        """Sets how much is done, of how much if that has become known, and a note beside it."""
+        """Sets how much is done, the total once it is known, and a note beside it."""
         description = f"{self._description} {note}" if note else self._description
         self._bar.update(self._task, completed=completed, description=description, total=total)
 
@@ -56,26 +56,25 @@ class ProgressBar:
         self._bar.console.print(line, markup=False)
 
 
-# In TensorBoard and scalars.jsonl; a line has no room for them.
-_LEFT_OUT = ("gradient_norm", "loss_scale", "examples_per_second")
+# In TensorBoard and scalars.jsonl alone, for lack of room.
+_HIDDEN = ("gradient_norm", "loss_scale", "examples_per_second")
 
 
 def training_line(
     step: int, kind: str, scalars: dict[str, float], total_steps: int | None = None
 ) -> str:
-    """Scalars of a training run in one line that is read at a glance.
+    """The scalars of a training run in one line.
 
     "step 1,200/30,000  loss 6.212 (mlm 5.610 nsp 0.602)  accuracy mlm 18.1% nsp 66.0%
-    lr 4.8e-04  12,300 tokens/s  61% of peak  1 h 12 min left", in one line; what it does not know
-    follows by its name.
+    lr 4.8e-04  12,300 tokens/s  61% of peak  1 h 12 min left"; other scalars follow by name.
 
     Args:
-        step: of the line.
-        kind: "train", or what is said before the scalars, such as "held_out".
-        scalars: by name, as `ScalarLog` gives them.
-        total_steps: of the run, where they are known.
+        step: step of the line.
+        kind: "train", or a word to show before the scalars, such as "held_out".
+        scalars: scalars by name, as `ScalarLog` gives them.
+        total_steps: length of the run, if known.
     """
-    rest = {name: value for name, value in scalars.items() if name not in _LEFT_OUT}
+    rest = {name: value for name, value in scalars.items() if name not in _HIDDEN}
     total = "" if total_steps is None else f"/{total_steps:,}"
     width = 6 if total_steps is None else len(f"{total_steps:,}")
     parts = [f"step {step:>{width},}{total}"]
@@ -91,31 +90,31 @@ def training_line(
     ):
         if name in rest:
             parts.append(shown(rest.pop(name)))
-    # What a task of its own logs stands with the scores.
+    # The scores of tasks.
     parts += [f"{name} {value:.4g}" for name, value in rest.items()]
     return "  ".join(parts)
 
 
 def outcome_lines(result: "TrainingResult", total_steps: int) -> list[str]:
-    """What a run did, in lines for its end."""
+    """What a run has done, in lines for its end."""
     lines = []
     if result.started_at == result.step:
-        lines.append(f"the run was complete at step {result.step:,}: nothing was left to train")
+        lines.append(f"The run was complete: it ended at step {result.step:,}")
     elif result.started_at:
-        lines.append(f"continued from step {result.started_at}")
+        lines.append(f"Resumed from step {result.started_at:,}")
     if result.ended_early:
-        lines.append(f"ended early, at step {result.step:,} of {total_steps:,}")
+        lines.append(f"Ended early, at step {result.step:,} of {total_steps:,}: no better score")
     if result.nonfinite_steps:
-        lines.append(f"skipped {result.nonfinite_steps} step(s) with a non-finite loss or gradient")
+        lines.append(f"Skipped {result.nonfinite_steps} step(s) with a non-finite loss or gradient")
     if result.step_seconds:
-        lines.append(f"a step took {result.step_seconds * 1000:.0f} ms (median)")
+        lines.append(f"A step took {result.step_seconds * 1000:.0f} ms (median)")
     if result.best_step is not None:
-        lines.append(f"best: step {result.best_step:,} of {result.step:,}")
+        lines.append(f"Best model: of step {result.best_step:,}")
     return lines
 
 
 def _with_parts(name: str, shown: str, scalars: dict[str, float]) -> list[str]:
-    """Takes out a scalar and what it is made of: "loss 6.212 (mlm 5.610 nsp 0.602)"."""
+    """Removes a scalar and its parts, and formats them: "loss 6.212 (mlm 5.610 nsp 0.602)"."""
     keys = [key for key in scalars if key.endswith(f"_{name}")]
     each = [f"{key.removesuffix(f'_{name}')} {shown.format(scalars.pop(key))}" for key in keys]
     if name not in scalars:
@@ -125,7 +124,7 @@ def _with_parts(name: str, shown: str, scalars: dict[str, float]) -> list[str]:
 
 
 def _duration(minutes: float) -> str:
-    """As one says it: "40 s", "12 min", "1 h 12 min", "3 d 4 h"."""
+    """Formats minutes: "40 s", "12 min", "1 h 12 min", "3 d 4 h"."""
     if minutes < 1:
         return f"{60 * minutes:.0f} s"
     whole = round(minutes)
@@ -138,7 +137,7 @@ def _duration(minutes: float) -> str:
 
 
 def typed(command: str) -> str:
-    """How `command` is typed here: with the folder of this Python's commands if PATH lacks it."""
+    """How to type `command` here: with the folder of this Python's commands if PATH lacks it."""
     beside = Path(sys.executable).parent / command
     if shutil.which(command) or not beside.exists():
         return command

@@ -174,6 +174,12 @@ class PretrainingData:
         if any((Path(model) / name).is_file() for name in ("vocab.txt", "tokenizer.json")):
             own = BertTokenizer.from_directory(model)
             differs = own.vocabulary_hash != self.tokenizer.vocabulary_hash
+            switches = own.other_switches(self.tokenizer.settings)
+            if switches:
+                raise InputError(
+                    f"{model} tokenizes in another way than {self._options.shards}: {switches}: "
+                    f"make shards with bert-tf shards --tokenizer {model}"
+                )
         if differs:
             raise InputError(
                 f"{self._options.shards} was made with another vocabulary than that of {model}: "

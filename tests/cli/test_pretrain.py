@@ -266,6 +266,14 @@ def test_a_model_of_another_vocabulary_is_refused(
     assert [step for step, _, _ in lines] == [1, 2, 2]
 
 
+def test_a_model_with_other_casing_is_refused(shards, small_config, pretrained, tmp_path):
+    model = Path(shutil.copytree(pretrained / "best", tmp_path / "model"))
+    path = model / "tokenizer_config.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), "do_lower_case": False}))
+    with pytest.raises(InputError, match=r"tokenizes in another way than .*do_lower_case"):
+        run(options(shards, small_config, tmp_path / "run", model=str(model)))
+
+
 def damage(folder: Path) -> str:
     """Flips a byte of the 3rd record of a shard; returns the shard's name."""
     shard = Manifest.load(folder).shards["train"][1]
@@ -360,13 +368,13 @@ def test_a_run_tells_what_it_does_and_what_came_of_it(shards, small_config, tmp_
     first = shown(arguments, capsys)
     assert first[0] == dry[0]
     metrics = json.loads((tmp_path / "run" / "best" / "metrics.json").read_text())
-    assert f"best: step {metrics['step']} of 4" in first
+    assert f"Best model: of step {metrics['step']}" in first
     # Four steps teach nothing but frequencies: no advice to go on from there.
     assert any("has learned little but how frequent words are" in line for line in first)
     assert not any(line.startswith("Next:") for line in first)
 
     again = shown(arguments, capsys)
-    assert "the run was complete at step 4: nothing was left to train" in again
+    assert "The run was complete: it ended at step 4" in again
     texts = [path.name for path in (tmp_path / "run/logs/masked_words").iterdir()]
     assert texts  # guesses for words of the held-out text
 

@@ -199,7 +199,7 @@ def test_sigterm_to_one_worker_stops_both_and_nothing_is_lost(
     with workers(command, command) as processes:
         codes, told = ended(processes)
     assert codes == [0, 0], told
-    assert f"continued from step {newest}" in told[0]
+    assert f"Resumed from step {newest}" in told[0]
     for model in ("best", "last"):
         ours, expected = (
             (run / model / "model.safetensors").read_bytes() for run in (output, undisturbed[0])
