@@ -20,7 +20,7 @@ VOCABULARY_SIZE = 30_522
 
 
 def prepare(corpus: str, output: str) -> None:
-    """Writes the corpus for both data scripts: a sentence per line, blank lines between documents."""
+    """Writes the corpus for both scripts: a sentence per line, blank lines between documents."""
     import tensorflow as tf
 
     from pipelines.corpus.installed_documentation import installed_documentation

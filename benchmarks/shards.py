@@ -3,7 +3,7 @@
     python benchmarks/shards.py --corpus books/ --vocab vocab.txt
 
 Both make the original's instances from the same files with the same vocabulary, in turns, each run
-in a separate process; medians are printed. Speed is megabytes of the corpus per second, whatever the
+in a separate process; medians are printed. Speed is megabytes of the corpus per second at any
 dupe factor. Three options measure something else instead:
 
     python benchmarks/shards.py --cores 1,2        how our speed grows with cores
