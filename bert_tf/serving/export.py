@@ -1,10 +1,10 @@
 """SavedModels for TensorFlow Serving: `saved_models/<name>/<version>/`."""
 
+import contextlib
 import errno
 import fcntl
 import os
 import re
-import shutil
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -12,7 +12,7 @@ from typing import Any, Protocol
 
 import tensorflow as tf
 
-from bert_tf.atomic import replace_directory
+from bert_tf.atomic import hold_output, replace_directory
 from bert_tf.errors import InputError
 from bert_tf.serving.checks import refuse_unservable_ops
 
@@ -97,19 +97,14 @@ def export(
 
 @contextmanager
 def _alone_in(directory: Path) -> Iterator[None]:
-    """Holds the folder's lock, and removes what killed exports left in it."""
+    """Holds the folder's lock; what a killed export left in it is removed."""
     directory.mkdir(parents=True, exist_ok=True)
     descriptor = os.open(directory, os.O_RDONLY)
     try:
-        try:
+        with contextlib.suppress(OSError):  # a file system without locks
             fcntl.flock(descriptor, fcntl.LOCK_EX)
-        except OSError:
-            yield  # no locks on this file system: nobody can tell what is left over
-            return
-        for path in directory.iterdir():
-            if re.fullmatch(r"\.\d+\.[0-9a-f]{8}\.tmp", path.name):
-                shutil.rmtree(path, ignore_errors=True)
-        yield
+        with hold_output(directory):
+            yield
     finally:
         os.close(descriptor)
 

@@ -2,7 +2,6 @@
 
 import re
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any, ClassVar
 
 import keras
@@ -11,7 +10,7 @@ import tensorflow as tf
 
 from bert_tf.errors import InputError
 from bert_tf.models.classifier import BertClassifier
-from bert_tf.tasks.kind import Answers, Dataset, Kind, write_table
+from bert_tf.tasks.kind import Answers, Dataset, Kind
 from bert_tf.tasks.metrics import Score, f1, macro_f1
 from bert_tf.training.means import Values, accuracy, cross_entropy
 from pipelines.examples.labelled_text import Examples
@@ -97,25 +96,19 @@ class Classification(Kind):
             "probabilities": ordered,
         }
 
-    def _functions(self, dataset: Dataset, labels: Sequence[str]) -> list[Score]:
-        # F1 of class 1 says nothing of three classes.
+    def score_functions(self, dataset: Dataset, labels: Sequence[str]) -> list[Score]:
+        """F1 becomes macro F1 for more than two classes."""
         two = len(labels) == 2
         return [macro_f1 if score is f1 and not two else score for score in dataset.scores]
 
-    def score_names(self, dataset: Dataset, labels: Sequence[str]) -> list[str]:
-        """F1 becomes macro F1 for more than two classes."""
-        return [score.__name__ for score in self._functions(dataset, labels)]
-
-    def scores(
+    def compared(
         self, dataset: Dataset, examples: Examples, answers: Answers, labels: Sequence[str]
-    ) -> dict[str, float | None]:
-        """Scores of the most probable labels."""
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """Class ids of the true and the most probable labels."""
         labels = _in_order_of(dataset, labels)
-        truth = self.targets(examples, labels)
         number_of = {label.encode(): number for number, label in enumerate(labels)}
         predicted = np.array([number_of[label] for label in answers["label"]], np.int32)
-        functions = self._functions(dataset, labels)
-        return {function.__name__: function(truth, predicted) for function in functions}
+        return self.targets(examples, labels), predicted
 
     def remarks(
         self, dataset: Dataset, scores: Mapping[str, float | None], labels: Sequence[str]
@@ -125,17 +118,14 @@ class Classification(Kind):
         own = [f"f1 is the F1 score of the label {positive!r}"] if "f1" in scores else []
         return own + super().remarks(dataset, scores, labels)
 
-    def write_predictions(
-        self, folder: Path, dataset: Dataset, examples: Examples, answers: Answers,
-        labels: Sequence[str],
-    ) -> None:  # fmt: skip
-        """Columns: texts, label if known, predicted label, the probability of each label."""
-        predicted = [label.decode() for label in answers["label"]]
+    def predicted(
+        self, answers: Answers, labels: Sequence[str]
+    ) -> list[tuple[str, Sequence[object]]]:
+        """The predicted label, and the probability of each label."""
         rows = zip(answers["labels"], answers["probabilities"], strict=True)
         of_label = [dict(zip(names, values, strict=True)) for names, values in rows]
-        shares = {label: [f"{row[label.encode()]:.6f}" for row in of_label] for label in labels}
-        columns = [("predicted", predicted), *shares.items()]
-        write_table(folder / "predictions.tsv", dataset, examples, columns)
+        shares = [(name, [f"{row[name.encode()]:.6f}" for row in of_label]) for name in labels]
+        return [("predicted", [label.decode() for label in answers["label"]]), *shares]
 
 
 def _in_order_of(dataset: Dataset, labels: Sequence[str]) -> Sequence[str]:

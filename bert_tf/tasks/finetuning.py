@@ -1,13 +1,15 @@
 """Fine-tuning, for every kind of task."""
 
+import functools
 import json
 import math
 import statistics
+import sys
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 from shutil import copytree
-from typing import Any
+from typing import NamedTuple
 
 import numpy as np
 import tensorflow as tf
@@ -87,6 +89,15 @@ def finetune(
         return _finetune(run, options, report, planned, on_step)
 
 
+class _Data(NamedTuple):
+    """Training and validation examples, the labels of both, and what looks wrong with them."""
+
+    examples: Examples
+    validation: Examples
+    labels: list[str]
+    doubts: list[str]
+
+
 def _finetune(
     run: Run,
     options: FinetuningOptions,
@@ -94,107 +105,71 @@ def _finetune(
     planned: Callable[[int], object],
     on_step: Callable[[int], object],
 ) -> FinetuningResult | None:
-    strategy, size = run.strategy, options.batch_size
-    check_batch_size(size, strategy, options.gradient_accumulation_steps)
+    size = options.batch_size
+    check_batch_size(size, run.strategy, options.gradient_accumulation_steps)
     task = find_task(options.task or "classification").with_settings(vars(options))
-    kind = task.kind
-    options = replace(
-        options, epochs=options.epochs or task.epochs, max_length=task.max_length, task=task.name
-    )
-    examples, validation, labels, doubts = _data(task, options)
-    config = _config(options)
-    if sorted(config.labels or []) == sorted(labels):
-        labels = config.labels or []  # the head stays, whatever the order in the data
-    targets = kind.targets(examples, labels)
-    kind.targets(validation, labels)
-    best_by = _best_by(task, labels, options.best_by)
-    loss = kind.loss(label_smoothing=options.label_smoothing)
+    kind, epochs = task.kind, options.epochs or task.epochs
+    options = replace(options, epochs=epochs, max_length=task.max_length, task=task.name)
+    data = _data(task, options)
+    check_is_model_directory(Path(options.model))
+    config = BertConfig.from_json(Path(options.model) / CONFIG)
+    if config.labels and sorted(config.labels) == sorted(data.labels):
+        data = data._replace(labels=config.labels)  # the model's head is kept, in its order
+    targets = kind.targets(data.examples, data.labels)
+    kind.targets(data.validation, data.labels)  # refuses unknown labels
     arrays = [targets, *([kind.weights(targets)] if options.class_weights else [])]
+    loss = kind.loss(label_smoothing=options.label_smoothing)
+    best_by = _best_by(task, data.labels, options.best_by)
 
-    steps_per_epoch = math.ceil(len(examples) / size)
-    total_steps = min(steps_per_epoch * (options.epochs or 1), options.max_steps or math.inf)
-    total_steps = int(total_steps)
+    steps_per_epoch = math.ceil(len(data.examples) / size)
+    total_steps = min(steps_per_epoch * epochs, options.max_steps or sys.maxsize)
     evaluate_every = options.evaluate_every or steps_per_epoch
     check_steps_per_execution(options.steps_per_execution, evaluate_every, [total_steps])
 
-    tokenizer = BertTokenizer.from_directory(options.model)
-    head = {**kind.head(labels), "seed": options.seed}
-    with strategy.scope():
-        if options.from_scratch:
-            model: Any = kind.model_class(config, **head)
-        else:
-            model = load_model(options.model, kind.model_class, allow_new_head=True, **head)
-    tuned = FineTuned(task, model, tokenizer, labels)
+    tuned = _new_model(run, task, options, data.labels)
     trainer = prepare(
         run,
-        model,
+        tuned.model,
         options,
         total_steps=total_steps,
         warmup_steps=round(total_steps * options.warmup_share),
         loss=loss,
         metrics=kind.metrics,
         settings={
-            "config": model.config.to_dict(),
-            "labels": list(labels),
-            "train": examples.fingerprint(),
-            "validation": validation.fingerprint(),
-            "tokenizer": {"vocabulary": tokenizer.vocabulary_hash, **tokenizer.settings},
+            "config": tuned.model.config.to_dict(),
+            "labels": list(tuned.labels),
+            "train": data.examples.fingerprint(),
+            "validation": data.validation.fingerprint(),
+            "tokenizer": {
+                "vocabulary": tuned.tokenizer.vocabulary_hash,
+                **tuned.tokenizer.settings,
+            },
         },
     )
-
-    def batches(chosen: Examples, arrays: list[np.ndarray], **order: int) -> Callable:
-        strings = {name: chosen.columns[name] for name in tuned.inputs}
-        return lambda size, worker=0, workers=1: example_batches(
-            strings, tuned.batch, size, targets=arrays, worker=worker, num_workers=workers,
-            **order,
-        )  # fmt: skip
-
-    def train_batches(step: int) -> tf.data.Dataset | tf.distribute.DistributedDataset:
-        ordered = batches(examples, arrays, seed=options.seed, start_step=step)
-        return distribute_batches(ordered, strategy, size)
-
-    def sample() -> tf.data.Dataset:
-        return batches(examples, arrays, seed=options.seed)(size)
-
-    def evaluate() -> dict[str, float]:
-        scores = tuned.evaluate(validation, size).scores
-        return {n: v for n, v in scores.items() if n != "examples" and v is not None}
-
+    train = functools.partial(_batches, tuned, data.examples, arrays, seed=options.seed)
     watch_run(
         run,
-        model,
-        sample,
+        tuned.model,
+        lambda: train(size),
         values={**identity(options), "model": options.model, "train": options.train},
         score=f"best_{best_by}",
         total_steps=total_steps,
         histograms_every=options.histograms_every,
         profile=steps_to_profile(options.profile),
     )
-    tokens, length = _example_size(sample().take(_SAMPLED_BATCHES))
-    held_out = batches(validation, [kind.targets(validation, labels)])
-    phase = Phase(
-        until=total_steps,
-        batches=train_batches,
-        held_out=distribute_batches(held_out, strategy, size),
-        evaluate=evaluate,
-        rates=rates(
-            strategy,
-            model.encoder.compute_dtype,
-            tokens=tokens,
-            flops=classification_flops(model.config, length=length, classes=len(labels) or 1),
-        ),
-    )
-    named = f", {len(labels)} labels ({', '.join(labels)[:60]})" if labels else ""
-    about = (
-        f"{run.devices}: {len(examples):,} training and {len(validation):,} validation examples"
-        f"{named}, {total_steps:,} steps of {size}"
-    )
-    lines = [about, *doubts, plateau_notice(options.model)]
+    phase = _phase(run, tuned, data, train, size, total_steps)
+    labels = f", {len(data.labels)} labels ({', '.join(data.labels)[:60]})" if data.labels else ""
+    lines = [
+        f"{run.devices}: {len(data.examples):,} training and {len(data.validation):,} validation "
+        f"examples{labels}, {total_steps:,} steps of {size}",
+        *data.doubts,
+        *filter(None, [plateau_notice(options.model)]),
+    ]
     if options.dry_run:
         lines += dry_run(trainer, [phase])
     else:
         run.open(override=options.override)
-    for line in filter(None, lines):
+    for line in lines:
         run.notice(line)
     if options.dry_run:
         return None
@@ -216,17 +191,73 @@ def _finetune(
         if training.best is None:
             run.notice(f"{best_by} was undefined at every evaluation: best/ is the last model")
             tuned.save(folder)
-        best = FineTuned.from_directory(folder)
-        evaluation = best.evaluate(validation, size)
+        best = FineTuned.from_directory(folder)  # in float32, as `bert-tf evaluate` has it
+        evaluation = best.evaluate(data.validation, size)
         best.write(evaluation, folder)
     run.meet()
-    return FinetuningResult(training, evaluation, len(examples))
+    return FinetuningResult(training, evaluation, len(data.examples))
 
 
-def _data(
-    task: Dataset, options: FinetuningOptions
-) -> tuple[Examples, Examples, list[str], list[str]]:
-    """Training and validation examples, the labels of both, and what looks wrong with them."""
+def _new_model(run: Run, task: Dataset, options: FinetuningOptions, labels: list[str]) -> FineTuned:
+    """The model to train."""
+    tokenizer = BertTokenizer.from_directory(options.model)
+    head = {**task.kind.head(labels), "seed": options.seed}
+    with run.strategy.scope():
+        if options.from_scratch:
+            config = BertConfig.from_json(Path(options.model) / CONFIG)
+            model = task.kind.model_class(config, **head)
+        else:
+            model = load_model(options.model, task.kind.model_class, allow_new_head=True, **head)
+    return FineTuned(task, model, tokenizer, labels)
+
+
+def _batches(
+    tuned: FineTuned,
+    examples: Examples,
+    targets: list[np.ndarray],
+    size: int,
+    worker: int = 0,
+    workers: int = 1,
+    **order: int,
+) -> tf.data.Dataset:
+    strings = {name: examples.columns[name] for name in tuned.inputs}
+    return example_batches(
+        strings, tuned.batch, size, targets=targets, worker=worker, num_workers=workers, **order
+    )
+
+
+def _phase(
+    run: Run,
+    tuned: FineTuned,
+    data: _Data,
+    train: Callable[..., tf.data.Dataset],
+    size: int,
+    total_steps: int,
+) -> Phase:
+    """All steps of the run; `train` makes batches of the training examples."""
+    model, validation = tuned.model, data.validation
+    held_out = functools.partial(
+        _batches, tuned, validation, [tuned.task.kind.targets(validation, tuned.labels)]
+    )
+    tokens, length = _example_size(train(size).take(_SAMPLED_BATCHES))
+    flops = classification_flops(model.config, length=length, classes=len(tuned.labels) or 1)
+
+    def evaluate() -> dict[str, float]:
+        scores = tuned.evaluate(validation, size).scores
+        return {n: v for n, v in scores.items() if n != "examples" and v is not None}
+
+    return Phase(
+        until=total_steps,
+        batches=lambda step: distribute_batches(
+            functools.partial(train, start_step=step), run.strategy, size
+        ),
+        held_out=distribute_batches(held_out, run.strategy, size),
+        evaluate=evaluate,
+        rates=rates(run.strategy, model.encoder.compute_dtype, tokens=tokens, flops=flops),
+    )
+
+
+def _data(task: Dataset, options: FinetuningOptions) -> _Data:
     kind = task.kind
     examples = kind.read(task, task.file(options.train, "train"))
     labels, doubts = kind.label_names(task, examples), kind.doubts(examples)
@@ -236,14 +267,14 @@ def _data(
     for path in published:
         if options.validation or path.is_file():
             validation = kind.read(task, path)
-            return examples, validation, labels, doubts + validation.remarks()
+            return _Data(examples, validation, labels, doubts + validation.remarks())
     kept, aside = split(kind.targets(examples, labels), options.validation_share, options.seed)
     if not len(kept):
         raise InputError(
             f"{examples.path}: {len(examples)} examples are too few to set a share of "
             f"{options.validation_share} aside: give --validation a file"
         )
-    return examples.take(kept), examples.take(aside), labels, doubts
+    return _Data(examples.take(kept), examples.take(aside), labels, doubts)
 
 
 def split(targets: np.ndarray, share: float, seed: int) -> tuple[np.ndarray, np.ndarray]:
@@ -264,11 +295,6 @@ def split(targets: np.ndarray, share: float, seed: int) -> tuple[np.ndarray, np.
     number = min(count, max(1, round(count * share)))
     places = ((np.arange(number) + 0.5) * count / number).astype(int)
     return np.sort(np.delete(order, places)), np.sort(order[places])
-
-
-def _config(options: FinetuningOptions) -> BertConfig:
-    check_is_model_directory(Path(options.model))
-    return BertConfig.from_json(Path(options.model) / CONFIG)
 
 
 def _best_by(task: Dataset, labels: list[str], asked: str | None) -> str:

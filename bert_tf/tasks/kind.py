@@ -133,15 +133,27 @@ class Kind(ABC):
         Evaluation, prediction and the exported SavedModel share this function.
         """
 
-    @abstractmethod
-    def score_names(self, dataset: "Dataset", labels: Sequence[str]) -> list[str]:
-        """The names of the scores that `scores` returns."""
+    def score_functions(self, dataset: "Dataset", labels: Sequence[str]) -> list[Score]:
+        """The functions of true and predicted values to compute."""
+        return list(dataset.scores)
 
-    @abstractmethod
+    def score_names(self, dataset: "Dataset", labels: Sequence[str]) -> list[str]:
+        """The names of the scores; the first chooses the best model."""
+        return [score.__name__ for score in self.score_functions(dataset, labels)]
+
+    def compared(
+        self, dataset: "Dataset", examples: Examples, answers: Answers, labels: Sequence[str]
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """True and predicted values [E] for the score functions."""
+        raise NotImplementedError
+
     def scores(
         self, dataset: "Dataset", examples: Examples, answers: Answers, labels: Sequence[str]
     ) -> dict[str, float | None]:
         """Scores of answers for labelled examples; None for an undefined score."""
+        values = self.compared(dataset, examples, answers, labels)
+        functions = self.score_functions(dataset, labels)
+        return {function.__name__: function(*values) for function in functions}
 
     def remarks(
         self, dataset: "Dataset", scores: Mapping[str, float | None], labels: Sequence[str]
@@ -150,12 +162,19 @@ class Kind(ABC):
         undefined = [name for name, value in scores.items() if value is None]
         return [f"{', '.join(undefined)}: undefined for constant values"] if undefined else []
 
-    @abstractmethod
+    def predicted(
+        self, answers: Answers, labels: Sequence[str]
+    ) -> list[tuple[str, Sequence[object]]]:
+        """Columns of predictions.tsv, beside texts and labels: name and E values each."""
+        raise NotImplementedError
+
     def write_predictions(
         self, folder: Path, dataset: "Dataset", examples: Examples, answers: Answers,
         labels: Sequence[str],
     ) -> None:  # fmt: skip
         """Writes the predictions files into a folder."""
+        predicted = self.predicted(answers, labels)
+        write_table(folder / "predictions.tsv", dataset, examples, predicted)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -2,7 +2,6 @@
 
 import math
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -10,7 +9,7 @@ import tensorflow as tf
 
 from bert_tf.errors import InputError
 from bert_tf.models.regressor import BertRegressor
-from bert_tf.tasks.kind import Answers, Dataset, Kind, write_table
+from bert_tf.tasks.kind import Answers, Dataset, Kind
 from bert_tf.training.means import Values
 from pipelines.examples.labelled_text import Examples
 
@@ -51,21 +50,14 @@ class Regression(Kind):
         """The number."""
         return {"score": tf.cast(outputs, tf.float32)}
 
-    def score_names(self, dataset: Dataset, labels: Sequence[str]) -> list[str]:
-        """All of the dataset's."""
-        return [score.__name__ for score in dataset.scores]
-
-    def scores(
+    def compared(
         self, dataset: Dataset, examples: Examples, answers: Answers, labels: Sequence[str]
-    ) -> dict[str, float | None]:
-        """Correlations with the true numbers."""
-        truth = self.targets(examples, labels)
-        return {score.__name__: score(truth, answers["score"]) for score in dataset.scores}
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """The true and the predicted numbers, rounded: noise of the last bits breaks no ties."""
+        return self.targets(examples, labels), answers["score"].round(4)
 
-    def write_predictions(
-        self, folder: Path, dataset: Dataset, examples: Examples, answers: Answers,
-        labels: Sequence[str],
-    ) -> None:  # fmt: skip
-        """Columns: texts, label if known, predicted number."""
-        predicted = [f"{score:.6f}" for score in answers["score"]]
-        write_table(folder / "predictions.tsv", dataset, examples, [("predicted", predicted)])
+    def predicted(
+        self, answers: Answers, labels: Sequence[str]
+    ) -> list[tuple[str, Sequence[object]]]:
+        """The predicted number."""
+        return [("predicted", [f"{score:.6f}" for score in answers["score"]])]

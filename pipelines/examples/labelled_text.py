@@ -142,7 +142,7 @@ def read_text(path: str | os.PathLike) -> str:
         raise InputError(
             f"{path}, line {line}: invalid UTF-8; convert the file: iconv -f ITS_ENCODING -t UTF-8"
         ) from error
-    except (OSError, EOFError, zlib.error) as error:
+    except (OSError, EOFError, ValueError, zlib.error) as error:
         reason = getattr(error, "strerror", None) or error
         raise InputError(f"{path}: cannot be read ({reason}); check the path") from error
     if not text.strip():

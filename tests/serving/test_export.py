@@ -8,6 +8,7 @@ import pytest
 import tensorflow as tf
 
 from bert_tf import BertConfig, BertTokenizer
+from bert_tf.atomic import hold_output, temporary_name
 from bert_tf.errors import InputError
 from bert_tf.models.classifier import BertClassifier
 from bert_tf.serving import export as exporting
@@ -124,7 +125,9 @@ def test_exports_at_once_get_versions_of_their_own(classifier, tmp_path, monkeyp
 
 
 def test_what_a_killed_export_left_is_removed(classifier, tmp_path, monkeypatch):
-    left, own = tmp_path / "m" / ".1.0123abcd.tmp", tmp_path / "m" / ".mine.tmp"
+    own = tmp_path / "m" / ".mine.tmp"
+    with hold_output(tmp_path / "m"):
+        left = temporary_name(tmp_path / "m" / "1")
     for folder in (left, own):
         (folder / "variables").mkdir(parents=True)
     monkeypatch.setattr(tf.saved_model, "save", lambda *args, **options: None)

@@ -9,6 +9,7 @@ import tensorflow as tf
 from bert_tf.errors import InputError
 from bert_tf.tasks.finetuning import split
 from bert_tf.tasks.kind import Dataset
+from bert_tf.tasks.metrics import accuracy, macro_f1, matthews_correlation
 from bert_tf.tasks.table import TASKS, find_task
 from bert_tf.training.means import cross_entropy
 from pipelines.examples.labelled_text import read_examples
@@ -32,9 +33,7 @@ def test_predictions_are_read_back_whatever_columns_and_labels_are_called(tmp_pa
     examples = KIND.read(task, data)
     labels = ["label", "predicted", "text", "x  y", "x y"]
     predicted = ["x y", "x  y", "text"]
-    KIND.write_predictions(
-        tmp_path / "predictions.tsv", task, examples, answers_of(labels, predicted), labels
-    )
+    KIND.write_predictions(tmp_path, task, examples, answers_of(labels, predicted), labels)
     header = (tmp_path / "predictions.tsv").read_text().splitlines()[0].split("\t")
     assert header == ["label", "predicted", "label_2", "predicted_2", "label_3", "predicted_3",
                       "text", "x  y", "x y"]  # fmt: skip
@@ -57,9 +56,8 @@ def test_f1_is_of_the_dataset_s_second_label_whatever_the_model_s_order(tmp_path
             "f1": pytest.approx(2 / 3), "accuracy": 0.75,
         }  # fmt: skip
         assert KIND.remarks(task, {"f1": 1.0}, labels) == ["f1 is the F1 score of the label '1'"]
-    assert KIND.score_names(CLASSES, ["a", "b", "c"]) == [
-        "accuracy", "macro_f1", "matthews_correlation",
-    ]  # fmt: skip
+    of_three = KIND.score_functions(CLASSES, ["a", "b", "c"])
+    assert of_three == [accuracy, macro_f1, matthews_correlation]
 
 
 @pytest.mark.parametrize("seed", range(5))
