@@ -1,4 +1,4 @@
-"""The shape of a BERT, as Hugging Face's config.json writes it."""
+"""The hyper-parameters of a BERT, as Hugging Face's config.json holds them."""
 
 import json
 import math
@@ -26,7 +26,7 @@ ACTIVATIONS = (
     "gelu", "gelu_new", "gelu_fast", "gelu_pytorch_tanh", "relu", "silu", "swish", "tanh",
 )  # fmt: skip
 
-# Keys of config.json that change the computation, with the only value that this encoder computes.
+# Keys of config.json that change the computation, with the only value this encoder supports.
 _FIXED: dict[str, Any] = {
     "model_type": "bert",
     "position_embedding_type": "absolute",
@@ -40,25 +40,25 @@ class BertConfig:
     """The hyper-parameters of a BERT, with Hugging Face's names and the original's defaults.
 
     Args:
-        vocab_size: V, entries of the vocabulary.
+        vocab_size: V, number of vocabulary entries.
         hidden_size: H, width of every hidden state.
-        num_hidden_layers: L, Transformer blocks.
+        num_hidden_layers: L, number of Transformer blocks.
         num_attention_heads: N, a divisor of H.
         intermediate_size: width of the feed-forward networks.
         hidden_act: activation of the feed-forward networks and of the MLM head.
-        hidden_dropout_prob: dropout of embeddings and of every sublayer's output.
-        attention_probs_dropout_prob: dropout of attention probabilities.
-        max_position_embeddings: the longest input.
-        type_vocab_size: segments that can be told apart.
-        initializer_range: standard deviation of the weights' truncated normal start.
-        layer_norm_eps: added to the variance in LayerNorm.
+        hidden_dropout_prob: dropout rate of the embeddings and of every sublayer's output.
+        attention_probs_dropout_prob: dropout rate of the attention probabilities.
+        max_position_embeddings: number of positions, the length of the longest input.
+        type_vocab_size: number of segments, 2 for pairs of texts.
+        initializer_range: standard deviation of the truncated normal initializer.
+        layer_norm_eps: number added to the variance in LayerNorm.
         pad_token_id: id of [PAD].
-        classifier_dropout: dropout of a classifier's pooled output; None for hidden_dropout_prob.
-        id2label: a classifier's labels by class id; None for a model without labels.
-        extra: the other keys of a config.json, kept for when it is written again.
+        classifier_dropout: dropout rate of a task's head; None for `hidden_dropout_prob`.
+        id2label: labels of a classifier by class id; None for a model without labels.
+        extra: other keys of a config.json, kept for writing it again.
 
     Raises:
-        InputError: if a value is out of range or asks for what this encoder does not compute.
+        InputError: a value is out of range or asks for something this encoder does not compute.
     """
 
     vocab_size: int = 30522
@@ -79,7 +79,7 @@ class BertConfig:
     extra: dict[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        """Refuses what cannot be built."""
+        """Refuses values that make no model."""
         for name in (
             "vocab_size",
             "hidden_size",
@@ -157,7 +157,7 @@ class BertConfig:
 
     @property
     def labels(self) -> list[str] | None:
-        """A classifier's labels in the order of their ids, or None."""
+        """The labels of a classifier in the order of their ids, or None."""
         return None if self.id2label is None else list(self.id2label.values())
 
     @classmethod
@@ -167,14 +167,14 @@ class BertConfig:
 
     @classmethod
     def named(cls, size: str, **values: Any) -> "BertConfig":
-        """A config by the name of its size.
+        """A config of a named size.
 
         Args:
             size: "tiny", "mini", "small", "medium", "base" or "large".
-            values: any other field, such as `vocab_size`, or one that replaces the size's.
+            values: other fields, such as `vocab_size`; they replace the size's own.
 
         Raises:
-            InputError: if there is no such size, or a value cannot be used.
+            InputError: there is no such size, or a value cannot be used.
         """
         if size not in SIZES:
             raise InputError(f"There is no model size {size!r}: give one of {', '.join(SIZES)}.")
@@ -189,10 +189,10 @@ class BertConfig:
 
     @classmethod
     def from_dict(cls, values: dict[str, Any]) -> "BertConfig":
-        """Reads the keys of a config.json; those that are no field here go to `extra`.
+        """Reads the keys of a config.json; keys that are no field here go to `extra`.
 
         Raises:
-            InputError: if a value cannot be used.
+            InputError: a value cannot be used.
         """
         given = {key: value for key, value in values.items() if key in cls.names()}
         if given.get("pad_token_id", 0) is None:
@@ -228,8 +228,8 @@ class BertConfig:
         """Reads a config.json.
 
         Raises:
-            InputError: if the file is missing, is not a JSON object, or has a value that cannot
-                be used; the message names the file.
+            InputError: the file is missing, is not a JSON object, or has a value that cannot be
+                used; the message names the file.
         """
         path = Path(path)
         try:

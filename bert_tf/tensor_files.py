@@ -18,23 +18,23 @@ def write_tensors(
     """Writes a safetensors file.
 
     Args:
-        path: the file.
-        tensors: by name; any shapes, any dtypes that safetensors has.
-        metadata: kept beside the tensors.
+        path: file to write.
+        tensors: tensors by name, of any shape and of any dtype that safetensors has.
+        metadata: strings to store beside the tensors.
 
     Raises:
-        OSError: the file cannot be written (a full disk: `errno.ENOSPC`); an older one at `path`
-            is left as it was.
+        OSError: the file cannot be written (a full disk: `errno.ENOSPC`); an older file at
+            `path` is not touched.
     """
     with replace_file(path) as temporary:
         temporary.touch()
         mode = temporary.stat().st_mode
         try:
             save_file(dict(tensors), temporary, metadata=metadata)
-        except SafetensorError as error:  # it tells the number in its text alone
+        except SafetensorError as error:  # the number is in its text alone
             number = re.search(r"\(os error (\d+)\)", str(error))
             if number is None:
                 raise
             code = int(number.group(1))
             raise OSError(code, os.strerror(code), str(path)) from error
-        temporary.chmod(mode)  # safetensors makes its files for the owner alone
+        temporary.chmod(mode)  # safetensors gives access to the owner alone

@@ -1,1 +1,1 @@
-"""Models on disk: the model directory, and the tables of names that other formats use."""
+"""Models on disk: the model directory, and other formats."""

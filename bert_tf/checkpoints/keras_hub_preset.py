@@ -3,7 +3,6 @@
 KerasHub itself (the package keras-nlp) reads and writes them.
 """
 
-from dataclasses import replace
 from operator import attrgetter
 from pathlib import Path
 from types import ModuleType
@@ -23,6 +22,17 @@ from bert_tf.tokenization.vocabulary import read_vocabulary
 
 TASK = "task.json"
 _VOCABULARY = Path("assets", "tokenizer", "vocabulary.txt")
+# Our names of the config and KerasHub's.
+_CONFIG = {
+    "vocab_size": "vocabulary_size",
+    "hidden_size": "hidden_dim",
+    "num_hidden_layers": "num_layers",
+    "num_attention_heads": "num_heads",
+    "intermediate_size": "intermediate_dim",
+    "hidden_dropout_prob": "dropout",
+    "max_position_embeddings": "max_sequence_length",
+    "type_vocab_size": "num_segments",
+}
 # Attributes of a block's layers, by canonical name without ".weight" and ".bias".
 _BLOCK = {
     "attention.self.query": "_self_attention_layer.query_dense",
@@ -123,18 +133,8 @@ def read_keras_hub(location: Location, do_lower_case: bool | None = None) -> Sto
             f"{folder} is no whole KerasHub preset ({reason}): copy it again."
         ) from None
 
-    config = BertConfig(
-        vocab_size=backbone.vocabulary_size,
-        hidden_size=backbone.hidden_dim,
-        num_hidden_layers=backbone.num_layers,
-        num_attention_heads=backbone.num_heads,
-        intermediate_size=backbone.intermediate_dim,
-        hidden_act="gelu_new",
-        hidden_dropout_prob=backbone.dropout,
-        attention_probs_dropout_prob=backbone.dropout,
-        max_position_embeddings=backbone.max_sequence_length,
-        type_vocab_size=backbone.num_segments,
-    )
+    values: dict[str, Any] = {ours: getattr(backbone, theirs) for ours, theirs in _CONFIG.items()}
+    values |= {"hidden_act": "gelu_new", "attention_probs_dropout_prob": backbone.dropout}
     notes = ["KerasHub's GELU is the tanh approximation: hidden_act is gelu_new."]
     variables = _backbone_variables(backbone)
     if task is not None:
@@ -144,8 +144,8 @@ def read_keras_hub(location: Location, do_lower_case: bool | None = None) -> Sto
     tensors = {name: _to_tensor(name, variable) for name, variable in variables.items()}
     tokenizer = _tokenizer(folder, do_lower_case, notes)
     if tokenizer is not None:  # a preset knows [PAD] by its place in the vocabulary
-        config = replace(config, pad_token_id=tokenizer.pad_token_id)
-    model = StoredModel(config, tensors, tokenizer, notes)
+        values["pad_token_id"] = tokenizer.pad_token_id
+    model = StoredModel(BertConfig(**values), tensors, tokenizer, notes)
     check_tensors(model, folder)
     return model
 
@@ -206,17 +206,8 @@ def write_keras_hub(model: StoredModel, folder: Path) -> None:
             f"{config.pad_token_id} is left out."
         )
     keras_hub = _keras_hub()
-    backbone = keras_hub.models.BertBackbone(
-        vocabulary_size=config.vocab_size,
-        num_layers=config.num_hidden_layers,
-        num_heads=config.num_attention_heads,
-        hidden_dim=config.hidden_size,
-        intermediate_dim=config.intermediate_size,
-        dropout=config.hidden_dropout_prob,
-        max_sequence_length=config.max_position_embeddings,
-        num_segments=config.type_vocab_size,
-        dtype="float32",
-    )
+    sizes = {theirs: getattr(config, ours) for ours, theirs in _CONFIG.items()}
+    backbone = keras_hub.models.BertBackbone(**sizes, dtype="float32")
     tokenizer = None
     if model.tokenizer is not None:
         switches = model.tokenizer.settings
@@ -229,30 +220,21 @@ def write_keras_hub(model: StoredModel, folder: Path) -> None:
             special_tokens_in_strings=switches["special_tokens_in_text"],
         )
     task: Any = None
-    head = ""
+    head, kind, options = "", "", {}
     if model.problem_type is not None:
-        head = "classifier."
-        task = keras_hub.models.BertTextClassifier(
-            backbone,
-            num_classes=len(model.tensors["classifier.bias"]),
-            dropout=config.head_dropout,
-            preprocessor=tokenizer
-            and keras_hub.models.BertTextClassifierPreprocessor(
-                tokenizer, sequence_length=config.max_position_embeddings
-            ),
-        )
+        head, kind = "classifier.", "BertTextClassifier"
+        options = {"num_classes": model.classes, "dropout": config.head_dropout}
         if model.labels is not None:
             model.notes.append(f"KerasHub keeps no labels; in order: {', '.join(model.labels)}.")
     elif model.has("cls.predictions."):
-        head = "cls.predictions."
-        task = keras_hub.models.BertMaskedLM(
-            backbone,
-            preprocessor=tokenizer
-            and keras_hub.models.BertMaskedLMPreprocessor(
-                tokenizer, sequence_length=config.max_position_embeddings
-            ),
-        )
+        head, kind = "cls.predictions.", "BertMaskedLM"
         model.notes.append(_HEADS_DIFFER)
+    if kind:
+        pack = getattr(keras_hub.models, f"{kind}Preprocessor")
+        options["preprocessor"] = tokenizer and pack(
+            tokenizer, sequence_length=config.max_position_embeddings
+        )
+        task = getattr(keras_hub.models, kind)(backbone, **options)
     tensors = model.keep(("pooler.", head), "a KerasHub preset")
     variables = _backbone_variables(backbone)
     if task is not None:

@@ -1,4 +1,4 @@
-"""A model as files hold it: the one form between our models and every format on disk."""
+"""A stored model: the one form between our models and every format on disk."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
@@ -24,7 +24,7 @@ from bert_tf.models.pretrained_model import PretrainedModel
 if TYPE_CHECKING:
     from bert_tf.tokenization.tokenizer import BertTokenizer
 
-# Parts whose number of classes C is told by their tensors, not by the config.
+# Parts whose number of classes comes from their tensors, not from the config.
 _OF_CLASSES = ("classifier.", "qa_outputs.")
 # Tokens, sequences and multiple choice are all classified by a layer of the same name.
 _CLASSIFIERS = (
@@ -36,13 +36,13 @@ _CLASSIFIERS = (
 
 @dataclass
 class StoredModel:
-    """Config, weights and tokenizer of a model, of whatever format.
+    """Config, weights and tokenizer of a model in any format.
 
     Attributes:
         config: hyper-parameters and labels.
-        tensors: float32, by canonical name (`canonical_name`), shaped as Hugging Face keeps them.
-        tokenizer: None if the files hold none.
-        notes: what was assumed or left out on the way, a sentence each.
+        tensors: float32 tensors by canonical name (`canonical_name`), in Hugging Face's shapes.
+        tokenizer: the tokenizer; None if the files hold none.
+        notes: sentences on what was assumed or left out.
     """
 
     config: BertConfig
@@ -52,7 +52,7 @@ class StoredModel:
 
     @classmethod
     def from_model(cls, model: PretrainedModel) -> "StoredModel":
-        """What the files of a model are to hold."""
+        """The stored form of one of our models."""
         head = head_of(type(model))
         labels = getattr(model, "labels", None)
         config = replace(
@@ -88,7 +88,7 @@ class StoredModel:
 
     @property
     def problem_type(self) -> str | None:
-        """What a sequence classifier predicts, by Hugging Face's rule; None for other models."""
+        """The problem type of a sequence classifier, by Hugging Face's rule; None for others."""
         if self.architecture != "BertForSequenceClassification":
             return None
         said = self.config.extra.get("problem_type")
@@ -96,12 +96,12 @@ class StoredModel:
 
     @property
     def kind(self) -> tuple[str, str | None]:
-        """As of `Head.kind`."""
+        """Architecture and problem type, as in `Head.kind`."""
         return self.architecture, self.problem_type
 
     @property
     def classes(self) -> int | None:
-        """Outputs of the classifier; None without one. The config does not always say."""
+        """Number of outputs of the classifier; None without one."""
         return len(self.tensors["classifier.bias"]) if "classifier.bias" in self.tensors else None
 
     @property
@@ -115,7 +115,7 @@ class StoredModel:
 
         Args:
             parts: keys of `PARTS`.
-            target: what takes the tensors, for the note.
+            target: name of the format, for the notes.
         """
         if self.problem_type is None:  # a classifier of tokens or choices under the same name
             parts = tuple(part for part in parts if part != "classifier.")
@@ -142,7 +142,7 @@ class StoredModel:
         """Drops the decoder's copies of what it shares with the rest of the model.
 
         Args:
-            source: where the tensors come from, for the message.
+            source: file of the tensors, for the message.
 
         Raises:
             InputError: the decoder differs from the word embeddings.
@@ -168,13 +168,9 @@ class StoredModel:
 
 
 def check_tensors(model: StoredModel, source: Path) -> None:
-    """Refuses tensors that make no BERT of the model's config.
+    """Refuses tensors that do not match the model's config.
 
     Pooler and heads may be missing, each as a whole.
-
-    Args:
-        model: what was read.
-        source: where it comes from, for the message.
 
     Raises:
         InputError: a tensor is missing, unexpected or of another shape; the message names it.

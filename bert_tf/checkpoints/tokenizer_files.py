@@ -1,4 +1,4 @@
-"""The tokenizer of a model in whatever format: its vocabulary, and whether it lower-cases."""
+"""The tokenizer of a model in any format: its vocabulary, and whether it lower-cases."""
 
 import re
 from pathlib import Path
@@ -15,22 +15,22 @@ def read_tokenizer(
 ) -> BertTokenizer | None:
     """The tokenizer of a folder with vocab.txt, or with Hugging Face's tokenizer.json.
 
-    Whether it lower-cases stands in tokenizer_config.json or tokenizer.json. The original's
-    checkpoints have neither: `do_lower_case` tells, or the model's name, as in
+    tokenizer_config.json or tokenizer.json says whether it lower-cases. The original's checkpoints
+    have neither: then `do_lower_case` decides, or the model's name, as in
     `validate_case_matches_checkpoint` of the original's tokenization.py, or capital letters in
     the vocabulary.
 
     Args:
-        folder: holds the files.
+        folder: folder of the files.
         name: path of the model.
-        do_lower_case: the user's word for it; None for none.
-        notes: gets a sentence on what was assumed.
+        do_lower_case: whether the model is uncased; None if the user did not say.
+        notes: list that gets a sentence on what was assumed.
 
     Returns:
         None if there is no vocabulary.
 
     Raises:
-        InputError: the files cannot be used, or nothing tells whether the model is uncased.
+        InputError: the files cannot be used, or nothing shows whether the model is uncased.
     """
     config = folder / CONFIG_FILE
     switches: dict[str, Any] = {}
@@ -45,7 +45,7 @@ def read_tokenizer(
     elif (folder / TOKENIZER_JSON).is_file():
         tokenizer = BertTokenizer.from_directory(folder)
         pieces, switches = tokenizer.vocabulary, dict(tokenizer.settings)
-        notes.append(f"{VOCABULARY_FILE} is made of {TOKENIZER_JSON}.")
+        notes.append(f"{VOCABULARY_FILE} is made from {TOKENIZER_JSON}.")
     else:
         return None
     if do_lower_case is not None:
@@ -69,6 +69,6 @@ def _casing(path: Path, pieces: list[str], name: Path, notes: list[str]) -> bool
         )
         return False
     raise InputError(
-        f"{path}: nothing tells whether its model is uncased: give --do_lower_case true if its "
+        f"{path}: nothing shows whether its model is uncased: give --do_lower_case true if its "
         "training text was lower-cased, else --do_lower_case false."
     )

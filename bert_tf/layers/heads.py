@@ -44,8 +44,8 @@ class MaskedLanguageModelHead(BertLayer):
     Args:
         config: hyper-parameters of the model.
         word_embeddings: the encoder's `keras.layers.Embedding`, V rows of H; shared, not copied.
-        seed: random seed for weight initialization; None for no fixed seed.
-        kwargs: Keras' own, such as `dtype` and `name`.
+        seed: see `BertLayer`.
+        kwargs: see `BertLayer`.
 
     Call arguments:
         sequence_output: [B, T, H].
@@ -114,8 +114,8 @@ class ClassificationHead(BertLayer):
         num_classes: C.
         dropout: dropout rate of the input; None for the config's `classifier_dropout`, or else
             its `hidden_dropout_prob`.
-        seed: random seed for weight initialization and dropout; None for no fixed seed.
-        kwargs: Keras' own, such as `dtype` and `name`.
+        seed: see `BertLayer`.
+        kwargs: see `BertLayer`.
 
     Call arguments:
         states: [..., H], such as the pooled output [B, H].

@@ -1,4 +1,4 @@
-"""What a model costs, in arithmetic."""
+"""The cost of training a model, in floating-point operations."""
 
 from bert_tf.config import BertConfig
 
@@ -6,14 +6,14 @@ from bert_tf.config import BertConfig
 def pretraining_flops(config: BertConfig, *, instances: int, length: int, predictions: int) -> int:
     """Floating-point operations of a pre-training step, padding included.
 
-    Of matrix products alone, a multiplication and an addition each, the backward pass counted as
-    twice the forward one (Kaplan et al. 2020, section 2.1; with the attention's products added).
+    Counts matrix products alone, a multiplication and an addition each; the backward pass counts
+    as twice the forward pass (Kaplan et al. 2020, section 2.1, plus the attention's products).
 
     Args:
-        config: of the model.
-        instances: in a batch.
-        length: tokens of an instance.
-        predictions: masked positions of an instance, padding included.
+        config: hyper-parameters of the model.
+        instances: number of instances in a batch.
+        length: tokens in an instance.
+        predictions: masked positions in an instance, padding included.
     """
     width = config.hidden_size
     heads = predictions * (width**2 + width * config.vocab_size) + width**2 + 2 * width
@@ -26,9 +26,9 @@ def classification_flops(config: BertConfig, *, length: float, classes: int) -> 
     Counted as in `pretraining_flops`.
 
     Args:
-        config: of the encoder.
-        length: tokens of an example, the mean of the batches' lengths for one.
-        classes: outputs of the head.
+        config: hyper-parameters of the encoder.
+        length: tokens in an example; the mean length of the batches, for one.
+        classes: number of outputs of the head.
     """
     width = config.hidden_size
     return 3 * 2 * (_encoder_products(config, length) + width**2 + width * classes)

@@ -610,7 +610,7 @@ def test_vocabulary_from_tokenizer_json(models, out, tmp_path):
         (source / name).unlink()
     tokenizer_json(source)
     done = convert(source, out)
-    assert "vocab.txt is made of tokenizer.json." in done.model.notes
+    assert "vocab.txt is made from tokenizer.json." in done.model.notes
     tokenizer = BertTokenizer.from_directory(out)
     assert tokenizer.vocabulary == PIECES
     assert tokenizer.settings["do_lower_case"] is False
