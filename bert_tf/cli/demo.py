@@ -27,6 +27,7 @@ from bert_tf.cli.main import main
 from bert_tf.cli.progress import console, progress, typed
 from bert_tf.errors import InputError
 from bert_tf.options import CheckedOptions, option
+from bert_tf.outputs import check_output_folder
 from pipelines.corpus.installed_documentation import STANDARD_LIBRARY, installed_documentation
 
 if TYPE_CHECKING:
@@ -181,6 +182,7 @@ def run(options: Options) -> None:
     output = Path(options.output)
     if output.exists() or output.is_symlink():
         raise InputError(f"{output} exists already: delete it, or give another --output")
+    check_output_folder(output, options.corpus)
     places = {
         name: str(output / name)
         for name in ("corpus.txt", "labelled", "vocab", "shards", "pretrained", "from_pretrained",

@@ -156,6 +156,7 @@ def write_shards_of_lengths(
         except InputError:
             shutil.rmtree(folder)  # the whole corpus is unusable: there is nothing to continue
             raise
+        check_output_folder(output_directory, ours=_FILES, overwrite=overwrite)  # hours later
         move_directory(folder, output)
     _remove_journal(output)
     return manifests
@@ -173,17 +174,15 @@ def _remove_journal(output: Path) -> None:
 
 
 def _check_agreement(options: list[PretrainingDataOptions]) -> None:
-    about_instances = {"max_seq_length", "max_predictions_per_seq"}
     if len({one.max_seq_length for one in options}) < len(options):
         raise InputError("a max_seq_length is given twice: give each once")
-    for one in options:
-        for field in dataclasses.fields(PretrainingDataOptions):
-            values = [getattr(each, field.name) for each in (options[0], one)]
-            if field.name not in about_instances and values[0] != values[1]:
-                raise InputError(
-                    f"{field.name} is {values[0]} for one sequence length and {values[1]} for "
-                    "another: give one value, or write each length separately"
-                )
+    for name, value in _data_options(options[0]).items():
+        is_shared = name not in ("max_seq_length", "max_predictions_per_seq")
+        if is_shared and any(getattr(one, name) != value for one in options):
+            raise InputError(
+                f"{name} differs between sequence lengths: give one value, or write each length "
+                "separately"
+            )
 
 
 def _data_options(options: PretrainingDataOptions) -> dict[str, Any]:

@@ -519,7 +519,7 @@ def test_two_lengths_in_one_pass(tmp_path, many, number_tokenizer, units):
     assert alone == long
     with pytest.raises(InputError, match="given twice"):
         write_shards_of_lengths(many, tmp_path / "b", number_tokenizer, lengths[:1] * 2)
-    with pytest.raises(InputError, match="seed is"):
+    with pytest.raises(InputError, match="seed differs"):
         write_shards_of_lengths(
             many, tmp_path / "b", number_tokenizer, [lengths[0], many_options(seed=2)]
         )
