@@ -2,6 +2,7 @@
 
 import functools
 import hashlib
+import json
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -95,12 +96,18 @@ class PretrainingData:
 
     @property
     def fingerprints(self) -> list[str]:
-        """Hash of the manifest of each phase's shards; "" where they have none."""
-        manifests = [directory / MANIFEST for directory in self.directories]
-        return [
-            hashlib.sha256(path.read_bytes()).hexdigest() if path.is_file() else ""
-            for path in manifests
-        ]
+        """Hash of each phase's manifest, or of the names and sizes of shards without one."""
+        hashes = []
+        for shards in (phase.train for phase in self.phases):
+            files = [Path(file) for file in shards.files]
+            manifest = shards.directory / MANIFEST
+            content = (
+                manifest.read_bytes()
+                if manifest.is_file()
+                else json.dumps([(file.name, file.stat().st_size) for file in files]).encode()
+            )
+            hashes.append(hashlib.sha256(content).hexdigest())
+        return hashes
 
     @property
     def left_out(self) -> dict[str, int]:

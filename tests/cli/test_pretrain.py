@@ -431,6 +431,18 @@ def test_a_run_is_not_continued_with_other_evaluations(shards, small_config, tmp
     assert "override" not in (tmp_path / "config.yaml").read_text()
 
 
+def test_other_shards_of_the_original_script_are_other_data(
+    shards, tokenizer, small_config, tmp_path
+):
+    folder = Path(shutil.copytree(shards, tmp_path / "shards"))
+    (folder / "manifest.json").unlink()
+    made = options(folder, small_config, tmp_path / "run", tokenizer=str(tokenizer))
+    before = PretrainingData(made).fingerprints
+    assert PretrainingData(made).fingerprints == before
+    next(iter(sorted(folder.glob("*.tfrecord*")))).unlink()
+    assert PretrainingData(made).fingerprints != before
+
+
 def test_an_output_in_the_shards_is_refused(shards, small_config, capsys):
     arguments = ["pretrain", "--shards", shards, "--output", shards / "run"]
     assert main([str(argument) for argument in arguments]) == 2
