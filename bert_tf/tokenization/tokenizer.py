@@ -57,9 +57,6 @@ class BertTokenizer(tf.Module):
     >>> tokenizer = BertTokenizer(["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "hel", "##lo"])
     >>> tokenizer.tokenize(["Hello!", "héllo hello"])
     <tf.RaggedTensor [[5, 6, 1], [5, 6, 5, 6]]>
-
-    The first three arguments after the vocabulary are those of `BasicTokenizer` in the original
-    `tokenization.py` and of Hugging Face's `tokenizer_config.json`.
     """
 
     def __init__(
@@ -245,8 +242,8 @@ class BertTokenizer(tf.Module):
         return dataclasses.asdict(self._switches)
 
     def other_switches(self, settings: Mapping[str, Any]) -> str:
-        """Which switches differ from `settings`, "do_lower_case (False, not True)"; "" if none."""
-        mine, theirs = ({**one, **_accents(one)} for one in (self.settings, settings))
+        """The switches that differ from `settings`, as "do_lower_case (False, not True)"."""
+        mine, theirs = _in_effect(self.settings), _in_effect(settings)
         differing = [name for name in theirs if mine.get(name) != theirs[name]]
         return ", ".join(f"{name} ({mine.get(name)}, not {theirs[name]})" for name in differing)
 
@@ -329,10 +326,9 @@ class _Switches:
                 raise InputError(f"{name} is {value!r}; make it true or false")
 
 
-def _accents(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """`strip_accents` with what None stands for."""
-    given = settings.get("strip_accents")
-    return {"strip_accents": settings.get("do_lower_case") if given is None else given}
+def _in_effect(settings: Mapping[str, Any]) -> dict[str, Any]:
+    strips = settings.get("strip_accents")
+    return dict(settings, strip_accents=settings["do_lower_case"] if strips is None else strips)
 
 
 def _absent_characters(pieces: Sequence[str]) -> str:
