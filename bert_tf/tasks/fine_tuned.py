@@ -3,7 +3,7 @@
 import functools
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -80,7 +80,8 @@ class FineTuned:
         given = {key: value for key, value in (settings or {}).items() if value is not None}
         stored = read_settings(Path(directory) / TASK_FILE)
         if name := given.get("task") or (stored and stored.get("task", "classification")):
-            task = find_task(name).with_settings(stored or {})
+            brought_by = None if "task" in given else directory
+            task = find_task(name, brought_by=brought_by).with_settings(stored or {})
             model = load_model(directory, task.kind.model_class, dtype="float32")
         else:
             model = load_model(directory, dtype="float32")
@@ -144,6 +145,11 @@ class FineTuned:
         scores = kind.scores(self.task, examples, answers, self.labels)
         remarks = [*examples.remarks(), *kind.remarks(self.task, scores, self.labels)]
         return Evaluation(examples, answers, {"examples": len(examples), **scores}, remarks)
+
+    def tuned(self, evaluation: Evaluation) -> "FineTuned":
+        """The same model with the settings of its kind that are best for these examples."""
+        kind = self.task.kind.tuned(evaluation.examples, evaluation.answers)
+        return self if kind == self.task.kind else replace(self, task=replace(self.task, kind=kind))
 
     def write(self, evaluation: Evaluation, directory: Path) -> None:
         """Writes metrics.json and the kind's predictions."""

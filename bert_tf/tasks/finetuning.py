@@ -5,11 +5,11 @@ import json
 import math
 import statistics
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from shutil import copytree
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import tensorflow as tf
@@ -33,6 +33,7 @@ from bert_tf.training.dry_run import dry_run
 from bert_tf.training.loop import Phase, TrainingResult, check_steps_per_execution
 from bert_tf.training.run import Run
 from bert_tf.training.strategy import check_batch_size, distribute_batches
+from bert_tf.training.trainer import Trainer
 from pipelines.examples.batches import example_batches
 from pipelines.examples.labelled_text import Examples
 
@@ -89,15 +90,6 @@ def finetune(
         return _finetune(run, options, report, planned, on_step)
 
 
-class _Data(NamedTuple):
-    """Training and validation examples, the labels of both, and what looks wrong with them."""
-
-    examples: Examples
-    validation: Examples
-    labels: list[str]
-    doubts: list[str]
-
-
 def _finetune(
     run: Run,
     options: FinetuningOptions,
@@ -108,45 +100,18 @@ def _finetune(
     size = options.batch_size
     check_batch_size(size, run.strategy, options.gradient_accumulation_steps)
     task = find_task(options.task or "classification").with_settings(vars(options))
-    kind, epochs = task.kind, options.epochs or task.epochs
+    epochs = options.epochs or task.epochs
     options = replace(options, epochs=epochs, max_length=task.max_length, task=task.name)
     data = _data(task, options)
-    check_is_model_directory(Path(options.model))
-    config = BertConfig.from_json(Path(options.model) / CONFIG)
-    if config.labels and sorted(config.labels) == sorted(data.labels):
-        data = data._replace(labels=config.labels)  # the model's head is kept, in its order
-    targets = kind.targets(data.examples, data.labels)
-    kind.targets(data.validation, data.labels)  # refuses unknown labels
-    arrays = [targets, *([kind.weights(targets)] if options.class_weights else [])]
-    loss = kind.loss(label_smoothing=options.label_smoothing)
     best_by = _best_by(task, data.labels, options.best_by)
-
-    steps_per_epoch = math.ceil(len(data.examples) / size)
+    steps_per_epoch = math.ceil(len(data.train.arrays[0]) / size)
     total_steps = min(steps_per_epoch * epochs, options.max_steps or sys.maxsize)
     evaluate_every = options.evaluate_every or steps_per_epoch
     check_steps_per_execution(options.steps_per_execution, evaluate_every, [total_steps])
 
-    tuned = _new_model(run, task, options, data.labels)
-    trainer = prepare(
-        run,
-        tuned.model,
-        options,
-        total_steps=total_steps,
-        warmup_steps=round(total_steps * options.warmup_share),
-        loss=loss,
-        metrics=kind.metrics,
-        settings={
-            "config": tuned.model.config.to_dict(),
-            "labels": list(tuned.labels),
-            "train": data.examples.fingerprint(),
-            "validation": data.validation.fingerprint(),
-            "tokenizer": {
-                "vocabulary": tuned.tokenizer.vocabulary_hash,
-                **tuned.tokenizer.settings,
-            },
-        },
-    )
-    train = functools.partial(_batches, tuned, data.examples, arrays, seed=options.seed)
+    tuned = _new_model(run, task, options, data)
+    trainer = _prepare(run, tuned, options, data, total_steps)
+    train = functools.partial(data.train.batches, tuned, seed=options.seed)
     watch_run(
         run,
         tuned.model,
@@ -158,10 +123,8 @@ def _finetune(
         profile=steps_to_profile(options.profile),
     )
     phase = _phase(run, tuned, data, train, size, total_steps)
-    labels = f", {len(data.labels)} labels ({', '.join(data.labels)[:60]})" if data.labels else ""
     lines = [
-        f"{run.devices}: {len(data.examples):,} training and {len(data.validation):,} validation "
-        f"examples{labels}, {total_steps:,} steps of {size}",
+        f"{run.devices}: {data}, {total_steps:,} steps of {size}",
         *data.doubts,
         *filter(None, [plateau_notice(options.model)]),
     ]
@@ -187,42 +150,122 @@ def _finetune(
     )
     evaluation = None
     if run.is_chief:
-        folder = run.directory / "best"
         if training.best is None:
             run.notice(f"{best_by} was undefined at every evaluation: best/ is the last model")
-            tuned.save(folder)
-        best = FineTuned.from_directory(folder)  # in float32, as `bert-tf evaluate` has it
-        evaluation = best.evaluate(data.validation, size)
-        best.write(evaluation, folder)
+            tuned.save(run.directory / "best")
+        evaluation = _evaluate_best(run.directory / "best", data.validation, size)
     run.meet()
     return FinetuningResult(training, evaluation, len(data.examples))
 
 
-def _new_model(run: Run, task: Dataset, options: FinetuningOptions, labels: list[str]) -> FineTuned:
-    """The model to train."""
+class _Rows(NamedTuple):
+    """What batches are made of: columns of R rows; targets [R, ...], and weights if there are."""
+
+    columns: Mapping[str, Sequence[Any]]
+    arrays: list[np.ndarray]
+
+    def batches(
+        self, tuned: FineTuned, size: int, worker: int = 0, workers: int = 1, **order: int
+    ) -> tf.data.Dataset:
+        return example_batches(
+            self.columns, tuned.batch, size, targets=self.arrays, worker=worker,
+            num_workers=workers, **order,
+        )  # fmt: skip
+
+
+class _Data(NamedTuple):
+    """What a run trains and validates on, and what looks wrong with it."""
+
+    examples: Examples
+    validation: Examples
+    labels: list[str]
+    train: _Rows
+    held_out: _Rows
+    doubts: list[str]
+
+    def __str__(self) -> str:
+        labels = f", {len(self.labels)} labels ({', '.join(self.labels)[:60]})" * bool(self.labels)
+        count, held_out = len(self.examples), len(self.validation)
+        return f"{count:,} training and {held_out:,} validation examples{labels}"
+
+
+def _data(task: Dataset, options: FinetuningOptions) -> _Data:
+    kind = task.kind
+    examples, validation, doubts = _files(task, options)
+    labels = kind.label_names(task, examples)
+    check_is_model_directory(Path(options.model))
+    config = BertConfig.from_json(Path(options.model) / CONFIG)
+    if config.labels and sorted(config.labels) == sorted(labels):
+        labels = config.labels  # the model's head is kept, with its order
+    if validation is None:
+        kept, aside = split(kind.targets(examples, labels), options.validation_share, options.seed)
+        if not len(kept):
+            raise InputError(
+                f"{examples.path}: {len(examples)} examples are too few to set a share of "
+                f"{options.validation_share} aside: give --validation a file"
+            )
+        examples, validation = examples.take(kept), examples.take(aside)
     tokenizer = BertTokenizer.from_directory(options.model)
-    head = {**task.kind.head(labels), "seed": options.seed}
+    columns, targets = kind.training_rows(task, examples, labels, tokenizer)
+    weights = [kind.weights(targets)] if options.class_weights else []
+    held_out, held_out_targets = kind.training_rows(task, validation, labels, tokenizer)
+    return _Data(
+        examples,
+        validation,
+        labels,
+        train=_Rows(columns, [targets, *weights]),
+        held_out=_Rows(held_out, [held_out_targets]),
+        doubts=doubts,
+    )
+
+
+def _files(
+    task: Dataset, options: FinetuningOptions
+) -> tuple[Examples, Examples | None, list[str]]:
+    """Training examples, validation examples if they have a file, and what looks wrong."""
+    examples = task.kind.read(task, task.file(options.train, "train"))
+    doubts = task.kind.doubts(examples)
+    published = [Path(options.train) / name for name in task.files.get("validation", ())]
+    if options.validation:
+        published = [task.file(options.validation, "validation")]
+    for path in published:
+        if options.validation or path.is_file():
+            validation = task.kind.read(task, path)
+            return examples, validation, doubts + validation.remarks()
+    return examples, None, doubts
+
+
+def _new_model(run: Run, task: Dataset, options: FinetuningOptions, data: _Data) -> FineTuned:
+    head = {**task.kind.head(data.labels), "seed": options.seed}
     with run.strategy.scope():
         if options.from_scratch:
             config = BertConfig.from_json(Path(options.model) / CONFIG)
             model = task.kind.model_class(config, **head)
         else:
             model = load_model(options.model, task.kind.model_class, allow_new_head=True, **head)
-    return FineTuned(task, model, tokenizer, labels)
+    return FineTuned(task, model, BertTokenizer.from_directory(options.model), data.labels)
 
 
-def _batches(
-    tuned: FineTuned,
-    examples: Examples,
-    targets: list[np.ndarray],
-    size: int,
-    worker: int = 0,
-    workers: int = 1,
-    **order: int,
-) -> tf.data.Dataset:
-    strings = {name: examples.columns[name] for name in tuned.inputs}
-    return example_batches(
-        strings, tuned.batch, size, targets=targets, worker=worker, num_workers=workers, **order
+def _prepare(
+    run: Run, tuned: FineTuned, options: FinetuningOptions, data: _Data, total_steps: int
+) -> Trainer:
+    kind, tokenizer = tuned.task.kind, tuned.tokenizer
+    return prepare(
+        run,
+        tuned.model,
+        options,
+        total_steps=total_steps,
+        warmup_steps=round(total_steps * options.warmup_share),
+        loss=kind.loss(label_smoothing=options.label_smoothing),
+        metrics=kind.metrics,
+        settings={
+            "config": tuned.model.config.to_dict(),
+            "labels": list(tuned.labels),
+            **kind.settings(),
+            "train": data.examples.fingerprint(),
+            "validation": data.validation.fingerprint(),
+            "tokenizer": {"vocabulary": tokenizer.vocabulary_hash, **tokenizer.settings},
+        },
     )
 
 
@@ -234,16 +277,14 @@ def _phase(
     size: int,
     total_steps: int,
 ) -> Phase:
-    """All steps of the run; `train` makes batches of the training examples."""
-    model, validation = tuned.model, data.validation
-    held_out = functools.partial(
-        _batches, tuned, validation, [tuned.task.kind.targets(validation, tuned.labels)]
-    )
+    """All steps of the run; `train` makes batches of the training rows."""
+    model = tuned.model
+    held_out = functools.partial(data.held_out.batches, tuned)
     tokens, length = _example_size(train(size).take(_SAMPLED_BATCHES))
     flops = classification_flops(model.config, length=length, classes=len(tuned.labels) or 1)
 
     def evaluate() -> dict[str, float]:
-        scores = tuned.evaluate(validation, size).scores
+        scores = tuned.evaluate(data.validation, size).scores
         return {n: v for n, v in scores.items() if n != "examples" and v is not None}
 
     return Phase(
@@ -257,24 +298,16 @@ def _phase(
     )
 
 
-def _data(task: Dataset, options: FinetuningOptions) -> _Data:
-    kind = task.kind
-    examples = kind.read(task, task.file(options.train, "train"))
-    labels, doubts = kind.label_names(task, examples), kind.doubts(examples)
-    published = [Path(options.train) / name for name in task.files.get("validation", ())]
-    if options.validation:
-        published = [task.file(options.validation, "validation")]
-    for path in published:
-        if options.validation or path.is_file():
-            validation = kind.read(task, path)
-            return _Data(examples, validation, labels, doubts + validation.remarks())
-    kept, aside = split(kind.targets(examples, labels), options.validation_share, options.seed)
-    if not len(kept):
-        raise InputError(
-            f"{examples.path}: {len(examples)} examples are too few to set a share of "
-            f"{options.validation_share} aside: give --validation a file"
-        )
-    return _Data(examples.take(kept), examples.take(aside), labels, doubts)
+def _evaluate_best(folder: Path, validation: Examples, size: int) -> Evaluation:
+    """Evaluates the best model as `bert-tf evaluate` does, in float32, and writes the outcome."""
+    best = FineTuned.from_directory(folder)
+    evaluation = best.evaluate(validation, size)
+    chosen = best.tuned(evaluation)
+    if chosen is not best:
+        chosen.save(folder)
+        evaluation = chosen.evaluate(validation, size)
+    chosen.write(evaluation, folder)
+    return evaluation
 
 
 def split(targets: np.ndarray, share: float, seed: int) -> tuple[np.ndarray, np.ndarray]:

@@ -23,8 +23,9 @@ Answers = dict[str, np.ndarray]
 class Kind(ABC):
     """A kind of task: what the driver asks of classification, regression and others.
 
-    A kind holds no state. The driver hands it what it needs: the dataset, the examples, and the
-    label names in the order of the model's outputs (none for kinds without labels).
+    A kind holds settings at most, which never change. The driver hands it what it needs: the
+    dataset, the examples, and the label names in the order of the model's outputs (none for kinds
+    without labels).
     """
 
     # The model with this kind's head.
@@ -107,6 +108,16 @@ class Kind(ABC):
             InputError: an example has a label that cannot be used; the message names its line.
         """
 
+    def training_rows(
+        self, dataset: "Dataset", examples: Examples, labels: Sequence[str], tokenizer: Any
+    ) -> tuple[Mapping[str, Sequence[Any]], np.ndarray]:
+        """Columns of R rows to train on, for `batch`, and their targets [R, ...].
+
+        An example is a row, unless a kind makes several of it, to be shuffled one by one.
+        """
+        columns = {name: examples.columns[name] for name in self.inputs(dataset)}
+        return columns, self.targets(examples, labels)
+
     @abstractmethod
     def loss(self, *, label_smoothing: float = 0.0) -> Values:
         """The loss, as of `Trainer`."""
@@ -161,6 +172,18 @@ class Kind(ABC):
         """What a reader of the scores must know, a sentence each."""
         undefined = [name for name, value in scores.items() if value is None]
         return [f"{', '.join(undefined)}: undefined for constant values"] if undefined else []
+
+    def settings(self) -> dict[str, Any]:
+        """The settings of the kind that task.json keeps."""
+        return {}
+
+    def with_settings(self, settings: Mapping[str, Any]) -> "Kind":
+        """The kind with other settings, as `settings` returns them; other keys are ignored."""
+        return self
+
+    def tuned(self, examples: Examples, answers: Answers) -> "Kind":
+        """The kind with the settings that are best for the validation examples."""
+        return self
 
     def predicted(
         self, answers: Answers, labels: Sequence[str]
@@ -235,7 +258,7 @@ class Dataset:
         raise InputError(f"{path} {looked}: give the {split} file of the task {self.name}")
 
     def with_settings(self, settings: Mapping[str, Any]) -> "Dataset":
-        """The dataset with other columns, length or file format; None keeps a value.
+        """The dataset with other columns, length, format and kind; None keeps a value.
 
         Args:
             settings: as `settings` returns them; other keys are ignored.
@@ -246,7 +269,10 @@ class Dataset:
         named = any(not str(given[name]).isdecimal() for name in names[:3] if name in given)
         header = settings.get("header") is not False and (self.header or named)
         return replace(
-            self, header=header, **{name.removesuffix("_column"): given[name] for name in given}
+            self,
+            kind=self.kind.with_settings(settings),
+            header=header,
+            **{name.removesuffix("_column"): given[name] for name in given},
         )
 
     def settings(self) -> dict[str, Any]:
@@ -259,6 +285,7 @@ class Dataset:
             "max_length": self.max_length,
             "format": self.format,
             "header": self.header,
+            **self.kind.settings(),
         }
 
 

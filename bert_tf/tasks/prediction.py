@@ -51,7 +51,7 @@ def load(model: str | Path, settings: Mapping[str, Any]) -> Answering:
             raise InputError(f"--{name} is fixed in a SavedModel: give it to bert-tf export")
     stored = predictor.settings()
     try:
-        task = find_task(stored.get("task", "classification"))
+        task = find_task(stored.get("task", "classification"), brought_by=predictor.directory)
     except InputError:  # a SavedModel does not carry the code of a task of one's own
         task = TASKS["classification"]
     task = task.with_settings(stored).with_settings(settings)

@@ -89,12 +89,13 @@ TASKS: dict[str, Dataset] = {
 }  # fmt: skip
 
 
-def find_task(name: str) -> Dataset:
+def find_task(name: str, *, brought_by: str | Path | None = None) -> Dataset:
     """Finds a task by its name, its file, or an entry point of the group `bert_tf.tasks`.
 
     Args:
         name: a name in `TASKS`, the path of a Python file that defines `TASK` (a `Dataset`), or
             the name of an entry point that refers to a `Dataset`.
+        brought_by: model whose task.json has the name; code that came with it is not run.
 
     Raises:
         InputError: there is no such task, or its file cannot be used.
@@ -102,6 +103,9 @@ def find_task(name: str) -> Dataset:
     if name in TASKS:
         return TASKS[name]
     if name.endswith(".py"):
+        own = brought_by and Path(name).resolve().is_relative_to(Path(brought_by).resolve())
+        if own or (brought_by and not Path(name).is_absolute()):
+            raise InputError(f"{brought_by} brings code, {name}: read it, then give it by --task")
         name = str(Path(name).resolve())
         spec = importlib.util.spec_from_file_location(Path(name).stem, name)
         assert spec is not None and spec.loader is not None
@@ -110,7 +114,10 @@ def find_task(name: str) -> Dataset:
             spec.loader.exec_module(module)
             task = module.TASK
         except Exception as error:  # the user's code
-            raise InputError(f"{name}: {type(error).__name__}: {error}; define TASK") from error
+            raise InputError(
+                f"{name}: {type(error).__name__}: {error}; define TASK in it, or name another file "
+                "with --task"
+            ) from error
     else:
         found = entry_points(group="bert_tf.tasks", name=name)
         if not found:

@@ -278,6 +278,19 @@ def test_the_documented_task_can_be_fine_tuned(encoder, tmp_path, capsys, monkey
     assert list(json.loads(out)) == ["examples", "f1", "accuracy"]
 
 
+@pytest.mark.parametrize("place", ["absolute", "relative"])
+def test_code_that_comes_with_a_model_is_not_run(
+    hugging_face, tmp_path, capsys, monkeypatch, place
+):
+    FineTuned.from_directory(hugging_face).save(tmp_path)
+    code = write(tmp_path / "code.py", "raise SystemExit(7)")
+    task = {"task": "code.py" if place == "relative" else str(code)}
+    (tmp_path / "task.json").write_text(json.dumps(task))
+    monkeypatch.chdir(tmp_path)
+    line = refused(capsys, "predict", "--model", tmp_path, "--text", "sea")
+    assert "brings code" in line and "--task" in line
+
+
 def test_an_old_task_file_is_a_classifier_s(hugging_face, tmp_path):
     model = FineTuned.from_directory(hugging_face)
     model.save(tmp_path)
