@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from pipelines.examples.passages import LabelledDocument
 
 # Packages told apart; and the words that would give them away.
-_PACKAGES = 8
+_LABELS = 8
 _NAMES = {
     "tensorflow": ["tensorflow", "tf"],
     "numpy": ["numpy", "np"],
@@ -82,32 +82,16 @@ def _command(name: str, /, **options: Any) -> None:
     console.print(f"({name}: {time.perf_counter() - started:.0f} s)", style="dim", markup=False)
 
 
-def _documentation() -> "tuple[list[LabelledDocument], list[int], list[str]]":
-    """Every documented module, the numbers of those to tell apart, and names to hide."""
-    from pipelines.examples.passages import LabelledDocument
+def _documents(corpus: list[str]) -> "list[LabelledDocument]":
+    """The user's documents, labelled by file, or every documented module, labelled by package."""
+    from pipelines.corpus.sources import find_files
+    from pipelines.examples.passages import LabelledDocument, read_labelled_documents
 
+    if corpus:
+        return read_labelled_documents(find_files(corpus))
     with progress("reading the installed documentation", total=1) as bar:
         modules = installed_documentation(progress=bar.update)
-    documents = [LabelledDocument(m.package, m.docstrings) for m in modules]
-    sizes = Counter(d.label for d in documents for _ in d.paragraphs)
-    packages = {package for package, _ in sizes.most_common(_PACKAGES)}
-    names = [
-        name
-        for package in packages
-        for name in _NAMES.get(package, [package, package.replace("_", " ")])
-    ]
-    return documents, [i for i, d in enumerate(documents) if d.label in packages], names
-
-
-def _own_text(corpus: list[str]) -> "tuple[list[LabelledDocument], list[int], list[str]]":
-    """The user's documents, the numbers of those in the files with most text, no names."""
-    from pipelines.corpus.sources import find_files
-    from pipelines.examples.passages import read_labelled_documents
-
-    documents = read_labelled_documents(find_files(corpus))
-    sizes = Counter(document.label for document in documents)
-    labels = {label for label, _ in sizes.most_common(_PACKAGES)}
-    return documents, [i for i, d in enumerate(documents) if d.label in labels], []
+    return [LabelledDocument(m.package, m.docstrings) for m in modules]
 
 
 def _write_texts(options: Options, corpus: Path, labelled: Path) -> list[str]:
@@ -118,10 +102,13 @@ def _write_texts(options: Options, corpus: Path, labelled: Path) -> list[str]:
     """
     from pipelines.examples.passages import labelled_passages, write_corpus, write_labelled
 
-    documents, told_apart, names = _own_text(options.corpus) if options.corpus else _documentation()
+    documents = _documents(options.corpus)
+    sizes = Counter(d.label for d in documents for _ in d.paragraphs)
+    labels = {label for label, _ in sizes.most_common(_LABELS)}
+    told_apart = [i for i, d in enumerate(documents) if d.label in labels]
     splits, held_out = labelled_passages(
         [documents[i] for i in told_apart],
-        names=names,
+        names=[] if options.corpus else [n for each in labels for n in _NAMES.get(each, [each])],
         examples_per_label=_EXAMPLES_PER_LABEL,
         seed=options.seed,
     )
@@ -129,11 +116,10 @@ def _write_texts(options: Options, corpus: Path, labelled: Path) -> list[str]:
         write_labelled(labelled / f"{split}.tsv", examples)
     left_out = {told_apart[i] for i in held_out}
     write_corpus(corpus, (d for i, d in enumerate(documents) if i not in left_out))
-    labels = sorted({label for _, label in splits["train"]})
     console.print(
         f"{corpus}: {corpus.stat().st_size / 1e6:.1f} MB of text, {len(documents)} documents\n"
         + "  ".join(f"{labelled / split}.tsv: {len(e)}" for split, e in splits.items())
-        + f"\nThe task: which of these is a passage from? {', '.join(labels)}",
+        + f"\nThe task: which of these is a passage from? {', '.join(sorted(labels))}",
         markup=False,
     )
     return [s for i in sorted(left_out) for part in documents[i].paragraphs for s in part]
@@ -183,50 +169,46 @@ def run(options: Options) -> None:
     if output.exists() or output.is_symlink():
         raise InputError(f"{output} exists already: delete it, or give another --output")
     check_output_folder(output, options.corpus)
-    places = {
-        name: str(output / name)
-        for name in ("corpus.txt", "labelled", "vocab", "shards", "pretrained", "from_pretrained",
-                     "from_random", "saved_models")
-    }  # fmt: skip
-    unseen = _write_texts(options, Path(places["corpus.txt"]), Path(places["labelled"]))
-    _command("vocab", corpus=[places["corpus.txt"]], output=places["vocab"], size=8192)
+    unseen = _write_texts(options, output / "corpus.txt", output / "labelled")
+    _command("vocab", corpus=[f"{output}/corpus.txt"], output=f"{output}/vocab", size=8192)
     _command(
-        "shards", corpus=[places["corpus.txt"]], tokenizer=places["vocab"], output=places["shards"],
-        max_seq_length=_LENGTH, dupe_factor=2, held_out_share=0.02, seed=options.seed,
+        "shards", corpus=[f"{output}/corpus.txt"], tokenizer=f"{output}/vocab",
+        output=f"{output}/shards", max_seq_length=_LENGTH, dupe_factor=2, held_out_share=0.02,
+        seed=options.seed,
     )  # fmt: skip
     # A narrow model and a few minutes: no dropout, and larger initial weights, with which it
     # learns more than word frequencies within the first few hundred steps.
     _command(
-        "pretrain", shards=places["shards"], size=options.size, output=places["pretrained"],
+        "pretrain", shards=f"{output}/shards", size=options.size, output=f"{output}/pretrained",
         dropout=0.0, initializer_range=0.06, batch_size=64, steps=options.steps,
         learning_rate=2e-3, precision=_precision(), evaluate_every=max(1, options.steps // 8),
         evaluation_batches=30, seed=options.seed,
     )  # fmt: skip
-    _show_guesses(f"{places['pretrained']}/best", unseen, options.seed)
+    _show_guesses(f"{output}/pretrained/best", unseen, options.seed)
     labelled = {split: str(output / "labelled" / f"{split}.tsv") for split in _EXAMPLES_PER_LABEL}
     # Each with the number of epochs that is best for it on the validation passages.
     for name, from_scratch, epochs in (("from_pretrained", False, 8), ("from_random", True, 30)):
         _command(
-            "finetune", model=f"{places['pretrained']}/best", train=labelled["train"],
-            validation=labelled["validation"], output=places[name], from_scratch=from_scratch,
+            "finetune", model=f"{output}/pretrained/best", train=labelled["train"],
+            validation=labelled["validation"], output=f"{output}/{name}", from_scratch=from_scratch,
             epochs=epochs, learning_rate=2e-4, max_length=_LENGTH, seed=options.seed,
         )  # fmt: skip
         _command(
-            "evaluate", model=f"{places[name]}/best", data=labelled["test"],
-            output=f"{places[name]}/test",
+            "evaluate", model=f"{output}/{name}/best", data=labelled["test"],
+            output=f"{output}/{name}/test",
         )  # fmt: skip
     _command(
-        "export", model=f"{places['from_pretrained']}/best", name="demo",
-        output=places["saved_models"],
+        "export", model=f"{output}/from_pretrained/best", name="demo",
+        output=f"{output}/saved_models",
     )  # fmt: skip
     lines = Path(labelled["test"]).read_text(encoding="utf-8").splitlines()[1:]
     texts, truth = zip(*(line.split("\t") for line in lines), strict=True)
-    _command("predict", model=f"{places['saved_models']}/demo", text=list(texts[:5]))
+    _command("predict", model=f"{output}/saved_models/demo", text=list(texts[:5]))
     console.print("They are from: " + ", ".join(truth[:5]), markup=False)
 
     majority = Counter(truth).most_common(1)[0][1] / len(truth)
     scores = {
-        name: json.loads((Path(places[name]) / "test" / "metrics.json").read_text())["accuracy"]
+        name: json.loads((output / name / "test" / "metrics.json").read_text())["accuracy"]
         for name in ("from_pretrained", "from_random")
     }
     table = Table("model", "accuracy")
@@ -238,7 +220,7 @@ def run(options: Options) -> None:
     minutes = (time.perf_counter() - started) / 60
     console.print(
         f"Made in {minutes:.1f} minutes: {output}\n"
-        f"SavedModel for TensorFlow Serving: {places['saved_models']}/demo\n"
+        f"SavedModel for TensorFlow Serving: {output}/saved_models/demo\n"
         f"Curves: {typed('bert-tf')} monitor {output}",
         markup=False,
     )
