@@ -14,9 +14,9 @@ from bert_tf.checkpoints.tf1_checkpoint import read_tf1, write_tf1
 from bert_tf.errors import InputError
 from bert_tf.outputs import check_output_folder
 
-# How a format is read and written. A reader takes the location and the user's word on casing (None
-# for none), and returns a checked `StoredModel`; a writer takes a model and an empty folder. Both
-# raise InputError for what cannot be used, and add a note to the model for what is assumed or lost.
+# Readers and writers. A reader takes the location and whether the model is uncased (None: not
+# given) and returns a checked `StoredModel`; a writer takes a model and an empty folder. Both
+# raise InputError for unusable files, and note every assumption and loss in the model's `notes`.
 _READ = {
     "hugging_face": read_hugging_face,
     "tf1": read_tf1,
@@ -41,7 +41,7 @@ class Conversion:
 
     Attributes:
         source: the model that was found.
-        model: what was read, with notes on what was assumed or left out.
+        model: the model that was read, with notes on assumptions and losses.
         files: the files written, by their path in the output.
     """
 

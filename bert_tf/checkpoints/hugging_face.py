@@ -25,7 +25,7 @@ _NOT_KEPT = ("architectures", "dtype", "num_labels", "problem_type", "tie_word_e
 
 
 def read_weights(folder: Path) -> tuple[StoredModel, Path]:
-    """Reads config.json and the weights as they are, a decoder's copies too.
+    """Reads config.json and all weights, including a decoder's copies of other weights.
 
     Returns:
         The model without a tokenizer, and the weights file or the index of several.

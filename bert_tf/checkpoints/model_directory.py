@@ -1,6 +1,6 @@
 """The model directory: config.json, model.safetensors, vocab.txt, tokenizer_config.json.
 
-It is Hugging Face's: any BERT on disk from there loads here, and what is saved here loads there.
+It is Hugging Face's format: its BERT models load here, and models saved here load there.
 """
 
 import logging
@@ -82,7 +82,7 @@ def load_model(
             another task or a classifier whose classes differ.
         num_classes: number of classes of a classifier; None for the directory's.
         labels: names of a classifier's classes; None for the directory's.
-        seed: random seed for dropout and for what is initialized at random.
+        seed: random seed for dropout and for weights that are initialized at random.
         dtype: Keras dtype policy such as "mixed_bfloat16"; None for the global one.
         config: values that replace config.json's, such as `hidden_dropout_prob=0.0`, and other
             arguments of the model, such as `attention_probabilities=True`.
@@ -122,13 +122,8 @@ def load_model(
         own |= {"labels": labels, "num_classes": num_classes}
     own |= {"seed": seed, "dtype": dtype}
     full = replace(stored.config, **{"id2label": None, **config})
-    shapes = tensor_shapes(full)  # checked before a model of a wrong size is made
-    outside = (*HEADS_PREFIXES, "pooler.")
-    check_shapes(
-        {name: t for name, t in stored.tensors.items() if not name.startswith(outside)},
-        {name: shape for name, shape in shapes.items() if not name.startswith(outside)},
-        path,
-    )
+    # The encoder's shapes are checked before a model of a wrong size is made.
+    check_shapes(_encoder(stored.tensors), _encoder(tensor_shapes(full)), path)
     model = model_class(full, **own)
     if is_other and stored.classes:
         _log.warning("%s: its head is for other classes or another task: replaced.", path)
@@ -165,14 +160,17 @@ def _check_head(stored: StoredModel, head: Head, is_other: Any, directory: Path)
     )
 
 
+def _encoder(named: dict[str, Any]) -> dict[str, Any]:
+    """The entries of the encoder alone, without pooler and heads."""
+    outside = (*HEADS_PREFIXES, "pooler.")
+    return {name: value for name, value in named.items() if not name.startswith(outside)}
+
+
 def _fill(model: PretrainedModel, stored: StoredModel, kept: tuple[str, ...], path: Path) -> None:
-    """Gives the model the encoder's tensors and those of the parts to keep."""
+    """Assigns the tensors of the encoder and of the parts in `kept` to the model."""
     weights = {canonical_name(weight.name): weight for weight in named_weights(model)}
-    tensors = {
-        name: tensor
-        for name, tensor in stored.tensors.items()
-        if not name.startswith((*HEADS_PREFIXES, "pooler.")) or name.startswith(kept)
-    }
+    parts = {name: tensor for name, tensor in stored.tensors.items() if name.startswith(kept)}
+    tensors = _encoder(stored.tensors) | parts
     check_shapes(tensors, {name: weight.shape for name, weight in weights.items()}, path)
     new = sorted(name for name in weights if name not in tensors)
     if new:

@@ -139,7 +139,7 @@ class StoredModel:
             )
 
     def tie_decoder(self, source: Path) -> None:
-        """Drops the decoder's copies of what it shares with the rest of the model.
+        """Drops the decoder's copies of weights that it shares with the rest of the model.
 
         Args:
             source: file of the tensors, for the message.

@@ -55,7 +55,7 @@ class Head:
 
     @property
     def kind(self) -> tuple[str, str | None]:
-        """What tells one kind of model on disk from another."""
+        """Architecture and problem type, which distinguish models on disk."""
         return self.architecture, self.problem_type
 
 
@@ -218,7 +218,7 @@ def layer_weights(name: str, layer: keras.layers.Layer) -> Iterator[NamedWeight]
 
 
 def canonical_name(name: str) -> str:
-    """A tensor's name without what differs between savings of the same weights.
+    """A tensor's name without the differences between versions of Hugging Face's format.
 
     The encoder's "bert." prefix goes; LayerNorm's old "gamma" and "beta" (from TensorFlow) become
     "weight" and "bias".

@@ -113,7 +113,7 @@ class TransformerBlock(BertLayer):
     LayerNorm comes after the residual sum (Vaswani et al. 2017, section 3.1; the body of
     `transformer_model` in the original's modeling.py).
 
-    Call arguments and result are those of `SelfAttention`.
+    Takes and returns the same as `SelfAttention`.
 
     Attributes:
         rematerialize: whether training keeps only the block's input and computes everything

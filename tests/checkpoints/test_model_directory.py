@@ -15,11 +15,9 @@ import bert_tf
 from bert_tf import BertConfig, BertEncoder, load_model
 from bert_tf.checkpoints.conversion import convert
 from bert_tf.checkpoints.model_directory import save_model
-from bert_tf.checkpoints.weight_names import HEADS, Head, named_weights
+from bert_tf.checkpoints.weight_names import named_weights
 from bert_tf.errors import InputError
-from bert_tf.layers import ClassificationHead
 from bert_tf.models.classifier import BertClassifier
-from bert_tf.models.pretrained_model import PretrainedModel
 from bert_tf.models.pretrainer import BertPreTrainer
 from bert_tf.models.regressor import BertRegressor
 from bert_tf.models.tagger import BertTagger
@@ -466,7 +464,7 @@ def test_a_directory_opens_as_what_was_saved(kind, directory):
             None,
             "a BertForSequenceClassification for multi_label_classification",
         ),
-        ({"architectures": ["BertForTokenClassification"]}, None, "a BertForTokenClassification"),
+        ({"architectures": ["BertForTokenClassification"]}, None, BertTagger),
         ({"architectures": ["BertForMultipleChoice"]}, one_output, "a BertForMultipleChoice"),
         ({"problem_type": 5}, None, "a BertForSequenceClassification for 5"),
     ],
@@ -535,38 +533,6 @@ def test_a_decoder_without_word_embeddings(directory):
     assert "word_embeddings.weight is missing" in refusal(directory, BertPreTrainer)
     with pytest.raises(InputError, match=r"word_embeddings\.weight is missing"):
         convert(directory, directory.with_name("out"))
-
-
-def test_a_new_head_is_one_line(directory, monkeypatch):
-    """Tokens are classified without the pooler, which Hugging Face then leaves out."""
-
-    class Tagger(PretrainedModel):
-        def __init__(self, config, labels=None, num_classes=None, seed=None, dtype=None):
-            encoder = BertEncoder(config, seed, dtype)
-            head = ClassificationHead(config, len(labels), seed=seed, name="tagger")
-            inputs = self.symbolic_inputs()
-            outputs = head(encoder(inputs)["sequence_output"])
-            super().__init__(config, inputs, outputs, seed, dtype)
-            self.encoder, self.labels, self.tagger = encoder, labels, head
-
-    row = Head(
-        "BertForTokenClassification",
-        {"classifier.": "tagger.dense"},
-        has_labels=True,
-        reads_pooler=False,
-    )
-    monkeypatch.setitem(HEADS, Tagger, row)
-    model = Tagger(CONFIG, labels=LABELS, seed=1)
-    assert model(INPUTS_OF_ENCODER).shape == (1, 4, 3)
-    save_model(model, directory)
-    assert not any("pooler" in name for name in load_file(directory / "model.safetensors"))
-    config = json.loads((directory / "config.json").read_text())
-    assert config["architectures"] == ["BertForTokenClassification"]
-    assert "problem_type" not in config
-    loaded = load_model(directory)
-    assert isinstance(loaded, Tagger)
-    assert loaded.labels == LABELS
-    np.testing.assert_array_equal(loaded(INPUTS_OF_ENCODER), model(INPUTS_OF_ENCODER))
 
 
 def test_front_door():
