@@ -94,9 +94,8 @@ def test_a_killed_run_with_dynamic_masks_goes_on_as_if_nothing_had_happened(
     assert told == {line[:2]: line[2] for line in undisturbed[1]}
 
 
-@pytest.mark.parametrize(
-    "precision", [pytest.param("mixed_bfloat16", marks=pytest.mark.slow), "mixed_float16"]
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("precision", ["mixed_bfloat16", "mixed_float16"])
 def test_a_killed_run_in_half_precision_goes_on_as_if_nothing_had_happened(
     shards, small_config, tmp_path, monkeypatch, precision
 ):
@@ -335,6 +334,7 @@ time.sleep(1e6)
 """
 
 
+@pytest.mark.slow
 def test_a_data_service_changes_nothing(undisturbed, dynamic_shards, small_config, tmp_path):
     with pytest.raises(InputError, match=r"nowhere:1: no tf\.data service answers"):
         run(options(dynamic_shards, small_config, tmp_path, data_service="grpc://nowhere:1"))

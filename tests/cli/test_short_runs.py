@@ -54,6 +54,7 @@ def test_many_short_runs_of_pre_training(shards, small_config, tmp_path):
     assert max(seconds) < DEADLINE
 
 
+@pytest.mark.slow
 def test_many_short_runs_of_fine_tuning(tokenizer, small_config, labelled, tmp_path):
     model = BertClassifier(BertConfig.from_json(small_config), labels=["farm", "sea"])
     kind, pieces = Classification(), BertTokenizer.from_directory(tokenizer)

@@ -112,6 +112,7 @@ def without_dropout(pretrained, tmp_path_factory) -> Path:
     return folder
 
 
+@pytest.mark.slow
 def test_two_workers_fine_tune_as_one_device_does(without_dropout, labelled, tmp_path):
     def command(output, *more) -> list[str]:
         # 86 examples to train and 10 to validate on: the second worker has fewer rows of the
@@ -280,6 +281,7 @@ tf.random.normal([1])  # nothing is left behind: without a seed it would refuse 
 """
 
 
+@pytest.mark.slow
 def test_deterministic_runs_repeat_themselves(
     shards, small_config, corpus, tokenizer, labelled, pretrained, tmp_path
 ):
