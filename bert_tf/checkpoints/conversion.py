@@ -81,7 +81,7 @@ def convert(
 ) -> Conversion:
     """Writes a model in another format. The folder appears whole or not at all.
 
-    Weights keep their bits, but for a `dtype` that cannot hold them.
+    Weights keep their bits, except in a `dtype` that cannot hold them.
 
     Args:
         source: path as of `locate`.

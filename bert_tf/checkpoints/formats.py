@@ -4,13 +4,12 @@ import json
 import os
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal, get_args
+from typing import Literal
 
 from bert_tf.checkpoints.safetensors_file import INDEX, PICKLE, WEIGHTS
 from bert_tf.errors import InputError
 
 Format = Literal["hugging_face", "tf1", "keras_hub", "model_garden"]
-FORMATS: tuple[Format, ...] = get_args(Format)
 TITLES: dict[Format, str] = {
     "hugging_face": "a Hugging Face model directory",
     "tf1": "a checkpoint of the original code (TensorFlow 1)",

@@ -27,11 +27,7 @@ _NOT_KEPT = ("architectures", "dtype", "num_labels", "problem_type", "tie_word_e
 def read_weights(folder: Path) -> tuple[StoredModel, Path]:
     """Reads config.json and all weights, including a decoder's copies of other weights.
 
-    Returns:
-        The model without a tokenizer, and the weights file or the index of several.
-
-    Raises:
-        InputError: a file is missing or damaged, or a weight is there twice.
+    Returns the model without a tokenizer, and the path of the weights file or of the index.
     """
     config = BertConfig.from_json(folder / CONFIG)
     tensors: dict[str, np.ndarray] = {}
@@ -47,15 +43,7 @@ def read_weights(folder: Path) -> tuple[StoredModel, Path]:
 
 
 def read_hugging_face(location: Location, do_lower_case: bool | None = None) -> StoredModel:
-    """Reads config.json, the safetensors file or files, and the tokenizer.
-
-    Args:
-        location: where the directory is.
-        do_lower_case: whether a vocabulary without tokenizer_config.json is uncased.
-
-    Raises:
-        InputError: a file is missing, damaged, or does not fit the others; the message names it.
-    """
+    """Reads config.json, the safetensors file or files, and the tokenizer."""
     from bert_tf.checkpoints.tokenizer_files import read_tokenizer
 
     folder = location.folder
@@ -72,16 +60,8 @@ def write_hugging_face(
     """Writes a model directory.
 
     Each file appears whole or not at all, config.json last: a directory without it is no model
-    yet. Other files of the directory (checkpoints, logs) stay.
-
-    Args:
-        model: model to write.
-        folder: must exist.
-        dtype: float type of the tensors, a key of `FLOATS`.
-        shard_bytes: size above which the weights are written to several files.
-
-    Raises:
-        InputError: a value is too large for `dtype`.
+    yet. Other files of the directory (checkpoints, logs) stay. `dtype` is a key of `FLOATS`;
+    weights above `shard_bytes` are written to several files.
     """
     tensors = _cast(model.tensors, dtype)
     # The encoder alone has no prefix; in a model with heads it is called "bert".

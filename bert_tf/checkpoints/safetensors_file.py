@@ -28,11 +28,7 @@ _NO_WEIGHTS = ("embeddings.position_ids", "embeddings.token_type_ids")
 
 
 def weights_path(directory: Path) -> Path:
-    """The weights file of a model directory, or the index of several.
-
-    Raises:
-        InputError: there is none, or only a pickle.
-    """
+    """The weights file of a model directory, or the index of several; refuses a pickle."""
     for name in (WEIGHTS, INDEX):
         if (directory / name).exists():
             return directory / name
@@ -116,13 +112,8 @@ def write_sharded_weights(
 ) -> list[str]:
     """Writes tensors into one or several files, named as Hugging Face names them.
 
-    Args:
-        directory: must exist.
-        tensors: tensors by name.
-        shard_bytes: largest size of a file; a larger tensor has a file of its own.
-
-    Returns:
-        The names of the files: model.safetensors if one is enough, else several and their index.
+    Returns the names of the files: model.safetensors if `shard_bytes` hold all tensors, else
+    several and their index. A tensor larger than that has a file of its own.
     """
     shards: list[dict[str, np.ndarray]] = [{}]
     size = 0

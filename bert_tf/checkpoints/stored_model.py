@@ -111,12 +111,7 @@ class StoredModel:
         return labels if labels is not None and len(labels) == self.classes else None
 
     def keep(self, parts: tuple[str, ...], target: str) -> dict[str, np.ndarray]:
-        """The tensors of the encoder and of some parts; notes which others `target` lacks.
-
-        Args:
-            parts: keys of `PARTS`.
-            target: name of the format, for the notes.
-        """
+        """The tensors of the encoder and of some of `PARTS`; notes which others `target` lacks."""
         if self.problem_type is None:  # a classifier of tokens or choices under the same name
             parts = tuple(part for part in parts if part != "classifier.")
         for part, title in PARTS.items():
@@ -139,14 +134,7 @@ class StoredModel:
             )
 
     def tie_decoder(self, source: Path) -> None:
-        """Drops the decoder's copies of weights that it shares with the rest of the model.
-
-        Args:
-            source: file of the tensors, for the message.
-
-        Raises:
-            InputError: the decoder differs from the word embeddings.
-        """
+        """Drops the decoder's copies of shared weights; refuses a decoder that differs."""
         untied = self.config.extra.get("tie_word_embeddings") is False
         if untied and self.has("cls.predictions.") and DECODER not in self.tensors:
             raise InputError(
@@ -168,13 +156,7 @@ class StoredModel:
 
 
 def check_tensors(model: StoredModel, source: Path) -> None:
-    """Refuses tensors that do not match the model's config.
-
-    Pooler and heads may be missing, each as a whole.
-
-    Raises:
-        InputError: a tensor is missing, unexpected or of another shape; the message names it.
-    """
+    """Refuses tensors that do not match the model's config; see `check_shapes`."""
     expected = tensor_shapes(model.config)
     for part in _OF_CLASSES:
         classes = len(model.tensors.get(f"{part}bias", ()))

@@ -27,11 +27,7 @@ _READ_ERRORS = (tf.errors.OpError, ValueError, RuntimeError, LookupError)
 
 
 def open_checkpoint(prefix: Path) -> Any:
-    """A `tf.train.CheckpointReader`.
-
-    Raises:
-        InputError: if the files are damaged or not all there.
-    """
+    """A `tf.train.CheckpointReader`; refuses files that are damaged or not all there."""
     try:
         return tf.train.load_checkpoint(str(prefix))
     except _READ_ERRORS as error:
@@ -43,11 +39,7 @@ def open_checkpoint(prefix: Path) -> Any:
 
 
 def read_tensor(reader: Any, prefix: Path, name: str) -> Any:
-    """A tensor of a checkpoint.
-
-    Raises:
-        InputError: if its data cannot be read.
-    """
+    """A tensor of a checkpoint; refuses data that cannot be read."""
     try:
         return reader.get_tensor(name)
     except _READ_ERRORS as error:

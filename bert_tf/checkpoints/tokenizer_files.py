@@ -20,14 +20,7 @@ def read_tokenizer(
     `validate_case_matches_checkpoint` of the original's tokenization.py, or capital letters in
     the vocabulary.
 
-    Args:
-        folder: folder of the files.
-        name: path of the model.
-        do_lower_case: whether the model is uncased; None if the user did not say.
-        notes: list that gets a sentence on what was assumed.
-
-    Returns:
-        None if there is no vocabulary.
+    Returns None if there is no vocabulary; adds a sentence on each assumption to `notes`.
 
     Raises:
         InputError: the files cannot be used, or nothing shows whether the model is uncased.
