@@ -41,3 +41,11 @@ def made_once(tmp_path_factory) -> Callable[[str, Callable[[Path], object]], Pat
         return path
 
     return make_once
+
+
+@pytest.fixture(scope="session", autouse=True)
+def no_lines_by_time():
+    """The lines of a run depend on its steps alone, however slow the machine is."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("bert_tf.training.callbacks._SECONDS_BETWEEN_LINES", float("inf"))
+        yield

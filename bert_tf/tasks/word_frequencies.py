@@ -23,7 +23,7 @@ _PLATEAU = 0.97
 def word_frequency_loss(batches: Iterable[Any]) -> float:
     """The masked-word loss of a model that knows the frequencies of words alone, in nats.
 
-    The entropy of the labels, corrected for the size of the sample (Miller and Madow 1955).
+    The entropy of the labels, with the estimate of Chao and Shen (2003) for what a sample misses.
 
     Args:
         batches: batches (inputs, labels, weights) as `pretraining_batches` gives them.
@@ -31,10 +31,12 @@ def word_frequency_loss(batches: Iterable[Any]) -> float:
     counts: Counter[int] = Counter()
     for _, labels, weights in batches:
         counts.update(labels["mlm_logits"].numpy()[weights["mlm_logits"].numpy() > 0].tolist())
-    if not counts:
+    numbers, total = np.array(list(counts.values())), counts.total()
+    seen_once = int((numbers == 1).sum())
+    if seen_once == total:  # no words, or too few to say anything
         return 0.0
-    shares = np.array(list(counts.values())) / counts.total()
-    return float(-(shares * np.log(shares)).sum()) + (len(counts) - 1) / (2 * counts.total())
+    shares = (1 - seen_once / total) * numbers / total
+    return float(-(shares * np.log(shares) / (1 - (1 - shares) ** total)).sum())
 
 
 def write_metrics(model_directory: Path, scores: dict[str, float]) -> None:

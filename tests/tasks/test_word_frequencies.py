@@ -22,6 +22,15 @@ def test_the_loss_of_frequencies_is_their_entropy():
     assert word_frequency_loss([]) == 0.0
 
 
+def test_a_small_sample_of_many_words_does_not_hide_most_of_them():
+    draw = np.random.default_rng(1)
+    shares = 1 / np.arange(1, 2001)
+    shares /= shares.sum()
+    words = tf.constant(draw.choice(2000, size=(1, 600), p=shares))
+    loss = word_frequency_loss([(None, {"mlm_logits": words}, {"mlm_logits": words * 0 + 1})])
+    assert loss == pytest.approx(-(shares * np.log(shares)).sum(), rel=0.1)
+
+
 @pytest.mark.parametrize(
     ("scores", "is_told"),
     [

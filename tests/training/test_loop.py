@@ -425,6 +425,15 @@ def test_scalars_are_means_since_the_last_line(tmp_path):
     assert losses == pytest.approx(expected, rel=1e-6)
 
 
+def test_a_line_is_shown_by_time_and_logged_by_step(tmp_path, monkeypatch):
+    monkeypatch.setattr("bert_tf.training.callbacks._SECONDS_BETWEEN_LINES", -1)
+    _, _, shown, _ = run(tmp_path, total_steps=4, log_every=3)
+    assert [step for step, kind, _ in shown if kind == "train"] == [1, 2, 3, 4]
+    logged = logged_lines(tmp_path)
+    assert [step for step, kind, _ in logged if kind == "train"] == [3, 4]
+    assert [line for line in shown if line[0] > 2] == logged  # no mean was cut short
+
+
 def test_no_step_goes_unlogged(tmp_path):
     _, _, lines, _ = run(tmp_path / "three", log_every=3)
     assert [step for step, kind, _ in lines if kind == "train"] == [3, 4, 6, 8, 9, 10]
