@@ -8,15 +8,15 @@ from tensorflow.core.protobuf.saved_model_pb2 import SavedModel
 
 from bert_tf.errors import InputError
 
-# The TF Text ops of our tokenizer; released servers link both (others, such as
-# TFText>RoundRobinTrim, they do not: tensorflow/serving issue 2267).
+# The TF Text ops of our tokenizer. Released servers link both, but not others such as
+# TFText>RoundRobinTrim (tensorflow/serving issue 2267).
 SERVED_TEXT_OPS = {"FastBertNormalize", "FastWordpieceTokenizeWithOffsets"}
-# Python that lives in the exporting process alone.
+# Ops that call Python of the exporting process.
 _PYTHON_OPS = {"PyFunc", "PyFuncStateless", "EagerPyFunc"}
 
 
 def ops_of(saved_model: str | Path) -> set[str]:
-    """The names of all ops in a SavedModel's graphs and in their functions."""
+    """Names of all ops in a SavedModel's graphs and functions."""
     proto = SavedModel()
     proto.ParseFromString((Path(saved_model) / "saved_model.pb").read_bytes())
     ops: set[str] = set()
@@ -30,7 +30,7 @@ def ops_of(saved_model: str | Path) -> set[str]:
 
 def refuse_unservable_ops(saved_model: str | Path) -> None:
     """Raises InputError, naming them, if the graph holds ops that released servers lack."""
-    # tf.raw_ops holds TensorFlow's own ops, none that other libraries bring.
+    # tf.raw_ops holds TensorFlow's own ops and none of other libraries.
     unserved = {
         op
         for op in ops_of(saved_model)
@@ -38,6 +38,6 @@ def refuse_unservable_ops(saved_model: str | Path) -> None:
     }
     if unserved:
         raise InputError(
-            f"TensorFlow Serving cannot run {', '.join(sorted(unserved))}: replace what brings "
-            "these ops into the graph with core TensorFlow ops"
+            f"TensorFlow Serving cannot run {', '.join(sorted(unserved))}: replace these with core "
+            "TensorFlow ops"
         )

@@ -23,7 +23,6 @@ class Predictor:
 
     Attributes:
         signatures: its functions by name.
-        assets: text of each small file that was exported beside the model, by name.
 
     Raises:
         InputError: no SavedModel is there, or it cannot be read.

@@ -357,6 +357,8 @@ def finetune_seeds(
     Returns:
         Score -> "mean", "deviation" (of the sample), "best", as written to `seeds.json`.
     """
+    if options.strategy == "multi_worker":
+        raise InputError("--seeds and --strategy multi_worker cannot be combined: leave one out")
     chosen: tuple[float, Path] | None = None
     values: dict[str, list[float]] = {}
     output = Path(options.output)
