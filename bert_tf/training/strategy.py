@@ -228,8 +228,8 @@ def check_batch_size(
     pieces = replicas * gradient_accumulation_steps
     if batch_size % pieces:
         raise InputError(
-            f"a batch of {batch_size} does not divide into {gradient_accumulation_steps} pieces on "
-            f"each of {replicas} replica(s): give --batch_size a multiple of {pieces}"
+            f"a batch of {batch_size} does not divide into {gradient_accumulation_steps} "
+            f"micro-batches on each of {replicas} replica(s): give --batch_size a multiple of {pieces}"
         )
 
 

@@ -295,7 +295,7 @@ class Trainer(keras.Model):
         rows = first.shape[0]
         if rows is not None and rows % pieces:
             raise InputError(
-                f"a batch of {rows} a device does not divide into {pieces} pieces: give "
+                f"a batch of {rows} per device does not divide into {pieces} micro-batches: give "
                 "--gradient_accumulation_steps a divisor of it"
             )
         reached = [True] * len(variables)

@@ -225,7 +225,7 @@ def test_the_last_steps_are_taken_on_long_sequences(shards_of_two_lengths, small
     [
         ({"long_share": 0.01}, "leaves none on"),
         ({"long_share": 1.0}, "--long_share is 1.0: give above 0 and below 1"),
-        ({"long_gradient_accumulation_steps": 3}, "does not divide into 3 pieces"),
+        ({"long_gradient_accumulation_steps": 3}, "does not divide into 3 micro-batches"),
     ],
 )
 def test_long_shards_that_cannot_be_trained_on(

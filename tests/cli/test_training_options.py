@@ -92,7 +92,7 @@ def test_lamb_takes_steps_of_the_size_of_the_weights(shards, small_config, tmp_p
 @pytest.mark.parametrize(
     ("options", "cause"),
     [
-        (["--gradient-accumulation-steps", 3], "does not divide into 3 pieces"),
+        (["--gradient-accumulation-steps", 3], "does not divide into 3 micro-batches"),
         (["--gradient-accumulation-steps", 0], "give at least 1"),
         (["--steps-per-execution", 3], "--steps_per_execution 3 does not divide"),
         (["--freeze-layers", 7], "the encoder has 1"),

@@ -188,7 +188,9 @@ def test_a_last_batch_may_be_cut_into_uneven_pieces():
 
 def test_pieces_that_rows_do_not_divide_into():
     trainer = pretraining(gradient_accumulation_steps=3)
-    with pytest.raises(InputError, match="a batch of 8 a device does not divide into 3 pieces"):
+    with pytest.raises(
+        InputError, match="a batch of 8 per device does not divide into 3 micro-batches"
+    ):
         fit(trainer, BATCHES[:1])
 
 
