@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from bert_tf.checkpoints.model_directory import load_model as load_model
     from bert_tf.checkpoints.model_directory import save_model as save_model
     from bert_tf.config import BertConfig as BertConfig
+    from bert_tf.models.chooser import BertChooser as BertChooser
     from bert_tf.models.classifier import BertClassifier as BertClassifier
     from bert_tf.models.encoder import BertEncoder as BertEncoder
     from bert_tf.models.pretrainer import BertPreTrainer as BertPreTrainer
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
 
 _HOMES = {
     "AdamWeightDecay": "bert_tf.training.optimizer",
+    "BertChooser": "bert_tf.models.chooser",
     "BertClassifier": "bert_tf.models.classifier",
     "BertConfig": "bert_tf.config",
     "BertEncoder": "bert_tf.models.encoder",

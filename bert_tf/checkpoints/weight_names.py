@@ -10,6 +10,7 @@ import numpy as np
 
 from bert_tf.config import BertConfig
 from bert_tf.layers import MaskedLanguageModelHead
+from bert_tf.models.chooser import BertChooser
 from bert_tf.models.classifier import BertClassifier
 from bert_tf.models.encoder import BertEncoder
 from bert_tf.models.pretrained_model import PretrainedModel
@@ -81,6 +82,7 @@ HEADS: dict[type[PretrainedModel], Head] = {
         {"classifier.": "regressor.dense"},
         problem_type="regression",
     ),
+    BertChooser: Head("BertForMultipleChoice", {"classifier.": "classifier.dense"}),
     BertTagger: Head(
         "BertForTokenClassification",
         {"classifier.": "classifier.dense"},

@@ -5,7 +5,8 @@
   cat texts.txt | bert-tf predict --model saved_models/classifier --input - --format lines
 
 Writes one JSON object per text. A classifier gives the label, its probability, and the
-probabilities of all labels; a regression model gives the score.
+probabilities of all labels; a regression model gives the score; a tagger gives entities and words
+with their spans; a model for choices gives the number and the probability of the best one.
 """
 
 import dataclasses

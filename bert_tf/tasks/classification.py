@@ -23,7 +23,7 @@ class Classification(Kind):
     `labels` (string [B, C], the most probable first) and `probabilities` (float32 [B, C]).
     """
 
-    model_class = BertClassifier
+    model_class: ClassVar[type[keras.Model]] = BertClassifier
     metrics: ClassVar[Mapping[str, Values]] = {"accuracy": accuracy}
 
     def label_names(self, dataset: Dataset, examples: Examples) -> list[str]:

@@ -7,6 +7,7 @@ from importlib.metadata import entry_points
 from pathlib import Path
 
 from bert_tf.errors import InputError
+from bert_tf.tasks.choice import Choice
 from bert_tf.tasks.classification import Classification
 from bert_tf.tasks.kind import Dataset
 from bert_tf.tasks.metrics import accuracy, f1, matthews_correlation, pearson, spearman
@@ -75,6 +76,14 @@ TASKS: dict[str, Dataset] = {
         Dataset(
             name="stsb", kind=Regression(), text="sentence1", pair="sentence2", label="score",
             scores=(spearman, pearson), files=_GLUE, paper={"base": 85.8, "large": 86.5},
+        ),
+        Dataset(
+            name="choice", kind=Choice(), text="context", pair="choices*", scores=(accuracy,),
+        ),
+        Dataset(
+            name="swag", kind=Choice(opening="sent2"), text="sent1", pair="ending*",
+            scores=(accuracy,), files={"train": ("train.csv",), "validation": ("val.csv",)},
+            paper={"base": 81.6, "large": 86.3},
         ),
         Dataset(name="tagging", kind=Tagging(), label="labels"),
         Dataset(

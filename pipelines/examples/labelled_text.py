@@ -28,13 +28,14 @@ class Examples:
     Attributes:
         path: the file, as messages name it.
         lines: line of each example.
-        columns: role, such as "text", "text_pair" or "label" -> one value per example.
+        columns: role, such as "text", "text_pair" or "label" -> one value per example, a string
+            or a list.
         skipped: lines of broken rows that were skipped.
     """
 
     path: str
     lines: list[int]
-    columns: dict[str, list[str]]
+    columns: dict[str, list[Any]]
     skipped: tuple[int, ...] = ()
 
     def __len__(self) -> int:
@@ -52,7 +53,11 @@ class Examples:
                 f"{self.path}: skipped {len(self.skipped)} broken rows, the first in line "
                 f"{self.skipped[0]}"
             )
-        texts = [values for role, values in self.columns.items() if role != "label"]
+        texts = [
+            values
+            for role, values in self.columns.items()
+            if role != "label" and isinstance(values[0], str)
+        ]
         blank = [
             i for i, row in enumerate(zip(*texts, strict=True)) if not all(map(str.strip, row))
         ]
@@ -89,7 +94,8 @@ def read_examples(
 
     Args:
         path: the file; "-" for standard input.
-        columns: role -> name of its column, or the column's number counted from 0.
+        columns: role -> name of its column, or the column's number counted from 0. "ending*" is
+            a list: the columns ending0, ending1, ..., or in JSON lines a list "ending".
         format: format of the file; None to go by its extension.
         header: whether the first line of a table names the columns.
         skip_broken: skip rows with too few or too many columns, instead of refusing them.
@@ -169,7 +175,12 @@ def _json_rows(
         )
 
 
-def _json_value(place: str, role: str, column: str, row: dict[str, Any]) -> str:
+def _json_value(place: str, role: str, column: str, row: dict[str, Any]) -> Any:
+    if column.endswith("*"):
+        items = row.get(column[:-1])
+        if isinstance(items, list):
+            row = {f"{column[:-1]}{number}": item for number, item in enumerate(items)}
+        return [_json_value(place, role, name, row) for name in _numbered(place, role, column, row)]
     if column not in row:
         raise _no_column(place, role, column, row)
     value = row[column]
@@ -197,17 +208,26 @@ def _table_rows(
     columns: Mapping[str, str],
     header: bool,
     skipped: list[int] | None,
-) -> Iterator[tuple[int, dict[str, str]]]:
+) -> Iterator[tuple[int, dict[str, Any]]]:
     rows = list(table)
     start = next(place for place, (_, row) in enumerate(rows) if row != [""])
     first_line, first = rows[start]
     names = first if header else [str(number) for number in range(len(first))]
-    places = {role: _place(path, role, column, names) for role, column in columns.items()}
+    places = {}
+    for role, column in columns.items():
+        found = _numbered(str(path), role, column, names)
+        places[role] = [_place(path, role, name, names) for name in found]
     for number, row in rows[start + 1 if header else 0 :]:
         if row == [""] and len(names) > 1:
             continue  # a blank line; in a table of one column it is an empty text
         if len(row) == len(names):
-            yield number, {role: row[place] for role, place in places.items()}
+            yield (
+                number,
+                {
+                    role: [row[i] for i in found] if columns[role].endswith("*") else row[found[0]]
+                    for role, found in places.items()
+                },
+            )
         elif skipped is not None:
             skipped.append(number)
         else:
@@ -215,6 +235,18 @@ def _table_rows(
                 f"{path}, line {number}: {len(row)} columns where line {first_line} has "
                 f"{len(names)} ({', '.join(names)}); repair the line"
             )
+
+
+def _numbered(place: str, role: str, column: str, names: Iterable[str]) -> list[str]:
+    """The columns that "ending*" stands for, in the order of their numbers; others are one."""
+    if not column.endswith("*"):
+        return [column]
+    prefix = column[:-1]
+    numbers = [name[len(prefix) :] for name in names if name.startswith(prefix)]
+    found = [f"{prefix}{number}" for number in sorted(filter(str.isdecimal, numbers), key=int)]
+    if not found:
+        raise _no_column(place, role, column, names)
+    return found
 
 
 def _place(path: str | os.PathLike, role: str, column: str, names: list[str]) -> int:

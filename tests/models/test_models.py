@@ -7,6 +7,7 @@ import tensorflow as tf
 
 from bert_tf import BertConfig, BertEncoder
 from bert_tf.errors import InputError
+from bert_tf.models.chooser import BertChooser
 from bert_tf.models.classifier import BertClassifier
 from bert_tf.models.pretrainer import BertPreTrainer
 from bert_tf.models.regressor import BertRegressor
@@ -46,6 +47,7 @@ MODELS = {
     "pretrainer": lambda **kw: BertPreTrainer(CONFIG, **kw),
     "classifier": lambda **kw: BertClassifier(CONFIG, labels=["a", "b", "c"], **kw),
     "regressor": lambda **kw: BertRegressor(CONFIG, **kw),
+    "chooser": lambda **kw: BertChooser(CONFIG, **kw),
     "tagger": lambda **kw: BertTagger(CONFIG, labels=["a", "b", "c"], **kw),
 }
 
@@ -56,7 +58,9 @@ def make(request):
 
 
 def inputs_of(model, batch):
-    return {name: batch[name] for name in model.input}
+    """A batch; for a chooser one example whose choices are the rows of the batch."""
+    extra = isinstance(model, BertChooser)
+    return {name: batch[name][None] if extra else batch[name] for name in model.input}
 
 
 def test_encoder_outputs(batch):
@@ -117,6 +121,7 @@ def test_parameters_counted_by_hand(make):
         BertClassifier: 3 * H + 3,
         BertRegressor: H + 1,
         BertTagger: 3 * H + 3,
+        BertChooser: H + 1,
     }
     assert model.count_params() == encoder + heads[type(model)]
 

@@ -9,6 +9,7 @@ import pytest
 from bert_tf import BertConfig, BertEncoder, BertTokenizer, save_model
 from bert_tf.checkpoints.weight_names import named_weights
 from bert_tf.serving.predictor import Predictor, answer
+from bert_tf.tasks.choice import Choice
 from bert_tf.tasks.fine_tuned import FineTuned
 from bert_tf.tasks.finetuning import finetune
 from bert_tf.tasks.options import FinetuningOptions
@@ -63,6 +64,18 @@ def write_columns(path, task) -> None:
     path.write_text("\n".join(lines), encoding="utf-8")
 
 
+def write_choices(path, task) -> None:
+    """A table in which the right choice names the sea."""
+    context, choice = task.text, task.pair.removesuffix("*")
+    names = [context, "sent2", *(f"{choice}{i}" for i in range(4)), "label"]
+    lines = [",".join(names)]
+    for i in range(ROWS):
+        right = i % 4
+        choices = ["sea" if place == right else WORDS[1 + (i + place) % 5] for place in range(4)]
+        lines.append(",".join([WORDS[i % 6], "ship", *choices, str(right)]))
+    path.write_text("\n".join(lines) + "\n", encoding="utf-8")
+
+
 def check_table(folder, task, examples, answers) -> None:
     """Reads predictions.tsv back."""
     columns = {r: c if task.header else r for r, c in task.columns(labelled=False).items()}
@@ -85,9 +98,20 @@ def check_columns(folder, task, examples, answers) -> None:
     assert [line.split(" ")[2] for line in read if line] == labels
 
 
+def check_choices(folder, task, examples, answers) -> None:
+    """Reads predictions.tsv back."""
+    columns = {"context": "context", "choices": "choices*", "label": "label"}
+    read = read_examples(folder / "predictions.tsv", {**columns, "predicted": "predicted"})
+    assert read.columns.pop("predicted") == [str(choice) for choice in answers["choice"]]
+    assert read.columns == examples.columns
+
+
 # Kind -> name of its data, how to write it, how to read its predictions back.
 TABLE = ("data.tsv", write_table, check_table)
-FILES = {Tagging: ("data.conll", write_columns, check_columns)}
+FILES = {
+    Choice: ("data.csv", write_choices, check_choices),
+    Tagging: ("data.conll", write_columns, check_columns),
+}
 
 
 class KilledError(Exception):
@@ -99,8 +123,8 @@ def values_of(folder) -> dict[str, np.ndarray]:
     return {weight.name: weight.to_tensor() for weight in weights}
 
 
-# A single text, a pair, a number and words; other tasks differ in their data alone.
-_EVERY_TIME = ("cola", "mrpc", "stsb", "conll2003")
+# A single text, a pair, a number, choices and words; other tasks differ in their data alone.
+_EVERY_TIME = ("cola", "mrpc", "stsb", "swag", "conll2003")
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,134 @@
+"""Multiple choice: which of several texts goes with a context? (paper, section 4.4)."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+from bert_tf.errors import InputError
+from bert_tf.models.chooser import BertChooser
+from bert_tf.tasks.classification import Classification
+from bert_tf.tasks.kind import Answers, Dataset, write_table
+from bert_tf.tokenization.packing import Packer
+from pipelines.examples.labelled_text import Examples, read_examples
+
+
+@dataclass(frozen=True)
+class Choice(Classification):
+    """One of n texts for each context: each pair gets a score, and softmax runs over the n.
+
+    The answers are `choice` (int32 [B], counted from 0), `probability` (float32 [B]) and
+    `probabilities` (float32 [B, n]).
+
+    Attributes:
+        opening: column of a text that every choice of the example begins with; None for none.
+    """
+
+    model_class = BertChooser
+    lists = ("choices",)
+    opening: str | None = None
+
+    def inputs(self, dataset: Dataset) -> list[str]:
+        """A context and a list of choices."""
+        return ["context", "choices"]
+
+    def read(self, dataset: Dataset, path: str | Path, *, labelled: bool = True) -> Examples:
+        """Reads tables, and JSON lines with a list of choices."""
+        columns = {"context": dataset.text, "choices": dataset.pair or "choices*"}
+        if self.opening is not None:
+            columns["opening"] = self.opening
+        if labelled:
+            columns["label"] = dataset.label
+        examples = read_examples(path, columns, format=dataset.format, header=dataset.header)
+        number = len(examples.columns["choices"][0])
+        for index, choices in enumerate(examples.columns["choices"]):
+            if len(choices) < 2 or len(choices) != number:
+                raise InputError(
+                    f"{examples.place(index)}: {len(choices)} choices where line "
+                    f"{examples.lines[0]} has {number}; give all examples the same number, 2 or "
+                    "more"
+                )
+            for place, choice in enumerate(choices):
+                if not choice.strip():
+                    raise InputError(
+                        f"{examples.place(index)}: choice {place} is empty; fill it in or remove "
+                        "the line"
+                    )
+        for index, opening in enumerate(examples.columns.pop("opening", ())):
+            choices = examples.columns["choices"][index]
+            examples.columns["choices"][index] = [f"{opening} {c}".strip() for c in choices]
+        return examples
+
+    def label_names(self, dataset: Dataset, examples: Examples) -> list[str]:
+        """None: choices have numbers."""
+        return []
+
+    def labels_of(self, model: Any) -> list[str]:
+        """None."""
+        return []
+
+    def doubts(self, examples: Examples) -> list[str]:
+        """Blank contexts."""
+        return examples.remarks()
+
+    def head(self, labels: Sequence[str]) -> dict[str, Any]:
+        """The head is the same for any number of choices."""
+        return {}
+
+    def targets(self, examples: Examples, labels: Sequence[str]) -> np.ndarray:
+        """Numbers of the right choices, int32 [E]."""
+        number = len(examples.columns["choices"][0])
+        for index, label in enumerate(examples.columns["label"]):
+            if not label.isdecimal() or int(label) >= number:
+                raise InputError(
+                    f"{examples.place(index)}: the label {label!r} is no choice; give a number "
+                    f"from 0 to {number - 1}"
+                )
+        return np.array([int(label) for label in examples.columns["label"]], np.int32)
+
+    def features(self, strings: Mapping[str, tf.Tensor], tokenizer: Any, max_length: int) -> Any:
+        """[CLS] context [SEP] choice [SEP] for each choice, [B, N, T] each."""
+        batch, number = tf.unstack(tf.shape(strings["choices"]))
+        contexts = tokenizer.tokenize(strings["context"])
+        contexts = tf.gather(contexts, tf.repeat(tf.range(batch), number))
+        choices = tokenizer.tokenize(tf.reshape(strings["choices"], [-1]))
+        rows = Packer(tokenizer, max_length)(contexts, choices)
+        return {name: tf.reshape(x, [batch, number, tf.shape(x)[1]]) for name, x in rows.items()}
+
+    def answers(self, outputs: Any, labels: Sequence[str]) -> dict[str, tf.Tensor]:
+        """The most probable choice, and the probabilities of all."""
+        probabilities = keras.ops.softmax(outputs, axis=-1)
+        return {
+            "choice": tf.argmax(probabilities, -1, output_type=tf.int32),
+            "probability": tf.reduce_max(probabilities, -1),
+            "probabilities": probabilities,
+        }
+
+    def compared(
+        self, dataset: Dataset, examples: Examples, answers: Answers, labels: Sequence[str]
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """Numbers of the right and of the most probable choices."""
+        return self.targets(examples, labels), answers["choice"]
+
+    def remarks(
+        self, dataset: Dataset, scores: Mapping[str, float | None], labels: Sequence[str]
+    ) -> list[str]:
+        """None."""
+        return []
+
+    def write_predictions(
+        self, folder: Path, dataset: Dataset, examples: Examples, answers: Answers,
+        labels: Sequence[str],
+    ) -> None:  # fmt: skip
+        """Columns: label if known, context, choices, predicted choice and all probabilities."""
+        choices = list(zip(*examples.columns["choices"], strict=True))
+        columns: list[tuple[str, Sequence[object]]] = [("context", examples.columns["context"])]
+        columns += [(f"choices{i}", texts) for i, texts in enumerate(choices)]
+        columns.append(("predicted", answers["choice"].tolist()))
+        for i, values in enumerate(answers["probabilities"].T):
+            columns.append((f"probability{i}", [f"{value:.6f}" for value in values]))
+        write_table(folder / "predictions.tsv", dataset, examples, columns)

@@ -1,0 +1,88 @@
+"""Multiple choice: reading, batches of choices, answers."""
+
+import json
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from bert_tf import BertTokenizer
+from bert_tf.errors import InputError
+from bert_tf.tasks.table import TASKS
+
+SWAG = """\
+,video-id,startphrase,sent1,sent2,gold-source,ending0,ending1,ending2,ending3,label
+0,a,"A man, old. He",A man.,He,gold,sings.,"eats, too.",is a tree.,flies.,1
+1,b,x,Rain falls.,,gold,It is wet.,It is dry.,a,b,0
+"""
+
+
+@pytest.fixture
+def read(tmp_path):
+    def read(name: str, content: str, **settings):
+        task = TASKS["swag" if name.endswith(".csv") else "choice"]
+        path = tmp_path / name
+        path.write_text(content, encoding="utf-8")
+        return task.kind.read(task, path, **settings)
+
+    return read
+
+
+def test_swag_as_published(read):
+    examples = read("val.csv", SWAG)
+    assert examples.columns == {
+        "context": ["A man.", "Rain falls."],
+        "choices": [
+            ["He sings.", "He eats, too.", "He is a tree.", "He flies."],
+            ["It is wet.", "It is dry.", "a", "b"],
+        ],
+        "label": ["1", "0"],
+    }
+    assert TASKS["swag"].kind.targets(examples, []).tolist() == [1, 0]
+    assert "label" not in read("val.csv", SWAG, labelled=False).columns
+
+
+def test_choices_in_json_lines(read):
+    row = {"context": "c", "choices": ["x", "y", "z"], "label": 2}
+    assert read("data.jsonl", json.dumps(row)).columns["choices"] == [["x", "y", "z"]]
+
+
+@pytest.mark.parametrize(
+    ("change", "expected"),
+    [
+        ({"choices": ["x", " "]}, "line 2: choice 1 is empty"),
+        ({"choices": ["x", "y", "z"]}, "line 2: 3 choices where line 1 has 2"),
+        ({"choices": ["x", None]}, "line 2: 'choices1' is null"),
+        ({"choices": "x"}, "line 2: no column 'choices*'"),
+        ({"label": 2}, "line 2: the label '2' is no choice; give a number from 0 to 1"),
+        ({"label": "x"}, "line 2: the label 'x' is no choice"),
+    ],
+)
+def test_bad_rows_are_named(change, expected, read):
+    row = {"context": "c", "choices": ["x", "y"], "label": 0}
+    content = "\n".join(json.dumps(each) for each in (row, {**row, **change}))
+    with pytest.raises(InputError, match=r"data\.jsonl") as error:
+        TASKS["choice"].kind.targets(read("data.jsonl", content), [])
+    assert expected in str(error.value)
+
+
+def test_every_choice_is_a_row_with_the_context():
+    tokenizer = BertTokenizer(["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "a", "b", "c"])
+    strings = {
+        "context": tf.constant(["a", "b b"]),
+        "choices": tf.constant([["c", ""], ["a", "b"]]),
+    }
+    inputs = TASKS["choice"].kind.features(strings, tokenizer, 8)
+    assert inputs["token_ids"].numpy().tolist() == [
+        [[2, 5, 3, 7, 3, 0], [2, 5, 3, 3, 0, 0]],
+        [[2, 6, 6, 3, 5, 3], [2, 6, 6, 3, 6, 3]],
+    ]
+    assert inputs["segment_ids"].numpy()[1, 1].tolist() == [0, 0, 0, 0, 1, 1]
+
+
+def test_answers_are_by_softmax_over_the_choices():
+    logits = np.array([[0.0, np.log(3.0)], [2.0, 1.0]], np.float32)
+    found = TASKS["choice"].kind.answers(tf.constant(logits), [])
+    assert found["choice"].numpy().tolist() == [1, 0]
+    np.testing.assert_allclose(found["probabilities"][0], [0.25, 0.75], atol=1e-6)
+    np.testing.assert_allclose(found["probability"][0], 0.75, atol=1e-6)
