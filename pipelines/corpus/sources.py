@@ -5,6 +5,7 @@ import itertools
 import os
 import re
 from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -225,23 +226,46 @@ def _units(slices: list[Slice]) -> Iterator[Unit]:
         yield unit
 
 
-def _dataset_slices(name: str, options: CorpusOptions) -> list[Slice]:
-    tfds = tensorflow_datasets(name)
-    # name, config and version, then the split: "wikipedia/20230601.en:1.0.0:train[:1%]"
-    parsed = re.fullmatch(r"([\w./-]+(?::\d[\d.*]*)?)(?::(.+))?", name.removeprefix(TFDS))
+@contextmanager
+def dataset_errors(name: str) -> Iterator[None]:
+    """Turns whatever TensorFlow Datasets, its readers and servers raise into an InputError."""
     try:
-        if parsed is None:
-            raise ValueError("not of the form NAME/CONFIG:SPLIT")
-        full_name, split = parsed.groups()
-        builder = tfds.builder(full_name, data_dir=options.tfds_data_dir)
-        builder.download_and_prepare()
-        splits = builder.info.splits
-        parts = tfds.core.ReadInstruction.from_spec(split or "train").to_absolute(splits)
-    except Exception as error:  # of its readers and servers
+        yield
+    except InputError:
+        raise
+    except Exception as error:
         raise InputError(
             f"{name}: TensorFlow Datasets cannot load it ({str(error).strip().splitlines()[0]}): "
             "check the name in its catalogue, and the split"
         ) from error
+
+
+def open_dataset(name: str, data_dir: str | None = None) -> tuple[Any, Any]:
+    """Opens a dataset of TensorFlow Datasets; call it within `dataset_errors`.
+
+    Args:
+        name: "tfds:" and name, config and version, then the split, by default "train":
+            "tfds:wikipedia/20230601.en:1.0.0:train[:1%]".
+        data_dir: folder of the datasets; None for the default.
+
+    Returns:
+        The builder of the dataset, and the split as a `ReadInstruction`.
+    """
+    tfds = tensorflow_datasets(name)
+    parsed = re.fullmatch(r"([\w./-]+(?::\d[\d.*]*)?)(?::(.+))?", name.removeprefix(TFDS))
+    if parsed is None:
+        raise ValueError("not of the form NAME/CONFIG:SPLIT")
+    full_name, split = parsed.groups()
+    builder = tfds.builder(full_name, data_dir=data_dir)
+    builder.download_and_prepare()
+    return builder, tfds.core.ReadInstruction.from_spec(split or "train")
+
+
+def _dataset_slices(name: str, options: CorpusOptions) -> list[Slice]:
+    with dataset_errors(name):
+        builder, split = open_dataset(name, options.tfds_data_dir)
+        splits = builder.info.splits
+        parts = split.to_absolute(splits)
     info = builder.info
     full_name = "/".join(filter(None, (info.name, info.config_name))) + f":{info.version}"
     slices = []

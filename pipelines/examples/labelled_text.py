@@ -9,7 +9,7 @@ import os
 import sys
 import zlib
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -72,7 +72,8 @@ class Examples:
         """The examples at `indices`, in that order."""
         chosen = [int(index) for index in indices]
         columns = {role: [values[i] for i in chosen] for role, values in self.columns.items()}
-        return Examples(self.path, [self.lines[i] for i in chosen], columns)
+        lines = [self.lines[i] for i in chosen]
+        return replace(self, lines=lines, columns=columns, skipped=())
 
     def fingerprint(self) -> str:
         """SHA-256 of all values; the file's name and lines do not count."""

@@ -1,0 +1,185 @@
+"""Questions with contexts and answers: SQuAD's published JSON, JSON lines, TensorFlow Datasets."""
+
+import json
+import os
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from bert_tf.errors import InputError
+from pipelines.corpus.sources import TFDS
+from pipelines.examples.labelled_text import Examples, read_text
+from pipelines.examples.named_datasets import dataset_records
+
+
+@dataclass(frozen=True)
+class Questions(Examples):
+    """Questions of a file.
+
+    The columns are `id`, `question` and `context`, and for labelled questions `answers`, the texts
+    of all right answers (none for an unanswerable question), and `span`, the place of the first
+    one in code points of the context: [start, end], [] if there is no answer, None if the context
+    does not have the answer where it should be.
+    """
+
+    def place(self, index: int) -> str:
+        """File and id of a question, for messages."""
+        return f"{self.path}, question {self.columns['id'][index]}"
+
+    def remarks(self) -> list[str]:
+        """Answers that are not in their context, and blank texts."""
+        found = []
+        spans = self.columns.get("span", [])
+        lost = [index for index, span in enumerate(spans) if span is None]
+        if lost:
+            found.append(
+                f"{self.path}: {len(lost)} of {len(self)} answers are not in their context; "
+                f"training skips their questions, the first {self.columns['id'][lost[0]]}"
+            )
+        for role in ("question", "context"):
+            blank = [index for index, text in enumerate(self.columns[role]) if not text.strip()]
+            if blank:
+                found.append(
+                    f"{self.path}: {len(blank)} questions have a blank {role}, the first "
+                    f"{self.columns['id'][blank[0]]}"
+                )
+        return found
+
+
+def read_questions(
+    path: str | os.PathLike, *, labelled: bool = True, unanswerable: bool = False
+) -> Questions:
+    """Reads questions.
+
+    Args:
+        path: SQuAD's JSON; `.jsonl` (or "-" for standard input) with an object a line that has
+            `question`, `context` and, if labelled, `answers`, each with `text` and
+            `answer_start`; either may be compressed with gzip. Or a name of TensorFlow Datasets,
+            such as `tfds:squad/v2.0:validation`.
+        labelled: whether to read answers.
+        unanswerable: whether a labelled question may have no answer.
+
+    Raises:
+        InputError: the file cannot be read, or a record cannot be used; the message names it.
+    """
+    columns: dict[str, list[Any]] = {"id": [], "question": [], "context": []}
+    if labelled:
+        columns |= {"answers": [], "span": []}
+    known: set[str] = set()
+    for place, record in _records(path):
+        question = _text(place, record, "question")
+        context = _text(place, record, "context")
+        id_ = _text(place, record, "id") if "id" in record else str(len(known) + 1)
+        if id_ in known:
+            raise InputError(f"{place}: the id {id_} occurs twice; give each question its own")
+        known.add(id_)
+        row: dict[str, Any] = {"id": id_, "question": question, "context": context}
+        if labelled:
+            answers = _answers(place, record)
+            if not answers and not unanswerable:
+                raise InputError(
+                    f"{place}: the question {id_} has no answer; give it one, or --task squad2"
+                )
+            row["answers"] = [text for text, _ in answers]
+            row["span"] = _locate(context, *answers[0]) if answers else []
+        for name, value in row.items():
+            columns[name].append(value)
+    if not known:
+        raise InputError(f"{path}: no question; give a file in the format of SQuAD")
+    name = "standard input" if str(path) == "-" else str(path)
+    return Questions(name, list(range(1, len(known) + 1)), columns)
+
+
+def _records(path: str | os.PathLike) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Each question with its context, and its place for messages."""
+    if str(path).startswith(TFDS):
+        yield from dataset_records(str(path))
+    elif str(path) == "-" or ".jsonl" in Path(path).suffixes:
+        for number, line in enumerate(read_text(path).split("\n"), 1):
+            if line.strip():
+                place = f"{path}, line {number}"
+                record = _object(place, _json(place, line))
+                yield place, {"id": str(number), **record}
+    else:
+        data = _object(str(path), _json(str(path), read_text(path)))
+        for i, article in enumerate(_list(str(path), data, "data")):
+            place = f"{path}, data[{i}]"
+            for j, paragraph in enumerate(_list(place, article, "paragraphs")):
+                place = f"{path}, data[{i}].paragraphs[{j}]"
+                for k, record in enumerate(_list(place, paragraph, "qas")):
+                    qas = f"{place}.qas[{k}]"
+                    yield (
+                        qas,
+                        {**_object(qas, record), "context": _text(place, paragraph, "context")},
+                    )
+
+
+def _answers(place: str, record: dict[str, Any]) -> list[tuple[str, int]]:
+    """Text and start of each answer."""
+    if record.get("is_impossible"):
+        return []
+    answers = record.get("answers")
+    if isinstance(answers, dict):  # columns, as in TensorFlow Datasets and Hugging Face's sets
+        texts, starts = (_list(place, answers, name) for name in ("text", "answer_start"))
+        answers = [{"text": t, "answer_start": s} for t, s in zip(texts, starts, strict=False)]
+    found = []
+    for answer in _list(place, {"answers": answers}, "answers"):
+        start = _object(place, answer).get("answer_start")
+        if not isinstance(start, int) or isinstance(start, bool):
+            raise InputError(f"{place}: answer_start is {start!r}; it must be a whole number")
+        found.append((_text(place, answer, "text"), start))
+    return found
+
+
+def _locate(context: str, text: str, start: int) -> list[int] | None:
+    """Where an answer lies in its context: [start, end], or None.
+
+    As in the original, it may be anywhere within the words that its given place touches, and
+    whitespace may differ.
+    """
+    begin, end = (min(max(place, 0), len(context)) for place in (start, start + len(text)))
+    if context[begin:end] == text and text.strip():
+        return [begin, end]
+    while begin > 0 and not context[begin - 1].isspace():
+        begin -= 1
+    while 0 < end < len(context) and not any(map(str.isspace, context[end - 1 : end + 1])):
+        end += 1
+    pattern = re.compile(r"\s+".join(map(re.escape, text.split())) or r"(?!)")
+    match = pattern.search(context, begin, end)
+    return list(match.span()) if match else None
+
+
+def _json(place: str, text: str) -> Any:
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise InputError(f"{place}: not JSON ({error}); give SQuAD's .json or a .jsonl") from error
+
+
+def _object(place: str, value: Any) -> dict[str, Any]:
+    if not isinstance(value, dict):
+        raise InputError(f"{place}: not a JSON object; see SQuAD's format in docs/tasks.md")
+    return value
+
+
+def _list(place: str, value: Any, name: str) -> list[Any]:
+    found = _object(place, value).get(name)
+    if not isinstance(found, list):
+        raise InputError(f"{place}: no list {name!r}; see SQuAD's format in docs/tasks.md")
+    return found
+
+
+def _text(place: str, value: Any, name: str) -> str:
+    text = _object(place, value).get(name)
+    if not isinstance(text, str):
+        raise InputError(f"{place}: {name!r} is {json.dumps(text)[:40]}; it must be a string")
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        raise InputError(
+            f"{place}: {name!r} has half of a surrogate pair ({text[error.start]!a}); remove it or "
+            "write the whole character"
+        ) from error
+    return text

@@ -1,0 +1,148 @@
+"""Questions from SQuAD's JSON, JSON lines and TensorFlow Datasets."""
+
+import gzip
+import json
+
+import pytest
+
+from bert_tf.errors import InputError
+from pipelines.examples.squad import read_questions
+
+CONTEXT = "서울은 수도다. The “Fab Four” 😀 met\nin  1957 (Liverpool)."
+
+
+def answer(text: str, start: int | None = None) -> dict:
+    return {"text": text, "answer_start": CONTEXT.index(text) if start is None else start}
+
+
+def squad(*questions: dict, context: str = CONTEXT) -> dict:
+    """A file in the published format, one paragraph."""
+    qas = [
+        {"id": f"q{i}", "question": "who?", "answers": [answer("Fab Four")], **question}
+        for i, question in enumerate(questions)
+    ]
+    return {"version": "1.1", "data": [{"title": "x", "paragraphs": [{"context": context,
+                                                                      "qas": qas}]}]}  # fmt: skip
+
+
+def write(path, content):
+    text = content if isinstance(content, str) else json.dumps(content)
+    data = text.encode("utf-8", "surrogatepass")
+    path.write_bytes(gzip.compress(data) if path.suffix == ".gz" else data)
+    return path
+
+
+@pytest.mark.parametrize("name", ["train.json", "train.json.gz"])
+def test_published_format(tmp_path, name):
+    path = write(
+        tmp_path / name,
+        squad(
+            {"answers": [answer("😀"), answer("Fab Four")]},
+            {"question": "when?", "answers": [], "is_impossible": True},
+            {"answers": [answer("수도다")], "is_impossible": True},  # the flag wins
+        ),
+    )
+    found = read_questions(path, unanswerable=True)
+    assert found.columns == {
+        "id": ["q0", "q1", "q2"],
+        "question": ["who?", "when?", "who?"],
+        "context": [CONTEXT] * 3,
+        "answers": [["😀", "Fab Four"], [], []],
+        "span": [[CONTEXT.index("😀"), CONTEXT.index("😀") + 1], [], []],
+    }
+    assert found.remarks() == []
+    assert read_questions(path, labelled=False).columns.keys() == {"id", "question", "context"}
+    assert found.take([2, 0]).columns["id"] == ["q2", "q0"]
+    assert found.take([1]).place(0) == f"{path}, question q1"
+
+
+@pytest.mark.parametrize(
+    ("text", "start", "place"),
+    [
+        ("Fab Four", None, "Fab Four"),
+        ("Fab Four", CONTEXT.index("Fab") - 1, "Fab Four"),  # one off: within the words
+        ("Four", CONTEXT.index("Fab"), None),  # another word
+        ("met in 1957", CONTEXT.index("met"), "met\nin  1957"),  # other whitespace
+        ("1957 (Liverpool).", None, "1957 (Liverpool)."),
+        ("Liverpool", len(CONTEXT) - 3, "Liverpool"),
+        ("Beatles", CONTEXT.index("Fab"), None),
+        ("Fab Four", 10_000, None),
+        ("Fab Four", -5, None),
+        ("", 3, None),
+        (" ", CONTEXT.index(" "), None),
+    ],
+)
+def test_where_an_answer_is(tmp_path, text, start, place):
+    path = write(tmp_path / "data.json", squad({"answers": [answer(text, start)]}, {}))
+    found = read_questions(path)
+    span = found.columns["span"][0]
+    assert (span and CONTEXT[slice(*span)]) == place
+    assert found.columns["answers"][0] == [text]  # scored all the same
+    lost = "1 of 2 answers are not in their context; training skips their questions, the first q0"
+    assert found.remarks() == ([] if place else [f"{path}: {lost}"])
+
+
+def test_json_lines_in_both_forms(tmp_path):
+    rows = [
+        {"question": "who?", "context": CONTEXT, "answers": [answer("Fab Four")]},
+        {"id": "b", "question": "", "context": " ",
+         "answers": {"text": [" "], "answer_start": [0]}},
+    ]  # fmt: skip
+    path = write(tmp_path / "own.jsonl", "\n".join(map(json.dumps, rows)) + "\n\n")
+    found = read_questions(path)
+    assert found.columns["id"] == ["1", "b"]
+    assert found.columns["answers"] == [["Fab Four"], [" "]]
+    assert [line.split(": ")[1] for line in found.remarks()] == [
+        "1 of 2 answers are not in their context; training skips their questions, the first b",
+        "1 questions have a blank question, the first b",
+        "1 questions have a blank context, the first b",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ("", "the file is empty"),
+        ("{", "not JSON"),
+        ("[]", "not a JSON object"),
+        ({"data": []}, "no question"),
+        ({"articles": []}, "no list 'data'"),
+        ({"data": [{"paragraphs": {}}]}, r"data\[0\]: no list 'paragraphs'"),
+        (squad({}, {"id": "q0"}), r"qas\[1\]: the id q0 occurs twice"),
+        (squad({}, {"id": 7}), r"paragraphs\[0\].qas\[1\]: 'id' is 7; it must be a string"),
+        (squad({"question": None}), r"qas\[0\]: 'question' is null"),
+        (squad({"answers": []}), "the question q0 has no answer; give it one, or --task squad2"),
+        (squad({"answers": "x"}), r"qas\[0\]: no list 'answers'"),
+        (squad({"answers": [{"text": "x"}]}), "answer_start is None; it must be a whole number"),
+        (squad({"answers": [answer("", 1.5)]}), "answer_start is 1.5"),
+        (squad({"answers": ["x"]}), r"qas\[0\]: not a JSON object"),
+        (squad({}, context="\ud83d"), "'context' has half of a surrogate pair"),
+        (squad({}, context=None), r"paragraphs\[0\]: 'context' is null"),
+    ],
+)
+def test_bad_files_are_refused_by_record(tmp_path, content, message):
+    path = write(tmp_path / "bad.json", content)
+    with pytest.raises(InputError, match=message) as error:
+        read_questions(path)
+    assert str(error.value).startswith(str(path))
+
+
+def test_bad_lines_are_refused_by_number(tmp_path):
+    path = write(tmp_path / "bad.jsonl", '{"question": "a", "context": "b"}\n{"question": "a"}\n')
+    with pytest.raises(InputError, match=r"bad\.jsonl, line 2: 'context' is null"):
+        read_questions(path, labelled=False)
+    with pytest.raises(InputError, match=r"bad\.jsonl, line 1: no list 'answers'"):
+        read_questions(path)
+    with pytest.raises(InputError, match="cannot be read"):
+        read_questions(tmp_path / "none.json")
+
+
+@pytest.mark.parametrize(("name", "unanswerable"), [("squad", False), ("squad/v2.0", True)])
+def test_tensorflow_datasets(name, unanswerable):
+    tfds = pytest.importorskip("tensorflow_datasets")
+    with tfds.testing.mock_data(num_examples=3):
+        found = read_questions(f"tfds:{name}:validation", unanswerable=True)
+        with pytest.raises(InputError, match="TensorFlow Datasets cannot load it"):
+            read_questions("tfds:squad/v3")
+    assert len(found) == 3 and all(isinstance(text, str) for text in found.columns["context"])
+    assert all(isinstance(texts, list) for texts in found.columns["answers"])
