@@ -1,0 +1,135 @@
+"""The official scores of SQuAD, in percent: evaluate-v1.1.py and evaluate-v2.0.py.
+
+The two differ: in how F1 treats an empty answer, and in whether a question without a prediction
+counts.
+"""
+
+import re
+import string
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+
+_PUNCTUATION = str.maketrans("", "", string.punctuation)
+
+Metric = Callable[[str, str], float]
+
+
+def normalize(text: str) -> str:
+    """Lower-cases, drops ASCII punctuation and the articles, and collapses whitespace."""
+    text = text.lower().translate(_PUNCTUATION)
+    return " ".join(re.sub(r"\b(a|an|the)\b", " ", text).split())
+
+
+def exact_match(answer: str, gold: str) -> float:
+    """1.0 if both are the same when normalized, else 0.0."""
+    return float(normalize(answer) == normalize(gold))
+
+
+def f1(answer: str, gold: str) -> float:
+    """F1 of the words that both have; 0 if one has none."""
+    answer_words, gold_words = normalize(answer).split(), normalize(gold).split()
+    same = sum((Counter(answer_words) & Counter(gold_words)).values())
+    # 2 * precision * recall / (precision + recall)
+    return 2 * same / (len(answer_words) + len(gold_words)) if same else 0.0
+
+
+def f1_or_empty(answer: str, gold: str) -> float:
+    """F1 of SQuAD 2.0: 1 if both have no words."""
+    return f1(answer, gold) or float(not normalize(answer) and not normalize(gold))
+
+
+def squad_1_scores(
+    gold: Mapping[str, Sequence[str]], answers: Mapping[str, str]
+) -> dict[str, float]:
+    """The scores of SQuAD 1.1.
+
+    Args:
+        gold: the right answers to each question, by its id.
+        answers: the answers given; a question without one scores 0.
+
+    Returns:
+        `exact_match` and `f1`, each the mean over the questions of the best over the right
+        answers.
+    """
+    metrics = {"exact_match": exact_match, "f1": f1}
+    return {
+        name: _mean(
+            _best(metric, answers[id_], right) if id_ in answers else 0.0
+            for id_, right in gold.items()
+        )
+        for name, metric in metrics.items()
+    }
+
+
+def squad_2_scores(
+    gold: Mapping[str, Sequence[str]],
+    answers: Mapping[str, str],
+    null_odds: Mapping[str, float] | None = None,
+    threshold: float = 1.0,
+) -> dict[str, float]:
+    """The scores of SQuAD 2.0.
+
+    Args:
+        gold: the right answers to each question, by its id; empty for an unanswerable question.
+        answers: the answers given, empty for none; a question without an entry is left out.
+        null_odds: score of "no answer" for each answer. For the best thresholds, `answers` has
+            to hold the best text for each question, whatever its odds.
+        threshold: no answer is given to questions with larger odds.
+
+    Returns:
+        `exact`, `f1` and `total`, and each with the prefixes HasAns_ and NoAns_ for the
+        questions with and without an answer, as far as there are such. With `null_odds` also
+        `best_exact`, `best_exact_thresh`, `best_f1` and `best_f1_thresh`.
+    """
+    scored = [id_ for id_ in gold if id_ in answers]
+    right = {id_: [text for text in gold[id_] if normalize(text)] or [""] for id_ in scored}
+    metrics: dict[str, Metric] = {"exact": exact_match, "f1": f1_or_empty}
+    raw = {
+        name: {id_: _best(metric, answers[id_], right[id_]) for id_ in scored}
+        for name, metric in metrics.items()
+    }
+    odds = null_odds or dict.fromkeys(scored, 0.0)
+    scores: dict[str, float] = {}
+    parts = {
+        "": scored,
+        "HasAns_": [id_ for id_ in scored if gold[id_]],
+        "NoAns_": [id_ for id_ in scored if not gold[id_]],
+    }
+    for prefix, ids in parts.items():
+        if ids or not prefix:
+            for name, each in raw.items():
+                scores[prefix + name] = _mean(
+                    float(not gold[id_]) if odds[id_] > threshold else each[id_] for id_ in ids
+                )
+            scores[f"{prefix}total"] = len(ids)
+    if null_odds is not None:
+        for name, each in raw.items():
+            best, where = _best_threshold(gold, answers, each, null_odds)
+            scores |= {f"best_{name}": best, f"best_{name}_thresh": where}
+    return scores
+
+
+def _best_threshold(
+    gold: Mapping[str, Sequence[str]],
+    answers: Mapping[str, str],
+    scores: Mapping[str, float],
+    null_odds: Mapping[str, float],
+) -> tuple[float, float]:
+    """The best score over all thresholds, and the first threshold that reaches it."""
+    current = best = float(sum(not right for right in gold.values()))  # nothing answered
+    threshold = 0.0
+    for id_ in sorted(null_odds, key=lambda id_: null_odds[id_]):
+        if id_ in scores:
+            current += scores[id_] if gold[id_] else -float(bool(answers[id_]))
+            if current > best:
+                best, threshold = current, null_odds[id_]
+    return 100.0 * best / max(len(scores), 1), threshold
+
+
+def _best(metric: Metric, answer: str, right: Sequence[str]) -> float:
+    return max(metric(answer, text) for text in right)
+
+
+def _mean(values: Iterable[float]) -> float:
+    values = list(values)
+    return 100.0 * sum(values) / max(len(values), 1)
