@@ -16,6 +16,7 @@ from bert_tf.models.encoder import BertEncoder
 from bert_tf.models.pretrained_model import PretrainedModel
 from bert_tf.models.pretrainer import BertPreTrainer
 from bert_tf.models.regressor import BertRegressor
+from bert_tf.models.span_classifier import BertSpanClassifier
 from bert_tf.models.tagger import BertTagger
 
 TABLE = "embeddings.word_embeddings.weight"
@@ -88,6 +89,9 @@ HEADS: dict[type[PretrainedModel], Head] = {
         {"classifier.": "classifier.dense"},
         has_labels=True,
         reads_pooler=False,
+    ),
+    BertSpanClassifier: Head(
+        "BertForQuestionAnswering", {"qa_outputs.": "span.dense"}, reads_pooler=False
     ),
 }
 
