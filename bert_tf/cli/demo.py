@@ -43,7 +43,7 @@ _NAMES = {
     "huggingface_hub": ["huggingface_hub", "huggingface", "hugging face", "hf", "hf_hub"],
 }
 _LENGTH = 64  # tokens; short, so that minutes are enough
-_EXAMPLES_PER_LABEL = {"train": 100, "validation": 25, "test": 100}
+_EXAMPLES_PER_LABEL = {"train": 160, "validation": 25, "test": 100}
 _GUESSES = 8  # sentences with a hidden word
 
 
