@@ -45,10 +45,12 @@ def run(options: Options) -> None:
         check_export(options.name, root=folder.parent, version=options.version)
         model = FineTuned.from_directory(options.model, dataclasses.asdict(options))
         directory = model.export(folder.name, root=folder.parent, version=options.version)
-    pair = ' --pair "another"' if len(model.inputs) > 1 else ""
+    inputs = model.task.kind.signatures(model.task)["serving_default"]
+    given = '--text "a raw string"' if "text" in inputs else "--input FILE"
+    if "text_pair" in inputs:
+        given += ' --pair "another"'
     console.print(
         f"SavedModel: {options.output}/{options.name}/{directory.name}\n"
-        f"Next: {typed('bert-tf')} predict --model {options.output}/{options.name} "
-        f'--text "a raw string"{pair}',
+        f"Next: {typed('bert-tf')} predict --model {options.output}/{options.name} {given}",
         markup=False,
     )

@@ -88,7 +88,10 @@ def answer(
     if wanted != given:
         kinds = {("text",): "single strings", ("text", "text_pair"): "pairs of strings"}
         cure = "leave the pair out" if "text_pair" in given else "give --pair or --pair_column"
-        raise InputError(f"the model takes {kinds.get(tuple(wanted), wanted)}: {cure}")
+        if "text" not in wanted:
+            cure = "give --input a file of them"
+        takes = kinds.get(tuple(wanted), " and ".join(wanted))
+        raise InputError(f"the model takes {takes}: {cure}")
     for start in range(0, len(next(iter(strings.values()))), batch_size):
         try:
             batch = {

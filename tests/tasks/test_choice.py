@@ -8,6 +8,7 @@ import tensorflow as tf
 
 from bert_tf import BertTokenizer
 from bert_tf.errors import InputError
+from bert_tf.serving.predictor import answer
 from bert_tf.tasks.table import TASKS
 
 SWAG = """\
@@ -86,3 +87,12 @@ def test_answers_are_by_softmax_over_the_choices():
     assert found["choice"].numpy().tolist() == [1, 0]
     np.testing.assert_allclose(found["probabilities"][0], [0.25, 0.75], atol=1e-6)
     np.testing.assert_allclose(found["probability"][0], 0.75, atol=1e-6)
+
+
+def test_texts_for_a_model_of_choices_are_refused():
+    signature = tf.function(lambda **strings: {"choice": strings["context"]}).get_concrete_function(
+        context=tf.TensorSpec([None], tf.string, "context"),
+        choices=tf.TensorSpec([None, None], tf.string, "choices"),
+    )
+    with pytest.raises(InputError, match="takes choices and context: give --input a file of them"):
+        next(answer(signature, {"text": ["a"]}, 8))

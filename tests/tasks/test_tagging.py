@@ -107,3 +107,18 @@ def test_scores_and_files_of_documents(tmp_path):
     written = (tmp_path / "predictions.conll").read_text()
     assert written == "a B-LOC B-LOC\nb O O\n\nc I-LOC B-LOC\n\nd O B-PER\n\n"
     assert "found: 3 phrases; correct: 2." in (tmp_path / "conlleval.txt").read_text()
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "column", "expected"),
+    [
+        ("a.conll", "Anna NN I-PER\nruns VB O\n", "text", {"words": ["Anna runs"]}),
+        ("a.jsonl", '{"text": "Anna runs."}', "text", {"text": ["Anna runs."]}),
+        ("a.jsonl", '{"words": ["Anna", "runs"]}', "words", {"words": ["Anna runs"]}),
+        ("a.tsv", "text\nAnna runs.\n", "text", {"text": ["Anna runs."]}),
+    ],
+)
+def test_files_to_predict_hold_words_or_raw_text(name, content, column, expected, tmp_path):
+    (tmp_path / name).write_text(content, encoding="utf-8")
+    dataset = DATASET.with_settings({"text_column": column})
+    assert KIND.read(dataset, tmp_path / name, labelled=False).columns == expected
