@@ -62,7 +62,9 @@ def run(options: Options) -> None:
 
         model = load(options.model, dataclasses.asdict(options))
         if options.input is None:
-            given = {"text": options.text, **({"text_pair": options.pair} if options.pair else {})}
+            names = (*model.task.kind.inputs(model.task), "text_pair")
+            strings = zip(names, (options.text, options.pair), strict=False)
+            given = {name: texts for name, texts in strings if texts}
         else:
             given = model.read(options.input)
         lines: list[str] = []

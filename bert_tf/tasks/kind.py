@@ -137,12 +137,9 @@ class Kind(ABC):
         inputs = self.features(strings, tokenizer, max_length)
         return self.answers(model(inputs, training=False), labels)
 
-    @abstractmethod
     def answers(self, outputs: Any, labels: Sequence[str]) -> dict[str, tf.Tensor]:
-        """What the model answers: tensors with the batch first; runs in graph.
-
-        Evaluation, prediction and the exported SavedModel share this function.
-        """
+        """Answers from the model's outputs alone, for kinds that do not override `respond`."""
+        raise NotImplementedError
 
     def score_functions(self, dataset: "Dataset", labels: Sequence[str]) -> list[Score]:
         """The functions of true and predicted values to compute."""

@@ -29,7 +29,9 @@ class Answering:
     def read(self, path: str | Path) -> dict[str, list[str]]:
         """The texts of a file by input name; every row counts."""
         task = replace(self.task, skip_broken=False)
-        return task.kind.read(task, path, labelled=False).columns
+        columns = task.kind.read(task, path, labelled=False).columns
+        signatures = task.kind.signatures(task).values()
+        return {name: columns[name] for names in signatures for name in names if name in columns}
 
 
 def load(model: str | Path, settings: Mapping[str, Any]) -> Answering:

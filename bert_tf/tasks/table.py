@@ -12,10 +12,18 @@ from bert_tf.tasks.classification import Classification
 from bert_tf.tasks.kind import Dataset
 from bert_tf.tasks.metrics import accuracy, f1, matthews_correlation, pearson, spearman
 from bert_tf.tasks.regression import Regression
+from bert_tf.tasks.span import Span
 from bert_tf.tasks.tagging import Tagging
 
 # Names of GLUE's published files in their folders.
 _GLUE = {"train": ("train.tsv",), "validation": ("dev.tsv",)}
+_SQUAD_1, _SQUAD_2 = (
+    {
+        split: (f"{name}-{version}.json", f"{name}-{version}.json.gz")
+        for split, name in (("train", "train"), ("validation", "dev"))
+    }
+    for version in ("v1.1", "v2.0")
+)
 _NLI = ("contradiction", "entailment", "neutral")
 _CONLL = ("O", *(f"{prefix}-{type_}" for type_ in ("PER", "ORG", "LOC", "MISC") for prefix in "BI"))
 _CONLL_FILES = {
@@ -24,7 +32,7 @@ _CONLL_FILES = {
 }
 
 # The paper's numbers are GLUE test scores (table 1): F1 for MRPC and QQP, Spearman for STS-B,
-# Matthews for CoLA, matched accuracy for MNLI.
+# Matthews for CoLA, matched accuracy for MNLI; SQuAD's are F1 on the development sets.
 TASKS: dict[str, Dataset] = {
     task.name: task
     for task in (
@@ -72,6 +80,14 @@ TASKS: dict[str, Dataset] = {
         Dataset(
             name="wnli", kind=Classification(), text="sentence1", pair="sentence2",
             labels=("0", "1"), scores=(accuracy,), files=_GLUE,
+        ),
+        Dataset(
+            name="squad", kind=Span(), text="question", pair="context", label="answers",
+            files=_SQUAD_1, max_length=384, paper={"base": 88.5, "large": 90.9},
+        ),
+        Dataset(
+            name="squad2", kind=Span(unanswerable=True), text="question", pair="context",
+            label="answers", files=_SQUAD_2, max_length=384, epochs=2, paper={"large": 81.9},
         ),
         Dataset(
             name="stsb", kind=Regression(), text="sentence1", pair="sentence2", label="score",

@@ -10,7 +10,7 @@ from pipelines.datasets import dataset_options
 
 
 def example_batches(
-    strings: Mapping[str, Sequence[str]],
+    strings: Mapping[str, Sequence[Any]],
     batch: Callable[[dict[str, tf.Tensor], list[tf.Tensor]], tuple],
     batch_size: int,
     *,
@@ -31,7 +31,7 @@ def example_batches(
     smaller batch the last workers take fewer rows or none; all see the same number of batches.
 
     Args:
-        strings: input name -> one string for each of the E examples.
+        strings: input name -> a string, or a number, for each of the E examples.
         batch: turns a batch of these strings and of the targets into (inputs, *targets), in
             graph; an example may become several rows.
         batch_size: examples in a batch of this worker.
@@ -44,7 +44,7 @@ def example_batches(
     Returns:
         Dataset of (inputs, *targets), or of inputs alone without targets.
     """
-    columns = {name: tf.constant(list(values), tf.string) for name, values in strings.items()}
+    columns = {name: tf.convert_to_tensor(values) for name, values in strings.items()}
     arrays = [tf.constant(values) for values in targets]
     count = len(next(iter(strings.values())))
     shared_size = num_workers * batch_size

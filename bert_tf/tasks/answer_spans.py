@@ -1,0 +1,164 @@
+"""From the logits of windows to answers, in graph: `write_predictions` of the original's run_squad.
+
+It differs in two ways. An answer is the slice of the context that its pieces were made of, where
+the original goes back to whole words and then guesses the slice. And only tokens of the context
+compete for the best starts and ends, so that fewer questions are left without a candidate.
+"""
+
+import tensorflow as tf
+
+from bert_tf.tokenization.question_windows import QuestionWindows
+
+BEST = 20  # starts and ends of a window, and answers of a question
+NO_CANDIDATE = 1e30  # the null odds of a question without a candidate; no logit is larger
+
+Columns = dict[str, tf.Tensor]
+
+
+def best_answers(
+    logits: tf.Tensor,
+    windows: QuestionWindows,
+    contexts: tf.Tensor,
+    *,
+    longest: int,
+    unanswerable: bool,
+    threshold: float,
+) -> dict[str, tf.Tensor]:
+    """The best answers to each question.
+
+    Args:
+        logits: float [W, T, 2], start and end.
+        windows: W windows of B questions.
+        contexts: string [B].
+        longest: maximum pieces of an answer.
+        unanswerable: whether a question may have no answer. "No answer" is then a candidate, an
+            empty string, with the logits of [CLS] in the window where their sum is lowest.
+        threshold: largest null odds of a question that gets an answer.
+
+    Returns:
+        The answer, [B] each: `answer` (string, empty for none), `start` and `end` in code points
+        of the context, `start_byte` and `end_byte`, `score` (its probability),
+        `no_answer_probability`, and `null_odds`, the score of "no answer" minus that of the best
+        answer.
+
+        The best different answers, the best first, [B, 20] each, or 21 with "no answer":
+        `answers_text`, `answers_start`, `answers_end`, `answers_start_byte`, `answers_end_byte`,
+        `answers_start_logit`, `answers_end_logit` and `answers_probability`, their softmax.
+        `answers_count`, int32 [B], is the number of them; the rest is padding.
+    """
+    batch = tf.size(contexts, tf.int64)
+    logits = tf.where(tf.math.is_nan(logits), -NO_CANDIDATE, tf.cast(logits, tf.float32))
+    logits = tf.clip_by_value(logits, -NO_CANDIDATE, NO_CANDIDATE)
+    spans = _candidates(logits, windows, longest)
+    null = _no_answers(logits, windows, batch)
+    null_score = null["start_logit"] + null["end_logit"]  # (B,)
+    if unanswerable:
+        spans = {name: tf.concat([values, null[name]], 0) for name, values in spans.items()}
+
+    # By question, the best first; both sorts are stable. The same text once, where it is best.
+    order = tf.argsort(spans["start_logit"] + spans["end_logit"], direction="DESCENDING")
+    spans = _take(spans, order)
+    spans = _take(spans, tf.argsort(spans["question"], stable=True))
+    size = spans["end_byte"] - spans["start_byte"]
+    context = tf.gather(contexts, spans["question"])
+    spans["text"] = tf.strings.substr(context, spans["start_byte"], size)
+    key = tf.strings.join([tf.as_string(spans["question"]), spans["text"]], ":")
+    texts, text = tf.unique(key)
+    spans = _take(
+        spans, tf.math.unsorted_segment_min(tf.range(tf.size(text)), text, tf.size(texts))
+    )
+    first = tf.searchsorted(spans["question"], tf.range(batch))  # of each question
+    rank = tf.range(tf.size(spans["question"])) - tf.gather(first, spans["question"])
+    spans = _take(spans, tf.where((rank < BEST) | (spans["text"] == ""))[:, 0])
+
+    # One row a question: [B, N].
+    question = spans.pop("question")
+    rows = {
+        name: tf.RaggedTensor.from_value_rowids(values, question, nrows=batch).to_tensor(
+            shape=[None, BEST + unanswerable]
+        )
+        for name, values in spans.items()
+    }
+    count = tf.math.bincount(tf.cast(question, tf.int32), minlength=tf.size(contexts))
+    is_real = tf.sequence_mask(count, BEST + unanswerable)
+    is_answer = is_real & (rows["text"] != "")
+    score = tf.where(is_real, rows["start_logit"] + rows["end_logit"], tf.float32.min)
+    rows |= {
+        "text": tf.strings.unicode_transcode(rows["text"], "UTF-8", "UTF-8"),  # always valid
+        "start": _code_points(contexts, rows["start_byte"]),
+        "end": _code_points(contexts, rows["end_byte"]),
+        "probability": tf.where(is_real, tf.nn.softmax(score), 0.0),
+    }
+
+    # The best answer, or none.
+    best = tf.argmax(is_answer, axis=-1, output_type=tf.int32)
+    answer = {name: tf.gather(values, best, batch_dims=1) for name, values in rows.items()}
+    has_answer = tf.reduce_any(is_answer, -1)
+    best_score = answer["start_logit"] + answer["end_logit"]
+    null_odds = tf.where(has_answer, null_score - best_score, NO_CANDIDATE)
+    given = has_answer & (null_odds <= threshold) if unanswerable else has_answer
+    no_answer = tf.reduce_sum(tf.where(is_answer, 0.0, rows["probability"]), -1)
+    no_answer = tf.where(has_answer, no_answer, 1.0)
+    places = ("start", "end", "start_byte", "end_byte")
+    return {
+        "answer": tf.where(given, answer["text"], ""),
+        **{name: tf.where(given, answer[name], 0) for name in places},
+        "score": tf.where(given, answer["probability"], no_answer),
+        "no_answer_probability": no_answer,
+        "null_odds": null_odds,
+        "answers_count": count,
+        **{f"answers_{name}": values for name, values in rows.items()},
+    }
+
+
+def _candidates(logits: tf.Tensor, windows: QuestionWindows, longest: int) -> Columns:
+    """The best starts with the best ends of each window that may be an answer, in their order."""
+    in_context = windows.starts >= 0
+    scores = tf.where(in_context[:, :, tf.newaxis], logits, -tf.float32.max)
+    k = tf.minimum(BEST, tf.shape(logits)[1])
+    start_logit, start = tf.math.top_k(scores[:, :, 0], k)  # (W, K)
+    end_logit, end = tf.math.top_k(scores[:, :, 1], k)
+    may_start = tf.gather(windows.has_most_context, start, batch_dims=1)
+    may_end = tf.gather(in_context, end, batch_dims=1)
+    size = end[:, tf.newaxis, :] - start[:, :, tf.newaxis] + 1  # (W, K, K)
+    is_span = may_start[:, :, tf.newaxis] & may_end[:, tf.newaxis, :]
+    pairs = tf.where(is_span & (size >= 1) & (size <= longest))  # (M, 3)
+    window = pairs[:, 0]
+    of_start, of_end = tf.stack([window, pairs[:, 1]], 1), tf.stack([window, pairs[:, 2]], 1)
+    first = tf.stack([window, tf.cast(tf.gather_nd(start, of_start), tf.int64)], 1)
+    last = tf.stack([window, tf.cast(tf.gather_nd(end, of_end), tf.int64)], 1)
+    return {
+        "question": tf.gather(windows.question, window),
+        "start_byte": tf.gather_nd(windows.starts, first),
+        "end_byte": tf.gather_nd(windows.ends, last),
+        "start_logit": tf.gather_nd(start_logit, of_start),
+        "end_logit": tf.gather_nd(end_logit, of_end),
+    }
+
+
+def _no_answers(logits: tf.Tensor, windows: QuestionWindows, batch: tf.Tensor) -> Columns:
+    """The candidate "no answer" of each question: [CLS] of the first window with the lowest sum."""
+    null = logits[:, 0]  # (W, 2)
+    score = tf.reduce_sum(null, -1)
+    lowest = tf.math.unsorted_segment_min(score, windows.question, batch)
+    number = tf.range(tf.size(score))
+    number = tf.where(score == tf.gather(lowest, windows.question), number, tf.size(score))
+    null = tf.gather(null, tf.math.unsorted_segment_min(number, windows.question, batch))
+    nowhere = tf.zeros([batch], tf.int64)
+    return {
+        "question": tf.range(batch),
+        "start_byte": nowhere,
+        "end_byte": nowhere,
+        "start_logit": null[:, 0],
+        "end_logit": null[:, 1],
+    }
+
+
+def _take(columns: Columns, rows: tf.Tensor) -> Columns:
+    return {name: tf.gather(values, rows) for name, values in columns.items()}
+
+
+def _code_points(contexts: tf.Tensor, byte: tf.Tensor) -> tf.Tensor:
+    """Code points before a byte of each context: [B] and [B, N] -> [B, N]."""
+    before = tf.strings.substr(contexts[:, tf.newaxis], tf.zeros_like(byte), byte)
+    return tf.cast(tf.strings.length(before, unit="UTF8_CHAR"), tf.int64)

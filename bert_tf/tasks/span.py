@@ -1,0 +1,222 @@
+"""Answers that are spans of a context: SQuAD 1.1 and 2.0 (paper, sections 4.2 and 4.3)."""
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields, replace
+from pathlib import Path
+from typing import Any, ClassVar
+
+import numpy as np
+import tensorflow as tf
+
+from bert_tf.atomic import replace_file
+from bert_tf.errors import InputError
+from bert_tf.models.span_classifier import BertSpanClassifier
+from bert_tf.tasks.answer_spans import best_answers
+from bert_tf.tasks.kind import Answers, Dataset, Kind
+from bert_tf.tasks.squad_scores import squad_1_scores, squad_2_scores
+from bert_tf.tokenization.question_windows import QuestionPacker, token_targets
+from bert_tf.training.means import Values, accuracy, cross_entropy
+from pipelines.examples.labelled_text import Examples
+from pipelines.examples.squad import read_questions
+
+_CHUNK = 64  # questions whose windows are made at once, windows that the model reads at once
+
+
+def span_loss(targets: Any, logits: Any) -> Any:
+    """Cross-entropies [B, 2] of starts and ends [B, 2] for logits [B, T, 2]."""
+    return cross_entropy(targets, tf.transpose(logits, [0, 2, 1]))
+
+
+def span_accuracy(targets: Any, logits: Any) -> Any:
+    """1.0 for each right start and end, [B, 2]."""
+    return accuracy(targets, tf.transpose(logits, [0, 2, 1]))
+
+
+@dataclass(frozen=True)
+class Span(Kind):
+    """A span of the context for each question.
+
+    The answers are those of `bert_tf.tasks.answer_spans.best_answers`. The settings have the names
+    of the original's options.
+
+    Attributes:
+        unanswerable: whether a question may have no answer.
+        doc_stride: pieces between the beginnings of two windows over a context.
+        max_query_length: maximum pieces of a question.
+        max_answer_length: maximum pieces of an answer.
+        null_score_diff_threshold: largest null odds of a question that gets an answer; tuned on
+            the validation examples.
+    """
+
+    unanswerable: bool = False
+    doc_stride: int = 128
+    max_query_length: int = 64
+    max_answer_length: int = 30
+    null_score_diff_threshold: float = 0.0
+
+    model_class = BertSpanClassifier
+    metrics: ClassVar[Mapping[str, Values]] = {"accuracy": span_accuracy}
+
+    def settings(self) -> dict[str, Any]:
+        """All attributes but `unanswerable`, which the dataset says."""
+        return {name: getattr(self, name) for name in _SETTINGS}
+
+    def with_settings(self, settings: Mapping[str, Any]) -> "Span":
+        """The kind with other attributes."""
+        given = {name: settings[name] for name in _SETTINGS if settings.get(name) is not None}
+        return replace(self, **given)
+
+    def inputs(self, dataset: Dataset) -> list[str]:
+        """Question and context."""
+        return ["question", "context"]
+
+    def read(self, dataset: Dataset, path: str | Path, *, labelled: bool = True) -> Examples:
+        """Reads questions: see `read_questions`."""
+        return read_questions(path, labelled=labelled, unanswerable=self.unanswerable)
+
+    def targets(self, examples: Examples, labels: Sequence[str]) -> np.ndarray:
+        """Whether each question has an answer, int32 [E]; training needs windows."""
+        return np.array([bool(texts) for texts in examples.columns["answers"]], np.int32)
+
+    def training_rows(
+        self, dataset: Dataset, examples: Examples, labels: Sequence[str], tokenizer: Any
+    ) -> tuple[Mapping[str, Sequence[Any]], np.ndarray]:
+        """A row for each window: its start and end token, or [CLS] without the whole answer.
+
+        Questions whose answer is not in the context are skipped.
+        """
+        pack = self._packer(tokenizer, dataset.max_length)
+        kept = [row for row in zip(*(examples.columns[name] for name in
+                ("question", "context", "span")), strict=True) if row[2] is not None]  # fmt: skip
+        if not kept:
+            raise InputError(f"{examples.path}: no answer is in its context; check answer_start")
+        rows, numbers, targets = [], [], []
+        for first in range(0, len(kept), _CHUNK):
+            chunk = kept[first : first + _CHUNK]
+            questions, contexts, spans = zip(*chunk, strict=True)
+            windows = pack(tf.constant(questions), tf.constant(contexts))
+            places = [
+                [len(context[:place].encode()) for place in span or [0, 0]]
+                for context, span in zip(contexts, spans, strict=True)
+            ]
+            targets.append(token_targets(windows, tf.constant(places, tf.int64)).numpy())
+            numbers.append(windows.number.numpy())
+            rows += [chunk[question] for question in windows.question.numpy()]
+        columns: dict[str, Any] = {
+            "question": [row[0] for row in rows],
+            "context": [row[1] for row in rows],
+            "window": np.concatenate(numbers),
+        }
+        return columns, np.concatenate(targets)
+
+    def features(self, strings: dict[str, tf.Tensor], tokenizer: Any, max_length: int) -> Any:
+        """Model inputs for one window of each context, [B, T]."""
+        pack = self._packer(tokenizer, max_length)
+        return pack(strings["question"], strings["context"], strings["window"]).inputs
+
+    def loss(self, *, label_smoothing: float = 0.0) -> Values:
+        """Mean cross-entropy of start and end."""
+        if label_smoothing:
+            raise InputError("--label_smoothing is for tasks with classes: leave it out")
+        return span_loss
+
+    def respond(
+        self, strings: dict[str, tf.Tensor], model: Any, tokenizer: Any, labels: Sequence[str],
+        max_length: int,
+    ) -> dict[str, tf.Tensor]:  # fmt: skip
+        """The best answers from all windows over each context."""
+        windows = self._packer(tokenizer, max_length)(strings["question"], strings["context"])
+        return best_answers(
+            _logits(model, windows.inputs),
+            windows,
+            strings["context"],
+            longest=self.max_answer_length,
+            unanswerable=self.unanswerable,
+            threshold=self.null_score_diff_threshold,
+        )
+
+    def score_names(self, dataset: Dataset, labels: Sequence[str]) -> list[str]:
+        """The official names; a model of SQuAD 2.0 is chosen by F1 at the best threshold."""
+        return ["best_f1", "best_exact", "f1", "exact"] if self.unanswerable else [
+            "f1", "exact_match"]  # fmt: skip
+
+    def scores(
+        self, dataset: Dataset, examples: Examples, answers: Answers, labels: Sequence[str]
+    ) -> dict[str, float | None]:
+        """The official scores, in percent."""
+        return dict(self._scores(examples, answers))
+
+    def _scores(self, examples: Examples, answers: Answers) -> dict[str, float]:
+        gold = dict(zip(examples.columns["id"], examples.columns["answers"], strict=True))
+        best = dict(zip(gold, map(_best_text, _n_best(answers)), strict=True))
+        if not self.unanswerable:
+            return squad_1_scores(gold, best)
+        odds = dict(zip(gold, answers["null_odds"].tolist(), strict=True))
+        return squad_2_scores(gold, best, odds, self.null_score_diff_threshold)
+
+    def tuned(self, examples: Examples, answers: Answers) -> "Span":
+        """The threshold with the best F1.
+
+        It is put half-way to the next larger odds, so that rounding flips no answer.
+        """
+        if not self.unanswerable:
+            return self
+        best = self._scores(examples, answers)["best_f1_thresh"]
+        gaps = [odds - best for odds in answers["null_odds"].tolist() if odds > best]
+        return replace(self, null_score_diff_threshold=best + min(gaps, default=0.0) / 2)
+
+    def write_predictions(
+        self, folder: Path, dataset: Dataset, examples: Examples, answers: Answers,
+        labels: Sequence[str],
+    ) -> None:  # fmt: skip
+        """Writes predictions.json, nbest_predictions.json and, for SQuAD 2.0, null_odds.json."""
+        ids = examples.columns["id"]
+        files: dict[str, list[Any]] = {
+            "predictions": [text.decode() for text in answers["answer"]],
+            "nbest_predictions": _n_best(answers),
+        }
+        if self.unanswerable:
+            files["null_odds"] = answers["null_odds"].tolist()
+        for name, values in files.items():
+            content = json.dumps(dict(zip(ids, values, strict=True)), indent=4, ensure_ascii=False)
+            with replace_file(folder / f"{name}.json") as temporary:
+                temporary.write_text(content + "\n", encoding="utf-8")
+
+    def _packer(self, tokenizer: Any, max_length: int) -> QuestionPacker:
+        return QuestionPacker(tokenizer, max_length, self.doc_stride, self.max_query_length)
+
+
+_SETTINGS = [field.name for field in fields(Span) if field.name != "unanswerable"]
+
+
+def _logits(model: Any, inputs: dict[str, tf.Tensor]) -> tf.Tensor:
+    """Logits [W, T, 2], a few windows at a time: a context may be of any length."""
+    number = tf.shape(inputs["token_ids"])[0]
+
+    def body(start: tf.Tensor, found: tf.TensorArray) -> tuple:
+        part = {name: values[start : start + _CHUNK] for name, values in inputs.items()}
+        logits = tf.cast(model(part, training=False), tf.float32)
+        return start + _CHUNK, found.write(start // _CHUNK, logits)
+
+    found = tf.TensorArray(tf.float32, 0, True, infer_shape=False, element_shape=[None, None, 2])
+    _, found = tf.while_loop(lambda start, _: start < number, body, (0, found))
+    return found.concat()
+
+
+def _n_best(answers: Answers) -> list[list[dict[str, Any]]]:
+    """The n best answers to each question, as nbest_predictions.json has them."""
+    names = ("text", "probability", "start_logit", "end_logit")
+    columns = [answers[f"answers_{name}"].tolist() for name in names]
+    return [
+        [
+            {"text": text.decode(), **dict(zip(names[1:], numbers, strict=True))}
+            for text, *numbers in zip(*(values[:count] for values in row), strict=True)
+        ]
+        for count, *row in zip(answers["answers_count"].tolist(), *columns, strict=True)
+    ]
+
+
+def _best_text(n_best: list[dict[str, Any]]) -> str:
+    """The best text of a question, empty if there is none."""
+    return next((each["text"] for each in n_best if each["text"]), "")

@@ -1,0 +1,104 @@
+"""Logits, loss and gradients of the models for tasks, as Hugging Face's classes have them.
+
+Run it as test_hugging_face_numbers.py says: with BERT_TF_HUGGING_FACE naming a Python that has
+torch and transformers. Without, only the directory's names are checked.
+"""
+
+import json
+import os
+import subprocess
+from pathlib import Path
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from bert_tf import BertConfig, load_model, save_model
+from bert_tf.checkpoints.weight_names import named_weights
+from bert_tf.models.span_classifier import BertSpanClassifier
+from bert_tf.tasks.span import span_loss
+
+SCRIPT = Path(__file__).with_name("hugging_face_heads_peer.py")
+TOLERANCE = 1e-5
+CONFIG = BertConfig(
+    vocab_size=41, hidden_size=16, num_hidden_layers=2, num_attention_heads=4,
+    intermediate_size=32, max_position_embeddings=24,
+)  # fmt: skip
+DRAW = np.random.RandomState(3)
+LENGTHS = np.array([16, 13, 8, 15])
+MASK = (np.arange(16) < LENGTHS[:, None]).astype(np.int64)
+INPUTS = {
+    "token_ids": DRAW.randint(5, 41, (4, 16)),  # Hugging Face drops the gradient of [PAD], 0
+    "segment_ids": (np.arange(16) >= LENGTHS[:, None] // 2) * MASK,
+    "padding_mask": MASK,
+}
+NAMES = {"token_ids": "input_ids", "segment_ids": "token_type_ids",
+         "padding_mask": "attention_mask"}  # fmt: skip
+SPANS = np.array([[3, 5], [0, 0], [4, 4], [9, 12]])
+
+# Hugging Face's class -> our model, its loss, our targets, their targets.
+HEADS = {
+    "BertForQuestionAnswering": (
+        lambda: BertSpanClassifier(CONFIG, seed=1),
+        span_loss,
+        SPANS,
+        {"start_positions": SPANS[:, 0], "end_positions": SPANS[:, 1]},
+    ),
+}
+
+
+def made(name: str):
+    """A model with every weight drawn at random."""
+    model = HEADS[name][0]()
+    draw = np.random.RandomState(1)
+    for variable in model.trainable_variables:
+        center = 1.0 if "gamma" in variable.path else 0.0
+        variable.assign(center + draw.normal(size=variable.shape, scale=0.2))
+    return model
+
+
+def numbers(model, loss, targets) -> dict[str, np.ndarray]:
+    weights = named_weights(model)
+    with tf.GradientTape() as tape:
+        logits = model(INPUTS)
+        mean = tf.reduce_mean(loss(targets, logits))
+    gradients = tape.gradient(mean, [weight.variable.value for weight in weights])
+    found = {"logits": logits.numpy(), "loss": mean.numpy()}
+    for weight, gradient in zip(weights, gradients, strict=True):
+        gradient = tf.convert_to_tensor(gradient).numpy()
+        found[f"gradient.{weight.name}"] = gradient.T if weight.transposed else gradient
+    return found
+
+
+@pytest.mark.parametrize("name", HEADS)
+def test_the_directory_is_hugging_faces_and_comes_back(name, tmp_path):
+    model = made(name)
+    save_model(model, tmp_path)
+    config = json.loads((tmp_path / "config.json").read_text())
+    assert config["architectures"] == [name]
+    again = load_model(tmp_path)
+    assert type(again) is type(model)
+    np.testing.assert_array_equal(again(INPUTS), model(INPUTS))
+
+
+@pytest.mark.skipif(
+    "BERT_TF_HUGGING_FACE" not in os.environ,
+    reason="needs Hugging Face: name a Python with torch and transformers in BERT_TF_HUGGING_FACE",
+)
+@pytest.mark.parametrize("name", HEADS)
+def test_numbers_of_hugging_face_now(name, tmp_path):
+    model, (_, loss, targets, theirs) = made(name), HEADS[name]
+    ours = numbers(model, loss, targets)
+    save_model(model, tmp_path / "model")
+    np.savez(tmp_path / "in.npz", **{NAMES[key]: x for key, x in INPUTS.items()}, **theirs)
+    files = [tmp_path / "model", name, tmp_path / "in.npz", tmp_path / "out.npz"]
+    command = [os.environ["BERT_TF_HUGGING_FACE"], SCRIPT, *files]
+    done = subprocess.run(list(map(str, command)), capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    expected = dict(np.load(tmp_path / "out.npz"))
+    assert ours.keys() == expected.keys()
+    for key, value in expected.items():
+        # Biases that add a number to all scores of a softmax have gradients of 0, or of rounding.
+        weight = expected[key.replace(".bias", ".weight")]
+        scale = max(np.abs(value).max(), np.abs(weight).max())
+        assert np.abs(ours[key] - value).max() <= TOLERANCE * scale, key

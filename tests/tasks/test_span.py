@@ -1,0 +1,185 @@
+"""The span kind: windows to train on, the threshold, files, commands."""
+
+import json
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from bert_tf import BertConfig, BertTokenizer, save_model
+from bert_tf.cli.main import main
+from bert_tf.errors import InputError
+from bert_tf.models.span_classifier import BertSpanClassifier
+from bert_tf.tasks.fine_tuned import FineTuned
+from bert_tf.tasks.span import Span, span_accuracy, span_loss
+from bert_tf.tasks.table import TASKS
+from bert_tf.tokenization.question_windows import QuestionPacker, token_targets
+
+WORDS = ["sea", "ship", "wave", "farm", "cow", "barn"]
+CONTEXT = "cow 😀 sea ship (wave, farm) barn sea sea ship cow barn farm"
+
+
+@pytest.fixture(scope="module")
+def tokenizer():
+    return BertTokenizer(["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *WORDS, *"(,)"])
+
+
+@pytest.fixture(scope="module")
+def tuned(tokenizer):
+    config = BertConfig(
+        vocab_size=tokenizer.vocabulary_size, hidden_size=16, num_hidden_layers=1,
+        num_attention_heads=2, intermediate_size=32, max_position_embeddings=16,
+    )  # fmt: skip
+    model = BertSpanClassifier(config, seed=3)
+    task = replace(TASKS["squad2"], kind=Span(unanswerable=True, doc_stride=3), max_length=10)
+    return FineTuned(task, model, tokenizer)
+
+
+def write_questions(path, questions):
+    rows = [
+        {"id": f"q{i}", "question": question, "context": CONTEXT,
+         "answers": [{"text": text, "answer_start": CONTEXT.index(text)}] if text else []}
+        for i, (question, text) in enumerate(questions)
+    ]  # fmt: skip
+    path.write_text("\n".join(map(json.dumps, rows)), encoding="utf-8")
+    return path
+
+
+@pytest.mark.parametrize(
+    ("answer", "tokens"),
+    [
+        ("cow", (0, 0)),
+        ("wave", (5, 5)),
+        ("(wave, farm)", (4, 8)),
+        ("ship (wave, farm) barn sea", (3, 10)),  # longer than a window: nowhere
+        ("farm)", (7, 8)),
+        ("", None),
+    ],
+)
+def test_windows_to_train_on_point_at_the_answer_or_at_cls(tuned, answer, tokens, tmp_path):
+    path = write_questions(tmp_path / "own.jsonl", [("sea ship", answer)])
+    examples = tuned.task.kind.read(tuned.task, path)
+    rows, targets = tuned.task.kind.training_rows(tuned.task, examples, [], tuned.tokenizer)
+    assert rows["window"].tolist() == list(range(len(targets)))
+    length, stride, before, pieces = 5, 3, 4, len(tuned.tokenizer.tokenize(CONTEXT))
+    for number, target in enumerate(targets.tolist()):
+        first = number * stride
+        last = min(first + length, pieces) - 1
+        whole = tokens and first <= tokens[0] and tokens[1] <= last
+        assert target == ([token - first + before for token in tokens] if whole else [0, 0])
+    # What `features` makes of a row is that window.
+    strings = {name: tf.constant(values) for name, values in rows.items()}
+    inputs = tuned.task.kind.features(strings, tuned.tokenizer, 10)
+    pack = QuestionPacker(tuned.tokenizer, 10, 3)
+    windows = pack(tf.constant(["sea ship"]), tf.constant([CONTEXT]))
+    for name, values in windows.inputs.items():
+        np.testing.assert_array_equal(inputs[name], values)
+
+
+def test_an_answer_within_a_character_takes_all_its_pieces():
+    """한 is three pieces; the answer is it, in the middle of a word."""
+    jamo = [chr(c) for c in range(0x1100, 0x1200)]
+    tokenizer = BertTokenizer(
+        ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *jamo, *(f"##{c}" for c in jamo)]
+    )
+    windows = QuestionPacker(tokenizer, 16)(tf.constant([""]), tf.constant(["대한국"]))
+    assert token_targets(windows, tf.constant([[3, 6]], tf.int64)).numpy().tolist() == [[4, 6]]
+
+
+def test_answers_that_are_not_in_their_contexts_are_not_trained_on(tuned, tmp_path):
+    path = tmp_path / "own.jsonl"
+    row = {"question": "sea", "context": "sea ship", "answers": []}
+    lost = {**row, "answers": [{"text": "cow", "answer_start": 0}]}
+    path.write_text(f"{json.dumps(row)}\n{json.dumps(lost)}\n")
+    examples = tuned.task.kind.read(tuned.task, path)
+    rows, targets = tuned.task.kind.training_rows(tuned.task, examples, [], tuned.tokenizer)
+    assert len(targets) == 1 and rows["question"] == ["sea"]
+    with pytest.raises(InputError, match="no answer is in its context; check answer_start"):
+        tuned.task.kind.training_rows(tuned.task, examples.take([1]), [], tuned.tokenizer)
+
+
+def test_loss_and_accuracy_are_means_over_start_and_end():
+    logits = np.log(np.array([[[0.5, 0.1], [0.25, 0.8], [0.25, 0.1]]], np.float32))
+    targets = tf.constant([[0, 2]])
+    np.testing.assert_allclose(span_loss(targets, logits), [[-np.log(0.5), -np.log(0.1)]], 1e-5)
+    assert span_accuracy(targets, logits).numpy().tolist() == [[1, 0]]
+    with pytest.raises(InputError, match="--label_smoothing"):
+        Span().loss(label_smoothing=0.1)
+
+
+def test_the_threshold_is_tuned_stored_and_used(tuned, tmp_path):
+    questions = [("sea", "sea"), ("cow", ""), ("ship", ""), ("barn", "barn"), ("farm", "")]
+    path = write_questions(tmp_path / "dev.jsonl", questions)
+    examples = tuned.task.kind.read(tuned.task, path)
+    evaluation = tuned.evaluate(examples, 2)
+    odds = evaluation.answers["null_odds"]
+    chosen = tuned.tuned(evaluation)
+    threshold = chosen.task.kind.null_score_diff_threshold
+    assert threshold > evaluation.scores["best_f1_thresh"] != 0
+    chosen.save(tmp_path / "model")
+    again = FineTuned.from_directory(tmp_path / "model")
+    assert again.task.kind == chosen.task.kind
+    scores = again.evaluate(examples, 3)
+    assert scores.scores["f1"] == evaluation.scores["best_f1"]
+    assert [bool(text) for text in scores.answers["answer"]] == (odds <= threshold).tolist()
+    assert again.tuned(scores) is again
+    # A model of SQuAD 1.1 has no threshold.
+    first = replace(again, task=replace(again.task, kind=Span()))
+    assert first.tuned(scores) is first
+
+
+def test_a_context_of_any_length(tuned):
+    contexts = tf.constant([CONTEXT * 60, "", "cow"])
+    found = tuned.signature(question=tf.constant(["sea", "", "x"]), context=contexts)
+    assert len(tuned.tokenizer.tokenize(CONTEXT * 60)) > 64 * 10  # many chunks of windows
+    alone = tuned.signature(question=tf.constant(["sea"]), context=contexts[:1])
+    assert found["answers_count"][0] == alone["answers_count"][0] == 21
+    np.testing.assert_allclose(found["null_odds"][0], alone["null_odds"][0], atol=1e-5)
+
+
+def test_commands_write_the_official_files(tuned, tmp_path, capsys):
+    tuned.save(tmp_path / "model")
+    path = write_questions(tmp_path / "dev.jsonl", [("sea", "sea"), ("cow", ""), ("", "barn")])
+    model, out = str(tmp_path / "model"), tmp_path / "out"
+    assert main(["evaluate", "--model", model, "--data", str(path), "--output", str(out)]) == 0
+    scores = json.loads(capsys.readouterr().out)
+    assert scores["total"] == 3 and scores["examples"] == 3
+    files = {
+        name: json.loads((out / f"{name}.json").read_text(encoding="utf-8"))
+        for name in ("predictions", "nbest_predictions", "null_odds")
+    }
+    for name, values in files.items():
+        assert list(values) == ["q0", "q1", "q2"], name
+    for id_, n_best in files["nbest_predictions"].items():
+        assert [set(each) for each in n_best] == [
+            {"text", "probability", "start_logit", "end_logit"}
+        ] * len(n_best)
+        assert sum(each["probability"] for each in n_best) == pytest.approx(1, abs=1e-5)
+        best = next(each["text"] for each in n_best if each["text"])
+        assert files["predictions"][id_] == ("" if files["null_odds"][id_] > 0 else best)
+
+    # Without answers in the data, and from the SavedModel.
+    rows = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
+    new = tmp_path / "new.jsonl"
+    new.write_text("\n".join(json.dumps({k: r[k] for k in ("question", "context")}) for r in rows))
+    arguments = ["--name", "squad", "--output", str(tmp_path / "served")]
+    assert main(["export", "--model", model, *arguments]) == 0
+    capsys.readouterr()
+    for source in (model, str(tmp_path / "served" / "squad")):
+        assert main(["predict", "--model", source, "--input", str(new)]) == 0
+        answers = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+        assert [each["answer"] for each in answers] == list(files["predictions"].values())
+        for each in answers:
+            assert CONTEXT[each["start"] : each["end"]] == each["answer"]
+            texts = [one["text"] for one in each["answers"]]
+            id_ = f"q{answers.index(each)}"
+            assert texts == [one["text"] for one in files["nbest_predictions"][id_]]
+    text = ["--text", "sea", "--pair", CONTEXT]
+    assert main(["predict", "--model", model, *text]) == 0
+    assert json.loads(capsys.readouterr().out)["answer"] == files["predictions"]["q0"]
+
+
+def test_a_directory_without_task_json_is_a_model_of_squad(tuned, tmp_path):
+    save_model(tuned.model, tmp_path, tokenizer=tuned.tokenizer)
+    assert FineTuned.from_directory(tmp_path).task.name == "squad"
