@@ -229,7 +229,8 @@ def check_batch_size(
     if batch_size % pieces:
         raise InputError(
             f"a batch of {batch_size} does not divide into {gradient_accumulation_steps} "
-            f"micro-batches on each of {replicas} replica(s): give --batch_size a multiple of {pieces}"
+            f"micro-batches on each of {replicas} replica(s): "
+            f"give --batch_size a multiple of {pieces}"
         )
 
 
