@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from bert_tf.models.encoder import BertEncoder as BertEncoder
     from bert_tf.models.pretrainer import BertPreTrainer as BertPreTrainer
     from bert_tf.models.regressor import BertRegressor as BertRegressor
+    from bert_tf.models.span_classifier import BertSpanClassifier as BertSpanClassifier
     from bert_tf.models.tagger import BertTagger as BertTagger
     from bert_tf.tokenization.packing import Packer as Packer
     from bert_tf.tokenization.tokenizer import BertTokenizer as BertTokenizer
@@ -31,6 +32,7 @@ _HOMES = {
     "BertEncoder": "bert_tf.models.encoder",
     "BertPreTrainer": "bert_tf.models.pretrainer",
     "BertRegressor": "bert_tf.models.regressor",
+    "BertSpanClassifier": "bert_tf.models.span_classifier",
     "BertTagger": "bert_tf.models.tagger",
     "BertTokenizer": "bert_tf.tokenization.tokenizer",
     "Packer": "bert_tf.tokenization.packing",

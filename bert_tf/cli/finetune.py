@@ -1,4 +1,4 @@
-r"""Fine-tune a model from labelled examples: classify, score, choose or tag texts.
+r"""Fine-tune a model from labelled examples: classify, score, choose, tag or answer.
 
   bert-tf finetune --model runs/pretrained/best --train train.tsv --output runs/classifier
   bert-tf finetune --model models/base --task mrpc --train glue/MRPC --output runs/mrpc
@@ -7,9 +7,9 @@ r"""Fine-tune a model from labelled examples: classify, score, choose or tag tex
 
 The examples are a .tsv or .csv file with a header, or .jsonl; name the columns with
 --text_column, --pair_column and --label_column. For other files see --format and --no_header. A
-task with a name (--task mrpc, swag, conll2003) knows its columns, labels and scores: docs/tasks.md;
-docs/adding-a-task.md shows how to write one. The paper tries batches of 16 and 32, learning rates
-of 5e-5, 3e-5 and 2e-5, and 2 to 4 epochs. The same command resumes a stopped run.
+task with a name (--task mrpc, squad, swag, conll2003) knows its columns, labels and scores; see
+docs/tasks.md, and docs/adding-a-task.md to write one. The paper tries batches of 16 and 32,
+learning rates of 5e-5, 3e-5 and 2e-5, and 2 to 4 epochs. The same command resumes a stopped run.
 """
 
 from pathlib import Path

@@ -6,7 +6,8 @@
 
 Writes one JSON object per text. A classifier gives the label, its probability, and the
 probabilities of all labels; a regression model gives the score; a tagger gives entities and words
-with their spans; a model for choices gives the number and the probability of the best one.
+with their spans; a model for choices gives the number and the probability of the best one; a model
+of SQuAD answers the question --text in the context --pair.
 """
 
 import dataclasses
