@@ -32,7 +32,7 @@ class Options(TaskOptions, FileOptions):
         data: labelled examples: .tsv, .csv or .jsonl; "-" for standard input.
         label_column: column of the label, by name or number.
         label_map: names in the data for labels of the model, as MODEL_LABEL=LABEL.
-        output: folder for metrics.json and predictions.tsv; without it none are written.
+        output: folder for metrics.json and the task's predictions; without it none are written.
         batch_size: examples per batch.
     """
 

@@ -69,7 +69,7 @@ def finetune(
     """Fine-tunes a model; the run directory is `options.output`.
 
     `best/` there is the model with the best score on the validation examples (the first of them in
-    a tie), with its `predictions.tsv` and `metrics.json`, both computed in float32.
+    a tie), with its predictions and `metrics.json`, both computed in float32.
 
     Args:
         options: options of the command.

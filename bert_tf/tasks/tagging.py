@@ -27,6 +27,7 @@ from pipelines.examples.labelled_text import Examples, read_examples
 from pipelines.examples.tagged_words import read_columns, read_json_words
 
 _TEXTS = ("tsv", "csv", "lines")
+_MOST_ROWS = 64  # windows that the model reads together
 
 
 @dataclass(frozen=True)
@@ -133,7 +134,7 @@ class Tagging(Classification):
         words = split(texts, tokenizer)
         count = tf.size(texts)
         rows = _rows(words, count, tokenizer, max_length)
-        logits = tf.gather_nd(model(rows.inputs, training=False), rows.first_pieces)  # (W, C)
+        logits = tf.gather_nd(_logits(model, rows.inputs, len(labels)), rows.first_pieces)  # (W, C)
         classes = tf.argmax(logits, -1)
         scores = tf.reduce_max(tf.nn.softmax(logits), -1)
         starts = code_points(texts, words.text, words.starts)
@@ -236,6 +237,24 @@ def _rows(words: Words, texts: tf.Tensor, tokenizer: Any, max_length: int) -> _R
     pieces = indices.with_flat_values(tf.gather(words.pieces.flat_values, indices.flat_values))
     column = 1 + places - tf.gather(found.starts, row)
     return _Rows(Packer(tokenizer, max_length)(pieces), tf.stack([row, column], axis=1))
+
+
+def _logits(model: Any, inputs: dict[str, tf.Tensor], classes: int) -> tf.Tensor:
+    """Logits [R or more, T, C], some rows at a time: a text of any length fits in memory."""
+    rows, length = tf.unstack(tf.shape(inputs["token_ids"]))
+    size = tf.clip_by_value(rows, 1, _MOST_ROWS)
+    parts = (rows + size - 1) // size
+    split = {
+        name: tf.reshape(tf.pad(x, [[0, parts * size - rows], [0, 0]]), [parts, size, length])
+        for name, x in inputs.items()
+    }
+    logits = tf.map_fn(
+        lambda part: model(part, training=False),
+        split,
+        fn_output_signature=tf.TensorSpec([None, None, classes], tf.float32),
+        parallel_iterations=1,
+    )
+    return tf.reshape(logits, [parts * size, length, classes])
 
 
 def _entities(text: tf.Tensor, classes: tf.Tensor, labels: Sequence[str]) -> tuple[tf.Tensor, ...]:

@@ -1,5 +1,7 @@
 """Words of texts with exact spans, and windows over long texts."""
 
+import resource
+
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -77,3 +79,14 @@ def test_windows_cover_a_text_and_the_best_has_the_most_context(size, stride):
         for place, row in zip(places, best.numpy(), strict=True):
             most = max(context(r, place) for r in rows)
             assert context(row, place) >= max(0, most - 1)  # an odd rest has no exact middle
+
+
+def test_a_long_text_is_not_copied_for_each_word(tokenizer):
+    count = 20_000
+    texts = tf.constant(["new " * count])
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    words = words_between_spaces(texts, tokenizer)
+    found = spans(texts, words.text, words.starts, words.ends).numpy()
+    assert found.tolist() == [b"new"] * count
+    # In kilobytes; a copy for each word would take 1.6 GB.
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 500_000
