@@ -15,8 +15,11 @@ import tensorflow as tf
 
 from bert_tf import BertConfig, load_model, save_model
 from bert_tf.checkpoints.weight_names import named_weights
+from bert_tf.models.chooser import BertChooser
 from bert_tf.models.span_classifier import BertSpanClassifier
+from bert_tf.models.tagger import BertTagger
 from bert_tf.tasks.span import span_loss
+from bert_tf.training.means import cross_entropy
 
 SCRIPT = Path(__file__).with_name("hugging_face_heads_peer.py")
 TOLERANCE = 1e-5
@@ -35,6 +38,8 @@ INPUTS = {
 NAMES = {"token_ids": "input_ids", "segment_ids": "token_type_ids",
          "padding_mask": "attention_mask"}  # fmt: skip
 SPANS = np.array([[3, 5], [0, 0], [4, 4], [9, 12]])
+TAGS = DRAW.randint(0, 3, (4, 16))
+RIGHT = np.array([2])  # choice: the rows are the choices of one example
 
 # Hugging Face's class -> our model, its loss, our targets, their targets.
 HEADS = {
@@ -44,7 +49,24 @@ HEADS = {
         SPANS,
         {"start_positions": SPANS[:, 0], "end_positions": SPANS[:, 1]},
     ),
+    "BertForTokenClassification": (
+        lambda: BertTagger(CONFIG, labels=["O", "B-X", "I-X"], seed=1),
+        cross_entropy,
+        TAGS,
+        {"labels": TAGS},
+    ),
+    "BertForMultipleChoice": (
+        lambda: BertChooser(CONFIG, seed=1),
+        cross_entropy,
+        RIGHT,
+        {"labels": RIGHT},
+    ),
 }
+
+
+def inputs_of(model) -> dict[str, np.ndarray]:
+    extra = isinstance(model, BertChooser)
+    return {name: x[None] if extra else x for name, x in INPUTS.items()}
 
 
 def made(name: str):
@@ -60,7 +82,7 @@ def made(name: str):
 def numbers(model, loss, targets) -> dict[str, np.ndarray]:
     weights = named_weights(model)
     with tf.GradientTape() as tape:
-        logits = model(INPUTS)
+        logits = model(inputs_of(model))
         mean = tf.reduce_mean(loss(targets, logits))
     gradients = tape.gradient(mean, [weight.variable.value for weight in weights])
     found = {"logits": logits.numpy(), "loss": mean.numpy()}
@@ -78,7 +100,7 @@ def test_the_directory_is_hugging_faces_and_comes_back(name, tmp_path):
     assert config["architectures"] == [name]
     again = load_model(tmp_path)
     assert type(again) is type(model)
-    np.testing.assert_array_equal(again(INPUTS), model(INPUTS))
+    np.testing.assert_array_equal(again(inputs_of(model)), model(inputs_of(model)))
 
 
 @pytest.mark.skipif(
@@ -90,7 +112,9 @@ def test_numbers_of_hugging_face_now(name, tmp_path):
     model, (_, loss, targets, theirs) = made(name), HEADS[name]
     ours = numbers(model, loss, targets)
     save_model(model, tmp_path / "model")
-    np.savez(tmp_path / "in.npz", **{NAMES[key]: x for key, x in INPUTS.items()}, **theirs)
+    np.savez(
+        tmp_path / "in.npz", **{NAMES[key]: x for key, x in inputs_of(model).items()}, **theirs
+    )
     files = [tmp_path / "model", name, tmp_path / "in.npz", tmp_path / "out.npz"]
     command = [os.environ["BERT_TF_HUGGING_FACE"], SCRIPT, *files]
     done = subprocess.run(list(map(str, command)), capture_output=True, text=True)
