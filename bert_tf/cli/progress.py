@@ -34,7 +34,9 @@ def progress(description: str, total: int | None = None) -> Iterator["ProgressBa
     if total is not None:
         columns += [BarColumn(), MofNCompleteColumn(), TimeRemainingColumn()]
     columns.append(TimeElapsedColumn())
-    with Progress(*columns, console=console, transient=True) as bar:
+    # Off a terminal a bar would leave an empty line.
+    off = not console.is_terminal
+    with Progress(*columns, console=console, transient=True, disable=off) as bar:
         yield ProgressBar(bar, description, total)
 
 

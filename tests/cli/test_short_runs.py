@@ -43,6 +43,7 @@ def seconds_of_runs(trainer, batches, held_out, directory) -> list[float]:
     return seconds[1:]  # the first one traces the graphs
 
 
+@pytest.mark.slow
 def test_many_short_runs_of_pre_training(shards, small_config, tmp_path):
     model = BertPreTrainer(BertConfig.from_json(small_config))
     losses = {"mlm_logits": cross_entropy, "nsp_logits": cross_entropy}

@@ -48,7 +48,7 @@ def largest_difference(weights, others):
     [
         (["--gradient-accumulation-steps", 4], 1e-5),
         (["--rematerialize"], 1e-5),
-        (["--jit-compile"], 1e-4),
+        pytest.param(["--jit-compile"], 1e-4, marks=pytest.mark.slow),
         (["--strategy", "mirrored"], 1e-5),
         (["--strategy", "one", "--steps-per-execution", 2], 1e-6),
         (["--save-every", 1, "--keep", 1], 0),
@@ -63,7 +63,9 @@ def test_the_way_of_computing_does_not_change_the_result(
     assert losses == pytest.approx(plain[1], rel=max(tolerance, 1e-12))
 
 
-@pytest.mark.parametrize("precision", ["mixed_bfloat16", "mixed_float16"])
+@pytest.mark.parametrize(
+    "precision", ["mixed_float16", pytest.param("mixed_bfloat16", marks=pytest.mark.slow)]
+)
 def test_low_precision_learns_much_the_same(plain, shards, small_config, tmp_path, precision):
     weights, losses = train(shards, small_config, tmp_path / "run", "--precision", precision)
     assert {weight.dtype for weight in weights.values()} == {np.dtype("float32")}

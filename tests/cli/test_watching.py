@@ -279,11 +279,11 @@ def test_without_pairs_nothing_speaks_of_next_sentences(shards, small_config, tm
 @pytest.mark.parametrize(
     ("options", "cause"),
     [
-        (["--profile", "5"], "--profile 5 is not FIRST:LAST: give steps such as 10:20"),
-        (["--profile", "0:3"], "--profile 0:3 is not FIRST:LAST"),
-        (["--profile", "4:3"], "--profile 4:3 is not FIRST:LAST"),
+        (["--profile", "5"], "--profile is '5': give FIRST:LAST, such as 10:20"),
+        (["--profile", "0:3"], "--profile is '0:3': give FIRST:LAST"),
+        (["--profile", "4:3"], "--profile is '4:3': give FIRST:LAST"),
         (["--histograms_every", "0"], "--histograms_every is 0: give at least 1"),
-        (["--watch_text", "the [MASK]", "no gap"], "no [MASK] in 'no gap'; write it where"),
+        (["--watch_text", "the [MASK]", "no gap"], "no [MASK] in 'no gap': write it in place"),
     ],
 )
 def test_what_cannot_be_shown_is_refused_before_anything_is_written(
@@ -291,7 +291,7 @@ def test_what_cannot_be_shown_is_refused_before_anything_is_written(
 ):
     capsys.readouterr()
     assert main(pretraining(shards, small_config, tmp_path / "run", *options)) == 2
-    (line,) = capsys.readouterr().err.strip().splitlines()
+    line = capsys.readouterr().err.strip().splitlines()[-1]
     assert line.startswith("bert-tf pretrain: error: ") and cause in line
     assert not (tmp_path / "run").exists()
 

@@ -113,8 +113,8 @@ def examples(folder, split):
 
 def test_held_out_samples_come_from_all_files_and_stay_the_same(static):
     shards = open_shards(static, "train")  # larger than the held-out split
-    sample = arrays(held_out_batches(shards, 8, 3))
-    assert_equal(sample, arrays(held_out_batches(shards, 8, 3)))
+    sample = arrays(held_out_batches(shards, 8, 12))  # three windows of blocks
+    assert_equal(sample, arrays(held_out_batches(shards, 8, 12)))
     files = [shard.file for shard in shards.manifest.shards["train"]]
     of_file = [
         {
@@ -126,7 +126,7 @@ def test_held_out_samples_come_from_all_files_and_stay_the_same(static):
         for file in files
     ]
     rows = [tuple(row) for inputs, _, _ in sample for row in inputs["token_ids"].tolist()]
-    assert len(rows) == len(set(rows)) == 24
+    assert len(rows) == len(set(rows)) == 96
     assert len(files) >= 3 and all(ids.intersection(rows) for ids in of_file)
     whole = arrays(held_out_batches(static, 8, 1000))
     assert sorted(unmasked(whole)) == sorted(
@@ -231,7 +231,7 @@ def test_masking_can_be_changed_for_compact_records_alone(dynamic, static, batch
         for inputs, _, weights in spans
     ]
     assert np.mean(np.concatenate(gaps) == 1) > 0.3  # of tokens chosen apart, about a seventh
-    with pytest.raises(InputError, match=r"leave masked_lm_prob and max_ngram out") as raised:
+    with pytest.raises(InputError, match=r"remove masked_lm_prob and max_ngram") as raised:
         batches(static, 4, masked_lm_prob=0.2, max_ngram=3)
     one_line(raised)
     with pytest.raises(InputError, match=r"masked_lm_prob is 1\.5"):

@@ -147,8 +147,8 @@ def values_of(folder) -> dict[str, np.ndarray]:
     return {weight.name: weight.to_tensor() for weight in weights}
 
 
-# A single text, a pair, a number, choices, words and spans; other tasks differ in their data alone.
-_EVERY_TIME = ("cola", "mrpc", "stsb", "swag", "conll2003", "squad2")
+# Classification and regression; the whole table runs in `make test-slow`.
+_EVERY_TIME = ("cola", "stsb")
 
 
 @pytest.mark.parametrize(

@@ -131,6 +131,7 @@ print("\\n".join(learn_vocabulary(counts, 250)))
 """
 
 
+@pytest.mark.slow
 def test_the_same_in_every_process():
     """Hash seeds, threads and the order of the counts change nothing."""
     printed = set()

@@ -53,7 +53,7 @@ def test_names_and_batches_that_cannot_be_used():
         check_batch_size(0, make_strategy("one"))
     check_batch_size(7, make_strategy("one"))
     check_batch_size(6, make_strategy("one"), gradient_accumulation_steps=3)
-    with pytest.raises(InputError, match=r"into 4 pieces on each of 1 .* a multiple of 4"):
+    with pytest.raises(InputError, match=r"into 4 micro-batches on each of 1 .* a multiple of 4"):
         check_batch_size(6, make_strategy("one"), gradient_accumulation_steps=4)
     check_jit_compile(True, make_strategy("one"))
     with pytest.raises(InputError, match="--jit_compile does not work under --strategy mirrored"):
