@@ -45,9 +45,10 @@ class Classification(Kind):
         labels = set(examples.columns["label"])
         decimal = re.compile(r"-?\d+(\.\d+)?")
         found = super().doubts(examples)
-        if all(map(decimal.fullmatch, labels)) and any("." in label for label in labels):
+        fractions = sorted(label for label in labels if "." in label)
+        if fractions and all(map(decimal.fullmatch, labels)):
             found.append(
-                f"{examples.path}: labels such as {min(labels)} are numbers with decimals; for "
+                f"{examples.path}: labels such as {fractions[0]} are numbers with decimals; for "
                 "regression give --task regression"
             )
         return found

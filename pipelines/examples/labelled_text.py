@@ -196,10 +196,13 @@ def _json_value(place: str, role: str, column: str, row: dict[str, Any]) -> Any:
         ) from error
 
 
-def _no_column(place: str, role: str, column: str, columns: Iterable[str]) -> InputError:
+def _no_column(
+    place: str, role: str, column: str, columns: Iterable[str], cure: str = ""
+) -> InputError:
+    listed = ", ".join(name if len(name) <= 40 else f"{name[:37]}..." for name in columns)
     return InputError(
-        f"{place}: no column {column!r}, there are: {', '.join(columns)}; give "
-        f"{OPTIONS.get(role, role)} one of these"
+        f"{place}: no column {column!r}, there are: {listed}; give {OPTIONS.get(role, role)} one "
+        f"of these{cure}"
     )
 
 
@@ -261,7 +264,8 @@ def _place(path: str | os.PathLike, role: str, column: str, names: list[str]) ->
         return names.index(column)
     if column.isdecimal() and int(column) < len(names):
         return int(column)
-    raise _no_column(str(path), role, column, names)
+    no_header = ", or --no_header and column numbers if the file begins with an example"
+    raise _no_column(str(path), role, column, names, "" if column.isdecimal() else no_header)
 
 
 def _lines(text: str, separator: str | None) -> Iterator[tuple[int, list[str]]]:

@@ -94,6 +94,7 @@ def test_broken_rows_are_skipped_where_asked_and_blank_texts_counted(tmp_path):
     ("name", "text", "message"),
     [
         ("a.tsv", "text\tlabel\na\t1\n", r"no column 'sentence', .*: text, label; give --text_c"),
+        ("a.tsv", "gj04\t1\n", r"no column 'sentence'.*--no_header and column numbers"),
         ("a.csv", "text,label\n", r"a\.csv: no column 'sentence', there are: text, label"),
         ("a.tsv", "sentence\tother\n", "no column 'label', .*; give --label_column"),
         ("a.tsv", "sentence\tlabel\na\t1\nb\n", r"line 3: 1 columns where line 1 has 2"),
