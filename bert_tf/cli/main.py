@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from jsonargparse import ArgumentParser, DefaultHelpFormatter
 
-from bert_tf.cli.options import add_options, check_configs
+from bert_tf.cli.options import add_options, check_configs, check_lists
 from bert_tf.errors import InputError
 from bert_tf.startup import import_tensorflow, keep_freed_memory
 from bert_tf.training.preemption import Preempted
@@ -97,6 +97,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if called in COMMANDS:
             module = importlib.import_module(f"bert_tf.cli.{called}")
             check_configs(arguments, module.Options)
+            check_lists(arguments, module.Options)
         parsed = parser.parse_args(arguments)
         assert called is not None  # or the parser has ended the process
         values = parsed[called].as_dict()

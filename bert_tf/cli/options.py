@@ -83,6 +83,22 @@ def check_configs(arguments: Iterable[str], options: type) -> None:
                 raise InputError(f"{path}: {name} takes a list: write {name}: [{value}]")
 
 
+def check_lists(arguments: Iterable[str], options: type) -> None:
+    """Refuses a list option that is given twice: the parser would keep the last values alone.
+
+    Args:
+        arguments: command line.
+        options: dataclass of the command's options.
+
+    Raises:
+        InputError: the message names the option.
+    """
+    given = [argument.partition("=")[0] for argument in arguments]
+    for name, hint in typing.get_type_hints(options).items():
+        if typing.get_origin(hint) is list and given.count(f"--{name}") > 1:
+            raise InputError(f"--{name} is given twice: give all values after one --{name}")
+
+
 def _configs(arguments: Iterable[str]) -> Iterator[str]:
     """The files of `--config FILE` and `--config=FILE`."""
     arguments = iter(arguments)

@@ -132,6 +132,11 @@ def test_config_yaml_repeats_the_run(options, tmp_path, monkeypatch):
     assert taken == [options]
 
 
+def test_a_list_given_twice_loses_nothing(capsys):
+    assert cli.main(["predict", "--model", "m", "--text", "one", "--text=two"]) == 2
+    assert "--text is given twice: give all values after one --text" in capsys.readouterr().err
+
+
 def test_interrupting_a_run_is_no_error(monkeypatch, capsys):
     def stopped(options):
         raise KeyboardInterrupt("stopped at step 7 and saved")
