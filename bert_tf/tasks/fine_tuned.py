@@ -33,7 +33,7 @@ class Evaluation:
         examples: labelled examples.
         answers: the model's answers to them.
         scores: scores by name; None for an undefined score.
-        remarks: what a reader of the scores must know, a sentence each.
+        remarks: notes for a reader of the scores, a sentence each.
     """
 
     examples: Examples

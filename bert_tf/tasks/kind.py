@@ -166,7 +166,7 @@ class Kind(ABC):
     def remarks(
         self, dataset: "Dataset", scores: Mapping[str, float | None], labels: Sequence[str]
     ) -> list[str]:
-        """What a reader of the scores must know, a sentence each."""
+        """Notes for a reader of the scores, a sentence each."""
         undefined = [name for name, value in scores.items() if value is None]
         return [f"{', '.join(undefined)}: undefined for constant values"] if undefined else []
 

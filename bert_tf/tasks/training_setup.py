@@ -77,8 +77,8 @@ def prepare(
         warmup_steps: steps of linear warm-up.
         loss: see `Trainer`.
         metrics: see `Trainer`.
-        settings: what must not change when the run is resumed, beside the options marked as part
-            of its identity.
+        settings: values that must be the same when the run is resumed, beside the options marked
+            as part of its identity.
     """
     if options.freeze_layers is not None:
         model.encoder.freeze_layers(options.freeze_layers)

@@ -55,7 +55,7 @@ class TrainingState:
         directory: folder of the checkpoints, made when needed.
         keep: number of newest checkpoints to keep.
         keep_every: keep checkpoints at multiples of this step for good.
-        settings: what must not change when the run is resumed; any JSON.
+        settings: JSON values that must be the same when the run is resumed.
         notice: called with lines for the user: damaged checkpoints, overridden settings.
 
     Attributes:
