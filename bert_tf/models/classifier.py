@@ -13,28 +13,14 @@ from bert_tf.models.encoder import BertEncoder, encoder_for
 from bert_tf.models.pretrained_model import PretrainedModel
 
 
-@keras.saving.register_keras_serializable(package="bert_tf")
-class BertClassifier(PretrainedModel):
-    """An encoder with a dense layer on the pooled output (paper, section 4.1).
+class ClassifierModel(PretrainedModel):
+    """An encoder with a dense layer on one of its outputs: what `BertClassifier` and others share.
 
-    Args:
-        encoder: a `BertEncoder`, or a `BertConfig` for a new one.
-        num_classes: C, at least 2; None for the number of labels.
-        labels: names of the classes, in the order of their ids; None for no names.
-        dropout: dropout rate of the pooled output; None for the config's `classifier_dropout`,
-            or else its `hidden_dropout_prob`.
-        seed: random seed for the head and for a new encoder; None for no fixed seed.
-        dtype: Keras dtype policy of the head and of a new encoder; None for the encoder's, or
-            else the global one.
-        kwargs: Keras' own, such as `name`.
-
-    Inputs: the encoder's. Output: logits, float32 [B, C] whatever the compute dtype.
-
-    Raises:
-        InputError: there are neither a number of classes nor labels, the two disagree, a label
-            comes twice, or there are fewer than two classes.
+    Attributes:
+        reads: name of the encoder's output under the dense layer.
     """
 
+    reads = "pooled_output"
     arguments = ("encoder", "num_classes", "labels", "dropout")
 
     def __init__(
@@ -62,7 +48,7 @@ class BertClassifier(PretrainedModel):
 
         # Wiring.
         inputs = self.symbolic_inputs()
-        logits = classifier(encoder(inputs)["pooled_output"])  # (B, C)
+        logits = classifier(encoder(inputs)[self.reads])  # (B, C) or (B, T, C)
         super().__init__(encoder.config, inputs, logits, seed, dtype, **kwargs)
 
         self.num_classes = num_classes
@@ -70,6 +56,29 @@ class BertClassifier(PretrainedModel):
         self.dropout = classifier.dropout.rate
         self.encoder = encoder
         self.classifier = classifier
+
+
+@keras.saving.register_keras_serializable(package="bert_tf")
+class BertClassifier(ClassifierModel):
+    """An encoder with a dense layer on the pooled output (paper, section 4.1).
+
+    Args:
+        encoder: a `BertEncoder`, or a `BertConfig` for a new one.
+        num_classes: C, at least 2; None for the number of labels.
+        labels: names of the classes, in the order of their ids; None for no names.
+        dropout: dropout rate of the pooled output; None for the config's `classifier_dropout`,
+            or else its `hidden_dropout_prob`.
+        seed: random seed for the head and for a new encoder; None for no fixed seed.
+        dtype: Keras dtype policy of the head and of a new encoder; None for the encoder's, or
+            else the global one.
+        kwargs: Keras' own, such as `name`.
+
+    Inputs: the encoder's. Output: logits, float32 [B, C] whatever the compute dtype.
+
+    Raises:
+        InputError: there are neither a number of classes nor labels, the two disagree, a label
+            comes twice, or there are fewer than two classes.
+    """
 
 
 def check_classes(
