@@ -70,7 +70,7 @@ def run(options: Options) -> None:
         f"Wrote {TITLES[options.to]}: {options.output} ({', '.join(done.files)})",
         f"Next: {_next_step(options, model.problem_type is not None, model.tokenizer)}",
     ]
-    console.print("\n".join(lines), markup=False)
+    console.print("\n".join(lines))
 
 
 def _next_step(options: Options, is_classifier: bool, tokenizer: object) -> str:

@@ -75,11 +75,11 @@ def _command(name: str, /, **options: Any) -> None:
             if value is not True:
                 arguments += value if isinstance(value, list) else [str(value)]
     console.rule(style="dim")
-    console.print(f"$ bert-tf {shlex.join(arguments)}", style="bold", markup=False)
+    console.print(f"$ bert-tf {shlex.join(arguments)}", style="bold")
     started = time.perf_counter()
     if code := main(arguments):
         raise SystemExit(code)
-    console.print(f"({name}: {time.perf_counter() - started:.0f} s)", style="dim", markup=False)
+    console.print(f"({name}: {time.perf_counter() - started:.0f} s)", style="dim")
 
 
 def _documents(corpus: list[str]) -> "list[LabelledDocument]":
@@ -120,7 +120,6 @@ def _write_texts(options: Options, corpus: Path, labelled: Path) -> list[str]:
         f"{corpus}: {corpus.stat().st_size / 1e6:.1f} MB of text, {len(documents)} documents\n"
         + "  ".join(f"{labelled / split}.tsv: {len(e)}" for split, e in splits.items())
         + f"\nThe task: which of these is a passage from? {', '.join(sorted(labels))}",
-        markup=False,
     )
     return [s for i in sorted(left_out) for part in documents[i].paragraphs for s in part]
 
@@ -204,7 +203,7 @@ def run(options: Options) -> None:
     lines = Path(labelled["test"]).read_text(encoding="utf-8").splitlines()[1:]
     texts, truth = zip(*(line.split("\t") for line in lines), strict=True)
     _command("predict", model=f"{output}/saved_models/demo", text=list(texts[:5]))
-    console.print("They are from: " + ", ".join(truth[:5]), markup=False)
+    console.print("They are from: " + ", ".join(truth[:5]))
 
     majority = Counter(truth).most_common(1)[0][1] / len(truth)
     scores = {
@@ -222,5 +221,4 @@ def run(options: Options) -> None:
         f"Made in {minutes:.1f} minutes: {output}\n"
         f"SavedModel for TensorFlow Serving: {output}/saved_models/demo\n"
         f"Curves: {typed('bert-tf')} monitor {output}",
-        markup=False,
     )

@@ -59,9 +59,7 @@ def run(options: Options) -> None:
             model.write(evaluation, output)
     print(json.dumps(evaluation.scores, indent=2))
     for remark in evaluation.remarks:
-        console.print(remark, markup=False)
+        console.print(remark)
     if output:
-        console.print(f"Scores and predictions: {options.output}", markup=False)
-    console.print(
-        f"Next: {typed('bert-tf')} export --model {options.model} --name classifier", markup=False
-    )
+        console.print(f"Scores and predictions: {options.output}")
+    console.print(f"Next: {typed('bert-tf')} export --model {options.model} --name classifier")

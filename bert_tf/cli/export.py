@@ -52,5 +52,4 @@ def run(options: Options) -> None:
     console.print(
         f"SavedModel: {options.output}/{options.name}/{directory.name}\n"
         f"Next: {typed('bert-tf')} predict --model {options.output}/{options.name} {given}",
-        markup=False,
     )

@@ -65,4 +65,4 @@ def run(options: Options) -> None:
         f"Next: {typed('bert-tf')} export --model {best} --name {name}",
         f"Curves: {typed('bert-tf')} monitor {options.output}",
     ]
-    console.print("\n".join(lines), markup=False)
+    console.print("\n".join(lines))

@@ -2,12 +2,13 @@
 
 import errno
 import importlib
+import re
 import sys
 from collections.abc import Sequence
 
 from jsonargparse import ArgumentParser, DefaultHelpFormatter
 
-from bert_tf.cli.options import add_options, check_configs, check_lists
+from bert_tf.cli.options import add_options, check_arguments
 from bert_tf.errors import InputError
 from bert_tf.startup import import_tensorflow, keep_freed_memory
 from bert_tf.training.preemption import Preempted
@@ -72,10 +73,17 @@ def _parser(called: str | None) -> ArgumentParser:
 
 def _underscored(argument: str) -> str:
     """`--batch-size=8` as `--batch_size=8`; anything but an option unchanged."""
-    if not argument.startswith("--"):
-        return argument
-    name, equals, value = argument.partition("=")
-    return "--" + name[2:].replace("-", "_") + equals + value
+    return re.sub("^--[^=]+", lambda flag: "--" + flag[0][2:].replace("-", "_"), argument)
+
+
+_CURES = {
+    errno.ENOSPC: "the disk is full: free some space and run it again",
+    errno.EDQUOT: "the disk is full: free some space and run it again",
+    errno.EACCES: "choose a writable folder, or fix its permissions",
+    errno.EPERM: "choose a writable folder, or fix its permissions",
+    errno.EROFS: "choose a writable folder, or fix its permissions",
+    errno.ENAMETOOLONG: "choose a shorter name",
+}
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -85,9 +93,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     says why and what to do); 75 preempted (SIGTERM) after a checkpoint was saved: run the same
     command again; 130 interrupted, saved likewise. Any other exception is a defect and is raised.
     """
-    arguments = [
-        _underscored(argument) for argument in (sys.argv[1:] if arguments is None else arguments)
-    ]
+    arguments = [_underscored(each) for each in (sys.argv[1:] if arguments is None else arguments)]
     called = next((argument for argument in arguments if not argument.startswith("-")), None)
     parser = _parser(called)
     if not arguments:
@@ -96,8 +102,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         if called in COMMANDS:
             module = importlib.import_module(f"bert_tf.cli.{called}")
-            check_configs(arguments, module.Options)
-            check_lists(arguments, module.Options)
+            check_arguments(arguments, module.Options)
         parsed = parser.parse_args(arguments)
         assert called is not None  # or the parser has ended the process
         values = parsed[called].as_dict()
@@ -106,27 +111,18 @@ def main(arguments: Sequence[str] | None = None) -> int:
         keep_freed_memory()
         import_tensorflow()
         module.run(options)
+        return 0
     except InputError as error:
-        return _fail(called, str(error))
+        message, code = f"error: {' '.join(str(error).split())}", 2
     except Preempted as stopped:
-        print(f"bert-tf {called}: {stopped}", file=sys.stderr)
-        return stopped.exit_code
+        message, code = str(stopped), stopped.exit_code
     except KeyboardInterrupt as interrupt:
-        print(f"bert-tf {called}: {str(interrupt) or 'interrupted'}", file=sys.stderr)
-        return 130
+        message, code = str(interrupt) or "interrupted", 130
     except OSError as error:
-        if error.errno in (errno.ENOSPC, errno.EDQUOT):
-            return _fail(called, f"the disk is full ({error}): free some space and run it again")
-        if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
-            return _fail(called, f"{error}: choose a writable folder, or fix its permissions")
-        if error.errno == errno.ENAMETOOLONG:
-            return _fail(called, f"{error}: choose a shorter name")
-        raise
-    return 0
-
-
-def _fail(command: str | None, message: str, code: int = 2) -> int:
-    print(f"bert-tf {command}: error: {' '.join(message.split())}", file=sys.stderr)
+        if error.errno not in _CURES:
+            raise
+        message, code = f"error: {error}: {_CURES[error.errno]}", 2
+    print(f"bert-tf {called}: {message}", file=sys.stderr)
     return code
 
 

@@ -48,7 +48,7 @@ def run(options: Options) -> None:
         address = board.launch()
     except program.TensorBoardServerException as error:
         raise InputError(f"TensorBoard cannot serve there ({error}): give another --port") from None
-    console.print(f"{folder} in TensorBoard: {address}\nCtrl-C ends it", markup=False)
+    console.print(f"{folder} in TensorBoard: {address}\nCtrl-C ends it")
     if next(folder.rglob("*.xplane.pb"), None) is not None and find_spec("xprof") is None:
         console.print("To see the profile there: pip install xprof, and start this command again")
     wait_for_interrupt()

@@ -3,7 +3,7 @@
 import dataclasses
 import difflib
 import typing
-from collections.abc import Iterable, Iterator
+from collections.abc import Sequence
 from pathlib import Path
 
 import docstring_parser
@@ -35,7 +35,6 @@ def add_options(parser: ArgumentParser, options: type) -> None:
     described = _field_descriptions(options)
     for field in dataclasses.fields(options):
         is_positional = field.metadata.get("positional", False)
-        names = [field.name if is_positional else f"--{field.name}"]
         arguments: dict[str, typing.Any] = {"help": described.get(field.name, "")}
         if field.default is not dataclasses.MISSING:
             arguments["default"] = field.default
@@ -50,59 +49,46 @@ def add_options(parser: ArgumentParser, options: type) -> None:
             arguments |= {"type": typing.get_args(hint)[0], "nargs": "+"}
         else:
             arguments["type"] = hint
-        parser.add_argument(*names, **arguments)
+        parser.add_argument(field.name if is_positional else f"--{field.name}", **arguments)
 
 
-def check_configs(arguments: Iterable[str], options: type) -> None:
-    """Refuses YAML files of options that the parser would not explain.
+def check_arguments(arguments: Sequence[str], options: type) -> None:
+    """Refuses what the parser would not explain, or take in silence.
 
     Args:
-        arguments: command line.
+        arguments: command line of a command.
         options: dataclass of the command's options.
 
     Raises:
-        InputError: a file cannot be read, or does not give options of the command.
+        InputError: a list option is given twice, of which the parser would keep the last values
+            alone; a YAML file cannot be read, or does not give options of the command.
     """
     hints = typing.get_type_hints(options)
-    names = {field.name for field in dataclasses.fields(options)}
-    for path in _configs(arguments):
-        try:
-            values = yaml.safe_load(Path(path).read_text(encoding="utf-8"))
-        except (OSError, ValueError, RecursionError) as error:
-            raise InputError(f"{path} cannot be read ({error}): give a YAML file") from error
-        except yaml.YAMLError as error:
-            raise InputError(f"{path} is not YAML ({error}): correct it there") from error
-        if not isinstance(values, dict):
-            raise InputError(f"{path} holds no options: write lines such as batch_size: 32")
-        for name, value in values.items():
-            if name not in names:
-                near = difflib.get_close_matches(str(name), names, n=1)
-                cure = f"write {near[0]}" if near else "see --help for the options"
-                raise InputError(f"{path}: unknown option {name!r}: {cure}")
-            if typing.get_origin(hints[name]) is list and not isinstance(value, list):
-                raise InputError(f"{path}: {name} takes a list: write {name}: [{value}]")
-
-
-def check_lists(arguments: Iterable[str], options: type) -> None:
-    """Refuses a list option that is given twice: the parser would keep the last values alone.
-
-    Args:
-        arguments: command line.
-        options: dataclass of the command's options.
-
-    Raises:
-        InputError: the message names the option.
-    """
+    lists = {name for name, hint in hints.items() if typing.get_origin(hint) is list}
     given = [argument.partition("=")[0] for argument in arguments]
-    for name, hint in typing.get_type_hints(options).items():
-        if typing.get_origin(hint) is list and given.count(f"--{name}") > 1:
+    for name in sorted(lists):
+        if given.count(f"--{name}") > 1:
             raise InputError(f"--{name} is given twice: give all values after one --{name}")
+    for argument, following in zip(arguments, [*arguments[1:], ""], strict=True):
+        name, equals, value = argument.partition("=")
+        path = value if equals else following
+        if name == "--config" and path:
+            _check_config(path, {field.name for field in dataclasses.fields(options)}, lists)
 
 
-def _configs(arguments: Iterable[str]) -> Iterator[str]:
-    """The files of `--config FILE` and `--config=FILE`."""
-    arguments = iter(arguments)
-    for argument in arguments:
-        name, _, value = argument.partition("=")
-        if name == "--config" and (value := value or next(arguments, "")):
-            yield value
+def _check_config(path: str, names: set[str], lists: set[str]) -> None:
+    try:
+        values = yaml.safe_load(Path(path).read_text(encoding="utf-8"))
+    except (OSError, ValueError, RecursionError) as error:
+        raise InputError(f"{path} cannot be read ({error}): give a YAML file") from error
+    except yaml.YAMLError as error:
+        raise InputError(f"{path} is not YAML ({error}): correct it there") from error
+    if not isinstance(values, dict):
+        raise InputError(f"{path} holds no options: write lines such as batch_size: 32")
+    for name, value in values.items():
+        if name not in names:
+            near = difflib.get_close_matches(str(name), names, n=1)
+            cure = f"write {near[0]}" if near else "see --help for the options"
+            raise InputError(f"{path}: unknown option {name!r}: {cure}")
+        if name in lists and not isinstance(value, list):
+            raise InputError(f"{path}: {name} takes a list: write {name}: [{value}]")

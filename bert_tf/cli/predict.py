@@ -77,7 +77,7 @@ def run(options: Options) -> None:
     if output:
         with replace_file(output) as temporary:
             temporary.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
-        console.print(f"{len(lines)} predictions: {options.output}", markup=False)
+        console.print(f"{len(lines)} predictions: {options.output}")
     else:
         for line in lines:
             print(line)

@@ -37,4 +37,4 @@ def run(options: Options) -> None:
         "--output runs/classifier"
     )
     lines.append(f"Curves: {typed('bert-tf')} monitor {options.output}")
-    console.print("\n".join(lines), markup=False)
+    console.print("\n".join(lines))

@@ -3,63 +3,70 @@
 import os
 import shutil
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import rich.progress
 from rich.console import Console
-from rich.progress import (
-    BarColumn,
-    MofNCompleteColumn,
-    Progress,
-    ProgressColumn,
-    SpinnerColumn,
-    TextColumn,
-    TimeElapsedColumn,
-    TimeRemainingColumn,
-)
 
 if TYPE_CHECKING:
     from bert_tf.training.loop import TrainingResult
 
 # Progress goes to standard error, so that standard output holds results alone.
-console = Console(stderr=True, highlight=False, soft_wrap=True)
+console = Console(stderr=True, highlight=False, markup=False, soft_wrap=True)
 
 
 @contextmanager
 def progress(description: str, total: int | None = None) -> Iterator["ProgressBar"]:
     """A bar from 0 to `total`, or a counter if `total` is unknown."""
-    columns: list[ProgressColumn] = [SpinnerColumn(), TextColumn("{task.description}")]
-    if total is not None:
-        columns += [BarColumn(), MofNCompleteColumn(), TimeRemainingColumn()]
-    columns.append(TimeElapsedColumn())
-    # Off a terminal a bar would leave an empty line.
-    off = not console.is_terminal
-    with Progress(*columns, console=console, transient=True, disable=off) as bar:
-        yield ProgressBar(bar, description, total)
+    counted = [
+        rich.progress.BarColumn(),
+        rich.progress.MofNCompleteColumn(),
+        rich.progress.TimeRemainingColumn(),
+    ]
+    with rich.progress.Progress(
+        rich.progress.SpinnerColumn(),
+        "{task.description}",
+        *(counted if total is not None else []),
+        rich.progress.TimeElapsedColumn(),
+        console=console,
+        transient=True,
+        disable=not console.is_terminal,  # off a terminal a bar would leave an empty line
+    ) as shown:
+        yield ProgressBar(shown, description, shown.add_task(description, total=total))
 
 
+@dataclass
 class ProgressBar:
     """One line of progress; `update` moves it and may change what it says."""
 
-    def __init__(self, bar: Progress, description: str, total: int | None) -> None:
-        self._bar = bar
-        self._description = description
-        self._task = bar.add_task(description, total=total)
+    _progress: rich.progress.Progress
+    _description: str
+    _task: rich.progress.TaskID
 
     def update(self, completed: int, total: int | None = None, note: str = "") -> None:
         """Sets how much is done, the total once it is known, and a note beside it."""
-        description = f"{self._description} {note}" if note else self._description
-        self._bar.update(self._task, completed=completed, description=description, total=total)
+        description = f"{self._description} {note}".rstrip()
+        self._progress.update(self._task, completed=completed, description=description, total=total)
 
     def print(self, line: str) -> None:
         """Prints a line above the bar."""
-        self._bar.console.print(line, markup=False)
+        console.print(line)
 
 
 # In TensorBoard and scalars.jsonl alone, for lack of room.
 _HIDDEN = ("gradient_norm", "loss_scale", "examples_per_second")
+
+_FORMATS: dict[str, Callable[[float], str]] = {
+    "learning_rate": lambda value: f"lr {value:.1e}" if value else "lr 0",
+    "nonfinite_steps": lambda value: f"{value:.0f} not finite",
+    "tokens_per_second": lambda value: f"{value:,.0f} tokens/s",
+    "share_of_peak": lambda value: f"{100 * value:.{0 if value > 0.1 else 1}f}% of peak",
+    "minutes_left": lambda value: f"{_duration(value)} left",
+}
 
 
 def training_line(
@@ -68,7 +75,7 @@ def training_line(
     """The scalars of a training run in one line.
 
     "step 1,200/30,000  loss 6.212 (mlm 5.610 nsp 0.602)  accuracy mlm 18.1% nsp 66.0%
-    lr 4.8e-04  12,300 tokens/s  61% of peak  1 h 12 min left"; other scalars follow by name.
+    lr 4.8e-04  12,300 tokens/s  61% of peak  1 h 12 min left"; the scores of tasks follow by name.
 
     Args:
         step: step of the line.
@@ -83,18 +90,8 @@ def training_line(
     if kind != "train":
         parts.append(kind.replace("_", "-"))
     parts += _with_parts("loss", "{:.3f}", rest) + _with_parts("accuracy", "{:.1%}", rest)
-    for name, shown in (
-        ("learning_rate", lambda value: f"lr {value:.1e}" if value else "lr 0"),
-        ("nonfinite_steps", lambda value: f"{value:.0f} not finite"),
-        ("tokens_per_second", lambda value: f"{value:,.0f} tokens/s"),
-        ("share_of_peak", lambda value: f"{100 * value:.{0 if value > 0.1 else 1}f}% of peak"),
-        ("minutes_left", lambda value: f"{_duration(value)} left"),
-    ):
-        if name in rest:
-            parts.append(shown(rest.pop(name)))
-    # The scores of tasks.
-    parts += [f"{name} {value:.4g}" for name, value in rest.items()]
-    return "  ".join(parts)
+    parts += [shown(rest.pop(name)) for name, shown in _FORMATS.items() if name in rest]
+    return "  ".join(parts + [f"{name} {value:.4g}" for name, value in rest.items()])
 
 
 def outcome_lines(result: "TrainingResult", total_steps: int) -> list[str]:
@@ -127,15 +124,14 @@ def _with_parts(name: str, shown: str, scalars: dict[str, float]) -> list[str]:
 
 def _duration(minutes: float) -> str:
     """Formats minutes: "40 s", "12 min", "1 h 12 min", "3 d 4 h"."""
+    whole = round(minutes)
     if minutes < 1:
         return f"{60 * minutes:.0f} s"
-    whole = round(minutes)
     if whole < 60:
         return f"{whole} min"
-    hours, left = divmod(whole, 60)
-    if hours < 48:
-        return f"{hours} h {left} min"
-    return f"{hours // 24} d {hours % 24} h"
+    if whole < 48 * 60:
+        return f"{whole // 60} h {whole % 60} min"
+    return f"{whole // 60 // 24} d {whole // 60 % 24} h"
 
 
 def typed(command: str) -> str:

@@ -101,7 +101,7 @@ def run(options: Options) -> None:
     found = {name: count for name, count in manifests[0].irregularities.items() if count}
     if found:
         listed = ", ".join(f"{count} {name.replace('_', ' ')}" for name, count in found.items())
-        console.print(f"Found in the text: {listed}", markup=False)
+        console.print(f"Found in the text: {listed}")
     folders = [Path(options.output)]
     if len(manifests) > 1:
         folders = [folders[0] / str(m.options["max_seq_length"]) for m in manifests]
@@ -117,5 +117,4 @@ def run(options: Options) -> None:
         f"Inspect them: {typed('bert-tf')} inspect --shards {folders[0]}\n"
         f"Next: {typed('bert-tf')} pretrain --shards {folders[0]} {long}--size small "
         "--output runs/pretrained",
-        markup=False,
     )

@@ -88,5 +88,4 @@ def run(options: Options) -> None:
         f"{options.output}\n"
         f"Next: {typed('bert-tf')} shards --corpus {shlex.join(options.corpus)} "
         f"{as_read}--tokenizer {options.output} --output shards/",
-        markup=False,
     )
