@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import tensorflow as tf
@@ -14,10 +14,8 @@ from bert_tf.models.tagger import BertTagger
 from bert_tf.tasks.classification import Classification
 from bert_tf.tasks.conlleval import EntityScores, score_entities
 from bert_tf.tasks.kind import Answers, Dataset
-from bert_tf.tokenization.packing import Packer
-from bert_tf.tokenization.windows import best_window, windows
+from bert_tf.tokenization.word_windows import map_rows, word_rows
 from bert_tf.tokenization.words import (
-    Words,
     code_points,
     spans,
     words_between_spaces,
@@ -27,7 +25,6 @@ from pipelines.examples.labelled_text import Examples, read_examples
 from pipelines.examples.tagged_words import read_columns, read_json_words
 
 _TEXTS = ("tsv", "csv", "lines")
-_MOST_ROWS = 64  # windows that the model reads together
 
 
 @dataclass(frozen=True)
@@ -113,7 +110,7 @@ class Tagging(Classification):
     ) -> tuple:  # fmt: skip
         """Windows, with the label and the weight 1 at the first piece of every word."""
         words = words_between_spaces(strings["words"], tokenizer)
-        rows = _rows(words, tf.size(strings["words"]), tokenizer, max_length)
+        rows = word_rows(words, tf.size(strings["words"]), tokenizer, max_length)
         (targets,) = arrays
         of_words = tf.boolean_mask(targets, targets >= 0)  # (W,)
         shape = tf.shape(rows.inputs["token_ids"], tf.int64)
@@ -133,8 +130,9 @@ class Tagging(Classification):
         split = words_of_raw_text if name == "text" else words_between_spaces
         words = split(texts, tokenizer)
         count = tf.size(texts)
-        rows = _rows(words, count, tokenizer, max_length)
-        logits = tf.gather_nd(_logits(model, rows.inputs, len(labels)), rows.first_pieces)  # (W, C)
+        rows = word_rows(words, count, tokenizer, max_length)
+        logits = map_rows(lambda part: model(part, training=False), rows.inputs, len(labels))
+        logits = tf.gather_nd(logits, rows.first_pieces)  # (W, C)
         classes = tf.argmax(logits, -1)
         scores = tf.reduce_max(tf.nn.softmax(logits), -1)
         starts = code_points(texts, words.text, words.starts)
@@ -210,51 +208,6 @@ class Tagging(Classification):
             temporary.write_text("\n".join(lines) + "\n", encoding="utf-8")
         with replace_file(folder / "conlleval.txt") as temporary:
             temporary.write_text(_compare(examples, answers).report(), encoding="utf-8")
-
-
-class _Rows(NamedTuple):
-    """R windows over texts.
-
-    Attributes:
-        inputs: model inputs, [R, T] each.
-        first_pieces: window and place of the first piece of each word, int64 [W, 2].
-    """
-
-    inputs: dict[str, tf.Tensor]
-    first_pieces: tf.Tensor
-
-
-def _rows(words: Words, texts: tf.Tensor, tokenizer: Any, max_length: int) -> _Rows:
-    size = max_length - 2  # [CLS] and [SEP]
-    stride = max(1, size // 2)
-    lengths = tf.math.unsorted_segment_sum(words.pieces.row_lengths(), words.text, texts)  # (B,)
-    first = tf.cumsum(lengths, exclusive=True)  # first piece of each text
-    places = words.pieces.row_starts() - tf.gather(first, words.text)  # (W,)
-    found = windows(lengths, size, stride)
-    row = best_window(found, words.text, places, size, stride)
-    begins = tf.gather(first, found.text)
-    indices = tf.ragged.range(begins + found.starts, begins + found.ends)  # (R, None)
-    pieces = indices.with_flat_values(tf.gather(words.pieces.flat_values, indices.flat_values))
-    column = 1 + places - tf.gather(found.starts, row)
-    return _Rows(Packer(tokenizer, max_length)(pieces), tf.stack([row, column], axis=1))
-
-
-def _logits(model: Any, inputs: dict[str, tf.Tensor], classes: int) -> tf.Tensor:
-    """Logits [R or more, T, C], some rows at a time: a text of any length fits in memory."""
-    rows, length = tf.unstack(tf.shape(inputs["token_ids"]))
-    size = tf.clip_by_value(rows, 1, _MOST_ROWS)
-    parts = (rows + size - 1) // size
-    split = {
-        name: tf.reshape(tf.pad(x, [[0, parts * size - rows], [0, 0]]), [parts, size, length])
-        for name, x in inputs.items()
-    }
-    logits = tf.map_fn(
-        lambda part: model(part, training=False),
-        split,
-        fn_output_signature=tf.TensorSpec([None, None, classes], tf.float32),
-        parallel_iterations=1,
-    )
-    return tf.reshape(logits, [parts * size, length, classes])
 
 
 def _entities(text: tf.Tensor, classes: tf.Tensor, labels: Sequence[str]) -> tuple[tf.Tensor, ...]:

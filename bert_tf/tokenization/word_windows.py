@@ -1,0 +1,85 @@
+"""Texts of any length as rows of a model, and where each piece of their words stands."""
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import tensorflow as tf
+
+from bert_tf.tokenization.packing import Packer
+from bert_tf.tokenization.tokenizer import BertTokenizer
+from bert_tf.tokenization.windows import best_window, windows
+from bert_tf.tokenization.words import Words
+
+_MOST_ROWS = 64  # rows that a model reads together
+
+
+class WordRows(NamedTuple):
+    """R windows over texts, which overlap by half.
+
+    Attributes:
+        inputs: model inputs, int32 [R, T] each.
+        pieces: row and place of each piece of the words, int64 [P, 2], in the row that shows most
+            of the piece's context.
+        first_pieces: the same for the first piece of each word, int64 [W, 2].
+    """
+
+    inputs: dict[str, tf.Tensor]
+    pieces: tf.Tensor
+    first_pieces: tf.Tensor
+
+
+def word_rows(
+    words: Words, texts: tf.Tensor, tokenizer: BertTokenizer, max_length: int
+) -> WordRows:
+    """Packs words into windows; runs in graph.
+
+    Args:
+        words: W words of P pieces.
+        texts: number of texts, int32 [].
+        tokenizer: provides the special tokens.
+        max_length: maximum tokens of a row, [CLS] and [SEP] included.
+    """
+    size = max_length - 2
+    stride = max(1, size // 2)
+    text = tf.repeat(words.text, words.pieces.row_lengths())  # (P,)
+    lengths = tf.math.unsorted_segment_sum(tf.ones_like(text), text, texts)  # (B,)
+    first = tf.cumsum(lengths, exclusive=True)  # first piece of each text
+    places = tf.range(tf.size(text, tf.int64)) - tf.gather(first, text)
+    found = windows(lengths, size, stride)
+    row = best_window(found, text, places, size, stride)
+    column = 1 + places - tf.gather(found.starts, row)
+    begins = tf.gather(first, found.text)
+    indices = tf.ragged.range(begins + found.starts, begins + found.ends)  # (R, None)
+    ids = indices.with_flat_values(tf.gather(words.pieces.flat_values, indices.flat_values))
+    pieces = tf.stack([row, column], axis=1)
+    first_pieces = tf.gather(pieces, words.pieces.row_starts())
+    return WordRows(Packer(tokenizer, max_length)(ids), pieces, first_pieces)
+
+
+def map_rows(
+    function: Callable[[dict[str, tf.Tensor]], Any], inputs: dict[str, tf.Tensor], width: int
+) -> tf.Tensor:
+    """Computes vectors of tokens some rows at a time: a text of any length fits in memory.
+
+    Args:
+        function: model inputs [r, T] -> float32 [r, T, width].
+        inputs: model inputs [R, T].
+        width: last axis of the result.
+
+    Returns:
+        float32 [R or more, T, width].
+    """
+    rows, length = tf.unstack(tf.shape(inputs["token_ids"]))
+    size = tf.clip_by_value(rows, 1, _MOST_ROWS)
+    parts = (rows + size - 1) // size
+    split = {
+        name: tf.reshape(tf.pad(x, [[0, parts * size - rows], [0, 0]]), [parts, size, length])
+        for name, x in inputs.items()
+    }
+    vectors = tf.map_fn(
+        function,
+        split,
+        fn_output_signature=tf.TensorSpec([None, None, width], tf.float32),
+        parallel_iterations=1,
+    )
+    return tf.reshape(vectors, [parts * size, length, width])
