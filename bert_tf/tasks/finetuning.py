@@ -49,12 +49,14 @@ class FinetuningResult:
 
     Attributes:
         training: steps and their time.
+        best_by: name of the score that chooses the best model.
         evaluation: evaluation of the best model on the validation examples; None but on the chief
             worker.
         train_examples: number of training examples.
     """
 
     training: TrainingResult
+    best_by: str
     evaluation: Evaluation | None
     train_examples: int
 
@@ -97,11 +99,15 @@ def _finetune(
     planned: Callable[[int], object],
     on_step: Callable[[int], object],
 ) -> FinetuningResult | None:
-    size = options.batch_size
-    check_batch_size(size, run.strategy, options.gradient_accumulation_steps)
     task = find_task(options.task or "classification").with_settings(vars(options))
+    size = options.batch_size or task.batch_size
+    check_batch_size(size, run.strategy, options.gradient_accumulation_steps)
     epochs = options.epochs or task.epochs
-    options = replace(options, epochs=epochs, max_length=task.max_length, task=task.name)
+    learning_rate = options.learning_rate or task.learning_rate
+    options = replace(
+        options, task=task.name, max_length=task.max_length, epochs=epochs, batch_size=size,
+        learning_rate=learning_rate,
+    )  # fmt: skip
     data = _data(task, options)
     best_by = _best_by(task, data.labels, options.best_by)
     steps_per_epoch = math.ceil(len(data.train.arrays[0]) / size)
@@ -110,7 +116,7 @@ def _finetune(
     check_steps_per_execution(options.steps_per_execution, evaluate_every, [total_steps])
 
     tuned = _new_model(run, task, options, data)
-    trainer = _prepare(run, tuned, options, data, total_steps)
+    trainer = _prepare(run, tuned, options, data, learning_rate, total_steps)
     train = functools.partial(data.train.batches, tuned, seed=options.seed)
     watch_run(
         run,
@@ -142,7 +148,11 @@ def _finetune(
     training = run.train(
         [phase],
         plan=make_plan(
-            options, evaluate_every=evaluate_every, best_by=best_by, larger_is_better=True
+            options,
+            batch_size=size,
+            evaluate_every=evaluate_every,
+            best_by=best_by,
+            larger_is_better=True,
         ),
         save_model=tuned.save,
         report=report,
@@ -155,7 +165,7 @@ def _finetune(
             tuned.save(run.directory / "best")
         evaluation = _evaluate_best(run.directory / "best", data.validation, size)
     run.meet()
-    return FinetuningResult(training, evaluation, len(data.examples))
+    return FinetuningResult(training, best_by, evaluation, len(data.examples))
 
 
 class _Rows(NamedTuple):
@@ -247,13 +257,15 @@ def _new_model(run: Run, task: Dataset, options: FinetuningOptions, data: _Data)
 
 
 def _prepare(
-    run: Run, tuned: FineTuned, options: FinetuningOptions, data: _Data, total_steps: int
-) -> Trainer:
+    run: Run, tuned: FineTuned, options: FinetuningOptions, data: _Data, learning_rate: float,
+    total_steps: int,
+) -> Trainer:  # fmt: skip
     kind, tokenizer = tuned.task.kind, tuned.tokenizer
     return prepare(
         run,
         tuned.model,
         options,
+        learning_rate=learning_rate,
         total_steps=total_steps,
         warmup_steps=round(total_steps * options.warmup_share),
         loss=kind.loss(label_smoothing=options.label_smoothing),

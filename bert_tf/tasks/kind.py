@@ -215,8 +215,12 @@ class Dataset:
         skip_broken: skip (and count) table rows with a wrong number of columns.
         files: "train" and "validation" -> names that the published files have in their folder.
         max_length: maximum tokens per example, [CLS] and [SEP] included.
-        epochs: passes over the training data.
+        epochs: passes over the training data; like the next two, the paper's where it names them.
+        batch_size: examples per training step.
+        learning_rate: peak learning rate.
         paper: test scores of BERT's paper by model size.
+        reached: scores of the development set by weights, in the units of `paper`: the first of
+            `scores` with all defaults, the mean of several seeds.
     """
 
     name: str
@@ -232,7 +236,10 @@ class Dataset:
     files: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     max_length: int = 128
     epochs: int = 3
+    batch_size: int = 32
+    learning_rate: float = 5e-5
     paper: Mapping[str, float] = field(default_factory=dict)
+    reached: Mapping[str, float] = field(default_factory=dict)
 
     def columns(self, *, labelled: bool = True) -> dict[str, str]:
         """Role -> column."""

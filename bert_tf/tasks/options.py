@@ -18,7 +18,6 @@ class TrainingOptions(CheckedOptions):
     Attributes:
         output: run directory: models (best/, last/), TensorBoard logs, checkpoints, config.yaml.
             The same command resumes a stopped run from its last checkpoint.
-        batch_size: examples per step, over all devices.
         seed: random seed for weight initialization, dropout and data order.
         strategy: devices to train on; auto takes a TPU, else all GPUs, else the CPU.
         precision: compute precision; variables stay float32.
@@ -26,7 +25,6 @@ class TrainingOptions(CheckedOptions):
         deterministic: use deterministic TensorFlow ops alone: GPUs give the same numbers on every
             run, more slowly. CPUs do so without it.
         optimizer: adam, as in the original; lamb for very large batches.
-        learning_rate: peak learning rate.
         schedule: learning rate after the warm-up; linear and cosine reach 0 at the last step.
         layer_decay: factor on the learning rate for each layer further from the output (ELECTRA's
             layer-wise decay; 0.9 or 0.8 for fine-tuning); 1 for none.
@@ -54,7 +52,6 @@ class TrainingOptions(CheckedOptions):
     """
 
     output: str
-    batch_size: int = option(32, at_least=1, identity=True)
     seed: int = option(12345, at_least=0, below=2**31, identity=True)
     strategy: Literal["auto", "one", "mirrored", "multi_worker", "tpu"] = "auto"
     precision: Literal["float32", "mixed_bfloat16", "mixed_float16"] = option(
@@ -63,7 +60,6 @@ class TrainingOptions(CheckedOptions):
     jit_compile: bool = False
     deterministic: bool = False
     optimizer: Literal["adam", "lamb"] = option("adam", identity=True)
-    learning_rate: float = option(1e-4, above=0, identity=True)
     schedule: Literal["linear", "cosine", "constant"] = option("linear", identity=True)
     layer_decay: float = option(1.0, above=0, at_most=1, identity=True)
     weight_decay: float = option(0.01, at_least=0, identity=True)
@@ -109,6 +105,8 @@ class PretrainingOptions(TrainingOptions):
         initializer_range: standard deviation of the truncated normal initializer; by default the
             config's, 0.02 for a named size. Narrow models learn sooner with more, up to
             1 / sqrt(hidden size).
+        batch_size: examples per step, over all devices.
+        learning_rate: peak learning rate.
         steps: number of training steps.
         warmup_steps: steps of linear warm-up; by default a tenth of the steps, at most the paper's
             10,000.
@@ -135,6 +133,7 @@ class PretrainingOptions(TrainingOptions):
     dropout: float | None = option(None, at_least=0, below=1)
     initializer_range: float | None = option(None, above=0)
     batch_size: int = option(64, at_least=1, identity=True)
+    learning_rate: float = option(1e-4, above=0, identity=True)
     steps: int = option(100_000, at_least=1, identity=True)
     warmup_steps: int | None = option(None, at_least=0, identity=True)
     evaluate_every: int = option(1000, at_least=1, identity=True)
@@ -217,7 +216,9 @@ class FinetuningOptions(TaskOptions, FileOptions, TrainingOptions):
         label_column: column of the label, by name or number.
         from_scratch: start from random weights, with the size and vocabulary of the model; compare
             with a normal run to see what pre-training gains.
-        epochs: passes over the training examples; by default the task's, 3.
+        batch_size: examples per step, over all devices; by default the task's, mostly 32.
+        learning_rate: peak learning rate; by default the task's, mostly 5e-5.
+        epochs: passes over the training examples; by default the task's, mostly 3.
         max_steps: end the training after this many steps, whatever the epochs.
         evaluate_every: steps between two evaluations on the validation examples; by default an
             epoch.
@@ -235,11 +236,12 @@ class FinetuningOptions(TaskOptions, FileOptions, TrainingOptions):
     validation_share: float = option(0.1, above=0, below=1)
     label_column: str | None = None
     from_scratch: bool = option(False, identity=True)
+    batch_size: int | None = option(None, at_least=1, identity=True)
+    learning_rate: float | None = option(None, above=0, identity=True)
     epochs: int | None = option(None, at_least=1, identity=True)
     max_steps: int | None = option(None, at_least=1, identity=True)
     evaluate_every: int | None = option(None, at_least=1, identity=True)
     best_by: str | None = option(None, identity=True)
-    learning_rate: float = option(5e-5, above=0, identity=True)
     warmup_share: float = option(0.1, at_least=0, at_most=1, identity=True)
     label_smoothing: float = option(0.0, at_least=0, below=1, identity=True)
     class_weights: Literal["balanced"] | None = option(None, identity=True)

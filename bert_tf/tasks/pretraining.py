@@ -162,6 +162,7 @@ def _pretrain(
         run,
         model,
         options,
+        learning_rate=options.learning_rate,
         total_steps=options.steps,
         warmup_steps=warmup_steps,
         loss=losses,
@@ -208,6 +209,7 @@ def _pretrain(
         save_config(options, run.directory)
     plan = make_plan(
         options,
+        batch_size=options.batch_size,
         evaluate_every=options.evaluate_every,
         best_by="loss",
         larger_is_better=False,

@@ -87,7 +87,8 @@ TASKS: dict[str, Dataset] = {
         ),
         Dataset(
             name="squad2", kind=Span(unanswerable=True), text="question", pair="context",
-            label="answers", files=_SQUAD_2, max_length=384, epochs=2, paper={"large": 81.9},
+            label="answers", files=_SQUAD_2, max_length=384, epochs=2, batch_size=48,
+            paper={"large": 81.9},
         ),
         Dataset(
             name="stsb", kind=Regression(), text="sentence1", pair="sentence2", label="score",
@@ -99,7 +100,7 @@ TASKS: dict[str, Dataset] = {
         Dataset(
             name="swag", kind=Choice(opening="sent2"), text="sent1", pair="ending*",
             scores=(accuracy,), files={"train": ("train.csv",), "validation": ("val.csv",)},
-            paper={"base": 81.6, "large": 86.3},
+            batch_size=16, learning_rate=2e-5, paper={"base": 81.6, "large": 86.3},
         ),
         Dataset(name="tagging", kind=Tagging(), label="labels"),
         Dataset(

@@ -61,6 +61,7 @@ def prepare(
     model: Any,
     options: TrainingOptions,
     *,
+    learning_rate: float,
     total_steps: int,
     warmup_steps: int,
     loss: Any,
@@ -73,6 +74,7 @@ def prepare(
         run: entered, not yet prepared.
         model: a built model with an `encoder`, made under the strategy's scope.
         options: options of the command.
+        learning_rate: peak learning rate.
         total_steps: step at which the learning rate reaches 0.
         warmup_steps: steps of linear warm-up.
         loss: see `Trainer`.
@@ -85,9 +87,7 @@ def prepare(
     model.encoder.rematerialize = options.rematerialize
     with run.strategy.scope():
         optimizer = {"adam": AdamWeightDecay, "lamb": Lamb}[options.optimizer](
-            learning_rate=_SCHEDULES[options.schedule](
-                options.learning_rate, warmup_steps, total_steps
-            ),
+            learning_rate=_SCHEDULES[options.schedule](learning_rate, warmup_steps, total_steps),
             learning_rate_factors=_layer_factors(
                 model.encoder.config.num_hidden_layers, options.layer_decay
             ),
@@ -115,7 +115,6 @@ def prepare(
 def make_plan(options: TrainingOptions, **values: Any) -> TrainingPlan:
     """The plan that `options` ask for; `values` are the other fields of `TrainingPlan`."""
     return TrainingPlan(
-        batch_size=options.batch_size,
         save_every=options.save_every,
         log_every=options.log_every,
         patience=options.patience,
