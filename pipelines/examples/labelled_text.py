@@ -1,19 +1,17 @@
-"""Labelled text for fine-tuning: tables, JSON lines and plain lines become `Examples`."""
+"""Labelled text: tables, JSON lines, plain lines and TensorFlow Datasets become `Examples`."""
 
 import csv
-import gzip
 import hashlib
 import io
 import json
 import os
-import sys
-import zlib
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
 from bert_tf.errors import InputError
+from pipelines.examples.records import is_dataset_name, read_records, read_text
 
 Format = Literal["tsv", "csv", "jsonl", "lines", "conll"]
 _EXTENSIONS: dict[str, Format] = {".tsv": "tsv", ".csv": "csv", ".jsonl": "jsonl"}
@@ -26,8 +24,8 @@ class Examples:
     """Examples of a file, by column.
 
     Attributes:
-        path: the file, as messages name it.
-        lines: line of each example.
+        path: the file, or the name in TensorFlow Datasets, as messages name it.
+        lines: line of each example, or its number there.
         columns: role, such as "text", "text_pair" or "label" -> one value per example, a string
             or a list.
         skipped: lines of broken rows that were skipped.
@@ -43,7 +41,11 @@ class Examples:
 
     def place(self, index: int) -> str:
         """File and line of an example, for messages."""
-        return f"{self.path}, line {self.lines[index]}"
+        return f"{self.path}, {self._unit} {self.lines[index]}"
+
+    @property
+    def _unit(self) -> str:
+        return "example" if is_dataset_name(self.path) else "line"
 
     def remarks(self) -> list[str]:
         """What a user should know about these examples, a sentence each."""
@@ -63,8 +65,8 @@ class Examples:
         ]
         if blank:
             found.append(
-                f"{self.path}: {len(blank)} examples have a blank text, the first in line "
-                f"{self.lines[blank[0]]}"
+                f"{self.path}: {len(blank)} examples have a blank text, the first in "
+                f"{self._unit} {self.lines[blank[0]]}"
             )
         return found
 
@@ -94,7 +96,8 @@ def read_examples(
     quotes. A `jsonl` holds one object per line. In `lines` each line is a text.
 
     Args:
-        path: the file; "-" for standard input.
+        path: the file; "-" for standard input; or a name of TensorFlow Datasets, such as
+            `tfds:glue/rte:train`, whose class labels are read by name.
         columns: role -> name of its column, or the column's number counted from 0. "ending*" is
             a list: the columns ending0, ending1, ..., or in JSON lines a list "ending".
         format: format of the file; None to go by its extension.
@@ -105,18 +108,21 @@ def read_examples(
         InputError: the file is missing, empty, malformed or not UTF-8, or lacks a column.
     """
     format = format or _EXTENSIONS.get(Path(path).suffix.lower())
-    if format is None:
+    skipped: list[int] = []
+    rows: Iterable[tuple[int, dict[str, Any]]]
+    if format == "jsonl" or is_dataset_name(path):
+        rows = (
+            (number, {role: _value(place, role, column, row) for role, column in columns.items()})
+            for number, place, row in read_records(path)
+        )
+    elif format is None:
         known = ", ".join(_EXTENSIONS)
         raise InputError(f"{path}: unknown format: give --format, or a file named {known}")
-    text = read_text(path)
-    skipped: list[int] = []
-    if format == "jsonl":
-        rows = _json_rows(path, text, columns)
     elif format == "lines":
-        rows = ((line, {"text": row[0]}) for line, row in _lines(text, separator=None))
+        rows = ((line, {"text": row[0]}) for line, row in _lines(path, separator=None))
         columns = {"text": "text"}
     else:
-        table = _lines(text, separator="\t") if format == "tsv" else _csv_rows(path, text)
+        table = _lines(path, separator="\t") if format == "tsv" else _csv_rows(path)
         rows = _table_rows(path, table, columns, header, skipped if skip_broken else None)
     lines: list[int] = []
     values: dict[str, list[str]] = {role: [] for role in columns}
@@ -125,63 +131,17 @@ def read_examples(
         for role, value in row.items():
             values[role].append(value)
     if not lines:
-        raise InputError(f"{path}: no example, only a line of column names; give another file")
+        raise InputError(f"{path}: no example; give a file, or a split, that has some")
     name = "standard input" if str(path) == "-" else str(path)
     return Examples(name, lines, values, tuple(skipped))
 
 
-def read_text(path: str | os.PathLike) -> str:
-    """Reads a UTF-8 file, plain or gzip.
-
-    Args:
-        path: the file; "-" for standard input.
-
-    Raises:
-        InputError: the file is missing, damaged, empty or not UTF-8.
-    """
-    try:
-        content = sys.stdin.buffer.read() if str(path) == "-" else Path(path).read_bytes()
-        if content.startswith(b"\x1f\x8b"):
-            content = gzip.decompress(content)
-        text = content.decode("utf-8-sig")
-    except UnicodeDecodeError as error:
-        line = error.object.count(b"\n", 0, error.start) + 1
-        raise InputError(
-            f"{path}, line {line}: invalid UTF-8; convert the file: iconv -f ITS_ENCODING -t UTF-8"
-        ) from error
-    except (OSError, EOFError, ValueError, zlib.error) as error:
-        reason = getattr(error, "strerror", None) or error
-        raise InputError(f"{path}: cannot be read ({reason}); check the path") from error
-    if not text.strip():
-        raise InputError(f"{path}: the file is empty; give one with examples")
-    return text
-
-
-def _json_rows(
-    path: str | os.PathLike, text: str, columns: Mapping[str, str]
-) -> Iterator[tuple[int, dict[str, str]]]:
-    for number, line in enumerate(text.split("\n"), 1):
-        if not line.strip():
-            continue
-        place = f"{path}, line {number}"
-        try:
-            row = json.loads(line)
-        except (ValueError, RecursionError) as error:
-            raise InputError(f"{place}: not JSON ({error}); write one object a line") from error
-        if not isinstance(row, dict):
-            raise InputError(f"{place}: not a JSON object; write one object a line")
-        yield (
-            number,
-            {role: _json_value(place, role, column, row) for role, column in columns.items()},
-        )
-
-
-def _json_value(place: str, role: str, column: str, row: dict[str, Any]) -> Any:
+def _value(place: str, role: str, column: str, row: dict[str, Any]) -> Any:
     if column.endswith("*"):
         items = row.get(column[:-1])
         if isinstance(items, list):
             row = {f"{column[:-1]}{number}": item for number, item in enumerate(items)}
-        return [_json_value(place, role, name, row) for name in _numbered(place, role, column, row)]
+        return [_value(place, role, name, row) for name in _numbered(place, role, column, row)]
     if column not in row:
         raise _no_column(place, role, column, row)
     value = row[column]
@@ -199,10 +159,11 @@ def _json_value(place: str, role: str, column: str, row: dict[str, Any]) -> Any:
 def _no_column(
     place: str, role: str, column: str, columns: Iterable[str], cure: str = ""
 ) -> InputError:
+    unlabelled = "; bert-tf predict reads data without labels" if role == "label" else ""
     listed = ", ".join(name if len(name) <= 40 else f"{name[:37]}..." for name in columns)
     return InputError(
         f"{place}: no column {column!r}, there are: {listed}; give {OPTIONS.get(role, role)} one "
-        f"of these{cure}"
+        f"of these{cure}{unlabelled}"
     )
 
 
@@ -268,13 +229,14 @@ def _place(path: str | os.PathLike, role: str, column: str, names: list[str]) ->
     raise _no_column(str(path), role, column, names, "" if column.isdecimal() else no_header)
 
 
-def _lines(text: str, separator: str | None) -> Iterator[tuple[int, list[str]]]:
-    for number, line in enumerate(text.removesuffix("\n").split("\n"), 1):
+def _lines(path: str | os.PathLike, separator: str | None) -> Iterator[tuple[int, list[str]]]:
+    for number, line in enumerate(read_text(path).removesuffix("\n").split("\n"), 1):
         line = line.removesuffix("\r")
         yield number, [line] if separator is None else line.split(separator)
 
 
-def _csv_rows(path: str | os.PathLike, text: str) -> Iterator[tuple[int, list[str]]]:
+def _csv_rows(path: str | os.PathLike) -> Iterator[tuple[int, list[str]]]:
+    text = read_text(path)
     # csv needs line ends unchanged, for they may stand within quotes.
     lines = csv.reader(io.StringIO(text, newline=""), strict=True)
     limit = csv.field_size_limit(max(len(text), 1))  # a cell may be as long as the file

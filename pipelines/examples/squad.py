@@ -9,9 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from bert_tf.errors import InputError
-from pipelines.corpus.sources import TFDS
-from pipelines.examples.labelled_text import Examples, read_text
-from pipelines.examples.named_datasets import dataset_records
+from pipelines.examples.labelled_text import Examples
+from pipelines.examples.records import is_dataset_name, read_records, read_text
 
 
 @dataclass(frozen=True)
@@ -94,16 +93,16 @@ def read_questions(
 
 def _records(path: str | os.PathLike) -> Iterator[tuple[str, dict[str, Any]]]:
     """Each question with its context, and its place for messages."""
-    if str(path).startswith(TFDS):
-        yield from dataset_records(str(path))
-    elif str(path) == "-" or ".jsonl" in Path(path).suffixes:
-        for number, line in enumerate(read_text(path).split("\n"), 1):
-            if line.strip():
-                place = f"{path}, line {number}"
-                record = _object(place, _json(place, line))
-                yield place, {"id": str(number), **record}
+    if str(path) == "-" or is_dataset_name(path) or ".jsonl" in Path(path).suffixes:
+        for number, place, record in read_records(path):
+            yield place, {"id": str(number), **record}
     else:
-        data = _object(str(path), _json(str(path), read_text(path)))
+        text = read_text(path)
+        try:
+            data = _object(str(path), json.loads(text))
+        except (ValueError, RecursionError) as error:
+            cure = "give SQuAD's .json or a .jsonl"
+            raise InputError(f"{path}: not JSON ({error}); {cure}") from error
         for i, article in enumerate(_list(str(path), data, "data")):
             place = f"{path}, data[{i}]"
             for j, paragraph in enumerate(_list(place, article, "paragraphs")):
@@ -149,13 +148,6 @@ def _locate(context: str, text: str, start: int) -> list[int] | None:
     pattern = re.compile(r"\s+".join(map(re.escape, text.split())) or r"(?!)")
     match = pattern.search(context, begin, end)
     return list(match.span()) if match else None
-
-
-def _json(place: str, text: str) -> Any:
-    try:
-        return json.loads(text)
-    except (ValueError, RecursionError) as error:
-        raise InputError(f"{place}: not JSON ({error}); give SQuAD's .json or a .jsonl") from error
 
 
 def _object(place: str, value: Any) -> dict[str, Any]:

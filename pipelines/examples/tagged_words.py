@@ -5,14 +5,14 @@ a line for each sentence; its column "label" holds the labels in the same form. 
 IOB1, IOB2, IOBES or BILOU and become IOB2.
 """
 
-import json
 import os
 import re
 from collections.abc import Iterator, Sequence
-from pathlib import Path
+from typing import Any
 
 from bert_tf.errors import InputError
-from pipelines.examples.labelled_text import Examples, read_text
+from pipelines.examples.labelled_text import Examples
+from pipelines.examples.records import read_records, read_text
 
 _DOCUMENT = "-DOCSTART-"
 _SENTENCE_END = "-X-"
@@ -110,10 +110,10 @@ def read_columns(
 def read_json_words(
     path: str | os.PathLike, *, words: str = "words", labels: str | None = "labels"
 ) -> Examples:
-    """Reads JSON lines with a list of words, and a list with a label for each.
+    """Reads records with a list of words, and a list with a label for each.
 
     Args:
-        path: the file; "-" for standard input.
+        path: JSON lines; "-" for standard input; or a name of TensorFlow Datasets.
         words: key of the words.
         labels: key of the labels; None for no labels.
 
@@ -121,14 +121,7 @@ def read_json_words(
         InputError: the file cannot be read, or a line is malformed; the message names the line.
     """
     examples = []
-    for number, line in enumerate(read_text(path).split("\n"), 1):
-        if not line.strip():
-            continue
-        place = f"{path}, line {number}"
-        try:
-            row = json.loads(line)
-        except (ValueError, RecursionError) as error:
-            raise InputError(f"{place}: not JSON ({error}); write one object a line") from error
+    for number, place, row in read_records(path):
         lists = [list(_strings(place, key, row)) for key in (words, labels) if key is not None]
         if any(not value or value.split() != [value] for value in lists[0]):
             raise InputError(f"{place}: a word is empty or holds white space; split it, or drop it")
@@ -143,8 +136,8 @@ def read_json_words(
     return _examples(path, examples, labels is not None)
 
 
-def _strings(place: str, key: str, row: object) -> Iterator[str]:
-    values = row.get(key) if isinstance(row, dict) else None
+def _strings(place: str, key: str, row: dict[str, Any]) -> Iterator[str]:
+    values = row.get(key)
     if not isinstance(values, list) or not all(isinstance(value, str) for value in values):
         raise InputError(
             f"{place}: {key!r} is no list of strings; write one, or name the keys with "
@@ -167,7 +160,7 @@ def _examples(
 ) -> Examples:
     if not examples:
         raise InputError(f"{path}: no words; give a file with a word and its label on each line")
-    name = "standard input" if str(path) == "-" else str(Path(path))
+    name = "standard input" if str(path) == "-" else str(path)
     words = ["\n".join(" ".join(w for w, _, _ in s) for s in example) for example in examples]
     columns = {"words": words}
     if labelled:

@@ -109,7 +109,7 @@ def test_broken_rows_are_skipped_where_asked_and_blank_texts_counted(tmp_path):
         ("a.jsonl", "[" * 100_000 + "\n", "line 1: not JSON"),
         ("a.tsv", b"sentence\tlabel\na\t1\n\xff\t1\n", r"a\.tsv, line 3: invalid UTF-8"),
         ("a.tsv", " \n", "the file is empty"),
-        ("a.tsv", "sentence\tlabel\n", "only a line of column names"),
+        ("a.tsv", "sentence\tlabel\n", "no example; give a file"),
         ("a.txt", "sentence\tlabel\na\t1\n", "unknown format: give --format"),
     ],
 )

@@ -1,0 +1,113 @@
+"""Text files, and the records of JSON lines and of TensorFlow Datasets."""
+
+import gzip
+import json
+import os
+import sys
+import zlib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from bert_tf.errors import InputError
+from pipelines.corpus.sources import TFDS, dataset_errors, open_dataset, tensorflow_datasets
+
+
+def read_text(path: str | os.PathLike) -> str:
+    """Reads a UTF-8 file, plain or gzip.
+
+    Args:
+        path: the file; "-" for standard input.
+
+    Raises:
+        InputError: the file is missing, damaged, empty or not UTF-8.
+    """
+    try:
+        content = sys.stdin.buffer.read() if str(path) == "-" else Path(path).read_bytes()
+        if content.startswith(b"\x1f\x8b"):
+            content = gzip.decompress(content)
+        text = content.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        line = error.object.count(b"\n", 0, error.start) + 1
+        raise InputError(
+            f"{path}, line {line}: invalid UTF-8; convert the file: iconv -f ITS_ENCODING -t UTF-8"
+        ) from error
+    except (OSError, EOFError, ValueError, zlib.error) as error:
+        reason = getattr(error, "strerror", None) or error
+        raise InputError(f"{path}: cannot be read ({reason}); check the path") from error
+    if not text.strip():
+        raise InputError(f"{path}: the file is empty; give one with examples")
+    return text
+
+
+def is_dataset_name(path: object) -> bool:
+    """Whether a path is a name of TensorFlow Datasets."""
+    return str(path).startswith(TFDS)
+
+
+def read_records(path: str | os.PathLike) -> Iterator[tuple[int, str, dict[str, Any]]]:
+    """Yields the line, the place for messages and the fields of each record.
+
+    In TensorFlow Datasets a class label becomes its name, by the dataset's own list of names, or ""
+    if it is unknown (-1). What is stored there is shuffled: records with a field `idx`, the row in
+    the published file, come in that order and have that number.
+
+    Args:
+        path: JSON lines, an object each; "-" for standard input; or `tfds:NAME/CONFIG:SPLIT`,
+            without a split `train`.
+
+    Raises:
+        InputError: the file cannot be read, or a line is not an object; TensorFlow Datasets is not
+            installed, or has no such dataset or split.
+    """
+    if is_dataset_name(path):
+        for number, record in enumerate(_dataset_records(str(path))):
+            number = record.get("idx", number)
+            yield number, f"{path}, example {number}", record
+        return
+    for number, line in enumerate(read_text(path).split("\n"), 1):
+        if line.strip():
+            place = f"{path}, line {number}"
+            try:
+                row = json.loads(line)
+            except (ValueError, RecursionError) as error:
+                raise InputError(f"{place}: not JSON ({error}); write one object a line") from error
+            if not isinstance(row, dict):
+                raise InputError(f"{place}: not a JSON object; write one object a line")
+            yield number, place, row
+
+
+def _dataset_records(name: str) -> list[dict[str, Any]]:
+    with dataset_errors(name):
+        builder, split = open_dataset(name)
+        features = builder.info.features
+        names = {key: _label_names(name, feature) for key, feature in features.items()}
+        found = [
+            {key: _plain(value, names[key]) for key, value in record.items()}
+            for record in builder.as_dataset(split=split, shuffle_files=False).as_numpy_iterator()
+        ]
+    return sorted(found, key=lambda record: record["idx"]) if "idx" in features else found
+
+
+def _label_names(name: str, feature: Any) -> list[str] | None:
+    """The names of a class label, or of the labels in a list; None for other features."""
+    feature = getattr(feature, "feature", feature)  # of a list
+    is_label = isinstance(feature, tensorflow_datasets(name).features.ClassLabel)
+    return feature.names if is_label else None
+
+
+def _plain(value: Any, names: list[str] | None = None) -> Any:
+    """Dicts, lists, strings and numbers in place of NumPy's, names in place of class labels."""
+    if isinstance(value, dict):
+        return {key: _plain(each) for key, each in value.items()}
+    if isinstance(value, np.ndarray):
+        return [_plain(each, names) for each in value]
+    if isinstance(value, bytes):
+        return value.decode("utf-8", "replace")
+    if names is not None:
+        return names[value] if value >= 0 else ""
+    if isinstance(value, np.floating):
+        return float(str(value))  # 3.8, where float32's nearest double is 3.799999952316284
+    return value.item() if isinstance(value, np.generic) else value
