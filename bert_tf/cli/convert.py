@@ -42,7 +42,6 @@ class Options(CheckedOptions):
 
 
 def run(options: Options) -> None:
-    """Runs `bert-tf convert`."""
     with progress("converting"):
         from bert_tf.checkpoints.conversion import convert
         from bert_tf.checkpoints.formats import TITLES
@@ -58,14 +57,16 @@ def run(options: Options) -> None:
             overwrite=options.overwrite,
         )
     model, config = done.model, done.model.config
-    has = ["encoder", *(title for part, title in PARTS.items() if model.has(part))]
-    lacks = [PARTS[p] for p in ("pooler.", "cls.predictions.", "cls.seq_relationship.")
-             if not model.has(p)]  # fmt: skip
+    parts = ["encoder"]
+    for part, title in PARTS.items():
+        if model.has(part):
+            parts.append(title)
+        elif part in ("pooler.", "cls.predictions.", "cls.seq_relationship."):
+            parts.append(f"no {title}")
     lines = [
         f"Found {TITLES[done.source.format]}: {done.source.prefix or done.source.folder}",
         f"  {config.num_hidden_layers} layers, {config.hidden_size} wide, "
-        f"{config.num_attention_heads} heads, {config.vocab_size} pieces; {', '.join(has)}"
-        + (f"; no {', no '.join(lacks)}" if lacks else ""),
+        f"{config.num_attention_heads} heads, {config.vocab_size} pieces; {', '.join(parts)}",
         *(f"  {note}" for note in model.notes),
         f"Wrote {TITLES[options.to]}: {options.output} ({', '.join(done.files)})",
         f"Next: {_next_step(options, model.problem_type is not None, model.tokenizer)}",

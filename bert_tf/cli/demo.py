@@ -18,9 +18,8 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from rich.markup import escape
 from rich.table import Table
 
 from bert_tf.cli.main import main
@@ -29,9 +28,6 @@ from bert_tf.errors import InputError
 from bert_tf.options import CheckedOptions, option
 from bert_tf.outputs import check_output_folder
 from pipelines.corpus.installed_documentation import STANDARD_LIBRARY, installed_documentation
-
-if TYPE_CHECKING:
-    from pipelines.examples.passages import LabelledDocument
 
 # Packages told apart; and the words that would give them away.
 _LABELS = 8
@@ -70,10 +66,11 @@ def _command(name: str, /, **options: Any) -> None:
     """Prints a `bert-tf` command as one would type it, then runs it in this process."""
     arguments = [name]
     for flag, value in options.items():
-        if value is not False:
+        if value is True:
             arguments.append(f"--{flag}")
-            if value is not True:
-                arguments += value if isinstance(value, list) else [str(value)]
+        elif value is not False:
+            values = value if isinstance(value, list) else [str(value)]
+            arguments += [f"--{flag}", *values]
     console.rule(style="dim")
     console.print(f"$ bert-tf {shlex.join(arguments)}", style="bold")
     started = time.perf_counter()
@@ -82,40 +79,36 @@ def _command(name: str, /, **options: Any) -> None:
     console.print(f"({name}: {time.perf_counter() - started:.0f} s)", style="dim")
 
 
-def _documents(corpus: list[str]) -> "list[LabelledDocument]":
-    """The user's documents, labelled by file, or every documented module, labelled by package."""
-    from pipelines.corpus.sources import find_files
-    from pipelines.examples.passages import LabelledDocument, read_labelled_documents
-
-    if corpus:
-        return read_labelled_documents(find_files(corpus))
-    with progress("reading the installed documentation", total=1) as bar:
-        modules = installed_documentation(progress=bar.update)
-    return [LabelledDocument(m.package, m.docstrings) for m in modules]
-
-
 def _write_texts(options: Options, corpus: Path, labelled: Path) -> list[str]:
     """Writes the labelled passages, and the corpus without the documents they are tested on.
+
+    A label is a file of the user's text, or a package of the installed documentation.
 
     Returns:
         The sentences of the documents left out.
     """
-    from pipelines.examples.passages import labelled_passages, write_corpus, write_labelled
+    from pipelines.corpus.sources import find_files
+    from pipelines.examples import passages
 
-    documents = _documents(options.corpus)
+    if options.corpus:
+        documents = passages.read_labelled_documents(find_files(options.corpus))
+    else:
+        with progress("reading the installed documentation", total=1) as bar:
+            modules = installed_documentation(progress=bar.update)
+        documents = [passages.LabelledDocument(m.package, m.docstrings) for m in modules]
     sizes = Counter(d.label for d in documents for _ in d.paragraphs)
     labels = {label for label, _ in sizes.most_common(_LABELS)}
     told_apart = [i for i, d in enumerate(documents) if d.label in labels]
-    splits, held_out = labelled_passages(
+    splits, held_out = passages.labelled_passages(
         [documents[i] for i in told_apart],
         names=[] if options.corpus else [n for each in labels for n in _NAMES.get(each, [each])],
         examples_per_label=_EXAMPLES_PER_LABEL,
         seed=options.seed,
     )
     for split, examples in splits.items():
-        write_labelled(labelled / f"{split}.tsv", examples)
+        passages.write_labelled(labelled / f"{split}.tsv", examples)
     left_out = {told_apart[i] for i in held_out}
-    write_corpus(corpus, (d for i, d in enumerate(documents) if i not in left_out))
+    passages.write_corpus(corpus, (d for i, d in enumerate(documents) if i not in left_out))
     console.print(
         f"{corpus}: {corpus.stat().st_size / 1e6:.1f} MB of text, {len(documents)} documents\n"
         + "  ".join(f"{labelled / split}.tsv: {len(e)}" for split, e in splits.items())
@@ -150,7 +143,7 @@ def _show_guesses(model_directory: str, sentences: Sequence[str], seed: int) -> 
     guesses = MaskedWords(model, tokenizer, list(hidden), guesses=3)()
     for (text, word), (best, *_) in zip(hidden.items(), guesses, strict=True):
         listed = ", ".join(f"{guess.piece} {guess.probability:.0%}" for guess in best)
-        table.add_row(*map(escape, (text, word, listed)))
+        table.add_row(text, word, listed)
     console.print(table)
 
 
@@ -162,7 +155,6 @@ def _precision() -> str:
 
 
 def run(options: Options) -> None:
-    """Runs `bert-tf demo`."""
     started = time.perf_counter()
     output = Path(options.output)
     if output.exists() or output.is_symlink():
@@ -185,31 +177,25 @@ def run(options: Options) -> None:
     )  # fmt: skip
     _show_guesses(f"{output}/pretrained/best", unseen, options.seed)
     labelled = {split: str(output / "labelled" / f"{split}.tsv") for split in _EXAMPLES_PER_LABEL}
+    scores = {}
     # Each with the number of epochs that is best for it on the validation passages.
     for name, from_scratch, epochs in (("from_pretrained", False, 8), ("from_random", True, 30)):
+        run = f"{output}/{name}"
         _command(
             "finetune", model=f"{output}/pretrained/best", train=labelled["train"],
-            validation=labelled["validation"], output=f"{output}/{name}", from_scratch=from_scratch,
+            validation=labelled["validation"], output=run, from_scratch=from_scratch,
             epochs=epochs, learning_rate=2e-4, max_length=_LENGTH, seed=options.seed,
         )  # fmt: skip
-        _command(
-            "evaluate", model=f"{output}/{name}/best", data=labelled["test"],
-            output=f"{output}/{name}/test",
-        )  # fmt: skip
-    _command(
-        "export", model=f"{output}/from_pretrained/best", name="demo",
-        output=f"{output}/saved_models",
-    )  # fmt: skip
+        _command("evaluate", model=f"{run}/best", data=labelled["test"], output=f"{run}/test")
+        scores[name] = json.loads(Path(run, "test", "metrics.json").read_text())["accuracy"]
+    best, exports = f"{output}/from_pretrained/best", f"{output}/saved_models"
+    _command("export", model=best, name="demo", output=exports)
     lines = Path(labelled["test"]).read_text(encoding="utf-8").splitlines()[1:]
     texts, truth = zip(*(line.split("\t") for line in lines), strict=True)
-    _command("predict", model=f"{output}/saved_models/demo", text=list(texts[:5]))
+    _command("predict", model=f"{exports}/demo", text=list(texts[:5]))
     console.print("They are from: " + ", ".join(truth[:5]))
 
     majority = Counter(truth).most_common(1)[0][1] / len(truth)
-    scores = {
-        name: json.loads((output / name / "test" / "metrics.json").read_text())["accuracy"]
-        for name in ("from_pretrained", "from_random")
-    }
     table = Table("model", "accuracy")
     table.title = f"Where is it from? Accuracy on {len(texts)} held-out passages"
     table.add_row("always the majority class", f"{majority:.1%}")
@@ -219,6 +205,6 @@ def run(options: Options) -> None:
     minutes = (time.perf_counter() - started) / 60
     console.print(
         f"Made in {minutes:.1f} minutes: {output}\n"
-        f"SavedModel for TensorFlow Serving: {output}/saved_models/demo\n"
-        f"Curves: {typed('bert-tf')} monitor {output}",
+        f"SavedModel for TensorFlow Serving: {exports}/demo\n"
+        f"Curves: {typed('bert-tf')} monitor {output}"
     )

@@ -45,7 +45,6 @@ class Options(TaskOptions, FileOptions):
 
 
 def run(options: Options) -> None:
-    """Runs `bert-tf evaluate`."""
     output = options.output and check_output_folder(
         options.output, [options.model, *([options.data] if options.data != "-" else [])]
     )

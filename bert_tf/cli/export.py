@@ -36,7 +36,6 @@ class Options(TaskOptions):
 
 
 def run(options: Options) -> None:
-    """Runs `bert-tf export`."""
     folder = check_output_folder(Path(options.output) / options.name, [options.model])
     with progress("exporting"):
         from bert_tf.serving.export import check_export
@@ -51,5 +50,5 @@ def run(options: Options) -> None:
         given += ' --pair "another"'
     console.print(
         f"SavedModel: {options.output}/{options.name}/{directory.name}\n"
-        f"Next: {typed('bert-tf')} predict --model {options.output}/{options.name} {given}",
+        f"Next: {typed('bert-tf')} predict --model {options.output}/{options.name} {given}"
     )

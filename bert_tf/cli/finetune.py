@@ -19,7 +19,6 @@ from bert_tf.tasks.options import FinetuningOptions as Options
 
 
 def run(options: Options) -> None:
-    """Runs `bert-tf finetune`."""
     with progress("fine-tuning") as bar:
         from bert_tf.tasks.finetuning import FinetuningResult, finetune, finetune_seeds
 

@@ -19,10 +19,10 @@ from rich.text import Text
 from bert_tf.cli.progress import progress
 from bert_tf.errors import InputError
 from bert_tf.options import CheckedOptions, option
-from pipelines.shards.manifest import SPLITS
+from pipelines.shards.manifest import SPLITS, verify
 
 if TYPE_CHECKING:
-    from pipelines.shards.display import DisplayedInstance, DisplayedToken
+    from pipelines.shards.display import DisplayedInstance
     from pipelines.shards.folder import ShardFolder
 
 _STYLES = {"masked": "bold yellow", "random": "bold red", "kept": "bold green"}
@@ -51,7 +51,6 @@ class Options(CheckedOptions):
 
 
 def run(options: Options) -> None:
-    """Runs `bert-tf inspect`."""
     from pipelines.shards.display import displayed_instances
     from pipelines.shards.folder import open_shards, tokenizer_of_shards
 
@@ -67,12 +66,9 @@ def run(options: Options) -> None:
     out = Console(highlight=False)
     for number, instance in enumerate(instances, start=1):
         out.print(f"Example {number}: {len(instance.tokens)} tokens", style="bold")
-        for line in _paragraph(instance):
-            out.print(line, soft_wrap=not out.is_terminal)
-        out.print()
+        out.print(_paragraph(instance), soft_wrap=not out.is_terminal)
     for table in _tables(shards):
-        out.print(table)
-        out.print()
+        out.print(table, "")  # and an empty line
     if verified:
         out.print(verified, soft_wrap=True)
 
@@ -86,7 +82,6 @@ def _verify(shards: "ShardFolder") -> str:
     import tensorflow as tf
 
     from pipelines.shards.folder import shard_errors
-    from pipelines.shards.manifest import verify
 
     if shards.manifest is None:  # compare the checksums of the records
         with progress("reading records", total=shards.instances) as bar:
@@ -101,38 +96,34 @@ def _verify(shards: "ShardFolder") -> str:
     return f"All {total} shards match their checksums."
 
 
-def _paragraph(instance: "DisplayedInstance") -> list[Text]:
+def _paragraph(instance: "DisplayedInstance") -> Text:
     """The lines of an instance: input, label, and words to predict."""
-    tokens = [Text(token.shown, style=_style(token)) for token in instance.tokens]
-    hidden = [
-        Text(f"{token.shown}->{token.hidden}", style=_style(token)).append(
-            "" if kind == "masked" else f" ({kind})", style="default"
-        )
-        for token in instance.tokens
-        if (kind := _kind(token))
-    ]
-    lines = [Text("Input = ").append_text(Text(" ").join(tokens))]
-    if instance.label:
-        lines.append(Text(f"Label = {instance.label}"))
-    return [*lines, Text("Hidden = ").append_text(Text(", ").join(hidden))]
-
-
-def _kind(token: "DisplayedToken") -> str | None:
-    if token.hidden is None:
-        return None
-    if token.shown == "[MASK]":
-        return "masked"
-    return "kept" if token.shown == token.hidden else "random"
-
-
-def _style(token: "DisplayedToken") -> str:
-    if kind := _kind(token):
-        return _STYLES[kind]
-    return "dim" if token.shown in ("[CLS]", "[SEP]") else ""
+    shown, hidden = [], []
+    for token in instance.tokens:
+        if token.hidden is None:
+            special = token.shown in ("[CLS]", "[SEP]")
+            shown.append(Text(token.shown, style="dim" if special else ""))
+            continue
+        kind = "kept" if token.shown == token.hidden else "random"
+        if token.shown == "[MASK]":
+            kind = "masked"
+        shown.append(Text(token.shown, style=_STYLES[kind]))
+        hidden.append(Text(f"{token.shown}->{token.hidden}", style=_STYLES[kind]))
+        if kind != "masked":
+            hidden[-1].append(f" ({kind})", style="default")
+    return Text.assemble(
+        "Input = ",
+        Text(" ").join(shown),
+        f"\nLabel = {instance.label}" if instance.label else "",
+        "\nHidden = ",
+        Text(", ").join(hidden),
+        "\n",
+    )
 
 
 def _tables(shards: "ShardFolder") -> list[Table]:
-    if shards.manifest is None:
+    manifest = shards.manifest
+    if manifest is None:
         facts = {
             "shards": len(shards.files),
             "bytes": sum(Path(file).stat().st_size for file in shards.files),
@@ -141,7 +132,6 @@ def _tables(shards: "ShardFolder") -> list[Table]:
             "max_predictions_per_seq": shards.max_predictions_per_seq,
         }
         return [_table("Shards without a manifest", {"": facts})]
-    manifest = shards.manifest
     settings = manifest.options | {
         "vocabulary_size": manifest.vocabulary["size"],
         "vocabulary_hash": manifest.vocabulary["hash"][:12],
@@ -157,12 +147,12 @@ def _tables(shards: "ShardFolder") -> list[Table]:
     }
     splits = {
         split: {
-            "shards": len(manifest.shards[split]),
-            "bytes": sum(shard.bytes for shard in manifest.shards[split]),
+            "shards": len(written),
+            "bytes": sum(shard.bytes for shard in written),
             **manifest.statistics[split],
         }
         for split in SPLITS
-        if split in manifest.shards
+        if (written := manifest.shards.get(split))
     }
     return [
         _table("Settings", {"": {name: str(value) for name, value in settings.items()}}),

@@ -32,7 +32,6 @@ class Options(CheckedOptions):
 
 
 def run(options: Options) -> None:
-    """Runs `bert-tf monitor`."""
     folder = Path(options.run)
     if not folder.is_dir():
         raise InputError(f"{folder}: no such folder: give a run directory")

@@ -47,7 +47,6 @@ class Options(TaskOptions, FileOptions):
 
 
 def run(options: Options) -> None:
-    """Runs `bert-tf predict`."""
     if bool(options.text) == (options.input is not None):
         raise InputError("give exactly one of --text and --input")
     if options.pair and len(options.pair) != len(options.text):

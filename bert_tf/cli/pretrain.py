@@ -14,7 +14,6 @@ from bert_tf.tasks.options import PretrainingOptions as Options
 
 
 def run(options: Options) -> None:
-    """Runs `bert-tf pretrain`."""
     with progress("pre-training", total=options.steps) as bar:
         from bert_tf.tasks.pretraining import pretrain
 

@@ -58,20 +58,14 @@ class Options(PretrainingDataOptions):
             raise InputError("--max_seq_length is empty: give at least one length")
         if self.beam_options is not None and self.runner != "beam":
             raise InputError("--beam_options has no effect without --runner beam: add it")
+        shared = {each.name: getattr(self, each.name) for each in fields(PretrainingDataOptions)}
         self.of_lengths = [
-            PretrainingDataOptions(
-                **{
-                    option.name: getattr(self, option.name)
-                    for option in fields(PretrainingDataOptions)
-                }
-                | {"max_seq_length": length}
-            )
+            PretrainingDataOptions(**(shared | {"max_seq_length": length}))
             for length in self.max_seq_length
         ]
 
 
 def run(options: Options) -> None:
-    """Runs `bert-tf shards`."""
     check_output_folder(options.output, [*options.corpus, options.tokenizer])
     with progress("making instances", total=1) as bar:
         from bert_tf.tokenization import BertTokenizer
@@ -109,12 +103,11 @@ def run(options: Options) -> None:
         size = sum(shard.bytes for shards in manifest.shards.values() for shard in shards)
         console.print(
             f"{manifest.instances()} training and {manifest.instances('held_out')} held-out "
-            f"instances from {manifest.documents} documents, {size / 1e6:.1f} MB: {folder}",
-            markup=False,
+            f"instances from {manifest.documents} documents, {size / 1e6:.1f} MB: {folder}"
         )
     long = f"--long_shards {folders[-1]} " if len(folders) == 2 else ""
     console.print(
         f"Inspect them: {typed('bert-tf')} inspect --shards {folders[0]}\n"
         f"Next: {typed('bert-tf')} pretrain --shards {folders[0]} {long}--size small "
-        "--output runs/pretrained",
+        "--output runs/pretrained"
     )

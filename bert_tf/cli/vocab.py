@@ -51,7 +51,6 @@ class Options(CorpusOptions):
 
 
 def run(options: Options) -> None:
-    """Runs `bert-tf vocab`."""
     output = check_output_folder(
         options.output, options.corpus, ours=FILES, overwrite=options.overwrite
     )
@@ -87,5 +86,5 @@ def run(options: Options) -> None:
         f"{len(pieces)} pieces from {sum(counts.values())} words ({len(counts)} distinct): "
         f"{options.output}\n"
         f"Next: {typed('bert-tf')} shards --corpus {shlex.join(options.corpus)} "
-        f"{as_read}--tokenizer {options.output} --output shards/",
+        f"{as_read}--tokenizer {options.output} --output shards/"
     )
