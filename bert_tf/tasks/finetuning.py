@@ -30,7 +30,8 @@ from bert_tf.tasks.watching import rates, watch_run
 from bert_tf.tasks.word_frequencies import plateau_notice
 from bert_tf.tokenization.tokenizer import BertTokenizer
 from bert_tf.training.dry_run import dry_run
-from bert_tf.training.loop import Phase, TrainingResult, check_steps_per_execution
+from bert_tf.training.loop import TrainingResult, check_steps_per_execution
+from bert_tf.training.plan import Phase
 from bert_tf.training.run import Run
 from bert_tf.training.strategy import check_batch_size, distribute_batches
 from bert_tf.training.trainer import Trainer

@@ -21,8 +21,9 @@ from bert_tf.tasks.watching import rates, watch_pretraining, watch_run
 from bert_tf.tasks.word_frequencies import word_frequency_loss, write_metrics
 from bert_tf.tokenization.tokenizer import BertTokenizer
 from bert_tf.training.dry_run import dry_run
-from bert_tf.training.loop import Phase, TrainingResult, check_steps_per_execution
+from bert_tf.training.loop import TrainingResult, check_steps_per_execution
 from bert_tf.training.means import accuracy, cross_entropy
+from bert_tf.training.plan import Phase
 from bert_tf.training.run import Run
 from bert_tf.training.strategy import check_batch_size
 from bert_tf.training.trainer import Trainer

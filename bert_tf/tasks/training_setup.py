@@ -10,8 +10,8 @@ from bert_tf.options import identity
 from bert_tf.outputs import check_output_folder
 from bert_tf.tasks.options import TrainingOptions
 from bert_tf.training.lamb import Lamb
-from bert_tf.training.loop import TrainingPlan
 from bert_tf.training.optimizer import AdamWeightDecay
+from bert_tf.training.plan import TrainingPlan
 from bert_tf.training.run import Run
 from bert_tf.training.schedule import WarmupConstant, WarmupCosineDecay, WarmupLinearDecay
 from bert_tf.training.trainer import Trainer

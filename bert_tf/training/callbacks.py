@@ -7,10 +7,10 @@ handled last.
 import math
 import time
 from collections.abc import Callable
-from pathlib import Path
 
 import keras
 
+from bert_tf.training.plan import Phase, TrainingPlan
 from bert_tf.training.preemption import StopSignals
 from bert_tf.training.scalar_files import ScalarFiles
 from bert_tf.training.schedule import learning_rate_of
@@ -23,63 +23,59 @@ _OF_ONE_STEP = ("nonfinite", "stop_asked")
 _SECONDS_BETWEEN_LINES = 20
 
 
-class CountSteps(keras.callbacks.Callback):
-    """Counts the steps in the state the callbacks share.
+class RunCallback(keras.callbacks.Callback):
+    """A callback that knows the training state."""
 
-    Args:
-        state: training state.
-        ends_stretch: whether an evaluation follows a step.
-        on_step: called with the step after each execution.
-    """
+    def __init__(self, state: TrainingState) -> None:
+        super().__init__()
+        self.state = state
+
+    @property
+    def is_chief(self) -> bool:
+        """Whether this process writes files and reports."""
+        return is_chief(self.model.distribute_strategy)
+
+
+class CountSteps(RunCallback):
+    """Counts the steps in the state the callbacks share; `on_step` gets the step reached."""
 
     def __init__(
         self,
         state: TrainingState,
-        *,
-        ends_stretch: Callable[[int], bool],
-        on_step: Callable[[int], object] = lambda step: None,
+        plan: TrainingPlan,
+        phase: Phase,
+        on_step: Callable[[int], object],
     ) -> None:
-        super().__init__()
-        self.state = state
-        self.ends_stretch = ends_stretch
+        super().__init__(state)
+        self.plan = plan
+        self.phase = phase
         self.on_step = on_step
-        self._first = 0
-
-    def on_train_batch_begin(self, batch: int, logs: dict | None = None) -> None:
-        """Notes the first step of the execution."""
-        self._first = batch
 
     def on_train_batch_end(self, batch: int, logs: dict | None = None) -> None:
         """Counts the steps of the execution."""
-        steps = batch - self._first + 1
-        self.state.advance(steps, ends_stretch=self.ends_stretch(self.state.step + steps))
-        self.on_step(self.state.step)
+        steps = self.model.steps_per_execution
+        step = self.state.step + steps
+        ends_stretch = step % self.plan.evaluate_every == 0 or step == self.phase.until
+        self.state.advance(steps, ends_stretch=ends_stretch)
+        self.on_step(step)
 
 
-class Evaluate(keras.callbacks.Callback):
-    """Adds the scores of a function to those that Keras has computed on held-out data.
+class Evaluate(RunCallback):
+    """Adds the scores of a phase's own evaluation to those that Keras has computed.
 
-    The function runs on the chief worker alone: the others get no scores, and wait for it in the
-    next step. A signal cuts it short and ends the run, which evaluates again when it is resumed;
-    with several workers it ends with the next step instead.
-
-    Args:
-        state: training state.
-        signals: signals to stop on.
-
-    Attributes:
-        evaluate: the function of the present phase, or None.
+    It runs on the chief worker alone: the others get no scores, and wait for it in the next step. A
+    signal cuts it short and ends the run, which evaluates again when it is resumed; with several
+    workers it ends with the next step instead.
     """
 
-    def __init__(self, state: TrainingState, signals: StopSignals) -> None:
-        super().__init__()
-        self.state = state
+    def __init__(self, state: TrainingState, phase: Phase, signals: StopSignals) -> None:
+        super().__init__(state)
+        self.evaluate = phase.evaluate
         self.signals = signals
-        self.evaluate: Callable[[], dict[str, float]] | None = None
 
     def on_epoch_end(self, epoch: int, logs: dict | None = None) -> None:
         """Evaluates."""
-        if self.evaluate is None or not is_chief(self.model.distribute_strategy):
+        if self.evaluate is None or not self.is_chief:
             return
         if has_workers(self.model.distribute_strategy):
             scores = self.evaluate()
@@ -92,77 +88,65 @@ class Evaluate(keras.callbacks.Callback):
             logs |= {f"val_{name}": score for name, score in scores.items()}
 
 
-class ScalarLog(keras.callbacks.Callback):
+class ScalarLog(RunCallback):
     """Writes training and held-out scalars for TensorBoard and reports them to the terminal.
 
-    Every `every` steps, and before an evaluation: the logs of `fit` as means over the steps since
-    the last line (the metrics are reset there), the last step's `learning_rate`,
+    Every `log_every` steps, and before an evaluation: the logs of `fit` as means over the steps
+    since the last line (the metrics are reset there), the last step's `learning_rate`,
     `examples_per_second` (the steps alone: neither the first one, which compiles, nor evaluations
     and checkpoints count), multiples of it, `minutes_left` at that rate, and `nonfinite_steps`
     where there have been any. The terminal gets the same after 20 seconds without a line.
 
     Args:
-        directory: log folder; see `ScalarFiles`.
         state: training state, its steps counted.
-        batch_size: examples per step, over all replicas.
-        steps_left: step -> number of steps still to come, in steps like it.
-        every: steps between two lines.
+        plan: plan of the run.
+        phase: present phase.
+        steps_after: steps that come after the phase, in steps of its cost.
+        files: log files.
         report: called with (step, kind, scalars), kind "train" or "held_out", for each line.
-        names: log name -> the name shown, for logs that Keras names after model outputs.
+
+    Attributes:
+        step_seconds: mean seconds per step of each execution but the first.
     """
 
     def __init__(
         self,
-        directory: str | Path,
         state: TrainingState,
+        plan: TrainingPlan,
+        phase: Phase,
         *,
-        batch_size: int,
-        steps_left: Callable[[int], float],
-        every: int,
+        steps_after: float,
+        files: ScalarFiles,
         report: Callable[[int, str, dict[str, float]], None],
-        names: dict[str, str] | None = None,
     ) -> None:
-        super().__init__()
-        self.state = state
-        self.batch_size = batch_size
-        self.steps_left = steps_left
-        self._rates: dict[str, float] = {}
-        self.every = every
+        super().__init__(state)
+        self.plan = plan
+        self.phase = phase
+        self.steps_after = steps_after
+        self.files = files
         self.report = report
-        self.names = names or {}
         self.step_seconds: list[float] = []
+        self._window: list[float] = []  # of them, those since the last line
+        self._is_compiled = False
         self._started = 0.0
-        self._reported = 0.0
-        self._first = True
-        self._window: list[float] = []
-        self._files = ScalarFiles(directory)
-
-    def begin(self, rates: dict[str, float]) -> None:
-        """Begins a phase, whose first step is traced and compiled.
-
-        Args:
-            rates: name -> factor on the examples per second.
-        """
-        self._rates = rates
-        self._first = True
+        self._reported = time.monotonic()
 
     def on_train_batch_begin(self, batch: int, logs: dict | None = None) -> None:
         """Starts the clock of an execution."""
-        self._reported = self._reported or time.monotonic()
         self._started = time.perf_counter()
 
     def on_train_batch_end(self, batch: int, logs: dict | None = None) -> None:
         """Times the steps, and writes a line when due."""
-        seconds = time.perf_counter() - self._started
-        if not self._first:  # the first step of a phase traces and compiles the graph
-            mean = seconds / self.model.steps_per_execution
-            self._window.append(mean)
-            self.step_seconds.append(mean)
-        self._first = False
-        due = self.state.passed(self.every)
+        seconds = (time.perf_counter() - self._started) / self.model.steps_per_execution
+        if self._is_compiled:
+            self._window.append(seconds)
+            self.step_seconds.append(seconds)
+        self._is_compiled = True
+        due = self.state.passed(self.plan.log_every)
         # Keras resets its metrics after a stretch: log its last steps before that.
         if due or self.state.evaluation_due:
-            self._write_train(logs or {})
+            self._write("train", self._train_scalars(logs or {}))
+            self._window = []
         elif time.monotonic() - self._reported > _SECONDS_BETWEEN_LINES:
             self._report("train", self._train_scalars(logs or {}))
         if due:
@@ -178,104 +162,94 @@ class ScalarLog(keras.callbacks.Callback):
         if held_out:
             self._write("held_out", self._renamed(held_out))
 
-    def _write_train(self, logs: dict) -> None:
-        self._write("train", self._train_scalars(logs))
-        self._window = []
-
     def _train_scalars(self, logs: dict) -> dict[str, float]:
+        step = self.state.step
         scalars = self._renamed(logs)
         if self.state.nonfinite_steps:
             scalars["nonfinite_steps"] = float(self.state.nonfinite_steps)
-        scalars["learning_rate"] = learning_rate_of(self.model.optimizer, self.state.step)
+        scalars["learning_rate"] = learning_rate_of(self.model.optimizer, step)
         if self._window:
             mean_seconds = sum(self._window) / len(self._window)
-            rate = self.batch_size / mean_seconds
+            rate = self.plan.batch_size / mean_seconds
             scalars["examples_per_second"] = rate
-            scalars |= {name: rate * factor for name, factor in self._rates.items()}
+            scalars |= {name: rate * factor for name, factor in self.phase.rates.items()}
             if scalars.get("share_of_peak", 0.0) > 1:  # the peak was measured on a busy machine
                 del scalars["share_of_peak"]
-            scalars["minutes_left"] = self.steps_left(self.state.step) * mean_seconds / 60
+            steps_left = self.phase.until - step + self.steps_after
+            scalars["minutes_left"] = steps_left * mean_seconds / 60
         return scalars
 
     def _renamed(self, logs: dict) -> dict[str, float]:
         return {
-            self.names.get(name, name): float(value)
+            self.plan.scalar_names.get(name, name): float(value)
             for name, value in logs.items()
             if name not in _OF_ONE_STEP
         }
 
     def _write(self, kind: str, scalars: dict[str, float]) -> None:
         self.state.logged[kind] = self.state.step
-        if is_chief(self.model.distribute_strategy):
-            self._files.write(self.state.step, kind, scalars)
-            self._report(kind, scalars)
+        if self.is_chief:
+            self.files.write(self.state.step, kind, scalars)
+        self._report(kind, scalars)
 
     def _report(self, kind: str, scalars: dict[str, float]) -> None:
         self._reported = time.monotonic()
-        if is_chief(self.model.distribute_strategy):
+        if self.is_chief:
             self.report(self.state.step, kind, scalars)
 
 
-class KeepBest(keras.callbacks.Callback):
+class KeepBest(RunCallback):
     """Saves the model when an evaluation beats every earlier one; ends the run when none does.
 
     The chief worker decides for all.
 
     Args:
         state: training state; holds the best score.
-        best_by: name of the score.
-        larger_is_better: True for an accuracy, False for a loss.
-        patience: number of evaluations without a better score after which the run ends.
-        save: writes the model.
-
-    Attributes:
+        plan: names the score and the patience.
         may_end: whether the run may end in the present phase.
+        save: writes the model.
     """
 
     def __init__(
         self,
         state: TrainingState,
+        plan: TrainingPlan,
         *,
-        best_by: str,
-        larger_is_better: bool,
-        patience: int | None,
+        may_end: bool,
         save: Callable[[], None],
     ) -> None:
-        super().__init__()
-        self.state = state
-        self.best_by = best_by
-        self.larger_is_better = larger_is_better
-        self.patience = patience
+        super().__init__(state)
+        self.plan = plan
+        self.patience = plan.patience if may_end else None
         self.save = save
-        self.may_end = True
 
     def on_epoch_end(self, epoch: int, logs: dict | None = None) -> None:
         """Compares this evaluation with the best one."""
-        score = (logs or {}).get(f"val_{self.best_by}")
-        best = self.state.best
+        state = self.state
+        score = (logs or {}).get(f"val_{self.plan.best_by}")
         if score is not None:
-            self.state.evaluations_since_best += 1
-            better = best is None or (score > best if self.larger_is_better else score < best)
-            if better and math.isfinite(score):
+            state.evaluations_since_best += 1
+            sign = 1 if self.plan.larger_is_better else -1
+            is_better = state.best is None or sign * score > sign * state.best
+            if is_better and math.isfinite(score):
                 self.save()
-                self.state.best, self.state.best_step = float(score), self.state.step
-                self.state.evaluations_since_best = 0
-        if self.patience is not None and self.may_end:
-            is_over = self.state.evaluations_since_best >= self.patience
+                state.best, state.best_step = float(score), state.step
+                state.evaluations_since_best = 0
+        if self.patience is not None:
+            is_over = state.evaluations_since_best >= self.patience
             # Only the chief may have scores: its number is the first.
             is_over = bool(from_all_replicas(self.model.distribute_strategy, int(is_over))[0])
-            self.state.ended_early = self.model.stop_training = is_over
+            state.ended_early = self.model.stop_training = is_over
 
 
-class SaveState(keras.callbacks.Callback):
+class SaveState(RunCallback):
     """Saves the training state every `every` steps and after each evaluation.
 
     Files are written while training goes on; a failure is raised at the next step.
     """
 
     def __init__(self, state: TrainingState, *, every: int) -> None:
-        super().__init__()
-        self.state = state
+        super().__init__(state)
         self.every = every
 
     def on_epoch_begin(self, epoch: int, logs: dict | None = None) -> None:
@@ -296,57 +270,45 @@ class SaveState(keras.callbacks.Callback):
         self.state.save(wait=False)
 
 
-class StopOnSignal(keras.callbacks.Callback):
+class StopOnSignal(RunCallback):
     """Saves the state and ends the run when a signal has arrived.
 
-    That happens after a training step, before the next batch of an evaluation (which the resumed
-    run repeats) and after an evaluation.
+    That happens after a training step, after a batch of an evaluation (which the resumed run
+    repeats) and after an evaluation.
 
     One of several workers tells the others with its next step, of training or evaluation (see
     `StopFlag`); all end after that one, when the chief has saved the state.
     """
 
     def __init__(self, state: TrainingState, signals: StopSignals) -> None:
-        super().__init__()
-        self.state = state
+        super().__init__(state)
         self.signals = signals
 
     def on_train_batch_begin(self, batch: int, logs: dict | None = None) -> None:
-        """Tells the other workers with the next training step."""
-        if self._agrees and self.signals.received is not None:
-            self.model.stop_flag.ask()
-
-    def on_train_batch_end(self, batch: int, logs: dict | None = None) -> None:
-        """After a training step."""
-        self._stop_if_told(logs)
+        """Tells the other workers with this step."""
+        flag = getattr(self.model, "stop_flag", None)
+        if flag is not None and self.signals.received is not None:
+            flag.ask()
 
     def on_test_batch_begin(self, batch: int, logs: dict | None = None) -> None:
-        """In an evaluation."""
-        if self._agrees:
-            self.on_train_batch_begin(batch)
-        else:
-            self._stop_if_told(logs)
+        """Tells the other workers with this batch."""
+        self.on_train_batch_begin(batch)
 
-    def on_test_batch_end(self, batch: int, logs: dict | None = None) -> None:
-        """In an evaluation by several workers."""
-        if self._agrees:
-            self._stop_if_told(logs)
-
-    def on_epoch_end(self, epoch: int, logs: dict | None = None) -> None:
-        """After an evaluation."""
-        if not self._agrees:
-            self._stop_if_told(logs)
-
-    @property
-    def _agrees(self) -> bool:
-        return getattr(self.model, "stop_flag", None) is not None
-
-    def _stop_if_told(self, logs: dict | None) -> None:
-        if self._agrees:
-            is_told = (logs or {})["stop_asked"] > 0
-        else:
+    def on_train_batch_end(self, batch: int, logs: dict | None = None) -> None:
+        """Stops after a training step."""
+        if getattr(self.model, "stop_flag", None) is None:
             is_told = self.signals.received is not None
+        else:
+            is_told = (logs or {}).get("stop_asked", 0) > 0
         if is_told:
             self.state.save()
             meet(self.model.distribute_strategy)
             self.signals.stop(self.state.step)
+
+    def on_test_batch_end(self, batch: int, logs: dict | None = None) -> None:
+        """Stops in an evaluation."""
+        self.on_train_batch_end(batch, logs)
+
+    def on_epoch_end(self, epoch: int, logs: dict | None = None) -> None:
+        """Stops after an evaluation; several workers stop with their next step."""
+        self.on_train_batch_end(epoch, logs)

@@ -5,31 +5,29 @@ import math
 import keras
 
 from bert_tf.errors import InputError
+from bert_tf.training.callbacks import RunCallback
+from bert_tf.training.plan import TrainingPlan
 from bert_tf.training.schedule import learning_rate_of
 from bert_tf.training.state import TrainingState
 
 
-class StopOnDivergence(keras.callbacks.Callback):
+class StopOnDivergence(RunCallback):
     """Counts steps with a non-finite loss or gradient, and stops the run at one too many.
 
     A model that skips such steps, as `Trainer` does, counts them in a variable `nonfinite_steps`.
-    For any other model the logs decide: `nonfinite`, or whether `loss` is finite.
+    For any other model the logs decide: `nonfinite`, or whether `loss` is finite. The state is not
+    saved after the step that stops the run.
 
     Args:
-        state: training state; it is not saved after the step that stops the run.
-        batch_size: examples per step, over all replicas.
-        allowed: number of such steps allowed in the whole run.
-
-    Attributes:
+        state: training state.
+        plan: plan of the run.
         start: last step before the present phase, whose batches count from 0.
     """
 
-    def __init__(self, state: TrainingState, *, batch_size: int, allowed: int) -> None:
-        super().__init__()
-        self.state = state
-        self.batch_size = batch_size
-        self.allowed = allowed
-        self.start = 0
+    def __init__(self, state: TrainingState, plan: TrainingPlan, start: int) -> None:
+        super().__init__(state)
+        self.plan = plan
+        self.start = start
 
     def on_train_batch_end(self, batch: int, logs: dict | None = None) -> None:
         """Checks the step.
@@ -38,11 +36,11 @@ class StopOnDivergence(keras.callbacks.Callback):
             InputError: it is one such step too many.
         """
         logs = logs or {}
-        count = self._count(logs)
-        if count == self.state.nonfinite_steps:
+        if not logs.get("nonfinite", not math.isfinite(logs.get("loss", 0.0))):
             return
-        self.state.nonfinite_steps = count
-        if count <= self.allowed:
+        counter = getattr(self.model, "nonfinite_steps", self.state.nonfinite_steps + 1)
+        count = self.state.nonfinite_steps = int(keras.ops.convert_to_numpy(counter))
+        if count <= self.plan.skip_nonfinite:
             return
         step, start = self.state.step, self.start
         first = step - self.model.steps_per_execution + 1
@@ -55,22 +53,12 @@ class StopOnDivergence(keras.callbacks.Callback):
         allowed = f"; {count - 1} such step(s) before it were skipped" if count > 1 else ""
         batch = first - 1 - start
         after = f" after step {start}" if start else ""
-        last_instance = (step - start) * self.batch_size - 1
+        size = self.plan.batch_size
         raise InputError(
             f"{steps}: non-finite loss or gradient ({shown}) at learning rate "
             f"{learning_rate_of(self.model.optimizer, first):.3g}{allowed}. Its batch is number "
-            f"{batch} counted from 0{after}, instances {batch * self.batch_size} to "
-            f"{last_instance} in the order of the run: the reader gives it with start_step={batch} "
-            "(docs/resuming.md shows how). The last checkpoint is kept. Lower --learning_rate, or "
-            "skip such steps with --skip_nonfinite N"
+            f"{batch} counted from 0{after}, instances {batch * size} to "
+            f"{(step - start) * size - 1} in the order of the run: the reader gives it with "
+            f"start_step={batch} (docs/resuming.md shows how). The last checkpoint is kept. Lower "
+            "--learning_rate, or skip such steps with --skip_nonfinite N"
         )
-
-    def _count(self, logs: dict) -> int:
-        if "nonfinite" not in logs:
-            return self.state.nonfinite_steps + (not math.isfinite(logs.get("loss", 0.0)))
-        if not logs["nonfinite"]:  # the common case fetches nothing from the device
-            return self.state.nonfinite_steps
-        counter = getattr(self.model, "nonfinite_steps", None)
-        if counter is None:
-            return self.state.nonfinite_steps + 1
-        return int(keras.ops.convert_to_numpy(counter))

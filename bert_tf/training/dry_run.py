@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import keras
 import tensorflow as tf
 
-from bert_tf.training.loop import Phase
+from bert_tf.training.plan import Phase
 from bert_tf.training.trainer import Trainer
 
 # Executions of a phase: the first one compiles, the fastest of the others counts.

@@ -10,7 +10,7 @@ import contextlib
 import statistics
 import warnings
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
 import keras
@@ -26,62 +26,12 @@ from bert_tf.training.callbacks import (
     StopOnSignal,
 )
 from bert_tf.training.divergence import StopOnDivergence
+from bert_tf.training.plan import Phase, TrainingPlan
 from bert_tf.training.preemption import StopSignals
-from bert_tf.training.scalar_files import forget_later_scalars
+from bert_tf.training.scalar_files import ScalarFiles, forget_later_scalars
 from bert_tf.training.state import TrainingState
 from bert_tf.training.strategy import without_autotuning
 from bert_tf.training.workers import check_same_step, is_chief, meet
-
-
-@dataclass(frozen=True, kw_only=True)
-class TrainingPlan:
-    """Intervals and scores of a run.
-
-    Attributes:
-        batch_size: examples per step, over all replicas.
-        evaluate_every: steps between two evaluations; each phase ends with one, too.
-        save_every: steps between two checkpoints; each evaluation is followed by one, too.
-        log_every: steps between two lines of scalars.
-        best_by: name of the score that chooses the best model.
-        larger_is_better: True if that score is an accuracy, False if a loss.
-        patience: end the last phase after this many evaluations without a better score.
-        scalar_names: shown names of logs that Keras names after model outputs.
-        skip_nonfinite: number of steps with a non-finite loss or gradient to skip before stopping.
-    """
-
-    batch_size: int
-    evaluate_every: int
-    save_every: int
-    log_every: int
-    best_by: str
-    larger_is_better: bool
-    patience: int | None = None
-    scalar_names: dict[str, str] = field(default_factory=dict)
-    skip_nonfinite: int = 0
-
-
-@dataclass(frozen=True, kw_only=True)
-class Phase:
-    """A stretch of a run's steps that share one kind of batches.
-
-    Attributes:
-        until: last step, counted from the beginning of the run.
-        batches: step of the phase -> an endless dataset of the global batches from there on.
-        held_out: dataset on which the losses and metrics are evaluated, by all workers together.
-        evaluate: returns more scores by name; called on the chief worker alone, so it must not
-            communicate with other workers.
-        rates: scalars that are multiples of the examples per second: name -> factor.
-        cost: relative cost of a step, to estimate the time left.
-        begin: called before the first step of the phase in this process.
-    """
-
-    until: int
-    batches: Callable[[int], tf.data.Dataset]
-    held_out: tf.data.Dataset | None = None
-    evaluate: Callable[[], dict[str, float]] | None = None
-    rates: dict[str, float] = field(default_factory=dict)
-    cost: float = 1.0
-    begin: Callable[[], None] = lambda: None
 
 
 @dataclass(frozen=True)
@@ -174,76 +124,52 @@ def train(
     """
     directory = Path(directory)
     started_at = state.step
-    ends = [phase.until for phase in phases]
     strategy = model.distribute_strategy
     check_same_step(strategy, started_at)
     if is_chief(strategy):
         forget_later_scalars(directory / "logs", state)
 
-    def ends_stretch(step: int) -> bool:
-        return step % plan.evaluate_every == 0 or step in ends
-
-    def steps_left(step: int) -> float:
-        """Steps to come, in steps of the present phase."""
-        left, present, start = 0.0, None, 0
-        for phase in phases:
-            if step <= phase.until:
-                present = present or phase.cost
-                left += (phase.until - max(step, start)) * phase.cost / present
-            start = phase.until
-        return left
-
     def save(name: str) -> None:
         if is_chief(strategy):
             save_model(directory / name)
 
-    log = ScalarLog(
-        directory / "logs",
-        state,
-        batch_size=plan.batch_size,
-        steps_left=steps_left,
-        every=plan.log_every,
-        report=report,
-        names=plan.scalar_names,
-    )
-    divergence = StopOnDivergence(state, batch_size=plan.batch_size, allowed=plan.skip_nonfinite)
+    files = ScalarFiles(directory / "logs")
+    step_seconds: list[float] = []
+    starts = [0, *(phase.until for phase in phases)]
     with StopSignals() as signals, warnings.catch_warnings():
-        evaluate = Evaluate(state, signals)
-        keep_best = KeepBest(
-            state,
-            best_by=plan.best_by,
-            larger_is_better=plan.larger_is_better,
-            patience=plan.patience,
-            save=lambda: save("best"),
-        )
-        every_callback = [
-            CountSteps(state, ends_stretch=ends_stretch, on_step=on_step),
-            divergence,
-            evaluate,
-            log,
-            keep_best,
-            *callbacks,
-            SaveState(state, every=plan.save_every),
-            StopOnSignal(state, signals),
-        ]
+        # Keras learns the length of several workers' held-out data when it meets their end.
+        warnings.filterwarnings("ignore", "Your input ran out of data")
         try:
-            # Keras learns the length of several workers' held-out data when it meets their end.
-            warnings.filterwarnings("ignore", "Your input ran out of data")
-            start = 0
-            for phase in phases:
+            for number, (start, phase) in enumerate(zip(starts, phases, strict=False), 1):
                 # An evaluation that is due belongs to the phase whose steps it follows.
-                is_done = state.step > phase.until or state.ended_early
-                if not is_done and (state.step < phase.until or state.evaluation_due):
-                    phase.begin()
-                    log.begin(phase.rates)
-                    divergence.start = start
-                    evaluate.evaluate = phase.evaluate
-                    keep_best.may_end = phase is phases[-1]
-                    if state.step == start:
-                        state.best = state.best_step = None
-                        state.evaluations_since_best = 0
-                    _fit(model, phase, start, state, plan.evaluate_every, every_callback)
-                start = phase.until
+                is_done = state.step == phase.until and not state.evaluation_due
+                if is_done or state.step > phase.until or state.ended_early:
+                    continue
+                phase.begin()
+                if state.step == start:
+                    state.best = state.best_step = None
+                    state.evaluations_since_best = 0
+                later = zip(starts[number:], phases[number:], strict=False)
+                log = ScalarLog(
+                    state,
+                    plan,
+                    phase,
+                    steps_after=sum((p.until - begin) * p.cost for begin, p in later) / phase.cost,
+                    files=files,
+                    report=report,
+                )
+                every_callback = [
+                    CountSteps(state, plan, phase, on_step),
+                    StopOnDivergence(state, plan, start),
+                    Evaluate(state, phase, signals),
+                    log,
+                    KeepBest(state, plan, may_end=phase is phases[-1], save=lambda: save("best")),
+                    *callbacks,
+                    SaveState(state, every=plan.save_every),
+                    StopOnSignal(state, signals),
+                ]
+                _fit(model, phase, start, state, plan.evaluate_every, every_callback)
+                step_seconds += log.step_seconds
             state.wait()
         except BaseException:
             # Report what ended the run, after finishing a checkpoint under way.
@@ -258,7 +184,7 @@ def train(
         ended_early=state.ended_early,
         best=state.best,
         best_step=state.best_step,
-        step_seconds=statistics.median(log.step_seconds) if log.step_seconds else None,
+        step_seconds=statistics.median(step_seconds) if step_seconds else None,
         nonfinite_steps=state.nonfinite_steps,
         is_chief=is_chief(strategy),
     )
@@ -290,23 +216,18 @@ def _fit(
         # evaluation builds them and changes nothing else.
         model.evaluate(batches().take(1), verbose=0)
     while state.step < phase.until and not state.ended_early:
-        done = state.step % evaluate_every
-        whole_stretches = (phase.until - state.step) // evaluate_every
-        if done or not whole_stretches:
-            steps = min(evaluate_every - done, phase.until - state.step)
-            stretches = 1
-        else:
-            steps, stretches = evaluate_every, whole_stretches
+        epoch, done = divmod(state.step, evaluate_every)
+        left = phase.until - state.step
+        steps = min(evaluate_every - done, left)
         if steps % model.steps_per_execution:  # it may have changed since the run stopped
             raise InputError(
                 f"{steps} steps from step {state.step} to the next evaluation do not divide by "
                 f"--steps_per_execution {model.steps_per_execution}: give one that divides them"
             )
-        first = state.step // evaluate_every
         model.fit(
             batches(),
-            initial_epoch=first,
-            epochs=first + stretches,
+            initial_epoch=epoch,
+            epochs=epoch + (1 if done else max(1, left // evaluate_every)),
             steps_per_epoch=steps,
             validation_data=held_out,
             callbacks=callbacks,

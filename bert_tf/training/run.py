@@ -12,7 +12,8 @@ import numpy as np
 import tensorflow as tf
 from tensorflow.python.framework import config as tf_config
 
-from bert_tf.training.loop import Phase, TrainingResult, train
+from bert_tf.training.loop import TrainingResult, train
+from bert_tf.training.plan import Phase
 from bert_tf.training.state import TrainingState
 from bert_tf.training.strategy import device_names, make_strategy
 from bert_tf.training.trainer import Trainer

@@ -12,9 +12,10 @@ from bert_tf.tasks.classification import Classification
 from bert_tf.tasks.finetuning import finetune
 from bert_tf.tasks.options import FinetuningOptions
 from bert_tf.tasks.table import TASKS
-from bert_tf.training.loop import Phase, TrainingPlan, train
+from bert_tf.training.loop import train
 from bert_tf.training.means import cross_entropy
 from bert_tf.training.optimizer import AdamWeightDecay
+from bert_tf.training.plan import Phase, TrainingPlan
 from bert_tf.training.state import TrainingState
 from bert_tf.training.trainer import Trainer
 from pipelines.examples.batches import example_batches

@@ -4,8 +4,9 @@ import pytest
 import tensorflow as tf
 
 from bert_tf.errors import InputError
-from bert_tf.training.loop import Phase, TrainingPlan, train
+from bert_tf.training.loop import train
 from bert_tf.training.optimizer import AdamWeightDecay
+from bert_tf.training.plan import Phase, TrainingPlan
 from bert_tf.training.schedule import WarmupLinearDecay
 from bert_tf.training.state import TrainingState
 from bert_tf.training.trainer import Trainer

@@ -12,8 +12,9 @@ import tensorflow as tf
 
 import bert_tf.training.state
 from bert_tf.errors import InputError
-from bert_tf.training.loop import Phase, TrainingPlan, train
+from bert_tf.training.loop import train
 from bert_tf.training.optimizer import AdamWeightDecay
+from bert_tf.training.plan import Phase, TrainingPlan
 from bert_tf.training.preemption import Preempted
 from bert_tf.training.state import TrainingState
 

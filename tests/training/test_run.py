@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from bert_tf.training.loop import Phase, TrainingPlan
+from bert_tf.training.plan import Phase, TrainingPlan
 from bert_tf.training.preemption import Preempted
 from bert_tf.training.run import Run
 
