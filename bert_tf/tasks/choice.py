@@ -108,6 +108,10 @@ class Choice(Classification):
             "probabilities": probabilities,
         }
 
+    def outputs(self, answers: Answers, labels: Sequence[str]) -> np.ndarray | None:
+        """Logarithms of the probabilities, float32 [E, n]."""
+        return np.log(np.maximum(answers["probabilities"], np.finfo(np.float32).tiny))
+
     def compared(
         self, dataset: Dataset, examples: Examples, answers: Answers, labels: Sequence[str]
     ) -> tuple[np.ndarray, np.ndarray]:

@@ -15,6 +15,8 @@ from bert_tf.tasks.metrics import Score, f1, macro_f1
 from bert_tf.training.means import Values, accuracy, cross_entropy
 from pipelines.examples.labelled_text import Examples
 
+_SMALLEST = np.finfo(np.float32).tiny  # a probability with a finite logarithm
+
 
 class Classification(Kind):
     """One label for each example.
@@ -96,6 +98,15 @@ class Classification(Kind):
             "labels": names,
             "probabilities": ordered,
         }
+
+    def outputs(self, answers: Answers, labels: Sequence[str]) -> np.ndarray | None:
+        """Logarithms of the probabilities, float32 [E, C], in the order of `labels`."""
+        names = np.array([label.encode() for label in labels])
+        order = np.argsort(names)  # places of the sorted labels
+        places = order[np.searchsorted(names[order], answers["labels"].astype(names.dtype))]
+        found = np.empty_like(answers["probabilities"])
+        np.put_along_axis(found, places, answers["probabilities"], axis=1)
+        return np.log(np.maximum(found, _SMALLEST))
 
     def score_functions(self, dataset: Dataset, labels: Sequence[str]) -> list[Score]:
         """F1 becomes macro F1 for more than two classes."""

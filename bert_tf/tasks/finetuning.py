@@ -5,38 +5,34 @@ import json
 import math
 import statistics
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 from shutil import copytree
-from typing import Any, NamedTuple
 
 import numpy as np
 import tensorflow as tf
 
 from bert_tf.atomic import replace_directory, replace_file
-from bert_tf.checkpoints.formats import CONFIG, check_is_model_directory
+from bert_tf.checkpoints.formats import CONFIG
 from bert_tf.checkpoints.model_directory import load_model
 from bert_tf.config import BertConfig
 from bert_tf.errors import InputError
 from bert_tf.models.cost import classification_flops
 from bert_tf.options import identity
 from bert_tf.tasks.fine_tuned import Evaluation, FineTuned
-from bert_tf.tasks.kind import Dataset
+from bert_tf.tasks.finetuning_data import FinetuningData
 from bert_tf.tasks.options import FinetuningOptions, save_config, steps_to_profile
 from bert_tf.tasks.table import find_task
 from bert_tf.tasks.training_setup import make_plan, make_run, prepare
 from bert_tf.tasks.watching import rates, watch_run
 from bert_tf.tasks.word_frequencies import plateau_notice
-from bert_tf.tokenization.tokenizer import BertTokenizer
 from bert_tf.training.dry_run import dry_run
 from bert_tf.training.loop import TrainingResult, check_steps_per_execution
+from bert_tf.training.means import Values
 from bert_tf.training.plan import Phase
 from bert_tf.training.run import Run
 from bert_tf.training.strategy import check_batch_size, distribute_batches
-from bert_tf.training.trainer import Trainer
-from pipelines.examples.batches import example_batches
-from pipelines.examples.labelled_text import Examples
 
 # Enough batches to measure the mean length of examples.
 _SAMPLED_BATCHES = 8
@@ -102,34 +98,63 @@ def _finetune(
 ) -> FinetuningResult | None:
     task = find_task(options.task or "classification").with_settings(vars(options))
     size = options.batch_size or task.batch_size
-    check_batch_size(size, run.strategy, options.gradient_accumulation_steps)
     epochs = options.epochs or task.epochs
     learning_rate = options.learning_rate or task.learning_rate
     options = replace(
         options, task=task.name, max_length=task.max_length, epochs=epochs, batch_size=size,
         learning_rate=learning_rate,
     )  # fmt: skip
-    data = _data(task, options)
-    best_by = _best_by(task, data.labels, options.best_by)
-    steps_per_epoch = math.ceil(len(data.train.arrays[0]) / size)
+    check_batch_size(size, run.strategy, options.gradient_accumulation_steps)
+    data = FinetuningData.read(
+        task,
+        options.model,
+        options.train,
+        validation=options.validation,
+        validation_share=options.validation_share,
+        seed=options.seed,
+        class_weights=options.class_weights is not None,
+    )
+    scores = task.kind.score_names(task, data.labels)
+    best_by = options.best_by or scores[0]
+    if best_by not in scores:
+        raise InputError(f"--best_by {best_by} is no score of this task: give {', '.join(scores)}")
+    steps_per_epoch = math.ceil(data.rows / size)
     total_steps = min(steps_per_epoch * epochs, options.max_steps or sys.maxsize)
     evaluate_every = options.evaluate_every or steps_per_epoch
     check_steps_per_execution(options.steps_per_execution, evaluate_every, [total_steps])
 
-    tuned = _new_model(run, task, options, data)
-    trainer = _prepare(run, tuned, options, data, learning_rate, total_steps)
-    train = functools.partial(data.train.batches, tuned, seed=options.seed)
+    tuned = _new_model(run, data, options.model, options.seed, options.from_scratch)
+    loss = task.kind.loss(label_smoothing=options.label_smoothing)
+    trainer = prepare(
+        run,
+        tuned.model,
+        options,
+        learning_rate=learning_rate,
+        total_steps=total_steps,
+        warmup_steps=round(total_steps * options.warmup_share),
+        loss=loss,
+        metrics=task.kind.metrics,
+        settings={"config": tuned.model.config.to_dict(), **data.settings()},
+    )
+    batches = functools.partial(data.batches, seed=options.seed)
     watch_run(
         run,
         tuned.model,
-        lambda: train(size),
+        lambda: batches(size),
         values={**identity(options), "model": options.model, "train": options.train},
         score=f"best_{best_by}",
         total_steps=total_steps,
         histograms_every=options.histograms_every,
         profile=steps_to_profile(options.profile),
     )
-    phase = _phase(run, tuned, data, train, size, total_steps)
+    phase = Phase(
+        until=total_steps,
+        batches=lambda step: distribute_batches(
+            functools.partial(batches, start_step=step), run.strategy, size
+        ),
+        evaluate=lambda: _validation_scores(tuned, data, loss, size),
+        rates=_rates(run, tuned, batches(size)),
+    )
     lines = [
         f"{run.devices}: {data}, {total_steps:,} steps of {size}",
         *data.doubts,
@@ -164,197 +189,63 @@ def _finetune(
         if training.best is None:
             run.notice(f"{best_by} was undefined at every evaluation: best/ is the last model")
             tuned.save(run.directory / "best")
-        evaluation = _evaluate_best(run.directory / "best", data.validation, size)
+        evaluation = _evaluate_best(run.directory / "best", data, size)
     run.meet()
-    return FinetuningResult(training, best_by, evaluation, len(data.examples))
+    return FinetuningResult(training, best_by, evaluation, len(data.train))
 
 
-class _Rows(NamedTuple):
-    """What batches are made of: columns of R rows; targets [R, ...], and weights if there are."""
-
-    columns: Mapping[str, Sequence[Any]]
-    arrays: list[np.ndarray]
-
-    def batches(
-        self, tuned: FineTuned, size: int, worker: int = 0, workers: int = 1, **order: int
-    ) -> tf.data.Dataset:
-        return example_batches(
-            self.columns, tuned.batch, size, targets=self.arrays, worker=worker,
-            num_workers=workers, **order,
-        )  # fmt: skip
-
-
-class _Data(NamedTuple):
-    """What a run trains and validates on, and what looks wrong with it."""
-
-    examples: Examples
-    validation: Examples
-    labels: list[str]
-    train: _Rows
-    held_out: _Rows
-    doubts: list[str]
-
-    def __str__(self) -> str:
-        labels = f", {len(self.labels)} labels ({', '.join(self.labels)[:60]})" * bool(self.labels)
-        count, held_out = len(self.examples), len(self.validation)
-        return f"{count:,} training and {held_out:,} validation examples{labels}"
-
-
-def _data(task: Dataset, options: FinetuningOptions) -> _Data:
-    kind = task.kind
-    examples, validation, doubts = _files(task, options)
-    labels = kind.label_names(task, examples)
-    check_is_model_directory(Path(options.model))
-    config = BertConfig.from_json(Path(options.model) / CONFIG)
-    if config.labels and sorted(config.labels) == sorted(labels):
-        labels = config.labels  # the model's head is kept, with its order
-    if validation is None:
-        kept, aside = split(kind.targets(examples, labels), options.validation_share, options.seed)
-        if not len(kept):
-            raise InputError(
-                f"{examples.path}: {len(examples)} examples are too few to set a share of "
-                f"{options.validation_share} aside: give --validation a file"
-            )
-        examples, validation = examples.take(kept), examples.take(aside)
-    tokenizer = BertTokenizer.from_directory(options.model)
-    columns, targets = kind.training_rows(task, examples, labels, tokenizer)
-    weights = [kind.weights(targets)] if options.class_weights else []
-    held_out, held_out_targets = kind.training_rows(task, validation, labels, tokenizer)
-    return _Data(
-        examples,
-        validation,
-        labels,
-        train=_Rows(columns, [targets, *weights]),
-        held_out=_Rows(held_out, [held_out_targets]),
-        doubts=doubts,
-    )
-
-
-def _files(
-    task: Dataset, options: FinetuningOptions
-) -> tuple[Examples, Examples | None, list[str]]:
-    """Training examples, validation examples if they have a file, and what looks wrong."""
-    examples = task.kind.read(task, task.file(options.train, "train"))
-    doubts = task.kind.doubts(examples)
-    published = [Path(options.train) / name for name in task.files.get("validation", ())]
-    if options.validation:
-        published = [task.file(options.validation, "validation")]
-    for path in published:
-        if options.validation or path.is_file():
-            validation = task.kind.read(task, path)
-            return examples, validation, doubts + validation.remarks()
-    return examples, None, doubts
-
-
-def _new_model(run: Run, task: Dataset, options: FinetuningOptions, data: _Data) -> FineTuned:
-    head = {**task.kind.head(data.labels), "seed": options.seed}
+def _new_model(
+    run: Run, data: FinetuningData, directory: str, seed: int, from_scratch: bool
+) -> FineTuned:
+    kind = data.task.kind
+    head = {**kind.head(data.labels), "seed": seed}
     with run.strategy.scope():
-        if options.from_scratch:
-            config = BertConfig.from_json(Path(options.model) / CONFIG)
-            model = task.kind.model_class(config, **head)
+        if from_scratch:
+            model = kind.model_class(BertConfig.from_json(Path(directory) / CONFIG), **head)
         else:
-            model = load_model(options.model, task.kind.model_class, allow_new_head=True, **head)
-    return FineTuned(task, model, BertTokenizer.from_directory(options.model), data.labels)
+            model = load_model(directory, kind.model_class, allow_new_head=True, **head)
+    return FineTuned(data.task, model, data.tokenizer, data.labels)
 
 
-def _prepare(
-    run: Run, tuned: FineTuned, options: FinetuningOptions, data: _Data, learning_rate: float,
-    total_steps: int,
-) -> Trainer:  # fmt: skip
-    kind, tokenizer = tuned.task.kind, tuned.tokenizer
-    return prepare(
-        run,
-        tuned.model,
-        options,
-        learning_rate=learning_rate,
-        total_steps=total_steps,
-        warmup_steps=round(total_steps * options.warmup_share),
-        loss=kind.loss(label_smoothing=options.label_smoothing),
-        metrics=kind.metrics,
-        settings={
-            "config": tuned.model.config.to_dict(),
-            "labels": list(tuned.labels),
-            **kind.settings(),
-            "train": data.examples.fingerprint(),
-            "validation": data.validation.fingerprint(),
-            "tokenizer": {"vocabulary": tokenizer.vocabulary_hash, **tokenizer.settings},
-        },
+def _rates(run: Run, tuned: FineTuned, batches: tf.data.Dataset) -> dict[str, float]:
+    """Factors on the examples per second, from the lengths of a few batches."""
+    masks = [inputs["padding_mask"].numpy() for inputs, *_ in batches.take(_SAMPLED_BATCHES)]
+    examples = sum(len(mask) for mask in masks)  # each (B, T)
+    config, dtype = tuned.model.config, tuned.model.encoder.compute_dtype
+    flops = classification_flops(
+        config,
+        length=sum(mask.size for mask in masks) / examples,
+        classes=len(tuned.labels) or 1,
     )
+    tokens = sum(mask.sum() for mask in masks) / examples
+    return rates(run.strategy, dtype, tokens=tokens, flops=flops)
 
 
-def _phase(
-    run: Run,
-    tuned: FineTuned,
-    data: _Data,
-    train: Callable[..., tf.data.Dataset],
-    size: int,
-    total_steps: int,
-) -> Phase:
-    """All steps of the run; `train` makes batches of the training rows."""
-    model = tuned.model
-    held_out = functools.partial(data.held_out.batches, tuned)
-    tokens, length = _example_size(train(size).take(_SAMPLED_BATCHES))
-    flops = classification_flops(model.config, length=length, classes=len(tuned.labels) or 1)
-
-    def evaluate() -> dict[str, float]:
-        scores = tuned.evaluate(data.validation, size).scores
-        return {n: v for n, v in scores.items() if n != "examples" and v is not None}
-
-    return Phase(
-        until=total_steps,
-        batches=lambda step: distribute_batches(
-            functools.partial(train, start_step=step), run.strategy, size
-        ),
-        held_out=distribute_batches(held_out, run.strategy, size),
-        evaluate=evaluate,
-        rates=rates(run.strategy, model.encoder.compute_dtype, tokens=tokens, flops=flops),
-    )
+def _validation_scores(
+    tuned: FineTuned, data: FinetuningData, loss: Values, size: int
+) -> dict[str, float]:
+    """Scores on the validation examples, without undefined ones, and their loss if it is known."""
+    evaluation = tuned.evaluate(data.validation, size)
+    scores = {name: value for name, value in evaluation.scores.items() if value is not None}
+    del scores["examples"]
+    kind = tuned.task.kind
+    outputs = kind.outputs(evaluation.answers, tuned.labels)
+    if outputs is not None:
+        losses = loss(kind.targets(data.validation, tuned.labels), outputs)
+        scores["loss"] = float(np.mean(losses))
+    return scores
 
 
-def _evaluate_best(folder: Path, validation: Examples, size: int) -> Evaluation:
+def _evaluate_best(folder: Path, data: FinetuningData, size: int) -> Evaluation:
     """Evaluates the best model as `bert-tf evaluate` does, in float32, and writes the outcome."""
     best = FineTuned.from_directory(folder)
-    evaluation = best.evaluate(validation, size)
+    evaluation = best.evaluate(data.validation, size)
     chosen = best.tuned(evaluation)
     if chosen is not best:
         chosen.save(folder)
-        evaluation = chosen.evaluate(validation, size)
+        evaluation = chosen.evaluate(data.validation, size)
     chosen.write(evaluation, folder)
     return evaluation
-
-
-def split(targets: np.ndarray, share: float, seed: int) -> tuple[np.ndarray, np.ndarray]:
-    """Draws a stratified share of the examples: every class (or range of values) gives its part.
-
-    Args:
-        targets: numbers [E]; arrays [E, ...] give no classes.
-        share: share to set aside, at least one example.
-        seed: random seed.
-
-    Returns:
-        The indices that stay and the indices set aside.
-    """
-    count = len(targets)
-    order = np.random.default_rng(seed).permutation(count)
-    if targets.ndim == 1:
-        order = order[np.argsort(targets[order], kind="stable")]  # shuffled within each class
-    number = min(count, max(1, round(count * share)))
-    places = ((np.arange(number) + 0.5) * count / number).astype(int)
-    return np.sort(np.delete(order, places)), np.sort(order[places])
-
-
-def _best_by(task: Dataset, labels: list[str], asked: str | None) -> str:
-    names = task.kind.score_names(task, labels)
-    if asked is not None and asked not in names:
-        raise InputError(f"--best_by {asked} is no score of this task: give {', '.join(names)}")
-    return asked or names[0]
-
-
-def _example_size(batches: tf.data.Dataset) -> tuple[float, float]:
-    """Mean tokens per example, without and with the padding of its batch."""
-    masks = [inputs["padding_mask"].numpy() for inputs, *_ in batches]  # each (B, T)
-    examples = sum(len(mask) for mask in masks)
-    return sum(mask.sum() for mask in masks) / examples, sum(m.size for m in masks) / examples
 
 
 def finetune_seeds(

@@ -141,6 +141,10 @@ class Kind(ABC):
         """Answers from the model's outputs alone, for kinds that do not override `respond`."""
         raise NotImplementedError
 
+    def outputs(self, answers: Answers, labels: Sequence[str]) -> np.ndarray | None:
+        """Outputs [E, ...] with the loss of those that the answers came from; None if unknown."""
+        return None
+
     def score_functions(self, dataset: "Dataset", labels: Sequence[str]) -> list[Score]:
         """The functions of true and predicted values to compute."""
         return list(dataset.scores)
@@ -267,30 +271,38 @@ class Dataset:
         Args:
             settings: as `settings` returns them; other keys are ignored.
         """
-        names = ("text_column", "pair_column", "label_column", "max_length", "format")
-        given = {name: settings[name] for name in names if settings.get(name) is not None}
+        given = {
+            field: settings[name]
+            for name, field in _SETTINGS.items()
+            if settings.get(name) is not None
+        }
         # Column names need a header, even if the published file has none.
-        named = any(not str(given[name]).isdecimal() for name in names[:3] if name in given)
-        header = settings.get("header") is not False and (self.header or named)
-        return replace(
-            self,
-            kind=self.kind.with_settings(settings),
-            header=header,
-            **{name.removesuffix("_column"): given[name] for name in given},
+        named = any(
+            not str(given[field]).isdecimal()
+            for field in ("text", "pair", "label")
+            if field in given
         )
+        header = settings.get("header") is not False and (self.header or named)
+        return replace(self, kind=self.kind.with_settings(settings), header=header, **given)
 
     def settings(self) -> dict[str, Any]:
         """What a model directory's task.json says of the dataset."""
         return {
             "task": self.name,
-            "text_column": self.text,
-            "pair_column": self.pair,
-            "label_column": self.label,
-            "max_length": self.max_length,
-            "format": self.format,
+            **{name: getattr(self, field) for name, field in _SETTINGS.items()},
             "header": self.header,
             **self.kind.settings(),
         }
+
+
+# Names in options and task.json -> attributes of `Dataset`.
+_SETTINGS = {
+    "text_column": "text",
+    "pair_column": "pair",
+    "label_column": "label",
+    "max_length": "max_length",
+    "format": "format",
+}
 
 
 def write_table(

@@ -50,6 +50,10 @@ class Regression(Kind):
         """The number."""
         return {"score": tf.cast(outputs, tf.float32)}
 
+    def outputs(self, answers: Answers, labels: Sequence[str]) -> np.ndarray | None:
+        """The numbers."""
+        return answers["score"]
+
     def compared(
         self, dataset: Dataset, examples: Examples, answers: Answers, labels: Sequence[str]
     ) -> tuple[np.ndarray, np.ndarray]:

@@ -7,7 +7,7 @@ import pytest
 import tensorflow as tf
 
 from bert_tf.errors import InputError
-from bert_tf.tasks.finetuning import split
+from bert_tf.tasks.finetuning_data import split
 from bert_tf.tasks.kind import Dataset
 from bert_tf.tasks.metrics import accuracy, macro_f1, matthews_correlation
 from bert_tf.tasks.table import TASKS, find_task
@@ -82,6 +82,18 @@ def test_label_smoothing_is_cross_entropy_with_smoothed_targets():
     expected = -(logs * [0.1 / 3, 0.1 / 3, 0.9 + 0.1 / 3]).sum()
     assert KIND.loss(label_smoothing=0.1)(labels, logits).numpy()[0] == pytest.approx(expected)
     assert KIND.loss() is cross_entropy
+
+
+@pytest.mark.parametrize("task", ["classification", "choice", "regression"])
+def test_the_validation_loss_is_that_of_the_model_s_outputs(task):
+    kind = TASKS[task].kind
+    labels = ["no", "yes", "né"] if task == "classification" else []
+    draw = np.random.default_rng(3)
+    outputs = draw.normal(size=(20, 3) if task != "regression" else 20).astype(np.float32)
+    targets = draw.integers(0, 3, 20).astype(outputs.dtype if task == "regression" else np.int32)
+    answers = {k: v.numpy() for k, v in kind.answers(tf.constant(outputs), labels).items()}
+    found = kind.loss()(targets, kind.outputs(answers, labels))
+    np.testing.assert_allclose(found, kind.loss()(targets, outputs), rtol=1e-5, atol=1e-6)
 
 
 def test_settings_come_back_from_task_json():

@@ -1,0 +1,155 @@
+"""The data of a fine-tuning run: examples to train on and examples to validate on."""
+
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from bert_tf.checkpoints.formats import CONFIG, check_is_model_directory
+from bert_tf.config import BertConfig
+from bert_tf.errors import InputError
+from bert_tf.tasks.kind import Dataset
+from bert_tf.tokenization.tokenizer import BertTokenizer
+from pipelines.examples.batches import example_batches
+from pipelines.examples.labelled_text import Examples
+
+
+@dataclass(frozen=True, eq=False)
+class FinetuningData:
+    """What a run trains and validates on.
+
+    Attributes:
+        task: dataset of the examples.
+        tokenizer: tokenizer of the model.
+        labels: label names in the order of the model's outputs.
+        train: training examples.
+        validation: validation examples.
+        doubts: what looks wrong with them, a sentence each.
+        columns: R training rows by column: the examples, or several rows of each.
+        arrays: targets [R, ...], and weights [R] if there are any.
+    """
+
+    task: Dataset
+    tokenizer: BertTokenizer
+    labels: list[str]
+    train: Examples
+    validation: Examples
+    doubts: list[str]
+    columns: Mapping[str, Sequence[Any]]
+    arrays: list[np.ndarray]
+
+    @classmethod
+    def read(
+        cls,
+        task: Dataset,
+        model: str,
+        train: str,
+        *,
+        validation: str | None,
+        validation_share: float,
+        seed: int,
+        class_weights: bool,
+    ) -> "FinetuningData":
+        """Reads the files.
+
+        Args:
+            task: dataset of the files.
+            model: model directory to start from.
+            train: training file, or the folder of the published files.
+            validation: validation file; None for the published one, or for a share of `train`.
+            validation_share: that share.
+            seed: seed of the draw of that share.
+            class_weights: whether to weigh all classes the same.
+
+        Raises:
+            InputError: the files or the model cannot be used.
+        """
+        kind = task.kind
+        examples = kind.read(task, task.file(train, "train"))
+        doubts = kind.doubts(examples)
+        labels = kind.label_names(task, examples)
+        check_is_model_directory(Path(model))
+        config = BertConfig.from_json(Path(model) / CONFIG)
+        if config.labels and sorted(config.labels) == sorted(labels):
+            labels = config.labels  # the model's head is kept, with its order
+        published = (str(Path(train) / name) for name in task.files.get("validation", ()))
+        validation = validation or next(filter(os.path.isfile, published), None)
+        if validation:
+            held_out = kind.read(task, task.file(validation, "validation"))
+            doubts += held_out.remarks()
+            kind.targets(held_out, labels)  # refuses unknown labels before the training
+        else:
+            kept, aside = split(kind.targets(examples, labels), validation_share, seed)
+            if not len(kept):
+                raise InputError(
+                    f"{examples.path}: {len(examples)} examples are too few to set a share of "
+                    f"{validation_share} aside: give --validation a file"
+                )
+            examples, held_out = examples.take(kept), examples.take(aside)
+        tokenizer = BertTokenizer.from_directory(model)
+        columns, targets = kind.training_rows(task, examples, labels, tokenizer)
+        arrays = [targets, *([kind.weights(targets)] if class_weights else [])]
+        return cls(task, tokenizer, labels, examples, held_out, doubts, columns, arrays)
+
+    @property
+    def rows(self) -> int:
+        """Number of training rows."""
+        return len(self.arrays[0])
+
+    def __str__(self) -> str:
+        labels = f", {len(self.labels)} labels ({', '.join(self.labels)[:60]})" * bool(self.labels)
+        count, held_out = len(self.train), len(self.validation)
+        return f"{count:,} training and {held_out:,} validation examples{labels}"
+
+    def settings(self) -> dict[str, Any]:
+        """What must be the same when a run is resumed."""
+        return {
+            "labels": self.labels,
+            **self.task.kind.settings(),
+            "train": self.train.fingerprint(),
+            "validation": self.validation.fingerprint(),
+            "tokenizer": {
+                "vocabulary": self.tokenizer.vocabulary_hash,
+                **self.tokenizer.settings,
+            },
+        }
+
+    def batches(
+        self, size: int, worker: int = 0, workers: int = 1, *, seed: int, start_step: int = 0
+    ) -> tf.data.Dataset:
+        """Batches to train on, as of `example_batches`."""
+        kind, length = self.task.kind, self.task.max_length
+        return example_batches(
+            self.columns,
+            lambda strings, arrays: kind.batch(strings, arrays, self.tokenizer, length),
+            size,
+            targets=self.arrays,
+            seed=seed,
+            start_step=start_step,
+            worker=worker,
+            num_workers=workers,
+        )
+
+
+def split(targets: np.ndarray, share: float, seed: int) -> tuple[np.ndarray, np.ndarray]:
+    """Draws a stratified share of the examples: every class (or range of values) gives its part.
+
+    Args:
+        targets: numbers [E]; arrays [E, ...] give no classes.
+        share: share to set aside, at least one example.
+        seed: random seed.
+
+    Returns:
+        The indices that stay and the indices set aside.
+    """
+    count = len(targets)
+    order = np.random.default_rng(seed).permutation(count)
+    if targets.ndim == 1:
+        order = order[np.argsort(targets[order], kind="stable")]  # shuffled within each class
+    number = min(count, max(1, round(count * share)))
+    places = ((np.arange(number) + 0.5) * count / number).astype(int)
+    return np.sort(np.delete(order, places)), np.sort(order[places])
