@@ -12,13 +12,13 @@ if TYPE_CHECKING:
     from bert_tf.checkpoints.model_directory import load_model as load_model
     from bert_tf.checkpoints.model_directory import save_model as save_model
     from bert_tf.config import BertConfig as BertConfig
-    from bert_tf.models.chooser import BertChooser as BertChooser
-    from bert_tf.models.classifier import BertClassifier as BertClassifier
     from bert_tf.models.encoder import BertEncoder as BertEncoder
     from bert_tf.models.pretrainer import BertPreTrainer as BertPreTrainer
-    from bert_tf.models.regressor import BertRegressor as BertRegressor
-    from bert_tf.models.span_classifier import BertSpanClassifier as BertSpanClassifier
-    from bert_tf.models.tagger import BertTagger as BertTagger
+    from bert_tf.models.task_models import BertChooser as BertChooser
+    from bert_tf.models.task_models import BertClassifier as BertClassifier
+    from bert_tf.models.task_models import BertRegressor as BertRegressor
+    from bert_tf.models.task_models import BertSpanClassifier as BertSpanClassifier
+    from bert_tf.models.task_models import BertTagger as BertTagger
     from bert_tf.tokenization.packing import Packer as Packer
     from bert_tf.tokenization.tokenizer import BertTokenizer as BertTokenizer
     from bert_tf.training.optimizer import AdamWeightDecay as AdamWeightDecay
@@ -26,14 +26,14 @@ if TYPE_CHECKING:
 
 _HOMES = {
     "AdamWeightDecay": "bert_tf.training.optimizer",
-    "BertChooser": "bert_tf.models.chooser",
-    "BertClassifier": "bert_tf.models.classifier",
+    "BertChooser": "bert_tf.models.task_models",
+    "BertClassifier": "bert_tf.models.task_models",
     "BertConfig": "bert_tf.config",
     "BertEncoder": "bert_tf.models.encoder",
     "BertPreTrainer": "bert_tf.models.pretrainer",
-    "BertRegressor": "bert_tf.models.regressor",
-    "BertSpanClassifier": "bert_tf.models.span_classifier",
-    "BertTagger": "bert_tf.models.tagger",
+    "BertRegressor": "bert_tf.models.task_models",
+    "BertSpanClassifier": "bert_tf.models.task_models",
+    "BertTagger": "bert_tf.models.task_models",
     "BertTokenizer": "bert_tf.tokenization.tokenizer",
     "Packer": "bert_tf.tokenization.packing",
     "WarmupLinearDecay": "bert_tf.training.schedule",

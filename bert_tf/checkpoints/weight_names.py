@@ -10,14 +10,16 @@ import numpy as np
 
 from bert_tf.config import BertConfig
 from bert_tf.layers import MaskedLanguageModelHead
-from bert_tf.models.chooser import BertChooser
-from bert_tf.models.classifier import BertClassifier
 from bert_tf.models.encoder import BertEncoder
 from bert_tf.models.pretrained_model import PretrainedModel
 from bert_tf.models.pretrainer import BertPreTrainer
-from bert_tf.models.regressor import BertRegressor
-from bert_tf.models.span_classifier import BertSpanClassifier
-from bert_tf.models.tagger import BertTagger
+from bert_tf.models.task_models import (
+    BertChooser,
+    BertClassifier,
+    BertRegressor,
+    BertSpanClassifier,
+    BertTagger,
+)
 
 TABLE = "embeddings.word_embeddings.weight"
 DECODER = "cls.predictions.decoder.weight"  # a copy of the table in some files
@@ -74,24 +76,24 @@ HEADS: dict[type[PretrainedModel], Head] = {
     ),
     BertClassifier: Head(
         "BertForSequenceClassification",
-        {"classifier.": "classifier.dense"},
+        {"classifier.": "head.dense"},
         problem_type="single_label_classification",
         has_labels=True,
     ),
     BertRegressor: Head(
         "BertForSequenceClassification",
-        {"classifier.": "regressor.dense"},
+        {"classifier.": "head.dense"},
         problem_type="regression",
     ),
-    BertChooser: Head("BertForMultipleChoice", {"classifier.": "classifier.dense"}),
+    BertChooser: Head("BertForMultipleChoice", {"classifier.": "head.dense"}),
     BertTagger: Head(
         "BertForTokenClassification",
-        {"classifier.": "classifier.dense"},
+        {"classifier.": "head.dense"},
         has_labels=True,
         reads_pooler=False,
     ),
     BertSpanClassifier: Head(
-        "BertForQuestionAnswering", {"qa_outputs.": "span.dense"}, reads_pooler=False
+        "BertForQuestionAnswering", {"qa_outputs.": "head.dense"}, reads_pooler=False
     ),
 }
 

@@ -41,6 +41,11 @@ class PretrainedModel(keras.Model):
         names = ("token_ids", "segment_ids", "padding_mask", *more)
         return {name: keras.Input((None,), dtype="int32", name=name) for name in names}
 
+    @property
+    def label_names(self) -> list[str]:
+        """Names of what the model tells apart, in the order of its outputs; none by default."""
+        return []
+
     def get_config(self) -> dict[str, Any]:
         """The arguments of `__init__`."""
         values = {name: getattr(self, name) for name in (*self.arguments, "seed")}

@@ -10,7 +10,7 @@ import numpy as np
 import tensorflow as tf
 
 from bert_tf.errors import InputError
-from bert_tf.models.chooser import BertChooser
+from bert_tf.models.task_models import BertChooser
 from bert_tf.tasks.classification import Classification
 from bert_tf.tasks.kind import Answers, Dataset, write_table
 from bert_tf.tokenization.packing import Packer

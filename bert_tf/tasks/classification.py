@@ -9,7 +9,7 @@ import numpy as np
 import tensorflow as tf
 
 from bert_tf.errors import InputError
-from bert_tf.models.classifier import BertClassifier
+from bert_tf.models.task_models import BertClassifier
 from bert_tf.tasks.kind import Answers, Dataset, Kind
 from bert_tf.tasks.metrics import Score, f1, macro_f1
 from bert_tf.training.means import Values, accuracy, cross_entropy

@@ -8,7 +8,7 @@ import numpy as np
 import tensorflow as tf
 
 from bert_tf.errors import InputError
-from bert_tf.models.regressor import BertRegressor
+from bert_tf.models.task_models import BertRegressor
 from bert_tf.tasks.kind import Answers, Dataset, Kind
 from bert_tf.training.means import Values
 from pipelines.examples.labelled_text import Examples

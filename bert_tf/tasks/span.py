@@ -11,7 +11,7 @@ import tensorflow as tf
 
 from bert_tf.atomic import replace_file
 from bert_tf.errors import InputError
-from bert_tf.models.span_classifier import BertSpanClassifier
+from bert_tf.models.task_models import BertSpanClassifier
 from bert_tf.tasks.answer_spans import best_answers
 from bert_tf.tasks.kind import Answers, Dataset, Kind
 from bert_tf.tasks.squad_scores import squad_1_scores, squad_2_scores

@@ -10,7 +10,7 @@ import tensorflow as tf
 
 from bert_tf.atomic import replace_file
 from bert_tf.errors import InputError
-from bert_tf.models.tagger import BertTagger
+from bert_tf.models.task_models import BertTagger
 from bert_tf.tasks.classification import Classification
 from bert_tf.tasks.conlleval import EntityScores, score_entities
 from bert_tf.tasks.kind import Answers, Dataset

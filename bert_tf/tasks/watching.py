@@ -7,8 +7,8 @@ from typing import Any
 
 import tensorflow as tf
 
-from bert_tf.models.classifier import BertClassifier
 from bert_tf.models.pretrainer import BertPreTrainer
+from bert_tf.models.task_models import BertClassifier
 from bert_tf.tasks.masked_words import MaskedWordLog, MaskedWords
 from bert_tf.tokenization.tokenizer import BertTokenizer
 from bert_tf.tokenization.vocabulary import SPECIAL_TOKENS

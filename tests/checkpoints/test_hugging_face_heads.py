@@ -15,9 +15,7 @@ import tensorflow as tf
 
 from bert_tf import BertConfig, load_model, save_model
 from bert_tf.checkpoints.weight_names import named_weights
-from bert_tf.models.chooser import BertChooser
-from bert_tf.models.span_classifier import BertSpanClassifier
-from bert_tf.models.tagger import BertTagger
+from bert_tf.models.task_models import BertChooser, BertSpanClassifier, BertTagger
 from bert_tf.tasks.span import span_loss
 from bert_tf.training.means import cross_entropy
 

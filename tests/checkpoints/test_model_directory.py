@@ -17,11 +17,8 @@ from bert_tf.checkpoints.conversion import convert
 from bert_tf.checkpoints.model_directory import save_model
 from bert_tf.checkpoints.weight_names import named_weights
 from bert_tf.errors import InputError
-from bert_tf.models.chooser import BertChooser
-from bert_tf.models.classifier import BertClassifier
 from bert_tf.models.pretrainer import BertPreTrainer
-from bert_tf.models.regressor import BertRegressor
-from bert_tf.models.tagger import BertTagger
+from bert_tf.models.task_models import BertChooser, BertClassifier, BertRegressor, BertTagger
 
 CONFIG = BertConfig(
     vocab_size=19,
@@ -296,11 +293,11 @@ def test_new_classifier_on_what_was_pretrained(directory, source):
 
 def test_classifier_from_a_classifier(directory):
     model = saved(BertClassifier, directory)
-    head = np.asarray(model.classifier.dense.kernel)
+    head = np.asarray(model.head.dense.kernel)
 
     def kernel(**options):
         loaded = load_model(directory, BertClassifier, **options)
-        return list(loaded.labels or []), np.asarray(loaded.classifier.dense.kernel)
+        return list(loaded.labels or []), np.asarray(loaded.head.dense.kernel)
 
     labels, same = kernel()
     assert labels == LABELS
@@ -483,7 +480,7 @@ def test_problem_type_and_architectures_count(directory, values, tensors, expect
             directory, BertClassifier
         )
         new = load_model(directory, BertClassifier, labels=LABELS, allow_new_head=True)
-        head = np.asarray(new.classifier.dense.kernel).T
+        head = np.asarray(new.head.dense.kernel).T
         kept = load_file(directory / "model.safetensors")["classifier.weight"]
         assert not np.array_equal(head[: len(kept)], kept)
     if expected is not BertRegressor:

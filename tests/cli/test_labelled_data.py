@@ -8,7 +8,7 @@ import pytest
 
 from bert_tf import BertClassifier, BertConfig, BertEncoder, BertTokenizer, save_model
 from bert_tf.cli.main import main
-from bert_tf.models.regressor import BertRegressor
+from bert_tf.models.task_models import BertRegressor
 from bert_tf.tasks.fine_tuned import FineTuned
 
 ROOT = Path(__file__).parents[2]

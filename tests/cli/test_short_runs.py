@@ -6,8 +6,8 @@ import keras
 import pytest
 
 from bert_tf import BertConfig, BertTokenizer
-from bert_tf.models.classifier import BertClassifier
 from bert_tf.models.pretrainer import BertPreTrainer
+from bert_tf.models.task_models import BertClassifier
 from bert_tf.tasks.classification import Classification
 from bert_tf.tasks.finetuning import finetune
 from bert_tf.tasks.options import FinetuningOptions

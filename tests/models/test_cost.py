@@ -4,9 +4,9 @@ import pytest
 import tensorflow as tf
 
 from bert_tf.config import BertConfig
-from bert_tf.models.classifier import BertClassifier
 from bert_tf.models.cost import classification_flops, pretraining_flops
 from bert_tf.models.pretrainer import BertPreTrainer
+from bert_tf.models.task_models import BertClassifier
 
 CONFIG = BertConfig(
     vocab_size=300, hidden_size=32, num_hidden_layers=3, num_attention_heads=4,

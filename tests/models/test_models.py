@@ -7,11 +7,8 @@ import tensorflow as tf
 
 from bert_tf import BertConfig, BertEncoder
 from bert_tf.errors import InputError
-from bert_tf.models.chooser import BertChooser
-from bert_tf.models.classifier import BertClassifier
 from bert_tf.models.pretrainer import BertPreTrainer
-from bert_tf.models.regressor import BertRegressor
-from bert_tf.models.tagger import BertTagger
+from bert_tf.models.task_models import BertChooser, BertClassifier, BertRegressor, BertTagger
 from bert_tf.training.optimizer import AdamWeightDecay
 
 B, T, P, V, H = 3, 7, 2, 19, 16
@@ -208,7 +205,7 @@ def test_heads_follow_a_mixed_encoder():
     encoder = BertEncoder(CONFIG, seed=1, dtype="mixed_bfloat16")
     for model in (BertPreTrainer(encoder), BertClassifier(encoder, 2), BertRegressor(encoder)):
         assert model.dtype_policy.name == "mixed_bfloat16"
-    assert BertClassifier(encoder, 2).classifier.dense.compute_dtype == "bfloat16"
+    assert BertClassifier(encoder, 2).head.dense.compute_dtype == "bfloat16"
     assert BertClassifier(encoder, 2, dtype="float32").dtype_policy.name == "float32"
 
 

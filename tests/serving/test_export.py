@@ -10,7 +10,7 @@ import tensorflow as tf
 from bert_tf import BertConfig, BertTokenizer
 from bert_tf.atomic import hold_output, temporary_name
 from bert_tf.errors import InputError
-from bert_tf.models.classifier import BertClassifier
+from bert_tf.models.task_models import BertClassifier
 from bert_tf.serving import export as exporting
 from bert_tf.serving.checks import SERVED_TEXT_OPS, ops_of, refuse_unservable_ops
 from bert_tf.serving.export import export, versions

@@ -10,7 +10,7 @@ import tensorflow as tf
 from bert_tf import BertConfig, BertTokenizer, save_model
 from bert_tf.cli.main import main
 from bert_tf.errors import InputError
-from bert_tf.models.span_classifier import BertSpanClassifier
+from bert_tf.models.task_models import BertSpanClassifier
 from bert_tf.tasks.fine_tuned import FineTuned
 from bert_tf.tasks.span import Span, span_accuracy, span_loss
 from bert_tf.tasks.table import TASKS

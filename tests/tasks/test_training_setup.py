@@ -5,7 +5,7 @@ import pytest
 import tensorflow as tf
 
 from bert_tf.config import BertConfig
-from bert_tf.models.classifier import BertClassifier
+from bert_tf.models.task_models import BertClassifier
 from bert_tf.tasks.training_setup import _layer_factors
 from bert_tf.training.optimizer import AdamWeightDecay
 

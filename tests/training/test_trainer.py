@@ -8,8 +8,8 @@ from preloaded import run_code
 
 from bert_tf.config import BertConfig
 from bert_tf.errors import InputError
-from bert_tf.models.classifier import BertClassifier
 from bert_tf.models.pretrainer import BertPreTrainer
+from bert_tf.models.task_models import BertClassifier
 from bert_tf.training.means import accuracy, cross_entropy
 from bert_tf.training.optimizer import AdamWeightDecay
 from bert_tf.training.schedule import WarmupLinearDecay

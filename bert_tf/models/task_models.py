@@ -1,0 +1,219 @@
+"""The models of tasks: an encoder with one dense layer on top."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import keras
+from keras import ops
+
+from bert_tf.config import BertConfig
+from bert_tf.errors import InputError
+from bert_tf.layers import ClassificationHead
+from bert_tf.layers.bert_layer import child_seed
+from bert_tf.models.encoder import BertEncoder, encoder_for
+from bert_tf.models.pretrained_model import PretrainedModel
+
+
+class TaskModel(PretrainedModel):
+    """An encoder with dropout and a dense layer on one of its outputs.
+
+    Inputs: the encoder's. Output: float32 whatever the compute dtype.
+
+    Args:
+        encoder: a `BertEncoder`, or a `BertConfig` for a new one.
+        dropout: dropout rate of the layer's input; None for the config's `classifier_dropout`, or
+            else its `hidden_dropout_prob`.
+        seed: random seed for the head and for a new encoder; None for no fixed seed.
+        dtype: Keras dtype policy of the head and of a new encoder; None for the encoder's, or
+            else the global one.
+        units: units of the dense layer; subclasses say how many.
+        kwargs: Keras' own, such as `name`.
+
+    Attributes:
+        reads: name of the encoder's output under the dense layer.
+        head_name: name of the layer `head`; its seed follows from it.
+        head: the `ClassificationHead`.
+    """
+
+    reads = "pooled_output"
+    head_name = "classifier"
+    arguments = ("encoder", "dropout")
+
+    def __init__(
+        self,
+        encoder: BertEncoder | BertConfig,
+        dropout: float | None = None,
+        seed: int | None = None,
+        dtype: Any = None,
+        *,
+        units: int = 1,
+        **kwargs: Any,
+    ):
+        encoder, dtype = encoder_for(encoder, seed, dtype)
+        head = ClassificationHead(
+            encoder.config,
+            units,
+            dropout=dropout,
+            seed=child_seed(seed, self.head_name),
+            dtype=dtype,
+            name=self.head_name,
+        )
+        inputs, outputs = self.wire(encoder, head)
+        super().__init__(encoder.config, inputs, outputs, seed, dtype, **kwargs)
+        self.dropout = head.dropout.rate
+        self.encoder = encoder
+        self.head = head
+
+    @classmethod
+    def wire(cls, encoder: BertEncoder, head: ClassificationHead) -> tuple[dict[str, Any], Any]:
+        """Symbolic inputs by name, and the output."""
+        inputs = cls.symbolic_inputs()
+        return inputs, head(encoder(inputs)[cls.reads])
+
+
+class _LabelModel(TaskModel):
+    """A model whose units are labels: see `BertClassifier`."""
+
+    arguments = ("encoder", "num_classes", "labels", "dropout")
+
+    def __init__(
+        self,
+        encoder: BertEncoder | BertConfig,
+        num_classes: int | None = None,
+        labels: Sequence[str] | None = None,
+        dropout: float | None = None,
+        **kwargs: Any,
+    ):
+        num_classes, labels = _check_classes(num_classes, labels)
+        super().__init__(encoder, dropout, units=num_classes, **kwargs)
+        self.num_classes = num_classes
+        self.labels = labels
+
+    @property
+    def label_names(self) -> list[str]:
+        """The labels, or LABEL_0, LABEL_1, ... as Hugging Face writes."""
+        return self.labels or [f"LABEL_{number}" for number in range(self.num_classes)]
+
+
+@keras.saving.register_keras_serializable(package="bert_tf")
+class BertClassifier(_LabelModel):
+    """The classifier of a text or a pair of texts, from the pooled output (paper, section 4.1).
+
+    Output: logits [B, C].
+
+    Args:
+        encoder: see `TaskModel`, also for `dropout`, `seed` and `dtype`.
+        num_classes: C, at least 2; None for the number of labels.
+        labels: names of the classes, in the order of their ids; None for no names.
+
+    Raises:
+        InputError: there are neither a number of classes nor labels, the two disagree, a label
+            comes twice, or there are fewer than two classes.
+    """
+
+
+@keras.saving.register_keras_serializable(package="bert_tf")
+class BertTagger(_LabelModel):
+    """A label for every token, from its vector (paper, section 5.3).
+
+    Output: logits [B, T, C]. Arguments and errors are those of `BertClassifier`.
+    """
+
+    reads = "sequence_output"
+
+
+@keras.saving.register_keras_serializable(package="bert_tf")
+class BertRegressor(TaskModel):
+    """A number for a text or a pair of texts, from the pooled output, as for STS-B.
+
+    Output: [B]. Arguments: see `TaskModel`.
+    """
+
+    head_name = "regressor"
+
+    @classmethod
+    def wire(cls, encoder: BertEncoder, head: ClassificationHead) -> tuple[dict[str, Any], Any]:
+        """The output without the axis of one unit."""
+        inputs, outputs = super().wire(encoder, head)
+        return inputs, ops.squeeze(outputs, axis=-1)  # (B,)
+
+
+@keras.saving.register_keras_serializable(package="bert_tf")
+class BertSpanClassifier(TaskModel):
+    """A start and an end vector that mark an answer in its context (paper, section 4.2).
+
+    `create_model` in the original's run_squad.py, `BertForQuestionAnswering` of Hugging Face: no
+    dropout.
+
+    Output: logits [B, T, 2]: how well the answer starts and ends at each token. Arguments: see
+    `TaskModel`.
+    """
+
+    reads = "sequence_output"
+    head_name = "span"
+    arguments = ("encoder",)
+
+    def __init__(self, encoder: BertEncoder | BertConfig, **kwargs: Any):
+        super().__init__(encoder, 0.0, units=2, **kwargs)
+
+
+@keras.saving.register_keras_serializable(package="bert_tf")
+class BertChooser(TaskModel):
+    """One score for each of N choices, from the pooled output (paper, section 4.4).
+
+    Inputs: the encoder's, but [B, N, T]. Output: logits [B, N]. Arguments: see `TaskModel`.
+    """
+
+    @classmethod
+    def wire(cls, encoder: BertEncoder, head: ClassificationHead) -> tuple[dict[str, Any], Any]:
+        """Every choice is a row of the encoder's batch."""
+        fold, unfold = _FoldChoices(name="fold"), _UnfoldChoices(name="unfold", dtype="float32")
+        inputs = {
+            name: keras.Input((None, None), dtype="int32", name=name)
+            for name in cls.symbolic_inputs()
+        }
+        rows = {name: fold(x) for name, x in inputs.items()}  # (B * N, T)
+        scores = head(encoder(rows)[cls.reads])  # (B * N, 1)
+        return inputs, unfold(scores, inputs["token_ids"])  # (B, N)
+
+
+class _FoldChoices(keras.layers.Layer):
+    """Makes a row of every choice: [B, N, T] -> [B * N, T]."""
+
+    def call(self, x: Any) -> Any:
+        batch, choices, length = ops.shape(x)
+        return ops.reshape(x, (batch * choices, length))
+
+    def compute_output_spec(self, x: Any) -> Any:
+        return keras.KerasTensor((None, x.shape[2]), dtype=x.dtype)
+
+
+class _UnfoldChoices(keras.layers.Layer):
+    """The inverse for scores: [B * N, 1] -> [B, N], as in a tensor [B, N, T]."""
+
+    def call(self, scores: Any, choices: Any) -> Any:
+        return ops.reshape(scores, tuple(ops.shape(choices))[:2])
+
+    def compute_output_spec(self, scores: Any, choices: Any) -> Any:
+        return keras.KerasTensor(choices.shape[:2], dtype="float32")
+
+
+def _check_classes(
+    num_classes: int | None, labels: Sequence[str] | None
+) -> tuple[int, list[str] | None]:
+    """The number and the names of a model's classes; at least one of them must be given."""
+    if labels is not None:
+        labels = [str(label) for label in labels]
+        if len(set(labels)) < len(labels):
+            raise InputError(f"A label comes twice in {labels}: give each once.")
+        if num_classes not in (None, len(labels)):
+            raise InputError(f"There are {len(labels)} labels for {num_classes} classes.")
+        num_classes = len(labels)
+    if num_classes is None:
+        raise InputError("A classifier needs num_classes or labels.")
+    if num_classes < 2:
+        raise InputError(
+            f"A classifier of {num_classes} class always gives the same answer: give 2 classes "
+            "or more, or use BertRegressor to predict a number."
+        )
+    return num_classes, labels
