@@ -37,7 +37,7 @@ class TaskModel(PretrainedModel):
 
     reads = "pooled_output"
     head_name = "classifier"
-    arguments = ("encoder", "dropout")
+    arguments: tuple[str, ...] = ("encoder", "dropout")
 
     def __init__(
         self,

@@ -11,14 +11,13 @@ import tensorflow as tf
 
 from bert_tf.errors import InputError
 from bert_tf.models.task_models import BertChooser
-from bert_tf.tasks.classification import Classification
-from bert_tf.tasks.kind import Answers, Dataset, write_table
+from bert_tf.tasks.kind import Answers, Dataset, RowKind
 from bert_tf.tokenization.packing import Packer
 from pipelines.examples.labelled_text import Examples, read_examples
 
 
 @dataclass(frozen=True)
-class Choice(Classification):
+class Choice(RowKind):
     """One of n texts for each context: each pair gets a score, and softmax runs over the n.
 
     The answers are `choice` (int32 [B], counted from 0), `probability` (float32 [B]) and
@@ -63,22 +62,6 @@ class Choice(Classification):
             examples.columns["choices"][index] = [f"{opening} {c}".strip() for c in choices]
         return examples
 
-    def label_names(self, dataset: Dataset, examples: Examples) -> list[str]:
-        """None: choices have numbers."""
-        return []
-
-    def labels_of(self, model: Any) -> list[str]:
-        """None."""
-        return []
-
-    def doubts(self, examples: Examples) -> list[str]:
-        """Blank contexts."""
-        return examples.remarks()
-
-    def head(self, labels: Sequence[str]) -> dict[str, Any]:
-        """The head is the same for any number of choices."""
-        return {}
-
     def targets(self, examples: Examples, labels: Sequence[str]) -> np.ndarray:
         """Numbers of the right choices, int32 [E]."""
         number = len(examples.columns["choices"][0])
@@ -118,21 +101,17 @@ class Choice(Classification):
         """Numbers of the right and of the most probable choices."""
         return self.targets(examples, labels), answers["choice"]
 
-    def remarks(
-        self, dataset: Dataset, scores: Mapping[str, float | None], labels: Sequence[str]
-    ) -> list[str]:
-        """None."""
-        return []
-
-    def write_predictions(
-        self, folder: Path, dataset: Dataset, examples: Examples, answers: Answers,
-        labels: Sequence[str],
-    ) -> None:  # fmt: skip
-        """Columns: label if known, context, choices, predicted choice and all probabilities."""
-        choices = list(zip(*examples.columns["choices"], strict=True))
-        columns: list[tuple[str, Sequence[object]]] = [("context", examples.columns["context"])]
-        columns += [(f"choices{i}", texts) for i, texts in enumerate(choices)]
-        columns.append(("predicted", answers["choice"].tolist()))
-        for i, values in enumerate(answers["probabilities"].T):
-            columns.append((f"probability{i}", [f"{value:.6f}" for value in values]))
-        write_table(folder / "predictions.tsv", dataset, examples, columns)
+    def predicted(
+        self, examples: Examples, answers: Answers, labels: Sequence[str]
+    ) -> list[tuple[str, Sequence[object]]]:
+        """Context and choices, the predicted choice, and the probabilities of all."""
+        choices = zip(*examples.columns["choices"], strict=True)
+        return [
+            ("context", examples.columns["context"]),
+            *((f"choices{i}", texts) for i, texts in enumerate(choices)),
+            ("predicted", answers["choice"].tolist()),
+            *(
+                (f"probability{i}", [f"{value:.6f}" for value in values])
+                for i, values in enumerate(answers["probabilities"].T)
+            ),
+        ]

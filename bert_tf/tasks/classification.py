@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Mapping, Sequence
-from typing import Any, ClassVar
+from typing import Any
 
 import keras
 import numpy as np
@@ -10,23 +10,21 @@ import tensorflow as tf
 
 from bert_tf.errors import InputError
 from bert_tf.models.task_models import BertClassifier
-from bert_tf.tasks.kind import Answers, Dataset, Kind
+from bert_tf.tasks.kind import Answers, Dataset, RowKind
 from bert_tf.tasks.metrics import Score, f1, macro_f1
-from bert_tf.training.means import Values, accuracy, cross_entropy
 from pipelines.examples.labelled_text import Examples
 
 _SMALLEST = np.finfo(np.float32).tiny  # a probability with a finite logarithm
 
 
-class Classification(Kind):
+class Classification(RowKind):
     """One label for each example.
 
     The answers are `label` (string [B], the most probable label), `probability` (float32 [B]),
     `labels` (string [B, C], the most probable first) and `probabilities` (float32 [B, C]).
     """
 
-    model_class: ClassVar[type[keras.Model]] = BertClassifier
-    metrics: ClassVar[Mapping[str, Values]] = {"accuracy": accuracy}
+    model_class = BertClassifier
 
     def label_names(self, dataset: Dataset, examples: Examples) -> list[str]:
         """The dataset's labels, or the sorted labels of the training examples."""
@@ -37,10 +35,6 @@ class Classification(Kind):
                 "two"
             )
         return labels
-
-    def labels_of(self, model: Any) -> list[str]:
-        """The names in the model's config, or LABEL_0, LABEL_1, ... as Hugging Face writes."""
-        return model.labels or [f"LABEL_{number}" for number in range(model.num_classes)]
 
     def doubts(self, examples: Examples) -> list[str]:
         """Labels with decimals look like regression."""
@@ -55,10 +49,6 @@ class Classification(Kind):
             )
         return found
 
-    def head(self, labels: Sequence[str]) -> dict[str, Any]:
-        """One class per label."""
-        return {"labels": list(labels)}
-
     def targets(self, examples: Examples, labels: Sequence[str]) -> np.ndarray:
         """Class ids, int32 [E]."""
         number_of = {label: number for number, label in enumerate(labels)}
@@ -69,23 +59,6 @@ class Classification(Kind):
                     f"({', '.join(labels)}); correct or remove the line"
                 )
         return np.array([number_of[label] for label in examples.columns["label"]], np.int32)
-
-    def loss(self, *, label_smoothing: float = 0.0) -> Values:
-        """Cross-entropy; a share `label_smoothing` of each target is spread over all classes."""
-        if not label_smoothing:
-            return cross_entropy
-
-        def smoothed(labels: Any, logits: Any) -> Any:
-            logs = tf.nn.log_softmax(tf.cast(logits, tf.float32))
-            own = cross_entropy(labels, logits)
-            return (1 - label_smoothing) * own - label_smoothing * tf.reduce_mean(logs, -1)
-
-        return smoothed
-
-    def weights(self, targets: np.ndarray) -> np.ndarray:
-        """Inverse class frequencies with a mean of 1, float32 [E]."""
-        _, numbers, counts = np.unique(targets, return_inverse=True, return_counts=True)
-        return (len(targets) / (len(counts) * counts[numbers])).astype(np.float32)
 
     def answers(self, outputs: Any, labels: Sequence[str]) -> dict[str, tf.Tensor]:
         """Labels and probabilities, sorted by probability."""
@@ -131,7 +104,7 @@ class Classification(Kind):
         return own + super().remarks(dataset, scores, labels)
 
     def predicted(
-        self, answers: Answers, labels: Sequence[str]
+        self, examples: Examples, answers: Answers, labels: Sequence[str]
     ) -> list[tuple[str, Sequence[object]]]:
         """The predicted label, and the probability of each label."""
         rows = zip(answers["labels"], answers["probabilities"], strict=True)

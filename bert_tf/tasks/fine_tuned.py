@@ -92,7 +92,7 @@ class FineTuned:
         if not stored:
             positions = model.config.max_position_embeddings
             task = task.with_settings({"max_length": min(task.max_length, positions)})
-        labels = _renamed(task.kind.labels_of(model), given.get("label_map") or [])
+        labels = _renamed(model.label_names, given.get("label_map") or [])
         tokenizer = BertTokenizer.from_directory(directory)
         return cls(task.with_settings(given), model, tokenizer, labels)
 

@@ -14,7 +14,7 @@ from bert_tf.atomic import replace_file
 from bert_tf.errors import InputError
 from bert_tf.tasks.metrics import Score
 from bert_tf.tokenization.packing import Packer
-from bert_tf.training.means import Values
+from bert_tf.training.means import Values, accuracy, cross_entropy, smoothed_cross_entropy
 from pipelines.examples.labelled_text import Examples, Format, read_examples
 
 Answers = dict[str, np.ndarray]
@@ -32,8 +32,9 @@ class Kind(ABC):
     model_class: ClassVar[type[keras.Model]]
     # Inputs that are lists of strings, as many for each example.
     lists: ClassVar[tuple[str, ...]] = ()
-    # Logged while training: name -> function as of `Trainer`.
-    metrics: ClassVar[Mapping[str, Values]] = {}
+    # The loss, and what is logged while training by name, as of `Trainer`.
+    loss_function: ClassVar[Any] = staticmethod(cross_entropy)
+    metrics: ClassVar[Mapping[str, Values]] = {"accuracy": accuracy}
 
     def read(self, dataset: "Dataset", path: str | Path, *, labelled: bool = True) -> Examples:
         """Reads examples from a file.
@@ -68,17 +69,13 @@ class Kind(ABC):
         """The labels of a new model; `examples` is the training data."""
         return []
 
-    def labels_of(self, model: keras.Model) -> list[str]:
-        """The labels of a loaded model."""
-        return []
-
     def doubts(self, examples: Examples) -> list[str]:
         """What looks wrong with training examples, a sentence each."""
         return examples.remarks()
 
     def head(self, labels: Sequence[str]) -> dict[str, Any]:
         """Arguments of `model_class` for its head."""
-        return {}
+        return {"labels": list(labels)} if labels else {}
 
     def features(self, strings: dict[str, tf.Tensor], tokenizer: Any, max_length: int) -> Any:
         """Model inputs for a batch of strings [B] by input name; runs in graph."""
@@ -118,14 +115,28 @@ class Kind(ABC):
         columns = {name: examples.columns[name] for name in self.inputs(dataset)}
         return columns, self.targets(examples, labels)
 
-    @abstractmethod
     def loss(self, *, label_smoothing: float = 0.0) -> Values:
-        """The loss, as of `Trainer`."""
+        """The loss; a share `label_smoothing` of each target is spread over all classes.
+
+        Raises:
+            InputError: a share is given for targets that are no classes.
+        """
+        if label_smoothing and self.loss_function is not cross_entropy:
+            raise InputError("--label_smoothing is for tasks with classes: leave it out")
+        return smoothed_cross_entropy(label_smoothing) if label_smoothing else self.loss_function
 
     def weights(self, targets: np.ndarray) -> np.ndarray:
-        """A weight for each example that gives every class the same total weight."""
-        raise InputError("--class_weights is for tasks with classes: leave it out")
+        """Weights float32 [E] that give each class the same total weight; their mean is 1.
 
+        Raises:
+            InputError: the targets are not one class for each example.
+        """
+        if targets.ndim > 1 or targets.dtype.kind != "i":
+            raise InputError("--class_weights is for tasks with a class per example: leave it out")
+        _, numbers, counts = np.unique(targets, return_inverse=True, return_counts=True)
+        return (len(targets) / (len(counts) * counts[numbers])).astype(np.float32)
+
+    @abstractmethod
     def respond(
         self, strings: dict[str, tf.Tensor], model: Any, tokenizer: Any, labels: Sequence[str],
         max_length: int,
@@ -134,38 +145,20 @@ class Kind(ABC):
 
         Evaluation, prediction and the exported SavedModel share this function.
         """
-        inputs = self.features(strings, tokenizer, max_length)
-        return self.answers(model(inputs, training=False), labels)
-
-    def answers(self, outputs: Any, labels: Sequence[str]) -> dict[str, tf.Tensor]:
-        """Answers from the model's outputs alone, for kinds that do not override `respond`."""
-        raise NotImplementedError
 
     def outputs(self, answers: Answers, labels: Sequence[str]) -> np.ndarray | None:
         """Outputs [E, ...] with the loss of those that the answers came from; None if unknown."""
         return None
 
-    def score_functions(self, dataset: "Dataset", labels: Sequence[str]) -> list[Score]:
-        """The functions of true and predicted values to compute."""
-        return list(dataset.scores)
-
+    @abstractmethod
     def score_names(self, dataset: "Dataset", labels: Sequence[str]) -> list[str]:
         """The names of the scores; the first chooses the best model."""
-        return [score.__name__ for score in self.score_functions(dataset, labels)]
 
-    def compared(
-        self, dataset: "Dataset", examples: Examples, answers: Answers, labels: Sequence[str]
-    ) -> tuple[np.ndarray, np.ndarray]:
-        """True and predicted values [E] for the score functions."""
-        raise NotImplementedError
-
+    @abstractmethod
     def scores(
         self, dataset: "Dataset", examples: Examples, answers: Answers, labels: Sequence[str]
     ) -> dict[str, float | None]:
         """Scores of answers for labelled examples; None for an undefined score."""
-        values = self.compared(dataset, examples, answers, labels)
-        functions = self.score_functions(dataset, labels)
-        return {function.__name__: function(*values) for function in functions}
 
     def remarks(
         self, dataset: "Dataset", scores: Mapping[str, float | None], labels: Sequence[str]
@@ -186,19 +179,64 @@ class Kind(ABC):
         """The kind with the settings that are best for the validation examples."""
         return self
 
-    def predicted(
-        self, answers: Answers, labels: Sequence[str]
-    ) -> list[tuple[str, Sequence[object]]]:
-        """Columns of predictions.tsv, beside texts and labels: name and E values each."""
-        raise NotImplementedError
-
+    @abstractmethod
     def write_predictions(
         self, folder: Path, dataset: "Dataset", examples: Examples, answers: Answers,
         labels: Sequence[str],
     ) -> None:  # fmt: skip
         """Writes the predictions files into a folder."""
-        predicted = self.predicted(answers, labels)
+
+
+class RowKind(Kind):
+    """A kind whose model reads an example as one row, and whose scores are those of the dataset."""
+
+    def respond(
+        self, strings: dict[str, tf.Tensor], model: Any, tokenizer: Any, labels: Sequence[str],
+        max_length: int,
+    ) -> dict[str, tf.Tensor]:  # fmt: skip
+        """Answers from the outputs for `features`."""
+        inputs = self.features(strings, tokenizer, max_length)
+        return self.answers(model(inputs, training=False), labels)
+
+    @abstractmethod
+    def answers(self, outputs: Any, labels: Sequence[str]) -> dict[str, tf.Tensor]:
+        """Answers from the model's outputs, in graph."""
+
+    def score_functions(self, dataset: "Dataset", labels: Sequence[str]) -> list[Score]:
+        """The functions of true and predicted values to compute."""
+        return list(dataset.scores)
+
+    def score_names(self, dataset: "Dataset", labels: Sequence[str]) -> list[str]:
+        """The names of the functions."""
+        return [score.__name__ for score in self.score_functions(dataset, labels)]
+
+    def scores(
+        self, dataset: "Dataset", examples: Examples, answers: Answers, labels: Sequence[str]
+    ) -> dict[str, float | None]:
+        """The functions of `compared`."""
+        values = self.compared(dataset, examples, answers, labels)
+        functions = self.score_functions(dataset, labels)
+        return {function.__name__: function(*values) for function in functions}
+
+    @abstractmethod
+    def compared(
+        self, dataset: "Dataset", examples: Examples, answers: Answers, labels: Sequence[str]
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """True and predicted values [E] for the score functions."""
+
+    def write_predictions(
+        self, folder: Path, dataset: "Dataset", examples: Examples, answers: Answers,
+        labels: Sequence[str],
+    ) -> None:  # fmt: skip
+        """Writes predictions.tsv."""
+        predicted = self.predicted(examples, answers, labels)
         write_table(folder / "predictions.tsv", dataset, examples, predicted)
+
+    @abstractmethod
+    def predicted(
+        self, examples: Examples, answers: Answers, labels: Sequence[str]
+    ) -> list[tuple[str, Sequence[object]]]:
+        """Columns of predictions.tsv after texts and labels: name and E values each."""
 
 
 @dataclass(frozen=True, kw_only=True)

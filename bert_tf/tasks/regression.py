@@ -1,15 +1,15 @@
 """Regression: one number for each text or pair of texts, such as STS-B's similarity."""
 
 import math
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar
 
 import numpy as np
 import tensorflow as tf
 
 from bert_tf.errors import InputError
 from bert_tf.models.task_models import BertRegressor
-from bert_tf.tasks.kind import Answers, Dataset, Kind
+from bert_tf.tasks.kind import Answers, Dataset, RowKind
 from bert_tf.training.means import Values
 from pipelines.examples.labelled_text import Examples
 
@@ -19,10 +19,12 @@ def squared_error(labels: Any, outputs: Any) -> Any:
     return tf.square(tf.cast(outputs, tf.float32) - labels)
 
 
-class Regression(Kind):
+class Regression(RowKind):
     """One number for each example. The only answer is `score`, float32 [B]."""
 
     model_class = BertRegressor
+    loss_function = staticmethod(squared_error)
+    metrics: ClassVar[Mapping[str, Values]] = {}
 
     def targets(self, examples: Examples, labels: Sequence[str]) -> np.ndarray:
         """The numbers, float32 [E]."""
@@ -40,12 +42,6 @@ class Regression(Kind):
             values.append(value)
         return np.array(values, np.float32)
 
-    def loss(self, *, label_smoothing: float = 0.0) -> Values:
-        """Mean squared error."""
-        if label_smoothing:
-            raise InputError("--label_smoothing is for tasks with classes: leave it out")
-        return squared_error
-
     def answers(self, outputs: Any, labels: Sequence[str]) -> dict[str, tf.Tensor]:
         """The number."""
         return {"score": tf.cast(outputs, tf.float32)}
@@ -61,7 +57,7 @@ class Regression(Kind):
         return self.targets(examples, labels), answers["score"].round(4)
 
     def predicted(
-        self, answers: Answers, labels: Sequence[str]
+        self, examples: Examples, answers: Answers, labels: Sequence[str]
     ) -> list[tuple[str, Sequence[object]]]:
         """The predicted number."""
         return [("predicted", [f"{score:.6f}" for score in answers["score"]])]

@@ -56,6 +56,7 @@ class Span(Kind):
     null_score_diff_threshold: float = 0.0
 
     model_class = BertSpanClassifier
+    loss_function = staticmethod(span_loss)
     metrics: ClassVar[Mapping[str, Values]] = {"accuracy": span_accuracy}
 
     def settings(self) -> dict[str, Any]:
@@ -114,12 +115,6 @@ class Span(Kind):
         """Model inputs for one window of each context, [B, T]."""
         pack = self._packer(tokenizer, max_length)
         return pack(strings["question"], strings["context"], strings["window"]).inputs
-
-    def loss(self, *, label_smoothing: float = 0.0) -> Values:
-        """Mean cross-entropy of start and end."""
-        if label_smoothing:
-            raise InputError("--label_smoothing is for tasks with classes: leave it out")
-        return span_loss
 
     def respond(
         self, strings: dict[str, tf.Tensor], model: Any, tokenizer: Any, labels: Sequence[str],

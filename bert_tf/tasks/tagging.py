@@ -11,9 +11,8 @@ import tensorflow as tf
 from bert_tf.atomic import replace_file
 from bert_tf.errors import InputError
 from bert_tf.models.task_models import BertTagger
-from bert_tf.tasks.classification import Classification
 from bert_tf.tasks.conlleval import EntityScores, score_entities
-from bert_tf.tasks.kind import Answers, Dataset
+from bert_tf.tasks.kind import Answers, Dataset, Kind
 from bert_tf.tokenization.word_windows import map_rows, word_rows
 from bert_tf.tokenization.words import (
     code_points,
@@ -28,7 +27,7 @@ _TEXTS = ("tsv", "csv", "lines")
 
 
 @dataclass(frozen=True)
-class Tagging(Classification):
+class Tagging(Kind):
     """A label for each word, and the entities that these labels describe.
 
     Texts longer than the model's length are read in windows that overlap by half. Each word gets
@@ -99,10 +98,6 @@ class Tagging(Classification):
                     )
                 targets[index, place] = number
         return targets
-
-    def weights(self, targets: np.ndarray) -> np.ndarray:
-        """Not for words."""
-        raise InputError("--class_weights is for classification: leave it out")
 
     def batch(
         self, strings: Mapping[str, tf.Tensor], arrays: Sequence[tf.Tensor], tokenizer: Any,
@@ -193,12 +188,6 @@ class Tagging(Classification):
             "accuracy": result.accuracy,
             **{f"f1_{type_}": counts.f1 for type_, counts in result.by_type.items()},
         }
-
-    def remarks(
-        self, dataset: Dataset, scores: Mapping[str, float | None], labels: Sequence[str]
-    ) -> list[str]:
-        """None: zero is a defined score."""
-        return []
 
     def write_predictions(
         self, folder: Path, dataset: Dataset, examples: Examples, answers: Answers,

@@ -15,6 +15,16 @@ def cross_entropy(labels: Any, logits: Any) -> Any:
     return keras.losses.sparse_categorical_crossentropy(labels, logits, from_logits=True)
 
 
+def smoothed_cross_entropy(share: float) -> Values:
+    """`cross_entropy` with a share of each target spread over all classes."""
+
+    def smoothed(labels: Any, logits: Any) -> Any:
+        spread = -tf.reduce_mean(tf.nn.log_softmax(tf.cast(logits, tf.float32)), -1)
+        return (1 - share) * cross_entropy(labels, logits) + share * spread
+
+    return smoothed
+
+
 def accuracy(labels: Any, logits: Any) -> Any:
     """1.0 where the largest logit [..., classes] is the label's [...], else 0.0."""
     predicted = tf.argmax(logits, axis=-1, output_type=tf.int32)
