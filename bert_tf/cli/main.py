@@ -25,6 +25,7 @@ COMMANDS = {
     "evaluate": "score a fine-tuned model on labelled text",
     "export": "write a SavedModel for TensorFlow Serving",
     "predict": "predict labels of raw text",
+    "features": "write vectors of text from chosen layers",
     "convert": "convert checkpoints of other libraries",
     "monitor": "show training runs in TensorBoard",
     "demo": "run all steps on a small corpus, in minutes",

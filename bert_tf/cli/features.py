@@ -1,0 +1,108 @@
+r"""Write vectors of text from chosen layers of a model, as features for other models.
+
+  bert-tf features --model models/base --data reviews.csv --output vectors.npy --per text
+  bert-tf features --model models/base --data eng.train --format conll --per word \
+    --layers concat_last_four --output words.tfrecord
+  bert-tf features --model models/base --data texts.txt --format lines --layers -1 -2 \
+    --output tokens.jsonl
+
+The output's extension chooses the format: .npy, .tfrecord or .jsonl; docs/features.md has their
+fields, and three lines that read each. Layers are numbered as Hugging Face's hidden_states, 0 for
+the embeddings; from the end, -1 to -12 of a base model, as in the original's extract_features.py.
+"""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from bert_tf.cli.progress import console, progress
+from bert_tf.errors import InputError
+from bert_tf.options import option
+from bert_tf.outputs import check_output_file
+from bert_tf.tasks.options import FileOptions
+
+
+@dataclass(kw_only=True)
+class Options(FileOptions):
+    """Options of `bert-tf features`.
+
+    Attributes:
+        model: model directory of any BERT.
+        data: texts: .tsv, .csv, .jsonl, .conll, or another file and --format; "-" for standard
+            input.
+        pair_column: column of the second text of a pair, by name or by number counted from 0.
+        output: file to write, .npy, .tfrecord or .jsonl.
+        layers: embeddings, last, second_to_last, sum_last_four, concat_last_four, sum_all (without
+            the embeddings), or numbers; the vectors of several are concatenated. By default last.
+        per: token for a vector of every token, [CLS] and [SEP] included; word for one of every
+            word, with long texts read in windows; text for one of the text.
+        pooling: vector of a word (first for its first piece, the default, or mean) or of a text
+            (mean over its tokens, the default, first for [CLS], or pooler for the pooled output).
+        max_length: maximum tokens the model reads at once, [CLS] and [SEP] included; by default
+            as many as it can. Longer text is cut, except for words.
+        batch_size: texts per batch.
+    """
+
+    model: str
+    data: str
+    output: str
+    pair_column: str | None = None
+    layers: list[str] = option(factory=list)
+    per: Literal["token", "word", "text"] = "token"
+    pooling: Literal["first", "mean", "pooler"] | None = None
+    max_length: int | None = option(None, at_least=3)
+    batch_size: int = option(32, at_least=1)
+
+
+def run(options: Options) -> None:
+    """Runs `bert-tf features`."""
+    inputs = [options.model, *([options.data] if options.data != "-" else [])]
+    output = check_output_file(options.output, inputs)
+    with progress("loading") as bar:
+        from bert_tf.checkpoints.formats import check_is_model_directory
+        from bert_tf.checkpoints.hugging_face import read_weights
+        from bert_tf.models.encoder import BertEncoder
+        from bert_tf.tasks.feature_files import check_format, feature_file, how_to_read
+        from bert_tf.tasks.features import FeatureExtractor, read_texts
+        from bert_tf.tokenization.tokenizer import BertTokenizer
+
+        check_format(output)
+        check_is_model_directory(Path(options.model))
+        if options.pooling == "pooler" and not read_weights(Path(options.model))[0].has("pooler."):
+            raise InputError(f"{options.model} has no pooler: give --pooling first or mean")
+        extract = FeatureExtractor(
+            BertEncoder.from_directory(options.model, dtype="float32"),
+            BertTokenizer.from_directory(options.model),
+            layers=options.layers,
+            per=options.per,
+            pooling=options.pooling,
+            max_length=options.max_length,
+        )
+        texts = read_texts(
+            options.data,
+            text=options.text_column or "text",
+            pair=options.pair_column,
+            format=options.format,
+            header=options.header,
+        )
+        done = cut = vectors = 0
+        with feature_file(output, extract.width) as write:
+            for record in extract(texts.columns, options.batch_size):
+                cut += record.pop("cut")
+                vectors += len(record["vectors"]) if "vectors" in record else 1
+                write(record)
+                done += 1
+                bar.update(done, total=len(texts), note="and computing")
+    for remark in texts.remarks():
+        console.print(remark)
+    if cut:
+        positions = extract.encoder.config.max_position_embeddings
+        more = f"--max_length {positions} keeps more, " * (extract.max_length < positions)
+        console.print(
+            f"{cut:,} of {done:,} texts were cut to {extract.max_length} tokens: {more}--per word "
+            "reads texts of any length"
+        )
+    console.print(
+        f"{vectors:,} vectors of {extract.width} float32, one per {options.per}, of {done:,} texts:"
+        f" {options.output}\nRead it: {how_to_read(options.output)}  # docs/features.md"
+    )

@@ -1,0 +1,123 @@
+"""Files of features: TFRecord, NumPy's .npy and JSON lines; docs/features.md has their fields."""
+
+import json
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from bert_tf.atomic import replace_file
+from bert_tf.errors import InputError
+
+Write = Callable[[dict[str, Any]], object]
+
+
+def check_format(path: str | Path) -> None:
+    """Refuses a file whose name does not tell its format.
+
+    Raises:
+        InputError: the message lists the names.
+    """
+    if Path(path).suffix not in _WRITERS:
+        raise InputError(f"{path}: unknown format: name a file {', '.join(_WRITERS)}")
+
+
+def how_to_read(path: str | Path) -> str:
+    """Python that opens the file."""
+    calls = {
+        ".npy": 'np.load("{}", mmap_mode="r")',
+        ".jsonl": '[json.loads(line) for line in open("{}")]',
+        ".tfrecord": 'tf.data.TFRecordDataset("{}")',
+    }
+    return calls[Path(path).suffix].format(path)
+
+
+@contextmanager
+def feature_file(path: Path, width: int) -> Iterator[Write]:
+    """Yields a function that writes a record of `FeatureExtractor`; the file appears at the end.
+
+    A .npy file holds the vectors of all records one after another. Where a text has several, a
+    second file, <path>.jsonl, holds the other fields of each record.
+
+    Args:
+        path: file to write or replace; its extension is the format.
+        width: width of a vector.
+    """
+    with _WRITERS[path.suffix](path, width) as write:
+        yield write
+
+
+@contextmanager
+def _json_lines(path: Path, width: int) -> Iterator[Write]:
+    with replace_file(path) as temporary, temporary.open("w", encoding="utf-8") as file:
+        yield lambda record: file.write(_json(record) + "\n")
+
+
+def _json(record: dict[str, Any]) -> str:
+    """A record as JSON, numbers with six decimals as in the original's extract_features.py."""
+    values = {
+        name: value.astype(np.float64 if value.dtype.kind == "f" else value.dtype).round(6).tolist()
+        if isinstance(value, np.ndarray)
+        else value
+        for name, value in record.items()
+    }
+    return json.dumps(values, ensure_ascii=False)
+
+
+@contextmanager
+def _tfrecord(path: Path, width: int) -> Iterator[Write]:
+    def feature(value: Any) -> tf.train.Feature:
+        if isinstance(value, np.ndarray) and value.dtype.kind == "f":
+            return tf.train.Feature(float_list=tf.train.FloatList(value=value.ravel()))
+        if isinstance(value, np.ndarray):
+            return tf.train.Feature(int64_list=tf.train.Int64List(value=value))
+        texts = [value] if isinstance(value, str) else value
+        encoded = [text.encode("utf-8", "surrogatepass") for text in texts]
+        return tf.train.Feature(bytes_list=tf.train.BytesList(value=encoded))
+
+    with replace_file(path) as temporary, tf.io.TFRecordWriter(str(temporary)) as writer:
+
+        def write(record: dict[str, Any]) -> None:
+            fields = {name: feature(value) for name, value in record.items()}
+            example = tf.train.Example(features=tf.train.Features(feature=fields))
+            writer.write(example.SerializeToString())
+
+        yield write
+
+
+@contextmanager
+def _npy(path: Path, width: int) -> Iterator[Write]:
+    rows = 0
+
+    def header() -> None:
+        # NumPy leaves room in it for the first axis to grow.
+        file.seek(0)
+        description = {"descr": "<f4", "fortran_order": False, "shape": (rows, width)}
+        np.lib.format.write_array_header_1_0(file, description)
+
+    with ExitStack() as stack:
+        # The vectors appear last: where they are, the other file is.
+        file = stack.enter_context(stack.enter_context(replace_file(path)).open("wb"))
+        write_others: Write | None = None
+        header()
+
+        def write(record: dict[str, Any]) -> None:
+            nonlocal rows, write_others
+            others = dict(record)
+            vectors = others.pop("vectors" if "vectors" in others else "vector")
+            rows += len(np.atleast_2d(vectors)) if vectors.size else 0
+            file.write(vectors.astype("<f4").tobytes())
+            if "vectors" in record:
+                if write_others is None:
+                    beside = path.with_name(f"{path.name}.jsonl")
+                    write_others = stack.enter_context(_json_lines(beside, width))
+                write_others(others)
+
+        yield write
+        header()
+
+
+_WRITERS = {".npy": _npy, ".jsonl": _json_lines, ".tfrecord": _tfrecord}

@@ -1,0 +1,215 @@
+"""Features of text: vectors from chosen layers of an encoder (paper, section 5.3)."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+import tensorflow as tf
+
+from bert_tf.errors import InputError
+from bert_tf.models.chosen_layers import check_layers, choose_layers
+from bert_tf.models.encoder import BertEncoder
+from bert_tf.tokenization.packing import Packer
+from bert_tf.tokenization.tokenizer import BertTokenizer
+from bert_tf.tokenization.word_windows import map_rows, word_rows
+from bert_tf.tokenization.words import code_points, spans, words_between_spaces, words_of_raw_text
+from pipelines.examples.labelled_text import Examples, Format, read_examples
+from pipelines.examples.tagged_words import read_columns, read_json_words
+
+Per = Literal["token", "word", "text"]
+Pooling = Literal["first", "mean", "pooler"]
+
+_POOLING: dict[Per, tuple[Pooling, ...]] = {  # the first is the default
+    "token": (),
+    "word": ("first", "mean"),
+    "text": ("mean", "first", "pooler"),
+}
+
+
+class FeatureExtractor:
+    """Computes vectors of texts.
+
+    Args:
+        encoder: the encoder.
+        tokenizer: its tokenizer.
+        layers: see `choose_layers`; empty for the last one.
+        per: "token" for a vector of every token, [CLS] and [SEP] included; "word" for one of every
+            word, however long the text; "text" for one of the text.
+        pooling: which vector stands for a word: that of its first piece ("first", the default) or
+            the mean over its pieces ("mean"); and for a text: the mean over its tokens ("mean",
+            the default), that of [CLS] ("first") or the encoder's pooled output ("pooler").
+        max_length: maximum tokens of a row, [CLS] and [SEP] included. Longer texts are cut, but
+            words are read in windows that overlap by half, and each piece has its vector from the
+            window that shows most of its context. None for the encoder's own maximum.
+
+    Attributes:
+        encoder: see above.
+        per: see above.
+        width: W, width of a vector.
+        max_length: see above.
+
+    Raises:
+        InputError: the encoder lacks a layer or positions, or the pooling is for other units.
+    """
+
+    def __init__(
+        self,
+        encoder: BertEncoder,
+        tokenizer: BertTokenizer,
+        *,
+        layers: Sequence[str] = (),
+        per: Per = "token",
+        pooling: Pooling | None = None,
+        max_length: int | None = None,
+    ) -> None:
+        if pooling is not None and pooling not in _POOLING[per]:
+            fits = " and ".join(unit for unit in _POOLING if pooling in _POOLING[unit])
+            raise InputError(f"--pooling {pooling} is for --per {fits}: leave it out")
+        if pooling == "pooler" and layers:
+            raise InputError("--pooling pooler reads the last layer alone: leave --layers out")
+        self._layers = tuple(layers) or ("last",)
+        self.width = check_layers(self._layers, encoder.config)
+        self.per: Per = per
+        self.max_length = max_length or encoder.config.max_position_embeddings
+        encoder.config.check_fits(length=self.max_length)
+        self.encoder = encoder
+        self._tokenizer = tokenizer
+        self._pooling = pooling or next(iter(_POOLING[per]), None)
+
+    def __call__(
+        self, strings: Mapping[str, Sequence[str]], batch_size: int
+    ) -> Iterator[dict[str, Any]]:
+        """Yields a record for each text, in order.
+
+        Args:
+            strings: "text", and "text_pair" for pairs; or "words", words between spaces.
+            batch_size: texts that are computed together.
+
+        Returns:
+            Records: "text" (and "pair"), and for texts "vector", float32 [W]; else "tokens" or
+            "words" (U strings), "vectors", float32 [U, W], and for words their places in the text
+            "starts" and "ends", int64 [U], in code points. "cut" says whether the text was cut.
+
+        Raises:
+            InputError: there are words of pairs to compute, or pairs for a model of single texts.
+        """
+        if "text_pair" in strings:
+            if self.per == "word":
+                raise InputError(
+                    "--per word is for single texts: give --per token, or leave --pair_column out"
+                )
+            self.encoder.config.check_fits(length=self.max_length, pairs=True)
+        compute = self._of_words if self.per == "word" else self._of_texts
+        specs = {name: tf.TensorSpec([None], tf.string) for name in strings}
+        traced = tf.function(compute, autograph=False).get_concrete_function(specs)
+        for start in range(0, len(next(iter(strings.values()))), batch_size):
+            batch = {name: values[start : start + batch_size] for name, values in strings.items()}
+            yield from _records(batch, traced)
+
+    def _vectors(self, inputs: dict[str, tf.Tensor]) -> tf.Tensor:
+        outputs = self.encoder(inputs, training=False)
+        return tf.cast(choose_layers(outputs["hidden_states"], self._layers), tf.float32)
+
+    def _of_texts(self, strings: dict[str, tf.Tensor]) -> dict[str, tf.Tensor]:
+        names = ("text", "words", "text_pair")
+        ids = [self._tokenizer.tokenize(strings[name]) for name in names if name in strings]
+        inputs = Packer(self._tokenizer, self.max_length)(*ids)
+        # [CLS] and a [SEP] after each text.
+        wanted = 1 + len(ids) + tf.add_n([each.row_lengths() for each in ids])
+        counts = tf.reduce_sum(tf.cast(inputs["padding_mask"], tf.int64), -1)  # (B,)
+        cut = {"cut": wanted > counts}
+        if self._pooling == "pooler":
+            pooled = self.encoder(inputs, training=False)["pooled_output"]
+            return {"vector": tf.cast(pooled, tf.float32), **cut}
+        vectors = self._vectors(inputs)  # (B, T, W)
+        if self._pooling == "first":
+            return {"vector": vectors[:, 0], **cut}
+        if self._pooling == "mean":
+            mask = tf.cast(inputs["padding_mask"], tf.float32)[:, :, tf.newaxis]
+            total = tf.reduce_sum(vectors * mask, 1)
+            return {"vector": total / tf.cast(counts, tf.float32)[:, tf.newaxis], **cut}
+        is_token = inputs["padding_mask"] == 1
+        pieces = tf.gather(tf.constant(self._tokenizer.vocabulary), inputs["token_ids"])
+        return {
+            "tokens": tf.boolean_mask(pieces, is_token),
+            "vectors": tf.boolean_mask(vectors, is_token),
+            "counts": counts,
+            **cut,
+        }
+
+    def _of_words(self, strings: dict[str, tf.Tensor]) -> dict[str, tf.Tensor]:
+        ((name, texts),) = strings.items()
+        split = words_between_spaces if name == "words" else words_of_raw_text
+        words = split(texts, self._tokenizer)
+        rows = word_rows(words, tf.size(texts), self._tokenizer, self.max_length)
+        vectors = map_rows(self._vectors, rows.inputs, self.width)  # (R, T, W)
+        if self._pooling == "first":
+            of_words = tf.gather_nd(vectors, rows.first_pieces)
+        else:
+            of_pieces = tf.gather_nd(vectors, rows.pieces)  # (P, W)
+            of_words = tf.math.segment_mean(of_pieces, words.pieces.value_rowids())
+        return {
+            "words": spans(texts, words.text, words.starts, words.ends),
+            "starts": code_points(texts, words.text, words.starts),
+            "ends": code_points(texts, words.text, words.ends),
+            "vectors": of_words,
+            "counts": tf.math.unsorted_segment_sum(
+                tf.ones_like(words.text), words.text, tf.size(texts)
+            ),
+            "cut": tf.zeros_like(texts, tf.bool),
+        }
+
+
+def _records(batch: dict[str, Sequence[str]], compute: Any) -> Iterator[dict[str, Any]]:
+    """The records of a batch; `compute` gives the units of all texts one after another."""
+    try:
+        tensors = {name: tf.constant(list(texts), tf.string) for name, texts in batch.items()}
+    except ValueError as error:  # TensorFlow's word for a lone surrogate
+        raise InputError("a text is not valid Unicode: correct it") from error
+    found = {name: value.numpy() for name, value in compute(tensors).items()}
+    cut, counts = found.pop("cut"), found.pop("counts", None)
+    if counts is None:
+        parts = found
+    else:
+        ends = np.cumsum(counts)[:-1]
+        parts = {name: np.split(values, ends) for name, values in found.items()}
+    keys = {"words": "text", "text": "text", "text_pair": "pair"}
+    for number in range(len(cut)):
+        texts = {keys[name]: values[number] for name, values in batch.items()}
+        of_text = {name: values[number] for name, values in parts.items()}
+        for name in {"tokens", "words"} & of_text.keys():
+            of_text[name] = [unit.decode("utf-8", "replace") for unit in of_text[name]]
+        yield {**texts, **of_text, "cut": bool(cut[number])}
+
+
+def read_texts(
+    path: str | Path,
+    *,
+    text: str = "text",
+    pair: str | None = None,
+    format: Format | None = None,
+    header: bool = True,
+) -> Examples:
+    """Reads the texts of any file that a task reads.
+
+    Args:
+        path: the file; "-" for standard input.
+        text: column of the text; "words" for words of JSON lines, which are already split.
+        pair: column of the second text of a pair.
+        format: file format; None to go by the extension.
+        header: whether tables begin with a line of column names.
+
+    Returns:
+        Examples with the columns "text" and "text_pair", or "words" between spaces.
+
+    Raises:
+        InputError: the file cannot be read; the message names the line.
+    """
+    extension = format or Path(path).name.removesuffix(".gz").rpartition(".")[2]
+    if extension == "conll":
+        return read_columns(path, word=int(text) if text.isdecimal() else 0, label=None)
+    if extension == "jsonl" and text == "words":
+        return read_json_words(path, words=text, labels=None)
+    columns = {"text": text, **({} if pair is None else {"text_pair": pair})}
+    return read_examples(path, columns, format=format, header=header)
