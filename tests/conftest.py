@@ -3,7 +3,8 @@
 import fcntl
 import gc
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 
 import pytest
@@ -41,6 +42,31 @@ def made_once(tmp_path_factory) -> Callable[[str, Callable[[Path], object]], Pat
         return path
 
     return make_once
+
+
+@pytest.fixture
+def tensorflow_datasets() -> Callable[[list[dict]], AbstractContextManager[list[str]]]:
+    """`tensorflow_datasets(records)`: within it every dataset and split has these records.
+
+    Gives the names of the splits that were asked for.
+    """
+    tfds = pytest.importorskip("tensorflow_datasets")
+
+    @contextmanager
+    def mocked(records: list[dict]) -> Iterator[list[str]]:
+        import tensorflow as tf
+
+        asked: list[str] = []
+
+        def as_dataset(builder, split, **_):
+            asked.append(split.split_name)
+            signature = builder.info.features.get_tensor_spec()
+            return tf.data.Dataset.from_generator(lambda: iter(records), output_signature=signature)
+
+        with tfds.testing.mock_data(as_dataset_fn=as_dataset):
+            yield asked
+
+    return mocked
 
 
 @pytest.fixture(scope="session", autouse=True)

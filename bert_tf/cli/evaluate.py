@@ -29,7 +29,11 @@ class Options(TaskOptions, FileOptions):
 
     Attributes:
         model: fine-tuned model directory, such as runs/classifier/best.
-        data: labelled examples: .tsv, .csv or .jsonl; "-" for standard input.
+        data: labelled examples: a .tsv, .csv or .jsonl file; the folder of a data set's published
+            files; or its name in TensorFlow Datasets, such as tfds:glue/mrpc; "-" for standard
+            input.
+        split: split to read from a data set: train, validation, test, or of MNLI also
+            validation_mismatched.
         label_column: column of the label, by name or number.
         label_map: names in the data for labels of the model, as MODEL_LABEL=LABEL.
         output: folder for metrics.json and the task's predictions; without it none are written.
@@ -38,6 +42,7 @@ class Options(TaskOptions, FileOptions):
 
     model: str
     data: str
+    split: str = "validation"
     label_column: str | None = None
     label_map: list[str] = option(factory=list)
     output: str | None = None
@@ -52,8 +57,8 @@ def run(options: Options) -> None:
         from bert_tf.tasks.fine_tuned import FineTuned
 
         model = FineTuned.from_directory(options.model, dataclasses.asdict(options))
-        data = options.data if options.data == "-" else model.task.file(options.data, "validation")
-        evaluation = model.evaluate(model.task.kind.read(model.task, data), options.batch_size)
+        examples = model.task.read(options.data, options.split)
+        evaluation = model.evaluate(examples, options.batch_size)
         if output:
             model.write(evaluation, output)
     print(json.dumps(evaluation.scores, indent=2))

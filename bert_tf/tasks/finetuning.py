@@ -85,7 +85,7 @@ def finetune(
         Preempted: the run was stopped, or another worker has gone.
     """
     # First of all: several workers have to connect before TensorFlow runs an op.
-    with make_run(options, notice, [options.model, options.train, options.validation]) as run:
+    with make_run(options, notice, [options.model, options.source, options.validation]) as run:
         return _finetune(run, options, report, planned, on_step)
 
 
@@ -108,7 +108,7 @@ def _finetune(
     data = FinetuningData.read(
         task,
         options.model,
-        options.train,
+        options.source,
         validation=options.validation,
         validation_share=options.validation_share,
         seed=options.seed,
@@ -141,7 +141,7 @@ def _finetune(
         run,
         tuned.model,
         lambda: batches(size),
-        values={**identity(options), "model": options.model, "train": options.train},
+        values={**identity(options), "model": options.model, "train": options.source},
         score=f"best_{best_by}",
         total_steps=total_steps,
         histograms_every=options.histograms_every,

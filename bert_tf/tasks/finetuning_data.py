@@ -1,6 +1,5 @@
 """The data of a fine-tuning run: examples to train on and examples to validate on."""
 
-import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -59,8 +58,9 @@ class FinetuningData:
         Args:
             task: dataset of the files.
             model: model directory to start from.
-            train: training file, or the folder of the published files.
-            validation: validation file; None for the published one, or for a share of `train`.
+            train: training data, as of `Dataset.read`.
+            validation: validation data; None for those of the data set `train`, or for a share of
+                a file.
             validation_share: that share.
             seed: seed of the draw of that share.
             class_weights: whether to weigh all classes the same.
@@ -69,17 +69,17 @@ class FinetuningData:
             InputError: the files or the model cannot be used.
         """
         kind = task.kind
-        examples = kind.read(task, task.file(train, "train"))
+        examples = task.read(train, "train")
         doubts = kind.doubts(examples)
         labels = kind.label_names(task, examples)
         check_is_model_directory(Path(model))
         config = BertConfig.from_json(Path(model) / CONFIG)
         if config.labels and sorted(config.labels) == sorted(labels):
             labels = config.labels  # the model's head is kept, with its order
-        published = (str(Path(train) / name) for name in task.files.get("validation", ()))
-        validation = validation or next(filter(os.path.isfile, published), None)
+        if not validation and task.has(train, "validation"):
+            validation = train
         if validation:
-            held_out = kind.read(task, task.file(validation, "validation"))
+            held_out = task.read(validation, "validation")
             doubts += held_out.remarks()
             kind.targets(held_out, labels)  # refuses unknown labels before the training
         else:

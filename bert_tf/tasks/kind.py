@@ -16,6 +16,7 @@ from bert_tf.tasks.metrics import Score
 from bert_tf.tokenization.packing import Packer
 from bert_tf.training.means import Values, accuracy, cross_entropy, smoothed_cross_entropy
 from pipelines.examples.labelled_text import Examples, Format, read_examples
+from pipelines.examples.records import is_dataset_name, split_in
 
 Answers = dict[str, np.ndarray]
 
@@ -255,7 +256,12 @@ class Dataset:
         format: file format; None to go by the extension.
         header: whether tables begin with a line of column names.
         skip_broken: skip (and count) table rows with a wrong number of columns.
-        files: "train" and "validation" -> names that the published files have in their folder.
+        files: split ("train", "validation", "test" or others) -> names that its published file may
+            have in its folder.
+        test_columns: column -> its name in the published test file, where that differs.
+        tfds: column or split -> its name in TensorFlow Datasets, where that differs.
+        label_aliases: other names of labels -> label.
+        submissions: split -> name of the official file of predictions.
         max_length: maximum tokens per example, [CLS] and [SEP] included.
         epochs: passes over the training data; like the next two, the paper's where it names them.
         batch_size: examples per training step.
@@ -276,6 +282,10 @@ class Dataset:
     header: bool = True
     skip_broken: bool = False
     files: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    test_columns: Mapping[str, str] = field(default_factory=dict)
+    tfds: Mapping[str, str] = field(default_factory=dict)
+    label_aliases: Mapping[str, str] = field(default_factory=dict)
+    submissions: Mapping[str, str] = field(default_factory=dict)
     max_length: int = 128
     epochs: int = 3
     batch_size: int = 32
@@ -288,20 +298,75 @@ class Dataset:
         pair = {} if self.pair is None else {"text_pair": self.pair}
         return {"text": self.text, **pair, **({"label": self.label} if labelled else {})}
 
-    def file(self, path: str | Path, split: str) -> Path:
-        """The file of a split: `path` itself, or the published file in the folder `path`.
+    def read(self, data: str | Path, split: str, *, labelled: bool = True) -> Examples:
+        """Reads a split of the dataset.
+
+        Without labels no row is skipped: each needs a prediction.
+
+        Args:
+            data: the folder of the published files; a file of any name; "-" for standard input; or
+                a name of TensorFlow Datasets, such as `tfds:glue/mnli`, which may end with a split.
+            split: split to read from a folder or from TensorFlow Datasets.
+            labelled: whether to read labels.
 
         Raises:
-            InputError: the folder has none of the published names.
+            InputError: there is no such split, or its file cannot be used.
         """
-        if not Path(path).is_dir():
-            return Path(path)
+        path, names = str(data), self.tfds
+        if not is_dataset_name(data):
+            path = str(self._file(data, split))
+            is_test = self.split_of(path).startswith("test")
+            names = self.test_columns if is_test and not labelled else {}
+        elif split_in(path) is None:
+            path = f"{data}:{self.tfds.get(split, split)}"
+        columns = (self.text, self.label, self.pair)
+        text, label, pair = (column and names.get(column, column) for column in columns)
+        there = replace(
+            self,
+            text=text or self.text,
+            label=label or self.label,
+            pair=pair,
+            header=self.header or text != self.text,
+            skip_broken=self.skip_broken and labelled,
+        )
+        examples = self.kind.read(there, path, labelled=labelled)
+        if self.label_aliases and labelled:
+            labels = examples.columns["label"]
+            examples.columns["label"] = [self.label_aliases.get(label, label) for label in labels]
+        return examples
+
+    def has(self, data: str | Path, split: str) -> bool:
+        """Whether `data`, as of `read`, is several splits and this one is among them."""
+        names = self.files.get(split, ())
+        if is_dataset_name(data):
+            return bool(names) and split_in(str(data)) is None
+        return any((Path(data) / name).is_file() for name in names)
+
+    def split_of(self, data: str | Path, default: str = "") -> str:
+        """The split that the name of a published file or of TensorFlow Datasets says."""
+        if is_dataset_name(data):
+            named = split_in(str(data)) or default
+            # The split "test" of another data set, such as glue/mnli_mismatched, is none of ours.
+            return named if named == default or self.tfds.get(named, named) == named else ""
+        published = (split for split, names in self.files.items() if Path(data).name in names)
+        return next(published, default)
+
+    def _file(self, data: str | Path, split: str) -> Path:
+        """The file `data` itself, or the published file of the split in the folder `data`."""
+        if not Path(data).is_dir():
+            return Path(data)
         names = self.files.get(split, ())
         for name in names:
-            if (Path(path) / name).is_file():
-                return Path(path) / name
-        looked = f"lacks {' and '.join(names)}" if names else "is a folder"
-        raise InputError(f"{path} {looked}: give the {split} file of the task {self.name}")
+            if (Path(data) / name).is_file():
+                return Path(data) / name
+        if not self.files:
+            raise InputError(f"{data} is a folder: give a file, the task {self.name} has no names")
+        if not names:
+            known = ", ".join(self.files)
+            raise InputError(f"the task {self.name} has no split {split!r}: give one of {known}")
+        raise InputError(
+            f"{data} lacks {' and '.join(names)}: give the {split} file of the task {self.name}"
+        )
 
     def with_settings(self, settings: Mapping[str, Any]) -> "Dataset":
         """The dataset with other columns, length, format and kind; None keeps a value.

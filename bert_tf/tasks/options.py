@@ -208,10 +208,11 @@ class FinetuningOptions(TaskOptions, FileOptions, TrainingOptions):
 
     Attributes:
         model: model directory to start from.
-        train: labelled examples: a .tsv, .csv or .jsonl file, or the folder of a data set's
-            published files.
-        validation: labelled examples that choose the best model; by default the data set's
-            published file, or else a share of the training examples.
+        data: the data set: the folder of its published files, or its name in TensorFlow Datasets,
+            such as tfds:glue/mrpc; gives the training and the validation examples.
+        train: labelled examples in place of --data: a .tsv, .csv or .jsonl file.
+        validation: labelled examples that choose the best model; by default those of the data set,
+            or else a share of the training examples.
         validation_share: share of the training examples to validate on, without a validation file.
         label_column: column of the label, by name or number.
         from_scratch: start from random weights, with the size and vocabulary of the model; compare
@@ -231,7 +232,8 @@ class FinetuningOptions(TaskOptions, FileOptions, TrainingOptions):
     """
 
     model: str = option(identity=True, path=True)
-    train: str
+    data: str | None = None
+    train: str | None = None
     validation: str | None = None
     validation_share: float = option(0.1, above=0, below=1)
     label_column: str | None = None
@@ -246,6 +248,16 @@ class FinetuningOptions(TaskOptions, FileOptions, TrainingOptions):
     label_smoothing: float = option(0.0, at_least=0, below=1, identity=True)
     class_weights: Literal["balanced"] | None = option(None, identity=True)
     seeds: int = option(1, at_least=1)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if (self.data is None) == (self.train is None):
+            raise InputError("give exactly one of --data and --train")
+
+    @property
+    def source(self) -> str:
+        """What the training examples are read from."""
+        return self.data or self.train or ""
 
 
 def steps_to_profile(given: str | None) -> tuple[int, int] | None:

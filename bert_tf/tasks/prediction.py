@@ -1,7 +1,7 @@
 """Whatever answers raw strings: an exported SavedModel or a fine-tuned model directory."""
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -28,9 +28,8 @@ class Answering:
 
     def read(self, path: str | Path) -> dict[str, list[str]]:
         """The texts of a file by input name; every row counts."""
-        task = replace(self.task, skip_broken=False)
-        columns = task.kind.read(task, path, labelled=False).columns
-        signatures = task.kind.signatures(task).values()
+        columns = self.task.read(path, "test", labelled=False).columns
+        signatures = self.task.kind.signatures(self.task).values()
         return {name: columns[name] for names in signatures for name in names if name in columns}
 
 

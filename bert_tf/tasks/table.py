@@ -16,7 +16,7 @@ from bert_tf.tasks.span import Span
 from bert_tf.tasks.tagging import Tagging
 
 # Names of GLUE's published files in their folders.
-_GLUE = {"train": ("train.tsv",), "validation": ("dev.tsv",)}
+_GLUE = {"train": ("train.tsv",), "validation": ("dev.tsv",), "test": ("test.tsv",)}
 _SQUAD_1, _SQUAD_2 = (
     {
         split: (f"{name}-{version}.json", f"{name}-{version}.json.gz")
@@ -29,6 +29,18 @@ _CONLL = ("O", *(f"{prefix}-{type_}" for type_ in ("PER", "ORG", "LOC", "MISC") 
 _CONLL_FILES = {
     "train": ("eng.train", "train.txt", "train.txt.gz"),
     "validation": ("eng.testa", "valid.txt", "dev.txt", "dev.txt.gz"),
+    "test": ("eng.testb", "test.txt", "test.txt.gz"),
+}
+_CONLL_TFDS = {"text": "tokens", "labels": "ner", "validation": "dev"}
+_MNLI_FILES = {
+    "train": ("train.tsv",),
+    "validation": ("dev_matched.tsv",),
+    "validation_matched": ("dev_matched.tsv",),
+    "validation_mismatched": ("dev_mismatched.tsv",),
+    "test": ("test_matched.tsv",),
+    "test_matched": ("test_matched.tsv",),
+    "test_mismatched": ("test_mismatched.tsv",),
+    "ax": ("diagnostic.tsv",),
 }
 
 # The paper's numbers are GLUE test scores (table 1): F1 for MRPC and QQP, Spearman for STS-B,
@@ -44,42 +56,63 @@ TASKS: dict[str, Dataset] = {
         Dataset(
             name="cola", kind=Classification(), text="3", label="1", labels=("0", "1"),
             scores=(matthews_correlation, accuracy), header=False, files=_GLUE,
+            test_columns={"3": "sentence"}, tfds={"3": "sentence", "1": "label"},
+            label_aliases={"unacceptable": "0", "acceptable": "1"},
+            submissions={"test": "CoLA.tsv"},
             paper={"base": 52.1, "large": 60.5},
         ),
         Dataset(
             name="sst2", kind=Classification(), text="sentence", labels=("0", "1"),
-            scores=(accuracy,), files=_GLUE, paper={"base": 93.5, "large": 94.9},
+            scores=(accuracy,), files=_GLUE, submissions={"test": "SST-2.tsv"},
+            label_aliases={"negative": "0", "positive": "1"}, paper={"base": 93.5, "large": 94.9},
         ),
         Dataset(
             name="mrpc", kind=Classification(), text="#1 String", pair="#2 String",
             label="Quality", labels=("0", "1"), scores=(f1, accuracy), format="tsv",
-            files={"train": ("train.tsv", "msr_paraphrase_train.txt"), "validation": ("dev.tsv",)},
+            files={
+                "train": ("train.tsv", "msr_paraphrase_train.txt"), "validation": ("dev.tsv",),
+                "test": ("test.tsv", "msr_paraphrase_test.txt"),
+            },
+            tfds={"#1 String": "sentence1", "#2 String": "sentence2", "Quality": "label"},
+            label_aliases={"not_equivalent": "0", "equivalent": "1"},
+            submissions={"test": "MRPC.tsv"},
             paper={"base": 88.9, "large": 89.3},
         ),
         Dataset(
             name="qqp", kind=Classification(), text="question1", pair="question2",
             label="is_duplicate", labels=("0", "1"), scores=(f1, accuracy), skip_broken=True,
-            files=_GLUE, paper={"base": 71.2, "large": 72.1},
+            files=_GLUE, tfds={"is_duplicate": "label"}, submissions={"test": "QQP.tsv"},
+            label_aliases={"not_duplicate": "0", "duplicate": "1"},
+            paper={"base": 71.2, "large": 72.1},
         ),
         Dataset(
             name="mnli", kind=Classification(), text="sentence1", pair="sentence2",
-            label="gold_label", labels=_NLI, scores=(accuracy,),
-            files={"train": ("train.tsv",), "validation": ("dev_matched.tsv",)},
+            label="gold_label", labels=_NLI, scores=(accuracy,), files=_MNLI_FILES,
+            tfds={
+                "sentence1": "premise", "sentence2": "hypothesis", "gold_label": "label",
+                "validation": "validation_matched", "test": "test_matched", "ax": "test",
+            },
+            submissions={
+                "test": "MNLI-m.tsv", "test_matched": "MNLI-m.tsv",
+                "test_mismatched": "MNLI-mm.tsv", "ax": "AX.tsv",
+            },
             paper={"base": 84.6, "large": 86.7},
         ),
         Dataset(
             name="qnli", kind=Classification(), text="question", pair="sentence",
             labels=("entailment", "not_entailment"), scores=(accuracy,), files=_GLUE,
-            paper={"base": 90.5, "large": 92.7},
+            submissions={"test": "QNLI.tsv"}, paper={"base": 90.5, "large": 92.7},
         ),
         Dataset(
             name="rte", kind=Classification(), text="sentence1", pair="sentence2",
             labels=("entailment", "not_entailment"), scores=(accuracy,), files=_GLUE,
-            paper={"base": 66.4, "large": 70.1},
+            submissions={"test": "RTE.tsv"}, paper={"base": 66.4, "large": 70.1},
         ),
         Dataset(
             name="wnli", kind=Classification(), text="sentence1", pair="sentence2",
             labels=("0", "1"), scores=(accuracy,), files=_GLUE,
+            label_aliases={"not_entailment": "0", "entailment": "1"},
+            submissions={"test": "WNLI.tsv"},
         ),
         Dataset(
             name="squad", kind=Span(), text="question", pair="context", label="answers",
@@ -92,24 +125,27 @@ TASKS: dict[str, Dataset] = {
         ),
         Dataset(
             name="stsb", kind=Regression(), text="sentence1", pair="sentence2", label="score",
-            scores=(spearman, pearson), files=_GLUE, paper={"base": 85.8, "large": 86.5},
+            scores=(spearman, pearson), files=_GLUE, tfds={"score": "label"},
+            submissions={"test": "STS-B.tsv"}, paper={"base": 85.8, "large": 86.5},
         ),
         Dataset(
             name="choice", kind=Choice(), text="context", pair="choices*", scores=(accuracy,),
         ),
         Dataset(
             name="swag", kind=Choice(opening="sent2"), text="sent1", pair="ending*",
-            scores=(accuracy,), files={"train": ("train.csv",), "validation": ("val.csv",)},
+            scores=(accuracy,),
+            files={"train": ("train.csv",), "validation": ("val.csv",), "test": ("test.csv",)},
             batch_size=16, learning_rate=2e-5, paper={"base": 81.6, "large": 86.3},
         ),
         Dataset(name="tagging", kind=Tagging(), label="labels"),
         Dataset(
             name="conll2003", kind=Tagging(), label="labels", labels=_CONLL, files=_CONLL_FILES,
-            paper={"base": 92.4, "large": 92.8},
+            tfds=_CONLL_TFDS, paper={"base": 92.4, "large": 92.8},
         ),
         Dataset(
             name="conll2003_documents", kind=Tagging(documents=True), label="labels",
-            labels=_CONLL, files=_CONLL_FILES, paper={"base": 92.4, "large": 92.8},
+            labels=_CONLL, files=_CONLL_FILES, tfds=_CONLL_TFDS,
+            paper={"base": 92.4, "large": 92.8},
         ),
     )
 }  # fmt: skip

@@ -21,6 +21,7 @@ from bert_tf.tokenization.words import (
     words_of_raw_text,
 )
 from pipelines.examples.labelled_text import Examples, read_examples
+from pipelines.examples.records import is_dataset_name
 from pipelines.examples.tagged_words import read_columns, read_json_words
 
 _TEXTS = ("tsv", "csv", "lines")
@@ -60,10 +61,11 @@ class Tagging(Kind):
         name = Path(path).name.lower().removesuffix(".gz")
         format = dataset.format or name.rpartition(".")[2]
         label = dataset.label if labelled else None
-        if format == "jsonl" and (labelled or dataset.text != "text"):
+        is_list = format == "jsonl" or is_dataset_name(path)
+        if is_list and (labelled or dataset.text != "text"):
             words = "words" if dataset.text == "text" else dataset.text
             return read_json_words(path, words=words, labels=label)
-        if not labelled and format in (*_TEXTS, "jsonl"):
+        if not labelled and (is_list or format in _TEXTS):
             columns = {"text": dataset.text}
             return read_examples(path, columns, format=dataset.format, header=dataset.header)
         word = int(dataset.text) if dataset.text.isdecimal() else 0

@@ -47,6 +47,12 @@ def is_dataset_name(path: object) -> bool:
     return str(path).startswith(TFDS)
 
 
+def split_in(name: str) -> str | None:
+    """The split that a name of TensorFlow Datasets ends with, such as "test"; None without one."""
+    last = name.removeprefix(TFDS).rpartition(":")
+    return last[2] if last[0] and not last[2][:1].isdecimal() else None  # a number is the version
+
+
 def read_records(path: str | os.PathLike) -> Iterator[tuple[int, str, dict[str, Any]]]:
     """Yields the line, the place for messages and the fields of each record.
 

@@ -6,28 +6,15 @@ from bert_tf.errors import InputError
 from pipelines.examples.labelled_text import read_examples
 from pipelines.examples.tagged_words import read_json_words
 
-tfds = pytest.importorskip("tensorflow_datasets")
 
-
-def mocked(*records: dict):
-    """Every dataset has these records."""
-    import tensorflow as tf
-
-    def as_dataset(builder, *args, **kwargs):
-        signature = builder.info.features.get_tensor_spec()
-        return tf.data.Dataset.from_generator(lambda: iter(records), output_signature=signature)
-
-    return tfds.testing.mock_data(as_dataset_fn=as_dataset)
-
-
-def test_labels_have_the_names_of_the_dataset_and_rows_the_published_order():
+def test_labels_have_the_names_of_the_dataset_and_rows_the_published_order(tensorflow_datasets):
     rows = [
         {"premise": "b", "hypothesis": "é", "label": 2, "idx": 1},
         {"premise": "a", "hypothesis": "", "label": 0, "idx": 0},
         {"premise": "c", "hypothesis": "x", "label": 1, "idx": 2},
     ]
     columns = {"text": "premise", "text_pair": "hypothesis", "label": "label"}
-    with mocked(*rows):
+    with tensorflow_datasets(rows):
         found = read_examples("tfds:glue/mnli:validation_matched", columns)
     assert found.columns == {
         "text": ["a", "b", "c"],
@@ -39,28 +26,28 @@ def test_labels_have_the_names_of_the_dataset_and_rows_the_published_order():
     assert remark.endswith(": 1 examples have a blank text, the first in example 0")
 
 
-def test_numbers_are_written_as_the_file_had_them_and_unknown_labels_are_blank():
-    with mocked({"sentence1": "a", "sentence2": "b", "label": 3.8, "idx": 0}):
+def test_numbers_are_as_in_the_file_and_unknown_labels_blank(tensorflow_datasets):
+    with tensorflow_datasets([{"sentence1": "a", "sentence2": "b", "label": 3.8, "idx": 0}]):
         assert read_examples("tfds:glue/stsb", {"label": "label"}).columns == {"label": ["3.8"]}
-    with mocked({"sentence": "a", "label": -1, "idx": 0}):
+    with tensorflow_datasets([{"sentence": "a", "label": -1, "idx": 0}]):
         assert read_examples("tfds:glue/cola:test", {"label": "label"}).columns == {"label": [""]}
 
 
-def test_words_and_their_labels():
+def test_words_and_their_labels(tensorflow_datasets):
     words = {"tokens": ["Wolff", "in", "Bonn"], "ner": [1, 0, 5]}
     rest = {"pos": [0, 0, 0], "chunks": [0, 0, 0]}
-    with mocked({**words, **rest}):
+    with tensorflow_datasets([{**words, **rest}]):
         found = read_json_words("tfds:conll2003:dev", words="tokens", labels="ner")
     assert found.columns == {"words": ["Wolff in Bonn"], "label": ["B-PER O B-LOC"]}
 
 
-def test_what_is_not_there_is_named():
-    with mocked():
+def test_what_is_not_there_is_named(tensorflow_datasets):
+    with tensorflow_datasets([]):
         with pytest.raises(InputError, match=r"tfds:glue/mnly: TensorFlow Datasets cannot load"):
             read_examples("tfds:glue/mnly", {"text": "premise"})
         with pytest.raises(InputError, match=r"tfds:glue/cola: no example"):
             read_examples("tfds:glue/cola", {"text": "sentence"})
-    with mocked({"sentence": "a", "label": 0, "idx": 7}):
+    with tensorflow_datasets([{"sentence": "a", "label": 0, "idx": 7}]):
         expected = r"tfds:glue/cola, example 7: no column 'text', there are: "
         with pytest.raises(InputError, match=expected):
             read_examples("tfds:glue/cola", {"text": "text"})

@@ -8,7 +8,6 @@ import tensorflow as tf
 
 from bert_tf.errors import InputError
 from bert_tf.tasks.finetuning_data import split
-from bert_tf.tasks.kind import Dataset
 from bert_tf.tasks.metrics import accuracy, macro_f1, matthews_correlation
 from bert_tf.tasks.table import TASKS, find_task
 from bert_tf.training.means import cross_entropy
@@ -129,14 +128,3 @@ def test_tasks_are_found_by_entry_point_and_file(tmp_path, monkeypatch):
             find_task(str(tmp_path / "own.py"))
     with pytest.raises(InputError, match=r"gone\.py"):
         find_task(str(tmp_path / "gone.py"))
-
-
-def test_the_published_files_of_a_folder_are_found(tmp_path):
-    (tmp_path / "msr_paraphrase_train.txt").write_text("")
-    mrpc: Dataset = TASKS["mrpc"]
-    assert mrpc.file(tmp_path, "train").name == "msr_paraphrase_train.txt"
-    assert mrpc.file("some.tsv", "train").name == "some.tsv"
-    with pytest.raises(InputError, match=r"lacks dev\.tsv: give the validation file"):
-        mrpc.file(tmp_path, "validation")
-    with pytest.raises(InputError, match="is a folder"):
-        CLASSES.file(tmp_path, "train")

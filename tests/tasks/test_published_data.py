@@ -1,0 +1,171 @@
+"""Data sets as they are published: file names, splits, columns, and TensorFlow Datasets."""
+
+import pytest
+
+from bert_tf.errors import InputError
+from bert_tf.tasks.table import TASKS
+
+# Task -> rows of the published files: training or development, test. None: the same columns.
+FILES = {
+    "cola": ["gj04\t1\t\tA.\ngj04\t0\t*\tB.", "index\tsentence\n0\tA.\n1\tB."],
+    "sst2": ["sentence\tlabel\nA.\t1\nB.\t0", "index\tsentence\n0\tA.\n1\tB."],
+    "mrpc": [
+        "\ufeffQuality\t#1 ID\t#2 ID\t#1 String\t#2 String\n1\t7\t8\tA.\tC\n0\t7\t8\tB.\tD",
+        "index\t#1 ID\t#2 ID\t#1 String\t#2 String\n0\t7\t8\tA.\tC\n1\t7\t8\tB.\tD",
+    ],
+    "qqp": [
+        "id\tqid1\tqid2\tquestion1\tquestion2\tis_duplicate\n1\t2\t3\tA.\tC\t1\nbroken\n"
+        "1\t2\t3\tB.\tD\t0",
+        "id\tquestion1\tquestion2\n0\tA.\tC\n1\tB.\tD",
+    ],
+    "stsb": [
+        "index\tgenre\tsentence1\tsentence2\tscore\n0\tx\tA.\tC\t1\n1\tx\tB.\tD\t0",
+        "index\tgenre\tsentence1\tsentence2\n0\tx\tA.\tC\n1\tx\tB.\tD",
+    ],
+    "mnli": [
+        "index\tsentence1\tsentence2\tlabel1\tgold_label\n0\tA.\tC\tneutral\tcontradiction\n"
+        "1\tB.\tD\tneutral\tentailment",
+        "index\tsentence1\tsentence2\n0\tA.\tC\n1\tB.\tD",
+    ],
+    "qnli": [
+        "index\tquestion\tsentence\tlabel\n0\tA.\tC\tnot_entailment\n1\tB.\tD\tentailment",
+        "index\tquestion\tsentence\n0\tA.\tC\n1\tB.\tD",
+    ],
+    "rte": [
+        "index\tsentence1\tsentence2\tlabel\n0\tA.\tC\tnot_entailment\n1\tB.\tD\tentailment",
+        "index\tsentence1\tsentence2\n0\tA.\tC\n1\tB.\tD",
+    ],
+    "wnli": [
+        "index\tsentence1\tsentence2\tlabel\n0\tA.\tC\t1\n1\tB.\tD\t0",
+        "index\tsentence1\tsentence2\n0\tA.\tC\n1\tB.\tD",
+    ],
+}  # fmt: skip
+LABELS = {"mnli": ["contradiction", "entailment"], "qnli": ["not_entailment", "entailment"],
+          "rte": ["not_entailment", "entailment"]}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_glue_s_files(name, tmp_path):
+    """Every split of a folder, and a test file given by its own name."""
+    task, (labelled, test) = TASKS[name], FILES[name]
+    for split, names in task.files.items():
+        is_test = split.startswith("test") or split == "ax"
+        (tmp_path / names[0]).write_text((test if is_test else labelled) + "\n", encoding="utf-8")
+    texts = {"text": ["A.", "B."]}
+    if task.pair is not None:
+        texts["text_pair"] = ["C", "D"]
+    for split, names in task.files.items():
+        if split.startswith("test") or split == "ax":
+            for data in (tmp_path, tmp_path / names[0]):
+                assert task.read(data, split, labelled=False).columns == texts
+            message = "no column '3'" if name == "cola" else "bert-tf predict reads data without"
+            with pytest.raises(InputError, match=message):
+                task.read(tmp_path, split)
+        else:
+            found = task.read(tmp_path, split)
+            assert found.columns == {**texts, "label": LABELS.get(name, ["1", "0"])}
+            assert found.skipped == ((3,) if name == "qqp" else ())
+    # A row that is broken is refused where each needs a prediction.
+    if name == "qqp":
+        with pytest.raises(InputError, match=r"train\.tsv, line 3: 1 columns"):
+            task.read(tmp_path, "train", labelled=False)
+
+
+def test_a_file_of_another_name_has_the_columns_of_the_training_data(tmp_path):
+    path = tmp_path / "new.tsv"
+    path.write_text(FILES["cola"][0])
+    assert TASKS["cola"].read(path, "test", labelled=False).columns == {"text": ["A.", "B."]}
+
+
+def test_what_a_folder_or_a_task_lacks_is_named(tmp_path):
+    (tmp_path / "msr_paraphrase_train.txt").write_text(FILES["mrpc"][0])
+    mrpc = TASKS["mrpc"]
+    assert len(mrpc.read(tmp_path, "train")) == 2
+    assert mrpc.has(tmp_path, "train") and not mrpc.has(tmp_path, "validation")
+    with pytest.raises(InputError, match=r"lacks dev\.tsv: give the validation file"):
+        mrpc.read(tmp_path, "validation")
+    with pytest.raises(InputError, match="no split 'dev': give one of train, validation, test"):
+        mrpc.read(tmp_path, "dev")
+    with pytest.raises(InputError, match="is a folder: give a file"):
+        TASKS["classification"].read(tmp_path, "train")
+
+
+@pytest.mark.parametrize(
+    ("name", "data", "record"),
+    [
+        ("cola", "glue/cola", {"sentence": "A"}),
+        ("sst2", "glue/sst2", {"sentence": "A"}),
+        ("mrpc", "glue/mrpc", {"sentence1": "A", "sentence2": "B"}),
+        ("qqp", "glue/qqp", {"question1": "A", "question2": "B"}),
+        ("mnli", "glue/mnli", {"premise": "A", "hypothesis": "B"}),
+        ("qnli", "glue/qnli", {"question": "A", "sentence": "B"}),
+        ("rte", "glue/rte", {"sentence1": "A", "sentence2": "B"}),
+        ("wnli", "glue/wnli", {"sentence1": "A", "sentence2": "B"}),
+        ("stsb", "glue/stsb", {"sentence1": "A", "sentence2": "B"}),
+    ],
+)
+def test_glue_in_tensorflow_datasets(name, data, record, tensorflow_datasets):
+    """Labels by name: the order of MNLI's, QNLI's and WNLI's is not that of the task."""
+    labels = {"stsb": 3.8}
+    records = [{**record, "label": labels.get(name, 0), "idx": 0}]
+    with tensorflow_datasets(records) as asked:
+        found = TASKS[name].read(f"tfds:{data}", "validation")
+        unlabelled = TASKS[name].read(f"tfds:{data}", "test", labelled=False)
+    first = {"mnli": "entailment", "qnli": "entailment", "rte": "entailment", "stsb": "3.8"}
+    assert found.columns["label"] == [first.get(name, "0")]
+    assert list(unlabelled.columns.values()) == [[text] for text in record.values()]
+    assert asked == (["validation_matched", "test_matched"] if name == "mnli" else
+                     ["validation", "test"])  # fmt: skip
+
+
+def test_all_splits_of_mnli_in_tensorflow_datasets(tensorflow_datasets):
+    mnli = TASKS["mnli"]
+    records = [{"premise": "A", "hypothesis": "B", "label": 2, "idx": 0}]
+    with tensorflow_datasets(records) as asked:
+        mnli.read("tfds:glue/ax", "ax", labelled=False)
+        for split in ("train", "validation_mismatched", "test_mismatched"):
+            mnli.read("tfds:glue/mnli", split, labelled=False)
+        found = mnli.read("tfds:glue/mnli:2.0.0:validation_matched", "train")
+    assert asked == [
+        "test", "train", "validation_mismatched", "test_mismatched", "validation_matched",
+    ]  # fmt: skip
+    assert found.columns["label"] == ["contradiction"]
+    assert mnli.has("tfds:glue/mnli", "validation")
+    assert not mnli.has("tfds:glue/mnli:train", "validation")
+    # The split of a name; "test" of another set than ours is no split of ours.
+    assert mnli.split_of("tfds:glue/mnli:test_mismatched", "test") == "test_mismatched"
+    assert mnli.split_of("tfds:glue/mnli_mismatched:test", "validation") == ""
+    assert mnli.split_of("glue/MNLI/diagnostic.tsv") == "ax"
+    assert mnli.split_of("own.tsv", "test") == "test"
+
+
+@pytest.mark.parametrize(
+    ("name", "data", "record", "columns"),
+    [
+        (
+            "conll2003", "conll2003",
+            {"tokens": ["Wolff", "."], "ner": [1, 0], "pos": [0, 0], "chunks": [0, 0]},
+            {"words": ["Wolff ."], "label": ["B-PER O"]},
+        ),
+        (
+            "squad", "squad",
+            {"id": "q", "title": "x", "question": "A?", "context": "B C",
+             "answers": {"text": ["C"], "answer_start": [2]}},
+            {"id": ["q"], "question": ["A?"], "context": ["B C"], "answers": [["C"]],
+             "span": [[2, 3]]},
+        ),
+        (
+            "squad2", "squad/v2.0",
+            {"id": "q", "title": "x", "question": "A?", "context": "B C", "is_impossible": True,
+             "answers": {"text": [], "answer_start": []},
+             "plausible_answers": {"text": ["C"], "answer_start": [2]}},
+            {"id": ["q"], "question": ["A?"], "context": ["B C"], "answers": [[]], "span": [[]]},
+        ),
+    ],
+)  # fmt: skip
+def test_other_data_sets_in_tensorflow_datasets(name, data, record, columns, tensorflow_datasets):
+    with tensorflow_datasets([record]) as asked:
+        assert TASKS[name].read(f"tfds:{data}", "validation").columns == columns
+        unlabelled = TASKS[name].read(f"tfds:{data}", "train", labelled=False).columns
+    assert unlabelled == {k: v for k, v in columns.items() if k not in ("label", "answers", "span")}
+    assert asked == ["dev" if name == "conll2003" else "validation", "train"]
