@@ -20,7 +20,8 @@ from bert_tf.tasks.options import FinetuningOptions as Options
 
 def run(options: Options) -> None:
     with progress("fine-tuning") as bar:
-        from bert_tf.tasks.finetuning import FinetuningResult, finetune, finetune_seeds
+        from bert_tf.tasks.finetuning import FinetuningResult, finetune
+        from bert_tf.tasks.restarts import finetune_seeds
 
         total_steps = 0
 
@@ -38,14 +39,9 @@ def run(options: Options) -> None:
             return finetune(options, report, notice=bar.print, planned=planned, on_step=on_step)
 
         if options.seeds > 1:
-            summary, result = finetune_seeds(options, one_run), None
+            lines, result = [*finetune_seeds(options, one_run).lines()], None
         else:
-            summary, result = {}, one_run(options)
-    lines = [
-        f"{name}: mean {each['mean']:.4g}, deviation {each['deviation']:.2g}, "
-        f"best {each['best']:.4g}"
-        for name, each in summary.items()
-    ]
+            lines, result = [], one_run(options)
     if result is not None and result.evaluation is not None:
         scores = "  ".join(
             f"{name} {'undefined' if value is None else f'{value:.4g}'}"

@@ -22,6 +22,7 @@ COMMANDS = {
     "inspect": "show instances, statistics and checksums of shards",
     "pretrain": "pre-train a BERT on shards",
     "finetune": "fine-tune a model on labelled text",
+    "search": "find the best batch size, learning rate and epochs",
     "evaluate": "score a fine-tuned model on labelled text",
     "export": "write a SavedModel for TensorFlow Serving",
     "predict": "predict labels of raw text",

@@ -1,19 +1,15 @@
 """Fine-tuning, for every kind of task."""
 
 import functools
-import json
 import math
-import statistics
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
-from shutil import copytree
 
 import numpy as np
 import tensorflow as tf
 
-from bert_tf.atomic import replace_directory, replace_file
 from bert_tf.checkpoints.formats import CONFIG
 from bert_tf.checkpoints.model_directory import load_model
 from bert_tf.config import BertConfig
@@ -246,49 +242,3 @@ def _evaluate_best(folder: Path, data: FinetuningData, size: int) -> Evaluation:
         evaluation = chosen.evaluate(data.validation, size)
     chosen.write(evaluation, folder)
     return evaluation
-
-
-def finetune_seeds(
-    options: FinetuningOptions,
-    run: Callable[[FinetuningOptions], FinetuningResult | None],
-) -> dict[str, dict[str, float]]:
-    """Fine-tunes with several seeds, in `<output>/seed-N`, and keeps the best model as `best/`.
-
-    Args:
-        options: options of the command; the runs count their seed up from its seed.
-        run: makes one run.
-
-    Returns:
-        Score -> "mean", "deviation" (of the sample), "best", as written to `seeds.json`.
-    """
-    if options.strategy == "multi_worker":
-        raise InputError("--seeds and --strategy multi_worker cannot be combined: leave one out")
-    chosen: tuple[float, Path] | None = None
-    values: dict[str, list[float]] = {}
-    output = Path(options.output)
-    for seed in range(options.seed, options.seed + options.seeds):
-        folder = output / f"seed-{seed}"
-        result = run(replace(options, seeds=1, seed=seed, output=str(folder)))
-        if result is None or result.evaluation is None:  # a dry run, or not the chief worker
-            continue
-        for name, value in result.evaluation.scores.items():
-            if name != "examples" and value is not None:
-                values.setdefault(name, []).append(value)
-        best = result.training.best
-        if best is not None and (chosen is None or best > chosen[0]):
-            chosen = best, folder / "best"
-    summary = {
-        name: {
-            "mean": statistics.fmean(each),
-            "deviation": statistics.stdev(each) if len(each) > 1 else 0.0,
-            "best": max(each),
-            "runs": len(each),
-        }
-        for name, each in values.items()
-    }
-    if chosen is not None and values:
-        with replace_directory(output / "best") as temporary:
-            copytree(chosen[1], temporary, dirs_exist_ok=True)
-        with replace_file(output / "seeds.json") as file:
-            file.write_text(json.dumps(summary, indent=2) + "\n", encoding="utf-8")
-    return summary

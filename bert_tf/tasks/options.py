@@ -203,8 +203,8 @@ class FileOptions(CheckedOptions):
 
 
 @dataclass(kw_only=True)
-class FinetuningOptions(TaskOptions, FileOptions, TrainingOptions):
-    """Options of `bert-tf finetune`; the defaults lie within the paper's (section A.3).
+class FinetuningSetup(TaskOptions, FileOptions, TrainingOptions):
+    """Options that `bert-tf finetune` and `search` share.
 
     Attributes:
         model: model directory to start from.
@@ -217,9 +217,6 @@ class FinetuningOptions(TaskOptions, FileOptions, TrainingOptions):
         label_column: column of the label, by name or number.
         from_scratch: start from random weights, with the size and vocabulary of the model; compare
             with a normal run to see what pre-training gains.
-        batch_size: examples per step, over all devices; by default the task's, mostly 32.
-        learning_rate: peak learning rate; by default the task's, mostly 5e-5.
-        epochs: passes over the training examples; by default the task's, mostly 3.
         max_steps: end the training after this many steps, whatever the epochs.
         evaluate_every: steps between two evaluations on the validation examples; by default an
             epoch.
@@ -238,9 +235,6 @@ class FinetuningOptions(TaskOptions, FileOptions, TrainingOptions):
     validation_share: float = option(0.1, above=0, below=1)
     label_column: str | None = None
     from_scratch: bool = option(False, identity=True)
-    batch_size: int | None = option(None, at_least=1, identity=True)
-    learning_rate: float | None = option(None, above=0, identity=True)
-    epochs: int | None = option(None, at_least=1, identity=True)
     max_steps: int | None = option(None, at_least=1, identity=True)
     evaluate_every: int | None = option(None, at_least=1, identity=True)
     best_by: str | None = option(None, identity=True)
@@ -258,6 +252,44 @@ class FinetuningOptions(TaskOptions, FileOptions, TrainingOptions):
     def source(self) -> str:
         """What the training examples are read from."""
         return self.data or self.train or ""
+
+
+@dataclass(kw_only=True)
+class FinetuningOptions(FinetuningSetup):
+    """Options of `bert-tf finetune`; the defaults lie within the paper's (section A.3).
+
+    Attributes:
+        batch_size: examples per step, over all devices; by default the task's, mostly 32.
+        learning_rate: peak learning rate; by default the task's, mostly 5e-5.
+        epochs: passes over the training examples; by default the task's, mostly 3.
+    """
+
+    batch_size: int | None = option(None, at_least=1, identity=True)
+    learning_rate: float | None = option(None, above=0, identity=True)
+    epochs: int | None = option(None, at_least=1, identity=True)
+
+
+@dataclass(kw_only=True)
+class SearchOptions(FinetuningSetup):
+    """Options of `bert-tf search`; the defaults are the settings that the paper tries.
+
+    Attributes:
+        batch_size: batch sizes to try, over all devices.
+        learning_rate: peak learning rates to try.
+        epochs: numbers of epochs to try.
+        trials: number of settings to try, proposed by Optuna's TPE from the scores so far: one of
+            the batch sizes, and any learning rate and number of epochs between the smallest and
+            the largest given. By default every combination of the values given.
+        seeds: runs of each setting, each with the next seed; their mean score ranks it.
+        keep_models: number of settings, the best first, whose best model is kept beside best/;
+            `bert-tf ensemble` averages several.
+    """
+
+    batch_size: list[int] = option(factory=lambda: [16, 32], at_least=1)
+    learning_rate: list[float] = option(factory=lambda: [5e-5, 4e-5, 3e-5, 2e-5], above=0)
+    epochs: list[int] = option(factory=lambda: [2, 3, 4], at_least=1)
+    trials: int | None = option(None, at_least=1)
+    keep_models: int = option(1, at_least=1)
 
 
 def steps_to_profile(given: str | None) -> tuple[int, int] | None:

@@ -11,6 +11,10 @@ from bert_tf.training.schedule import learning_rate_of
 from bert_tf.training.state import TrainingState
 
 
+class DivergedError(InputError):
+    """Too many steps had a non-finite loss or gradient."""
+
+
 class StopOnDivergence(RunCallback):
     """Counts steps with a non-finite loss or gradient, and stops the run at one too many.
 
@@ -33,7 +37,7 @@ class StopOnDivergence(RunCallback):
         """Checks the step.
 
         Raises:
-            InputError: it is one such step too many.
+            DivergedError: it is one such step too many.
         """
         logs = logs or {}
         if not logs.get("nonfinite", not math.isfinite(logs.get("loss", 0.0))):
@@ -54,7 +58,7 @@ class StopOnDivergence(RunCallback):
         batch = first - 1 - start
         after = f" after step {start}" if start else ""
         size = self.plan.batch_size
-        raise InputError(
+        raise DivergedError(
             f"{steps}: non-finite loss or gradient ({shown}) at learning rate "
             f"{learning_rate_of(self.model.optimizer, first):.3g}{allowed}. Its batch is number "
             f"{batch} counted from 0{after}, instances {batch * size} to "

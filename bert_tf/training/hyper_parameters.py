@@ -1,8 +1,9 @@
 """The hyper-parameters of a run, for TensorBoard's HParams tab."""
 
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import keras
 import tensorflow as tf
@@ -17,6 +18,7 @@ from bert_tf.training.workers import is_chief
 
 # Sorts before the names that writers make from the time: TensorBoard reads files in that order.
 _START = "events.out.tfevents.0.hyper_parameters"
+_COLUMNS = "events.out.tfevents.0.columns"
 
 
 class HyperParameters(keras.callbacks.Callback):
@@ -85,16 +87,43 @@ class HyperParameters(keras.callbacks.Callback):
         earlier = _session_start(path)
         begun = time.time() if earlier is None else earlier.start_time_secs
         summary = hparams_api.hparams_pb(self._values, trial_id=self._run, start_time_secs=begun)
-        events = [
-            tf.compat.v1.Event(wall_time=begun, file_version="brain.Event:2"),
-            tf.compat.v1.Event(
-                wall_time=begun,
-                summary=tf.compat.v1.Summary.FromString(summary.SerializeToString()),
-            ),
-        ]
-        with replace_file(path) as temporary, tf.io.TFRecordWriter(str(temporary)) as writer:
-            for event in events:
-                writer.write(event.SerializeToString())
+        _write_summary(path, summary, begun)
+
+
+def write_columns(directory: str | Path, values: Mapping[str, Sequence[float]], score: str) -> None:
+    """Names the columns of the HParams tab for the runs in a folder.
+
+    Args:
+        directory: TensorBoard log folder, above or beside those of the runs.
+        values: hyper-parameter -> the list of its values, or a tuple of the smallest and largest.
+        score: name of the score that the runs log, such as "best_accuracy".
+    """
+    summary = hparams_api.hparams_config_pb(
+        [hparams_api.HParam(name, _domain(given)) for name, given in values.items()],
+        [hparams_api.Metric(score)],
+    )
+    _write_summary(Path(directory) / _COLUMNS, summary, time.time())
+
+
+def _domain(values: Sequence[float]) -> hparams_api.Domain:
+    if isinstance(values, list):
+        return hparams_api.Discrete(values)
+    is_whole = all(isinstance(value, int) for value in values)
+    return (hparams_api.IntInterval if is_whole else hparams_api.RealInterval)(*values)
+
+
+def _write_summary(path: Path, summary: Any, wall_time: float) -> None:
+    """Writes an event file of one summary."""
+    events = [
+        tf.compat.v1.Event(wall_time=wall_time, file_version="brain.Event:2"),
+        tf.compat.v1.Event(
+            wall_time=wall_time,
+            summary=tf.compat.v1.Summary.FromString(summary.SerializeToString()),
+        ),
+    ]
+    with replace_file(path) as temporary, tf.io.TFRecordWriter(str(temporary)) as writer:
+        for event in events:
+            writer.write(event.SerializeToString())
 
 
 def _session_start(path: Path) -> plugin_data_pb2.SessionStartInfo | None:

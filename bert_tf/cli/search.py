@@ -1,0 +1,74 @@
+r"""Find the best batch size, learning rate and number of epochs of a fine-tuning.
+
+  bert-tf search --model models/base --task rte --train glue/RTE --output runs/rte
+  bert-tf search --model models/base --task rte --train glue/RTE --output runs/rte --seeds 3
+  bert-tf search --model models/base --task rte --train glue/RTE --output runs/rte --trials 40
+
+Fine-tunes with every combination of 2 batch sizes, 4 learning rates and 3 numbers of epochs, as the
+paper did, and ranks them by their score on the validation examples, the mean over --seeds runs.
+Other values: --batch_size 32 --learning_rate 1e-4 5e-5 --epochs 3. With --trials it proposes
+settings within these ranges from the scores so far, and counts those already tried. best/ is the
+best model of the best setting; search.tsv, search.md and search.svg show all. The same command
+continues a stopped search, without repeating finished runs; with more values, seeds or trials it
+extends a finished one. All other options are those of bert-tf finetune.
+"""
+
+from pathlib import Path
+
+from bert_tf.cli.progress import console, progress, typed
+from bert_tf.tasks.options import FinetuningOptions
+from bert_tf.tasks.options import SearchOptions as Options
+
+
+def run(options: Options) -> None:
+    with progress("searching") as bar:
+        from bert_tf.tasks.finetuning import FinetuningResult, finetune
+        from bert_tf.tasks.search import search
+        from bert_tf.tasks.trials import Setting, markdown, ranked, table
+
+        where, total_steps = "", 0
+        told: set[str] = set()
+
+        def started(setting: Setting, number: int, total: int) -> None:
+            nonlocal where
+            where = f"{number} of {total}"
+            bar.print(f"Setting {where}: {setting}")
+
+        def notice(line: str) -> None:
+            if line not in told:  # most lines are the same for every run
+                bar.print(line)
+            told.add(line)
+
+        def planned(steps: int) -> None:
+            nonlocal total_steps
+            total_steps = steps
+
+        def on_step(step: int) -> None:
+            bar.update(step, total=total_steps, note=where)
+
+        def one_run(options: FinetuningOptions) -> FinetuningResult | None:
+            result = finetune(
+                options, lambda *line: None, notice=notice, planned=planned, on_step=on_step
+            )
+            if result is not None and result.evaluation is not None:
+                score = result.evaluation.scores[result.best_by]
+                shown = "undefined" if score is None else f"{score:.4g}"
+                bar.print(f"  seed {options.seed}: {result.best_by} {shown}")
+            return result
+
+        trials = search(options, one_run, started, notice)
+    if not trials:  # a dry run
+        return
+    print(markdown(table(trials)), end="")
+    output = options.output
+    if not ranked(trials):
+        console.print("No run has the score that ranks them: give --best_by another")
+        return
+    best, name = f"{output}/best", Path(output).resolve().name
+    lines = [
+        f"Best setting: {ranked(trials)[0].setting}; its best model: {best}",
+        f"Table and picture: {output}/search.md, search.tsv, search.svg",
+        f"Next: {typed('bert-tf')} export --model {best} --name {name}",
+        f"Curves and HParams: {typed('bert-tf')} monitor {output}",
+    ]
+    console.print("\n".join(lines))

@@ -1,0 +1,119 @@
+"""Restarts: the same fine-tuning with several seeds (paper, section 4.1)."""
+
+import json
+import statistics
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from shutil import copytree
+from typing import Any
+
+from bert_tf.atomic import replace_directory, replace_file
+from bert_tf.errors import InputError
+from bert_tf.tasks.finetuning import FinetuningResult
+from bert_tf.tasks.options import FinetuningOptions
+
+OneRun = Callable[[FinetuningOptions], FinetuningResult | None]
+
+
+@dataclass
+class Restarts:
+    """Scores of runs that differ in their seed alone.
+
+    Attributes:
+        best_by: name of the score that chooses the best run.
+        runs: seed -> scores of the run's best model on the validation examples; undefined ones,
+            and all of a run that diverged, are left out.
+    """
+
+    best_by: str = ""
+    runs: dict[int, dict[str, float]] = field(default_factory=dict)
+
+    def add(self, seed: int, result: FinetuningResult) -> None:
+        """Adds the outcome of a run."""
+        assert result.evaluation is not None  # that of a worker other than the chief
+        scores = result.evaluation.scores.items()
+        self.best_by = result.best_by
+        self.runs[seed] = {n: v for n, v in scores if n != "examples" and v is not None}
+
+    @property
+    def best_seed(self) -> int | None:
+        """The seed of the best run, the first in a tie; None if no run has the score."""
+        having = [seed for seed, scores in self.runs.items() if self.best_by in scores]
+        return max(having, key=lambda seed: self.runs[seed][self.best_by], default=None)
+
+    def summary(self) -> dict[str, dict[str, Any]]:
+        """Score -> "mean", "deviation" (of the sample), "best", "runs", and "scores" by seed."""
+        names = dict.fromkeys(name for scores in self.runs.values() for name in scores)
+        return {name: _summary(self._by_seed(name)) for name in names}
+
+    def lines(self) -> Iterator[str]:
+        """The summary, a line for each score."""
+        for name, each in self.summary().items():
+            scores = ", ".join(f"{value:.4g}" for value in each["scores"].values())
+            yield (
+                f"{name}: mean {each['mean']:.4g}, deviation {each['deviation']:.2g}, "
+                f"best {each['best']:.4g} of {scores}"
+            )
+
+    def _by_seed(self, name: str) -> dict[int, float]:
+        return {seed: scores[name] for seed, scores in self.runs.items() if name in scores}
+
+
+def _summary(scores: dict[int, float]) -> dict[str, Any]:
+    values = list(scores.values())
+    return {
+        "mean": statistics.fmean(values),
+        "deviation": statistics.stdev(values) if len(values) > 1 else 0.0,
+        "best": max(values),
+        "runs": len(values),
+        "scores": scores,
+    }
+
+
+def finetune_seeds(options: FinetuningOptions, run: OneRun) -> Restarts:
+    """Fine-tunes with several seeds, in `<output>/seed-N`, and keeps the best model as `best/`.
+
+    Args:
+        options: options of the command; the runs count their seed up from its seed.
+        run: makes one run.
+
+    Returns:
+        The scores, whose summary is written to `seeds.json`; none for a dry run.
+
+    Raises:
+        InputError: the runs would need several workers.
+    """
+    refuse_workers(options, "--seeds")
+    restarts = Restarts()
+    for one in seed_options(options):
+        if (result := run(one)) is not None:
+            restarts.add(one.seed, result)
+    if restarts.best_seed is not None:
+        keep_best(seed_folder(options.output, restarts.best_seed), options.output)
+        with replace_file(Path(options.output) / "seeds.json") as file:
+            file.write_text(json.dumps(restarts.summary(), indent=2) + "\n", encoding="utf-8")
+    return restarts
+
+
+def refuse_workers(options: Any, what: str) -> None:
+    """Refuses several workers: runs follow each other in one process."""
+    if options.strategy == "multi_worker":
+        raise InputError(f"{what} and --strategy multi_worker cannot be combined: leave one out")
+
+
+def seed_options(options: FinetuningOptions) -> Iterator[FinetuningOptions]:
+    """The options of the runs with one seed each."""
+    for seed in range(options.seed, options.seed + options.seeds):
+        yield replace(options, seeds=1, seed=seed, output=str(seed_folder(options.output, seed)))
+
+
+def seed_folder(output: str | Path, seed: int) -> Path:
+    """The run directory of a seed."""
+    return Path(output) / f"seed-{seed}"
+
+
+def keep_best(run: Path, output: str | Path) -> None:
+    """Copies a run's best model to `<output>/best`."""
+    with replace_directory(Path(output) / "best") as temporary:
+        copytree(run / "best", temporary, dirs_exist_ok=True)

@@ -1,0 +1,241 @@
+"""Search for the settings of a fine-tuning: batch size, learning rate and epochs (section A.3)."""
+
+import itertools
+import json
+import shutil
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict, dataclass, fields
+from pathlib import Path
+from typing import Any
+
+import tensorflow as tf
+
+from bert_tf.atomic import replace_file
+from bert_tf.errors import InputError
+from bert_tf.options import identity
+from bert_tf.outputs import check_output_folder
+from bert_tf.tasks.options import FinetuningOptions, FinetuningSetup, SearchOptions, save_config
+from bert_tf.tasks.restarts import (
+    OneRun,
+    Restarts,
+    keep_best,
+    refuse_workers,
+    seed_folder,
+    seed_options,
+)
+from bert_tf.tasks.trials import Setting, Trial, ranked, write_report
+from bert_tf.training.divergence import DivergedError
+from bert_tf.training.workers import hold_run_directory
+
+_RECORD = "search.json"
+_ATTEMPTS = 100  # proposals to look at for one that was not tried
+
+
+def search(
+    options: SearchOptions,
+    run: OneRun,
+    started: Callable[[Setting, int, int], object] = lambda setting, number, total: None,
+    notice: Callable[[str], object] = print,
+) -> list[Trial]:
+    """Fine-tunes with one setting after another, in `<output>/<setting>/seed-N`.
+
+    A search that was stopped goes on with the run that was stopped; it repeats no finished one. It
+    may go on with more values, trials or seeds. Beside best/, the best model of the best setting,
+    it keeps the logs of every run, and `keep_models` models.
+
+    Args:
+        options: options of the command.
+        run: makes one run.
+        started: called before each setting, with its number from 1 and the number of all.
+        notice: called with lines for the user.
+
+    Returns:
+        The settings tried, in their order; none for a dry run.
+
+    Raises:
+        InputError: the options or the data cannot be used, or the search of the folder is another.
+        Preempted: a run was stopped.
+    """
+    refuse_workers(options, "a search")
+    output = check_output_folder(
+        options.output,
+        [path for path in (options.model, options.train, options.validation) if path is not None],
+    )
+    if options.dry_run:
+        first = next(iter(_grid(options)))
+        run(next(seed_options(_finetuning(options, first))))
+        notice(f"The search has {_number(options, [])} settings with {options.seeds} run(s) each")
+        return []
+    with hold_run_directory(output, tf.distribute.get_strategy()):
+        record = _Record.read(output, options)
+        save_config(options, output)
+        for trial in record.unfinished(options):
+            number = record.trials.index(trial) + 1
+            started(trial.setting, number, _number(options, record.trials))
+            for one in seed_options(_finetuning(options, trial.setting)):
+                if one.seed in trial.restarts.runs:
+                    continue
+                try:
+                    result = run(one)
+                    assert result is not None
+                    trial.restarts.add(one.seed, result)
+                except DivergedError as error:
+                    notice(f"{trial.setting}: {error}")
+                    trial.restarts.runs[one.seed] = {}
+                record.write()
+            record.report(options)
+        record.report(options)
+    return record.trials
+
+
+@dataclass
+class _Record:
+    """The trials of a search, in a file of its folder that is replaced after every run."""
+
+    output: Path
+    identity: dict[str, Any]
+    trials: list[Trial]
+    _copied: Path | None = None
+
+    @classmethod
+    def read(cls, output: Path, options: SearchOptions) -> "_Record":
+        data = {"train": options.train, "validation": options.validation}
+        own = {**identity(options, str(output)), **data}
+        del own["seed"]  # more seeds may be added
+        path = output / _RECORD
+        if not path.exists():
+            return cls(output, own, [])
+        try:
+            stored = json.loads(path.read_text(encoding="utf-8"))
+            trials = [
+                Trial(
+                    Setting(**trial["setting"]),
+                    Restarts(trial["best_by"], {int(seed): s for seed, s in trial["runs"].items()}),
+                )
+                for trial in stored["trials"]
+            ]
+            kept = stored["options"]
+        except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:
+            raise InputError(f"{path} cannot be read ({error}): restore or delete it") from error
+        changed = [f"--{name}" for name in own if kept.get(name) != own[name]]
+        if changed and not options.override:
+            raise InputError(
+                f"{output} holds a search with another {', '.join(changed)}: give the same, or "
+                "another --output"
+            )
+        return cls(output, own, trials)
+
+    def write(self) -> None:
+        trials = [
+            {
+                "setting": asdict(trial.setting),
+                "best_by": trial.restarts.best_by,
+                "runs": trial.restarts.runs,
+            }
+            for trial in self.trials
+        ]
+        with replace_file(self.output / _RECORD) as file:
+            content = {"options": self.identity, "trials": trials}
+            file.write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
+
+    def unfinished(self, options: SearchOptions) -> Iterator[Trial]:
+        """The trials with a run to make: known ones, then new ones."""
+        seeds = set(range(options.seed, options.seed + options.seeds))
+        yield from [trial for trial in self.trials if not seeds <= trial.restarts.runs.keys()]
+        while (setting := _next_setting(options, self.trials)) is not None:
+            self.trials.append(Trial(setting))
+            self.write()
+            yield self.trials[-1]
+
+    def report(self, options: SearchOptions) -> None:
+        """Copies the best model to best/, and writes the table, the picture and the columns.
+
+        Deletes the checkpoints of finished runs, and the models of all but the best settings.
+        """
+        best = [
+            seed_folder(self.output / trial.setting.folder, trial.restarts.best_seed)
+            for trial in ranked(self.trials)[: options.keep_models]
+            if trial.restarts.best_seed is not None
+        ]
+        if best and best[0] != self._copied:
+            keep_best(best[0], self.output)
+            self._copied = best[0]
+        for trial in self.trials:
+            for seed in trial.restarts.runs:
+                folder = seed_folder(self.output / trial.setting.folder, seed)
+                for name in ("checkpoints", "last", *(() if folder in best else ("best",))):
+                    shutil.rmtree(folder / name, ignore_errors=True)
+        seeds = [options.seed, options.seed + options.seeds - 1]
+        values = {
+            name: getattr(options, name) for name in ("batch_size", "learning_rate", "epochs")
+        }
+        if options.trials is not None:
+            values |= {n: (min(values[n]), max(values[n])) for n in ("learning_rate", "epochs")}
+        write_report(self.trials, self.output, {**values, "seed": (min(seeds), max(seeds))})
+
+
+def _finetuning(options: SearchOptions, setting: Setting) -> FinetuningOptions:
+    shared = {each.name: getattr(options, each.name) for each in fields(FinetuningSetup)}
+    shared["output"] = str(Path(options.output) / setting.folder)
+    return FinetuningOptions(**shared, **asdict(setting))
+
+
+def _grid(options: SearchOptions) -> dict[Setting, None]:
+    """Every combination of the values given, in their order."""
+    values = itertools.product(options.batch_size, options.learning_rate, options.epochs)
+    return dict.fromkeys(itertools.starmap(Setting, values))
+
+
+def _number(options: SearchOptions, trials: Sequence[Trial]) -> int:
+    """The number of trials of the whole search."""
+    known = {trial.setting for trial in trials}
+    return max(options.trials or len(known | _grid(options).keys()), len(known))
+
+
+def _next_setting(options: SearchOptions, trials: Sequence[Trial]) -> Setting | None:
+    known = {trial.setting for trial in trials}
+    if options.trials is None:
+        return next((setting for setting in _grid(options) if setting not in known), None)
+    if len(trials) >= options.trials:
+        return None
+    proposals = (_proposal(options, trials, attempt) for attempt in range(_ATTEMPTS))
+    return next((setting for setting in proposals if setting not in known), None)
+
+
+def _proposal(options: SearchOptions, trials: Sequence[Trial], attempt: int) -> Setting:
+    """What TPE would try next; a function of the trials, the seed and the attempt.
+
+    Raises:
+        InputError: Optuna is missing.
+    """
+    try:
+        import optuna
+    except ImportError as error:
+        raise InputError("--trials needs Optuna: pip install 'bert-tf[search]'") from error
+    optuna.logging.set_verbosity(optuna.logging.WARNING)
+    rates, epochs = options.learning_rate, options.epochs
+    space: dict[str, optuna.distributions.BaseDistribution] = {
+        "batch_size": optuna.distributions.CategoricalDistribution(options.batch_size),
+        "learning_rate": optuna.distributions.FloatDistribution(min(rates), max(rates), log=True),
+        "epochs": optuna.distributions.IntDistribution(min(epochs), max(epochs)),
+    }
+    seed = options.seed + _ATTEMPTS * len(trials) + attempt
+    study = optuna.create_study(direction="maximize", sampler=optuna.samplers.TPESampler(seed=seed))
+    for trial in ranked(trials):
+        if _lies_in(options, trial.setting):
+            study.add_trial(
+                optuna.create_trial(
+                    params=asdict(trial.setting), distributions=space, value=trial.score
+                )
+            )
+    found = study.ask(space).params
+    rate = float(f"{found['learning_rate']:.3g}")  # as short as its folder's name
+    return Setting(found["batch_size"], min(max(rate, min(rates)), max(rates)), found["epochs"])
+
+
+def _lies_in(options: SearchOptions, setting: Setting) -> bool:
+    return (
+        setting.batch_size in options.batch_size
+        and min(options.learning_rate) <= setting.learning_rate <= max(options.learning_rate)
+        and min(options.epochs) <= setting.epochs <= max(options.epochs)
+    )

@@ -1,0 +1,190 @@
+"""The search: what it tries, in which order, what it keeps, how it goes on. No run trains here."""
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from xml.etree import ElementTree
+
+import pytest
+
+from bert_tf.errors import InputError
+from bert_tf.tasks.fine_tuned import Evaluation
+from bert_tf.tasks.finetuning import FinetuningResult
+from bert_tf.tasks.options import SearchOptions
+from bert_tf.tasks.search import search
+from bert_tf.tasks.trials import Setting, markdown, ranked, table
+from bert_tf.training.divergence import DivergedError
+
+BEST = 3e-5
+
+
+class KilledError(Exception):
+    pass
+
+
+class Runs:
+    """Runs that are best at `BEST`, late epochs and large seeds; they are counted."""
+
+    def __init__(self, killed_at: int | None = None) -> None:
+        self.made: list[str] = []
+        self.killed_at = killed_at
+
+    def __call__(self, options) -> FinetuningResult | None:
+        if options.dry_run:
+            return None
+        folder = Path(options.output)
+        (folder / "checkpoints").mkdir(parents=True, exist_ok=True)
+        if len(self.made) == self.killed_at:
+            raise KilledError
+        self.made.append(f"{folder.parent.name}/{folder.name}")
+        if options.learning_rate > 1e-2:
+            raise DivergedError("step 3: non-finite loss")
+        score = 1 - abs(options.learning_rate - BEST) * 1e4 + options.epochs / 100
+        score += options.batch_size / 10_000 + options.seed / 1000
+        for name in ("best", "last"):
+            (folder / name).mkdir()
+            (folder / name / "model.safetensors").write_text(self.made[-1])
+        scores = {"examples": 8, "f1": score, "accuracy": score / 2, "pearson": None}
+        return FinetuningResult(
+            training=None, best_by="f1", evaluation=Evaluation(None, {}, scores, []),
+            train_examples=8,
+        )  # fmt: skip
+
+
+@pytest.fixture
+def options(tmp_path) -> SearchOptions:
+    return SearchOptions(model="model", train="train.tsv", output=str(tmp_path / "run"), seed=1)
+
+
+def quiet(line) -> None:
+    pass
+
+
+def tried(options, run=None) -> list[Setting]:
+    trials = search(options, run or Runs(), notice=quiet)
+    return [trial.setting for trial in trials]
+
+
+def test_the_grid_is_the_papers(options):
+    runs = Runs()
+    settings = tried(options, runs)
+    assert settings == [
+        Setting(batch, rate, epochs)
+        for batch in (16, 32) for rate in (5e-5, 4e-5, 3e-5, 2e-5) for epochs in (2, 3, 4)
+    ]  # fmt: skip
+    assert len(runs.made) == 24
+    output = Path(options.output)
+    # The best model alone is kept, beside the logs of all.
+    best = "batch-32_rate-3e-05_epochs-4/seed-1"
+    assert (output / "best" / "model.safetensors").read_text() == best
+    kept = {path.parent.parent for path in output.rglob("model.safetensors")}
+    assert kept == {output, output / best}
+    assert not [*output.rglob("checkpoints"), *output.rglob("last")]
+
+
+def test_settings_are_ranked_by_the_mean_over_seeds(options):
+    options = replace(options, batch_size=[16], learning_rate=[5e-5, BEST], epochs=[3], seeds=3)
+    trials = search(options, Runs(), notice=quiet)
+    rows = table(trials)
+    assert rows[0] == [
+        "batch size",
+        "learning rate",
+        "epochs",
+        "f1",
+        "deviation",
+        "runs",
+        "accuracy",
+    ]
+    assert rows[1] == ["16", "3e-05", "3", "1.034", "0.001", "1.033 1.034 1.035", "0.5168"]
+    assert rows[2][:4] == ["16", "5e-05", "3", "0.8336"]
+    output = Path(options.output)
+    assert (
+        (output / "best" / "model.safetensors").read_text().endswith("rate-3e-05_epochs-3/seed-3")
+    )
+    assert (output / "search.md").read_text() == markdown(rows)
+    lines = (output / "search.tsv").read_text().splitlines()
+    assert [line.split("\t") for line in lines] == rows
+    picture = ElementTree.parse(output / "search.svg")
+    circles = picture.findall("{http://www.w3.org/2000/svg}circle")
+    assert len(circles) == 2 + 6  # two means, six runs
+
+
+@pytest.mark.parametrize("trials", [None, 4])
+@pytest.mark.parametrize("killed_at", [0, 3, 4])
+def test_a_killed_search_repeats_no_finished_run(options, tmp_path, trials, killed_at):
+    """Runs 0, 2, 4 ... begin a trial; run 3 is in the middle of one."""
+    options = replace(options, batch_size=[16], epochs=[2], trials=trials, seeds=2)
+    undisturbed, first, second = Runs(), Runs(killed_at), Runs()
+    search(replace(options, output=str(tmp_path / "other")), undisturbed, notice=quiet)
+    with pytest.raises(KilledError):
+        search(options, first, notice=quiet)
+    search(options, second, notice=quiet)
+    assert first.made + second.made == undisturbed.made
+    for name in ("search.tsv", "search.svg"):
+        outputs = (Path(options.output) / name, tmp_path / "other" / name)
+        assert outputs[0].read_bytes() == outputs[1].read_bytes()
+
+
+def test_a_finished_search_runs_nothing_and_can_be_extended(options):
+    options = replace(options, batch_size=[16], learning_rate=[5e-5, BEST], epochs=[3])
+    tried(options)
+    again = Runs()
+    assert len(tried(options, again)) == 2 and again.made == []
+    # More seeds of the settings tried, a further value, and proposals that know all of these.
+    tried(replace(options, seeds=2), again)
+    assert [name.partition("/")[2] for name in again.made] == ["seed-2", "seed-2"]
+    assert len(tried(replace(options, learning_rate=[5e-5, BEST, 2e-5]), again)) == 3
+    settings = tried(replace(options, learning_rate=[5e-5, 2e-5], trials=5), again)
+    assert len(set(settings)) == 5 and len(again.made) == 2 + 1 + 2
+    best = (Path(options.output) / "best" / "model.safetensors").read_text()
+    assert best.startswith(ranked(search(options, Runs(), notice=quiet))[0].setting.folder)
+
+
+def test_proposals_lie_in_the_ranges_and_close_in_on_the_best(options):
+    options = replace(options, learning_rate=[1e-6, 1e-3], epochs=[1, 5], trials=40, keep_models=3)
+    settings = tried(options)
+    assert len(set(settings)) == 40
+    assert {setting.batch_size for setting in settings} == {16, 32}
+    assert all(1e-6 <= setting.learning_rate <= 1e-3 for setting in settings)
+    assert {setting.epochs for setting in settings} <= {1, 2, 3, 4, 5}
+
+    # Drawn at random, a fifth would be within a factor of 2 of the best.
+    near = [setting for setting in settings[20:] if BEST / 2 <= setting.learning_rate <= 2 * BEST]
+    assert len(near) >= 8
+    models = [*Path(options.output).rglob("model.safetensors")]
+    assert len(models) == 1 + 3
+    assert json.loads((Path(options.output) / "search.json").read_text())["trials"]
+
+
+def test_too_few_settings_for_the_trials_end_the_search(options):
+    options = replace(options, learning_rate=[3e-5], epochs=[2, 3], trials=9)
+    assert len(tried(options)) == 4
+
+
+def test_a_diverged_run_is_ranked_last(options):
+    options = replace(options, batch_size=[16], learning_rate=[0.1, BEST], epochs=[3])
+    told = []
+    trials = search(options, Runs(), notice=told.append)
+    assert "learning rate 0.1" in told[0] and "non-finite" in told[0]
+    assert [row[1:4] for row in table(trials)[1:]] == [["3e-05", "3", "1.033"], ["0.1", "3", "-"]]
+    assert tried(options, again := Runs()) and again.made == []
+
+
+def test_a_search_that_cannot_be_is_refused(options, tmp_path):
+    with pytest.raises(InputError, match="a search and --strategy multi_worker cannot be combined"):
+        tried(replace(options, strategy="multi_worker"))
+    small = replace(options, batch_size=[16], learning_rate=[BEST], epochs=[3])
+    tried(small)
+    with pytest.raises(InputError, match="a search with another --weight_decay, --train: give"):
+        tried(replace(small, weight_decay=0.5, train="other.tsv"))
+    assert len(tried(replace(small, weight_decay=0.5, override=True))) == 1
+    (tmp_path / "run" / "search.json").write_text("{")
+    with pytest.raises(InputError, match=r"search\.json cannot be read"):
+        tried(small)
+
+
+def test_a_dry_run_writes_nothing(options, tmp_path):
+    told = []
+    assert search(replace(options, dry_run=True), Runs(), notice=told.append) == []
+    assert told == ["The search has 24 settings with 1 run(s) each"]
+    assert not (tmp_path / "run").exists()
