@@ -30,13 +30,10 @@ def _mark(folder: Path) -> str:
 
 @contextmanager
 def hold_output(folder: str | os.PathLike) -> Iterator[None]:
-    """Marks the temporary files below an output folder as its own.
+    """Marks the temporary files below an output folder, if it exists, as its own.
 
-    What an earlier holder of the folder, now killed, left half-written is removed on entry. Files
-    of other outputs stay, even if they lie below the folder.
-
-    Args:
-        folder: output folder that no other process holds; need not exist.
+    No other process may hold it. What an earlier holder, now killed, left half-written is removed
+    on entry. Files of other outputs stay, even if they lie below the folder.
     """
     folder = Path(folder).resolve()
     remove(*folder.rglob(f".*.bert-tf-{_mark(folder)}-*.tmp"))
@@ -56,9 +53,9 @@ def remove(*paths: Path) -> None:
             path.unlink(missing_ok=True)
 
 
-def sync_folder(folder: Path) -> None:
-    """Makes the names in a folder durable."""
-    descriptor = os.open(folder, os.O_RDONLY)
+def sync(path: Path) -> None:
+    """Makes the names in a folder, or the content of a file, durable."""
+    descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)
     finally:
@@ -77,12 +74,17 @@ def replace_file(path: str | os.PathLike) -> Iterator[Path]:
     temporary = temporary_name(path)
     try:
         yield temporary
-        with temporary.open("rb") as file:
-            os.fsync(file.fileno())
+        sync(temporary)
         temporary.replace(path)
-        sync_folder(path.parent)
+        sync(path.parent)
     finally:
         temporary.unlink(missing_ok=True)
+
+
+def write_text(path: str | os.PathLike, text: str) -> None:
+    """Writes a file of UTF-8 text; see `replace_file`."""
+    with replace_file(path) as temporary:
+        temporary.write_text(text, encoding="utf-8", newline="\n")
 
 
 @contextmanager
@@ -100,8 +102,7 @@ def replace_directory(path: str | os.PathLike) -> Iterator[Path]:
         yield temporary
         for file in temporary.rglob("*"):
             if file.is_file():
-                with file.open("rb") as opened:
-                    os.fsync(opened.fileno())
+                sync(file)
         move_directory(temporary, path)
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
@@ -121,4 +122,4 @@ def move_directory(folder: Path, path: Path) -> None:
         shutil.rmtree(replaced)
     else:
         folder.rename(path)
-    sync_folder(path.parent)
+    sync(path.parent)

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
-from bert_tf.atomic import replace_file
+from bert_tf.atomic import write_text
 from bert_tf.errors import InputError
 
 # Layers, hidden size, attention heads: base and large from the paper, section 3; the others from
@@ -80,28 +80,20 @@ class BertConfig:
 
     def __post_init__(self) -> None:
         """Refuses values that make no model."""
-        for name in (
-            "vocab_size",
-            "hidden_size",
-            "num_hidden_layers",
-            "num_attention_heads",
-            "intermediate_size",
-            "max_position_embeddings",
-            "type_vocab_size",
-        ):
-            value = getattr(self, name)
-            if not isinstance(value, int) or isinstance(value, bool) or value < 1:
-                raise InputError(f"{name} is {value!r}: give a whole number of at least 1.")
-        for name in ("hidden_dropout_prob", "attention_probs_dropout_prob", "classifier_dropout"):
-            value = getattr(self, name)
-            if value is None and name == "classifier_dropout":
+        for each in fields(self):
+            name, value = each.name, getattr(self, each.name)
+            is_whole = isinstance(value, int) and not isinstance(value, bool)
+            number = value if is_whole or isinstance(value, float) else math.nan
+            if each.type is int and name != "pad_token_id":
+                is_fit, expected = is_whole and number >= 1, "a whole number of at least 1"
+            elif "dropout" in name and (value is not None or each.type is float):
+                is_fit, expected = 0 <= number < 1, "a share of at least 0 and below 1"
+            elif each.type is float:
+                is_fit, expected = 0 < number < math.inf, "a number above 0"
+            else:
                 continue
-            if not isinstance(value, int | float) or not 0 <= value < 1:
-                raise InputError(f"{name} is {value!r}: give a share of at least 0 and below 1.")
-        for name in ("initializer_range", "layer_norm_eps"):
-            value = getattr(self, name)
-            if not isinstance(value, int | float) or not 0 < value < math.inf:
-                raise InputError(f"{name} is {value!r}: give a number above 0.")
+            if not is_fit:
+                raise InputError(f"{name} is {value!r}: give {expected}.")
         if not isinstance(self.pad_token_id, int) or not 0 <= self.pad_token_id < self.vocab_size:
             raise InputError(
                 f"pad_token_id is {self.pad_token_id!r}: give an id of the vocabulary, 0 to "
@@ -124,11 +116,7 @@ class BertConfig:
                 )
 
     def check_fits(self, *, length: int, pairs: bool = False) -> None:
-        """Refuses examples that the model has no embeddings for.
-
-        Args:
-            length: tokens of the longest example.
-            pairs: whether examples are pairs of texts.
+        """Refuses examples of `length` tokens, or pairs, that the model has no embeddings for.
 
         Raises:
             InputError: the length exceeds the positions, or the model has one segment for pairs.
@@ -167,11 +155,7 @@ class BertConfig:
 
     @classmethod
     def named(cls, size: str, **values: Any) -> "BertConfig":
-        """A config of a named size.
-
-        Args:
-            size: "tiny", "mini", "small", "medium", "base" or "large".
-            values: other fields, such as `vocab_size`; they replace the size's own.
+        """A config of one of the `SIZES`; other fields in `values` replace the size's own.
 
         Raises:
             InputError: there is no such size, or a value cannot be used.
@@ -179,11 +163,11 @@ class BertConfig:
         if size not in SIZES:
             raise InputError(f"There is no model size {size!r}: give one of {', '.join(SIZES)}.")
         layers, hidden, heads = SIZES[size]
+        values = {"hidden_size": hidden, **values}
         shape = {
             "num_hidden_layers": layers,
-            "hidden_size": hidden,
             "num_attention_heads": heads,
-            "intermediate_size": 4 * values.get("hidden_size", hidden),
+            "intermediate_size": 4 * values["hidden_size"],
         }
         return cls(**{**shape, **values})
 
@@ -214,11 +198,9 @@ class BertConfig:
 
     def to_dict(self) -> dict[str, Any]:
         """The keys of a config.json; the inverse of `from_dict`."""
-        values = {each.name: getattr(self, each.name) for each in fields(self)}
-        del values["extra"]
-        if self.id2label is None:
-            del values["id2label"]
-        else:
+        names = [each.name for each in fields(self) if each.name not in ("extra", "id2label")]
+        values: dict[str, Any] = {name: getattr(self, name) for name in names}
+        if self.id2label is not None:
             values["id2label"] = {str(key): label for key, label in self.id2label.items()}
             values["label2id"] = {label: key for key, label in self.id2label.items()}
         return {**_FIXED, **self.extra, **values}
@@ -251,8 +233,7 @@ class BertConfig:
 
     def to_json(self, path: str | os.PathLike) -> None:
         """Writes a config.json, atomically, with sorted keys."""
-        with replace_file(path) as temporary:
-            temporary.write_text(self.to_json_text(), encoding="utf-8")
+        write_text(path, self.to_json_text())
 
     def to_json_text(self) -> str:
         """The text of a config.json."""

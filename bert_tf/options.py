@@ -6,6 +6,7 @@ this module is quick, so that `--help` is.
 
 import dataclasses
 import math
+import operator
 import os
 import typing
 from collections.abc import Callable
@@ -17,6 +18,13 @@ _MISSING: Any = dataclasses.MISSING
 
 # Numbers up to here are exact as integers and as floats, and fit TensorFlow's integers.
 _LARGEST = 2**53
+
+_IS_WITHIN: dict[str, Callable[[float, float], bool]] = {
+    "at_least": operator.ge,
+    "above": operator.gt,
+    "at_most": operator.le,
+    "below": operator.lt,
+}
 
 
 def option(
@@ -60,20 +68,14 @@ def option(
 
 def range_text(field: dataclasses.Field) -> str:
     """The range of a field as a message names it, such as "at least 1"; empty without bounds."""
-    words = {"at_least": "at least", "above": "above", "at_most": "at most", "below": "below"}
     bounds = field.metadata.get("bounds", {})
-    return " and ".join(f"{words[name]} {bound:,}" for name, bound in bounds.items())
+    return " and ".join(f"{name.replace('_', ' ')} {bound:,}" for name, bound in bounds.items())
 
 
 def _is_in_range(value: float, bounds: dict[str, float]) -> bool:
-    return (
-        (isinstance(value, int) or math.isfinite(value))  # which fails for large integers
-        and abs(value) <= _LARGEST
-        and value >= bounds.get("at_least", -math.inf)
-        and value > bounds.get("above", -math.inf)
-        and value <= bounds.get("at_most", math.inf)
-        and value < bounds.get("below", math.inf)
-    )
+    # `isfinite` fails for large integers.
+    is_usual = (isinstance(value, int) or math.isfinite(value)) and abs(value) <= _LARGEST
+    return is_usual and all(_IS_WITHIN[name](value, bound) for name, bound in bounds.items())
 
 
 @dataclasses.dataclass(kw_only=True)
@@ -103,28 +105,25 @@ class CheckedOptions:
 
 def _choices(hint: Any) -> list[Any]:
     """The values that a `Literal`, or a union of one with None, allows; empty for other types."""
-    if typing.get_origin(hint) is typing.Literal:
-        return list(typing.get_args(hint))
     members = typing.get_args(hint)
-    literals = [_choices(member) for member in members if member is not type(None)]
-    if len(literals) == 1 and literals[0]:
-        return [*literals[0], *([None] if type(None) in members else [])]
-    return []
+    if typing.get_origin(hint) is typing.Literal:
+        return list(members)
+    literals = [member for member in members if typing.get_origin(member) is typing.Literal]
+    nones = [None for member in members if member is type(None)]
+    return [*typing.get_args(literals[0]), *nones] if literals else []
 
 
 def identity(options: Any, directory: str = ".") -> dict[str, Any]:
     """The values that a run's result depends on: those of the fields marked `identity`.
 
-    Args:
-        options: options of a command.
-        directory: run directory. Paths are given relative to it, so that each has one spelling,
-            which stays the same when a tree of runs is moved.
+    Paths are given relative to the run `directory`, so that each has one spelling, which stays the
+    same when a tree of runs is moved.
     """
     found = {}
     for field in dataclasses.fields(options):
-        value = getattr(options, field.name)
-        if field.metadata.get("path") and value is not None:
-            value = os.path.relpath(os.path.realpath(value), os.path.realpath(directory))
         if field.metadata.get("identity"):
+            value = getattr(options, field.name)
+            if field.metadata["path"] and value is not None:
+                value = os.path.relpath(os.path.realpath(value), os.path.realpath(directory))
             found[field.name] = value
     return found

@@ -46,15 +46,7 @@ def check_output_folder(
 def check_output_file(output: str | os.PathLike, inputs: Iterable[str | os.PathLike] = ()) -> Path:
     """Refuses an output file that would destroy an input or cannot be written.
 
-    Args:
-        output: file to write or replace.
-        inputs: files and folders that the command reads. The output may not be or lie in one.
-
-    Returns:
-        The file to write, with symbolic links resolved.
-
-    Raises:
-        InputError: the output cannot be used; the message names the conflict and the cure.
+    Like `check_output_folder`, for a file to write or replace.
     """
     file = _resolved(output, "output")
     if file.is_dir():
@@ -96,34 +88,26 @@ def _check_parents(path: Path, output: str | os.PathLike) -> None:
 def _check_inputs(path: Path, output: str | os.PathLike, inputs: Iterable[str | os.PathLike]):
     for given in inputs:
         read = _resolved(given, "input")
-        if path == read:
-            relation = "is the input"
-        elif read.is_relative_to(path):
-            relation = "holds the input"
-        elif path.is_relative_to(read):
-            relation = "lies in the input"
-        else:
-            continue
-        raise InputError(f"--output {output} {relation} {given}: name a separate output")
+        relations = {
+            "is": path == read,
+            "holds": read.is_relative_to(path),
+            "lies in": path.is_relative_to(read),
+        }
+        for words in (words for words, is_so in relations.items() if is_so):
+            raise InputError(f"--output {output} {words} the input {given}: name a separate output")
 
 
 def _check_content(
     folder: Path, output: str | os.PathLike, ours: Sequence[str], overwrite: bool
 ) -> None:
-    is_empty = True
-    for file in sorted(folder.rglob("*")):
-        if file.is_dir() and not file.is_symlink():
-            continue
-        is_empty = False
-        name = file.relative_to(folder)
-        if not any(
-            name.match(pattern) and len(name.parts) == len(Path(pattern).parts) for pattern in ours
-        ):
+    files = [file for file in sorted(folder.rglob("*")) if file.is_symlink() or not file.is_dir()]
+    for name in (file.relative_to(folder) for file in files):
+        if not any(name.match(p) and len(name.parts) == len(Path(p).parts) for p in ours):
             raise InputError(
                 f"{output}: holds {name}, which this command did not make: name another output "
                 "folder"
             )
-    if not is_empty and not overwrite:
+    if files and not overwrite:
         raise InputError(
             f"{output}: is not empty: name another output folder, or replace it with --overwrite"
         )

@@ -15,12 +15,7 @@ from bert_tf.atomic import replace_file
 def write_tensors(
     path: Path, tensors: Mapping[str, np.ndarray], metadata: dict[str, str] | None = None
 ) -> None:
-    """Writes a safetensors file.
-
-    Args:
-        path: file to write.
-        tensors: tensors by name, of any shape and of any dtype that safetensors has.
-        metadata: strings to store beside the tensors.
+    """Writes a safetensors file of tensors by name, with strings by name as metadata.
 
     Raises:
         OSError: the file cannot be written (a full disk: `errno.ENOSPC`); an older file at

@@ -6,7 +6,7 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Literal
 
-from bert_tf.atomic import replace_file
+from bert_tf.atomic import write_text
 from bert_tf.errors import InputError
 from bert_tf.options import CheckedOptions, option
 
@@ -316,5 +316,4 @@ def save_config(options: CheckedOptions, directory: str | Path) -> None:
         for field in fields(options)
         if field.metadata.get("saved", True)
     ]
-    with replace_file(Path(directory) / "config.yaml") as temporary:
-        temporary.write_text("".join(lines), encoding="utf-8")
+    write_text(Path(directory) / "config.yaml", "".join(lines))

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import tensorflow as tf
 
-from bert_tf.atomic import TEMPORARY_NAMES, remove, replace_file, sync_folder, temporary_name
+from bert_tf.atomic import TEMPORARY_NAMES, remove, replace_file, sync, temporary_name
 from pipelines.corpus.documents import COUNTED, GROUP_BYTES, DocumentBatch, UnitReader
 from pipelines.corpus.formats import input_errors
 from pipelines.corpus.sources import Corpus
@@ -296,7 +296,7 @@ class _OpenGroup:
                     splits.setdefault(key[0], []).append(shards[key].finish())
                 finished.append(splits)
             for name in self._job.names:
-                sync_folder(self._job.folder / name)
+                sync(self._job.folder / name)
             unit, group = self._place
             FinishedGroup(
                 unit=unit,
