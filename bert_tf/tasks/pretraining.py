@@ -37,11 +37,10 @@ _WATCHED_OPTIONS = (
     "model", "shards", "long_shards", "long_share", "size", "dropout", "initializer_range",
 )  # fmt: skip
 
-SCALAR_NAMES = {
-    "mlm_logits_loss": "mlm_loss",
-    "nsp_logits_loss": "nsp_loss",
-    "mlm_logits_accuracy": "mlm_accuracy",
-    "nsp_logits_accuracy": "nsp_accuracy",
+_SCALAR_NAMES = {
+    f"{head}_logits_{score}": f"{head}_{score}"
+    for head in ("mlm", "nsp")
+    for score in ("loss", "accuracy")
 }
 
 
@@ -49,27 +48,24 @@ def _model(options: PretrainingOptions, tokenizer: BertTokenizer) -> BertPreTrai
     """A new model, or the one to start from."""
     changed: dict[str, Any] = {}
     if options.dropout is not None:
-        changed |= dict.fromkeys(
-            ("hidden_dropout_prob", "attention_probs_dropout_prob"), options.dropout
-        )
+        changed["hidden_dropout_prob"] = options.dropout
+        changed["attention_probs_dropout_prob"] = options.dropout
     if options.model:
         return load_model(
             options.model, BertPreTrainer, allow_new_head=True, seed=options.seed, **changed
         )
-    size = options.size or "small"
-    if size.endswith(".json"):
-        config = BertConfig.from_json(size)
-        if config.vocab_size != tokenizer.vocabulary_size:
-            raise InputError(
-                f"{size} has vocab_size {config.vocab_size}, the tokenizer "
-                f"{tokenizer.vocabulary_size} entries: make them equal"
-            )
-    else:
-        config = BertConfig.named(
-            size, vocab_size=tokenizer.vocabulary_size, pad_token_id=tokenizer.pad_token_id
-        )
     if options.initializer_range is not None:
         changed["initializer_range"] = options.initializer_range
+    size, entries = options.size or "small", tokenizer.vocabulary_size
+    if not size.endswith(".json"):
+        config = BertConfig.named(size, vocab_size=entries, pad_token_id=tokenizer.pad_token_id)
+    else:
+        config = BertConfig.from_json(size)
+        if config.vocab_size != entries:
+            raise InputError(
+                f"{size} has vocab_size {config.vocab_size}, the tokenizer {entries} entries: make "
+                "them equal"
+            )
     return BertPreTrainer(replace(config, **changed), seed=options.seed)
 
 
@@ -87,15 +83,14 @@ def _settings(
     model: BertPreTrainer, options: PretrainingOptions, data: PretrainingData
 ) -> dict[str, Any]:
     """What must not change when the run is resumed, beside the options' own identity."""
-    fingerprint, *long_fingerprint = data.fingerprints
     settings: dict[str, Any] = {
         "config": model.encoder.config.to_dict(),
-        "data": fingerprint,
+        "data": data.fingerprint(0),
         "tokenizer": {"vocabulary": data.tokenizer.vocabulary_hash, **data.tokenizer.settings},
     }
-    if long_fingerprint:
+    if options.long_shards is not None:
         settings["long"] = {
-            "data": long_fingerprint[0],
+            "data": data.fingerprint(1),
             "share": options.long_share,
             "gradient_accumulation_steps": options.long_gradient_accumulation_steps,
         }
@@ -131,8 +126,8 @@ def pretrain(
         # First of all: several workers have to connect before TensorFlow runs an op.
         run = stack.enter_context(make_run(options, notice, inputs))
         data = PretrainingData(options)
-        for directory in data.directories:
-            stack.enter_context(shard_errors(directory))
+        for phase in data.phases:
+            stack.enter_context(shard_errors(phase.train.directory))
         return _pretrain(run, data, options, report, on_step)
 
 
@@ -150,8 +145,9 @@ def _pretrain(
         options.steps_per_execution, options.evaluate_every, [phase.until for phase in data.phases]
     )
     run.notice(f"{run.devices}: {data.summary}, {options.steps:,} steps of {options.batch_size}")
-    for shard, records in data.left_out.items():
-        run.notice(f"skipping {records} corrupt record(s) of {shard}")
+    for phase in data.phases:
+        for shard, records in phase.left_out.items():
+            run.notice(f"skipping {records} corrupt record(s) of {shard}")
     warmup_steps = options.warmup_steps
     if warmup_steps is None:
         warmup_steps = min(_LONGEST_WARMUP, options.steps // 10)
@@ -214,7 +210,7 @@ def _pretrain(
         evaluate_every=options.evaluate_every,
         best_by="loss",
         larger_is_better=False,
-        scalar_names=SCALAR_NAMES,
+        scalar_names=_SCALAR_NAMES,
     )
     return run.train(phases, plan=plan, save_model=save, report=keep_scores, on_step=on_step)
 
@@ -222,19 +218,18 @@ def _pretrain(
 def _phase(
     run: Run, model: BertPreTrainer, trainer: Trainer, data: PretrainingData, phase: PhaseShards
 ) -> Phase:
+    shards, encoder = phase.train, model.encoder
     flops = pretraining_flops(
-        model.encoder.config,
+        encoder.config,
         instances=1,
-        length=phase.train.max_seq_length,
-        predictions=phase.train.max_predictions_per_seq,
+        length=shards.max_seq_length,
+        predictions=shards.max_predictions_per_seq,
     )
     return Phase(
         until=phase.until,
         batches=functools.partial(data.train_batches, phase, run.strategy),
         held_out=data.held_out_batches(phase, run.strategy),
-        rates=rates(
-            run.strategy, model.encoder.compute_dtype, tokens=phase.mean_tokens, flops=flops
-        ),
+        rates=rates(run.strategy, encoder.compute_dtype, tokens=phase.mean_tokens, flops=flops),
         cost=flops,
         begin=functools.partial(trainer.accumulate_gradients, phase.gradient_accumulation_steps),
     )

@@ -27,14 +27,7 @@ _PAPERS_LONG_SHARE = 0.1
 
 @dataclass(frozen=True)
 class PhaseShards:
-    """The shards of one phase.
-
-    Attributes:
-        until: last step of the phase.
-        train: training shards.
-        held_out: held-out shards; None where nothing was held out.
-        gradient_accumulation_steps: micro-batches per device.
-    """
+    """The shards of one phase, up to the step `until`; `held_out` is None if nothing was."""
 
     until: int
     train: ShardFolder
@@ -48,12 +41,14 @@ class PhaseShards:
             return self.train.max_seq_length
         return self.train.manifest.statistics[self.train.split]["length_mean"]
 
+    @property
+    def left_out(self) -> dict[str, int]:
+        """Path of a shard -> number of corrupt records in it, which are skipped."""
+        return {**self.train.left_out, **(self.held_out.left_out if self.held_out else {})}
+
 
 class PretrainingData:
-    """The phases of a run, and their batches.
-
-    Args:
-        options: options of `bert-tf pretrain`.
+    """The phases of a run of `bert-tf pretrain`, and their batches.
 
     Raises:
         InputError: shards are missing, damaged, or do not go together.
@@ -89,51 +84,31 @@ class PretrainingData:
             for phase in self.phases
         )
 
-    @property
-    def directories(self) -> list[Path]:
-        """Folders of the shards, in the order of the phases."""
-        return [phase.train.directory for phase in self.phases]
-
-    @property
-    def fingerprints(self) -> list[str]:
-        """Hash of each phase's manifest, or of the names and sizes of shards without one."""
-        hashes = []
-        for shards in (phase.train for phase in self.phases):
-            files = [Path(file) for file in shards.files]
-            manifest = shards.directory / MANIFEST
-            content = (
-                manifest.read_bytes()
-                if manifest.is_file()
-                else json.dumps([(file.name, file.stat().st_size) for file in files]).encode()
-            )
-            hashes.append(hashlib.sha256(content).hexdigest())
-        return hashes
-
-    @property
-    def left_out(self) -> dict[str, int]:
-        """Path of a shard -> number of corrupt records in it, which are skipped."""
-        found: dict[str, int] = {}
-        for phase in self.phases:
-            for shards in (phase.train, phase.held_out):
-                found |= shards.left_out if shards else {}
-        return found
+    def fingerprint(self, phase: int) -> str:
+        """Hash of a phase's manifest, or of the names and sizes of shards without one."""
+        shards = self.phases[phase].train
+        manifest = shards.directory / MANIFEST
+        if manifest.is_file():
+            content = manifest.read_bytes()
+        else:
+            files = [(Path(file).name, Path(file).stat().st_size) for file in shards.files]
+            content = json.dumps(files).encode()
+        return hashlib.sha256(content).hexdigest()
 
     def train_batches(
         self, phase: PhaseShards, strategy: tf.distribute.Strategy, step: int
     ) -> tf.data.Dataset | tf.distribute.DistributedDataset:
         """Endless global batches from a step of the phase on."""
+        options = self._options
+        batches = functools.partial(
+            self._batches, start_step=step, seed=options.seed, data_service=options.data_service
+        )
         return distribute_batches(
-            lambda batch_size, worker, num_workers: self._batches(
-                phase.train,
-                batch_size,
-                worker=worker,
-                num_workers=num_workers,
-                start_step=step,
-                seed=self._options.seed,
-                data_service=self._options.data_service,
+            lambda size, worker, workers: batches(
+                phase.train, size, worker=worker, num_workers=workers
             ),
             strategy,
-            self._options.batch_size,
+            options.batch_size,
         )
 
     def held_out_batches(
@@ -141,20 +116,15 @@ class PretrainingData:
     ) -> tf.data.Dataset | tf.distribute.DistributedDataset | None:
         """The held-out batches that each evaluation of the phase uses, spread over all files."""
         sample = self.held_out_sample(phase)
-        if sample is None:
-            return None
-        return share_batches(sample, strategy, self._options.batch_size)
+        size = self._options.batch_size
+        return None if sample is None else share_batches(sample, strategy, size)
 
     def held_out_sample(self, phase: PhaseShards) -> tf.data.Dataset | None:
         """The same batches, whole; None where nothing was held out."""
         if phase.held_out is None:
             return None
-        return held_out_batches(
-            phase.held_out,
-            self._options.batch_size,
-            self._options.evaluation_batches,
-            **self._reading,
-        )
+        size, count = self._options.batch_size, self._options.evaluation_batches
+        return held_out_batches(phase.held_out, size, count, **self._reading)
 
     def watched_batches(self) -> tf.data.Dataset:
         """Batches of a few training examples, for histograms."""
@@ -174,9 +144,10 @@ class PretrainingData:
                     f"{positions} positions: make shards with a lower --max_seq_length"
                 )
         config.check_fits(length=1, pairs=True)
-        model = self._options.model
+        model, shards = self._options.model, self._options.shards
         if model is None:
             return
+        cure = f"make shards with bert-tf shards --tokenizer {model}"
         differs = self.tokenizer.vocabulary_size > config.vocab_size
         if any((Path(model) / name).is_file() for name in ("vocab.txt", "tokenizer.json")):
             own = BertTokenizer.from_directory(model)
@@ -184,43 +155,42 @@ class PretrainingData:
             switches = own.other_switches(self.tokenizer.settings)
             if switches:
                 raise InputError(
-                    f"{model} tokenizes in another way than {self._options.shards}: {switches}: "
-                    f"make shards with bert-tf shards --tokenizer {model}"
+                    f"{model} tokenizes in another way than {shards}: {switches}: {cure}"
                 )
         if differs:
             raise InputError(
-                f"{self._options.shards} was made with another vocabulary than that of {model}: "
-                f"make shards with bert-tf shards --tokenizer {model}"
+                f"{shards} was made with another vocabulary than that of {model}: {cure}"
             )
 
 
 def _open(options: PretrainingOptions) -> list[PhaseShards]:
-    folders, ends = [options.shards], [options.steps]
-    pieces = [options.gradient_accumulation_steps]
-    if options.long_shards is not None:
-        share = _PAPERS_LONG_SHARE if options.long_share is None else options.long_share
-        until = options.steps - round(options.steps * share)
-        if not 0 < until < options.steps:
-            empty = options.shards if until <= 0 else options.long_shards
-            raise InputError(
-                f"--long_share {share:g} of {options.steps} steps leaves none on {empty}: give "
-                "another share, or more steps"
-            )
-        folders.append(options.long_shards)
-        ends.insert(0, until)
-        pieces.append(options.long_gradient_accumulation_steps or pieces[0])
-    phases = []
-    for folder, until, number in zip(folders, ends, pieces, strict=True):
-        train, held_out = (
-            open_shards(folder, split, skip_corrupt=options.skip_corrupt)
-            for split in ("train", "held_out")
+    steps, pieces = options.steps, options.gradient_accumulation_steps
+    if options.long_shards is None:
+        return [_phase(options, options.shards, steps, pieces)]
+    share = _PAPERS_LONG_SHARE if options.long_share is None else options.long_share
+    until = steps - round(steps * share)
+    if not 0 < until < steps:
+        empty = options.shards if until <= 0 else options.long_shards
+        raise InputError(
+            f"--long_share {share:g} of {steps} steps leaves none on {empty}: give another share, "
+            "or more steps"
         )
-        if train is None:
-            raise InputError(f"{folder}: has no training shards; make them again")
-        phases.append(PhaseShards(until, train, held_out, number))
-    if len({phase.train.has_next_sentences for phase in phases}) > 1:
+    long_pieces = options.long_gradient_accumulation_steps or pieces
+    short = _phase(options, options.shards, until, pieces)
+    long = _phase(options, options.long_shards, steps, long_pieces)
+    if short.train.has_next_sentences != long.train.has_next_sentences:
         raise InputError(
             f"only one of {options.shards} and {options.long_shards} holds pairs of sentences: "
             "make both with the same --instances"
         )
-    return phases
+    return [short, long]
+
+
+def _phase(options: PretrainingOptions, folder: str, until: int, pieces: int) -> PhaseShards:
+    train, held_out = (
+        open_shards(folder, split, skip_corrupt=options.skip_corrupt)
+        for split in ("train", "held_out")
+    )
+    if train is None:
+        raise InputError(f"{folder}: has no training shards; make them again")
+    return PhaseShards(until, train, held_out, pieces)

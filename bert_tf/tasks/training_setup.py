@@ -36,12 +36,7 @@ def make_run(
     notice: Callable[[str], object] = print,
     inputs: Iterable[str | None] = (),
 ) -> Run:
-    """The run that `options` ask for, to be entered.
-
-    Args:
-        options: options of the command.
-        notice: see `Run`.
-        inputs: files and folders that the run reads, which its output must not touch.
+    """The run that `options` ask for, to be entered; its output must not touch the `inputs`.
 
     Raises:
         InputError: the output cannot be used.
@@ -68,19 +63,11 @@ def prepare(
     metrics: Any,
     settings: dict[str, Any],
 ) -> Trainer:
-    """Wraps `model` in a trainer and prepares the run for it; see `Run.prepare`.
+    """Wraps `model` in a trainer and prepares the run for it; see `Trainer` and `Run.prepare`.
 
-    Args:
-        run: entered, not yet prepared.
-        model: a built model with an `encoder`, made under the strategy's scope.
-        options: options of the command.
-        learning_rate: peak learning rate.
-        total_steps: step at which the learning rate reaches 0.
-        warmup_steps: steps of linear warm-up.
-        loss: see `Trainer`.
-        metrics: see `Trainer`.
-        settings: values that must be the same when the run is resumed, beside the options marked
-            as part of its identity.
+    The model has an `encoder` and was made under the strategy's scope; the run was entered. After
+    `total_steps` the learning rate has reached its end. When the run is resumed, `settings` must be
+    the same, and the options marked as part of its identity.
     """
     if options.freeze_layers is not None:
         model.encoder.freeze_layers(options.freeze_layers)
