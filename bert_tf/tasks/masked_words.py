@@ -1,10 +1,10 @@
 """Guesses for hidden words, which show what a pre-trained model has learned."""
 
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import keras
 import numpy as np
 import tensorflow as tf
 
@@ -12,9 +12,8 @@ from bert_tf.errors import InputError
 from bert_tf.models.pretrainer import BertPreTrainer
 from bert_tf.tokenization.packing import Packer
 from bert_tf.tokenization.tokenizer import BertTokenizer
+from bert_tf.training.callbacks import RunCallback
 from bert_tf.training.event_folder import EventFolder
-from bert_tf.training.state import TrainingState
-from bert_tf.training.workers import is_chief
 
 # Pieces shown before and after a hidden word.
 _WINDOW = 15
@@ -23,12 +22,7 @@ _LOG = "masked_words"
 
 
 class Guess(NamedTuple):
-    """A guess for a [MASK].
-
-    Attributes:
-        piece: entry of the vocabulary.
-        probability: the model's probability, from 0 to 1.
-    """
+    """A guess for a [MASK]: an entry of the vocabulary, and its probability from 0 to 1."""
 
     piece: str
     probability: float
@@ -123,57 +117,52 @@ class MaskedWords:
         """The most probable words, by text and gap, the best first."""
         logits = self._model(self._inputs, training=False)["mlm_logits"]  # (n, P, V)
         logits = logits[..., : len(self._pieces)]  # tables may be padded
-        best = tf.math.top_k(tf.nn.softmax(logits), k=self._guesses)
-        probabilities, ids = best.values.numpy(), best.indices.numpy()
+        best = tf.math.top_k(tf.nn.softmax(logits), k=self._guesses)  # (n, P, guesses)
+        rows = zip(best.indices.numpy(), best.values.numpy().tolist(), self._gaps, strict=True)
         return [
             [
-                [
-                    Guess(self._pieces[piece], float(probability))
-                    for piece, probability in zip(
-                        ids[row, gap], probabilities[row, gap], strict=True
-                    )
-                ]
-                for gap in range(gaps)
+                [Guess(self._pieces[number], p) for number, p in zip(*gap, strict=True)]
+                for gap in zip(ids[:gaps], probabilities[:gaps], strict=True)
             ]
-            for row, gaps in enumerate(self._gaps)
+            for ids, probabilities, gaps in rows
         ]
 
 
-class MaskedWordLog(keras.callbacks.Callback):
+@dataclass(eq=False)
+class MaskedWordLog(RunCallback):
     """Writes the guesses after every evaluation, as text for TensorBoard.
 
-    Args:
+    Attributes:
         directory: TensorBoard log folder.
-        state: training state.
         words: makes the guesses, on the chief worker.
     """
 
-    def __init__(self, directory: str | Path, state: TrainingState, words: MaskedWords) -> None:
-        super().__init__()
-        self._events = EventFolder(Path(directory) / _LOG)
-        self._state = state
-        self._words = words
-        state.logged.setdefault(_LOG, 0)
+    directory: Path
+    words: MaskedWords
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self._events = EventFolder(self.directory / _LOG)
+        self.state.logged.setdefault(_LOG, 0)
 
     def on_epoch_end(self, epoch: int, logs: dict | None = None) -> None:
         """Guesses and writes."""
-        self._state.logged[_LOG] = self._state.step
-        if not is_chief(self.model.distribute_strategy):
+        self.state.logged[_LOG] = self.state.step
+        if not self.is_chief:
             return
-        answers = self._words()
-        with self._events.at(self._state.step):
-            for number, (text, gaps) in enumerate(zip(self._words.texts, answers, strict=True)):
-                hidden = self._words.hidden.get(text)
+        answers = self.words()
+        with self._events.at(self.state.step):
+            for number, (text, gaps) in enumerate(zip(self.words.texts, answers, strict=True)):
+                hidden = self.words.hidden.get(text)
                 tf.summary.text(f"masked_words/{number}", _as_markdown(text, gaps, hidden))
 
 
 def _as_markdown(text: str, gaps: list[list[Guess]], hidden: str | None) -> str:
-    lines = [text.replace("[MASK]", "**[MASK]**"), ""]
+    shown = text.replace("[MASK]", "**[MASK]**")
     if hidden is not None:
-        lines[0] += f" (hidden: {_as_code(hidden)})"
-    for guesses in gaps:
-        lines.append(", ".join(f"{_as_code(g.piece)} {g.probability:.1%}" for g in guesses))
-    return "\n".join(lines)
+        shown += f" (hidden: {_as_code(hidden)})"
+    lines = [", ".join(f"{_as_code(g.piece)} {g.probability:.1%}" for g in gap) for gap in gaps]
+    return "\n".join([shown, "", *lines])
 
 
 def _as_code(piece: str) -> str:

@@ -24,53 +24,36 @@ def watch_run(
     model: BertPreTrainer | BertClassifier,
     examples: Callable[[], Iterable[Any]],
     *,
-    values: Mapping[str, Any],
-    score: str,
-    total_steps: int,
     histograms_every: int | None,
     profile: tuple[int, int] | None,
+    **hyper_parameters: Any,
 ) -> None:
-    """Has a run write its hyper-parameters, and histograms and a profile if asked for.
+    """Has a prepared run write its hyper-parameters, and histograms and a profile if asked for.
 
     Args:
         run: prepared.
         model: the model it trains, with an `encoder`.
         examples: makes a dataset of training batches (inputs, ...); histograms of activations use
             the first one.
-        values: hyper-parameters by name.
-        score: name of the best score.
-        total_steps: length of the run.
         histograms_every: steps between two histograms; None for none.
         profile: first and last step to profile; None for none.
+        hyper_parameters: `values`, `score` and `total_steps` of `HyperParameters`.
     """
-    run.watch(
-        HyperParameters(
-            run.logs,
-            run.state,
-            run=str(run.directory),
-            values=values,
-            score=score,
-            total_steps=total_steps,
-        )
-    )
+
+    @functools.cache  # the same examples each time
+    def inputs() -> dict[str, tf.Tensor]:
+        given, *_ = next(iter(examples()))
+        return {name: given[name] for name in ("token_ids", "segment_ids", "padding_mask")}
+
+    def activations() -> dict[str, tf.Tensor]:
+        states = model.encoder(inputs(), training=False)["hidden_states"]
+        return {f"hidden_state_{layer}": values for layer, values in enumerate(states)}
+
+    run.watch(HyperParameters(run.state, run.logs, str(run.directory), **hyper_parameters))
     if histograms_every is not None:
-
-        @functools.cache  # the same examples each time
-        def inputs() -> dict[str, tf.Tensor]:
-            given, *_ = next(iter(examples()))
-            return {name: given[name] for name in ("token_ids", "segment_ids", "padding_mask")}
-
-        def activations() -> dict[str, tf.Tensor]:
-            states = model.encoder(inputs(), training=False)["hidden_states"]
-            return {f"hidden_state_{layer}": values for layer, values in enumerate(states)}
-
-        run.watch(
-            Histograms(
-                run.logs, run.state, every=histograms_every, weights=model, activations=activations
-            )
-        )
+        run.watch(Histograms(run.state, run.logs, histograms_every, model, activations))
     if profile is not None:
-        run.watch(Profile(run.logs, run.state, *profile))
+        run.watch(Profile(run.state, run.logs, *profile))
 
 
 def watch_pretraining(
@@ -79,48 +62,25 @@ def watch_pretraining(
     tokenizer: BertTokenizer,
     texts: Sequence[str] | Mapping[str, str],
 ) -> None:
-    """Has a run write guesses for masked words and the word embeddings after each evaluation.
+    """Has a prepared run write guesses and the word embeddings after each evaluation.
 
-    Args:
-        run: prepared.
-        model: the model it trains.
-        tokenizer: the shards' tokenizer.
-        texts: texts with [MASK] in them; may map each to the word behind it.
+    The guesses are for the words at [MASK] in `texts`, which may map each to the word behind it.
 
     Raises:
         InputError: a text has no [MASK].
     """
     if texts:
-        words = MaskedWords(model, tokenizer, texts)
-        run.watch(MaskedWordLog(run.logs, run.state, words))
-    run.watch(
-        ProjectorLog(
-            run.logs,
-            run.state,
-            name="word_embeddings",
-            table=model.encoder.embeddings.word_embeddings.embeddings,
-            columns=vocabulary_columns(tokenizer.vocabulary),
-        ),
-    )
-
-
-def vocabulary_columns(vocabulary: list[str]) -> dict[str, list]:
-    """The columns that the projector shows beside the word embeddings: `piece`, `id` and `kind`.
-
-    A kind is "special", "unused" (the spare [unusedN] of the published vocabularies),
-    "continuation" (the ## pieces) or "word".
-    """
-    return {
-        "piece": vocabulary,
-        "id": list(range(len(vocabulary))),
-        "kind": [_kind(piece) for piece in vocabulary],
-    }
+        run.watch(MaskedWordLog(run.state, run.logs, MaskedWords(model, tokenizer, texts)))
+    pieces = tokenizer.vocabulary
+    columns = {"piece": pieces, "id": range(len(pieces)), "kind": [_kind(p) for p in pieces]}
+    table = model.encoder.embeddings.word_embeddings.embeddings
+    run.watch(ProjectorLog(run.state, run.logs, "word_embeddings", table, columns))
 
 
 def _kind(piece: str) -> str:
     if piece in SPECIAL_TOKENS:
         return "special"
-    if re.fullmatch(r"\[unused\d+\]", piece):
+    if re.fullmatch(r"\[unused\d+\]", piece):  # the spare entries of the published vocabularies
         return "unused"
     return "continuation" if piece.startswith("##") and piece != "##" else "word"
 
@@ -130,7 +90,7 @@ def rates(
 ) -> dict[str, float]:
     """Factors that turn examples per second into tokens per second and a share of the peak.
 
-    The peak is measured, where it can be.
+    The peak of matrix products in `dtype` is measured, where it can be.
 
     Args:
         strategy: devices.
@@ -138,8 +98,6 @@ def rates(
         tokens: mean tokens per example, without padding.
         flops: floating-point operations per example.
     """
-    factors = {"tokens_per_second": tokens}
     peak = strategy_peak(strategy, dtype)
-    if peak is not None:
-        factors["share_of_peak"] = flops / peak
-    return factors
+    share = {} if peak is None else {"share_of_peak": flops / peak}
+    return {"tokens_per_second": tokens, **share}

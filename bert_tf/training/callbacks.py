@@ -7,6 +7,7 @@ handled last.
 import math
 import time
 from collections.abc import Callable
+from dataclasses import dataclass, field
 
 import keras
 
@@ -23,12 +24,14 @@ _OF_ONE_STEP = ("nonfinite", "stop_asked")
 _SECONDS_BETWEEN_LINES = 20
 
 
+@dataclass(eq=False)
 class RunCallback(keras.callbacks.Callback):
     """A callback that knows the training state."""
 
-    def __init__(self, state: TrainingState) -> None:
+    state: TrainingState
+
+    def __post_init__(self) -> None:
         super().__init__()
-        self.state = state
 
     @property
     def is_chief(self) -> bool:
@@ -36,20 +39,13 @@ class RunCallback(keras.callbacks.Callback):
         return is_chief(self.model.distribute_strategy)
 
 
+@dataclass(eq=False)
 class CountSteps(RunCallback):
     """Counts the steps in the state the callbacks share; `on_step` gets the step reached."""
 
-    def __init__(
-        self,
-        state: TrainingState,
-        plan: TrainingPlan,
-        phase: Phase,
-        on_step: Callable[[int], object],
-    ) -> None:
-        super().__init__(state)
-        self.plan = plan
-        self.phase = phase
-        self.on_step = on_step
+    plan: TrainingPlan
+    phase: Phase
+    on_step: Callable[[int], object]
 
     def on_train_batch_end(self, batch: int, logs: dict | None = None) -> None:
         """Counts the steps of the execution."""
@@ -60,6 +56,7 @@ class CountSteps(RunCallback):
         self.on_step(step)
 
 
+@dataclass(eq=False)
 class Evaluate(RunCallback):
     """Adds the scores of a phase's own evaluation to those that Keras has computed.
 
@@ -68,10 +65,8 @@ class Evaluate(RunCallback):
     workers it ends with the next step instead.
     """
 
-    def __init__(self, state: TrainingState, phase: Phase, signals: StopSignals) -> None:
-        super().__init__(state)
-        self.evaluate = phase.evaluate
-        self.signals = signals
+    evaluate: Callable[[], dict[str, float]] | None
+    signals: StopSignals
 
     def on_epoch_end(self, epoch: int, logs: dict | None = None) -> None:
         """Evaluates."""
@@ -88,6 +83,7 @@ class Evaluate(RunCallback):
             logs |= {f"val_{name}": score for name, score in scores.items()}
 
 
+@dataclass(eq=False)
 class ScalarLog(RunCallback):
     """Writes training and held-out scalars for TensorBoard and reports them to the terminal.
 
@@ -97,38 +93,23 @@ class ScalarLog(RunCallback):
     and checkpoints count), multiples of it, `minutes_left` at that rate, and `nonfinite_steps`
     where there have been any. The terminal gets the same after 20 seconds without a line.
 
-    Args:
-        state: training state, its steps counted.
-        plan: plan of the run.
-        phase: present phase.
-        steps_after: steps that come after the phase, in steps of its cost.
-        files: log files.
-        report: called with (step, kind, scalars), kind "train" or "held_out", for each line.
-
     Attributes:
+        steps_after: steps that come after the phase, in steps of its cost.
+        report: called with (step, kind, scalars), kind "train" or "held_out", for each line.
         step_seconds: mean seconds per step of each execution but the first.
     """
 
-    def __init__(
-        self,
-        state: TrainingState,
-        plan: TrainingPlan,
-        phase: Phase,
-        *,
-        steps_after: float,
-        files: ScalarFiles,
-        report: Callable[[int, str, dict[str, float]], None],
-    ) -> None:
-        super().__init__(state)
-        self.plan = plan
-        self.phase = phase
-        self.steps_after = steps_after
-        self.files = files
-        self.report = report
-        self.step_seconds: list[float] = []
-        self._window: list[float] = []  # of them, those since the last line
+    plan: TrainingPlan
+    phase: Phase
+    steps_after: float
+    files: ScalarFiles
+    report: Callable[[int, str, dict[str, float]], None]
+    step_seconds: list[float] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self._window: list[float] = []  # the step seconds since the last line
         self._is_compiled = False
-        self._started = 0.0
         self._reported = time.monotonic()
 
     def on_train_batch_begin(self, batch: int, logs: dict | None = None) -> None:
@@ -198,30 +179,20 @@ class ScalarLog(RunCallback):
             self.report(self.state.step, kind, scalars)
 
 
+@dataclass(eq=False)
 class KeepBest(RunCallback):
     """Saves the model when an evaluation beats every earlier one; ends the run when none does.
 
     The chief worker decides for all.
 
-    Args:
-        state: training state; holds the best score.
-        plan: names the score and the patience.
+    Attributes:
         may_end: whether the run may end in the present phase.
         save: writes the model.
     """
 
-    def __init__(
-        self,
-        state: TrainingState,
-        plan: TrainingPlan,
-        *,
-        may_end: bool,
-        save: Callable[[], None],
-    ) -> None:
-        super().__init__(state)
-        self.plan = plan
-        self.patience = plan.patience if may_end else None
-        self.save = save
+    plan: TrainingPlan
+    may_end: bool
+    save: Callable[[], None]
 
     def on_epoch_end(self, epoch: int, logs: dict | None = None) -> None:
         """Compares this evaluation with the best one."""
@@ -235,22 +206,21 @@ class KeepBest(RunCallback):
                 self.save()
                 state.best, state.best_step = float(score), state.step
                 state.evaluations_since_best = 0
-        if self.patience is not None:
-            is_over = state.evaluations_since_best >= self.patience
+        if self.plan.patience is not None and self.may_end:
+            is_over = state.evaluations_since_best >= self.plan.patience
             # Only the chief may have scores: its number is the first.
             is_over = bool(from_all_replicas(self.model.distribute_strategy, int(is_over))[0])
             state.ended_early = self.model.stop_training = is_over
 
 
+@dataclass(eq=False)
 class SaveState(RunCallback):
     """Saves the training state every `every` steps and after each evaluation.
 
     Files are written while training goes on; a failure is raised at the next step.
     """
 
-    def __init__(self, state: TrainingState, *, every: int) -> None:
-        super().__init__(state)
-        self.every = every
+    every: int
 
     def on_epoch_begin(self, epoch: int, logs: dict | None = None) -> None:
         """Restores the metrics of a resumed run, which Keras has just reset."""
@@ -270,6 +240,7 @@ class SaveState(RunCallback):
         self.state.save(wait=False)
 
 
+@dataclass(eq=False)
 class StopOnSignal(RunCallback):
     """Saves the state and ends the run when a signal has arrived.
 
@@ -280,9 +251,7 @@ class StopOnSignal(RunCallback):
     `StopFlag`); all end after that one, when the chief has saved the state.
     """
 
-    def __init__(self, state: TrainingState, signals: StopSignals) -> None:
-        super().__init__(state)
-        self.signals = signals
+    signals: StopSignals
 
     def on_train_batch_begin(self, batch: int, logs: dict | None = None) -> None:
         """Tells the other workers with this step."""

@@ -17,17 +17,7 @@ class DamagedCheckpointError(Exception):
 
 
 def write_checkpoint(path: Path, tensors: dict[str, np.ndarray], metadata: dict[str, str]) -> None:
-    """Writes a checkpoint that appears whole or not at all.
-
-    Args:
-        path: the file.
-        tensors: tensors by name.
-        metadata: text by name, under the same checksum.
-
-    Raises:
-        OSError: the file cannot be written (`errno.ENOSPC` on a full disk); an older one at `path`
-            stays unchanged.
-    """
+    """Writes tensors and texts by name, under one checksum; see `write_tensors`."""
     write_tensors(path, tensors, {**metadata, _CHECKSUM: _checksum(tensors, metadata)})
 
 

@@ -1,6 +1,7 @@
 """Steps with a non-finite loss or gradient."""
 
 import math
+from dataclasses import dataclass
 
 import keras
 
@@ -8,13 +9,13 @@ from bert_tf.errors import InputError
 from bert_tf.training.callbacks import RunCallback
 from bert_tf.training.plan import TrainingPlan
 from bert_tf.training.schedule import learning_rate_of
-from bert_tf.training.state import TrainingState
 
 
 class DivergedError(InputError):
     """Too many steps had a non-finite loss or gradient."""
 
 
+@dataclass(eq=False)
 class StopOnDivergence(RunCallback):
     """Counts steps with a non-finite loss or gradient, and stops the run at one too many.
 
@@ -22,16 +23,12 @@ class StopOnDivergence(RunCallback):
     For any other model the logs decide: `nonfinite`, or whether `loss` is finite. The state is not
     saved after the step that stops the run.
 
-    Args:
-        state: training state.
-        plan: plan of the run.
+    Attributes:
         start: last step before the present phase, whose batches count from 0.
     """
 
-    def __init__(self, state: TrainingState, plan: TrainingPlan, start: int) -> None:
-        super().__init__(state)
-        self.plan = plan
-        self.start = start
+    plan: TrainingPlan
+    start: int
 
     def on_train_batch_end(self, batch: int, logs: dict | None = None) -> None:
         """Checks the step.

@@ -17,11 +17,7 @@ _ERRNO = {
 
 @contextmanager
 def as_system_errors(path: str | Path) -> Iterator[None]:
-    """Turns errors of TensorFlow's writers into the `OSError` behind them.
-
-    Args:
-        path: file or folder that the error names.
-    """
+    """Turns errors of TensorFlow's writers into the `OSError` behind them, which names `path`."""
     try:
         yield
     except tf.errors.OpError as error:
@@ -32,8 +28,7 @@ def as_system_errors(path: str | Path) -> Iterator[None]:
 class EventFolder:
     """A folder of events (a "run" in TensorBoard), made with the first event.
 
-    Args:
-        folder: folder of this writer alone: the events of a file must be in order.
+    It is the folder of this writer alone: the events of a file must be in order.
     """
 
     def __init__(self, folder: str | Path) -> None:
@@ -42,10 +37,7 @@ class EventFolder:
 
     @contextmanager
     def at(self, step: int) -> Iterator[None]:
-        """Makes `tf.summary` write here; the block's end flushes to the operating system.
-
-        Args:
-            step: step of the events.
+        """Makes `tf.summary` write events of `step` here, flushed at the end of the block.
 
         Raises:
             OSError: the events cannot be written.

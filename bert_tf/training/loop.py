@@ -10,7 +10,7 @@ import contextlib
 import statistics
 import warnings
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import keras
@@ -29,48 +29,33 @@ from bert_tf.training.divergence import StopOnDivergence
 from bert_tf.training.plan import Phase, TrainingPlan
 from bert_tf.training.preemption import StopSignals
 from bert_tf.training.scalar_files import ScalarFiles, forget_later_scalars
-from bert_tf.training.state import TrainingState
+from bert_tf.training.state import Progress, TrainingState
 from bert_tf.training.strategy import without_autotuning
 from bert_tf.training.workers import check_same_step, is_chief, meet
 
 
-@dataclass(frozen=True)
-class TrainingResult:
-    """Outcome of a run.
+@dataclass(eq=False, kw_only=True)
+class TrainingResult(Progress):
+    """Outcome of a run: where it has come to, and how.
 
     Attributes:
         started_at: step it was resumed from, 0 for a new run.
-        step: last step.
-        ended_early: whether `patience` ended it.
-        best: best score of the last phase, None without an evaluation.
-        best_step: step of the best score.
         step_seconds: median seconds per step, None if fewer than two were run.
-        nonfinite_steps: steps with a non-finite loss or gradient, in the whole run.
         is_chief: whether this process wrote the files.
     """
 
-    started_at: int
-    step: int
-    ended_early: bool
-    best: float | None
-    best_step: int | None
-    step_seconds: float | None
-    nonfinite_steps: int = 0
+    started_at: int = 0
+    step_seconds: float | None = None
     is_chief: bool = True
 
 
 def check_steps_per_execution(
     steps_per_execution: int, evaluate_every: int, ends: Sequence[int]
 ) -> None:
-    """Refuses executions that would run past an evaluation.
-
-    Args:
-        steps_per_execution: steps per graph call.
-        evaluate_every: steps between two evaluations.
-        ends: last step of each phase.
+    """Refuses executions that would run past an evaluation or the end of a phase.
 
     Raises:
-        InputError: it does not divide one of the others.
+        InputError: `steps_per_execution` does not divide one of the others.
     """
     for steps in (*ends, *([evaluate_every] if evaluate_every < ends[-1] else [])):
         if steps % steps_per_execution:
@@ -150,22 +135,16 @@ def train(
                     state.best = state.best_step = None
                     state.evaluations_since_best = 0
                 later = zip(starts[number:], phases[number:], strict=False)
-                log = ScalarLog(
-                    state,
-                    plan,
-                    phase,
-                    steps_after=sum((p.until - begin) * p.cost for begin, p in later) / phase.cost,
-                    files=files,
-                    report=report,
-                )
+                steps_after = sum((p.until - begin) * p.cost for begin, p in later) / phase.cost
+                log = ScalarLog(state, plan, phase, steps_after, files, report)
                 every_callback = [
                     CountSteps(state, plan, phase, on_step),
                     StopOnDivergence(state, plan, start),
-                    Evaluate(state, phase, signals),
+                    Evaluate(state, phase.evaluate, signals),
                     log,
-                    KeepBest(state, plan, may_end=phase is phases[-1], save=lambda: save("best")),
+                    KeepBest(state, plan, phase is phases[-1], lambda: save("best")),
                     *callbacks,
-                    SaveState(state, every=plan.save_every),
+                    SaveState(state, plan.save_every),
                     StopOnSignal(state, signals),
                 ]
                 _fit(model, phase, start, state, plan.evaluate_every, every_callback)
@@ -179,13 +158,9 @@ def train(
         save("last")
         meet(strategy)
     return TrainingResult(
+        **asdict(state),
         started_at=started_at,
-        step=state.step,
-        ended_early=state.ended_early,
-        best=state.best,
-        best_step=state.best_step,
         step_seconds=statistics.median(step_seconds) if step_seconds else None,
-        nonfinite_steps=state.nonfinite_steps,
         is_chief=is_chief(strategy),
     )
 

@@ -13,6 +13,20 @@ def computes_in_float16(layer: keras.layers.Layer) -> bool:
     return layer.compute_dtype == "float16" or any(computes_in_float16(each) for each in inner)
 
 
+def add_counter(
+    layer: keras.layers.Layer, name: str, dtype: str = "int64", first: float = 0
+) -> keras.Variable:
+    """A scalar variable of which every replica writes the same to its own copy."""
+    return layer.add_weight(
+        name=name,
+        shape=(),
+        dtype=dtype,
+        initializer=keras.initializers.Constant(first),
+        trainable=False,
+        aggregation="none",
+    )
+
+
 class LossScale(keras.layers.Layer):
     """The factor on the loss that keeps float16 gradients above the smallest number.
 
@@ -25,26 +39,12 @@ class LossScale(keras.layers.Layer):
 
     def __init__(self) -> None:
         super().__init__(name="loss_scale")
-        # Every replica writes the same to its own copy: nothing to aggregate.
-        self.scale, self.steps = (
-            self.add_weight(
-                name=name,
-                shape=(),
-                dtype=dtype,
-                initializer=keras.initializers.Constant(first),
-                trainable=False,
-                aggregation="none",
-            )
-            for name, dtype, first in (("scale", "float32", _FIRST_SCALE), ("steps", "int64", 0))
-        )
+        self.scale = add_counter(self, "scale", "float32", _FIRST_SCALE)
+        self.steps = add_counter(self, "steps")
         self.built = True
 
     def update(self, overflow: tf.Tensor) -> None:
-        """Counts a step.
-
-        Args:
-            overflow: whether its gradient has overflowed, bool [].
-        """
+        """Counts a step; `overflow`, bool [], says whether its gradient has overflowed."""
         scale = tf.convert_to_tensor(self.scale)
         steps = self.steps + 1
         is_due = tf.equal(steps, _GROWTH_STEPS)

@@ -40,12 +40,9 @@ class WeightedMean(keras.metrics.Metric):
 
     def __init__(self, name: str):
         super().__init__(name=name, dtype="float32")
-        self.total, self.weight = (
-            self.add_variable(
-                shape=(), initializer="zeros", aggregation="only_first_replica", name=name
-            )
-            for name in ("total", "weight")
-        )
+        settings = {"initializer": "zeros", "aggregation": "only_first_replica"}
+        self.total = self.add_variable((), name="total", **settings)
+        self.weight = self.add_variable((), name="weight", **settings)
 
     def update_state(self, total: Any, weight: Any) -> None:
         """Adds a sum of weighted values and the sum of their weights, float32 []."""
@@ -60,10 +57,7 @@ class WeightedMean(keras.metrics.Metric):
 class OutputMeans:
     """The loss and the metrics of one output of a model, as means.
 
-    Args:
-        name: name of the output; None for a model with one output.
-        loss: function to minimize.
-        metrics: name -> function to show.
+    Its name is None in a model with one output.
     """
 
     def __init__(self, name: str | None, loss: Values, metrics: Mapping[str, Values]):

@@ -7,6 +7,14 @@ from typing import Any
 import keras
 import tensorflow as tf
 
+# Keras' weight decay and clipping, which every optimizer takes, would come on top: they stay off.
+_KERAS_OWN = ("clipnorm", "clipvalue", "global_clipnorm", "weight_decay")
+
+# Arguments that are attributes of the same name.
+_SETTINGS = (
+    "weight_decay_rate", "beta_1", "beta_2", "epsilon", "clip_norm", "learning_rate_factors",
+)  # fmt: skip
+
 
 @keras.saving.register_keras_serializable(package="bert_tf")
 class AdamWeightDecay(keras.optimizers.Optimizer):
@@ -49,14 +57,9 @@ class AdamWeightDecay(keras.optimizers.Optimizer):
         name: str = "adam_weight_decay",
         **kwargs: Any,
     ):
-        # Keras' own weight decay and clipping, which every optimizer takes, would come on top.
-        others = {"weight_decay", "clipnorm", "global_clipnorm", "clipvalue"} & {
-            key for key, value in kwargs.items() if value is not None
-        }
+        others = [name for name in _KERAS_OWN if kwargs.get(name) is not None]
         if others:
-            raise ValueError(
-                f"AdamWeightDecay takes weight_decay_rate and clip_norm, not {sorted(others)}"
-            )
+            raise ValueError(f"AdamWeightDecay takes weight_decay_rate and clip_norm, not {others}")
         super().__init__(learning_rate=learning_rate, name=name, **kwargs)
         self.weight_decay_rate = weight_decay_rate
         self.beta_1 = beta_1
@@ -86,9 +89,7 @@ class AdamWeightDecay(keras.optimizers.Optimizer):
     def clip(self, gradients: Sequence[Any], norm: Any = None) -> list[Any]:
         """Gradients scaled down to a global norm of `clip_norm` where theirs is larger.
 
-        Args:
-            gradients: float tensors, summed over the replicas.
-            norm: their global norm, float32 [], where it is known; it must be finite.
+        They are summed over the replicas; `norm`, float32 [], is finite, or None to compute it.
         """
         if self.clip_norm is None:
             return list(gradients)
@@ -96,10 +97,10 @@ class AdamWeightDecay(keras.optimizers.Optimizer):
 
     def _all_reduce_sum_gradients(self, grads_and_vars: Any) -> Any:
         # Keras clips each replica's gradients before it sums them; the norm is the sum's.
-        pairs = super()._all_reduce_sum_gradients(grads_and_vars)
+        sums, variables = zip(*super()._all_reduce_sum_gradients(grads_and_vars), strict=True)
         # The means decay for every row of a table, looked up or not: rows alone do not do.
-        gradients = self.clip([tf.convert_to_tensor(gradient) for gradient, _ in pairs])
-        return list(zip(gradients, (variable for _, variable in pairs), strict=True))
+        gradients = self.clip([tf.convert_to_tensor(gradient) for gradient in sums])
+        return list(zip(gradients, variables, strict=True))
 
     def update_step(self, gradient: Any, variable: Any, learning_rate: Any) -> None:
         """Updates one parameter and its means."""
@@ -117,26 +118,16 @@ class AdamWeightDecay(keras.optimizers.Optimizer):
         self.assign_sub(variable, rate * update)
 
     def _update(self, mean: Any, square: Any) -> Any:
-        """The step of a parameter at a learning rate of 1, without decay."""
         return mean / (tf.sqrt(square) + self.epsilon)
 
     def _with_decay(self, update: Any, variable: Any) -> Any:
-        """The update of a parameter that decays."""
         return update + self.weight_decay_rate * variable
 
     def get_config(self) -> dict[str, Any]:
         """The arguments of `__init__`."""
-        config = super().get_config()
-        # Keras' own decay and clipping stay off.
-        for key in ("weight_decay", "clipnorm", "clipvalue", "global_clipnorm"):
-            config.pop(key, None)
+        config = super().get_config().items()
         return {
-            **config,
-            "weight_decay_rate": self.weight_decay_rate,
-            "beta_1": self.beta_1,
-            "beta_2": self.beta_2,
-            "epsilon": self.epsilon,
-            "clip_norm": self.clip_norm,
+            **{name: value for name, value in config if name not in _KERAS_OWN},
+            **{name: getattr(self, name) for name in _SETTINGS},
             "exclude_from_weight_decay": list(self.excluded_patterns),
-            "learning_rate_factors": self.learning_rate_factors,
         }

@@ -16,10 +16,6 @@ def strategy_peak(strategy: tf.distribute.Strategy, dtype: str = "float32") -> f
 
     `measured_peak` of this machine's device times the number of devices; the logical CPU devices of
     a machine share its cores and count as one.
-
-    Args:
-        strategy: devices.
-        dtype: dtype of the matrix products.
     """
     if isinstance(strategy, tf.distribute.TPUStrategy):
         return None
@@ -31,12 +27,9 @@ def strategy_peak(strategy: tf.distribute.Strategy, dtype: str = "float32") -> f
 
 @functools.cache
 def measured_peak(dtype: str = "float32") -> float:
-    """The peak that this machine's device reaches in matrix products, FLOP/s.
+    """The peak that this machine's device reaches in matrix products of a dtype, FLOP/s.
 
     Takes a second, once per process.
-
-    Args:
-        dtype: dtype of the factors.
     """
     gpus = tf.config.list_logical_devices("GPU")
     with tf.device(gpus[0].name if gpus else "CPU"):

@@ -3,11 +3,12 @@
 Importing this module is quick.
 """
 
+import contextlib
 import os
 import signal
 import threading
 from collections.abc import Callable
-from types import FrameType, TracebackType
+from types import FrameType
 from typing import Any, Self
 
 
@@ -47,12 +48,7 @@ class StopSignals:
                     self._before[number] = signal.signal(number, self._note)
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         for number, handler in self._before.items():
             # None: a handler set outside Python, which Python cannot restore.
             signal.signal(number, signal.SIG_DFL if handler is None else handler)
@@ -67,14 +63,13 @@ class StopSignals:
 
     def unless_stopped(self, function: Callable[[], Any]) -> Any:
         """The result of `function`, or None if a signal arrives before it ends."""
-        try:
+        with contextlib.suppress(_Interrupted):
             try:
                 self._interrupts = True
                 return function() if self.received is None else None
             finally:
                 self._interrupts = False
-        except _Interrupted:
-            return None
+        return None
 
     def stop(self, step: int) -> None:
         """Ends the run as the signal asks, after its checkpoint was saved.

@@ -3,7 +3,7 @@
 import logging
 import random
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager, ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack
 from pathlib import Path
 from typing import Any, Self
 
@@ -82,8 +82,9 @@ class Run(AbstractContextManager):
     def __enter__(self) -> Self:
         with self._stack as stack:
             stack.enter_context(lost_worker_errors())
-            if self._deterministic:
-                stack.enter_context(_deterministic_ops())
+            if self._deterministic and not tf_config.is_op_determinism_enabled():
+                stack.callback(tf_config.disable_op_determinism)
+                tf.config.experimental.enable_op_determinism()
             self.strategy = make_strategy(self._strategy_name)
             if not self.is_chief:  # the chief logs what all workers would
                 logger = logging.getLogger("bert_tf")
@@ -116,32 +117,19 @@ class Run(AbstractContextManager):
         if self.is_chief:
             self._notice(line)
 
-    def prepare(
-        self,
-        trainer: Trainer,
-        *,
-        settings: dict[str, Any],
-        keep: int = 2,
-        keep_every: int | None = None,
-    ) -> None:
+    def prepare(self, trainer: Trainer, *, settings: dict[str, Any], **keep: Any) -> None:
         """Takes the model to train and makes the run's state, not yet restored.
 
         Args:
             trainer: made under the strategy's scope.
             settings: see `TrainingState`.
-            keep: number of newest checkpoints to keep.
-            keep_every: keep checkpoints at multiples of this step for good.
+            keep: `keep` and `keep_every` of `TrainingState`.
         """
         if self._deterministic:  # the last bits of sums differ
             settings = {**settings, "deterministic": True}
         self.trainer = trainer
         self.state = TrainingState(
-            trainer,
-            self.directory / "checkpoints",
-            settings=settings,
-            keep=keep,
-            keep_every=keep_every,
-            notice=self.notice,
+            trainer, self.directory / "checkpoints", settings=settings, notice=self.notice, **keep
         )
 
     def watch(self, *callbacks: keras.callbacks.Callback) -> None:
@@ -174,14 +162,3 @@ class Run(AbstractContextManager):
     def meet(self) -> None:
         """Waits for all workers, so that none leaves while the chief still works."""
         meet(self.strategy)
-
-
-@contextmanager
-def _deterministic_ops() -> Any:
-    was_enabled = tf_config.is_op_determinism_enabled()
-    tf.config.experimental.enable_op_determinism()
-    try:
-        yield
-    finally:
-        if not was_enabled:
-            tf_config.disable_op_determinism()

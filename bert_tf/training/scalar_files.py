@@ -9,7 +9,7 @@ from pathlib import Path
 
 import tensorflow as tf
 
-from bert_tf.atomic import replace_file
+from bert_tf.atomic import replace_file, write_text
 from bert_tf.training.event_folder import EventFolder
 from bert_tf.training.state import TrainingState
 
@@ -17,20 +17,14 @@ SCALARS = "scalars.jsonl"
 
 
 class ScalarFiles:
-    """Writes scalars into the folders `train` and `held_out` and into `scalars.jsonl`.
+    """Writes scalars into `train`, `held_out` and `scalars.jsonl` of a log folder."""
 
-    Args:
-        directory: log folder.
-    """
-
-    def __init__(self, directory: str | Path) -> None:
-        self._directory = Path(directory)
-        self._folders: dict[str, EventFolder] = {}
+    def __init__(self, directory: Path) -> None:
+        self._directory = directory
+        self._folders = {kind: EventFolder(directory / kind) for kind in ("train", "held_out")}
 
     def write(self, step: int, kind: str, scalars: dict[str, float]) -> None:
-        """Writes a line and flushes it to the operating system.
-
-        In the JSON a non-finite number is null.
+        """Writes a line of scalars by name and flushes it; in the JSON non-finite ones are null.
 
         Args:
             step: training steps done.
@@ -45,24 +39,17 @@ class ScalarFiles:
         self._directory.mkdir(parents=True, exist_ok=True)
         with (self._directory / SCALARS).open("a", encoding="utf-8") as file:
             file.write(json.dumps(line) + "\n")
-        if kind not in self._folders:
-            self._folders[kind] = EventFolder(self._directory / kind)
         with self._folders[kind].at(step):
             for name, value in scalars.items():
                 tf.summary.scalar(name, value)
 
 
-def forget_later_scalars(directory: str | Path, state: TrainingState) -> None:
-    """Removes what the run logged after the checkpoint that it resumes from.
+def forget_later_scalars(directory: Path, state: TrainingState) -> None:
+    """Removes from a log folder what was logged after the checkpoint that a run resumes from.
 
     That is what is later than `state.logged` for its kind (its folder, for events), or later than
     `state.step` for an unknown kind. An open TensorBoard shows the old events until restarted.
-
-    Args:
-        directory: log folder; need not exist.
-        state: restored, or at step 0.
     """
-    directory = Path(directory)
     for path in sorted(directory.rglob("*.tfevents.*")):
         _forget_later_events(path, state.logged.get(path.parent.name, state.step))
     path = directory / SCALARS
@@ -70,33 +57,31 @@ def forget_later_scalars(directory: str | Path, state: TrainingState) -> None:
         return
     with path.open(encoding="utf-8") as lines:
         kept = [line for line in lines if _is_kept(line, state)]
-    with replace_file(path) as temporary:
-        temporary.write_text("".join(kept), encoding="utf-8")
+    write_text(path, "".join(kept))
 
 
 def _is_kept(line: str, state: TrainingState) -> bool:
-    if not line.endswith("\n"):  # the process was killed while writing it
-        return False
     try:
         values = json.loads(line)
     except ValueError:
         return False
-    return values["step"] <= state.logged.get(values["kind"], state.step)
+    # Without its end the process was killed while writing it.
+    return line.endswith("\n") and values["step"] <= state.logged.get(values["kind"], state.step)
 
 
 def _forget_later_events(path: Path, last: int) -> None:
     """Rewrites an event file without the events after step `last`, if it has any."""
-    altered = False
     kept = []
+    is_altered = False
     try:
         for record in tf.data.TFRecordDataset(str(path)).as_numpy_iterator():
-            if tf.compat.v1.Event.FromString(record).step > last:
-                altered = True
-            else:
+            if tf.compat.v1.Event.FromString(record).step <= last:
                 kept.append(record)
+            else:
+                is_altered = True
     except tf.errors.DataLossError:  # truncated in its last event
-        altered = True
-    if altered:
+        is_altered = True
+    if is_altered:
         with replace_file(path) as temporary, tf.io.TFRecordWriter(str(temporary)) as writer:
             for record in kept:
                 writer.write(record)

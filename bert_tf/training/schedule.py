@@ -53,11 +53,8 @@ class WarmupLinearDecay(keras.optimizers.schedules.LearningRateSchedule):
 
     def get_config(self) -> dict[str, Any]:
         """The arguments of `__init__`."""
-        return {
-            "peak_learning_rate": self.peak_learning_rate,
-            "warmup_steps": self.warmup_steps,
-            "total_steps": self.total_steps,
-        }
+        names = ("peak_learning_rate", "warmup_steps", "total_steps")
+        return {name: getattr(self, name) for name in names}
 
 
 @keras.saving.register_keras_serializable(package="bert_tf")

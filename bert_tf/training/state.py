@@ -8,9 +8,10 @@ the run as metadata; a SHA-256 of everything. No pickle is read or written.
 import json
 import re
 import warnings
-from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
+from collections import Counter, defaultdict
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -26,12 +27,6 @@ from bert_tf.training.checkpoint_file import (
 )
 from bert_tf.training.workers import is_chief
 
-# The attributes of `TrainingState` that are saved as JSON.
-_PROGRESS = (
-    "step", "best", "best_step", "evaluations_since_best", "ended_early", "evaluation_due",
-    "nonfinite_steps", "logged",
-)  # fmt: skip
-
 
 class _Slot(NamedTuple):
     """A variable on one device, and a function that assigns to it and its mirrors."""
@@ -44,19 +39,9 @@ class _Slot(NamedTuple):
         return tuple(self.variable.shape)
 
 
-class TrainingState:
-    """Saves and restores a compiled model in a folder.
-
-    With several workers each one calls every method and the chief writes; the folder must be on a
-    file system that all of them share.
-
-    Args:
-        model: a compiled and built `keras.Model`.
-        directory: folder of the checkpoints, made when needed.
-        keep: number of newest checkpoints to keep.
-        keep_every: keep checkpoints at multiples of this step for good.
-        settings: JSON values that must be the same when the run is resumed.
-        notice: called with lines for the user: damaged checkpoints, overridden settings.
+@dataclass(eq=False)
+class Progress:
+    """How far a run has come; a checkpoint holds it as JSON.
 
     Attributes:
         step: training steps done.
@@ -69,6 +54,31 @@ class TrainingState:
         logged: kind of log -> last step logged.
     """
 
+    step: int = 0
+    best: float | None = None
+    best_step: int | None = None
+    evaluations_since_best: int = 0
+    ended_early: bool = False
+    evaluation_due: bool = False
+    nonfinite_steps: int = 0
+    logged: dict[str, int] = field(default_factory=lambda: {"train": 0, "held_out": 0})
+
+
+class TrainingState(Progress):
+    """Saves and restores a compiled model, and the progress of its run, in a folder.
+
+    With several workers each one calls every method and the chief writes; the folder must be on a
+    file system that all of them share.
+
+    Args:
+        model: a compiled and built `keras.Model`.
+        directory: folder of the checkpoints, made when needed.
+        settings: JSON values that must be the same when the run is resumed.
+        keep: number of newest checkpoints to keep.
+        keep_every: keep checkpoints at multiples of this step for good.
+        notice: called with lines for the user: damaged checkpoints, overridden settings.
+    """
+
     def __init__(
         self,
         model: keras.Model,
@@ -79,6 +89,7 @@ class TrainingState:
         keep_every: int | None = None,
         notice: Callable[[str], object] = warnings.warn,
     ) -> None:
+        super().__init__()
         if keep < 1:
             raise InputError(f"--keep is {keep}: give at least 1")
         if keep_every is not None and keep_every < 1:
@@ -89,14 +100,6 @@ class TrainingState:
         self.keep = keep
         self.keep_every = keep_every
         self.notice = notice
-        self.step = 0
-        self.best: float | None = None
-        self.best_step: int | None = None
-        self.evaluations_since_best = 0
-        self.ended_early = False
-        self.evaluation_due = False
-        self.nonfinite_steps = 0
-        self.logged = {"train": 0, "held_out": 0}
         self._previous_step = 0
         # The metrics count towards the next line, except after the end of a stretch.
         self._in_stretch = True
@@ -105,12 +108,7 @@ class TrainingState:
         self._writing: Future | None = None
 
     def advance(self, steps: int, *, ends_stretch: bool) -> None:
-        """Counts the steps of an execution.
-
-        Args:
-            steps: number of steps.
-            ends_stretch: whether an evaluation follows.
-        """
+        """Counts the steps of an execution; an evaluation follows if it `ends_stretch`."""
         self._previous_step = self.step
         self.step += steps
         self.evaluation_due = ends_stretch
@@ -121,16 +119,10 @@ class TrainingState:
         return every is not None and self.step // every > self._previous_step // every
 
     def save(self, *, wait: bool = True) -> Path:
-        """Writes a checkpoint and removes older ones.
+        """Writes a checkpoint and removes older ones; returns its path.
 
         The variables are copied to host memory here; a thread of its own makes the checksum and
-        the file, one checkpoint at a time.
-
-        Args:
-            wait: whether to return only when the file is on disk.
-
-        Returns:
-            The file.
+        the file, one checkpoint at a time. With `wait` the file is on disk at the end.
 
         Raises:
             OSError: this checkpoint or the one before cannot be written (`errno.ENOSPC` on a full
@@ -142,7 +134,7 @@ class TrainingState:
             slots |= self._metric_variables()
         tensors = {name: np.asarray(slot.variable.numpy()) for name, slot in slots.items()}
         metadata = {
-            "progress": json.dumps({name: getattr(self, name) for name in _PROGRESS}),
+            "progress": json.dumps(asdict(self)),
             "settings": json.dumps(self.settings, sort_keys=True),
         }
         path = self.directory / f"step-{self.step:08d}.safetensors"
@@ -172,15 +164,10 @@ class TrainingState:
                 file.unlink(missing_ok=True)
 
     def restore(self, *, override: bool = False) -> bool:
-        """Restores the newest sound checkpoint, if there is one.
+        """Restores the newest sound checkpoint; returns whether there is one.
 
-        `restore_metrics` restores the metrics later, once they are built.
-
-        Args:
-            override: whether to resume with changed settings.
-
-        Returns:
-            Whether a checkpoint was found.
+        `restore_metrics` restores the metrics later, once they are built. With `override` a run
+        may be resumed with changed settings.
 
         Raises:
             InputError: the checkpoint has other settings or another model; or no checkpoint, or not
@@ -284,19 +271,17 @@ class TrainingState:
     def _metric_variables(self) -> dict[str, _Slot]:
         return self._by_name("metric/", self.model.metrics_variables)
 
-    def _by_name(self, prefix: str, variables: Iterable[keras.Variable]) -> dict[str, _Slot]:
+    def _by_name(self, prefix: str, variables: Sequence[keras.Variable]) -> dict[str, _Slot]:
         """The variables by the names they are saved under.
 
         Replicas that mirror one another are one variable. What each replica sums up for itself, as
         metrics do, is saved for each: their sum, spread over the replicas again, would round
         differently.
         """
-        local_results = self.model.distribute_strategy.experimental_local_results
         found: dict[str, _Slot] = {}
-        variables = list(variables)
         for path, variable in zip(_names([v.path for v in variables]), variables, strict=True):
             value = variable.value
-            replicas = local_results(value)
+            replicas = self.model.distribute_strategy.experimental_local_results(value)
             name = prefix + path
             on_read = tf.VariableSynchronization.ON_READ
             if replicas[0] is not value and value.synchronization is on_read:
@@ -306,6 +291,10 @@ class TrainingState:
         return found
 
 
+# A word of a path, its number, and what separates it from the next one.
+_WORD = re.compile(r"(?=.)([^/_]*)(?:_(\d+)(?=[/_]|$))?([/_]?)")
+
+
 def _names(paths: list[str]) -> list[str]:
     """Names for variables by their paths, the same in every process.
 
@@ -313,35 +302,32 @@ def _names(paths: list[str]) -> list[str]:
     Here the numbers of words that stand after the same text count from 0. Equal paths, if any, are
     told apart by their order.
     """
-    numbers: dict[str, set[int]] = {}
+    numbers = defaultdict(set)  # text up to a word -> the word's numbers
     for path in paths:
-        for before, word, number, _ in _words(path):
-            numbers.setdefault(before + word, set()).add(number)
-    ranks = {text: sorted(found) for text, found in numbers.items()}
-    names: list[str] = []
+        for word in _WORD.finditer(path):
+            numbers[path[: word.end(1)]].add(int(word[2] or 0))
+
+    def counted_from_0(word: re.Match) -> str:
+        rank = sorted(numbers[word.string[: word.end(1)]]).index(int(word[2] or 0))
+        return word[1] + (f"_{rank}" if rank else "") + word[3]
+
+    names = []
     seen: Counter[str] = Counter()
     for path in paths:
-        name = ""
-        for before, word, number, separator in _words(path):
-            rank = ranks[before + word].index(number)
-            name += (f"{word}_{rank}" if rank else word) + separator
+        name = _WORD.sub(counted_from_0, path)
         names.append(f"{name}#{seen[name]}" if seen[name] else name)
         seen[name] += 1
     return names
-
-
-def _words(path: str) -> list[tuple[str, str, int, str]]:
-    """The text before each word of a path, the word, its number or 0, and the separator."""
-    words = re.finditer(r"([^/_]*)(?:_(\d+)(?=[/_]|$))?([/_]?)", path)
-    return [(path[: m.start()], m[1], int(m[2] or 0), m[3]) for m in words if m[0]]
 
 
 def _flattened(settings: dict, prefix: str = "") -> dict[str, Any]:
     """Nested settings with dots in their names."""
     flat: dict[str, Any] = {}
     for name, value in settings.items():
-        inner = _flattened(value, f"{prefix}{name}.") if isinstance(value, dict) else None
-        flat |= {f"{prefix}{name}": value} if inner is None else inner
+        if isinstance(value, dict):
+            flat |= _flattened(value, f"{prefix}{name}.")
+        else:
+            flat[prefix + name] = value
     return flat
 
 

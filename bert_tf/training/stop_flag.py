@@ -7,9 +7,6 @@ class StopFlag:
     """A number of each worker, summed over the workers in a vector that a step sends anyway.
 
     All workers see the same sum after the same step, so all can stop there.
-
-    Args:
-        strategy: strategy of several workers.
     """
 
     def __init__(self, strategy: tf.distribute.Strategy) -> None:

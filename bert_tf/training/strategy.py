@@ -20,18 +20,15 @@ _EXAMPLE = (
 
 
 def make_strategy(name: str = "auto") -> tf.distribute.Strategy:
-    """The tf.distribute strategy called `name`.
+    """The tf.distribute strategy called `name`; make models and optimizers under its `scope()`.
 
-    Args:
-        name: "one": the first device; "mirrored": every GPU of this machine, or its logical CPU
-            devices; "multi_worker": the devices of all machines in the environment variable
-            TF_CONFIG, each running the same command with an index of its own; "tpu": the TPU that
-            TPU_NAME names or that is attached; "auto": the TPU if there is one, all GPUs if there
-            are several, else one device.
-
-    Returns:
-        A strategy; make models and optimizers under its `scope()`. "multi_worker" must be made
-        before TensorFlow runs its first op.
+    - "one": the first device;
+    - "mirrored": every GPU of this machine, or its logical CPU devices;
+    - "multi_worker": the devices of all machines in the environment variable TF_CONFIG, each
+      running the same command with an index of its own. Make it before TensorFlow runs its first
+      op;
+    - "tpu": the TPU that TPU_NAME names or that is attached;
+    - "auto": the TPU if there is one, all GPUs if there are several, else one device.
 
     Raises:
         InputError: an unknown name, no valid TF_CONFIG, or no TPU.
@@ -50,8 +47,7 @@ def make_strategy(name: str = "auto") -> tf.distribute.Strategy:
         # TensorFlow's default: the first GPU, or the CPU, without a wrapper around the step.
         return tf.distribute.get_strategy()
     if name == "mirrored":
-        gpus = tf.config.list_logical_devices("GPU")
-        devices = gpus or tf.config.list_logical_devices("CPU")
+        devices = tf.config.list_logical_devices("GPU") or tf.config.list_logical_devices("CPU")
         return tf.distribute.MirroredStrategy([device.name for device in devices])
     try:
         # "local": chips attached to this machine. `connect` also starts the TPU system.
@@ -97,8 +93,8 @@ def _check_tf_config(text: str | None) -> None:
                 host, _, port = address.rpartition(":")
                 if not host or not port.isdigit():
                     raise ValueError(f"{address!r} is not host:port")
-        if not isinstance(index, int) or not 0 <= index < len(cluster[kind]):
-            count = len(cluster[kind])
+        count = len(cluster[kind])
+        if not isinstance(index, int) or not 0 <= index < count:
             raise ValueError(f"the task is {kind} {index!r}, of {count} in the cluster")
     except (ValueError, TypeError, KeyError, AttributeError) as error:
         cause = f"it has no {error}" if isinstance(error, KeyError) else error
@@ -130,10 +126,10 @@ def distribute_batches(
 
     def of_worker(context: tf.distribute.InputContext) -> tf.data.Dataset:
         workers = context.num_input_pipelines
-        dataset = batches(batch_size // workers, context.input_pipeline_id, workers)
-        if workers == context.num_replicas_in_sync:
-            return without_autotuning(dataset)
-        return _parts(dataset, context, batch_size, first=0)
+        size = batch_size // workers
+        dataset = batches(size, context.input_pipeline_id, workers)
+        replicas = context.num_replicas_in_sync // workers
+        return without_autotuning(_parts(dataset, replicas, size // replicas))
 
     return strategy.distribute_datasets_from_function(of_worker)
 
@@ -151,48 +147,44 @@ def share_batches(
     Returns:
         As `distribute_batches`; each row is in one replica's part.
     """
-    if not isinstance(strategy, _READERS):
-        return without_autotuning(dataset)
 
-    def of_worker(context: tf.distribute.InputContext) -> tf.data.Dataset:
-        replicas = context.num_replicas_in_sync // context.num_input_pipelines
-        return _parts(dataset, context, batch_size, first=context.input_pipeline_id * replicas)
+    def of_worker(size: int, worker: int, workers: int) -> tf.data.Dataset:
+        return dataset.map(_rows(worker * size, size)) if workers > 1 else dataset
 
-    return strategy.distribute_datasets_from_function(of_worker)
+    return distribute_batches(of_worker, strategy, batch_size)
 
 
-def _parts(
-    dataset: tf.data.Dataset, context: tf.distribute.InputContext, batch_size: int, *, first: int
-) -> tf.data.Dataset:
-    """Batches cut into a part for each replica of this worker, perhaps without rows.
-
-    Args:
-        dataset: batches.
-        context: context of this worker.
-        batch_size: examples in a global batch.
-        first: place of the first part in the batch.
-    """
-    replicas = context.num_replicas_in_sync // context.num_input_pipelines
-    rows = context.get_per_replica_batch_size(batch_size)
+def _parts(dataset: tf.data.Dataset, replicas: int, size: int) -> tf.data.Dataset:
+    """A worker's batches cut into a part of up to `size` rows, perhaps none, for each replica."""
+    if replicas == 1:
+        return dataset
+    places = tf.data.Dataset.range(replicas)
 
     @tf.autograph.experimental.do_not_convert
     def parts(*batch: Any) -> tf.data.Dataset:
-        def part(number: tf.Tensor) -> Any:
-            def cut(values: tf.Tensor) -> tf.Tensor:  # [B, ...] -> [B / replicas, ...]
-                of_part = values[number * rows : (number + 1) * rows]
-                is_full = values.shape[0] is not None
-                return tf.ensure_shape(of_part, [rows if is_full else None, *values.shape[1:]])
-
-            return tf.nest.map_structure(cut, batch)
-
-        places = tf.data.Dataset.range(first, first + replicas)
-        return places.map(tf.autograph.experimental.do_not_convert(part))
+        part = tf.autograph.experimental.do_not_convert(lambda n: _rows(n * size, size)(*batch))
+        return places.map(part)
 
     cut_up = dataset.flat_map(parts)
     batches = int(dataset.cardinality())
     if batches == tf.data.INFINITE_CARDINALITY:  # else workers ask one another each step
         cut_up = cut_up.apply(tf.data.experimental.assert_cardinality(batches))
-    return without_autotuning(cut_up)
+    return cut_up
+
+
+def _rows(first: Any, size: int) -> Callable:
+    """A function of a batch that gives up to `size` of its rows."""
+
+    def cut(values: tf.Tensor) -> tf.Tensor:  # [B, ...] -> [size, ...]
+        is_full = values.shape[0] is not None
+        shape = [size if is_full else None, *values.shape[1:]]
+        return tf.ensure_shape(values[first : first + size], shape)
+
+    @tf.autograph.experimental.do_not_convert
+    def rows(*batch: Any) -> Any:
+        return tf.nest.map_structure(cut, batch)
+
+    return rows
 
 
 def without_autotuning(
@@ -220,12 +212,12 @@ def check_batch_size(
         InputError: `batch_size` is not a positive multiple of their number.
     """
     replicas = strategy.num_replicas_in_sync
+    pieces = replicas * gradient_accumulation_steps
     if batch_size < 1 or batch_size % replicas:
         raise InputError(
             f"a batch of {batch_size} does not divide among {replicas} replica(s): "
             f"give --batch_size a positive multiple of {replicas}"
         )
-    pieces = replicas * gradient_accumulation_steps
     if batch_size % pieces:
         raise InputError(
             f"a batch of {batch_size} does not divide into {gradient_accumulation_steps} "
@@ -240,9 +232,11 @@ def check_jit_compile(jit_compile: bool, strategy: tf.distribute.Strategy) -> No
     Raises:
         InputError: both are asked for.
     """
-    mirrored = tf.distribute.MirroredStrategy, tf.distribute.MultiWorkerMirroredStrategy
-    if jit_compile and isinstance(strategy, mirrored):
-        name = "mirrored" if isinstance(strategy, mirrored[0]) else "multi_worker"
-        raise InputError(
-            f"--jit_compile does not work under --strategy {name}: leave one of them out"
-        )
+    for kind, name in (
+        (tf.distribute.MirroredStrategy, "mirrored"),
+        (tf.distribute.MultiWorkerMirroredStrategy, "multi_worker"),
+    ):
+        if jit_compile and isinstance(strategy, kind):
+            raise InputError(
+                f"--jit_compile does not work under --strategy {name}: leave one of them out"
+            )

@@ -57,15 +57,13 @@ def apply_summed(
     if hasattr(optimizer, "clip"):
         gradients = optimizer.clip(gradients, norm)
 
+    def step(value: Any, gradient: Any, rate: Any) -> None:
+        optimizer.update_step(gradient, value, rate)
+
     def update(strategy: Any, gradients: Any, learning_rate: Any, finite: Any) -> None:
         def all_parameters() -> None:
             for gradient, value in zip(gradients, values, strict=True):
-                strategy.extended.update(
-                    value,
-                    lambda v, g, rate: optimizer.update_step(g, v, rate),
-                    args=(gradient, learning_rate),
-                    group=False,
-                )
+                strategy.extended.update(value, step, args=(gradient, learning_rate), group=False)
 
         # The replicas' sums, and so their answers, are the same: the first one decides.
         decides = strategy.experimental_local_results(finite)[0]

@@ -1,5 +1,6 @@
 """The training step: sums over micro-batches and replicas, then one optimizer step."""
 
+import itertools
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -7,7 +8,7 @@ import keras
 import tensorflow as tf
 
 from bert_tf.errors import InputError
-from bert_tf.training.loss_scale import LossScale, computes_in_float16
+from bert_tf.training.loss_scale import LossScale, add_counter, computes_in_float16
 from bert_tf.training.means import OutputMeans, Values
 from bert_tf.training.stop_flag import StopFlag
 from bert_tf.training.strategy import check_jit_compile
@@ -39,15 +40,18 @@ class Trainer(keras.Model):
     while the loss is finite skips the step, but is not a divergence: `nonfinite_steps` counts
     non-finite losses, and non-finite gradients at a scale of 1.
 
-    Logs of a step: `loss`, and each loss and metric by its name, prefixed with the output's where
-    the model has several (`mlm_logits_loss`), as means since the metrics were last reset, without
-    steps of non-finite loss; `gradient_norm` of the last step, before clipping; `nonfinite`, 1.0 if
-    this step (or one of them, with `steps_per_execution`) counts in `nonfinite_steps`, else 0.0; in
-    float16 `loss_scale`; with several workers `stop_asked`, in evaluations too: the sum of their
-    `StopFlag`s. All workers have the same logs.
+    Logs of a step, the same on all workers: `loss`, and each loss and metric by its name, prefixed
+    with the output's where the model has several (`mlm_logits_loss`), as means since the metrics
+    were last reset, without steps of non-finite loss; `gradient_norm` of the last step, before
+    clipping; `nonfinite`, 1.0 if this step (or one of them, with `steps_per_execution`) counts in
+    `nonfinite_steps`, else 0.0; in float16 `loss_scale`; with several workers `stop_asked`, in
+    evaluations too: the sum of their `StopFlag`s.
 
     Make it under the strategy's scope, as the model. All its state is in `variables` (the model's
     and its own), in `optimizer.variables` and in `metrics_variables`.
+
+    Data is (inputs, labels) or (inputs, labels, weights), where labels and weights are dicts by
+    output for several outputs. Weights have the shape of the labels, or are one per example [B].
 
     Args:
         model: a built model with one output or a dict of outputs. Losses of its layers (`add_loss`,
@@ -60,9 +64,6 @@ class Trainer(keras.Model):
         gradient_accumulation_steps: micro-batches per replica.
         steps_per_execution: steps per graph call. `fit` must end an epoch on a multiple of it.
         jit_compile: compile the step with XLA; one device only, and fixed shapes are best.
-
-    Data is (inputs, labels) or (inputs, labels, weights), where labels and weights are dicts by
-    output for several outputs. Weights have the shape of the labels, or are one per example [B].
 
     Raises:
         InputError: `jit_compile` under a strategy that cannot have it, or a number below 1.
@@ -99,21 +100,16 @@ class Trainer(keras.Model):
             OutputMeans(name, function, metrics.get(name, {}) if name else metrics)
             for name, function in losses.items()
         ]
+        # The means stand in one vector: the number of each one's output, the places of the losses.
+        self._output_of_mean = [n for n, out in enumerate(self._outputs) for _ in out.means]
+        self._loss_places = [self._output_of_mean.index(n) for n in range(len(self._outputs))]
         # Dropout generators, which are no weights.
         weights = {id(variable) for variable in model.weights}
         self._seeds = [v for v in model.variables if id(v) not in weights]
-        # Every replica writes the same to its own copy: nothing to aggregate.
-        self.nonfinite_steps = self.add_weight(
-            name="nonfinite_steps",
-            shape=(),
-            dtype="int64",
-            initializer="zeros",
-            trainable=False,
-            aggregation="none",
-        )
+        self.nonfinite_steps = add_counter(self, "nonfinite_steps")
         self.loss_scale = LossScale() if computes_in_float16(model) else None
-        has_others = has_workers(self.distribute_strategy)
-        self.stop_flag = StopFlag(self.distribute_strategy) if has_others else None
+        strategy = self.distribute_strategy
+        self.stop_flag = StopFlag(strategy) if has_workers(strategy) else None
         self.compile(
             optimizer=optimizer,
             steps_per_execution=steps_per_execution,
@@ -142,9 +138,11 @@ class Trainer(keras.Model):
     def train_step(self, data: Any) -> dict[str, tf.Tensor]:
         """One optimizer step on this replica's part of a batch; returns the logs."""
         inputs, labels, weights = self._unpack(data)
-        weight_sums = self._weight_sums(weights)  # [outputs]
+        weight_sums = self._weight_sums(weights)
         scale = tf.convert_to_tensor(self.loss_scale.scale if self.loss_scale else 1.0)
-        sums, gradients, variables = self._gradients(inputs, labels, weights, weight_sums, scale)
+        sums, gradients, variables = self._gradients(
+            (inputs, labels, weights), lambda sums: scale * self._loss(sums, weight_sums)
+        )
         sums, stop_asked, *gradients = self._over_replicas(sums, *gradients)
         if self.loss_scale:
             gradients = [gradient / scale for gradient in gradients]
@@ -159,7 +157,10 @@ class Trainer(keras.Model):
             self.loss_scale.update(overflow)
         self.nonfinite_steps.assign_add(tf.cast(diverged, "int64"))
         apply_summed(self.optimizer, gradients, variables, norm=norm, finite=finite)
-        self._update_means(sums, weight_sums, loss_is_finite)
+        # Steps of non-finite loss do not count in the means.
+        self._update_means(
+            *(tf.where(loss_is_finite, values, 0.0) for values in (sums, weight_sums))
+        )
         logs = {
             **self._means(),
             "gradient_norm": norm,
@@ -172,18 +173,16 @@ class Trainer(keras.Model):
     def test_step(self, data: Any) -> dict[str, tf.Tensor]:
         """Losses and metrics of this replica's part of a batch, dropout off."""
         inputs, labels, weights = self._unpack(data)
-        weight_sums = self._weight_sums(weights)
         sums = self._sums(labels, weights, self.model(inputs, training=False))
         sums, stop_asked = self._over_replicas(sums)
-        self._update_means(sums, weight_sums, tf.constant(True))
+        self._update_means(sums, self._weight_sums(weights))
         return {**self._means(), **stop_asked}
 
     def _over_replicas(self, sums: tf.Tensor, *gradients: tf.Tensor) -> tuple:
         """Sums over all replicas: `sums`, what joins the logs, and the gradients."""
         if self.stop_flag:
             sums = self.stop_flag.appended_to(sums)
-        replica = tf.distribute.get_replica_context()
-        sums, *gradients = replica.all_reduce(tf.distribute.ReduceOp.SUM, [sums, *gradients])
+        sums, *gradients = _all_reduced([sums, *gradients])
         if not self.stop_flag:
             return sums, {}, *gradients
         return sums[:-1], {"stop_asked": sums[-1]}, *gradients
@@ -203,10 +202,9 @@ class Trainer(keras.Model):
         return inputs, labels, weights
 
     def _weight_sums(self, weights: list[tf.Tensor]) -> tf.Tensor:
-        """Float32 [outputs], over all replicas."""
-        sums = tf.stack([tf.reduce_sum(weight) for weight in weights])
-        replica = tf.distribute.get_replica_context()
-        return replica.all_reduce(tf.distribute.ReduceOp.SUM, sums)
+        """The sum of the weights behind each mean, float32 [means], over all replicas."""
+        sums = _all_reduced(tf.stack([tf.reduce_sum(weight) for weight in weights]))
+        return tf.gather(sums, self._output_of_mean)
 
     def _sums(self, labels: Any, weights: list[tf.Tensor], outputs: Any) -> tf.Tensor:
         """Sums of weighted values, float32 [means]: each output's loss, then its metrics."""
@@ -224,21 +222,23 @@ class Trainer(keras.Model):
 
     def _loss(self, sums: tf.Tensor, weight_sums: tf.Tensor) -> tf.Tensor:
         """The sum of the outputs' mean losses, float32 []."""
-        losses, place = [], 0
-        for index, output in enumerate(self._outputs):
-            losses.append(tf.math.divide_no_nan(sums[place], weight_sums[index]))
-            place += len(output.functions)
-        return tf.add_n(losses)
+        places = self._loss_places
+        return tf.add_n([tf.math.divide_no_nan(sums[i], weight_sums[i]) for i in places])
 
     def _gradients(
-        self, inputs: Any, labels: Any, weights: Any, weight_sums: tf.Tensor, scale: tf.Tensor
+        self, data: tuple[Any, Any, Any], loss_of: Callable[[tf.Tensor], tf.Tensor]
     ) -> tuple[tf.Tensor, list[tf.Tensor], list[keras.Variable]]:
-        """The part of this replica in the sums and (scaled) gradients, by micro-batches.
+        """The part of this replica in the sums and gradients, by micro-batches.
+
+        Args:
+            data: inputs, labels, weights.
+            loss_of: sums -> the (scaled) loss to differentiate.
 
         Returns:
             Sums, float32 [means]; gradients; and their variables.
         """
         variables = self.trainable_variables
+        reached = [True] * len(variables)
         replica = tf.distribute.get_replica_context().replica_id_in_sync_group
         offsets = [tf.stack([tf.cast(replica, v.dtype) * _REPLICA_SEEDS, 0]) for v in self._seeds]
         states = [v.value + offset for v, offset in zip(self._seeds, offsets, strict=True)]
@@ -251,24 +251,24 @@ class Trainer(keras.Model):
                     outputs = self.model(inputs, training=True)
                     self._check_call(scope)
                 sums = self._sums(labels, weights, outputs)
-                loss = scale * self._loss(sums, weight_sums)
-            # The gradient of looked-up rows becomes one of the whole table.
+                loss = loss_of(sums)
+            gradients = tape.gradient(loss, variables)
+            reached[:] = [gradient is not None for gradient in gradients]
             gradients = [
-                None if gradient is None else tf.convert_to_tensor(gradient)
-                for gradient in tape.gradient(loss, variables)
+                # The gradient of looked-up rows becomes one of the whole table.
+                tf.zeros(v.shape, v.dtype) if gradient is None else tf.convert_to_tensor(gradient)
+                for gradient, v in zip(gradients, variables, strict=True)
             ]
             return sums, gradients, [scope.get_current_value(v) for v in self._seeds]
 
         if self.gradient_accumulation_steps == 1:
-            sums, gradients, states = of_piece(inputs, labels, weights, states)
+            sums, gradients, states = of_piece(*data, states)
         else:
-            sums, gradients, states = self._over_pieces(
-                of_piece, (inputs, labels, weights), states, variables
-            )
+            sums, gradients, states = self._over_pieces(of_piece, data, states)
         for variable, state, offset in zip(self._seeds, states, offsets, strict=True):
             variable.assign(state - offset)
         # Variables that the loss does not depend on stay unchanged: no weight decay either.
-        pairs = [(g, v) for g, v in zip(gradients, variables, strict=True) if g is not None]
+        pairs = list(itertools.compress(zip(gradients, variables, strict=True), reached))
         return sums, [g for g, _ in pairs], [v for _, v in pairs]
 
     def _check_call(self, scope: keras.StatelessScope) -> None:
@@ -287,8 +287,8 @@ class Trainer(keras.Model):
                 )
 
     def _over_pieces(
-        self, of_piece: Callable, data: Any, states: list[tf.Tensor], variables: list
-    ) -> tuple[tf.Tensor, list[tf.Tensor | None], list[tf.Tensor]]:
+        self, of_piece: Callable, data: tuple[Any, Any, Any], states: list[tf.Tensor]
+    ) -> tuple[tf.Tensor, list[tf.Tensor], list[tf.Tensor]]:
         """Like `of_piece`, with sums and gradients added up over the micro-batches of a batch."""
         pieces = self.gradient_accumulation_steps
         first = keras.tree.flatten(data)[0]
@@ -298,7 +298,6 @@ class Trainer(keras.Model):
                 f"a batch of {rows} per device does not divide into {pieces} micro-batches: give "
                 "--gradient_accumulation_steps a divisor of it"
             )
-        reached = [True] * len(variables)
 
         def part(number: tf.Tensor) -> Any:
             # A number of rows known only at run time, as a last batch's, may divide unevenly.
@@ -318,36 +317,23 @@ class Trainer(keras.Model):
 
         def body(number: tf.Tensor, sums: Any, gradients: Any, states: Any) -> tuple:
             of_sums, of_gradients, states = of_piece(*part(number), states)
-            reached[:] = [gradient is not None for gradient in of_gradients]
-            gradients = [
-                total if gradient is None else total + gradient
-                for total, gradient in zip(gradients, of_gradients, strict=True)
-            ]
+            gradients = [t + g for t, g in zip(gradients, of_gradients, strict=True)]
             return number + 1, sums + of_sums, gradients, states
 
+        zeros = [tf.zeros(v.shape, v.dtype) for v in self.trainable_variables]
         # One after the other, so that only one's activations are in memory.
-        _, sums, gradients, states = tf.while_loop(
+        _, *results = tf.while_loop(
             lambda number, *_: number < pieces,
             body,
-            (
-                tf.constant(0),
-                tf.zeros([len(self.metrics)]),
-                [tf.zeros(v.shape, v.dtype) for v in variables],
-                states,
-            ),
+            (tf.constant(0), tf.zeros([len(self.metrics)]), zeros, states),
             parallel_iterations=1,
         )
-        return sums, [g if r else None for g, r in zip(gradients, reached, strict=True)], states
+        return tuple(results)
 
-    def _update_means(self, sums: tf.Tensor, weight_sums: tf.Tensor, counts: tf.Tensor) -> None:
-        """Adds a batch to the means if `counts`."""
-        sums = tf.where(counts, sums, 0.0)
-        weight_sums = tf.where(counts, weight_sums, 0.0)
-        place = 0
-        for index, output in enumerate(self._outputs):
-            for mean in output.means:
-                mean.update_state(sums[place], weight_sums[index])
-                place += 1
+    def _update_means(self, sums: tf.Tensor, weight_sums: tf.Tensor) -> None:
+        """Adds a batch to the means."""
+        for number, mean in enumerate(self.metrics):
+            mean.update_state(sums[number], weight_sums[number])
 
     def _means(self) -> dict[str, tf.Tensor]:
         """The means by their names, and `loss`, the sum of the outputs' losses."""
@@ -379,8 +365,7 @@ class Trainer(keras.Model):
             return
         one_step = self._on_replicas(self.train_step)
         names = ["loss", *(mean.name for mean in self.metrics), "gradient_norm", "nonfinite"]
-        names += ["loss_scale"] if self.loss_scale else []
-        names += ["stop_asked"] if self.stop_flag else []
+        names += ["loss_scale"] * bool(self.loss_scale) + ["stop_asked"] * bool(self.stop_flag)
         before_first = dict.fromkeys(names, 0.0)
 
         @tf.function
@@ -420,3 +405,8 @@ class Trainer(keras.Model):
             return logs
 
         self.test_function = test_function
+
+
+def _all_reduced(values: Any) -> Any:
+    """Sums of tensors over all replicas, called in one of them."""
+    return tf.distribute.get_replica_context().all_reduce(tf.distribute.ReduceOp.SUM, values)

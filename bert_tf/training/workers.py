@@ -6,7 +6,7 @@ All workers of a run must call these functions, in the same order.
 import errno
 import fcntl
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import tensorflow as tf
@@ -31,11 +31,7 @@ def is_chief(strategy: tf.distribute.Strategy) -> bool:
 
 
 def from_all_replicas(strategy: tf.distribute.Strategy, number: int) -> list[int]:
-    """Exchanges a whole number between all workers.
-
-    Args:
-        strategy: strategy of the run.
-        number: this worker's number; fits in 64 bits.
+    """Exchanges a whole number of up to 64 bits between all workers.
 
     Returns:
         The numbers of all replicas, in their order; the replicas of a worker share its number.
@@ -45,9 +41,8 @@ def from_all_replicas(strategy: tf.distribute.Strategy, number: int) -> list[int
 
     def own() -> tf.Tensor:
         replica = tf.distribute.get_replica_context()
-        place = tf.one_hot(
-            replica.replica_id_in_sync_group, strategy.num_replicas_in_sync, dtype=tf.int64
-        )
+        count = strategy.num_replicas_in_sync
+        place = tf.one_hot(replica.replica_id_in_sync_group, count, dtype=tf.int64)
         return replica.all_reduce(tf.distribute.ReduceOp.SUM, place * number)
 
     @tf.function
@@ -86,45 +81,39 @@ def lost_worker_errors() -> Iterator[None]:
 
 @contextmanager
 def hold_run_directory(directory: str | Path, strategy: tf.distribute.Strategy) -> Iterator[None]:
-    """Locks a run directory while the `with` block lasts.
+    """Locks a run directory, which is made if needed, while the `with` block lasts.
 
     The chief holds a lock of the operating system (`flock`) on a file there, which ends with the
     process; a file system without such locks goes without. Files that a killed process left
     half-written there are removed.
 
-    Args:
-        directory: run directory, made if needed.
-        strategy: strategy of the run.
-
     Raises:
         InputError: another run holds it; in all workers.
     """
-    if not is_chief(strategy):
-        _check_held(any(from_all_replicas(strategy, 0)), directory)
+    with ExitStack() as stack:
+        is_held = is_chief(strategy) and _is_held(stack, Path(directory))
+        if any(from_all_replicas(strategy, int(is_held))):
+            raise InputError(
+                f"{directory}: another process is training there: wait until it ends, or give "
+                "another --output"
+            )
+        if is_chief(strategy):
+            stack.enter_context(hold_output(directory))
         yield
-        return
-    directory = Path(directory)
+
+
+def _is_held(stack: ExitStack, directory: Path) -> bool:
+    """Takes the lock until the stack is left; returns whether another process has it."""
     directory.mkdir(parents=True, exist_ok=True)
-    with (directory / _LOCK).open("w") as file:
-        is_held = False
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            is_held = True
-        except OSError as error:
-            if error.errno not in _NO_LOCKS:
-                raise
-        _check_held(any(from_all_replicas(strategy, int(is_held))), directory)
-        with hold_output(directory):
-            yield
-
-
-def _check_held(is_held: bool, directory: str | Path) -> None:
-    if is_held:
-        raise InputError(
-            f"{directory}: another process is training there: wait until it ends, or give another "
-            "--output"
-        )
+    file = stack.enter_context((directory / _LOCK).open("w"))
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    except OSError as error:
+        if error.errno not in _NO_LOCKS:
+            raise
+    return False
 
 
 def check_same_step(strategy: tf.distribute.Strategy, step: int) -> None:

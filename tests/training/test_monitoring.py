@@ -56,7 +56,7 @@ def as_a_further_worker(model):
 def test_histograms_of_weights_and_activations(model, state, tmp_path):
     activations = {"output": lambda: model(np.ones((8, 4)))}
     histograms = Histograms(
-        tmp_path, state, every=2, weights=model,
+        state, tmp_path, every=2, weights=model,
         activations=lambda: {name: values() for name, values in activations.items()},
     )  # fmt: skip
     assert not (tmp_path / "histograms").exists()
@@ -71,7 +71,7 @@ def test_histograms_of_weights_and_activations(model, state, tmp_path):
 @pytest.mark.parametrize(("every", "steps"), [(2, [3, 6]), (4, [6]), (5, [6])])
 def test_histograms_between_executions_of_several_steps(model, state, tmp_path, every, steps):
     model.compile("sgd", "mse", steps_per_execution=3)
-    fit(model, state, Histograms(tmp_path, state, every=every, weights=model))
+    fit(model, state, Histograms(state, tmp_path, every=every, weights=model))
     events = EventAccumulator(str(tmp_path / "histograms")).Reload()
     tag = events.Tags()["tensors"][0]
     assert [event.step for event in events.Tensors(tag)] == steps
@@ -83,7 +83,7 @@ def test_histograms_between_executions_of_several_steps(model, state, tmp_path, 
 def test_a_profile_of_some_steps(model, state, tmp_path, first, last, steps_per_execution):
     """Also of steps in the middle of an execution, and of some that the end cuts off."""
     model.compile("sgd", "mse", steps_per_execution=steps_per_execution)
-    fit(model, state, Profile(tmp_path, state, first, last))
+    fit(model, state, Profile(state, tmp_path, first, last))
     assert len(list(tmp_path.rglob("*.xplane.pb"))) == 1
 
 
@@ -97,7 +97,7 @@ def embeddings(folder):
 def test_the_projector_gets_the_table_as_it_is_after_each_stretch(model, state, tmp_path):
     table = model.layers[0].kernel  # (4, 2)
     columns = {"piece": ["a\tb", "c\nd\re", "\u2028é"], "id": [0, 1, 2]}
-    log = ProjectorLog(tmp_path, state, name="table", table=table, columns=columns)
+    log = ProjectorLog(state, tmp_path, name="table", table=table, columns=columns)
     assert not (tmp_path / "train").exists()
     fit(model, state, log)
     name, first = embeddings(tmp_path / "train")
@@ -121,7 +121,7 @@ def test_the_projector_gets_the_table_as_it_is_after_each_stretch(model, state, 
 
 def hyper_parameters(state, folder, values, total_steps=12):
     return HyperParameters(
-        folder, state, run="runs/a", values=values, score="best_loss", total_steps=total_steps
+        state, folder, run="runs/a", values=values, score="best_loss", total_steps=total_steps
     )
 
 
@@ -159,10 +159,10 @@ def test_one_process_writes(model, state, tmp_path):
     as_a_further_worker(model)
     callbacks = keras.callbacks.CallbackList(
         [
-            Histograms(tmp_path, state, every=1, weights=model, activations=never),
-            Profile(tmp_path, state, 1, 1),
+            Histograms(state, tmp_path, every=1, weights=model, activations=never),
+            Profile(state, tmp_path, 1, 1),
             ProjectorLog(
-                tmp_path, state, name="t", table=model.layers[0].kernel, columns={"a": [1]}
+                state, tmp_path, name="t", table=model.layers[0].kernel, columns={"a": [1]}
             ),
             hyper_parameters(state, tmp_path, {"steps": 1}, total_steps=1),
         ],
