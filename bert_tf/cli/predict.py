@@ -2,12 +2,15 @@
 
   bert-tf predict --model saved_models/classifier --text "a raw string" "another one"
   bert-tf predict --model runs/classifier/best --input new.tsv --output predictions.jsonl
+  bert-tf predict --model runs/cola/best --data glue/CoLA --split test --submission submission
   cat texts.txt | bert-tf predict --model saved_models/classifier --input - --format lines
 
 Writes one JSON object per text. A classifier gives the label, its probability, and the
 probabilities of all labels; a regression model gives the score; a tagger gives entities and words
 with their spans; a model for choices gives the number and the probability of the best one; a model
-of SQuAD answers the question --text in the context --pair.
+of SQuAD answers the question --text in the context --pair. --submission writes the official files:
+GLUE's TSV, such as CoLA.tsv; predictions.json, nbest_predictions.json and null_odds.json of SQuAD;
+CoNLL's columns; predictions.tsv for data of your own.
 """
 
 import dataclasses
@@ -18,7 +21,7 @@ from bert_tf.atomic import replace_file
 from bert_tf.cli.progress import console, progress
 from bert_tf.errors import InputError
 from bert_tf.options import option
-from bert_tf.outputs import check_output_file
+from bert_tf.outputs import check_output_file, check_output_folder
 from bert_tf.tasks.options import FileOptions, TaskOptions
 
 
@@ -32,8 +35,12 @@ class Options(TaskOptions, FileOptions):
         text: raw strings.
         pair: second strings, one per text, for a model of pairs.
         input: file of texts: .tsv, .csv or .jsonl; "-" for standard input.
+        data: the folder of a data set's published files, or its name in TensorFlow Datasets, such
+            as tfds:glue/mnli.
+        split: split to read from --data, such as validation, or of MNLI test_mismatched and ax.
         label_map: names to answer for labels of a model directory, as MODEL_LABEL=LABEL.
         output: .jsonl file to write; by default standard output.
+        submission: folder for the official files of the task.
         batch_size: texts per batch.
     """
 
@@ -41,42 +48,67 @@ class Options(TaskOptions, FileOptions):
     text: list[str] = option(factory=list)
     pair: list[str] = option(factory=list)
     input: str | None = None
+    data: str | None = None
+    split: str = "test"
     label_map: list[str] = option(factory=list)
     output: str | None = None
+    submission: str | None = None
     batch_size: int = option(32, at_least=1)
 
 
 def run(options: Options) -> None:
-    if bool(options.text) == (options.input is not None):
-        raise InputError("give exactly one of --text and --input")
+    source = options.input or options.data
+    if sum(map(bool, (options.text, options.input, options.data))) != 1:
+        raise InputError("give exactly one of --text, --input and --data")
+    if options.submission and not source:
+        raise InputError("--submission is for files and data sets: give --input or --data")
     if options.pair and len(options.pair) != len(options.text):
         raise InputError(
             f"{len(options.pair)} --pair strings for {len(options.text)} --text strings: "
             "give as many"
         )
-    inputs = [options.model, *([options.input] if options.input not in (None, "-") else [])]
+    inputs = [options.model, *([source] if source not in (None, "-") else [])]
     output = options.output and check_output_file(options.output, inputs)
+    folder = options.submission and check_output_folder(options.submission, inputs)
     with progress("loading") as bar:
         from bert_tf.serving.predictor import answer, rows
+        from bert_tf.tasks.fine_tuned import join_batches
         from bert_tf.tasks.prediction import load
 
         model = load(options.model, dataclasses.asdict(options))
-        if options.input is None:
-            names = (*model.task.kind.inputs(model.task), "text_pair")
+        task, examples = model.task, None
+        if source:
+            split = task.split_of(source, options.split)
+            examples = task.read(source, options.split, labelled=False)
+            if folder:
+                task.check_submission(split, examples, model.labels)
+            given = model.strings(examples)
+        else:
+            names = (*task.kind.inputs(task), "text_pair")
             strings = zip(names, (options.text, options.pair), strict=False)
             given = {name: texts for name, texts in strings if texts}
-        else:
-            given = model.read(options.input)
+        shown = {name.removeprefix("text_"): texts for name, texts in given.items()}
+        if examples and "id" in examples.columns:
+            shown = {"id": examples.columns["id"], **shown}
         lines: list[str] = []
+        batches = []
         for outputs in answer(model.signature(list(given)), given, options.batch_size):
             for row in rows(outputs):
-                texts = {name.removeprefix("text_"): given[name][len(lines)] for name in given}
+                texts = {name: values[len(lines)] for name, values in shown.items()}
                 lines.append(json.dumps({**texts, **row}, ensure_ascii=False))
+            batches.append(outputs)
             bar.update(len(lines), total=len(next(iter(given.values()))), note="and answering")
+        if folder and examples:
+            answers = join_batches(batches)
+            task.kind.write_submission(folder, task, split, examples, answers, model.labels)
+    for remark in examples.remarks() if examples else ():
+        console.print(remark)
     if output:
         with replace_file(output) as temporary:
             temporary.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
         console.print(f"{len(lines)} predictions: {options.output}")
-    else:
+    if folder:
+        console.print(f"Official files of {len(lines)} predictions: {options.submission}")
+    if not output and not folder:
         for line in lines:
             print(line)

@@ -106,7 +106,8 @@ class Classification(RowKind):
     def predicted(
         self, examples: Examples, answers: Answers, labels: Sequence[str]
     ) -> list[tuple[str, Sequence[object]]]:
-        """The predicted label, and the probability of each label."""
+        """The predicted label, and the probability of each label (a SavedModel tells no order)."""
+        labels = labels or sorted(label.decode() for label in answers["labels"][0])
         rows = zip(answers["labels"], answers["probabilities"], strict=True)
         of_label = [dict(zip(names, values, strict=True)) for names, values in rows]
         shares = [(name, [f"{row[name.encode()]:.6f}" for row in of_label]) for name in labels]

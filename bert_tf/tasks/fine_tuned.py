@@ -92,7 +92,8 @@ class FineTuned:
         if not stored:
             positions = model.config.max_position_embeddings
             task = task.with_settings({"max_length": min(task.max_length, positions)})
-        labels = _renamed(model.label_names, given.get("label_map") or [])
+        own = [task.label_aliases.get(label, label) for label in model.label_names]
+        labels = _renamed(own, given.get("label_map") or [])
         tokenizer = BertTokenizer.from_directory(directory)
         return cls(task.with_settings(given), model, tokenizer, labels)
 
@@ -134,8 +135,7 @@ class FineTuned:
     def answers(self, examples: Examples, batch_size: int) -> Answers:
         """Answers to examples, by the function that an export saves."""
         strings = {name: examples.columns[name] for name in self.inputs}
-        batches = list(answer(self.signature, strings, batch_size))
-        return {name: _join([batch[name] for batch in batches]) for name in batches[0]}
+        return join_batches(list(answer(self.signature, strings, batch_size)))
 
     def evaluate(self, examples: Examples, batch_size: int) -> Evaluation:
         """Scores answers to labelled examples."""
@@ -184,6 +184,11 @@ def read_settings(path: Path) -> dict[str, Any] | None:
         return None
     except (OSError, ValueError) as error:
         raise InputError(f"{path} cannot be read ({error}): restore or delete it") from error
+
+
+def join_batches(batches: Sequence[Answers]) -> Answers:
+    """Concatenates the answers of batches, each padded to the widest."""
+    return {name: _join([batch[name] for batch in batches]) for name in batches[0]}
 
 
 def _join(batches: Sequence[np.ndarray]) -> np.ndarray:

@@ -185,7 +185,14 @@ class Kind(ABC):
         self, folder: Path, dataset: "Dataset", examples: Examples, answers: Answers,
         labels: Sequence[str],
     ) -> None:  # fmt: skip
-        """Writes the predictions files into a folder."""
+        """Writes the predictions files into a folder, for examples with or without labels."""
+
+    def write_submission(
+        self, folder: Path, dataset: "Dataset", split: str, examples: Examples, answers: Answers,
+        labels: Sequence[str],
+    ) -> None:  # fmt: skip
+        """Writes the official files for a split into a folder."""
+        self.write_predictions(folder, dataset, examples, answers, labels)
 
 
 class RowKind(Kind):
@@ -237,7 +244,28 @@ class RowKind(Kind):
     def predicted(
         self, examples: Examples, answers: Answers, labels: Sequence[str]
     ) -> list[tuple[str, Sequence[object]]]:
-        """Columns of predictions.tsv after texts and labels: name and E values each."""
+        """Columns of predictions.tsv after texts and labels: name and E values each.
+
+        The column "predicted" is among them.
+        """
+
+    def write_submission(
+        self, folder: Path, dataset: "Dataset", split: str, examples: Examples, answers: Answers,
+        labels: Sequence[str],
+    ) -> None:  # fmt: skip
+        """Writes the dataset's official file in GLUE's format, or predictions.tsv without one."""
+        if (name := dataset.submissions.get(split)) is None:
+            return self.write_predictions(folder, dataset, examples, answers, labels)
+        rows = enumerate(self.submitted(examples, answers, labels))
+        lines = ["index\tprediction", *(f"{index}\t{value}" for index, value in rows)]
+        with replace_file(folder / name) as temporary:
+            temporary.write_text("\n".join(lines) + "\n", encoding="utf-8")
+
+    def submitted(
+        self, examples: Examples, answers: Answers, labels: Sequence[str]
+    ) -> Sequence[object]:
+        """The predictions [E] as official files have them."""
+        return dict(self.predicted(examples, answers, labels))["predicted"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -334,6 +362,26 @@ class Dataset:
             labels = examples.columns["label"]
             examples.columns["label"] = [self.label_aliases.get(label, label) for label in labels]
         return examples
+
+    def check_submission(self, split: str, examples: Examples, labels: Sequence[str]) -> None:
+        """Refuses, before the work, what cannot become the official file of a split.
+
+        Raises:
+            InputError: rows are missing, or the model has other labels.
+        """
+        if split not in self.submissions:
+            return
+        if is_dataset_name(examples.path) and examples.lines != list(range(len(examples))):
+            lost = set(range(len(examples))) - set(examples.lines)
+            raise InputError(
+                f"{examples.path} lacks row {min(lost)}, and {self.submissions[split]} needs every "
+                "row: give the folder of the published files"
+            )
+        if self.labels and set(labels) - set(self.labels):
+            raise InputError(
+                f"the model's labels are {', '.join(labels)}, those of {self.name} are "
+                f"{', '.join(self.labels)}: match them with --label_map"
+            )
 
     def has(self, data: str | Path, split: str) -> bool:
         """Whether `data`, as of `read`, is several splits and this one is among them."""

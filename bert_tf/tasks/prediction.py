@@ -11,24 +11,27 @@ from bert_tf.serving.predictor import Predictor
 from bert_tf.tasks.fine_tuned import FineTuned
 from bert_tf.tasks.kind import Dataset
 from bert_tf.tasks.table import TASKS, find_task
+from pipelines.examples.labelled_text import Examples
 
 
 @dataclass(frozen=True)
 class Answering:
-    """A model that answers, and how its files of texts are read.
+    """A model that answers, and how its data are read.
 
     Attributes:
         signature: gives the function of strings with certain names, as of
             `bert_tf.serving.predictor.answer`.
         task: dataset that names the columns.
+        labels: label names in the order of the outputs; empty if they are not known.
     """
 
     signature: Callable[[Sequence[str]], Any]
     task: Dataset
+    labels: Sequence[str] = ()
 
-    def read(self, path: str | Path) -> dict[str, list[str]]:
-        """The texts of a file by input name; every row counts."""
-        columns = self.task.read(path, "test", labelled=False).columns
+    def strings(self, examples: Examples) -> dict[str, list[str]]:
+        """The strings that the model takes, by input name."""
+        columns = examples.columns
         signatures = self.task.kind.signatures(self.task).values()
         return {name: columns[name] for names in signatures for name in names if name in columns}
 
@@ -45,7 +48,7 @@ def load(model: str | Path, settings: Mapping[str, Any]) -> Answering:
     """
     if (Path(model) / CONFIG).is_file():
         fine_tuned = FineTuned.from_directory(model, settings)
-        return Answering(fine_tuned.module().signature, fine_tuned.task)
+        return Answering(fine_tuned.module().signature, fine_tuned.task, fine_tuned.labels)
     predictor = Predictor(model)
     for name in ("task", "max_length", "label_map"):
         if settings.get(name):
@@ -56,6 +59,10 @@ def load(model: str | Path, settings: Mapping[str, Any]) -> Answering:
     except InputError:  # a SavedModel does not carry the code of a task of one's own
         task = TASKS["classification"]
     task = task.with_settings(stored).with_settings(settings)
-    if "text_pair" in predictor.inputs and task.pair is None and settings.get("input"):
+    if (
+        "text_pair" in predictor.inputs
+        and task.pair is None
+        and (settings.get("input") or settings.get("data"))
+    ):
         raise InputError(f"{model} takes pairs: name the second text's column with --pair_column")
     return Answering(predictor.signature, task)

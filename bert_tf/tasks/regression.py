@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import numpy as np
@@ -19,8 +20,17 @@ def squared_error(labels: Any, outputs: Any) -> Any:
     return tf.square(tf.cast(outputs, tf.float32) - labels)
 
 
+@dataclass(frozen=True)
 class Regression(RowKind):
-    """One number for each example. The only answer is `score`, float32 [B]."""
+    """One number for each example. The only answer is `score`, float32 [B].
+
+    Attributes:
+        lowest: lowest number in the official file.
+        highest: highest number there.
+    """
+
+    lowest: float = -math.inf
+    highest: float = math.inf
 
     model_class = BertRegressor
     loss_function = staticmethod(squared_error)
@@ -61,3 +71,10 @@ class Regression(RowKind):
     ) -> list[tuple[str, Sequence[object]]]:
         """The predicted number."""
         return [("predicted", [f"{score:.6f}" for score in answers["score"]])]
+
+    def submitted(
+        self, examples: Examples, answers: Answers, labels: Sequence[str]
+    ) -> Sequence[object]:
+        """The numbers with three decimals, within the range."""
+        scores = np.clip(answers["score"], self.lowest, self.highest)
+        return [f"{score:.3f}" for score in scores]

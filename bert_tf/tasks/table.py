@@ -124,8 +124,8 @@ TASKS: dict[str, Dataset] = {
             paper={"large": 81.9},
         ),
         Dataset(
-            name="stsb", kind=Regression(), text="sentence1", pair="sentence2", label="score",
-            scores=(spearman, pearson), files=_GLUE, tfds={"score": "label"},
+            name="stsb", kind=Regression(lowest=0, highest=5), text="sentence1", pair="sentence2",
+            label="score", scores=(spearman, pearson), files=_GLUE, tfds={"score": "label"},
             submissions={"test": "STS-B.tsv"}, paper={"base": 85.8, "large": 86.5},
         ),
         Dataset(

@@ -195,12 +195,15 @@ class Tagging(Kind):
         self, folder: Path, dataset: Dataset, examples: Examples, answers: Answers,
         labels: Sequence[str],
     ) -> None:  # fmt: skip
-        """Writes predictions.conll, with word, label and predicted label, and conlleval.txt."""
+        """Writes predictions.conll: word, label and predicted label; for labels conlleval.txt."""
         lines = []
-        for words, gold, predicted in _sentences(examples, answers):
-            lines += [" ".join(row) for row in zip(words, gold, predicted, strict=True)] + [""]
+        for columns in _sentences(examples, answers):
+            known = [column for column in columns if column is not None]
+            lines += [" ".join(row) for row in zip(*known, strict=True)] + [""]
         with replace_file(folder / "predictions.conll") as temporary:
             temporary.write_text("\n".join(lines) + "\n", encoding="utf-8")
+        if "label" not in examples.columns:
+            return
         with replace_file(folder / "conlleval.txt") as temporary:
             temporary.write_text(_compare(examples, answers).report(), encoding="utf-8")
 
@@ -228,18 +231,23 @@ def _entities(text: tf.Tensor, classes: tf.Tensor, labels: Sequence[str]) -> tup
 
 def _sentences(
     examples: Examples, answers: Answers
-) -> Iterator[tuple[list[str], list[str], list[str]]]:
-    """Words, labels and predicted labels of each sentence."""
-    columns = (examples.columns["words"], examples.columns["label"], answers["words_label"])
-    for words, gold, predicted in zip(*columns, strict=True):
+) -> Iterator[tuple[list[str], list[str] | None, list[str]]]:
+    """Words, labels if known and predicted labels of each sentence; raw text is one sentence."""
+    for index, predicted in enumerate(answers["words_label"]):
+        if "words" in examples.columns:
+            lines = [line.split(" ") for line in examples.columns["words"][index].split("\n")]
+        else:
+            words = answers["words_text"][index][: answers["words_count"][index]]
+            lines = [[word.decode() for word in words]]
+        gold = examples.columns["label"][index].split("\n") if "label" in examples.columns else None
         start = 0
-        for line, labels in zip(words.split("\n"), gold.split("\n"), strict=True):
-            of_line = line.split(" ")
-            end = start + len(of_line)
-            yield of_line, labels.split(" "), [label.decode() for label in predicted[start:end]]
+        for number, words in enumerate(lines):
+            end = start + len(words)
+            labels = gold[number].split(" ") if gold is not None else None
+            yield words, labels, [label.decode() for label in predicted[start:end]]
             start = end
 
 
 def _compare(examples: Examples, answers: Answers) -> EntityScores:
-    sentences = list(_sentences(examples, answers))
-    return score_entities([gold for _, gold, _ in sentences], [found for *_, found in sentences])
+    pairs = [(gold or [], found) for _, gold, found in _sentences(examples, answers)]
+    return score_entities(*zip(*pairs, strict=True))

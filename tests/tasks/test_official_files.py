@@ -1,0 +1,153 @@
+"""The official files that `predict --submission` writes: GLUE's, SQuAD's, CoNLL's."""
+
+import json
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from bert_tf import BertClassifier, BertConfig, BertTokenizer
+from bert_tf.cli.main import main
+from bert_tf.errors import InputError
+from bert_tf.models.task_models import BertSpanClassifier, BertTagger
+from bert_tf.tasks.fine_tuned import FineTuned
+from bert_tf.tasks.table import TASKS
+from pipelines.examples.labelled_text import Examples
+
+PIECES = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "sea", "ship", "farm", "cow"]
+CONFIG = BertConfig(
+    vocab_size=len(PIECES), hidden_size=8, num_hidden_layers=1, num_attention_heads=2,
+    intermediate_size=16, max_position_embeddings=16, initializer_range=0.5,
+)  # fmt: skip
+
+
+def saved(folder, name, model, labels=(), **settings):
+    task = TASKS[name].with_settings({"max_length": 16, **settings})
+    FineTuned(task, model, BertTokenizer(PIECES), labels).save(folder)
+    return folder
+
+
+def predict(*arguments) -> None:
+    assert main(["predict", *map(str, arguments)]) == 0
+
+
+def read(path) -> list[list[str]]:
+    content = path.read_text(encoding="utf-8")
+    assert content.endswith("\n")
+    return [line.split("\t") for line in content.splitlines()]
+
+
+@pytest.mark.parametrize(
+    ("name", "split", "file"),
+    [
+        ("cola", "test", "CoLA.tsv"),
+        ("sst2", "test", "SST-2.tsv"),
+        ("mrpc", "test", "MRPC.tsv"),
+        ("qqp", "test", "QQP.tsv"),
+        ("mnli", "test", "MNLI-m.tsv"),
+        ("mnli", "test_matched", "MNLI-m.tsv"),
+        ("mnli", "test_mismatched", "MNLI-mm.tsv"),
+        ("mnli", "ax", "AX.tsv"),
+        ("qnli", "test", "QNLI.tsv"),
+        ("rte", "test", "RTE.tsv"),
+        ("wnli", "test", "WNLI.tsv"),
+    ],
+)
+def test_glue_s_files(name, split, file, tmp_path):
+    """One row for each test row, indices from 0, labels by name in any order of the model's."""
+    task = TASKS[name]
+    labels = list(task.labels[::-1])
+    logits = np.eye(len(labels))[np.arange(5) % len(labels)]
+    answers = task.kind.answers(tf.constant(logits), labels)
+    answers = {key: value.numpy() for key, value in answers.items()}
+    examples = Examples("test.tsv", list(range(2, 7)), {"text": ["", " ", "a", "a", '"']})
+    task.check_submission(split, examples, labels)
+    task.kind.write_submission(tmp_path, task, split, examples, answers, labels)
+    assert [path.name for path in tmp_path.iterdir()] == [file]
+    expected = [[str(i), labels[i % len(labels)]] for i in range(5)]
+    assert read(tmp_path / file) == [["index", "prediction"], *expected]
+
+
+def test_sts_b_has_three_decimals_within_0_to_5(tmp_path):
+    task = TASKS["stsb"]
+    scores = np.array([-0.3, 0, 2.34567, 5.0001, 4.9999], np.float32)
+    examples = Examples("test.tsv", list(range(5)), {"text": ["a"] * 5})
+    task.kind.write_submission(tmp_path, task, "test", examples, {"score": scores}, [])
+    predictions = [row[1] for row in read(tmp_path / "STS-B.tsv")]
+    assert predictions == ["prediction", "0.000", "0.000", "2.346", "5.000", "5.000"]
+
+
+def test_what_cannot_be_submitted_is_refused_before_the_work():
+    mnli = TASKS["mnli"]
+    examples = Examples("tfds:glue/mnli:test_matched", [0, 1, 3], {"text": ["a"] * 3})
+    with pytest.raises(InputError, match=r"lacks row 2, and MNLI-m\.tsv needs every row"):
+        mnli.check_submission("test", examples, mnli.labels)
+    with pytest.raises(InputError, match=r"labels are LABEL_0, .*: match them with --label_map"):
+        mnli.check_submission("test", examples.take([0, 1]), ["LABEL_0", *mnli.labels[1:]])
+    mnli.check_submission("train", examples, ["LABEL_0"])  # no official file
+
+
+def test_a_test_folder_becomes_the_official_file_and_json_lines(tmp_path, capsys):
+    """Rows that are blank, too long or quoted all have a prediction; from a SavedModel, too."""
+    model = saved(tmp_path / "model", "cola", BertClassifier(CONFIG, labels=["0", "1"]), ["0", "1"])
+    data = tmp_path / "CoLA"
+    data.mkdir()
+    texts = ["sea", '"ship', "", "cow " * 50, "farm\u2028sea"]
+    lines = ["index\tsentence", *(f"{i}\t{text}" for i, text in enumerate(texts))]
+    (data / "test.tsv").write_text("\n".join(lines) + "\n", encoding="utf-8")
+    lines_file, submission = tmp_path / "out.jsonl", tmp_path / "submission"
+    predict("--model", model, "--data", data, "--output", lines_file, "--submission", submission,
+            "--batch_size", 2)  # fmt: skip
+    answers = [json.loads(line) for line in lines_file.open(encoding="utf-8")]
+    assert [answer["text"] for answer in answers] == texts
+    rows = read(submission / "CoLA.tsv")
+    assert rows[1:] == [[str(i), answer["label"]] for i, answer in enumerate(answers)]
+    assert "1 examples have a blank text, the first in line 4" in capsys.readouterr().err
+    export = ["--model", model, "--name", "cola", "--output", tmp_path / "served"]
+    assert main(["export", *map(str, export)]) == 0
+    predict("--model", tmp_path / "served" / "cola", "--input", data / "test.tsv",
+            "--submission", tmp_path / "again")  # fmt: skip
+    assert read(tmp_path / "again" / "CoLA.tsv") == rows
+    # A split without an official file.
+    (data / "dev.tsv").write_text("gj04\t1\t\tsea\n")
+    predict("--model", tmp_path / "served" / "cola", "--data", data, "--split", "validation",
+            "--submission", tmp_path / "own")  # fmt: skip
+    header, row = read(tmp_path / "own" / "predictions.tsv")
+    assert header == ["text", "predicted", "0", "1"] and row[0] == "sea"
+
+
+def test_unlabelled_questions_keep_their_ids(tmp_path):
+    model = saved(tmp_path / "model", "squad2", BertSpanClassifier(CONFIG))
+    rows = [{"id": f"q-{i}", "question": "sea", "context": "ship farm cow"} for i in range(3)]
+    data = tmp_path / "new.jsonl"
+    data.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    predict("--model", model, "--input", data, "--submission", tmp_path / "files",
+            "--output", tmp_path / "out.jsonl")  # fmt: skip
+    found = {path.name: json.loads(path.read_text()) for path in (tmp_path / "files").iterdir()}
+    assert sorted(found) == ["nbest_predictions.json", "null_odds.json", "predictions.json"]
+    assert all(list(content) == ["q-0", "q-1", "q-2"] for content in found.values())
+    lines = [json.loads(line) for line in (tmp_path / "out.jsonl").read_text().splitlines()]
+    assert {line["id"]: line["answer"] for line in lines} == found["predictions.json"]
+
+
+@pytest.mark.parametrize("column", ["text", "words"])
+def test_unlabelled_words_become_columns(column, tmp_path):
+    labels = ["O", "B-PER", "I-PER"]
+    model = saved(tmp_path / "model", "tagging", BertTagger(CONFIG, labels=labels), labels)
+    data = tmp_path / ("new.conll" if column == "words" else "new.tsv")
+    data.write_text("sea x\nship x\n\ncow x\n" if column == "words" else "text\nsea ship\ncow\n")
+    predict("--model", model, "--input", data, "--submission", tmp_path / "files")
+    (path,) = (tmp_path / "files").iterdir()
+    assert path.name == "predictions.conll"
+    rows = [line.split(" ") for line in path.read_text().splitlines()]
+    assert [row[0] for row in rows] == ["sea", "ship", "", "cow", ""]
+    assert {row[1] for row in rows if row[0]} <= set(labels)
+
+
+def test_bad_combinations_are_refused(tmp_path, capsys):
+    for arguments, message in (
+        (["--text", "a", "--data", "x"], "give exactly one of --text, --input and --data"),
+        (["--text", "a", "--submission", "x"], "--submission is for files and data sets"),
+    ):
+        assert main(["predict", "--model", str(tmp_path), *arguments]) == 2
+        assert message in capsys.readouterr().err
