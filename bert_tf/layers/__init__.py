@@ -1,21 +1,9 @@
 """Keras layers of BERT, written in keras.ops alone so that they run on every Keras backend."""
 
-from bert_tf.layers.embeddings import BertEmbeddings
-from bert_tf.layers.heads import (
-    ClassificationHead,
-    MaskedLanguageModelHead,
-    NextSentenceHead,
-    Pooler,
-)
-from bert_tf.layers.transformer import FeedForward, SelfAttention, TransformerBlock
-
-__all__ = [
-    "BertEmbeddings",
-    "ClassificationHead",
-    "FeedForward",
-    "MaskedLanguageModelHead",
-    "NextSentenceHead",
-    "Pooler",
-    "SelfAttention",
-    "TransformerBlock",
-]
+from bert_tf.layers.embeddings import BertEmbeddings as BertEmbeddings
+from bert_tf.layers.heads import ClassificationHead as ClassificationHead
+from bert_tf.layers.heads import MaskedLanguageModelHead as MaskedLanguageModelHead
+from bert_tf.layers.heads import Pooler as Pooler
+from bert_tf.layers.transformer import FeedForward as FeedForward
+from bert_tf.layers.transformer import SelfAttention as SelfAttention
+from bert_tf.layers.transformer import TransformerBlock as TransformerBlock

@@ -10,21 +10,12 @@ from bert_tf.layers.activations import ACTIVATIONS
 
 
 def child_seed(seed: int | None, name: str) -> int | None:
-    """The seed of the part called `name` of something seeded with `seed`.
+    """The seed, in [0, 2^31), of the part called `name` of something seeded; None if it is not.
 
     Keras initializers with equal integer seeds draw equal values, so every weight needs its own.
     Deriving it from the name, not from a counter, keeps a weight's value when parts are added.
-
-    Args:
-        seed: seed of the whole; None for weights that differ from run to run.
-        name: name of the part, unique within the whole.
-
-    Returns:
-        An int in [0, 2^31), or None if `seed` is None.
     """
-    if seed is None:
-        return None
-    return zlib.crc32(f"{seed}/{name}".encode()) & 0x7FFFFFFF
+    return None if seed is None else zlib.crc32(f"{seed}/{name}".encode()) & 0x7FFFFFFF
 
 
 class BertLayer(keras.layers.Layer):
@@ -80,10 +71,6 @@ class BertLayer(keras.layers.Layer):
         return keras.layers.Dropout(
             rate, seed=child_seed(self.seed, name), dtype=self.dtype_policy, name=name
         )
-
-    def compute_output_shape(self, input_shape: Any, *others: Any) -> Any:
-        """The shape of the first input, unless a subclass says otherwise."""
-        return input_shape
 
     def get_config(self) -> dict[str, Any]:
         """The arguments of `__init__`; subclasses add their own."""

@@ -67,5 +67,5 @@ class BertEmbeddings(BertLayer):
         return self.dropout(self.layer_norm(words + segments + positions), training=training)
 
     def compute_output_shape(self, token_ids_shape: Any, segment_ids_shape: Any = None) -> Any:
-        """[B, T] -> [B, T, H]."""
+        """[B, T] -> [B, T, H]; JAX cannot tell from an unknown T."""
         return (*token_ids_shape, self.config.hidden_size)

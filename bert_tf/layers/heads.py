@@ -28,10 +28,6 @@ class Pooler(BertLayer):
         """Transforms the vector of [CLS], the first token."""
         return self.dense(sequence_output[:, 0])  # (B, H)
 
-    def compute_output_shape(self, sequence_output_shape: Any) -> Any:
-        """[B, T, H] -> [B, H]."""
-        return (sequence_output_shape[0], self.config.hidden_size)
-
 
 @keras.saving.register_keras_serializable(package="bert_tf")
 class MaskedLanguageModelHead(BertLayer):
@@ -90,7 +86,7 @@ class MaskedLanguageModelHead(BertLayer):
         return ops.reshape(logits, (*ops.shape(mask_positions), self.config.vocab_size))
 
     def compute_output_spec(self, sequence_output: Any, mask_positions: Any) -> Any:
-        """[B, T, H] and [B, P] -> float32 [B, P, V]."""
+        """[B, T, H] and [B, P] -> float32 [B, P, V]; JAX cannot tell from an unknown T."""
         return keras.KerasTensor((*mask_positions.shape, self.config.vocab_size), dtype="float32")
 
     def get_config(self) -> dict[str, Any]:
@@ -108,6 +104,9 @@ class MaskedLanguageModelHead(BertLayer):
 @keras.saving.register_keras_serializable(package="bert_tf")
 class ClassificationHead(BertLayer):
     """Dropout, then one dense layer (`create_model` in the original's run_classifier.py).
+
+    Without dropout and with two classes, also the next sentence head of pre-training (paper,
+    section 3.1, task 2; `get_next_sentence_output` in the original's run_pretraining.py).
 
     Args:
         config: hyper-parameters of the model.
@@ -143,24 +142,7 @@ class ClassificationHead(BertLayer):
         """Scores the classes."""
         return ops.cast(self.dense(self.dropout(states, training=training)), "float32")
 
-    def compute_output_spec(self, states: Any, training: bool = False) -> Any:
-        """[..., H] -> float32 [..., C]."""
-        return keras.KerasTensor((*states.shape[:-1], self.num_classes), dtype="float32")
-
     def get_config(self) -> dict[str, Any]:
         """The arguments of `__init__`."""
         own = {"num_classes": self.num_classes, "dropout": self.dropout.rate}
         return {**super().get_config(), **own}
-
-
-@keras.saving.register_keras_serializable(package="bert_tf")
-class NextSentenceHead(ClassificationHead):
-    """Predicts whether sentence B follows sentence A: class 0 if it does, 1 if it is random.
-
-    Paper, section 3.1, task 2; `get_next_sentence_output` in the original's run_pretraining.py:
-    one dense layer without dropout, on the pooled output [B, H]; logits float32 [B, 2].
-    """
-
-    def __init__(self, config: BertConfig, seed: int | None = None, **kwargs: Any):
-        kwargs |= {"num_classes": 2, "dropout": 0.0}  # `get_config` has them, too
-        super().__init__(config, seed=seed, **kwargs)

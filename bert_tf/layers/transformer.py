@@ -163,14 +163,10 @@ class TransformerBlock(BertLayer):
 
     def _rematerialized(self, hidden_states: Any, padding_mask: Any) -> Any:
         """In training: the same numbers, and the same dropout whether computed once or twice."""
-        dropouts = (
-            self.attention.dropout,
-            self.attention_output_dropout,
-            self.feed_forward_dropout,
-        )
-        generators = [dropout.seed_generator for dropout in dropouts if dropout.rate > 0]
+        after = self.attention_output_dropout, self.feed_forward_dropout
+        dropouts = [each for each in (self.attention.dropout, *after) if each.rate > 0]
         # Each draws once a call. Drawn here, the seeds are not drawn anew in the second pass.
-        seeds = [(generator.state, generator.next()) for generator in generators]
+        seeds = [(each.seed_generator.state, each.seed_generator.next()) for each in dropouts]
         weights = self.trainable_variables
 
         def transform(hidden_states: Any, *values: Any) -> Any:

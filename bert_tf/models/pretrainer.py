@@ -5,7 +5,7 @@ from typing import Any
 import keras
 
 from bert_tf.config import BertConfig
-from bert_tf.layers import MaskedLanguageModelHead, NextSentenceHead
+from bert_tf.layers import ClassificationHead, MaskedLanguageModelHead
 from bert_tf.layers.bert_layer import child_seed
 from bert_tf.models.encoder import BertEncoder, encoder_for
 from bert_tf.models.pretrained_model import PretrainedModel
@@ -50,8 +50,13 @@ class BertPreTrainer(PretrainedModel):
             dtype=dtype,
             name="masked_language_model",
         )
-        next_sentence = NextSentenceHead(
-            config, child_seed(seed, "next_sentence"), dtype=dtype, name="next_sentence"
+        next_sentence = ClassificationHead(
+            config,
+            2,
+            dropout=0.0,
+            seed=child_seed(seed, "next_sentence"),
+            dtype=dtype,
+            name="next_sentence",
         )
 
         # Wiring.

@@ -12,7 +12,6 @@ from bert_tf.layers import (
     ClassificationHead,
     FeedForward,
     MaskedLanguageModelHead,
-    NextSentenceHead,
     Pooler,
     SelfAttention,
     TransformerBlock,
@@ -52,10 +51,9 @@ LAYERS = {
         (STATES, POSITIONS),
         (B, P, V),
     ),
-    "next_sentence": (lambda **kw: NextSentenceHead(CONFIG, **kw), (STATES[:, 0],), (B, 2)),
     "classification": (lambda **kw: ClassificationHead(CONFIG, 4, **kw), (STATES[:, 0],), (B, 4)),
 }
-LOGITS = ("masked_language_model", "next_sentence", "classification")
+LOGITS = ("masked_language_model", "classification")
 
 
 @pytest.fixture(params=LAYERS)

@@ -14,13 +14,13 @@ from bert_tf.layers import (
     ClassificationHead,
     FeedForward,
     MaskedLanguageModelHead,
-    NextSentenceHead,
     Pooler,
     SelfAttention,
     TransformerBlock,
 )
 from bert_tf.layers.activations import ACTIVATIONS
 from bert_tf.layers.bert_layer import child_seed
+from bert_tf.models.pretrainer import BertPreTrainer
 
 B, T, P, H, N, V = 3, 6, 2, 8, 2, 13
 CONFIG = BertConfig(
@@ -175,9 +175,8 @@ def test_masked_language_model_head(random, states):
     assert any(v is table.embeddings for v in layer.trainable_variables)
 
 
-@pytest.mark.parametrize("make", [NextSentenceHead, lambda config: ClassificationHead(config, 5)])
-def test_classification_heads(random, make):
-    layer = make(CONFIG)
+def test_classification_head(random):
+    layer = ClassificationHead(CONFIG, 5)
     layer.build((B, H))
     randomize(layer, random)
     pooled = random.normal(size=(B, H)).astype("float32")
@@ -196,7 +195,7 @@ def test_dropout_is_where_the_original_has_it(states):
 
 
 def test_next_sentence_head_drops_nothing(states):
-    layer = NextSentenceHead(CONFIG, seed=1)
+    layer = BertPreTrainer(CONFIG, seed=1).next_sentence
     assert np.array_equal(layer(states[:, 0], training=True), layer(states[:, 0]))
 
 
