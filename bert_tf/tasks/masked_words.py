@@ -146,7 +146,6 @@ class MaskedWordLog(RunCallback):
         self.state.logged.setdefault(_LOG, 0)
 
     def on_epoch_end(self, epoch: int, logs: dict | None = None) -> None:
-        """Guesses and writes."""
         self.state.logged[_LOG] = self.state.step
         if not self.is_chief:
             return

@@ -69,16 +69,6 @@ def _model(options: PretrainingOptions, tokenizer: BertTokenizer) -> BertPreTrai
     return BertPreTrainer(replace(config, **changed), seed=options.seed)
 
 
-def _losses(model: BertPreTrainer, data: PretrainingData) -> dict[str, Any]:
-    """The losses by output: means over the masked words, not over the padded slots."""
-    losses = {"mlm_logits": cross_entropy}
-    if data.has_next_sentences:
-        losses["nsp_logits"] = cross_entropy
-    else:  # nothing trains these: weight decay must leave them alone, too
-        model.encoder.pooler.trainable = model.next_sentence.trainable = False
-    return losses
-
-
 def _settings(
     model: BertPreTrainer, options: PretrainingOptions, data: PretrainingData
 ) -> dict[str, Any]:
@@ -154,7 +144,12 @@ def _pretrain(
     with run.strategy.scope():
         model = _model(options, data.tokenizer)
     data.check_fits(model.encoder.config)
-    losses = _losses(model, data)
+    # Means over the masked words, not over the padded slots.
+    losses = {"mlm_logits": cross_entropy}
+    if data.has_next_sentences:
+        losses["nsp_logits"] = cross_entropy
+    else:  # nothing trains these: weight decay must leave them alone, too
+        model.encoder.pooler.trainable = model.next_sentence.trainable = False
     trainer = prepare(
         run,
         model,
@@ -183,7 +178,7 @@ def _pretrain(
     sample = data.held_out_sample(data.phases[-1]) if run.is_chief else None
     texts = options.watch_text or hide_words(sample or [], data.tokenizer)
     watch_pretraining(run, model, data.tokenizer, texts)
-    phases = [_phase(run, model, trainer, data, phase) for phase in data.phases]
+    phases = [_phase(run, trainer, data, phase) for phase in data.phases]
     if options.dry_run:
         for line in dry_run(trainer, phases):
             run.notice(line)
@@ -215,10 +210,8 @@ def _pretrain(
     return run.train(phases, plan=plan, save_model=save, report=keep_scores, on_step=on_step)
 
 
-def _phase(
-    run: Run, model: BertPreTrainer, trainer: Trainer, data: PretrainingData, phase: PhaseShards
-) -> Phase:
-    shards, encoder = phase.train, model.encoder
+def _phase(run: Run, trainer: Trainer, data: PretrainingData, phase: PhaseShards) -> Phase:
+    shards, encoder = phase.train, trainer.model.encoder
     flops = pretraining_flops(
         encoder.config,
         instances=1,

@@ -48,7 +48,6 @@ class CountSteps(RunCallback):
     on_step: Callable[[int], object]
 
     def on_train_batch_end(self, batch: int, logs: dict | None = None) -> None:
-        """Counts the steps of the execution."""
         steps = self.model.steps_per_execution
         step = self.state.step + steps
         ends_stretch = step % self.plan.evaluate_every == 0 or step == self.phase.until
@@ -69,7 +68,6 @@ class Evaluate(RunCallback):
     signals: StopSignals
 
     def on_epoch_end(self, epoch: int, logs: dict | None = None) -> None:
-        """Evaluates."""
         if self.evaluate is None or not self.is_chief:
             return
         if has_workers(self.model.distribute_strategy):
@@ -113,11 +111,9 @@ class ScalarLog(RunCallback):
         self._reported = time.monotonic()
 
     def on_train_batch_begin(self, batch: int, logs: dict | None = None) -> None:
-        """Starts the clock of an execution."""
         self._started = time.perf_counter()
 
     def on_train_batch_end(self, batch: int, logs: dict | None = None) -> None:
-        """Times the steps, and writes a line when due."""
         seconds = (time.perf_counter() - self._started) / self.model.steps_per_execution
         if self._is_compiled:
             self._window.append(seconds)
@@ -134,14 +130,9 @@ class ScalarLog(RunCallback):
             self.model.reset_metrics()
 
     def on_epoch_end(self, epoch: int, logs: dict | None = None) -> None:
-        """Writes the held-out scalars of an evaluation."""
-        held_out = {
-            name.removeprefix("val_"): value
-            for name, value in (logs or {}).items()
-            if name.startswith("val_")
-        }
-        if held_out:
-            self._write("held_out", self._renamed(held_out))
+        scores = {name: score for name, score in (logs or {}).items() if name.startswith("val_")}
+        if scores:
+            self._write("held_out", self._renamed(scores))
 
     def _train_scalars(self, logs: dict) -> dict[str, float]:
         step = self.state.step
@@ -161,11 +152,9 @@ class ScalarLog(RunCallback):
         return scalars
 
     def _renamed(self, logs: dict) -> dict[str, float]:
-        return {
-            self.plan.scalar_names.get(name, name): float(value)
-            for name, value in logs.items()
-            if name not in _OF_ONE_STEP
-        }
+        named = {name.removeprefix("val_"): float(value) for name, value in logs.items()}
+        shown = self.plan.scalar_names
+        return {shown.get(n, n): value for n, value in named.items() if n not in _OF_ONE_STEP}
 
     def _write(self, kind: str, scalars: dict[str, float]) -> None:
         self.state.logged[kind] = self.state.step
@@ -195,7 +184,6 @@ class KeepBest(RunCallback):
     save: Callable[[], None]
 
     def on_epoch_end(self, epoch: int, logs: dict | None = None) -> None:
-        """Compares this evaluation with the best one."""
         state = self.state
         score = (logs or {}).get(f"val_{self.plan.best_by}")
         if score is not None:
@@ -227,7 +215,6 @@ class SaveState(RunCallback):
         self.state.restore_metrics()
 
     def on_train_batch_end(self, batch: int, logs: dict | None = None) -> None:
-        """Saves on the steps that are due, unless an evaluation comes first."""
         self.state.raise_failure()
         if self.state.evaluation_due:
             return
@@ -235,7 +222,6 @@ class SaveState(RunCallback):
             self.state.save(wait=False)
 
     def on_epoch_end(self, epoch: int, logs: dict | None = None) -> None:
-        """Saves after an evaluation, with the best score so far."""
         self.state.evaluation_due = False
         self.state.save(wait=False)
 
@@ -254,17 +240,14 @@ class StopOnSignal(RunCallback):
     signals: StopSignals
 
     def on_train_batch_begin(self, batch: int, logs: dict | None = None) -> None:
-        """Tells the other workers with this step."""
         flag = getattr(self.model, "stop_flag", None)
         if flag is not None and self.signals.received is not None:
             flag.ask()
 
     def on_test_batch_begin(self, batch: int, logs: dict | None = None) -> None:
-        """Tells the other workers with this batch."""
         self.on_train_batch_begin(batch)
 
     def on_train_batch_end(self, batch: int, logs: dict | None = None) -> None:
-        """Stops after a training step."""
         if getattr(self.model, "stop_flag", None) is None:
             is_told = self.signals.received is not None
         else:
@@ -275,7 +258,6 @@ class StopOnSignal(RunCallback):
             self.signals.stop(self.state.step)
 
     def on_test_batch_end(self, batch: int, logs: dict | None = None) -> None:
-        """Stops in an evaluation."""
         self.on_train_batch_end(batch, logs)
 
     def on_epoch_end(self, epoch: int, logs: dict | None = None) -> None:

@@ -52,7 +52,6 @@ class HyperParameters(RunCallback):
         self.state.logged.setdefault(self.directory.name, 0)
 
     def on_train_begin(self, logs: dict | None = None) -> None:
-        """Writes the hyper-parameters, once."""
         if not self._begun and self.is_chief:
             self._write_start()
         self._begun = True

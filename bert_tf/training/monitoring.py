@@ -32,7 +32,6 @@ class Histograms(RunCallback):
         self._events = EventFolder(self.directory / "histograms")
 
     def on_train_batch_end(self, batch: int, logs: dict | None = None) -> None:
-        """Writes histograms on the steps that are due."""
         if not self.state.passed(self.every) or not self.is_chief:
             return
         activations = self.activations()
@@ -57,14 +56,12 @@ class Profile(RunCallback):
     _running: bool = False
 
     def on_train_batch_begin(self, batch: int, logs: dict | None = None) -> None:
-        """Starts before the first step."""
         to_come = self.first - self.state.step
         if self.is_chief and 1 <= to_come <= self.model.steps_per_execution:
             tf.profiler.experimental.start(str(self.directory / "train"))
             self._running = True
 
     def on_train_batch_end(self, batch: int, logs: dict | None = None) -> None:
-        """Stops after the last step."""
         if self.state.step >= self.last:
             self.on_train_end()
 

@@ -124,7 +124,6 @@ class AdamWeightDecay(keras.optimizers.Optimizer):
         return update + self.weight_decay_rate * variable
 
     def get_config(self) -> dict[str, Any]:
-        """The arguments of `__init__`."""
         config = super().get_config().items()
         return {
             **{name: value for name, value in config if name not in _KERAS_OWN},

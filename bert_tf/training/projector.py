@@ -42,7 +42,6 @@ class ProjectorLog(RunCallback):
     _described: bool = False
 
     def on_epoch_end(self, epoch: int, logs: dict | None = None) -> None:
-        """Writes the table."""
         if not self.is_chief:
             return
         folder = self.directory / "train"

@@ -28,7 +28,7 @@ class Run(AbstractContextManager):
         with run.strategy.scope():
             trainer = Trainer(model, AdamWeightDecay(5e-5), loss=cross_entropy)
         run.prepare(trainer, settings={"train": fingerprint})
-        run.watch(HyperParameters(run.logs, run.state, ...))
+        run.watch(HyperParameters(run.state, run.logs, ...))
         run.open()
         result = run.train([Phase(until=100, batches=batches, evaluate=scores)], plan=plan, ...)
     ```
@@ -118,12 +118,9 @@ class Run(AbstractContextManager):
             self._notice(line)
 
     def prepare(self, trainer: Trainer, *, settings: dict[str, Any], **keep: Any) -> None:
-        """Takes the model to train and makes the run's state, not yet restored.
+        """Makes the state, not yet restored, of a trainer made under the strategy's scope.
 
-        Args:
-            trainer: made under the strategy's scope.
-            settings: see `TrainingState`.
-            keep: `keep` and `keep_every` of `TrainingState`.
+        The other arguments are those of `TrainingState`.
         """
         if self._deterministic:  # the last bits of sums differ
             settings = {**settings, "deterministic": True}
@@ -139,11 +136,8 @@ class Run(AbstractContextManager):
     def open(self, *, override: bool = False) -> None:
         """Locks the run directory until the `with` block ends, and restores the newest checkpoint.
 
-        Args:
-            override: see `TrainingState.restore`.
-
         Raises:
-            InputError: another process trains there, or see `TrainingState.restore`.
+            InputError: another process trains there; or see `TrainingState.restore`.
         """
         self._stack.enter_context(hold_run_directory(self.directory, self.strategy))
         self.state.restore(override=override)

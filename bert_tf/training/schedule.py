@@ -52,7 +52,6 @@ class WarmupLinearDecay(keras.optimizers.schedules.LearningRateSchedule):
         return 1.0 - ops.minimum(step, float(self.total_steps)) / self.total_steps
 
     def get_config(self) -> dict[str, Any]:
-        """The arguments of `__init__`."""
         names = ("peak_learning_rate", "warmup_steps", "total_steps")
         return {name: getattr(self, name) for name in names}
 

@@ -29,14 +29,11 @@ from bert_tf.training.workers import is_chief
 
 
 class _Slot(NamedTuple):
-    """A variable on one device, and a function that assigns to it and its mirrors."""
+    """A variable on one device, its shape, and a function that assigns to it and its mirrors."""
 
     variable: tf.Variable
+    shape: tuple[int, ...]
     assign: Callable[[np.ndarray], object]
-
-    @property
-    def shape(self) -> tuple[int, ...]:
-        return tuple(self.variable.shape)
 
 
 @dataclass(eq=False)
@@ -177,49 +174,48 @@ class TrainingState(Progress):
         for _, path in self._files():
             try:
                 tensors, metadata = read_checkpoint(path)
+                break
             except DamagedCheckpointError as error:
                 damaged.append(f"{path} ({error})")
-                continue
-            changed = self._changed_settings(json.loads(metadata["settings"]))
-            if changed and not override:
-                raise InputError(
-                    f"{path} is of a run with other settings ({changed}): give the same ones to "
-                    "resume it, another --output for a new run, or --override to use the new ones"
-                )
-            self._assign(path, tensors)
-            for name, value in json.loads(metadata["progress"]).items():
-                setattr(self, name, value)
-            self._previous_step = self.step
-            self._in_stretch = not self.evaluation_due
+        else:
             if damaged:
-                self.notice(f"damaged: {'; '.join(damaged)}: resuming from {path}")
-            if changed:
-                self.notice(f"resuming {path} with other settings: {changed}")
-            return True
-        if damaged:
+                raise InputError(
+                    f"no checkpoint can be read: {'; '.join(damaged)}; delete "
+                    f"{self.directory} to start again from step 0"
+                )
+            return False
+        changed = self._changed_settings(json.loads(metadata["settings"]))
+        if changed and not override:
             raise InputError(
-                f"no checkpoint can be read: {'; '.join(damaged)}; delete "
-                f"{self.directory} to start again from step 0"
+                f"{path} is of a run with other settings ({changed}): give the same ones to "
+                "resume it, another --output for a new run, or --override to use the new ones"
             )
-        return False
+        self._assign(path, tensors)
+        for name, value in json.loads(metadata["progress"]).items():
+            setattr(self, name, value)
+        self._previous_step = self.step
+        self._in_stretch = not self.evaluation_due
+        if damaged:
+            self.notice(f"damaged: {'; '.join(damaged)}: resuming from {path}")
+        if changed:
+            self.notice(f"resuming {path} with other settings: {changed}")
+        return True
 
     def restore_metrics(self) -> None:
         """Restores the metrics of the checkpoint; does nothing when called again.
 
         Call it at the beginning of the first epoch, when Keras has built and reset the metrics.
         """
-        saved, self._metrics = self._metrics, {}
-        if not saved:
-            return
-        slots = self._metric_variables()
-        if _shapes(saved) != _shapes(slots):
+        if self.lacks_metrics:
             self.notice(
                 "the checkpoint has other metrics or another number of devices: the next line of "
                 "scalars covers the steps since then alone"
             )
-            return
-        for name, slot in slots.items():
-            slot.assign(saved[name])
+        else:
+            slots = self._metric_variables()
+            for name, tensor in self._metrics.items():
+                slots[name].assign(tensor)
+        self._metrics = {}
 
     @property
     def lacks_metrics(self) -> bool:
@@ -280,14 +276,14 @@ class TrainingState(Progress):
         """
         found: dict[str, _Slot] = {}
         for path, variable in zip(_names([v.path for v in variables]), variables, strict=True):
-            value = variable.value
+            value, shape = variable.value, tuple(variable.shape)
             replicas = self.model.distribute_strategy.experimental_local_results(value)
-            name = prefix + path
             on_read = tf.VariableSynchronization.ON_READ
             if replicas[0] is not value and value.synchronization is on_read:
-                found |= {f"{name}.{i}": _Slot(own, own.assign) for i, own in enumerate(replicas)}
+                for number, own in enumerate(replicas):
+                    found[f"{prefix}{path}.{number}"] = _Slot(own, shape, own.assign)
             else:
-                found[name] = _Slot(replicas[0], variable.assign)
+                found[prefix + path] = _Slot(replicas[0], shape, variable.assign)
         return found
 
 

@@ -1,7 +1,9 @@
 """The devices that a run trains on."""
 
+import itertools
 import json
 import os
+import re
 from collections.abc import Callable
 from typing import Any
 
@@ -88,13 +90,11 @@ def _check_tf_config(text: str | None) -> None:
         kind, index = task["type"], task["index"]
         if not set(cluster) <= {"chief", "worker"}:
             raise ValueError("a cluster here has workers and at most a chief")
-        for addresses in cluster.values():
-            for address in addresses:
-                host, _, port = address.rpartition(":")
-                if not host or not port.isdigit():
-                    raise ValueError(f"{address!r} is not host:port")
+        for address in itertools.chain.from_iterable(cluster.values()):
+            if not re.fullmatch(r".+:\d+", address):
+                raise ValueError(f"{address!r} is not host:port")
         count = len(cluster[kind])
-        if not isinstance(index, int) or not 0 <= index < count:
+        if index not in range(count):
             raise ValueError(f"the task is {kind} {index!r}, of {count} in the cluster")
     except (ValueError, TypeError, KeyError, AttributeError) as error:
         cause = f"it has no {error}" if isinstance(error, KeyError) else error
@@ -110,12 +110,9 @@ def distribute_batches(
 ) -> tf.data.Dataset | tf.distribute.DistributedDataset:
     """Batches for `fit`, which each of several workers reads for itself.
 
-    Args:
-        batches: (batch size, worker, number of workers) -> dataset of a worker's batches. One
-            batch of every worker makes a global batch; all workers have the same number of batches,
-            some perhaps with fewer rows or none.
-        strategy: strategy of the run.
-        batch_size: examples in a global batch.
+    `batches` maps (batch size, worker, number of workers) to a worker's batches. One batch of every
+    worker makes a global batch of `batch_size`; all workers have the same number of batches, some
+    perhaps with fewer rows or none.
 
     Returns:
         A dataset of global batches, which `fit` splits, where one process feeds all replicas; else
@@ -139,13 +136,8 @@ def share_batches(
 ) -> tf.data.Dataset | tf.distribute.DistributedDataset:
     """Global batches that every worker reads whole, and takes its rows from.
 
-    Args:
-        dataset: batches of tuples, the same on all workers; the last one may be smaller.
-        strategy: strategy of the run.
-        batch_size: examples in a global batch.
-
-    Returns:
-        As `distribute_batches`; each row is in one replica's part.
+    The batches of `dataset` are tuples, the same on all workers; the last one may be smaller. The
+    result is as that of `distribute_batches`: each row is in one replica's part.
     """
 
     def of_worker(size: int, worker: int, workers: int) -> tf.data.Dataset:

@@ -130,7 +130,6 @@ class Trainer(keras.Model):
         self.train_function = None  # to be traced again
 
     def call(self, inputs: Any, training: bool = False) -> Any:
-        """The model's outputs."""
         return self.model(inputs, training=training)
 
     # The step.
@@ -157,15 +156,8 @@ class Trainer(keras.Model):
             self.loss_scale.update(overflow)
         self.nonfinite_steps.assign_add(tf.cast(diverged, "int64"))
         apply_summed(self.optimizer, gradients, variables, norm=norm, finite=finite)
-        # Steps of non-finite loss do not count in the means.
-        self._update_means(
-            *(tf.where(loss_is_finite, values, 0.0) for values in (sums, weight_sums))
-        )
-        logs = {
-            **self._means(),
-            "gradient_norm": norm,
-            "nonfinite": tf.cast(diverged, tf.float32),
-        }
+        self._update_means(sums, weight_sums, loss_is_finite)
+        logs = {**self._means(), "gradient_norm": norm, "nonfinite": tf.cast(diverged, tf.float32)}
         if self.loss_scale:
             logs["loss_scale"] = tf.convert_to_tensor(self.loss_scale.scale)
         return {**logs, **stop_asked}
@@ -175,7 +167,7 @@ class Trainer(keras.Model):
         inputs, labels, weights = self._unpack(data)
         sums = self._sums(labels, weights, self.model(inputs, training=False))
         sums, stop_asked = self._over_replicas(sums)
-        self._update_means(sums, self._weight_sums(weights))
+        self._update_means(sums, self._weight_sums(weights), tf.constant(True))
         return {**self._means(), **stop_asked}
 
     def _over_replicas(self, sums: tf.Tensor, *gradients: tf.Tensor) -> tuple:
@@ -194,10 +186,9 @@ class Trainer(keras.Model):
         for output in self._outputs:
             weight = tf.ones_like(output.of(labels), tf.float32)
             if given is not None:
-                of_labels = tf.cast(output.of(given), tf.float32)
-                missing = weight.shape.rank - of_labels.shape.rank
-                shape = tf.concat([tf.shape(of_labels), [1] * missing], 0)
-                weight *= tf.reshape(of_labels, shape)
+                own = tf.cast(output.of(given), tf.float32)
+                missing = [1] * (weight.shape.rank - own.shape.rank)
+                weight *= tf.reshape(own, tf.concat([tf.shape(own), missing], 0))
             weights.append(weight)
         return inputs, labels, weights
 
@@ -230,9 +221,7 @@ class Trainer(keras.Model):
     ) -> tuple[tf.Tensor, list[tf.Tensor], list[keras.Variable]]:
         """The part of this replica in the sums and gradients, by micro-batches.
 
-        Args:
-            data: inputs, labels, weights.
-            loss_of: sums -> the (scaled) loss to differentiate.
+        `data` is inputs, labels and weights; `loss_of` maps sums to the loss to differentiate.
 
         Returns:
             Sums, float32 [means]; gradients; and their variables.
@@ -268,8 +257,8 @@ class Trainer(keras.Model):
         for variable, state, offset in zip(self._seeds, states, offsets, strict=True):
             variable.assign(state - offset)
         # Variables that the loss does not depend on stay unchanged: no weight decay either.
-        pairs = list(itertools.compress(zip(gradients, variables, strict=True), reached))
-        return sums, [g for g, _ in pairs], [v for _, v in pairs]
+        gradients = list(itertools.compress(gradients, reached))
+        return sums, gradients, list(itertools.compress(variables, reached))
 
     def _check_call(self, scope: keras.StatelessScope) -> None:
         """Refuses a model whose call does what this step would drop."""
@@ -301,17 +290,13 @@ class Trainer(keras.Model):
 
         def part(number: tf.Tensor) -> Any:
             # A number of rows known only at run time, as a last batch's, may divide unevenly.
-            if rows is None:
-                count = tf.shape(first)[0]
-                start = number * count // pieces
-                size = (number + 1) * count // pieces - start
-            else:
-                size = rows // pieces
-                start = number * size
+            count = tf.shape(first)[0] if rows is None else rows
+            start = number * count // pieces
+            size = (number + 1) * count // pieces - start if rows is None else rows // pieces
 
             def cut(x: tf.Tensor) -> tf.Tensor:  # [B, ...] -> [B / pieces, ...]
-                ends = [-1] * (x.shape.rank - 1)
-                return tf.slice(x, [start] + [0] * len(ends), [size, *ends])
+                others = x.shape.rank - 1
+                return tf.slice(x, [start] + [0] * others, [size] + [-1] * others)
 
             return keras.tree.map_structure(cut, data)
 
@@ -330,8 +315,9 @@ class Trainer(keras.Model):
         )
         return tuple(results)
 
-    def _update_means(self, sums: tf.Tensor, weight_sums: tf.Tensor) -> None:
-        """Adds a batch to the means."""
+    def _update_means(self, sums: tf.Tensor, weight_sums: tf.Tensor, counts: tf.Tensor) -> None:
+        """Adds a batch to the means if `counts`."""
+        sums, weight_sums = (tf.where(counts, values, 0.0) for values in (sums, weight_sums))
         for number, mean in enumerate(self.metrics):
             mean.update_state(sums[number], weight_sums[number])
 
