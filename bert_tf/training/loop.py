@@ -97,8 +97,8 @@ def train(
         save_model: writes the model into a folder.
         report: called with (step, "train" or "held_out", scalars) for each line logged.
         on_step: called with the step after each execution.
-        callbacks: more callbacks; they run after a step is counted and logged and the best score
-            updated, and before the state is saved.
+        callbacks: run after a step is counted and logged and the best score updated, and before the
+            state is saved.
 
     Raises:
         InputError: too many non-finite steps; `steps_per_execution` does not divide the steps

@@ -24,12 +24,7 @@ class ScalarFiles:
         self._folders = {kind: EventFolder(directory / kind) for kind in ("train", "held_out")}
 
     def write(self, step: int, kind: str, scalars: dict[str, float]) -> None:
-        """Writes a line of scalars by name and flushes it; in the JSON non-finite ones are null.
-
-        Args:
-            step: training steps done.
-            kind: "train" or "held_out".
-            scalars: scalars by name.
+        """Writes and flushes "train" or "held_out" scalars; in JSON non-finite ones are null.
 
         Raises:
             OSError: the line cannot be written.
