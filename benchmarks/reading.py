@@ -171,7 +171,7 @@ def token_ids_by_recipe(
     """Yields them in the recipe's order."""
     records = records_by_recipe(folder, buffer, seed=1).batch(batch_size)
     for batch in records.take(-(-instances // batch_size)):
-        yield parse_compact(batch, max_seq_length=LENGTH, pad_token_id=0).token_ids.numpy()
+        yield parse_compact(batch, max_seq_length=LENGTH, pad_token_id=0)[0].token_ids.numpy()
 
 
 def main() -> None:

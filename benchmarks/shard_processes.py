@@ -179,18 +179,10 @@ def profile(corpus: str, output: str, tokenizer: str, masking: str) -> None:
         return shuffle_pairs(truncate_pairs(pairs, max_seq_length=length, seed=seed), seed)
 
     def pack(sentences, pairs):
-        return pack_pairs(
-            sentences.token_ids, pairs, max_seq_length=length, cls_token_id=pieces.cls_token_id,
-            sep_token_id=pieces.sep_token_id, pad_token_id=pieces.pad_token_id,
-        )  # fmt: skip
+        return pack_pairs(sentences.token_ids, pairs, pieces, length)
 
     def mask(packed):
-        return mask_tokens(
-            packed.token_ids, packed.padding_mask, seed=seed,
-            vocabulary_size=pieces.vocabulary_size, cls_token_id=pieces.cls_token_id,
-            sep_token_id=pieces.sep_token_id, mask_token_id=pieces.mask_token_id,
-            max_predictions_per_seq=options.max_predictions_per_seq,
-        )  # fmt: skip
+        return mask_tokens(packed.token_ids, packed.padding_mask, pieces, options, seed)
 
     def index(token_ids, documents, passages, is_donor):
         return index_sentences(token_ids, documents, passages, is_donor, max_seq_length=length)

@@ -1,8 +1,8 @@
 """Options of the data pipelines; importing them is quick, for the command line."""
 
 import math
-from dataclasses import dataclass
-from typing import Literal
+from dataclasses import dataclass, fields
+from typing import Any, Literal
 
 from bert_tf.options import CheckedOptions, option
 
@@ -75,3 +75,7 @@ class PretrainingDataOptions(CorpusOptions):
             # The subtraction keeps 0.15 * 20, which floats put above 3, from giving 4.
             predictions = math.ceil(self.masked_lm_prob * self.max_seq_length - 1e-9)
             self.max_predictions_per_seq = max(1, predictions)
+
+    def of_data(self) -> dict[str, Any]:
+        """The options of the data by name, without those that a command adds."""
+        return {field.name: getattr(self, field.name) for field in fields(PretrainingDataOptions)}

@@ -15,7 +15,7 @@ for new work; static writes the features of the original's script.
 """
 
 import logging
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
@@ -58,9 +58,8 @@ class Options(PretrainingDataOptions):
             raise InputError("--max_seq_length is empty: give at least one length")
         if self.beam_options is not None and self.runner != "beam":
             raise InputError("--beam_options has no effect without --runner beam: add it")
-        shared = {each.name: getattr(self, each.name) for each in fields(PretrainingDataOptions)}
         self.of_lengths = [
-            PretrainingDataOptions(**(shared | {"max_seq_length": length}))
+            PretrainingDataOptions(**(self.of_data() | {"max_seq_length": length}))
             for length in self.max_seq_length
         ]
 

@@ -270,20 +270,18 @@ def _flatbuffer(replacements: dict[int, str]) -> np.ndarray:
     """Packs a map from code points to strings in the op's format."""
     pool = bytearray()
     values: dict[str, int] = {}
-    for replacement in replacements.values():
-        if replacement not in values:
-            encoded = replacement.encode()
-            if len(encoded) > 63:
-                raise ValueError(f"{replacement!r} is longer than the format's 63 bytes")
-            # Bit 30: the code point changes; then the place in the pool; 6 bits of length.
-            values[replacement] = 1 << 30 | len(pool) << 6 | len(encoded)
-            pool += encoded
+    for replacement in dict.fromkeys(replacements.values()):
+        encoded = replacement.encode()
+        if len(encoded) > 63:
+            raise ValueError(f"{replacement!r} is longer than the format's 63 bytes")
+        # Bit 30: the code point changes; then the place in the pool; 6 bits of length.
+        values[replacement] = 1 << 30 | len(pool) << 6 | len(encoded)
+        pool += encoded
     zero = values[replacements.pop(0)]  # U+0000 cannot be a key of the trie
-    code_points = np.fromiter(sorted(replacements), np.int64)
-    packed = np.fromiter((values[replacements[c]] for c in code_points.tolist()), np.int64)
+    trie = _double_array({code_point: values[text] for code_point, text in replacements.items()})
 
     builder = flatbuffers.Builder(1 << 20)
-    trie_offset = builder.CreateNumpyVector(double_array_trie(code_points, packed))
+    trie_offset = builder.CreateNumpyVector(trie)
     pool_offset = builder.CreateNumpyVector(np.frombuffer(bytes(pool), np.uint8))
     builder.StartObject(4)
     builder.PrependBoolSlot(0, True, False)  # replacements apply; False would skip the table
@@ -294,53 +292,32 @@ def _flatbuffer(replacements: dict[int, str]) -> np.ndarray:
     return np.frombuffer(bytes(builder.Output()), np.uint8)
 
 
-def double_array_trie(code_points: np.ndarray, values: np.ndarray) -> np.ndarray:
-    """A darts-clone double array keyed by the UTF-8 bytes of single code points.
+def _double_array(values: dict[int, int]) -> np.ndarray:
+    """The darts-clone double array of a map from code points to values: uint32 [units].
 
-    A node with base b has its child by byte c at index b ^ c, and its value, if any, at index b.
-    All bytes of a UTF-8 sequence but the first are in 0x80 to 0xBF, so the children of a node fill
-    an aligned page of 64 units of their own, and the array takes a few indexed assignments.
-
-    Args:
-        code_points: int64 [n], distinct, above 0.
-        values: int64 [n], below 2 ** 31.
-
-    Returns:
-        uint32 [units].
+    Its keys are the UTF-8 bytes of the code points. A node with base b has its child by byte c at
+    index b ^ c, and its value, if any, at index b. All bytes of a UTF-8 sequence but the first are
+    in 0x80 to 0xBF, so the children of a node fill an aligned page of 64 units of their own.
     """
     root = 256  # base of the root; its children take one unit per first byte
-    distinct, value_index = np.unique(values, return_inverse=True)
+    places = {value: root + 256 + i for i, value in enumerate(dict.fromkeys(values.values()))}
+    # The values fill aligned blocks of 256: no byte leads from a value to a node.
+    pages = root + 256 - len(places) // -256 * 256
+    units = {0: root << 10} | {place: value | 1 << 31 for value, place in places.items()}
+    bases = {b"": root}
 
-    # c >> 6 names the page of the last byte, c >> 12 that of the previous one, and so on. Sequences
-    # of different lengths never share a name.
-    pages = [
-        np.unique(code_points[code_points >= smallest] >> shift)
-        for shift, smallest in ((6, 0x80), (12, 0x800), (18, 0x10000))
-    ]
-    starts, end = [], root + 256
-    for page in pages:
-        starts.append(end + 64 * np.arange(len(page)))
-        end += 64 * len(page)
-    values_start = -(-end // 256) * 256  # an aligned block: no byte leads from a value to a node
-    units = np.zeros(values_start + len(distinct), np.int64)
-    units[values_start:] = distinct | 1 << 31
+    def base(key: bytes) -> int:
+        """The base of the inner node to which the bytes of `key` lead."""
+        if key not in bases:
+            index = base(key[:-1]) ^ key[-1]
+            bases[key] = pages + 64 * len(bases) ^ 0x80
+            units[index] = key[-1] | (index ^ bases[key]) << 10
+        return bases[key]
 
-    def place(keys: np.ndarray, level: int) -> tuple[np.ndarray, np.ndarray]:
-        """Index and label of the nodes for `keys`, which `level` bytes follow."""
-        # Mark of a first byte before so many bytes, and limit of its keys.
-        mark, limit = ((0x00, 0x80), (0xC0, 0x20), (0xE0, 0x10), (0xF0, 0x08))[level]
-        is_first = keys < limit
-        label = np.where(is_first, keys | mark, keys & 63 | 0x80)
-        index = root ^ label
-        rest = keys[~is_first]
-        if len(rest):
-            index[~is_first] = starts[level][np.searchsorted(pages[level], rest >> 6)] + (rest & 63)
-        return index, label
-
-    units[0] = root << 10
-    index, label = place(code_points, 0)
-    units[index] = label | 1 << 8 | (index ^ (values_start + value_index)) << 10
-    for level, (page, start) in enumerate(zip(pages, starts, strict=True), 1):
-        index, label = place(page, level)
-        units[index] = label | (index ^ start ^ 0x80) << 10
-    return units.astype(np.uint32)
+    for code_point, value in values.items():
+        key = chr(code_point).encode()
+        index = base(key[:-1]) ^ key[-1]
+        units[index] = key[-1] | 1 << 8 | (index ^ places[value]) << 10
+    array = np.zeros((max(units) | 255) + 1, np.uint32)  # whole blocks, for whatever byte follows
+    array[list(units)] = list(units.values())
+    return array

@@ -53,11 +53,7 @@ class Packer:
         self.max_length = max_length
         self.truncation = truncation
         self.pad_to_max_length = pad_to_max_length
-        self._special_ids = (
-            tokenizer.cls_token_id,
-            tokenizer.sep_token_id,
-            tokenizer.pad_token_id,
-        )
+        self._special_ids = [tokenizer.cls_token_id, tokenizer.sep_token_id, tokenizer.pad_token_id]
 
     @on_host
     def __call__(
@@ -96,13 +92,11 @@ class Packer:
         # Gather every token from one flat list: A's ids, B's ids, special ids.
         flat = [tf.cast(ids_a.flat_values, tf.int32)]
         start_a = ids_a.row_starts()[:, tf.newaxis]
-        end_a = tf.size(flat[0], tf.int64)
-        cls = end_a
-        start_b = end_a
+        cls = start_b = tf.size(flat[0], tf.int64)
         if ids_b is not None:
             flat.append(tf.cast(ids_b.flat_values, tf.int32))
-            start_b = end_a + ids_b.row_starts()[:, tf.newaxis]
-            cls = end_a + tf.size(flat[1], tf.int64)
+            start_b += ids_b.row_starts()[:, tf.newaxis]
+            cls += tf.size(flat[1], tf.int64)
         flat.append(tf.constant(self._special_ids, tf.int32))
         sep, pad = cls + 1, cls + 2
 
@@ -126,18 +120,16 @@ class Packer:
         self, length_a: tf.Tensor, length_b: tf.Tensor, room: int
     ) -> tuple[tf.Tensor, tf.Tensor]:
         """The remaining lengths of A and B, int64 [batch] each, at most `room` in total."""
+        if self.truncation == "first_only":
+            length_b = tf.minimum(length_b, room)
+            return tf.minimum(length_a, room - length_b), length_b
+        most_a: tf.Tensor | int = room
         if self.truncation == "longest_first":
             # In the end, the shorter segment is whole and the longer fills the room, or both have
             # half of it. B loses ties, so A has the odd token.
-            length_a = tf.minimum(length_a, tf.maximum(room - length_b, (room + 1) // 2))
-            length_b = tf.minimum(length_b, room - length_a)
-        elif self.truncation == "first_only":
-            length_b = tf.minimum(length_b, room)
-            length_a = tf.minimum(length_a, room - length_b)
-        else:
-            length_a = tf.minimum(length_a, room)
-            length_b = tf.minimum(length_b, room - length_a)
-        return length_a, length_b
+            most_a = tf.maximum(room - length_b, (room + 1) // 2)
+        length_a = tf.minimum(length_a, most_a)
+        return length_a, tf.minimum(length_b, room - length_a)
 
 
 def _check_room(max_length: int, special_tokens: int) -> None:

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from bert_tf.atomic import replace_file
+from bert_tf.atomic import write_text
 from bert_tf.errors import InputError
 from bert_tf.tokenization.normalizer import HOST, Normalizer, on_host
 from bert_tf.tokenization.tokenizer_json import FILE_NAME as TOKENIZER_JSON
@@ -27,7 +27,6 @@ from bert_tf.tokenization.wordpiece import WordPiece
 
 VOCABULARY_FILE = "vocab.txt"
 CONFIG_FILE = "tokenizer_config.json"
-SWITCHES = ("do_lower_case", "strip_accents", "tokenize_chinese_chars", "special_tokens_in_text")
 
 
 def _id_of(token: str) -> property:
@@ -110,10 +109,9 @@ class BertTokenizer(tf.Module):
         if not directory.is_dir():
             raise InputError(f"{directory}: no such folder; give a folder with a {VOCABULARY_FILE}")
         path = directory / CONFIG_FILE
-        config: dict[str, Any] = {}
-        if path.exists():
-            config = read_json_object(path)
-        switches = {name: config.pop(name) for name in SWITCHES if name in config}
+        config = read_json_object(path) if path.exists() else {}
+        names = [switch.name for switch in dataclasses.fields(_Switches)]
+        switches = {name: config.pop(name) for name in names if name in config}
         try:
             _Switches(**switches)
         except InputError as error:
@@ -123,7 +121,7 @@ class BertTokenizer(tf.Module):
             tokenizer = cls(vocabulary, **switches)
         else:
             pieces, of_pieces = read_tokenizer_json(in_json)
-            tokenizer = cls(pieces, **{**of_pieces, **switches})
+            tokenizer = cls(pieces, **(of_pieces | switches))
         tokenizer._kept_config = json.dumps(config)
         return tokenizer
 
@@ -144,8 +142,7 @@ class BertTokenizer(tf.Module):
         if model_max_length is not None:
             config["model_max_length"] = int(model_max_length)
         write_vocabulary(directory / VOCABULARY_FILE, self._vocabulary.pieces)
-        with replace_file(directory / CONFIG_FILE) as path:
-            path.write_text(json.dumps(config, indent=2, sort_keys=True) + "\n", encoding="utf-8")
+        write_text(directory / CONFIG_FILE, json.dumps(config, indent=2, sort_keys=True) + "\n")
 
     @on_host
     def tokenize(self, texts: Any) -> tf.RaggedTensor | tf.Tensor:
@@ -185,11 +182,9 @@ class BertTokenizer(tf.Module):
         starts = tf.gather(origins, first_origin + starts)
         ends = tf.gather(origins, first_origin + ends)
         # If the next byte comes from the same character, the piece ends with the character.
-        lengths = tf.cast(tf.strings.length(batch), tf.int64)
         text_bytes = tf.io.decode_raw(tf.strings.reduce_join(batch), tf.uint8)
-        first_byte = tf.gather(
-            text_bytes, tf.repeat(tf.cumsum(lengths, exclusive=True), counts) + last
-        )
+        text_starts = tf.cumsum(tf.cast(tf.strings.length(batch), tf.int64), exclusive=True)
+        first_byte = tf.gather(text_bytes, tf.repeat(text_starts, counts) + last)
         width = 1 + sum(tf.cast(first_byte >= mark, tf.int64) for mark in (0xC0, 0xE0, 0xF0))
         ends = tf.where(ends > last, ends, last + width)
         if self._placeholders:
@@ -224,7 +219,7 @@ class BertTokenizer(tf.Module):
     @property
     def vocabulary_size(self) -> int:
         """Number of pieces."""
-        return len(self._vocabulary)
+        return len(self._vocabulary.pieces)
 
     @property
     def vocabulary_hash(self) -> str:
@@ -239,7 +234,7 @@ class BertTokenizer(tf.Module):
     @property
     def settings(self) -> dict[str, bool | None]:
         """The four switches, as the constructor takes them."""
-        return dataclasses.asdict(self._switches)
+        return dict(vars(self._switches))
 
     def other_switches(self, settings: Mapping[str, Any]) -> str:
         """The switches that differ from `settings`, as "do_lower_case (False, not True)"."""
@@ -321,7 +316,7 @@ class _Switches:
     special_tokens_in_text: bool = False
 
     def __post_init__(self):
-        for name, value in dataclasses.asdict(self).items():
+        for name, value in vars(self).items():
             if not isinstance(value, bool) and not (name == "strip_accents" and value is None):
                 raise InputError(f"{name} is {value!r}; make it true or false")
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import tensorflow as tf
 
-from bert_tf.atomic import replace_file
+from bert_tf.atomic import write_text
 from bert_tf.errors import InputError
 from bert_tf.tokenization.normalizer import Normalizer
 from bert_tf.tokenization.wordpiece import LONGEST_WORD
@@ -56,12 +56,9 @@ class Vocabulary:
                 "(in a model's vocabulary in place of an unused piece: other ids must not move)"
             )
 
-    def __len__(self) -> int:
-        return len(self.pieces)
-
     def hash(self) -> str:
         """SHA-256, in hexadecimal, of the file that `write_vocabulary` makes."""
-        return hashlib.sha256(_file_content(self.pieces)).hexdigest()
+        return hashlib.sha256(_file_content(self.pieces).encode()).hexdigest()
 
 
 def read_vocabulary(path: str | os.PathLike) -> Vocabulary:
@@ -100,12 +97,11 @@ def read_vocabulary(path: str | os.PathLike) -> Vocabulary:
 
 def write_vocabulary(path: str | os.PathLike, pieces: Sequence[str]) -> None:
     """Writes a `vocab.txt`, whole or not at all."""
-    with replace_file(path) as temporary:
-        temporary.write_bytes(_file_content(pieces))
+    write_text(path, _file_content(pieces))
 
 
-def _file_content(pieces: Sequence[str]) -> bytes:
-    return "".join(f"{piece}\n" for piece in pieces).encode("utf-8")
+def _file_content(pieces: Sequence[str]) -> str:
+    return "".join(f"{piece}\n" for piece in pieces)
 
 
 def count_words(

@@ -66,9 +66,8 @@ class WordPiece(tf.Module):
         # A word of up to 200 bytes has at most 200 characters, and one of over 800 has more: only
         # words between need a second look.
         length = ends - starts
-        doubtful = (
-            (ids == self._unknown_id) & (length > LONGEST_WORD) & (length <= 4 * LONGEST_WORD)
-        )
+        doubtful = (length > LONGEST_WORD) & (length <= 4 * LONGEST_WORD)
+        doubtful &= ids == self._unknown_id
         return tf.cond(
             tf.reduce_any(doubtful),
             lambda: self._count_characters(texts, pieces, doubtful),
@@ -77,34 +76,19 @@ class WordPiece(tf.Module):
 
     def _match(self, texts: tf.Tensor, model: tf.Tensor) -> Pieces:
         if self._splits_words:
-            _, ids, row_splits, starts, ends = (
-                gen_fast_wordpiece_tokenizer.fast_wordpiece_tokenize_with_offsets(
-                    input_values=texts, wp_model=model
-                )
-            )
-            return tf.cast(ids, tf.int32), row_splits, starts, ends
-
+            return _match(texts, model)
         words = tf.strings.split(texts, " ")  # (batch, (words)), empty ones between two spaces
-        _, ids, word_splits, starts, ends = (
-            gen_fast_wordpiece_tokenizer.fast_wordpiece_tokenize_with_offsets(
-                input_values=words.flat_values, wp_model=model
-            )
-        )
+        ids, word_splits, starts, ends = _match(words.flat_values, model)
         # A word begins one space after the end of the word before it.
-        word_ends = tf.cumsum(tf.cast(tf.strings.length(words.flat_values), tf.int64) + 1)
-        edges = tf.concat([[tf.constant(0, tf.int64)], word_ends], 0)
-        word_starts = edges[:-1] - tf.gather(
-            tf.gather(edges, words.row_splits), words.value_rowids()
-        )
-        shift = tf.repeat(word_starts, word_splits[1:] - word_splits[:-1])
-        row_splits = tf.gather(word_splits, words.row_splits)
-        return tf.cast(ids, tf.int32), row_splits, starts + shift, ends + shift
+        edges = _starts(tf.strings.length(words.flat_values) + 1)
+        text_start = tf.repeat(tf.gather(edges, words.row_splits[:-1]), words.row_lengths())
+        shift = tf.repeat(edges[:-1] - text_start, word_splits[1:] - word_splits[:-1])
+        return ids, tf.gather(word_splits, words.row_splits), starts + shift, ends + shift
 
     def _count_characters(self, texts: tf.Tensor, pieces: Pieces, doubtful: tf.Tensor) -> Pieces:
         """Matches again and keeps only the words of over 200 characters unknown."""
         # Positions in the joined texts, so that rows need no loop.
-        text_ends = tf.cumsum(tf.cast(tf.strings.length(texts), tf.int64))
-        text_starts = tf.concat([[tf.constant(0, tf.int64)], text_ends], 0)
+        text_starts = _starts(tf.strings.length(texts))
 
         def row_starts(row_splits: tf.Tensor) -> tf.Tensor:
             return tf.repeat(text_starts[:-1], row_splits[1:] - row_splits[:-1])
@@ -114,8 +98,7 @@ class WordPiece(tf.Module):
         ends += row_starts(row_splits)
         # UTF-8 characters begin with any byte but 0b10xxxxxx.
         text_bytes = tf.io.decode_raw(tf.strings.reduce_join(texts), tf.uint8)
-        characters = tf.cumsum(tf.cast(tf.bitwise.bitwise_and(text_bytes, 0xC0) != 0x80, tf.int64))
-        characters = tf.concat([[tf.constant(0, tf.int64)], characters], 0)
+        characters = _starts(tf.bitwise.bitwise_and(text_bytes, 0xC0) != 0x80)
         counts = tf.gather(characters, ends) - tf.gather(characters, starts)
         too_long = tf.boolean_mask(
             tf.stack([starts, ends], 1), doubtful & (counts > LONGEST_WORD)
@@ -134,13 +117,24 @@ class WordPiece(tf.Module):
         ids = tf.where(inside, self._unknown_id, ids)
         ends = tf.where(inside, span[:, 1], ends)
         keep = ~inside | first
-        kept = tf.concat([[tf.constant(0, tf.int64)], tf.cumsum(tf.cast(keep, tf.int64))], 0)
         return (
             tf.boolean_mask(ids, keep),
-            tf.gather(kept, row_splits),
+            tf.gather(_starts(keep), row_splits),
             tf.boolean_mask(starts - base, keep),
             tf.boolean_mask(ends - base, keep),
         )
+
+
+def _match(texts: tf.Tensor, model: tf.Tensor) -> Pieces:
+    _, ids, *places = gen_fast_wordpiece_tokenizer.fast_wordpiece_tokenize_with_offsets(
+        input_values=texts, wp_model=model
+    )
+    return tf.cast(ids, tf.int32), *places
+
+
+def _starts(sizes: tf.Tensor) -> tf.Tensor:
+    """int64 [n + 1], where each of n parts starts, and where the last one ends."""
+    return tf.pad(tf.cumsum(tf.cast(sizes, tf.int64)), [[1, 0]])
 
 
 @functools.lru_cache(maxsize=8)  # a tenth of a second each, and more for large vocabularies

@@ -18,6 +18,7 @@ import itertools
 import random
 from collections import Counter, deque
 from collections.abc import Container, Iterator
+from dataclasses import KW_ONLY, dataclass, replace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -102,6 +103,7 @@ class DocumentBatch(NamedTuple):
     counts: np.ndarray
 
 
+@dataclass
 class UnitReader:
     """Reads one unit of a corpus, as `DocumentBatch`es.
 
@@ -120,28 +122,19 @@ class UnitReader:
     A unit without text is one batch without lines.
     """
 
-    def __init__(
-        self,
-        corpus: Corpus,
-        unit: int,
-        *,
-        buffer_bytes: int,
-        held_out_share: float = 0.0,
-        seed: int = 0,
-        for_pairs: bool = True,
-        finished: Container[int] = (),
-    ):
-        self._corpus = corpus
-        self._unit = unit
-        self._first_slice = sum(map(len, corpus.units[:unit]))
-        self._buffer_bytes = buffer_bytes
-        self._held_out_share = held_out_share
-        self._seed = seed
-        self._for_pairs = for_pairs
-        self._finished = finished
+    corpus: Corpus
+    unit: int
+    _: KW_ONLY
+    buffer_bytes: int
+    held_out_share: float = 0.0
+    seed: int = 0
+    for_pairs: bool = True
+    finished: Container[int] = ()
+
+    def __post_init__(self):
+        self._documents = 0
         self._positions: Counter[int] = Counter()  # by slice: bytes read
-        self._counts: Counter[str] = Counter()
-        self._counted = np.zeros(len(COUNTED), np.int64)
+        self._counts: Counter[str] = Counter()  # since the previous batch
         self._group = 0
         self._group_size = 0
         self._moved: set[Document] = set()  # documents in another split than drawn
@@ -151,32 +144,32 @@ class UnitReader:
         held_out = _Split(held_out=True)
         for part in self.parts():
             split = held_out if part.held_out else train
-            if split.size + part.size > self._buffer_bytes and split.parts:
+            if split.size + part.size > self.buffer_bytes and split.parts:
                 yield from self._batch(split, train)
             split.add(part)
-        if self._held_out_share and len(self._corpus.units) == 1:
+        if self.held_out_share and len(self.corpus.units) == 1:
             self._moved = _share_out_last(train, held_out)
         if held_out.parts:
             yield from self._batch(held_out, train, ends_unit=not train.parts)
-        if train.parts or not self._counts["documents"]:
+        if train.parts or not self._documents:
             yield from self._batch(train, train, ends_unit=True)
 
     def parts(self) -> Iterator[Part]:
         """Parts of all files, `OPEN_FILES` files in turns; documents in order of reading."""
-        waiting = enumerate(self._corpus.units[self._unit])
+        first_slice = sum(map(len, self.corpus.units[: self.unit]))
+        waiting = enumerate(self.corpus.units[self.unit])
         turns = deque(self._file_parts(*file) for file in itertools.islice(waiting, OPEN_FILES))
-        numbers: dict[tuple[int, int], int] = {}
+        names: dict[int, Document] = {}  # by slice, of the document that is being read
         while turns:
             parts = turns.popleft()
             size = 0
             for file, document, ordinal, lines, part_size in parts:
                 if ordinal == 0:
-                    numbers[file, document] = self._counts["documents"]
-                    numbers.pop((file, document - 1), None)
+                    names[file] = (self.unit, self._documents)
+                    self._documents += 1
                     self._counts["documents"] += 1
-                held_out = self._is_held_out(self._first_slice + file, document, ordinal)
-                name = (self._unit, numbers[file, document])
-                yield Part(name, ordinal, lines, part_size, held_out)
+                held_out = self._is_held_out(first_slice + file, document, ordinal)
+                yield Part(names[file], ordinal, lines, part_size, held_out)
                 size += part_size
                 if size >= PART_BYTES:
                     turns.append(parts)
@@ -188,10 +181,9 @@ class UnitReader:
         self, file: int, slice_: Slice
     ) -> Iterator[tuple[int, int, int, list[bytes], int]]:
         """Parts of a slice: number of slice, document and part, lines, bytes."""
-        document, ordinal = 0, 0
+        document, ordinal, size = 0, 0, 0
         lines: list[bytes] = []
-        size = 0
-        for passage in read_slice(slice_, self._corpus.options, self._counts):
+        for passage in read_slice(slice_, self.corpus.options, self._counts):
             self._positions[file] = passage.position
             for line in passage.lines:
                 if line:
@@ -207,30 +199,27 @@ class UnitReader:
             yield file, document, ordinal, lines, size
 
     def _is_held_out(self, *position: int) -> bool:
-        if not self._held_out_share:
+        if not self.held_out_share:
             return False
-        key = repr((self._seed, *position)).encode()
+        key = repr((self.seed, *position)).encode()
         drawn = int.from_bytes(hashlib.blake2b(key, digest_size=8).digest(), "big")
-        return drawn < self._held_out_share * 2**64
+        return drawn < self.held_out_share * 2**64
 
     def _batch(
         self, split: "_Split", train: "_Split", ends_unit: bool = False
     ) -> Iterator[DocumentBatch]:
         """The batch that a split has gathered, unless its group is finished already."""
-        donors = self._donors(split) if self._for_pairs else []
-        if (
-            self._for_pairs
-            and len(split.documents().union(part.document for part in donors)) < 2
-            and split.parts
-        ):
+        donors = self._donors(split) if self.for_pairs else []
+        documents = split.documents().union(part.document for part in donors)
+        if self.for_pairs and split.parts and len(documents) < 2:
             if not split.held_out:
                 cure = (
-                    "put a blank line between documents, or add files"
-                    if not self._corpus.split_sentences
-                    else "give each document a file or JSON object of its own"
+                    "give each document a file or JSON object of its own"
+                    if self.corpus.split_sentences
+                    else "put a blank line between documents, or add files"
                 )
                 raise InputError(
-                    f"{self._corpus.name}: the corpus is a single document, which leaves no random "
+                    f"{self.corpus.name}: the corpus is a single document, which leaves no random "
                     f"next sentences: {cure}, or give --instances full_sentences"
                 )
             for part in split.parts:
@@ -241,26 +230,23 @@ class UnitReader:
             self._group += 1
             self._group_size = 0
         self._group_size += split.size
-        if self._group not in self._finished:
-            counts = np.array([self._counts[name] for name in COUNTED], np.int64)
+        if self._group not in self.finished:
             yield _document_batch(
                 split.parts,
                 donors,
-                unit=self._unit,
+                unit=self.unit,
                 group=self._group,
                 number=split.number,
                 held_out=split.held_out,
                 ends_unit=ends_unit,
                 bytes_read=sum(self._positions.values()),
-                counts=counts - self._counted,
+                counts=np.array([self._counts[name] for name in COUNTED], np.int64),
             )
-        self._counted = np.array([self._counts[name] for name in COUNTED], np.int64)
-        split.remember(random.Random(repr((self._seed, split.held_out, self._number(split)))))
+        self._counts.clear()
+        number = self.unit * MOST_BATCHES + split.number
+        split.remember(random.Random(repr((self.seed, split.held_out, number))))
         split.clear()
         split.number += 1
-
-    def _number(self, split: "_Split") -> int:
-        return self._unit * MOST_BATCHES + split.number
 
     def _donors(self, split: "_Split") -> list[Part]:
         """Passages of other documents for a batch of few."""
@@ -281,17 +267,10 @@ class UnitReader:
         """
         found: set[Document] = set()
         size = 0
-        rng = random.Random(repr((self._seed, held_out, self._unit, "donors")))
-        units = len(self._corpus.units)
-        for unit in (*range(self._unit, units), *range(self._unit)):
-            ahead = UnitReader(
-                self._corpus,
-                unit,
-                buffer_bytes=self._buffer_bytes,
-                held_out_share=self._held_out_share,
-                seed=self._seed,
-            )
-            for part in ahead.parts():
+        rng = random.Random(repr((self.seed, held_out, self.unit, "donors")))
+        units = len(self.corpus.units)
+        for unit in (*range(self.unit, units), *range(self.unit)):
+            for part in replace(self, unit=unit).parts():
                 size += part.size
                 if part.document in self._moved:
                     continue

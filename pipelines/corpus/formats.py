@@ -35,6 +35,7 @@ from pipelines.corpus.text_files import (
     LONG_LINE_BYTES,
     UnreadableFile,
     cut_lines,
+    line_name,
     read_blocks,
     strip,
 )
@@ -49,12 +50,7 @@ _SAMPLED_BYTES = 1 << 16
 
 
 class Passage(NamedTuple):
-    """Consecutive lines of a slice.
-
-    Attributes:
-        lines: stripped sentences or paragraphs; an empty one ends a document.
-        position: bytes of the slice read so far.
-    """
+    """Stripped sentences or paragraphs, an empty one ends a document; bytes of the slice read."""
 
     lines: list[bytes]
     position: int
@@ -150,8 +146,7 @@ def _json_lines(slice_: Slice, options: CorpusOptions, counts: Counter) -> Itera
                 block.lines[index] = line = b""  # it may be large
                 lines += _document(_text_of(record, options), counts)
             except (ValueError, KeyError, TypeError, RecursionError) as error:
-                where = f"line {block.first_line + index}"
-                where += f" after byte {slice_.start}" if slice_.start else ""
+                where = line_name(block.first_line + index, slice_.start)
                 raise InputError(
                     f"{slice_.source}, {where}: not a JSON object with text in the field "
                     f"{options.text_field!r} ({error!r}): fix it, or name the field with "
@@ -203,30 +198,24 @@ def sample_text(corpus: Corpus) -> Iterator[str]:
 def read_lines(corpus: Corpus) -> tf.data.Dataset:
     """The lines of a corpus that are not blank, for counting words.
 
-    Args:
-        corpus: an opened corpus.
-
     Returns:
         Dataset of string tensors [lines], about a megabyte of text each, in the order of the
         corpus. Iterate over it within `input_errors`, which raises the error of an unusable file.
     """
 
     def batches() -> Iterator[list[bytes]]:
-        empty = True
+        lines: list[bytes] = []
+        size, is_empty = 0, True
         for slice_ in itertools.chain.from_iterable(corpus.units):
-            gathered: list[bytes] = []
-            size = 0
             for passage in read_slice(slice_, corpus.options, Counter()):
-                lines = [line for line in passage.lines if line]
-                gathered += lines
-                size += sum(map(len, lines))
+                lines += filter(None, passage.lines)
+                size += sum(map(len, passage.lines))
                 if size > UNIT_BYTES // 32:
-                    yield gathered
-                    empty, gathered, size = False, [], 0
-            if gathered:
-                empty = False
-                yield gathered
-        if empty:
+                    yield lines
+                    lines, size, is_empty = [], 0, False
+        if lines:
+            yield lines
+        elif is_empty:
             raise empty_corpus(corpus.name)
 
     dataset = tf.data.Dataset.from_generator(

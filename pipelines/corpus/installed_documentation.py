@@ -62,24 +62,17 @@ def _dependencies() -> set[str]:
 
 def _sources() -> Iterator[tuple[str, str, Path]]:
     """(package, module, path) of every source file, in a fixed order."""
-    places = sysconfig.get_paths()
     dependencies = _dependencies()
-    standard_library = Path(places["stdlib"])
-    packages = Path(places["purelib"])
-    for root in (standard_library, packages):
+    for place in ("stdlib", "purelib"):
+        root = Path(sysconfig.get_path(place))
         for path in sorted(root.rglob("*.py")):
             parts = path.relative_to(root).with_suffix("").parts
-            if _TESTS.intersection(parts) or parts[-1].endswith("_test"):
-                continue
-            if root == standard_library:
-                if "site-packages" in parts:
-                    continue
-                package = STANDARD_LIBRARY
-            else:
-                package = parts[0]
-                if dependencies and package not in dependencies:
-                    continue
-            yield package, ".".join(parts).removesuffix(".__init__"), path
+            is_ours = not dependencies or parts[0] in dependencies
+            if place == "stdlib":
+                is_ours = "site-packages" not in parts
+            if is_ours and not _TESTS.intersection(parts) and not parts[-1].endswith("_test"):
+                package = STANDARD_LIBRARY if place == "stdlib" else parts[0]
+                yield package, ".".join(parts).removesuffix(".__init__"), path
 
 
 def _prose(docstring: str) -> Iterator[str]:
@@ -88,12 +81,9 @@ def _prose(docstring: str) -> Iterator[str]:
     fenced = False
     for line in [*docstring.splitlines(), ""]:
         text = line.strip()
-        if text.startswith("```"):
-            fenced = not fenced
-            text = ""
-        if fenced or _CODE.match(text):
-            text = ""
-        if text:
+        is_fence = text.startswith("```")
+        fenced ^= is_fence
+        if text and not (fenced or is_fence or _CODE.match(text)):
             paragraph.append(text)
         elif paragraph:
             for sentence in _SENTENCE_END.split(" ".join(paragraph)):
@@ -122,35 +112,29 @@ def _read(source: tuple[str, str, Path]) -> DocumentedModule | None:
 def installed_documentation(
     progress: Callable[[int, int], None] = lambda done, total: None,
 ) -> list[DocumentedModule]:
-    """Reads the documentation of the standard library and of bert-tf's dependencies.
+    """The documented modules of the standard library and of bert-tf's dependencies, in order.
 
-    Repeated sentences are dropped (copied and generated docstrings are common).
-
-    Args:
-        progress: called with (files read, total files).
-
-    Returns:
-        The modules that have a sentence, in a fixed order.
+    Repeated sentences are dropped (copied and generated docstrings are common). `progress` is
+    called with the numbers of files read and of all files.
     """
     sources = list(_sources())
     modules = []
     seen: set[bytes] = set()
+
+    def is_new(sentence: bytes) -> bool:
+        before = len(seen)
+        seen.add(hashlib.blake2b(sentence, digest_size=8).digest())
+        return len(seen) > before
+
     # Spawned, not forked: TensorFlow may have threads in this process already.
     with ProcessPoolExecutor(mp_context=get_context("spawn")) as pool:
         for done, found in enumerate(pool.map(_read, sources, chunksize=64), start=1):
             progress(done, len(sources))
-            if found is None:
-                continue
             docstrings = []
-            for sentences in found.docstrings:
-                fresh = []
-                for sentence in sentences:
-                    digest = hashlib.blake2b(sentence.encode("utf-8", "replace"), digest_size=8)
-                    if digest.digest() not in seen:
-                        seen.add(digest.digest())
-                        fresh.append(sentence.encode("utf-8", "replace").decode())
-                if fresh:
-                    docstrings.append(tuple(fresh))
-            if docstrings:
+            for sentences in found.docstrings if found else ():
+                encoded = (sentence.encode("utf-8", "replace") for sentence in sentences)
+                if fresh := tuple(sentence.decode() for sentence in encoded if is_new(sentence)):
+                    docstrings.append(fresh)
+            if found and docstrings:
                 modules.append(DocumentedModule(found.package, found.module, tuple(docstrings)))
     return modules

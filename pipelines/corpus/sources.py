@@ -38,6 +38,11 @@ class Slice(NamedTuple):
     end: int | None
     size: int
 
+    @property
+    def text_bytes(self) -> int:
+        """Approximate bytes of text; an estimate for compressed files."""
+        return self.size * (COMPRESSION if self.source.endswith((".gz", ".zst", ".zstd")) else 1)
+
 
 Unit = list[Slice]
 
@@ -62,8 +67,8 @@ class Corpus:
 
     @property
     def text_bytes(self) -> int:
-        """Approximate bytes of text; an estimate for compressed files."""
-        return sum(_text_size(slice_) for unit in self.units for slice_ in unit)
+        """Approximate bytes of text."""
+        return sum(slice_.text_bytes for unit in self.units for slice_ in unit)
 
     @property
     def size(self) -> int:
@@ -208,20 +213,15 @@ def _file_slices(file: str, size: int, name: str) -> list[Slice]:
     return [Slice(file, start, end, end - start) for start, end in itertools.pairwise(bounds)]
 
 
-def _text_size(slice_: Slice) -> int:
-    compressed = slice_.source.endswith((".gz", ".zst", ".zstd"))
-    return slice_.size * (COMPRESSION if compressed else 1)
-
-
 def _units(slices: list[Slice]) -> Iterator[Unit]:
     unit: Unit = []
     size = 0
     for slice_ in slices:
-        if unit and size + _text_size(slice_) > UNIT_BYTES:
+        if unit and size + slice_.text_bytes > UNIT_BYTES:
             yield unit
             unit, size = [], 0
         unit.append(slice_)
-        size += _text_size(slice_)
+        size += slice_.text_bytes
     if unit:
         yield unit
 

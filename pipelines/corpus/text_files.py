@@ -10,14 +10,14 @@ nor on the length of its lines. Faults are repaired by a rule and counted:
 """
 
 import codecs
+import contextlib
 import gzip
 import operator
 import zlib
 from collections import Counter
 from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
-from typing import IO, NamedTuple
+from typing import IO, Any, NamedTuple
 
 from backports import zstd
 
@@ -93,11 +93,11 @@ def read_blocks(
         if magic.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
             raise InputError(f"{path}: UTF-16 text: convert it with iconv -f UTF-16 -t UTF-8")
         raw.seek(start)
-        text: IO[bytes] = raw
+        text: Any = raw
         if magic.startswith(_GZIP):
-            text = gzip.GzipFile(fileobj=raw)  # type: ignore[assignment]
+            text = gzip.GzipFile(fileobj=raw)
         elif magic.startswith(_ZSTD):
-            text = zstd.ZstdFile(raw)  # type: ignore[assignment]
+            text = zstd.ZstdFile(raw)
         left = None if end is None else end - start
         continues = False  # whether a block begins within a line
         total = invalid = 0  # bytes read so far
@@ -126,7 +126,7 @@ def read_blocks(
             continues = continued
 
 
-@contextmanager
+@contextlib.contextmanager
 def read_errors(path: str) -> Iterator[None]:
     """Raises InputError with the path for any error while reading a file."""
     try:
@@ -143,23 +143,19 @@ def read_errors(path: str) -> Iterator[None]:
 def _whole_lines(text: IO[bytes], left: int | None, may_cut: bool) -> Iterator[bytes]:
     """Blocks that end at line ends, or within a line of over `BLOCK_BYTES` that may be cut."""
     pieces: list[bytes] = []  # of a line whose end is not read yet
-    held = 0
     while block := text.read(BLOCK_BYTES if left is None else min(BLOCK_BYTES, left)):
         if left is not None:
             left -= len(block)
-        end = block.rfind(b"\n") + 1
-        if end:
+        if end := block.rfind(b"\n") + 1:
             pieces.append(block[:end])
-            held = 0
             yield _joined(pieces)
         pieces.append(block[end:])
-        held += len(block) - end
-        if may_cut and held > BLOCK_BYTES:
+        if may_cut and sum(map(len, pieces)) > BLOCK_BYTES:
             line = _joined(pieces)
             end = _cut_before(line, len(line))
             yield line[:end]
-            pieces, held = [line[end:]], len(line) - end
-    if held:
+            pieces.append(line[end:])
+    if any(pieces):
         yield _joined(pieces)
 
 
@@ -191,25 +187,22 @@ def cut_lines(lines: list[bytes], cut_to: int, counts: Counter) -> list[bytes]:
     """
     cut: list[bytes] = []
     for line in lines:
-        if len(line) <= LONG_LINE_BYTES:
-            cut.append(line)
-            continue
-        counts["cut_lines"] += 1
         begin = 0
-        while len(line) - begin > cut_to:
-            end = _cut_before(line, begin + cut_to)
-            cut.append(line[begin:end])
-            begin = end
+        if len(line) > LONG_LINE_BYTES:
+            counts["cut_lines"] += 1
+            while len(line) - begin > cut_to:
+                end = _cut_before(line, begin + cut_to)
+                cut.append(line[begin:end])
+                begin = end
         cut.append(line[begin:])
     return cut
 
 
 def _valid_utf8(block: bytes, counts: Counter) -> bytes:
-    try:
+    with contextlib.suppress(UnicodeDecodeError):
         block.decode("utf-8")
         return block
-    except UnicodeDecodeError:
-        lines = block.split(b"\n")
+    lines = block.split(b"\n")
     valid = [line.decode("utf-8", errors="ignore").encode("utf-8") for line in lines]
     counts["invalid_utf8_lines"] += sum(map(operator.ne, lines, valid))
     return b"\n".join(valid)
@@ -224,14 +217,17 @@ def _wrong_encoding(
         place = 0
     except UnicodeDecodeError as error:
         place = error.start
-    line = first_line + block.count(b"\n", 0, place)
-    where = f"line {line}"
-    where += f" after byte {start}" if start else ""
+    where = line_name(first_line + block.count(b"\n", 0, place), start)
     return InputError(
         f"{path}, {where}: invalid UTF-8 (byte 0x{block[place]:02x}; {share:.1%} of the bytes so "
         "far): convert the file with iconv -f ITS_ENCODING -t UTF-8, drop such bytes with iconv "
         "-c, or remove the file if it is no text"
     )
+
+
+def line_name(line: int, start: int) -> str:
+    """How messages name a line of a file that is read from byte `start` on."""
+    return f"line {line} after byte {start}" if start else f"line {line}"
 
 
 def strip(line: bytes) -> bytes:
@@ -245,13 +241,8 @@ def strip(line: bytes) -> bytes:
 def line_start(path: str, offset: int, *, after_blank: bool = False) -> int:
     """The first byte of the first line that begins at or after byte `offset` of a plain file.
 
-    Args:
-        path: path of the file.
-        offset: any byte.
-        after_blank: whether to continue to the line after the first blank line from there.
-
-    Returns:
-        A byte offset; the size of the file if there is no such line.
+    With `after_blank`, of the line after the first blank line from there. The size of the file if
+    there is no such line.
     """
     if offset <= 0:
         return 0

@@ -34,17 +34,9 @@ class MaskedTokens(NamedTuple):
 def mask_tokens(
     token_ids: tf.Tensor,
     padding_mask: tf.Tensor,
-    *,
+    tokenizer: "BertTokenizer",
+    options: PretrainingDataOptions,
     seed: tf.Tensor,
-    vocabulary_size: int,
-    cls_token_id: int,
-    sep_token_id: int,
-    mask_token_id: int,
-    max_predictions_per_seq: int,
-    masked_lm_prob: float = 0.15,
-    whole_word: bool = False,
-    max_ngram: int = 1,
-    is_continuation: tf.Tensor | np.ndarray | None = None,
 ) -> MaskedTokens:
     """Chooses tokens to predict and masks them: 80% [MASK], 10% a random token, 10% kept.
 
@@ -55,8 +47,9 @@ def mask_tokens(
     Chooses one of:
 
     - Tokens, by default.
-    - Whole words, with `whole_word` (`do_whole_word_mask` of the original). A word is a token and
-      its continuations. Words are taken in random order, except those that exceed the number.
+    - Whole words, with `whole_word_masking` (`do_whole_word_mask` of the original). A word is a
+      token and its continuations. Words are taken in random order, except those that exceed the
+      number.
     - Spans of 1 to `max_ngram` whole words, with `max_ngram` above 1 (Lan et al. 2019, section
       4.1): k words with a probability proportional to 1/k. A sequence is divided into consecutive
       spans of such lengths, with borders at [CLS] and [SEP], and spans are chosen like words. Long
@@ -69,57 +62,43 @@ def mask_tokens(
     Args:
         token_ids: int32 [batch, length].
         padding_mask: bool or integer [batch, length], nonzero for tokens.
+        tokenizer: provides special tokens, the size of the vocabulary, and which pieces continue a
+            word.
+        options: the settings named above.
         seed: integer [2]; equal seeds give equal masks.
-        vocabulary_size: number of pieces.
-        cls_token_id: id of [CLS].
-        sep_token_id: id of [SEP].
-        mask_token_id: id of [MASK].
-        max_predictions_per_seq: width of `positions`, `labels` and `weights`.
-        masked_lm_prob: share of tokens to predict.
-        whole_word: whether to choose whole words.
-        max_ngram: maximum words per span; above 1 implies whole words.
-        is_continuation: bool [vocabulary_size], which tokens continue a word
-            (`BertTokenizer.is_continuation`); needed for words and spans.
-
-    Returns:
-        `MaskedTokens`.
-
-    Raises:
-        ValueError: `max_ngram` is below 1, or `is_continuation` is missing.
     """
-    if max_ngram < 1:
-        raise ValueError(f"max_ngram is {max_ngram}: give at least 1")
-    by_words = whole_word or max_ngram > 1
-    if by_words and is_continuation is None:
-        raise ValueError("whole words and spans need is_continuation, bool [vocabulary_size]")
+    most = options.max_predictions_per_seq
+    assert most is not None  # filled in by the options
     # B sequences of length T, P predictions each.
     batch, length = tf.unstack(tf.shape(token_ids))
     order_seed, action_seed, word_seed = tf.unstack(tf.random.split(seed, 3))
     is_token = tf.cast(padding_mask, tf.bool)
-    maskable = is_token & (token_ids != cls_token_id) & (token_ids != sep_token_id)
+    is_special = (token_ids == tokenizer.cls_token_id) | (token_ids == tokenizer.sep_token_id)
+    maskable = is_token & ~is_special
 
     # In float64 and half to even, as in the original.
     tokens = tf.reduce_sum(tf.cast(is_token, tf.float64), axis=-1)  # (B,)
-    wanted = tf.cast(tf.round(tokens * tf.constant(masked_lm_prob, tf.float64)), tf.int32)
-    wanted = tf.clip_by_value(wanted, 1, max_predictions_per_seq)
+    share = tf.constant(options.masked_lm_prob, tf.float64)
+    wanted = tf.clip_by_value(tf.cast(tf.round(tokens * share), tf.int32), 1, most)
     wanted = tf.minimum(wanted, tf.math.count_nonzero(maskable, axis=-1, dtype=tf.int32))
 
-    if by_words:
-        words = _words(token_ids, maskable, is_continuation)
-        if max_ngram > 1:
-            spans = _spans(words, maskable, max_ngram, tf.random.fold_in(order_seed, max_ngram))
+    if options.whole_word_masking or options.max_ngram > 1:
+        continues = tf.gather(tf.constant(tokenizer.is_continuation), token_ids)
+        words = maskable & ~(continues & _before(maskable))  # where one begins
+        units = _units(words, maskable)
+        if options.max_ngram > 1:
+            span_seed = tf.random.fold_in(order_seed, options.max_ngram)
+            spans = _spans(words, maskable, options.max_ngram, span_seed)
             units = _finer_where_none_fits(_units(spans, maskable), words, maskable, wanted)
-        else:
-            units = _units(words, maskable)
         units = _finer_where_none_fits(units, maskable, maskable, wanted)
         chosen, wanted = _choose_units(units, wanted, order_seed)
     else:
         # The `wanted` highest of random scores are a uniform choice without replacement.
         scores = tf.random.stateless_uniform([batch, length], order_seed)
         scores = tf.where(maskable, scores, -1.0)
-        chosen = tf.math.top_k(scores, k=tf.minimum(max_predictions_per_seq, length)).indices
-    chosen = tf.pad(chosen, [[0, 0], [0, max_predictions_per_seq - tf.shape(chosen)[1]]])
-    valid = tf.sequence_mask(wanted, max_predictions_per_seq)  # (B, P)
+        chosen = tf.math.top_k(scores, k=tf.minimum(most, length)).indices
+    chosen = tf.pad(chosen, [[0, 0], [0, most - tf.shape(chosen)[1]]])
+    valid = tf.sequence_mask(wanted, most)  # (B, P)
     # Ascending; `length` sorts the rest to the end.
     positions = tf.sort(tf.where(valid, chosen, length), axis=-1)
     positions = tf.where(valid, positions, 0)
@@ -128,9 +107,10 @@ def mask_tokens(
     predictions = tf.shape(positions)
     action = tf.random.stateless_uniform(predictions, action_seed)
     random_tokens = tf.random.stateless_uniform(
-        predictions, word_seed, 0, vocabulary_size, dtype=tf.int32
+        predictions, word_seed, 0, tokenizer.vocabulary_size, dtype=tf.int32
     )
-    shown = tf.where(action < 0.8, mask_token_id, tf.where(action < 0.9, labels, random_tokens))
+    replaced = tf.where(action < 0.9, labels, random_tokens)
+    shown = tf.where(action < 0.8, tokenizer.mask_token_id, replaced)
     where = tf.where(valid)  # (predictions in all, 2)
     updates = tf.stack([tf.cast(where[:, 0], tf.int32), tf.boolean_mask(positions, valid)], axis=-1)
     return MaskedTokens(
@@ -138,32 +118,6 @@ def mask_tokens(
         positions=positions,
         labels=labels,
         weights=tf.cast(valid, tf.float32),
-    )
-
-
-def mask_by_options(
-    token_ids: tf.Tensor,
-    padding_mask: tf.Tensor,
-    tokenizer: "BertTokenizer",
-    options: PretrainingDataOptions,
-    seed: tf.Tensor,
-) -> MaskedTokens:
-    """`mask_tokens` with the settings of `options` and the ids of `tokenizer`."""
-    by_words = options.whole_word_masking or options.max_ngram > 1
-    assert options.max_predictions_per_seq is not None  # filled in by the options
-    return mask_tokens(
-        token_ids,
-        padding_mask,
-        seed=seed,
-        vocabulary_size=tokenizer.vocabulary_size,
-        cls_token_id=tokenizer.cls_token_id,
-        sep_token_id=tokenizer.sep_token_id,
-        mask_token_id=tokenizer.mask_token_id,
-        max_predictions_per_seq=options.max_predictions_per_seq,
-        masked_lm_prob=options.masked_lm_prob,
-        whole_word=options.whole_word_masking,
-        max_ngram=options.max_ngram,
-        is_continuation=tokenizer.is_continuation if by_words else None,
     )
 
 
@@ -190,14 +144,6 @@ def _units(begins: tf.Tensor, maskable: tf.Tensor) -> _Units:
     sizes = tf.math.unsorted_segment_sum(tf.cast(maskable, tf.int32), in_batch, batch * length)
     size = tf.where(maskable, tf.gather(sizes, in_batch), tf.int32.max)
     return _Units(begins, number, size)
-
-
-def _words(
-    token_ids: tf.Tensor, maskable: tf.Tensor, is_continuation: tf.Tensor | np.ndarray | None
-) -> tf.Tensor:
-    """Bool [B, T], whether a word begins at the token."""
-    continues = tf.gather(tf.cast(is_continuation, tf.bool), token_ids)
-    return maskable & ~(continues & _before(maskable))
 
 
 def _spans(words: tf.Tensor, maskable: tf.Tensor, max_ngram: int, seed: tf.Tensor) -> tf.Tensor:

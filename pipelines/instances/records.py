@@ -9,13 +9,14 @@ import os
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+import numpy as np
 import tensorflow as tf
 
 from pipelines.corpus.documents import COUNTED, MOST_BATCHES, DocumentBatch
 from pipelines.corpus.sentence_splitting import split_sentences
 from pipelines.datasets import dataset_options
 from pipelines.instances.full_sentences import full_sentences
-from pipelines.instances.masking import mask_by_options
+from pipelines.instances.masking import mask_tokens
 from pipelines.instances.schemas import serialize_compact, serialize_masked
 from pipelines.instances.sentence_pairs import (
     Sentences,
@@ -78,7 +79,7 @@ def record_batches(
 
     Args:
         batches: iterated once.
-        tokenizer: turns sentences into ids; needs [CLS], [SEP] and [MASK].
+        tokenizer: turns sentences into ids.
         options: one per sequence length.
         split_paragraphs: whether lines are paragraphs to split into sentences.
 
@@ -124,9 +125,7 @@ def record_batches(
     def serialize(batch: DocumentBatch, made: dict[str, Any], index: tf.Tensor) -> RecordBatch:
         lengths = []
         for variant, sentences, short in zip(options, made["indexed"], made["short"], strict=True):
-            seed = tf.stack(
-                [tf.constant(variant.seed, tf.int64), tf.cast(batch.held_out, tf.int64)]
-            )
+            seed = tf.stack([np.int64(variant.seed), tf.cast(batch.held_out, tf.int64)])
             # The length is part of the seed, so that the two phases of pre-training differ.
             seed = tf.random.fold_in(seed, variant.max_seq_length)
             seed = tf.random.fold_in(seed, batch.unit * MOST_BATCHES + batch.number)
@@ -156,40 +155,21 @@ def _make_records(
     """One round of instances of a batch: records, string [N], in random order, and counts."""
     pair_seed, truncation_seed, order_seed, mask_seed = tf.unstack(tf.random.split(seed, 4))
     length, token_ids = options.max_seq_length, sentences.token_ids
+    short: dict[str, Any] = {"short_seq_prob": options.short_seq_prob, "seed": pair_seed}
     if options.instances == "full_sentences":
+        sep = tokenizer.sep_token_id
         token_ids, pairs = full_sentences(
-            sentences,
-            max_seq_length=length,
-            short_seq_prob=options.short_seq_prob,
-            sep_token_id=tokenizer.sep_token_id,
-            seed=pair_seed,
+            sentences, max_seq_length=length, sep_token_id=sep, **short
         )
     else:
-        pairs = sentence_pairs(
-            sentences,
-            max_seq_length=length,
-            short_seq_prob=options.short_seq_prob,
-            seed=pair_seed,
-        )
+        pairs = sentence_pairs(sentences, max_seq_length=length, **short)
         pairs = truncate_pairs(pairs, max_seq_length=length, seed=truncation_seed)
     pairs = shuffle_pairs(pairs, order_seed)
-    packed = pack_pairs(
-        token_ids,
-        pairs,
-        max_seq_length=length,
-        cls_token_id=tokenizer.cls_token_id,
-        sep_token_id=tokenizer.sep_token_id,
-        pad_token_id=tokenizer.pad_token_id,
-    )
+    packed = pack_pairs(token_ids, pairs, tokenizer, length)
     if options.masking == "dynamic":
         masked = None
         records = serialize_compact(packed, pairs.is_random_next)
     else:
-        masked = mask_by_options(
-            packed.token_ids, packed.padding_mask, tokenizer, options, mask_seed
-        )
+        masked = mask_tokens(packed.token_ids, packed.padding_mask, tokenizer, options, mask_seed)
         records = serialize_masked(packed, masked, pairs.is_random_next)
-    counts = count_instances(
-        pairs, masked, max_seq_length=length, mask_token_id=tokenizer.mask_token_id
-    )
-    return records, counts
+    return records, count_instances(pairs, masked, length, tokenizer.mask_token_id)

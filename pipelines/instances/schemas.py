@@ -11,29 +11,11 @@
 In both, the next-sentence label of a random next is 1.
 """
 
-from typing import NamedTuple
-
 import tensorflow as tf
 
 from pipelines.instances.masking import MaskedTokens
 from pipelines.instances.sentence_pairs import PackedPairs
 from pipelines.instances.tf_examples import serialize_examples
-
-
-class UnmaskedInstances(NamedTuple):
-    """A batch of instances of the compact form, padded.
-
-    Attributes:
-        token_ids: int32 [batch, max_seq_length], padded with the id of [PAD].
-        segment_ids: int32 [batch, max_seq_length].
-        padding_mask: int32 [batch, max_seq_length].
-        next_sentence_labels: int32 [batch].
-    """
-
-    token_ids: tf.Tensor
-    segment_ids: tf.Tensor
-    padding_mask: tf.Tensor
-    next_sentence_labels: tf.Tensor
 
 
 def serialize_masked(
@@ -69,8 +51,8 @@ def serialize_compact(packed: PackedPairs, is_random_next: tf.Tensor) -> tf.Tens
 
 def parse_compact(
     records: tf.Tensor, *, max_seq_length: int, pad_token_id: int
-) -> UnmaskedInstances:
-    """Reads records of the compact form, string [batch]."""
+) -> tuple[PackedPairs, tf.Tensor]:
+    """Reads records of the compact form, string [batch]; also int32 [batch], the labels."""
     ids = tf.io.FixedLenSequenceFeature([], tf.int64, allow_missing=True, default_value=-1)
     one = tf.io.FixedLenFeature([1], tf.int64)
     features = tf.io.parse_example(
@@ -84,25 +66,42 @@ def parse_compact(
     in_sequence = token_ids >= 0
     first_length = tf.cast(features["first_segment_length"], tf.int32)  # (batch, 1)
     in_second = in_sequence & (tf.range(max_seq_length) >= first_length)
-    return UnmaskedInstances(
+    packed = PackedPairs(
         token_ids=tf.where(in_sequence, token_ids, pad_token_id),
         segment_ids=tf.cast(in_second, tf.int32),
         padding_mask=tf.cast(in_sequence, tf.int32),
-        next_sentence_labels=tf.cast(features["next_sentence_labels"][:, 0], tf.int32),
     )
+    return packed, tf.cast(features["next_sentence_labels"][:, 0], tf.int32)
 
 
 def masked_features(
     max_seq_length: int, max_predictions_per_seq: int
 ) -> dict[str, tf.io.FixedLenFeature]:
     """The features of the masked form, for `tf.io.parse_example`."""
-    length, predictions = [max_seq_length], [max_predictions_per_seq]
-    return {
-        "input_ids": tf.io.FixedLenFeature(length, tf.int64),
-        "input_mask": tf.io.FixedLenFeature(length, tf.int64),
-        "segment_ids": tf.io.FixedLenFeature(length, tf.int64),
-        "masked_lm_positions": tf.io.FixedLenFeature(predictions, tf.int64),
-        "masked_lm_ids": tf.io.FixedLenFeature(predictions, tf.int64),
-        "masked_lm_weights": tf.io.FixedLenFeature(predictions, tf.float32),
-        "next_sentence_labels": tf.io.FixedLenFeature([1], tf.int64),
+    sizes = {
+        "input_ids": max_seq_length,
+        "input_mask": max_seq_length,
+        "segment_ids": max_seq_length,
+        "masked_lm_positions": max_predictions_per_seq,
+        "masked_lm_ids": max_predictions_per_seq,
+        "next_sentence_labels": 1,
     }
+    weights = tf.io.FixedLenFeature([max_predictions_per_seq], tf.float32)
+    ints = {name: tf.io.FixedLenFeature([size], tf.int64) for name, size in sizes.items()}
+    return {**ints, "masked_lm_weights": weights}
+
+
+def parse_masked(
+    records: tf.Tensor, *, max_seq_length: int, max_predictions_per_seq: int
+) -> tuple[PackedPairs, MaskedTokens, tf.Tensor]:
+    """Reads records of the masked form, string [batch]; also int32 [batch], the labels."""
+    features = tf.io.parse_example(
+        records, masked_features(max_seq_length, max_predictions_per_seq)
+    )
+    weights = features.pop("masked_lm_weights")
+    ints = {name: tf.cast(values, tf.int32) for name, values in features.items()}
+    packed = PackedPairs(ints["input_ids"], ints["segment_ids"], ints["input_mask"])
+    masked = MaskedTokens(
+        ints["input_ids"], ints["masked_lm_positions"], ints["masked_lm_ids"], weights
+    )
+    return packed, masked, ints["next_sentence_labels"][:, 0]

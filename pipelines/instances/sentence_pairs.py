@@ -7,9 +7,12 @@ is the walk: in each step, every document of the batch makes one instance.
 """
 
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import tensorflow as tf
+
+if TYPE_CHECKING:
+    from bert_tf.tokenization import BertTokenizer
 
 # Full instances per stream: longer documents are walked as several streams in parallel, or the loop
 # would run for the longest one alone. Each cut shortens one instance.
@@ -62,7 +65,10 @@ class SentencePairs(NamedTuple):
 
 
 class PackedPairs(NamedTuple):
-    """[CLS] A [SEP] B [SEP] or [CLS] A [SEP], padded. Each int32 [N, max_seq_length]."""
+    """[CLS] A [SEP] B [SEP] or [CLS] A [SEP], padded. Each int32 [N, max_seq_length].
+
+    Segment 1 is B and the [SEP] after it.
+    """
 
     token_ids: tf.Tensor
     segment_ids: tf.Tensor
@@ -85,9 +91,6 @@ def index_sentences(
         passages: int32 [lines], ascending number of the passage.
         is_donor: bool [lines], whether the line is only a random next sentence for others.
         max_seq_length: tokens per instance; the length of streams is proportional to it.
-
-    Returns:
-        `Sentences`.
     """
     lengths = tf.cast(token_ids.row_lengths(), tf.int32)
     has_tokens = lengths > 0
@@ -139,7 +142,7 @@ def sentence_pairs(
     one drawn from 2 to the full one. Sentences are taken until the target is reached. A is a random
     number of the first ones. B is the rest or, in half of the cases and for a single sentence,
     consecutive sentences of another document, enough for the target; unused sentences are then
-    taken again. Pairs are not truncated yet.
+    taken again. Pairs are not truncated yet, and in the order of streams.
 
     In a batch of one document, pairs with a random next are dropped.
 
@@ -148,9 +151,6 @@ def sentence_pairs(
         max_seq_length: tokens per instance, [CLS] and both [SEP] included.
         short_seq_prob: probability of a shorter target.
         seed: integer [2].
-
-    Returns:
-        `SentencePairs`, in the order of streams.
     """
     is_short_seed, short_seed, walk_seed, next_seed = tf.unstack(tf.random.split(seed, 4))
     max_tokens = max_seq_length - 3
@@ -302,26 +302,15 @@ def truncate_pairs(pairs: SentencePairs, *, max_seq_length: int, seed: tf.Tensor
 
 
 def pack_pairs(
-    token_ids: tf.Tensor,
-    pairs: SentencePairs,
-    *,
-    max_seq_length: int,
-    cls_token_id: int,
-    sep_token_id: int,
-    pad_token_id: int,
+    token_ids: tf.Tensor, pairs: SentencePairs, tokenizer: "BertTokenizer", max_seq_length: int
 ) -> PackedPairs:
     """[CLS] A [SEP] B [SEP], padded to `max_seq_length`; if B is empty, [CLS] A [SEP].
 
     Args:
         token_ids: int32 [T], tokens that `pairs` refer to.
         pairs: truncated pairs, or those of `full_sentences`.
+        tokenizer: provides special tokens.
         max_seq_length: width of the result.
-        cls_token_id: id of [CLS].
-        sep_token_id: id of [SEP].
-        pad_token_id: id of [PAD].
-
-    Returns:
-        `PackedPairs`; segment 1 is B and the [SEP] after it.
     """
     position = tf.range(max_seq_length)[None, :]  # (1, L)
     first_sep = 1 + pairs.a_length[:, None]  # (N, 1)
@@ -333,8 +322,9 @@ def pack_pairs(
     )  # (N, L)
     is_text = (position > 0) & (position < last_sep) & (position != first_sep)
     packed = tf.gather(token_ids, tf.where(is_text, source, 0))
+    special = tf.where(position == 0, tokenizer.cls_token_id, tokenizer.pad_token_id)
     is_sep = (position == first_sep) | (position == last_sep)
-    special = tf.where(is_sep, sep_token_id, tf.where(position == 0, cls_token_id, pad_token_id))
+    special = tf.where(is_sep, tokenizer.sep_token_id, special)
     in_sequence = position <= last_sep
     return PackedPairs(
         token_ids=tf.where(is_text, packed, special),

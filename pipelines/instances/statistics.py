@@ -36,27 +36,15 @@ class InstanceCounts(NamedTuple):
         return InstanceCounts(*(np.add(a, b) for a, b in zip(self, other, strict=True)))
 
 
-def no_instances(max_seq_length: int) -> InstanceCounts:
-    """Counts of zero."""
-    none = np.zeros(max_seq_length + 1, np.int64)
-    return InstanceCounts(none, none, none, *np.zeros(4, np.int64))
-
-
 def count_instances(
-    pairs: SentencePairs,
-    masked: MaskedTokens | None,
-    *,
-    max_seq_length: int,
-    mask_token_id: int,
+    pairs: SentencePairs, masked: MaskedTokens | None, max_seq_length: int, mask_token_id: int
 ) -> InstanceCounts:
     """Counts a batch of truncated pairs and their masks, if any, as int64 tensors."""
+    size = max_seq_length + 1
+    count = tf.math.count_nonzero
 
     def histogram(lengths: tf.Tensor) -> tf.Tensor:
-        size = max_seq_length + 1
         return tf.math.bincount(lengths, minlength=size, maxlength=size, dtype=tf.int64)
-
-    def count(condition: tf.Tensor) -> tf.Tensor:
-        return tf.math.count_nonzero(condition)
 
     predictions = masked_words = kept = tf.constant(0, tf.int64)
     if masked is not None:
@@ -81,9 +69,7 @@ def summarize(counts: InstanceCounts, instances_are_pairs: bool = True) -> dict[
     instances = int(np.sum(counts.lengths))
     if not instances:
         return {"instances": 0}
-    predictions = int(counts.predictions)
-    masked, kept = int(counts.masked), int(counts.kept)
-    tokens = int(counts.lengths @ np.arange(len(counts.lengths)))
+    predictions, masked, kept = int(counts.predictions), int(counts.masked), int(counts.kept)
     summary: dict[str, Any] = {
         "instances": instances,
         "full_length_share": int(counts.lengths[-1]) / instances,
@@ -100,7 +86,8 @@ def summarize(counts: InstanceCounts, instances_are_pairs: bool = True) -> dict[
         }
     if predictions:  # none if masks are drawn during training
         summary["predictions_mean"] = predictions / instances
-        summary["predictions_over_length"] = predictions / tokens
+        tokens = counts.lengths @ np.arange(len(counts.lengths))
+        summary["predictions_over_length"] = predictions / int(tokens)
         summary["mask_share"] = masked / predictions
         summary["kept_share"] = kept / predictions
         summary["random_share"] = (predictions - masked - kept) / predictions

@@ -26,7 +26,7 @@ _SECONDS_BETWEEN_LOOKS = 1.0
 
 
 class BeamRunner:
-    """Lets Apache Beam write the units of a job.
+    """Lets Apache Beam write the unfinished units of a job.
 
     Every worker must see the output folder and the corpus under the same paths.
 
@@ -62,13 +62,11 @@ class BeamRunner:
         tokenizer: "BertTokenizer",
         progress: Callable[["ShardsProgress"], None],
     ) -> None:
-        """Writes the unfinished units of a job."""
         from apache_beam.options.pipeline_options import PipelineOptions
 
         from pipelines.shards.groups import JOURNAL, complete_units, finished_groups
 
         beam = self._beam
-
         vocabulary = job.folder / JOURNAL / "tokenizer"
         tokenizer.save(vocabulary)
         complete = complete_units(finished_groups(job))
@@ -110,9 +108,8 @@ def _watched(job: "ShardsJob", progress: Callable[["ShardsProgress"], None]) -> 
     def watch() -> None:
         while not ended.wait(_SECONDS_BETWEEN_LOOKS):
             groups = finished_groups(job)
-            done: dict[int, int] = {}
-            for group in groups:
-                done[group.unit] = max(done.get(group.unit, 0), group.bytes_read)
+            # In order of the corpus: what remains is each unit's last group.
+            done = {group.unit: group.bytes_read for group in groups}
             made = sum(group.instances for group in groups)
             progress(ShardsProgress(sum(done.values()), total, made))
 

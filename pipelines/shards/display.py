@@ -1,7 +1,6 @@
 """Pre-training instances of shards as readable text."""
 
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from bert_tf.errors import InputError
 from pipelines.shards.folder import ShardFolder, shard_errors
@@ -11,24 +10,17 @@ if TYPE_CHECKING:
     from bert_tf.tokenization import BertTokenizer
 
 
-@dataclass(frozen=True)
-class DisplayedToken:
-    """A token of an instance.
-
-    Args:
-        shown: the piece that the model sees.
-        hidden: the piece to predict there; None if there is nothing to predict.
-    """
+class DisplayedToken(NamedTuple):
+    """The piece that the model sees, and the one to predict there, if any."""
 
     shown: str
-    hidden: str | None = None
+    hidden: str | None
 
 
-@dataclass(frozen=True)
-class DisplayedInstance:
+class DisplayedInstance(NamedTuple):
     """An instance, decoded.
 
-    Args:
+    Attributes:
         tokens: tokens without padding.
         label: "IsNext" or "NotNext", as in the paper (section 3.1, task 2); None if instances are
             not pairs.
@@ -41,19 +33,17 @@ class DisplayedInstance:
 def displayed_instances(
     shards: ShardFolder, tokenizer: "BertTokenizer", count: int, seed: int
 ) -> list[DisplayedInstance]:
-    """Decodes the instances that training with this seed sees first, with their masks.
+    """Decodes the `count` instances that training with `seed` sees first, with their masks.
 
     Args:
         shards: an opened split.
         tokenizer: tokenizer that the shards were made with.
-        count: maximum number of instances.
+        count: maximum number of instances, at least 1.
         seed: random seed of the training.
 
     Raises:
         InputError: a record is damaged, or the vocabulary does not match.
     """
-    if not count:
-        return []
     batches = pretraining_batches(
         shards, count, seed=seed, repeat=False, vocabulary_hash=tokenizer.vocabulary_hash,
         tokenizer=tokenizer,
@@ -69,16 +59,10 @@ def displayed_instances(
         )
     instances = []
     for row, token_ids in enumerate(inputs["token_ids"]):
-        hidden = {
-            position: tokenizer.id_to_token(token_id)
-            for position, token_id, weight in zip(
-                inputs["mask_positions"][row],
-                labels["mlm_logits"][row],
-                weights["mlm_logits"][row],
-                strict=True,
-            )
-            if weight > 0
-        }
+        is_prediction = weights["mlm_logits"][row] > 0
+        positions = inputs["mask_positions"][row][is_prediction]
+        pieces = map(tokenizer.id_to_token, labels["mlm_logits"][row][is_prediction])
+        hidden = dict(zip(positions, pieces, strict=True))
         tokens = [
             DisplayedToken(tokenizer.id_to_token(token_id), hidden.get(position))
             for position, token_id in enumerate(token_ids[inputs["padding_mask"][row] > 0])

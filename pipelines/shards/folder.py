@@ -6,7 +6,6 @@ names file and record; or such records are found in advance and skipped.
 
 import os
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -17,16 +16,15 @@ import tensorflow as tf
 from google.protobuf.message import DecodeError
 
 from bert_tf.errors import InputError
-from pipelines.instances.schemas import masked_features, parse_compact
+from pipelines.instances.schemas import masked_features, parse_compact, parse_masked
 from pipelines.shards.manifest import (
     BLOCK_RECORDS,
     FILE_NAME,
     SPLITS,
     UNFINISHED,
     Manifest,
-    Shard,
+    altered,
     check_sizes,
-    sha256,
     verify,
 )
 from pipelines.shards.record_blocks import (
@@ -54,7 +52,6 @@ class ShardFolder:
         directory: folder of the shards.
         split: "train" or "held_out".
         files: paths of the shards.
-        instances: number of readable records.
         max_seq_length: tokens per instance.
         max_predictions_per_seq: predictions per instance, padding included.
         manifest: None for shards written by other programs.
@@ -65,12 +62,16 @@ class ShardFolder:
     directory: Path
     split: str
     files: list[str]
-    instances: int
     max_seq_length: int
     max_predictions_per_seq: int
     manifest: Manifest | None
-    blocks: RecordBlocks = field(repr=False)
+    blocks: RecordBlocks = field(init=False, repr=False)
     left_out: dict[str, int] = field(default_factory=dict)
+
+    @property
+    def instances(self) -> int:
+        """Number of readable records."""
+        return int(self.blocks.records.sum())
 
     @property
     def is_compact(self) -> bool:
@@ -81,6 +82,14 @@ class ShardFolder:
     def has_next_sentences(self) -> bool:
         """Whether the instances are pairs with a next-sentence label."""
         return self.manifest is None or self.manifest.options["instances"] == "sentence_pairs"
+
+    def parse(self, records: tf.Tensor, pad_token_id: int = 0) -> tuple:
+        """Reads records, string [n], by `parse_compact` or `parse_masked`."""
+        length = self.max_seq_length
+        if self.is_compact:
+            return parse_compact(records, max_seq_length=length, pad_token_id=pad_token_id)
+        predictions = self.max_predictions_per_seq
+        return parse_masked(records, max_seq_length=length, max_predictions_per_seq=predictions)
 
 
 def open_shards(
@@ -138,31 +147,29 @@ def open_shards(
 
 def _open_written_shards(folder: Path, split: str, skip_corrupt: bool) -> ShardFolder | None:
     manifest = Manifest.load(folder)
-    shards = manifest.shards.get(split)
-    if not shards:
+    written = manifest.shards.get(split)
+    if not written:
         return None
-    paths = [folder / shard.file for shard in shards]
-    blocks = [written_blocks(shard) for shard in shards]
-    opened = ShardFolder(
+    paths = [folder / shard.file for shard in written]
+    shards = ShardFolder(
         directory=folder,
         split=split,
         files=[str(path) for path in paths],
-        instances=manifest.instances(split),
         max_seq_length=manifest.options["max_seq_length"],
         max_predictions_per_seq=manifest.options["max_predictions_per_seq"],
         manifest=manifest,
-        blocks=join_blocks(paths, blocks),
     )
+    blocks = [written_blocks(shard) for shard in written]
     if not skip_corrupt:
-        check_sizes(folder, shards)
-        return opened
-    for index in _altered(paths, shards):
-        path, shard = paths[index], shards[index]
+        check_sizes(folder, written)
+    for index in altered(folder, written) if skip_corrupt else ():
+        path, shard = paths[index], written[index]
         scan = scan_records(path, shard.bytes, after_damage=True)
-        unsound = _find_unsound(opened, path, scan)
+        unsound = find_unsound(path, scan, shards.parse)
         blocks[index] = scanned_blocks(scan, np.array(shard.block_offsets), ~unsound)
-        opened.left_out[str(path)] = shard.instances - int((~unsound).sum())
-    return _with_blocks(opened, paths, blocks)
+        shards.left_out[str(path)] = shard.instances - int((~unsound).sum())
+    shards.blocks = join_blocks(paths, blocks)
+    return shards
 
 
 def _open_foreign_shards(folder: Path, split: str, skip_corrupt: bool) -> ShardFolder | None:
@@ -178,42 +185,24 @@ def _open_foreign_shards(folder: Path, split: str, skip_corrupt: bool) -> ShardF
         )
     if split != "train":
         return None
-    scans = []
-    for path in paths:
-        scans.append(scan_records(path, after_damage=skip_corrupt))
-        _refuse_compressed(path, scans[-1])
-        if not skip_corrupt and scans[-1].end != path.stat().st_size:
-            raise _corrupt_record(path, len(scans[-1].offsets))
+    scans = [scan_records(path, after_damage=skip_corrupt) for path in paths]
+    for path, scan in zip(paths, scans, strict=True):
+        _refuse_compressed(path, scan)
+        if not skip_corrupt and scan.end != path.stat().st_size:
+            raise _corrupt_record(path, len(scan.offsets))
     length, predictions = _record_sizes(folder, paths, scans)
-    blocks = [
-        scanned_blocks(scan, scan.offsets[::BLOCK_RECORDS], np.ones(len(scan.offsets), bool))
-        for scan in scans
-    ]
-    opened = ShardFolder(
-        directory=folder,
-        split=split,
-        files=[str(path) for path in paths],
-        instances=sum(len(scan.offsets) for scan in scans),
-        max_seq_length=length,
-        max_predictions_per_seq=predictions,
-        manifest=None,
-        blocks=join_blocks(paths, blocks),
-    )
-    if not skip_corrupt:
-        return opened
-    for index, (path, scan) in enumerate(zip(paths, scans, strict=True)):
-        unsound = _find_unsound(opened, path, scan)
+    shards = ShardFolder(folder, split, [str(path) for path in paths], length, predictions, None)
+    blocks = []
+    for path, scan in zip(paths, scans, strict=True):
+        unsound = np.zeros(len(scan.offsets), bool)
+        if skip_corrupt:
+            unsound = find_unsound(path, scan, shards.parse)
+        blocks.append(scanned_blocks(scan, scan.offsets[::BLOCK_RECORDS], ~unsound))
         # A damaged stretch held an unknown number of records, at least one.
         lost = int(unsound.sum()) + len(scan.gaps) + (scan.end != path.stat().st_size)
         if lost:
-            blocks[index] = scanned_blocks(scan, scan.offsets[::BLOCK_RECORDS], ~unsound)
-            opened.left_out[str(path)] = lost
-    return _with_blocks(opened, paths, blocks)
-
-
-def _with_blocks(shards: ShardFolder, paths: list[Path], blocks: list[RecordBlocks]) -> ShardFolder:
+            shards.left_out[str(path)] = lost
     shards.blocks = join_blocks(paths, blocks)
-    shards.instances = int(shards.blocks.records.sum())
     return shards
 
 
@@ -266,19 +255,6 @@ def check_vocabulary(shards: ShardFolder, vocabulary_hash: str | None) -> None:
         )
 
 
-def _altered(paths: list[Path], shards: list[Shard]) -> list[int]:
-    """Indices of the shards whose checksum does not match."""
-    for path in paths:
-        if not path.is_file():
-            raise InputError(
-                f"{path}: the shard is missing: copy the folder again, or make it again with "
-                "bert-tf shards"
-            )
-    with ThreadPoolExecutor() as threads:
-        checksums = list(threads.map(sha256, paths))
-    return [i for i, shard in enumerate(shards) if checksums[i] != shard.sha256]
-
-
 def _refuse_compressed(path: Path, scan: RecordScan) -> None:
     with path.open("rb") as file:
         magic = file.read(2)
@@ -315,20 +291,6 @@ def _record_sizes(folder: Path, paths: list[Path], scans: list[RecordScan]) -> t
     raise problem
 
 
-def _find_unsound(shards: ShardFolder, path: Path, scan: RecordScan) -> np.ndarray:
-    """Finds the records of a shard that are not readable as instances: bool [n]."""
-    if shards.is_compact:
-        return find_unsound(
-            path,
-            scan,
-            lambda records: parse_compact(
-                records, max_seq_length=shards.max_seq_length, pad_token_id=0
-            ),
-        )
-    features = masked_features(shards.max_seq_length, shards.max_predictions_per_seq)
-    return find_unsound(path, scan, lambda records: tf.io.parse_example(records, features))
-
-
 def _corrupt_record(path: Path, index: int) -> InputError:
     return InputError(
         f"{path}: record {index + 1} is damaged, truncated or no instance: copy the shard again, "
@@ -360,11 +322,10 @@ def _name_corrupt_record(folder: Path) -> None:
             continue
         paths = [Path(file) for file in shards.files]
         if shards.manifest is not None:
-            altered = _altered(paths, shards.manifest.shards[split])
-            paths = [paths[index] for index in altered]
+            paths = [paths[i] for i in altered(folder, shards.manifest.shards[split])]
         for path in paths:
             scan = scan_records(path, after_damage=False)
-            unsound = np.flatnonzero(_find_unsound(shards, path, scan))
+            unsound = np.flatnonzero(find_unsound(path, scan, shards.parse))
             if len(unsound):
                 raise _corrupt_record(path, int(unsound[0]))
             if scan.end != path.stat().st_size:

@@ -5,28 +5,26 @@ then entered in the journal. A group in the journal is not made again.
 """
 
 import contextlib
-import dataclasses
 import errno
 import itertools
 import json
-import os
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import tensorflow as tf
 
-from bert_tf.atomic import TEMPORARY_NAMES, remove, replace_file, sync, temporary_name
+from bert_tf.atomic import TEMPORARY_NAMES, remove, sync, temporary_name, write_text
 from pipelines.corpus.documents import COUNTED, GROUP_BYTES, DocumentBatch, UnitReader
 from pipelines.corpus.formats import input_errors
 from pipelines.corpus.sources import Corpus
 from pipelines.instances.records import RecordBatch, record_batches
-from pipelines.instances.statistics import InstanceCounts, no_instances
+from pipelines.instances.statistics import InstanceCounts
 from pipelines.options import PretrainingDataOptions
 from pipelines.shards.manifest import BLOCK_RECORDS, Shard, sha256
 from pipelines.shards.record_blocks import FRAME_BYTES
@@ -37,15 +35,8 @@ if TYPE_CHECKING:
 JOURNAL = ".journal"
 
 
-@dataclass
-class ShardsProgress:
-    """Progress of `write_shards`.
-
-    Args:
-        bytes_read: bytes of the corpus on disk that are done.
-        total_bytes: bytes of the corpus on disk.
-        instances: number of instances written, held-out ones included.
-    """
+class ShardsProgress(NamedTuple):
+    """Bytes of the corpus on disk that are done, and of all; instances written in all splits."""
 
     bytes_read: int
     total_bytes: int
@@ -87,17 +78,17 @@ class FinishedGroup:
         text: counts of the text, by name.
         short_documents: by length, number of documents with fewer tokens than an instance.
         shards: by length and split.
-        counts: by length and split, `InstanceCounts` as lists.
+        counts: by length and split.
     """
 
     unit: int
     group: int
     ends_unit: bool
     bytes_read: int
-    text: dict[str, int]
+    text: Counter[str]
     short_documents: list[int]
     shards: list[dict[str, list[Shard]]]
-    counts: list[dict[str, list[Any]]]
+    counts: list[dict[str, InstanceCounts]]
 
     @property
     def instances(self) -> int:
@@ -115,8 +106,11 @@ class FinishedGroup:
 
     def save(self, folder: Path) -> None:
         """Writes the entry into the journal of `folder`."""
-        with replace_file(self.path(folder)) as path:
-            path.write_text(json.dumps(dataclasses.asdict(self)), encoding="utf-8")
+
+        def plain(value: Any) -> Any:
+            return vars(value) if isinstance(value, Shard) else value.tolist()
+
+        write_text(self.path(folder), json.dumps(vars(self), default=plain))
 
     @classmethod
     def load(cls, path: Path) -> "FinishedGroup":
@@ -125,6 +119,10 @@ class FinishedGroup:
         content["shards"] = [
             {split: [Shard(**shard) for shard in shards] for split, shards in splits.items()}
             for splits in content["shards"]
+        ]
+        content["counts"] = [
+            {split: InstanceCounts(*map(np.asarray, counts)) for split, counts in splits.items()}
+            for splits in content["counts"]
         ]
         return cls(**content)
 
@@ -177,7 +175,6 @@ def write_units(
     units = range(len(corpus.units)) if units is None else units
     complete = complete_units(done)
     sizes = [sum(slice_.size for slice_ in unit) for unit in corpus.units]
-    bytes_before = sum(sizes[unit] for unit in complete)
     instances = sum(group.instances for group in done)
 
     def batches() -> Iterator[DocumentBatch]:
@@ -197,12 +194,12 @@ def write_units(
         made = record_batches(
             batches(), tokenizer, job.options, split_paragraphs=corpus.split_sentences
         )
-        previous = finishing = None
-        for place, in_group in itertools.groupby(made, _place):
-            if previous is not None and previous != place[0]:
-                bytes_before += sizes[previous]
-            previous = place[0]
-            with _OpenGroup(job, place) as group:
+        finishing = None
+        for (unit, number), in_group in itertools.groupby(
+            made, lambda records: (int(records.batch.unit), int(records.batch.group))
+        ):
+            bytes_before = sum(sizes[each] for each in units if each < unit or each in complete)
+            with _OpenGroup(job, unit, number) as group:
                 for records in in_group:
                     instances += group.write(records)
                     bytes_read = bytes_before + int(records.batch.bytes_read)
@@ -212,11 +209,6 @@ def write_units(
             finishing = threads.submit(group.finish)  # while the next group is made
         if finishing is not None:
             finishing.result()
-
-
-def _place(records: RecordBatch) -> tuple[int, int]:
-    """Numbers of the unit and the group of a batch."""
-    return int(records.batch.unit), int(records.batch.group)
 
 
 @contextmanager
@@ -233,38 +225,37 @@ def _full_disk_as_os_error() -> Iterator[None]:
 class _OpenGroup:
     """The shards of a group under construction; an error removes them."""
 
-    def __init__(self, job: ShardsJob, place: tuple[int, int]):
-        self._place = place
+    def __init__(self, job: ShardsJob, unit: int, number: int):
         self._job = job
         self._shards: list[dict[tuple[str, int, int], _OpenShard]] = [{} for _ in job.options]
-        self._counts: list[dict[str, InstanceCounts]] = [{} for _ in job.options]
-        self._text: Counter[str] = Counter()
-        self._short_documents = [0] * len(job.options)
-        self._ends_unit = False
-        self._bytes_read = 0
+        self._made = FinishedGroup(
+            unit=unit,
+            group=number,
+            ends_unit=False,
+            bytes_read=0,
+            text=Counter(),
+            short_documents=[0 for _ in job.options],
+            shards=[{} for _ in job.options],
+            counts=[{} for _ in job.options],
+        )
 
     def write(self, records: RecordBatch) -> int:
-        batch = records.batch
+        """Writes a round of a batch; returns its number of instances."""
+        batch, group = records.batch, self._made
         split = "held_out" if batch.held_out else "train"
-        self._ends_unit = bool(batch.ends_unit)
-        self._bytes_read = int(batch.bytes_read)
+        group.ends_unit, group.bytes_read = bool(batch.ends_unit), int(batch.bytes_read)
         if records.round == 0:
-            self._text.update(dict(zip(COUNTED, batch.counts.tolist(), strict=True)))
-            self._text["sentences"] += int(records.sentences)
-            self._text["sentences_without_tokens"] += int(records.without_tokens)
-        instances = 0
+            group.text.update(dict(zip(COUNTED, batch.counts.tolist(), strict=True)))
+            group.text["sentences"] += int(records.sentences)
+            group.text["sentences_without_tokens"] += int(records.without_tokens)
         for index, made in enumerate(records.lengths):
-            counts = self._counts[index]
-            counts[split] = (
-                counts.get(split, no_instances(self._job.options[index].max_seq_length))
-                + made.counts
-            )
+            counts = group.counts[index]
+            counts[split] = counts[split] + made.counts if split in counts else made.counts
             if records.round == 0:
-                self._short_documents[index] += int(made.short_documents)
+                group.short_documents[index] += int(made.short_documents)
             if len(made.records):
                 self._write(index, split, int(records.round), made.records)
-                instances += len(made.records)
-        return instances
+        return sum(len(made.records) for made in records.lengths)
 
     def _write(self, index: int, split: str, round_: int, records: np.ndarray) -> None:
         """Deals records out to the shards of a round in turn, continuing after the last batch."""
@@ -272,48 +263,27 @@ class _OpenGroup:
         if split == "held_out":
             round_, parts = 0, 1
         shards = [self._shard(index, split, round_, part) for part in range(parts)]
-        written = sum(shard.instances for shard in shards)
+        written = sum(shard.made.instances for shard in shards)
         for part, shard in enumerate(shards):
             shard.write(records[(part - written) % parts :: parts].tolist())
 
     def _shard(self, index: int, split: str, round_: int, part: int) -> "_OpenShard":
         shards = self._shards[index]
         if (split, round_, part) not in shards:
-            unit, group = self._place
-            name = f"{split}-{unit:05d}-{group:05d}-{round_:02d}-{part:02d}.tfrecord"
-            shards[split, round_, part] = _OpenShard(
-                self._job.folder / self._job.names[index] / name
-            )
+            place = f"{self._made.unit:05d}-{self._made.group:05d}-{round_:02d}-{part:02d}"
+            folder = self._job.folder / self._job.names[index]
+            shards[split, round_, part] = _OpenShard(folder / f"{split}-{place}.tfrecord")
         return shards[split, round_, part]
 
     def finish(self) -> None:
         """Renames the shards and enters the group in the journal."""
         with _full_disk_as_os_error():
-            finished: list[dict[str, list[Shard]]] = []
-            for shards in self._shards:
-                splits: dict[str, list[Shard]] = {}
+            for finished, shards in zip(self._made.shards, self._shards, strict=True):
                 for key in sorted(shards):
-                    splits.setdefault(key[0], []).append(shards[key].finish())
-                finished.append(splits)
+                    finished.setdefault(key[0], []).append(shards[key].finish())
             for name in self._job.names:
                 sync(self._job.folder / name)
-            unit, group = self._place
-            FinishedGroup(
-                unit=unit,
-                group=group,
-                ends_unit=self._ends_unit,
-                bytes_read=self._bytes_read,
-                text={name: count for name, count in self._text.items() if count},
-                short_documents=self._short_documents,
-                shards=finished,
-                counts=[
-                    {
-                        split: [np.asarray(values).tolist() for values in counts]
-                        for split, counts in splits.items()
-                    }
-                    for splits in self._counts
-                ],
-            ).save(self._job.folder)
+            self._made.save(self._job.folder)
 
     def __enter__(self) -> "_OpenGroup":
         return self
@@ -327,29 +297,26 @@ class _OpenShard:
     """A shard under a temporary name."""
 
     def __init__(self, path: Path):
-        self.instances = 0
+        self.made = Shard(path.name, instances=0, bytes=0, sha256="", block_offsets=[])
         self._path = path
         self._temporary = temporary_name(path)
         self._writer = tf.io.TFRecordWriter(str(self._temporary))
-        self._bytes = 0
-        self._block_offsets: list[int] = []
 
     def write(self, records: list[bytes]) -> None:
-        write = self._writer.write
-        for index, record in enumerate(records, self.instances):
-            if index % BLOCK_RECORDS == 0:
-                self._block_offsets.append(self._bytes)
+        shard, write = self.made, self._writer.write
+        for record in records:
+            if shard.instances % BLOCK_RECORDS == 0:
+                shard.block_offsets.append(shard.bytes)
             write(record)
-            self._bytes += len(record) + FRAME_BYTES
-        self.instances += len(records)
+            shard.instances += 1
+            shard.bytes += len(record) + FRAME_BYTES
 
     def finish(self) -> Shard:
         self._writer.close()
-        with self._temporary.open("rb") as file:
-            os.fsync(file.fileno())
-        checksum = sha256(self._temporary)
+        sync(self._temporary)
+        self.made.sha256 = sha256(self._temporary)
         self._temporary.replace(self._path)
-        return Shard(self._path.name, self.instances, self._bytes, checksum, self._block_offsets)
+        return self.made
 
     def abandon(self) -> None:
         with contextlib.suppress(tf.errors.OpError):  # a full disk, which is reported already

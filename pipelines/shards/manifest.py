@@ -5,11 +5,13 @@ import hashlib
 import json
 import os
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from bert_tf.atomic import write_text
 from bert_tf.errors import InputError
 
 FILE_NAME = "manifest.json"
@@ -78,7 +80,7 @@ class Manifest:
         text = json.dumps(dataclasses.asdict(self), indent=1, ensure_ascii=False)
         # Lists of numbers on one line each; no string holds a line end.
         text = re.sub(r"\[\n[\d\s,]+\]", lambda numbers: "".join(numbers[0].split()), text)
-        (directory / FILE_NAME).write_text(text + "\n", encoding="utf-8")
+        write_text(directory / FILE_NAME, text + "\n")
 
     @classmethod
     def load(cls, directory: str | os.PathLike) -> "Manifest":
@@ -116,6 +118,9 @@ def sha256(path: Path) -> str:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
+_CURE = "copy the folder again, or make it again with bert-tf shards"
+
+
 def check_sizes(directory: str | os.PathLike, shards: list[Shard]) -> None:
     """Compares the sizes of the shards on disk with the manifest, which costs nothing.
 
@@ -123,28 +128,48 @@ def check_sizes(directory: str | os.PathLike, shards: list[Shard]) -> None:
         InputError: a shard is missing, truncated or changed.
     """
     for shard in shards:
-        path = Path(directory) / shard.file
-        cure = "copy the folder again, or make it again with bert-tf shards"
-        if not path.is_file():
-            raise InputError(f"{path}: the shard is missing: {cure}")
+        path = _existing(directory, shard)
         size = path.stat().st_size
         if size != shard.bytes:
             kind = "truncated" if size < shard.bytes else "changed"
-            raise InputError(f"{path}: {kind}, {size} bytes instead of {shard.bytes}: {cure}")
+            raise InputError(f"{path}: {kind}, {size} bytes instead of {shard.bytes}: {_CURE}")
+
+
+def _existing(directory: str | os.PathLike, shard: Shard) -> Path:
+    path = Path(directory) / shard.file
+    if not path.is_file():
+        raise InputError(f"{path}: the shard is missing: {_CURE}")
+    return path
+
+
+def altered(
+    directory: str | os.PathLike,
+    shards: list[Shard],
+    progress: Callable[[int, int], None] = lambda done, total: None,
+) -> Iterator[int]:
+    """The indices of the shards in a folder that do not match their checksums.
+
+    Calls `progress` with the number of shards compared so far, and of all.
+
+    Raises:
+        InputError: a shard is missing.
+    """
+    paths = [_existing(directory, shard) for shard in shards]
+    threads = ThreadPoolExecutor()
+    try:
+        for index, checksum in enumerate(threads.map(sha256, paths)):
+            progress(index + 1, len(shards))
+            if checksum != shards[index].sha256:
+                yield index
+    finally:
+        threads.shutdown(cancel_futures=True)
 
 
 def verify(
     directory: str | os.PathLike,
     progress: Callable[[int, int], None] = lambda done, total: None,
 ) -> Manifest:
-    """Compares every shard of a folder with its checksum in the manifest.
-
-    Args:
-        directory: folder of shards.
-        progress: called with the number of shards compared so far, and of all shards.
-
-    Returns:
-        The manifest.
+    """Compares every shard of a folder with its checksum in the manifest, which it returns.
 
     Raises:
         InputError: a shard is missing, truncated or altered.
@@ -152,12 +177,6 @@ def verify(
     manifest = Manifest.load(directory)
     written = [shard for shards in manifest.shards.values() for shard in shards]
     check_sizes(directory, written)
-    for done, shard in enumerate(written, start=1):
-        path = Path(directory) / shard.file
-        if sha256(path) != shard.sha256:
-            raise InputError(
-                f"{path}: checksum mismatch: copy the folder again, or make it again with bert-tf "
-                "shards"
-            )
-        progress(done, len(written))
+    for index in altered(directory, written, progress):
+        raise InputError(f"{Path(directory) / written[index].file}: checksum mismatch: {_CURE}")
     return manifest

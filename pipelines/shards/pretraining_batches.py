@@ -10,15 +10,14 @@ Shards of the compact form are masked here, with new masks in every epoch.
 
 import os
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import tensorflow as tf
 
 from bert_tf.errors import InputError
 from pipelines.datasets import dataset_options
-from pipelines.instances.masking import MaskedTokens, mask_by_options
-from pipelines.instances.schemas import masked_features, parse_compact
+from pipelines.instances.masking import mask_tokens
 from pipelines.options import PretrainingDataOptions
 from pipelines.shards.data_service import from_data_service
 from pipelines.shards.folder import ShardFolder, check_vocabulary, open_shards, shard_errors
@@ -108,12 +107,12 @@ def pretraining_batches(
             f"{shards.directory}: {instances} {shards.split} instances do not fill a batch of "
             f"{batch_size}: lower the batch size, or make more shards"
         )
-    masking = {
+    changed = {
         "masked_lm_prob": masked_lm_prob,
         "whole_word_masking": whole_word_masking,
         "max_ngram": max_ngram,
     }
-    masks = _masks(shards, tokenizer, {k: v for k, v in masking.items() if v is not None})
+    masks = _masks(shards, tokenizer, {k: v for k, v in changed.items() if v is not None})
     # Each worker has two streams of random numbers, on the device that tf.data runs on.
     with tf.device("CPU"):
         order_seed, mask_seed = tf.unstack(tf.random.split(tf.constant([seed, worker], tf.int64)))
@@ -121,16 +120,29 @@ def pretraining_batches(
     @tf.autograph.experimental.do_not_convert  # slow, and nothing branches on tensors
     def model_inputs(records: tf.Tensor, places: tf.Tensor) -> tuple[dict, dict, dict]:
         if masks is None:
-            return _parsed(records, shards)
-        # No other batch begins at the same place.
-        return _masked(records, shards, masks, tf.random.fold_in(mask_seed, places[0]))
+            packed, masked, is_random_next = shards.parse(records)
+        else:
+            options, tokenizer = masks
+            packed, is_random_next = shards.parse(records, tokenizer.pad_token_id)
+            # No other batch begins at the same place.
+            seed = tf.random.fold_in(mask_seed, places[0])
+            masked = mask_tokens(packed.token_ids, packed.padding_mask, tokenizer, options, seed)
+        inputs = {
+            "token_ids": masked.token_ids,
+            "segment_ids": packed.segment_ids,
+            "padding_mask": packed.padding_mask,
+            "mask_positions": masked.positions,
+        }
+        labels = {"mlm_logits": masked.labels, "nsp_logits": is_random_next}
+        has_pairs = tf.ones_like if shards.has_next_sentences else tf.zeros_like
+        pair_weights = has_pairs(is_random_next, tf.float32)
+        return inputs, labels, {"mlm_logits": masked.weights, "nsp_logits": pair_weights}
 
     first = start_step * batch_size  # record in the endless stream
     records = _records(blocks, order_seed if shuffle else None, first=first, repeat=repeat)
     batches = records.rebatch(batch_size, drop_remainder=drop_remainder or repeat)
     batches = batches.map(model_inputs, num_parallel_calls=os.cpu_count() or 1)
-    remaining = max(0, instances - first)
-    full, rest = divmod(remaining, batch_size)
+    full, rest = divmod(max(0, instances - first), batch_size)
     count = tf.data.INFINITE_CARDINALITY if repeat else full + (rest > 0 and not drop_remainder)
     if data_service is not None:
         batches = from_data_service(batches.with_options(dataset_options()), data_service)
@@ -145,19 +157,10 @@ def pretraining_batches(
 def held_out_batches(
     shard_directory: str | os.PathLike | ShardFolder, batch_size: int, count: int, **options: Any
 ) -> tf.data.Dataset | None:
-    """A fixed sample of the held-out instances of all files.
+    """A fixed sample of the held-out instances, at most `count` of `pretraining_batches`.
 
     Draws blocks of 256 records from all files, 64 at a time, then records of these blocks. The
-    sample and its masks do not depend on the training seed.
-
-    Args:
-        shard_directory: as in `pretraining_batches`.
-        batch_size: instances per batch.
-        count: maximum number of batches.
-        options: further arguments of `pretraining_batches`.
-
-    Returns:
-        Dataset as in `pretraining_batches`; None if nothing was held out.
+    sample and its masks do not depend on the training seed. None if nothing was held out.
     """
     batches = pretraining_batches(
         shard_directory, batch_size, split="held_out", seed=_SAMPLE_SEED, repeat=False, **options
@@ -180,17 +183,10 @@ def _workers_blocks(shards: ShardFolder, worker: int, num_workers: int) -> Recor
     return blocks
 
 
-class _Masks(NamedTuple):
-    """Options and tokenizer for drawing masks."""
-
-    options: PretrainingDataOptions
-    tokenizer: "BertTokenizer"
-
-
 def _masks(
     shards: ShardFolder, tokenizer: "BertTokenizer | None", changed: dict[str, Any]
-) -> _Masks | None:
-    """How to draw masks; None if the shards hold them."""
+) -> "tuple[PretrainingDataOptions, BertTokenizer] | None":
+    """Options and tokenizer for drawing masks; None if the shards hold them."""
     if not shards.is_compact:
         if changed:
             raise InputError(
@@ -208,7 +204,7 @@ def _masks(
 
         tokenizer = BertTokenizer.from_directory(shards.directory)
     check_vocabulary(shards, tokenizer.vocabulary_hash)
-    return _Masks(options, tokenizer)
+    return options, tokenizer
 
 
 def _records(
@@ -227,10 +223,7 @@ def _records(
     """
     has_records = blocks.runs > 0
     windows = -(-int(has_records.sum()) // WINDOW_BLOCKS)
-    # Of F files, of R runs, of B blocks.
-    files = tf.constant(blocks.files)
-    file, offset, size, records = (tf.constant(of_runs) for of_runs in blocks[2:])
-    runs = tf.constant(blocks.runs)
+    files, runs, *of_runs = map(tf.constant, blocks)  # of F files, of B blocks, of R runs
     first_run = tf.cumsum(runs, exclusive=True)
 
     def block_order(epoch: tf.Tensor) -> tf.Tensor:
@@ -257,17 +250,10 @@ def _records(
         order = block_order(epoch)[bounds(window) : bounds(window + 1)]
         starts = tf.gather(first_run, order)
         run = tf.ragged.range(starts, starts + tf.gather(runs, order)).flat_values
-        counts = tf.gather(records, run)
+        file, *place, counts = (tf.gather(values, run) for values in of_runs)
+        to_read = tf.data.Dataset.from_tensor_slices((tf.gather(files, file), *place, counts))
         count = tf.reduce_sum(counts)
-        loaded = tf.data.Dataset.from_tensor_slices(
-            (
-                tf.gather(files, tf.gather(file, run)),
-                tf.gather(offset, run),
-                tf.gather(size, run),
-                counts,
-            )
-        )
-        loaded = loaded.flat_map(read_run).batch(count).get_single_element()
+        loaded = to_read.flat_map(read_run).batch(count).get_single_element()
         index = tf.range(count)
         if seed is not None:
             window_seed = tf.random.fold_in(tf.random.fold_in(seed, epoch), window)
@@ -277,65 +263,3 @@ def _records(
 
     last = tf.int64.max if repeat else windows
     return tf.data.Dataset.range(first_window, last).map(load, num_parallel_calls=2)
-
-
-def _parsed(records: tf.Tensor, shards: ShardFolder) -> tuple[dict, dict, dict]:
-    """Parses records of the masked form, string [B]."""
-    features = tf.io.parse_example(
-        records, masked_features(shards.max_seq_length, shards.max_predictions_per_seq)
-    )
-    ints = {name: tf.cast(values, tf.int32) for name, values in features.items()}
-    masked = MaskedTokens(
-        ints["input_ids"],
-        ints["masked_lm_positions"],
-        ints["masked_lm_ids"],
-        features["masked_lm_weights"],
-    )
-    return _model_inputs(
-        masked,
-        ints["segment_ids"],
-        ints["input_mask"],
-        ints["next_sentence_labels"][:, 0],
-        shards.has_next_sentences,
-    )
-
-
-def _masked(
-    records: tf.Tensor, shards: ShardFolder, masks: _Masks, seed: tf.Tensor
-) -> tuple[dict, dict, dict]:
-    """Parses records of the compact form, string [B], and masks them by `seed`, int64 [2]."""
-    options, tokenizer = masks
-    instances = parse_compact(
-        records, max_seq_length=shards.max_seq_length, pad_token_id=tokenizer.pad_token_id
-    )
-    masked = mask_by_options(instances.token_ids, instances.padding_mask, tokenizer, options, seed)
-    return _model_inputs(
-        masked,
-        instances.segment_ids,
-        instances.padding_mask,
-        instances.next_sentence_labels,
-        shards.has_next_sentences,
-    )
-
-
-def _model_inputs(
-    masked: MaskedTokens,
-    segment_ids: tf.Tensor,
-    padding_mask: tf.Tensor,
-    next_sentence_labels: tf.Tensor,
-    has_next_sentences: bool,
-) -> tuple[dict, dict, dict]:
-    """Inputs, labels and sample weights under the model's names."""
-    inputs = {
-        "token_ids": masked.token_ids,
-        "segment_ids": segment_ids,
-        "padding_mask": padding_mask,
-        "mask_positions": masked.positions,
-    }
-    labels = {"mlm_logits": masked.labels, "nsp_logits": next_sentence_labels}
-    pair_weights = tf.ones_like if has_next_sentences else tf.zeros_like
-    weights = {
-        "mlm_logits": masked.weights,
-        "nsp_logits": pair_weights(next_sentence_labels, tf.float32),
-    }
-    return inputs, labels, weights

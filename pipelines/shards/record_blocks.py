@@ -92,14 +92,9 @@ class RecordScan(NamedTuple):
 def join_blocks(paths: list[Path], blocks: list[RecordBlocks]) -> RecordBlocks:
     """Joins the blocks of several files."""
     file = np.repeat(np.arange(len(paths)), [len(each.offset) for each in blocks])
-    return RecordBlocks(
-        files=[str(path.absolute()) for path in paths],
-        runs=np.concatenate([each.runs for each in blocks]),
-        file=file,
-        offset=np.concatenate([each.offset for each in blocks]),
-        size=np.concatenate([each.size for each in blocks]),
-        records=np.concatenate([each.records for each in blocks]),
-    )
+    _, runs, _, *of_runs = zip(*blocks, strict=True)
+    files = [str(path.absolute()) for path in paths]
+    return RecordBlocks(files, np.concatenate(runs), file, *map(np.concatenate, of_runs))
 
 
 def written_blocks(shard: Shard) -> RecordBlocks:
@@ -168,9 +163,6 @@ def scan_records(path: Path, end: int | None = None, *, after_damage: bool) -> R
         end: number of bytes to scan; by default all.
         after_damage: whether to continue with the next sound header after a damaged one; else the
             scan ends there.
-
-    Returns:
-        The whole records with a sound header.
     """
     found: list[np.ndarray] = []
     size = path.stat().st_size if end is None else min(end, path.stat().st_size)
@@ -206,12 +198,10 @@ def _follow_lengths(view: mmap.mmap, position: int, end: int) -> np.ndarray:
 
 def _sound_headers(view: mmap.mmap, offsets: np.ndarray) -> int:
     """Number of records before the first whose length does not match its checksum."""
-    content = np.frombuffer(view, np.uint8)
     for first in range(0, len(offsets), _HEADERS_AT_ONCE):
-        some = offsets[first : first + _HEADERS_AT_ONCE]
-        wrong = np.flatnonzero(~_is_header(content, some))
-        if len(wrong):
-            return first + int(wrong[0])
+        is_header = _is_header(view, offsets[first : first + _HEADERS_AT_ONCE])
+        if not is_header.all():
+            return first + int(is_header.argmin())
     return len(offsets)
 
 
@@ -226,16 +216,16 @@ def _next_header(view: mmap.mmap, position: int, end: int) -> int | None:
         for byte in range(4, 8):
             possible &= content[places[0] + byte : places[-1] + byte + 1] == 0
         places = places[possible]
-        for place in places[_is_header(content, places)].tolist():
+        for place in places[_is_header(view, places)].tolist():
             (length,) = struct.unpack_from("<Q", view, place)
             if place + FRAME_BYTES + length <= end:
                 return place
     return None
 
 
-def _is_header(content: np.ndarray, offsets: np.ndarray) -> np.ndarray:
+def _is_header(view: mmap.mmap, offsets: np.ndarray) -> np.ndarray:
     """Bool [n], whether a length with its checksum is at each of `offsets`, int64 [n]."""
-    headers = content[offsets[:, None] + np.arange(HEADER_BYTES)]
+    headers = np.frombuffer(view, np.uint8)[offsets[:, None] + np.arange(HEADER_BYTES)]
     crc = np.full(len(offsets), 0xFFFFFFFF, np.uint32)
     for byte in range(8):
         crc = _CRC_TABLE[(crc ^ headers[:, byte]) & 0xFF] ^ (crc >> np.uint32(8))
@@ -256,17 +246,10 @@ _CRC_TABLE = _crc_table()
 
 
 def find_unsound(path: Path, scan: RecordScan, parse: Callable[[tf.Tensor], object]) -> np.ndarray:
-    """Reads records and finds those whose data is damaged or of another kind.
+    """Bool [n], which of the n scanned records are damaged or of another kind.
 
     Reads whole blocks, and halves a block that fails until the faulty records are isolated.
-
-    Args:
-        path: the file.
-        scan: n records of the file.
-        parse: parses records, string [n]; raises one of `PARSE_ERRORS` if it cannot.
-
-    Returns:
-        bool [n].
+    `parse` takes records, string [n], and raises one of `PARSE_ERRORS` if it cannot read them.
     """
     unsound = np.zeros(len(scan.offsets), bool)
 
@@ -284,7 +267,6 @@ def find_unsound(path: Path, scan: RecordScan, parse: Callable[[tf.Tensor], obje
                 examine(middle, last)
 
     bounds = {*range(0, len(unsound), BLOCK_RECORDS), *scan.gaps.tolist(), len(unsound)}
-    ordered = sorted(bounds)
-    for first, last in itertools.pairwise(ordered):
+    for first, last in itertools.pairwise(sorted(bounds)):
         examine(first, last)
     return unsound

@@ -1,11 +1,9 @@
 """Writes a corpus as TFRecord shards of pre-training instances, with a manifest, restartable.
 
 The corpus is cut into units (`pipelines.corpus.sources`), the batches of a unit into groups of
-about 32 MB of text (`pipelines.corpus.documents`). A group has a shard for each round of
-`dupe_factor`, written under a temporary name, renamed when the group is complete, and then entered
-in a journal. Groups in the journal are not made again: a killed run continues with the first
-missing group, and ends with the bytes of an undisturbed run. Units are independent, so several
-processes or machines can share them (`pipelines.shards.beam`).
+about 32 MB of text. A killed run continues with the first group that is missing in its journal
+(`pipelines.shards.groups`), and ends with the bytes of an undisturbed run. Units are independent,
+so several processes or machines can share them (`pipelines.shards.beam`).
 
 All work is done in `OUTPUT.unfinished`; `OUTPUT` appears whole.
 
@@ -13,7 +11,6 @@ The original shuffles all instances before it writes them. Here, instances are s
 batch of some megabytes of text, and training shuffles further while it reads.
 """
 
-import dataclasses
 import fcntl
 import json
 import os
@@ -26,14 +23,14 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from bert_tf.atomic import TEMPORARY_NAMES, move_directory, remove, replace_file
+from bert_tf.atomic import TEMPORARY_NAMES, move_directory, remove, write_text
 from bert_tf.errors import InputError
 from bert_tf.outputs import check_output_folder
 from bert_tf.version import __version__
 from pipelines.corpus.documents import COUNTED
 from pipelines.corpus.formats import empty_corpus
 from pipelines.corpus.sources import Corpus, CorpusInputs, open_corpus
-from pipelines.instances.statistics import InstanceCounts, no_instances, summarize
+from pipelines.instances.statistics import InstanceCounts, summarize
 from pipelines.options import PretrainingDataOptions
 from pipelines.shards.groups import (
     JOURNAL,
@@ -121,7 +118,7 @@ def write_shards_of_lengths(
     corpus = open_corpus(inputs, options[0])
     output = check_output_folder(output_directory, corpus.files)
     plan = {
-        "options": [_data_options(one) for one in options],
+        "options": [one.of_data() for one in options],
         "vocabulary": _vocabulary(tokenizer),
         "units": _units_for_comparison(corpus),
         "bert_tf_version": __version__,
@@ -164,32 +161,20 @@ def write_shards_of_lengths(
 
 def _remove_journal(output: Path) -> None:
     """Removes the journal, the plan last: while it exists, the same call recognizes its run."""
-    for path in (output / JOURNAL).iterdir():
-        if path.is_dir():
-            shutil.rmtree(path)
-        elif path.name != PLAN:
-            path.unlink()
-    (output / JOURNAL / PLAN).unlink()
-    (output / JOURNAL).rmdir()
+    remove(*(path for path in (output / JOURNAL).iterdir() if path.name != PLAN))
+    shutil.rmtree(output / JOURNAL)
 
 
 def _check_agreement(options: list[PretrainingDataOptions]) -> None:
     if len({one.max_seq_length for one in options}) < len(options):
         raise InputError("a max_seq_length is given twice: give each once")
-    for name, value in _data_options(options[0]).items():
+    for name, value in options[0].of_data().items():
         is_shared = name not in ("max_seq_length", "max_predictions_per_seq")
         if is_shared and any(getattr(one, name) != value for one in options):
             raise InputError(
                 f"{name} differs between sequence lengths: give one value, or write each length "
                 "separately"
             )
-
-
-def _data_options(options: PretrainingDataOptions) -> dict[str, Any]:
-    return {
-        field.name: getattr(options, field.name)
-        for field in dataclasses.fields(PretrainingDataOptions)
-    }
 
 
 def _vocabulary(tokenizer: "BertTokenizer") -> dict[str, Any]:
@@ -220,8 +205,7 @@ def _work_folder(folder: Path, plan: dict[str, Any]) -> Iterator[None]:
                 "settings to continue it, or remove the folder to start over"
             )
         if begun != plan:
-            with replace_file(journal / PLAN) as path:
-                path.write_text(json.dumps(plan), encoding="utf-8")
+            write_text(journal / PLAN, json.dumps(plan))
         try:
             yield
         except BaseException:
@@ -282,9 +266,8 @@ def _finish(
         for group in groups:
             for split, made in group.shards[index].items():
                 shards.setdefault(split, []).extend(made)
-            for split, values in group.counts[index].items():
-                total = counts.get(split, no_instances(options.max_seq_length))
-                counts[split] = total + InstanceCounts(*map(np.asarray, values))
+            for split, counted in group.counts[index].items():
+                counts[split] = counts[split] + counted if split in counts else counted
         for split, made in shards.items():
             assert int(np.sum(counts[split].lengths)) == sum(shard.instances for shard in made)
         if "train" not in shards:
@@ -294,7 +277,7 @@ def _finish(
             )
         short = sum(group.short_documents[index] for group in groups)
         manifest = Manifest(
-            options=_data_options(options),
+            options=options.of_data(),
             vocabulary=_vocabulary(tokenizer),
             corpus=_corpus_entries(job.corpus),
             documents=text["documents"],
@@ -313,10 +296,6 @@ def _finish(
         )
         manifest.save(job.folder / name)
         tokenizer.save(job.folder / name)
-        for path in (job.folder / name).iterdir():
-            if path.is_file() and path.suffix != ".tfrecord":  # shards are synced already
-                with path.open("rb") as file:
-                    os.fsync(file.fileno())
         manifests.append(manifest)
     return manifests
 
@@ -325,12 +304,9 @@ def _corpus_entries(corpus: Corpus) -> list[dict[str, Any]]:
     """`file` and `bytes` of each source, files relative to their common folder."""
     files = [Path(file).absolute().parent for file in corpus.files]
     folder = os.path.commonpath(files) if files else ""
-    return [
-        {
-            "file": Path(os.path.relpath(source["file"], folder)).as_posix()
-            if "modified" in source
-            else source["file"],
-            "bytes": source["bytes"],
-        }
-        for source in corpus.sources
-    ]
+    entries = []
+    for source in corpus.sources:
+        is_file = "modified" in source
+        file = os.path.relpath(source["file"], folder) if is_file else source["file"]
+        entries.append({"file": file, "bytes": source["bytes"]})
+    return entries

@@ -1,5 +1,6 @@
 import bisect
 import itertools
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -8,25 +9,25 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pipelines.instances.masking import mask_tokens
+from pipelines.options import PretrainingDataOptions
 
 CLS, SEP, MASK, VOCABULARY = 2, 3, 4, 50_000
 IS_CONTINUATION = np.arange(VOCABULARY) >= 40_000
-WORDS = {"whole_word": True, "is_continuation": IS_CONTINUATION}
-SPANS = {"max_ngram": 3, "is_continuation": IS_CONTINUATION}
+WORDS = {"whole_word_masking": True}
+SPANS = {"max_ngram": 3}
+TOKENIZER = SimpleNamespace(
+    vocabulary_size=VOCABULARY, cls_token_id=CLS, sep_token_id=SEP, mask_token_id=MASK,
+    is_continuation=IS_CONTINUATION,
+)  # fmt: skip
 
 
 def mask(token_ids, padding_mask, seed=1, predictions=20, prob=0.15, **what):
     masked = mask_tokens(
         tf.constant(token_ids, tf.int32),
         tf.constant(padding_mask),
-        seed=tf.constant([seed, 7], tf.int64),
-        vocabulary_size=VOCABULARY,
-        cls_token_id=CLS,
-        sep_token_id=SEP,
-        mask_token_id=MASK,
-        max_predictions_per_seq=predictions,
-        masked_lm_prob=prob,
-        **what,
+        TOKENIZER,
+        PretrainingDataOptions(max_predictions_per_seq=predictions, masked_lm_prob=prob, **what),
+        tf.constant([seed, 7], tf.int64),
     )
     return [values.numpy() for values in masked]
 
@@ -179,9 +180,8 @@ def test_words_and_spans_are_chosen_as_one_by_one(
         seed,
         predictions,
         prob,
-        whole_word=True,
+        whole_word_masking=True,
         max_ngram=max_ngram,
-        is_continuation=IS_CONTINUATION,
     )
 
     order_seed = tf.random.split(tf.constant([seed, 7], tf.int64), 3)[0]
@@ -282,17 +282,8 @@ def test_masking_in_a_dataset(what):
     token_ids = rows_of_random_words(10, 64, np.random.default_rng(2)).astype(np.int32)
 
     def map_batch(index, batch):
-        return mask_tokens(
-            batch,
-            tf.ones_like(batch),
-            seed=tf.stack([7, index]),
-            vocabulary_size=VOCABULARY,
-            cls_token_id=CLS,
-            sep_token_id=SEP,
-            mask_token_id=MASK,
-            max_predictions_per_seq=20,
-            **what,
-        )
+        options = PretrainingDataOptions(max_predictions_per_seq=20, **what)
+        return mask_tokens(batch, tf.ones_like(batch), TOKENIZER, options, tf.stack([7, index]))
 
     batches = tf.data.Dataset.from_tensor_slices(token_ids).batch(4)
     assert batches.element_spec.shape.as_list() == [None, 64]
@@ -310,12 +301,3 @@ def test_without_a_token_to_mask_nothing_is_predicted():
         assert weights.sum(-1).tolist() == [0, 1]
         assert shown[0].tolist() == [CLS, SEP, 0]
         assert mask(np.zeros([0, 8]), np.zeros([0, 8]), **what)[1].shape == (0, 20)
-
-
-def test_words_need_to_be_told():
-    token_ids = np.full([1, 8], 9)
-    for what in ({"whole_word": True}, {"max_ngram": 2}):
-        with pytest.raises(ValueError, match="is_continuation"):
-            mask(token_ids, token_ids, **what)
-    with pytest.raises(ValueError, match="max_ngram is 0"):
-        mask(token_ids, token_ids, max_ngram=0)

@@ -1,6 +1,7 @@
 import itertools
 import random
 from collections import Counter
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -235,6 +236,7 @@ def test_short_documents_have_one_target():
 
 
 SEP = 3
+TOKENIZER = SimpleNamespace(pad_token_id=0, cls_token_id=2, sep_token_id=SEP)
 
 
 def full(sentences, max_seq_length, short_seq_prob=0.0, seed=1):
@@ -323,9 +325,7 @@ def test_full_sentences_are_as_many_as_fit_or_one_less():
 def test_packing_of_full_sentences():
     documents = [[2, 3], [4], [3]]
     instances, token_ids, ranges = full(index(documents, 16), 16, seed=5)
-    packed = pack_pairs(
-        token_ids, ranges, max_seq_length=16, cls_token_id=2, sep_token_id=SEP, pad_token_id=0
-    )
+    packed = pack_pairs(token_ids, ranges, TOKENIZER, max_seq_length=16)
     assert ranges.lengths.numpy().tolist() == [len(instance) + 2 for instance in instances]
     for row, mask, instance in zip(
         packed.token_ids.numpy(), packed.padding_mask.numpy(), instances, strict=True
@@ -394,14 +394,7 @@ def test_full_sentences_in_a_graph():
 def test_packing():
     pairs = SentencePairs(*map(tf.constant, ([0, 4], [2, 1], [5, 0], [1, 3], [True, False])))
     assert pairs.lengths.numpy().tolist() == [6, 7]
-    packed = pack_pairs(
-        tf.range(10, 20),
-        pairs,
-        max_seq_length=8,
-        cls_token_id=2,
-        sep_token_id=3,
-        pad_token_id=0,
-    )
+    packed = pack_pairs(tf.range(10, 20), pairs, TOKENIZER, max_seq_length=8)
     assert packed.token_ids.numpy().tolist() == [
         [2, 10, 11, 3, 15, 3, 0, 0],
         [2, 14, 3, 10, 11, 12, 3, 0],
