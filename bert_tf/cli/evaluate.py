@@ -16,6 +16,7 @@ A classifier of Hugging Face's works too; name its columns, and its labels where
 import dataclasses
 import json
 from dataclasses import dataclass
+from pathlib import Path
 
 from bert_tf.cli.progress import console, progress, typed
 from bert_tf.options import option
@@ -66,4 +67,5 @@ def run(options: Options) -> None:
         console.print(remark)
     if output:
         console.print(f"Scores and predictions: {options.output}")
-    console.print(f"Next: {typed('bert-tf')} export --model {options.model} --name classifier")
+    name = Path(model.task.name).stem
+    console.print(f"Next: {typed('bert-tf')} export --model {options.model} --name {name}")

@@ -45,9 +45,9 @@ def run(options: Options) -> None:
         model = FineTuned.from_directory(options.model, dataclasses.asdict(options))
         directory = model.export(folder.name, root=folder.parent, version=options.version)
     inputs = model.task.kind.signatures(model.task)["serving_default"]
-    given = '--text "a raw string"' if "text" in inputs else "--input FILE"
-    if "text_pair" in inputs:
-        given += ' --pair "another"'
+    given = '--text "a raw string"' + ' --pair "another"' * (len(inputs) - 1)
+    if model.task.kind.lists:
+        given = "--input FILE"
     console.print(
         f"SavedModel: {options.output}/{options.name}/{directory.name}\n"
         f"Next: {typed('bert-tf')} predict --model {options.output}/{options.name} {given}"

@@ -118,14 +118,24 @@ def rows(outputs: Mapping[str, np.ndarray]) -> Iterator[dict[str, Any]]:
         row = {name: _json(values[number]) for name, values in outputs.items()}
         for name in lists:
             count, prefix = row.pop(f"{name}_count"), f"{name}_"
-            keys = [key for key in sorted(row) if key.startswith(prefix)]
+            keys = [key for key in row if key.startswith(prefix)]
             parts = {key.removeprefix(prefix): row.pop(key)[:count] for key in keys}
             row[name] = [
-                dict(zip(parts, part, strict=True)) for part in zip(*parts.values(), strict=True)
+                _strings_first(dict(zip(parts, part, strict=True)))
+                for part in zip(*parts.values(), strict=True)
             ]
         if "labels" in row and "probabilities" in row:
             row["probabilities"] = dict(zip(row.pop("labels"), row["probabilities"], strict=True))
-        yield row
+        yield _strings_first(row)
+
+
+def _strings_first(row: dict[str, Any]) -> dict[str, Any]:
+    """Strings, numbers, lists, each in alphabetical order: a SavedModel has no order of its own."""
+
+    def group(key: str) -> tuple[bool, bool, str]:
+        return not isinstance(row[key], str), isinstance(row[key], (dict, list)), key
+
+    return {key: row[key] for key in sorted(row, key=group)}
 
 
 def _json(value: Any) -> Any:
