@@ -72,7 +72,6 @@ def run(options: Options) -> None:
     folder = options.submission and check_output_folder(options.submission, inputs)
     with progress("loading") as bar:
         from bert_tf.serving.predictor import answer, rows
-        from bert_tf.tasks.fine_tuned import join_batches
         from bert_tf.tasks.prediction import load
 
         model = load(options.model, dataclasses.asdict(options))
@@ -90,16 +89,18 @@ def run(options: Options) -> None:
         shown = {name.removeprefix("text_"): texts for name, texts in given.items()}
         if examples and "id" in examples.columns:
             shown = {"id": examples.columns["id"], **shown}
-        lines: list[str] = []
-        batches = []
-        for outputs in answer(model.signature(list(given)), given, options.batch_size):
-            for row in rows(outputs):
-                texts = {name: values[len(lines)] for name, values in shown.items()}
-                lines.append(json.dumps({**texts, **row}, ensure_ascii=False))
-            batches.append(outputs)
-            bar.update(len(lines), total=len(next(iter(given.values()))), note="and answering")
+        count = len(next(iter(given.values())))
+        answers = answer(
+            model.signature(list(given)),
+            given,
+            options.batch_size,
+            answered=lambda number: bar.update(number, total=count, note="and answering"),
+        )
+        lines = []
+        for i, row in enumerate(rows(answers)):
+            texts = {name: values[i] for name, values in shown.items()}
+            lines.append(json.dumps({**texts, **row}, ensure_ascii=False))
         if folder and examples:
-            answers = join_batches(batches)
             task.kind.write_submission(folder, task, split, examples, answers, model.labels)
     for remark in examples.remarks() if examples else ():
         console.print(remark)

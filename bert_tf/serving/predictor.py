@@ -1,7 +1,8 @@
-"""Answers to raw strings, batch by batch: from a SavedModel, as a server gives them."""
+"""Answers to raw strings from a SavedModel, as a server gives them."""
 
+import functools
 import json
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -71,15 +72,25 @@ class Predictor:
 
 def answer(
     signature: Any,
-    strings: Mapping[str, Sequence[str]],
+    strings: Mapping[str, Sequence[Any]],
     batch_size: int,
-) -> Iterator[dict[str, np.ndarray]]:
-    """Yields the outputs of a signature, batch by batch and in order.
+    *,
+    lengths: Sequence[int] | np.ndarray | None = None,
+    answered: Callable[[int], object] = lambda number: None,
+) -> dict[str, np.ndarray]:
+    """Returns the outputs of a signature for E examples, in their order.
+
+    Batches are of examples of like length, so that little of them is padding.
 
     Args:
         signature: concrete function as of `RawTextModel.signature`.
-        strings: input name -> strings, as many for each.
-        batch_size: strings per batch.
+        strings: input name -> a string or a list of strings for each example.
+        batch_size: examples per batch.
+        lengths: length of each example; by default its characters.
+        answered: called after each batch with the number of examples that have been answered.
+
+    Returns:
+        Output name -> values [E, ...], padded.
 
     Raises:
         InputError: a string is not valid Unicode, or the names are not the model's inputs.
@@ -92,15 +103,34 @@ def answer(
             cure = "give --input a file of them"
         takes = kinds.get(tuple(wanted), " and ".join(wanted))
         raise InputError(f"the model takes {takes}: {cure}")
-    for start in range(0, len(next(iter(strings.values()))), batch_size):
+    if lengths is None:
+        rows_of_texts = zip(*strings.values(), strict=True)
+        lengths = [sum(len("".join(text)) for text in row) for row in rows_of_texts]
+    order = np.argsort(lengths, kind="stable")
+    batches = []
+    for start in range(0, len(order), batch_size):
+        chosen = order[start : start + batch_size]
         try:
             batch = {
-                name: tf.constant(list(values[start : start + batch_size]), tf.string)
+                name: tf.constant([values[i] for i in chosen], tf.string)
                 for name, values in strings.items()
             }
         except ValueError as error:  # TensorFlow's word for a lone surrogate
             raise InputError("a text is not valid Unicode: correct it") from error
-        yield {name: value.numpy() for name, value in signature(**batch).items()}
+        batches.append({name: value.numpy() for name, value in signature(**batch).items()})
+        answered(start + len(chosen))
+    places = np.argsort(order)
+    names = batches[0] if batches else ()
+    return {name: _join([batch[name] for batch in batches])[places] for name in names}
+
+
+def _join(batches: Sequence[np.ndarray]) -> np.ndarray:
+    """Concatenates batches, padded to the widest."""
+    widest = np.max([batch.shape[1:] for batch in batches], axis=0)
+    empty = b"" if batches[0].dtype == object else 0
+    gaps = [[(0, 0), *((0, int(gap)) for gap in widest - batch.shape[1:])] for batch in batches]
+    padded = map(functools.partial(np.pad, constant_values=empty), batches, gaps)
+    return np.concatenate(list(padded))
 
 
 def _inputs(signature: Any) -> list[str]:
@@ -114,7 +144,7 @@ def rows(outputs: Mapping[str, np.ndarray]) -> Iterator[dict[str, Any]]:
     `words_text` and `words_label`, of which `words_count` are filled, become a list of objects.
     """
     lists = [name.removesuffix("_count") for name in outputs if name.endswith("_count")]
-    for number in range(len(next(iter(outputs.values())))):
+    for number in range(len(next(iter(outputs.values()), ()))):
         row = {name: _json(values[number]) for name, values in outputs.items()}
         for name in lists:
             count, prefix = row.pop(f"{name}_count"), f"{name}_"

@@ -11,7 +11,7 @@ import tensorflow as tf
 
 from bert_tf.errors import InputError
 from bert_tf.models.task_models import BertChooser
-from bert_tf.tasks.kind import Answers, Dataset, RowKind
+from bert_tf.tasks.kind import Answers, Dataset, RowKind, count_pieces
 from bert_tf.tokenization.packing import Packer
 from pipelines.examples.labelled_text import Examples, read_examples
 
@@ -81,6 +81,12 @@ class Choice(RowKind):
         choices = tokenizer.tokenize(tf.reshape(strings["choices"], [-1]))
         rows = Packer(tokenizer, max_length)(contexts, choices)
         return {name: tf.reshape(x, [batch, number, tf.shape(x)[1]]) for name, x in rows.items()}
+
+    def lengths(self, columns: Mapping[str, Sequence[Any]], tokenizer: Any) -> np.ndarray:
+        """Tokens of each example's longest choice with the context, int64 [E]."""
+        choices = [text for choices in columns["choices"] for text in choices]
+        of_choices = count_pieces(choices, tokenizer).reshape(len(columns["choices"]), -1)
+        return 3 + count_pieces(columns["context"], tokenizer) + of_choices.max(axis=1)
 
     def answers(self, outputs: Any, labels: Sequence[str]) -> dict[str, tf.Tensor]:
         """The most probable choice, and the probabilities of all."""

@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 import keras
-import numpy as np
 import tensorflow as tf
 
 from bert_tf.atomic import replace_file
@@ -135,7 +134,8 @@ class FineTuned:
     def answers(self, examples: Examples, batch_size: int) -> Answers:
         """Answers to examples, by the function that an export saves."""
         strings = {name: examples.columns[name] for name in self.inputs}
-        return join_batches(list(answer(self.signature, strings, batch_size)))
+        lengths = self.task.kind.lengths(strings, self.tokenizer)
+        return answer(self.signature, strings, batch_size, lengths=lengths)
 
     def evaluate(self, examples: Examples, batch_size: int) -> Evaluation:
         """Scores answers to labelled examples."""
@@ -184,20 +184,6 @@ def read_settings(path: Path) -> dict[str, Any] | None:
         return None
     except (OSError, ValueError) as error:
         raise InputError(f"{path} cannot be read ({error}): restore or delete it") from error
-
-
-def join_batches(batches: Sequence[Answers]) -> Answers:
-    """Concatenates the answers of batches, each padded to the widest."""
-    return {name: _join([batch[name] for batch in batches]) for name in batches[0]}
-
-
-def _join(batches: Sequence[np.ndarray]) -> np.ndarray:
-    """Concatenates batches, padded to the widest."""
-    widest = np.max([batch.shape[1:] for batch in batches], axis=0)
-    empty = b"" if batches[0].dtype == object else 0
-    gaps = [[(0, 0), *((0, int(gap)) for gap in widest - batch.shape[1:])] for batch in batches]
-    padded = map(functools.partial(np.pad, constant_values=empty), batches, gaps)
-    return np.concatenate(list(padded))
 
 
 def _renamed(labels: Sequence[str], label_map: Sequence[str]) -> list[str]:

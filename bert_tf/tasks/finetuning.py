@@ -132,7 +132,9 @@ def _finetune(
         metrics=task.kind.metrics,
         settings={"config": tuned.model.config.to_dict(), **data.settings()},
     )
-    batches = functools.partial(data.batches, seed=options.seed)
+    # Devices that compile the step compile it for every new shape.
+    fixed_length = options.jit_compile or isinstance(run.strategy, tf.distribute.TPUStrategy)
+    batches = functools.partial(data.batches, seed=options.seed, fixed_length=fixed_length)
     watch_run(
         run,
         tuned.model,

@@ -1,6 +1,7 @@
 """The data of a fine-tuning run: examples to train on and examples to validate on."""
 
-from collections.abc import Mapping, Sequence
+import functools
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -118,21 +119,61 @@ class FinetuningData:
             },
         }
 
+    @functools.cached_property
+    def lengths(self) -> np.ndarray:
+        """Tokens of each training row, at most `max_length`, int64 [R]."""
+        lengths = self.task.kind.lengths(self.columns, self.tokenizer)
+        return np.minimum(lengths, self.task.max_length)
+
     def batches(
-        self, size: int, worker: int = 0, workers: int = 1, *, seed: int, start_step: int = 0
+        self,
+        size: int,
+        worker: int = 0,
+        workers: int = 1,
+        *,
+        seed: int,
+        start_step: int = 0,
+        fixed_length: bool = False,
     ) -> tf.data.Dataset:
-        """Batches to train on, as of `example_batches`."""
-        kind, length = self.task.kind, self.task.max_length
+        """Batches of rows of like length to train on; see `example_batches`.
+
+        Args:
+            size: examples in a batch of this worker.
+            worker: number of this worker, from 0.
+            workers: workers that share the rows.
+            seed: shuffling seed.
+            start_step: batches to skip.
+            fixed_length: pad to `max_length` instead of the longest row of the batch.
+        """
+        length = self.task.max_length
+
+        def batch(strings: dict[str, tf.Tensor], arrays: list[tf.Tensor]) -> tuple:
+            made = self.task.kind.batch(strings, arrays, self.tokenizer, length)
+            return tf.nest.map_structure(_padded(length), made) if fixed_length else made
+
         return example_batches(
             self.columns,
-            lambda strings, arrays: kind.batch(strings, arrays, self.tokenizer, length),
+            batch,
             size,
             targets=self.arrays,
+            lengths=self.lengths,
             seed=seed,
             start_step=start_step,
             worker=worker,
             num_workers=workers,
         )
+
+
+def _padded(length: int) -> Callable[[tf.Tensor], tf.Tensor]:
+    """Pads the axis of tokens, the last one where its size is unknown, to a fixed length."""
+
+    def pad(x: tf.Tensor) -> tf.Tensor:
+        if x.shape.rank < 2 or x.shape[-1] is not None:
+            return x
+        gaps = [[0, 0]] * (x.shape.rank - 1) + [[0, length - tf.shape(x)[-1]]]
+        return tf.ensure_shape(tf.pad(x, gaps), [*x.shape[:-1], length])
+
+    return pad
 
 
 def split(targets: np.ndarray, share: float, seed: int) -> tuple[np.ndarray, np.ndarray]:

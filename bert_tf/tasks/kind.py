@@ -84,6 +84,16 @@ class Kind(ABC):
                if name in strings]  # fmt: skip
         return Packer(tokenizer, max_length)(*ids)
 
+    def lengths(self, columns: Mapping[str, Sequence[Any]], tokenizer: Any) -> np.ndarray:
+        """Tokens of each example, [CLS] and [SEP] included, before it is cut: int64 [E].
+
+        Args:
+            columns: a value for each of E examples; those that are strings are tokenized.
+            tokenizer: the model's tokenizer.
+        """
+        texts = [values for values in columns.values() if isinstance(values[0], str)]
+        return np.sum([1 + count_pieces(values, tokenizer) for values in texts], axis=0) + 1
+
     def batch(
         self, strings: dict[str, tf.Tensor], arrays: list[tf.Tensor], tokenizer: Any,
         max_length: int,
@@ -454,6 +464,18 @@ _SETTINGS = {
     "max_length": "max_length",
     "format": "format",
 }
+
+
+def count_pieces(texts: Sequence[str], tokenizer: Any) -> np.ndarray:
+    """Word pieces of each text, int64 [E]."""
+    size = 4096  # at once
+    counts = [
+        tokenizer.tokenize([text.encode(errors="replace") for text in texts[i : i + size]])
+        .row_lengths()
+        .numpy()
+        for i in range(0, len(texts), size)
+    ]
+    return np.concatenate(counts)
 
 
 def write_table(

@@ -169,10 +169,6 @@ class Tagging(Kind):
             ),
         }  # fmt: skip
 
-    def outputs(self, answers: Answers, labels: Sequence[str]) -> np.ndarray | None:
-        """None: the answers have the best label's probability alone."""
-        return None
-
     def score_names(self, dataset: Dataset, labels: Sequence[str]) -> list[str]:
         """Scores over all types, F1 first, and the F1 score of each type."""
         types = sorted({label.partition("-")[2] for label in labels} - {""})

@@ -1,4 +1,7 @@
-"""Examples to batches: features are made in graph, epochs are shuffled, workers share batches."""
+"""Examples to batches: features are made in graph, epochs are shuffled, workers share batches.
+
+Examples of a batch have like lengths, so that little of it is padding.
+"""
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -8,6 +11,10 @@ import tensorflow as tf
 
 from pipelines.datasets import dataset_options
 
+# Batches among whose examples those of like length are sought: as many as leave 1 to 3% padding on
+# GLUE's tasks at a batch size of 32 (8 leave 9 to 18%, and chance 50 to 100%).
+_WINDOW = 64
+
 
 def example_batches(
     strings: Mapping[str, Sequence[Any]],
@@ -15,6 +22,7 @@ def example_batches(
     batch_size: int,
     *,
     targets: Sequence[np.ndarray] = (),
+    lengths: np.ndarray | None = None,
     seed: int | None = None,
     start_step: int = 0,
     worker: int = 0,
@@ -36,6 +44,8 @@ def example_batches(
             graph; an example may become several rows.
         batch_size: examples in a batch of this worker.
         targets: arrays [E, ...] to go with the inputs: labels, or labels and weights.
+        lengths: tokens of each example, int [E], by which shuffled batches are put together: see
+            `of_like_length`; None for batches by chance.
         seed: shuffling seed; None keeps the order of the examples.
         start_step: batches to skip.
         worker: number of this worker, from 0.
@@ -57,6 +67,8 @@ def example_batches(
         if seed is not None:
             key = tf.stack([tf.constant(seed, tf.int64), index])
             order = tf.random.experimental.stateless_shuffle(order, key)
+            if lengths is not None:
+                order = of_like_length(order, lengths, shared_size, key)
         batches = tf.data.Dataset.from_tensor_slices(order).batch(shared_size)
         return batches.skip(tf.where(index == first_epoch, tf.constant(skipped, tf.int64), 0))
 
@@ -74,3 +86,31 @@ def example_batches(
         remaining = max(0, -(-count // shared_size) - start_step)
     batches = batches.apply(tf.data.experimental.assert_cardinality(remaining))
     return batches.prefetch(2).with_options(dataset_options())
+
+
+def of_like_length(
+    order: tf.Tensor, lengths: np.ndarray, batch_size: int, key: tf.Tensor
+) -> tf.Tensor:
+    """Reorders shuffled examples so that each batch holds examples of like length.
+
+    The examples of 64 batches in a row are sorted by length and cut into batches, and all batches
+    of the epoch are shuffled. Within a batch the examples keep their random order, so the parts of
+    several workers or devices have like lengths, too. Examples that do not fill a batch
+    stay at the end.
+
+    Args:
+        order: shuffled indices of E examples, int32 [E].
+        lengths: tokens of each example, int [E].
+        batch_size: examples in a batch, over all workers.
+        key: seed of the order, int64 [2].
+
+    Returns:
+        int32 [E].
+    """
+    batches = len(lengths) // batch_size
+    whole, rest = tf.split(order, [batches * batch_size, -1])
+    window = tf.range(batches * batch_size) // (_WINDOW * batch_size)
+    rank = window * (max(lengths) + 1) + tf.gather(tf.constant(lengths, tf.int32), whole)
+    places = tf.reshape(tf.argsort(rank, stable=True), [batches, batch_size])
+    places = tf.random.experimental.stateless_shuffle(tf.sort(places), tf.bitwise.invert(key))
+    return tf.concat([tf.gather(whole, tf.reshape(places, [-1])), rest], 0)

@@ -62,12 +62,48 @@ def test_shuffled_epochs_hold_each_example_once_and_continue_at_any_step(number_
         tf.nest.map_structure(np.testing.assert_array_equal, rest, stream[step:])
 
 
+@pytest.mark.parametrize("count", [7, 64, 1003])
+@pytest.mark.parametrize("seed", range(3))
+def test_batches_of_like_length(number_tokenizer, count, seed):
+    """Every example once an epoch; the seed alone decides; resumed anywhere; little padding."""
+    size, epoch = 4, -(-count // 4)
+    lengths = np.random.default_rng(seed).integers(1, 100, count)
+    rows = {"text": [str(i % 90 + 10) for i in range(count)]}
+
+    def of(steps, **more):
+        found = batches(
+            number_tokenizer, steps, rows, size, (np.arange(count),), lengths=lengths, seed=seed,
+            **more,
+        )  # fmt: skip
+        return [numbers.tolist() for _, numbers in found]
+
+    stream = of(2 * epoch)
+    for first in (0, epoch):
+        numbers = [number for batch in stream[first : first + epoch] for number in batch]
+        assert sorted(numbers) == list(range(count)) != numbers
+    assert stream[:epoch] != stream[epoch:]
+    for step in (1, epoch - 1, epoch + 1):
+        assert of(2 * epoch - step, start_step=step) == stream[step:]
+    whole = [lengths[batch] for batch in stream if len(batch) == size]
+    widths = [batch.max() for batch in whole]
+    if count == 1003:
+        assert sum(widths) * size < 1.05 * sum(map(sum, whole))
+        # Neither the batches of an epoch nor the examples of a batch are in order of length.
+        assert abs(np.corrcoef(widths, np.arange(len(widths)))[0, 1]) < 0.2
+        first, last = np.mean([batch[0] for batch in whole]), np.mean([b[-1] for b in whole])
+        assert abs(first - last) < 0.02 * lengths.mean()
+
+
 @pytest.mark.parametrize("seed", [None, 7])
 @pytest.mark.parametrize("size", [1, 2, 3])
 def test_workers_share_the_rows_of_each_batch(number_tokenizer, seed, size):
     # Batches of 3 * size for three workers: of the last one of an epoch some have no rows.
+    lengths = np.arange(11) % 4 if seed else None
+
     def of(size, **more):
-        return batches(number_tokenizer, 9, size=size, seed=seed, start_step=1, **more)
+        return batches(
+            number_tokenizer, 9, size=size, seed=seed, start_step=1, lengths=lengths, **more
+        )
 
     whole = of(3 * size)
     shares = [of(size, worker=worker, num_workers=3) for worker in range(3)]

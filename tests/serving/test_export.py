@@ -2,6 +2,7 @@ import errno
 import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import ClassVar
 
 import numpy as np
 import pytest
@@ -46,12 +47,34 @@ def module(classifier, takes_pairs=False, answers=CLASSIFICATION.answers) -> Raw
 def answers_of(predictor, texts, pairs=None, batch_size=32) -> list[dict]:
     strings = {"text": texts, **({} if pairs is None else {"text_pair": pairs})}
     signature = predictor.signature(strings)
-    return [row for o in answer(signature, strings, batch_size) for row in rows(o)]
+    return list(rows(answer(signature, strings, batch_size)))
 
 
 @pytest.fixture(scope="module")
 def saved(classifier, tmp_path_factory):
     return export(module(classifier), "where", root=tmp_path_factory.mktemp("served"))
+
+
+def test_answers_come_in_the_order_of_the_texts_from_batches_of_like_length():
+    class Echo:
+        structured_input_signature = ((), {"text": None})
+        batches: ClassVar = []
+
+        def __call__(self, text):
+            self.batches.append([len(value) for value in text.numpy()])
+            return {"text": text, "letters": tf.strings.bytes_split(text).to_tensor()}
+
+    texts = ["x" * n for n in np.random.default_rng(0).permutation(23)]
+    done = []
+    found = answer(Echo(), {"text": texts}, 5, answered=done.append)
+    assert [text.decode() for text in found["text"]] == texts
+    assert [b"".join(row).decode() for row in found["letters"]] == texts
+    assert Echo.batches == [list(range(23))[i : i + 5] for i in range(0, 23, 5)]
+    assert done == [5, 10, 15, 20, 23]
+    lengths = [-len(text) for text in texts]
+    again = answer(Echo(), {"text": texts}, 5, lengths=lengths)
+    np.testing.assert_array_equal(again["letters"], found["letters"])
+    assert Echo.batches[5] == [22, 21, 20, 19, 18]
 
 
 TEXTS = ["The seas", "", "farm " * 50, "sea。farm", "été"]

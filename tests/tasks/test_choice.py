@@ -95,4 +95,4 @@ def test_texts_for_a_model_of_choices_are_refused():
         choices=tf.TensorSpec([None, None], tf.string, "choices"),
     )
     with pytest.raises(InputError, match="takes choices and context: give --input a file of them"):
-        next(answer(signature, {"text": ["a"]}, 8))
+        answer(signature, {"text": ["a"]}, 8)

@@ -205,7 +205,7 @@ def test_a_task_learns_resumes_is_evaluated_exported_and_read_back(name, encoder
     assert evaluation.scores == pytest.approx(result.evaluation.scores, abs=1e-4)
     predictor = Predictor(tuned.export("model", root=tmp_path / "served"))
     strings = {input: examples.columns[input] for input in tuned.inputs}
-    (served,) = answer(predictor.signature(tuned.inputs), strings, ROWS)
+    served = answer(predictor.signature(tuned.inputs), strings, ROWS)
     for answers in (copy.answers(examples, 7), served):
         for key, values in evaluation.answers.items():
             if values.dtype.kind == "f":
