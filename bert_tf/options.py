@@ -40,20 +40,15 @@ def option(
     saved: bool = True,
     positional: bool = False,
 ) -> Any:
-    """A dataclass field with the range of its values; `CheckedOptions` enforces the range.
+    """A dataclass field with the range of its values, which `CheckedOptions` enforces.
 
-    Args:
-        default: default value; required on the command line without one.
-        factory: makes a mutable default value.
-        at_least: smallest value.
-        above: exclusive lower bound.
-        at_most: largest value.
-        below: exclusive upper bound.
-        identity: whether the result of a run depends on it: a run cannot be resumed with another
-            value (see `identity`).
-        path: whether it names a file or folder, which can be spelled in several ways.
-        saved: whether a run's config.yaml repeats it.
-        positional: given by its place on the command line, not by name.
+    Without a `default`, or a `factory` of a mutable one, the command line must give the option. The
+    bounds `at_least` and `at_most` are values that it may have, `above` and `below` are not.
+
+    - identity: the result of a run depends on it: a run cannot be resumed with another value.
+    - path: it names a file or folder, which can be spelled in several ways.
+    - saved: a run's config.yaml repeats it.
+    - positional: it is given by its place on the command line, not by name.
     """
     bounds = {"at_least": at_least, "above": above, "at_most": at_most, "below": below}
     metadata = {
