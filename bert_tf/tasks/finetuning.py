@@ -15,13 +15,12 @@ from bert_tf.checkpoints.model_directory import load_model
 from bert_tf.config import BertConfig
 from bert_tf.errors import InputError
 from bert_tf.models.cost import classification_flops
-from bert_tf.options import identity
 from bert_tf.tasks.fine_tuned import Evaluation, FineTuned
 from bert_tf.tasks.finetuning_data import FinetuningData
-from bert_tf.tasks.options import FinetuningOptions, save_config, steps_to_profile
+from bert_tf.tasks.options import FinetuningOptions, save_config
 from bert_tf.tasks.table import find_task
 from bert_tf.tasks.training_setup import make_plan, make_run, prepare
-from bert_tf.tasks.watching import rates, watch_run
+from bert_tf.tasks.watching import rates
 from bert_tf.tasks.word_frequencies import plateau_notice
 from bert_tf.training.dry_run import dry_run
 from bert_tf.training.loop import TrainingResult, check_steps_per_execution
@@ -121,6 +120,9 @@ def _finetune(
 
     tuned = _new_model(run, data, options.model, options.seed, options.from_scratch)
     loss = task.kind.loss(label_smoothing=options.label_smoothing)
+    # Devices that compile the step compile it for every new shape.
+    fixed_length = options.jit_compile or isinstance(run.strategy, tf.distribute.TPUStrategy)
+    batches = functools.partial(data.batches, seed=options.seed, fixed_length=fixed_length)
     trainer = prepare(
         run,
         tuned.model,
@@ -131,19 +133,9 @@ def _finetune(
         loss=loss,
         metrics=task.kind.metrics,
         settings={"config": tuned.model.config.to_dict(), **data.settings()},
-    )
-    # Devices that compile the step compile it for every new shape.
-    fixed_length = options.jit_compile or isinstance(run.strategy, tf.distribute.TPUStrategy)
-    batches = functools.partial(data.batches, seed=options.seed, fixed_length=fixed_length)
-    watch_run(
-        run,
-        tuned.model,
-        lambda: batches(size),
-        values={**identity(options), "model": options.model, "train": options.source},
+        examples=lambda: batches(size),
+        values={"model": options.model, "train": options.source},
         score=f"best_{best_by}",
-        total_steps=total_steps,
-        histograms_every=options.histograms_every,
-        profile=steps_to_profile(options.profile),
     )
     phase = Phase(
         until=total_steps,

@@ -12,12 +12,11 @@ from bert_tf.config import BertConfig
 from bert_tf.errors import InputError
 from bert_tf.models.cost import pretraining_flops
 from bert_tf.models.pretrainer import BertPreTrainer
-from bert_tf.options import identity
 from bert_tf.tasks.masked_words import hide_words
-from bert_tf.tasks.options import PretrainingOptions, save_config, steps_to_profile
+from bert_tf.tasks.options import PretrainingOptions, save_config
 from bert_tf.tasks.pretraining_data import PhaseShards, PretrainingData
 from bert_tf.tasks.training_setup import make_plan, make_run, prepare
-from bert_tf.tasks.watching import rates, watch_pretraining, watch_run
+from bert_tf.tasks.watching import rates, watch_pretraining
 from bert_tf.tasks.word_frequencies import word_frequency_loss, write_metrics
 from bert_tf.tokenization.tokenizer import BertTokenizer
 from bert_tf.training.dry_run import dry_run
@@ -160,20 +159,12 @@ def _pretrain(
         loss=losses,
         metrics={name: {"accuracy": accuracy} for name in losses},
         settings=_settings(model, options, data),
-    )
-    watch_run(
-        run,
-        model,
-        data.watched_batches,
+        examples=data.watched_batches,
         values={
-            **identity(options),
             **{name: getattr(options, name) for name in _WATCHED_OPTIONS},
             "warmup_steps": warmup_steps,
         },
         score="best_loss",
-        total_steps=options.steps,
-        histograms_every=options.histograms_every,
-        profile=steps_to_profile(options.profile),
     )
     sample = data.held_out_sample(data.phases[-1]) if run.is_chief else None
     texts = options.watch_text or hide_words(sample or [], data.tokenizer)

@@ -3,13 +3,18 @@
 The options go no further than here and the drivers.
 """
 
+import functools
 from collections.abc import Callable, Iterable
 from typing import Any
 
+import tensorflow as tf
+
 from bert_tf.options import identity
 from bert_tf.outputs import check_output_folder
-from bert_tf.tasks.options import TrainingOptions
+from bert_tf.tasks.options import TrainingOptions, steps_to_profile
+from bert_tf.training.hyper_parameters import HyperParameters
 from bert_tf.training.lamb import Lamb
+from bert_tf.training.monitoring import Histograms, Profile
 from bert_tf.training.optimizer import AdamWeightDecay
 from bert_tf.training.plan import TrainingPlan
 from bert_tf.training.run import Run
@@ -62,12 +67,27 @@ def prepare(
     loss: Any,
     metrics: Any,
     settings: dict[str, Any],
+    examples: Callable[[], Iterable[Any]],
+    values: dict[str, Any],
+    score: str,
 ) -> Trainer:
-    """Wraps `model` in a trainer and prepares the run for it; see `Trainer` and `Run.prepare`.
+    """Wraps `model` in a trainer, prepares the run for it and has TensorBoard show the run.
 
-    The model has an `encoder` and was made under the strategy's scope; the run was entered. After
-    `total_steps` the learning rate has reached its end. When the run is resumed, `settings` must be
-    the same, and the options marked as part of its identity.
+    Args:
+        run: entered, not yet prepared.
+        model: a built model with an `encoder`, made under the strategy's scope.
+        options: options of the command.
+        learning_rate: peak learning rate.
+        total_steps: step at which the learning rate has reached its end.
+        warmup_steps: steps of linear warm-up.
+        loss: see `Trainer`.
+        metrics: see `Trainer`.
+        settings: values that must be the same when the run is resumed, beside the options marked
+            as part of its identity.
+        examples: makes a dataset of training batches (inputs, ...); histograms of activations use
+            the first one.
+        values: hyper-parameters to show, beside the same options.
+        score: name of the best score.
     """
     if options.freeze_layers is not None:
         model.encoder.freeze_layers(options.freeze_layers)
@@ -96,6 +116,24 @@ def prepare(
         keep=options.keep,
         keep_every=options.keep_every,
     )
+    shown = {**identity(options), **values}
+    name = str(run.directory)
+    run.watch(HyperParameters(run.state, run.logs, name, shown, score, total_steps))
+    every, profile = options.histograms_every, steps_to_profile(options.profile)
+    if every is not None:
+
+        @functools.cache  # the same examples each time
+        def inputs() -> dict[str, tf.Tensor]:
+            given, *_ = next(iter(examples()))
+            return {name: given[name] for name in ("token_ids", "segment_ids", "padding_mask")}
+
+        def activations() -> dict[str, tf.Tensor]:
+            states = model.encoder(inputs(), training=False)["hidden_states"]
+            return {f"hidden_state_{layer}": values for layer, values in enumerate(states)}
+
+        run.watch(Histograms(run.state, run.logs, every, model, activations))
+    if profile is not None:
+        run.watch(Profile(run.state, run.logs, *profile))
     return trainer
 
 

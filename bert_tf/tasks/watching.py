@@ -1,59 +1,17 @@
 """What TensorBoard and the terminal show of a run, beside its losses and scores."""
 
-import functools
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any
+from collections.abc import Mapping, Sequence
 
 import tensorflow as tf
 
 from bert_tf.models.pretrainer import BertPreTrainer
-from bert_tf.models.task_models import BertClassifier
 from bert_tf.tasks.masked_words import MaskedWordLog, MaskedWords
 from bert_tf.tokenization.tokenizer import BertTokenizer
 from bert_tf.tokenization.vocabulary import SPECIAL_TOKENS
-from bert_tf.training.hyper_parameters import HyperParameters
-from bert_tf.training.monitoring import Histograms, Profile
 from bert_tf.training.peak import strategy_peak
 from bert_tf.training.projector import ProjectorLog
 from bert_tf.training.run import Run
-
-
-def watch_run(
-    run: Run,
-    model: BertPreTrainer | BertClassifier,
-    examples: Callable[[], Iterable[Any]],
-    *,
-    histograms_every: int | None,
-    profile: tuple[int, int] | None,
-    **hyper_parameters: Any,
-) -> None:
-    """Has a prepared run write its hyper-parameters, and histograms and a profile if asked for.
-
-    Args:
-        run: prepared.
-        model: the model it trains, with an `encoder`.
-        examples: makes a dataset of training batches (inputs, ...); histograms of activations use
-            the first one.
-        histograms_every: steps between two histograms; None for none.
-        profile: first and last step to profile; None for none.
-        hyper_parameters: `values`, `score` and `total_steps` of `HyperParameters`.
-    """
-
-    @functools.cache  # the same examples each time
-    def inputs() -> dict[str, tf.Tensor]:
-        given, *_ = next(iter(examples()))
-        return {name: given[name] for name in ("token_ids", "segment_ids", "padding_mask")}
-
-    def activations() -> dict[str, tf.Tensor]:
-        states = model.encoder(inputs(), training=False)["hidden_states"]
-        return {f"hidden_state_{layer}": values for layer, values in enumerate(states)}
-
-    run.watch(HyperParameters(run.state, run.logs, str(run.directory), **hyper_parameters))
-    if histograms_every is not None:
-        run.watch(Histograms(run.state, run.logs, histograms_every, model, activations))
-    if profile is not None:
-        run.watch(Profile(run.state, run.logs, *profile))
 
 
 def watch_pretraining(
