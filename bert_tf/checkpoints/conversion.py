@@ -105,14 +105,14 @@ def convert(
     with replace_directory(target) as folder:
         if to == "hugging_face":
             write_hugging_face(model, folder, dtype, shard_bytes)
-            if has_task:
-                shutil.copyfile(task, folder / TASK_FILE)
         else:
             _WRITE[to](model, folder)
-            if has_task:
-                model.notes.append(
-                    f"{TASK_FILE} (task, columns, length) is left out: "
-                    f"{TITLES[to]} has no place for it."
-                )
+        if has_task and to == "hugging_face":
+            shutil.copyfile(task, folder / TASK_FILE)
+        elif has_task:
+            model.notes.append(
+                f"{TASK_FILE} (task, columns, length) is left out: {TITLES[to]} has no place "
+                "for it."
+            )
         files = sorted(str(p.relative_to(folder)) for p in folder.rglob("*") if p.is_file())
     return Conversion(location, model, files)

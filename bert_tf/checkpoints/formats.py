@@ -56,14 +56,10 @@ def locate(source: str | os.PathLike) -> Location:
                 "or the prefix of a TensorFlow checkpoint."
             )
         raise InputError(f"{source} does not exist: give the folder of a model.")
-    here = _in_folder(source)
-    if here is not None:
+    if here := _in_folder(source):
         return here
-    inside = [
-        found
-        for child in sorted(source.iterdir())
-        if child.is_dir() and (found := _in_folder(child)) is not None
-    ]
+    children = [child for child in sorted(source.iterdir()) if child.is_dir()]
+    inside = [found for child in children if (found := _in_folder(child))]
     if len(inside) == 1:
         return inside[0]
     if inside:
@@ -96,21 +92,19 @@ def _in_folder(folder: Path) -> Location | None:
             values = {}  # the reader of the format reports it
         is_preset = isinstance(values, dict) and "registered_name" in values
         return Location("keras_hub" if is_preset else "hugging_face", folder)
-    if not indexes:
-        return None
-    if len(indexes) > 1:
-        import tensorflow as tf
+    if len(indexes) < 2:
+        return _checkpoint(indexes[0].with_suffix("")) if indexes else None
+    import tensorflow as tf
 
-        latest = tf.train.latest_checkpoint(str(folder))  # named in the file "checkpoint"
-        if latest is None:
-            names = ", ".join(str(index.with_suffix("")) for index in indexes)
-            raise InputError(f"{folder} holds several checkpoints: give one of {names}.")
-        return _checkpoint(folder / Path(latest).name)
-    return _checkpoint(indexes[0].with_suffix(""))
+    latest = tf.train.latest_checkpoint(str(folder))  # named in the file "checkpoint"
+    if latest is None:
+        names = ", ".join(str(index.with_suffix("")) for index in indexes)
+        raise InputError(f"{folder} holds several checkpoints: give one of {names}.")
+    return _checkpoint(folder / Path(latest).name)
 
 
 def _checkpoint(prefix: Path) -> Location:
-    from bert_tf.checkpoints.tensorflow_checkpoint import OBJECT_GRAPH, open_checkpoint
+    from bert_tf.checkpoints.tensorflow_checkpoint import OBJECT_GRAPH, Checkpoint
 
-    is_object_based = OBJECT_GRAPH in open_checkpoint(prefix).get_variable_to_shape_map()
+    is_object_based = OBJECT_GRAPH in Checkpoint(prefix).names
     return Location("model_garden" if is_object_based else "tf1", prefix.parent, prefix)

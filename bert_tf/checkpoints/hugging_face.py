@@ -86,12 +86,11 @@ def _config_on_disk(model: StoredModel, dtype: str) -> BertConfig:
     extra |= {"architectures": [model.architecture], "dtype": dtype}
     if model.problem_type is not None:
         extra["problem_type"] = model.problem_type
-    id2label = model.config.id2label
-    if model.classes is not None:
-        # Hugging Face reads the number of classes from here: without names, number them.
-        names = model.labels or [f"LABEL_{i}" for i in range(model.classes)]
-        id2label = dict(enumerate(names))
-    return replace(model.config, id2label=id2label, extra=extra)
+    if model.classes is None:
+        return replace(model.config, extra=extra)
+    # Hugging Face reads the number of classes from here: without names, number them.
+    names = model.labels or [f"LABEL_{i}" for i in range(model.classes)]
+    return replace(model.config, id2label=dict(enumerate(names)), extra=extra)
 
 
 def _cast(tensors: Mapping[str, np.ndarray], dtype: str) -> dict[str, np.ndarray]:

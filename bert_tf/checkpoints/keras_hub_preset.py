@@ -12,8 +12,8 @@ import keras
 import numpy as np
 
 from bert_tf.checkpoints.formats import CONFIG, Location
-from bert_tf.checkpoints.stored_model import StoredModel, check_tensors
-from bert_tf.checkpoints.weight_names import is_kernel, layer_weights
+from bert_tf.checkpoints.stored_model import StoredModel
+from bert_tf.checkpoints.weight_names import is_kernel, layer_weights, tensor_shapes
 from bert_tf.config import BertConfig
 from bert_tf.errors import InputError
 from bert_tf.tokenization.tokenizer import BertTokenizer
@@ -33,7 +33,14 @@ _CONFIG = {
     "max_position_embeddings": "max_sequence_length",
     "type_vocab_size": "num_segments",
 }
-# Attributes of a block's layers, by canonical name without ".weight" and ".bias".
+# Attributes of the backbone's layers and of a block's, by canonical name without ".weight" and
+# ".bias".
+_BACKBONE = {
+    "embeddings.word_embeddings": "token_embedding",
+    "embeddings.token_type_embeddings": "segment_embedding",
+    "embeddings.LayerNorm": "embeddings_layer_norm",
+    "pooler.dense": "pooled_dense",
+}
 _BLOCK = {
     "attention.self.query": "_self_attention_layer.query_dense",
     "attention.self.key": "_self_attention_layer.key_dense",
@@ -57,53 +64,31 @@ def _keras_hub() -> ModuleType:
     return keras_nlp
 
 
-def _backbone_variables(backbone: Any) -> dict[str, keras.Variable]:
-    """The variable of every canonical name."""
-    position_table = backbone.position_embedding.position_embeddings
+def _variables(backbone: Any, task: Any) -> dict[str, keras.Variable]:
+    """The variables of a backbone and of a task's head, if there is a task, by canonical name."""
     variables = {
-        "embeddings.position_embeddings.weight": position_table,
-        **_of_layer("embeddings.word_embeddings", backbone.token_embedding),
-        **_of_layer("embeddings.token_type_embeddings", backbone.segment_embedding),
-        **_of_layer("embeddings.LayerNorm", backbone.embeddings_layer_norm),
-        **_of_layer("pooler.dense", backbone.pooled_dense),
+        "embeddings.position_embeddings.weight": backbone.position_embedding.position_embeddings
     }
+    layers = {name: getattr(backbone, attribute) for name, attribute in _BACKBONE.items()}
     for i, block in enumerate(backbone.transformer_layers):
         for name, attribute in _BLOCK.items():
-            variables |= _of_layer(f"encoder.layer.{i}.{name}", attrgetter(attribute)(block))
-    return variables
-
-
-def _task_variables(task: Any, keras_hub: ModuleType) -> dict[str, keras.Variable]:
-    """The variables of a task's head by canonical name."""
-    if isinstance(task, keras_hub.models.BertMaskedLM):
+            layers[f"encoder.layer.{i}.{name}"] = attrgetter(attribute)(block)
+    if hasattr(task, "masked_lm_head"):
         head = task.masked_lm_head
-        return {
-            "cls.predictions.bias": head._bias,
-            **_of_layer("cls.predictions.transform.dense", head._intermediate_dense),
-            **_of_layer("cls.predictions.transform.LayerNorm", head._intermediate_layer_norm),
-        }
-    return _of_layer("classifier", task.output_dense)
+        variables["cls.predictions.bias"] = head._bias
+        layers["cls.predictions.transform.dense"] = head._intermediate_dense
+        layers["cls.predictions.transform.LayerNorm"] = head._intermediate_layer_norm
+    elif task is not None:
+        layers["classifier"] = task.output_dense
+    weights = (weight for name, layer in layers.items() for weight in layer_weights(name, layer))
+    return variables | {weight.name: weight.variable for weight in weights}
 
 
-def _of_layer(name: str, layer: Any) -> dict[str, keras.Variable]:
-    return {weight.name: weight.variable for weight in layer_weights(name, layer)}
-
-
-def _to_tensor(name: str, variable: keras.Variable) -> np.ndarray:
+def _to_tensor(name: str, variable: keras.Variable, shape: tuple[int, ...]) -> np.ndarray:
+    """A variable as [out, in]; attention has axes for the heads: [H, N, D], output [N, D, H]."""
     value = keras.ops.convert_to_numpy(variable).astype(np.float32)
-    if name.startswith("encoder.") and ".attention." in name and "LayerNorm" not in name:
-        # Attention has axes for the heads: query [H, N, D], output [N, D, H].
-        if is_kernel(name):
-            inner = value.ndim - 1 if ".output." in name else 1
-            value = value.reshape(int(np.prod(value.shape[:inner])), -1)
-        else:
-            value = value.reshape(-1)
-    return np.ascontiguousarray(value.T if is_kernel(name) else value)
-
-
-def _assign(name: str, variable: keras.Variable, tensor: np.ndarray) -> None:
-    value = tensor.T if is_kernel(name) else tensor
-    variable.assign(value.reshape(variable.shape))
+    value = value.reshape(shape[::-1]).T if is_kernel(name) else value.reshape(shape)
+    return np.ascontiguousarray(value)
 
 
 def read_keras_hub(location: Location, do_lower_case: bool | None = None) -> StoredModel:
@@ -118,12 +103,10 @@ def read_keras_hub(location: Location, do_lower_case: bool | None = None) -> Sto
     keras_hub = _keras_hub()
     task = None
     try:
-        if (folder / TASK).is_file():
-            task_class = _class_name(folder / TASK)
-            if task_class in ("BertMaskedLM", "BertTextClassifier"):
-                kind = getattr(keras_hub.models, task_class)
-                task = kind.from_preset(str(folder), dtype="float32", preprocessor=None)
-        if task is not None:
+        kind = _class_name(folder / TASK) if (folder / TASK).is_file() else ""
+        if kind in ("BertMaskedLM", "BertTextClassifier"):
+            task_class = getattr(keras_hub.models, kind)
+            task = task_class.from_preset(str(folder), dtype="float32", preprocessor=None)
             backbone = task.backbone
         else:
             backbone = keras_hub.models.BertBackbone.from_preset(str(folder), dtype="float32")
@@ -136,18 +119,18 @@ def read_keras_hub(location: Location, do_lower_case: bool | None = None) -> Sto
     values: dict[str, Any] = {ours: getattr(backbone, theirs) for ours, theirs in _CONFIG.items()}
     values |= {"hidden_act": "gelu_new", "attention_probs_dropout_prob": backbone.dropout}
     notes = ["KerasHub's GELU is the tanh approximation: hidden_act is gelu_new."]
-    variables = _backbone_variables(backbone)
-    if task is not None:
-        variables |= _task_variables(task, keras_hub)
-        if "cls.predictions.bias" in variables:
-            notes.append(_HEADS_DIFFER)
-    tensors = {name: _to_tensor(name, variable) for name, variable in variables.items()}
+    if kind == "BertMaskedLM":
+        notes.append(_HEADS_DIFFER)
     tokenizer = _tokenizer(folder, do_lower_case, notes)
     if tokenizer is not None:  # a preset knows [PAD] by its place in the vocabulary
         values["pad_token_id"] = tokenizer.pad_token_id
-    model = StoredModel(BertConfig(**values), tensors, tokenizer, notes)
-    check_tensors(model, folder)
-    return model
+    config = BertConfig(**values)
+    shapes = tensor_shapes(config)
+    tensors = {
+        name: _to_tensor(name, variable, shapes.get(name) or tuple(variable.shape)[::-1])
+        for name, variable in _variables(backbone, task).items()
+    }
+    return StoredModel(config, tensors, tokenizer, notes)
 
 
 _HEADS_DIFFER = (
@@ -208,7 +191,7 @@ def write_keras_hub(model: StoredModel, folder: Path) -> None:
     keras_hub = _keras_hub()
     sizes = {theirs: getattr(config, ours) for ours, theirs in _CONFIG.items()}
     backbone = keras_hub.models.BertBackbone(**sizes, dtype="float32")
-    tokenizer = None
+    task = tokenizer = None
     if model.tokenizer is not None:
         switches = model.tokenizer.settings
         lower, strip = switches["do_lower_case"], switches["strip_accents"]
@@ -219,7 +202,6 @@ def write_keras_hub(model: StoredModel, folder: Path) -> None:
             split_on_cjk=switches["tokenize_chinese_chars"],
             special_tokens_in_strings=switches["special_tokens_in_text"],
         )
-    task: Any = None
     head, kind, options = "", "", {}
     if model.problem_type is not None:
         head, kind = "classifier.", "BertTextClassifier"
@@ -236,14 +218,9 @@ def write_keras_hub(model: StoredModel, folder: Path) -> None:
         )
         task = getattr(keras_hub.models, kind)(backbone, **options)
     tensors = model.keep(("pooler.", head), "a KerasHub preset")
-    variables = _backbone_variables(backbone)
-    if task is not None:
-        variables |= _task_variables(task, keras_hub)
-    for name, variable in variables.items():
-        _assign(name, variable, tensors[name])
-    if task is not None:
-        task.save_to_preset(str(folder))
-    else:
-        backbone.save_to_preset(str(folder))
-        if tokenizer is not None:
-            tokenizer.save_to_preset(str(folder))
+    for name, variable in _variables(backbone, task).items():
+        value = tensors[name].T if is_kernel(name) else tensors[name]
+        variable.assign(value.reshape(variable.shape))
+    for part in (backbone, tokenizer) if task is None else (task,):
+        if part is not None:
+            part.save_to_preset(str(folder))

@@ -113,8 +113,7 @@ def load_model(
     # Arguments of the model: all that are no values of the config.
     own = {name: config.pop(name) for name in config.keys() - BertConfig.names()}
     if head.has_labels:
-        on_disk = None if is_other else stored.labels
-        classes = None if is_other else stored.classes
+        on_disk, classes = (None, None) if is_other else (stored.labels, stored.classes)
         if labels is None and num_classes in (None, classes):
             labels, num_classes = on_disk, classes
         elif allow_new_head:  # as many classes with other names are other classes
@@ -127,10 +126,8 @@ def load_model(
     model = model_class(full, **own)
     if is_other and stored.classes:
         _log.warning("%s: its head is for other classes or another task: replaced.", path)
-    kept = tuple(part for part in head.parts if not is_other)
-    if head.reads_pooler:
-        kept = ("pooler.", *kept)
-    _fill(model, stored, kept, path)
+    pooler = ("pooler.",) if head.reads_pooler else ()
+    _fill(model, stored, pooler if is_other else (*pooler, *head.parts), path)
     return model
 
 
@@ -140,7 +137,7 @@ def _class_on_disk(stored: StoredModel, directory: Path) -> Any:
         if head.kind == stored.kind:
             return model_class
     raise InputError(
-        f"{directory} holds a {' for '.join(filter(None, stored.kind))}, which cannot be used as "
+        f"{directory} holds a {stored.kind}, which cannot be used as "
         "it is: train it for another task (bert-tf finetune), or open its encoder "
         "(bert_tf.BertEncoder.from_directory)."
     )
@@ -150,14 +147,12 @@ def _check_head(stored: StoredModel, head: Head, is_other: Any, directory: Path)
     """Refuses a directory that lacks a part of the head, or holds another head."""
     needed = (*head.parts, "pooler.") if head.parts and head.reads_pooler else head.parts
     absent = [PARTS[part] for part in needed if not stored.has(part)]
-    if not is_other and not absent:
-        return
-    wanted = f"not a {' for '.join(filter(None, head.kind))}"
-    raise InputError(
-        f"{directory} holds a {' for '.join(filter(None, stored.kind))}, "
-        f"{wanted if is_other else 'which has no ' + ' and no '.join(absent)}: train it first "
-        f"(bert-tf {head.made_by} --model {directory})."
-    )
+    if is_other or absent:
+        lack = f"not a {head.kind}" if is_other else f"which has no {' and no '.join(absent)}"
+        raise InputError(
+            f"{directory} holds a {stored.kind}, {lack}: train it first "
+            f"(bert-tf {head.made_by} --model {directory})."
+        )
 
 
 def _encoder(named: dict[str, Any]) -> dict[str, Any]:

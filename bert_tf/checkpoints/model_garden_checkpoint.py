@@ -17,9 +17,8 @@ from bert_tf.checkpoints.stored_model import StoredModel, check_tensors
 from bert_tf.checkpoints.tensorflow_checkpoint import (
     OBJECT_GRAPH,
     PREFIX,
+    Checkpoint,
     config_path,
-    open_checkpoint,
-    read_tensor,
     write_config,
 )
 from bert_tf.checkpoints.tokenizer_files import read_tokenizer
@@ -54,9 +53,9 @@ class _Graph:
         self.prefix = prefix
         self.tensors: dict[str, np.ndarray] = {}
         self.heads: set[int] = set()
-        self._reader = open_checkpoint(prefix)
+        self._checkpoint = Checkpoint(prefix)
         graph = TrackableObjectGraph()
-        graph.ParseFromString(read_tensor(self._reader, prefix, OBJECT_GRAPH))
+        graph.ParseFromString(self._checkpoint.read(OBJECT_GRAPH))
         self.children = [
             {child.local_name: child.node_id for child in node.children} for node in graph.nodes
         ]
@@ -75,8 +74,7 @@ class _Graph:
     def find_first(self, *edges: str) -> int | None:
         """The first object that has all these edges, the root's neighbours before others."""
         queue, seen = [0], {0}
-        while queue:
-            node = queue.pop(0)
+        for node in queue:  # it grows meanwhile
             if all(edge in self.children[node] for edge in edges):
                 return node
             near = [child for child in self.children[node].values() if child not in seen]
@@ -95,9 +93,7 @@ class _Graph:
         """The variable at the end of a path, in float32, or None."""
         node = self.find(start, *edges)
         key = None if node is None else self._keys[node]
-        if key is None:
-            return None
-        return read_tensor(self._reader, self.prefix, key).astype(np.float32, copy=False)
+        return None if key is None else self._checkpoint.read(key)
 
     def take(self, name: str, layer: int | None) -> None:
         """Reads a layer's tensors; the heads' axes of attention kernels become one."""
@@ -150,8 +146,7 @@ def _read_encoder(graph: _Graph) -> tuple[int, int | None]:
         layers = graph.numbered(encoder, "layer_with_weights-")
         parts = [*layers[: len(_EMBEDDINGS)]]
         blocks = [node for node in layers if graph.find(node, "_attention_layer") is not None]
-        after = layers[len(_EMBEDDINGS) + len(blocks) :]
-        pooler = after[0] if after else None
+        pooler = next(iter(layers[len(_EMBEDDINGS) + len(blocks) :]), None)
     for name, part in zip(_EMBEDDINGS, parts, strict=False):
         graph.take(name, part)
     for i, block in enumerate(blocks):
@@ -167,8 +162,7 @@ def _read_heads(graph: _Graph, pooler: int | None, notes: list[str]) -> int | No
         transform = "cls.predictions.transform"
         graph.take(f"{transform}.dense", graph.find(masked_lm, "dense"))
         graph.take(f"{transform}.LayerNorm", graph.find(masked_lm, "layer_norm"))
-        bias = graph.read(masked_lm, "output_bias/bias")
-        if bias is not None:
+        if (bias := graph.read(masked_lm, "output_bias/bias")) is not None:
             graph.tensors["cls.predictions.bias"] = bias
     heads_pooler = graph.find(0, _HEADS_POOLER)
     if heads_pooler is None:

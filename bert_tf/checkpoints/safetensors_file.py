@@ -8,7 +8,7 @@ import ml_dtypes
 import numpy as np
 from safetensors import SafetensorError, safe_open
 
-from bert_tf.atomic import replace_file
+from bert_tf.atomic import write_text
 from bert_tf.errors import InputError
 from bert_tf.tensor_files import write_tensors
 
@@ -101,12 +101,6 @@ def _read_file(path: Path) -> Iterator[tuple[str, np.ndarray]]:
         raise InputError(f"{path} cannot be read: {error}.") from None
 
 
-def _write_weights(path: Path, tensors: Mapping[str, np.ndarray]) -> None:
-    """Writes one weights file, whole or not at all."""
-    # Hugging Face refuses a file that does not name the framework it came from.
-    write_tensors(path, tensors, {"format": "pt"})
-
-
 def write_sharded_weights(
     directory: Path, tensors: Mapping[str, np.ndarray], shard_bytes: int
 ) -> list[str]:
@@ -123,19 +117,18 @@ def write_sharded_weights(
             size = 0
         shards[-1][name] = tensor
         size += tensor.nbytes
-    if len(shards) == 1:
-        _write_weights(directory / WEIGHTS, tensors)
+    files = {WEIGHTS: shards[0]}
+    if len(shards) > 1:
+        names = (f"model-{i + 1:05}-of-{len(shards):05}.safetensors" for i in range(len(shards)))
+        files = dict(zip(names, shards, strict=True))
+    for name, shard in files.items():
+        # Hugging Face refuses a file that does not name the framework it came from.
+        write_tensors(directory / name, shard, {"format": "pt"})
+    if len(files) == 1:
         return [WEIGHTS]
-    stem = WEIGHTS.removesuffix(".safetensors")
-    names = [f"{stem}-{i + 1:05}-of-{len(shards):05}.safetensors" for i in range(len(shards))]
-    for name, shard in zip(names, shards, strict=True):
-        _write_weights(directory / name, shard)
     index = {
         "metadata": {"total_size": sum(tensor.nbytes for tensor in tensors.values())},
-        "weight_map": {
-            tensor: name for name, shard in zip(names, shards, strict=True) for tensor in shard
-        },
+        "weight_map": {tensor: name for name, shard in files.items() for tensor in shard},
     }
-    with replace_file(directory / INDEX) as temporary:
-        temporary.write_text(json.dumps(index, indent=2, sort_keys=True) + "\n", encoding="utf-8")
-    return [*names, INDEX]
+    write_text(directory / INDEX, json.dumps(index, indent=2, sort_keys=True) + "\n")
+    return [*files, INDEX]

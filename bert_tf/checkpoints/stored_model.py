@@ -55,15 +55,9 @@ class StoredModel:
         """The stored form of one of our models."""
         head = head_of(type(model))
         labels = getattr(model, "labels", None)
-        config = replace(
-            model.config,
-            id2label=None if labels is None else dict(enumerate(labels)),
-            extra={
-                **model.config.extra,
-                "architectures": [head.architecture],
-                "problem_type": head.problem_type,
-            },
-        )
+        id2label = None if labels is None else dict(enumerate(labels))
+        said = {"architectures": [head.architecture], "problem_type": head.problem_type}
+        config = replace(model.config, id2label=id2label, extra={**model.config.extra, **said})
         weights = named_weights(model)
         return cls(config, {canonical_name(each.name): each.to_tensor() for each in weights})
 
@@ -95,9 +89,9 @@ class StoredModel:
         return str(said or ("regression" if self.classes == 1 else "single_label_classification"))
 
     @property
-    def kind(self) -> tuple[str, str | None]:
+    def kind(self) -> str:
         """Architecture and problem type, as in `Head.kind`."""
-        return self.architecture, self.problem_type
+        return " for ".join(filter(None, (self.architecture, self.problem_type)))
 
     @property
     def classes(self) -> int | None:
@@ -127,8 +121,7 @@ class StoredModel:
                 f"{target} computes GELU by its tanh approximation, this model exactly: outputs "
                 "differ in the third or fourth decimal."
             )
-        if self.config.layer_norm_eps != 1e-12:
-            eps = self.config.layer_norm_eps
+        if (eps := self.config.layer_norm_eps) != 1e-12:
             self.notes.append(
                 f"{target} adds 1e-12 to variances, this model {eps}: outputs differ."
             )
@@ -141,13 +134,11 @@ class StoredModel:
                 f"{source} lacks {DECODER}, but its config says tie_word_embeddings false: "
                 "restore the file, or set tie_word_embeddings to true."
             )
+        if DECODER_BIAS in self.tensors:
+            self.tensors.setdefault("cls.predictions.bias", self.tensors[DECODER_BIAS])
         for copy, shared in ((DECODER, TABLE), (DECODER_BIAS, "cls.predictions.bias")):
             own = self.tensors.pop(copy, None)
-            if own is None:
-                continue
-            if shared == "cls.predictions.bias":
-                self.tensors.setdefault(shared, own)
-            if shared in self.tensors and not np.array_equal(own, self.tensors[shared]):
+            if own is not None and not np.array_equal(own, self.tensors.get(shared, own)):
                 raise InputError(
                     f"{source}: {copy} differs from {shared}, but only a decoder tied to the word "
                     "embeddings is supported: use a model with tied embeddings, or this model's "
@@ -160,10 +151,8 @@ def check_tensors(model: StoredModel, source: Path) -> None:
     expected = tensor_shapes(model.config)
     for part in _OF_CLASSES:
         classes = len(model.tensors.get(f"{part}bias", ()))
-        expected |= {
-            f"{part}weight": (classes, model.config.hidden_size),
-            f"{part}bias": (classes,),
-        }
+        expected[f"{part}weight"] = (classes, model.config.hidden_size)
+        expected[f"{part}bias"] = (classes,)
     check_shapes(model.tensors, expected, source)
 
 
@@ -172,11 +161,8 @@ def check_shapes(
 ) -> None:
     """Refuses tensors other than expected; a part of `PARTS` may be missing as a whole."""
     absent = tuple(p for p in PARTS if not any(name.startswith(p) for name in tensors))
-    problems = [
-        f"{name} is missing"
-        for name in expected
-        if name not in tensors and not name.startswith(absent)
-    ]
+    missing = (name for name in expected if name not in tensors and not name.startswith(absent))
+    problems = [f"{name} is missing" for name in missing]
     for name, tensor in tensors.items():
         if name not in expected:
             problems.append(f"{name} is unexpected")

@@ -1,9 +1,12 @@
 """TensorFlow's checkpoint files, the format of the original and of Model Garden."""
 
 import json
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import tensorflow as tf
 
 from bert_tf.checkpoints.stored_model import StoredModel
@@ -22,53 +25,54 @@ _ACTIVATIONS = {
     "relu": "relu",
     "tanh": "tanh",
 }
-# What its reader raises, by the kind of damage.
-_READ_ERRORS = (tf.errors.OpError, ValueError, RuntimeError, LookupError)
 
 
-def open_checkpoint(prefix: Path) -> Any:
-    """A `tf.train.CheckpointReader`; refuses files that are damaged or not all there."""
+class Checkpoint:
+    """The tensors of a checkpoint.
+
+    Args:
+        prefix: path of its files without ".index".
+
+    Attributes:
+        names: names of the tensors.
+
+    Raises:
+        InputError: the files are damaged or not all there.
+    """
+
+    def __init__(self, prefix: Path):
+        self.prefix = prefix
+        with _readable(f"{prefix} is no complete TensorFlow checkpoint", "its .index and .data"):
+            self._reader = tf.train.load_checkpoint(str(prefix))
+            self.names = set(self._reader.get_variable_to_shape_map())
+
+    def read(self, name: str) -> Any:
+        """A tensor, numbers in float32; refuses data that cannot be read."""
+        with _readable(f"{self.prefix}: {name} cannot be read", "its .data"):
+            value = self._reader.get_tensor(name)
+        return value if isinstance(value, bytes) else value.astype(np.float32, copy=False)
+
+
+@contextmanager
+def _readable(problem: str, files: str) -> Iterator[None]:
     try:
-        return tf.train.load_checkpoint(str(prefix))
-    except _READ_ERRORS as error:
+        yield
+    except (tf.errors.OpError, ValueError, RuntimeError, LookupError) as error:
         reason = str(error).splitlines()[0]
-        raise InputError(
-            f"{prefix} is no complete TensorFlow checkpoint ({reason}): copy its .index and its "
-            ".data files again."
-        ) from None
-
-
-def read_tensor(reader: Any, prefix: Path, name: str) -> Any:
-    """A tensor of a checkpoint; refuses data that cannot be read."""
-    try:
-        return reader.get_tensor(name)
-    except _READ_ERRORS as error:
-        reason = str(error).splitlines()[0]
-        raise InputError(
-            f"{prefix}: {name} cannot be read ({reason}): copy the checkpoint's .data file again."
-        ) from None
+        raise InputError(f"{problem} ({reason}): copy {files} files again.") from None
 
 
 def config_path(folder: Path) -> Path | None:
     """The folder's bert_config.json, or config.json, or None."""
-    found = [folder / name for name in CHECKPOINT_CONFIGS if (folder / name).is_file()]
-    return found[0] if found else None
+    paths = (folder / name for name in CHECKPOINT_CONFIGS)
+    return next((path for path in paths if path.is_file()), None)
 
 
 def write_config(model: StoredModel, folder: Path, target: str, **others: Any) -> None:
-    """Writes bert_config.json and the tokenizer; notes what its reader computes differently.
+    """Writes bert_config.json and the tokenizer; notes what `target`, their reader, lacks.
 
     The keys are those of `BertConfig` in the original's modeling.py, which ignores others;
-    `bert-tf convert` reads them back.
-
-    Args:
-        model: model to write.
-        folder: must exist.
-        target: name of the code that reads the files, for messages.
-        others: more keys.
-
-    Raises:
-        InputError: if the activation is unknown to it.
+    `bert-tf convert` reads them back. Refuses an activation that the target does not know.
     """
     config = model.config
     if config.hidden_act not in _ACTIVATIONS:
@@ -92,10 +96,8 @@ def write_config(model: StoredModel, folder: Path, target: str, **others: Any) -
             f"{target} pads with id 0, this model with {config.pad_token_id}: bert_config.json "
             "keeps pad_token_id, which only bert-tf reads."
         )
-    path = folder / CHECKPOINT_CONFIGS[0]
-    path.write_text(
-        json.dumps({**values, **others}, indent=2, sort_keys=True) + "\n", encoding="utf-8"
-    )
+    text = json.dumps({**values, **others}, indent=2, sort_keys=True) + "\n"
+    (folder / CHECKPOINT_CONFIGS[0]).write_text(text, encoding="utf-8")
     if model.tokenizer is not None:
         # Only bert-tf reads its tokenizer_config.json; the others take the casing as an option.
         model.tokenizer.save(folder, model_max_length=config.max_position_embeddings)

@@ -15,9 +15,8 @@ from bert_tf.checkpoints.stored_model import StoredModel, check_tensors
 from bert_tf.checkpoints.tensorflow_checkpoint import (
     CHECKPOINT_CONFIGS,
     PREFIX,
+    Checkpoint,
     config_path,
-    open_checkpoint,
-    read_tensor,
     write_config,
 )
 from bert_tf.checkpoints.tokenizer_files import read_tokenizer
@@ -78,17 +77,19 @@ def read_tf1(location: Location, do_lower_case: bool | None = None) -> StoredMod
             "put the model's own there."
         )
     config = BertConfig.from_json(path)
-    reader = open_checkpoint(prefix)
+    checkpoint = Checkpoint(prefix)
     names = {tf1_name(name): name for name in (*tensor_shapes(config), *_HEADS)}
     tensors: dict[str, np.ndarray] = {}
     others = []
-    for theirs in sorted(reader.get_variable_to_shape_map()):
+    for theirs in sorted(checkpoint.names):
         if theirs in names:
-            tensor = read_tensor(reader, prefix, theirs).astype(np.float32, copy=False)
+            tensor = checkpoint.read(theirs)
             tensors[names[theirs]] = tensor.T if _is_transposed(names[theirs]) else tensor
-        elif theirs.startswith("bert/") and not _TRAINING_STATE.search(theirs):
+        elif _TRAINING_STATE.search(theirs):
+            continue
+        elif theirs.startswith("bert/"):
             tensors[theirs] = np.empty(0, np.float32)  # a part of an encoder that is not BERT's
-        elif not _TRAINING_STATE.search(theirs):
+        else:
             others.append(theirs)
     model = StoredModel(config, tensors)
     check_tensors(model, prefix)

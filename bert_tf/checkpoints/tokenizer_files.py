@@ -25,25 +25,21 @@ def read_tokenizer(
     Raises:
         InputError: the files cannot be used, or nothing shows whether the model is uncased.
     """
-    config = folder / CONFIG_FILE
-    switches: dict[str, Any] = {}
-    if (folder / VOCABULARY_FILE).is_file():
-        tokenizer = BertTokenizer.from_directory(folder)
-        known = config.is_file() and "do_lower_case" in read_json_object(config)
-        if do_lower_case is None and not known:
-            do_lower_case = _casing(folder / VOCABULARY_FILE, tokenizer.vocabulary, name, notes)
-        if do_lower_case is None or do_lower_case == tokenizer.settings["do_lower_case"]:
-            return tokenizer  # with all that its tokenizer_config.json says
-        pieces, switches = tokenizer.vocabulary, tokenizer.settings
-    elif (folder / TOKENIZER_JSON).is_file():
-        tokenizer = BertTokenizer.from_directory(folder)
-        pieces, switches = tokenizer.vocabulary, dict(tokenizer.settings)
-        notes.append(f"{VOCABULARY_FILE} is made from {TOKENIZER_JSON}.")
-    else:
+    has_vocabulary = (folder / VOCABULARY_FILE).is_file()
+    if not has_vocabulary and not (folder / TOKENIZER_JSON).is_file():
         return None
-    if do_lower_case is not None:
-        switches["do_lower_case"] = do_lower_case
-    return BertTokenizer(pieces, **switches)
+    tokenizer = BertTokenizer.from_directory(folder)
+    config = folder / CONFIG_FILE
+    if not has_vocabulary:
+        notes.append(f"{VOCABULARY_FILE} is made from {TOKENIZER_JSON}.")
+    elif do_lower_case is None and not (
+        config.is_file() and "do_lower_case" in read_json_object(config)
+    ):
+        do_lower_case = _casing(folder / VOCABULARY_FILE, tokenizer.vocabulary, name, notes)
+    if do_lower_case in (None, tokenizer.settings["do_lower_case"]):
+        return tokenizer  # with all that its tokenizer_config.json says
+    switches: dict[str, Any] = {**tokenizer.settings, "do_lower_case": do_lower_case}
+    return BertTokenizer(tokenizer.vocabulary, **switches)
 
 
 def _casing(path: Path, pieces: list[str], name: Path, notes: list[str]) -> bool:

@@ -58,9 +58,9 @@ class Head:
     made_by: str = "finetune"
 
     @property
-    def kind(self) -> tuple[str, str | None]:
+    def kind(self) -> str:
         """Architecture and problem type, which distinguish models on disk."""
-        return self.architecture, self.problem_type
+        return " for ".join(filter(None, (self.architecture, self.problem_type)))
 
 
 # A new head is a line here.
@@ -104,11 +104,12 @@ def encoder_layers(config: BertConfig) -> Iterator[tuple[str, str, tuple[int, ..
     A dense layer's weight is [out, in] there.
     """
     hidden, inner = config.hidden_size, config.intermediate_size
-    yield "embeddings.word_embeddings", "embeddings.word_embeddings", (config.vocab_size, hidden)
-    rows = config.max_position_embeddings
-    yield "embeddings.position_embeddings", "embeddings.position_embeddings", (rows, hidden)
-    rows = config.type_vocab_size
-    yield "embeddings.token_type_embeddings", "embeddings.segment_embeddings", (rows, hidden)
+    for name, attribute, rows in (
+        ("word_embeddings", "word_embeddings", config.vocab_size),
+        ("position_embeddings", "position_embeddings", config.max_position_embeddings),
+        ("token_type_embeddings", "segment_embeddings", config.type_vocab_size),
+    ):
+        yield f"embeddings.{name}", f"embeddings.{attribute}", (rows, hidden)
     yield "embeddings.LayerNorm", "embeddings.layer_norm", (hidden,)
     for i in range(config.num_hidden_layers):
         for name, attribute, shape in (
@@ -150,8 +151,7 @@ class NamedWeight:
     Args:
         name: name of the tensor, such as "bert.encoder.layer.0.output.dense.weight".
         variable: the Keras variable.
-        transposed: whether the tensor is the variable's transpose. PyTorch's linear layers keep
-            [out, in], Keras' dense layers [in, out].
+        transposed: whether the tensor is its transpose, as for PyTorch's linear layers.
     """
 
     name: str

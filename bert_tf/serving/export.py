@@ -5,44 +5,30 @@ import errno
 import fcntl
 import os
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, Protocol
 
 import tensorflow as tf
 
 from bert_tf.atomic import hold_output, replace_directory
 from bert_tf.errors import InputError
 from bert_tf.serving.checks import refuse_unservable_ops
+from bert_tf.serving.signatures import RawTextModel
 
 # Files here travel with a SavedModel; a server reads none but those that it knows by name.
 ASSETS = "assets.extra"
 _LARGEST = 2**63 - 1  # versions are int64 in TensorFlow Serving
 
 
-class Servable(Protocol):
-    """A `tf.Module` with signatures."""
-
-    def signatures(self) -> Mapping[str, Callable[..., Any]]:
-        """The concrete functions by name, `serving_default` among them."""
-
-
 def versions(directory: str | Path) -> list[int]:
     """The versions under `saved_models/<name>`, the newest last."""
-    directory = Path(directory)
-    if not directory.is_dir():
-        return []
-    found = (int(p.name) for p in directory.iterdir() if p.is_dir() and p.name.isdecimal())
-    return sorted(found)
+    found = Path(directory).glob("*")
+    return sorted(int(path.name) for path in found if path.name.isdecimal() and path.is_dir())
 
 
 def check_export(name: str, *, root: str | Path, version: int) -> None:
-    """Refuses a name or version that cannot be used; `version` 0 is the next free one.
-
-    Raises:
-        InputError: see above.
-    """
+    """Raises InputError for a name or version that cannot be used; 0 is the next free one."""
     if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]*", name):
         raise InputError(f"{name!r} cannot name a served model: use letters, digits, . _ and -")
     existing = versions(Path(root) / name)
@@ -55,7 +41,7 @@ def check_export(name: str, *, root: str | Path, version: int) -> None:
 
 
 def export(
-    module: Servable,
+    module: RawTextModel,
     name: str,
     *,
     root: str | Path = "saved_models",
