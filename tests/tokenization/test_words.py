@@ -7,7 +7,7 @@ import pytest
 import tensorflow as tf
 
 from bert_tf import BertTokenizer
-from bert_tf.tokenization.windows import best_window, windows
+from bert_tf.tokenization.word_windows import best_window, windows
 from bert_tf.tokenization.words import (
     code_points,
     spans,
