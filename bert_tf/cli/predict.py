@@ -17,7 +17,7 @@ import dataclasses
 import json
 from dataclasses import dataclass
 
-from bert_tf.atomic import replace_file
+from bert_tf.atomic import write_text
 from bert_tf.cli.progress import console, progress
 from bert_tf.errors import InputError
 from bert_tf.options import option
@@ -105,8 +105,7 @@ def run(options: Options) -> None:
     for remark in examples.remarks() if examples else ():
         console.print(remark)
     if output:
-        with replace_file(output) as temporary:
-            temporary.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
+        write_text(output, "".join(f"{line}\n" for line in lines))
         console.print(f"{len(lines)} predictions: {options.output}")
     if folder:
         console.print(f"Official files of {len(lines)} predictions: {options.submission}")

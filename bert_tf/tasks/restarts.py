@@ -8,7 +8,7 @@ from pathlib import Path
 from shutil import copytree
 from typing import Any
 
-from bert_tf.atomic import replace_directory, replace_file
+from bert_tf.atomic import replace_directory, write_text
 from bert_tf.errors import InputError
 from bert_tf.tasks.finetuning import FinetuningResult
 from bert_tf.tasks.options import FinetuningOptions
@@ -91,8 +91,8 @@ def finetune_seeds(options: FinetuningOptions, run: OneRun) -> Restarts:
             restarts.add(one.seed, result)
     if restarts.best_seed is not None:
         keep_best(seed_folder(options.output, restarts.best_seed), options.output)
-        with replace_file(Path(options.output) / "seeds.json") as file:
-            file.write_text(json.dumps(restarts.summary(), indent=2) + "\n", encoding="utf-8")
+        summary = json.dumps(restarts.summary(), indent=2)
+        write_text(Path(options.output) / "seeds.json", summary + "\n")
     return restarts
 
 

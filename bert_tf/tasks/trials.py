@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from xml.sax.saxutils import escape
 
-from bert_tf.atomic import replace_file
+from bert_tf.atomic import write_text
 from bert_tf.tasks.restarts import Restarts
 from bert_tf.training.hyper_parameters import write_columns
 
@@ -114,8 +114,7 @@ def write_report(
         "search.svg": picture(trials),
     }
     for name, content in files.items():
-        with replace_file(output / name) as temporary:
-            temporary.write_text(content, encoding="utf-8")
+        write_text(output / name, content)
     write_columns(output / "logs", values, f"best_{_best_by(trials)}")
 
 
