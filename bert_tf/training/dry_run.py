@@ -1,5 +1,6 @@
 """What a run would cost, from a few steps of it."""
 
+import datetime
 import itertools
 import resource
 import time
@@ -43,7 +44,8 @@ def dry_run(trainer: Trainer, phases: Sequence[Phase]) -> list[str]:
         total += seconds * (phase.until - start)
         lines.append(f"{phase.until - start:,} steps of about {1000 * seconds:,.0f} ms")
         start = phase.until
-    lines.append(f"about {total / 3600:.1f} hours of training, without evaluations")
+    duration = datetime.timedelta(seconds=round(total))
+    lines.append(f"about {duration} (h:mm:ss) of training, without evaluations")
     gpus = tf.config.list_logical_devices("GPU")
     if gpus:
         peak = tf.config.experimental.get_memory_info(gpus[0].name.removeprefix("/device:"))["peak"]
