@@ -5,8 +5,10 @@ r"""Score a fine-tuned model on labelled data.
 Prints the scores of the model's task as JSON: accuracy, F1 and Matthews' correlation for
 classification, Pearson's and Spearman's correlation for regression. F1 is that of the second of
 two labels; for more labels it is the mean over all, macro_f1. docs/tasks.md has the scores and
-files of other tasks. With --output it writes metrics.json and the predictions, such as
-predictions.tsv. Columns and length are by default those of the fine-tuning.
+files of other tasks. With --output it writes metrics.json, the predictions, such as
+predictions.tsv, and a report: scores of each label, confusion matrix, calibration and the worst
+errors, as tables (report.md, .tsv), pictures (.png) and in TensorBoard. Columns and length are by
+default those of the fine-tuning.
 
 A classifier of Hugging Face's works too; name its columns, and its labels where they differ:
   bert-tf evaluate --model models/nli --data dev.tsv --text_column premise \
@@ -17,11 +19,19 @@ import dataclasses
 import json
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
+
+import rich.table
 
 from bert_tf.cli.progress import console, progress, typed
 from bert_tf.options import option
 from bert_tf.outputs import check_output_folder
 from bert_tf.tasks.options import FileOptions, TaskOptions
+
+if TYPE_CHECKING:
+    from bert_tf.tasks.report import Table
+
+_MOST_ROWS = 20  # of a table on the terminal
 
 
 @dataclass(kw_only=True)
@@ -37,7 +47,8 @@ class Options(TaskOptions, FileOptions):
             validation_mismatched.
         label_column: column of the label, by name or number.
         label_map: names in the data for labels of the model, as MODEL_LABEL=LABEL.
-        output: folder for metrics.json and the task's predictions; without it none are written.
+        output: folder for metrics.json, the task's predictions and the report; without it none are
+            written.
         batch_size: examples per batch.
     """
 
@@ -56,16 +67,34 @@ def run(options: Options) -> None:
     )
     with progress("evaluating"):
         from bert_tf.tasks.fine_tuned import FineTuned
+        from bert_tf.tasks.report import Picture, write_report
 
         model = FineTuned.from_directory(options.model, dataclasses.asdict(options))
         examples = model.task.read(options.data, options.split)
         evaluation = model.evaluate(examples, options.batch_size)
+        report = model.report(evaluation)
         if output:
             model.write(evaluation, output)
+            write_report(report, output)
     print(json.dumps(evaluation.scores, indent=2))
+    for part in report:
+        if not isinstance(part, Picture):
+            _show(part)
     for remark in evaluation.remarks:
         console.print(remark)
     if output:
-        console.print(f"Scores and predictions: {options.output}")
-    name = Path(model.task.name).stem
-    console.print(f"Next: {typed('bert-tf')} export --model {options.model} --name {name}")
+        console.print(f"Scores, predictions and report.md: {options.output}")
+        console.print(f"Pictures: {typed('bert-tf')} monitor {options.output}")
+    export = f"export --model {options.model} --name {Path(model.task.name).stem}"
+    console.print(f"Next: {typed('bert-tf')} {export}")
+
+
+def _show(table: "Table") -> None:
+    """Prints a table, if it is a brief one, and what it says."""
+    if table.brief:
+        shown = rich.table.Table(*table.columns, title=table.title, title_justify="left")
+        for row in table.texts()[:_MOST_ROWS]:
+            shown.add_row(*row)
+        console.print(shown)
+    if table.note:
+        console.print(f"{table.title}: {table.note}")

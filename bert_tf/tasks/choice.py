@@ -12,6 +12,7 @@ import tensorflow as tf
 from bert_tf.errors import InputError
 from bert_tf.models.task_models import BertChooser
 from bert_tf.tasks.kind import Answers, Dataset, RowKind, count_pieces
+from bert_tf.tasks.report import Report, classes_report
 from bert_tf.tokenization.packing import Packer
 from pipelines.examples.labelled_text import Examples, read_examples
 
@@ -106,6 +107,14 @@ class Choice(RowKind):
     ) -> tuple[np.ndarray, np.ndarray]:
         """Numbers of the right and of the most probable choices."""
         return self.targets(examples, labels), answers["choice"]
+
+    def report(
+        self, dataset: Dataset, examples: Examples, answers: Answers, labels: Sequence[str]
+    ) -> Report:
+        """Confusion matrix, scores of each place, calibration, worst errors."""
+        numbers = [str(number) for number in range(answers["probabilities"].shape[-1])]
+        truth = self.targets(examples, labels)
+        return classes_report(examples, numbers, truth, answers["probabilities"])
 
     def predicted(
         self, examples: Examples, answers: Answers, labels: Sequence[str]

@@ -12,6 +12,7 @@ from bert_tf.errors import InputError
 from bert_tf.models.task_models import BertClassifier
 from bert_tf.tasks.kind import Answers, Dataset, RowKind
 from bert_tf.tasks.metrics import Score, f1, macro_f1
+from bert_tf.tasks.report import Report, classes_report
 from pipelines.examples.labelled_text import Examples
 
 _SMALLEST = np.finfo(np.float32).tiny  # a probability with a finite logarithm
@@ -72,7 +73,7 @@ class Classification(RowKind):
             "probabilities": ordered,
         }
 
-    def outputs(self, answers: Answers, labels: Sequence[str]) -> np.ndarray | None:
+    def outputs(self, answers: Answers, labels: Sequence[str]) -> np.ndarray:
         """Logarithms of the probabilities, float32 [E, C], in the order of `labels`."""
         names = np.array([label.encode() for label in labels])
         order = np.argsort(names)  # places of the sorted labels
@@ -102,6 +103,14 @@ class Classification(RowKind):
         positive = _in_order_of(dataset, labels)[-1]
         own = [f"f1 is the F1 score of the label {positive!r}"] if "f1" in scores else []
         return own + super().remarks(dataset, scores, labels)
+
+    def report(
+        self, dataset: Dataset, examples: Examples, answers: Answers, labels: Sequence[str]
+    ) -> Report:
+        """Confusion matrix, scores of each label, calibration, worst errors."""
+        order = _in_order_of(dataset, labels)
+        probabilities = np.exp(self.outputs(answers, order))
+        return classes_report(examples, order, self.targets(examples, order), probabilities)
 
     def predicted(
         self, examples: Examples, answers: Answers, labels: Sequence[str]

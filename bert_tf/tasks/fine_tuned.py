@@ -17,6 +17,7 @@ from bert_tf.serving.export import export
 from bert_tf.serving.predictor import answer
 from bert_tf.serving.signatures import RawTextModel
 from bert_tf.tasks.kind import Answers, Dataset
+from bert_tf.tasks.report import Report
 from bert_tf.tasks.table import TASKS, find_task
 from bert_tf.tokenization.tokenizer import BertTokenizer
 from pipelines.examples.labelled_text import Examples
@@ -150,6 +151,11 @@ class FineTuned:
         """The same model with the settings of its kind that are best for these examples."""
         kind = self.task.kind.tuned(evaluation.examples, evaluation.answers)
         return self if kind == self.task.kind else replace(self, task=replace(self.task, kind=kind))
+
+    def report(self, evaluation: Evaluation) -> Report:
+        """Tables and pictures beside the scores."""
+        examples, answers = evaluation.examples, evaluation.answers
+        return self.task.kind.report(self.task, examples, answers, self.labels)
 
     def write(self, evaluation: Evaluation, directory: Path) -> None:
         """Writes metrics.json and the kind's predictions."""

@@ -10,9 +10,10 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from bert_tf.atomic import replace_file
+from bert_tf.atomic import replace_file, write_text
 from bert_tf.errors import InputError
 from bert_tf.tasks.metrics import Score
+from bert_tf.tasks.report import Report
 from bert_tf.tokenization.packing import Packer
 from bert_tf.training.means import Values, accuracy, cross_entropy, smoothed_cross_entropy
 from pipelines.examples.labelled_text import Examples, Format, read_examples
@@ -197,6 +198,12 @@ class Kind(ABC):
     ) -> None:  # fmt: skip
         """Writes the predictions files into a folder, for examples with or without labels."""
 
+    def report(
+        self, dataset: "Dataset", examples: Examples, answers: Answers, labels: Sequence[str]
+    ) -> Report:
+        """Tables and pictures of answers to labelled examples, beside the scores."""
+        return []
+
     def write_submission(
         self, folder: Path, dataset: "Dataset", split: str, examples: Examples, answers: Answers,
         labels: Sequence[str],
@@ -268,8 +275,7 @@ class RowKind(Kind):
             return self.write_predictions(folder, dataset, examples, answers, labels)
         rows = enumerate(self.submitted(examples, answers, labels))
         lines = ["index\tprediction", *(f"{index}\t{value}" for index, value in rows)]
-        with replace_file(folder / name) as temporary:
-            temporary.write_text("\n".join(lines) + "\n", encoding="utf-8")
+        write_text(folder / name, "\n".join(lines) + "\n")
 
     def submitted(
         self, examples: Examples, answers: Answers, labels: Sequence[str]

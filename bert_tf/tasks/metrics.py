@@ -36,7 +36,9 @@ def matthews_correlation(truth: np.ndarray, predicted: np.ndarray) -> float:
     """Matthews' correlation for any number of classes; 0 if all predictions are the same."""
     from sklearn.metrics import matthews_corrcoef
 
-    return float(matthews_corrcoef(truth, predicted))
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # about a single label: the result is 0, as it should be
+        return float(matthews_corrcoef(truth, predicted))
 
 
 def pearson(truth: np.ndarray, predicted: np.ndarray) -> float | None:

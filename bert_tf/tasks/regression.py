@@ -11,8 +11,12 @@ import tensorflow as tf
 from bert_tf.errors import InputError
 from bert_tf.models.task_models import BertRegressor
 from bert_tf.tasks.kind import Answers, Dataset, RowKind
+from bert_tf.tasks.pictures import scatter
+from bert_tf.tasks.report import Picture, Report, Table, worst
 from bert_tf.training.means import Values
 from pipelines.examples.labelled_text import Examples
+
+_RANGES = 5  # of the true numbers, in a report
 
 
 def squared_error(labels: Any, outputs: Any) -> Any:
@@ -65,6 +69,36 @@ class Regression(RowKind):
     ) -> tuple[np.ndarray, np.ndarray]:
         """The true and the predicted numbers, rounded: noise of the last bits breaks no ties."""
         return self.targets(examples, labels), answers["score"].round(4)
+
+    def report(
+        self, dataset: Dataset, examples: Examples, answers: Answers, labels: Sequence[str]
+    ) -> Report:
+        """Predicted beside true numbers, mean errors by range, worst errors."""
+        truth, found = self.compared(dataset, examples, answers, labels)
+        edges = np.linspace(truth.min(), truth.max(), _RANGES + 1)
+        number = np.clip(np.searchsorted(edges, truth, "right") - 1, 0, _RANGES - 1)
+        rows = []
+        for place in range(_RANGES):
+            errors = (found - truth)[number == place]
+            mean, size = (np.mean(x) if len(x) else None for x in (errors, abs(errors)))
+            name = f"{edges[place]:.2f} to {edges[place + 1]:.2f}"
+            rows.append([name, len(errors), mean, size])
+        texts = {role: values for role, values in examples.columns.items() if role != "label"}
+        shown = {**texts, "label": truth, "predicted": found, "error": found - truth}
+        error = abs(found - truth)
+        return [
+            Table(
+                "errors",
+                "Errors by range of the true number",
+                ["true", "examples", "mean error", "mean absolute error"],
+                rows,
+                f"mean absolute error {error.mean():.4f}",
+                brief=True,
+            ),
+            Picture("scatter", scatter("Predicted and true numbers", truth, found, "true",
+                                       "predicted")),
+            worst("Largest errors", examples.place, error, error > 0, shown),
+        ]  # fmt: skip
 
     def predicted(
         self, examples: Examples, answers: Answers, labels: Sequence[str]

@@ -1,6 +1,8 @@
 """Answers that are spans of a context: SQuAD 1.1 and 2.0 (paper, sections 4.2 and 4.3)."""
 
+import itertools
 import json
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
@@ -14,6 +16,7 @@ from bert_tf.errors import InputError
 from bert_tf.models.task_models import BertSpanClassifier
 from bert_tf.tasks.answer_spans import best_answers
 from bert_tf.tasks.kind import Answers, Dataset, Kind
+from bert_tf.tasks.report import Report, Table, calibration, confusion, worst
 from bert_tf.tasks.squad_scores import squad_1_scores, squad_2_scores
 from bert_tf.tokenization.question_windows import QuestionPacker, token_targets
 from bert_tf.training.means import Values, accuracy, cross_entropy
@@ -161,6 +164,55 @@ class Span(Kind):
         gaps = [odds - best for odds in answers["null_odds"].tolist() if odds > best]
         return replace(self, null_score_diff_threshold=best + min(gaps, default=0.0) / 2)
 
+    def report(
+        self, dataset: Dataset, examples: Examples, answers: Answers, labels: Sequence[str]
+    ) -> Report:
+        """Scores by question word and by answer; calibration; worst errors."""
+        given = [text.decode() for text in answers["answer"]]
+        gold = examples.columns["answers"]
+        score = squad_2_scores if self.unanswerable else squad_1_scores
+        each = [score({"q": g}, {"q": a}) for g, a in zip(gold, given, strict=True)]
+        exact = np.array([one.get("exact", one.get("exact_match", 0.0)) for one in each])
+        f1 = np.array([one["f1"] for one in each])
+        confidence = answers["score"]
+        groups: dict[str, list[int]] = {}
+        for index, question in enumerate(examples.columns["question"]):
+            for group in (_question_group(question), _answer_group(gold[index])):
+                groups.setdefault(group, []).append(index)
+        rows = [
+            [name, len(members), np.mean(exact[members]), np.mean(f1[members])]
+            for name, members in sorted(
+                groups.items(), key=lambda item: (item[0][0], -len(item[1]))
+            )
+        ]
+        tables: Report = [
+            Table(
+                "groups",
+                "Scores by question word and by right answer",
+                ["group", "examples", "exact match", "f1"],
+                rows,
+                brief=True,
+            )
+        ]
+        if self.unanswerable:
+            names = ["answer", "no answer"]
+            truth = np.array([not right for right in gold], int)
+            tables += confusion(names, truth, np.array([not text for text in given], int))
+        shown: dict[str, Any] = {
+            "question": examples.columns["question"],
+            "right": [" / ".join(dict.fromkeys(right)) or "(no answer)" for right in gold],
+            "answer": [text or "(no answer)" for text in given],
+            "f1": f1,
+            "probability": confidence,
+        }
+        badness = confidence - f1 / 100
+        return [
+            *tables,
+            *calibration(confidence, exact == 100),
+            worst("Wrong answers with the highest probability", examples.place, badness,
+                  exact < 100, shown),
+        ]  # fmt: skip
+
     def write_predictions(
         self, folder: Path, dataset: Dataset, examples: Examples, answers: Answers,
         labels: Sequence[str],
@@ -182,6 +234,7 @@ class Span(Kind):
         return QuestionPacker(tokenizer, max_length, self.doc_stride, self.max_query_length)
 
 
+_QUESTION_WORDS = ("who", "whom", "whose", "what", "which", "when", "where", "why", "how")
 _SETTINGS = [field.name for field in fields(Span) if field.name != "unanswerable"]
 
 
@@ -210,6 +263,24 @@ def _n_best(answers: Answers) -> list[list[dict[str, Any]]]:
         ]
         for count, *row in zip(answers["answers_count"].tolist(), *columns, strict=True)
     ]
+
+
+def _question_group(question: str) -> str:
+    words = re.findall(r"\w+", question.lower())
+    known = ("how many", "how much", *_QUESTION_WORDS)
+    pairs = [*(" ".join(pair) for pair in itertools.pairwise(words)), *words]
+    return "question: " + next((word for word in known if word in pairs), "other")
+
+
+def _answer_group(right: Sequence[str]) -> str:
+    """A simple type of the answer, by its first right text."""
+    if not right:
+        return "answer: none"
+    if re.search(r"\d", right[0]):
+        return "answer: with a number"
+    if right[0][:1].isupper():
+        return "answer: capitalized"
+    return "answer: other"
 
 
 def _best_text(n_best: list[dict[str, Any]]) -> str:

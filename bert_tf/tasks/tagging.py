@@ -3,16 +3,17 @@
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import tensorflow as tf
 
-from bert_tf.atomic import replace_file
+from bert_tf.atomic import write_text
 from bert_tf.errors import InputError
 from bert_tf.models.task_models import BertTagger
 from bert_tf.tasks.conlleval import EntityScores, score_entities
 from bert_tf.tasks.kind import Answers, Dataset, Kind
+from bert_tf.tasks.report import Report, Table, calibration, confusion, worst
 from bert_tf.tokenization.word_windows import map_rows, word_rows
 from bert_tf.tokenization.words import (
     code_points,
@@ -187,21 +188,61 @@ class Tagging(Kind):
             **{f"f1_{type_}": counts.f1 for type_, counts in result.by_type.items()},
         }
 
+    def report(
+        self, dataset: Dataset, examples: Examples, answers: Answers, labels: Sequence[str]
+    ) -> Report:
+        """Entity scores of each type; confusion, calibration and worst errors of words."""
+        sentences = list(_sentences(examples, answers))
+        gold = np.array([label for each in sentences for label in each.gold or ()])
+        found = np.array([label for each in sentences for label in each.predicted])
+        scores = np.array([score for each in sentences for score in each.scores])
+        where = [(each, place) for each in sentences for place in range(len(each.words))]
+        types = sorted({label.partition("-")[2] or "O" for label in {*labels, *gold.tolist()}})
+        truth, guessed = (
+            np.array([types.index(label.partition("-")[2] or "O") for label in values])
+            for values in (gold, found)
+        )
+        shown: dict[str, Any] = {
+            "words": [_in_context(each.words, place) for each, place in where],
+            "label": gold,
+            "predicted": found,
+            "probability": scores,
+        }
+        by_type = Table(
+            "types",
+            "Scores of entities, as conlleval computes them",
+            ["type", "precision", "recall", "f1", "examples", "predicted"],
+            [
+                [type_, each.precision, each.recall, each.f1, each.gold, each.found]
+                for type_, each in _compare(examples, answers).by_type.items()
+            ],
+            brief=True,
+        )
+        return [
+            by_type,
+            *confusion(types, truth, guessed),
+            *calibration(scores, found == gold),
+            worst(
+                "Wrong labels of words with the highest probability",
+                lambda index: examples.place(where[index][0].example),
+                scores,
+                found != gold,
+                shown,
+            ),
+        ]
+
     def write_predictions(
         self, folder: Path, dataset: Dataset, examples: Examples, answers: Answers,
         labels: Sequence[str],
     ) -> None:  # fmt: skip
         """Writes predictions.conll: word, label and predicted label; for labels conlleval.txt."""
         lines = []
-        for columns in _sentences(examples, answers):
-            known = [column for column in columns if column is not None]
-            lines += [" ".join(row) for row in zip(*known, strict=True)] + [""]
-        with replace_file(folder / "predictions.conll") as temporary:
-            temporary.write_text("\n".join(lines) + "\n", encoding="utf-8")
-        if "label" not in examples.columns:
-            return
-        with replace_file(folder / "conlleval.txt") as temporary:
-            temporary.write_text(_compare(examples, answers).report(), encoding="utf-8")
+        for _, words, gold, predicted, _ in _sentences(examples, answers):
+            columns = [words, predicted] if gold is None else [words, gold, predicted]
+            lines += [" ".join(row) for row in zip(*columns, strict=True)] + [""]
+        write_text(folder / "predictions.conll", "\n".join(lines) + "\n")
+        if "label" in examples.columns:
+            write_text(folder / "conlleval.txt", _compare(examples, answers).report())
 
 
 def _entities(text: tf.Tensor, classes: tf.Tensor, labels: Sequence[str]) -> tuple[tf.Tensor, ...]:
@@ -225,10 +266,24 @@ def _entities(text: tf.Tensor, classes: tf.Tensor, labels: Sequence[str]) -> tup
     return tf.where(starts)[:, 0], tf.math.segment_max(of_words, of_entity), of_entity, of_words
 
 
-def _sentences(
-    examples: Examples, answers: Answers
-) -> Iterator[tuple[list[str], list[str] | None, list[str]]]:
-    """Words, labels if known and predicted labels of each sentence; raw text is one sentence."""
+def _in_context(words: list[str], place: int) -> str:
+    """A word in brackets, with five words on both sides."""
+    before, after = words[max(0, place - 5) : place], words[place + 1 : place + 6]
+    return " ".join([*before, f"[{words[place]}]", *after])
+
+
+class _Sentence(NamedTuple):
+    """Words of a sentence with their labels, None if unknown, and the predictions for them."""
+
+    example: int
+    words: list[str]
+    gold: list[str] | None
+    predicted: list[str]
+    scores: list[float]
+
+
+def _sentences(examples: Examples, answers: Answers) -> Iterator[_Sentence]:
+    """The sentences of all examples; a raw text is one sentence."""
     for index, predicted in enumerate(answers["words_label"]):
         if "words" in examples.columns:
             lines = [line.split(" ") for line in examples.columns["words"][index].split("\n")]
@@ -238,12 +293,17 @@ def _sentences(
         gold = examples.columns["label"][index].split("\n") if "label" in examples.columns else None
         start = 0
         for number, words in enumerate(lines):
-            end = start + len(words)
-            labels = gold[number].split(" ") if gold is not None else None
-            yield words, labels, [label.decode() for label in predicted[start:end]]
-            start = end
+            here = slice(start, start + len(words))
+            yield _Sentence(
+                index,
+                words,
+                gold[number].split(" ") if gold is not None else None,
+                [label.decode() for label in predicted[here]],
+                answers["words_score"][index][here].tolist(),
+            )
+            start += len(words)
 
 
 def _compare(examples: Examples, answers: Answers) -> EntityScores:
-    pairs = [(gold or [], found) for _, gold, found in _sentences(examples, answers)]
+    pairs = [(each.gold or [], each.predicted) for each in _sentences(examples, answers)]
     return score_entities(*zip(*pairs, strict=True))
