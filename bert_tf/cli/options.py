@@ -42,6 +42,8 @@ def add_options(parser: ArgumentParser, options: type) -> None:
             arguments["default"] = field.default_factory()
         elif not is_positional:  # those are required anyway
             arguments["required"] = True
+        if is_positional and "default" in arguments:
+            arguments["nargs"] = "?"
         hint = hints[field.name]
         if hint is bool:
             arguments["action"] = ActionYesNo(yes_prefix="", no_prefix="no_")

@@ -172,9 +172,8 @@ class TaskOptions(CheckedOptions):
     """Options that say what a fine-tuned model is for.
 
     Attributes:
-        task: task or data set (classification, regression, choice, tagging, cola, sst2, mrpc, qqp,
-            mnli, qnli, rte, wnli, stsb, swag, conll2003, conll2003_documents), or a Python file
-            that defines TASK; by default what task.json beside the model says, or classification.
+        task: a task or data set that `bert-tf tasks` lists, or a Python file that defines TASK; by
+            default what task.json beside the model says, or classification.
         pair_column: column of the second text of a pair, by name or by number counted from 0.
         max_length: maximum tokens per example, [CLS] and [SEP] included; longer text is cut. By
             default what the model was fine-tuned with, 128 for a new one.

@@ -1,0 +1,70 @@
+"""What `bert-tf tasks` shows."""
+
+import re
+from collections.abc import Iterable, Mapping
+
+from bert_tf.tasks.kind import Dataset
+
+_HEADER = [
+    "task", "kind", "scores", "length", "epochs", "batch", "rate", "paper", "reached",
+]  # fmt: skip
+
+
+def overview(tasks: Iterable[Dataset]) -> list[list[str]]:
+    """A row of column names, and one for each task."""
+    return [
+        _HEADER,
+        *(
+            [
+                task.name,
+                _kind(task),
+                ", ".join(_scores(task)[:2]),
+                str(task.max_length),
+                str(task.epochs),
+                str(task.batch_size),
+                f"{task.learning_rate:g}",
+                " ".join(str(task.paper.get(size, "-")) for size in ("base", "large"))
+                if task.paper
+                else "",
+                _by_name(task.reached),
+            ]
+            for task in tasks
+        ),
+    ]
+
+
+def describe(task: Dataset) -> list[list[str]]:
+    """One task in full: a name and a value in each row."""
+    columns = {"text": task.text, "pair": task.pair, "label": task.label}
+    files = [f"{split}: {' or '.join(names)}" for split, names in task.files.items()]
+    data = "--data FOLDER" if task.files else "--train train.tsv --validation dev.tsv"
+    reads = " ".join((task.kind.__doc__ or "").partition("\n")[0].split())
+    rows = {
+        "task": task.name,
+        "kind": f"{_kind(task)}: {reads}",
+        "columns": ", ".join(f"{role} {name!r}" for role, name in columns.items() if name),
+        "labels": ", ".join(task.labels) or "those of the training data",
+        "scores": f"{', '.join(_scores(task))}; the first chooses the best model",
+        "files": "\n".join(files) or "any; name the columns that differ",
+        "submission": ", ".join(f"{split}: {name}" for split, name in task.submissions.items()),
+        "defaults": f"--max_length {task.max_length} --epochs {task.epochs} "
+        f"--batch_size {task.batch_size} --learning_rate {task.learning_rate:g}",
+        "paper": _by_name(task.paper),
+        "reached": _by_name(task.reached),
+        "example": f"bert-tf finetune --task {task.name} --model models/base {data} "
+        f"--output runs/{re.sub(r'.*/|[.]py$', '', task.name)}",
+    }
+    return [[name, value] for name, value in rows.items() if value]
+
+
+def _kind(task: Dataset) -> str:
+    """The name of the kind's class in words: "MaskedWords" is "masked words"."""
+    return re.sub(r"(?<=[a-z])(?=[A-Z])", " ", type(task.kind).__name__).lower()
+
+
+def _scores(task: Dataset) -> list[str]:
+    return task.kind.score_names(task, task.labels)
+
+
+def _by_name(scores: Mapping[str, float]) -> str:
+    return ", ".join(f"{score:g} ({name})" for name, score in scores.items())

@@ -1,0 +1,46 @@
+"""`bert-tf tasks`: the table, and one task in full."""
+
+from dataclasses import replace
+
+import pytest
+
+from bert_tf.cli.main import main
+from bert_tf.tasks.overview import overview
+from bert_tf.tasks.table import TASKS
+
+
+def test_the_table_has_every_task(capsys):
+    assert main(["tasks"]) == 0
+    out, err = capsys.readouterr()
+    rows = {line.split()[0]: " ".join(line.split()) for line in out.splitlines() if line.split()}
+    assert rows.keys() > TASKS.keys()
+    assert rows["squad2"] == "squad2 span best_f1, best_exact 384 2 48 5e-05 - 81.9"
+    assert rows["swag"].startswith("swag choice accuracy 128 3 16 2e-05 81.6 86.3")
+    assert "bert-tf tasks NAME" in err
+
+
+def test_the_score_reached_names_its_weights():
+    task = replace(TASKS["rte"], reached={"some weights": 66.05})
+    assert overview([task])[1][-1] == "66.05 (some weights)"
+
+
+@pytest.mark.parametrize("name", TASKS)
+def test_a_task_in_full(name, capsys):
+    assert main(["tasks", name]) == 0
+    out, _ = capsys.readouterr()
+    task = TASKS[name]
+    for text in (*task.labels, *sum(task.files.values(), ()), task.text, f"--task {name}"):
+        assert text in out
+
+
+def test_a_task_of_ones_own_and_one_that_is_not_there(tmp_path, capsys):
+    (tmp_path / "mine.py").write_text(
+        "from bert_tf.tasks.regression import Regression\n"
+        "from bert_tf.tasks.kind import Dataset\n"
+        "TASK = Dataset(name='mine', kind=Regression(), max_length=77)\n"
+    )
+    assert main(["tasks", str(tmp_path / "mine.py")]) == 0
+    out, _ = capsys.readouterr()
+    assert "--max_length 77" in out and "--output runs/mine" in out
+    assert main(["tasks", "mnl"]) == 2
+    assert "did you mean mnli?" in capsys.readouterr().err
