@@ -25,6 +25,7 @@ COMMANDS = {
     "finetune": "fine-tune a model on labelled text",
     "search": "find the best batch size, learning rate and epochs",
     "evaluate": "score a fine-tuned model on labelled text",
+    "ensemble": "average the answers of several fine-tuned models",
     "export": "write a SavedModel for TensorFlow Serving",
     "predict": "predict labels of raw text",
     "features": "write vectors of text from chosen layers",

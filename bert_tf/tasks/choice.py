@@ -98,9 +98,13 @@ class Choice(RowKind):
             "probabilities": probabilities,
         }
 
-    def outputs(self, answers: Answers, labels: Sequence[str]) -> np.ndarray | None:
+    def outputs(self, answers: Answers, labels: Sequence[str]) -> np.ndarray:
         """Logarithms of the probabilities, float32 [E, n]."""
         return np.log(np.maximum(answers["probabilities"], np.finfo(np.float32).tiny))
+
+    def mean_output(self, outputs: np.ndarray) -> np.ndarray:
+        """Logarithms of the mean probabilities."""
+        return np.log(np.exp(outputs).mean(axis=0))
 
     def compared(
         self, dataset: Dataset, examples: Examples, answers: Answers, labels: Sequence[str]

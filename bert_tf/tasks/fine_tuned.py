@@ -140,9 +140,12 @@ class FineTuned:
 
     def evaluate(self, examples: Examples, batch_size: int) -> Evaluation:
         """Scores answers to labelled examples."""
+        self.task.kind.targets(examples, self.labels)  # refuses unknown labels before the work
+        return self.scored(examples, self.answers(examples, batch_size))
+
+    def scored(self, examples: Examples, answers: Answers) -> Evaluation:
+        """Scores given answers to labelled examples."""
         kind = self.task.kind
-        kind.targets(examples, self.labels)  # refuses unknown labels before the work
-        answers = self.answers(examples, batch_size)
         scores = kind.scores(self.task, examples, answers, self.labels)
         remarks = [*examples.remarks(), *kind.remarks(self.task, scores, self.labels)]
         return Evaluation(examples, answers, {"examples": len(examples), **scores}, remarks)

@@ -162,6 +162,30 @@ class Kind(ABC):
         """Outputs [E, ...] with the loss of those that the answers came from; None if unknown."""
         return None
 
+    def in_ensemble(self, kinds: Sequence["Kind"]) -> "Kind":
+        """The kind of the models of an ensemble: its answers hold all that `averaged` needs.
+
+        Args:
+            kinds: kinds of the models, of one class.
+        """
+        return self
+
+    def averaged(
+        self, examples: Examples, answers: Sequence[Answers], labels: Sequence[Sequence[str]]
+    ) -> Answers:
+        """What several models answer together; of a single model its own answers.
+
+        Args:
+            examples: what they answered.
+            answers: answers of each model.
+            labels: label names of each model, one set in any order. Those of the first name the
+                result.
+
+        Raises:
+            InputError: the kind has no ensembles.
+        """
+        raise InputError("models of this task cannot be averaged: give one of them to evaluate")
+
     @abstractmethod
     def score_names(self, dataset: "Dataset", labels: Sequence[str]) -> list[str]:
         """The names of the scores; the first chooses the best model."""
@@ -226,6 +250,22 @@ class RowKind(Kind):
     @abstractmethod
     def answers(self, outputs: Any, labels: Sequence[str]) -> dict[str, tf.Tensor]:
         """Answers from the model's outputs, in graph."""
+
+    @abstractmethod
+    def outputs(self, answers: Answers, labels: Sequence[str]) -> np.ndarray:
+        """Outputs [E, ...] with the answers that are given."""
+
+    def averaged(
+        self, examples: Examples, answers: Sequence[Answers], labels: Sequence[Sequence[str]]
+    ) -> Answers:
+        """Answers from the mean of the models' outputs."""
+        outputs = [self.outputs(each, labels[0]) for each in answers]
+        mean = self.mean_output(np.stack(outputs))
+        return {name: x.numpy() for name, x in self.answers(tf.constant(mean), labels[0]).items()}
+
+    def mean_output(self, outputs: np.ndarray) -> np.ndarray:
+        """The mean [E, ...] of the outputs [M, E, ...] of models."""
+        return outputs.mean(axis=0)
 
     def score_functions(self, dataset: "Dataset", labels: Sequence[str]) -> list[Score]:
         """The functions of true and predicted values to compute."""

@@ -60,7 +60,7 @@ class Regression(RowKind):
         """The number."""
         return {"score": tf.cast(outputs, tf.float32)}
 
-    def outputs(self, answers: Answers, labels: Sequence[str]) -> np.ndarray | None:
+    def outputs(self, answers: Answers, labels: Sequence[str]) -> np.ndarray:
         """The numbers."""
         return answers["score"]
 

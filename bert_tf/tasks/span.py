@@ -14,6 +14,7 @@ import tensorflow as tf
 from bert_tf.atomic import replace_file
 from bert_tf.errors import InputError
 from bert_tf.models.task_models import BertSpanClassifier
+from bert_tf.tasks.answer_ensemble import average_answers
 from bert_tf.tasks.answer_spans import best_answers
 from bert_tf.tasks.kind import Answers, Dataset, Kind
 from bert_tf.tasks.report import Report, Table, calibration, confusion, worst
@@ -132,6 +133,19 @@ class Span(Kind):
             longest=self.max_answer_length,
             unanswerable=self.unanswerable,
             threshold=self.null_score_diff_threshold,
+        )
+
+    def in_ensemble(self, kinds: Sequence[Kind]) -> "Span":
+        """The mean of the models' thresholds."""
+        thresholds = [kind.settings()["null_score_diff_threshold"] for kind in kinds]
+        return replace(self, null_score_diff_threshold=float(np.mean(thresholds)))
+
+    def averaged(
+        self, examples: Examples, answers: Sequence[Answers], labels: Sequence[Sequence[str]]
+    ) -> Answers:
+        """The answers with the best mean probability; see `bert_tf.tasks.answer_ensemble`."""
+        return average_answers(
+            answers, unanswerable=self.unanswerable, threshold=self.null_score_diff_threshold
         )
 
     def score_names(self, dataset: Dataset, labels: Sequence[str]) -> list[str]:

@@ -1,7 +1,7 @@
 """Named entities: a label for every word, decided at its first piece (paper, section 5.3)."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -44,10 +44,13 @@ class Tagging(Kind):
     Attributes:
         documents: make an example of each document of a column file, so that a word's context
             goes beyond its sentence.
+        in_detail: answer with the probabilities of all labels, too: `words_probabilities`
+            [B, W, C].
     """
 
     model_class = BertTagger
     documents: bool = False
+    in_detail: bool = False
 
     def inputs(self, dataset: Dataset) -> list[str]:
         """Words between spaces, a sentence a line."""
@@ -127,30 +130,44 @@ class Tagging(Kind):
         ((name, texts),) = strings.items()
         split = words_of_raw_text if name == "text" else words_between_spaces
         words = split(texts, tokenizer)
-        count = tf.size(texts)
-        rows = word_rows(words, count, tokenizer, max_length)
+        rows = word_rows(words, tf.size(texts), tokenizer, max_length)
         logits = map_rows(lambda part: model(part, training=False), rows.inputs, len(labels))
-        logits = tf.gather_nd(logits, rows.first_pieces)  # (W, C)
-        classes = tf.argmax(logits, -1)
-        scores = tf.reduce_max(tf.nn.softmax(logits), -1)
-        starts = code_points(texts, words.text, words.starts)
-        ends = code_points(texts, words.text, words.ends)
-        first, last, of_entity, of_words = _entities(words.text, classes, labels)
+        probabilities = tf.nn.softmax(tf.gather_nd(logits, rows.first_pieces))  # (W, C)
+        return self._answers(texts, words.text, words.starts, words.ends, probabilities, labels)
+
+    def _answers(
+        self, texts: tf.Tensor, text: tf.Tensor, starts: tf.Tensor, ends: tf.Tensor,
+        probabilities: tf.Tensor, labels: Sequence[str],
+    ) -> dict[str, tf.Tensor]:  # fmt: skip
+        """Answers from the probabilities of W words.
+
+        Args:
+            texts: string [B].
+            text: number of each word's text, int64 [W].
+            starts: first byte of each word, int64 [W].
+            ends: the byte after it.
+            probabilities: float [W, C].
+            labels: C names.
+        """
+        classes = tf.argmax(probabilities, -1)
+        scores = tf.reduce_max(probabilities, -1)
+        first_points, end_points = code_points(texts, text, starts), code_points(texts, text, ends)
+        first, last, of_entity, of_words = _entities(text, classes, labels)
         types = tf.constant([label.partition("-")[2] for label in labels])
 
-        def lists(name: str, text: tf.Tensor, first: tf.Tensor, last: tf.Tensor, **more: tf.Tensor):
+        def lists(name: str, first: tf.Tensor, last: tf.Tensor, **more: tf.Tensor):
+            of_text = tf.gather(text, first)
+            start, end = tf.gather(starts, first), tf.gather(ends, last)
             spanned = {
-                "text": spans(
-                    texts, text, tf.gather(words.starts, first), tf.gather(words.ends, last)
-                ),
-                "start": tf.gather(starts, first),
-                "end": tf.gather(ends, last),
-                "start_byte": tf.gather(words.starts, first),
-                "end_byte": tf.gather(words.ends, last),
+                "text": spans(texts, of_text, start, end),
+                "start": tf.gather(first_points, first),
+                "end": tf.gather(end_points, last),
+                "start_byte": start,
+                "end_byte": end,
             }
             rows = {
                 f"{name}_{key}": tf.RaggedTensor.from_value_rowids(
-                    values, text, nrows=tf.cast(count, tf.int64)
+                    values, of_text, nrows=tf.size(texts, tf.int64)
                 )
                 for key, values in {**spanned, **more}.items()
             }
@@ -158,17 +175,40 @@ class Tagging(Kind):
             return {f"{name}_count": counts, **{key: row.to_tensor() for key, row in rows.items()}}
 
         every = tf.range(tf.size(classes))
+        detail = {"probabilities": probabilities} if self.in_detail else {}
         return {
             **lists(
-                "entities", tf.gather(words.text, first), first, last,
+                "entities", first, last,
                 type=tf.gather(types, tf.gather(classes, first)),
                 score=tf.math.segment_mean(tf.gather(scores, of_words), of_entity),
             ),
             **lists(
-                "words", words.text, every, every,
-                label=tf.gather(tf.constant(list(labels)), classes), score=scores,
+                "words", every, every,
+                label=tf.gather(tf.constant(list(labels)), classes), score=scores, **detail,
             ),
         }  # fmt: skip
+
+    def in_ensemble(self, kinds: Sequence[Kind]) -> "Tagging":
+        """Answers in detail."""
+        return replace(self, in_detail=True)
+
+    def averaged(
+        self, examples: Examples, answers: Sequence[Answers], labels: Sequence[Sequence[str]]
+    ) -> Answers:
+        """Words and entities from the mean probabilities of each word."""
+        first = answers[0]
+        is_word = np.arange(first["words_label"].shape[1]) < first["words_count"][:, np.newaxis]
+        probabilities = [
+            each["words_probabilities"][is_word][:, [*map(own.index, labels[0])]]
+            for each, own in zip(answers, labels, strict=True)
+        ]
+        found = self._answers(
+            tf.constant(examples.columns["words"]), tf.constant(np.nonzero(is_word)[0]),
+            tf.constant(first["words_start_byte"][is_word]),
+            tf.constant(first["words_end_byte"][is_word]),
+            tf.constant(np.mean(probabilities, axis=0)), labels[0],
+        )  # fmt: skip
+        return {name: values.numpy() for name, values in found.items()}
 
     def score_names(self, dataset: Dataset, labels: Sequence[str]) -> list[str]:
         """Scores over all types, F1 first, and the F1 score of each type."""

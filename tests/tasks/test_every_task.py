@@ -7,9 +7,11 @@ import numpy as np
 import pytest
 
 from bert_tf import BertConfig, BertEncoder, BertTokenizer, save_model
+from bert_tf.checkpoints.model_directory import load_model
 from bert_tf.checkpoints.weight_names import named_weights
 from bert_tf.serving.predictor import Predictor, answer
 from bert_tf.tasks.choice import Choice
+from bert_tf.tasks.ensemble import Ensemble
 from bert_tf.tasks.fine_tuned import FineTuned
 from bert_tf.tasks.finetuning import finetune
 from bert_tf.tasks.options import FinetuningOptions
@@ -213,3 +215,39 @@ def test_a_task_learns_resumes_is_evaluated_exported_and_read_back(name, encoder
     assert predictor.settings() == tuned.task.settings()
 
     check(best, task, examples, evaluation.answers)
+
+
+@pytest.mark.parametrize(
+    "name", [n if n == "conll2003" else pytest.param(n, marks=pytest.mark.slow) for n in TASKS]
+)
+def test_an_ensemble_of_equal_models_answers_as_one(name, encoder, tmp_path):
+    """Whatever the order of their labels is."""
+    task = TASKS[name].with_settings({"max_length": 12})
+    file, write, check = FILES.get(type(task.kind), TABLE)
+    write(tmp_path / file, task)
+    examples = task.read(tmp_path / file, "validation")
+    labels = task.kind.label_names(task, examples)
+
+    def member(labels, head=None) -> FineTuned:
+        new_head = {**task.kind.head(labels), "seed": 3}
+        model = load_model(encoder, task.kind.model_class, allow_new_head=True, **new_head)
+        if head is not None:
+            model.head.set_weights(head)
+        return FineTuned(task, model, BertTokenizer(PIECES), labels)
+
+    first = member(labels)
+    reverse = [w[..., ::-1] if labels else w for w in first.model.head.get_weights()]
+    second = member(labels[::-1], reverse)
+    alone = first.evaluate(examples, 7)
+    for members in ([first], [first, second]):
+        together, evaluation = Ensemble(members).evaluate(examples, 7)
+        assert together.task.settings() == task.settings()
+        assert evaluation.remarks == alone.remarks
+        assert evaluation.scores == pytest.approx(alone.scores, abs=1e-6)
+        for key, values in alone.answers.items():
+            if values.dtype.kind == "f":
+                np.testing.assert_allclose(evaluation.answers[key], values, atol=1e-5)
+            else:
+                np.testing.assert_array_equal(evaluation.answers[key], values)
+        together.write(evaluation, tmp_path / str(len(members)))
+        check(tmp_path / str(len(members)), task, examples, alone.answers)
