@@ -102,7 +102,8 @@ def run(options: Options) -> None:
             lines.append(json.dumps({**texts, **row}, ensure_ascii=False))
         if folder and examples:
             task.kind.write_submission(folder, task, split, examples, answers, model.labels)
-    for remark in examples.remarks() if examples else ():
+        remarks = [*examples.remarks(), *model.cut_remarks(given)] if examples else []
+    for remark in remarks:
         console.print(remark)
     if output:
         write_text(output, "".join(f"{line}\n" for line in lines))

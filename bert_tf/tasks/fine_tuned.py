@@ -2,6 +2,7 @@
 
 import functools
 import json
+import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -132,9 +133,12 @@ class FineTuned:
         """The function that answers examples, as an export saves it."""
         return self.module().signature(self.inputs)
 
+    def _strings(self, examples: Examples) -> dict[str, list[Any]]:
+        return {name: examples.columns[name] for name in self.inputs}
+
     def answers(self, examples: Examples, batch_size: int) -> Answers:
         """Answers to examples, by the function that an export saves."""
-        strings = {name: examples.columns[name] for name in self.inputs}
+        strings = self._strings(examples)
         lengths = self.task.kind.lengths(strings, self.tokenizer)
         return answer(self.signature, strings, batch_size, lengths=lengths)
 
@@ -147,7 +151,11 @@ class FineTuned:
         """Scores given answers to labelled examples."""
         kind = self.task.kind
         scores = kind.scores(self.task, examples, answers, self.labels)
-        remarks = [*examples.remarks(), *kind.remarks(self.task, scores, self.labels)]
+        remarks = [
+            *examples.remarks(),
+            kind.cut_remark(self._strings(examples), self.tokenizer, self.task.max_length),
+            *kind.remarks(self.task, scores, self.labels),
+        ]
         return Evaluation(examples, answers, {"examples": len(examples), **scores}, remarks)
 
     def tuned(self, evaluation: Evaluation) -> "FineTuned":
@@ -175,6 +183,9 @@ class FineTuned:
     def export(self, name: str, *, root: str | Path, version: int = 0) -> Path:
         """Writes a SavedModel; see `bert_tf.serving.export`."""
         assets = {TASK_FILE: self._settings()}
+        with tempfile.TemporaryDirectory() as folder:
+            self.tokenizer.save(folder)
+            assets |= {f.name: f.read_text(encoding="utf-8") for f in Path(folder).iterdir()}
         return export(self.module(), name, root=root, version=version, assets=assets)
 
 

@@ -95,6 +95,15 @@ class Kind(ABC):
         texts = [values for values in columns.values() if isinstance(values[0], str)]
         return np.sum([1 + count_pieces(values, tokenizer) for values in texts], axis=0) + 1
 
+    def cut_remark(
+        self, columns: Mapping[str, Sequence[Any]], tokenizer: Any, max_length: int
+    ) -> str:
+        """How many examples are cut, and where; arguments as of `lengths`."""
+        lengths = self.lengths(columns, tokenizer)
+        return (
+            f"cut at {max_length} tokens: {np.sum(lengths > max_length)} of {len(lengths)} inputs"
+        )
+
     def batch(
         self, strings: dict[str, tf.Tensor], arrays: list[tf.Tensor], tokenizer: Any,
         max_length: int,

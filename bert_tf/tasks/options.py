@@ -177,11 +177,17 @@ class TaskOptions(CheckedOptions):
         pair_column: column of the second text of a pair, by name or by number counted from 0.
         max_length: maximum tokens per example, [CLS] and [SEP] included; longer text is cut. By
             default what the model was fine-tuned with, 128 for a new one.
+        doc_stride: for SQuAD, word pieces between the starts of two windows over a context.
+        max_query_length: for SQuAD, word pieces that a question is cut to.
+        max_answer_length: for SQuAD, maximum word pieces of an answer.
     """
 
     task: str | None = option(None, identity=True)
     pair_column: str | None = None
     max_length: int | None = option(None, at_least=3, identity=True)
+    doc_stride: int | None = option(None, at_least=1)
+    max_query_length: int | None = option(None, at_least=1)
+    max_answer_length: int | None = option(None, at_least=1)
 
 
 @dataclass(kw_only=True)

@@ -7,10 +7,12 @@ from typing import Any
 
 from bert_tf.checkpoints.formats import CONFIG
 from bert_tf.errors import InputError
+from bert_tf.serving.export import ASSETS
 from bert_tf.serving.predictor import Predictor
 from bert_tf.tasks.fine_tuned import FineTuned
 from bert_tf.tasks.kind import Dataset
 from bert_tf.tasks.table import TASKS, find_task
+from bert_tf.tokenization.tokenizer import VOCABULARY_FILE, BertTokenizer
 from pipelines.examples.labelled_text import Examples
 
 
@@ -23,11 +25,20 @@ class Answering:
             `bert_tf.serving.predictor.answer`.
         task: dataset that names the columns.
         labels: label names in the order of the outputs; empty if they are not known.
+        tokenizer: the model's tokenizer; None if a SavedModel has no copy of it.
     """
 
     signature: Callable[[Sequence[str]], Any]
     task: Dataset
     labels: Sequence[str] = ()
+    tokenizer: BertTokenizer | None = None
+
+    def cut_remarks(self, strings: Mapping[str, Sequence[Any]]) -> list[str]:
+        """How many inputs are cut, as far as it is known."""
+        if self.tokenizer is None:
+            return []
+        task = self.task
+        return [task.kind.cut_remark(strings, self.tokenizer, task.max_length)]
 
     def strings(self, examples: Examples) -> dict[str, list[str]]:
         """The strings that the model takes, by input name."""
@@ -47,17 +58,17 @@ def load(model: str | Path, settings: Mapping[str, Any]) -> Answering:
         InputError: neither is there, or a setting cannot be changed in a SavedModel.
     """
     if (Path(model) / CONFIG).is_file():
-        fine_tuned = FineTuned.from_directory(model, settings)
-        return Answering(fine_tuned.module().signature, fine_tuned.task, fine_tuned.labels)
+        tuned = FineTuned.from_directory(model, settings)
+        return Answering(tuned.module().signature, tuned.task, tuned.labels, tuned.tokenizer)
     predictor = Predictor(model)
-    for name in ("task", "max_length", "label_map"):
-        if settings.get(name):
-            raise InputError(f"--{name} is fixed in a SavedModel: give it to bert-tf export")
     stored = predictor.settings()
     try:
         task = find_task(stored.get("task", "classification"), brought_by=predictor.directory)
     except InputError:  # a SavedModel does not carry the code of a task of one's own
         task = TASKS["classification"]
+    for name in ("task", "max_length", "label_map", *task.kind.settings()):
+        if settings.get(name):
+            raise InputError(f"--{name} is fixed in a SavedModel: give it to bert-tf export")
     task = task.with_settings(stored).with_settings(settings)
     if (
         "text_pair" in predictor.inputs
@@ -65,4 +76,7 @@ def load(model: str | Path, settings: Mapping[str, Any]) -> Answering:
         and (settings.get("input") or settings.get("data"))
     ):
         raise InputError(f"{model} takes pairs: name the second text's column with --pair_column")
-    return Answering(predictor.signature, task)
+    assets = predictor.directory / ASSETS
+    has_tokenizer = (assets / VOCABULARY_FILE).is_file()
+    tokenizer = BertTokenizer.from_directory(assets) if has_tokenizer else None
+    return Answering(predictor.signature, task, tokenizer=tokenizer)

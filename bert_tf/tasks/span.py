@@ -16,7 +16,7 @@ from bert_tf.errors import InputError
 from bert_tf.models.task_models import BertSpanClassifier
 from bert_tf.tasks.answer_ensemble import average_answers
 from bert_tf.tasks.answer_spans import best_answers
-from bert_tf.tasks.kind import Answers, Dataset, Kind
+from bert_tf.tasks.kind import Answers, Dataset, Kind, count_pieces
 from bert_tf.tasks.report import Report, Table, calibration, confusion, worst
 from bert_tf.tasks.squad_scores import squad_1_scores, squad_2_scores
 from bert_tf.tokenization.question_windows import QuestionPacker, token_targets
@@ -119,6 +119,17 @@ class Span(Kind):
         """Model inputs for one window of each context, [B, T]."""
         pack = self._packer(tokenizer, max_length)
         return pack(strings["question"], strings["context"], strings["window"]).inputs
+
+    def cut_remark(
+        self, columns: Mapping[str, Sequence[Any]], tokenizer: Any, max_length: int
+    ) -> str:
+        """Questions are cut; contexts are read in windows."""
+        longest = self._packer(tokenizer, max_length).max_question
+        pieces = count_pieces(columns["question"], tokenizer)
+        return (
+            f"cut at {longest} word pieces: {np.sum(pieces > longest)} of {len(pieces)} questions; "
+            "contexts are read in windows"
+        )
 
     def respond(
         self, strings: dict[str, tf.Tensor], model: Any, tokenizer: Any, labels: Sequence[str],

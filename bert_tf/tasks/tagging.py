@@ -122,6 +122,16 @@ class Tagging(Kind):
             tf.scatter_nd(rows.first_pieces, weights, shape),
         )
 
+    def cut_remark(
+        self, columns: Mapping[str, Sequence[Any]], tokenizer: Any, max_length: int
+    ) -> str:
+        """None is cut."""
+        lengths = self.lengths(columns, tokenizer)
+        return (
+            f"cut: 0 of {len(lengths)} texts; the {np.sum(lengths > max_length)} longer than "
+            f"{max_length} tokens are read in windows"
+        )
+
     def respond(
         self, strings: Mapping[str, tf.Tensor], model: Any, tokenizer: Any, labels: Sequence[str],
         max_length: int,

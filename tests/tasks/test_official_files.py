@@ -102,12 +102,15 @@ def test_a_test_folder_becomes_the_official_file_and_json_lines(tmp_path, capsys
     assert [answer["text"] for answer in answers] == texts
     rows = read(submission / "CoLA.tsv")
     assert rows[1:] == [[str(i), answer["label"]] for i, answer in enumerate(answers)]
-    assert "1 examples have a blank text, the first in line 4" in capsys.readouterr().err
+    said = capsys.readouterr().err
+    assert "1 examples have a blank text, the first in line 4" in said
+    assert "cut at 16 tokens: 1 of 5 inputs" in said
     export = ["--model", model, "--name", "cola", "--output", tmp_path / "served"]
     assert main(["export", *map(str, export)]) == 0
     predict("--model", tmp_path / "served" / "cola", "--input", data / "test.tsv",
             "--submission", tmp_path / "again")  # fmt: skip
     assert read(tmp_path / "again" / "CoLA.tsv") == rows
+    assert "cut at 16 tokens: 1 of 5 inputs" in capsys.readouterr().err
     # A split without an official file.
     (data / "dev.tsv").write_text("gj04\t1\t\tsea\n")
     predict("--model", tmp_path / "served" / "cola", "--data", data, "--split", "validation",

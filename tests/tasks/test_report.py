@@ -184,6 +184,7 @@ def test_evaluate_shows_and_writes_the_report(finetuned_classifier, tmp_path, ca
     assert "Scores of each label" in captured.err
     assert "no example has the label b" in captured.err
     assert "expected calibration error" in captured.err
+    assert "cut at 128 tokens: 0 of 2 inputs" in captured.err
     names = {path.name for path in output.iterdir() if "tfevents" not in path.name}
     assert names == {
         "metrics.json", "predictions.tsv", "report.md", "classes.tsv", "confusion.tsv",
