@@ -19,8 +19,7 @@ from bert_tf.tasks.fine_tuned import Evaluation, FineTuned
 from bert_tf.tasks.finetuning_data import FinetuningData
 from bert_tf.tasks.options import FinetuningOptions, save_config
 from bert_tf.tasks.table import find_task
-from bert_tf.tasks.training_setup import make_plan, make_run, prepare
-from bert_tf.tasks.watching import rates
+from bert_tf.tasks.training_setup import make_plan, make_run, prepare, rates
 from bert_tf.tasks.word_frequencies import plateau_notice
 from bert_tf.training.dry_run import dry_run
 from bert_tf.training.loop import TrainingResult, check_steps_per_execution

@@ -2,6 +2,7 @@
 
 import contextlib
 import functools
+import re
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -12,17 +13,18 @@ from bert_tf.config import BertConfig
 from bert_tf.errors import InputError
 from bert_tf.models.cost import pretraining_flops
 from bert_tf.models.pretrainer import BertPreTrainer
-from bert_tf.tasks.masked_words import hide_words
+from bert_tf.tasks.masked_words import MaskedWordLog, MaskedWords, hide_words
 from bert_tf.tasks.options import PretrainingOptions, save_config
 from bert_tf.tasks.pretraining_data import PhaseShards, PretrainingData
-from bert_tf.tasks.training_setup import make_plan, make_run, prepare
-from bert_tf.tasks.watching import rates, watch_pretraining
+from bert_tf.tasks.training_setup import make_plan, make_run, prepare, rates
 from bert_tf.tasks.word_frequencies import word_frequency_loss, write_metrics
 from bert_tf.tokenization.tokenizer import BertTokenizer
+from bert_tf.tokenization.vocabulary import SPECIAL_TOKENS
 from bert_tf.training.dry_run import dry_run
 from bert_tf.training.loop import TrainingResult, check_steps_per_execution
 from bert_tf.training.means import accuracy, cross_entropy
 from bert_tf.training.plan import Phase
+from bert_tf.training.projector import ProjectorLog
 from bert_tf.training.run import Run
 from bert_tf.training.strategy import check_batch_size
 from bert_tf.training.trainer import Trainer
@@ -168,7 +170,10 @@ def _pretrain(
     )
     sample = data.held_out_sample(data.phases[-1]) if run.is_chief else None
     texts = options.watch_text or hide_words(sample or [], data.tokenizer)
-    watch_pretraining(run, model, data.tokenizer, texts)
+    if texts:
+        words = MaskedWords(model, data.tokenizer, texts)
+        run.watch(MaskedWordLog(run.state, run.logs, words))
+    run.watch(_embeddings(run, model, data.tokenizer.vocabulary))
     phases = [_phase(run, trainer, data, phase) for phase in data.phases]
     if options.dry_run:
         for line in dry_run(trainer, phases):
@@ -199,6 +204,21 @@ def _pretrain(
         scalar_names=_SCALAR_NAMES,
     )
     return run.train(phases, plan=plan, save_model=save, report=keep_scores, on_step=on_step)
+
+
+def _embeddings(run: Run, model: BertPreTrainer, pieces: list[str]) -> ProjectorLog:
+    """Writes the word embeddings after each evaluation, with the kind of each piece."""
+    columns = {"piece": pieces, "id": range(len(pieces)), "kind": [_kind(p) for p in pieces]}
+    table = model.encoder.embeddings.word_embeddings.embeddings
+    return ProjectorLog(run.state, run.logs, "word_embeddings", table, columns)
+
+
+def _kind(piece: str) -> str:
+    if piece in SPECIAL_TOKENS:
+        return "special"
+    if re.fullmatch(r"\[unused\d+\]", piece):  # the spare entries of the published vocabularies
+        return "unused"
+    return "continuation" if piece.startswith("##") and piece != "##" else "word"
 
 
 def _phase(run: Run, trainer: Trainer, data: PretrainingData, phase: PhaseShards) -> Phase:

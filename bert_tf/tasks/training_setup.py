@@ -16,6 +16,7 @@ from bert_tf.training.hyper_parameters import HyperParameters
 from bert_tf.training.lamb import Lamb
 from bert_tf.training.monitoring import Histograms, Profile
 from bert_tf.training.optimizer import AdamWeightDecay
+from bert_tf.training.peak import strategy_peak
 from bert_tf.training.plan import TrainingPlan
 from bert_tf.training.run import Run
 from bert_tf.training.schedule import WarmupConstant, WarmupCosineDecay, WarmupLinearDecay
@@ -73,21 +74,13 @@ def prepare(
 ) -> Trainer:
     """Wraps `model` in a trainer, prepares the run for it and has TensorBoard show the run.
 
-    Args:
-        run: entered, not yet prepared.
-        model: a built model with an `encoder`, made under the strategy's scope.
-        options: options of the command.
-        learning_rate: peak learning rate.
-        total_steps: step at which the learning rate has reached its end.
-        warmup_steps: steps of linear warm-up.
-        loss: see `Trainer`.
-        metrics: see `Trainer`.
-        settings: values that must be the same when the run is resumed, beside the options marked
-            as part of its identity.
-        examples: makes a dataset of training batches (inputs, ...); histograms of activations use
-            the first one.
-        values: hyper-parameters to show, beside the same options.
-        score: name of the best score.
+    The run was entered; the model has an `encoder` and was made under the strategy's scope. At
+    `total_steps` the learning rate has reached its end. For `loss` and `metrics` see `Trainer`.
+
+    - `settings` must be the same when the run is resumed, as the options that are its identity.
+    - `values` are hyper-parameters to show beside these options, `score` names the best score.
+    - `examples` makes a dataset of training batches (inputs, ...); histograms of activations use
+      the first one.
     """
     if options.freeze_layers is not None:
         model.encoder.freeze_layers(options.freeze_layers)
@@ -146,3 +139,16 @@ def make_plan(options: TrainingOptions, **values: Any) -> TrainingPlan:
         skip_nonfinite=options.skip_nonfinite,
         **values,
     )
+
+
+def rates(
+    strategy: tf.distribute.Strategy, dtype: str, *, tokens: float, flops: float
+) -> dict[str, float]:
+    """Factors that turn examples per second into tokens per second and a share of the peak.
+
+    An example has `tokens` without padding and takes `flops` floating-point operations on average.
+    The peak of matrix products in `dtype` is measured, where it can be.
+    """
+    peak = strategy_peak(strategy, dtype)
+    share = {} if peak is None else {"share_of_peak": flops / peak}
+    return {"tokens_per_second": tokens, **share}
