@@ -147,7 +147,7 @@ def _pretrain(
     data.check_fits(model.encoder.config)
     # Means over the masked words, not over the padded slots.
     losses = {"mlm_logits": cross_entropy}
-    if data.has_next_sentences:
+    if data.phases[0].train.has_next_sentences:
         losses["nsp_logits"] = cross_entropy
     else:  # nothing trains these: weight decay must leave them alone, too
         model.encoder.pooler.trainable = model.next_sentence.trainable = False

@@ -72,11 +72,6 @@ class PretrainingData:
         self._batches: Callable[..., Any] = functools.partial(pretraining_batches, **self._reading)
 
     @property
-    def has_next_sentences(self) -> bool:
-        """Whether instances are pairs."""
-        return self.phases[0].train.has_next_sentences
-
-    @property
     def summary(self) -> str:
         """Instances and their length, such as "12,345 instances of 128 tokens"."""
         return ", then ".join(
