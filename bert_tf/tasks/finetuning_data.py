@@ -82,7 +82,9 @@ class FinetuningData:
         if validation:
             held_out = task.read(validation, "validation")
             doubts += held_out.remarks()
-            kind.targets(held_out, labels)  # refuses unknown labels before the training
+            found = np.unique(kind.targets(held_out, labels))  # refuses unknown labels
+            if missing := [label for number, label in enumerate(labels) if number not in found]:
+                doubts.append(f"{held_out.path}: no example has the label {', '.join(missing)}")
         else:
             kept, aside = split(kind.targets(examples, labels), validation_share, seed)
             if not len(kept):

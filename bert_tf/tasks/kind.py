@@ -477,8 +477,11 @@ class Dataset:
         if not names:
             known = ", ".join(self.files)
             raise InputError(f"the task {self.name} has no split {split!r}: give one of {known}")
+        others = [other for other in self.files if self.has(data, other)]
+        cure = f", or --split {' or '.join(others)}" if others else ""
         raise InputError(
-            f"{data} lacks {' and '.join(names)}: give the {split} file of the task {self.name}"
+            f"{data} lacks {' and '.join(names)}: give the {split} file of the task "
+            f"{self.name}{cure}"
         )
 
     def with_settings(self, settings: Mapping[str, Any]) -> "Dataset":

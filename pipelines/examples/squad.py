@@ -12,6 +12,9 @@ from bert_tf.errors import InputError
 from pipelines.examples.labelled_text import Examples
 from pipelines.examples.records import is_dataset_name, read_records, read_text
 
+# What ends a word: `is_whitespace` of the original's run_squad.py.
+_SPACES = frozenset(" \t\r\n\u202f")
+
 
 @dataclass(frozen=True)
 class Questions(Examples):
@@ -136,14 +139,14 @@ def _locate(context: str, text: str, start: int) -> list[int] | None:
     """Where an answer lies in its context: [start, end], or None.
 
     As in the original, it may be anywhere within the words that its given place touches, and
-    whitespace may differ.
+    whitespace may differ. U+202F ends a word, U+00A0 does not.
     """
     begin, end = (min(max(place, 0), len(context)) for place in (start, start + len(text)))
     if context[begin:end] == text and text.strip():
         return [begin, end]
-    while begin > 0 and not context[begin - 1].isspace():
+    while begin > 0 and context[begin - 1] not in _SPACES:
         begin -= 1
-    while 0 < end < len(context) and not any(map(str.isspace, context[end - 1 : end + 1])):
+    while 0 < end < len(context) and not _SPACES & set(context[end - 1 : end + 1]):
         end += 1
     pattern = re.compile(r"\s+".join(map(re.escape, text.split())) or r"(?!)")
     match = pattern.search(context, begin, end)

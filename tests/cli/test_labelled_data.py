@@ -224,6 +224,16 @@ def test_a_label_of_the_validation_file_names_its_line(encoder, tmp_path, capsys
     assert "dev.tsv, line 3: the label 'c' is not one of the model's (a, b)" in line
 
 
+def test_a_class_missing_from_the_validation_file_is_said(encoder, tmp_path, capsys):
+    train = write(tmp_path / "train.tsv", "text\tlabel", "sea\ta", "cow\tb")
+    dev = write(tmp_path / "dev.tsv", "text\tlabel", "sea\ta")
+    _, err = call(
+        capsys, "finetune", "--model", encoder, "--train", train, "--validation", dev,
+        "--max_length", 8, "--output", tmp_path / "run", "--dry_run",
+    )  # fmt: skip
+    assert "dev.tsv: no example has the label b" in err
+
+
 def test_a_dry_run_says_what_is_odd_and_writes_nothing(encoder, tmp_path, capsys):
     train = write(tmp_path / "train.tsv", "text\tlabel", *["sea\t1.5", "\t2.25"] * 4)
     _, err = call(

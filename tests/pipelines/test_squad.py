@@ -82,6 +82,15 @@ def test_where_an_answer_is(tmp_path, text, start, place):
     assert found.remarks() == ([] if place else [f"{path}: {lost}"])
 
 
+@pytest.mark.parametrize(("space", "found"), [("\u00a0", True), ("\u202f", False)])
+def test_only_some_spaces_end_a_word(space, found, tmp_path):
+    """As in the original: a place one word too early still finds the answer beyond U+00A0."""
+    context = f"the{space}sea"
+    qas = {"answers": [{"text": "sea", "answer_start": 0}]}
+    path = write(tmp_path / "data.json", squad(qas, context=context))
+    assert read_questions(path).columns["span"] == [[4, 7] if found else None]
+
+
 def test_json_lines_in_both_forms(tmp_path):
     rows = [
         {"question": "who?", "context": CONTEXT, "answers": [answer("Fab Four")]},
