@@ -18,7 +18,7 @@ import itertools
 import random
 from collections import Counter, deque
 from collections.abc import Container, Iterator
-from dataclasses import KW_ONLY, dataclass, replace
+from dataclasses import KW_ONLY, dataclass, field, replace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -253,10 +253,9 @@ class UnitReader:
         documents = split.documents()
         if len(documents) >= FEW_DOCUMENTS:
             return []
-        if not split.has_borrowed and len(documents.union(split.donors)) < FEW_DOCUMENTS:
-            split.has_borrowed = True
+        if split.borrowed is None and len(documents.union(split.donors)) < FEW_DOCUMENTS:
             borrowed = {part.document: part for part in self._first_of_documents(split.held_out)}
-            split.borrowed.update(borrowed)
+            split.borrowed = set(borrowed)
             split.donors = borrowed | split.donors
         return [part for part in split.donors.values() if part.document not in documents]
 
@@ -281,17 +280,16 @@ class UnitReader:
                     return
 
 
+@dataclass
 class _Split:
     """Gathers the parts of a split into batches, and keeps donors for the next ones."""
 
-    def __init__(self, held_out: bool):
-        self.held_out = held_out
-        self.parts: list[Part] = []
-        self.size = 0
-        self.number = 0
-        self.donors: dict[Document, Part] = {}  # oldest first
-        self.has_borrowed = False
-        self.borrowed: set[Document] = set()
+    held_out: bool
+    parts: list[Part] = field(default_factory=list)
+    size: int = 0
+    number: int = 0  # of batches so far
+    donors: dict[Document, Part] = field(default_factory=dict)  # oldest first
+    borrowed: set[Document] | None = None  # first donors, once they are needed
 
     def documents(self) -> set[Document]:
         return {part.document for part in self.parts}
@@ -350,7 +348,7 @@ def _share_out_last(train: _Split, held_out: _Split) -> set[Document]:
         The documents that were moved.
     """
     training, evaluation = train.documents(), held_out.documents()
-    spare = sorted(training - evaluation - train.borrowed)
+    spare = sorted(training - evaluation - (train.borrowed or set()))
     needed = 0 if train.number else 2  # in the last training batch
     if held_out.number == 0 and len(evaluation) < 2:
         missing = 2 - len(evaluation)

@@ -4,6 +4,7 @@ import glob
 import itertools
 import os
 import re
+from collections import Counter
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -31,12 +32,14 @@ class Slice(NamedTuple):
         start: byte of a plain file, or example of a dataset, at which a document may begin.
         end: first byte or example after the slice; None for the end of the source.
         size: bytes on disk, or bytes of the examples.
+        modified: modification time of a file.
     """
 
     source: str
     start: int
     end: int | None
     size: int
+    modified: int | None = None
 
     @property
     def text_bytes(self) -> int:
@@ -53,14 +56,12 @@ class Corpus:
 
     Args:
         units: the text in units of about `UNIT_BYTES`, in order.
-        sources: `file`, `bytes` and, for files, modification time (`modified`).
         unreadable: skipped files that could not be read.
         split_sentences: whether lines are paragraphs to split into sentences.
         options: options it was opened with.
     """
 
     units: list[Unit]
-    sources: list[dict[str, Any]]
     unreadable: list[str]
     split_sentences: bool
     options: CorpusOptions
@@ -73,12 +74,20 @@ class Corpus:
     @property
     def size(self) -> int:
         """Bytes on disk."""
-        return sum(slice_.size for unit in self.units for slice_ in unit)
+        return self.sources.total()
+
+    @property
+    def sources(self) -> Counter[str]:
+        """Bytes on disk of each source."""
+        sizes: Counter[str] = Counter()
+        for slice_ in itertools.chain.from_iterable(self.units):
+            sizes[slice_.source] += slice_.size
+        return sizes
 
     @property
     def files(self) -> list[str]:
         """Paths of the files among the sources."""
-        return [source["file"] for source in self.sources if "modified" in source]
+        return [source for source in self.sources if not source.startswith(TFDS)]
 
     @property
     def name(self) -> str:
@@ -173,25 +182,19 @@ def open_corpus(inputs: CorpusInputs, options: CorpusOptions | None = None) -> C
             "give one format per run, or name the format of all with --corpus_format"
         )
     slices: list[Slice] = []
-    sources: list[dict[str, Any]] = []
     unreadable: list[str] = []
     for file in files:
         try:
-            with read_errors(file):
-                status = Path(file).stat()
-            slices += _file_slices(file, status.st_size, text_format(file, options))
-            sources.append({"file": file, "bytes": status.st_size, "modified": status.st_mtime_ns})
+            slices += _file_slices(file, text_format(file, options))
         except UnreadableFile:
             if not options.skip_unreadable:
                 raise
             unreadable.append(file)
     for name in datasets:
-        found = _dataset_slices(name, options)
-        slices += found
-        sources.append({"file": found[0].source, "bytes": sum(part.size for part in found)})
+        slices += _dataset_slices(name, options)
     if not slices:
         raise InputError(f"{names[0]}: no file is readable: check the permissions")
-    return Corpus(list(_units(slices)), sources, unreadable, formats != {"sentences"}, options)
+    return Corpus(list(_units(slices)), unreadable, formats != {"sentences"}, options)
 
 
 def text_format(file: str, options: CorpusOptions) -> str:
@@ -201,16 +204,19 @@ def text_format(file: str, options: CorpusOptions) -> str:
     return "jsonl" if name.endswith((".jsonl", ".ndjson")) else "sentences"
 
 
-def _file_slices(file: str, size: int, name: str) -> list[Slice]:
+def _file_slices(file: str, name: str) -> list[Slice]:
+    with read_errors(file):
+        status = Path(file).stat()
+    size, modified = status.st_size, status.st_mtime_ns
     if size <= 2 * UNIT_BYTES or name == "text" or is_compressed(file):
-        return [Slice(file, 0, None, size)]
+        return [Slice(file, 0, None, size, modified)]
     bounds = [0]
     for offset in range(UNIT_BYTES, size - UNIT_BYTES // 2, UNIT_BYTES):
         if offset > bounds[-1]:  # else its document was searched already
             bounds.append(line_start(file, offset, after_blank=name == "sentences"))
     if bounds[-1] < size:
         bounds.append(size)
-    return [Slice(file, start, end, end - start) for start, end in itertools.pairwise(bounds)]
+    return [Slice(file, a, b, b - a, modified) for a, b in itertools.pairwise(bounds)]
 
 
 def _units(slices: list[Slice]) -> Iterator[Unit]:

@@ -245,10 +245,8 @@ def check_vocabulary(shards: ShardFolder, vocabulary_hash: str | None) -> None:
     Raises:
         InputError: the hashes differ.
     """
-    if vocabulary_hash is None or shards.manifest is None:
-        return
-    made_with = shards.manifest.vocabulary["hash"]
-    if vocabulary_hash != made_with:
+    made_with = shards.manifest.vocabulary["hash"] if shards.manifest else None
+    if vocabulary_hash and made_with and vocabulary_hash != made_with:
         raise InputError(
             f"{shards.directory}: the shards were made with another vocabulary ({made_with[:12]}, "
             f"not {vocabulary_hash[:12]}): use that one, or make the shards again with this one"

@@ -29,7 +29,7 @@ from bert_tf.outputs import check_output_folder
 from bert_tf.version import __version__
 from pipelines.corpus.documents import COUNTED
 from pipelines.corpus.formats import empty_corpus
-from pipelines.corpus.sources import Corpus, CorpusInputs, open_corpus
+from pipelines.corpus.sources import TFDS, Corpus, CorpusInputs, open_corpus
 from pipelines.instances.statistics import InstanceCounts, summarize
 from pipelines.options import PretrainingDataOptions
 from pipelines.shards.groups import (
@@ -120,7 +120,7 @@ def write_shards_of_lengths(
     plan = {
         "options": [one.of_data() for one in options],
         "vocabulary": _vocabulary(tokenizer),
-        "units": _units_for_comparison(corpus),
+        "units": corpus.units,
         "bert_tf_version": __version__,
     }
     plan = json.loads(json.dumps(plan))  # with lists for tuples, as it is read back
@@ -223,11 +223,6 @@ def _plan(folder: Path) -> dict[str, Any] | None:
         return None
 
 
-def _units_for_comparison(corpus: Corpus) -> list[list[list[Any]]]:
-    modified = {source["file"]: source.get("modified") for source in corpus.sources}
-    return [[[*slice_, modified[slice_.source]] for slice_ in unit] for unit in corpus.units]
-
-
 def _difference(begun: dict[str, Any], plan: dict[str, Any], entries: list[Path]) -> str | None:
     """The first difference that keeps a run from being continued by another plan, if any.
 
@@ -302,11 +297,10 @@ def _finish(
 
 def _corpus_entries(corpus: Corpus) -> list[dict[str, Any]]:
     """`file` and `bytes` of each source, files relative to their common folder."""
-    files = [Path(file).absolute().parent for file in corpus.files]
-    folder = os.path.commonpath(files) if files else ""
+    parents = [str(Path(file).absolute().parent) for file in corpus.files]
+    folder = os.path.commonpath(parents or [""])
     entries = []
-    for source in corpus.sources:
-        is_file = "modified" in source
-        file = os.path.relpath(source["file"], folder) if is_file else source["file"]
-        entries.append({"file": file, "bytes": source["bytes"]})
+    for source, size in corpus.sources.items():
+        file = source if source.startswith(TFDS) else os.path.relpath(source, folder)
+        entries.append({"file": file, "bytes": size})
     return entries
