@@ -55,6 +55,10 @@ class BertConfig:
         pad_token_id: id of [PAD].
         classifier_dropout: dropout rate of a task's head; None for `hidden_dropout_prob`.
         id2label: labels of a classifier by class id; None for a model without labels.
+        feature_layers: layers of the frozen encoder under a task's head, as of
+            `bert_tf.models.chosen_layers`; None for a model that was trained as a whole. Hugging
+            Face has no such models.
+        feature_lstm_layers: bidirectional LSTM layers between them and the head.
         extra: other keys of a config.json, kept for writing it again.
 
     Raises:
@@ -76,6 +80,8 @@ class BertConfig:
     pad_token_id: int = 0
     classifier_dropout: float | None = None
     id2label: dict[int, str] | None = None
+    feature_layers: list[str] | None = None
+    feature_lstm_layers: int = 0
     extra: dict[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -84,7 +90,7 @@ class BertConfig:
             name, value = each.name, getattr(self, each.name)
             is_whole = isinstance(value, int) and not isinstance(value, bool)
             number = value if is_whole or isinstance(value, float) else math.nan
-            if each.type is int and name != "pad_token_id":
+            if each.type is int and name not in ("pad_token_id", "feature_lstm_layers"):
                 is_fit, expected = is_whole and number >= 1, "a whole number of at least 1"
             elif "dropout" in name and (value is not None or each.type is float):
                 is_fit, expected = 0 <= number < 1, "a share of at least 0 and below 1"
@@ -198,7 +204,9 @@ class BertConfig:
 
     def to_dict(self) -> dict[str, Any]:
         """The keys of a config.json; the inverse of `from_dict`."""
-        names = [each.name for each in fields(self) if each.name not in ("extra", "id2label")]
+        absent = ["extra", "id2label"]
+        absent += ["feature_layers", "feature_lstm_layers"] * (self.feature_layers is None)
+        names = [each.name for each in fields(self) if each.name not in absent]
         values: dict[str, Any] = {name: getattr(self, name) for name in names}
         if self.id2label is not None:
             values["id2label"] = {str(key): label for key, label in self.id2label.items()}

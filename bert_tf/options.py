@@ -39,6 +39,7 @@ def option(
     path: bool = False,
     saved: bool = True,
     positional: bool = False,
+    alone: str | None = None,
 ) -> Any:
     """A dataclass field with the range of its values, which `CheckedOptions` enforces.
 
@@ -49,6 +50,7 @@ def option(
     - path: it names a file or folder, which can be spelled in several ways.
     - saved: a run's config.yaml repeats it.
     - positional: it is given by its place on the command line, not by name.
+    - alone: the value of an option that is given without one; None if it needs one.
     """
     bounds = {"at_least": at_least, "above": above, "at_most": at_most, "below": below}
     metadata = {
@@ -57,6 +59,7 @@ def option(
         "path": path,
         "saved": saved,
         "positional": positional,
+        "alone": alone,
     }
     return dataclasses.field(default=default, default_factory=factory, metadata=metadata)
 

@@ -14,7 +14,7 @@ from bert_tf.checkpoints.safetensors_file import (
     write_sharded_weights,
 )
 from bert_tf.checkpoints.stored_model import StoredModel, check_tensors
-from bert_tf.checkpoints.weight_names import HEADS_PREFIXES, canonical_name
+from bert_tf.checkpoints.weight_names import FEATURE_BASED, HEADS_PREFIXES, canonical_name
 from bert_tf.config import BertConfig
 from bert_tf.errors import InputError
 
@@ -48,6 +48,11 @@ def read_hugging_face(location: Location, do_lower_case: bool | None = None) -> 
 
     folder = location.folder
     model, path = read_weights(folder)
+    if model.config.feature_layers is not None:
+        raise InputError(
+            f"{folder} was trained with --features_only, and neither Hugging Face nor the others "
+            "have a class for such a model: convert the model that it was trained from."
+        )
     model.tie_decoder(path)
     check_tensors(model, path)
     model.tokenizer = read_tokenizer(folder, folder, do_lower_case, model.notes)
@@ -66,8 +71,9 @@ def write_hugging_face(
     tensors = _cast(model.tensors, dtype)
     # The encoder alone has no prefix; in a model with heads it is called "bert".
     if any(model.has(part) for part in HEADS_PREFIXES):
+        own = "" if model.config.feature_layers is None else FEATURE_BASED
         tensors = {
-            name if name.startswith(HEADS_PREFIXES) else f"bert.{name}": tensor
+            f"{own if name.startswith(HEADS_PREFIXES) else 'bert.'}{name}": tensor
             for name, tensor in tensors.items()
         }
     config = _config_on_disk(model, dtype)
@@ -83,7 +89,8 @@ def write_hugging_face(
 def _config_on_disk(model: StoredModel, dtype: str) -> BertConfig:
     """The config with the keys that Hugging Face reads a model's head from."""
     extra = {key: value for key, value in model.config.extra.items() if key not in _NOT_KEPT}
-    extra |= {"architectures": [model.architecture], "dtype": dtype}
+    own = "" if model.config.feature_layers is None else "FeatureBased"
+    extra |= {"architectures": [f"{own}{model.architecture}"], "dtype": dtype}
     if model.problem_type is not None:
         extra["problem_type"] = model.problem_type
     if model.classes is None:

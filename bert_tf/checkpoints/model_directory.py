@@ -26,6 +26,7 @@ from bert_tf.checkpoints.weight_names import (
 from bert_tf.config import BertConfig
 from bert_tf.errors import InputError
 from bert_tf.models.pretrained_model import PretrainedModel
+from bert_tf.models.task_models import TaskModel
 
 if TYPE_CHECKING:
     from bert_tf.tokenization.tokenizer import BertTokenizer
@@ -120,14 +121,23 @@ def load_model(
             is_other = is_other or labels is None or list(labels) != on_disk
         own |= {"labels": labels, "num_classes": num_classes}
     own |= {"seed": seed, "dtype": dtype}
-    full = replace(stored.config, **{"id2label": None, **config})
+    new: dict[str, Any] = {"id2label": None}
+    if not issubclass(model_class, TaskModel):
+        new |= {"feature_layers": None, "feature_lstm_layers": 0}
+    full = replace(stored.config, **{**new, **config})
+    features = [(c.feature_layers, c.feature_lstm_layers) for c in (full, stored.config)]
+    is_other = is_other or (bool(head.parts) and features[0] != features[1])
     # The encoder's shapes are checked before a model of a wrong size is made.
     check_shapes(_encoder(stored.tensors), _encoder(tensor_shapes(full)), path)
     model = model_class(full, **own)
     if is_other and stored.classes:
         _log.warning("%s: its head is for other classes or another task: replaced.", path)
-    pooler = ("pooler.",) if head.reads_pooler else ()
-    _fill(model, stored, pooler if is_other else (*pooler, *head.parts), path)
+    if full.feature_layers is not None:
+        kept = () if is_other else ("lstm.", *head.parts)
+    else:
+        pooler = ("pooler.",) if head.reads_pooler else ()
+        kept = pooler if is_other else (*pooler, *head.parts)
+    _fill(model, stored, kept, path)
     return model
 
 
@@ -145,7 +155,9 @@ def _class_on_disk(stored: StoredModel, directory: Path) -> Any:
 
 def _check_head(stored: StoredModel, head: Head, is_other: Any, directory: Path) -> None:
     """Refuses a directory that lacks a part of the head, or holds another head."""
-    needed = (*head.parts, "pooler.") if head.parts and head.reads_pooler else head.parts
+    needed = tuple(head.parts)
+    if head.parts and head.reads_pooler and stored.config.feature_layers is None:
+        needed = (*needed, "pooler.")
     absent = [PARTS[part] for part in needed if not stored.has(part)]
     if is_other or absent:
         lack = f"not a {head.kind}" if is_other else f"which has no {' and no '.join(absent)}"

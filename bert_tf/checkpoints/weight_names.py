@@ -11,6 +11,7 @@ import numpy as np
 from bert_tf.config import BertConfig
 from bert_tf.layers import MaskedLanguageModelHead
 from bert_tf.models.encoder import BertEncoder
+from bert_tf.models.feature_encoder import FeatureEncoder
 from bert_tf.models.pretrained_model import PretrainedModel
 from bert_tf.models.pretrainer import BertPreTrainer
 from bert_tf.models.task_models import (
@@ -33,8 +34,11 @@ PARTS = {
     "cls.seq_relationship.": "next sentence head",
     "classifier.": "classifier",
     "qa_outputs.": "question answering head",
+    "lstm.": "LSTM",
 }
-HEADS_PREFIXES = ("cls.", "classifier.", "qa_outputs.")
+HEADS_PREFIXES = ("cls.", "classifier.", "qa_outputs.", "lstm.")
+# Before the names of what stands on a frozen encoder: Hugging Face has no class that could take it.
+FEATURE_BASED = "feature_based."
 
 
 @dataclass(frozen=True)
@@ -185,8 +189,13 @@ def named_weights(model: PretrainedModel) -> list[NamedWeight]:
     head = head_of(type(model))
     encoder = getattr(model, "encoder", model)
     weights: list[NamedWeight] = []
+    reads_pooler = head.reads_pooler
+    if isinstance(encoder, FeatureEncoder):
+        for number, lstm in enumerate(encoder.lstms):
+            weights += _lstm_weights(f"lstm.{number}", lstm)
+        encoder, reads_pooler = encoder.encoder, False
     for name, attribute, _ in encoder_layers(model.config):
-        if head.reads_pooler or not name.startswith("pooler."):
+        if reads_pooler or not name.startswith("pooler."):
             prefix = "bert." if head.parts else ""  # a bare encoder's names have none
             weights += layer_weights(f"{prefix}{name}", _attribute(encoder, attribute))
     for name, attribute in head.parts.items():
@@ -225,13 +234,20 @@ def layer_weights(name: str, layer: keras.layers.Layer) -> Iterator[NamedWeight]
         yield NamedWeight(f"{name}.bias", layer.bias)
 
 
+def _lstm_weights(name: str, lstm: keras.layers.Bidirectional) -> Iterator[NamedWeight]:
+    for half in ("forward", "backward"):
+        cell = getattr(lstm, f"{half}_layer").cell
+        for weight in ("kernel", "recurrent_kernel", "bias"):
+            yield NamedWeight(f"{name}.{half}.{weight}", getattr(cell, weight))
+
+
 def canonical_name(name: str) -> str:
     """A tensor's name without the differences between versions of Hugging Face's format.
 
-    The encoder's "bert." prefix goes; LayerNorm's old "gamma" and "beta" (from TensorFlow) become
-    "weight" and "bias".
+    The prefixes "bert." and "feature_based." go; LayerNorm's old "gamma" and "beta" (from
+    TensorFlow) become "weight" and "bias".
     """
-    name = name.removeprefix("bert.")
+    name = name.removeprefix("bert.").removeprefix(FEATURE_BASED)
     name = re.sub(r"\bLayerNorm\.gamma$", "LayerNorm.weight", name)
     return re.sub(r"\bLayerNorm\.beta$", "LayerNorm.bias", name)
 

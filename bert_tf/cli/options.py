@@ -51,6 +51,8 @@ def add_options(parser: ArgumentParser, options: type) -> None:
             arguments |= {"type": typing.get_args(hint)[0], "nargs": "+"}
         else:
             arguments["type"] = hint
+        if field.metadata.get("alone") is not None:
+            arguments |= {"nargs": "?", "const": field.metadata["alone"]}
         parser.add_argument(field.name if is_positional else f"--{field.name}", **arguments)
 
 

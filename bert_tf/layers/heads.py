@@ -133,10 +133,17 @@ class ClassificationHead(BertLayer):
     ):
         super().__init__(config, seed, **kwargs)
         self.num_classes = num_classes
+        self.supports_masking = True  # each vector is transformed alone
         self.dropout = self.new_dropout(
             "dropout", config.head_dropout if dropout is None else dropout
         )
         self.dense = self.new_dense("dense", num_classes)
+
+    def build(self, states_shape: Any = None) -> None:
+        """Makes the dense layer as wide as its input."""
+        if states_shape is not None:
+            self._input_widths["dense"] = states_shape[-1]
+        super().build(states_shape)
 
     def call(self, states: Any, training: bool = False) -> Any:
         """Scores the classes."""

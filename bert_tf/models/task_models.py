@@ -10,7 +10,8 @@ from bert_tf.config import BertConfig
 from bert_tf.errors import InputError
 from bert_tf.layers import ClassificationHead
 from bert_tf.layers.bert_layer import child_seed
-from bert_tf.models.encoder import BertEncoder, encoder_for
+from bert_tf.models.encoder import BertEncoder
+from bert_tf.models.feature_encoder import FeatureEncoder, task_encoder
 from bert_tf.models.pretrained_model import PretrainedModel
 
 
@@ -20,7 +21,8 @@ class TaskModel(PretrainedModel):
     Inputs: the encoder's. Output: float32 whatever the compute dtype.
 
     Args:
-        encoder: a `BertEncoder`, or a `BertConfig` for a new one.
+        encoder: a `BertEncoder`, a `FeatureEncoder` for a frozen one, or a `BertConfig` for a new
+            one.
         dropout: dropout rate of the layer's input; None for the config's `classifier_dropout`, or
             else its `hidden_dropout_prob`.
         seed: random seed for the head and for a new encoder; None for no fixed seed.
@@ -41,7 +43,7 @@ class TaskModel(PretrainedModel):
 
     def __init__(
         self,
-        encoder: BertEncoder | BertConfig,
+        encoder: BertEncoder | FeatureEncoder | BertConfig,
         dropout: float | None = None,
         seed: int | None = None,
         dtype: Any = None,
@@ -49,7 +51,7 @@ class TaskModel(PretrainedModel):
         units: int = 1,
         **kwargs: Any,
     ):
-        encoder, dtype = encoder_for(encoder, seed, dtype)
+        encoder, dtype = task_encoder(encoder, seed, dtype)
         head = ClassificationHead(
             encoder.config,
             units,
@@ -65,7 +67,7 @@ class TaskModel(PretrainedModel):
         self.head = head
 
     @classmethod
-    def wire(cls, encoder: BertEncoder, head: ClassificationHead) -> tuple[dict[str, Any], Any]:
+    def wire(cls, encoder: Any, head: ClassificationHead) -> tuple[dict[str, Any], Any]:
         """Symbolic inputs by name, and the output."""
         inputs = cls.symbolic_inputs()
         return inputs, head(encoder(inputs)[cls.reads])
@@ -78,7 +80,7 @@ class _LabelModel(TaskModel):
 
     def __init__(
         self,
-        encoder: BertEncoder | BertConfig,
+        encoder: BertEncoder | FeatureEncoder | BertConfig,
         num_classes: int | None = None,
         labels: Sequence[str] | None = None,
         dropout: float | None = None,
@@ -132,7 +134,7 @@ class BertRegressor(TaskModel):
     head_name = "regressor"
 
     @classmethod
-    def wire(cls, encoder: BertEncoder, head: ClassificationHead) -> tuple[dict[str, Any], Any]:
+    def wire(cls, encoder: Any, head: ClassificationHead) -> tuple[dict[str, Any], Any]:
         """The output without the axis of one unit."""
         inputs, outputs = super().wire(encoder, head)
         return inputs, ops.squeeze(outputs, axis=-1)  # (B,)
@@ -165,7 +167,7 @@ class BertChooser(TaskModel):
     """
 
     @classmethod
-    def wire(cls, encoder: BertEncoder, head: ClassificationHead) -> tuple[dict[str, Any], Any]:
+    def wire(cls, encoder: Any, head: ClassificationHead) -> tuple[dict[str, Any], Any]:
         """Every choice is a row of the encoder's batch."""
         fold, unfold = _FoldChoices(name="fold"), _UnfoldChoices(name="unfold", dtype="float32")
         inputs = {

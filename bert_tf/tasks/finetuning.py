@@ -6,6 +6,7 @@ import sys
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import tensorflow as tf
@@ -15,6 +16,7 @@ from bert_tf.checkpoints.model_directory import load_model
 from bert_tf.config import BertConfig
 from bert_tf.errors import InputError
 from bert_tf.models.cost import classification_flops
+from bert_tf.tasks.feature_cache import FeatureCache
 from bert_tf.tasks.fine_tuned import Evaluation, FineTuned
 from bert_tf.tasks.finetuning_data import FinetuningData
 from bert_tf.tasks.options import FinetuningOptions, save_config
@@ -30,6 +32,9 @@ from bert_tf.training.strategy import check_batch_size, distribute_batches
 
 # Enough batches to measure the mean length of examples.
 _SAMPLED_BATCHES = 8
+
+# A head on frozen vectors learns faster than a whole BERT.
+_FEATURES_LEARNING_RATE = 1e-3
 
 Report = Callable[[int, str, dict[str, float]], None]
 
@@ -93,7 +98,8 @@ def _finetune(
     task = find_task(options.task or "classification").with_settings(vars(options))
     size = options.batch_size or task.batch_size
     epochs = options.epochs or task.epochs
-    learning_rate = options.learning_rate or task.learning_rate
+    of_task = _FEATURES_LEARNING_RATE if options.features_only else task.learning_rate
+    learning_rate = options.learning_rate or of_task
     options = replace(
         options, task=task.name, max_length=task.max_length, epochs=epochs, batch_size=size,
         learning_rate=learning_rate,
@@ -117,7 +123,12 @@ def _finetune(
     evaluate_every = options.evaluate_every or steps_per_epoch
     check_steps_per_execution(options.steps_per_execution, evaluate_every, [total_steps])
 
-    tuned = _new_model(run, data, options.model, options.seed, options.from_scratch)
+    tuned = _new_model(run, data, options)
+    cache = None
+    if options.features_only is not None:
+        folder = run.directory / "features" if run.is_chief and not options.dry_run else None
+        cache = FeatureCache(tuned.model.encoder, folder)
+        tuned.model.encoder.features.remember = cache.remember
     loss = task.kind.loss(label_smoothing=options.label_smoothing)
     # Devices that compile the step compile it for every new shape.
     fixed_length = options.jit_compile or isinstance(run.strategy, tf.distribute.TPUStrategy)
@@ -173,6 +184,8 @@ def _finetune(
         report=report,
         on_step=on_step,
     )
+    if cache is not None:
+        cache.close()
     evaluation = None
     if run.is_chief:
         if training.best is None:
@@ -183,16 +196,21 @@ def _finetune(
     return FinetuningResult(training, best_by, evaluation, len(data.train))
 
 
-def _new_model(
-    run: Run, data: FinetuningData, directory: str, seed: int, from_scratch: bool
-) -> FineTuned:
+def _new_model(run: Run, data: FinetuningData, options: FinetuningOptions) -> FineTuned:
     kind = data.task.kind
-    head = {**kind.head(data.labels), "seed": seed}
+    head = {**kind.head(data.labels), "seed": options.seed}
+    features: dict[str, Any] = {"feature_layers": None, "feature_lstm_layers": 0}
+    if options.features_only is not None:
+        features["feature_layers"] = options.features_only.split(",")
+        features["feature_lstm_layers"] = kind.feature_lstm_layers
     with run.strategy.scope():
-        if from_scratch:
-            model = kind.model_class(BertConfig.from_json(Path(directory) / CONFIG), **head)
+        if options.from_scratch:
+            config = BertConfig.from_json(Path(options.model) / CONFIG)
+            model = kind.model_class(replace(config, **features), **head)
         else:
-            model = load_model(directory, kind.model_class, allow_new_head=True, **head)
+            model = load_model(
+                options.model, kind.model_class, allow_new_head=True, **head, **features
+            )
     return FineTuned(data.task, model, data.tokenizer, data.labels)
 
 

@@ -32,6 +32,8 @@ class Kind(ABC):
 
     # The model with this kind's head.
     model_class: ClassVar[type[keras.Model]]
+    # Bidirectional LSTM layers that `--features_only` puts between the frozen encoder and the head.
+    feature_lstm_layers: ClassVar[int] = 0
     # Inputs that are lists of strings, as many for each example.
     lists: ClassVar[tuple[str, ...]] = ()
     # The loss, and what is logged while training by name, as of `Trainer`.

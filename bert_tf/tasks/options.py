@@ -220,6 +220,10 @@ class FinetuningSetup(TaskOptions, FileOptions, TrainingOptions):
             or else a share of the training examples.
         validation_share: share of the training examples to validate on, without a validation file.
         label_column: column of the label, by name or number.
+        features_only: train on vectors of these layers of the frozen encoder, computed once and
+            kept in the run directory until its end: concat_last_four by default, or others of
+            `bert-tf features`, separated by commas (paper, section 5.3). A tagger gets a BiLSTM of
+            two layers, other tasks a dense layer. The learning rate is then 1e-3 by default.
         from_scratch: start from random weights, with the size and vocabulary of the model; compare
             with a normal run to see what pre-training gains.
         max_steps: end the training after this many steps, whatever the epochs.
@@ -239,6 +243,7 @@ class FinetuningSetup(TaskOptions, FileOptions, TrainingOptions):
     validation: str | None = None
     validation_share: float = option(0.1, above=0, below=1)
     label_column: str | None = None
+    features_only: str | None = option(None, alone="concat_last_four", identity=True)
     from_scratch: bool = option(False, identity=True)
     max_steps: int | None = option(None, at_least=1, identity=True)
     evaluate_every: int | None = option(None, at_least=1, identity=True)
@@ -252,6 +257,11 @@ class FinetuningSetup(TaskOptions, FileOptions, TrainingOptions):
         super().__post_init__()
         if (self.data is None) == (self.train is None):
             raise InputError("give exactly one of --data and --train")
+        if self.features_only is not None and (self.jit_compile or self.strategy == "tpu"):
+            raise InputError(
+                "--features_only reads vectors from the disk, which neither XLA nor TPUs can: "
+                "leave --jit_compile and --strategy tpu out"
+            )
 
     @property
     def source(self) -> str:

@@ -49,6 +49,7 @@ class Tagging(Kind):
     """
 
     model_class = BertTagger
+    feature_lstm_layers = 2
     documents: bool = False
     in_detail: bool = False
 

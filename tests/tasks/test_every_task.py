@@ -149,22 +149,29 @@ def values_of(folder) -> dict[str, np.ndarray]:
     return {weight.name: weight.to_tensor() for weight in weights}
 
 
-# Classification and regression; the whole table runs in `make test-slow`.
-_EVERY_TIME = ("cola", "stsb")
+# Every task, and each kind with --features_only; a few of them each time, all in `make test-slow`.
+_FEATURES = [(name, "last") for name in ("cola", "stsb", "choice", "squad", "tagging")]
+_EVERY_TIME = (("cola", None), ("stsb", None))
 
 
 @pytest.mark.parametrize(
-    "name",
-    [n if n in _EVERY_TIME else pytest.param(n, marks=pytest.mark.slow) for n in TASKS],
+    ("name", "features"),
+    [
+        case if case in _EVERY_TIME else pytest.param(*case, marks=pytest.mark.slow)
+        for case in [*((name, None) for name in TASKS), *_FEATURES]
+    ],
 )
-def test_a_task_learns_resumes_is_evaluated_exported_and_read_back(name, encoder, tmp_path):
+def test_a_task_learns_resumes_is_evaluated_exported_and_read_back(
+    name, features, encoder, tmp_path
+):
     task = TASKS[name]
     file, write, check = FILES.get(type(task.kind), TABLE)
     data = tmp_path / file
     write(data, task)
     options = FinetuningOptions(
         model=str(encoder), task=name, train=str(data), validation=str(data),
-        output=str(tmp_path / "run"), epochs=20, batch_size=8, learning_rate=5e-3, max_length=12,
+        output=str(tmp_path / "run"), epochs=20, batch_size=8, max_length=12,
+        learning_rate=5e-2 if features and name != "tagging" else 5e-3, features_only=features,
         log_every=100, evaluate_every=20, save_every=11, strategy="one",
     )  # fmt: skip
 

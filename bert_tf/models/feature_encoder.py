@@ -1,0 +1,172 @@
+"""Features instead of fine-tuning: a frozen encoder under a trained model (paper, section 5.3)."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Any
+
+import keras
+from keras import ops
+
+from bert_tf.config import BertConfig
+from bert_tf.errors import InputError
+from bert_tf.layers.bert_layer import child_seed
+from bert_tf.models.chosen_layers import check_layers, choose_layers
+from bert_tf.models.encoder import BertEncoder, encoder_for
+from bert_tf.models.pretrained_model import PretrainedModel
+
+# In each direction: the paper's BiLSTM is 768 wide.
+LSTM_UNITS = 384
+
+
+@keras.saving.register_keras_serializable(package="bert_tf")
+class FeatureEncoder(PretrainedModel):
+    """A `BertEncoder` that is never trained, and what stands on its chosen layers.
+
+    The models of tasks take it in place of a `BertEncoder`: its outputs have the same names.
+
+    Args:
+        encoder: the `BertEncoder`; frozen, and without dropout.
+        chosen: its layers, as of `choose_layers`.
+        lstm_layers: number of bidirectional LSTM layers on top, each 768 wide.
+        seed: random seed of their weights; None for no fixed seed.
+        dtype: Keras dtype policy; None for the encoder's.
+        kwargs: Keras' own, such as `name`.
+
+    Attributes:
+        features: the layer that computes the chosen layers.
+        lstms: the LSTM layers.
+
+    Inputs: the encoder's. Outputs: a dict.
+        sequence_output: [B, T, W], the LSTM's output, or else the chosen layers.
+        pooled_output: [B, W], its mean over the tokens.
+        hidden_states: a list of both: the chosen layers, and the output of each LSTM layer.
+
+    Raises:
+        InputError: the encoder lacks a layer.
+    """
+
+    arguments = ("encoder", "chosen", "lstm_layers")
+
+    def __init__(
+        self,
+        encoder: BertEncoder,
+        chosen: Sequence[str],
+        lstm_layers: int = 0,
+        seed: int | None = None,
+        dtype: Any = None,
+        **kwargs: Any,
+    ):
+        # Layers.
+        dtype = encoder.dtype_policy if dtype is None else dtype
+        features = FrozenLayers(encoder, chosen, dtype=dtype, name="features")
+        lstms = [
+            keras.layers.Bidirectional(
+                _lstm(child_seed(seed, f"{name}/forward"), dtype),
+                backward_layer=_lstm(
+                    child_seed(seed, f"{name}/backward"), dtype, go_backwards=True
+                ),
+                dtype=dtype,
+                name=name,
+            )
+            for name in (f"bilstm_{i}" for i in range(lstm_layers))
+        ]
+
+        # Wiring.
+        inputs = self.symbolic_inputs()
+        is_token = ops.cast(inputs["padding_mask"], "bool")  # (B, T)
+        states = [features(inputs)]  # (B, T, W)
+        for lstm in lstms:
+            states.append(lstm(states[-1], mask=is_token))
+        shares = ops.expand_dims(ops.cast(is_token, states[-1].dtype), -1)  # (B, T, 1)
+        count = ops.maximum(ops.sum(shares, axis=1), 1)  # (B, 1)
+        outputs = {
+            "sequence_output": states[-1],
+            "pooled_output": ops.sum(states[-1] * shares, axis=1) / count,
+            "hidden_states": states,
+        }
+        config = replace(
+            encoder.config, feature_layers=list(chosen), feature_lstm_layers=lstm_layers
+        )
+        super().__init__(config, inputs, outputs, seed, dtype, **kwargs)
+
+        self.encoder = encoder
+        self.chosen = list(chosen)
+        self.lstm_layers = lstm_layers
+        self.features = features
+        self.lstms = lstms
+
+    def freeze_layers(self, number: int) -> None:
+        """Refuses: there is nothing left to freeze."""
+        raise InputError("--features_only freezes the whole encoder: leave --freeze_layers out")
+
+
+@keras.saving.register_keras_serializable(package="bert_tf")
+class FrozenLayers(keras.layers.Layer):
+    """Chosen layers of a frozen encoder, [B, T, W], zero at padding: no gradient, no dropout.
+
+    Args:
+        encoder: the `BertEncoder`.
+        chosen: see `FeatureEncoder`.
+        kwargs: Keras' own, such as `dtype` and `name`.
+
+    Attributes:
+        remember: called with the inputs and the function that computes the vectors, in place of
+            that function, to keep what it has computed; None to compute them each time. Set it
+            before a step is traced.
+    """
+
+    def __init__(self, encoder: BertEncoder, chosen: Sequence[str], **kwargs: Any):
+        super().__init__(**kwargs)
+        self.width = check_layers(chosen, encoder.config)
+        encoder.trainable = False
+        self.encoder = encoder
+        self.chosen = list(chosen)
+        self.remember: Callable[[Any, Callable[[Any], Any]], Any] | None = None
+
+    def call(self, inputs: Any) -> Any:
+        """Computes or recalls the vectors."""
+        return self.remember(inputs, self.compute) if self.remember else self.compute(inputs)
+
+    def compute(self, inputs: Any) -> Any:
+        """Computes the vectors."""
+        outputs = self.encoder(inputs, training=False)
+        vectors = choose_layers(outputs["hidden_states"], self.chosen)
+        vectors *= ops.expand_dims(ops.cast(inputs["padding_mask"], vectors.dtype), -1)
+        return ops.stop_gradient(ops.cast(vectors, self.compute_dtype))
+
+    def compute_output_spec(self, inputs: Any) -> Any:
+        """[B, T] each -> [B, T, W]."""
+        shape = (*inputs["token_ids"].shape, self.width)
+        return keras.KerasTensor(shape, dtype=self.compute_dtype)
+
+    def get_config(self) -> dict[str, Any]:
+        """The arguments of `__init__`."""
+        encoder = keras.saving.serialize_keras_object(self.encoder)
+        return {**super().get_config(), "encoder": encoder, "chosen": self.chosen}
+
+
+def task_encoder(
+    encoder: BertEncoder | FeatureEncoder | BertConfig, seed: int | None, dtype: Any
+) -> tuple[BertEncoder | FeatureEncoder, Any]:
+    """The encoder under a task's head, as of `encoder_for`.
+
+    A config with `feature_layers` makes a `FeatureEncoder`.
+    """
+    config = encoder.config if isinstance(encoder, PretrainedModel) else encoder
+    made, dtype = encoder_for(encoder, seed, dtype)
+    if made is encoder or config.feature_layers is None:
+        return made, dtype
+    name, lstm_layers = "feature_encoder", config.feature_lstm_layers
+    seed = child_seed(seed, name)
+    return FeatureEncoder(made, config.feature_layers, lstm_layers, seed, dtype, name=name), dtype
+
+
+def _lstm(seed: int | None, dtype: Any, go_backwards: bool = False) -> keras.layers.LSTM:
+    return keras.layers.LSTM(
+        LSTM_UNITS,
+        return_sequences=True,
+        go_backwards=go_backwards,
+        kernel_initializer=keras.initializers.GlorotUniform(child_seed(seed, "kernel")),
+        recurrent_initializer=keras.initializers.Orthogonal(seed=child_seed(seed, "recurrent")),
+        dtype=dtype,
+    )

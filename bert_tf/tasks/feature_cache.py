@@ -1,0 +1,178 @@
+"""Vectors of a frozen encoder, kept on disk: each text passes through the encoder once."""
+
+import hashlib
+import os
+import shutil
+import tempfile
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from typing import IO, Any
+
+import numpy as np
+import tensorflow as tf
+
+from bert_tf.checkpoints.weight_names import named_weights
+from bert_tf.models.feature_encoder import FeatureEncoder
+
+# An entry of the index: hash of a row's tokens, and where its vectors are.
+_ENTRY = np.dtype([("key", "V16"), ("first", "<i8"), ("count", "<i8")])
+_OPEN = os.O_RDWR | os.O_CREAT
+_SPARE = 0.1  # share of the free space that stays free
+
+
+class FeatureCache:
+    """Remembers the vectors that a `FeatureEncoder` has computed, by the tokens of each row.
+
+    A run that was killed finds again what it has kept. Once there is no more room, nothing more is
+    kept, and the vectors that are missing are computed each time.
+
+    Args:
+        model: the encoder; a cache of other weights or layers is replaced.
+        folder: folder of the cache, made when needed; None for temporary files.
+        limit: maximum bytes of vectors; None for nine tenths of the free space.
+
+    Attributes:
+        full: whether there was no room for some vectors.
+    """
+
+    def __init__(self, model: FeatureEncoder, folder: Path | None, limit: int | None = None):
+        self.full = False
+        self._width = model.features.width
+        self._dtype = model.features.compute_dtype
+        self._identity = _identity(model)
+        self._folder = folder
+        self._limit = limit
+        self._files: tuple[IO[bytes], IO[bytes]] | None = None  # vectors, index
+        self._kept: dict[bytes, tuple[int, int]] = {}  # key -> first vector, count
+        self._end = 0  # number of vectors
+        self._lock = threading.Lock()
+        self._stack = ExitStack()
+
+    def remember(
+        self, inputs: dict[str, tf.Tensor], compute: Callable[[Any], tf.Tensor]
+    ) -> tf.Tensor:
+        """Vectors [R, T, W] of model inputs [R, T] each; runs in graph. See `FrozenLayers`.
+
+        If a row is missing all are computed, so that a batch gives the same numbers however much
+        of it was kept.
+        """
+        rows = [inputs[name] for name in ("token_ids", "segment_ids", "padding_mask")]
+        kept, complete = tf.numpy_function(self._read, rows, [tf.float32, tf.bool])
+
+        def computed() -> tf.Tensor:
+            vectors = tf.cast(compute(inputs), tf.float32)
+            written = tf.numpy_function(self._write, [*rows, vectors], tf.bool)
+            with tf.control_dependencies([written]):
+                return tf.identity(vectors)
+
+        vectors = tf.cond(tf.ensure_shape(complete, []), lambda: kept, computed)
+        vectors = tf.ensure_shape(vectors, [*rows[0].shape, self._width])
+        return tf.cast(vectors, self._dtype)
+
+    def close(self) -> None:
+        """Deletes the cache."""
+        with self._lock:
+            self._stack.close()
+            self._files = None
+            if self._folder is not None:
+                shutil.rmtree(self._folder, ignore_errors=True)
+
+    def _read(self, *rows: np.ndarray) -> tuple[np.ndarray, np.bool_]:
+        """The vectors, zero at padding, and whether all were kept."""
+        with self._lock:
+            vectors, _ = self._open()
+            places = [self._kept.get(key) for key, _ in _keys(*rows)]
+            if None in places:
+                return np.zeros((0, 0, self._width), np.float32), np.bool_(False)
+            found = np.zeros((*rows[0].shape, self._width), np.float32)
+            for row, (first, count) in zip(found, filter(None, places), strict=True):
+                vectors.seek(first * row[0].nbytes)
+                vectors.readinto(row[:count].data)  # type: ignore[attr-defined]
+            return found, np.bool_(True)
+
+    def _write(self, *arrays: np.ndarray) -> np.bool_:
+        """Keeps the vectors of new rows if there is room; returns whether there was."""
+        *rows, computed = arrays
+        with self._lock:
+            vectors, index = self._open()
+            new = {
+                key: row[:count]
+                for (key, count), row in zip(_keys(*rows), computed, strict=True)
+                if key not in self._kept
+            }
+            ends = self._end + np.cumsum([len(row) for row in new.values()], dtype=np.int64)
+            size = self._width * computed.itemsize
+            self.full = self.full or (bool(new) and ends[-1] * size > (self._limit or 0))
+            if self.full:
+                return np.bool_(False)
+            places = {
+                key: (int(end) - len(row), len(row))
+                for (key, row), end in zip(new.items(), ends, strict=True)
+            }
+            try:
+                vectors.seek(self._end * size)
+                vectors.writelines(row.tobytes() for row in new.values())
+                vectors.flush()
+                os.fsync(vectors.fileno())
+                # After the vectors: a killed run leaves no entry without them.
+                entries = [(key, *place) for key, place in places.items()]
+                index.write(np.array(entries, _ENTRY).tobytes())
+                index.flush()
+            except OSError:  # the disk is full
+                self.full = True
+                return np.bool_(False)
+            self._kept |= places
+            self._end = int(ends[-1]) if new else self._end
+            return np.bool_(True)
+
+    def _open(self) -> tuple[IO[bytes], IO[bytes]]:
+        """The files of vectors and index; reads the index the first time."""
+        if self._files is not None:
+            return self._files
+        folder = self._folder or Path(self._stack.enter_context(tempfile.TemporaryDirectory()))
+        folder.mkdir(parents=True, exist_ok=True)
+        vectors, index = (
+            self._stack.enter_context(os.fdopen(os.open(folder / name, _OPEN), "r+b"))
+            for name in ("vectors", "index")
+        )
+        self._files = vectors, index
+        size = self._width * 4
+        stored = os.fstat(vectors.fileno()).st_size // size
+        if index.read(len(self._identity)) == self._identity:
+            data = index.read()
+            for key, first, count in np.frombuffer(
+                data[: len(data) // _ENTRY.itemsize * _ENTRY.itemsize], _ENTRY
+            ):
+                if first + count <= stored:
+                    self._kept[key.tobytes()] = int(first), int(count)
+                    self._end = max(self._end, int(first + count))
+        vectors.truncate(self._end * size)
+        index.seek(len(self._identity) + len(self._kept) * _ENTRY.itemsize)
+        index.truncate()
+        if not self._kept:
+            index.seek(0)
+            index.write(self._identity)
+            index.truncate()
+        if self._limit is None:
+            free = shutil.disk_usage(folder).free
+            self._limit = self._end * size + int((1 - _SPARE) * free)
+        return self._files
+
+
+def _keys(*rows: np.ndarray) -> Iterator[tuple[bytes, int]]:
+    """The key of each row of tokens, and the number of its tokens."""
+    for token_ids, segment_ids, mask in zip(*rows, strict=True):
+        count = int(mask.sum())
+        tokens = np.stack([token_ids[:count], segment_ids[:count]]).astype("<i4")
+        yield hashlib.blake2b(tokens.tobytes(), digest_size=16).digest(), count
+
+
+def _identity(model: FeatureEncoder) -> bytes:
+    """A hash of what the vectors depend on, 32 bytes."""
+    digest = hashlib.blake2b(digest_size=32)
+    digest.update(repr((model.chosen, model.features.compute_dtype)).encode())
+    for weight in named_weights(model.encoder):
+        digest.update(weight.to_tensor().tobytes())
+    return digest.digest()

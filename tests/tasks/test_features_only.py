@@ -1,0 +1,170 @@
+"""Features instead of fine-tuning: the cache of vectors, the frozen encoder, its directory.
+
+test_every_task.py runs whole tasks on it.
+"""
+
+import json
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from bert_tf import BertConfig, BertEncoder, BertTokenizer, load_model, save_model
+from bert_tf.cli.main import main
+from bert_tf.errors import InputError
+from bert_tf.models.feature_encoder import FeatureEncoder
+from bert_tf.models.task_models import BertClassifier, BertTagger
+from bert_tf.tasks.feature_cache import FeatureCache
+from bert_tf.tasks.options import FinetuningOptions
+
+PIECES = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "sea", "ship", "cow", "barn"]
+CONFIG = BertConfig(
+    vocab_size=len(PIECES), hidden_size=8, num_hidden_layers=1, num_attention_heads=2,
+    intermediate_size=16, max_position_embeddings=16, initializer_range=0.3,
+)  # fmt: skip
+ROWS = [[2, 5, 6, 3, 0], [2, 7, 3, 0, 0], [2, 5, 6, 8, 3]]
+
+
+@pytest.fixture(scope="module")
+def encoder():
+    return BertEncoder(CONFIG, seed=1)
+
+
+@pytest.fixture(scope="module")
+def model(encoder):
+    return FeatureEncoder(encoder, ["-1", "embeddings"])
+
+
+@pytest.fixture
+def short_lstm(monkeypatch):
+    monkeypatch.setattr("bert_tf.models.feature_encoder.LSTM_UNITS", 4)
+
+
+def inputs_of(rows):
+    ids = tf.constant(rows)
+    return {
+        "token_ids": ids,
+        "segment_ids": tf.zeros_like(ids),
+        "padding_mask": tf.cast(ids != 0, tf.int32),
+    }
+
+
+def vectors_of(model, inputs):
+    """What `FrozenLayers` computes."""
+    states = [state.numpy() for state in model.encoder(inputs)["hidden_states"]]
+    is_token = inputs["padding_mask"].numpy()[..., None]
+    return np.concatenate([states[-1], states[0]], -1) * is_token
+
+
+class Counting:
+    """Computes vectors, and counts how often."""
+
+    def __init__(self, model):
+        self.compute = model.features.compute
+        self.calls = tf.Variable(0)
+
+    def __call__(self, inputs):
+        self.calls.assign_add(1)
+        return self.compute(inputs)
+
+
+def remembering(model, folder, limit=None):
+    cache, counting = FeatureCache(model, folder, limit), Counting(model)
+    return cache, counting, tf.function(lambda rows: cache.remember(inputs_of(rows), counting))
+
+
+def test_vectors_are_computed_once_and_survive_a_kill(model, tmp_path):
+    expected = vectors_of(model, inputs_of(ROWS))
+    cache, counting, remember = remembering(model, tmp_path / "features")
+    first = remember(ROWS).numpy()
+    np.testing.assert_allclose(first, expected, atol=1e-6)
+    # Other batches of the same rows, cut to their length: nothing is computed.
+    np.testing.assert_array_equal(remember([ROWS[2], ROWS[0]]), first[[2, 0]])
+    np.testing.assert_array_equal(remember([ROWS[1][:3]]), first[[1], :3])
+    assert counting.calls == 1
+
+    # A killed run left half a row of vectors and half an entry of the index.
+    for name in ("vectors", "index"):
+        with (tmp_path / "features" / name).open("ab") as file:
+            file.write(b"half")
+    _, counting, remember = remembering(model, tmp_path / "features")
+    np.testing.assert_array_equal(remember(ROWS), first)
+    new = [*ROWS[:1], [2, 8, 3, 0, 0]]
+    np.testing.assert_allclose(remember(new), vectors_of(model, inputs_of(new)), atol=1e-6)
+    np.testing.assert_array_equal(remember(ROWS), first)
+    assert counting.calls == 1
+    cache.close()
+    assert not (tmp_path / "features").exists()
+
+
+def test_a_cache_of_other_weights_is_replaced(model, tmp_path):
+    _, _, remember = remembering(model, tmp_path)
+    remember(ROWS)
+    other = FeatureEncoder(BertEncoder(CONFIG, seed=2), model.chosen)
+    _, counting, remember = remembering(other, tmp_path)
+    np.testing.assert_allclose(remember(ROWS), vectors_of(other, inputs_of(ROWS)), atol=1e-6)
+    assert counting.calls == 1
+
+
+def test_without_room_vectors_are_computed_each_time(model):
+    cache, counting, remember = remembering(model, None, limit=7 * 16 * 4)  # two rows of three
+    for rows in (ROWS[:2], ROWS, ROWS[:2], ROWS):
+        np.testing.assert_allclose(remember(rows), vectors_of(model, inputs_of(rows)), atol=1e-6)
+    assert counting.calls == 3
+    assert cache.full
+    cache.close()
+
+
+def test_the_encoder_is_never_trained(short_lstm, encoder):
+    based = FeatureEncoder(encoder, ["last"], lstm_layers=2, seed=1)
+    tagger = BertTagger(based, labels=["O", "B-X"], seed=1)
+    assert len(tagger.trainable_variables) == 2 * 2 * 3 + 2
+    weights = [v for lstm in based.lstms for v in lstm.trainable_variables if "kernel" in v.path]
+    drawn = {v.numpy().tobytes() for v in weights}
+    assert len(drawn) == len(weights) == 8  # no two directions or layers start alike
+    inputs = inputs_of(ROWS)
+    with tf.GradientTape() as tape:
+        loss = tf.reduce_sum(tagger(inputs, training=True) ** 2)
+    assert all(g is not None for g in tape.gradient(loss, tagger.trainable_variables))
+    # Padding changes nothing, and the outputs are those of the parts.
+    longer = inputs_of([[*row, 0, 0] for row in ROWS])
+    logits = tagger(inputs).numpy()
+    is_token = inputs["padding_mask"].numpy() == 1
+    np.testing.assert_allclose(tagger(longer).numpy()[:, :5][is_token], logits[is_token], atol=1e-5)
+    outputs = based(inputs)
+    np.testing.assert_allclose(tagger.head(outputs["sequence_output"]), logits, atol=1e-6)
+    means = [row[mask].mean(0) for row, mask in
+             zip(outputs["sequence_output"].numpy(), is_token, strict=True)]  # fmt: skip
+    np.testing.assert_allclose(outputs["pooled_output"], means, atol=1e-6)
+
+
+def test_the_directory(short_lstm, encoder, tmp_path, capsys):
+    folder = tmp_path / "tagger"
+    based = FeatureEncoder(encoder, ["last", "0"], lstm_layers=2, seed=1)
+    tagger = BertTagger(based, labels=["O", "B-X"], seed=1)
+    save_model(tagger, folder, BertTokenizer(PIECES))
+    config = json.loads((folder / "config.json").read_text())
+    assert config["architectures"] == ["FeatureBasedBertForTokenClassification"]
+    assert (config["feature_layers"], config["feature_lstm_layers"]) == (["last", "0"], 2)
+    inputs = inputs_of(ROWS)
+    for again in (load_model(folder), BertTagger.from_config(tagger.get_config())):
+        assert isinstance(again.encoder, FeatureEncoder)
+    np.testing.assert_array_equal(load_model(folder, BertTagger)(inputs), tagger(inputs))
+    # The encoder is in it under Hugging Face's names; a model trained as a whole starts from it.
+    found = load_model(folder, BertEncoder)(inputs)["sequence_output"]
+    np.testing.assert_array_equal(found, encoder(inputs)["sequence_output"])
+    whole = load_model(
+        folder, BertClassifier, allow_new_head=True, labels=["a", "b"],
+        feature_layers=None, feature_lstm_layers=0,
+    )  # fmt: skip
+    assert isinstance(whole.encoder, BertEncoder)
+    assert main(["convert", str(folder), str(tmp_path / "other")]) == 2
+    assert "was trained with --features_only" in capsys.readouterr().err
+
+
+def test_what_cannot_be_combined():
+    options = {"model": "m", "train": "t", "output": "o", "features_only": "last"}
+    with pytest.raises(InputError, match="leave --jit_compile"):
+        FinetuningOptions(**options, jit_compile=True)
+    with pytest.raises(InputError, match="leave --freeze_layers out"):
+        FeatureEncoder(BertEncoder(CONFIG), ["last"]).freeze_layers(1)
