@@ -147,13 +147,6 @@ def _show_guesses(model_directory: str, sentences: Sequence[str], seed: int) -> 
     console.print(table)
 
 
-def _precision() -> str:
-    """bfloat16 where the processor multiplies it, float32 elsewhere."""
-    flags = Path("/proc/cpuinfo")
-    has_it = flags.exists() and re.search(r"\b(avx512_bf16|amx_bf16|bf16)\b", flags.read_text())
-    return "mixed_bfloat16" if has_it else "float32"
-
-
 def run(options: Options) -> None:
     started = time.perf_counter()
     output = Path(options.output)
@@ -172,7 +165,7 @@ def run(options: Options) -> None:
     _command(
         "pretrain", shards=f"{output}/shards", size=options.size, output=f"{output}/pretrained",
         dropout=0.0, initializer_range=0.06, batch_size=64, steps=options.steps,
-        learning_rate=2e-3, precision=_precision(), evaluate_every=max(1, options.steps // 8),
+        learning_rate=2e-3, precision="auto", evaluate_every=max(1, options.steps // 8),
         evaluation_batches=30, seed=options.seed,
     )  # fmt: skip
     _show_guesses(f"{output}/pretrained/best", unseen, options.seed)

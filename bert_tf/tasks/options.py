@@ -20,7 +20,9 @@ class TrainingOptions(CheckedOptions):
             The same command resumes a stopped run from its last checkpoint.
         seed: random seed for weight initialization, dropout and data order.
         strategy: devices to train on; auto takes a TPU, else all GPUs, else the CPU.
-        precision: compute precision; variables stay float32.
+        precision: compute precision; variables stay float32. auto takes mixed_bfloat16 on devices
+            that multiply it fast (many processors since 2020, GPUs from Ampere on, TPUs), else
+            float32.
         jit_compile: compile the training step with XLA (one device only).
         deterministic: use deterministic TensorFlow ops alone: GPUs give the same numbers on every
             run, more slowly. CPUs do so without it.
@@ -54,7 +56,7 @@ class TrainingOptions(CheckedOptions):
     output: str
     seed: int = option(12345, at_least=0, below=2**31, identity=True)
     strategy: Literal["auto", "one", "mirrored", "multi_worker", "tpu"] = "auto"
-    precision: Literal["float32", "mixed_bfloat16", "mixed_float16"] = option(
+    precision: Literal["auto", "float32", "mixed_bfloat16", "mixed_float16"] = option(
         "float32", identity=True
     )
     jit_compile: bool = False

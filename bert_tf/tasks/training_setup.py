@@ -103,13 +103,14 @@ def prepare(
             steps_per_execution=options.steps_per_execution,
             jit_compile=options.jit_compile,
         )
+    precision = {"precision": run.precision}  # the one that "auto" has found
     run.prepare(
         trainer,
-        settings={**identity(options, options.output), **settings},
+        settings={**identity(options, options.output), **precision, **settings},
         keep=options.keep,
         keep_every=options.keep_every,
     )
-    shown = {**identity(options), **values}
+    shown = {**identity(options), **precision, **values}
     name = str(run.directory)
     run.watch(HyperParameters(run.state, run.logs, name, shown, score, total_steps))
     every, profile = options.histograms_every, steps_to_profile(options.profile)

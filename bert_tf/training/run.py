@@ -15,7 +15,7 @@ from tensorflow.python.framework import config as tf_config
 from bert_tf.training.loop import TrainingResult, train
 from bert_tf.training.plan import Phase
 from bert_tf.training.state import TrainingState
-from bert_tf.training.strategy import device_names, make_strategy
+from bert_tf.training.strategy import device_names, fast_precision, make_strategy
 from bert_tf.training.trainer import Trainer
 from bert_tf.training.workers import hold_run_directory, is_chief, lost_worker_errors, meet
 
@@ -42,12 +42,13 @@ class Run(AbstractContextManager):
         directory: run directory; see `bert_tf.training.loop`.
         seed: seed for what draws random numbers without a seed of its own.
         strategy: name of the devices, as `make_strategy` takes it.
-        precision: Keras dtype policy.
+        precision: Keras dtype policy, or "auto" for the fastest one here (`fast_precision`).
         deterministic: use deterministic TensorFlow ops alone.
         notice: called with lines for the user, on the chief worker.
 
     Attributes:
         strategy: the `tf.distribute` strategy; make models and optimizers under its `scope()`.
+        precision: Keras dtype policy.
         state: training state, once `prepare` has been called.
         logs: TensorBoard log folder.
 
@@ -73,7 +74,7 @@ class Run(AbstractContextManager):
         self.logs = self.directory / "logs"
         self._seed = seed
         self._strategy_name = strategy
-        self._precision = precision
+        self.precision = precision
         self._deterministic = deterministic
         self._notice = notice
         self._watchers: list[keras.callbacks.Callback] = []
@@ -90,8 +91,10 @@ class Run(AbstractContextManager):
                 logger = logging.getLogger("bert_tf")
                 stack.callback(logger.setLevel, logger.level)
                 logger.setLevel(logging.ERROR)
+            if self.precision == "auto":
+                self.precision = fast_precision(self.strategy)
             stack.callback(keras.config.set_dtype_policy, keras.config.dtype_policy())
-            keras.config.set_dtype_policy(self._precision)
+            keras.config.set_dtype_policy(self.precision)
             stack.callback(random.setstate, random.getstate())
             stack.callback(np.random.set_state, np.random.get_state())
             random.seed(self._seed)
@@ -110,7 +113,7 @@ class Run(AbstractContextManager):
     @property
     def devices(self) -> str:
         """Devices and precision in a few words, such as "2 x NVIDIA H200, mixed_bfloat16"."""
-        return f"{device_names(self.strategy)}, {self._precision}"
+        return f"{device_names(self.strategy)}, {self.precision}"
 
     def notice(self, line: str) -> None:
         """Tells the user something, on the chief worker."""

@@ -42,6 +42,25 @@ def train(directory, *, evaluate, until=8, **plan):
     return result, lines
 
 
+@pytest.mark.parametrize(
+    ("flags", "precision"),
+    [
+        ("flags\t\t: fpu avx512f avx512_bf16 amx_tile", "mixed_bfloat16"),
+        ("Features\t: fp asimd i8mm bf16", "mixed_bfloat16"),
+        ("flags\t\t: fpu avx2 avx512f", "float32"),
+        (None, "float32"),
+    ],
+)
+def test_the_fastest_precision_of_the_processor(tmp_path, monkeypatch, flags, precision):
+    file = tmp_path / "cpuinfo"
+    if flags:
+        file.write_text(flags)
+    monkeypatch.setattr("bert_tf.training.strategy._CPU_FLAGS", file)
+    with Run(tmp_path / "run", strategy="one", precision="auto") as run:
+        assert run.precision == keras.config.dtype_policy().name == precision
+        assert run.devices == f"CPU, {precision}"
+
+
 def test_runs_leave_nothing_behind_in_the_process(tmp_path):
     random.seed(7)
     np.random.seed(7)
