@@ -27,12 +27,12 @@ class Location:
     Attributes:
         format: format of its files.
         folder: folder of its files.
-        prefix: path of a TensorFlow checkpoint's files without ".index"; None for other formats.
+        path: the folder; of a TensorFlow checkpoint its files' path without ".index".
     """
 
     format: Format
     folder: Path
-    prefix: Path | None = None
+    path: Path
 
 
 def locate(source: str | os.PathLike) -> Location:
@@ -91,7 +91,7 @@ def _in_folder(folder: Path) -> Location | None:
         except (ValueError, RecursionError):
             values = {}  # the reader of the format reports it
         is_preset = isinstance(values, dict) and "registered_name" in values
-        return Location("keras_hub" if is_preset else "hugging_face", folder)
+        return Location("keras_hub" if is_preset else "hugging_face", folder, folder)
     if len(indexes) < 2:
         return _checkpoint(indexes[0].with_suffix("")) if indexes else None
     import tensorflow as tf

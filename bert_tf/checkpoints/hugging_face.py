@@ -46,16 +46,15 @@ def read_hugging_face(location: Location, do_lower_case: bool | None = None) -> 
     """Reads config.json, the safetensors file or files, and the tokenizer."""
     from bert_tf.checkpoints.tokenizer_files import read_tokenizer
 
-    folder = location.folder
-    model, path = read_weights(folder)
+    model, path = read_weights(location.folder)
     if model.config.feature_layers is not None:
         raise InputError(
-            f"{folder} was trained with --features_only, and neither Hugging Face nor the others "
-            "have a class for such a model: convert the model that it was trained from."
+            f"{location.folder} was trained with --features_only, and neither Hugging Face nor the "
+            "others have a class for such a model: convert the model that it was trained from."
         )
     model.tie_decoder(path)
     check_tensors(model, path)
-    model.tokenizer = read_tokenizer(folder, folder, do_lower_case, model.notes)
+    model.tokenizer = read_tokenizer(location, do_lower_case, model.notes)
     return model
 
 

@@ -113,7 +113,7 @@ def load_model(
         stored.tie_decoder(path)
     # Arguments of the model: all that are no values of the config.
     own = {name: config.pop(name) for name in config.keys() - BertConfig.names()}
-    if head.has_labels:
+    if "labels" in model_class.arguments:
         on_disk, classes = (None, None) if is_other else (stored.labels, stored.classes)
         if labels is None and num_classes in (None, classes):
             labels, num_classes = on_disk, classes

@@ -116,16 +116,14 @@ def read_model_garden(location: Location, do_lower_case: bool | None = None) -> 
     A pre-trainer's next sentence head has a pooler of its own, which pre-training trains in place
     of the encoder's: it becomes the model's pooler.
     """
-    prefix = location.prefix
-    assert prefix is not None
-    graph = _Graph(prefix)
+    graph = _Graph(location.path)
     notes: list[str] = []
     blocks, pooler = _read_encoder(graph)
     graph.take("pooler.dense", _read_heads(graph, pooler, notes))
     config = _config(location.folder, graph, blocks, notes)
     model = StoredModel(config, graph.tensors, notes=notes)
-    check_tensors(model, prefix)
-    model.tokenizer = read_tokenizer(location.folder, prefix, do_lower_case, notes)
+    check_tensors(model, location.path)
+    model.tokenizer = read_tokenizer(location, do_lower_case, notes)
     return model
 
 

@@ -68,8 +68,6 @@ def read_tf1(location: Location, do_lower_case: bool | None = None) -> StoredMod
     computed exactly. The original's code did so when the models were published, and computes the
     tanh approximation ("gelu_new") since.
     """
-    prefix = location.prefix
-    assert prefix is not None
     path = config_path(location.folder)
     if path is None:
         raise InputError(
@@ -77,7 +75,7 @@ def read_tf1(location: Location, do_lower_case: bool | None = None) -> StoredMod
             "put the model's own there."
         )
     config = BertConfig.from_json(path)
-    checkpoint = Checkpoint(prefix)
+    checkpoint = Checkpoint(location.path)
     names = {tf1_name(name): name for name in (*tensor_shapes(config), *_HEADS)}
     tensors: dict[str, np.ndarray] = {}
     others = []
@@ -92,11 +90,11 @@ def read_tf1(location: Location, do_lower_case: bool | None = None) -> StoredMod
         else:
             others.append(theirs)
     model = StoredModel(config, tensors)
-    check_tensors(model, prefix)
+    check_tensors(model, location.path)
     if others:
         more = f" and {len(others) - 5} more" if len(others) > 5 else ""
         model.notes.append(f"Left out, as no part of a BERT: {', '.join(others[:5])}{more}.")
-    model.tokenizer = read_tokenizer(location.folder, prefix, do_lower_case, model.notes)
+    model.tokenizer = read_tokenizer(location, do_lower_case, model.notes)
     return model
 
 

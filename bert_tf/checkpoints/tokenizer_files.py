@@ -1,9 +1,9 @@
 """The tokenizer of a model in any format: its vocabulary, and whether it lower-cases."""
 
 import re
-from pathlib import Path
 from typing import Any
 
+from bert_tf.checkpoints.formats import Location
 from bert_tf.errors import InputError
 from bert_tf.tokenization.tokenizer import CONFIG_FILE, VOCABULARY_FILE, BertTokenizer
 from bert_tf.tokenization.tokenizer_json import FILE_NAME as TOKENIZER_JSON
@@ -11,7 +11,7 @@ from bert_tf.tokenization.tokenizer_json import read_json_object
 
 
 def read_tokenizer(
-    folder: Path, name: Path, do_lower_case: bool | None, notes: list[str]
+    location: Location, do_lower_case: bool | None, notes: list[str]
 ) -> BertTokenizer | None:
     """The tokenizer of a folder with vocab.txt, or with Hugging Face's tokenizer.json.
 
@@ -25,6 +25,7 @@ def read_tokenizer(
     Raises:
         InputError: the files cannot be used, or nothing shows whether the model is uncased.
     """
+    folder = location.folder
     has_vocabulary = (folder / VOCABULARY_FILE).is_file()
     if not has_vocabulary and not (folder / TOKENIZER_JSON).is_file():
         return None
@@ -35,15 +36,15 @@ def read_tokenizer(
     elif do_lower_case is None and not (
         config.is_file() and "do_lower_case" in read_json_object(config)
     ):
-        do_lower_case = _casing(folder / VOCABULARY_FILE, tokenizer.vocabulary, name, notes)
+        do_lower_case = _casing(location, tokenizer.vocabulary, notes)
     if do_lower_case in (None, tokenizer.settings["do_lower_case"]):
         return tokenizer  # with all that its tokenizer_config.json says
     switches: dict[str, Any] = {**tokenizer.settings, "do_lower_case": do_lower_case}
     return BertTokenizer(tokenizer.vocabulary, **switches)
 
 
-def _casing(path: Path, pieces: list[str], name: Path, notes: list[str]) -> bool:
-    for part in reversed(name.absolute().parts):  # the nearest name counts
+def _casing(location: Location, pieces: list[str], notes: list[str]) -> bool:
+    for part in reversed(location.path.absolute().parts):  # the nearest name counts
         if re.search(r"(^|[-_.])uncased([-_.]|$)|^(chinese|multilingual)_L-", part):
             notes.append(f"Taken to be uncased, by the name {part!r}: do_lower_case is true.")
             return True
@@ -58,6 +59,6 @@ def _casing(path: Path, pieces: list[str], name: Path, notes: list[str]) -> bool
         )
         return False
     raise InputError(
-        f"{path}: nothing shows whether its model is uncased: give --do_lower_case true if its "
-        "training text was lower-cased, else --do_lower_case false."
+        f"{location.folder / VOCABULARY_FILE}: nothing shows whether its model is uncased: give "
+        "--do_lower_case true if its training text was lower-cased, else --do_lower_case false."
     )

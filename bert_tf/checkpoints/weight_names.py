@@ -49,7 +49,6 @@ class Head:
         architecture: Hugging Face's class.
         parts: key of `PARTS` -> attribute of the model that holds the weights.
         problem_type: value of `problem_type` in config.json, of models for classification.
-        has_labels: whether the model takes `labels` and `num_classes`.
         reads_pooler: whether the head needs the pooler; without, the pooler is not on disk.
         made_by: the command that trains such a model.
     """
@@ -57,7 +56,6 @@ class Head:
     architecture: str
     parts: Mapping[str, str] = field(default_factory=dict)
     problem_type: str | None = None
-    has_labels: bool = False
     reads_pooler: bool = True
     made_by: str = "finetune"
 
@@ -67,6 +65,7 @@ class Head:
         return " for ".join(filter(None, (self.architecture, self.problem_type)))
 
 
+_CLASSIFIER = {"classifier.": "head.dense"}
 # A new head is a line here.
 HEADS: dict[type[PretrainedModel], Head] = {
     BertEncoder: Head("BertModel"),
@@ -79,23 +78,11 @@ HEADS: dict[type[PretrainedModel], Head] = {
         made_by="pretrain",
     ),
     BertClassifier: Head(
-        "BertForSequenceClassification",
-        {"classifier.": "head.dense"},
-        problem_type="single_label_classification",
-        has_labels=True,
+        "BertForSequenceClassification", _CLASSIFIER, problem_type="single_label_classification"
     ),
-    BertRegressor: Head(
-        "BertForSequenceClassification",
-        {"classifier.": "head.dense"},
-        problem_type="regression",
-    ),
-    BertChooser: Head("BertForMultipleChoice", {"classifier.": "head.dense"}),
-    BertTagger: Head(
-        "BertForTokenClassification",
-        {"classifier.": "head.dense"},
-        has_labels=True,
-        reads_pooler=False,
-    ),
+    BertRegressor: Head("BertForSequenceClassification", _CLASSIFIER, problem_type="regression"),
+    BertChooser: Head("BertForMultipleChoice", _CLASSIFIER),
+    BertTagger: Head("BertForTokenClassification", _CLASSIFIER, reads_pooler=False),
     BertSpanClassifier: Head(
         "BertForQuestionAnswering", {"qa_outputs.": "head.dense"}, reads_pooler=False
     ),

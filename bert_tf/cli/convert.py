@@ -64,7 +64,7 @@ def run(options: Options) -> None:
         elif part in ("pooler.", "cls.predictions.", "cls.seq_relationship."):
             parts.append(f"no {title}")
     lines = [
-        f"Found {TITLES[done.source.format]}: {done.source.prefix or done.source.folder}",
+        f"Found {TITLES[done.source.format]}: {done.source.path}",
         f"  {config.num_hidden_layers} layers, {config.hidden_size} wide, "
         f"{config.num_attention_heads} heads, {config.vocab_size} pieces; {', '.join(parts)}",
         *(f"  {note}" for note in model.notes),

@@ -11,7 +11,7 @@ from typing import Any, ClassVar
 import numpy as np
 import tensorflow as tf
 
-from bert_tf.atomic import replace_file
+from bert_tf.atomic import write_text
 from bert_tf.errors import InputError
 from bert_tf.models.task_models import BertSpanClassifier
 from bert_tf.tasks.answer_ensemble import average_answers
@@ -20,11 +20,12 @@ from bert_tf.tasks.kind import Answers, Dataset, Kind, count_pieces
 from bert_tf.tasks.report import Report, Table, calibration, confusion, worst
 from bert_tf.tasks.squad_scores import squad_1_scores, squad_2_scores
 from bert_tf.tokenization.question_windows import QuestionPacker, token_targets
+from bert_tf.tokenization.word_windows import map_rows
 from bert_tf.training.means import Values, accuracy, cross_entropy
 from pipelines.examples.labelled_text import Examples
 from pipelines.examples.squad import read_questions
 
-_CHUNK = 64  # questions whose windows are made at once, windows that the model reads at once
+_CHUNK = 64  # questions whose windows are made at once
 
 
 def span_loss(targets: Any, logits: Any) -> Any:
@@ -137,8 +138,9 @@ class Span(Kind):
     ) -> dict[str, tf.Tensor]:  # fmt: skip
         """The best answers from all windows over each context."""
         windows = self._packer(tokenizer, max_length)(strings["question"], strings["context"])
+        logits = map_rows(lambda part: model(part, training=False), windows.inputs, 2)
         return best_answers(
-            _logits(model, windows.inputs),
+            logits[: tf.size(windows.question)],
             windows,
             strings["context"],
             longest=self.max_answer_length,
@@ -252,8 +254,7 @@ class Span(Kind):
             files["null_odds"] = answers["null_odds"].tolist()
         for name, values in files.items():
             content = json.dumps(dict(zip(ids, values, strict=True)), indent=4, ensure_ascii=False)
-            with replace_file(folder / f"{name}.json") as temporary:
-                temporary.write_text(content + "\n", encoding="utf-8")
+            write_text(folder / f"{name}.json", content + "\n")
 
     def _packer(self, tokenizer: Any, max_length: int) -> QuestionPacker:
         return QuestionPacker(tokenizer, max_length, self.doc_stride, self.max_query_length)
@@ -261,20 +262,6 @@ class Span(Kind):
 
 _QUESTION_WORDS = ("who", "whom", "whose", "what", "which", "when", "where", "why", "how")
 _SETTINGS = [field.name for field in fields(Span) if field.name != "unanswerable"]
-
-
-def _logits(model: Any, inputs: dict[str, tf.Tensor]) -> tf.Tensor:
-    """Logits [W, T, 2], a few windows at a time: a context may be of any length."""
-    number = tf.shape(inputs["token_ids"])[0]
-
-    def body(start: tf.Tensor, found: tf.TensorArray) -> tuple:
-        part = {name: values[start : start + _CHUNK] for name, values in inputs.items()}
-        logits = tf.cast(model(part, training=False), tf.float32)
-        return start + _CHUNK, found.write(start // _CHUNK, logits)
-
-    found = tf.TensorArray(tf.float32, 0, True, infer_shape=False, element_shape=[None, None, 2])
-    _, found = tf.while_loop(lambda start, _: start < number, body, (0, found))
-    return found.concat()
 
 
 def _n_best(answers: Answers) -> list[list[dict[str, Any]]]:

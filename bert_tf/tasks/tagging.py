@@ -74,9 +74,7 @@ class Tagging(Kind):
             columns = {"text": dataset.text}
             return read_examples(path, columns, format=dataset.format, header=dataset.header)
         word = int(dataset.text) if dataset.text.isdecimal() else 0
-        if label is None:
-            return read_columns(path, word=word, label=None, documents=self.documents)
-        number = int(label) if label.isdecimal() else -1
+        number = None if label is None else int(label) if label.isdecimal() else -1
         return read_columns(path, word=word, label=number, documents=self.documents)
 
     def label_names(self, dataset: Dataset, examples: Examples) -> list[str]:

@@ -294,7 +294,7 @@ def test_where_a_checkpoint_may_lie(published, models, tmp_path):
     prefix = inside / "model.ckpt-1000"
     for source in (inside, inside.parent, prefix, f"{prefix}.index"):
         found = locate(source)
-        assert (found.format, found.folder, found.prefix) == ("tf1", inside, prefix)
+        assert (found.format, found.folder, found.path) == ("tf1", inside, prefix)
     (tmp_path / "archive.zip").write_bytes(b"PK")
     assert "unpack" in refusal(tmp_path / "archive.zip", tmp_path / "out")
     assert "does not exist" in refusal(tmp_path / "nowhere", tmp_path / "out")
@@ -313,7 +313,7 @@ def test_several_checkpoints_in_a_folder(published, tmp_path):
     assert "model.ckpt-1000" in message
     assert "model.ckpt-2000" in message
     (folder / "checkpoint").write_text('model_checkpoint_path: "model.ckpt-2000"\n')
-    assert locate(folder).prefix == folder / "model.ckpt-2000"
+    assert locate(folder).path == folder / "model.ckpt-2000"
 
 
 @pytest.mark.parametrize(
