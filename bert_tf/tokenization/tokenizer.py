@@ -23,7 +23,7 @@ from bert_tf.tokenization.vocabulary import (
     read_vocabulary,
     write_vocabulary,
 )
-from bert_tf.tokenization.wordpiece import WordPiece
+from bert_tf.tokenization.wordpiece import WordPiece, starts_of
 
 VOCABULARY_FILE = "vocab.txt"
 CONFIG_FILE = "tokenizer_config.json"
@@ -183,7 +183,7 @@ class BertTokenizer(tf.Module):
         ends = tf.gather(origins, first_origin + ends)
         # If the next byte comes from the same character, the piece ends with the character.
         text_bytes = tf.io.decode_raw(tf.strings.reduce_join(batch), tf.uint8)
-        text_starts = tf.cumsum(tf.cast(tf.strings.length(batch), tf.int64), exclusive=True)
+        text_starts = starts_of(tf.strings.length(batch))[:-1]
         first_byte = tf.gather(text_bytes, tf.repeat(text_starts, counts) + last)
         width = 1 + sum(tf.cast(first_byte >= mark, tf.int64) for mark in (0xC0, 0xE0, 0xF0))
         ends = tf.where(ends > last, ends, last + width)

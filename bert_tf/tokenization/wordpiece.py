@@ -80,7 +80,7 @@ class WordPiece(tf.Module):
         words = tf.strings.split(texts, " ")  # (batch, (words)), empty ones between two spaces
         ids, word_splits, starts, ends = _match(words.flat_values, model)
         # A word begins one space after the end of the word before it.
-        edges = _starts(tf.strings.length(words.flat_values) + 1)
+        edges = starts_of(tf.strings.length(words.flat_values) + 1)
         text_start = tf.repeat(tf.gather(edges, words.row_splits[:-1]), words.row_lengths())
         shift = tf.repeat(edges[:-1] - text_start, word_splits[1:] - word_splits[:-1])
         return ids, tf.gather(word_splits, words.row_splits), starts + shift, ends + shift
@@ -88,7 +88,7 @@ class WordPiece(tf.Module):
     def _count_characters(self, texts: tf.Tensor, pieces: Pieces, doubtful: tf.Tensor) -> Pieces:
         """Matches again and keeps only the words of over 200 characters unknown."""
         # Positions in the joined texts, so that rows need no loop.
-        text_starts = _starts(tf.strings.length(texts))
+        text_starts = starts_of(tf.strings.length(texts))
 
         def row_starts(row_splits: tf.Tensor) -> tf.Tensor:
             return tf.repeat(text_starts[:-1], row_splits[1:] - row_splits[:-1])
@@ -98,7 +98,7 @@ class WordPiece(tf.Module):
         ends += row_starts(row_splits)
         # UTF-8 characters begin with any byte but 0b10xxxxxx.
         text_bytes = tf.io.decode_raw(tf.strings.reduce_join(texts), tf.uint8)
-        characters = _starts(tf.bitwise.bitwise_and(text_bytes, 0xC0) != 0x80)
+        characters = starts_of(tf.bitwise.bitwise_and(text_bytes, 0xC0) != 0x80)
         counts = tf.gather(characters, ends) - tf.gather(characters, starts)
         too_long = tf.boolean_mask(
             tf.stack([starts, ends], 1), doubtful & (counts > LONGEST_WORD)
@@ -119,7 +119,7 @@ class WordPiece(tf.Module):
         keep = ~inside | first
         return (
             tf.boolean_mask(ids, keep),
-            tf.gather(_starts(keep), row_splits),
+            tf.gather(starts_of(keep), row_splits),
             tf.boolean_mask(starts - base, keep),
             tf.boolean_mask(ends - base, keep),
         )
@@ -132,7 +132,7 @@ def _match(texts: tf.Tensor, model: tf.Tensor) -> Pieces:
     return tf.cast(ids, tf.int32), *places
 
 
-def _starts(sizes: tf.Tensor) -> tf.Tensor:
+def starts_of(sizes: tf.Tensor) -> tf.Tensor:
     """int64 [n + 1], where each of n parts starts, and where the last one ends."""
     return tf.pad(tf.cumsum(tf.cast(sizes, tf.int64)), [[1, 0]])
 

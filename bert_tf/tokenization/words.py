@@ -7,6 +7,7 @@ import tensorflow as tf
 
 from bert_tf.tokenization.normalizer import is_chinese, is_punctuation, on_host
 from bert_tf.tokenization.tokenizer import BertTokenizer
+from bert_tf.tokenization.wordpiece import starts_of
 
 # Between letters or digits these do not end a word: "e-mail", "U.S", "AT&T", "and/or".
 _INNER_MARKS = "-.&/_@"
@@ -44,9 +45,9 @@ def words_between_spaces(texts: tf.Tensor, tokenizer: BertTokenizer) -> Words:
     after_space = tf.concat([[True], is_space[:-1]], 0)[: tf.size(is_space)]
     starts = tf.where(~is_space & after_space)[:, 0]
     ends = tf.where(is_space & ~after_space)[:, 0]
-    sizes = tf.cast(tf.strings.length(texts), tf.int64) + 1
-    text = tf.searchsorted(tf.cumsum(sizes), starts, side="right", out_type=tf.int64)
-    first = tf.gather(tf.cumsum(sizes, exclusive=True), text)
+    text_starts = starts_of(tf.strings.length(texts) + 1)
+    text = tf.searchsorted(text_starts, starts, side="right", out_type=tf.int64) - 1
+    first = tf.gather(text_starts, text)
     starts, ends = starts - first, ends - first
     pieces = tokenizer.tokenize(spans(texts, text, starts, ends))
     unknown = tf.fill([tf.size(text), 1], tokenizer.unk_token_id)
@@ -112,8 +113,7 @@ def spans(texts: tf.Tensor, text: tf.Tensor, starts: tf.Tensor, ends: tf.Tensor)
     """
     # Not substr: a copy of its whole text for each part would fill the memory.
     data = tf.strings.bytes_split(tf.strings.reduce_join(texts))
-    sizes = tf.cast(tf.strings.length(texts), tf.int64)
-    first = tf.gather(tf.cumsum(sizes, exclusive=True), text)
+    first = tf.gather(starts_of(tf.strings.length(texts)), text)
     places = tf.ragged.range(first + starts, first + ends)
     parts = places.with_flat_values(tf.gather(data, places.flat_values))
     return tf.strings.reduce_join(parts, axis=-1)
@@ -132,8 +132,7 @@ def code_points(texts: tf.Tensor, text: tf.Tensor, places: tf.Tensor) -> tf.Tens
         int64 [N].
     """
     data = tf.io.decode_raw(tf.strings.reduce_join(texts), tf.uint8)
-    begins = tf.cast(data & 0xC0 != 0x80, tf.int64)  # other bytes continue a character
-    before = tf.concat([[0], tf.cumsum(begins)], 0)  # code points before each byte
-    sizes = tf.cast(tf.strings.length(texts), tf.int64)
-    first = tf.gather(tf.cumsum(sizes, exclusive=True), text)
+    # Code points before each byte; bytes 0b10xxxxxx continue a character.
+    before = starts_of(data & 0xC0 != 0x80)
+    first = tf.gather(starts_of(tf.strings.length(texts)), text)
     return tf.gather(before, first + places) - tf.gather(before, first)
