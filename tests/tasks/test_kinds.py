@@ -75,6 +75,12 @@ def test_class_weights_give_classes_the_same_total():
     assert KIND.weights(targets).tolist() == pytest.approx([2 / 3, 2 / 3, 2 / 3, 2])
 
 
+@pytest.mark.parametrize("targets", [np.array([0.5, 1]), np.array([[0, 1], [2, -1]])])
+def test_class_weights_need_one_class_for_each_example(targets):
+    with pytest.raises(InputError, match="--class_weights is for"):
+        KIND.weights(targets)
+
+
 def test_label_smoothing_is_cross_entropy_with_smoothed_targets():
     logits, labels = np.array([[1.0, 2.0, 4.0]], np.float32), np.array([2], np.int32)
     logs = logits - np.log(np.exp(logits).sum())

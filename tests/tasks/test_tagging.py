@@ -100,10 +100,11 @@ def test_labels_of_a_new_model_and_labels_unseen_in_training():
 def test_scores_and_files_of_documents(tmp_path):
     given = examples(["a b\nc", "d"], ["B-LOC O\nI-LOC", "O"])
     labels = np.array([[b"B-LOC", b"O", b"B-LOC"], [b"B-PER", b"", b""]], object)
-    scores = KIND.scores(DATASET, given, {"words_label": labels}, LABELS)
+    answers = {"words_label": labels, "words_score": np.ones(labels.shape)}
+    scores = KIND.scores(DATASET, given, answers, LABELS)
     assert scores["f1"] == pytest.approx(0.8) and scores["accuracy"] == 0.5
     assert scores["f1_LOC"] == 1.0 and scores["f1_PER"] == 0.0
-    KIND.write_predictions(tmp_path, DATASET, given, {"words_label": labels}, LABELS)
+    KIND.write_predictions(tmp_path, DATASET, given, answers, LABELS)
     written = (tmp_path / "predictions.conll").read_text()
     assert written == "a B-LOC B-LOC\nb O O\n\nc I-LOC B-LOC\n\nd O B-PER\n\n"
     assert "found: 3 phrases; correct: 2." in (tmp_path / "conlleval.txt").read_text()
