@@ -58,6 +58,7 @@ def run(options: Options) -> None:
     with progress("answering", total=len(options.models)) as bar:
         from bert_tf.tasks.ensemble import Ensemble
         from bert_tf.tasks.fine_tuned import Evaluation
+        from bert_tf.tasks.report import write_report
 
         ensemble = Ensemble.from_directories(options.models, dataclasses.asdict(options))
         task = ensemble.members[0].task
@@ -81,6 +82,7 @@ def run(options: Options) -> None:
         )
         if output and options.labels:
             together.write(evaluation, output)
+            write_report(together.report(evaluation), output)
         elif output:
             task.kind.write_submission(
                 output, task, task.split_of(options.data, split), examples, evaluation.answers,
@@ -90,7 +92,7 @@ def run(options: Options) -> None:
         print(json.dumps(evaluation.scores, indent=2))
     lines = [*evaluation.remarks]
     if output:
-        what = "Scores and predictions" if options.labels else "Predictions"
+        what = "Scores, predictions and report.md" if options.labels else "Predictions"
         lines.append(f"{what} of {len(options.models)} models together: {options.output}")
     for line in lines:
         console.print(line)

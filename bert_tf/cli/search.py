@@ -24,7 +24,8 @@ def run(options: Options) -> None:
     with progress("searching") as bar:
         from bert_tf.tasks.finetuning import FinetuningResult, finetune
         from bert_tf.tasks.search import search
-        from bert_tf.tasks.trials import Setting, markdown, ranked, table
+        from bert_tf.tasks.search_report import markdown, table
+        from bert_tf.tasks.trials import Setting, ranked
 
         where, total_steps = "", 0
         told: set[str] = set()

@@ -23,7 +23,8 @@ from bert_tf.tasks.restarts import (
     seed_folder,
     seed_options,
 )
-from bert_tf.tasks.trials import Setting, Trial, ranked, write_report
+from bert_tf.tasks.search_report import write_report
+from bert_tf.tasks.trials import Setting, Trial, ranked
 from bert_tf.training.divergence import DivergedError
 from bert_tf.training.workers import hold_run_directory
 

@@ -12,7 +12,8 @@ from bert_tf.tasks.fine_tuned import Evaluation
 from bert_tf.tasks.finetuning import FinetuningResult
 from bert_tf.tasks.options import SearchOptions
 from bert_tf.tasks.search import search
-from bert_tf.tasks.trials import Setting, markdown, ranked, table
+from bert_tf.tasks.search_report import markdown, table
+from bert_tf.tasks.trials import Setting, ranked
 from bert_tf.training.divergence import DivergedError
 
 BEST = 3e-5
