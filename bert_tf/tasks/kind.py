@@ -324,8 +324,10 @@ class RowKind(Kind):
         """Writes the dataset's official file in GLUE's format, or predictions.tsv without one."""
         if (name := dataset.submissions.get(split)) is None:
             return self.write_predictions(folder, dataset, examples, answers, labels)
-        rows = enumerate(self.submitted(examples, answers, labels))
-        lines = ["index\tprediction", *(f"{index}\t{value}" for index, value in rows)]
+        values = [str(value) for value in self.submitted(examples, answers, labels)]
+        dataset.check_submission(split, examples, sorted(set(values) if dataset.labels else ()))
+        rows = (f"{index}\t{value}" for index, value in enumerate(values))
+        lines = ["index\tprediction", *rows]
         write_text(folder / name, "\n".join(lines) + "\n")
 
     def submitted(
@@ -475,7 +477,9 @@ class Dataset:
             if (Path(data) / name).is_file():
                 return Path(data) / name
         if not self.files:
-            raise InputError(f"{data} is a folder: give a file, the task {self.name} has no names")
+            raise InputError(
+                f"{data} is a folder, and the task {self.name} knows no file names: give a file"
+            )
         if not names:
             known = ", ".join(self.files)
             raise InputError(f"the task {self.name} has no split {split!r}: give one of {known}")

@@ -224,6 +224,26 @@ def test_a_label_of_the_validation_file_names_its_line(encoder, tmp_path, capsys
     assert "dev.tsv, line 3: the label 'c' is not one of the model's (a, b)" in line
 
 
+def test_a_data_set_of_tensorflow_datasets_up_to_the_official_file(
+    encoder, tmp_path, capsys, tensorflow_datasets
+):
+    texts = ["sea ship", "cow", "farm cow", "sea"]
+    records = [{"sentence": t, "label": i % 2, "idx": i} for i, t in enumerate(texts)][::-1]
+    run, best = tmp_path / "run", tmp_path / "run" / "best"
+    data = ["--data", "tfds:glue/sst2"]
+    with tensorflow_datasets(records) as asked:
+        call(capsys, "finetune", "--task", "sst2", "--model", encoder, *data, "--output", run,
+             "--max_steps", 1, "--max_length", 8)  # fmt: skip
+        out, _ = call(capsys, "evaluate", "--model", best, *data)
+        call(capsys, "predict", "--model", best, *data, "--submission", tmp_path / "files")
+        answers, _ = call(capsys, "predict", "--model", best, *data)
+    assert asked == ["train", "validation", "validation", "test", "test"]
+    assert json.loads(out) == json.loads((best / "metrics.json").read_text())
+    labels = [json.loads(line)["label"] for line in answers.splitlines()]
+    rows = (tmp_path / "files" / "SST-2.tsv").read_text().splitlines()
+    assert rows == ["index\tprediction", *(f"{i}\t{label}" for i, label in enumerate(labels))]
+
+
 def test_a_class_missing_from_the_validation_file_is_said(encoder, tmp_path, capsys):
     train = write(tmp_path / "train.tsv", "text\tlabel", "sea\ta", "cow\tb")
     dev = write(tmp_path / "dev.tsv", "text\tlabel", "sea\ta")

@@ -87,6 +87,16 @@ def test_what_cannot_be_submitted_is_refused_before_the_work():
     mnli.check_submission("train", examples, ["LABEL_0"])  # no official file
 
 
+def test_labels_of_a_savedmodel_are_checked_when_it_has_answered(tmp_path):
+    answers = {"label": np.array([b"LABEL_1"], object)}
+    answers |= {"labels": answers["label"][None], "probabilities": np.ones((1, 1))}
+    examples = Examples("test.tsv", [1], {"text": ["a"]})
+    rte = TASKS["rte"]
+    with pytest.raises(InputError, match="labels are LABEL_1, those of rte are"):
+        rte.kind.write_submission(tmp_path, rte, "test", examples, answers, [])
+    assert not list(tmp_path.iterdir())
+
+
 def test_a_test_folder_becomes_the_official_file_and_json_lines(tmp_path, capsys):
     """Rows that are blank, too long or quoted all have a prediction; from a SavedModel, too."""
     model = saved(tmp_path / "model", "cola", BertClassifier(CONFIG, labels=["0", "1"]), ["0", "1"])
