@@ -12,6 +12,7 @@ from bert_tf.config import BertConfig
 from bert_tf.layers import MaskedLanguageModelHead
 from bert_tf.models.encoder import BertEncoder
 from bert_tf.models.feature_encoder import FeatureEncoder
+from bert_tf.models.masked_language_model import BertMaskedLanguageModel
 from bert_tf.models.pretrained_model import PretrainedModel
 from bert_tf.models.pretrainer import BertPreTrainer
 from bert_tf.models.task_models import (
@@ -75,6 +76,12 @@ HEADS: dict[type[PretrainedModel], Head] = {
             "cls.predictions.": "masked_language_model",
             "cls.seq_relationship.": "next_sentence.dense",
         },
+        made_by="pretrain",
+    ),
+    BertMaskedLanguageModel: Head(
+        "BertForMaskedLM",
+        {"cls.predictions.": "masked_language_model"},
+        reads_pooler=False,
         made_by="pretrain",
     ),
     BertClassifier: Head(

@@ -83,7 +83,7 @@ def run(options: Options) -> None:
                 task.check_submission(split, examples, model.labels)
             given = model.strings(examples)
         else:
-            names = (*task.kind.inputs(task), "text_pair")
+            names = (*task.kind.signatures(task)["serving_default"], "text_pair")
             strings = zip(names, (options.text, options.pair), strict=False)
             given = {name: texts for name, texts in strings if texts}
         shown = {name.removeprefix("text_"): texts for name, texts in given.items()}

@@ -10,6 +10,7 @@ from bert_tf.errors import InputError
 from bert_tf.tasks.choice import Choice
 from bert_tf.tasks.classification import Classification
 from bert_tf.tasks.kind import Dataset
+from bert_tf.tasks.masked_language_model import MaskedLanguageModel
 from bert_tf.tasks.metrics import accuracy, f1, matthews_correlation, pearson, spearman
 from bert_tf.tasks.regression import Regression
 from bert_tf.tasks.span import Span
@@ -138,6 +139,7 @@ TASKS: dict[str, Dataset] = {
             batch_size=16, learning_rate=2e-5, paper={"base": 81.6, "large": 86.3},
         ),
         Dataset(name="tagging", kind=Tagging(), label="labels"),
+        Dataset(name="masked_words", kind=MaskedLanguageModel(), max_length=512),
         Dataset(
             name="conll2003", kind=Tagging(), label="labels", labels=_CONLL, files=_CONLL_FILES,
             tfds=_CONLL_TFDS, paper={"base": 92.4, "large": 92.8},

@@ -104,29 +104,30 @@ def word_rows(
 
 
 def map_rows(
-    function: Callable[[dict[str, tf.Tensor]], Any], inputs: dict[str, tf.Tensor], width: int
+    function: Callable[[dict[str, tf.Tensor]], Any], tensors: dict[str, tf.Tensor], width: int
 ) -> tf.Tensor:
-    """Computes vectors of tokens some rows at a time: a text of any length fits in memory.
+    """Computes vectors some rows at a time: a text of any length fits in memory.
 
     Args:
-        function: model inputs [r, T] -> float32 [r, T, width].
-        inputs: model inputs [R, T].
+        function: a part of the tensors, [r, ...] each -> float32 [r, T, width].
+        tensors: [R, ...] each, such as model inputs.
         width: last axis of the result.
 
     Returns:
         float32 [R or more, T, width].
     """
-    rows, length = tf.unstack(tf.shape(inputs["token_ids"]))
+    rows = tf.shape(next(iter(tensors.values())))[0]
     size = tf.clip_by_value(rows, 1, _MOST_ROWS)
-    parts = (rows + size - 1) // size
-    split = {
-        name: tf.reshape(tf.pad(x, [[0, parts * size - rows], [0, 0]]), [parts, size, length])
-        for name, x in inputs.items()
-    }
+    parts = tf.maximum(1, (rows + size - 1) // size)
+
+    def split(x: tf.Tensor) -> tf.Tensor:
+        padded = tf.pad(x, [[0, parts * size - rows], *[[0, 0]] * (x.shape.rank - 1)])
+        return tf.reshape(padded, tf.concat([[parts, size], tf.shape(x)[1:]], 0))
+
     vectors = tf.map_fn(
         function,
-        split,
+        {name: split(x) for name, x in tensors.items()},
         fn_output_signature=tf.TensorSpec([None, None, width], tf.float32),
         parallel_iterations=1,
     )
-    return tf.reshape(vectors, [parts * size, length, width])
+    return tf.reshape(vectors, [parts * size, tf.shape(vectors)[2], width])

@@ -15,6 +15,7 @@ import tensorflow as tf
 
 from bert_tf import BertConfig, load_model, save_model
 from bert_tf.checkpoints.weight_names import named_weights
+from bert_tf.models.masked_language_model import BertMaskedLanguageModel
 from bert_tf.models.task_models import BertChooser, BertSpanClassifier, BertTagger
 from bert_tf.tasks.span import span_loss
 from bert_tf.training.means import cross_entropy
@@ -37,6 +38,7 @@ NAMES = {"token_ids": "input_ids", "segment_ids": "token_type_ids",
          "padding_mask": "attention_mask"}  # fmt: skip
 SPANS = np.array([[3, 5], [0, 0], [4, 4], [9, 12]])
 TAGS = DRAW.randint(0, 3, (4, 16))
+MASKED = np.where(DRAW.rand(4, 16) < 0.3, DRAW.randint(0, 41, (4, 16)), -100)  # -100: no loss
 RIGHT = np.array([2])  # choice: the rows are the choices of one example
 
 # Hugging Face's class -> our model, its loss, our targets, their targets.
@@ -53,6 +55,14 @@ HEADS = {
         TAGS,
         {"labels": TAGS},
     ),
+    "BertForMaskedLM": (
+        lambda: BertMaskedLanguageModel(CONFIG, seed=1),
+        lambda labels, logits: tf.boolean_mask(
+            cross_entropy(np.maximum(labels, 0), logits), labels >= 0
+        ),
+        MASKED,
+        {"labels": MASKED},
+    ),
     "BertForMultipleChoice": (
         lambda: BertChooser(CONFIG, seed=1),
         cross_entropy,
@@ -63,6 +73,8 @@ HEADS = {
 
 
 def inputs_of(model) -> dict[str, np.ndarray]:
+    if isinstance(model, BertMaskedLanguageModel):  # logits of every token, as theirs
+        return {**INPUTS, "mask_positions": np.tile(np.arange(16), (4, 1))}
     extra = isinstance(model, BertChooser)
     return {name: x[None] if extra else x for name, x in INPUTS.items()}
 
@@ -111,7 +123,9 @@ def test_numbers_of_hugging_face_now(name, tmp_path):
     ours = numbers(model, loss, targets)
     save_model(model, tmp_path / "model")
     np.savez(
-        tmp_path / "in.npz", **{NAMES[key]: x for key, x in inputs_of(model).items()}, **theirs
+        tmp_path / "in.npz",
+        **{NAMES[key]: x for key, x in inputs_of(model).items() if key in NAMES},
+        **theirs,
     )
     files = [tmp_path / "model", name, tmp_path / "in.npz", tmp_path / "out.npz"]
     command = [os.environ["BERT_TF_HUGGING_FACE"], SCRIPT, *files]
@@ -121,6 +135,6 @@ def test_numbers_of_hugging_face_now(name, tmp_path):
     assert ours.keys() == expected.keys()
     for key, value in expected.items():
         # Biases that add a number to all scores of a softmax have gradients of 0, or of rounding.
-        weight = expected[key.replace(".bias", ".weight")]
+        weight = expected.get(key.replace(".bias", ".weight"), value)
         scale = max(np.abs(value).max(), np.abs(weight).max())
         assert np.abs(ours[key] - value).max() <= TOLERANCE * scale, key

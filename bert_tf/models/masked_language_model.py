@@ -1,0 +1,59 @@
+"""The masked language model alone: an encoder with the words' output layer."""
+
+from typing import Any
+
+import keras
+
+from bert_tf.config import BertConfig
+from bert_tf.layers import MaskedLanguageModelHead
+from bert_tf.layers.bert_layer import child_seed
+from bert_tf.models.encoder import BertEncoder, encoder_for
+from bert_tf.models.pretrained_model import PretrainedModel
+
+
+@keras.saving.register_keras_serializable(package="bert_tf")
+class BertMaskedLanguageModel(PretrainedModel):
+    """An encoder with the head of the masked language model (paper, section 3.1).
+
+    A `BertPreTrainer` without next sentence prediction; it opens the directories of both.
+
+    Args:
+        encoder: a `BertEncoder`, or a `BertConfig` for a new one.
+        seed: random seed for the head and for a new encoder; None for no fixed seed.
+        dtype: Keras dtype policy of the head and of a new encoder; None for the encoder's, or
+            else the global one.
+        kwargs: Keras' own, such as `name`.
+
+    Inputs: the encoder's, and
+        mask_positions: int [B, P], positions in [0, T) of the tokens to predict.
+
+    Output: logits, float32 [B, P, V] whatever the compute dtype.
+    """
+
+    arguments = ("encoder",)
+
+    def __init__(
+        self,
+        encoder: BertEncoder | BertConfig,
+        seed: int | None = None,
+        dtype: Any = None,
+        **kwargs: Any,
+    ):
+        # Layers.
+        encoder, dtype = encoder_for(encoder, seed, dtype)
+        head = MaskedLanguageModelHead(
+            encoder.config,
+            encoder.embeddings.word_embeddings,
+            seed=child_seed(seed, "masked_language_model"),
+            dtype=dtype,
+            name="masked_language_model",
+        )
+
+        # Wiring.
+        inputs = self.symbolic_inputs("mask_positions")
+        encoded = encoder({name: inputs[name] for name in encoder.input})
+        logits = head(encoded["sequence_output"], inputs["mask_positions"])  # (B, P, V)
+        super().__init__(encoder.config, inputs, logits, seed, dtype, **kwargs)
+
+        self.encoder = encoder
+        self.masked_language_model = head

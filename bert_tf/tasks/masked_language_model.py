@@ -1,0 +1,222 @@
+"""Masked words: how well a pre-trained model predicts the words of a text."""
+
+import math
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from bert_tf.errors import InputError
+from bert_tf.models.masked_language_model import BertMaskedLanguageModel
+from bert_tf.tasks.kind import Answers, Dataset, Kind, write_table
+from bert_tf.tokenization.word_windows import map_rows, word_rows
+from bert_tf.tokenization.words import Words
+from pipelines.examples.labelled_text import Examples, read_examples
+
+_GUESSES = 5
+_MASK = "[MASK]"
+
+
+class MaskedLanguageModel(Kind):
+    """Guesses for each [MASK] of a text; scores of plain text, each piece masked in turn.
+
+    The answers to `text` are lists, padded: `masks_count` [B], and for each [MASK] the most
+    probable `masks_words` [B, M, 5] and their `masks_probabilities`.
+
+    The answers to `sentence` are `pieces_count` [B], and for each piece of the text, masked alone
+    in a copy of it, `pieces_text`, its `pieces_log_probability`, and the model's `pieces_guess`
+    [B, P] (pseudo-log-likelihood; Salazar et al. 2020, "Masked Language Model Scoring").
+
+    Texts of any length are read in windows: each piece in the one that shows most of its context.
+    """
+
+    model_class = BertMaskedLanguageModel
+
+    def inputs(self, dataset: Dataset) -> list[str]:
+        """Plain text to score."""
+        return ["sentence"]
+
+    def signatures(self, dataset: Dataset) -> dict[str, list[str]]:
+        """Guesses by default; scores of plain text have a signature of their own."""
+        return {"serving_default": ["text"], "pseudo_likelihood": ["sentence"]}
+
+    def read(self, dataset: Dataset, path: str | Path, *, labelled: bool = True) -> Examples:
+        """Reads texts: "sentence" to score, without blank ones; "text" to guess."""
+        known = Path(path).suffix.lower() in (".tsv", ".csv", ".jsonl")
+        format = dataset.format or (None if known else "lines")
+        examples = read_examples(path, {"text": dataset.text}, format=format, header=dataset.header)
+        if labelled:
+            texts = examples.columns["text"]
+            examples = examples.take(i for i, text in enumerate(texts) if text.strip())
+            examples.columns["sentence"] = examples.columns.pop("text")
+        return examples
+
+    def label_names(self, dataset: Dataset, examples: Examples) -> list[str]:
+        """Refuses: only training asks for it."""
+        raise InputError(
+            "masked_words scores models and trains none: make shards of the text (bert-tf shards), "
+            "then bert-tf pretrain --model DIRECTORY --shards SHARDS goes on with the pre-training"
+        )
+
+    def targets(self, examples: Examples, labels: Sequence[str]) -> np.ndarray:
+        """The texts are their own labels."""
+        return np.zeros(len(examples), np.int32)
+
+    def cut_remark(
+        self, columns: Mapping[str, Sequence[Any]], tokenizer: Any, max_length: int
+    ) -> str:
+        """None is cut."""
+        lengths = self.lengths(columns, tokenizer)
+        return (
+            f"cut: 0 of {len(lengths)} texts; the {np.sum(lengths > max_length)} longer than "
+            f"{max_length} tokens are read in windows"
+        )
+
+    def respond(
+        self, strings: dict[str, tf.Tensor], model: Any, tokenizer: Any, labels: Sequence[str],
+        max_length: int,
+    ) -> dict[str, tf.Tensor]:  # fmt: skip
+        """Guesses, or scores."""
+        ((name, texts),) = strings.items()
+        if name == "text":
+            return _guesses(texts, model, tokenizer, max_length)
+        return _scores(texts, model, tokenizer, max_length)
+
+    def score_names(self, dataset: Dataset, labels: Sequence[str]) -> list[str]:
+        """Share of pieces that are guessed right, and pseudo-perplexity."""
+        return ["masked_accuracy", "pseudo_perplexity"]
+
+    def scores(
+        self, dataset: Dataset, examples: Examples, answers: Answers, labels: Sequence[str]
+    ) -> dict[str, float | None]:
+        """Over all pieces; None if there is no piece."""
+        is_piece = _is_piece(answers)
+        if not is_piece.any():
+            return dict.fromkeys(self.score_names(dataset, labels))
+        right = (answers["pieces_guess"] == answers["pieces_text"])[is_piece]
+        mean = answers["pieces_log_probability"][is_piece].mean(dtype=np.float64)
+        return {"masked_accuracy": float(right.mean()), "pseudo_perplexity": math.exp(-mean)}
+
+    def remarks(
+        self, dataset: Dataset, scores: Mapping[str, float | None], labels: Sequence[str]
+    ) -> list[str]:
+        """What the perplexity is not."""
+        return [
+            "pseudo_perplexity masks one word piece at a time; the perplexity of the paper's table "
+            "6 masks 15% at once: it is exp(mlm_loss) of bert-tf pretrain's held-out data"
+        ]
+
+    def write_predictions(
+        self, folder: Path, dataset: Dataset, examples: Examples, answers: Answers,
+        labels: Sequence[str],
+    ) -> None:  # fmt: skip
+        """Writes predictions.tsv: each text's number of pieces, right guesses, log-likelihood."""
+        is_piece = _is_piece(answers)
+        right = (answers["pieces_guess"] == answers["pieces_text"]) & is_piece
+        total = np.where(is_piece, answers["pieces_log_probability"], 0).sum(-1, dtype=np.float64)
+        columns: list[tuple[str, Sequence[object]]] = [
+            ("text", examples.columns["sentence"]),
+            ("pieces", list(answers["pieces_count"])),
+            ("right", list(right.sum(-1))),
+            ("pseudo_log_likelihood", [f"{value:.6f}" for value in total]),
+        ]
+        write_table(folder / "predictions.tsv", dataset, examples, columns)
+
+
+def _is_piece(answers: Answers) -> np.ndarray:
+    """Which places [B, P] are no padding."""
+    return np.arange(answers["pieces_text"].shape[1]) < answers["pieces_count"][:, np.newaxis]
+
+
+def _scores(texts: tf.Tensor, model: Any, tokenizer: Any, max_length: int) -> dict[str, tf.Tensor]:
+    pieces = tokenizer.tokenize(texts)  # (B, None)
+    ids = pieces.flat_values
+
+    def of_rows(logs: tf.Tensor, ids: tf.Tensor) -> tf.Tensor:
+        own = tf.gather(logs, ids, batch_dims=1)
+        guess = tf.cast(tf.argmax(logs, -1), tf.float32)  # exact: vocabularies are below 2^24
+        return tf.stack([own, guess], -1)
+
+    found = _predict(ids, pieces.value_rowids(), tf.size(texts), tf.range(tf.size(ids)), of_rows, 2,
+                     model, tokenizer, max_length)  # fmt: skip
+    vocabulary = tf.constant(tokenizer.vocabulary)
+    lists = {
+        "text": tf.gather(vocabulary, ids),
+        "log_probability": found[:, 0],
+        "guess": tf.gather(vocabulary, tf.cast(found[:, 1], tf.int32)),
+    }
+    return {
+        "pieces_count": tf.cast(pieces.row_lengths(), tf.int32),
+        **{f"pieces_{key}": pieces.with_flat_values(x).to_tensor() for key, x in lists.items()},
+    }
+
+
+def _guesses(texts: tf.Tensor, model: Any, tokenizer: Any, max_length: int) -> dict[str, tf.Tensor]:
+    # The tokenizer reads "[MASK]" as any text: a [MASK] stands between two parts.
+    parts = tf.strings.split(texts, _MASK)  # (B, None)
+    tokens = tokenizer.tokenize(parts.flat_values).with_row_splits_dtype(tf.int64)
+    after = tf.tensor_scatter_nd_update(
+        tf.ones_like(parts.value_rowids()),
+        tf.expand_dims(parts.row_limits() - 1, -1),
+        tf.zeros_like(parts.row_limits()),
+    )  # masks behind each part
+    masks = tf.fill([tf.reduce_sum(after)], tokenizer.mask_token_id)
+    joined = tf.concat([tokens, tf.RaggedTensor.from_row_lengths(masks, after)], axis=1)
+    ids = joined.flat_values
+    text = tf.gather(parts.value_rowids(), joined.value_rowids())
+    places = tf.where(ids == tokenizer.mask_token_id)[:, 0]
+
+    def of_rows(logs: tf.Tensor, ids: tf.Tensor) -> tf.Tensor:
+        best = tf.math.top_k(tf.exp(logs), _GUESSES)
+        return tf.concat([best.values, tf.cast(best.indices, tf.float32)], -1)
+
+    found = _predict(ids, text, tf.size(texts), tf.cast(places, tf.int32), of_rows, 2 * _GUESSES,
+                     model, tokenizer, max_length)  # fmt: skip
+    words = tf.gather(tf.constant(tokenizer.vocabulary), tf.cast(found[:, _GUESSES:], tf.int32))
+    rows = tf.RaggedTensor.from_value_rowids(
+        places, tf.gather(text, places), nrows=tf.size(texts, tf.int64)
+    )
+    return {
+        "masks_count": tf.cast(rows.row_lengths(), tf.int32),
+        "masks_words": rows.with_flat_values(words).to_tensor(),
+        "masks_probabilities": rows.with_flat_values(found[:, :_GUESSES]).to_tensor(),
+    }
+
+
+def _predict(
+    ids: tf.Tensor, text: tf.Tensor, texts: tf.Tensor, places: tf.Tensor, of_rows: Any, width: int,
+    model: Any, tokenizer: Any, max_length: int,
+) -> tf.Tensor:  # fmt: skip
+    """What `of_rows` makes of the predictions at some pieces, each of them masked.
+
+    Args:
+        ids: P pieces of all texts, int32 [P].
+        text: text of each piece, int64 [P].
+        texts: number of texts, int32 [].
+        places: the pieces to predict, int32 [N].
+        of_rows: log-probabilities [r, V] and true pieces [r] -> float32 [r, width].
+        width: see above.
+        model: a `BertMaskedLanguageModel`.
+        tokenizer: its tokenizer.
+        max_length: maximum tokens of a row.
+
+    Returns:
+        float32 [N, width].
+    """
+    alone = tf.RaggedTensor.from_uniform_row_length(ids, 1)
+    nowhere = tf.zeros_like(text)
+    rows = word_rows(Words(text, alone, nowhere, nowhere), texts, tokenizer, max_length)
+
+    def predict(part: dict[str, tf.Tensor]) -> tf.Tensor:
+        row, column = tf.unstack(part["where"], axis=1)
+        inputs = {name: tf.gather(values, row) for name, values in rows.inputs.items()}
+        here = tf.one_hot(column, tf.shape(inputs["token_ids"])[1], on_value=True, off_value=False)
+        inputs["token_ids"] = tf.where(here, tokenizer.mask_token_id, inputs["token_ids"])
+        inputs["mask_positions"] = tf.cast(column, tf.int32)[:, tf.newaxis]
+        logits = model(inputs, training=False)[:, 0, : len(tokenizer.vocabulary)]  # padded tables
+        return of_rows(tf.nn.log_softmax(logits), part["id"])[:, tf.newaxis]
+
+    wanted = {"where": tf.gather(rows.pieces, places), "id": tf.gather(ids, places)}
+    return map_rows(predict, wanted, width)[: tf.size(places), 0]
