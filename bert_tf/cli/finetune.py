@@ -1,7 +1,7 @@
 r"""Fine-tune a model from labelled examples: classify, score, choose, tag or answer.
 
   bert-tf finetune --model runs/pretrained/best --train train.tsv --output runs/classifier
-  bert-tf finetune --model models/base --task mrpc --train glue/MRPC --output runs/mrpc
+  bert-tf finetune --model models/base --task mrpc --data glue/MRPC --output runs/mrpc
   bert-tf finetune --model models/base --task regression --train sts.csv --label_column score \
     --pair_column sentence2 --text_column sentence1 --output runs/sts
 

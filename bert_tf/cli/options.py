@@ -49,8 +49,8 @@ def add_options(parser: ArgumentParser, options: type) -> None:
             arguments["action"] = ActionYesNo(yes_prefix="", no_prefix="no_")
         elif typing.get_origin(hint) is list:
             arguments |= {"type": typing.get_args(hint)[0], "nargs": "+"}
-        else:
-            arguments["type"] = hint
+        else:  # with `str | None` the parser would take a file named "null" for None
+            arguments["type"] = str if hint == str | None else hint
         if field.metadata.get("alone") is not None:
             arguments |= {"nargs": "?", "const": field.metadata["alone"]}
         parser.add_argument(field.name if is_positional else f"--{field.name}", **arguments)
