@@ -530,6 +530,14 @@ _SETTINGS = {
 }
 
 
+def windows_remark(lengths: np.ndarray, max_length: int) -> str:
+    """The `cut_remark` of a kind that reads long texts in windows."""
+    return (
+        f"cut: 0 of {len(lengths)} texts; the {np.sum(lengths > max_length)} longer than "
+        f"{max_length} tokens are read in windows"
+    )
+
+
 def count_pieces(texts: Sequence[str], tokenizer: Any) -> np.ndarray:
     """Word pieces of each text, int64 [E]."""
     size = 4096  # at once

@@ -10,7 +10,8 @@ import tensorflow as tf
 
 from bert_tf.errors import InputError
 from bert_tf.models.masked_language_model import BertMaskedLanguageModel
-from bert_tf.tasks.kind import Answers, Dataset, Kind, write_table
+from bert_tf.tasks.kind import Answers, Dataset, Kind, windows_remark, write_table
+from bert_tf.tasks.report import Report, worst
 from bert_tf.tokenization.word_windows import map_rows, word_rows
 from bert_tf.tokenization.words import Words
 from pipelines.examples.labelled_text import Examples, read_examples
@@ -68,11 +69,7 @@ class MaskedLanguageModel(Kind):
         self, columns: Mapping[str, Sequence[Any]], tokenizer: Any, max_length: int
     ) -> str:
         """None is cut."""
-        lengths = self.lengths(columns, tokenizer)
-        return (
-            f"cut: 0 of {len(lengths)} texts; the {np.sum(lengths > max_length)} longer than "
-            f"{max_length} tokens are read in windows"
-        )
+        return windows_remark(self.lengths(columns, tokenizer), max_length)
 
     def respond(
         self, strings: dict[str, tf.Tensor], model: Any, tokenizer: Any, labels: Sequence[str],
@@ -106,6 +103,30 @@ class MaskedLanguageModel(Kind):
         return [
             "pseudo_perplexity masks one word piece at a time; the perplexity of the paper's table "
             "6 masks 15% at once: it is exp(mlm_loss) of bert-tf pretrain's held-out data"
+        ]
+
+    def report(
+        self, dataset: Dataset, examples: Examples, answers: Answers, labels: Sequence[str]
+    ) -> Report:
+        """The wrong guesses that were least expected."""
+        row, column = np.nonzero(_is_piece(answers))
+        piece, guess, probability = (
+            answers[f"pieces_{name}"][row, column] for name in ("text", "guess", "log_probability")
+        )
+        shown: dict[str, Sequence[Any]] = {
+            "text": [examples.columns["sentence"][index] for index in row],
+            "piece": [text.decode() for text in piece],
+            "guess": [text.decode() for text in guess],
+            "log probability": probability.tolist(),
+        }
+        return [
+            worst(
+                "Wrong guesses for the pieces with the lowest probability",
+                lambda index: examples.place(row[index]),
+                -probability,
+                piece != guess,
+                shown,
+            )
         ]
 
     def write_predictions(

@@ -144,6 +144,21 @@ def test_words():
     assert sum(row[1] for row in calibrated.rows) == 4
 
 
+def test_masked_words():
+    task = TASKS["masked_words"]
+    answers = {
+        "pieces_count": np.array([2, 1]),
+        "pieces_text": np.array([[b"sea", b"ship"], [b"cow", b""]], object),
+        "pieces_guess": np.array([[b"sea", b"farm"], [b"ship", b""]], object),
+        "pieces_log_probability": np.array([[-0.1, -2.0], [-3.0, 0.0]]),
+    }
+    examples = Examples("d", [4, 7], {"sentence": ["sea ship", "cow"]})
+    (found,) = task.kind.report(task, examples, answers, [])
+    assert found.rows == [
+        ["d, line 7", "cow", "cow", "ship", -3.0], ["d, line 4", "sea ship", "ship", "farm", -2.0],
+    ]  # fmt: skip
+
+
 @pytest.mark.parametrize("name", ["squad", "squad2"])
 def test_spans(name):
     task = TASKS[name]
