@@ -82,7 +82,9 @@ def run(options: Options) -> None:
             _show(part)
     for remark in evaluation.remarks:
         console.print(remark)
-    if output:
+    if output and not report:
+        console.print(f"Scores and predictions: {options.output}")
+    elif output:
         console.print(f"Scores, predictions and report.md: {options.output}")
         console.print(f"Pictures: {typed('bert-tf')} monitor {options.output}")
     export = f"export --model {options.model} --name {Path(model.task.name).stem}"

@@ -168,5 +168,6 @@ def _lstm(seed: int | None, dtype: Any, go_backwards: bool = False) -> keras.lay
         go_backwards=go_backwards,
         kernel_initializer=keras.initializers.GlorotUniform(child_seed(seed, "kernel")),
         recurrent_initializer=keras.initializers.Orthogonal(seed=child_seed(seed, "recurrent")),
+        use_cudnn=False,  # a SavedModel made on a GPU must run on servers without one
         dtype=dtype,
     )
