@@ -94,7 +94,8 @@ def of_like_length(
     """Reorders shuffled examples so that each batch holds examples of like length.
 
     The examples of 64 batches in a row are sorted by length and cut into batches, and all batches
-    of the epoch are shuffled. Within a batch the examples keep their random order, so the parts of
+    of the epoch are shuffled. The longest comes first: if memory does not suffice, the first step
+    shows it. Within a batch the examples keep their random order, so the parts of
     several workers or devices have like lengths, too. Examples that do not fill a batch
     stay at the end.
 
@@ -108,9 +109,14 @@ def of_like_length(
         int32 [E].
     """
     batches = len(lengths) // batch_size
+    if not batches:
+        return order
     whole, rest = tf.split(order, [batches * batch_size, -1])
     window = tf.range(batches * batch_size) // (_WINDOW * batch_size)
-    rank = window * (max(lengths) + 1) + tf.gather(tf.constant(lengths, tf.int32), whole)
+    of_whole = tf.gather(tf.constant(lengths, tf.int32), whole)
+    rank = window * (max(lengths) + 1) + of_whole
     places = tf.reshape(tf.argsort(rank, stable=True), [batches, batch_size])
     places = tf.random.experimental.stateless_shuffle(tf.sort(places), tf.bitwise.invert(key))
+    longest = tf.argmax(tf.reduce_max(tf.gather(of_whole, places), axis=1), output_type=tf.int32)
+    places = tf.roll(places, -longest, axis=0)
     return tf.concat([tf.gather(whole, tf.reshape(places, [-1])), rest], 0)
