@@ -44,6 +44,15 @@ def made_once(tmp_path_factory) -> Callable[[str, Callable[[Path], object]], Pat
     return make_once
 
 
+@pytest.fixture(scope="session")
+def shared() -> Path:
+    """The folder of development data and golden outputs beside the checkout."""
+    folder = Path(__file__).parents[2] / "shared"
+    if not folder.is_dir():
+        pytest.skip("needs ../shared (development data and golden outputs)")
+    return folder
+
+
 @pytest.fixture
 def tensorflow_datasets() -> Callable[[list[dict]], AbstractContextManager[list[str]]]:
     """`tensorflow_datasets(records)`: within it every dataset and split has these records.

@@ -16,7 +16,14 @@ import tensorflow as tf
 from bert_tf import BertConfig, load_model, save_model
 from bert_tf.checkpoints.weight_names import named_weights
 from bert_tf.models.masked_language_model import BertMaskedLanguageModel
-from bert_tf.models.task_models import BertChooser, BertSpanClassifier, BertTagger
+from bert_tf.models.task_models import (
+    BertChooser,
+    BertClassifier,
+    BertRegressor,
+    BertSpanClassifier,
+    BertTagger,
+)
+from bert_tf.tasks.regression import squared_error
 from bert_tf.tasks.span import span_loss
 from bert_tf.training.means import cross_entropy
 
@@ -40,9 +47,23 @@ SPANS = np.array([[3, 5], [0, 0], [4, 4], [9, 12]])
 TAGS = DRAW.randint(0, 3, (4, 16))
 MASKED = np.where(DRAW.rand(4, 16) < 0.3, DRAW.randint(0, 41, (4, 16)), -100)  # -100: no loss
 RIGHT = np.array([2])  # choice: the rows are the choices of one example
+CLASSES = np.array([2, 0, 1, 1])
+SCORES = np.array([0.5, -1.25, 3.0, 0.0], np.float32)
 
-# Hugging Face's class -> our model, its loss, our targets, their targets.
+# Hugging Face's class, and what is special -> our model, its loss, our targets, their targets.
 HEADS = {
+    "BertForSequenceClassification": (
+        lambda: BertClassifier(CONFIG, labels=["no", "perhaps", "yes"], seed=1),
+        cross_entropy,
+        CLASSES,
+        {"labels": CLASSES},
+    ),
+    "BertForSequenceClassification of one label": (
+        lambda: BertRegressor(CONFIG, seed=1),
+        squared_error,
+        SCORES,
+        {"labels": SCORES},
+    ),
     "BertForQuestionAnswering": (
         lambda: BertSpanClassifier(CONFIG, seed=1),
         span_loss,
@@ -107,7 +128,7 @@ def test_the_directory_is_hugging_faces_and_comes_back(name, tmp_path):
     model = made(name)
     save_model(model, tmp_path)
     config = json.loads((tmp_path / "config.json").read_text())
-    assert config["architectures"] == [name]
+    assert config["architectures"] == [name.partition(" ")[0]]
     again = load_model(tmp_path)
     assert type(again) is type(model)
     np.testing.assert_array_equal(again(inputs_of(model)), model(inputs_of(model)))
@@ -127,13 +148,15 @@ def test_numbers_of_hugging_face_now(name, tmp_path):
         **{NAMES[key]: x for key, x in inputs_of(model).items() if key in NAMES},
         **theirs,
     )
-    files = [tmp_path / "model", name, tmp_path / "in.npz", tmp_path / "out.npz"]
+    class_name = name.partition(" ")[0]
+    files = [tmp_path / "model", class_name, tmp_path / "in.npz", tmp_path / "out.npz"]
     command = [os.environ["BERT_TF_HUGGING_FACE"], SCRIPT, *files]
     done = subprocess.run(list(map(str, command)), capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     expected = dict(np.load(tmp_path / "out.npz"))
     assert ours.keys() == expected.keys()
     for key, value in expected.items():
+        value = value.reshape(ours[key].shape)  # a single label: theirs is [4, 1]
         # Biases that add a number to all scores of a softmax have gradients of 0, or of rounding.
         weight = expected.get(key.replace(".bias", ".weight"), value)
         scale = max(np.abs(value).max(), np.abs(weight).max())

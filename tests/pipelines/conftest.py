@@ -5,8 +5,6 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-SHARED = Path(__file__).parents[3] / "shared"
-
 
 class NumberTokenizer:
     """Reads text as numbers, each its own token id: tests choose the ids they look for."""
@@ -31,13 +29,6 @@ class NumberTokenizer:
 @pytest.fixture(scope="session")
 def number_tokenizer():
     return NumberTokenizer()
-
-
-@pytest.fixture(scope="session")
-def shared() -> Path:
-    if not SHARED.is_dir():
-        pytest.skip("needs ../shared (development data and golden outputs)")
-    return SHARED
 
 
 @pytest.fixture(scope="session")

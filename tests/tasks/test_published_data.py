@@ -93,6 +93,32 @@ def test_what_a_folder_or_a_task_lacks_is_named(tmp_path):
 
 
 @pytest.mark.parametrize(
+    ("name", "data", "split", "count", "labels"),
+    [
+        ("cola", "glue/CoLA", "validation", 1043, {"0", "1"}),
+        ("sst2", "glue/SST-2", "validation", 872, {"0", "1"}),
+        ("mrpc", "glue/MRPC", "train", 4076, {"0", "1"}),
+        ("mrpc", "glue/MRPC", "test", 1725, {"0", "1"}),
+        ("rte", "glue/RTE", "validation", 277, {"entailment", "not_entailment"}),
+        ("wnli", "glue/WNLI", "train", 518, {"0", "1"}),
+        ("stsb", "glue/STS", "validation", 1500, None),
+        ("conll2003", "conll2003", "test", 3453, None),
+        ("conll2003_documents", "conll2003", "test", 231, None),
+        ("squad", "squad", "validation", 220, None),
+    ],
+)
+def test_real_files(name, data, split, count, labels, shared):
+    """Every row of them is read, with labels that a new model has."""
+    task = TASKS[name]
+    examples = task.read(shared / "data" / data, split)
+    assert len(examples) == count and examples.skipped == ()
+    if labels:
+        assert set(examples.columns["label"]) == labels
+    known = task.kind.label_names(task, examples)
+    assert len(task.kind.targets(examples, known)) == count
+
+
+@pytest.mark.parametrize(
     ("name", "data", "record"),
     [
         ("cola", "glue/cola", {"sentence": "A"}),
