@@ -102,8 +102,9 @@ def run(options: Options) -> None:
             lines.append(json.dumps({**texts, **row}, ensure_ascii=False))
         if folder and examples:
             task.kind.write_submission(folder, task, split, examples, answers, model.labels)
-        remarks = [*examples.remarks(), *model.cut_remarks(given)] if examples else []
-    for remark in remarks:
+        cut, remark = model.cut(given)
+        remarks = [*(examples.remarks() if examples else ()), remark if cut or examples else ""]
+    for remark in filter(None, remarks):
         console.print(remark)
     if output:
         write_text(output, "".join(f"{line}\n" for line in lines))

@@ -153,7 +153,7 @@ class FineTuned:
         scores = kind.scores(self.task, examples, answers, self.labels)
         remarks = [
             *examples.remarks(),
-            kind.cut_remark(self._strings(examples), self.tokenizer, self.task.max_length),
+            kind.cut(self._strings(examples), self.tokenizer, self.task.max_length)[1],
             *kind.remarks(self.task, scores, self.labels),
         ]
         return Evaluation(examples, answers, {"examples": len(examples), **scores}, remarks)

@@ -97,14 +97,13 @@ class Kind(ABC):
         texts = [values for values in columns.values() if isinstance(values[0], str)]
         return np.sum([1 + count_pieces(values, tokenizer) for values in texts], axis=0) + 1
 
-    def cut_remark(
+    def cut(
         self, columns: Mapping[str, Sequence[Any]], tokenizer: Any, max_length: int
-    ) -> str:
-        """How many examples are cut, and where; arguments as of `lengths`."""
+    ) -> tuple[int, str]:
+        """How many examples are cut, and a sentence that says so; arguments as of `lengths`."""
         lengths = self.lengths(columns, tokenizer)
-        return (
-            f"cut at {max_length} tokens: {np.sum(lengths > max_length)} of {len(lengths)} inputs"
-        )
+        number = int(np.sum(lengths > max_length))
+        return number, f"cut at {max_length} tokens: {number} of {len(lengths)} inputs"
 
     def batch(
         self, strings: dict[str, tf.Tensor], arrays: list[tf.Tensor], tokenizer: Any,
@@ -530,9 +529,9 @@ _SETTINGS = {
 }
 
 
-def windows_remark(lengths: np.ndarray, max_length: int) -> str:
-    """The `cut_remark` of a kind that reads long texts in windows."""
-    return (
+def none_cut(lengths: np.ndarray, max_length: int) -> tuple[int, str]:
+    """What `Kind.cut` returns for a kind that reads long texts in windows."""
+    return 0, (
         f"cut: 0 of {len(lengths)} texts; the {np.sum(lengths > max_length)} longer than "
         f"{max_length} tokens are read in windows"
     )

@@ -10,7 +10,7 @@ import tensorflow as tf
 
 from bert_tf.errors import InputError
 from bert_tf.models.masked_language_model import BertMaskedLanguageModel
-from bert_tf.tasks.kind import Answers, Dataset, Kind, windows_remark, write_table
+from bert_tf.tasks.kind import Answers, Dataset, Kind, none_cut, write_table
 from bert_tf.tasks.report import Report, worst
 from bert_tf.tokenization.word_windows import map_rows, word_rows
 from bert_tf.tokenization.words import Words
@@ -65,11 +65,11 @@ class MaskedLanguageModel(Kind):
         """The texts are their own labels."""
         return np.zeros(len(examples), np.int32)
 
-    def cut_remark(
+    def cut(
         self, columns: Mapping[str, Sequence[Any]], tokenizer: Any, max_length: int
-    ) -> str:
+    ) -> tuple[int, str]:
         """None is cut."""
-        return windows_remark(self.lengths(columns, tokenizer), max_length)
+        return none_cut(self.lengths(columns, tokenizer), max_length)
 
     def respond(
         self, strings: dict[str, tf.Tensor], model: Any, tokenizer: Any, labels: Sequence[str],

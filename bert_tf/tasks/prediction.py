@@ -33,12 +33,11 @@ class Answering:
     labels: Sequence[str] = ()
     tokenizer: BertTokenizer | None = None
 
-    def cut_remarks(self, strings: Mapping[str, Sequence[Any]]) -> list[str]:
-        """How many inputs are cut, as far as it is known."""
+    def cut(self, strings: Mapping[str, Sequence[Any]]) -> tuple[int, str]:
+        """How many inputs are cut, as of `Kind.cut`; no sentence if it is not known."""
         if self.tokenizer is None:
-            return []
-        task = self.task
-        return [task.kind.cut_remark(strings, self.tokenizer, task.max_length)]
+            return 0, ""
+        return self.task.kind.cut(strings, self.tokenizer, self.task.max_length)
 
     def strings(self, examples: Examples) -> dict[str, list[str]]:
         """The strings that the model takes, by input name."""

@@ -121,15 +121,16 @@ class Span(Kind):
         pack = self._packer(tokenizer, max_length)
         return pack(strings["question"], strings["context"], strings["window"]).inputs
 
-    def cut_remark(
+    def cut(
         self, columns: Mapping[str, Sequence[Any]], tokenizer: Any, max_length: int
-    ) -> str:
+    ) -> tuple[int, str]:
         """Questions are cut; contexts are read in windows."""
         longest = self._packer(tokenizer, max_length).max_question
         pieces = count_pieces(columns["question"], tokenizer)
-        return (
-            f"cut at {longest} word pieces: {np.sum(pieces > longest)} of {len(pieces)} questions; "
-            "contexts are read in windows"
+        number = int(np.sum(pieces > longest))
+        return number, (
+            f"cut at {longest} word pieces: {number} of {len(pieces)} questions; contexts are read "
+            "in windows"
         )
 
     def respond(

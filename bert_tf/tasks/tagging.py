@@ -12,7 +12,7 @@ from bert_tf.atomic import write_text
 from bert_tf.errors import InputError
 from bert_tf.models.task_models import BertTagger
 from bert_tf.tasks.conlleval import EntityScores, score_entities
-from bert_tf.tasks.kind import Answers, Dataset, Kind, windows_remark
+from bert_tf.tasks.kind import Answers, Dataset, Kind, none_cut
 from bert_tf.tasks.report import Report, Table, calibration, confusion, worst
 from bert_tf.tokenization.word_windows import map_rows, word_rows
 from bert_tf.tokenization.words import (
@@ -121,11 +121,11 @@ class Tagging(Kind):
             tf.scatter_nd(rows.first_pieces, weights, shape),
         )
 
-    def cut_remark(
+    def cut(
         self, columns: Mapping[str, Sequence[Any]], tokenizer: Any, max_length: int
-    ) -> str:
+    ) -> tuple[int, str]:
         """None is cut."""
-        return windows_remark(self.lengths(columns, tokenizer), max_length)
+        return none_cut(self.lengths(columns, tokenizer), max_length)
 
     def respond(
         self, strings: Mapping[str, tf.Tensor], model: Any, tokenizer: Any, labels: Sequence[str],

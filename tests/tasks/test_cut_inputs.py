@@ -36,12 +36,12 @@ TOKENIZER = BertTokenizer(["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "sea", 
     ],
 )  # fmt: skip
 def test_every_kind_says_what_is_cut(task, columns, expected):
-    assert TASKS[task].kind.cut_remark(columns, TOKENIZER, 8) == expected
+    assert TASKS[task].kind.cut(columns, TOKENIZER, 8)[1] == expected
 
 
 def test_questions_are_cut_at_64_pieces():
     columns = {"question": ["sea " * 64, "sea " * 65], "context": ["cow", "cow"]}
     expected = "cut at 64 word pieces: 1 of 2 questions; contexts are read in windows"
-    assert Span().cut_remark(columns, TOKENIZER, 384) == expected
+    assert Span().cut(columns, TOKENIZER, 384) == (1, expected)
     shorter = Span().with_settings({"max_query_length": 9})
-    assert shorter.cut_remark(columns, TOKENIZER, 384).startswith("cut at 9 word pieces: 2 of 2")
+    assert shorter.cut(columns, TOKENIZER, 384)[1].startswith("cut at 9 word pieces: 2 of 2")

@@ -121,6 +121,10 @@ def test_a_test_folder_becomes_the_official_file_and_json_lines(tmp_path, capsys
             "--submission", tmp_path / "again")  # fmt: skip
     assert read(tmp_path / "again" / "CoLA.tsv") == rows
     assert "cut at 16 tokens: 1 of 5 inputs" in capsys.readouterr().err
+    predict("--model", tmp_path / "served" / "cola", "--text", "sea", "cow " * 50)
+    assert "cut at 16 tokens: 1 of 2 inputs" in capsys.readouterr().err
+    predict("--model", model, "--text", "sea")
+    assert capsys.readouterr().err == ""
     # A split without an official file.
     (data / "dev.tsv").write_text("gj04\t1\t\tsea\n")
     predict("--model", tmp_path / "served" / "cola", "--data", data, "--split", "validation",
