@@ -185,6 +185,8 @@ def _finetune(
         on_step=on_step,
     )
     if cache is not None:
+        if cache.full:
+            run.notice("some vectors found no room on the disk, and were computed at every step")
         cache.close()
     evaluation = None
     if run.is_chief:

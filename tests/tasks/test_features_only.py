@@ -15,6 +15,8 @@ from bert_tf.errors import InputError
 from bert_tf.models.feature_encoder import FeatureEncoder
 from bert_tf.models.task_models import BertClassifier, BertTagger
 from bert_tf.tasks.feature_cache import FeatureCache
+from bert_tf.tasks.fine_tuned import FineTuned
+from bert_tf.tasks.finetuning import finetune
 from bert_tf.tasks.options import FinetuningOptions
 
 PIECES = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "sea", "ship", "cow", "barn"]
@@ -160,6 +162,38 @@ def test_the_directory(short_lstm, encoder, tmp_path, capsys):
     assert isinstance(whole.encoder, BertEncoder)
     assert main(["convert", str(folder), str(tmp_path / "other")]) == 2
     assert "was trained with --features_only" in capsys.readouterr().err
+
+
+def test_a_run_keeps_vectors_until_its_end(encoder, tmp_path, monkeypatch):
+    start, run = tmp_path / "start", tmp_path / "run"
+    save_model(encoder, start, BertTokenizer(PIECES))
+    (tmp_path / "a.tsv").write_text("text\tlabel\n" + "sea ship\twater\ncow barn\tland\n" * 4)
+    options = FinetuningOptions(
+        model=str(start), train=str(tmp_path / "a.tsv"), validation=str(tmp_path / "a.tsv"),
+        output=str(run), features_only="last,embeddings", max_length=8, batch_size=4, epochs=2,
+        strategy="one",
+    )  # fmt: skip
+
+    def kill(step):
+        if step == 3:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        finetune(options, print, notice=print, on_step=kill)
+    # Two rows of two words, [CLS] and [SEP], each kept once.
+    assert (run / "features" / "vectors").stat().st_size == 2 * 4 * 16 * 4
+
+    def write(*rows):
+        raise AssertionError("vectors were computed again")
+
+    monkeypatch.setattr(FeatureCache, "_write", write)
+    finetune(options, print, notice=print)
+    assert not (run / "features").exists()
+    tuned = FineTuned.from_directory(run / "best")
+    assert tuned.model.encoder.chosen == ["last", "embeddings"]
+    for ours, start in zip(tuned.model.encoder.encoder.blocks[0].weights, encoder.blocks[0].weights,
+                           strict=True):  # fmt: skip
+        np.testing.assert_array_equal(ours, start)
 
 
 def test_what_cannot_be_combined():
