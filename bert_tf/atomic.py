@@ -1,12 +1,14 @@
 """Files and folders that appear whole or not at all."""
 
 import hashlib
+import json
 import os
 import shutil
 import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 # Matches the temporary names of this package, whatever output they belong to.
 TEMPORARY_NAMES = ".*.bert-tf-*.tmp"
@@ -85,6 +87,11 @@ def write_text(path: str | os.PathLike, text: str) -> None:
     """Writes a file of UTF-8 text; see `replace_file`."""
     with replace_file(path) as temporary:
         temporary.write_text(text, encoding="utf-8", newline="\n")
+
+
+def write_json(path: str | os.PathLike, value: Any, *, indent: int = 2) -> None:
+    """Writes a value as JSON for people to read; see `replace_file`."""
+    write_text(path, json.dumps(value, indent=indent, ensure_ascii=False) + "\n")
 
 
 @contextmanager

@@ -6,10 +6,13 @@ from pathlib import Path
 
 from bert_tf.errors import InputError
 
+# Files and folders that a command reads; None and "-", standard input, stand for no file.
+Inputs = Iterable[str | os.PathLike | None]
+
 
 def check_output_folder(
     output: str | os.PathLike,
-    inputs: Iterable[str | os.PathLike] = (),
+    inputs: Inputs = (),
     *,
     ours: Sequence[str] | None = None,
     overwrite: bool = False,
@@ -43,7 +46,7 @@ def check_output_folder(
     return folder
 
 
-def check_output_file(output: str | os.PathLike, inputs: Iterable[str | os.PathLike] = ()) -> Path:
+def check_output_file(output: str | os.PathLike, inputs: Inputs = ()) -> Path:
     """Refuses an output file that would destroy an input or cannot be written.
 
     Like `check_output_folder`, for a file to write or replace.
@@ -85,8 +88,10 @@ def _check_parents(path: Path, output: str | os.PathLike) -> None:
         )
 
 
-def _check_inputs(path: Path, output: str | os.PathLike, inputs: Iterable[str | os.PathLike]):
+def _check_inputs(path: Path, output: str | os.PathLike, inputs: Inputs):
     for given in inputs:
+        if given in (None, "-"):
+            continue
         read = _resolved(given, "input")
         relations = {
             "is": path == read,

@@ -53,8 +53,8 @@ class Options(TaskOptions, FileOptions):
 
 
 def run(options: Options) -> None:
-    data = [options.data] if options.data != "-" else []
-    output = options.output and check_output_folder(options.output, [*options.models, *data])
+    inputs = [*options.models, options.data]
+    output = options.output and check_output_folder(options.output, inputs)
     with progress("answering", total=len(options.models)) as bar:
         from bert_tf.tasks.ensemble import Ensemble
         from bert_tf.tasks.fine_tuned import Evaluation

@@ -62,9 +62,7 @@ class Options(TaskOptions, FileOptions):
 
 
 def run(options: Options) -> None:
-    output = options.output and check_output_folder(
-        options.output, [options.model, *([options.data] if options.data != "-" else [])]
-    )
+    output = options.output and check_output_folder(options.output, [options.model, options.data])
     with progress("evaluating"):
         from bert_tf.tasks.fine_tuned import FineTuned
         from bert_tf.tasks.report import Picture, write_report

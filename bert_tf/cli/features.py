@@ -55,9 +55,7 @@ class Options(FileOptions):
 
 
 def run(options: Options) -> None:
-    """Runs `bert-tf features`."""
-    inputs = [options.model, *([options.data] if options.data != "-" else [])]
-    output = check_output_file(options.output, inputs)
+    output = check_output_file(options.output, [options.model, options.data])
     with progress("loading") as bar:
         from bert_tf.checkpoints.formats import check_is_model_directory
         from bert_tf.checkpoints.hugging_face import read_weights

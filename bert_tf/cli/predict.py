@@ -67,7 +67,7 @@ def run(options: Options) -> None:
             f"{len(options.pair)} --pair strings for {len(options.text)} --text strings: "
             "give as many"
         )
-    inputs = [options.model, *([source] if source not in (None, "-") else [])]
+    inputs = [options.model, source]
     output = options.output and check_output_file(options.output, inputs)
     folder = options.submission and check_output_folder(options.submission, inputs)
     with progress("loading") as bar:

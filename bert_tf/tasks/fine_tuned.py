@@ -11,7 +11,7 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from bert_tf.atomic import replace_file
+from bert_tf.atomic import write_json
 from bert_tf.checkpoints.model_directory import load_model, save_model
 from bert_tf.errors import InputError
 from bert_tf.serving.export import export
@@ -101,11 +101,7 @@ class FineTuned:
     def save(self, directory: str | Path) -> None:
         """Writes a model directory, with the task beside the model."""
         save_model(self.model, directory, tokenizer=self.tokenizer)
-        with replace_file(Path(directory) / TASK_FILE) as temporary:
-            temporary.write_text(self._settings(), encoding="utf-8")
-
-    def _settings(self) -> str:
-        return json.dumps(self.task.settings(), indent=2) + "\n"
+        write_json(Path(directory) / TASK_FILE, self.task.settings())
 
     @property
     def inputs(self) -> list[str]:
@@ -170,22 +166,16 @@ class FineTuned:
 
     def write(self, evaluation: Evaluation, directory: Path) -> None:
         """Writes metrics.json and the kind's predictions."""
-        self.task.kind.write_predictions(
-            directory,
-            self.task,
-            evaluation.examples,
-            evaluation.answers,
-            self.labels,
-        )
-        with replace_file(directory / "metrics.json") as temporary:
-            temporary.write_text(json.dumps(evaluation.scores, indent=2) + "\n", encoding="utf-8")
+        examples, answers = evaluation.examples, evaluation.answers
+        self.task.kind.write_predictions(directory, self.task, examples, answers, self.labels)
+        write_json(directory / "metrics.json", evaluation.scores)
 
     def export(self, name: str, *, root: str | Path, version: int = 0) -> Path:
         """Writes a SavedModel; see `bert_tf.serving.export`."""
-        assets = {TASK_FILE: self._settings()}
         with tempfile.TemporaryDirectory() as folder:
             self.tokenizer.save(folder)
-            assets |= {f.name: f.read_text(encoding="utf-8") for f in Path(folder).iterdir()}
+            write_json(Path(folder) / TASK_FILE, self.task.settings())
+            assets = {f.name: f.read_text(encoding="utf-8") for f in Path(folder).iterdir()}
         return export(self.module(), name, root=root, version=version, assets=assets)
 
 

@@ -1,6 +1,5 @@
 """Restarts: the same fine-tuning with several seeds (paper, section 4.1)."""
 
-import json
 import statistics
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
@@ -8,7 +7,7 @@ from pathlib import Path
 from shutil import copytree
 from typing import Any
 
-from bert_tf.atomic import replace_directory, write_text
+from bert_tf.atomic import replace_directory, write_json
 from bert_tf.errors import InputError
 from bert_tf.tasks.finetuning import FinetuningResult
 from bert_tf.tasks.options import FinetuningOptions
@@ -91,8 +90,7 @@ def finetune_seeds(options: FinetuningOptions, run: OneRun) -> Restarts:
             restarts.add(one.seed, result)
     if restarts.best_seed is not None:
         keep_best(seed_folder(options.output, restarts.best_seed), options.output)
-        summary = json.dumps(restarts.summary(), indent=2)
-        write_text(Path(options.output) / "seeds.json", summary + "\n")
+        write_json(Path(options.output) / "seeds.json", restarts.summary())
     return restarts
 
 

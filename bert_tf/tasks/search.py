@@ -10,7 +10,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from bert_tf.atomic import replace_file
+from bert_tf.atomic import write_json
 from bert_tf.errors import InputError
 from bert_tf.options import identity
 from bert_tf.outputs import check_output_folder
@@ -29,6 +29,11 @@ from bert_tf.training.divergence import DivergedError
 from bert_tf.training.workers import hold_run_directory
 
 _RECORD = "search.json"
+# Options that name the examples; `finetune` compares the examples themselves.
+_DATA = (
+    "data", "train", "validation", "validation_share",
+    "text_column", "pair_column", "label_column", "format", "header",
+)  # fmt: skip
 _ATTEMPTS = 100  # proposals to look at for one that was not tried
 
 
@@ -58,10 +63,8 @@ def search(
         Preempted: a run was stopped.
     """
     refuse_workers(options, "a search")
-    output = check_output_folder(
-        options.output,
-        [path for path in (options.model, options.train, options.validation) if path is not None],
-    )
+    inputs = [options.model, options.source, options.validation]
+    output = check_output_folder(options.output, inputs)
     if options.dry_run:
         first = next(iter(_grid(options)))
         run(next(seed_options(_finetuning(options, first))))
@@ -100,7 +103,7 @@ class _Record:
 
     @classmethod
     def read(cls, output: Path, options: SearchOptions) -> "_Record":
-        data = {"train": options.train, "validation": options.validation}
+        data = {name: getattr(options, name) for name in _DATA}
         own = {**identity(options, str(output)), **data}
         del own["seed"]  # more seeds may be added
         path = output / _RECORD
@@ -135,9 +138,7 @@ class _Record:
             }
             for trial in self.trials
         ]
-        with replace_file(self.output / _RECORD) as file:
-            content = {"options": self.identity, "trials": trials}
-            file.write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
+        write_json(self.output / _RECORD, {"options": self.identity, "trials": trials})
 
     def unfinished(self, options: SearchOptions) -> Iterator[Trial]:
         """The trials with a run to make: known ones, then new ones."""

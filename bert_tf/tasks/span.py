@@ -1,7 +1,6 @@
 """Answers that are spans of a context: SQuAD 1.1 and 2.0 (paper, sections 4.2 and 4.3)."""
 
 import itertools
-import json
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, replace
@@ -11,7 +10,7 @@ from typing import Any, ClassVar
 import numpy as np
 import tensorflow as tf
 
-from bert_tf.atomic import write_text
+from bert_tf.atomic import write_json
 from bert_tf.errors import InputError
 from bert_tf.models.task_models import BertSpanClassifier
 from bert_tf.tasks.answer_ensemble import average_answers
@@ -254,8 +253,8 @@ class Span(Kind):
         if self.unanswerable:
             files["null_odds"] = answers["null_odds"].tolist()
         for name, values in files.items():
-            content = json.dumps(dict(zip(ids, values, strict=True)), indent=4, ensure_ascii=False)
-            write_text(folder / f"{name}.json", content + "\n")
+            content = dict(zip(ids, values, strict=True))
+            write_json(folder / f"{name}.json", content, indent=4)
 
     def _packer(self, tokenizer: Any, max_length: int) -> QuestionPacker:
         return QuestionPacker(tokenizer, max_length, self.doc_stride, self.max_query_length)

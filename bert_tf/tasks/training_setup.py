@@ -48,7 +48,7 @@ def make_run(
         InputError: the output cannot be used.
     """
     return Run(
-        check_output_folder(options.output, [path for path in inputs if path is not None]),
+        check_output_folder(options.output, inputs),
         seed=options.seed,
         strategy=options.strategy,
         precision=options.precision,

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from bert_tf.atomic import write_text
+from bert_tf.atomic import write_json
 
 _METRICS = "metrics.json"
 
@@ -41,7 +41,7 @@ def word_frequency_loss(batches: Iterable[Any]) -> float:
 
 def write_metrics(model_directory: Path, scores: dict[str, float]) -> None:
     """Writes the held-out scores of a model beside it."""
-    write_text(model_directory / _METRICS, json.dumps(scores, indent=2) + "\n")
+    write_json(model_directory / _METRICS, scores)
 
 
 def plateau_notice(model_directory: str | Path) -> str | None:

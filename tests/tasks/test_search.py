@@ -178,6 +178,8 @@ def test_a_search_that_cannot_be_is_refused(options, tmp_path):
     tried(small)
     with pytest.raises(InputError, match="a search with another --weight_decay, --train: give"):
         tried(replace(small, weight_decay=0.5, train="other.tsv"))
+    with pytest.raises(InputError, match="a search with another --data, --train, --text_column"):
+        tried(replace(small, train=None, data="glue/RTE", text_column="1"))
     assert len(tried(replace(small, weight_decay=0.5, override=True))) == 1
     (tmp_path / "run" / "search.json").write_text("{")
     with pytest.raises(InputError, match=r"search\.json cannot be read"):
