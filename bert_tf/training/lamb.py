@@ -40,14 +40,19 @@ class Lamb(AdamWeightDecay):
         super().build(variables)
         self.skipped = self.add_variable((), initializer="zeros", dtype="int64", name="skipped")
 
+    def _step(self, index: int, gradient: Any, variable: Any, rate: Any) -> None:
+        mean, square = self._means[index], self._squares[index]
+        self.assign_add(mean, (gradient - mean) * (1 - self.beta_1))
+        self.assign_add(square, (tf.square(gradient) - square) * (1 - self.beta_2))
+        update = self._update(mean, square)
+        if self._decays[index]:
+            update += self.weight_decay_rate * variable
+            length, update_length = tf.norm(variable), tf.norm(update)
+            known = tf.logical_and(length > 0, update_length > 0)
+            update *= tf.where(known, tf.math.divide_no_nan(length, update_length), 1.0)
+        self.assign_sub(variable, rate * update)
+
     def _update(self, mean: Any, square: Any) -> Any:
         step = tf.cast(self.iterations + 1 - self.skipped, mean.dtype)  # t: updates of the means
-        return super()._update(
-            mean / (1 - tf.pow(self.beta_1, step)), square / (1 - tf.pow(self.beta_2, step))
-        )
-
-    def _with_decay(self, update: Any, variable: Any) -> Any:
-        update = super()._with_decay(update, variable)
-        length, update_length = tf.norm(variable), tf.norm(update)
-        known = tf.logical_and(length > 0, update_length > 0)
-        return update * tf.where(known, tf.math.divide_no_nan(length, update_length), 1.0)
+        root = tf.sqrt(square / (1 - tf.pow(self.beta_2, step)))
+        return mean / (1 - tf.pow(self.beta_1, step)) / (root + self.epsilon)
