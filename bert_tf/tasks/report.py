@@ -222,9 +222,9 @@ def _markdown(table: Table) -> str:
 
 
 def _text(cell: Cell) -> str:
+    if isinstance(cell, float | np.floating):
+        return f"{cell:.4f}" if np.isfinite(cell) else "-"
     if cell is None:
         return "-"
-    if isinstance(cell, float | np.floating):
-        return f"{cell:.4f}"
     text = " ".join(str(cell).split())  # no tab or line end
     return text if len(text) <= _LONGEST else f"{text[: _LONGEST - 3]}..."

@@ -69,11 +69,11 @@ def rows(path) -> list[list[str]]:
 
 
 def test_files_pictures_and_events(tmp_path):
-    long = Table("long", "A | B", ["a|b", "c"], [["x\n" * 300, None]], note="noted")
+    long = Table("long", "A | B", ["a|b", "c"], [["x\n" * 300, None], ["x", np.nan]], note="noted")
     write_report([long, *confusion(["a", "한국어"], TRUTH, PREDICTED)], tmp_path)
     assert rows(tmp_path / "confusion.tsv")[1] == ["a", "1", "2"]
-    ((header, row)) = rows(tmp_path / "long.tsv")
-    assert header == ["a|b", "c"] and len(row[0]) == 200 and row[1] == "-"
+    header, row, other = rows(tmp_path / "long.tsv")
+    assert header == ["a|b", "c"] and len(row[0]) == 200 and row[1] == other[1] == "-"
     report = (tmp_path / "report.md").read_text()
     assert "## A | B\n\nnoted\n\n| a&#124;b | c |" in report
     assert "![confusion](confusion.png)" in report
