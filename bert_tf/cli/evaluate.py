@@ -63,13 +63,17 @@ class Options(TaskOptions, FileOptions):
 
 def run(options: Options) -> None:
     output = options.output and check_output_folder(options.output, [options.model, options.data])
-    with progress("evaluating"):
+    with progress("evaluating", total=1) as bar:
         from bert_tf.tasks.fine_tuned import FineTuned
         from bert_tf.tasks.report import Picture, write_report
 
         model = FineTuned.from_directory(options.model, dataclasses.asdict(options))
         examples = model.task.read(options.data, options.split)
-        evaluation = model.evaluate(examples, options.batch_size)
+        evaluation = model.evaluate(
+            examples,
+            options.batch_size,
+            answered=lambda number: bar.update(number, total=len(examples)),
+        )
         report = model.report(evaluation)
         if output:
             model.write(evaluation, output)

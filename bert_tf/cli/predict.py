@@ -70,7 +70,7 @@ def run(options: Options) -> None:
     inputs = [options.model, source]
     output = options.output and check_output_file(options.output, inputs)
     folder = options.submission and check_output_folder(options.submission, inputs)
-    with progress("loading") as bar:
+    with progress("loading", total=1) as bar:
         from bert_tf.serving.predictor import answer, rows
         from bert_tf.tasks.prediction import load
 

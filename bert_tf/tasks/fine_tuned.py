@@ -3,7 +3,7 @@
 import functools
 import json
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -132,16 +132,29 @@ class FineTuned:
     def _strings(self, examples: Examples) -> dict[str, list[Any]]:
         return {name: examples.columns[name] for name in self.inputs}
 
-    def answers(self, examples: Examples, batch_size: int) -> Answers:
-        """Answers to examples, by the function that an export saves."""
+    def answers(
+        self,
+        examples: Examples,
+        batch_size: int,
+        answered: Callable[[int], object] = lambda number: None,
+    ) -> Answers:
+        """Answers to examples, by the function that an export saves.
+
+        `answered` is called after each batch with the number of examples that have been answered.
+        """
         strings = self._strings(examples)
         lengths = self.task.kind.lengths(strings, self.tokenizer)
-        return answer(self.signature, strings, batch_size, lengths=lengths)
+        return answer(self.signature, strings, batch_size, lengths=lengths, answered=answered)
 
-    def evaluate(self, examples: Examples, batch_size: int) -> Evaluation:
-        """Scores answers to labelled examples."""
+    def evaluate(
+        self,
+        examples: Examples,
+        batch_size: int,
+        answered: Callable[[int], object] = lambda number: None,
+    ) -> Evaluation:
+        """Scores answers to labelled examples; `answered` as of `answers`."""
         self.task.kind.targets(examples, self.labels)  # refuses unknown labels before the work
-        return self.scored(examples, self.answers(examples, batch_size))
+        return self.scored(examples, self.answers(examples, batch_size, answered))
 
     def scored(self, examples: Examples, answers: Answers) -> Evaluation:
         """Scores given answers to labelled examples."""
