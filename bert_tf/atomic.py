@@ -5,7 +5,7 @@ import json
 import os
 import shutil
 import uuid
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -92,6 +92,13 @@ def write_text(path: str | os.PathLike, text: str) -> None:
 def write_json(path: str | os.PathLike, value: Any, *, indent: int = 2) -> None:
     """Writes a value as JSON for people to read; see `replace_file`."""
     write_text(path, json.dumps(value, indent=indent, ensure_ascii=False) + "\n")
+
+
+def write_tsv(path: str | os.PathLike, rows: Iterable[Iterable[object]]) -> None:
+    """Writes a table without quotes; tabs and line ends within a cell become spaces."""
+    spaces = str.maketrans("\t\n\r", "   ")
+    lines = ("\t".join(str(cell).translate(spaces) for cell in row) + "\n" for row in rows)
+    write_text(path, "".join(lines))
 
 
 @contextmanager

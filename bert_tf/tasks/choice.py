@@ -11,7 +11,8 @@ import tensorflow as tf
 
 from bert_tf.errors import InputError
 from bert_tf.models.task_models import BertChooser
-from bert_tf.tasks.kind import Answers, Dataset, RowKind, count_pieces
+from bert_tf.tasks.dataset import Dataset
+from bert_tf.tasks.kind import Answers, RowKind, count_pieces
 from bert_tf.tasks.report import Report, classes_report
 from bert_tf.tokenization.packing import Packer
 from pipelines.examples.labelled_text import Examples, read_examples
@@ -74,7 +75,9 @@ class Choice(RowKind):
                 )
         return np.array([int(label) for label in examples.columns["label"]], np.int32)
 
-    def features(self, strings: Mapping[str, tf.Tensor], tokenizer: Any, max_length: int) -> Any:
+    def model_inputs(
+        self, strings: Mapping[str, tf.Tensor], tokenizer: Any, max_length: int
+    ) -> Any:
         """[CLS] context [SEP] choice [SEP] for each choice, [B, N, T] each."""
         batch, number = tf.unstack(tf.shape(strings["choices"]))
         contexts = tokenizer.tokenize(strings["context"])

@@ -10,7 +10,8 @@ import tensorflow as tf
 
 from bert_tf.errors import InputError
 from bert_tf.models.task_models import BertClassifier
-from bert_tf.tasks.kind import Answers, Dataset, RowKind
+from bert_tf.tasks.dataset import Dataset
+from bert_tf.tasks.kind import Answers, RowKind
 from bert_tf.tasks.metrics import Score, f1, macro_f1
 from bert_tf.tasks.report import Report, classes_report
 from pipelines.examples.labelled_text import Examples

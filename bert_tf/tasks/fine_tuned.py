@@ -17,7 +17,8 @@ from bert_tf.errors import InputError
 from bert_tf.serving.export import export
 from bert_tf.serving.predictor import answer
 from bert_tf.serving.signatures import RawTextModel
-from bert_tf.tasks.kind import Answers, Dataset
+from bert_tf.tasks.dataset import Dataset
+from bert_tf.tasks.kind import Answers
 from bert_tf.tasks.report import Report
 from bert_tf.tasks.table import TASKS, find_task
 from bert_tf.tokenization.tokenizer import BertTokenizer

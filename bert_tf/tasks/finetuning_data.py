@@ -12,7 +12,7 @@ import tensorflow as tf
 from bert_tf.checkpoints.formats import CONFIG, check_is_model_directory
 from bert_tf.config import BertConfig
 from bert_tf.errors import InputError
-from bert_tf.tasks.kind import Dataset
+from bert_tf.tasks.dataset import Dataset
 from bert_tf.tokenization.tokenizer import BertTokenizer
 from pipelines.examples.batches import example_batches
 from pipelines.examples.labelled_text import Examples

@@ -10,7 +10,8 @@ import tensorflow as tf
 
 from bert_tf.errors import InputError
 from bert_tf.models.masked_language_model import BertMaskedLanguageModel
-from bert_tf.tasks.kind import Answers, Dataset, Kind, none_cut, write_table
+from bert_tf.tasks.dataset import Dataset
+from bert_tf.tasks.kind import Answers, Kind, none_cut, write_table
 from bert_tf.tasks.report import Report, worst
 from bert_tf.tokenization.word_windows import map_rows, word_rows
 from bert_tf.tokenization.words import Words

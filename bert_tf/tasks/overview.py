@@ -3,7 +3,7 @@
 import re
 from collections.abc import Iterable, Mapping
 
-from bert_tf.tasks.kind import Dataset
+from bert_tf.tasks.dataset import Dataset
 
 _HEADER = [
     "task", "kind", "scores", "length", "epochs", "batch", "rate", "paper", "reached",

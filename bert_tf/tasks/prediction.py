@@ -9,8 +9,8 @@ from bert_tf.checkpoints.formats import CONFIG
 from bert_tf.errors import InputError
 from bert_tf.serving.export import ASSETS
 from bert_tf.serving.predictor import Predictor
+from bert_tf.tasks.dataset import Dataset
 from bert_tf.tasks.fine_tuned import FineTuned
-from bert_tf.tasks.kind import Dataset
 from bert_tf.tasks.table import TASKS, find_task
 from bert_tf.tokenization.tokenizer import VOCABULARY_FILE, BertTokenizer
 from pipelines.examples.labelled_text import Examples

@@ -10,7 +10,8 @@ import tensorflow as tf
 
 from bert_tf.errors import InputError
 from bert_tf.models.task_models import BertRegressor
-from bert_tf.tasks.kind import Answers, Dataset, RowKind
+from bert_tf.tasks.dataset import Dataset
+from bert_tf.tasks.kind import Answers, RowKind
 from bert_tf.tasks.pictures import scatter
 from bert_tf.tasks.report import Picture, Report, Table, worst
 from bert_tf.training.means import Values

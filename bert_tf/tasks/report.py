@@ -10,7 +10,7 @@ import numpy as np
 import tensorflow as tf
 from PIL import Image
 
-from bert_tf.atomic import replace_file, write_text
+from bert_tf.atomic import replace_file, write_text, write_tsv
 from bert_tf.tasks import pictures
 from bert_tf.training.event_folder import EventFolder
 from pipelines.examples.labelled_text import Examples
@@ -208,8 +208,7 @@ def write_report(report: Report, folder: Path) -> None:
             else:
                 table = _markdown(part)
                 lines += [f"## {part.title}", *filter(None, [part.note]), table]
-                rows = ["\t".join(row) for row in [part.columns, *part.texts()]]
-                write_text(folder / f"{part.name}.tsv", "\n".join(rows) + "\n")
+                write_tsv(folder / f"{part.name}.tsv", [part.columns, *part.texts()])
                 tf.summary.text(part.name, table)
     write_text(folder / "report.md", "\n\n".join(lines) + "\n")
 

@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from xml.sax.saxutils import escape
 
-from bert_tf.atomic import write_text
+from bert_tf.atomic import write_text, write_tsv
 from bert_tf.tasks.trials import Trial, best_by, ranked
 from bert_tf.training.hyper_parameters import write_columns
 
@@ -62,13 +62,9 @@ def write_report(
         values: see `write_columns`.
     """
     rows = table(trials)
-    files = {
-        "search.tsv": "".join("\t".join(row) + "\n" for row in rows),
-        "search.md": markdown(rows),
-        "search.svg": picture(trials),
-    }
-    for name, content in files.items():
-        write_text(output / name, content)
+    write_tsv(output / "search.tsv", rows)
+    write_text(output / "search.md", markdown(rows))
+    write_text(output / "search.svg", picture(trials))
     write_columns(output / "logs", values, f"best_{best_by(trials)}")
 
 

@@ -15,7 +15,8 @@ from bert_tf.errors import InputError
 from bert_tf.models.task_models import BertSpanClassifier
 from bert_tf.tasks.answer_ensemble import average_answers
 from bert_tf.tasks.answer_spans import best_answers
-from bert_tf.tasks.kind import Answers, Dataset, Kind, count_pieces
+from bert_tf.tasks.dataset import Dataset
+from bert_tf.tasks.kind import Answers, Kind, count_pieces
 from bert_tf.tasks.report import Report, Table, calibration, confusion, worst
 from bert_tf.tasks.squad_scores import squad_1_scores, squad_2_scores
 from bert_tf.tokenization.question_windows import QuestionPacker, token_targets
@@ -115,7 +116,7 @@ class Span(Kind):
         }
         return columns, np.concatenate(targets)
 
-    def features(self, strings: dict[str, tf.Tensor], tokenizer: Any, max_length: int) -> Any:
+    def model_inputs(self, strings: dict[str, tf.Tensor], tokenizer: Any, max_length: int) -> Any:
         """Model inputs for one window of each context, [B, T]."""
         pack = self._packer(tokenizer, max_length)
         return pack(strings["question"], strings["context"], strings["window"]).inputs

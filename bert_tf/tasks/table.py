@@ -9,7 +9,7 @@ from pathlib import Path
 from bert_tf.errors import InputError
 from bert_tf.tasks.choice import Choice
 from bert_tf.tasks.classification import Classification
-from bert_tf.tasks.kind import Dataset
+from bert_tf.tasks.dataset import Dataset
 from bert_tf.tasks.masked_language_model import MaskedLanguageModel
 from bert_tf.tasks.metrics import accuracy, f1, matthews_correlation, pearson, spearman
 from bert_tf.tasks.regression import Regression

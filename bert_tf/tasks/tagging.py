@@ -12,7 +12,8 @@ from bert_tf.atomic import write_text
 from bert_tf.errors import InputError
 from bert_tf.models.task_models import BertTagger
 from bert_tf.tasks.conlleval import EntityScores, score_entities
-from bert_tf.tasks.kind import Answers, Dataset, Kind, none_cut
+from bert_tf.tasks.dataset import Dataset
+from bert_tf.tasks.kind import Answers, Kind, none_cut
 from bert_tf.tasks.report import Report, Table, calibration, confusion, worst
 from bert_tf.tokenization.word_windows import map_rows, word_rows
 from bert_tf.tokenization.words import (

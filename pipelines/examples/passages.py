@@ -11,7 +11,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from bert_tf.atomic import replace_file
+from bert_tf.atomic import replace_file, write_tsv
 from bert_tf.errors import InputError
 from pipelines.corpus.text_files import read_blocks, strip
 
@@ -167,10 +167,8 @@ def read_labelled_documents(files: Sequence[str]) -> list[LabelledDocument]:
 
 def write_labelled(path: str | Path, examples: Iterable[tuple[str, str]]) -> None:
     """Writes (text, label) pairs as a TSV with the header `text`, `label`."""
-    with replace_file(path) as temporary, temporary.open("w", encoding="utf-8") as file:
-        # No quoting, as in GLUE's files, so all white space becomes a space.
-        for text, label in [("text", "label"), *examples]:
-            file.write(f"{' '.join(text.split())}\t{label}\n")
+    rows = ((" ".join(text.split()), label) for text, label in examples)
+    write_tsv(path, [("text", "label"), *rows])
 
 
 def write_corpus(path: str | Path, documents: Iterable[LabelledDocument]) -> None:

@@ -40,7 +40,7 @@ def module(classifier, takes_pairs=False, answers=CLASSIFICATION.answers) -> Raw
         tokenizer,
         model,
         {"serving_default": ["text", "text_pair"] if takes_pairs else ["text"]},
-        lambda strings: answers(model(CLASSIFICATION.features(strings, tokenizer, 8)), LABELS),
+        lambda strings: answers(model(CLASSIFICATION.model_inputs(strings, tokenizer, 8)), LABELS),
     )
 
 

@@ -73,7 +73,7 @@ def test_every_choice_is_a_row_with_the_context():
         "context": tf.constant(["a", "b b"]),
         "choices": tf.constant([["c", ""], ["a", "b"]]),
     }
-    inputs = TASKS["choice"].kind.features(strings, tokenizer, 8)
+    inputs = TASKS["choice"].kind.model_inputs(strings, tokenizer, 8)
     assert inputs["token_ids"].numpy().tolist() == [
         [[2, 5, 3, 7, 3, 0], [2, 5, 3, 3, 0, 0]],
         [[2, 6, 6, 3, 5, 3], [2, 6, 6, 3, 6, 3]],

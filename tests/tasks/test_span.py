@@ -68,9 +68,9 @@ def test_windows_to_train_on_point_at_the_answer_or_at_cls(tuned, answer, tokens
         last = min(first + length, pieces) - 1
         whole = tokens and first <= tokens[0] and tokens[1] <= last
         assert target == ([token - first + before for token in tokens] if whole else [0, 0])
-    # What `features` makes of a row is that window.
+    # What `model_inputs` makes of a row is that window.
     strings = {name: tf.constant(values) for name, values in rows.items()}
-    inputs = tuned.task.kind.features(strings, tuned.tokenizer, 10)
+    inputs = tuned.task.kind.model_inputs(strings, tuned.tokenizer, 10)
     pack = QuestionPacker(tuned.tokenizer, 10, 3)
     windows = pack(tf.constant(["sea ship"]), tf.constant([CONTEXT]))
     for name, values in windows.inputs.items():

@@ -1,0 +1,206 @@
+"""Tasks as data: how files look, how they are scored, and what is known of a task."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from bert_tf.errors import InputError
+from bert_tf.tasks.metrics import Score
+from pipelines.examples.labelled_text import Examples, Format
+from pipelines.examples.records import is_dataset_name, split_in
+
+if TYPE_CHECKING:
+    from bert_tf.tasks.kind import Kind
+
+# Names in options and task.json -> attributes of `Dataset`.
+_SETTINGS = {
+    "text_column": "text",
+    "pair_column": "pair",
+    "label_column": "label",
+    "max_length": "max_length",
+    "format": "format",
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Dataset:
+    """A task as data: how its files look and how it is scored.
+
+    Attributes:
+        name: name on the command line.
+        kind: kind of the task.
+        text: column of the text, or of the first text of a pair; its name, or its number from 0.
+        pair: column of the second text of a pair.
+        label: column of the label.
+        labels: label names in the order of a new model's outputs; empty to take the sorted labels
+            of the training data.
+        scores: functions of `bert_tf.tasks.metrics`; the first chooses the best model.
+        format: file format; None to go by the extension.
+        header: whether tables begin with a line of column names.
+        skip_broken: skip (and count) table rows with a wrong number of columns.
+        files: split ("train", "validation", "test" or others) -> names that its published file may
+            have in its folder.
+        test_columns: column -> its name in the published test file, where that differs.
+        tfds: column or split -> its name in TensorFlow Datasets, where that differs.
+        label_aliases: other names of labels -> label.
+        submissions: split -> name of the official file of predictions.
+        max_length: maximum tokens per example, [CLS] and [SEP] included.
+        epochs: passes over the training data; like the next two, the paper's where it names them.
+        batch_size: examples per training step.
+        learning_rate: peak learning rate.
+        paper: test scores of BERT's paper by model size.
+        reached: scores of the development set by weights, in the units of `paper`: the first of
+            `scores` with all defaults, the mean of several seeds.
+    """
+
+    name: str
+    kind: "Kind"
+    text: str = "text"
+    pair: str | None = None
+    label: str = "label"
+    labels: tuple[str, ...] = ()
+    scores: tuple[Score, ...] = ()
+    format: Format | None = None
+    header: bool = True
+    skip_broken: bool = False
+    files: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    test_columns: Mapping[str, str] = field(default_factory=dict)
+    tfds: Mapping[str, str] = field(default_factory=dict)
+    label_aliases: Mapping[str, str] = field(default_factory=dict)
+    submissions: Mapping[str, str] = field(default_factory=dict)
+    max_length: int = 128
+    epochs: int = 3
+    batch_size: int = 32
+    learning_rate: float = 5e-5
+    paper: Mapping[str, float] = field(default_factory=dict)
+    reached: Mapping[str, float] = field(default_factory=dict)
+
+    def columns(self, *, labelled: bool = True) -> dict[str, str]:
+        """Role -> column."""
+        pair = {} if self.pair is None else {"text_pair": self.pair}
+        return {"text": self.text, **pair, **({"label": self.label} if labelled else {})}
+
+    def read(self, data: str | Path, split: str, *, labelled: bool = True) -> Examples:
+        """Reads a split of the dataset.
+
+        Without labels no row is skipped: each needs a prediction.
+
+        Args:
+            data: the folder of the published files; a file of any name; "-" for standard input; or
+                a name of TensorFlow Datasets, such as `tfds:glue/mnli`, which may end with a split.
+            split: split to read from a folder or from TensorFlow Datasets.
+            labelled: whether to read labels.
+
+        Raises:
+            InputError: there is no such split, or its file cannot be used.
+        """
+        path, names = str(data), self.tfds
+        if not is_dataset_name(data):
+            path = str(self._file(data, split))
+            is_test = self.split_of(path).startswith("test")
+            names = self.test_columns if is_test and not labelled else {}
+        elif split_in(path) is None:
+            path = f"{data}:{self.tfds.get(split, split)}"
+        columns = (self.text, self.label, self.pair)
+        text, label, pair = (column and names.get(column, column) for column in columns)
+        there = replace(
+            self,
+            text=text or self.text,
+            label=label or self.label,
+            pair=pair,
+            header=self.header or text != self.text,
+            skip_broken=self.skip_broken and labelled,
+        )
+        examples = self.kind.read(there, path, labelled=labelled)
+        if self.label_aliases and labelled:
+            labels = examples.columns["label"]
+            examples.columns["label"] = [self.label_aliases.get(label, label) for label in labels]
+        return examples
+
+    def check_submission(self, split: str, examples: Examples, labels: Sequence[str]) -> None:
+        """Refuses, before the work, what cannot become the official file of a split.
+
+        Raises:
+            InputError: rows are missing, or the model has other labels.
+        """
+        if split not in self.submissions:
+            return
+        if is_dataset_name(examples.path) and examples.lines != list(range(len(examples))):
+            lost = set(range(len(examples))) - set(examples.lines)
+            raise InputError(
+                f"{examples.path} lacks row {min(lost)}, and {self.submissions[split]} needs every "
+                "row: give the folder of the published files"
+            )
+        if self.labels and set(labels) - set(self.labels):
+            raise InputError(
+                f"the model's labels are {', '.join(labels)}, those of {self.name} are "
+                f"{', '.join(self.labels)}: match them with --label_map"
+            )
+
+    def has(self, data: str | Path, split: str) -> bool:
+        """Whether `data`, as of `read`, is several splits and this one is among them."""
+        names = self.files.get(split, ())
+        if is_dataset_name(data):
+            return bool(names) and split_in(str(data)) is None
+        return any((Path(data) / name).is_file() for name in names)
+
+    def split_of(self, data: str | Path, default: str = "") -> str:
+        """The split that the name of a published file or of TensorFlow Datasets says."""
+        if is_dataset_name(data):
+            named = split_in(str(data)) or default
+            # The split "test" of another data set, such as glue/mnli_mismatched, is none of ours.
+            return named if named == default or self.tfds.get(named, named) == named else ""
+        published = (split for split, names in self.files.items() if Path(data).name in names)
+        return next(published, default)
+
+    def _file(self, data: str | Path, split: str) -> Path:
+        """The file `data` itself, or the published file of the split in the folder `data`."""
+        if not Path(data).is_dir():
+            return Path(data)
+        names = self.files.get(split, ())
+        for name in names:
+            if (Path(data) / name).is_file():
+                return Path(data) / name
+        if not self.files:
+            raise InputError(
+                f"{data} is a folder, and the task {self.name} knows no file names: give a file"
+            )
+        if not names:
+            known = ", ".join(self.files)
+            raise InputError(f"the task {self.name} has no split {split!r}: give one of {known}")
+        others = [other for other in self.files if self.has(data, other)]
+        cure = f", or --split {' or '.join(others)}" if others else ""
+        raise InputError(
+            f"{data} lacks {' and '.join(names)}: give the {split} file of the task "
+            f"{self.name}{cure}"
+        )
+
+    def with_settings(self, settings: Mapping[str, Any]) -> "Dataset":
+        """The dataset with other columns, length, format and kind; None keeps a value.
+
+        Args:
+            settings: as `settings` returns them; other keys are ignored.
+        """
+        given = {
+            field: settings[name]
+            for name, field in _SETTINGS.items()
+            if settings.get(name) is not None
+        }
+        # Column names need a header, even if the published file has none.
+        named = any(
+            not str(given[field]).isdecimal()
+            for field in ("text", "pair", "label")
+            if field in given
+        )
+        header = settings.get("header") is not False and (self.header or named)
+        return replace(self, kind=self.kind.with_settings(settings), header=header, **given)
+
+    def settings(self) -> dict[str, Any]:
+        """What a model directory's task.json says of the dataset."""
+        return {
+            "task": self.name,
+            **{name: getattr(self, field) for name, field in _SETTINGS.items()},
+            "header": self.header,
+            **self.kind.settings(),
+        }
