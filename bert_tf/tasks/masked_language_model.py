@@ -29,7 +29,10 @@ class MaskedLanguageModel(Kind):
 
     The answers to `sentence` are `pieces_count` [B], and for each piece of the text, masked alone
     in a copy of it, `pieces_text`, its `pieces_log_probability`, and the model's `pieces_guess`
-    [B, P] (pseudo-log-likelihood; Salazar et al. 2020, "Masked Language Model Scoring").
+    [B, P] (pseudo-log-likelihood; Salazar et al. 2020, "Masked Language Model Scoring"). Beside
+    them is what pre-training measures, with 15% of the pieces drawn at once: the number of these
+    `drawn_count`, how many the model guesses right, `drawn_right`, and the sum of their
+    log-probabilities `drawn_log_probability` [B].
 
     Texts of any length are read in windows: each piece in the one that shows most of its context.
     """
@@ -83,27 +86,31 @@ class MaskedLanguageModel(Kind):
         return _scores(texts, model, tokenizer, max_length)
 
     def score_names(self, dataset: Dataset, labels: Sequence[str]) -> list[str]:
-        """Share of pieces that are guessed right, and pseudo-perplexity."""
-        return ["masked_accuracy", "pseudo_perplexity"]
+        """With each piece masked in turn, and with 15% drawn at once as in pre-training."""
+        return ["accuracy", "pseudo_perplexity", "masked_lm_accuracy", "masked_lm_perplexity"]
 
     def scores(
         self, dataset: Dataset, examples: Examples, answers: Answers, labels: Sequence[str]
     ) -> dict[str, float | None]:
-        """Over all pieces; None if there is no piece."""
+        """Over all pieces; None where there are none."""
         is_piece = _is_piece(answers)
-        if not is_piece.any():
-            return dict.fromkeys(self.score_names(dataset, labels))
-        right = (answers["pieces_guess"] == answers["pieces_text"])[is_piece]
-        mean = answers["pieces_log_probability"][is_piece].mean(dtype=np.float64)
-        return {"masked_accuracy": float(right.mean()), "pseudo_perplexity": math.exp(-mean)}
+        right = (answers["pieces_guess"] == answers["pieces_text"]) & is_piece
+        logs = answers["pieces_log_probability"][is_piece]
+        drawn = [answers[f"drawn_{name}"] for name in ("right", "log_probability", "count")]
+        found: list[float | None] = []
+        for correct, log, count in ((right, logs, is_piece), drawn):
+            pieces = int(count.sum())
+            share, mean = (x.sum(dtype=np.float64) / max(pieces, 1) for x in (correct, log))
+            found += [float(share), math.exp(-mean)] if pieces else [None, None]
+        return dict(zip(self.score_names(dataset, labels), found, strict=True))
 
     def remarks(
         self, dataset: Dataset, scores: Mapping[str, float | None], labels: Sequence[str]
     ) -> list[str]:
-        """What the perplexity is not."""
+        """Which perplexity is which."""
         return [
-            "pseudo_perplexity masks one word piece at a time; the perplexity of the paper's table "
-            "6 masks 15% at once: it is exp(mlm_loss) of bert-tf pretrain's held-out data"
+            "accuracy and pseudo_perplexity mask one word piece at a time; masked_lm_accuracy and "
+            "masked_lm_perplexity, that of the paper's table 6, 15% at once as in pre-training"
         ]
 
     def report(
@@ -169,10 +176,43 @@ def _scores(texts: tf.Tensor, model: Any, tokenizer: Any, max_length: int) -> di
         "log_probability": found[:, 0],
         "guess": tf.gather(vocabulary, tf.cast(found[:, 1], tf.int32)),
     }
+    drawn, corrupted = _draw(texts, pieces, tokenizer)
+    at_once = _predict(ids, pieces.value_rowids(), tf.size(texts), drawn, of_rows, 2,
+                       model, tokenizer, max_length, corrupted)  # fmt: skip
+    text = tf.gather(pieces.value_rowids(), drawn)
+    right = tf.cast(at_once[:, 1], tf.int32) == tf.gather(ids, drawn)
+    of_texts = {
+        "count": tf.ones_like(drawn),
+        "right": tf.cast(right, tf.int32),
+        "log_probability": at_once[:, 0],
+    }
     return {
+        **{
+            f"drawn_{key}": tf.math.unsorted_segment_sum(x, text, tf.size(texts))
+            for key, x in of_texts.items()
+        },
         "pieces_count": tf.cast(pieces.row_lengths(), tf.int32),
         **{f"pieces_{key}": pieces.with_flat_values(x).to_tensor() for key, x in lists.items()},
     }
+
+
+def _draw(texts: tf.Tensor, pieces: Any, tokenizer: Any) -> tuple[tf.Tensor, tf.Tensor]:
+    """Draws 15% of the pieces as pre-training does: 80% are masked, 10% replaced, 10% kept.
+
+    The draw is a function of text and place, whatever the batch.
+
+    Returns:
+        The pieces drawn, int32 [N]; all pieces with what stands in their place, int32 [P].
+    """
+    text = tf.strings.as_string(tf.strings.to_hash_bucket_fast(texts, 2**31))
+    places = tf.ragged.range(pieces.row_lengths()).flat_values
+    keys = [tf.gather(text, pieces.value_rowids()), tf.strings.as_string(places)]
+    number = tf.strings.to_hash_bucket_fast(tf.strings.join(keys, ":"), 1000)
+    word = tf.strings.to_hash_bucket_fast(tf.strings.join(keys, "/"), tokenizer.vocabulary_size)
+    corrupted = tf.where(number < 135, tf.cast(word, tf.int32), pieces.flat_values)
+    corrupted = tf.where(number < 120, tokenizer.mask_token_id, corrupted)
+    drawn = tf.cast(tf.where(number < 150)[:, 0], tf.int32)
+    return drawn, tf.where(number < 150, corrupted, pieces.flat_values)
 
 
 def _guesses(texts: tf.Tensor, model: Any, tokenizer: Any, max_length: int) -> dict[str, tf.Tensor]:
@@ -209,9 +249,9 @@ def _guesses(texts: tf.Tensor, model: Any, tokenizer: Any, max_length: int) -> d
 
 def _predict(
     ids: tf.Tensor, text: tf.Tensor, texts: tf.Tensor, places: tf.Tensor, of_rows: Any, width: int,
-    model: Any, tokenizer: Any, max_length: int,
+    model: Any, tokenizer: Any, max_length: int, shown: tf.Tensor | None = None,
 ) -> tf.Tensor:  # fmt: skip
-    """What `of_rows` makes of the predictions at some pieces, each of them masked.
+    """What `of_rows` makes of the predictions at some pieces.
 
     Args:
         ids: P pieces of all texts, int32 [P].
@@ -223,19 +263,23 @@ def _predict(
         model: a `BertMaskedLanguageModel`.
         tokenizer: its tokenizer.
         max_length: maximum tokens of a row.
+        shown: what the model sees in place of the pieces, int32 [P]; None for all of them but
+            the one to predict, which is masked.
 
     Returns:
         float32 [N, width].
     """
-    alone = tf.RaggedTensor.from_uniform_row_length(ids, 1)
+    alone = tf.RaggedTensor.from_uniform_row_length(ids if shown is None else shown, 1)
     nowhere = tf.zeros_like(text)
     rows = word_rows(Words(text, alone, nowhere, nowhere), texts, tokenizer, max_length)
 
     def predict(part: dict[str, tf.Tensor]) -> tf.Tensor:
         row, column = tf.unstack(part["where"], axis=1)
         inputs = {name: tf.gather(values, row) for name, values in rows.inputs.items()}
-        here = tf.one_hot(column, tf.shape(inputs["token_ids"])[1], on_value=True, off_value=False)
-        inputs["token_ids"] = tf.where(here, tokenizer.mask_token_id, inputs["token_ids"])
+        if shown is None:
+            length = tf.shape(inputs["token_ids"])[1]
+            here = tf.one_hot(column, length, on_value=True, off_value=False)
+            inputs["token_ids"] = tf.where(here, tokenizer.mask_token_id, inputs["token_ids"])
         inputs["mask_positions"] = tf.cast(column, tf.int32)[:, tf.newaxis]
         logits = model(inputs, training=False)[:, 0, : len(tokenizer.vocabulary)]  # padded tables
         return of_rows(tf.nn.log_softmax(logits), part["id"])[:, tf.newaxis]

@@ -11,6 +11,7 @@ from bert_tf.cli.main import main
 from bert_tf.models.masked_language_model import BertMaskedLanguageModel
 from bert_tf.serving.predictor import Predictor, answer
 from bert_tf.tasks.fine_tuned import FineTuned
+from bert_tf.tasks.masked_language_model import _draw
 from bert_tf.tasks.masked_words import MaskedWords
 
 WORDS = ["sea", "ship", "##s", "sail", "##ed", "cow", "barn", ","]
@@ -65,6 +66,39 @@ def test_each_piece_is_masked_in_turn(scorer):
     np.testing.assert_allclose(found["pieces_log_probability"][1, 10], logs[ids[1][10]], atol=1e-5)
 
 
+def test_a_share_of_the_pieces_is_drawn_as_in_pre_training(scorer):
+    texts = [" ".join(["sea", "barn", "cow"][i % 3] for i in range(n)) for n in range(1500, 1510)]
+    pieces = scorer.tokenizer.tokenize(texts)
+    drawn, corrupted = (x.numpy() for x in _draw(tf.constant(texts), pieces, scorer.tokenizer))
+    ids = pieces.flat_values.numpy()
+    assert len(drawn) / len(ids) == pytest.approx(0.15, abs=0.01)
+    assert (np.delete(corrupted, drawn) == np.delete(ids, drawn)).all()
+    masked = corrupted[drawn] == PIECES.index("[MASK]")
+    kept = corrupted[drawn] == ids[drawn]
+    assert masked.mean() == pytest.approx(0.8 + 0.1 / 13, abs=0.03)
+    assert kept.mean() == pytest.approx(0.1 + 0.1 / 13, abs=0.03)
+    # The draw is the text's own, whatever stands beside it.
+    alone = _draw(tf.constant(texts[1:2]), pieces[1:2], scorer.tokenizer)[1].numpy()
+    np.testing.assert_array_equal(alone, corrupted[1500:3001])
+
+
+def test_drawn_pieces_are_predicted_at_once(scorer):
+    text = "cow sea , ships barn sea"  # one row; two of its pieces are masked, one replaced
+    pieces = scorer.tokenizer.tokenize([text])
+    found = answer(scorer.module().signature(["sentence"]), {"sentence": [text]}, 1)
+    drawn, corrupted = _draw(tf.constant([text]), pieces, scorer.tokenizer)
+    assert found["drawn_count"].tolist() == [len(drawn)]
+    row = np.array([[2, *corrupted.numpy(), 3]])
+    inputs = {"token_ids": row, "segment_ids": 0 * row, "padding_mask": 0 * row + 1,
+              "mask_positions": drawn.numpy()[np.newaxis] + 1}  # fmt: skip
+    logs = tf.nn.log_softmax(scorer.model(inputs)[0, :, : len(PIECES)]).numpy()
+    ids = pieces.flat_values.numpy()[drawn]
+    own = logs[np.arange(len(ids)), ids]
+    assert corrupted.numpy()[drawn.numpy()].tolist() == [4, 4, 11]
+    np.testing.assert_allclose(found["drawn_log_probability"], [own.sum()], atol=1e-5)
+    assert found["drawn_right"].tolist() == [(logs.argmax(-1) == ids).sum()]
+
+
 def test_guesses_are_those_that_training_shows(scorer, directory):
     texts = ["[MASK]s sailed, [MASK]", "no gap", "the [MASK]"]
     found = answer(scorer.module().signature(["text"]), {"text": texts}, 3)
@@ -100,12 +134,14 @@ def test_the_commands(scorer, directory, tmp_path, capsys):
     scores = json.loads(out)
     assert scores["examples"] == 3
     assert scores["pseudo_perplexity"] == pytest.approx(np.exp(-np.concatenate(logs).mean()))
-    assert "the perplexity of the paper's table 6 masks 15% at once" in err
+    mean = found["drawn_log_probability"].sum() / found["drawn_count"].sum()
+    assert scores["masked_lm_perplexity"] == pytest.approx(np.exp(-mean))
+    assert "masked_lm_perplexity, that of the paper's table 6, 15% at once" in err
     rows = (tmp_path / "served" / "predictions.tsv").read_text().splitlines()
     assert rows[0].split("\t") == ["text", "pieces", "right", "pseudo_log_likelihood"]
     assert float(rows[1].split("\t")[3]) == pytest.approx(logs[0].sum(), abs=1e-5)
     right = sum(int(row.split("\t")[2]) for row in rows[1:])
-    assert scores["masked_accuracy"] == pytest.approx(right / 31)
+    assert scores["accuracy"] == pytest.approx(right / 31)
 
     arguments = ["--output", str(tmp_path / "models"), "--name", "words"]
     assert main(["export", "--model", model, *task, *arguments]) == 0
