@@ -20,7 +20,7 @@ from bert_tf.serving.signatures import RawTextModel
 from bert_tf.tasks.dataset import Dataset
 from bert_tf.tasks.kind import Answers
 from bert_tf.tasks.report import Report
-from bert_tf.tasks.table import TASKS, find_task
+from bert_tf.tasks.table import TASKS, find_task, with_options
 from bert_tf.tokenization.tokenizer import BertTokenizer
 from pipelines.examples.labelled_text import Examples
 
@@ -97,7 +97,7 @@ class FineTuned:
         own = [task.label_aliases.get(label, label) for label in model.label_names]
         labels = _renamed(own, given.get("label_map") or [])
         tokenizer = BertTokenizer.from_directory(directory)
-        return cls(task.with_settings(given), model, tokenizer, labels)
+        return cls(with_options(task, given), model, tokenizer, labels)
 
     def save(self, directory: str | Path) -> None:
         """Writes a model directory, with the task beside the model."""

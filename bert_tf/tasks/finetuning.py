@@ -20,7 +20,7 @@ from bert_tf.tasks.feature_cache import FeatureCache
 from bert_tf.tasks.fine_tuned import Evaluation, FineTuned
 from bert_tf.tasks.finetuning_data import FinetuningData
 from bert_tf.tasks.options import FinetuningOptions, save_config
-from bert_tf.tasks.table import find_task
+from bert_tf.tasks.table import find_task, with_options
 from bert_tf.tasks.training_setup import make_plan, make_run, prepare, rates
 from bert_tf.tasks.word_frequencies import plateau_notice
 from bert_tf.training.dry_run import dry_run
@@ -95,7 +95,7 @@ def _finetune(
     planned: Callable[[int], object],
     on_step: Callable[[int], object],
 ) -> FinetuningResult | None:
-    task = find_task(options.task or "classification").with_settings(vars(options))
+    task = with_options(find_task(options.task or "classification"), vars(options))
     size = options.batch_size or task.batch_size
     epochs = options.epochs or task.epochs
     of_task = _FEATURES_LEARNING_RATE if options.features_only else task.learning_rate

@@ -11,7 +11,7 @@ from bert_tf.serving.export import ASSETS
 from bert_tf.serving.predictor import Predictor
 from bert_tf.tasks.dataset import Dataset
 from bert_tf.tasks.fine_tuned import FineTuned
-from bert_tf.tasks.table import TASKS, find_task
+from bert_tf.tasks.table import TASKS, find_task, with_options
 from bert_tf.tokenization.tokenizer import VOCABULARY_FILE, BertTokenizer
 from pipelines.examples.labelled_text import Examples
 
@@ -68,7 +68,7 @@ def load(model: str | Path, settings: Mapping[str, Any]) -> Answering:
     for name in ("task", "max_length", "label_map", *task.kind.settings()):
         if settings.get(name):
             raise InputError(f"--{name} is fixed in a SavedModel: give it to bert-tf export")
-    task = task.with_settings(stored).with_settings(settings)
+    task = with_options(task.with_settings(stored), settings)
     if (
         "text_pair" in predictor.inputs
         and task.pair is None

@@ -3,8 +3,10 @@
 import dataclasses
 import difflib
 import importlib.util
+from collections.abc import Mapping
 from importlib.metadata import entry_points
 from pathlib import Path
+from typing import Any
 
 from bert_tf.errors import InputError
 from bert_tf.tasks.choice import Choice
@@ -194,3 +196,16 @@ def find_task(name: str, *, brought_by: str | Path | None = None) -> Dataset:
         raise InputError(f"{name}: TASK is a {type(task).__name__}; make it a Dataset")
     # Stored in task.json, so that the model directory finds the task again.
     return dataclasses.replace(task, name=name)
+
+
+def with_options(task: Dataset, options: Mapping[str, Any]) -> Dataset:
+    """The task with a user's options, as of `Dataset.with_settings`.
+
+    Raises:
+        InputError: an option is for tasks of another kind.
+    """
+    of_kinds = {name for other in TASKS.values() for name in other.kind.settings()}
+    for name in sorted(of_kinds - task.kind.settings().keys()):
+        if options.get(name) is not None:
+            raise InputError(f"--{name} is not for the task {task.name}: leave it out")
+    return task.with_settings(options)

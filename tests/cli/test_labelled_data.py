@@ -201,6 +201,7 @@ def test_outputs_that_are_folders_or_inputs_are_refused(hugging_face, tmp_path, 
         (["sea\ta"], [], "one label only, 'a'"),
         (["sea\ta", "cow\tb"], ["--pair_column", "no"], "no column 'no'.* give --pair_column"),
         (["sea\ta", "cow\tb"], ["--label_smoothing", "1"], "--label_smoothing is 1.0: give"),
+        (["sea\ta"], ["--doc_stride", "8"], "--doc_stride is not for the task classification"),
     ],
 )
 def test_training_data_that_cannot_be_used(encoder, tmp_path, capsys, rows, more, message):
