@@ -8,7 +8,7 @@ Fine-tunes with every combination of 2 batch sizes, 4 learning rates and 3 numbe
 paper did, and ranks them by their score on the validation examples, the mean over --seeds runs.
 Other values: --batch_size 32 --learning_rate 1e-4 5e-5 --epochs 3. With --trials it proposes
 settings within these ranges from the scores so far, and counts those already tried. best/ is the
-best model of the best setting; search.tsv, search.md and search.svg show all. The same command
+best model of the best setting; search.tsv, search.md and search.png show all. The same command
 continues a stopped search, without repeating finished runs; with more values, seeds or trials it
 extends a finished one. All other options are those of bert-tf finetune.
 """
@@ -23,8 +23,9 @@ from bert_tf.tasks.options import SearchOptions as Options
 def run(options: Options) -> None:
     with progress("searching") as bar:
         from bert_tf.tasks.finetuning import FinetuningResult, finetune
+        from bert_tf.tasks.report import markdown
         from bert_tf.tasks.search import search
-        from bert_tf.tasks.search_report import markdown, table
+        from bert_tf.tasks.search_report import table
         from bert_tf.tasks.trials import Setting, ranked
 
         where, total_steps = "", 0
@@ -60,7 +61,7 @@ def run(options: Options) -> None:
         trials = search(options, one_run, started, notice)
     if not trials:  # a dry run
         return
-    print(markdown(table(trials)), end="")
+    print(markdown(table(trials)))
     output = options.output
     if not ranked(trials):
         console.print("No run has the score that ranks them: give --best_by another")
@@ -68,7 +69,7 @@ def run(options: Options) -> None:
     best, name = f"{output}/best", Path(output).resolve().name
     lines = [
         f"Best setting: {ranked(trials)[0].setting}; its best model: {best}",
-        f"Table and picture: {output}/search.md, search.tsv, search.svg",
+        f"Table and picture: {output}/search.md, search.tsv, search.png",
         f"Next: {typed('bert-tf')} export --model {best} --name {name}",
         f"Curves and HParams: {typed('bert-tf')} monitor {output}",
     ]

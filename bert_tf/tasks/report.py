@@ -1,6 +1,5 @@
 """What `evaluate` reports beside the scores: tables and pictures, in files and in TensorBoard."""
 
-import io
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -8,9 +7,8 @@ from typing import Any
 
 import numpy as np
 import tensorflow as tf
-from PIL import Image
 
-from bert_tf.atomic import replace_file, write_text, write_tsv
+from bert_tf.atomic import write_text, write_tsv
 from bert_tf.tasks import pictures
 from bert_tf.training.event_folder import EventFolder
 from pipelines.examples.labelled_text import Examples
@@ -200,24 +198,23 @@ def write_report(report: Report, folder: Path) -> None:
         for part in report:
             if isinstance(part, Picture):
                 lines.append(f"![{part.name}]({part.name}.png)")
-                content = io.BytesIO()
-                Image.fromarray(part.image).save(content, "PNG")
-                with replace_file(folder / f"{part.name}.png") as temporary:
-                    temporary.write_bytes(content.getvalue())
+                pictures.save_png(folder / f"{part.name}.png", part.image)
                 tf.summary.image(part.name, part.image[np.newaxis])
             else:
-                table = _markdown(part)
+                table = markdown([part.columns, *part.texts()])
                 lines += [f"## {part.title}", *filter(None, [part.note]), table]
                 write_tsv(folder / f"{part.name}.tsv", [part.columns, *part.texts()])
                 tf.summary.text(part.name, table)
     write_text(folder / "report.md", "\n\n".join(lines) + "\n")
 
 
-def _markdown(table: Table) -> str:
-    rows = [table.columns, ["---"] * len(table.columns), *table.texts()]
-    return "\n".join(
-        f"| {' | '.join(cell.replace('|', '&#124;') for cell in row)} |" for row in rows
-    )
+def markdown(rows: Sequence[Sequence[str]]) -> str:
+    """A table as Markdown, its columns aligned for a terminal; the first row names them."""
+    cells = [[cell.replace("|", "&#124;") for cell in row] for row in rows]
+    widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
+    cells.insert(1, ["-" * width for width in widths])
+    lines = [[cell.ljust(width) for cell, width in zip(row, widths, strict=True)] for row in cells]
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
 
 
 def _text(cell: Cell) -> str:

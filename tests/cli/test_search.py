@@ -101,7 +101,7 @@ def test_sigkill_between_and_within_the_runs(data, tmp_path):
     assert runs() == 2
     assert main(command(data, killed, *more)) == 0
     assert main(command(data, undisturbed, *more)) == 0
-    for name in ("search.tsv", "search.svg", "best/model.safetensors"):
+    for name in ("search.tsv", "search.png", "best/model.safetensors"):
         assert (killed / name).read_bytes() == (undisturbed / name).read_bytes()
     lines = (third / "logs" / "scalars.jsonl").read_text().splitlines()
     steps = [json.loads(line)["step"] for line in lines]

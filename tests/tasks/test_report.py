@@ -9,6 +9,7 @@ import tensorflow as tf
 from PIL import Image
 
 from bert_tf.cli.main import main
+from bert_tf.tasks.pictures import curves
 from bert_tf.tasks.report import (
     Table,
     calibration,
@@ -75,7 +76,8 @@ def test_files_pictures_and_events(tmp_path):
     header, row, other = rows(tmp_path / "long.tsv")
     assert header == ["a|b", "c"] and len(row[0]) == 200 and row[1] == other[1] == "-"
     report = (tmp_path / "report.md").read_text()
-    assert "## A | B\n\nnoted\n\n| a&#124;b | c |" in report
+    assert "## A | B\n\nnoted\n\n| a&#124;b " in report
+    assert "| x".ljust(203) + "| - |" in report
     assert "![confusion](confusion.png)" in report
     with Image.open(tmp_path / "confusion.png") as image:
         assert image.format == "PNG" and image.size == (544, 500)
@@ -86,6 +88,15 @@ def test_files_pictures_and_events(tmp_path):
         for value in tf.compat.v1.Event.FromString(record).summary.value
     }
     assert tags == {"confusion", "long"}
+
+
+def test_curves_join_the_means_of_hollow_points():
+    line = {"one": [(1e-4, [3.0]), (1e-5, [0.0, 2.0])]}
+    image = curves("title", line, "x", "y")  # x from 10 ** -5.1 to 10 ** -3.9, y from -0.3 to 3.3
+    assert tuple(image[296, 153]) == (26, 115, 232)  # the mean, 1.0, at 1e-5
+    is_white = (image[401:413, 153] == 255).all(axis=-1)  # around 0.0 at 1e-5
+    assert is_white[5] and 2 <= (~is_white).sum() <= 4
+    assert curves("title", {}, "x", "y").shape == image.shape
 
 
 def answers_of(kind, outputs, labels=()):

@@ -3,16 +3,17 @@
 import json
 from dataclasses import replace
 from pathlib import Path
-from xml.etree import ElementTree
 
 import pytest
+from PIL import Image
 
 from bert_tf.errors import InputError
 from bert_tf.tasks.fine_tuned import Evaluation
 from bert_tf.tasks.finetuning import FinetuningResult
 from bert_tf.tasks.options import SearchOptions
+from bert_tf.tasks.report import markdown
 from bert_tf.tasks.search import search
-from bert_tf.tasks.search_report import markdown, table
+from bert_tf.tasks.search_report import table
 from bert_tf.tasks.trials import Setting, ranked
 from bert_tf.training.divergence import DivergedError
 
@@ -102,12 +103,11 @@ def test_settings_are_ranked_by_the_mean_over_seeds(options):
     assert (
         (output / "best" / "model.safetensors").read_text().endswith("rate-3e-05_epochs-3/seed-3")
     )
-    assert (output / "search.md").read_text() == markdown(rows)
+    assert (output / "search.md").read_text() == markdown(rows) + "\n"
     lines = (output / "search.tsv").read_text().splitlines()
     assert [line.split("\t") for line in lines] == rows
-    picture = ElementTree.parse(output / "search.svg")
-    circles = picture.findall("{http://www.w3.org/2000/svg}circle")
-    assert len(circles) == 2 + 6  # two means, six runs
+    with Image.open(output / "search.png") as image:
+        assert image.format == "PNG" and image.size == (680, 500)
 
 
 @pytest.mark.parametrize("trials", [None, 4])
@@ -121,7 +121,7 @@ def test_a_killed_search_repeats_no_finished_run(options, tmp_path, trials, kill
         search(options, first, notice=quiet)
     search(options, second, notice=quiet)
     assert first.made + second.made == undisturbed.made
-    for name in ("search.tsv", "search.svg"):
+    for name in ("search.tsv", "search.png"):
         outputs = (Path(options.output) / name, tmp_path / "other" / name)
         assert outputs[0].read_bytes() == outputs[1].read_bytes()
 
