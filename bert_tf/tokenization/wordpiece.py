@@ -11,7 +11,7 @@ from tensorflow_text.python.ops.fast_wordpiece_tokenizer import (
 )
 
 from bert_tf.errors import InputError
-from bert_tf.tokenization.normalizer import HOST
+from bert_tf.tokenization.normalizer import HOST, on_host
 
 LONGEST_WORD = 200  # characters; the original calls a longer word unknown
 
@@ -70,7 +70,13 @@ class WordPiece(tf.Module):
         doubtful &= ids == self._unknown_id
         return tf.cond(
             tf.reduce_any(doubtful),
-            lambda: self._count_characters(texts, pieces, doubtful),
+            lambda: _count_characters(
+                texts,
+                pieces,
+                self._match(texts, self._patient_model),
+                doubtful,
+                tf.constant(self._unknown_id),
+            ),
             lambda: pieces,
         )
 
@@ -85,44 +91,70 @@ class WordPiece(tf.Module):
         shift = tf.repeat(edges[:-1] - text_start, word_splits[1:] - word_splits[:-1])
         return ids, tf.gather(word_splits, words.row_splits), starts + shift, ends + shift
 
-    def _count_characters(self, texts: tf.Tensor, pieces: Pieces, doubtful: tf.Tensor) -> Pieces:
-        """Matches again and keeps only the words of over 200 characters unknown."""
-        # Positions in the joined texts, so that rows need no loop.
-        text_starts = starts_of(tf.strings.length(texts))
 
-        def row_starts(row_splits: tf.Tensor) -> tf.Tensor:
-            return tf.repeat(text_starts[:-1], row_splits[1:] - row_splits[:-1])
+_INTEGERS = tf.TensorSpec([None], tf.int64)
+_PIECES = (tf.TensorSpec([None], tf.int32), _INTEGERS, _INTEGERS, _INTEGERS)
 
-        ids, row_splits, starts, ends = pieces
-        starts += row_starts(row_splits)
-        ends += row_starts(row_splits)
-        # UTF-8 characters begin with any byte but 0b10xxxxxx.
-        text_bytes = tf.io.decode_raw(tf.strings.reduce_join(texts), tf.uint8)
-        characters = starts_of(tf.bitwise.bitwise_and(text_bytes, 0xC0) != 0x80)
-        counts = tf.gather(characters, ends) - tf.gather(characters, starts)
-        too_long = tf.boolean_mask(
-            tf.stack([starts, ends], 1), doubtful & (counts > LONGEST_WORD)
-        )  # (words, 2), in order
-        # A span before all the others, so that every piece has one at or before it.
-        too_long = tf.concat([tf.constant([[-1, -1]], tf.int64), too_long], 0)
 
-        ids, row_splits, starts, ends = self._match(texts, self._patient_model)
-        base = row_starts(row_splits)
-        starts += base
-        ends += base
-        span = tf.gather(too_long, tf.searchsorted(too_long[:, 0], starts, side="right") - 1)
-        inside = starts < span[:, 1]
-        # Of a word that is too long its first piece stays, unknown, and spans it.
-        first = starts == span[:, 0]
-        ids = tf.where(inside, self._unknown_id, ids)
-        ends = tf.where(inside, span[:, 1], ends)
-        keep = ~inside | first
-        return (
-            tf.boolean_mask(ids, keep),
-            tf.gather(starts_of(keep), row_splits),
-            tf.boolean_mask(starts - base, keep),
-            tf.boolean_mask(ends - base, keep),
-        )
+@tf.function(
+    input_signature=[
+        tf.TensorSpec([None], tf.string),
+        _PIECES,
+        _PIECES,
+        tf.TensorSpec([None], tf.bool),
+        tf.TensorSpec([], tf.int32),
+    ],
+    autograph=False,
+)  # traced once a process: it is most of the tokenizer's graph, and rarely runs
+@on_host
+def _count_characters(
+    texts: tf.Tensor, pieces: Pieces, patient: Pieces, doubtful: tf.Tensor, unknown_id: tf.Tensor
+) -> Pieces:
+    """Pieces that are `patient` with longer words, but for the words of over 200 characters.
+
+    Args:
+        texts: string [batch].
+        pieces: their pieces.
+        patient: their pieces if words may have up to 800 bytes.
+        doubtful: bool [pieces], which of the first may be words of at most 200 characters.
+        unknown_id: id of the unknown piece, int32 [].
+    """
+    # Positions in the joined texts, so that rows need no loop.
+    text_starts = starts_of(tf.strings.length(texts))
+
+    def row_starts(row_splits: tf.Tensor) -> tf.Tensor:
+        return tf.repeat(text_starts[:-1], row_splits[1:] - row_splits[:-1])
+
+    _, row_splits, starts, ends = pieces
+    starts += row_starts(row_splits)
+    ends += row_starts(row_splits)
+    # UTF-8 characters begin with any byte but 0b10xxxxxx.
+    text_bytes = tf.io.decode_raw(tf.strings.reduce_join(texts), tf.uint8)
+    characters = starts_of(tf.bitwise.bitwise_and(text_bytes, 0xC0) != 0x80)
+    counts = tf.gather(characters, ends) - tf.gather(characters, starts)
+    too_long = tf.boolean_mask(
+        tf.stack([starts, ends], 1), doubtful & (counts > LONGEST_WORD)
+    )  # (words, 2), in order
+    # A span before all the others, so that every piece has one at or before it.
+    too_long = tf.concat([tf.constant([[-1, -1]], tf.int64), too_long], 0)
+
+    ids, row_splits, starts, ends = patient
+    base = row_starts(row_splits)
+    starts += base
+    ends += base
+    span = tf.gather(too_long, tf.searchsorted(too_long[:, 0], starts, side="right") - 1)
+    inside = starts < span[:, 1]
+    # Of a word that is too long its first piece stays, unknown, and spans it.
+    first = starts == span[:, 0]
+    ids = tf.where(inside, unknown_id, ids)
+    ends = tf.where(inside, span[:, 1], ends)
+    keep = ~inside | first
+    return (
+        tf.boolean_mask(ids, keep),
+        tf.gather(starts_of(keep), row_splits),
+        tf.boolean_mask(starts - base, keep),
+        tf.boolean_mask(ends - base, keep),
+    )
 
 
 def _match(texts: tf.Tensor, model: tf.Tensor) -> Pieces:
