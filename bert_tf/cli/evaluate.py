@@ -24,9 +24,8 @@ from typing import TYPE_CHECKING
 import rich.table
 
 from bert_tf.cli.progress import console, progress, typed
-from bert_tf.options import option
 from bert_tf.outputs import check_output_folder
-from bert_tf.tasks.options import FileOptions, TaskOptions
+from bert_tf.tasks.options import EvaluationOptions
 
 if TYPE_CHECKING:
     from bert_tf.tasks.report import Table
@@ -35,30 +34,17 @@ _MOST_ROWS = 20  # of a table on the terminal
 
 
 @dataclass(kw_only=True)
-class Options(TaskOptions, FileOptions):
+class Options(EvaluationOptions):
     """Options of `bert-tf evaluate`.
 
     Attributes:
         model: fine-tuned model directory, such as runs/classifier/best.
-        data: labelled examples: a .tsv, .csv or .jsonl file; the folder of a data set's published
-            files; or its name in TensorFlow Datasets, such as tfds:glue/mrpc; "-" for standard
-            input.
         split: split to read from a data set: train, validation, test, or of MNLI also
             validation_mismatched.
-        label_column: column of the label, by name or number.
-        label_map: names in the data for labels of the model, as MODEL_LABEL=LABEL.
-        output: folder for metrics.json, the task's predictions and the report; without it none are
-            written.
-        batch_size: examples per batch.
     """
 
     model: str
-    data: str
     split: str = "validation"
-    label_column: str | None = None
-    label_map: list[str] = option(factory=list)
-    output: str | None = None
-    batch_size: int = option(32, at_least=1)
 
 
 def run(options: Options) -> None:

@@ -14,7 +14,7 @@ learning rates of 5e-5, 3e-5 and 2e-5, and 2 to 4 epochs. The same command resum
 
 from pathlib import Path
 
-from bert_tf.cli.progress import console, outcome_lines, progress, training_line, typed
+from bert_tf.cli.progress import console, outcome_lines, progress, scores_line, training_line, typed
 from bert_tf.tasks.options import FinetuningOptions as Options
 
 
@@ -43,13 +43,10 @@ def run(options: Options) -> None:
         else:
             lines, result = [], one_run(options)
     if result is not None and result.evaluation is not None:
-        scores = "  ".join(
-            f"{name} {'undefined' if value is None else f'{value:.4g}'}"
-            for name, value in result.evaluation.scores.items()
-        )
         lines = [
             *outcome_lines(result.training, total_steps),
-            f"Fine-tuned on {result.train_examples:,} examples; validation: {scores}",
+            f"Fine-tuned on {result.train_examples:,} examples; validation: "
+            f"{scores_line(result.evaluation.scores)}",
             *result.evaluation.remarks,
         ]
     if not lines:  # a dry run, or a worker other than the chief

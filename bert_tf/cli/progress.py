@@ -3,7 +3,7 @@
 import os
 import shutil
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -110,6 +110,15 @@ def outcome_lines(result: "TrainingResult", total_steps: int) -> list[str]:
     if result.best_step is not None:
         lines.append(f"Best model: of step {result.best_step:,}")
     return lines
+
+
+def scores_line(scores: Mapping[str, float | None]) -> str:
+    """Scores of an evaluation in one line: "accuracy 0.786  f1 0.849"."""
+    return "  ".join(
+        f"{name} {'undefined' if value is None else f'{value:.4g}'}"
+        for name, value in scores.items()
+        if name != "examples"
+    )
 
 
 def _with_parts(name: str, shown: str, scalars: dict[str, float]) -> list[str]:

@@ -15,7 +15,7 @@ extends a finished one. All other options are those of bert-tf finetune.
 
 from pathlib import Path
 
-from bert_tf.cli.progress import console, progress, typed
+from bert_tf.cli.progress import console, progress, scores_line, typed
 from bert_tf.tasks.options import FinetuningOptions
 from bert_tf.tasks.options import SearchOptions as Options
 
@@ -53,9 +53,8 @@ def run(options: Options) -> None:
                 options, lambda *line: None, notice=notice, planned=planned, on_step=on_step
             )
             if result is not None and result.evaluation is not None:
-                score = result.evaluation.scores[result.best_by]
-                shown = "undefined" if score is None else f"{score:.4g}"
-                bar.print(f"  seed {options.seed}: {result.best_by} {shown}")
+                best_by = {result.best_by: result.evaluation.scores[result.best_by]}
+                bar.print(f"  seed {options.seed}: {scores_line(best_by)}")
             return result
 
         trials = search(options, one_run, started, notice)

@@ -210,6 +210,27 @@ class FileOptions(CheckedOptions):
 
 
 @dataclass(kw_only=True)
+class EvaluationOptions(TaskOptions, FileOptions):
+    """Options that `bert-tf evaluate` and `ensemble` share.
+
+    Attributes:
+        data: examples: a .tsv, .csv or .jsonl file; the folder of a data set's published files; or
+            its name in TensorFlow Datasets, such as tfds:glue/mrpc; "-" for standard input.
+        label_column: column of the label, by name or number.
+        label_map: names in the data for labels of the model, as MODEL_LABEL=LABEL.
+        output: folder for metrics.json, the task's predictions and the report; without it none are
+            written.
+        batch_size: examples per batch.
+    """
+
+    data: str
+    label_column: str | None = None
+    label_map: list[str] = option(factory=list)
+    output: str | None = None
+    batch_size: int = option(32, at_least=1)
+
+
+@dataclass(kw_only=True)
 class FinetuningSetup(TaskOptions, FileOptions, TrainingOptions):
     """Options that `bert-tf finetune` and `search` share.
 

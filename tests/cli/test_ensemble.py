@@ -66,8 +66,8 @@ def test_an_ensemble_is_scored_and_written(folder, tmp_path, capsys):
 
 def test_data_without_labels(folder, tmp_path, capsys):
     output = tmp_path / "submission"
-    arguments = ["ensemble", folder / "a", folder / "b", "--data", folder, "--no_labels"]
-    assert main([*map(str, arguments), "--output", str(output)]) == 0
+    arguments = ["ensemble", folder / "a", folder / "b", "--data", folder]
+    assert main([*map(str, arguments), "--submission", str(output)]) == 0
     out, _ = capsys.readouterr()
     assert out == ""
     (file,) = output.iterdir()
@@ -80,8 +80,11 @@ def test_data_without_labels(folder, tmp_path, capsys):
     [
         (["other", "--data", "."], "the task of other (sst2) and of a (cola) differ"),
         (["labels", "--data", "."], "the labels of labels (no, yes) and of a (0, 1) differ"),
-        (["--data", "test.tsv"], "if the data has no labels, give --no_labels"),
-        (["--data", ".", "--no_labels"], "without labels there are predictions alone: give"),
+        (["--data", "test.tsv"], "no column '3'"),
+        (
+            ["--data", ".", "--output", "b", "--submission", "c"],
+            "cannot be combined",
+        ),
         (["missing", "--data", "."], "missing"),
         (["--data", ".", "--output", "a"], "--output a is the input a"),
     ],
