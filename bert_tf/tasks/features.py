@@ -14,7 +14,7 @@ from bert_tf.tokenization.packing import Packer
 from bert_tf.tokenization.tokenizer import BertTokenizer
 from bert_tf.tokenization.word_windows import map_rows, word_rows
 from bert_tf.tokenization.words import code_points, spans, words_between_spaces, words_of_raw_text
-from pipelines.examples.labelled_text import Examples, Format, read_examples
+from pipelines.examples.labelled_text import Examples, Format, format_of, read_examples
 from pipelines.examples.tagged_words import read_columns, read_json_words
 
 Per = Literal["token", "word", "text"]
@@ -163,10 +163,7 @@ class FeatureExtractor:
 
 def _records(batch: dict[str, Sequence[str]], compute: Any) -> Iterator[dict[str, Any]]:
     """The records of a batch; `compute` gives the units of all texts one after another."""
-    try:
-        tensors = {name: tf.constant(list(texts), tf.string) for name, texts in batch.items()}
-    except ValueError as error:  # TensorFlow's word for a lone surrogate
-        raise InputError("a text is not valid Unicode: correct it") from error
+    tensors = {name: tf.constant(list(texts), tf.string) for name, texts in batch.items()}
     found = {name: value.numpy() for name, value in compute(tensors).items()}
     cut, counts = found.pop("cut"), found.pop("counts", None)
     if counts is None:
@@ -206,10 +203,10 @@ def read_texts(
     Raises:
         InputError: the file cannot be read; the message names the line.
     """
-    extension = format or Path(path).name.removesuffix(".gz").rpartition(".")[2]
-    if extension == "conll":
+    format = format or format_of(path)
+    if format == "conll":
         return read_columns(path, word=int(text) if text.isdecimal() else 0, label=None)
-    if extension == "jsonl" and text == "words":
+    if format == "jsonl" and text == "words":
         return read_json_words(path, words=text, labels=None)
     columns = {"text": text, **({} if pair is None else {"text_pair": pair})}
     return read_examples(path, columns, format=format, header=header)

@@ -15,7 +15,7 @@ from bert_tf.tasks.kind import Answers, Kind, none_cut, write_table
 from bert_tf.tasks.report import Report, worst
 from bert_tf.tokenization.word_windows import map_rows, word_rows
 from bert_tf.tokenization.words import Words
-from pipelines.examples.labelled_text import Examples, read_examples
+from pipelines.examples.labelled_text import Examples, format_of, read_examples
 
 _GUESSES = 5
 _MASK = "[MASK]"
@@ -49,8 +49,7 @@ class MaskedLanguageModel(Kind):
 
     def read(self, dataset: Dataset, path: str | Path, *, labelled: bool = True) -> Examples:
         """Reads texts: "sentence" to score, without blank ones; "text" to guess."""
-        known = Path(path).suffix.lower() in (".tsv", ".csv", ".jsonl")
-        format = dataset.format or (None if known else "lines")
+        format = dataset.format or format_of(path) or "lines"
         examples = read_examples(path, {"text": dataset.text}, format=format, header=dataset.header)
         if labelled:
             texts = examples.columns["text"]

@@ -22,7 +22,7 @@ from bert_tf.tokenization.words import (
     words_between_spaces,
     words_of_raw_text,
 )
-from pipelines.examples.labelled_text import Examples, read_examples
+from pipelines.examples.labelled_text import Examples, format_of, read_examples
 from pipelines.examples.records import is_dataset_name
 from pipelines.examples.tagged_words import read_columns, read_json_words
 
@@ -64,8 +64,7 @@ class Tagging(Kind):
 
     def read(self, dataset: Dataset, path: str | Path, *, labelled: bool = True) -> Examples:
         """Reads a column file or JSON lines; without labels also raw text, as column "text"."""
-        name = Path(path).name.lower().removesuffix(".gz")
-        format = dataset.format or name.rpartition(".")[2]
+        format = dataset.format or format_of(path)
         label = dataset.label if labelled else None
         is_list = format == "jsonl" or is_dataset_name(path)
         if is_list and (labelled or dataset.text != "text"):

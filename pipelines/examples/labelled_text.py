@@ -11,10 +11,18 @@ from pathlib import Path
 from typing import Any, Literal
 
 from bert_tf.errors import InputError
-from pipelines.examples.records import is_dataset_name, read_records, read_text
+from pipelines.examples.records import (
+    check_text,
+    is_dataset_name,
+    read_records,
+    read_text,
+    shown_name,
+)
 
 Format = Literal["tsv", "csv", "jsonl", "lines", "conll"]
-_EXTENSIONS: dict[str, Format] = {".tsv": "tsv", ".csv": "csv", ".jsonl": "jsonl"}
+_EXTENSIONS: dict[str, Format] = {
+    ".tsv": "tsv", ".csv": "csv", ".jsonl": "jsonl", ".conll": "conll",
+}  # fmt: skip
 # What the columns are for, and the option that names each.
 OPTIONS = {"text": "--text_column", "text_pair": "--pair_column", "label": "--label_column"}
 
@@ -82,6 +90,11 @@ class Examples:
         return hashlib.sha256(json.dumps(self.columns, sort_keys=True).encode()).hexdigest()
 
 
+def format_of(path: str | os.PathLike) -> Format | None:
+    """The format that a file's name tells, plain or gzip; None if it tells none."""
+    return _EXTENSIONS.get(Path(str(path).lower().removesuffix(".gz")).suffix)
+
+
 def read_examples(
     path: str | os.PathLike,
     columns: Mapping[str, str],
@@ -107,7 +120,7 @@ def read_examples(
     Raises:
         InputError: the file is missing, empty, malformed or not UTF-8, or lacks a column.
     """
-    format = format or _EXTENSIONS.get(Path(path).suffix.lower())
+    format = format or format_of(path)
     skipped: list[int] = []
     rows: Iterable[tuple[int, dict[str, Any]]]
     if format == "jsonl" or is_dataset_name(path):
@@ -116,8 +129,11 @@ def read_examples(
             for number, place, row in read_records(path)
         )
     elif format is None:
-        known = ", ".join(_EXTENSIONS)
-        raise InputError(f"{path}: unknown format: give --format, or a file named {known}")
+        raise InputError(
+            f"{path}: unknown format: give --format, or a file named .tsv, .csv, .jsonl"
+        )
+    elif format == "conll":
+        raise InputError(f"{path}: a column file holds words: give --task tagging, or --format")
     elif format == "lines":
         rows = ((line, {"text": row[0]}) for line, row in _lines(path, separator=None))
         columns = {"text": "text"}
@@ -132,8 +148,7 @@ def read_examples(
             values[role].append(value)
     if not lines:
         raise InputError(f"{path}: no example; give a file, or a split, that has some")
-    name = "standard input" if str(path) == "-" else str(path)
-    return Examples(name, lines, values, tuple(skipped))
+    return Examples(shown_name(path), lines, values, tuple(skipped))
 
 
 def _value(place: str, role: str, column: str, row: dict[str, Any]) -> Any:
@@ -147,13 +162,7 @@ def _value(place: str, role: str, column: str, row: dict[str, Any]) -> Any:
     value = row[column]
     if isinstance(value, bool) or not isinstance(value, str | int | float):
         raise InputError(f"{place}: {column!r} is {json.dumps(value)}; it must be text or a number")
-    try:
-        return str(value).encode().decode()
-    except UnicodeEncodeError as error:
-        raise InputError(
-            f"{place}: {column!r} has half of a surrogate pair ({str(value)[error.start]!a}); "
-            "remove it or write the whole character"
-        ) from error
+    return check_text(place, column, str(value))
 
 
 def _no_column(

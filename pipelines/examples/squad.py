@@ -5,12 +5,17 @@ import os
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from bert_tf.errors import InputError
-from pipelines.examples.labelled_text import Examples
-from pipelines.examples.records import is_dataset_name, read_records, read_text
+from pipelines.examples.labelled_text import Examples, format_of
+from pipelines.examples.records import (
+    check_text,
+    is_dataset_name,
+    read_records,
+    read_text,
+    shown_name,
+)
 
 # What ends a word: `is_whitespace` of the original's run_squad.py.
 _SPACES = frozenset(" \t\r\n\u202f")
@@ -90,13 +95,12 @@ def read_questions(
             columns[name].append(value)
     if not known:
         raise InputError(f"{path}: no question; give a file in the format of SQuAD")
-    name = "standard input" if str(path) == "-" else str(path)
-    return Questions(name, list(range(1, len(known) + 1)), columns)
+    return Questions(shown_name(path), list(range(1, len(known) + 1)), columns)
 
 
 def _records(path: str | os.PathLike) -> Iterator[tuple[str, dict[str, Any]]]:
     """Each question with its context, and its place for messages."""
-    if str(path) == "-" or is_dataset_name(path) or ".jsonl" in Path(path).suffixes:
+    if str(path) == "-" or is_dataset_name(path) or format_of(path) == "jsonl":
         for number, place, record in read_records(path):
             yield place, {"id": str(number), **record}
     else:
@@ -170,11 +174,4 @@ def _text(place: str, value: Any, name: str) -> str:
     text = _object(place, value).get(name)
     if not isinstance(text, str):
         raise InputError(f"{place}: {name!r} is {json.dumps(text)[:40]}; it must be a string")
-    try:
-        text.encode()
-    except UnicodeEncodeError as error:
-        raise InputError(
-            f"{place}: {name!r} has half of a surrogate pair ({text[error.start]!a}); remove it or "
-            "write the whole character"
-        ) from error
-    return text
+    return check_text(place, name, text)

@@ -12,7 +12,7 @@ from typing import Any
 
 from bert_tf.errors import InputError
 from pipelines.examples.labelled_text import Examples
-from pipelines.examples.records import read_records, read_text
+from pipelines.examples.records import check_text, read_records, read_text, shown_name
 
 _DOCUMENT = "-DOCSTART-"
 _SENTENCE_END = "-X-"
@@ -143,7 +143,7 @@ def _strings(place: str, key: str, row: dict[str, Any]) -> Iterator[str]:
             f"{place}: {key!r} is no list of strings; write one, or name the keys with "
             "--text_column and --label_column"
         )
-    yield from values
+    yield from (check_text(place, key, value) for value in values)
 
 
 def _label(place: str, label: str) -> str:
@@ -160,7 +160,6 @@ def _examples(
 ) -> Examples:
     if not examples:
         raise InputError(f"{path}: no words; give a file with a word and its label on each line")
-    name = "standard input" if str(path) == "-" else str(path)
     words = ["\n".join(" ".join(w for w, _, _ in s) for s in example) for example in examples]
     columns = {"words": words}
     if labelled:
@@ -168,4 +167,4 @@ def _examples(
             "\n".join(" ".join(to_iob2([label for _, label, _ in s])) for s in example)
             for example in examples
         ]
-    return Examples(name, [example[0][0][2] for example in examples], columns)
+    return Examples(shown_name(path), [example[0][0][2] for example in examples], columns)

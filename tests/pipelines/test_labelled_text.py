@@ -1,3 +1,4 @@
+import gzip
 import io
 import json
 from types import SimpleNamespace
@@ -41,6 +42,12 @@ def test_csv_takes_cells_of_any_length(tmp_path):
     """Python's csv stops at 131,072 characters; the message blamed the quotes."""
     path = write(tmp_path, "a.csv", f'text,label\n"{"x" * 200_000}",1\n')
     assert len(read(path).columns["text"][0]) == 200_000
+
+
+def test_gzip(tmp_path):
+    path = tmp_path / "a.TSV.gz"
+    path.write_bytes(gzip.compress(b"text\tlabel\na\t1\n"))
+    assert read(path).columns == {"text": ["a"], "label": ["1"]}
 
 
 def test_jsonl(tmp_path):
@@ -111,6 +118,7 @@ def test_broken_rows_are_skipped_where_asked_and_blank_texts_counted(tmp_path):
         ("a.tsv", " \n", "the file is empty"),
         ("a.tsv", "sentence\tlabel\n", "no example; give a file"),
         ("a.txt", "sentence\tlabel\na\t1\n", "unknown format: give --format"),
+        ("a.conll", "a O\n", "a column file holds words: give --task tagging"),
     ],
 )
 def test_bad_files_are_named(tmp_path, name, text, message):

@@ -89,6 +89,7 @@ def test_bad_columns_are_named(text, expected, write):
         ('{"words": ["a"], "labels": [0]}', "'labels' is no list of strings"),
         ('{"words": ["a b"], "labels": ["O"]}', "holds white space"),
         ('{"words": [""], "labels": ["O"]}', "a word is empty"),
+        ('{"words": ["\\ud800"], "labels": ["O"]}', "'words' has half of a surrogate pair"),
         ('{"words": [], "labels": []}', "no words"),
         ('{"words": ["a"], "labels": []}', "1 words but 0 labels"),
         ('{"words": ["a"], "labels": ["X"]}', "the label 'X' is neither"),
