@@ -47,7 +47,7 @@ def test_csv_takes_cells_of_any_length(tmp_path):
 def test_gzip(tmp_path):
     path = tmp_path / "a.TSV.gz"
     path.write_bytes(gzip.compress(b"text\tlabel\na\t1\n"))
-    assert read(path).columns == {"text": ["a"], "label": ["1"]}
+    assert read(path, label="label").columns == {"text": ["a"], "label": ["1"]}
 
 
 def test_jsonl(tmp_path):
