@@ -11,6 +11,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 from tensorflow.python.framework import config as tf_config
+from tensorflow.python.framework import ops
 
 from bert_tf.training.loop import TrainingResult, train
 from bert_tf.training.plan import Phase
@@ -83,6 +84,7 @@ class Run(AbstractContextManager):
     def __enter__(self) -> Self:
         with self._stack as stack:
             stack.enter_context(lost_worker_errors())
+            stack.callback(_forget_gradients, set(ops.gradient_registry.list()))
             if self._deterministic and not tf_config.is_op_determinism_enabled():
                 stack.callback(tf_config.disable_op_determinism)
                 tf.config.experimental.enable_op_determinism()
@@ -159,3 +161,17 @@ class Run(AbstractContextManager):
     def meet(self) -> None:
         """Waits for all workers, so that none leaves while the chief still works."""
         meet(self.strategy)
+
+
+def _forget_gradients(before: set[str]) -> None:
+    """Frees the graphs of a run.
+
+    TensorFlow registers every use of a custom gradient in a graph for good, and with it the graph
+    and the variables that it reads: each run would keep the memory of its models.
+
+    Args:
+        before: names that were registered before the run.
+    """
+    for name in set(ops.gradient_registry.list()) - before:
+        if name.startswith("CustomGradient-"):
+            del ops.gradient_registry._registry[name]

@@ -1,14 +1,17 @@
 """A run sets up all it needs, and leaves the process as it found it."""
 
+import gc
 import os
 import random
 import signal
+import weakref
 
 import keras
 import numpy as np
 import pytest
 import tensorflow as tf
 
+from bert_tf.layers.activations import gelu
 from bert_tf.training.plan import Phase, TrainingPlan
 from bert_tf.training.preemption import Preempted
 from bert_tf.training.run import Run
@@ -119,3 +122,18 @@ def test_a_signal_cuts_an_evaluation_short(tmp_path):
     result, lines = train(tmp_path, evaluate=lambda: {"f1": 0.5}, until=2)
     assert (result.started_at, result.best_step) == (2, 2)
     assert lines == [(2, "held_out", {"f1": 0.5})]
+
+
+def test_the_graphs_of_a_run_are_freed(tmp_path):
+    """TensorFlow would keep every graph with a custom gradient, and its variables."""
+
+    def traced() -> weakref.ref:
+        function = tf.function(lambda x: gelu(x), autograph=False)
+        return weakref.ref(function.get_concrete_function(tf.TensorSpec([2])).graph)
+
+    with Run(tmp_path / "run", strategy="one"):
+        graph = traced()
+        gc.collect()
+        assert graph() is not None
+    gc.collect()
+    assert graph() is None
