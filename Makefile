@@ -10,7 +10,7 @@ LOCK := $(BIN)/uv pip compile --quiet --universal --python-version 3.11 --genera
   --no-annotate --custom-compile-command "make lock"
 # Each worker takes one core and up to 4 GB of memory; WORKERS=0 runs the tests in one process.
 WORKERS ?= 2
-PARALLEL = -n $(WORKERS) --dist loadfile --no-loadscope-reorder
+PARALLEL = -n $(WORKERS) --dist worksteal
 CORPUS ?=
 ARGS ?=
 

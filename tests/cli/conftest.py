@@ -29,12 +29,6 @@ def write_tsv(path: Path, count: int, seed: int) -> None:
 
 
 @pytest.fixture(scope="session")
-def root(tmp_path_factory) -> Path:
-    """A folder of this worker alone, for what the modules make."""
-    return tmp_path_factory.mktemp("commands")
-
-
-@pytest.fixture(scope="session")
 def corpus(made_once) -> Path:
     """Forty topics of Python's own language reference: a document each, a sentence a line."""
     documents = []

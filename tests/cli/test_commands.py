@@ -135,11 +135,11 @@ def test_predict_prints_json_lines(exported, capsys):
         assert abs(sum(answer["probabilities"].values()) - 1) < 1e-5
 
 
-def test_every_export_is_a_new_version(exported, finetuned):
-    root = exported.parent
-    main(["export", "--model", str(finetuned / "best"), "--name", "again", "--output", str(root)])
-    main(["export", "--model", str(finetuned / "best"), "--name", "again", "--output", str(root)])
-    assert sorted(path.name for path in (root / "again").iterdir()) == ["1", "2"]
+def test_every_export_is_a_new_version(finetuned, tmp_path):
+    command = ["export", "--model", str(finetuned / "best"), "--name", "x", "--output"]
+    for _ in range(2):
+        assert main([*command, str(tmp_path)]) == 0
+    assert sorted(path.name for path in (tmp_path / "x").iterdir()) == ["1", "2"]
 
 
 def test_pairs_csv_and_a_validation_file(pretrained, tmp_path, capsys):

@@ -15,14 +15,17 @@ from pipelines.shards.folder import open_shards
 
 
 @pytest.fixture(scope="module")
-def compact(root, corpus, tokenizer) -> Path:
+def compact(made_once, corpus, tokenizer) -> Path:
     """Shards without masks."""
-    code = main(
-        ["shards", "--corpus", str(corpus), "--tokenizer", str(tokenizer), "--masking", "dynamic",
-         "--output", str(root / "compact"), "--max_seq_length", "32", "--held_out_share", "0"]
-    )  # fmt: skip
-    assert code == 0
-    return root / "compact"
+
+    def make(path: Path) -> None:
+        arguments = [
+            "shards", "--corpus", corpus, "--tokenizer", tokenizer, "--masking", "dynamic",
+            "--output", path, "--max_seq_length", 32, "--held_out_share", 0,
+        ]  # fmt: skip
+        assert main([str(argument) for argument in arguments]) == 0
+
+    return made_once("compact", make)
 
 
 @pytest.fixture

@@ -62,7 +62,7 @@ def logged(output) -> tuple[list, list]:
 
 
 @pytest.mark.parametrize(
-    ("kills", "steps"), [(2, 400), pytest.param(10, 3000, marks=pytest.mark.slow)]
+    ("kills", "steps"), [(2, 240), pytest.param(10, 2000, marks=pytest.mark.slow)]
 )
 def test_sigkill_of_pre_training_at_random_moments(shards, small_config, tmp_path, kills, steps):
     killed, undisturbed = tmp_path / "killed", tmp_path / "undisturbed"
@@ -126,6 +126,7 @@ def on_a_small_disk(folder, command: list[str], copy_to) -> subprocess.Completed
     )
 
 
+@pytest.mark.slow
 def test_a_full_disk_during_pre_training(shards, small_config, tmp_path):
     small, left = tmp_path / "small", tmp_path / "left"
     arguments = pretraining(shards, small_config, small / "run", 100_000)
@@ -175,7 +176,7 @@ def contents(folder):
     }
 
 
-@pytest.mark.parametrize("kills", [4, pytest.param(30, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("kills", [3, pytest.param(20, marks=pytest.mark.slow)])
 def test_sigkill_of_shards_at_random_moments(corpus, tokenizer, tmp_path, kills):
     def command(output) -> list[str]:
         return [

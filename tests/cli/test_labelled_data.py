@@ -269,6 +269,7 @@ def test_a_dry_run_says_what_is_odd_and_writes_nothing(encoder, tmp_path, capsys
     assert not (tmp_path / "run").exists()
 
 
+@pytest.mark.slow
 def test_seeds_are_summed_up(encoder, tmp_path, capsys):
     train = write(tmp_path / "train.tsv", "text\tlabel", *["sea\ta", "cow\tb"] * 8)
     run = tmp_path / "run"

@@ -31,14 +31,16 @@ class Killed(Exception):
 
 
 @pytest.fixture(scope="module")
-def dynamic_shards(root, corpus, tokenizer) -> Path:
-    output = root / "dynamic_shards"
-    arguments = [
-        "shards", "--corpus", corpus, "--tokenizer", tokenizer, "--output", output,
-        "--max-seq-length", 32, "--held-out-share", 0.2, "--num-shards", 2, "--masking", "dynamic",
-    ]  # fmt: skip
-    assert main([str(argument) for argument in arguments]) == 0
-    return output
+def dynamic_shards(made_once, corpus, tokenizer) -> Path:
+    def make(path: Path) -> None:
+        arguments = [
+            "shards", "--corpus", corpus, "--tokenizer", tokenizer, "--output", path,
+            "--max-seq-length", 32, "--held-out-share", 0.2, "--num-shards", 2,
+            "--masking", "dynamic",
+        ]  # fmt: skip
+        assert main([str(argument) for argument in arguments]) == 0
+
+    return made_once("dynamic_shards", make)
 
 
 def options(shards, small_config, output, **changed) -> PretrainingOptions:
@@ -77,10 +79,10 @@ MASKS = {"masked_lm_prob": 0.3, "whole_word_masking": True, "max_ngram": 2}
 
 
 @pytest.fixture(scope="module")
-def undisturbed(dynamic_shards, small_config, root):
+def undisturbed(dynamic_shards, small_config, tmp_path_factory):
     """The run directory and the lines of a run with dynamic masks."""
-    lines = run(options(dynamic_shards, small_config, root / "undisturbed", **MASKS))
-    return root / "undisturbed", lines
+    output = tmp_path_factory.mktemp("undisturbed") / "run"
+    return output, run(options(dynamic_shards, small_config, output, **MASKS))
 
 
 def test_a_killed_run_with_dynamic_masks_goes_on_as_if_nothing_had_happened(
@@ -118,6 +120,7 @@ def test_a_killed_run_in_half_precision_goes_on_as_if_nothing_had_happened(
     assert names == scales
 
 
+@pytest.mark.slow
 def test_what_a_killed_run_left_half_written_is_nothing(
     undisturbed, dynamic_shards, small_config, tmp_path
 ):
@@ -144,13 +147,10 @@ def test_what_a_killed_run_left_half_written_is_nothing(
     assert weights(tmp_path) == weights(undisturbed[0])
 
 
-def test_a_run_is_not_continued_with_other_masks(dynamic_shards, small_config, tmp_path, capsys):
-    run(options(dynamic_shards, small_config, tmp_path / "run"), kill_at=4)
-    arguments = [
-        "pretrain", "--config", tmp_path / "run" / "config.yaml", "--masked_lm_prob", "0.2",
-    ]  # fmt: skip
-    assert main([str(argument) for argument in arguments]) == 2
-    assert "masked_lm_prob was None, is now 0.2" in capsys.readouterr().err
+def test_a_run_is_not_continued_with_other_masks(undisturbed, capsys):
+    config = str(undisturbed[0] / "config.yaml")
+    assert main(["pretrain", "--config", config, "--masked_lm_prob", "0.2"]) == 2
+    assert "masked_lm_prob was 0.3, is now 0.2" in capsys.readouterr().err
 
 
 def test_full_sentences_train_the_masked_language_model_alone(
@@ -174,14 +174,15 @@ def test_full_sentences_train_the_masked_language_model_alone(
 
 
 @pytest.fixture(scope="module")
-def shards_of_two_lengths(root, corpus, tokenizer) -> Path:
-    output = root / "two_lengths"
-    arguments = [
-        "shards", "--corpus", corpus, "--tokenizer", tokenizer, "--output", output,
-        "--max-seq-length", 16, 32, "--held-out-share", 0.2, "--num-shards", 2,
-    ]  # fmt: skip
-    assert main([str(argument) for argument in arguments]) == 0
-    return output
+def shards_of_two_lengths(made_once, corpus, tokenizer) -> Path:
+    def make(path: Path) -> None:
+        arguments = [
+            "shards", "--corpus", corpus, "--tokenizer", tokenizer, "--output", path,
+            "--max-seq-length", 16, 32, "--held-out-share", 0.2, "--num-shards", 2,
+        ]  # fmt: skip
+        assert main([str(argument) for argument in arguments]) == 0
+
+    return made_once("shards_of_two_lengths", make)
 
 
 def two_lengths(shards, small_config, output, **changed) -> PretrainingOptions:

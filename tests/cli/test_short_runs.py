@@ -81,7 +81,8 @@ def test_many_short_runs_of_fine_tuning(tokenizer, small_config, labelled, tmp_p
     assert max(seconds) < DEADLINE
 
 
-@pytest.mark.parametrize("strategy", ["one", pytest.param("mirrored", marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("strategy", ["one", "mirrored"])
 def test_nothing_that_a_command_reads_tunes_itself(
     pretrained, labelled, tmp_path, monkeypatch, strategy
 ):

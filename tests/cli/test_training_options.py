@@ -27,8 +27,8 @@ def train(shards, config, output, *options):
 
 
 @pytest.fixture(scope="module")
-def plain(shards, small_config, root):
-    return train(shards, small_config, root / "plain_options")
+def plain(shards, small_config, tmp_path_factory):
+    return train(shards, small_config, tmp_path_factory.mktemp("plain") / "run")
 
 
 def initial(config, folder):
@@ -47,11 +47,13 @@ def largest_difference(weights, others):
     ("options", "tolerance"),
     [
         (["--gradient-accumulation-steps", 4], 1e-5),
-        (["--rematerialize"], 1e-5),
+        pytest.param(["--rematerialize"], 1e-5, marks=pytest.mark.slow),
         pytest.param(["--jit-compile"], 1e-4, marks=pytest.mark.slow),
         (["--strategy", "mirrored"], 1e-5),
-        (["--strategy", "one", "--steps-per-execution", 2], 1e-6),
-        (["--save-every", 1, "--keep", 1], 0),
+        pytest.param(
+            ["--strategy", "one", "--steps-per-execution", 2], 1e-6, marks=pytest.mark.slow
+        ),
+        pytest.param(["--save-every", 1, "--keep", 1], 0, marks=pytest.mark.slow),
     ],
     ids=lambda value: "_".join(map(str, value)).strip("-") if isinstance(value, list) else "",
 )

@@ -66,8 +66,8 @@ def steps(folder) -> dict[str, list[int]]:
 
 
 @pytest.fixture(scope="module")
-def runs(root, shards, small_config) -> Path:
-    return root / "watched"
+def runs(tmp_path_factory) -> Path:
+    return tmp_path_factory.mktemp("watched")
 
 
 @pytest.fixture(scope="module")
@@ -261,6 +261,7 @@ def test_tensorboards_plugins_show_the_runs(watched, fine_tuned, runs, tokenizer
         assert metrics["", score] == pytest.approx(best)
 
 
+@pytest.mark.slow
 def test_without_pairs_nothing_speaks_of_next_sentences(shards, small_config, tmp_path):
     folder = Path(shutil.copytree(shards, tmp_path / "shards"))
     manifest = Manifest.load(folder)

@@ -87,11 +87,11 @@ def event_files(output: Path) -> dict[str, int]:
     return {folder: files.count(folder) for folder in files}
 
 
-def pretraining(shards, small_config, output, steps=300) -> list[str]:
+def pretraining(shards, small_config, output, steps=120) -> list[str]:
     return [
         "pretrain", "--shards", str(shards), "--size", str(small_config), "--output", str(output),
-        "--steps", str(steps), "--batch-size", "8", "--save-every", "20", "--log-every", "25",
-        "--evaluate-every", "100", "--evaluation-batches", "100",
+        "--steps", str(steps), "--batch-size", "8", "--save-every", "10", "--log-every", "20",
+        "--evaluate-every", "40", "--evaluation-batches", "100",
     ]  # fmt: skip
 
 
@@ -162,13 +162,13 @@ def undisturbed(shards, small_config, tmp_path_factory) -> tuple[Path, list[str]
 
 def test_two_workers_pretrain_and_one_tells(undisturbed, shards):
     output, told = undisturbed
-    assert [line["step"] for line in lines(output, "train")] == [*range(25, 301, 25)]
-    assert [line["step"] for line in lines(output, "held_out")] == [100, 200, 300]
+    assert [line["step"] for line in lines(output, "train")] == [*range(20, 121, 20)]
+    assert [line["step"] for line in lines(output, "held_out")] == [40, 80, 120]
     assert "stop_asked" not in lines(output, "train")[0] | lines(output, "held_out")[0]
     assert told[0].count("held-out") == 4  # and in the last line
     assert told[1] == ""
     assert event_files(output) == {"logs": 2, "train": 1, "held_out": 1, "masked_words": 1}
-    assert checkpoints(output) == ["step-00000280.safetensors", "step-00000300.safetensors"]
+    assert checkpoints(output) == ["step-00000110.safetensors", "step-00000120.safetensors"]
 
     # The 139 held-out instances are no multiple of 8.
     model = load_model(output / "last", BertPreTrainer)
@@ -180,6 +180,7 @@ def test_two_workers_pretrain_and_one_tells(undisturbed, shards):
         assert lines(output, "held_out")[-1][ours] == pytest.approx(scores[name], rel=1e-5)
 
 
+@pytest.mark.slow
 def test_sigterm_to_one_worker_stops_both_and_nothing_is_lost(
     undisturbed, shards, small_config, tmp_path
 ):
@@ -191,7 +192,7 @@ def test_sigterm_to_one_worker_stops_both_and_nothing_is_lost(
         codes, told = ended(processes)
     assert codes == [75, 75], told
     newest = int(checkpoints(output)[-1][5:13])
-    assert 20 <= newest < 300
+    assert 10 <= newest < 120
     for each in told:
         assert each.endswith(
             f"bert-tf pretrain: stopped at step {newest} and saved: run the same command again "
@@ -234,7 +235,7 @@ def test_workers_that_cannot_be_one_run_end_together(undisturbed, shards, small_
         codes, told = ended(processes)
     assert codes == [2, 2], told
     for each in told:
-        assert "checkpoints of different steps (300, 0): give --output a folder" in each
+        assert "checkpoints of different steps (120, 0): give --output a folder" in each
     with (output / ".lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         with workers(command, command) as processes:

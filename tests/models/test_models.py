@@ -293,7 +293,7 @@ def test_classifier_refuses(arguments, message):
         BertClassifier(CONFIG, **arguments)
 
 
-@pytest.mark.parametrize("jit", [False, True])
+@pytest.mark.parametrize("jit", [False, pytest.param(True, marks=pytest.mark.slow)])
 def test_pretraining_learns_a_batch_by_heart(batch, jit):
     config = BertConfig.from_dict(
         {

@@ -59,7 +59,7 @@ def gradients(model, steps=2, **options):
     ("dtype", "options"),
     [
         (None, {}),
-        (None, {"jit_compile": True}),
+        pytest.param(None, {"jit_compile": True}, marks=pytest.mark.slow),
         ("mixed_bfloat16", {"jit_compile": False}),
     ],
 )
@@ -132,6 +132,7 @@ print(json.dumps({"more": kept - again, "probabilities": 4 * L * B * N * T * T})
 """
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(sys.platform != "linux", reason="reads the peak where Linux tells it")
 def test_a_step_takes_less_memory():
     """Less than without by more than the attention probabilities of all layers."""

@@ -342,7 +342,9 @@ class Killed(BaseException):
     pass
 
 
-@pytest.mark.parametrize("after", [0, 3, 8, 25])
+@pytest.mark.parametrize(
+    "after", [0, 25, *(pytest.param(n, marks=pytest.mark.slow) for n in (3, 8))]
+)
 def test_a_run_that_ends_anywhere_is_continued(tmp_path, many, number_tokenizer, whole, after):
     batches = 0
 

@@ -380,6 +380,7 @@ def test_a_full_disk_leaves_the_checkpoints_that_are_there(tmp_path, undisturbed
     assert_same_run(tmp_path, continued, *undisturbed(1))
 
 
+@pytest.mark.slow
 def test_many_short_runs_never_stall(tmp_path):
     # A stall is of 10 s and more; one of these runs takes a fraction of a second, but for the
     # first, which traces the graphs.
