@@ -1,8 +1,8 @@
 r"""Find the best batch size, learning rate and number of epochs of a fine-tuning.
 
-  bert-tf search --model models/base --task rte --train glue/RTE --output runs/rte
-  bert-tf search --model models/base --task rte --train glue/RTE --output runs/rte --seeds 3
-  bert-tf search --model models/base --task rte --train glue/RTE --output runs/rte --trials 40
+  bert-tf search --model models/base --task rte --data glue/RTE --output runs/rte
+  bert-tf search --model models/base --task rte --data glue/RTE --output runs/rte --seeds 3
+  bert-tf search --model models/base --task rte --data glue/RTE --output runs/rte --trials 40
 
 Fine-tunes with every combination of 2 batch sizes, 4 learning rates and 3 numbers of epochs, as the
 paper did, and ranks them by their score on the validation examples, the mean over --seeds runs.

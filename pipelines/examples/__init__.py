@@ -1,1 +1,1 @@
-"""Labelled text for fine-tuning."""
+"""Examples to fine-tune on, to evaluate and to answer: text, words, questions."""
