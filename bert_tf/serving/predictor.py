@@ -1,7 +1,6 @@
 """Answers to raw strings from a SavedModel, as a server gives them."""
 
 import functools
-import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -13,7 +12,7 @@ import tensorflow as tf
 import tensorflow_text  # noqa: F401
 
 from bert_tf.errors import InputError
-from bert_tf.serving.export import ASSETS, versions
+from bert_tf.serving.export import versions
 
 
 class Predictor:
@@ -61,13 +60,6 @@ class Predictor:
             if _inputs(function) == sorted(inputs):
                 return function
         return self.signatures["serving_default"]
-
-    def settings(self) -> dict[str, Any]:
-        """The contents of the exported task.json; empty if there is none."""
-        try:
-            return json.loads((self.directory / ASSETS / "task.json").read_text(encoding="utf-8"))
-        except (OSError, ValueError):
-            return {}
 
 
 def answer(

@@ -73,9 +73,8 @@ class Ensemble:
         """
 
         def evaluation(model: FineTuned, answers: Answers) -> Evaluation:
-            if labelled:
-                return model.scored(examples, answers)
-            return Evaluation(examples, answers, {}, examples.remarks())
+            judge = model.scored if labelled else model.unscored
+            return judge(examples, answers)
 
         if missing := set(self.members[0].inputs) - examples.columns.keys():
             raise InputError(

@@ -32,9 +32,9 @@ class Evaluation:
     """The result of an evaluation.
 
     Attributes:
-        examples: labelled examples.
+        examples: examples.
         answers: the model's answers to them.
-        scores: scores by name; None for an undefined score.
+        scores: scores by name, None for an undefined one; empty without labels.
         remarks: notes for a reader of the scores, a sentence each.
     """
 
@@ -161,12 +161,17 @@ class FineTuned:
         """Scores given answers to labelled examples."""
         kind = self.task.kind
         scores = kind.scores(self.task, examples, answers, self.labels)
-        remarks = [
-            *examples.remarks(),
-            kind.cut(self._strings(examples), self.tokenizer, self.task.max_length)[1],
-            *kind.remarks(self.task, scores, self.labels),
-        ]
+        remarks = self._remarks(examples) + kind.remarks(self.task, scores, self.labels)
         return Evaluation(examples, answers, {"examples": len(examples), **scores}, remarks)
+
+    def unscored(self, examples: Examples, answers: Answers) -> Evaluation:
+        """Given answers to examples without labels."""
+        return Evaluation(examples, answers, {}, self._remarks(examples))
+
+    def _remarks(self, examples: Examples) -> list[str]:
+        kind, strings = self.task.kind, self._strings(examples)
+        _, cut = kind.cut(strings, self.tokenizer, self.task.max_length)
+        return [*examples.remarks(), cut]
 
     def tuned(self, evaluation: Evaluation) -> "FineTuned":
         """The same model with the settings of its kind that are best for these examples."""

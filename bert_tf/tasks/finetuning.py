@@ -36,7 +36,7 @@ _SAMPLED_BATCHES = 8
 # A head on frozen vectors learns faster than a whole BERT.
 _FEATURES_LEARNING_RATE = 1e-3
 
-Report = Callable[[int, str, dict[str, float]], None]
+ReportLine = Callable[[int, str, dict[str, float]], None]
 
 
 @dataclass(frozen=True)
@@ -59,7 +59,7 @@ class FinetuningResult:
 
 def finetune(
     options: FinetuningOptions,
-    report: Report,
+    report: ReportLine,
     notice: Callable[[str], object] = print,
     planned: Callable[[int], object] = lambda steps: None,
     on_step: Callable[[int], object] = lambda step: None,
@@ -91,7 +91,7 @@ def finetune(
 def _finetune(
     run: Run,
     options: FinetuningOptions,
-    report: Report,
+    report: ReportLine,
     planned: Callable[[int], object],
     on_step: Callable[[int], object],
 ) -> FinetuningResult | None:

@@ -236,8 +236,8 @@ class FinetuningSetup(TaskOptions, FileOptions, TrainingOptions):
 
     Attributes:
         model: model directory to start from.
-        data: the data set: the folder of its published files, or its name in TensorFlow Datasets,
-            such as tfds:glue/mrpc; gives the training and the validation examples.
+        data: data set with training and validation examples: the folder of its published files, or
+            its name in TensorFlow Datasets, such as tfds:glue/mrpc.
         train: labelled examples in place of --data: a .tsv, .csv or .jsonl file.
         validation: labelled examples that choose the best model; by default those of the data set,
             or else a share of the training examples.

@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Iterable, Mapping
+from pathlib import Path
 
 from bert_tf.tasks.dataset import Dataset
 
@@ -52,7 +53,7 @@ def describe(task: Dataset) -> list[list[str]]:
         "paper": _by_name(task.paper),
         "reached": _by_name(task.reached),
         "example": f"bert-tf finetune --task {task.name} --model models/base {data} "
-        f"--output runs/{re.sub(r'.*/|[.]py$', '', task.name)}",
+        f"--output runs/{Path(task.name).stem}",
     }
     return [[name, value] for name, value in rows.items() if value]
 

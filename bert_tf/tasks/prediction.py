@@ -1,4 +1,4 @@
-"""Whatever answers raw strings: an exported SavedModel or a fine-tuned model directory."""
+"""Models that answer raw strings: an exported SavedModel or a fine-tuned model directory."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -10,7 +10,7 @@ from bert_tf.errors import InputError
 from bert_tf.serving.export import ASSETS
 from bert_tf.serving.predictor import Predictor
 from bert_tf.tasks.dataset import Dataset
-from bert_tf.tasks.fine_tuned import FineTuned
+from bert_tf.tasks.fine_tuned import TASK_FILE, FineTuned, read_settings
 from bert_tf.tasks.table import TASKS, find_task, with_options
 from bert_tf.tokenization.tokenizer import VOCABULARY_FILE, BertTokenizer
 from pipelines.examples.labelled_text import Examples
@@ -60,7 +60,8 @@ def load(model: str | Path, settings: Mapping[str, Any]) -> Answering:
         tuned = FineTuned.from_directory(model, settings)
         return Answering(tuned.module().signature, tuned.task, tuned.labels, tuned.tokenizer)
     predictor = Predictor(model)
-    stored = predictor.settings()
+    assets = predictor.directory / ASSETS
+    stored = read_settings(assets / TASK_FILE) or {}
     try:
         task = find_task(stored.get("task", "classification"), brought_by=predictor.directory)
     except InputError:  # a SavedModel does not carry the code of a task of one's own
@@ -75,7 +76,6 @@ def load(model: str | Path, settings: Mapping[str, Any]) -> Answering:
         and (settings.get("input") or settings.get("data"))
     ):
         raise InputError(f"{model} takes pairs: name the second text's column with --pair_column")
-    assets = predictor.directory / ASSETS
     has_tokenizer = (assets / VOCABULARY_FILE).is_file()
     tokenizer = BertTokenizer.from_directory(assets) if has_tokenizer else None
     return Answering(predictor.signature, task, tokenizer=tokenizer)

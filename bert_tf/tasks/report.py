@@ -163,7 +163,7 @@ def worst(
 def classes_report(
     examples: Examples, labels: Sequence[str], truth: np.ndarray, probabilities: np.ndarray
 ) -> Report:
-    """What there is to say of answers that are classes.
+    """A report on answers that are classes.
 
     Args:
         examples: E examples.

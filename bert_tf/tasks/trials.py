@@ -8,7 +8,7 @@ from bert_tf.tasks.restarts import Restarts
 
 @dataclass(frozen=True, order=True)
 class Setting:
-    """What the search varies.
+    """One combination of the values that a search varies.
 
     Attributes:
         batch_size: examples per step.

@@ -8,10 +8,11 @@ import pytest
 
 from bert_tf import BertConfig, BertEncoder, BertTokenizer, save_model
 from bert_tf.checkpoints.model_directory import load_model
+from bert_tf.serving.export import ASSETS
 from bert_tf.serving.predictor import Predictor, answer
 from bert_tf.tasks.choice import Choice
 from bert_tf.tasks.ensemble import Ensemble
-from bert_tf.tasks.fine_tuned import FineTuned
+from bert_tf.tasks.fine_tuned import TASK_FILE, FineTuned, read_settings
 from bert_tf.tasks.finetuning import finetune
 from bert_tf.tasks.masked_language_model import MaskedLanguageModel
 from bert_tf.tasks.options import FinetuningOptions
@@ -216,7 +217,8 @@ def test_a_task_learns_resumes_is_evaluated_exported_and_read_back(
     for key, values in result.evaluation.answers.items():
         if values.dtype.kind == "f":
             np.testing.assert_allclose(served[key], values, atol=1e-5)
-    assert predictor.settings() == tuned.task.settings()
+    stored = read_settings(predictor.directory / ASSETS / TASK_FILE)
+    assert stored == tuned.task.settings()
 
     check(best, task, examples, result.evaluation.answers)
 
