@@ -29,8 +29,9 @@ class Kind(ABC):
     without labels).
     """
 
-    # The model with this kind's head.
+    # The model with this kind's head, and whether fine-tuning trains it.
     model_class: ClassVar[type[keras.Model]]
+    is_trained: ClassVar[bool] = True
     # Bidirectional LSTM layers that `--features_only` puts between the frozen encoder and the head.
     feature_lstm_layers: ClassVar[int] = 0
     # Inputs that are lists of strings, as many for each example.

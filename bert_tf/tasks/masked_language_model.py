@@ -38,6 +38,7 @@ class MaskedLanguageModel(Kind):
     """
 
     model_class = BertMaskedLanguageModel
+    is_trained = False
 
     def inputs(self, dataset: Dataset) -> list[str]:
         """Plain text to score."""
@@ -58,7 +59,7 @@ class MaskedLanguageModel(Kind):
         return examples
 
     def label_names(self, dataset: Dataset, examples: Examples) -> list[str]:
-        """Refuses: only training asks for it."""
+        """Refuses, as only fine-tuning asks for it."""
         raise InputError(
             "masked_words scores models and trains none: make shards of the text (bert-tf shards), "
             "then bert-tf pretrain --model DIRECTORY --shards SHARDS goes on with the pre-training"

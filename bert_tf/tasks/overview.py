@@ -21,9 +21,7 @@ def overview(tasks: Iterable[Dataset]) -> list[list[str]]:
                 _kind(task),
                 ", ".join(_scores(task)[:2]),
                 str(task.max_length),
-                str(task.epochs),
-                str(task.batch_size),
-                f"{task.learning_rate:g}",
+                *(_defaults(task).values() if task.kind.is_trained else ("", "", "")),
                 " ".join(str(task.paper.get(size, "-")) for size in ("base", "large"))
                 if task.paper
                 else "",
@@ -39,27 +37,39 @@ def describe(task: Dataset) -> list[list[str]]:
     columns = {"text": task.text, "pair": task.pair, "label": task.label}
     files = [f"{split}: {' or '.join(names)}" for split, names in task.files.items()]
     data = "--data FOLDER" if task.files else "--train train.tsv --validation dev.tsv"
+    command, defaults = "finetune", _defaults(task)
+    if not task.kind.is_trained:
+        command, data, defaults = "evaluate", "--data text.txt", {}
+    options = {"max_length": task.max_length, **defaults}
     reads = " ".join((task.kind.__doc__ or "").partition("\n")[0].split())
     rows = {
         "task": task.name,
         "kind": f"{_kind(task)}: {reads}",
         "columns": ", ".join(f"{role} {name!r}" for role, name in columns.items() if name),
-        "labels": ", ".join(task.labels) or "those of the training data",
-        "scores": f"{', '.join(_scores(task))}; the first chooses the best model",
+        "labels": ", ".join(task.labels) or "those of the training data" * bool(defaults),
+        "scores": ", ".join(_scores(task)) + "; the first chooses the best model" * bool(defaults),
         "files": "\n".join(files) or "any; name the columns that differ",
         "submission": ", ".join(f"{split}: {name}" for split, name in task.submissions.items()),
-        "defaults": f"--max_length {task.max_length} --epochs {task.epochs} "
-        f"--batch_size {task.batch_size} --learning_rate {task.learning_rate:g}",
+        "defaults": " ".join(f"--{name} {value}" for name, value in options.items()),
         "paper": _by_name(task.paper),
         "reached": _by_name(task.reached),
-        "example": f"bert-tf finetune --task {task.name} --model models/base {data} "
+        "example": f"bert-tf {command} --task {task.name} --model models/base {data} "
         f"--output runs/{Path(task.name).stem}",
     }
     return [[name, value] for name, value in rows.items() if value]
 
 
+def _defaults(task: Dataset) -> dict[str, str]:
+    """Options of fine-tuning -> the task's values."""
+    return {
+        "epochs": str(task.epochs),
+        "batch_size": str(task.batch_size),
+        "learning_rate": f"{task.learning_rate:g}",
+    }
+
+
 def _kind(task: Dataset) -> str:
-    """The name of the kind's class in words: "MaskedWords" is "masked words"."""
+    """The name of the kind's class in words."""
     return re.sub(r"(?<=[a-z])(?=[A-Z])", " ", type(task.kind).__name__).lower()
 
 

@@ -118,6 +118,11 @@ TASKS: dict[str, Dataset] = {
             submissions={"test": "WNLI.tsv"},
         ),
         Dataset(
+            name="stsb", kind=Regression(lowest=0, highest=5), text="sentence1", pair="sentence2",
+            label="score", scores=(spearman, pearson), files=_GLUE, tfds={"score": "label"},
+            submissions={"test": "STS-B.tsv"}, paper={"base": 85.8, "large": 86.5},
+        ),
+        Dataset(
             name="squad", kind=Span(), text="question", pair="context", label="answers",
             files=_SQUAD_1, max_length=384, paper={"base": 88.5, "large": 90.9},
         ),
@@ -125,11 +130,6 @@ TASKS: dict[str, Dataset] = {
             name="squad2", kind=Span(unanswerable=True), text="question", pair="context",
             label="answers", files=_SQUAD_2, max_length=384, epochs=2, batch_size=48,
             paper={"large": 81.9},
-        ),
-        Dataset(
-            name="stsb", kind=Regression(lowest=0, highest=5), text="sentence1", pair="sentence2",
-            label="score", scores=(spearman, pearson), files=_GLUE, tfds={"score": "label"},
-            submissions={"test": "STS-B.tsv"}, paper={"base": 85.8, "large": 86.5},
         ),
         Dataset(
             name="choice", kind=Choice(), text="context", pair="choices*", scores=(accuracy,),
@@ -141,7 +141,6 @@ TASKS: dict[str, Dataset] = {
             batch_size=16, learning_rate=2e-5, paper={"base": 81.6, "large": 86.3},
         ),
         Dataset(name="tagging", kind=Tagging(), label="labels"),
-        Dataset(name="masked_words", kind=MaskedLanguageModel(), max_length=512),
         Dataset(
             name="conll2003", kind=Tagging(), label="labels", labels=_CONLL, files=_CONLL_FILES,
             tfds=_CONLL_TFDS, paper={"base": 92.4, "large": 92.8},
@@ -151,6 +150,7 @@ TASKS: dict[str, Dataset] = {
             labels=_CONLL, files=_CONLL_FILES, tfds=_CONLL_TFDS,
             paper={"base": 92.4, "large": 92.8},
         ),
+        Dataset(name="masked_words", kind=MaskedLanguageModel(), max_length=512),
     )
 }  # fmt: skip
 

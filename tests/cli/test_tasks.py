@@ -16,6 +16,7 @@ def test_the_table_has_every_task(capsys):
     assert rows.keys() > TASKS.keys()
     assert rows["squad2"] == "squad2 span best_f1, best_exact 384 2 48 5e-05 - 81.9"
     assert rows["swag"].startswith("swag choice accuracy 128 3 16 2e-05 81.6 86.3")
+    assert rows["masked_words"].endswith("accuracy, pseudo_perplexity 512")  # trains nothing
     assert "bert-tf tasks NAME" in err
 
 
@@ -29,6 +30,7 @@ def test_a_task_in_full(name, capsys):
     assert main(["tasks", name]) == 0
     out, _ = capsys.readouterr()
     task = TASKS[name]
+    assert ("bert-tf finetune" in out) == task.kind.is_trained
     for text in (*task.labels, *sum(task.files.values(), ()), task.text, f"--task {name}"):
         assert text in out
 
