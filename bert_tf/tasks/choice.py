@@ -105,10 +105,6 @@ class Choice(RowKind):
         """Logarithms of the probabilities, float32 [E, n]."""
         return np.log(np.maximum(answers["probabilities"], np.finfo(np.float32).tiny))
 
-    def mean_output(self, outputs: np.ndarray) -> np.ndarray:
-        """Logarithms of the mean probabilities."""
-        return np.log(np.exp(outputs).mean(axis=0))
-
     def compared(
         self, dataset: Dataset, examples: Examples, answers: Answers, labels: Sequence[str]
     ) -> tuple[np.ndarray, np.ndarray]:

@@ -83,10 +83,6 @@ class Classification(RowKind):
         np.put_along_axis(found, places, answers["probabilities"], axis=1)
         return np.log(np.maximum(found, _SMALLEST))
 
-    def mean_output(self, outputs: np.ndarray) -> np.ndarray:
-        """Logarithms of the mean probabilities."""
-        return np.log(np.exp(outputs).mean(axis=0))
-
     def score_functions(self, dataset: Dataset, labels: Sequence[str]) -> list[Score]:
         """F1 becomes macro F1 for more than two classes."""
         two = len(labels) == 2

@@ -268,14 +268,11 @@ class RowKind(Kind):
     def averaged(
         self, examples: Examples, answers: Sequence[Answers], labels: Sequence[Sequence[str]]
     ) -> Answers:
-        """Answers from the mean of the models' outputs."""
-        outputs = [self.outputs(each, labels[0]) for each in answers]
-        mean = self.mean_output(np.stack(outputs))
+        """Answers from the mean of the models' outputs, of classes from their mean probability."""
+        outputs = np.stack([self.outputs(each, labels[0]) for each in answers])
+        is_class = self.loss_function is cross_entropy
+        mean = np.log(np.exp(outputs).mean(axis=0)) if is_class else outputs.mean(axis=0)
         return {name: x.numpy() for name, x in self.answers(tf.constant(mean), labels[0]).items()}
-
-    def mean_output(self, outputs: np.ndarray) -> np.ndarray:
-        """The mean [E, ...] of the outputs [M, E, ...] of models."""
-        return outputs.mean(axis=0)
 
     def score_functions(self, dataset: Dataset, labels: Sequence[str]) -> list[Score]:
         """The functions of true and predicted values to compute."""
