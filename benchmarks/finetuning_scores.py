@@ -134,7 +134,7 @@ def train_here(options: argparse.Namespace, given: str, seed: int, work: Path) -
             model=options.model, task=task.name, train=train, validation=validation,
             output=str(work / "run"), seed=seed, batch_size=BATCH_SIZE, epochs=options.epochs,
             learning_rate=LEARNING_RATE, warmup_share=WARMUP_SHARE, weight_decay=WEIGHT_DECAY,
-            clip_norm=CLIP_NORM, precision=options.precision,
+            clip_norm=CLIP_NORM, bias_correction=True, precision=options.precision,
             evaluate_every=10**9,  # the last model alone, as on the other side
         ),
         lambda step, kind, scalars: None,

@@ -93,6 +93,7 @@ def prepare(
             ),
             weight_decay_rate=options.weight_decay,
             clip_norm=options.clip_norm,
+            bias_correction=options.bias_correction or options.optimizer == "lamb",
         )
         trainer = Trainer(
             model,

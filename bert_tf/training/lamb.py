@@ -1,6 +1,5 @@
 """LAMB: Adam for large batches."""
 
-from collections.abc import Sequence
 from typing import Any
 
 import keras
@@ -31,14 +30,7 @@ class Lamb(AdamWeightDecay):
     """
 
     def __init__(self, learning_rate: Any = 1e-3, name: str = "lamb", **kwargs: Any):
-        super().__init__(learning_rate, name=name, **kwargs)
-
-    def build(self, variables: Sequence[keras.Variable]) -> None:
-        """Makes the means, and the counter of steps that left them unchanged."""
-        if self.built:
-            return
-        super().build(variables)
-        self.skipped = self.add_variable((), initializer="zeros", dtype="int64", name="skipped")
+        super().__init__(learning_rate, name=name, **{"bias_correction": True, **kwargs})
 
     def _step(self, index: int, gradient: Any, variable: Any, rate: Any) -> None:
         mean, square = self._means[index], self._squares[index]
@@ -53,6 +45,5 @@ class Lamb(AdamWeightDecay):
         self.assign_sub(variable, rate * update)
 
     def _update(self, mean: Any, square: Any) -> Any:
-        step = tf.cast(self.iterations + 1 - self.skipped, mean.dtype)  # t: updates of the means
-        root = tf.sqrt(square / (1 - tf.pow(self.beta_2, step)))
-        return mean / (1 - tf.pow(self.beta_1, step)) / (root + self.epsilon)
+        power1, power2 = self._powers(mean.dtype)
+        return mean / (1 - power1) / (tf.sqrt(square / (1 - power2)) + self.epsilon)

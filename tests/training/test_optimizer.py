@@ -80,6 +80,26 @@ def test_formula_and_who_decays():
             np.testing.assert_allclose(variables[i], values[i], rtol=1e-5, atol=1e-6)
 
 
+@pytest.mark.parametrize("betas", [(0.9, 0.999), (0.5, 0.9)])
+def test_bias_correction_is_adams_own_rule(betas):
+    """Algorithm 1 of Kingma and Ba 2015, in float64; gradients so small that epsilon matters."""
+    (variable,) = parameters()
+    optimizer = AdamWeightDecay(
+        0.1, weight_decay_rate=0.0, clip_norm=None, beta_1=betas[0], beta_2=betas[1],
+        bias_correction=True,
+    )  # fmt: skip
+    random = np.random.default_rng(2)
+    value, mean, square = np.asarray(variable, "float64"), 0.0, 0.0
+    for step in range(1, 7):
+        gradient = 1e-6 * random.normal(size=variable.shape)
+        optimizer.apply([tf.constant(gradient, tf.float32)], [variable])
+        mean = betas[0] * mean + (1 - betas[0]) * gradient
+        square = betas[1] * square + (1 - betas[1]) * gradient**2
+        root = np.sqrt(square / (1 - betas[1] ** step))
+        value = value - 0.1 * mean / (1 - betas[0] ** step) / (root + 1e-6)
+        np.testing.assert_allclose(variable, value, rtol=1e-5, atol=1e-6)
+
+
 def test_clips_by_the_norm_of_all_gradients():
     variables = parameters(2)
     optimizer = AdamWeightDecay(0.1, clip_norm=1.0)
@@ -102,7 +122,9 @@ def test_rows_that_were_looked_up_train_as_the_whole_table_does():
 
 def test_config():
     schedule = WarmupLinearDecay(1e-3, 5, 50)
-    optimizer = AdamWeightDecay(schedule, weight_decay_rate=0.02, beta_1=0.8, clip_norm=2.0)
+    optimizer = AdamWeightDecay(
+        schedule, weight_decay_rate=0.02, beta_1=0.8, clip_norm=2.0, bias_correction=True
+    )
     twin = keras.optimizers.deserialize(keras.optimizers.serialize(optimizer))
     assert type(twin) is AdamWeightDecay
     assert twin.get_config() == optimizer.get_config()
