@@ -62,7 +62,7 @@ def logged(output) -> tuple[list, list]:
 
 
 @pytest.mark.parametrize(
-    ("kills", "steps"), [(2, 240), pytest.param(10, 2000, marks=pytest.mark.slow)]
+    ("kills", "steps"), [(2, 120), pytest.param(10, 2000, marks=pytest.mark.slow)]
 )
 def test_sigkill_of_pre_training_at_random_moments(shards, small_config, tmp_path, kills, steps):
     killed, undisturbed = tmp_path / "killed", tmp_path / "undisturbed"
@@ -147,6 +147,7 @@ def test_a_full_disk_during_pre_training(shards, small_config, tmp_path):
         read_checkpoint(checkpoints / name)  # raises on a damaged one
 
 
+@pytest.mark.slow
 def test_a_shard_deleted_under_pre_training(shards, small_config, tmp_path):
     copy, output = tmp_path / "shards", tmp_path / "run"
     shutil.copytree(shards, copy)
@@ -227,6 +228,7 @@ def test_sigkill_of_shards_at_random_moments(corpus, tokenizer, tmp_path, kills)
         assert (tmp_path / "killed" / path).stat().st_mtime_ns == time_made
 
 
+@pytest.mark.slow
 def test_a_full_disk_ends_in_one_line_and_the_run_is_continued(corpus, tokenizer, tmp_path):
     small, left = tmp_path / "small", tmp_path / "left"
     arguments = [

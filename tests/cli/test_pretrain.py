@@ -2,6 +2,7 @@
 
 import json
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import keras
@@ -190,7 +191,10 @@ def two_lengths(shards, small_config, output, **changed) -> PretrainingOptions:
     return options(shards / "16", small_config, output, **{**long, "steps": 10, **changed})
 
 
-def test_the_last_steps_are_taken_on_long_sequences(shards_of_two_lengths, small_config, tmp_path):
+@pytest.mark.parametrize("killed", [False, pytest.param(True, marks=pytest.mark.slow)])
+def test_the_last_steps_are_taken_on_long_sequences(
+    shards_of_two_lengths, small_config, tmp_path, killed
+):
     """The paper's schedule: one run, one learning rate, positions beyond the short ones last."""
     config = json.loads(small_config.read_text())
     small_config = tmp_path / "config.json"
@@ -212,13 +216,11 @@ def test_the_last_steps_are_taken_on_long_sequences(shards_of_two_lengths, small
     assert position_moments(6)[:16].all() and not position_moments(6)[16:].any()
     assert position_moments(8)[:32].all() and not position_moments(8)[32:].any()
 
-    killed = two_lengths(
-        shards_of_two_lengths, small_config, tmp_path / "killed", save_every=6, keep=10,
-        long_gradient_accumulation_steps=2,
-    )  # fmt: skip
-    run(killed, kill_at=7)
-    run(killed)
-    assert weights(tmp_path / "killed") == weights(tmp_path / "run")
+    if killed:
+        again = replace(made, output=str(tmp_path / "killed"))
+        run(again, kill_at=7)
+        run(again)
+        assert weights(tmp_path / "killed") == weights(tmp_path / "run")
 
 
 @pytest.mark.parametrize(
@@ -423,6 +425,7 @@ def test_a_path_has_one_spelling_in_the_identity(tmp_path):
     assert {identity(each, each.output)["model"] for each in made} == {"../pre/best"}
 
 
+@pytest.mark.slow
 def test_a_run_is_not_continued_with_other_evaluations(shards, small_config, tmp_path):
     run(options(shards, small_config, tmp_path), kill_at=4)
     with pytest.raises(InputError, match="evaluation_batches was 2, is now 1"):

@@ -75,6 +75,7 @@ def test_low_precision_learns_much_the_same(plain, shards, small_config, tmp_pat
     assert losses != plain[1]
 
 
+@pytest.mark.slow
 def test_frozen_layers_stay_and_the_others_learn(plain, shards, small_config, tmp_path):
     before = initial(small_config, tmp_path)
     after, _ = train(shards, small_config, tmp_path / "run", "--freeze-layers", 1)
@@ -83,6 +84,7 @@ def test_frozen_layers_stay_and_the_others_learn(plain, shards, small_config, tm
         assert np.array_equal(weight, before[name]) == frozen, name
 
 
+@pytest.mark.slow
 def test_lamb_takes_steps_of_the_size_of_the_weights(shards, small_config, tmp_path):
     """Each weight moves by the learning rate times its own norm (You et al. 2020)."""
     options = ["--optimizer", "lamb", "--steps", 1, "--warmup-steps", 0, "--freeze-layers", 0]

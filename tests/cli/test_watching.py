@@ -297,6 +297,7 @@ def test_what_cannot_be_shown_is_refused_before_anything_is_written(
     assert not (tmp_path / "run").exists()
 
 
+@pytest.mark.slow
 def test_a_continued_run_shows_each_step_once(watched, shards, small_config, tmp_path, monkeypatch):
     """Stopped before an evaluation, then killed after it and before the checkpoint."""
     arguments = pretraining(

@@ -142,7 +142,11 @@ def test_golden_ids_of_the_original(cased, golden, vocabulary, lines):
 
 @pytest.mark.parametrize(
     ("do_lower_case", "strip_accents", "tokenize_chinese_chars"),
-    [*((*switches, True) for switches in SWITCHES), (True, None, False)],
+    [
+        *((*switches, True) for switches in SWITCHES[::2]),
+        *(pytest.param(*switches, True, marks=pytest.mark.slow) for switches in SWITCHES[1::2]),
+        pytest.param(True, None, False, marks=pytest.mark.slow),
+    ],
 )
 def test_every_assigned_code_point(do_lower_case, strip_accents, tokenize_chinese_chars):
     points = (chr(c) for c in range(sys.maxunicode + 1))

@@ -153,7 +153,11 @@ def undisturbed(tmp_path_factory):
     return of
 
 
-@pytest.mark.parametrize("kill_at", [1, 3, 4, 5, 7, (8, "held_out"), 10, (10, "held_out")])
+@pytest.mark.parametrize(
+    "kill_at",
+    [1, 5, (8, "held_out"), 10]
+    + [pytest.param(at, marks=pytest.mark.slow) for at in (3, 4, 7, (10, "held_out"))],
+)
 def test_a_killed_run_continues_on_the_same_trajectory(tmp_path, undisturbed, kill_at):
     _, result, _, _ = run(tmp_path, kill_at=kill_at)
     assert result is None
@@ -203,7 +207,14 @@ def test_phases_follow_one_another(tmp_path):
         np.testing.assert_array_equal(ours, theirs)
 
 
-@pytest.mark.parametrize("kill_at", [4, 5, (5, "held_out"), 6, (8, "held_out")])
+@pytest.mark.parametrize(
+    "kill_at",
+    [
+        5,
+        (5, "held_out"),
+        *(pytest.param(at, marks=pytest.mark.slow) for at in (4, 6, (8, "held_out"))),
+    ],
+)
 def test_a_run_killed_around_the_change_of_phases_continues(tmp_path, kill_at):
     undisturbed, expected, _, _ = run(tmp_path / "undisturbed", phases=two_phases(), save_every=1)
     run(tmp_path / "killed", phases=two_phases(), save_every=1, kill_at=kill_at)
