@@ -177,7 +177,7 @@ def contents(folder):
     }
 
 
-@pytest.mark.parametrize("kills", [3, pytest.param(20, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("kills", [4, pytest.param(20, marks=pytest.mark.slow)])
 def test_sigkill_of_shards_at_random_moments(corpus, tokenizer, tmp_path, kills):
     def command(output) -> list[str]:
         return [
@@ -201,7 +201,7 @@ def test_sigkill_of_shards_at_random_moments(corpus, tokenizer, tmp_path, kills)
         while process.poll() is None and sorted(unfinished.glob(".journal/*-*.json")) == journal:
             assert time.monotonic() < deadline
             time.sleep(0.001)
-        time.sleep(draw.random() * 0.3)
+        time.sleep(draw.random() * 0.1)
         process.kill()
         if process.wait() == 0:  # it was done before
             break
