@@ -46,7 +46,7 @@ def describe(task: Dataset) -> list[list[str]]:
         "task": task.name,
         "kind": f"{_kind(task)}: {reads}",
         "columns": ", ".join(f"{role} {name!r}" for role, name in columns.items() if name),
-        "labels": ", ".join(task.labels) or "those of the training data" * bool(defaults),
+        "labels": ", ".join(task.labels),
         "scores": ", ".join(_scores(task)) + "; the first chooses the best model" * bool(defaults),
         "files": "\n".join(files) or "any; name the columns that differ",
         "submission": ", ".join(f"{split}: {name}" for split, name in task.submissions.items()),

@@ -72,7 +72,6 @@ def search(
         return []
     with hold_run_directory(output, tf.distribute.get_strategy()):
         record = _Record.read(output, options)
-        save_config(options, output)
         for trial in record.unfinished(options):
             number = record.trials.index(trial) + 1
             started(trial.setting, number, _number(options, record.trials))
@@ -87,6 +86,7 @@ def search(
                     notice(f"{trial.setting}: {error}")
                     trial.restarts.runs[one.seed] = {}
                 record.write()
+                save_config(options, output)
             record.report(options)
         record.report(options)
     return record.trials
@@ -146,7 +146,6 @@ class _Record:
         yield from [trial for trial in self.trials if not seeds <= trial.restarts.runs.keys()]
         while (setting := _next_setting(options, self.trials)) is not None:
             self.trials.append(Trial(setting))
-            self.write()
             yield self.trials[-1]
 
     def report(self, options: SearchOptions) -> None:

@@ -129,6 +129,7 @@ def read_examples(
             for number, place, row in read_records(path)
         )
     elif format is None:
+        read_text(path)  # raises: there is no such file
         raise InputError(
             f"{path}: unknown format: give --format, or a file named .tsv, .csv, .jsonl"
         )

@@ -141,6 +141,15 @@ def test_a_finished_search_runs_nothing_and_can_be_extended(options):
     assert best.startswith(ranked(search(options, Runs(), notice=quiet))[0].setting.folder)
 
 
+def test_a_search_whose_first_run_is_refused_leaves_nothing(options):
+    def refused(one):
+        raise InputError("there is no such data")
+
+    with pytest.raises(InputError, match="no such data"):
+        search(options, refused, notice=quiet)
+    assert [path.name for path in Path(options.output).iterdir()] == [".lock"]
+
+
 def test_proposals_lie_in_the_ranges_and_close_in_on_the_best(options):
     options = replace(options, learning_rate=[1e-6, 1e-3], epochs=[1, 5], trials=40, keep_models=3)
     settings = tried(options)
