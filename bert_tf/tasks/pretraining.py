@@ -13,9 +13,9 @@ from bert_tf.config import BertConfig
 from bert_tf.errors import InputError
 from bert_tf.models.cost import pretraining_flops
 from bert_tf.models.pretrainer import BertPreTrainer
-from bert_tf.tasks.masked_words import MaskedWordLog, MaskedWords, hide_words
 from bert_tf.tasks.options import PretrainingOptions, save_config
 from bert_tf.tasks.pretraining_data import PhaseShards, PretrainingData
+from bert_tf.tasks.pretraining_guesses import MaskedWordLog, MaskedWords, hide_words
 from bert_tf.tasks.training_setup import make_plan, make_run, prepare, rates
 from bert_tf.tasks.word_frequencies import word_frequency_loss, write_metrics
 from bert_tf.tokenization.tokenizer import BertTokenizer

@@ -12,7 +12,7 @@ from bert_tf.models.masked_language_model import BertMaskedLanguageModel
 from bert_tf.serving.predictor import Predictor, answer
 from bert_tf.tasks.fine_tuned import FineTuned
 from bert_tf.tasks.masked_language_model import _draw
-from bert_tf.tasks.masked_words import MaskedWords
+from bert_tf.tasks.pretraining_guesses import MaskedWords
 
 WORDS = ["sea", "ship", "##s", "sail", "##ed", "cow", "barn", ","]
 PIECES = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *WORDS]
