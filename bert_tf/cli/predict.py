@@ -2,7 +2,7 @@
 
   bert-tf predict --model saved_models/classifier --text "a raw string" "another one"
   bert-tf predict --model runs/classifier/best --input new.tsv --output predictions.jsonl
-  bert-tf predict --model runs/cola/best --data glue/CoLA --split test --submission submission
+  bert-tf predict --model runs/cola/best --input glue/CoLA --split test --submission submission
   cat texts.txt | bert-tf predict --model saved_models/classifier --input - --format lines
 
 Writes one JSON object per text. A classifier gives the label, its probability, and the
@@ -34,10 +34,9 @@ class Options(TaskOptions, FileOptions):
             fine-tuned model directory.
         text: raw strings.
         pair: second strings, one per text, for a model of pairs.
-        input: file of texts: .tsv, .csv or .jsonl; "-" for standard input.
-        data: the folder of a data set's published files, or its name in TensorFlow Datasets, such
-            as tfds:glue/mnli.
-        split: split to read from --data, such as validation, or of MNLI test_mismatched and ax.
+        input: texts: a .tsv, .csv or .jsonl file; the folder of a data set's published files, or
+            its name in TensorFlow Datasets, such as tfds:glue/mnli; "-" for standard input.
+        split: split to read from a data set, such as validation; MNLI has test_mismatched and ax.
         label_map: names to answer for labels of a model directory, as MODEL_LABEL=LABEL.
         output: .jsonl file to write; by default standard output.
         submission: folder for the official files of the task.
@@ -48,7 +47,6 @@ class Options(TaskOptions, FileOptions):
     text: list[str] = option(factory=list)
     pair: list[str] = option(factory=list)
     input: str | None = None
-    data: str | None = None
     split: str = "test"
     label_map: list[str] = option(factory=list)
     output: str | None = None
@@ -57,11 +55,11 @@ class Options(TaskOptions, FileOptions):
 
 
 def run(options: Options) -> None:
-    source = options.input or options.data
-    if sum(map(bool, (options.text, options.input, options.data))) != 1:
-        raise InputError("give exactly one of --text, --input and --data")
+    source = options.input
+    if bool(options.text) == bool(source):
+        raise InputError("give exactly one of --text and --input")
     if options.submission and not source:
-        raise InputError("--submission is for files and data sets: give --input or --data")
+        raise InputError("--submission is for files and data sets: give --input")
     if options.pair and len(options.pair) != len(options.text):
         raise InputError(
             f"{len(options.pair)} --pair strings for {len(options.text)} --text strings: "

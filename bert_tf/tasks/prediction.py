@@ -70,11 +70,7 @@ def load(model: str | Path, settings: Mapping[str, Any]) -> Answering:
         if settings.get(name):
             raise InputError(f"--{name} is fixed in a SavedModel: give it to bert-tf export")
     task = with_options(task.with_settings(stored), settings)
-    if (
-        "text_pair" in predictor.inputs
-        and task.pair is None
-        and (settings.get("input") or settings.get("data"))
-    ):
+    if "text_pair" in predictor.inputs and task.pair is None and settings.get("input"):
         raise InputError(f"{model} takes pairs: name the second text's column with --pair_column")
     has_tokenizer = (assets / VOCABULARY_FILE).is_file()
     tokenizer = BertTokenizer.from_directory(assets) if has_tokenizer else None

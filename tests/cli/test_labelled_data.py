@@ -231,13 +231,16 @@ def test_a_data_set_of_tensorflow_datasets_up_to_the_official_file(
     texts = ["sea ship", "cow", "farm cow", "sea"]
     records = [{"sentence": t, "label": i % 2, "idx": i} for i, t in enumerate(texts)][::-1]
     run, best = tmp_path / "run", tmp_path / "run" / "best"
-    data = ["--data", "tfds:glue/sst2"]
+    name = "tfds:glue/sst2"
+    data = ["--data", name]
     with tensorflow_datasets(records) as asked:
         call(capsys, "finetune", "--task", "sst2", "--model", encoder, *data, "--output", run,
              "--max_steps", 1, "--max_length", 8)  # fmt: skip
         out, _ = call(capsys, "evaluate", "--model", best, *data)
-        call(capsys, "predict", "--model", best, *data, "--submission", tmp_path / "files")
-        answers, _ = call(capsys, "predict", "--model", best, *data)
+        call(
+            capsys, "predict", "--model", best, "--input", name, "--submission", tmp_path / "files"
+        )
+        answers, _ = call(capsys, "predict", "--model", best, "--input", name)
     assert asked == ["train", "validation", "validation", "test", "test"]
     assert json.loads(out) == json.loads((best / "metrics.json").read_text())
     labels = [json.loads(line)["label"] for line in answers.splitlines()]

@@ -106,7 +106,7 @@ def test_a_test_folder_becomes_the_official_file_and_json_lines(tmp_path, capsys
     lines = ["index\tsentence", *(f"{i}\t{text}" for i, text in enumerate(texts))]
     (data / "test.tsv").write_text("\n".join(lines) + "\n", encoding="utf-8")
     lines_file, submission = tmp_path / "out.jsonl", tmp_path / "submission"
-    predict("--model", model, "--data", data, "--output", lines_file, "--submission", submission,
+    predict("--model", model, "--input", data, "--output", lines_file, "--submission", submission,
             "--batch_size", 2)  # fmt: skip
     answers = [json.loads(line) for line in lines_file.open(encoding="utf-8")]
     assert [answer["text"] for answer in answers] == texts
@@ -127,7 +127,7 @@ def test_a_test_folder_becomes_the_official_file_and_json_lines(tmp_path, capsys
     assert capsys.readouterr().err == ""
     # A split without an official file.
     (data / "dev.tsv").write_text("gj04\t1\t\tsea\n")
-    predict("--model", tmp_path / "served" / "cola", "--data", data, "--split", "validation",
+    predict("--model", tmp_path / "served" / "cola", "--input", data, "--split", "validation",
             "--submission", tmp_path / "own")  # fmt: skip
     header, row = read(tmp_path / "own" / "predictions.tsv")
     assert header == ["text", "predicted", "0", "1"] and row[0] == "sea"
@@ -163,7 +163,7 @@ def test_unlabelled_words_become_columns(column, tmp_path):
 
 def test_bad_combinations_are_refused(tmp_path, capsys):
     for arguments, message in (
-        (["--text", "a", "--data", "x"], "give exactly one of --text, --input and --data"),
+        (["--text", "a", "--input", "x"], "give exactly one of --text and --input"),
         (["--text", "a", "--submission", "x"], "--submission is for files and data sets"),
     ):
         assert main(["predict", "--model", str(tmp_path), *arguments]) == 2
