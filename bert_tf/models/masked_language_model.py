@@ -41,13 +41,7 @@ class BertMaskedLanguageModel(PretrainedModel):
     ):
         # Layers.
         encoder, dtype = encoder_for(encoder, seed, dtype)
-        head = MaskedLanguageModelHead(
-            encoder.config,
-            encoder.embeddings.word_embeddings,
-            seed=child_seed(seed, "masked_language_model"),
-            dtype=dtype,
-            name="masked_language_model",
-        )
+        head = words_head(encoder, seed, dtype)
 
         # Wiring.
         inputs = self.symbolic_inputs("mask_positions")
@@ -57,3 +51,15 @@ class BertMaskedLanguageModel(PretrainedModel):
 
         self.encoder = encoder
         self.masked_language_model = head
+
+
+def words_head(encoder: BertEncoder, seed: int | None, dtype: Any) -> MaskedLanguageModelHead:
+    """The output layer over an encoder's vocabulary; arguments as of `BertMaskedLanguageModel`."""
+    name = "masked_language_model"
+    return MaskedLanguageModelHead(
+        encoder.config,
+        encoder.embeddings.word_embeddings,
+        seed=child_seed(seed, name),
+        dtype=dtype,
+        name=name,
+    )

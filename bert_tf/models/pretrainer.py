@@ -5,9 +5,10 @@ from typing import Any
 import keras
 
 from bert_tf.config import BertConfig
-from bert_tf.layers import ClassificationHead, MaskedLanguageModelHead
+from bert_tf.layers import ClassificationHead
 from bert_tf.layers.bert_layer import child_seed
 from bert_tf.models.encoder import BertEncoder, encoder_for
+from bert_tf.models.masked_language_model import words_head
 from bert_tf.models.pretrained_model import PretrainedModel
 
 
@@ -42,16 +43,9 @@ class BertPreTrainer(PretrainedModel):
     ):
         # Layers.
         encoder, dtype = encoder_for(encoder, seed, dtype)
-        config = encoder.config
-        masked_language_model = MaskedLanguageModelHead(
-            config,
-            encoder.embeddings.word_embeddings,
-            seed=child_seed(seed, "masked_language_model"),
-            dtype=dtype,
-            name="masked_language_model",
-        )
+        masked_language_model = words_head(encoder, seed, dtype)
         next_sentence = ClassificationHead(
-            config,
+            encoder.config,
             2,
             dropout=0.0,
             seed=child_seed(seed, "next_sentence"),
@@ -68,7 +62,7 @@ class BertPreTrainer(PretrainedModel):
             ),  # (B, P, V)
             "nsp_logits": next_sentence(encoded["pooled_output"]),  # (B, 2)
         }
-        super().__init__(config, inputs, outputs, seed, dtype, **kwargs)
+        super().__init__(encoder.config, inputs, outputs, seed, dtype, **kwargs)
 
         self.encoder = encoder
         self.masked_language_model = masked_language_model
