@@ -96,6 +96,11 @@ def _finetune(
     on_step: Callable[[int], object],
 ) -> FinetuningResult | None:
     task = with_options(find_task(options.task or "classification"), vars(options))
+    if not task.kind.is_trained:
+        raise InputError(
+            f"{task.name} scores models and trains none: make shards of the text (bert-tf shards), "
+            "then bert-tf pretrain --model DIRECTORY --shards SHARDS goes on with the pre-training"
+        )
     size = options.batch_size or task.batch_size
     epochs = options.epochs or task.epochs
     of_task = _FEATURES_LEARNING_RATE if options.features_only else task.learning_rate
@@ -234,11 +239,11 @@ def _validation_scores(
     tuned: FineTuned, data: FinetuningData, loss: Values, size: int
 ) -> dict[str, float]:
     """Scores on the validation examples, without undefined ones, and their loss if it is known."""
-    evaluation = tuned.evaluate(data.validation, size)
-    scores = {name: value for name, value in evaluation.scores.items() if value is not None}
-    del scores["examples"]
     kind = tuned.task.kind
-    outputs = kind.outputs(evaluation.answers, tuned.labels)
+    answers = tuned.answers(data.validation, size)
+    found = kind.scores(tuned.task, data.validation, answers, tuned.labels)
+    scores = {name: value for name, value in found.items() if value is not None}
+    outputs = kind.outputs(answers, tuned.labels)
     if outputs is not None:
         losses = loss(kind.targets(data.validation, tuned.labels), outputs)
         scores["loss"] = float(np.mean(losses))

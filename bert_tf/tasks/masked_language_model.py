@@ -8,7 +8,6 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from bert_tf.errors import InputError
 from bert_tf.models.masked_language_model import BertMaskedLanguageModel
 from bert_tf.tasks.dataset import Dataset
 from bert_tf.tasks.kind import Answers, Kind, none_cut, write_table
@@ -57,13 +56,6 @@ class MaskedLanguageModel(Kind):
             examples = examples.take(i for i, text in enumerate(texts) if text.strip())
             examples.columns["sentence"] = examples.columns.pop("text")
         return examples
-
-    def label_names(self, dataset: Dataset, examples: Examples) -> list[str]:
-        """Refuses, as only fine-tuning asks for it."""
-        raise InputError(
-            "masked_words scores models and trains none: make shards of the text (bert-tf shards), "
-            "then bert-tf pretrain --model DIRECTORY --shards SHARDS goes on with the pre-training"
-        )
 
     def targets(self, examples: Examples, labels: Sequence[str]) -> np.ndarray:
         """The texts are their own labels."""
@@ -263,8 +255,8 @@ def _predict(
         model: a `BertMaskedLanguageModel`.
         tokenizer: its tokenizer.
         max_length: maximum tokens of a row.
-        shown: what the model sees in place of the pieces, int32 [P]; None for all of them but
-            the one to predict, which is masked.
+        shown: pieces that the model reads in place of `ids`, int32 [P]; None for `ids` with the
+            one to predict masked.
 
     Returns:
         float32 [N, width].
