@@ -46,7 +46,7 @@ class Stopwatch:
 
     def read(self) -> dict[str, float]:
         """The seconds so far."""
-        wall, cpu = (now - then for now, then in zip(self._now(), self._begun, strict=True))
+        wall, cpu = (end - start for end, start in zip(self._now(), self._begun, strict=True))
         return {"seconds": round(wall, 1), "cpu_seconds": round(cpu, 1)}
 
     @staticmethod

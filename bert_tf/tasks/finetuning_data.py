@@ -28,7 +28,7 @@ class FinetuningData:
         labels: label names in the order of the model's outputs.
         train: training examples.
         validation: validation examples.
-        doubts: what looks wrong with them, a sentence each.
+        doubts: suspicious findings in both, a sentence each.
         columns: R training rows by column: the examples, or several rows of each.
         arrays: targets [R, ...], and weights [R] if there are any.
     """
@@ -62,8 +62,8 @@ class FinetuningData:
             train: training data, as of `Dataset.read`.
             validation: validation data; None for those of the data set `train`, or for a share of
                 a file.
-            validation_share: that share.
-            seed: seed of the draw of that share.
+            validation_share: share of the training examples to validate on.
+            seed: random seed of the draw.
             class_weights: whether to weigh all classes the same.
 
         Raises:

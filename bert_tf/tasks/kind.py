@@ -183,10 +183,10 @@ class Kind(ABC):
     def averaged(
         self, examples: Examples, answers: Sequence[Answers], labels: Sequence[Sequence[str]]
     ) -> Answers:
-        """What several models answer together; of a single model its own answers.
+        """The joint answers of several models; those of a single model unchanged.
 
         Args:
-            examples: what they answered.
+            examples: the examples.
             answers: answers of each model.
             labels: label names of each model, one set in any order. Those of the first name the
                 result.

@@ -29,7 +29,7 @@ class Table:
         title: title.
         columns: names of the columns.
         rows: cells; None for an undefined value.
-        note: what the table says, in a sentence; "" for nothing.
+        note: summary of the table, a sentence; "" for none.
         brief: whether the terminal shows the table, too.
     """
 
