@@ -133,7 +133,10 @@ def train_here(options: argparse.Namespace, given: str, seed: int, work: Path) -
         FinetuningOptions(
             model=options.model, task=task.name, train=train, validation=validation,
             output=str(work / "run"), seed=seed, batch_size=BATCH_SIZE, epochs=options.epochs,
-            learning_rate=LEARNING_RATE, warmup_share=WARMUP_SHARE, weight_decay=WEIGHT_DECAY,
+            # The original counts the decay from step 0, Hugging Face from the end of the warm-up:
+            # at this rate both come down the same line.
+            learning_rate=LEARNING_RATE / (1 - WARMUP_SHARE),
+            warmup_share=WARMUP_SHARE, weight_decay=WEIGHT_DECAY,
             clip_norm=CLIP_NORM, bias_correction=True, precision=options.precision,
             evaluate_every=10**9,  # the last model alone, as on the other side
         ),
