@@ -1,23 +1,23 @@
-"""Pictures of results, drawn by Pillow: uint8 arrays [height, width, 3]."""
+"""Pictures of results, drawn by Matplotlib: uint8 arrays [height, width, 3]."""
 
 import io
-import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+import warnings
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
+import matplotlib.image
 import numpy as np
-from PIL import Image, ImageDraw, ImageFont
+from matplotlib.axes import Axes
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.figure import Figure
+from matplotlib.ticker import NullLocator
 
 from bert_tf.atomic import replace_file
 
-_INK, _PALE, _BLUE = (32, 33, 36), (218, 220, 224), (26, 115, 232)
-_COLORS = (_BLUE, (214, 39, 40), (44, 160, 44), (148, 103, 189), (255, 127, 14), (23, 190, 207))
-_MARGIN = 120  # pixels on the left and below, for titles and ticks
-_TOP = 40
-_PLOT = 400  # pixels of a side of the plot
-_LEGEND = 160  # pixels on the right, for names of lines
-_CELLS = 32  # rows with a name each; of more only some have room
-_FONT, _SMALL = ImageFont.load_default(15), ImageFont.load_default(12)
+_DIAGONAL: dict[str, Any] = {"color": "lightgray", "zorder": 0}
+_MOST_NAMES = 32  # rows with a name each; of more only some have room
+_MOST_COUNTS = 14  # rows whose counts are written into the cells
 
 
 def heat_map(
@@ -37,54 +37,39 @@ def heat_map(
         rows: title of the rows.
         columns: title of the columns.
     """
-    image, draw = _canvas(title, columns, rows)
-    # The font has no glyphs beyond Latin: other names become the numbers of their rows.
-    short = [n[:14] if n[:14].isascii() else f"#{i}" for i, n in enumerate(names)]
-    size = _PLOT / len(names)
+    figure, axes = _axes(title, columns, rows)
     shares = counts / np.maximum(counts.sum(axis=1, keepdims=True), 1)
-    for row, column in np.ndindex(*counts.shape):
-        share = shares[row, column]
-        color = tuple(round(255 + share * (end - 255)) for end in _BLUE)
-        left, top = _MARGIN + column * size, _TOP + row * size
-        draw.rectangle([left, top, left + size - 1, top + size - 1], fill=color)
-        if size >= 28 and counts[row, column]:
-            ink = "white" if share > 0.6 else _INK
-            text = str(counts[row, column])
-            draw.text((left + size / 2, top + size / 2), text, ink, _SMALL, anchor="mm")
-    for number in range(0, len(names), 1 + len(names) // _CELLS):
-        place = (number + 0.5) * size
-        draw.text((_MARGIN - 6, _TOP + place), short[number], _INK, _SMALL, anchor="rm")
-        if size >= 28:
-            below = (_MARGIN + place, _TOP + _PLOT + 6)
-            draw.text(below, short[number][: int(size // 7)], _INK, _SMALL, anchor="mt")
-    return np.asarray(image)
+    axes.imshow(shares, cmap="Blues", vmin=0, vmax=1)
+    places = range(0, len(names), 1 + len(names) // _MOST_NAMES)
+    shown = [names[place][:14] for place in places]
+    axes.set_xticks(places, shown, rotation=45, ha="right", rotation_mode="anchor")
+    axes.set_yticks(places, shown)
+    if len(names) <= _MOST_COUNTS:
+        for row, column in np.argwhere(counts):
+            ink = "white" if shares[row, column] > 0.6 else "black"
+            axes.text(column, row, counts[row, column], color=ink, ha="center", va="center")
+    return _drawn(figure)
 
 
 def scatter(title: str, x: np.ndarray, y: np.ndarray, x_title: str, y_title: str) -> np.ndarray:
     """A point for each pair of values, on axes of the same scale with their diagonal."""
-    low, high = float(min(x.min(), y.min())), float(max(x.max(), y.max()))
-    high = high if high > low else low + 1
-    image, draw = _canvas(title, x_title, y_title)
-    place = _axes(draw, (low, high), (low, high))
-    draw.line([place(low, low), place(high, high)], fill=_PALE)
-    for one, other in zip(x, y, strict=True):
-        across, up = place(float(one), float(other))
-        draw.ellipse([across - 3, up - 3, across + 3, up + 3], outline=_BLUE)
-    return np.asarray(image)
+    figure, axes = _axes(title, x_title, y_title)
+    axes.scatter(x, y, facecolors="none", edgecolors="C0")
+    axes.axline((0, 0), slope=1, **_DIAGONAL)
+    axes.set_aspect("equal", "datalim")
+    return _drawn(figure)
 
 
 def bars(title: str, heights: Sequence[float | None], x_title: str, y_title: str) -> np.ndarray:
     """Bars of equal width over the range from 0 to 1, with the diagonal; None leaves a gap."""
-    image, draw = _canvas(title, x_title, y_title)
-    place = _axes(draw, (0, 1), (0, 1))
-    draw.line([place(0, 0), place(1, 1)], fill=_PALE)
+    figure, axes = _axes(title, x_title, y_title)
     width = 1 / len(heights)
-    for number, height in enumerate(heights):
-        if height is not None:
-            left, top = place(number * width, height)
-            right, bottom = place((number + 1) * width, 0)
-            draw.rectangle([left + 3, top, right - 3, bottom], outline=_BLUE, width=2)
-    return np.asarray(image)
+    known = [(number, height) for number, height in enumerate(heights) if height is not None]
+    axes.bar([(number + 0.5) * width for number, _ in known], [height for _, height in known],
+             0.9 * width)  # fmt: skip
+    axes.axline((0, 0), slope=1, **_DIAGONAL)
+    axes.set(xlim=(0, 1), ylim=(0, 1))
+    return _drawn(figure)
 
 
 def curves(
@@ -101,73 +86,42 @@ def curves(
         x_title: title of the horizontal axis.
         y_title: title of the vertical axis.
     """
-    image, draw = _canvas(title, x_title, y_title, right=_LEGEND)
-    points = [point for line in series.values() for point in line]
-    ticks = {math.log10(x): f"{x:g}" for x, _ in sorted(points)}
-    place = _axes(draw, _around(ticks), _around(y for _, ys in points for y in ys), ticks)
+    figure, axes = _axes(title, x_title, y_title)
     for number, (name, line) in enumerate(series.items()):
-        color = _COLORS[number % len(_COLORS)]
-        means = [place(math.log10(x), sum(ys) / len(ys)) for x, ys in sorted(line)]
-        draw.line(means, fill=color, width=2)
-        for x, y in means:
-            draw.ellipse([x - 4, y - 4, x + 4, y + 4], fill=color)
-        for x, y in (place(math.log10(x), y) for x, ys in line for y in ys):
-            draw.ellipse([x - 3, y - 3, x + 3, y + 3], outline=color)
-        left, middle = _MARGIN + _PLOT + 20, _TOP + 10 + 18 * number
-        draw.line([left, middle, left + 20, middle], fill=color, width=2)
-        draw.text((left + 26, middle), name, _INK, _SMALL, anchor="lm")
-    return np.asarray(image)
+        color = f"C{number}"
+        places, values = zip(*sorted(line), strict=True)
+        axes.plot(places, [np.mean(ys) for ys in values], "o-", color=color, label=name)
+        each = [(x, y) for x, ys in line for y in ys]
+        axes.scatter(*zip(*each, strict=True), facecolors="none", edgecolors=color)
+    axes.set_xscale("log")
+    ticks = sorted({x for line in series.values() for x, _ in line})
+    axes.set_xticks(ticks, [f"{x:g}" for x in ticks])
+    axes.xaxis.set_minor_locator(NullLocator())
+    if series:
+        axes.legend(loc="upper left", bbox_to_anchor=(1, 1), frameon=False)
+    return _drawn(figure)
 
 
 def save_png(path: Path, picture: np.ndarray) -> None:
     """Writes a picture as a file."""
     content = io.BytesIO()
-    Image.fromarray(picture).save(content, "PNG")
+    matplotlib.image.imsave(content, picture, format="png")
     with replace_file(path) as temporary:
         temporary.write_bytes(content.getvalue())
 
 
-def _canvas(
-    title: str, x_title: str, y_title: str, right: int = 24
-) -> tuple[Image.Image, ImageDraw.ImageDraw]:
-    image = Image.new("RGB", (_MARGIN + _PLOT + right, _TOP + _PLOT + 60), "white")
-    draw = ImageDraw.Draw(image)
-    middle = _MARGIN + _PLOT / 2
-    draw.text((middle, 12), title, _INK, _FONT, anchor="mt")
-    draw.text((middle, _TOP + _PLOT + 34), x_title, _INK, _FONT, anchor="mt")
-    upright = Image.new("L", (_PLOT, 20))
-    ImageDraw.Draw(upright).text((_PLOT / 2, 2), y_title, 255, _FONT, anchor="mt")
-    image.paste(_INK, (2, _TOP), upright.rotate(90, expand=True))
-    return image, draw
+def _axes(title: str, x_title: str, y_title: str) -> tuple[Figure, Axes]:
+    # Without pyplot, which would keep the figures and choose a display.
+    figure = Figure(figsize=(6.4, 5), layout="constrained")
+    axes = figure.subplots()
+    axes.set(title=title, xlabel=x_title, ylabel=y_title)
+    return figure, axes
 
 
-def _around(values: Iterable[float]) -> tuple[float, float]:
-    """The range of the values, with a margin of a tenth; from 0 to 1 without values."""
-    known = list(values) or [0.0, 1.0]
-    margin = 0.1 * (max(known) - min(known)) or 0.05 * abs(known[0]) or 0.5
-    return min(known) - margin, max(known) + margin
-
-
-def _axes(
-    draw: ImageDraw.ImageDraw,
-    x_range: tuple[float, float],
-    y_range: tuple[float, float],
-    x_ticks: Mapping[float, str] | None = None,
-) -> Callable[[float, float], tuple[float, float]]:
-    """Draws both axes; returns (x, y) -> pixels. By default both have ticks at equal distances."""
-    (first, last), (low, high) = x_range, y_range
-
-    def place(x: float, y: float) -> tuple[float, float]:
-        across, up = (x - first) / (last - first), (y - low) / (high - low)
-        return _MARGIN + _PLOT * across, _TOP + _PLOT * (1 - up)
-
-    draw.rectangle([*place(first, high), *place(last, low)], outline=_PALE)
-    if x_ticks is None:
-        x_ticks = {float(tick): f"{tick:.3g}" for tick in np.linspace(first, last, 6)}
-    for tick, text in x_ticks.items():
-        x, y = place(tick, low)
-        draw.text((x, y + 6), text, _INK, _SMALL, anchor="mt")
-    for tick in np.linspace(low, high, 6):
-        x, y = place(first, float(tick))
-        draw.text((x - 6, y), f"{tick:.3g}", _INK, _SMALL, anchor="rm")
-    return place
+def _drawn(figure: Figure) -> np.ndarray:
+    canvas = FigureCanvasAgg(figure)
+    with warnings.catch_warnings():
+        # A character that Matplotlib's font lacks is drawn as a box; the tables have it.
+        warnings.filterwarnings("ignore", "Glyph .* missing")
+        canvas.draw()
+    return np.asarray(canvas.buffer_rgba())[..., :3].copy()

@@ -107,7 +107,7 @@ def test_settings_are_ranked_by_the_mean_over_seeds(options):
     lines = (output / "search.tsv").read_text().splitlines()
     assert [line.split("\t") for line in lines] == rows
     with Image.open(output / "search.png") as image:
-        assert image.format == "PNG" and image.size == (680, 500)
+        assert image.format == "PNG" and image.size == (640, 500)
 
 
 @pytest.mark.parametrize("trials", [None, 4])
