@@ -31,9 +31,11 @@ class RawTextModel(tf.Module):
         lists: Collection[str] = (),
     ) -> None:
         super().__init__()
-        # A SavedModel holds the variables of what it tracks.
+        # A SavedModel holds the variables of what it tracks. TensorFlow's own, not the Keras model:
+        # Keras would have a server restore copies that no signature reads (keras.Variable's
+        # _export_to_saved_model_graph), and every request would fail.
         self.tokenizer = tokenizer
-        self.model = model
+        self._variables = [variable.value for variable in model.variables]
         self._inputs = {name: tuple(names) for name, names in inputs.items()}
         self._respond = respond
         self._lists = frozenset(lists)

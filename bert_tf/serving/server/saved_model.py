@@ -1,0 +1,96 @@
+"""One loaded SavedModel, run in a session of its own as TensorFlow Serving does.
+
+A session frees its variables when it is closed, and loading holds Python's lock for little of the
+time; neither is true of `tf.saved_model.load`.
+"""
+
+from collections.abc import Mapping
+from pathlib import Path
+
+import numpy as np
+
+# Loading the SavedModel needs the tokenizer's two TF Text ops registered.
+import tensorflow as tf
+import tensorflow_text  # noqa: F401
+from tensorflow.core.protobuf.meta_graph_pb2 import AssetFileDef, MetaGraphDef, SignatureDef
+from tensorflow.core.protobuf.saved_model_pb2 import SavedModel
+
+_INIT_OP = "__saved_model_init_op"
+
+
+class LoadedModel:
+    """The signatures of a SavedModel; safe to run from several threads.
+
+    Args:
+        directory: folder with `saved_model.pb`.
+
+    Attributes:
+        signatures: name -> SignatureDef, as the SavedModel stores it.
+
+    Raises:
+        OSError: a file is missing or cannot be read.
+        tf.errors.OpError, ValueError: the model cannot be loaded.
+    """
+
+    def __init__(self, directory: str | Path) -> None:
+        directory = Path(directory)
+        meta_graph = _read(directory)
+        self.signatures: dict[str, SignatureDef] = {
+            name: signature
+            for name, signature in meta_graph.signature_def.items()
+            if name != _INIT_OP
+        }
+        graph = tf.Graph()
+        with graph.as_default():
+            tf.import_graph_def(meta_graph.graph_def, name="")
+        self._session = tf.compat.v1.Session(graph=graph)
+        try:
+            self._initialize(meta_graph, directory)
+            graph.finalize()
+        except BaseException:
+            self.close()
+            raise
+
+    def _initialize(self, meta_graph: MetaGraphDef, directory: Path) -> None:
+        variables = directory / "variables" / "variables"
+        saver = meta_graph.saver_def
+        if saver.restore_op_name and variables.with_suffix(".index").exists():
+            feed = {saver.filename_tensor_name: str(variables)}
+            self._session.run(saver.restore_op_name, feed)
+        if _INIT_OP in meta_graph.signature_def:
+            (output,) = meta_graph.signature_def[_INIT_OP].outputs.values()
+            assets = {}
+            for packed in meta_graph.collection_def["saved_model_assets"].any_list.value:
+                asset = AssetFileDef()
+                packed.Unpack(asset)
+                assets[asset.tensor_info.name] = str(directory / "assets" / asset.filename)
+            self._session.run(self._session.graph.get_operation_by_name(output.name), assets)
+
+    def run(self, signature_name: str, inputs: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+        """Returns all outputs of a signature, by name.
+
+        Args:
+            signature_name: one of `signatures`.
+            inputs: input name -> array of the type and rank of the signature; strings are bytes
+                in arrays of objects.
+
+        Raises:
+            tf.errors.OpError: the graph refuses the values.
+        """
+        signature = self.signatures[signature_name]
+        fetches = {name: info.name for name, info in signature.outputs.items()}
+        feed = {signature.inputs[name].name: value for name, value in inputs.items()}
+        return self._session.run(fetches, feed)
+
+    def close(self) -> None:
+        """Frees the model's memory."""
+        self._session.close()
+
+
+def _read(directory: Path) -> MetaGraphDef:
+    proto = SavedModel()
+    proto.ParseFromString((directory / "saved_model.pb").read_bytes())
+    for meta_graph in proto.meta_graphs:
+        if "serve" in meta_graph.meta_info_def.tags:
+            return meta_graph
+    raise ValueError(f"{directory / 'saved_model.pb'} has no graph with the tag serve")
