@@ -5,6 +5,7 @@ import re
 import subprocess
 import sys
 import venv
+import zipfile
 from pathlib import Path
 
 import pytest
@@ -53,6 +54,9 @@ def test_the_wheel_alone_goes_from_text_to_predictions(tmp_path):
         subprocess.run(["cp", "-r", REPOSITORY / kept, source], check=True)
     subprocess.run([*build, "--wheel-dir", tmp_path, source], check=True)
     (wheel,) = tmp_path.glob("bert_tf-*.whl")
+    static = Path("bert_tf/serving/server/playground/static")
+    packed = set(zipfile.ZipFile(wheel).namelist())
+    assert {str(static / file.name) for file in (REPOSITORY / static).iterdir()} <= packed
     # The versions that the lock names, so that a release of tomorrow cannot fail this test.
     constraints = tmp_path / "constraints.txt"
     constraints.write_text("\n".join(sorted(pins("requirements.lock"))))

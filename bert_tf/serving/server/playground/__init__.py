@@ -1,0 +1,126 @@
+"""The playground: a page at `/` for trying the server's models in a browser.
+
+The page is in `static/`, as it is served: no build step, no framework, no request to elsewhere.
+"""
+
+from collections.abc import Awaitable, Callable, Mapping
+from importlib import resources
+from typing import Any
+
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+from starlette.routing import Route
+from tensorflow.core.framework.tensor_shape_pb2 import TensorShapeProto
+from tensorflow.core.framework.types_pb2 import DataType
+from tensorflow.core.protobuf.meta_graph_pb2 import SignatureDef, TensorInfo
+from tensorflow_serving.apis.get_model_metadata_pb2 import SignatureDefMap
+from tensorflow_serving.apis.get_model_status_pb2 import ModelVersionStatus
+
+from bert_tf.serving.server.errors import ServingError
+from bert_tf.serving.server.models import Models
+
+HEADERS = {
+    "Content-Security-Policy": (
+        "default-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+    ),
+    "X-Content-Type-Options": "nosniff",
+    "Referrer-Policy": "no-referrer",
+    "Cache-Control": "no-cache",
+}
+_TYPES = {
+    ".html": "text/html",
+    ".css": "text/css",
+    ".js": "text/javascript",
+    ".svg": "image/svg+xml",
+}
+
+
+def routes(models: Models) -> list[Route]:
+    """Makes the routes of the page.
+
+    Args:
+        models: the models that the page shows. It asks them through the server's own REST paths,
+            `/v1/models/...`.
+
+    Returns:
+        `/`, the page; `/playground/NAME`, its files; `/playground/models`, JSON with `models`
+        (see `describe`) and whether the browser had to show a `token`.
+    """
+
+    async def list_models(request: Request) -> Response:
+        found = {"models": describe(models), "token": "authorization" in request.headers}
+        return JSONResponse(found, headers=HEADERS)
+
+    static = resources.files(__package__) / "static"
+    found = [Route("/playground/models", list_models)]
+    for file in static.iterdir():
+        path = "/" if file.name == "index.html" else f"/playground/{file.name}"
+        found.append(Route(path, _answer_with(file.read_bytes(), file.name)))
+    return found
+
+
+def _answer_with(content: bytes, name: str) -> Callable[[Request], Awaitable[Response]]:
+    media_type = _TYPES[name[name.rindex(".") :]]
+
+    async def answer(request: Request) -> Response:
+        return Response(content, headers=HEADERS, media_type=media_type)
+
+    return answer
+
+
+def describe(models: Models) -> list[dict[str, Any]]:
+    """The models that can be asked, in alphabetical order.
+
+    Returns:
+        For each model its `name` and `versions`, the newest first; for each of these the `version`
+        and `signatures`, signature name -> `method`, `inputs` and `outputs`. Each of these has a
+        `dtype` such as "DT_STRING" and a `shape`, -1 for an unknown size, null for an
+        unknown rank.
+    """
+    return [
+        {"name": name, "versions": versions}
+        for name in models.names
+        if (versions := _versions(models, name))
+    ]
+
+
+def _versions(models: Models, name: str) -> list[dict[str, Any]]:
+    found = []
+    try:
+        states = models.status(name).model_version_status
+    except ServingError:  # no version has been loaded yet
+        return []
+    for status in sorted(states, key=lambda each: -each.version):
+        if status.state != ModelVersionStatus.AVAILABLE:
+            continue
+        try:
+            packed = models.metadata(name, status.version).metadata["signature_def"]
+        except ServingError:  # retired a moment ago
+            continue
+        signatures = SignatureDefMap()
+        packed.Unpack(signatures)
+        described = {key: _signature(value) for key, value in signatures.signature_def.items()}
+        found.append({"version": status.version, "signatures": described})
+    return found
+
+
+def _signature(signature: SignatureDef) -> dict[str, Any]:
+    return {
+        "method": signature.method_name,
+        "inputs": _tensors(signature.inputs),
+        "outputs": _tensors(signature.outputs),
+    }
+
+
+def _tensors(tensors: Mapping[str, TensorInfo]) -> dict[str, Any]:
+    return {
+        name: {
+            "dtype": DataType.Name(tensors[name].dtype),
+            "shape": _shape(tensors[name].tensor_shape),
+        }
+        for name in sorted(tensors)
+    }
+
+
+def _shape(shape: TensorShapeProto) -> list[int] | None:
+    return None if shape.unknown_rank else [dimension.size for dimension in shape.dim]
