@@ -1,0 +1,50 @@
+"""The server's HTTP application: REST API, metrics and playground."""
+
+from collections.abc import Sequence
+
+from starlette.applications import Starlette
+from starlette.middleware import Middleware
+from starlette.middleware.cors import CORSMiddleware
+from starlette.routing import BaseRoute, Route
+
+from bert_tf.serving.server.access_log import AccessLog, LoggedApp
+from bert_tf.serving.server.authorization import AuthorizedApp
+from bert_tf.serving.server.models import Models
+from bert_tf.serving.server.rest import Limits, RestApi
+
+
+def make_app(
+    models: Models,
+    *,
+    limits: Limits | None = None,
+    routes: Sequence[BaseRoute] = (),
+    token: str | None = None,
+    cors_origins: Sequence[str] = (),
+    access_log: AccessLog | None = None,
+) -> Starlette:
+    """Makes the ASGI application of a server.
+
+    Args:
+        models: models to serve; whoever makes them starts and closes them.
+        limits: what one request may take.
+        routes: further pages.
+        token: token that every request must show; None for no check.
+        cors_origins: origins of web pages that may read answers; "*" for any.
+        access_log: where to log requests; None for nowhere.
+    """
+    middleware = []
+    if access_log is not None:
+        middleware.append(Middleware(LoggedApp, log=access_log))
+    if cors_origins:
+        middleware.append(
+            Middleware(
+                CORSMiddleware,
+                allow_origins=cors_origins,
+                allow_methods=["GET", "POST"],
+                allow_headers=["Authorization", "Content-Type"],
+            )
+        )
+    if token is not None:
+        middleware.append(Middleware(AuthorizedApp, token=token))
+    rest = Route("/{path:path}", RestApi(models, limits or Limits()))
+    return Starlette(routes=[*routes, rest], middleware=middleware)

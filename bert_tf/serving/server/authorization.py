@@ -1,0 +1,46 @@
+"""The token that clients must show, the same over REST and gRPC."""
+
+import base64
+import hmac
+
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from bert_tf.serving.server.rest import error_response
+
+# Browsers ask the user for a password, which is the token, if Basic is offered.
+_CHALLENGE = 'Bearer realm="bert-tf", Basic realm="bert-tf: the token is the password"'
+
+
+def is_authorized(header: str, token: str) -> bool:
+    """Whether an `Authorization` header shows the token, as Bearer or as password of Basic.
+
+    The time this takes does not depend on how much of the token is right.
+    """
+    scheme, _, given = header.strip().partition(" ")
+    shown = given.strip().encode()
+    if scheme.lower() == "basic":
+        try:
+            shown = base64.b64decode(shown, validate=True).partition(b":")[2]
+        except ValueError:
+            return False
+    elif scheme.lower() != "bearer":
+        return False
+    return hmac.compare_digest(shown, token.encode())
+
+
+class AuthorizedApp:
+    """An ASGI application that answers 401 without the token."""
+
+    def __init__(self, app: ASGIApp, token: str) -> None:
+        self._app = app
+        self._token = token
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Passes a request on, if it shows the token."""
+        if scope["type"] == "http":
+            headers = dict(scope["headers"])
+            if not is_authorized(headers.get(b"authorization", b"").decode("latin-1"), self._token):
+                challenge = {"WWW-Authenticate": _CHALLENGE}
+                refusal = error_response(401, "Missing or wrong token", challenge)
+                return await refusal(scope, receive, send)
+        await self._app(scope, receive, send)

@@ -1,0 +1,301 @@
+"""TensorFlow Serving's REST API, as an ASGI application for the paths within /v1/."""
+
+import asyncio
+import contextlib
+import json
+import logging
+import re
+import time
+from collections.abc import AsyncIterator, Callable, Coroutine, Mapping
+from dataclasses import dataclass
+from typing import Any, TypeVar
+from urllib.parse import unquote
+
+import grpc
+import numpy as np
+import tensorflow as tf
+from google.protobuf.json_format import MessageToDict
+from google.protobuf.message import Message
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import PlainTextResponse, Response
+from starlette.types import Receive, Scope, Send
+from tensorflow_serving.apis.get_model_metadata_pb2 import SignatureDefMap
+
+from bert_tf.serving.server import json_tensors
+from bert_tf.serving.server.errors import ServingError
+from bert_tf.serving.server.example_signatures import classify, regress
+from bert_tf.serving.server.models import Models, Servable
+
+# From tensorflow_serving/model_servers/http_server.cc.
+HTTP_STATUS = {
+    grpc.StatusCode.OK: 200,
+    grpc.StatusCode.INVALID_ARGUMENT: 400,
+    grpc.StatusCode.FAILED_PRECONDITION: 400,
+    grpc.StatusCode.OUT_OF_RANGE: 400,
+    grpc.StatusCode.UNAUTHENTICATED: 401,
+    grpc.StatusCode.PERMISSION_DENIED: 403,
+    grpc.StatusCode.NOT_FOUND: 404,
+    grpc.StatusCode.ALREADY_EXISTS: 409,
+    grpc.StatusCode.ABORTED: 409,
+    grpc.StatusCode.RESOURCE_EXHAUSTED: 429,
+    grpc.StatusCode.CANCELLED: 499,
+    grpc.StatusCode.UNKNOWN: 500,
+    grpc.StatusCode.INTERNAL: 500,
+    grpc.StatusCode.DATA_LOSS: 500,
+    grpc.StatusCode.UNIMPLEMENTED: 501,
+    grpc.StatusCode.UNAVAILABLE: 503,
+    grpc.StatusCode.DEADLINE_EXCEEDED: 504,
+}
+
+# From tensorflow_serving/model_servers/http_rest_api_util.cc. Names are percent-decoded later.
+_SERVABLE = "/v1/models/([^/:]+)(?:/versions/([0-9]+)|/labels/([^/:]+))?"
+_INFERENCE = re.compile(f"{_SERVABLE}:(predict|classify|regress)", re.IGNORECASE)
+_STATUS = re.compile(f"{_SERVABLE}(/metadata)?", re.IGNORECASE)
+_NO_MODEL = re.compile("/v1/models(?:/versions/[0-9]+)?", re.IGNORECASE)
+
+# Larger bodies and answers are converted in a thread, so that other requests need not wait.
+_LARGE_BODY = 2**16
+_LARGE_ANSWER = 2**12
+# A body that is too large is read so many times its limit before it is refused: most clients read
+# no answer before they have sent everything.
+_READ_TO_REFUSE = 4
+
+_log = logging.getLogger(__name__)
+_T = TypeVar("_T")
+
+
+@dataclass(frozen=True)
+class Limits:
+    """What one request may take.
+
+    Attributes:
+        body_bytes: size of a body; a larger one is refused with 413.
+        held_bytes: size of all bodies that are being read or answered; beyond it requests are
+            refused with 429.
+        body_seconds: time in which a body must have arrived, or 408.
+        seconds: time in which a request must be answered, or 504.
+    """
+
+    body_bytes: int = 32 * 2**20
+    held_bytes: int = 256 * 2**20
+    body_seconds: float = 30
+    seconds: float = 30
+
+
+class _HttpError(Exception):
+    """An error that has no code in TensorFlow Serving: HTTP status and message."""
+
+
+@dataclass(frozen=True)
+class _Target:
+    """The version that a path names: by number, by label or, without both, the newest."""
+
+    name: str
+    version: int | None
+    label: str | None
+
+    @classmethod
+    def of(cls, found: re.Match) -> "_Target":
+        version = found[2] and int(found[2])
+        if version and version >= 2**63:
+            raise json_tensors.invalid(f"Failed to convert version: {found[2]} to numeric.")
+        return cls(unquote(found[1]), version, found[3] and unquote(found[3]))
+
+
+def raw_path(scope: Scope) -> str:
+    """The path of a request as it was sent, without the query."""
+    return scope.get("raw_path", scope["path"].encode()).partition(b"?")[0].decode("latin-1")
+
+
+def error_response(status: int, message: str, headers: Mapping[str, str] | None = None) -> Response:
+    """An error in the shape that all answers within /v1/ have."""
+    return _json(json.dumps({"error": message}, indent=4, ensure_ascii=False), status, headers)
+
+
+def _json(body: str | bytes, status: int = 200, headers: Any = None) -> Response:
+    return Response(body, status, headers, media_type="application/json")
+
+
+class RestApi:
+    """The ASGI application. Paths outside /v1/ are answered with a plain 404.
+
+    Args:
+        models: the models to ask.
+        limits: what one request may take.
+    """
+
+    def __init__(self, models: Models, limits: Limits) -> None:
+        self._models = models
+        self._limits = limits
+        self._held = 0
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answers one request; errors become the JSON and the status of the protocol."""
+        response: Response
+        if not raw_path(scope).lower().startswith("/v1/"):
+            response = PlainTextResponse("Not Found", 404)
+            return await response(scope, receive, send)
+        try:
+            response = _json(await self._answer(Request(scope, receive)))
+        except ServingError as error:
+            response = error_response(HTTP_STATUS[error.code], error.message)
+        except _HttpError as error:
+            status, message = error.args
+            response = error_response(status, message, {"Connection": "close"})
+        except ClientDisconnect:
+            return
+        except Exception:  # whatever happens, the server goes on
+            _log.exception("%s %s", scope["method"], raw_path(scope))
+            response = error_response(500, "Internal error; the server's log has its cause")
+        await response(scope, receive, send)
+
+    async def _answer(self, request: Request) -> str | bytes:
+        path, method = raw_path(request.scope), request.method
+        access = request.scope.setdefault("state", {}).setdefault("access", {})
+        if method == "POST" and (found := _INFERENCE.fullmatch(path)):
+            target, verb = _Target.of(found), found[4].lower()
+            access["model"] = target.name
+            return await self._infer(request, target, verb, access)
+        if method == "GET" and (found := _STATUS.fullmatch(path)):
+            target, is_metadata = _Target.of(found), found[4] is not None
+            access["model"] = target.name
+            return self._metadata(target) if is_metadata else self._status(target)
+        if method == "GET" and _NO_MODEL.fullmatch(path):
+            raise json_tensors.invalid("Missing model name in request.")
+        raise json_tensors.invalid(f"Malformed request: {method} {path}")
+
+    def _status(self, target: _Target) -> str:
+        status = self._models.status(target.name, target.version, target.label)
+        return _indented(_fields(status))
+
+    def _metadata(self, target: _Target) -> str:
+        metadata = self._models.metadata(target.name, target.version, target.label)
+        signatures = SignatureDefMap()
+        metadata.metadata["signature_def"].Unpack(signatures)
+        # The name stands twice: once for the map of metadata, once for the message's field.
+        both = {"model_spec": _fields(metadata.model_spec)}
+        return _indented({**both, "metadata": {"signature_def": _fields(signatures)}})
+
+    async def _infer(
+        self, request: Request, target: _Target, verb: str, access: dict[str, Any]
+    ) -> bytes:
+        deadline = time.monotonic() + self._limits.seconds
+        async with self._body(request) as body:
+            document = await _in_thread_if(len(body) > _LARGE_BODY, json_tensors.parse, body)
+            signature_name = json_tensors.signature_name(document)
+            access["signature"] = signature_name or "serving_default"
+            with self._models.servable(target.name, target.version, target.label) as servable:
+                access["version"] = servable.version
+                if verb == "predict":
+                    answering = self._predict(servable, signature_name, document, deadline, access)
+                else:
+                    examples = json_tensors.examples(document)
+                    access["rows"] = len(examples)
+                    answering = _classify_or_regress(
+                        verb, servable, signature_name, examples, deadline
+                    )
+                return await _unless_disconnected(request, answering)
+
+    async def _predict(
+        self,
+        servable: Servable,
+        signature_name: str,
+        document: Mapping[str, Any],
+        deadline: float,
+        access: dict[str, Any],
+    ) -> bytes:
+        inputs = {
+            name: tf.as_dtype(info.dtype)
+            for name, info in servable.signature(signature_name).inputs.items()
+        }
+        if not inputs:
+            name = signature_name or "DEFAULT"
+            raise json_tensors.invalid(f"Failed to get input map for signature: {name}")
+        tensors = json_tensors.tensors(document, inputs)
+        access["rows"] = max((len(tensor) for tensor in tensors.values() if tensor.ndim), default=1)
+        outputs = await servable.predict(signature_name, tensors, deadline)
+        write = json_tensors.outputs if "inputs" in document else json_tensors.predictions
+        is_large = sum(output.size for output in outputs.values()) > _LARGE_ANSWER
+        return await _in_thread_if(is_large, write, outputs)
+
+    @contextlib.asynccontextmanager
+    async def _body(self, request: Request) -> AsyncIterator[bytes]:
+        """The request's body, which counts as held until the block ends."""
+        chunks: list[bytes] = []
+        try:
+            async with asyncio.timeout(self._limits.body_seconds):
+                await self._read(request, chunks)
+        except TimeoutError:
+            self._held -= sum(map(len, chunks))
+            message = f"Request body did not arrive within {self._limits.body_seconds:g} s"
+            raise _HttpError(408, message) from None
+        except BaseException:
+            self._held -= sum(map(len, chunks))
+            raise
+        body = b"".join(chunks)
+        chunks.clear()
+        try:
+            yield body
+        finally:
+            self._held -= len(body)
+
+    async def _read(self, request: Request, chunks: list[bytes]) -> None:
+        limits = self._limits
+        too_large = _HttpError(413, f"Request body is larger than {limits.body_bytes} bytes")
+        size = int(request.headers.get("content-length", 0))
+        if size > limits.body_bytes * _READ_TO_REFUSE:
+            raise too_large
+        size = 0
+        async for chunk in request.stream():
+            size += len(chunk)
+            if size > limits.body_bytes * _READ_TO_REFUSE:
+                raise too_large
+            if size <= limits.body_bytes:
+                chunks.append(chunk)
+                self._held += len(chunk)
+            if self._held > limits.held_bytes:
+                message = f"More than {limits.held_bytes} bytes of request bodies are in work"
+                raise ServingError(grpc.StatusCode.RESOURCE_EXHAUSTED, message)
+        if size > limits.body_bytes:
+            raise too_large
+
+
+async def _classify_or_regress(
+    verb: str, servable: Servable, signature_name: str, examples: np.ndarray, deadline: float
+) -> bytes:
+    if verb == "classify":
+        classes, scores = await classify(servable, signature_name, examples, deadline)
+        return json_tensors.classifications(classes, scores)
+    return json_tensors.regressions(await regress(servable, signature_name, examples, deadline))
+
+
+async def _in_thread_if(condition: bool, function: Callable[..., _T], *arguments: Any) -> _T:
+    return await asyncio.to_thread(function, *arguments) if condition else function(*arguments)
+
+
+async def _unless_disconnected(request: Request, answering: Coroutine[Any, Any, _T]) -> _T:
+    """Waits for an answer, and gives it up when the client has gone.
+
+    Raises:
+        ClientDisconnect: it has.
+    """
+    answer = asyncio.ensure_future(answering)
+    gone = asyncio.ensure_future(request.receive())  # the body has been read: only this can come
+    try:
+        await asyncio.wait({answer, gone}, return_when=asyncio.FIRST_COMPLETED)
+        if not answer.done():
+            raise ClientDisconnect
+        return answer.result()
+    finally:
+        gone.cancel()
+        answer.cancel()
+
+
+def _fields(message: Message) -> dict[str, Any]:
+    return MessageToDict(
+        message, preserving_proto_field_name=True, always_print_fields_with_no_presence=True
+    )
+
+
+def _indented(value: Any) -> str:
+    return json.dumps(value, indent=1, ensure_ascii=False)

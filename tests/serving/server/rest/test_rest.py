@@ -1,0 +1,414 @@
+"""The REST API's documentation and tables, field by field, against the application in process."""
+
+import asyncio
+import contextlib
+import json
+import time
+
+import grpc
+import pytest
+from starlette.testclient import TestClient
+
+from bert_tf.serving.server.access_log import AccessLog
+from bert_tf.serving.server.app import make_app
+from bert_tf.serving.server.authorization import is_authorized
+from bert_tf.serving.server.errors import ServingError
+from bert_tf.serving.server.models import Models
+from bert_tf.serving.server.rest import HTTP_STATUS, Limits, RestApi
+
+MODEL = "/v1/models/half_plus_three"
+
+
+@contextlib.contextmanager
+def serving(models: Models, **options):
+    with TestClient(make_app(models, **options)) as client:
+        yield client
+
+
+@pytest.fixture(scope="module")
+def models(toy_models):
+    return Models(toy_models)
+
+
+@pytest.fixture(scope="module")
+def client(models):
+    with serving(models) as client:
+        client.portal.call(models.start)
+        yield client
+        client.portal.call(models.close)
+
+
+def ask(client, body: str | bytes, verb="predict", place=MODEL):
+    return client.post(f"{place}:{verb}", content=body)
+
+
+def error(response, status: int) -> str:
+    assert response.status_code == status, response.text
+    assert response.headers["content-type"] == "application/json"
+    (message,) = response.json().values()
+    assert response.json() == {"error": message}
+    return message
+
+
+def test_the_documented_requests_are_answered_as_documented(client):
+    """Those of g3doc/api_rest.md, in its order."""
+    assert client.get(MODEL).json() == {
+        "model_version_status": [
+            {
+                "version": "123",
+                "state": "AVAILABLE",
+            }
+        ]
+    }
+    answer = ask(client, '{"instances": [1.0,2.0,5.0]}')
+    assert (answer.status_code, answer.json()) == (200, {"predictions": [3.5, 4.0, 5.5]})
+    assert answer.headers["content-type"] == "application/json"
+    body = '{"signature_name": "regress", "examples": [{"x": 1.0}, {"x": 2.0}]}'
+    assert ask(client, body, "regress").json() == {"results": [3.5, 4.0]}
+    missing = ask(client, '{"instances": [1.0,5.0]}', place="/v1/models/half")
+    assert error(missing, 404) == "Servable not found for request: Latest(half)"
+
+
+SENSORS = {
+    "tag": ["foo", "bar"],
+    "signal": [[1, 2, 3, 4, 5], [3, 4, 1, 2, 5]],
+    "sensor": [[[1, 2], [3, 4]], [[4, 5], [6, 8]]],
+}
+
+
+def test_row_and_column_format_of_several_inputs(client):
+    rows = [dict(zip(SENSORS, row, strict=True)) for row in zip(*SENSORS.values(), strict=True)]
+    answer = ask(client, json.dumps({"signature_name": "sensors", "instances": rows}))
+    assert answer.json() == {"predictions": rows}
+    answer = ask(client, json.dumps({"signature_name": "sensors", "inputs": SENSORS}))
+    assert answer.json() == {"outputs": SENSORS}
+
+
+def test_values_of_every_type(client):
+    answer = ask(client, '{"signature_name": "types", "inputs": [7, 0, -9007199254740993]}')
+    assert '"infinite": [Infinity, NaN, -Infinity]' in answer.text
+    found = answer.json()["outputs"]
+    assert found["int64"] == [7, 0, -9007199254740993]
+    assert found["bool"] == [True, False, False]
+    assert found["raw_bytes"][0] == {"b64": "Nw=="}
+    assert found["float64"][:2] == [1.75, 0.0]
+    assert found["nested"][0] == [7, 7]
+    answer = ask(client, '{"signature_name": "lengths", "inputs": [{"b64": "gA=="}, "é"]}')
+    assert answer.json()["outputs"]["length"] == [1, 2]
+    assert ask(client, '{"signature_name": "no", "instances": [true]}').json() == {
+        "predictions": [False]
+    }
+
+
+def test_classify(client):
+    body = '{"signature_name": "classify", "context": {"name": "a"}, "examples": [{"x": 1}]}'
+    answer = ask(client, body.replace("1}", "1.0}"), "classify")
+    assert answer.json() == {"results": [[["a", 1.0], ["a!", 0.0]]]}
+    wrong = '{"signature_name": "regress", "examples": [{"x": 1.0}]}'
+    assert error(ask(client, wrong, "classify"), 400).startswith(
+        "Expected classification signature method_name to be tensorflow/serving/classify. Was: "
+        "tensorflow/serving/regress"
+    )
+    assert error(ask(client, '{"examples": [{"x": 1.0}]}', "regress"), 400).startswith(
+        "Expected regression signature method_name to be tensorflow/serving/regress. Was: "
+        "tensorflow/serving/predict"
+    )
+
+
+@pytest.mark.parametrize(
+    ("body", "message"),
+    [
+        ("", "JSON Parse error: The document is empty"),
+        ("{", "JSON Parse error: Missing a name for object member. at offset: 1"),
+        ("{}", "Missing 'inputs' or 'instances' key"),
+        (
+            '{"signature_name": "x", "instances": [1]}',
+            'Serving signature name: "x" not found in signature def',
+        ),
+        (
+            '{"signature_name": "pairs", "instances": [{"text": "a"}]}',
+            "Failed to process element: 0 of 'instances' list. JSON object: "
+            "{\n    \"text\": \"a\"\n} keys must be equal to: text,text_pair",
+        ),
+        (
+            '{"signature_name": "pairs", "inputs": {"text_pair": ["a"]}}',
+            "Missing named input: text in 'inputs' object.",
+        ),
+        (
+            '{"signature_name": "lengths", "inputs": [1]}',
+            "JSON Value: 1 Type: Number is not of expected type: string",
+        ),
+        (
+            '{"signature_name": "types", "inputs": [1.0]}',
+            "JSON Value: 1.0 Type: Number is not of expected type: int64",
+        ),
+        (
+            '{"signature_name": "total", "instances": [1]}',
+            "Tensor name: y has no shape information ",
+        ),
+    ],
+)  # fmt: skip
+def test_messages_that_clients_match_on(client, body, message):
+    assert error(ask(client, body), 400) == message
+
+
+def test_a_scalar_output_is_right_in_column_format_and_uneven_ones_too(client):
+    assert ask(client, '{"signature_name": "total", "inputs": [1, 2]}').json() == {"outputs": 3.0}
+    answer = ask(client, '{"signature_name": "uneven", "inputs": [1, 2]}')
+    assert answer.json() == {"outputs": {"y": [1.0, 2.0], "z": [1.0]}}
+    rows = error(ask(client, '{"signature_name": "uneven", "instances": [1, 2]}'), 400)
+    assert "has inconsistent batch size: " in rows
+
+
+def test_models_and_versions_that_are_not_there(client):
+    for path, status, message in (
+        ("/v1/models/foo:predict", 404, "Servable not found for request: Latest(foo)"),
+        (
+            f"{MODEL}/versions/50:predict", 404,
+            "Servable not found for request: Specific(half_plus_three, 50)",
+        ),
+        (f"{MODEL}/labels/x:predict", 400, "Unrecognized servable version label: x"),
+        (
+            f"{MODEL}/versions/{2**63}:predict", 400,
+            f"Failed to convert version: {2**63} to numeric.",
+        ),
+    ):  # fmt: skip
+        assert error(client.post(path, content='{"instances": [1]}'), status) == message
+    for path, status, message in (
+        ("/v1/models", 400, "Missing model name in request."),
+        ("/v1/models/foo", 404, "Could not find any versions of model foo"),
+        (f"{MODEL}/versions/9", 404, "Could not find version 9 of model half_plus_three"),
+        ("/v1/models/foo/metadata", 404, "Servable not found for request: Latest(foo)"),
+    ):
+        assert error(client.get(path), status) == message
+
+
+def test_paths_are_found_in_any_case_and_names_are_percent_decoded(client):
+    for place in (
+        "/V1/MODELS/half_plus_three",
+        f"{MODEL}/Versions/123",
+        "/v1/models/%68alf%5Fplus_three",
+    ):
+        assert ask(client, '{"inputs": [1]}', "PREDICT", place).json() == {"outputs": [3.5]}
+        assert client.get(place).status_code == client.get(f"{place}/Metadata").status_code == 200
+    missing = ask(client, '{"inputs": [1]}', place="/v1/models/a%2Fb%3A%C3%A9")
+    assert error(missing, 404) == "Servable not found for request: Latest(a/b:é)"
+
+
+@pytest.mark.parametrize(
+    ("verb", "path"),
+    [
+        ("PUT", MODEL),
+        ("DELETE", f"{MODEL}:predict"),
+        ("GET", f"{MODEL}:predict"),
+        ("POST", MODEL),
+        ("POST", f"{MODEL}:explain"),
+        ("OPTIONS", f"{MODEL}:predict"),
+        ("GET", f"{MODEL}/"),
+        ("GET", f"{MODEL}/versions/x"),
+        ("GET", "/v1/"),
+        ("POST", "/v1/models/%3A/a:predict"),
+    ],
+)
+def test_any_other_verb_or_path_is_malformed(client, verb, path):
+    answer = client.request(verb, f"{path}?with=query")
+    assert error(answer, 400) == f"Malformed request: {verb} {path}"
+    assert "access-control-allow-origin" not in answer.headers
+
+
+def test_outside_v1_a_404_is_not_json(client):
+    for path in ("/", "/v1", "/v2/models/x", "/%00"):
+        answer = client.get(path)
+        assert answer.status_code == 404
+        assert answer.headers["content-type"].startswith("text/plain")
+
+
+def test_metadata(client):
+    found = client.get(f"{MODEL}/versions/123/metadata").json()
+    assert found["model_spec"] == {
+        "name": "half_plus_three", "signature_name": "", "version": "123",
+    }  # fmt: skip
+    signatures = found["metadata"]["signature_def"]["signature_def"]
+    assert signatures["pairs"]["inputs"]["text"] == {
+        "dtype": "DT_STRING",
+        "tensor_shape": {"dim": [{"size": "-1", "name": ""}], "unknown_rank": False},
+        "name": "pairs_text:0",
+    }
+    assert signatures["pairs"].keys() == {"inputs", "outputs", "method_name", "defaults"}
+    assert signatures["pairs"]["method_name"] == "tensorflow/serving/predict"
+    assert signatures["classify"]["method_name"] == "tensorflow/serving/classify"
+
+
+class Stub:
+    """Models of which one answers as a test wants."""
+
+    signatures = None
+    version = 1
+
+    def __init__(self, models, answer):
+        self._models = models
+        self._answer = answer
+
+    @contextlib.contextmanager
+    def servable(self, *which):
+        with self._models.servable(*which) as found:
+            self.signature = found.signature
+            yield self
+
+    async def predict(self, signature_name, inputs, deadline):
+        return await self._answer(deadline)
+
+
+@pytest.mark.parametrize(
+    ("code", "status"),
+    [
+        ("INVALID_ARGUMENT", 400), ("FAILED_PRECONDITION", 400), ("OUT_OF_RANGE", 400),
+        ("UNAUTHENTICATED", 401), ("PERMISSION_DENIED", 403), ("NOT_FOUND", 404),
+        ("ALREADY_EXISTS", 409), ("ABORTED", 409), ("RESOURCE_EXHAUSTED", 429), ("CANCELLED", 499),
+        ("UNKNOWN", 500), ("INTERNAL", 500), ("DATA_LOSS", 500), ("UNIMPLEMENTED", 501),
+        ("UNAVAILABLE", 503), ("DEADLINE_EXCEEDED", 504),
+    ],
+)  # fmt: skip
+def test_each_code_has_its_http_status(client, models, code, status):
+    async def fail(deadline):
+        assert 29 < deadline - time.monotonic() <= 30
+        raise ServingError(grpc.StatusCode[code], 'a "message"')
+
+    with serving(Stub(models, fail)) as failing:
+        assert error(ask(failing, '{"inputs": [1]}'), status) == 'a "message"'
+    assert HTTP_STATUS.keys() == set(grpc.StatusCode)
+
+
+def test_a_defect_is_a_500_without_its_cause(client, models, caplog):
+    async def fail(deadline):
+        raise RuntimeError("secret")
+
+    with serving(Stub(models, fail)) as failing:
+        answer = ask(failing, '{"inputs": [1]}')
+    assert error(answer, 500) == "Internal error; the server's log has its cause"
+    assert "secret" in caplog.text
+
+
+def test_bodies_that_are_too_large(models, client):
+    with serving(models, limits=Limits(body_bytes=100)) as small:
+        assert ask(small, '{"inputs": [1]}'.ljust(100)).status_code == 200
+        for size in (101, 401, 10**6):
+            assert error(ask(small, "x" * size), 413) == "Request body is larger than 100 bytes"
+
+        def chunks():
+            for _ in range(50):
+                yield b"x" * 50
+
+        assert ask(small, chunks()).status_code == 413
+    with serving(models, limits=Limits(held_bytes=100)) as small:
+        assert "100 bytes of request bodies" in error(ask(small, "x" * 101), 429)
+        assert ask(small, '{"inputs": [1]}').status_code == 200
+
+
+async def _run(app, messages, method="POST", path=f"{MODEL}:predict"):
+    """Runs one request as a server would, with what the client sends and when."""
+    sent = []
+    scope = {
+        "type": "http", "method": method, "path": path, "raw_path": path.encode(),
+        "query_string": b"", "headers": [], "client": ("10.0.0.7", 5), "http_version": "1.1",
+    }  # fmt: skip
+
+    async def receive():
+        if not messages:
+            await asyncio.sleep(1000)
+        message = messages.pop(0)
+        await asyncio.sleep(message.pop("after", 0))
+        return message
+
+    async def send(message):
+        sent.append(message)
+
+    await app(scope, receive, send)
+    return sent
+
+
+def test_a_body_that_does_not_arrive_in_time(models):
+    app = RestApi(models, Limits(body_seconds=0.05))
+    part = {"type": "http.request", "body": b"{", "more_body": True}
+    start, body = asyncio.run(_run(app, [part, dict(part, after=10)]))
+    assert start["status"] == 408
+    assert (b"connection", b"close") in start["headers"]
+    assert json.loads(body["body"]) == {"error": "Request body did not arrive within 0.05 s"}
+    assert app._held == 0
+
+
+def test_a_client_that_goes_ends_its_request(client, models):
+    ended = []
+
+    async def wait(deadline):
+        try:
+            await asyncio.sleep(1000)
+        finally:
+            ended.append(True)
+
+    whole = {"type": "http.request", "body": b'{"inputs": [1]}', "more_body": False}
+    gone = {"type": "http.disconnect", "after": 0.01}
+    app = RestApi(Stub(models, wait), Limits())
+    assert asyncio.run(_run(app, [whole, dict(gone)])) == []
+    assert ended == [True]
+    part = dict(whole, more_body=True)
+    assert asyncio.run(_run(app, [part, dict(gone)])) == []
+    assert app._held == 0
+
+
+def test_the_access_log_has_who_what_and_how_long_but_no_text(models, client, tmp_path):
+    file = tmp_path / "access.jsonl"
+    log = AccessLog(file)
+    secret = "my secret"
+    with serving(models, access_log=log) as logged:
+        body = json.dumps({"signature_name": "lengths", "instances": [secret, "b"]})
+        ask(logged, body, place=f"{MODEL}/versions/123")
+        ask(logged, json.dumps({"instances": [secret]}))
+        logged.get(f"/v1/models/{'x' * 1000}?{secret}")
+        file.rename(tmp_path / "rotated.jsonl")
+        logged.get("/")
+    log.close()
+    lines = [json.loads(line) for line in (tmp_path / "rotated.jsonl").read_text().splitlines()]
+    first, second, third = lines
+    assert first.pop("time").endswith("+00:00")
+    assert 0 < first.pop("milliseconds") < 60_000
+    assert first.pop("response_bytes") > 50
+    assert first == {
+        "client": "testclient", "protocol": "REST", "method": "POST",
+        "path": f"{MODEL}/versions/123:predict", "model": "half_plus_three", "version": 123,
+        "signature": "lengths", "rows": 2, "status": 200, "request_bytes": len(body),
+    }  # fmt: skip
+    assert second["status"] == 400
+    assert len(third["path"]) == 256
+    assert secret not in (tmp_path / "rotated.jsonl").read_text()
+    assert json.loads(file.read_text())["status"] == 404
+
+
+def test_the_token(models, client):
+    with serving(models, token="s3cret") as guarded:
+        for headers in (
+            {},
+            {"Authorization": "Bearer wrong"},
+            {"Authorization": "Bearer "},
+            {"Authorization": "s3cret"},
+            {"Authorization": "Basic ???"},
+            {"Authorization": "Bearer \xff"},
+        ):
+            answer = guarded.get(
+                MODEL, headers={k: v.encode("latin-1") for k, v in headers.items()}
+            )
+            assert error(answer, 401) == "Missing or wrong token"
+            assert answer.headers["www-authenticate"].startswith("Bearer")
+        assert guarded.get(MODEL, headers={"Authorization": "Bearer s3cret"}).status_code == 200
+        assert guarded.get(MODEL, auth=("anybody", "s3cret")).status_code == 200
+    assert is_authorized("bearer  s3cret ", "s3cret")
+
+
+def test_other_pages_may_read_answers_only_if_asked_for(models, client):
+    origin = {"Origin": "https://example.org"}
+    assert "access-control-allow-origin" not in client.get(MODEL, headers=origin).headers
+    with serving(models, cors_origins=["https://example.org"], token="t") as shared:
+        asking = {**origin, "Access-Control-Request-Method": "POST"}
+        assert shared.options(f"{MODEL}:predict", headers=asking).status_code == 200
+        answer = shared.get(MODEL, headers={**origin, "Authorization": "Bearer t"})
+        assert answer.headers["access-control-allow-origin"] == "https://example.org"
