@@ -54,11 +54,11 @@ function span(answer, inputs) {
   const show = ({ start, end }) => context.replaceChildren(
     passage(...marked(inputs.context, [{ start, end }], (inner) => element("mark", {}, inner))));
   show(answer);
-  const aside = answer.answer ? percent(answer.score) : `${percent(answer.no_answer_probability)} sure`;
+  const sureness = answer.answer ? answer.score : answer.no_answer_probability;
   const best = bars(found.map((each) => ({ ...each, chosen: each.name === answer.answer })));
   pointing(best, [...best.querySelectorAll("li")], (place) => show(found[place]));
   return [
-    headline(answer.answer || "No answer", aside),
+    headline(answer.answer || "No answer", percent(sureness)),
     context,
     element("h3", {}, "Best answers"),
     best,
