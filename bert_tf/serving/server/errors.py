@@ -1,13 +1,16 @@
 """Errors as TensorFlow Serving reports them, over REST and gRPC."""
 
 import grpc
+import tensorflow as tf
+
+_BY_NUMBER = {code.value[0]: code for code in grpc.StatusCode}
 
 
 class ServingError(Exception):
     """A request that is refused or has failed.
 
     Args:
-        code: status; REST maps it to an HTTP status (`HTTP status codes` of the REST server).
+        code: status; REST maps it to an HTTP status.
         message: one line for the client, in TensorFlow Serving's words where it has any.
     """
 
@@ -15,3 +18,14 @@ class ServingError(Exception):
         super().__init__(message)
         self.code = code
         self.message = message
+
+
+def invalid(message: str) -> ServingError:
+    """A request that can never be answered."""
+    return ServingError(grpc.StatusCode.INVALID_ARGUMENT, message)
+
+
+def from_tensorflow(error: tf.errors.OpError) -> ServingError:
+    """The error of a graph, without the places in its source."""
+    message = error.message.removeprefix("Graph execution error:\n\n").split("\n\t [[")[0]
+    return ServingError(_BY_NUMBER[error.error_code], message.strip())

@@ -2,82 +2,42 @@
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Iterator, Mapping
+import dataclasses
+import logging
+from collections.abc import AsyncIterator, Coroutine, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import grpc
 import numpy as np
-from tensorflow.core.protobuf.meta_graph_pb2 import SignatureDef
 from tensorflow_serving.apis.get_model_metadata_pb2 import (
     GetModelMetadataResponse,
     SignatureDefMap,
 )
 from tensorflow_serving.apis.get_model_status_pb2 import GetModelStatusResponse, ModelVersionStatus
+from tensorflow_serving.config.model_server_config_pb2 import ModelConfig, ModelServerConfig
 
-from bert_tf.serving.export import versions
-from bert_tf.serving.server.errors import ServingError
-from bert_tf.serving.server.saved_model import LoadedModel
+from bert_tf.errors import InputError
+from bert_tf.serving.server.batching import Workers
+from bert_tf.serving.server.configuration import (
+    BatchingParameters,
+    check_models_config,
+    read_models_config,
+)
+from bert_tf.serving.server.errors import ServingError, invalid
+from bert_tf.serving.server.metrics import Metrics
+from bert_tf.serving.server.servable import Servable, stamp
 
+_LOG = logging.getLogger(__name__)
 
-class Servable:
-    """One loaded version of a model. It stays loaded while a request holds it.
-
-    Attributes:
-        name: the model's name.
-        version: the version's number.
-        directory: the version's folder.
-        signatures: signature name -> SignatureDef, which has the type, shape and tensor name of
-            each input and output.
-    """
-
-    def __init__(self, name: str, version: int, directory: Path) -> None:
-        self.name = name
-        self.version = version
-        self.directory = directory
-        self._model = LoadedModel(directory)
-        self.signatures: Mapping[str, SignatureDef] = self._model.signatures
-
-    def signature(self, signature_name: str) -> SignatureDef:
-        """The signature of this name; an empty one means `serving_default`.
-
-        Raises:
-            ServingError: there is none (INVALID_ARGUMENT).
-        """
-        try:
-            return self.signatures[signature_name or "serving_default"]
-        except KeyError:
-            message = f'Serving signature name: "{signature_name}" not found in signature def'
-            raise ServingError(grpc.StatusCode.INVALID_ARGUMENT, message) from None
-
-    async def predict(
-        self,
-        signature_name: str,
-        inputs: Mapping[str, np.ndarray],
-        deadline: float | None = None,
-    ) -> dict[str, np.ndarray]:
-        """Runs a signature, joined with other requests where that pays.
-
-        Args:
-            signature_name: the signature; an empty name means `serving_default`.
-            inputs: input name -> array of the signature's type and rank, batch first. Strings are
-                bytes in an array of objects.
-            deadline: moment of `time.monotonic()` by which the answer is wanted; None for none.
-
-        Returns:
-            Output name -> array, batch first; strings are bytes in arrays of objects.
-
-        Raises:
-            ServingError: INVALID_ARGUMENT for inputs that the signature does not take,
-                RESOURCE_EXHAUSTED for a full queue, DEADLINE_EXCEEDED, UNAVAILABLE once the server
-                stops.
-        """
-        self.signature(signature_name)
-        name = signature_name or "serving_default"
-        return await asyncio.to_thread(self._model.run, name, inputs)
+# Versions that were unloaded and are still reported as such, per model.
+_REMEMBERED = 16
+# Seconds for requests that are told to fail to do so.
+_LAST_GRACE = 5.0
 
 
 class Models:
-    """The models of a server.
+    """The models of a server. All methods belong to the thread of one event loop.
 
         models = Models("saved_models")
         async with models.running():
@@ -85,14 +45,42 @@ class Models:
                 "classifier", None, None, "", {"text": np.array([b"a text"], object)}
             )
 
+    New versions are found by looking for them, loaded and warmed up while the old one serves, then
+    take over; the old one is unloaded after its last request. A version that cannot be loaded is
+    reported in its status, and tried again once its files change.
+
     Args:
-        folder: folder whose subfolders with numbered versions are the models, each named for its
-            folder.
+        source: folder whose subfolders with numbered versions are the models, named for their
+            folder; or the folder of one model; or a models.config.
+        poll_seconds: seconds between two looks for versions.
+        batching: how requests are joined, where a version's `batching_params.pbtxt` says nothing
+            else; its `num_batch_threads` is the number of threads of the whole server.
+
+    Attributes:
+        metrics: what is counted.
     """
 
-    def __init__(self, folder: str | Path) -> None:
-        self._folder = Path(folder)
+    def __init__(
+        self,
+        source: str | Path,
+        *,
+        poll_seconds: float = 1.0,
+        batching: BatchingParameters | None = None,
+    ) -> None:
+        self.metrics = Metrics()
+        batching = batching or BatchingParameters()
+        self._source: Path | ModelServerConfig = Path(source)
+        self._poll_seconds = poll_seconds
+        self._parameters = dataclasses.replace(batching, num_batch_threads=0)
+        self._workers = Workers(batching.num_batch_threads, self.metrics.wait)
+        # One model loads at a time, or both would need the memory of their loading at once.
+        self._loader = ThreadPoolExecutor(1, "load")
         self._servables: dict[str, dict[int, Servable]] = {}
+        self._wanted: dict[str, dict[int, Path]] = {}
+        self._labels: dict[str, dict[str, int]] = {}
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._polling = asyncio.Lock()
+        self._is_closing = False
 
     @contextlib.asynccontextmanager
     async def running(self) -> AsyncIterator[None]:
@@ -104,24 +92,169 @@ class Models:
             await self.close()
 
     async def start(self) -> None:
-        """Returns when every version that is to be served first is loaded, or has failed."""
-        for path in sorted(self._folder.iterdir()):
-            if found := versions(path):
-                newest = found[-1]
-                servable = await asyncio.to_thread(Servable, path.name, newest, path / str(newest))
-                self._servables[path.name] = {newest: servable}
+        """Returns when every version that is to be served first is loaded, or has failed.
+
+        Raises:
+            InputError: the source cannot be read, or has no models.
+        """
+        if isinstance(self._source, Path) and self._source.is_file():
+            self._source = read_models_config(self._source)
+        await self._poll()
+        if isinstance(self._source, Path) and not self._wanted:
+            await self.close()
+            raise InputError(
+                f"{self._source} holds no models: give a folder of exports, as `bert-tf export` "
+                "writes them (<name>/<version>/saved_model.pb)"
+            )
+        await self._settled()
+        self._begin(self._watch())
 
     async def close(self, grace: float | None = None) -> None:
-        """Refuses new requests with UNAVAILABLE and waits for those that have been accepted.
+        """Refuses new requests with UNAVAILABLE, waits for those accepted, and frees the models.
 
         Args:
-            grace: seconds after which the requests that still wait fail; None waits for all.
+            grace: seconds after which the requests that still wait fail with UNAVAILABLE; None
+                waits for all.
         """
+        self._is_closing = True
+        for task in self._tasks:
+            task.cancel()
+        servables = [each for versions in self._servables.values() for each in versions.values()]
+        try:
+            async with asyncio.timeout(grace):
+                await asyncio.gather(*(servable.drained() for servable in servables))
+        except TimeoutError:
+            for servable in servables:
+                servable.abort(_stopping())
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(_LAST_GRACE):
+                    await asyncio.gather(*(servable.drained() for servable in servables))
+        for servable in servables:
+            if servable.is_available:
+                servable.state = ModelVersionStatus.UNLOADING
+                await self._in_loader(servable.unload)
+        self._workers.close()
+        self._loader.shutdown(wait=False, cancel_futures=True)
+
+    async def reload(self, config: ModelServerConfig) -> None:
+        """Serves the models of another configuration; returns when they are loaded.
+
+        Raises:
+            ServingError: the configuration cannot be followed (INVALID_ARGUMENT) or labels a
+                version that is not loaded (FAILED_PRECONDITION); a model has no version that could
+                be loaded (UNKNOWN).
+        """
+        if config.WhichOneof("config") != "model_config_list":
+            raise invalid(
+                "ServerModelConfig type not supported by HandleReloadConfigRequest. Only "
+                "ModelConfigList is currently supported"
+            )
+        try:
+            check_models_config(config)
+        except ValueError as error:
+            raise invalid(str(error)) from error
+        self._source = config
+        await self._poll()
+        await self._settled()
+        listed = config.model_config_list.config
+        if missing := [model.name for model in listed if model.name not in self.names]:
+            message = f"Some models did not become available: {{{', '.join(missing)}}}"
+            raise ServingError(grpc.StatusCode.UNKNOWN, message)
+        for model in listed:
+            for version in model.version_labels.values():
+                found = self._servables[model.name].get(version)
+                if found is None or not found.is_available:
+                    raise ServingError(
+                        grpc.StatusCode.FAILED_PRECONDITION,
+                        f"Request to assign label to version {version} of model {model.name}, "
+                        "which is not currently available for inference",
+                    )
+
+    async def _watch(self) -> None:
+        while True:
+            await asyncio.sleep(self._poll_seconds)
+            try:
+                await self._poll()
+            except OSError as error:  # a network's file system comes back
+                _LOG.warning("looking for models failed: %s", error)
+
+    async def _poll(self) -> None:
+        """Looks for versions, and starts to load and to retire what has changed."""
+        async with self._polling:
+            failed = [
+                servable
+                for versions in self._servables.values()
+                for servable in versions.values()
+                if servable.error
+            ]
+            found, changed = await asyncio.to_thread(_look, self._source, failed)
+            for servable in changed:
+                del self._servables[servable.name][servable.version]
+            if isinstance(self._source, ModelServerConfig):
+                configs = self._source.model_config_list.config
+                self._labels = {model.name: dict(model.version_labels) for model in configs}
+            for name in {*self._wanted, *found}:
+                self._wanted[name] = found.get(name, {})
+                self._settle(name)
+            self.metrics.models = set(found)
+
+    def _settle(self, name: str) -> None:
+        """Starts to load the versions that are wanted; retires others when one of these serves."""
+        wanted, servables = self._wanted[name], self._servables.setdefault(name, {})
+        for version, directory in wanted.items():
+            known = servables.get(version)
+            is_retired = known and known.state == ModelVersionStatus.END and not known.error
+            if known is None or is_retired:
+                servable = Servable(
+                    name, version, directory, self._workers, self._parameters, self.metrics
+                )
+                servables[version] = servable
+                self._begin(self._load(servable))
+        is_served = not wanted or any(servables[version].is_available for version in wanted)
+        ended = []
+        for version, servable in servables.items():
+            if version not in wanted and servable.is_available and is_served:
+                servable.state = ModelVersionStatus.UNLOADING
+                self._begin(self._retire(servable))
+            elif version not in wanted and servable.state == ModelVersionStatus.END:
+                ended.append(version)
+        for version in sorted(ended)[:-_REMEMBERED]:
+            del servables[version]
+
+    async def _load(self, servable: Servable) -> None:
+        await self._in_loader(servable.load)
+        self._settle(servable.name)
+
+    async def _retire(self, servable: Servable) -> None:
+        await servable.drained()
+        await self._in_loader(servable.unload)
+
+    async def _in_loader(self, call) -> None:
+        await asyncio.get_running_loop().run_in_executor(self._loader, call)
+
+    def _begin(self, coroutine: Coroutine[None, None, None]) -> None:
+        task = asyncio.get_running_loop().create_task(coroutine)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _settled(self) -> None:
+        """Waits until every version that is wanted is loaded or has failed."""
+        final = (ModelVersionStatus.AVAILABLE, ModelVersionStatus.END)
+        while any(
+            self._servables[name][version].state not in final
+            for name, wanted in self._wanted.items()
+            for version in wanted
+        ):
+            await asyncio.sleep(0.01)
 
     @property
     def names(self) -> list[str]:
-        """Names of all models, in alphabetical order."""
-        return sorted(self._servables)
+        """Names of the models that can be asked, in alphabetical order."""
+        return sorted(
+            name
+            for name, versions in self._servables.items()
+            if any(servable.is_available for servable in versions.values())
+        )
 
     @contextlib.contextmanager
     def servable(
@@ -136,18 +269,34 @@ class Models:
 
         Raises:
             ServingError: `Servable not found for request: Latest(foo)` or `Specific(foo, 50)`
-                (NOT_FOUND), `Unrecognized servable version label: x` (INVALID_ARGUMENT).
+                (NOT_FOUND), `Unrecognized servable version label: x` (INVALID_ARGUMENT),
+                UNAVAILABLE once the server stops.
         """
-        if label is not None:
-            message = f"Unrecognized servable version label: {label}"
-            raise ServingError(grpc.StatusCode.INVALID_ARGUMENT, message)
-        loaded = self._servables.get(name, {})
-        chosen = max(loaded, default=None) if version is None else version
-        if chosen not in loaded:
+        if self._is_closing:
+            raise _stopping()
+        version = self._labelled(name, version, label)
+        available = {
+            number: servable
+            for number, servable in self._servables.get(name, {}).items()
+            if servable.is_available
+        }
+        chosen = max(available, default=-1) if version is None else version
+        if chosen not in available:
             asked = f"Latest({name})" if version is None else f"Specific({name}, {version})"
             message = f"Servable not found for request: {asked}"
             raise ServingError(grpc.StatusCode.NOT_FOUND, message)
-        yield loaded[chosen]
+        with available[chosen].held() as servable:
+            yield servable
+
+    def _labelled(self, name: str, version: int | None, label: str | None) -> int | None:
+        if not name:
+            raise invalid("ModelSpec has no name specified.")
+        if label is None:
+            return version
+        labels = self._labels.get(name, {})
+        if label not in labels:
+            raise invalid(f"Unrecognized servable version label: {label}")
+        return labels[label]
 
     async def predict(
         self,
@@ -171,17 +320,16 @@ class Models:
             ServingError: `Could not find any versions of model foo` or `Could not find version 9
                 of model foo` (NOT_FOUND), or as `servable` for a label.
         """
-        loaded = self._servables.get(name, {})
-        asked = sorted(loaded, reverse=True) if version is None else [version]
-        if not loaded or (version is not None and version not in loaded):
-            which = f"version {version}" if version is not None else "any versions"
+        version = self._labelled(name, version, label)
+        servables = self._servables.get(name, {})
+        # The newest first, as TensorFlow Serving lists them.
+        asked = sorted(servables, reverse=True) if version is None else [version]
+        if not asked or asked[0] not in servables:
+            which = "any versions" if version is None else f"version {version}"
             message = f"Could not find {which} of model {name}"
             raise ServingError(grpc.StatusCode.NOT_FOUND, message)
-        states = [
-            ModelVersionStatus(version=number, state=ModelVersionStatus.AVAILABLE)
-            for number in asked
-        ]
-        return GetModelStatusResponse(model_version_status=states)
+        statuses = [servables[number].status() for number in asked]
+        return GetModelStatusResponse(model_version_status=statuses)
 
     def metadata(
         self, name: str, version: int | None = None, label: str | None = None
@@ -198,3 +346,49 @@ class Models:
             signatures = SignatureDefMap(signature_def=servable.signatures)
             response.metadata["signature_def"].Pack(signatures)
             return response
+
+
+def _stopping() -> ServingError:
+    return ServingError(grpc.StatusCode.UNAVAILABLE, "The server is stopping")
+
+
+def _look(
+    source: Path | ModelServerConfig, failed: list[Servable]
+) -> tuple[dict[str, dict[int, Path]], list[Servable]]:
+    """Returns name -> version -> folder of what is to be served, and failed versions that changed.
+
+    Raises:
+        OSError: the file system does not answer.
+    """
+    found = {}
+    if isinstance(source, ModelServerConfig):
+        for model in source.model_config_list.config:
+            folders = _versions(Path(model.base_path))
+            if not folders:
+                _LOG.debug("No versions of %s found under %s", model.name, model.base_path)
+            found[model.name] = {number: folders[number] for number in _chosen(model, folders)}
+    elif folders := _versions(source):
+        found[source.resolve().name] = {max(folders): folders[max(folders)]}
+    elif source.is_dir():
+        for path in source.iterdir():
+            if folders := _versions(path):
+                found[path.name] = {max(folders): folders[max(folders)]}
+    return found, [servable for servable in failed if stamp(servable.directory) != servable.stamp]
+
+
+def _versions(folder: Path) -> dict[int, Path]:
+    if not folder.is_dir():
+        return {}
+    children = [path for path in folder.iterdir() if path.name.isascii() and path.name.isdecimal()]
+    return {int(path.name): path for path in children if path.is_dir()}
+
+
+def _chosen(model: ModelConfig, folders: Mapping[int, Path]) -> list[int]:
+    policy = model.model_version_policy
+    match policy.WhichOneof("policy_choice"):
+        case "all":
+            return sorted(folders)
+        case "specific":
+            return [version for version in policy.specific.versions if version in folders]
+        case _:
+            return sorted(folders)[-(policy.latest.num_versions or 1) :]

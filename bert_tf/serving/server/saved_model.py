@@ -4,7 +4,8 @@ A session frees its variables when it is closed, and loading holds Python's lock
 time; neither is true of `tf.saved_model.load`.
 """
 
-from collections.abc import Mapping
+import gc
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import numpy as np
@@ -14,6 +15,8 @@ import tensorflow as tf
 import tensorflow_text  # noqa: F401
 from tensorflow.core.protobuf.meta_graph_pb2 import AssetFileDef, MetaGraphDef, SignatureDef
 from tensorflow.core.protobuf.saved_model_pb2 import SavedModel
+
+from bert_tf.serving.server.errors import from_tensorflow
 
 _INIT_OP = "__saved_model_init_op"
 
@@ -29,27 +32,28 @@ class LoadedModel:
 
     Raises:
         OSError: a file is missing or cannot be read.
-        tf.errors.OpError, ValueError: the model cannot be loaded.
+        tf.errors.OpError, ValueError, google.protobuf.message.DecodeError: the model cannot be
+            loaded.
     """
 
     def __init__(self, directory: str | Path) -> None:
         directory = Path(directory)
         meta_graph = _read(directory)
-        self.signatures: dict[str, SignatureDef] = {
-            name: signature
-            for name, signature in meta_graph.signature_def.items()
-            if name != _INIT_OP
-        }
+        self.signatures: dict[str, SignatureDef] = {}
+        for name, signature in meta_graph.signature_def.items():
+            if name != _INIT_OP:
+                # A copy: a part of a message keeps the whole of it in memory.
+                self.signatures[name] = SignatureDef()
+                self.signatures[name].CopyFrom(signature)
         graph = tf.Graph()
         with graph.as_default():
             tf.import_graph_def(meta_graph.graph_def, name="")
         self._session = tf.compat.v1.Session(graph=graph)
-        try:
-            self._initialize(meta_graph, directory)
-            graph.finalize()
-        except BaseException:
-            self.close()
-            raise
+        self._initialize(meta_graph, directory)
+        graph.finalize()
+        self._functions = {
+            name: self._function(signature) for name, signature in self.signatures.items()
+        }
 
     def _initialize(self, meta_graph: MetaGraphDef, directory: Path) -> None:
         variables = directory / "variables" / "variables"
@@ -66,6 +70,11 @@ class LoadedModel:
                 assets[asset.tensor_info.name] = str(directory / "assets" / asset.filename)
             self._session.run(self._session.graph.get_operation_by_name(output.name), assets)
 
+    def _function(self, signature: SignatureDef) -> Callable[..., dict[str, np.ndarray]]:
+        fetches = {name: info.name for name, info in signature.outputs.items()}
+        feeds = [signature.inputs[name].name for name in sorted(signature.inputs)]
+        return self._session.make_callable(fetches, feeds)
+
     def run(self, signature_name: str, inputs: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
         """Returns all outputs of a signature, by name.
 
@@ -75,16 +84,18 @@ class LoadedModel:
                 in arrays of objects.
 
         Raises:
-            tf.errors.OpError: the graph refuses the values.
+            ServingError: the graph refuses the values.
         """
-        signature = self.signatures[signature_name]
-        fetches = {name: info.name for name, info in signature.outputs.items()}
-        feed = {signature.inputs[name].name: value for name, value in inputs.items()}
-        return self._session.run(fetches, feed)
+        try:
+            return self._functions[signature_name](*(inputs[name] for name in sorted(inputs)))
+        except tf.errors.OpError as error:
+            raise from_tensorflow(error) from error
 
     def close(self) -> None:
         """Frees the model's memory."""
         self._session.close()
+        del self._session, self._functions
+        gc.collect()  # a graph and its operations refer to each other
 
 
 def _read(directory: Path) -> MetaGraphDef:

@@ -1,0 +1,302 @@
+"""Dynamic batching: requests that wait for the same graph run as one, and are split again.
+
+The answers to a request are those that it gets alone, but for the rounding of floats, whose sums
+depend on the shape of a batch. Everything here but `_execute` runs in the event loop's thread.
+"""
+
+import asyncio
+import dataclasses
+import logging
+import os
+import time
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import grpc
+import numpy as np
+
+from bert_tf.serving.server.configuration import BatchingParameters
+from bert_tf.serving.server.errors import ServingError
+
+Arrays = Mapping[str, np.ndarray]
+Function = Callable[[Arrays], dict[str, np.ndarray]]
+
+# Texts of like length are joined, as the shorter are padded to the longest. Joining gains nothing
+# once a batch has some thousand word pieces; it would only delay the first of its requests.
+_BATCH_BYTES = 2**14
+_SHORT_BYTES = 2**6
+
+_LOG = logging.getLogger(__name__)
+
+
+@dataclasses.dataclass(eq=False)
+class _Request:
+    function: Function
+    inputs: Arrays
+    joins: bool
+    rows: int
+    deadline: float | None
+    future: asyncio.Future[dict[str, np.ndarray]]
+    arrived: float = dataclasses.field(default_factory=time.monotonic)
+
+    def is_wanted(self) -> bool:
+        in_time = self.deadline is None or time.monotonic() < self.deadline
+        return in_time and not self.future.done()
+
+
+class Workers:
+    """The threads that run batches, shared by the queues of all models.
+
+    Args:
+        threads: batches that run at once; 0 for one per core.
+        observe: called in the event loop with the seconds that a request has waited.
+    """
+
+    def __init__(
+        self, threads: int = 0, observe: Callable[[float], object] = lambda seconds: None
+    ) -> None:
+        self.threads = threads or len(os.sched_getaffinity(0))
+        self._idle = self.threads
+        self._executor = ThreadPoolExecutor(self.threads, "batch")
+        self._observe = observe
+        self._queues: set[BatchQueue] = set()
+        self._timer: asyncio.TimerHandle | None = None
+
+    def watch(self, queue: "BatchQueue") -> None:
+        """Runs what this queue holds as soon as a thread is free and its batch is ready."""
+        self._queues.add(queue)
+        self._start_batches()
+
+    def _start_batches(self) -> None:
+        if self._timer:
+            self._timer.cancel()
+            self._timer = None
+        while self._idle:
+            self._queues = {queue for queue in self._queues if queue.rows}
+            heads = [head for queue in self._queues for head in queue.heads()]
+            now = time.monotonic()
+            ready = [head for head in heads if head.ready_at <= now]
+            if not ready:
+                if heads:
+                    delay = min(head.ready_at for head in heads) - now
+                    loop = asyncio.get_running_loop()
+                    self._timer = loop.call_later(delay, self._start_batches)
+                return
+            oldest = min(ready, key=lambda head: head.arrived)
+            self._start(oldest.queue, oldest.queue.take(oldest.key))
+
+    def _start(self, queue: "BatchQueue", batch: list[_Request]) -> None:
+        if not batch:  # all had expired
+            return
+        self._idle -= 1
+        queue.running += 1
+        for request in batch:
+            self._observe(time.monotonic() - request.arrived)
+        sizes = queue.parameters.allowed_batch_sizes if batch[0].joins else ()
+        loop = asyncio.get_running_loop()
+        run = loop.run_in_executor(self._executor, _execute, batch, sizes)
+
+        def finish(run: asyncio.Future) -> None:
+            self._idle += 1
+            queue.running -= 1
+            for request, answer in zip(batch, run.result(), strict=True):
+                if request.future.done():  # cancelled meanwhile
+                    continue
+                if isinstance(answer, ServingError):
+                    request.future.set_exception(answer)
+                else:
+                    request.future.set_result(answer)
+            self._start_batches()
+
+        run.add_done_callback(finish)
+
+    def close(self) -> None:
+        """Ends the threads once their batches are done."""
+        if self._timer:
+            self._timer.cancel()
+        self._executor.shutdown(wait=False)
+
+
+@dataclasses.dataclass
+class _Head:
+    """The oldest request of those that can be joined."""
+
+    queue: "BatchQueue"
+    key: Any
+    arrived: float
+    ready_at: float
+
+
+class BatchQueue:
+    """The requests that wait for one version of a model.
+
+    Args:
+        workers: threads that run them.
+        parameters: sizes and limits.
+
+    Attributes:
+        rows: rows that wait.
+        running: batches that run.
+    """
+
+    def __init__(self, workers: Workers, parameters: BatchingParameters) -> None:
+        self.parameters = parameters
+        self.rows = 0
+        self.running = 0
+        self._workers = workers
+        self._threads = parameters.num_batch_threads or workers.threads
+        self._waiting: dict[Any, deque[_Request]] = {}
+
+    async def run(
+        self,
+        function: Function,
+        inputs: Arrays,
+        key: Any = None,
+        deadline: float | None = None,
+    ) -> dict[str, np.ndarray]:
+        """Calls `function` in a thread, for several requests at once where that pays.
+
+        Args:
+            function: makes outputs from inputs, row by row.
+            inputs: name -> array with as many rows as the others.
+            key: requests whose key, types and shapes of rows are equal may be joined; None for a
+                function whose inputs cannot be.
+            deadline: moment of `time.monotonic()` at which the caller gives up.
+
+        Raises:
+            ServingError: RESOURCE_EXHAUSTED if too many rows wait, DEADLINE_EXCEEDED, or that of
+                the function.
+        """
+        # A request without rows takes a place, too.
+        rows = max(1, _rows(inputs)) if key is not None else 1
+        limit = self.parameters.max_enqueued_batches * self.parameters.max_batch_size
+        if self.rows and self.rows + rows > limit:
+            raise ServingError(
+                grpc.StatusCode.RESOURCE_EXHAUSTED,
+                "The batch scheduling queue to which this task was submitted is full; "
+                f"max_enqueued_batches is {self.parameters.max_enqueued_batches}",
+            )
+        future = asyncio.get_running_loop().create_future()
+        request = _Request(function, inputs, key is not None, rows, deadline, future)
+        if not request.is_wanted():
+            raise _expired()
+        group = (object(), 0) if key is None else ((key, *_shapes(inputs)), _bytes(inputs))
+        self._waiting.setdefault(group, deque()).append(request)
+        self.rows += rows
+        self._workers.watch(self)
+        try:
+            async with asyncio.timeout(None if deadline is None else deadline - time.monotonic()):
+                return await future
+        except TimeoutError:
+            raise _expired() from None
+        finally:
+            self._drop(group, request)
+
+    def _drop(self, group: Any, request: _Request) -> None:
+        """Removes a request whose caller has gone, if it still waits."""
+        waiting = self._waiting.get(group)
+        if waiting and request in waiting:
+            waiting.remove(request)
+            self.rows -= request.rows
+            if not waiting:
+                del self._waiting[group]
+
+    def heads(self) -> Iterator[_Head]:
+        """Yields the oldest request of each group, if another batch may run."""
+        if self.running < self._threads:
+            for group, waiting in self._waiting.items():
+                arrived = waiting[0].arrived
+                timeout = self.parameters.batch_timeout_micros / 1e6
+                is_full = sum(request.rows for request in waiting) >= self._size(group)
+                yield _Head(self, group, arrived, arrived + (0 if is_full else timeout))
+
+    def _size(self, group: Any) -> int:
+        """Rows of a batch of this group."""
+        return max(1, min(self.parameters.max_batch_size, _BATCH_BYTES >> group[1]))
+
+    def take(self, group: Any) -> list[_Request]:
+        """Removes the next batch of a group from the queue; those that expired are left out."""
+        batch: list[_Request] = []
+        waiting, rows = self._waiting[group], 0
+        while waiting and (not batch or rows + waiting[0].rows <= self._size(group)):
+            request = waiting.popleft()
+            self.rows -= request.rows
+            if request.is_wanted():
+                batch.append(request)
+                rows += request.rows
+        if not waiting:
+            del self._waiting[group]
+        return batch
+
+    def abort(self, error: ServingError) -> None:
+        """Fails every request that waits."""
+        for waiting in self._waiting.values():
+            for request in waiting:
+                if not request.future.done():
+                    request.future.set_exception(error)
+
+
+def _expired() -> ServingError:
+    return ServingError(grpc.StatusCode.DEADLINE_EXCEEDED, "Deadline exceeded")
+
+
+def _shapes(inputs: Arrays) -> Iterator[Any]:
+    return ((name, inputs[name].dtype.str, inputs[name].shape[1:]) for name in sorted(inputs))
+
+
+def _rows(inputs: Arrays) -> int:
+    return max((array.shape[0] for array in inputs.values() if array.ndim), default=0)
+
+
+def _bytes(inputs: Arrays) -> int:
+    """The length of the longest texts, as the exponent of a power of two."""
+    texts = [array for array in inputs.values() if array.dtype == object]
+    longest = sum(max(map(len, array.flat), default=0) for array in texts)
+    return max(longest, _SHORT_BYTES).bit_length()
+
+
+def _execute(
+    batch: Sequence[_Request], allowed_sizes: Sequence[int]
+) -> list[dict[str, np.ndarray] | ServingError]:
+    """Runs a batch; one that fails is run again request by request, to spare the others."""
+    rows = [_rows(request.inputs) for request in batch]
+    total = sum(rows)
+    size = next((size for size in allowed_sizes if size >= total), total)
+    if len(batch) > 1 or 0 < total < size:
+        try:
+            return [*_split(batch[0].function(_join(batch, size - total)), rows, size)]
+        except Exception as error:  # each is run again, and reports its own
+            _LOG.debug("a batch of %d requests failed: %s", len(batch), error)
+    return [_alone(request) for request in batch]
+
+
+def _alone(request: _Request) -> dict[str, np.ndarray] | ServingError:
+    try:
+        return request.function(request.inputs)
+    except ServingError as error:
+        return error
+    except Exception:  # a defect, which must not end the thread
+        _LOG.exception("a request failed")
+        return ServingError(grpc.StatusCode.INTERNAL, "Internal error: see the server's log")
+
+
+def _join(batch: Sequence[_Request], surplus: int) -> dict[str, np.ndarray]:
+    """Concatenates the rows of requests, and repeats the first one `surplus` times."""
+    joined = {}
+    for name in batch[0].inputs:
+        rows = np.concatenate([request.inputs[name] for request in batch])
+        joined[name] = np.concatenate([rows, np.repeat(rows[:1], surplus, axis=0)])
+    return joined
+
+
+def _split(outputs: Arrays, rows: Sequence[int], size: int) -> list[dict[str, np.ndarray]]:
+    """Gives each request its rows of every output."""
+    if any(array.shape[:1] != (size,) for array in outputs.values()):
+        raise ValueError("the outputs have other rows than the inputs")
+    ends = np.cumsum(rows)
+    return [
+        {name: array[start:end] for name, array in outputs.items()}
+        for start, end in zip(ends - rows, ends, strict=True)
+    ]

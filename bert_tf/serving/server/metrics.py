@@ -1,0 +1,122 @@
+"""Metrics for Prometheus, under TensorFlow Serving's names.
+
+Names, labels and buckets are those of tensorflow_serving/servables/tensorflow/util.cc. Latencies
+are in microseconds.
+"""
+
+import grpc
+import prometheus_client as prometheus
+
+# Exponential(10, 1.8, 33) of TensorFlow's monitoring: 10 µs to about 20 minutes.
+_MICROSECONDS = [round(10 * 1.8**power, 6) for power in range(33)]
+_EXAMPLES = [2.0**power for power in range(15)]
+# Counters whose names do not end in _total, which the client library appends to all.
+_WITHOUT_TOTAL = (
+    ":tensorflow:serving:request_count",
+    ":tensorflow:cc:saved_model:load_attempt_count",
+)
+
+CONTENT_TYPE = prometheus.CONTENT_TYPE_PLAIN_0_0_4
+
+
+class Metrics:
+    """What one server counts; nothing is shared with others in the process.
+
+    Attributes:
+        models: names of the server's models. Requests for others count under the empty name: a
+            label for each name that clients make up would grow without bound.
+    """
+
+    def __init__(self) -> None:
+        self.models: set[str] = set()
+        prometheus.disable_created_metrics()
+        self._registry = registry = prometheus.CollectorRegistry()
+        self._requests = prometheus.Counter(
+            _WITHOUT_TOTAL[0], "The total number of requests.", ["model_name", "status"],
+            registry=registry,
+        )  # fmt: skip
+        self._loads = prometheus.Counter(
+            _WITHOUT_TOTAL[1], "The number of times a SavedModel was requested to be loaded.",
+            ["model_path", "status"], registry=registry,
+        )  # fmt: skip
+        self._latency = self._histogram(
+            "request_latency",
+            "Distribution of wall time (in microseconds) for Tensorflow Serving request.",
+            ["model_name", "API", "entrypoint"],
+        )
+        self._runtime = self._histogram(
+            "runtime_latency",
+            "Distribution of wall time (in microseconds) for Tensorflow runtime.",
+            ["model_name", "API", "runtime"],
+        )
+        self._queueing = self._histogram(
+            "batching_session:queuing_latency",
+            "Distribution of wall time spent (in microseconds) in queuing",
+            ["thread_pool_name"],
+        )
+        self._warm_up = self._histogram(
+            "model_warmup_latency",
+            "Distribution of wall time (in microseconds) for warming up the model.",
+            ["model_path", "status"],
+        )
+        self._examples = self._histogram(
+            "request_example_counts",
+            "The number of tensorflow.Examples per request.",
+            ["model"],
+            _EXAMPLES,
+        )
+        self._example_total = prometheus.Counter(
+            ":tensorflow:serving:request_example_count",
+            "The total number of tensorflow.Examples.", ["model"], registry=registry,
+        )  # fmt: skip
+
+    def _histogram(
+        self, name: str, text: str, labels: list[str], buckets: list[float] = _MICROSECONDS
+    ) -> prometheus.Histogram:
+        return prometheus.Histogram(
+            f":tensorflow:serving:{name}", text, labels, buckets=buckets, registry=self._registry
+        )
+
+    def request(
+        self, model: str, api: str, entrypoint: str, code: grpc.StatusCode, seconds: float
+    ) -> None:
+        """Counts a request that has been answered.
+
+        Args:
+            model: the model that was asked for.
+            api: "Predict", "Classify", "Regress", "MultiInference" or "GetModelMetadata".
+            entrypoint: "REST" or "GRPC".
+            code: status of the answer.
+            seconds: wall time.
+        """
+        model = model if model in self.models else ""
+        self._requests.labels(model, code.name).inc()
+        self._latency.labels(model, api, entrypoint).observe(seconds * 1e6)
+
+    def run(self, model: str, seconds: float) -> None:
+        """Counts a run of a graph, from its place in the queue on."""
+        self._runtime.labels(model, "Predict", "TF1").observe(seconds * 1e6)
+
+    def wait(self, seconds: float) -> None:
+        """Counts a request that leaves its queue."""
+        self._queueing.labels("batch").observe(seconds * 1e6)
+
+    def load(self, path: str, code: grpc.StatusCode) -> None:
+        """Counts a version that was loaded or could not be."""
+        self._loads.labels(path, code.name).inc()
+
+    def warm_up(self, path: str, seconds: float) -> None:
+        """Counts a version that was warmed up."""
+        self._warm_up.labels(path, "OK").observe(seconds * 1e6)
+
+    def examples(self, model: str, count: int) -> None:
+        """Counts the examples of a request to classify or regress."""
+        self._examples.labels(model).observe(count)
+        self._example_total.labels(model).inc(count)
+
+    def render(self) -> bytes:
+        """The text exposition, of `CONTENT_TYPE`."""
+        text = prometheus.generate_latest(self._registry)
+        for name in _WITHOUT_TOTAL:
+            text = text.replace(f"{name}_total".encode(), name.encode())
+        return text

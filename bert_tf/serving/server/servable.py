@@ -1,0 +1,249 @@
+"""One version of a model: loading, warm-up, requests, retirement."""
+
+import asyncio
+import contextlib
+import functools
+import logging
+import time
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+import grpc
+import numpy as np
+import tensorflow as tf
+from google.protobuf.message import DecodeError
+from tensorflow.core.protobuf.meta_graph_pb2 import SignatureDef
+from tensorflow_serving.apis.get_model_status_pb2 import ModelVersionStatus
+
+from bert_tf.errors import InputError
+from bert_tf.serving.server.batching import BatchQueue, Workers
+from bert_tf.serving.server.configuration import (
+    PARAMETERS_FILE,
+    BatchingParameters,
+    read_batching_parameters,
+)
+from bert_tf.serving.server.errors import ServingError, from_tensorflow, invalid
+from bert_tf.serving.server.metrics import Metrics
+from bert_tf.serving.server.saved_model import LoadedModel
+from bert_tf.serving.server.tensors import check_inputs, joins_rows
+from bert_tf.serving.server.warm_up import warm_up
+
+_LOG = logging.getLogger(__name__)
+
+
+class Servable:
+    """One version of a model. It stays loaded while a request holds it.
+
+    Args:
+        name: the model's name.
+        version: the version's number.
+        directory: the version's folder.
+        workers: threads that run its batches.
+        parameters: batching parameters, where its folder has none.
+        metrics: counts its loads and runs.
+
+    Attributes:
+        name, version, directory: as given.
+        state: a state of `ModelVersionStatus`.
+        error: why it could not be loaded.
+        stamp: sizes and times of the folder's files before they were loaded.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        version: int,
+        directory: Path,
+        workers: Workers,
+        parameters: BatchingParameters,
+        metrics: Metrics,
+    ) -> None:
+        self.name = name
+        self.version = version
+        self.directory = directory
+        self.state = ModelVersionStatus.START
+        self.error: ServingError | None = None
+        self.stamp = stamp(directory)
+        self._workers = workers
+        self._parameters = parameters
+        self._metrics = metrics
+        self._model: LoadedModel
+        self._queue: BatchQueue
+        self._holders = 0
+        self._released = asyncio.Event()
+        self._released.set()
+
+    @property
+    def is_available(self) -> bool:
+        """Whether new requests may use it."""
+        return self.state == ModelVersionStatus.AVAILABLE
+
+    def load(self) -> None:
+        """Loads and warms up the model, in a thread of its own; the state tells the outcome."""
+        self.state = ModelVersionStatus.LOADING
+        path, started = str(self.directory), time.monotonic()
+        try:
+            self._load()
+        except Exception as error:
+            self.error = _load_error(error, self.directory)
+            self._metrics.load(path, self.error.code)
+            self.state = ModelVersionStatus.END
+            _LOG.warning("%s cannot be loaded: %s", self.directory, self.error.message)
+            return
+        self._metrics.load(path, grpc.StatusCode.OK)
+        self.state = ModelVersionStatus.AVAILABLE
+        _LOG.info("loaded %s in %.1f s", self.directory, time.monotonic() - started)
+
+    def _load(self) -> None:
+        parameters, file = self._parameters, self.directory / PARAMETERS_FILE
+        if file.exists():
+            parameters = read_batching_parameters(file, parameters)
+        self._queue = BatchQueue(self._workers, parameters)
+        self._model = LoadedModel(self.directory)
+        started = time.monotonic()
+        try:
+            if warm_up(self._model, self.directory):
+                self._metrics.warm_up(str(self.directory), time.monotonic() - started)
+        except BaseException:
+            self._model.close()
+            raise
+
+    def unload(self) -> None:
+        """Frees the memory, once nobody holds it."""
+        self._model.close()
+        self.state = ModelVersionStatus.END
+        _LOG.info("unloaded %s", self.directory)
+
+    async def drained(self) -> None:
+        """Waits until no request holds it."""
+        await self._released.wait()
+        # A batch outlives requests whose clients have gone.
+        while hasattr(self, "_queue") and self._queue.running:
+            await asyncio.sleep(0.01)
+
+    def abort(self, error: ServingError) -> None:
+        """Fails the requests that wait."""
+        if hasattr(self, "_queue"):
+            self._queue.abort(error)
+
+    @contextlib.contextmanager
+    def held(self) -> Iterator["Servable"]:
+        """Keeps it loaded until the block ends."""
+        self._holders += 1
+        self._released.clear()
+        try:
+            yield self
+        finally:
+            self._holders -= 1
+            if not self._holders:
+                self._released.set()
+
+    @property
+    def signatures(self) -> Mapping[str, SignatureDef]:
+        """Signature name -> SignatureDef: type, shape and tensor name of each input and output."""
+        return self._model.signatures
+
+    def signature(self, signature_name: str) -> SignatureDef:
+        """The signature of this name; an empty one means `serving_default`.
+
+        Raises:
+            ServingError: there is none (INVALID_ARGUMENT).
+        """
+        name = signature_name or "serving_default"
+        if name not in self.signatures:
+            raise invalid(f'Serving signature name: "{name}" not found in signature def')
+        return self.signatures[name]
+
+    async def predict(
+        self,
+        signature_name: str,
+        inputs: Mapping[str, np.ndarray],
+        deadline: float | None = None,
+    ) -> dict[str, np.ndarray]:
+        """Runs a signature, joined with other requests where that pays.
+
+        The answers are those of a request that runs alone, but for the rounding of floats, and
+        wider padding of lists that have no `<list>_count`.
+
+        Args:
+            signature_name: the signature; an empty name means `serving_default`.
+            inputs: input name -> array of the signature's type and rank, batch first. Strings are
+                bytes in an array of objects.
+            deadline: moment of `time.monotonic()` by which the answer is wanted; None for none.
+
+        Returns:
+            Output name -> array, batch first; strings are bytes in arrays of objects.
+
+        Raises:
+            ServingError: INVALID_ARGUMENT for inputs that the signature does not take,
+                RESOURCE_EXHAUSTED for a full queue, DEADLINE_EXCEEDED, UNAVAILABLE once the server
+                has stopped.
+        """
+        signature = self.signature(signature_name)
+        check_inputs(signature, inputs)
+        name = signature_name or "serving_default"
+        run = functools.partial(self._model.run, name)
+        key = (name,) if inputs and joins_rows(signature) else None
+        started = time.monotonic()
+        outputs = await self._queue.run(run, inputs, key, deadline)
+        self._metrics.run(self.name, time.monotonic() - started)
+        return without_padding(signature, outputs)
+
+    def status(self) -> ModelVersionStatus:
+        """Its state as ModelService reports it."""
+        status = ModelVersionStatus(version=self.version, state=self.state)
+        status.status.SetInParent()
+        if self.error:
+            status.status.error_code = self.error.code.value[0]
+            status.status.error_message = self.error.message
+        return status
+
+
+def stamp(directory: Path) -> dict[str, tuple[int, int]]:
+    """Sizes and times of the files in a folder: a version still being copied changes them."""
+    found = {}
+    for path in directory.rglob("*"):
+        with contextlib.suppress(OSError):  # removed meanwhile
+            status = path.stat()
+            found[str(path)] = status.st_size, status.st_mtime_ns
+    return found
+
+
+def without_padding(
+    signature: SignatureDef, outputs: Mapping[str, np.ndarray]
+) -> dict[str, np.ndarray]:
+    """Cuts lists `<list>_...` of any width to the longest that `<list>_count` tells.
+
+    Those of other requests in the batch may have been longer.
+    """
+    shorter = dict(outputs)
+    for counted, counts in outputs.items():
+        if not counted.endswith("_count") or counts.ndim != 1:
+            continue
+        width, prefix = int(counts.max(initial=0)), counted.removesuffix("count")
+        for name, array in outputs.items():
+            sizes = [dimension.size for dimension in signature.outputs[name].tensor_shape.dim]
+            is_listed = name.startswith(prefix) and array.ndim > 1 and sizes[1:2] == [-1]
+            # Nothing but padding is cut, whatever the names mean in another's model.
+            if is_listed and not bool(array[:, width:].any()):
+                shorter[name] = array[:, :width]
+    return shorter
+
+
+def _load_error(error: Exception, directory: Path) -> ServingError:
+    if isinstance(error, ServingError):
+        return error
+    if isinstance(error, tf.errors.OpError):
+        return from_tensorflow(error)
+    if isinstance(error, FileNotFoundError):
+        return ServingError(
+            grpc.StatusCode.NOT_FOUND,
+            "Could not find SavedModel .pb or .pbtxt at supplied export directory path: "
+            f"{directory}",
+        )
+    if isinstance(error, OSError):
+        return ServingError(grpc.StatusCode.UNAVAILABLE, str(error))
+    if isinstance(error, DecodeError | ValueError | InputError):
+        return invalid(str(error).splitlines()[0])
+    _LOG.error("a defect while loading %s", directory, exc_info=error)
+    return ServingError(grpc.StatusCode.INTERNAL, f"{type(error).__name__}: {error}")

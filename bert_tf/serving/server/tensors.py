@@ -1,0 +1,130 @@
+"""TensorProto to and from arrays, for values that anyone may send."""
+
+import math
+from collections.abc import Mapping
+
+import numpy as np
+import tensorflow as tf
+from tensorflow.core.framework.tensor_pb2 import TensorProto
+from tensorflow.core.framework.types_pb2 import DataType
+from tensorflow.core.protobuf.meta_graph_pb2 import SignatureDef, TensorInfo
+
+from bert_tf.serving.server.errors import invalid
+
+# A few bytes of a TensorProto can stand for any number of equal values.
+_LARGEST = 2**24
+
+_FIELDS = {
+    tf.float32: "float_val",
+    tf.float64: "double_val",
+    tf.int32: "int_val",
+    tf.int16: "int_val",
+    tf.int8: "int_val",
+    tf.uint8: "int_val",
+    tf.int64: "int64_val",
+    tf.uint32: "uint32_val",
+    tf.uint64: "uint64_val",
+    tf.bool: "bool_val",
+}
+
+
+def check_inputs(signature: SignatureDef, inputs: Mapping[str, np.ndarray]) -> None:
+    """Refuses inputs that the signature does not take.
+
+    Raises:
+        ServingError: INVALID_ARGUMENT for other names, types or shapes, or unequal batch sizes.
+    """
+    check_names(signature, inputs)
+    for name, array in inputs.items():
+        info = signature.inputs[name]
+        expected = tf.as_dtype(info.dtype)
+        given = tf.string if array.dtype == object else tf.as_dtype(array.dtype)
+        if given != expected:
+            raise invalid(
+                f'input "{name}" has the type {given.name}: the signature takes {expected.name}'
+            )
+        sizes = [dimension.size for dimension in info.tensor_shape.dim]
+        if not info.tensor_shape.unknown_rank and (
+            len(sizes) != array.ndim
+            or any(size not in (-1, found) for size, found in zip(sizes, array.shape, strict=True))
+        ):
+            raise invalid(
+                f'input "{name}" has the shape {list(array.shape)}: the signature takes {sizes}'
+            )
+    if joins_rows(signature) and len({len(array) for array in inputs.values()}) > 1:
+        raise invalid("input tensors must have equal 0th-dimension size")
+
+
+def check_names(signature: SignatureDef, inputs: Mapping[str, object]) -> None:
+    """Refuses missing and unknown inputs, in TensorFlow Serving's words.
+
+    Raises:
+        ServingError: INVALID_ARGUMENT.
+    """
+    given, wanted = set(inputs), set(signature.inputs)
+    if given != wanted:
+
+        def listed(names: set[str]) -> str:
+            return "{" + ",".join(sorted(names)) + "}"
+
+        raise invalid(
+            f"input size does not match signature: {len(given)}!={len(wanted)} "
+            f"len({listed(given)}) != len({listed(wanted)}). "
+            f"Sent extra: {listed(given - wanted)}. Missing but required: {listed(wanted - given)}."
+        )
+
+
+def joins_rows(signature: SignatureDef) -> bool:
+    """Whether every input and output has the batch first, so that requests can be joined."""
+
+    def has_batch(info: TensorInfo) -> bool:
+        dimensions = info.tensor_shape.dim
+        return info.tensor_shape.unknown_rank or (len(dimensions) > 0 and dimensions[0].size == -1)
+
+    return all(map(has_batch, (*signature.inputs.values(), *signature.outputs.values())))
+
+
+def to_array(name: str, proto: TensorProto, dtype: int) -> np.ndarray:
+    """Returns the values of an input; strings are bytes in an array of objects.
+
+    Args:
+        name: the input, for messages.
+        proto: what a client has sent.
+        dtype: number of the DataType that the signature takes.
+
+    Raises:
+        ServingError: INVALID_ARGUMENT for another type, or a shape that does not fit the values.
+    """
+    if proto.dtype != dtype:
+        given = DataType.Name(proto.dtype) if proto.dtype in DataType.values() else proto.dtype
+        expected = DataType.Name(dtype)
+        raise invalid(f'input "{name}" has the type {given}: the signature takes {expected}')
+    sizes = [dimension.size for dimension in proto.tensor_shape.dim]
+    if proto.tensor_shape.unknown_rank or any(size < 0 for size in sizes):
+        raise invalid(f'input "{name}" has a shape of unknown size: give every dimension')
+    if math.prod(sizes) > _LARGEST or len(sizes) > 32:
+        raise invalid(f'input "{name}" has more than {_LARGEST} values: send fewer')
+    try:
+        if dtype == tf.string.as_datatype_enum:
+            values = [*proto.string_val]
+            # As TensorFlow does: the last value stands for those that are left out.
+            values += [values[-1] if values else b""] * (math.prod(sizes) - len(values))
+            array = np.empty(len(values), object)
+            array[:] = values
+            return array.reshape(sizes)
+        return tf.make_ndarray(proto)
+    except (TypeError, ValueError, IndexError) as error:
+        raise invalid(f'input "{name}" is no tensor of the shape {sizes}') from error
+
+
+def to_proto(array: np.ndarray) -> TensorProto:
+    """Returns an output, its values in the field of their type, as TensorFlow Serving sends it."""
+    dtype = tf.string if array.dtype == object else tf.as_dtype(array.dtype)
+    if dtype != tf.string and dtype not in _FIELDS:
+        return tf.make_tensor_proto(array)
+    proto = TensorProto(dtype=dtype.as_datatype_enum)
+    for size in array.shape:
+        proto.tensor_shape.dim.add(size=size)
+    field = "string_val" if dtype == tf.string else _FIELDS[dtype]
+    getattr(proto, field).extend(array.ravel().tolist())
+    return proto

@@ -1,0 +1,85 @@
+"""Replays the requests that a SavedModel brings along, so that no client waits for a cold model."""
+
+import asyncio
+from collections.abc import Mapping
+from pathlib import Path
+
+import grpc
+import numpy as np
+import tensorflow as tf
+from tensorflow_serving.apis.prediction_log_pb2 import PredictionLog
+
+from bert_tf.serving.server.errors import ServingError, from_tensorflow, invalid
+from bert_tf.serving.server.inference import classify, multi_inference, regress
+from bert_tf.serving.server.saved_model import LoadedModel
+from bert_tf.serving.server.tensors import check_inputs, check_names, to_array
+
+REQUESTS = Path("assets.extra", "tf_serving_warmup_requests")
+_MOST = 1000
+
+
+def warm_up(model: LoadedModel, directory: Path) -> int:
+    """Runs each record of the version's warm-up file, if it has one.
+
+    Returns:
+        The number of requests.
+
+    Raises:
+        ServingError: a record cannot be read or fails, or there are more than 1000 of them.
+    """
+    path = directory / REQUESTS
+    return asyncio.run(_replay(model, path)) if path.exists() else 0
+
+
+async def _replay(model: LoadedModel, path: Path) -> int:
+    number = 0
+    try:
+        for record in tf.data.TFRecordDataset(str(path)).as_numpy_iterator():
+            number += 1
+            if number > _MOST:
+                raise invalid(f"Number of warmup records exceeeds the maximum ({_MOST}) at {path}")
+            await _run(model, PredictionLog.FromString(record))
+    except tf.errors.DataLossError as error:
+        message = f"{error.message}. Please verify your warmup data is in TFRecord format."
+        raise ServingError(grpc.StatusCode.DATA_LOSS, message) from error
+    except tf.errors.OpError as error:
+        raise from_tensorflow(error) from error
+    except ServingError as error:
+        message = f"warm-up request {number} of {path} failed: {error.message}"
+        raise ServingError(error.code, message) from error
+    return number
+
+
+async def _run(model: LoadedModel, log: PredictionLog) -> None:
+    async def predict(name: str, inputs: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+        name = name or "serving_default"
+        check_inputs(model.signatures[name], inputs)
+        return model.run(name, inputs)
+
+    kind = log.WhichOneof("log_type")
+    if kind == "predict_log":
+        request = log.predict_log.request
+        name = request.model_spec.signature_name or "serving_default"
+        if name not in model.signatures:
+            message = f'Serving signature key "{name}" not found.'
+            raise ServingError(grpc.StatusCode.FAILED_PRECONDITION, message)
+        signature = model.signatures[name]
+        check_names(signature, request.inputs)
+        arrays = {
+            key: to_array(key, proto, signature.inputs[key].dtype)
+            for key, proto in request.inputs.items()
+        }
+        await predict(name, arrays)
+    elif kind in ("classify_log", "regress_log"):
+        call, request = (
+            (classify, log.classify_log.request)
+            if kind == "classify_log"
+            else (regress, log.regress_log.request)
+        )
+        name = request.model_spec.signature_name
+        await call(predict, model.signatures, name, request.input)
+    elif kind == "multi_inference_log":
+        await multi_inference(predict, model.signatures, log.multi_inference_log.request)
+    elif kind is not None:
+        message = f"Unsupported log_type for warmup: {kind}"
+        raise ServingError(grpc.StatusCode.UNIMPLEMENTED, message)

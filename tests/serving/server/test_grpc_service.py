@@ -1,0 +1,349 @@
+"""gRPC through the official stubs, as their users call it."""
+
+import asyncio
+import shutil
+import subprocess
+from contextlib import asynccontextmanager
+from pathlib import Path
+from types import SimpleNamespace
+
+import grpc
+import numpy as np
+import pytest
+import tensorflow as tf
+from tensorflow.core.framework.tensor_pb2 import TensorProto
+from tensorflow_serving.apis import (
+    classification_pb2,
+    get_model_metadata_pb2,
+    get_model_status_pb2,
+    inference_pb2,
+    input_pb2,
+    model_management_pb2,
+    model_service_pb2_grpc,
+    predict_pb2,
+    prediction_service_pb2_grpc,
+    regression_pb2,
+)
+
+from bert_tf.serving.server.configuration import BatchingParameters
+from bert_tf.serving.server.grpc_service import Tls, start_grpc
+from bert_tf.serving.server.models import Models
+
+Code = grpc.StatusCode
+
+
+@asynccontextmanager
+async def served(folder: Path, credentials=None, parameters=None, **options):
+    """A server and a client of it."""
+    models = Models(folder, poll_seconds=0.05, batching=parameters)
+    async with models.running():
+        server, port = await start_grpc(models, "127.0.0.1:0", **options)
+        address = f"127.0.0.1:{port}"
+        channel = (
+            grpc.aio.secure_channel(address, credentials)
+            if credentials
+            else grpc.aio.insecure_channel(address)
+        )
+        async with channel:
+            yield SimpleNamespace(
+                models=models,
+                server=server,
+                predictions=prediction_service_pb2_grpc.PredictionServiceStub(channel),
+                statuses=model_service_pb2_grpc.ModelServiceStub(channel),
+            )
+        await server.stop(None)
+
+
+def predict_request(texts=("abc", "é"), name="toy", **spec) -> predict_pb2.PredictRequest:
+    request = predict_pb2.PredictRequest()
+    request.model_spec.name = name
+    for key, value in spec.items():
+        if key == "version":
+            request.model_spec.version.value = value
+        else:
+            setattr(request.model_spec, key, value)
+    request.inputs["text"].CopyFrom(tf.make_tensor_proto(list(texts)))
+    return request
+
+
+def examples(*numbers: float) -> input_pb2.Input:
+    found = input_pb2.Input()
+    for number in numbers:
+        example = found.example_list.examples.add()
+        example.features.feature["x"].float_list.value.append(number)
+    return found
+
+
+async def refusal(call, request, **arguments) -> tuple[grpc.StatusCode, str]:
+    with pytest.raises(grpc.aio.AioRpcError) as refused:
+        await call(request, **arguments)
+    return refused.value.code(), refused.value.details()
+
+
+def test_predict_answers_and_filters(toys):
+    async def run():
+        async with served(toys) as client:
+            response = await client.predictions.Predict(predict_request())
+            assert response.model_spec.version.value == 1
+            assert response.model_spec.signature_name == "serving_default"
+            # In the fields of their types, as clients of TensorFlow Serving read them.
+            assert list(response.outputs["length"].float_val) == [3, 1]
+            assert tf.make_ndarray(response.outputs["letters_text"]).tolist() == [
+                [b"a", b"b", b"c"],
+                ["é".encode(), b"", b""],
+            ]
+            filtered = predict_request(version=1)
+            filtered.output_filter.append("length")
+            response = await client.predictions.Predict(filtered)
+            assert list(response.outputs) == ["length"]
+            answers = await asyncio.gather(
+                *(client.predictions.Predict(predict_request(["x" * n])) for n in range(40))
+            )
+            assert [answer.outputs["length"].float_val[0] for answer in answers] == list(range(40))
+            # As wide as alone, whatever ran beside it.
+            widths = [
+                tf.make_ndarray(answer.outputs["letters_text"]).shape[1] for answer in answers
+            ]
+            assert widths == list(range(40))
+            text = client.models.metrics.render().decode()
+            assert ':tensorflow:serving:request_count{model_name="toy",status="OK"} 42.0' in text
+            assert (
+                ':tensorflow:serving:request_latency_bucket{API="Predict",entrypoint="GRPC",'
+                'le="+Inf",model_name="toy"} 42.0'
+            ) in text
+
+    asyncio.run(run())
+
+
+def test_what_cannot_be_answered_is_refused_in_the_words_of_tensorflow_serving(toys):
+    async def run():
+        async with served(toys) as client:
+            call = client.predictions.Predict
+            assert await refusal(call, predict_pb2.PredictRequest()) == (
+                Code.INVALID_ARGUMENT, "Missing ModelSpec"
+            )  # fmt: skip
+            for request, code, message in [
+                (predict_request(name=""), Code.INVALID_ARGUMENT,
+                 "ModelSpec has no name specified."),
+                (predict_request(name="foo"), Code.NOT_FOUND,
+                 "Servable not found for request: Latest(foo)"),
+                (predict_request(version=50), Code.NOT_FOUND,
+                 "Servable not found for request: Specific(toy, 50)"),
+                (predict_request(version_label="x"), Code.INVALID_ARGUMENT,
+                 "Unrecognized servable version label: x"),
+                (predict_request(signature_name="x"), Code.FAILED_PRECONDITION,
+                 'Serving signature key "x" not found.'),
+            ]:  # fmt: skip
+                assert await refusal(call, request) == (code, message)
+            duplicate = predict_request()
+            duplicate.output_filter.extend(["length", "length"])
+            assert (await refusal(call, duplicate))[1] == "duplicate output tensor alias: length"
+            absent = predict_request()
+            absent.output_filter.append("x")
+            assert (
+                "alias not found in signature: x Outputs expected to be in the set {leng"
+                in (await refusal(call, absent))[1]
+            )
+            extra = predict_request()
+            extra.inputs["b"].CopyFrom(tf.make_tensor_proto(1))
+            assert (
+                "2!=1 len({b,text}) != len({text}). Sent extra: {b}."
+                in (await refusal(call, extra))[1]
+            )
+            code, message = await refusal(call, predict_request([b"\xff"]))
+            assert code == Code.INVALID_ARGUMENT and "{{" not in message and "\n" not in message
+            text = client.models.metrics.render().decode()
+            assert 'model_name="",status="NOT_FOUND"} 1.0' in text and "foo" not in text
+
+    asyncio.run(run())
+
+
+def shaped(*sizes: int, values=(b"a",), dtype=tf.string, **fields) -> TensorProto:
+    proto = TensorProto(dtype=dtype.as_datatype_enum, string_val=values, **fields)
+    for size in sizes:
+        proto.tensor_shape.dim.add(size=size)
+    return proto
+
+
+HOSTILE = {
+    "many values in few bytes": shaped(2**40),
+    "a product that overflows": shaped(2**62, 2**62),
+    "a negative size": shaped(-1),
+    "more values than the shape": shaped(1, values=[b"a", b"b"]),
+    "another type": tf.make_tensor_proto([1.0]),
+    "no type": TensorProto(),
+    "a resource": shaped(1, dtype=tf.resource),
+    "an unknown type": TensorProto(dtype=9999),
+    "another rank": shaped(1, 1),
+    "a scalar": shaped(),
+}
+
+
+def test_hostile_tensors_are_refused(toys):
+    async def run():
+        async with served(toys) as client:
+            unknown = shaped(1)
+            unknown.tensor_shape.unknown_rank = True
+            for name, proto in {**HOSTILE, "an unknown rank": unknown}.items():
+                request = predict_request()
+                request.inputs["text"].CopyFrom(proto)
+                code, message = await refusal(client.predictions.Predict, request)
+                assert code == Code.INVALID_ARGUMENT, (name, message)
+                assert 'input "text"' in message, (name, message)
+            request.inputs["text"].CopyFrom(shaped(3))  # the value repeats: TensorFlow's rule
+            response = await client.predictions.Predict(request)
+            assert list(response.outputs["text"].string_val) == [b"a"] * 3
+
+    asyncio.run(run())
+
+
+def test_classify_regress_and_both(toys):
+    async def run():
+        async with served(toys) as client:
+            request = classification_pb2.ClassificationRequest(input=examples(0.5, 2))
+            request.model_spec.name, request.model_spec.signature_name = "toy", "classify"
+            result = (await client.predictions.Classify(request)).result
+            assert [
+                [(found.label, found.score) for found in each.classes]
+                for each in result.classifications
+            ] == [[("c", 0.5), ("c", -0.5)], [("c", 2), ("c", -2)]]
+            request = regression_pb2.RegressionRequest()
+            request.model_spec.name, request.model_spec.signature_name = "toy", "regress"
+            with_context = request.input.example_list_with_context
+            with_context.context.features.feature["x"].float_list.value.append(3)
+            with_context.examples.add()
+            result = (await client.predictions.Regress(request)).result
+            assert [each.value for each in result.regressions] == [3]
+            request = inference_pb2.MultiInferenceRequest(input=examples(1))
+            for method in ("classify", "regress"):
+                task = request.tasks.add(method_name=f"tensorflow/serving/{method}")
+                task.model_spec.name, task.model_spec.signature_name = "toy", method
+            results = (await client.predictions.MultiInference(request)).results
+            assert results[0].classification_result.classifications[0].classes[0].score == 1
+            assert results[1].regression_result.regressions[0].value == 1
+            assert results[1].model_spec.version.value == 1
+
+            wrong = classification_pb2.ClassificationRequest(input=examples(1))
+            wrong.model_spec.name, wrong.model_spec.signature_name = "toy", "regress"
+            assert await refusal(client.predictions.Classify, wrong) == (
+                Code.INVALID_ARGUMENT,
+                "Expected classification signature method_name to be "
+                "tensorflow/serving/classify. Was: tensorflow/serving/regress",
+            )
+            empty = classification_pb2.ClassificationRequest()
+            empty.model_spec.name, empty.model_spec.signature_name = "toy", "classify"
+            assert await refusal(client.predictions.Classify, empty) == (
+                Code.INVALID_ARGUMENT, "Input is empty."
+            )  # fmt: skip
+
+    asyncio.run(run())
+
+
+def test_metadata_status_and_reload(toys, tmp_path):
+    shutil.copytree(toys / "toy" / "1", tmp_path / "b" / "4")
+
+    async def run():
+        async with served(toys) as client:
+            request = get_model_metadata_pb2.GetModelMetadataRequest()
+            request.model_spec.name = "toy"
+            assert (await refusal(client.predictions.GetModelMetadata, request))[1] == (
+                "GetModelMetadataRequest must specify at least one metadata_field"
+            )
+            request.metadata_field.append("signature_def")
+            response = await client.predictions.GetModelMetadata(request)
+            signatures = get_model_metadata_pb2.SignatureDefMap()
+            response.metadata["signature_def"].Unpack(signatures)
+            assert set(signatures.signature_def) == {"serving_default", "classify", "regress"}
+
+            reload = model_management_pb2.ReloadConfigRequest()
+            call = client.statuses.HandleReloadConfigRequest
+            assert (await refusal(call, reload))[0] == Code.INVALID_ARGUMENT
+            config = reload.config.model_config_list.config.add(name="other", base_path="b")
+            assert "absolute path" in (await refusal(call, reload))[1]
+            config.base_path = str(tmp_path / "b")
+            config.version_labels["stable"] = 4
+            response = await call(reload)
+            assert response.status.error_code == 0
+            answer = await client.predictions.Predict(
+                predict_request(name="other", version_label="stable")
+            )
+            assert answer.model_spec.version.value == 4
+            status = get_model_status_pb2.GetModelStatusRequest()
+            status.model_spec.name = "toy"
+            while (await client.statuses.GetModelStatus(status)).model_version_status[0].state != (
+                get_model_status_pb2.ModelVersionStatus.END
+            ):
+                await asyncio.sleep(0.01)
+            status.model_spec.name = "foo"
+            assert await refusal(client.statuses.GetModelStatus, status) == (
+                Code.NOT_FOUND, "Could not find any versions of model foo"
+            )  # fmt: skip
+            config.version_labels["stable"] = 5
+            assert (await refusal(call, reload))[0] == Code.FAILED_PRECONDITION
+            config.name, config.base_path = "gone", str(tmp_path / "absent")
+            assert await refusal(call, reload) == (
+                Code.UNKNOWN, "Some models did not become available: {gone}"
+            )  # fmt: skip
+
+    asyncio.run(run())
+
+
+def test_limits_deadlines_and_the_token(toys):
+    async def run():
+        # Nothing runs before the deadline.
+        slow = BatchingParameters(batch_timeout_micros=60_000_000)
+        options = {"token": "secret", "max_request_bytes": 10_000}
+        async with served(toys, parameters=slow, **options) as client:
+            call, metadata = client.predictions.Predict, [("authorization", "Bearer secret")]
+            for wrong in (None, [("authorization", "Bearer secre")]):
+                assert (await refusal(call, predict_request(), metadata=wrong))[0] == (
+                    Code.UNAUTHENTICATED
+                )
+            large = predict_request(["x" * 20_000])
+            assert (await refusal(call, large, metadata=metadata))[0] == Code.RESOURCE_EXHAUSTED
+            code, _ = await refusal(call, predict_request(), metadata=metadata, timeout=0.2)
+            assert code == Code.DEADLINE_EXCEEDED
+            with client.models.servable("toy") as servable:
+                queue = servable._queue
+            abandoned = call(predict_request(), metadata=metadata)
+            async with asyncio.timeout(30):
+                while not queue.rows:
+                    await asyncio.sleep(0.01)
+                abandoned.cancel()
+                while queue.rows:
+                    await asyncio.sleep(0.01)
+            assert queue.running == 0
+
+    asyncio.run(run())
+
+
+def test_tls(toys, tmp_path):
+    subject, key, certificate = "/CN=localhost", tmp_path / "key.pem", tmp_path / "chain.pem"
+    subprocess.run(
+        ["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1",
+         "-nodes", "-days", "1", "-subj", subject, "-addext", "subjectAltName=IP:127.0.0.1",
+         "-keyout", key, "-out", certificate],
+        check=True, capture_output=True,
+    )  # fmt: skip
+
+    async def run():
+        credentials = grpc.ssl_channel_credentials(certificate.read_bytes())
+        async with served(toys, credentials, tls=Tls(certificate, key)) as client:
+            response = await client.predictions.Predict(predict_request(["ab"]))
+            np.testing.assert_array_equal(tf.make_ndarray(response.outputs["length"]), [2])
+
+    asyncio.run(run())
+
+
+def test_a_stop_finishes_what_was_accepted(toys):
+    async def run():
+        slow = BatchingParameters(batch_timeout_micros=300_000)
+        async with served(toys, parameters=slow) as client:
+            call = client.predictions.Predict(predict_request(["abcd"]))
+            with client.models.servable("toy") as servable:
+                while not servable._queue.rows:
+                    await asyncio.sleep(0.01)
+            await asyncio.gather(client.server.stop(30), client.models.close(30))
+            assert list((await call).outputs["length"].float_val) == [4]
+
+    asyncio.run(run())

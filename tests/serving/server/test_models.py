@@ -1,0 +1,268 @@
+import asyncio
+import shutil
+from pathlib import Path
+
+import grpc
+import numpy as np
+import pytest
+from tensorflow_serving.apis.get_model_metadata_pb2 import SignatureDefMap
+from tensorflow_serving.apis.get_model_status_pb2 import ModelVersionStatus
+from tensorflow_serving.apis.prediction_log_pb2 import PredictionLog
+
+from bert_tf.errors import InputError
+from bert_tf.serving.server.errors import ServingError
+from bert_tf.serving.server.models import Models
+from bert_tf.serving.server.warm_up import REQUESTS
+
+TEXTS = np.array([b"the seas", b"farm"], object)
+State = ModelVersionStatus
+
+
+async def until(condition, seconds=60.0):
+    async with asyncio.timeout(seconds):
+        while not condition():
+            await asyncio.sleep(0.01)
+
+
+def states(models, name="toy") -> dict[int, int]:
+    return {each.version: each.state for each in models.status(name).model_version_status}
+
+
+async def predict(models, name="toy", version=None, label=None, **inputs):
+    return await models.predict(name, version, label, "", inputs or {"text": TEXTS})
+
+
+def add_version(toys: Path, folder: Path, version: int) -> Path:
+    """Adds a version as an export does: at once."""
+    shutil.copytree(toys / "toy" / "1", folder / "toy" / f".{version}")
+    return (folder / "toy" / f".{version}").rename(folder / "toy" / str(version))
+
+
+def test_models_are_found_by_name_and_version(toys):
+    async def run():
+        models = Models(toys)
+        async with models.running():
+            assert models.names == ["toy"]
+            answers = await predict(models)
+            assert answers["length"].tolist() == [8, 4]
+            again = await predict(models, version=1)
+            assert again["letters_text"].shape == (2, 8)
+            absent = "Servable not found for request: "
+            for name, version, label, code, message in [
+                ("foo", None, None, "NOT_FOUND", f"{absent}Latest(foo)"),
+                ("toy", 9, None, "NOT_FOUND", f"{absent}Specific(toy, 9)"),
+                ("toy", None, "x", "INVALID_ARGUMENT", "Unrecognized servable version label: x"),
+                ("", None, None, "INVALID_ARGUMENT", "ModelSpec has no name specified."),
+            ]:  # fmt: skip
+                with pytest.raises(ServingError) as refused:
+                    await predict(models, name, version, label)
+                assert (refused.value.code.name, refused.value.message) == (code, message)
+            for version, message in [
+                (None, "Could not find any versions of model foo"),
+                (9, "Could not find version 9 of model foo"),
+            ]:
+                with pytest.raises(ServingError, match=message):
+                    models.status("foo", version)
+            metadata = models.metadata("toy")
+            assert (metadata.model_spec.name, metadata.model_spec.version.value) == ("toy", 1)
+            signatures = SignatureDefMap()
+            metadata.metadata["signature_def"].Unpack(signatures)
+            assert list(signatures.signature_def["serving_default"].inputs) == ["text"]
+        with pytest.raises(ServingError) as refused:
+            await predict(models)
+        assert refused.value.code == grpc.StatusCode.UNAVAILABLE
+
+    asyncio.run(run())
+
+
+def test_inputs_that_a_signature_does_not_take_are_refused(toys):
+    async def run():
+        async with (models := Models(toys / "toy")).running():
+            for inputs, message in [
+                ({"text": np.array([1, 2])}, 'input "text" has the type int64: .* string'),
+                ({"text": np.array(b"a", object)}, r'"text" has the shape \[\]: .* \[-1\]'),
+                ({"text": TEXTS.reshape(1, 2)}, r"the shape \[1, 2\]"),
+                ({"txt": TEXTS}, "input size does not match signature: 1!=1 .*Sent extra: {txt}. "
+                 "Missing but required: {text}."),
+            ]:  # fmt: skip
+                with pytest.raises(ServingError, match=message) as refused:
+                    await predict(models, **inputs)
+                assert refused.value.code == grpc.StatusCode.INVALID_ARGUMENT
+            with pytest.raises(
+                ServingError, match='signature name: "x" not found in signature def'
+            ):
+                await models.predict("toy", None, None, "x", {"text": TEXTS})
+            empty = await predict(models, text=np.empty(0, object))
+            assert empty["length"].shape == (0,)
+
+    asyncio.run(run())
+
+
+def test_a_new_version_takes_over_while_requests_run(toys, tmp_path):
+    shutil.copytree(toys, tmp_path, dirs_exist_ok=True)
+    answered, failed = [], []
+
+    async def run():
+        async with (models := Models(tmp_path, poll_seconds=0.02)).running():
+            swapped = asyncio.Event()
+
+            async def client():
+                while not swapped.is_set():
+                    try:
+                        answered.append(await predict(models))
+                    except ServingError as error:
+                        failed.append(error)
+
+            clients = [asyncio.create_task(client()) for _ in range(4)]
+            with models.servable("toy") as old:
+                add_version(toys, tmp_path, 2)
+                await until(lambda: states(models).get(2) == State.AVAILABLE)
+                assert states(models)[1] == State.UNLOADING  # held by this request
+                await old.predict("", {"text": TEXTS})
+                with models.servable("toy") as new:
+                    assert new.version == 2
+            await until(lambda: states(models)[1] == State.END)
+            assert list(states(models)) == [2, 1]
+            swapped.set()
+            await asyncio.gather(*clients)
+
+            # Taken away again: the old one comes back.
+            shutil.rmtree(tmp_path / "toy" / "2")
+            await until(lambda: states(models) == {2: State.END, 1: State.AVAILABLE})
+            await predict(models)
+            shutil.rmtree(tmp_path / "toy")
+            await until(lambda: not models.names)
+
+    asyncio.run(run())
+    assert answered and not failed
+
+
+def test_a_version_that_cannot_be_loaded_is_reported_and_the_old_one_serves(toys, tmp_path):
+    shutil.copytree(toys, tmp_path, dirs_exist_ok=True)
+
+    async def run():
+        async with (models := Models(tmp_path, poll_seconds=0.02)).running():
+            broken = tmp_path / "toy" / "2"
+            broken.mkdir()
+            await until(lambda: states(models).get(2) == State.END)
+            status = models.status("toy", 2).model_version_status[0].status
+            assert status.error_code == grpc.StatusCode.NOT_FOUND.value[0]
+            assert "Could not find SavedModel" in status.error_message
+            assert states(models)[1] == State.AVAILABLE
+            await predict(models)
+            # Its files arrive one by one: it is tried again whenever they change.
+            (broken / "saved_model.pb").write_bytes(b"\xff")
+            await until(
+                lambda: models.status("toy", 2).model_version_status[0].status.error_code == 3
+            )
+            shutil.rmtree(broken)
+            add_version(toys, tmp_path, 2)
+            await until(lambda: states(models) == {2: State.AVAILABLE, 1: State.END})
+
+    asyncio.run(run())
+
+
+def write_warm_up(version: Path, texts: list[bytes], signature_name="serving_default") -> None:
+    import tensorflow as tf
+
+    log = PredictionLog()
+    request = log.predict_log.request
+    request.model_spec.signature_name = signature_name
+    request.inputs["text"].CopyFrom(tf.make_tensor_proto(texts))
+    (version / REQUESTS).parent.mkdir(exist_ok=True)
+    with tf.io.TFRecordWriter(str(version / REQUESTS)) as writer:
+        writer.write(log.SerializeToString())
+
+
+def test_warm_up_requests_are_replayed_and_a_failing_one_fails_the_load(toys, tmp_path):
+    for version, name in [(1, "serving_default"), (2, "absent")]:
+        shutil.copytree(toys / "toy" / "1", tmp_path / str(version) / "toy" / "1")
+        write_warm_up(tmp_path / str(version) / "toy" / "1", [b"the seas"], name)
+
+    async def run():
+        async with (models := Models(tmp_path / "1")).running():
+            assert models.names == ["toy"]
+            assert b":tensorflow:serving:model_warmup_latency_count{" in models.metrics.render()
+        async with (models := Models(tmp_path / "2")).running():
+            assert models.names == []
+            (status,) = models.status("toy").model_version_status
+            assert status.state == State.END
+            assert 'Serving signature key "absent" not found.' in status.status.error_message
+
+    asyncio.run(run())
+
+
+def test_a_models_config_chooses_versions_and_labels(toys, tmp_path):
+    for version in (1, 3, 7):
+        shutil.copytree(toys / "toy" / "1", tmp_path / "a" / str(version))
+    (tmp_path / "models.config").write_text("""
+        model_config_list {
+          config {
+            name: "two" base_path: "a" model_platform: "tensorflow"
+            model_version_policy { specific { versions: 1 versions: 7 } }
+            version_labels { key: "stable" value: 1 }
+            version_labels { key: "canary" value: 3 }
+          }
+          config { name: "newest" base_path: "a" }
+          config { name: "all" base_path: "a" model_version_policy { all {} } }
+          config { name: "absent" base_path: "b" }
+        }
+    """)
+
+    async def run():
+        async with (models := Models(tmp_path / "models.config")).running():
+            assert models.names == ["all", "newest", "two"]
+            assert list(states(models, "two")) == [7, 1]
+            assert list(states(models, "newest")) == [7]
+            assert list(states(models, "all")) == [7, 3, 1]
+            with models.servable("two", label="stable") as servable:
+                assert servable.version == 1
+            with pytest.raises(ServingError, match=r"Specific\(two, 3\)"):
+                await predict(models, "two", label="canary")
+
+    asyncio.run(run())
+
+
+@pytest.mark.parametrize(
+    ("config", "message"),
+    [
+        ("models {", "configures no models"),
+        ("model_config_list { config { base_path: 'a' } }", "no name"),
+        (
+            "model_config_list { config { name: 'a' } config { name: 'a' base_path: 'a' } }",
+            "Illegal to list model a multiple times",
+        ),
+        ("", "names no model"),
+    ],
+)
+def test_a_bad_models_config_is_refused(config, message, tmp_path):
+    (tmp_path / "models.config").write_text(config)
+    with pytest.raises(InputError, match=message):
+        asyncio.run(Models(tmp_path / "models.config").start())
+
+
+def test_a_folder_without_models_is_refused(tmp_path):
+    with pytest.raises(InputError, match="holds no models"):
+        asyncio.run(Models(tmp_path).start())
+    with pytest.raises(InputError, match="holds no models"):
+        asyncio.run(Models(tmp_path / "absent").start())
+
+
+def test_closing_finishes_what_was_accepted(toys):
+    async def run():
+        models = Models(toys)
+        await models.start()
+        requests = [asyncio.create_task(predict(models)) for _ in range(20)]
+        await asyncio.sleep(0)
+        closing = asyncio.create_task(models.close())
+        await asyncio.sleep(0)
+        with pytest.raises(ServingError) as refused:
+            await predict(models)
+        assert refused.value.code == grpc.StatusCode.UNAVAILABLE
+        await closing
+        assert all(request.done() for request in requests)
+        for request in requests:
+            assert request.result()["length"].tolist() == [8, 4]
+        assert states(models) == {1: State.END}
+
+    asyncio.run(run())
