@@ -3,12 +3,18 @@
   bert-tf export --model runs/classifier/best --name classifier
 
 Tokenizer, model and post-processing are one graph of ops that released servers have. Each export
-is a new version, saved_models/<name>/<version>/, which a running server picks up by itself.
+is a new version, saved_models/<name>/<version>/, which a running server picks up by itself. It
+holds warm-up requests for every signature, which have been run, parameters for batching and a model
+card, README.md. saved_models/models.config lists the models for TensorFlow Serving.
+
+--precision bfloat16 is faster for long texts and batches on processors that multiply bfloat16
+(AVX512-BF16, AMX, Arm's BF16) and slow on others.
 """
 
 import dataclasses
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal
 
 from bert_tf.cli.progress import console, progress, typed
 from bert_tf.options import option
@@ -25,6 +31,8 @@ class Options(TaskOptions):
         name: name of the served model.
         output: folder of all exports.
         version: a free positive number; by default the next one.
+        precision: compute precision of the served model; auto takes bfloat16 where this machine
+            multiplies it fast.
         label_map: names to serve for labels of the model, as MODEL_LABEL=LABEL.
     """
 
@@ -32,6 +40,7 @@ class Options(TaskOptions):
     name: str
     output: str = "saved_models"
     version: int = option(0, at_least=0)
+    precision: Literal["float32", "bfloat16", "auto"] = "float32"
     label_map: list[str] = option(factory=list)
 
 
@@ -42,13 +51,35 @@ def run(options: Options) -> None:
         from bert_tf.tasks.fine_tuned import FineTuned
 
         check_export(options.name, root=folder.parent, version=options.version)
-        model = FineTuned.from_directory(options.model, dataclasses.asdict(options))
-        directory = model.export(folder.name, root=folder.parent, version=options.version)
+        dtype, remark = _dtype(options.precision)
+        model = FineTuned.from_directory(options.model, dataclasses.asdict(options), dtype)
+        directory = model.export(
+            folder.name, root=folder.parent, version=options.version, directory=options.model
+        )
     inputs = model.task.kind.signatures(model.task)["serving_default"]
     given = '--text "a raw string"' + ' --pair "another"' * (len(inputs) - 1)
     if model.task.kind.lists:
         given = "--input FILE"
+    if remark:
+        console.print(remark)
+    saved_model = f"{options.output}/{options.name}"
     console.print(
-        f"SavedModel: {options.output}/{options.name}/{directory.name}\n"
-        f"Next: {typed('bert-tf')} predict --model {options.output}/{options.name} {given}"
+        f"SavedModel: {saved_model}/{directory.name}, its model card in README.md\n"
+        f"Next: {typed('bert-tf')} predict --model {saved_model} {given}\n"
+        f"  or: {typed('bert-tf')} serve {options.output}; docs/serving.md has TensorFlow Serving"
     )
+
+
+def _dtype(precision: str) -> tuple[str, str]:
+    """Keras' dtype policy of a precision, and a remark on it, if there is one to make."""
+    if precision == "float32":
+        return "float32", ""
+    import tensorflow as tf
+
+    from bert_tf.training.strategy import fast_precision
+
+    fast = fast_precision(tf.distribute.get_strategy())
+    if precision == "auto":
+        return fast, ""
+    slow = "this processor does not multiply bfloat16: the model will be slow on one like it"
+    return "mixed_bfloat16", slow if fast == "float32" else ""

@@ -1,9 +1,9 @@
 """Checks that TensorFlow Serving can load an export, before it is deployed."""
 
+from collections.abc import Iterator
 from pathlib import Path
 
 import tensorflow as tf
-from tensorflow.core.framework.graph_pb2 import GraphDef
 from tensorflow.core.protobuf.saved_model_pb2 import SavedModel
 
 from bert_tf.errors import InputError
@@ -13,31 +13,60 @@ from bert_tf.errors import InputError
 SERVED_TEXT_OPS = {"FastBertNormalize", "FastWordpieceTokenizeWithOffsets"}
 # Ops that call Python of the exporting process.
 _PYTHON_OPS = {"PyFunc", "PyFuncStateless", "EagerPyFunc"}
+# Marks a function of `tf.function(jit_compile=True)`, and each call of it.
+_COMPILED = "_XlaMustCompile"
+
+
+def read_saved_model(directory: str | Path) -> SavedModel:
+    """The protobuf of a SavedModel."""
+    proto = SavedModel()
+    proto.ParseFromString((Path(directory) / "saved_model.pb").read_bytes())
+    return proto
 
 
 def ops_of(saved_model: str | Path) -> set[str]:
     """Names of all ops in a SavedModel's graphs and functions."""
-    proto = SavedModel()
-    proto.ParseFromString((Path(saved_model) / "saved_model.pb").read_bytes())
-    ops: set[str] = set()
+    return {node.op for node in _nodes(read_saved_model(saved_model))}
+
+
+def _nodes(proto: SavedModel) -> Iterator:
     for meta_graph in proto.meta_graphs:
-        graph: GraphDef = meta_graph.graph_def
-        ops.update(node.op for node in graph.node)
-        for function in graph.library.function:
-            ops.update(node.op for node in function.node_def)
-    return ops
+        yield from meta_graph.graph_def.node
+        for function in meta_graph.graph_def.library.function:
+            yield from function.node_def
 
 
-def refuse_unservable_ops(saved_model: str | Path) -> None:
-    """Raises InputError, naming them, if the graph holds ops that released servers lack."""
+def refuse_unservable(saved_model: str | Path) -> None:
+    """Refuses a graph that released servers load or run with an error.
+
+    Raises:
+        InputError: it holds ops that they lack, or functions to be compiled by XLA, which servers
+            switch off: the first request to one would fail. The message names them.
+    """
+    proto = read_saved_model(saved_model)
     # tf.raw_ops holds TensorFlow's own ops and none of other libraries.
     unserved = {
-        op
-        for op in ops_of(saved_model)
-        if op in _PYTHON_OPS or not (hasattr(tf.raw_ops, op) or op in SERVED_TEXT_OPS)
+        node.op
+        for node in _nodes(proto)
+        if node.op in _PYTHON_OPS
+        or not (hasattr(tf.raw_ops, node.op) or node.op in SERVED_TEXT_OPS)
     }
     if unserved:
         raise InputError(
             f"TensorFlow Serving cannot run {', '.join(sorted(unserved))}: replace these with core "
             "TensorFlow ops"
         )
+    compiled = {node.name for node in _nodes(proto) if _is_compiled(node)}
+    for meta_graph in proto.meta_graphs:
+        functions = meta_graph.graph_def.library.function
+        compiled.update(each.signature.name for each in functions if _is_compiled(each))
+    if compiled:
+        raise InputError(
+            f"TensorFlow Serving does not compile with XLA, which {', '.join(sorted(compiled))} "
+            "asks for: leave jit_compile=True out"
+        )
+
+
+def _is_compiled(node: tf.compat.v1.NodeDef) -> bool:
+    """Whether a node, or a function, is to be compiled by XLA."""
+    return _COMPILED in node.attr and node.attr[_COMPILED].b

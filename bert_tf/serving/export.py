@@ -13,8 +13,12 @@ import tensorflow as tf
 
 from bert_tf.atomic import hold_output, replace_directory
 from bert_tf.errors import InputError
-from bert_tf.serving.checks import refuse_unservable_ops
+from bert_tf.serving.checks import refuse_unservable
+from bert_tf.serving.model_card import CARD_FILE, model_card
+from bert_tf.serving.server.saved_model import LoadedModel
+from bert_tf.serving.server_files import BATCHING_FILE, batching_parameters, list_model
 from bert_tf.serving.signatures import RawTextModel
+from bert_tf.serving.warmup import WARMUP_FILE, check_requests, requests, write_requests
 
 # Files here travel with a SavedModel; a server reads none but those that it knows by name.
 ASSETS = "assets.extra"
@@ -47,10 +51,13 @@ def export(
     root: str | Path = "saved_models",
     version: int = 0,
     assets: Mapping[str, str] | None = None,
+    facts: Mapping[str, str] | None = None,
 ) -> Path:
     """Writes `module` as `<root>/<name>/<version>/`, completely or not at all.
 
-    Exports of one name wait for each other, so that each gets a version of its own.
+    The version holds warm-up requests, each of which has been run, `batching_params.pbtxt` and a
+    model card. `<root>/models.config` lists the model. Exports of one name wait for each other, so
+    that each gets a version of its own.
 
     Args:
         module: module to export.
@@ -58,13 +65,14 @@ def export(
         root: folder of all exports.
         version: a positive number that is still free; 0 takes the one after the newest.
         assets: file name -> text, small files to keep beside the model.
+        facts: what the model card says of the model: subject -> text.
 
     Returns:
         The folder of the version.
 
     Raises:
-        InputError: the name or version cannot be used, or the graph holds an op that no released
-            TensorFlow Serving links.
+        InputError: the name or version cannot be used, the graph holds what no released TensorFlow
+            Serving runs, or a signature fails a warm-up request.
         OSError: the disk is full.
     """
     check_export(name, root=root, version=version)
@@ -74,11 +82,41 @@ def export(
         version = version or max(versions(directory), default=0) + 1
         with replace_directory(directory / str(version)) as temporary, _full_disk_errors():
             tf.saved_model.save(module, str(temporary), signatures=module.signatures())
-            refuse_unservable_ops(temporary)
+            refuse_unservable(temporary)
+            _set_method_names(temporary, module.method_names)
             for file, text in (assets or {}).items():
                 (temporary / ASSETS).mkdir(exist_ok=True)
                 (temporary / ASSETS / file).write_text(text, encoding="utf-8")
+            _prepare_for_servers(temporary, name, module, facts or {})
+    with _alone_in(Path(root)):
+        list_model(root, name)
     return directory / str(version)
+
+
+def _set_method_names(directory: Path, method_names: Mapping[str, str]) -> None:
+    """Writes the APIs that signatures are for; `tf.saved_model.save` knows predict alone."""
+    if method_names:
+        updater = tf.compat.v1.saved_model.signature_def_utils.MethodNameUpdater(str(directory))
+        for signature_name, method_name in method_names.items():
+            updater.replace_method_name(signature_name, method_name)
+        updater.save()
+
+
+def _prepare_for_servers(
+    directory: Path, name: str, module: RawTextModel, facts: Mapping[str, str]
+) -> None:
+    """Runs the warm-up requests as a server will, and writes the files that go with a version."""
+    model = LoadedModel(directory)
+    try:
+        made = list(requests(model.signatures, module.tokenizer, module.positions))
+        check_requests(model, made)
+    finally:
+        model.close()
+    write_requests(directory / ASSETS / WARMUP_FILE, name, made)
+    if parameters := batching_parameters(model.signatures):
+        (directory / BATCHING_FILE).write_text(parameters, encoding="utf-8")
+    card = model_card(name, facts, model.signatures)
+    (directory / CARD_FILE).write_text(card, encoding="utf-8")
 
 
 @contextmanager

@@ -20,6 +20,10 @@ class RawTextModel(tf.Module):
         inputs: names of each signature's strings, such as "text" and "text_pair".
         respond: turns a dict of strings into the outputs of the signature.
         lists: inputs that are lists of strings.
+
+    Attributes:
+        method_names: method names of the signatures for another API than predict.
+        positions: the model's most tokens of a row.
     """
 
     def __init__(
@@ -39,6 +43,8 @@ class RawTextModel(tf.Module):
         self._inputs = {name: tuple(names) for name, names in inputs.items()}
         self._respond = respond
         self._lists = frozenset(lists)
+        self.method_names: dict[str, str] = {}
+        self.positions: int = model.config.max_position_embeddings
 
     def signatures(self) -> dict[str, Callable[..., dict[str, tf.Tensor]]]:
         """Makes the concrete functions to export, by name."""

@@ -19,6 +19,7 @@ from bert_tf.serving.predictor import answer
 from bert_tf.serving.signatures import RawTextModel
 from bert_tf.tasks.dataset import Dataset
 from bert_tf.tasks.kind import Answers
+from bert_tf.tasks.model_facts import model_facts
 from bert_tf.tasks.report import Report
 from bert_tf.tasks.table import TASKS, find_task, with_options
 from bert_tf.tokenization.tokenizer import BertTokenizer
@@ -67,7 +68,10 @@ class FineTuned:
 
     @classmethod
     def from_directory(
-        cls, directory: str | Path, settings: Mapping[str, Any] | None = None
+        cls,
+        directory: str | Path,
+        settings: Mapping[str, Any] | None = None,
+        dtype: str = "float32",
     ) -> "FineTuned":
         """Loads what `save` wrote, or a model of Hugging Face's with a head that a task has.
 
@@ -75,6 +79,7 @@ class FineTuned:
             directory: model directory.
             settings: values that replace those of task.json, such as `pair_column`; `label_map`
                 holds pairs "MODEL_LABEL=LABEL".
+            dtype: Keras dtype policy.
 
         Raises:
             InputError: the directory holds no such model, or it cannot be read.
@@ -84,9 +89,9 @@ class FineTuned:
         if name := given.get("task") or (stored and stored.get("task", "classification")):
             brought_by = None if "task" in given else directory
             task = find_task(name, brought_by=brought_by).with_settings(stored or {})
-            model = load_model(directory, task.kind.model_class, dtype="float32")
+            model = load_model(directory, task.kind.model_class, dtype=dtype)
         else:
-            model = load_model(directory, dtype="float32")
+            model = load_model(directory, dtype=dtype)
             fits = (task for task in TASKS.values() if isinstance(model, task.kind.model_class))
             task = next(fits, TASKS["classification"])
             if not isinstance(model, task.kind.model_class):
@@ -189,13 +194,24 @@ class FineTuned:
         self.task.kind.write_predictions(directory, self.task, examples, answers, self.labels)
         write_json(directory / "metrics.json", evaluation.scores)
 
-    def export(self, name: str, *, root: str | Path, version: int = 0) -> Path:
-        """Writes a SavedModel; see `bert_tf.serving.export`."""
+    def export(
+        self,
+        name: str,
+        *,
+        root: str | Path,
+        version: int = 0,
+        directory: str | Path | None = None,
+    ) -> Path:
+        """Writes a SavedModel; see `bert_tf.serving.export`.
+
+        The model card has the scores and the data that the model's `directory` tells.
+        """
         with tempfile.TemporaryDirectory() as folder:
             self.tokenizer.save(folder)
             write_json(Path(folder) / TASK_FILE, self.task.settings())
             assets = {f.name: f.read_text(encoding="utf-8") for f in Path(folder).iterdir()}
-        return export(self.module(), name, root=root, version=version, assets=assets)
+        facts = model_facts(self, directory)
+        return export(self.module(), name, root=root, version=version, assets=assets, facts=facts)
 
 
 def read_settings(path: Path) -> dict[str, Any] | None:

@@ -13,7 +13,7 @@ from bert_tf.atomic import hold_output, temporary_name
 from bert_tf.errors import InputError
 from bert_tf.models.task_models import BertClassifier
 from bert_tf.serving import export as exporting
-from bert_tf.serving.checks import SERVED_TEXT_OPS, ops_of, refuse_unservable_ops
+from bert_tf.serving.checks import SERVED_TEXT_OPS, ops_of, refuse_unservable
 from bert_tf.serving.export import export, versions
 from bert_tf.serving.predictor import Predictor, answer, rows
 from bert_tf.serving.signatures import RawTextModel
@@ -100,7 +100,7 @@ def test_the_signature_takes_strings_and_answers_per_row(saved, classifier):
 
 def test_the_graph_holds_only_ops_that_servers_have(saved):
     assert {op for op in ops_of(saved) if not hasattr(tf.raw_ops, op)} == SERVED_TEXT_OPS
-    refuse_unservable_ops(saved)
+    refuse_unservable(saved)
 
 
 def test_a_text_op_that_servers_lack_is_refused(tmp_path):
@@ -114,7 +114,7 @@ def test_a_text_op_that_servers_lack_is_refused(tmp_path):
     trimming.trim = trim
     tf.saved_model.save(trimming, str(tmp_path))
     with pytest.raises(InputError, match="RoundRobinTrim"):
-        refuse_unservable_ops(tmp_path)
+        refuse_unservable(tmp_path)
 
 
 def test_other_ops_are_refused_and_nothing_is_left(classifier, tmp_path):
@@ -128,6 +128,49 @@ def test_other_ops_are_refused_and_nothing_is_left(classifier, tmp_path):
     assert [path for path in tmp_path.rglob("*") if path.is_file()] == []
 
 
+def test_a_function_for_xla_is_refused_by_name(classifier, tmp_path):
+    """Servers switch XLA off: the first request to such a function failed."""
+
+    @tf.function(jit_compile=True)
+    def compiled(probabilities):
+        return probabilities * 1.0
+
+    def answers(outputs, labels):
+        found = CLASSIFICATION.answers(outputs, labels)
+        return {**found, "probability": compiled(found["probability"])}
+
+    with pytest.raises(InputError, match=r"XLA.*compiled.*leave jit_compile=True out"):
+        export(module(classifier, answers=answers), "compiled", root=tmp_path)
+    assert [path for path in tmp_path.rglob("*") if path.is_file()] == []
+
+
+def test_a_signature_that_fails_its_warm_up_is_refused_by_name(classifier, tmp_path):
+    def answers(outputs, labels):
+        found = CLASSIFICATION.answers(outputs, labels)
+        with tf.control_dependencies([tf.debugging.assert_less(tf.shape(outputs)[0], 3)]):
+            return {"label": tf.identity(found["label"])}
+
+    with pytest.raises(InputError, match="'serving_default' fails its batch warm-up request"):
+        export(module(classifier, answers=answers), "m", root=tmp_path)
+    assert [path for path in tmp_path.rglob("*") if path.is_file()] == []
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("outputs", "message"),
+    [
+        (lambda found: {"sum": tf.reduce_sum(found["probability"])}, "make the batch the first"),
+        (lambda found: {"half": tf.cast(found["probability"], tf.bfloat16)}, "half precision"),
+    ],
+)
+def test_an_output_that_rest_cannot_give_is_refused(classifier, tmp_path, outputs, message):
+    def answers(logits, labels):
+        return outputs(CLASSIFICATION.answers(logits, labels))
+
+    with pytest.raises(InputError, match=message):
+        export(module(classifier, answers=answers), "m", root=tmp_path)
+
+
 def test_exports_at_once_get_versions_of_their_own(classifier, tmp_path, monkeypatch):
     """Both wrote version 1, and one of them was lost."""
     written = []
@@ -138,6 +181,7 @@ def test_exports_at_once_get_versions_of_their_own(classifier, tmp_path, monkeyp
         written.append(directory)
 
     monkeypatch.setattr(tf.saved_model, "save", save)
+    monkeypatch.setattr(exporting, "_prepare_for_servers", lambda *given: None)
     one = module(classifier)
     one.signatures = lambda: None
     with ThreadPoolExecutor(3) as pool:
@@ -154,7 +198,7 @@ def test_what_a_killed_export_left_is_removed(classifier, tmp_path, monkeypatch)
     for folder in (left, own):
         (folder / "variables").mkdir(parents=True)
     monkeypatch.setattr(tf.saved_model, "save", lambda *args, **options: None)
-    monkeypatch.setattr(exporting, "refuse_unservable_ops", lambda folder: None)
+    monkeypatch.setattr(exporting, "refuse_unservable", lambda folder: None)
     export(module(classifier), "m", root=tmp_path)
     assert sorted(path.name for path in (tmp_path / "m").iterdir()) == [own.name, "1"]
 
@@ -173,7 +217,8 @@ def test_a_full_disk_is_an_oserror_and_nothing_is_left(classifier, tmp_path, mon
     assert list((tmp_path / "m").iterdir()) == []
 
 
-def test_versions_count_up_and_are_never_overwritten(classifier, tmp_path):
+def test_versions_count_up_and_are_never_overwritten(classifier, tmp_path, monkeypatch):
+    monkeypatch.setattr(exporting, "_prepare_for_servers", lambda *given: None)
     assert versions(tmp_path / "m") == []
     assert export(module(classifier), "m", root=tmp_path) == tmp_path / "m" / "1"
     assert export(module(classifier), "m", root=tmp_path, version=7) == tmp_path / "m" / "7"

@@ -1,0 +1,207 @@
+"""Warm-up requests: what a server runs through a version before it serves it.
+
+TensorFlow Serving replays `assets.extra/tf_serving_warmup_requests`, a TFRecord of `PredictionLog`
+messages, while it loads a version. A record that fails makes the load fail.
+"""
+
+import itertools
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+from tensorflow.core.framework.types_pb2 import DT_BFLOAT16, DT_HALF, DT_INT32
+from tensorflow.core.protobuf.meta_graph_pb2 import SignatureDef
+
+from bert_tf.errors import InputError
+from bert_tf.serving.server.saved_model import LoadedModel
+from bert_tf.tokenization.packing import Packer
+from bert_tf.tokenization.tokenizer import BertTokenizer
+
+WARMUP_FILE = "tf_serving_warmup_requests"
+
+CLASSIFY, REGRESS = "tensorflow/serving/classify", "tensorflow/serving/regress"
+
+# An example of each input that is a text, or a list of texts.
+_TEXTS: dict[str, str | list[str]] = {
+    "text": "The ship left the harbour at dawn.",
+    "text_pair": "It was at sea before noon.",
+    "context": "The ship left the harbour at dawn. It was at sea before noon.",
+    "question": "When did the ship leave?",
+    "choices": ["The crew set the sails.", "The cow ate the grass."],
+    "words": "The ship left the harbour at dawn .",
+    "sentence": "The ship left the harbour at dawn.",
+}
+_MASKED_TEXT = "The ship left the [MASK] at dawn."
+
+# A sentence's every word piece becomes a row of the model: a long one would warm up for minutes.
+_LONGEST_SENTENCE = 16
+
+
+@dataclass(frozen=True)
+class Request:
+    """A request to a signature.
+
+    Attributes:
+        signature_name: the signature.
+        method_name: the API of TensorFlow Serving that the signature is for.
+        size: "short", "long" or "batch".
+        inputs: input name -> values [B, ...], strings as bytes in an array of objects.
+    """
+
+    signature_name: str
+    method_name: str
+    size: str
+    inputs: Mapping[str, np.ndarray]
+
+
+def example_texts(signature: SignatureDef) -> dict[str, str | list[str]]:
+    """An example of each input of a signature that takes strings."""
+    texts = {name: _TEXTS.get(name, _TEXTS["text"]) for name in signature.inputs}
+    if "masks_count" in signature.outputs and "text" in texts:
+        texts["text"] = _MASKED_TEXT
+    return texts
+
+
+def requests(
+    signatures: Mapping[str, SignatureDef], tokenizer: BertTokenizer, positions: int
+) -> Iterator[Request]:
+    """Yields a short request, a long one and a batch for every signature.
+
+    Args:
+        signatures: signatures of a SavedModel; the strings of `serving_default` are the features of
+            a signature that takes serialized tf.Examples.
+        tokenizer: the model's tokenizer, for signatures that take ids.
+        positions: the model's most tokens of a row, and words of a long text.
+    """
+    for name, signature in sorted(signatures.items()):
+        of_examples = signature.method_name in (CLASSIFY, REGRESS)
+        texts = example_texts(signatures["serving_default"] if of_examples else signature)
+        longest = _LONGEST_SENTENCE if "sentence" in texts else positions
+        long = {name: _lengthened(text, longest) for name, text in texts.items()}
+        empty = {name: _emptied(text) for name, text in texts.items()}
+        sizes = {"short": [texts], "long": [long], "batch": [texts, empty, texts, texts]}
+        for size, rows in sizes.items():
+            if of_examples:
+                inputs = {"inputs": _array([_serialized(row) for row in rows])}
+            elif any(info.dtype == DT_INT32 for info in signature.inputs.values()):
+                inputs = _ids(rows, signature, tokenizer, positions)
+            else:
+                inputs = {key: _array([row[key] for row in rows]) for key in texts}
+            yield Request(name, signature.method_name, size, inputs)
+
+
+def _lengthened(text: Any, words: int) -> Any:
+    if isinstance(text, list):
+        return [_lengthened(each, words) for each in text]
+    return " ".join(itertools.islice(itertools.cycle(text.split()), words))
+
+
+def _emptied(text: Any) -> Any:
+    return ["" for _ in text] if isinstance(text, list) else ""
+
+
+def _array(values: list[Any]) -> np.ndarray:
+    """Strings, or lists of as many strings, as bytes in an array of objects."""
+    encoded = np.array(values, dtype=object)
+    return np.vectorize(
+        lambda text: text.encode() if isinstance(text, str) else text, otypes=[object]
+    )(encoded)
+
+
+def _serialized(texts: Mapping[str, Any]) -> bytes:
+    """A tf.Example with a feature for each text."""
+    values = {name: tf.train.BytesList(value=[text.encode()]) for name, text in texts.items()}
+    features = {name: tf.train.Feature(bytes_list=value) for name, value in values.items()}
+    return tf.train.Example(features=tf.train.Features(feature=features)).SerializeToString()
+
+
+def _ids(
+    rows: list[Any], signature: SignatureDef, tokenizer: BertTokenizer, positions: int
+) -> dict[str, np.ndarray]:
+    """Token ids of an example text, in rows as long as the examples are."""
+    words = max(len(str(text).split()) for row in rows for text in row.values())
+    text = _lengthened(_TEXTS["text"], words)
+    packed = Packer(tokenizer, positions)(tokenizer.tokenize([text for _ in rows]))
+    arrays = {}
+    for name, info in signature.inputs.items():
+        values = packed[name].numpy()
+        if len(info.tensor_shape.dim) == 3:  # a row for each choice
+            values = np.stack([values, values], axis=1)
+        arrays[name] = values
+    return arrays
+
+
+def check_requests(model: LoadedModel, made: Iterable[Request]) -> None:
+    """Runs requests as a server will.
+
+    Raises:
+        InputError: a request fails, or an output cannot be served: its first dimension is not the
+            batch, or its dtype is one that REST cannot write. The message names the signature.
+    """
+    for request in made:
+        what = f"the signature {request.signature_name!r}"
+        try:
+            outputs = model.run(request.signature_name, request.inputs)
+        except (tf.errors.OpError, ValueError) as error:
+            reason = str(error).splitlines()[0]
+            raise InputError(
+                f"{what} fails its {request.size} warm-up request ({reason}): servers would refuse "
+                "to load the model; correct the signature"
+            ) from error
+        (rows,) = {len(values) for values in request.inputs.values()}
+        for name, value in outputs.items():
+            info = model.signatures[request.signature_name].outputs[name]
+            if value.ndim == 0 or len(value) != rows:
+                raise InputError(
+                    f"{what} returns {name!r} of shape {list(value.shape)} for a batch of {rows}: "
+                    "make the batch the first dimension of every output"
+                )
+            if info.dtype in (DT_HALF, DT_BFLOAT16):
+                raise InputError(
+                    f"{what} returns {name!r} in half precision, which REST cannot write: cast it "
+                    "to float32"
+                )
+
+
+def write_requests(path: Path, model_name: str, made: Iterable[Request]) -> None:
+    """Writes requests as TensorFlow Serving replays them."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with tf.io.TFRecordWriter(str(path)) as writer:
+        for request in made:
+            writer.write(prediction_log(model_name, request))
+
+
+def prediction_log(model_name: str, request: Request) -> bytes:
+    """A serialized PredictionLog.
+
+    The message types are TensorFlow Serving's (apis/prediction_log.proto and those that it
+    imports), which TensorFlow does not have; their fields here are all messages and strings.
+    """
+    spec = _field(1, model_name.encode()) + _field(3, request.signature_name.encode())
+    if request.method_name in (CLASSIFY, REGRESS):
+        examples = b"".join(_field(1, example) for example in request.inputs["inputs"])
+        asked = _field(1, spec) + _field(2, _field(1, examples))
+        return _field(2 if request.method_name == CLASSIFY else 3, _field(1, asked))
+    inputs = b""
+    for name, values in request.inputs.items():
+        dtype = tf.string if values.dtype == object else tf.int32
+        tensor = tf.make_tensor_proto(values, dtype=dtype).SerializeToString()
+        inputs += _field(2, _field(1, name.encode()) + _field(2, tensor))
+    return _field(6, _field(1, _field(1, spec) + inputs))
+
+
+def _field(number: int, content: bytes) -> bytes:
+    """A field of protobuf's wire format whose value is a message, a string or bytes."""
+    return _varint(number << 3 | 2) + _varint(len(content)) + content
+
+
+def _varint(value: int) -> bytes:
+    """Seven bits a byte, the lowest first; all but the last byte have the high bit set."""
+    encoded = bytearray()
+    while value > 127:
+        encoded.append(value & 127 | 128)
+        value >>= 7
+    return bytes([*encoded, value])

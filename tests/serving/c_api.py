@@ -1,0 +1,121 @@
+"""Asks a SavedModel through TensorFlow's C API alone, as servers in other languages do.
+
+A script without TensorFlow's Python: `python c_api.py LIBRARIES SAVED_MODEL < requests > answers`.
+A request, in JSON, is {"inputs": [tensor...], "outputs": [tensor names]}; a tensor has its "name",
+"dtype" (the number of TensorFlow's enum), "shape" and "values", strings in base64. An answer is the
+list of its output tensors, values of all dtypes in base64 of their bytes.
+"""
+
+import base64
+import ctypes
+import json
+import math
+import sys
+from ctypes import c_char_p, c_int, c_int64, c_size_t, c_void_p
+from pathlib import Path
+
+STRING, INT32 = 7, 3
+STRING_SIZE = 24  # bytes of a TF_TString in a tensor
+TEXT_OPS = ("_fast_bert_normalizer.so", "_fast_wordpiece_tokenizer.so")
+
+
+class Output(ctypes.Structure):
+    """TF_Output: an operation and the number of one of its outputs."""
+
+    _fields_ = (("operation", c_void_p), ("index", c_int))
+
+
+def library(folder: Path) -> ctypes.CDLL:
+    tf = ctypes.CDLL(str(folder / "tensorflow" / "libtensorflow_cc.so.2"), ctypes.RTLD_GLOBAL)
+    pointers = (
+        "TF_NewStatus TF_NewSessionOptions TF_NewGraph TF_LoadSessionFromSavedModel TF_LoadLibrary "
+        "TF_GraphOperationByName TF_AllocateTensor TF_TensorData TF_StringGetDataPointer"
+    )
+    for name in pointers.split():
+        getattr(tf, name).restype = c_void_p
+    tf.TF_Message.restype = c_char_p
+    tf.TF_StringGetSize.restype = tf.TF_TensorByteSize.restype = c_size_t
+    tf.TF_Dim.restype = c_int64
+    tf.TF_AllocateTensor.argtypes = [c_int, c_void_p, c_int, c_size_t]
+    tf.TF_StringCopy.argtypes = [c_void_p, c_char_p, c_size_t]
+    return tf
+
+
+class Model:
+    def __init__(self, libraries: Path, directory: str) -> None:
+        self.tf = library(libraries)
+        self.status = c_void_p(self.tf.TF_NewStatus())
+        for name in TEXT_OPS:
+            path = libraries / "tensorflow_text" / "python" / "ops" / name
+            self.tf.TF_LoadLibrary(str(path).encode(), self.status)
+            self.check()
+        self.graph = c_void_p(self.tf.TF_NewGraph())
+        options = c_void_p(self.tf.TF_NewSessionOptions())
+        tags = (c_char_p * 1)(b"serve")
+        self.session = c_void_p(
+            self.tf.TF_LoadSessionFromSavedModel(
+                options, None, directory.encode(), tags, 1, self.graph, None, self.status
+            )
+        )
+        self.check()
+
+    def check(self) -> None:
+        if self.tf.TF_GetCode(self.status):
+            sys.exit(self.tf.TF_Message(self.status).decode())
+
+    def output(self, name: str) -> Output:
+        operation, _, index = name.partition(":")
+        found = self.tf.TF_GraphOperationByName(self.graph, operation.encode())
+        return Output(found, int(index)) if found else sys.exit(f"no operation {operation}")
+
+    def tensor(self, given: dict) -> c_void_p:
+        shape, values = given["shape"], given["values"]
+        sizes = (c_int64 * len(shape))(*shape)
+        size = STRING_SIZE if given["dtype"] == STRING else 4
+        made = c_void_p(
+            self.tf.TF_AllocateTensor(given["dtype"], sizes, len(shape), size * math.prod(shape))
+        )
+        data = self.tf.TF_TensorData(made)
+        if given["dtype"] == INT32:
+            ctypes.memmove(data, (ctypes.c_int32 * len(values))(*values), 4 * len(values))
+        for number, value in enumerate(values if given["dtype"] == STRING else []):
+            text = base64.b64decode(value)
+            place = c_void_p(data + STRING_SIZE * number)
+            self.tf.TF_StringInit(place)
+            self.tf.TF_StringCopy(place, text, len(text))
+        return made
+
+    def values(self, tensor: c_void_p) -> dict:
+        shape = [self.tf.TF_Dim(tensor, axis) for axis in range(self.tf.TF_NumDims(tensor))]
+        data, dtype = self.tf.TF_TensorData(tensor), self.tf.TF_TensorType(tensor)
+        if dtype == STRING:
+            places = [c_void_p(data + STRING_SIZE * n) for n in range(math.prod(shape))]
+            found = [
+                ctypes.string_at(self.tf.TF_StringGetDataPointer(p), self.tf.TF_StringGetSize(p))
+                for p in places
+            ]
+            coded = [base64.b64encode(each).decode() for each in found]
+        else:
+            found = ctypes.string_at(data, self.tf.TF_TensorByteSize(tensor))
+            coded = base64.b64encode(found).decode()
+        return {"shape": shape, "values": coded}
+
+    def run(self, request: dict) -> list[dict]:
+        given, wanted = request["inputs"], request["outputs"]
+        inputs = (Output * len(given))(*(self.output(each["name"]) for each in given))
+        tensors = (c_void_p * len(given))(*(self.tensor(each).value for each in given))
+        outputs = (Output * len(wanted))(*map(self.output, wanted))
+        results = (c_void_p * len(wanted))()
+        self.tf.TF_SessionRun(
+            self.session, None, inputs, tensors, len(given), outputs, results, len(wanted),
+            None, 0, None, self.status,
+        )  # fmt: skip
+        self.check()
+        return [self.values(c_void_p(result)) for result in results]
+
+
+if __name__ == "__main__":
+    model = Model(Path(sys.argv[1]), sys.argv[2])
+    answers = [model.run(request) for request in json.load(sys.stdin)]
+    assert not any(name.partition(".")[0] == "tensorflow" for name in sys.modules)
+    json.dump(answers, sys.stdout)

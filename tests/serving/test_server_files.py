@@ -1,0 +1,279 @@
+"""What an export gives to servers beside the graph, read with the official protos."""
+
+import json
+import re
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+import tensorflow as tf
+from google.protobuf import descriptor_pb2, descriptor_pool, message_factory, text_format
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tensorflow.core.protobuf.meta_graph_pb2 import SignatureDef
+from tensorflow_serving.apis.prediction_log_pb2 import PredictionLog
+from tensorflow_serving.config.model_server_config_pb2 import ModelServerConfig
+
+from bert_tf import BertConfig, BertTokenizer
+from bert_tf.models.task_models import BertClassifier
+from bert_tf.serving.checks import read_saved_model
+from bert_tf.serving.export import ASSETS, _set_method_names
+from bert_tf.serving.server.saved_model import LoadedModel
+from bert_tf.serving.server_files import BATCHING_FILE, batching_parameters, list_model
+from bert_tf.serving.warmup import (
+    CLASSIFY,
+    REGRESS,
+    WARMUP_FILE,
+    Request,
+    prediction_log,
+    requests,
+)
+from bert_tf.tasks.classification import Classification
+from bert_tf.tasks.dataset import Dataset
+from bert_tf.tasks.fine_tuned import FineTuned
+
+PIECES = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "ship", "##s", "dawn", "море", "海", "."]
+REPOSITORY = Path(__file__).parents[2]
+
+
+@pytest.fixture(scope="module")
+def tuned() -> FineTuned:
+    config = BertConfig(
+        vocab_size=len(PIECES), hidden_size=8, num_hidden_layers=1, num_attention_heads=2,
+        intermediate_size=16, max_position_embeddings=16, initializer_range=1.0,
+    )  # fmt: skip
+    task = Dataset(name="sentiment", kind=Classification(), max_length=16)
+    model = BertClassifier(config, labels=["bad", "good"], seed=0)
+    return FineTuned(task, model, BertTokenizer(PIECES), ["bad", "good"])
+
+
+@pytest.fixture(scope="module")
+def exported(tuned, tmp_path_factory) -> Path:
+    run = tmp_path_factory.mktemp("run")
+    (run / "best").mkdir()
+    (run / "best" / "metrics.json").write_text('{"examples": 40, "accuracy": 0.925, "f1": null}')
+    (run / "config.yaml").write_text("# a comment\ndata: reviews\nepochs: 3\n")
+    return tuned.export("sentiment", root=run / "served", directory=run / "best")
+
+
+def logs_of(exported: Path) -> list[PredictionLog]:
+    records = tf.data.TFRecordDataset(str(exported / ASSETS / WARMUP_FILE))
+    return [PredictionLog.FromString(record) for record in records.as_numpy_iterator()]
+
+
+def test_every_signature_is_warmed_up_by_requests_that_run(exported):
+    model = LoadedModel(exported)
+    asked = []
+    for log in logs_of(exported):
+        which = log.WhichOneof("log_type")
+        request = getattr(log, which).request
+        assert request.model_spec.name == "sentiment"
+        name = request.model_spec.signature_name
+        if which == "predict_log":
+            arrays = {key: tf.make_ndarray(value) for key, value in request.inputs.items()}
+        else:
+            examples = request.input.example_list.examples
+            arrays = {"inputs": np.array([x.SerializeToString() for x in examples], object)}
+        rows = len(next(iter(arrays.values())))
+        outputs = model.run(name, arrays)
+        assert {len(value) for value in outputs.values()} == {rows}
+        asked.append((name, rows))
+    model.close()
+    assert sorted(asked) == sorted((name, n) for name in model.signatures for n in (1, 1, 4))
+
+
+def test_a_long_request_fills_the_model(exported):
+    logs = [log.predict_log.request for log in logs_of(exported)]
+    texts = [
+        request.inputs["text"].string_val[0].decode()
+        for request in logs
+        if request.model_spec.signature_name == "serving_default"
+    ]
+    assert max(len(text.split()) for text in texts) == 16
+
+
+TEXTS = st.text(st.characters(codec="utf-8"), max_size=400)
+
+
+@settings(max_examples=30, deadline=None)
+@given(
+    name=TEXTS,
+    texts=st.dictionaries(TEXTS, st.lists(TEXTS, min_size=2, max_size=2), min_size=1, max_size=3),
+    method_name=st.sampled_from(["tensorflow/serving/predict", CLASSIFY, REGRESS]),
+)
+def test_requests_are_the_official_messages(name, texts, method_name):
+    if method_name in (CLASSIFY, REGRESS):
+        example = tf.train.Example()
+        for key, values in texts.items():
+            example.features.feature[key].bytes_list.value.extend(map(str.encode, values))
+        inputs = {"inputs": np.array([example.SerializeToString()] * 200, object)}
+    else:
+        inputs = {k: np.array([x.encode() for x in v], object) for k, v in texts.items()}
+        inputs["token_ids"] = np.arange(300, dtype=np.int32).reshape(2, 150)
+    record = prediction_log(name, Request(name, method_name, "short", inputs))
+    log = PredictionLog.FromString(record)
+    which = {CLASSIFY: "classify_log", REGRESS: "regress_log"}.get(method_name, "predict_log")
+    assert log.WhichOneof("log_type") == which
+    request = getattr(log, which).request
+    assert (request.model_spec.name, request.model_spec.signature_name) == (name, name)
+    if which == "predict_log":
+        found = {key: tf.make_ndarray(value) for key, value in request.inputs.items()}
+        assert found.keys() == inputs.keys()
+        for key, values in inputs.items():
+            np.testing.assert_array_equal(found[key], values)
+    else:
+        examples = request.input.example_list.examples
+        assert list(examples) == [example] * 200
+
+
+def signature(method_name="tensorflow/serving/predict", outputs=(), **inputs) -> SignatureDef:
+    made = SignatureDef(method_name=method_name)
+    for name, (dtype, rank) in inputs.items():
+        made.inputs[name].dtype = dtype.as_datatype_enum
+        for _ in range(rank):
+            made.inputs[name].tensor_shape.dim.add(size=-1)
+    for name in outputs:
+        made.outputs[name].dtype = tf.string.as_datatype_enum
+    return made
+
+
+def test_inputs_of_every_sort_have_requests(tuned):
+    signatures = {
+        "serving_default": signature(text=(tf.string, 1), text_pair=(tf.string, 1)),
+        "choice": signature(context=(tf.string, 1), choices=(tf.string, 2)),
+        "tokens": signature(token_ids=(tf.int32, 3), padding_mask=(tf.int32, 3)),
+        "regress": signature(REGRESS, inputs=(tf.string, 1)),
+        "masks": signature(outputs=["masks_count"], text=(tf.string, 1)),
+    }
+    made = {(x.signature_name, x.size): x.inputs for x in requests(signatures, tuned.tokenizer, 16)}
+    assert made["choice", "batch"]["choices"].shape == (4, 2)
+    assert len(made["choice", "long"]["context"][0].split()) == 16
+    ids = made["tokens", "long"]["token_ids"]
+    assert ids.shape == (1, 2, 16) and ids.dtype == np.int32
+    assert made["tokens", "short"]["padding_mask"].min() == 1
+    assert b"[MASK]" in made["masks", "short"]["text"][0]
+    example = tf.train.Example.FromString(made["regress", "short"]["inputs"][0])
+    assert set(example.features.feature) == {"text", "text_pair"}
+
+
+def test_method_names_are_written(exported, tmp_path):
+    shutil.copy(exported / "saved_model.pb", tmp_path)
+    _set_method_names(tmp_path, {"serving_default": CLASSIFY})
+    signatures = read_saved_model(tmp_path).meta_graphs[0].signature_def
+    assert signatures["serving_default"].method_name == CLASSIFY
+
+
+def test_the_model_card_says_what_is_known(exported):
+    card = (exported / "README.md").read_text(encoding="utf-8")
+    facts = dict(re.findall(r"^\| (\w+) \| (.*) \|$", card, re.MULTILINE))
+    assert facts["task"] == "sentiment"
+    assert facts["labels"] == "bad, good"
+    assert facts["data"] == "data reviews"
+    assert facts["scores"] == "accuracy 0.925 (40 validation examples)"
+    assert facts["text"] == "lower-cased; at most 16 tokens a row"
+    assert "Latin 60%, Cyrillic 20%, Chinese characters 20%" in facts["vocabulary"]
+    assert "`probabilities` float32 [B, 2]" in card
+
+
+def test_the_request_of_the_model_card_works(exported):
+    card = (exported / "README.md").read_text(encoding="utf-8")
+    body, name = re.search(r"curl -d '(.*)' \\\n.*/v1/models/(\w+):predict", card).groups()
+    inputs = {key: np.array(x, object) for key, x in json.loads(body)["inputs"].items()}
+    model = LoadedModel(exported)
+    assert model.run("serving_default", inputs)["label"][0] in (b"bad", b"good")
+    model.close()
+    assert name == "sentiment"
+
+
+# From session_bundle_config.proto and monitoring_config.proto, which tensorflow-serving-api lacks.
+_PROTOS = """
+name: "configs.proto" package: "configs" syntax: "proto3"
+message_type {
+  name: "Int64Value"
+  field { name: "value" number: 1 type: TYPE_INT64 label: LABEL_OPTIONAL }
+}
+message_type {
+  name: "BatchingParameters"
+  field { name: "max_batch_size" number: 1 type: TYPE_MESSAGE type_name: ".configs.Int64Value" label: LABEL_OPTIONAL }
+  field { name: "batch_timeout_micros" number: 2 type: TYPE_MESSAGE type_name: ".configs.Int64Value" label: LABEL_OPTIONAL }
+  field { name: "max_enqueued_batches" number: 3 type: TYPE_MESSAGE type_name: ".configs.Int64Value" label: LABEL_OPTIONAL }
+  field { name: "num_batch_threads" number: 4 type: TYPE_MESSAGE type_name: ".configs.Int64Value" label: LABEL_OPTIONAL }
+}
+message_type {
+  name: "PrometheusConfig"
+  field { name: "enable" number: 1 type: TYPE_BOOL label: LABEL_OPTIONAL }
+  field { name: "path" number: 2 type: TYPE_STRING label: LABEL_OPTIONAL }
+}
+message_type {
+  name: "MonitoringConfig"
+  field { name: "prometheus_config" number: 1 type: TYPE_MESSAGE type_name: ".configs.PrometheusConfig" label: LABEL_OPTIONAL }
+}
+"""  # noqa: E501
+
+
+def parsed(text: str, message: str):
+    pool = descriptor_pool.DescriptorPool()
+    pool.Add(text_format.Parse(_PROTOS, descriptor_pb2.FileDescriptorProto()))
+    make = message_factory.GetMessageClass(pool.FindMessageTypeByName(f"configs.{message}"))
+    return text_format.Parse(text, make())
+
+
+def test_batching_parameters(exported):
+    found = parsed((exported / BATCHING_FILE).read_text(), "BatchingParameters")
+    assert found.max_batch_size.value == 64
+    assert found.HasField("batch_timeout_micros") and found.batch_timeout_micros.value == 0
+    assert not found.HasField("num_batch_threads")  # the server has one per core
+
+
+def test_lists_of_any_length_are_not_batched():
+    lists = signature(context=(tf.string, 1), choices=(tf.string, 2))
+    assert batching_parameters({"serving_default": lists}) is None
+
+
+def models_in(path: Path) -> dict[str, str]:
+    config = text_format.Parse(path.read_text(encoding="utf-8"), ModelServerConfig())
+    return {each.name: each.base_path for each in config.model_config_list.config}
+
+
+def test_an_export_is_listed_in_models_config(exported):
+    assert models_in(exported.parents[1] / "models.config") == {"sentiment": "/models/sentiment"}
+
+
+@pytest.mark.parametrize(
+    ("text", "before"),
+    [
+        ("model_config_list {}", {}),
+        ('# one } two\nmodel_config_list: {\n}  # name: "a"\n# end }\n', {}),
+        ('model_config_list {\n  config { name: "b" base_path: "/b" } }\n', {"b": "/b"}),
+        ("model_config_list { config { name: 'b' base_path: '/b' } }", {"b": "/b"}),
+    ],
+)
+def test_a_model_is_added_once_and_the_rest_stays(tmp_path, text, before):
+    path = tmp_path / "models.config"
+    path.write_text(text)
+    assert list_model(tmp_path, "a") and list_model(tmp_path, "a.b")
+    once = path.read_text()
+    assert models_in(path) == {**before, "a": "/models/a", "a.b": "/models/a.b"}
+    assert list_model(tmp_path, "a")
+    assert path.read_text() == once
+    assert re.findall("#.*", once) == re.findall("#.*", text)
+
+
+def test_another_configuration_is_left_alone(tmp_path):
+    (tmp_path / "models.config").write_text("custom_model_config {}")
+    assert not list_model(tmp_path, "a")
+    assert (tmp_path / "models.config").read_text() == "custom_model_config {}"
+
+
+def test_the_configuration_in_the_repository():
+    folder = REPOSITORY / "saved_models"
+    assert models_in(folder / "models.config") == {}
+    own = batching_parameters({"serving_default": signature(text=(tf.string, 1))})
+    of_server = parsed((folder / "batching.config").read_text(), "BatchingParameters")
+    assert of_server == type(of_server).FromString(
+        parsed(own, "BatchingParameters").SerializeToString()
+    )
+    monitoring = parsed((folder / "monitoring.config").read_text(), "MonitoringConfig")
+    assert monitoring.prometheus_config.enable
+    assert monitoring.prometheus_config.path == "/monitoring/prometheus/metrics"
