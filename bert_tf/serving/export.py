@@ -3,6 +3,7 @@
 import contextlib
 import errno
 import fcntl
+import logging
 import os
 import re
 from collections.abc import Iterator, Mapping
@@ -19,6 +20,8 @@ from bert_tf.serving.server.saved_model import LoadedModel
 from bert_tf.serving.server_files import BATCHING_FILE, batching_parameters, list_model
 from bert_tf.serving.signatures import RawTextModel
 from bert_tf.serving.warmup import WARMUP_FILE, check_requests, requests, write_requests
+
+_log = logging.getLogger(__name__)
 
 # Files here travel with a SavedModel; a server reads none but those that it knows by name.
 ASSETS = "assets.extra"
@@ -89,7 +92,8 @@ def export(
                 (temporary / ASSETS / file).write_text(text, encoding="utf-8")
             _prepare_for_servers(temporary, name, module, facts or {})
     with _alone_in(Path(root)):
-        list_model(root, name)
+        if not list_model(root, name):
+            _log.warning("%s/models.config has no model_config_list: add %s yourself", root, name)
     return directory / str(version)
 
 

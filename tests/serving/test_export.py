@@ -199,6 +199,7 @@ def test_what_a_killed_export_left_is_removed(classifier, tmp_path, monkeypatch)
         (folder / "variables").mkdir(parents=True)
     monkeypatch.setattr(tf.saved_model, "save", lambda *args, **options: None)
     monkeypatch.setattr(exporting, "refuse_unservable", lambda folder: None)
+    monkeypatch.setattr(exporting, "_prepare_for_servers", lambda *given: None)
     export(module(classifier), "m", root=tmp_path)
     assert sorted(path.name for path in (tmp_path / "m").iterdir()) == [own.name, "1"]
 

@@ -1,15 +1,25 @@
 """Exports load where users run them: without TensorFlow's Python, in its tools, in its server."""
 
 import base64
+import contextlib
 import json
 import os
+import re
+import shutil
+import socket
 import subprocess
 import sys
+import time
+import urllib.request
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+import grpc
 import numpy as np
 import pytest
 import tensorflow as tf
+import yaml
+from tensorflow_serving.apis import predict_pb2, prediction_service_pb2_grpc
 
 from bert_tf import BertConfig, BertTokenizer
 from bert_tf.serving.predictor import Predictor
@@ -27,6 +37,7 @@ LABELS = {
     "tagging": ["O", "B-LOC", "I-LOC"],
     "conll2003": ["O", "B-LOC", "I-LOC", "B-PER", "I-PER", "B-ORG", "I-ORG", "B-MISC", "I-MISC"],
 }
+REPOSITORY = Path(__file__).parents[2]
 KINDS = ["classification", "regression", "choice", "squad2", "tagging", "masked_words"]
 
 
@@ -131,3 +142,121 @@ def test_saved_model_cli_shows_and_runs(export_of):
     label = predictor(text=tf.constant(["The ship left the harbour.", "海"]))["label"].numpy()
     assert str(label) in ran
     np.testing.assert_equal(label.shape, (2,))
+
+
+@pytest.fixture(scope="module")
+def model_server(export_of, tmp_path_factory):
+    """TensorFlow Serving with an export; gives the ports of gRPC and REST."""
+    binary = shutil.which("tensorflow_model_server")
+    if binary is None:
+        pytest.skip("needs tensorflow_model_server on the PATH")
+    root = export_of("classification").parents[1]
+    config = tmp_path_factory.mktemp("config") / "models.config"
+    text = (root / "models.config").read_text(encoding="utf-8")
+    config.write_text(text.replace('"/models/', f'"{root}/'), encoding="utf-8")
+    with socket.socket() as one, socket.socket() as other:
+        one.bind(("127.0.0.1", 0))
+        other.bind(("127.0.0.1", 0))
+        ports = one.getsockname()[1], other.getsockname()[1]
+    settings = REPOSITORY / "saved_models"
+    process = subprocess.Popen(
+        [
+            binary, f"--port={ports[0]}", f"--rest_api_port={ports[1]}",
+            f"--model_config_file={config}", "--enable_batching",
+            f"--batching_parameters_file={settings / 'batching.config'}",
+            "--enable_per_model_batching_parameters",
+            f"--monitoring_config_file={settings / 'monitoring.config'}",
+        ]
+    )  # fmt: skip
+    try:
+        deadline = time.monotonic() + 120
+        while process.poll() is None and time.monotonic() < deadline:
+            with contextlib.suppress(OSError):
+                rest(ports, "/v1/models/classification")
+                break
+            time.sleep(0.2)
+        yield ports
+    finally:
+        process.terminate()
+        process.wait(30)
+
+
+def rest(ports, path: str, body: str | None = None) -> str:
+    data = None if body is None else body.encode()
+    with urllib.request.urlopen(f"http://127.0.0.1:{ports[1]}{path}", data, 30) as answer:
+        return answer.read().decode()
+
+
+@pytest.mark.slow
+def test_tensorflow_serving_answers_the_request_of_the_model_card(model_server, export_of):
+    directory = export_of("classification")
+    card = (directory / "README.md").read_text(encoding="utf-8")
+    body, path = re.search(r"curl -d '(.*)' \\\n\s+http://localhost:8501(\S+)", card).groups()
+    found = json.loads(rest(model_server, path, body))["outputs"]
+    text = tf.constant(json.loads(body)["inputs"]["text"])
+    expected = Predictor(directory).signatures["serving_default"](text=text)
+    assert found["label"] == [label.decode() for label in expected["label"].numpy()]
+    np.testing.assert_allclose(found["probability"], expected["probability"], rtol=1e-5)
+    assert 'state": "AVAILABLE"' in rest(model_server, "/v1/models/classification")
+    assert "request_count" in rest(model_server, "/monitoring/prometheus/metrics")
+
+
+@pytest.mark.slow
+def test_tensorflow_serving_answers_the_grpc_client_of_the_docs(model_server):
+    assert len(grpc_client(model_server[0], "classification")["labels"]) == 2
+
+
+def grpc_client(port: int, model: str) -> dict:
+    """Runs the client of docs/serving.md; gives its variables."""
+    docs = (REPOSITORY / "docs" / "serving.md").read_text(encoding="utf-8")
+    (code,) = re.findall(r"```python\n(import grpc.*?)```", docs, re.DOTALL)
+    variables: dict = {}
+    changed = code.replace("localhost:8500", f"127.0.0.1:{port}")
+    exec(changed.replace('"classifier"', f'"{model}"'), variables)
+    return variables
+
+
+class _Answering(prediction_service_pb2_grpc.PredictionServiceServicer):
+    """Answers Predict with the default signature of an export."""
+
+    def __init__(self, directory: Path) -> None:
+        self.model = LoadedModel(directory)
+
+    def Predict(self, request, context):
+        assert request.model_spec.signature_name == "serving_default"
+        inputs = {name: tf.make_ndarray(tensor) for name, tensor in request.inputs.items()}
+        outputs = self.model.run("serving_default", inputs)
+        answer = predict_pb2.PredictResponse()
+        for name in request.output_filter:
+            answer.outputs[name].CopyFrom(tf.make_tensor_proto(outputs[name]))
+        return answer
+
+
+def test_the_grpc_client_of_the_docs_runs(export_of):
+    server = grpc.server(ThreadPoolExecutor(1))
+    service, found = _Answering(export_of("classification")), {}
+    prediction_service_pb2_grpc.add_PredictionServiceServicer_to_server(service, server)
+    port = server.add_insecure_port("127.0.0.1:0")
+    server.start()
+    try:
+        found = grpc_client(port, "classification")
+        assert set(found["labels"]) <= {"bad", "good"} and len(found["labels"]) == 2
+        assert list(found["answer"].outputs) == ["label"]
+    finally:
+        if found:
+            found["channel"].close()
+        server.stop(0)
+        service.model.close()
+
+
+def test_the_files_that_compose_names_are_there():
+    folder = REPOSITORY / "saved_models"
+    compose = yaml.safe_load((folder / "compose.yaml").read_text(encoding="utf-8"))
+    (service,) = compose["services"].values()
+    assert service["volumes"] == [".:/models:ro"]
+    named = re.findall(r"=/models/(\S+)", " ".join(service["command"]))
+    assert named and all((folder / name).is_file() for name in named)
+    image = service["image"]
+    for page in (folder / "README.md", REPOSITORY / "docs" / "serving.md"):
+        images = re.findall(r"tensorflow/serving:[\d.]+\d", page.read_text(encoding="utf-8"))
+        assert set(images) <= {image}

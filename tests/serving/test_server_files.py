@@ -16,8 +16,9 @@ from tensorflow_serving.apis.prediction_log_pb2 import PredictionLog
 from tensorflow_serving.config.model_server_config_pb2 import ModelServerConfig
 
 from bert_tf import BertConfig, BertTokenizer
+from bert_tf.cli.main import main
 from bert_tf.models.task_models import BertClassifier
-from bert_tf.serving.checks import read_saved_model
+from bert_tf.serving.checks import ops_of, read_saved_model
 from bert_tf.serving.export import ASSETS, _set_method_names
 from bert_tf.serving.server.saved_model import LoadedModel
 from bert_tf.serving.server_files import BATCHING_FILE, batching_parameters, list_model
@@ -184,6 +185,31 @@ def test_the_request_of_the_model_card_works(exported):
     assert model.run("serving_default", inputs)["label"][0] in (b"bad", b"good")
     model.close()
     assert name == "sentiment"
+
+
+@pytest.mark.slow
+def test_a_model_in_bfloat16(tuned, exported, tmp_path, capsys):
+    tuned.save(tmp_path / "model")
+    command = ["export", "--model", tmp_path / "model", "--name", "half", "--output", tmp_path]
+    assert main([*map(str, command), "--precision", "bfloat16"]) == 0
+    assert "bert-tf serve" in capsys.readouterr().err
+    assert "computed in bfloat16" in (tmp_path / "half" / "1" / "README.md").read_text()
+    assert "Cast" in ops_of(tmp_path / "half" / "1")
+    texts = {"text": np.array([b"ship dawn", b""], object)}
+    found = []
+    for directory in (exported, tmp_path / "half" / "1"):
+        model = LoadedModel(directory)
+        answer = model.run("serving_default", texts)
+        found.append(
+            [
+                sorted(dict(zip(*each, strict=True)).items())
+                for each in zip(answer["labels"], answer["probabilities"], strict=True)
+            ]
+        )
+        model.close()
+    full, half = ([[value for _, value in row] for row in rows] for rows in found)
+    assert half != full
+    np.testing.assert_allclose(half, full, atol=0.03)
 
 
 # From session_bundle_config.proto and monitoring_config.proto, which tensorflow-serving-api lacks.
