@@ -2,6 +2,7 @@
 
 import json
 import shutil
+import time
 from dataclasses import replace
 from pathlib import Path
 
@@ -54,7 +55,11 @@ def options(shards, small_config, output, **changed) -> PretrainingOptions:
     return PretrainingOptions(shards=str(shards), output=str(output), **{**values, **changed})
 
 
-def run(options, kill_at=None) -> list[tuple[int, str, dict[str, float]]]:
+def run(options, kill_at=None, copy_at=None) -> list[tuple[int, str, dict[str, float]]]:
+    """The lines of a run.
+
+    With `copy_at`, `killed(options.output)` is the folder as a kill after that step leaves it.
+    """
     lines = []
 
     def report(step, kind, scalars):
@@ -63,6 +68,9 @@ def run(options, kill_at=None) -> list[tuple[int, str, dict[str, float]]]:
         lines.append((step, kind, kept))
         if step == kill_at:
             raise Killed
+        if step == copy_at:
+            saved = (step - 1) // options.save_every * options.save_every
+            copy_when_saved(Path(options.output), saved)
 
     if kill_at is None:
         pretrain(options, report)
@@ -70,6 +78,19 @@ def run(options, kill_at=None) -> list[tuple[int, str, dict[str, float]]]:
         with pytest.raises(Killed):
             pretrain(options, report)
     return lines
+
+
+def killed(output) -> Path:
+    return Path(f"{output}-killed")
+
+
+def copy_when_saved(output: Path, step: int) -> None:
+    """Copies a run that is under way, once a thread has written the checkpoint of `step`."""
+    deadline = time.monotonic() + 60
+    while not (output / "checkpoints" / f"step-{step:08d}.safetensors").exists():
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+    shutil.copytree(output, killed(output))
 
 
 def weights(output) -> bytes:
@@ -81,20 +102,19 @@ MASKS = {"masked_lm_prob": 0.3, "whole_word_masking": True, "max_ngram": 2}
 
 @pytest.fixture(scope="module")
 def undisturbed(dynamic_shards, small_config, tmp_path_factory):
-    """The run directory and the lines of a run with dynamic masks."""
+    """The run directory and the lines of a run with dynamic masks; see `killed`."""
     output = tmp_path_factory.mktemp("undisturbed") / "run"
-    return output, run(options(dynamic_shards, small_config, output, **MASKS))
+    return output, run(options(dynamic_shards, small_config, output, **MASKS), copy_at=7)
 
 
 def test_a_killed_run_with_dynamic_masks_goes_on_as_if_nothing_had_happened(
     undisturbed, dynamic_shards, small_config, tmp_path
 ):
-    made = options(dynamic_shards, small_config, tmp_path, **MASKS)
-    before = run(made, kill_at=7)
-    after = run(made)
-    assert weights(tmp_path) == weights(undisturbed[0])
-    told = {line[:2]: line[2] for line in before + after}
-    assert told == {line[:2]: line[2] for line in undisturbed[1]}
+    output, lines = undisturbed
+    shutil.copytree(killed(output), tmp_path, dirs_exist_ok=True)
+    after = run(options(dynamic_shards, small_config, tmp_path, **MASKS))
+    assert weights(tmp_path) == weights(output)
+    assert after == [line for line in lines if line[0] > 6]
 
 
 @pytest.mark.slow
@@ -106,16 +126,13 @@ def test_a_killed_run_in_half_precision_goes_on_as_if_nothing_had_happened(
     monkeypatch.setattr(bert_tf.training.loss_scale, "_GROWTH_STEPS", 3)
     settings = {"precision": precision, "steps": 7, "save_every": 1}
     try:
-        whole = run(options(shards, small_config, tmp_path / "whole", **settings))
-        killed = options(shards, small_config, tmp_path / "killed", **settings)
-        before = run(killed, kill_at=3)  # saved at 2
-        after = run(killed)
+        output = tmp_path / "run"
+        whole = run(options(shards, small_config, output, **settings), copy_at=3)  # saved at 2
+        after = run(options(shards, small_config, killed(output), **settings))
     finally:
         keras.config.set_dtype_policy("float32")
-    assert after[0][0] == 3
-    told = {line[:2]: line[2] for line in before + after}
-    assert told == {line[:2]: line[2] for line in whole}
-    assert weights(tmp_path / "killed") == weights(tmp_path / "whole")
+    assert after == [line for line in whole if line[0] > 2]
+    assert weights(killed(output)) == weights(output)
     names = {line[2].get("loss_scale") for line in whole if line[1] == "train"}
     scales = {2.0**15, 2.0**16, 2.0**17} if precision == "mixed_float16" else {None}
     assert names == scales
@@ -126,8 +143,7 @@ def test_what_a_killed_run_left_half_written_is_nothing(
     undisturbed, dynamic_shards, small_config, tmp_path
 ):
     """A process that is killed while it takes later events out of the logs leaves them twice."""
-    made = options(dynamic_shards, small_config, tmp_path, **MASKS)
-    run(made, kill_at=7)
+    shutil.copytree(killed(undisturbed[0]), tmp_path, dirs_exist_ok=True)
     (events,) = (tmp_path / "logs" / "train").glob("*.tfevents.*")
     checkpoint = tmp_path / "checkpoints" / "step-00000009.safetensors"
     with hold_output(tmp_path):
@@ -135,7 +151,7 @@ def test_what_a_killed_run_left_half_written_is_nothing(
             temporary_name(path).write_bytes(events.read_bytes())
     another = temporary_name(tmp_path / "vocab")  # of a command that is under way in the folder
     another.touch()
-    run(made)
+    run(options(dynamic_shards, small_config, tmp_path, **MASKS))
     assert list(tmp_path.rglob(".*.tmp")) == [another]
     steps = [
         event.step
@@ -191,9 +207,9 @@ def two_lengths(shards, small_config, output, **changed) -> PretrainingOptions:
     return options(shards / "16", small_config, output, **{**long, "steps": 10, **changed})
 
 
-@pytest.mark.parametrize("killed", [False, pytest.param(True, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("is_killed", [False, pytest.param(True, marks=pytest.mark.slow)])
 def test_the_last_steps_are_taken_on_long_sequences(
-    shards_of_two_lengths, small_config, tmp_path, killed
+    shards_of_two_lengths, small_config, tmp_path, is_killed
 ):
     """The paper's schedule: one run, one learning rate, positions beyond the short ones last."""
     config = json.loads(small_config.read_text())
@@ -203,7 +219,7 @@ def test_the_last_steps_are_taken_on_long_sequences(
         shards_of_two_lengths, small_config, tmp_path / "run", save_every=6, keep=10,
         long_gradient_accumulation_steps=2,
     )  # fmt: skip
-    lines = run(made)
+    lines = run(made, copy_at=7 if is_killed else None)
     assert [step for step, kind, _ in lines if kind == "held_out"] == [4, 6, 8, 10]
     rates = [scalars["learning_rate"] for _, kind, scalars in lines if kind == "train"]
     assert rates == pytest.approx([0, *(1e-3 * (1 - step / 10) for step in range(1, 10))], abs=1e-9)
@@ -216,11 +232,9 @@ def test_the_last_steps_are_taken_on_long_sequences(
     assert position_moments(6)[:16].all() and not position_moments(6)[16:].any()
     assert position_moments(8)[:32].all() and not position_moments(8)[32:].any()
 
-    if killed:
-        again = replace(made, output=str(tmp_path / "killed"))
-        run(again, kill_at=7)
-        run(again)
-        assert weights(tmp_path / "killed") == weights(tmp_path / "run")
+    if is_killed:
+        run(replace(made, output=str(killed(made.output))))
+        assert weights(killed(made.output)) == weights(made.output)
 
 
 @pytest.mark.parametrize(
