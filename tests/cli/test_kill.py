@@ -62,7 +62,7 @@ def logged(output) -> tuple[list, list]:
 
 
 @pytest.mark.parametrize(
-    ("kills", "steps"), [(2, 120), pytest.param(10, 2000, marks=pytest.mark.slow)]
+    ("kills", "steps"), [(2, 120), pytest.param(10, 600, marks=pytest.mark.slow)]
 )
 def test_sigkill_of_pre_training_at_random_moments(shards, small_config, tmp_path, kills, steps):
     killed, undisturbed = tmp_path / "killed", tmp_path / "undisturbed"
@@ -93,11 +93,26 @@ def test_sigkill_of_pre_training_at_random_moments(shards, small_config, tmp_pat
         assert weights[0] == weights[1]
 
 
-def test_sigterm_saves_and_asks_to_be_run_again(shards, small_config, tmp_path):
+def test_a_run_keeps_others_out_until_sigterm(
+    shards, small_config, labelled, pretrained, tmp_path, capsys
+):
     output = tmp_path / "run"
     process = start_command(pretraining(shards, small_config, output, 100_000))
-    wait_for_progress(process, output)
-    process.terminate()
+    try:
+        wait_for_progress(process, output)
+        config = (output / "config.yaml").read_bytes()
+        finetuning = [
+            "finetune", "--model", str(pretrained / "last"), "--max-length", "16",
+            "--train", str(labelled / "train.tsv"), "--output", str(output),
+        ]  # fmt: skip
+        for command in (pretraining(shards, small_config, output, 5), finetuning):
+            assert main(command) == 2
+            (line,) = capsys.readouterr().err.strip().splitlines()[-1:]
+            assert f"{output}: another process is training there: wait until it ends" in line
+        assert (output / "config.yaml").read_bytes() == config
+        assert process.poll() is None
+    finally:
+        process.terminate()
     _, errors = process.communicate(timeout=60)
     assert process.returncode == 75, errors
     last = errors.splitlines()[-1]

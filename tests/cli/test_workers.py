@@ -160,6 +160,7 @@ def undisturbed(shards, small_config, tmp_path_factory) -> tuple[Path, list[str]
     return output, told
 
 
+@pytest.mark.slow  # tests/training/test_multi_worker.py trains with two workers each time
 def test_two_workers_pretrain_and_one_tells(undisturbed, shards):
     output, told = undisturbed
     assert [line["step"] for line in lines(output, "train")] == [*range(20, 121, 20)]
@@ -243,30 +244,6 @@ def test_workers_that_cannot_be_one_run_end_together(undisturbed, shards, small_
     assert codes == [2, 2], told
     for each in told:
         assert f"{output}: another process is training there" in each
-
-
-def test_two_runs_in_one_directory(shards, small_config, labelled, pretrained, tmp_path, capsys):
-    output = tmp_path / "run"
-    held = pretraining(shards, small_config, output, 1_000_000)
-    holder = start_command(held)
-    try:
-        wait_for_checkpoint([holder], output)
-        config = (output / "config.yaml").read_bytes()
-        finetuning = [
-            "finetune", "--model", str(pretrained / "last"), "--max-length", "16",
-            "--train", str(labelled / "train.tsv"), "--output", str(output),
-        ]  # fmt: skip
-        for command in (pretraining(shards, small_config, output, 5), finetuning):
-            assert main(command) == 2
-            (line,) = capsys.readouterr().err.strip().splitlines()[-1:]
-            assert f"{output}: another process is training there: wait until it ends" in line
-        assert (output / "config.yaml").read_bytes() == config
-        assert holder.poll() is None
-    finally:
-        holder.kill()  # the lock goes with the process
-        holder.wait()
-    arguments = [*pretraining(shards, small_config, output, 5), "--override"]
-    assert main(arguments) == 0
 
 
 _DETERMINISTIC = """
