@@ -224,7 +224,18 @@ def test_truncated_and_missing_shards_are_named_before_training(copied):
             open_shards(copied, skip_corrupt=skip_corrupt)
 
 
-@pytest.mark.parametrize("place", ["length", "length checksum", "data", "data checksum"])
+PLACES = ("length", "length checksum", "data", "data checksum")
+
+
+@pytest.mark.parametrize(
+    ("made", "place"),
+    [
+        *(("static", place) for place in PLACES),
+        ("dynamic", "data"),
+        *(pytest.param("dynamic", p, marks=pytest.mark.slow) for p in PLACES if p != "data"),
+    ],
+    indirect=["made"],
+)
 def test_a_flipped_byte_is_named_by_file_and_record(copied, number_tokenizer, place):
     shard = file_of(copied)
     records = records_of(shard)
@@ -281,6 +292,9 @@ def test_records_that_are_no_instances_are_named(copied, number_tokenizer):
         assert open_shards(copied, skip_corrupt=True).left_out == {str(shard): 1}
 
 
+@pytest.mark.parametrize(
+    "made", ["static", pytest.param("dynamic", marks=pytest.mark.slow)], indirect=True
+)
 @settings(
     max_examples=15, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
 )
