@@ -137,9 +137,12 @@ class AdamWeightDecay(keras.optimizers.Optimizer):
         )
         beta1, beta2 = (tf.constant(beta, variable.dtype) for beta in (self.beta_1, self.beta_2))
         power1, power2 = self._powers(variable.dtype)
+        epsilon = tf.constant(self.epsilon, variable.dtype)
+        if self.bias_correction:
+            epsilon *= tf.sqrt(1 - power2)
         tf.raw_ops.ResourceApplyAdam(
             var=var, m=m, v=v, beta1_power=power1, beta2_power=power2, lr=rate * factor,
-            beta1=beta1, beta2=beta2, epsilon=self.epsilon * tf.sqrt(1 - power2), grad=gradient,
+            beta1=beta1, beta2=beta2, epsilon=epsilon, grad=gradient,
         )  # fmt: skip
 
     def _powers(self, dtype: str) -> tuple[Any, Any]:
