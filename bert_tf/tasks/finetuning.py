@@ -198,7 +198,9 @@ def _finetune(
         if training.best is None:
             run.notice(f"{best_by} was undefined at every evaluation: best/ is the last model")
             tuned.save(run.directory / "best")
-        evaluation = _evaluate_best(run.directory / "best", data, size)
+        # In float32 the trained model computes what one that is read anew does, and is traced.
+        traced = run.precision == "float32" and options.features_only is None
+        evaluation = _evaluate_best(run.directory / "best", data, size, tuned if traced else None)
     run.meet()
     return FinetuningResult(training, best_by, evaluation, len(data.train))
 
@@ -250,9 +252,17 @@ def _validation_scores(
     return scores
 
 
-def _evaluate_best(folder: Path, data: FinetuningData, size: int) -> Evaluation:
-    """Evaluates the best model as `bert-tf evaluate` does, in float32, and writes the outcome."""
+def _evaluate_best(
+    folder: Path, data: FinetuningData, size: int, traced: FineTuned | None
+) -> Evaluation:
+    """Evaluates the best model as `bert-tf evaluate` does, in float32, and writes the outcome.
+
+    `traced`, a float32 model of the run, is given the weights; None makes another model.
+    """
     best = FineTuned.from_directory(folder)
+    if traced is not None:
+        traced.model.set_weights(best.model.get_weights())
+        best = traced
     evaluation = best.evaluate(data.validation, size)
     chosen = best.tuned(evaluation)
     if chosen is not best:

@@ -127,6 +127,20 @@ class FinetuningData:
         lengths = self.task.kind.lengths(self.columns, self.tokenizer)
         return np.minimum(lengths, self.task.max_length)
 
+    @functools.cached_property
+    def _batch(self) -> Callable[..., tuple]:
+        """`Kind.batch` for these rows, traced once for all datasets."""
+        length = self.task.max_length
+
+        @tf.function(autograph=False)
+        def batch(
+            strings: dict[str, tf.Tensor], arrays: list[tf.Tensor], fixed_length: bool
+        ) -> tuple:
+            made = self.task.kind.batch(strings, arrays, self.tokenizer, length)
+            return tf.nest.map_structure(_padded(length), made) if fixed_length else made
+
+        return batch
+
     def batches(
         self,
         size: int,
@@ -147,15 +161,9 @@ class FinetuningData:
             start_step: batches to skip.
             fixed_length: pad to `max_length` instead of the longest row of the batch.
         """
-        length = self.task.max_length
-
-        def batch(strings: dict[str, tf.Tensor], arrays: list[tf.Tensor]) -> tuple:
-            made = self.task.kind.batch(strings, arrays, self.tokenizer, length)
-            return tf.nest.map_structure(_padded(length), made) if fixed_length else made
-
         return example_batches(
             self.columns,
-            batch,
+            functools.partial(self._batch, fixed_length=fixed_length),
             size,
             targets=self.arrays,
             lengths=self.lengths,
