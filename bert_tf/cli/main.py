@@ -27,6 +27,7 @@ COMMANDS = {
     "evaluate": "score a fine-tuned model on labelled text",
     "ensemble": "average the answers of several fine-tuned models",
     "export": "write a SavedModel for TensorFlow Serving",
+    "serve": "serve exported models over REST and gRPC",
     "predict": "answer raw text with a fine-tuned model",
     "features": "write vectors of text from chosen layers",
     "convert": "convert checkpoints of other libraries",

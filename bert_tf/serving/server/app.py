@@ -5,10 +5,13 @@ from collections.abc import Sequence
 from starlette.applications import Starlette
 from starlette.middleware import Middleware
 from starlette.middleware.cors import CORSMiddleware
+from starlette.requests import Request
+from starlette.responses import Response
 from starlette.routing import BaseRoute, Route
 
 from bert_tf.serving.server.access_log import AccessLog, LoggedApp
 from bert_tf.serving.server.authorization import AuthorizedApp
+from bert_tf.serving.server.metrics import CONTENT_TYPE
 from bert_tf.serving.server.models import Models
 from bert_tf.serving.server.rest import Limits, RestApi
 
@@ -46,5 +49,12 @@ def make_app(
         )
     if token is not None:
         middleware.append(Middleware(AuthorizedApp, token=token))
-    rest = Route("/{path:path}", RestApi(models, limits or Limits()))
-    return Starlette(routes=[*routes, rest], middleware=middleware)
+
+    async def metrics(request: Request) -> Response:
+        return Response(models.metrics.render(), media_type=CONTENT_TYPE)
+
+    ours = [
+        Route("/monitoring/prometheus/metrics", metrics),
+        Route("/{path:path}", RestApi(models, limits or Limits())),
+    ]
+    return Starlette(routes=[*routes, *ours], middleware=middleware)

@@ -11,7 +11,7 @@ import itertools
 import json
 import math
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from json.encoder import encode_basestring
 from typing import Any, NoReturn
 
@@ -20,8 +20,11 @@ import numpy as np
 import tensorflow as tf
 from tensorflow.core.example.example_pb2 import Example
 from tensorflow.core.example.feature_pb2 import Feature
+from tensorflow_serving.apis.classification_pb2 import ClassificationResult
+from tensorflow_serving.apis.input_pb2 import Input
+from tensorflow_serving.apis.regression_pb2 import RegressionResult
 
-from bert_tf.serving.server.errors import ServingError
+from bert_tf.serving.server.errors import ServingError, invalid
 
 _SHOWN_BYTES = 256  # of a value in a message
 _MOST_DIMENSIONS = 32  # of a tensor; NumPy has 64
@@ -50,11 +53,6 @@ _JSON_TYPES = {
 
 class _Number(Exception):
     """A number that no double holds; its text."""
-
-
-def invalid(message: str) -> ServingError:
-    """An error of the request, INVALID_ARGUMENT."""
-    return ServingError(grpc.StatusCode.INVALID_ARGUMENT, message)
 
 
 def parse(body: bytes) -> dict[str, Any]:
@@ -400,18 +398,17 @@ def _float(value: Any, dtype: tf.DType) -> float:
     return float(value)
 
 
-def examples(document: Mapping[str, Any]) -> np.ndarray:
-    """The serialized examples of a classify or regress request, with its context in each.
-
-    Returns:
-        tf.train.Example messages, bytes in an array [B] of objects.
+def examples(document: Mapping[str, Any]) -> Input:
+    """The examples of a classify or regress request, and the context that they share.
 
     Raises:
         ServingError: `examples` is missing or empty, or a feature mixes types.
     """
-    context = b""
+    found = Input()
+    listed = found.example_list.examples
     if "context" in document:
-        context = _example(document["context"]).SerializeToString()
+        listed = found.example_list_with_context.examples
+        found.example_list_with_context.context.CopyFrom(_example(document["context"]))
     if "examples" not in document:
         reason = "When method is classify, key 'examples' is expected and was not found"
         raise invalid(f"JSON Value: {shown(document)} {reason}")
@@ -421,10 +418,8 @@ def examples(document: Mapping[str, Any]) -> np.ndarray:
         raise invalid(f"JSON Value: {shown(document)} {reason}")
     if not given:
         raise invalid(f"JSON Value: {shown(document)} 'examples' value is an empty array")
-    array = np.empty(len(given), object)
-    # Messages one after the other are their merger; of a feature in both, the last counts.
-    array[:] = [context + _example(each).SerializeToString() for each in given]
-    return array
+    listed.extend(map(_example, given))
+    return found
 
 
 def _example(value: Any) -> Example:
@@ -505,31 +500,26 @@ def outputs(values: Mapping[str, np.ndarray]) -> bytes:
     return _body("outputs", f"{{{listed}\n    }}")
 
 
-def classifications(classes: np.ndarray | None, scores: np.ndarray | None) -> bytes:
-    """The answer to a classify request: label and score of each class.
-
-    Args:
-        classes: labels [B, C], bytes; without them each is empty.
-        scores: [B, C], float32; without them each is 0.
-    """
-    given = classes if classes is not None else scores
-    assert given is not None
-    labels = np.full(given.shape, b"", object) if classes is None else classes
-    numbers = np.zeros(given.shape, np.float32) if scores is None else scores
-    results = [
-        ", ".join(f"[{label}, {score}]" for label, score in zip(*row, strict=True))
-        for row in zip(_values("", labels), _values("", numbers), strict=True)
+def classifications(result: ClassificationResult) -> bytes:
+    """The answer to a classify request: label and score of each class."""
+    rows = [
+        ", ".join(
+            f"[{encode_basestring(each.label)}, {_decimal_float32(each.score)}]"
+            for each in classes.classes
+        )
+        for classes in result.classifications
     ]
-    return _body("results", f"[{', '.join(f'[{each}]' for each in results)}]")
+    return _body("results", f"[{', '.join(f'[{row}]' for row in rows)}]")
 
 
-def regressions(values: np.ndarray) -> bytes:
-    """The answer to a regress request.
-
-    Args:
-        values: [B], float32.
-    """
+def regressions(result: RegressionResult) -> bytes:
+    """The answer to a regress request."""
+    values = np.array([each.value for each in result.regressions], np.float32)
     return _body("results", f"[{', '.join(decimals(values))}]")
+
+
+def _decimal_float32(value: float) -> str:
+    return decimals(np.array([value], np.float32))[0]
 
 
 def _refuse_none(values: Mapping[str, np.ndarray]) -> None:
@@ -549,11 +539,6 @@ def _nested(name: str, array: np.ndarray, outer: int) -> list[str]:
         count = math.prod(array.shape[:dimension])
         parts = [f"[{', '.join(parts[i * size : (i + 1) * size])}]" for i in range(count)]
     return parts
-
-
-def _values(name: str, array: np.ndarray) -> Iterable[list[str]]:
-    leaves, width = _leaves(name, array), array.shape[1]
-    return [leaves[i * width : (i + 1) * width] for i in range(len(array))]
 
 
 def _leaves(name: str, array: np.ndarray) -> list[str]:

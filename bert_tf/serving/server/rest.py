@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import functools
 import json
 import logging
 import re
@@ -12,7 +13,6 @@ from typing import Any, TypeVar
 from urllib.parse import unquote
 
 import grpc
-import numpy as np
 import tensorflow as tf
 from google.protobuf.json_format import MessageToDict
 from google.protobuf.message import Message
@@ -22,9 +22,10 @@ from starlette.types import Receive, Scope, Send
 from tensorflow_serving.apis.get_model_metadata_pb2 import SignatureDefMap
 
 from bert_tf.serving.server import json_tensors
-from bert_tf.serving.server.errors import ServingError
-from bert_tf.serving.server.example_signatures import classify, regress
-from bert_tf.serving.server.models import Models, Servable
+from bert_tf.serving.server.errors import ServingError, invalid
+from bert_tf.serving.server.inference import classify, regress
+from bert_tf.serving.server.models import Models
+from bert_tf.serving.server.servable import Servable
 
 # From tensorflow_serving/model_servers/http_server.cc.
 HTTP_STATUS = {
@@ -98,7 +99,7 @@ class _Target:
     def of(cls, found: re.Match) -> "_Target":
         version = found[2] and int(found[2])
         if version and version >= 2**63:
-            raise json_tensors.invalid(f"Failed to convert version: {found[2]} to numeric.")
+            raise invalid(f"Failed to convert version: {found[2]} to numeric.")
         return cls(unquote(found[1]), version, found[3] and unquote(found[3]))
 
 
@@ -161,8 +162,8 @@ class RestApi:
             access["model"] = target.name
             return self._metadata(target) if is_metadata else self._status(target)
         if method == "GET" and _NO_MODEL.fullmatch(path):
-            raise json_tensors.invalid("Missing model name in request.")
-        raise json_tensors.invalid(f"Malformed request: {method} {path}")
+            raise invalid("Missing model name in request.")
+        raise invalid(f"Malformed request: {method} {path}")
 
     def _status(self, target: _Target) -> str:
         status = self._models.status(target.name, target.version, target.label)
@@ -179,22 +180,47 @@ class RestApi:
     async def _infer(
         self, request: Request, target: _Target, verb: str, access: dict[str, Any]
     ) -> bytes:
-        deadline = time.monotonic() + self._limits.seconds
-        async with self._body(request) as body:
-            document = await _in_thread_if(len(body) > _LARGE_BODY, json_tensors.parse, body)
-            signature_name = json_tensors.signature_name(document)
-            access["signature"] = signature_name or "serving_default"
-            with self._models.servable(target.name, target.version, target.label) as servable:
-                access["version"] = servable.version
-                if verb == "predict":
-                    answering = self._predict(servable, signature_name, document, deadline, access)
-                else:
-                    examples = json_tensors.examples(document)
-                    access["rows"] = len(examples)
-                    answering = _classify_or_regress(
-                        verb, servable, signature_name, examples, deadline
-                    )
+        start, code = time.monotonic(), grpc.StatusCode.OK
+        try:
+            async with self._body(request) as body:
+                answering = self._answer_to(body, target, verb, start, access)
                 return await _unless_disconnected(request, answering)
+        except ServingError as error:
+            code = error.code
+            raise
+        except ClientDisconnect:
+            code = grpc.StatusCode.CANCELLED
+            raise
+        except _HttpError:
+            code = grpc.StatusCode.INVALID_ARGUMENT
+            raise
+        except Exception:
+            code = grpc.StatusCode.INTERNAL
+            raise
+        finally:
+            seconds = time.monotonic() - start
+            self._models.metrics.request(target.name, verb.capitalize(), "REST", code, seconds)
+
+    async def _answer_to(
+        self, body: bytes, target: _Target, verb: str, start: float, access: dict[str, Any]
+    ) -> bytes:
+        deadline = start + self._limits.seconds
+        document = await _in_thread_if(len(body) > _LARGE_BODY, json_tensors.parse, body)
+        name = json_tensors.signature_name(document)
+        access["signature"] = name or "serving_default"
+        with self._models.servable(target.name, target.version, target.label) as servable:
+            access["version"] = servable.version
+            if verb == "predict":
+                return await self._predict(servable, name, document, deadline, access)
+            examples = json_tensors.examples(document)
+            access["rows"] = len(document["examples"])
+            self._models.metrics.examples(servable.name, access["rows"])
+            run = functools.partial(servable.predict, deadline=deadline)
+            if verb == "classify":
+                classes = await classify(run, servable.signatures, name, examples)
+                return json_tensors.classifications(classes)
+            values = await regress(run, servable.signatures, name, examples)
+            return json_tensors.regressions(values)
 
     async def _predict(
         self,
@@ -210,7 +236,7 @@ class RestApi:
         }
         if not inputs:
             name = signature_name or "DEFAULT"
-            raise json_tensors.invalid(f"Failed to get input map for signature: {name}")
+            raise invalid(f"Failed to get input map for signature: {name}")
         tensors = json_tensors.tensors(document, inputs)
         access["rows"] = max((len(tensor) for tensor in tensors.values() if tensor.ndim), default=1)
         outputs = await servable.predict(signature_name, tensors, deadline)
@@ -258,15 +284,6 @@ class RestApi:
                 raise ServingError(grpc.StatusCode.RESOURCE_EXHAUSTED, message)
         if size > limits.body_bytes:
             raise too_large
-
-
-async def _classify_or_regress(
-    verb: str, servable: Servable, signature_name: str, examples: np.ndarray, deadline: float
-) -> bytes:
-    if verb == "classify":
-        classes, scores = await classify(servable, signature_name, examples, deadline)
-        return json_tensors.classifications(classes, scores)
-    return json_tensors.regressions(await regress(servable, signature_name, examples, deadline))
 
 
 async def _in_thread_if(condition: bool, function: Callable[..., _T], *arguments: Any) -> _T:

@@ -8,7 +8,8 @@ import pytest
 import tensorflow as tf
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tensorflow.core.example.example_pb2 import Example
+from tensorflow_serving.apis.classification_pb2 import ClassificationResult
+from tensorflow_serving.apis.regression_pb2 import RegressionResult
 
 from bert_tf.serving.server import json_tensors
 from bert_tf.serving.server.errors import ServingError
@@ -207,11 +208,10 @@ def test_examples():
     body = """{"context": {"query": "pizza"}, "examples": [
         {"names": ["foo", {"b64": "aGVsbG8="}], "ratings": [8.0, NaN], "mix": [1, true, false]},
         {"names": "bar", "ratings": -Infinity, "none": []}]}"""
-    first, second = map(
-        Example.FromString, json_tensors.examples(json_tensors.parse(body.encode()))
-    )
+    found = json_tensors.examples(json_tensors.parse(body.encode())).example_list_with_context
+    assert found.context.features.feature["query"].bytes_list.value == [b"pizza"]
+    first, second = found.examples
     features = first.features.feature
-    assert list(features["query"].bytes_list.value) == [b"pizza"]
     assert list(features["names"].bytes_list.value) == [b"foo", b"hello"]
     assert features["ratings"].float_list.value[0] == 8.0
     assert math.isnan(features["ratings"].float_list.value[1])
@@ -336,15 +336,20 @@ def test_outputs_that_rows_cannot_hold(outputs, message):
 
 
 def test_results():
-    classes = np.array([[b"car", b"bus"], [b"bus", b"car"]], object)
-    scores = np.array([[0.2, 0.7], [1, np.nan]], np.float32)
-    assert json_tensors.classifications(classes, scores).decode() == (
-        '{\n    "results": [[["car", 0.2], ["bus", 0.7]], [["bus", 1.0], ["car", NaN]]]\n}'
+    result = ClassificationResult()
+    for row in ((("car", 0.2), ("büs", 0.7)), (("bus", 1), ("", math.nan))):
+        listed = result.classifications.add().classes
+        for label, score in row:
+            listed.add(label=label, score=score)
+    assert json_tensors.classifications(result).decode() == (
+        '{\n    "results": [[["car", 0.2], ["büs", 0.7]], [["bus", 1.0], ["", NaN]]]\n}'
     )
-    found = json.loads(json_tensors.classifications(None, scores[:1]))["results"]
-    assert [[label for label, _ in row] for row in found] == [["", ""]]
-    regressed = json_tensors.regressions(np.array([0.2, np.inf, 1, -np.inf], np.float32))
-    assert regressed.decode() == '{\n    "results": [0.2, Infinity, 1.0, -Infinity]\n}'
+    regression = RegressionResult()
+    for value in (0.2, math.inf, 1, -math.inf):
+        regression.regressions.add(value=value)
+    assert json_tensors.regressions(regression).decode() == (
+        '{\n    "results": [0.2, Infinity, 1.0, -Infinity]\n}'
+    )
 
 
 JSON = st.recursive(

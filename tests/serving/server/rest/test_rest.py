@@ -57,6 +57,7 @@ def test_the_documented_requests_are_answered_as_documented(client):
             {
                 "version": "123",
                 "state": "AVAILABLE",
+                "status": {"error_code": "OK", "error_message": ""},
             }
         ]
     }
@@ -102,6 +103,7 @@ def test_values_of_every_type(client):
 
 def test_classify(client):
     body = '{"signature_name": "classify", "context": {"name": "a"}, "examples": [{"x": 1}]}'
+    assert "Data types don't match" in error(ask(client, body, "classify"), 400)
     answer = ask(client, body.replace("1}", "1.0}"), "classify")
     assert answer.json() == {"results": [[["a", 1.0], ["a!", 0.0]]]}
     wrong = '{"signature_name": "regress", "examples": [{"x": 1.0}]}'
@@ -179,6 +181,7 @@ def test_models_and_versions_that_are_not_there(client):
         ("/v1/models/foo", 404, "Could not find any versions of model foo"),
         (f"{MODEL}/versions/9", 404, "Could not find version 9 of model half_plus_three"),
         ("/v1/models/foo/metadata", 404, "Servable not found for request: Latest(foo)"),
+        (f"{MODEL}/labels/x", 400, "Unrecognized servable version label: x"),
     ):
         assert error(client.get(path), status) == message
 
@@ -242,12 +245,12 @@ def test_metadata(client):
 class Stub:
     """Models of which one answers as a test wants."""
 
-    signatures = None
     version = 1
 
     def __init__(self, models, answer):
         self._models = models
         self._answer = answer
+        self.metrics = models.metrics
 
     @contextlib.contextmanager
     def servable(self, *which):
@@ -287,6 +290,16 @@ def test_a_defect_is_a_500_without_its_cause(client, models, caplog):
         answer = ask(failing, '{"inputs": [1]}')
     assert error(answer, 500) == "Internal error; the server's log has its cause"
     assert "secret" in caplog.text
+
+
+def test_metrics_are_at_their_path(client):
+    ask(client, '{"instances": [1]}')
+    answer = client.get("/monitoring/prometheus/metrics")
+    assert answer.headers["content-type"].startswith("text/plain")
+    count = ':tensorflow:serving:request_count{model_name="half_plus_three",status="OK"}'
+    assert count in answer.text
+    assert 'API="Predict",entrypoint="REST",le=' in answer.text
+    assert 'model_name="foo"' not in answer.text  # clients make up names
 
 
 def test_bodies_that_are_too_large(models, client):

@@ -1,0 +1,226 @@
+"""Serve exported models over TensorFlow Serving's REST and gRPC.
+
+  bert-tf serve saved_models/
+  curl -d '{"instances": ["a raw string"]}' http://127.0.0.1:8501/v1/models/classifier:predict
+
+Clients of TensorFlow Serving work unchanged. New versions of a model are picked up while requests
+run. http://127.0.0.1:8501/ is a page to try the models; docs/serve.md has options, limits, metrics
+and the log's fields.
+"""
+
+import asyncio
+import contextlib
+import ipaddress
+import json
+import os
+import ssl
+from collections.abc import Mapping
+from dataclasses import dataclass
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+from bert_tf.cli.progress import console
+from bert_tf.errors import InputError
+from bert_tf.options import CheckedOptions, option
+
+_PACKAGES = ("grpc", "httptools", "prometheus_client", "starlette", "tensorflow_serving", "uvicorn")
+
+
+@dataclass(kw_only=True)
+class Options(CheckedOptions):
+    """Options of `bert-tf serve`.
+
+    Attributes:
+        models: folder of models, as `bert-tf export` writes it: saved_models/<name>/<version>; or
+            a models.config, which can also pin versions and give them labels.
+        host: address to listen on; 0.0.0.0 lets other machines connect.
+        rest_port: port of REST and the playground; 0 for any free one. By default $REST_PORT, or
+            8501.
+        grpc_port: port of gRPC; 0 for any free one. By default $GRPC_PORT, or 8500.
+        playground: answer / with a page to try the models.
+        threads: batches that run at once; 0 for one per core.
+        max_batch_size: rows of a batch that is joined from several requests; 1 joins none.
+        batch_timeout_micros: longest wait for requests to join, in microseconds; 0 joins those that
+            wait anyway, which is best on CPUs.
+        max_enqueued_batches: batches' worth of rows that may wait; what comes then is refused.
+        max_request_mb: size limit of a request in MiB; larger ones are refused.
+        deadline: seconds within which a REST request must be answered; gRPC clients set their own.
+        tls_certificate: PEM file with the certificate chain; clients then use https and TLS.
+        tls_key: PEM file with the private key.
+        token_file: file whose first line is a token that every request must show, as
+            "Authorization: Bearer TOKEN" or as the password of a browser.
+        cors_origins: origins of web pages that may read answers, such as https://example.org;
+            "*" for all.
+        access_log: file for one line of JSON per request; "-" for standard output.
+    """
+
+    models: str = option("saved_models", positional=True)
+    host: str = "127.0.0.1"
+    rest_port: int | None = option(None, at_least=0, at_most=65535)
+    grpc_port: int | None = option(None, at_least=0, at_most=65535)
+    playground: bool = True
+    threads: int = option(0, at_least=0, at_most=1024)
+    max_batch_size: int = option(32, at_least=1, at_most=2**20)
+    batch_timeout_micros: int = option(0, at_least=0, at_most=10**7)
+    max_enqueued_batches: int = option(64, at_least=1, at_most=2**20)
+    max_request_mb: int = option(32, at_least=1, at_most=2047)
+    deadline: float = option(30.0, above=0, at_most=86400)
+    tls_certificate: str | None = None
+    tls_key: str | None = None
+    token_file: str | None = None
+    cors_origins: list[str] = option(factory=list)
+    access_log: str | None = None
+
+
+def run(options: Options) -> None:
+    if any(find_spec(package) is None for package in _PACKAGES):
+        raise InputError("packages for serving are missing: pip install 'bert-tf[serve]'")
+    if bool(options.tls_certificate) != bool(options.tls_key):
+        raise InputError("TLS needs both files: give --tls_certificate and --tls_key")
+    source = Path(options.models)
+    if not source.exists():
+        raise InputError(f"{source}: no such folder: give the one that bert-tf export writes to")
+    token = _token(options.token_file)
+    ports = [
+        _port(options.rest_port, "rest_port", 8501),
+        _port(options.grpc_port, "grpc_port", 8500),
+    ]
+
+    from bert_tf.serving.server import playground
+    from bert_tf.serving.server.access_log import AccessLog
+    from bert_tf.serving.server.app import make_app
+    from bert_tf.serving.server.configuration import BatchingParameters
+    from bert_tf.serving.server.grpc_service import Tls, start_grpc
+    from bert_tf.serving.server.models import Models
+    from bert_tf.serving.server.rest import Limits
+    from bert_tf.serving.server.server import bind, serve
+
+    rest_socket = bind(options.host, ports[0], "--rest_port")
+    # Found to be free now, before models are loaded.
+    with bind(options.host, ports[1], "--grpc_port") as grpc_socket:
+        grpc_address = f"{_named(options.host)}:{grpc_socket.getsockname()[1]}"
+    tls = None
+    if options.tls_certificate and options.tls_key:
+        tls = Tls(Path(options.tls_certificate), Path(options.tls_key))
+        _check_tls(tls.certificate, tls.key)
+    models = Models(
+        source,
+        batching=BatchingParameters(
+            max_batch_size=options.max_batch_size,
+            batch_timeout_micros=options.batch_timeout_micros,
+            max_enqueued_batches=options.max_enqueued_batches,
+            num_batch_threads=options.threads,
+        ),
+    )
+    request_bytes = options.max_request_mb * 2**20
+    app = make_app(
+        models,
+        limits=Limits(
+            body_bytes=request_bytes,
+            held_bytes=max(8 * request_bytes, 2**28),
+            seconds=options.deadline,
+        ),
+        routes=playground.routes(models) if options.playground else (),
+        token=token,
+        cors_origins=options.cors_origins,
+        access_log=AccessLog(options.access_log) if options.access_log else None,
+    )
+
+    def ready(grpc_port: int) -> None:
+        for line in _ready_lines(models, options, rest_socket.getsockname()[1], grpc_port):
+            console.print(line)
+
+    asyncio.run(
+        serve(
+            models,
+            app,
+            rest_socket,
+            lambda: start_grpc(
+                models, grpc_address, max_request_bytes=request_bytes, tls=tls, token=token
+            ),
+            ready=ready,
+            stopping=lambda: console.print("Stopping: answering what has been accepted"),
+            tls=tls,
+            grace=2 * options.deadline,
+        )
+    )
+
+
+def _check_tls(certificate: Path, key: Path) -> None:
+    try:
+        ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(certificate, key)
+    except OSError as error:  # ssl.SSLError is one
+        raise InputError(
+            f"{certificate} and {key} are no certificate and its key ({error}): give PEM files"
+        ) from error
+
+
+def _port(given: int | None, name: str, default: int) -> int:
+    text = os.environ.get(name.upper(), "")
+    if given is not None or not text:
+        return default if given is None else given
+    if not (text.isdecimal() and int(text) <= 65535):
+        raise InputError(f"${name.upper()} is {text!r}: give a port, or --{name}")
+    return int(text)
+
+
+def _token(file: str | None) -> str | None:
+    if file is None:
+        return None
+    try:
+        token = Path(file).read_text(encoding="utf-8").partition("\n")[0].strip()
+    except (OSError, ValueError) as error:
+        raise InputError(f"{file} cannot be read ({error}): give a file with a token") from error
+    if not token:
+        raise InputError(f"{file}: its first line is empty: write a token there")
+    return token
+
+
+def _named(host: str) -> str:
+    return f"[{host}]" if ":" in host else host
+
+
+def _is_loopback(host: str) -> bool:
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
+
+
+def _ready_lines(models: Any, options: Options, rest_port: int, grpc_port: int) -> list[str]:
+    """What to print when requests are answered: addresses, and a request that works."""
+    from bert_tf.serving.server.errors import ServingError
+
+    lines = []
+    if not _is_loopback(options.host):
+        guards = {
+            "anyone who reaches it may ask: give --token_file": options.token_file,
+            "texts travel in the clear: give --tls_certificate and --tls_key": options.tls_key,
+        }
+        missing = [warning for warning, given in guards.items() if not given]
+        lines.append("; ".join([f"Warning: {options.host} is open to other machines", *missing]))
+    scheme, host = "https" if options.tls_key else "http", _named(options.host)
+    address = f"{scheme}://{host}:{rest_port}"
+    lines.append(f"Models: {', '.join(models.names) or 'none yet'}")
+    lines.append(f"REST: {address}/v1/models/NAME:predict")
+    lines.append(f"gRPC: {host}:{grpc_port}")
+    if options.playground:
+        lines.append(f"Playground: {address}/")
+    for name in models.names:
+        with contextlib.suppress(ServingError), models.servable(name) as servable:
+            body = json.dumps({"instances": [_example(servable.signature("").inputs)]})
+            header = ' -H "Authorization: Bearer $TOKEN"' if options.token_file else ""
+            lines.append(f"Try: curl{header} -d '{body}' {address}/v1/models/{name}:predict")
+            break
+    lines.append("Ctrl-C stops it")
+    return lines
+
+
+def _example(inputs: Mapping[str, Any]) -> Any:
+    """A row for a signature: a string, or a list of two where it takes lists."""
+    values = {
+        name: "a raw [MASK] string" if len(info.tensor_shape.dim) < 2 else ["one", "another"]
+        for name, info in sorted(inputs.items())
+    }
+    return values if len(values) > 1 else next(iter(values.values()))

@@ -1,0 +1,124 @@
+"""The server as a process: REST and gRPC in one event loop, until it is told to stop."""
+
+import asyncio
+import contextlib
+import errno
+import signal
+import socket
+from collections.abc import Awaitable, Callable, Iterator
+
+import grpc.aio
+import uvicorn
+from starlette.types import ASGIApp
+
+from bert_tf.errors import InputError
+from bert_tf.serving.server.connections import BoundedHttpProtocol
+from bert_tf.serving.server.grpc_service import Tls
+from bert_tf.serving.server.models import Models
+
+_KEEP_ALIVE_SECONDS = 75
+
+
+def bind(host: str, port: int, option: str = "--rest_port") -> socket.socket:
+    """Takes an address; nobody can connect until the server listens.
+
+    Args:
+        host: name or address of this machine.
+        port: port; 0 for any free one.
+        option: option of the port, for the error.
+
+    Raises:
+        InputError: the address is in use, or not this machine's.
+    """
+    try:
+        family, kind, protocol, _, address = socket.getaddrinfo(
+            host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+        )[0]
+        bound = socket.socket(family, kind, protocol)
+        bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        bound.bind(address)
+    except OSError as error:
+        if error.errno == errno.EADDRINUSE:
+            cure = f"give another {option}, or 0 for any free port"
+            raise InputError(f"port {port} of {host} is in use: {cure}") from error
+        if error.errno in (errno.EACCES, errno.EPERM):
+            raise InputError(
+                f"port {port} needs more rights: give {option} 1024 or more"
+            ) from error
+        raise InputError(f"{host} is no address of this machine ({error}): give --host") from error
+    return bound
+
+
+class _Server(uvicorn.Server):
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        """Leaves the signals to `serve`, which stops both protocols."""
+        yield
+
+
+async def serve(
+    models: Models,
+    app: ASGIApp,
+    rest_socket: socket.socket,
+    start_grpc: Callable[[], Awaitable[tuple[grpc.aio.Server, int]]],
+    *,
+    ready: Callable[[int], object] = lambda grpc_port: None,
+    stopping: Callable[[], object] = lambda: None,
+    tls: Tls | None = None,
+    grace: float = 60,
+) -> None:
+    """Serves until SIGTERM or SIGINT, then answers what has been accepted and returns.
+
+    A second signal ends it at once.
+
+    Args:
+        models: models; loaded here, and closed at the end.
+        app: application for REST.
+        rest_socket: bound socket for REST.
+        start_grpc: starts the gRPC server; gives it and its port.
+        ready: called with the port of gRPC when requests are answered.
+        stopping: called when the first signal has come.
+        tls: certificate and key of REST; None for plain HTTP.
+        grace: seconds that requests get to end at the end.
+    """
+    config = uvicorn.Config(
+        app,
+        http=BoundedHttpProtocol,
+        ws="none",
+        lifespan="off",
+        log_config=None,
+        log_level="error",
+        access_log=False,
+        proxy_headers=False,
+        server_header=False,
+        timeout_keep_alive=_KEEP_ALIVE_SECONDS,
+        timeout_graceful_shutdown=round(grace),
+        ssl_certfile=tls.certificate if tls else None,
+        ssl_keyfile=tls.key if tls else None,
+    )
+    server = _Server(config)
+    stop = asyncio.Event()
+
+    def on_signal() -> None:
+        if stop.is_set():
+            server.force_exit = True
+        stop.set()
+
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, on_signal)
+    try:
+        async with models.running():
+            grpc_server, grpc_port = await start_grpc()
+            rest = asyncio.create_task(server.serve([rest_socket]))
+            while not server.started and not rest.done():
+                await asyncio.sleep(0.01)
+            ready(grpc_port)
+            stopped = asyncio.create_task(stop.wait())
+            await asyncio.wait({rest, stopped}, return_when=asyncio.FIRST_COMPLETED)
+            stopping()
+            server.should_exit = True
+            await asyncio.gather(rest, grpc_server.stop(grace))
+    finally:
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.remove_signal_handler(number)

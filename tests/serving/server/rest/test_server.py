@@ -1,0 +1,180 @@
+"""The whole server in a process of its own, over real sockets."""
+
+import http.client
+import json
+import re
+import signal
+import socket
+import ssl
+import subprocess
+import time
+from contextlib import closing, contextmanager
+
+import pytest
+from preloaded import start_command
+
+from bert_tf.cli.main import main
+
+# Models are found as soon as the address is printed.
+PATH = "/v1/models/half_plus_three:predict"
+BODY = '{"instances": [1.0, 2.0, 5.0]}'
+
+
+@contextmanager
+def running(*arguments: object):
+    """A server in a process: its REST port and the process."""
+    process = start_command(["serve", *arguments, "--rest_port=0", "--grpc_port=0"])
+    try:
+        yield _port(process), process
+    finally:
+        process.kill()
+        process.wait()
+
+
+def _port(process) -> int:
+    deadline = time.monotonic() + 120
+    text = ""
+    while not (found := re.search(r"Try: curl .*https?://[^/]*:(\d+)/", text)):
+        assert process.poll() is None and time.monotonic() < deadline, text
+        time.sleep(0.02)
+        text += process.stderr.read()
+    return int(found[1])
+
+
+@pytest.fixture(scope="module")
+def server(toy_models, tmp_path_factory):
+    log = tmp_path_factory.mktemp("log") / "access.jsonl"
+    with running(toy_models, "--access_log", log) as (port, process):
+        yield port, process, log
+
+
+def ask(port: int, body: str | bytes = BODY, path=PATH, method="POST", **options):
+    with closing(http.client.HTTPConnection("127.0.0.1", port, timeout=30)) as connection:
+        connection.request(method, path, body, **options)
+        answer = connection.getresponse()
+        return answer.status, answer.read()
+
+
+def test_a_request_over_a_socket(server):
+    port, _, log = server
+    status, body = ask(port)
+    assert (status, json.loads(body)) == (200, {"predictions": [3.5, 4.0, 5.5]})
+    assert ask(port, path="/", method="GET")[0] == 200
+    assert json.loads(log.read_text().splitlines()[0])["rows"] == 3
+
+
+def _raw(port: int, data: bytes, *, patience: float = 30) -> bytes:
+    """What the server answers to bytes, until it closes the connection."""
+    with socket.create_connection(("127.0.0.1", port), timeout=patience) as connection:
+        connection.sendall(data)
+        received = b""
+        try:
+            while chunk := connection.recv(65536):
+                received += chunk
+                if b"\r\n\r\n" in received and b"onnection: close" not in received:
+                    break
+        except (ConnectionResetError, BrokenPipeError):
+            pass
+        return received
+
+
+def test_what_is_not_http_is_refused_and_the_server_goes_on(server):
+    port, process, _ = server
+    assert _raw(port, b"\x16\x03\x01 not http\r\n\r\n").startswith(b"HTTP/1.1 400 ")
+    assert _raw(port, b"GET /v1/\xff HTTP/1.1\r\n\r\n").startswith(b"HTTP/1.1 400 ")
+    assert b"too long" in _raw(port, b"GET / HTTP/1.1\r\n" + b"a: b\r\n" * 50_000)
+    huge = b"POST /v1/x HTTP/1.1\r\nHost: a\r\nContent-Length: 99999999999\r\n\r\n"
+    assert _raw(port, huge).startswith(b"HTTP/1.1 400 ")  # a path that is no model's
+    huge = huge.replace(b"/v1/x", PATH.encode())
+    assert _raw(port, huge).startswith(b"HTTP/1.1 413 ")
+    chunked = (
+        f"POST {PATH} HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n"
+        f"{len(BODY):x}\r\n{BODY}\r\n0\r\n\r\n"
+    )
+    assert _raw(port, chunked.encode()).startswith(b"HTTP/1.1 200 ")
+    for part in (b"POST", b"POST /v1/models/a:predict HTTP/1.1\r\nContent-Length: 9\r\n\r\n{"):
+        socket.create_connection(("127.0.0.1", port)).sendall(part)  # and gone
+    assert ask(port)[0] == 200
+    assert process.poll() is None
+    assert "Traceback" not in process.stderr.read()
+
+
+def test_sigterm_answers_what_was_accepted(toy_models):
+    with running(toy_models) as (port, process):
+        head = f"POST {PATH} HTTP/1.1\r\nHost: a\r\nContent-Length: {len(BODY)}\r\n\r\n"
+        begun = socket.create_connection(("127.0.0.1", port), timeout=30)
+        begun.sendall((head + BODY[:5]).encode())
+        idle = http.client.HTTPConnection("127.0.0.1", port, timeout=30)
+        idle.request("POST", PATH, BODY)
+        idle.getresponse().read()
+        time.sleep(0.3)  # the head has been read
+        process.send_signal(signal.SIGTERM)
+        time.sleep(0.3)
+        begun.sendall(BODY[5:].encode())
+        received = b""
+        while chunk := begun.recv(65536):
+            received += chunk
+        assert received.startswith(b"HTTP/1.1 200 ")
+        assert b"onnection: close" in received
+        assert b"3.5, 4.0, 5.5" in received
+        assert process.wait(60) == 0
+        with pytest.raises(OSError):
+            socket.create_connection(("127.0.0.1", port), timeout=5)
+        assert "Stopping" in process.stderr.read()
+
+
+@pytest.mark.slow
+def test_tls_and_the_token(toy_models, tmp_path):
+    certificate, key, token = tmp_path / "c.pem", tmp_path / "k.pem", tmp_path / "token"
+    subprocess.run(
+        ["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256",
+         "-nodes", "-keyout", key, "-out", certificate, "-days", "2", "-subj", "/CN=localhost",
+         "-addext", "subjectAltName=IP:127.0.0.1"],
+        check=True, capture_output=True,
+    )  # fmt: skip
+    token.write_text("s3cret\n")
+    guards = ["--tls_certificate", certificate, "--tls_key", key, "--token_file", token]
+    with running(toy_models, *guards) as (port, _):
+        context = ssl.create_default_context(cafile=certificate)
+        with closing(
+            http.client.HTTPSConnection("127.0.0.1", port, timeout=30, context=context)
+        ) as connection:
+            connection.request("POST", PATH, BODY)
+            answer = connection.getresponse()
+            assert (answer.status, json.loads(answer.read())) == (
+                401,
+                {"error": "Missing or wrong token"},
+            )
+            connection.request("POST", PATH, BODY, {"Authorization": "Bearer s3cret"})
+            assert connection.getresponse().status == 200
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["gone"], "gone: no such folder: give the one that bert-tf export writes to"),
+        ([".", "--tls_key", "k"], "give --tls_certificate and --tls_key"),
+        ([".", "--tls_key", "k", "--tls_certificate", "c"], "c and k are no certificate and its"),
+        ([".", "--token_file", "none"], "none cannot be read"),
+        ([".", "--host", "192.0.2.1"], "192.0.2.1 is no address of this machine"),
+        ([".", "--host", "no such host"], "no such host is no address of this machine"),
+    ],
+)
+def test_options_that_cannot_be_used(arguments, message, capsys, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert main(["serve", *arguments, "--rest_port=0", "--grpc_port=0"]) == 2
+    assert message in capsys.readouterr().err
+
+
+def test_a_port_in_use_and_an_environment_that_has_no_port(capsys, tmp_path, monkeypatch):
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        monkeypatch.setenv("REST_PORT", str(port))
+        assert main(["serve", str(tmp_path)]) == 2
+        line = f"port {port} of 127.0.0.1 is in use: give another --rest_port, or 0"
+        assert line in capsys.readouterr().err
+        assert main(["serve", str(tmp_path), "--rest_port=0", f"--grpc_port={port}"]) == 2
+        assert "give another --grpc_port" in capsys.readouterr().err
+    monkeypatch.setenv("REST_PORT", "http")
+    assert main(["serve", str(tmp_path)]) == 2
+    assert "$REST_PORT is 'http': give a port, or --rest_port" in capsys.readouterr().err
