@@ -62,7 +62,9 @@ def _of_run(directory: Path) -> dict[str, str]:
         numbers = {key: value for key, value in scores.items() if isinstance(value, int | float)}
         count = numbers.pop("examples", None)
         shown = ", ".join(f"{name} {value:.4g}" for name, value in numbers.items())
-        found["scores"] = f"{shown} ({count} validation examples)" if shown and count else shown
+        found["scores"] = (
+            f"{shown} ({count} validation examples, in float32)" if shown and count else shown
+        )
     return found
 
 

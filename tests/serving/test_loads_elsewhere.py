@@ -19,10 +19,13 @@ import numpy as np
 import pytest
 import tensorflow as tf
 import yaml
+from starlette.testclient import TestClient
 from tensorflow_serving.apis import predict_pb2, prediction_service_pb2_grpc
 
 from bert_tf import BertConfig, BertTokenizer
 from bert_tf.serving.predictor import Predictor
+from bert_tf.serving.server.app import make_app
+from bert_tf.serving.server.models import Models
 from bert_tf.serving.server.saved_model import LoadedModel
 from bert_tf.serving.warmup import requests
 from bert_tf.tasks.fine_tuned import FineTuned
@@ -199,6 +202,22 @@ def test_tensorflow_serving_answers_the_request_of_the_model_card(model_server, 
     np.testing.assert_allclose(found["probability"], expected["probability"], rtol=1e-5)
     assert 'state": "AVAILABLE"' in rest(model_server, "/v1/models/classification")
     assert "request_count" in rest(model_server, "/monitoring/prometheus/metrics")
+
+
+def test_the_curl_commands_of_docs_and_model_card_work(export_of):
+    directory = export_of("classification")
+    pages = [REPOSITORY / "docs" / "serving.md", directory / "README.md"]
+    text = "\n".join(page.read_text(encoding="utf-8") for page in pages)
+    requests = re.findall(r"curl (?:-d '(.*)' \\\n\s+)?http://localhost:8501(\S+)", text)
+    assert len(requests) == 5
+    models = Models(directory.parents[1])
+    with TestClient(make_app(models)) as client:
+        client.portal.call(models.start)
+        for body, path in requests:
+            own = path.replace("/classifier", "/classification")
+            answer = client.post(own, content=body) if body else client.get(own)
+            assert answer.status_code == 200, (body, answer.text)
+        client.portal.call(models.close)
 
 
 @pytest.mark.slow

@@ -20,6 +20,7 @@ from bert_tf.cli.main import main
 from bert_tf.models.task_models import BertClassifier
 from bert_tf.serving.checks import ops_of, read_saved_model
 from bert_tf.serving.export import ASSETS, _set_method_names
+from bert_tf.serving.server.configuration import BatchingParameters, read_batching_parameters
 from bert_tf.serving.server.saved_model import LoadedModel
 from bert_tf.serving.server_files import BATCHING_FILE, batching_parameters, list_model
 from bert_tf.serving.warmup import (
@@ -171,7 +172,7 @@ def test_the_model_card_says_what_is_known(exported):
     assert facts["task"] == "sentiment"
     assert facts["labels"] == "bad, good"
     assert facts["data"] == "data reviews"
-    assert facts["scores"] == "accuracy 0.925 (40 validation examples)"
+    assert facts["scores"] == "accuracy 0.925 (40 validation examples, in float32)"
     assert facts["text"] == "lower-cased; at most 16 tokens a row"
     assert "Latin 60%, Cyrillic 20%, Chinese characters 20%" in facts["vocabulary"]
     assert "`probabilities` float32 [B, 2]" in card
@@ -212,44 +213,11 @@ def test_a_model_in_bfloat16(tuned, exported, tmp_path, capsys):
     np.testing.assert_allclose(half, full, atol=0.03)
 
 
-# From session_bundle_config.proto and monitoring_config.proto, which tensorflow-serving-api lacks.
-_PROTOS = """
-name: "configs.proto" package: "configs" syntax: "proto3"
-message_type {
-  name: "Int64Value"
-  field { name: "value" number: 1 type: TYPE_INT64 label: LABEL_OPTIONAL }
-}
-message_type {
-  name: "BatchingParameters"
-  field { name: "max_batch_size" number: 1 type: TYPE_MESSAGE type_name: ".configs.Int64Value" label: LABEL_OPTIONAL }
-  field { name: "batch_timeout_micros" number: 2 type: TYPE_MESSAGE type_name: ".configs.Int64Value" label: LABEL_OPTIONAL }
-  field { name: "max_enqueued_batches" number: 3 type: TYPE_MESSAGE type_name: ".configs.Int64Value" label: LABEL_OPTIONAL }
-  field { name: "num_batch_threads" number: 4 type: TYPE_MESSAGE type_name: ".configs.Int64Value" label: LABEL_OPTIONAL }
-}
-message_type {
-  name: "PrometheusConfig"
-  field { name: "enable" number: 1 type: TYPE_BOOL label: LABEL_OPTIONAL }
-  field { name: "path" number: 2 type: TYPE_STRING label: LABEL_OPTIONAL }
-}
-message_type {
-  name: "MonitoringConfig"
-  field { name: "prometheus_config" number: 1 type: TYPE_MESSAGE type_name: ".configs.PrometheusConfig" label: LABEL_OPTIONAL }
-}
-"""  # noqa: E501
-
-
-def parsed(text: str, message: str):
-    pool = descriptor_pool.DescriptorPool()
-    pool.Add(text_format.Parse(_PROTOS, descriptor_pb2.FileDescriptorProto()))
-    make = message_factory.GetMessageClass(pool.FindMessageTypeByName(f"configs.{message}"))
-    return text_format.Parse(text, make())
-
-
 def test_batching_parameters(exported):
-    found = parsed((exported / BATCHING_FILE).read_text(), "BatchingParameters")
-    assert found.max_batch_size.value == 64
-    assert found.HasField("batch_timeout_micros") and found.batch_timeout_micros.value == 0
-    assert not found.HasField("num_batch_threads")  # the server has one per core
+    given = read_batching_parameters(exported / BATCHING_FILE)
+    # The number of threads is the server's: one per core.
+    assert given == BatchingParameters(64, 0, 16, num_batch_threads=0)
+    assert given == read_batching_parameters(REPOSITORY / "saved_models" / "batching.config")
 
 
 def test_lists_of_any_length_are_not_batched():
@@ -292,14 +260,30 @@ def test_another_configuration_is_left_alone(tmp_path):
     assert (tmp_path / "models.config").read_text() == "custom_model_config {}"
 
 
+# From monitoring_config.proto, which tensorflow-serving-api lacks.
+_MONITORING = """
+name: "monitoring.proto" syntax: "proto3"
+message_type {
+  name: "PrometheusConfig"
+  field { name: "enable" number: 1 type: TYPE_BOOL label: LABEL_OPTIONAL }
+  field { name: "path" number: 2 type: TYPE_STRING label: LABEL_OPTIONAL }
+}
+message_type {
+  name: "MonitoringConfig"
+  field {
+    name: "prometheus_config" number: 1 label: LABEL_OPTIONAL
+    type: TYPE_MESSAGE type_name: ".PrometheusConfig"
+  }
+}
+"""
+
+
 def test_the_configuration_in_the_repository():
     folder = REPOSITORY / "saved_models"
     assert models_in(folder / "models.config") == {}
-    own = batching_parameters({"serving_default": signature(text=(tf.string, 1))})
-    of_server = parsed((folder / "batching.config").read_text(), "BatchingParameters")
-    assert of_server == type(of_server).FromString(
-        parsed(own, "BatchingParameters").SerializeToString()
-    )
-    monitoring = parsed((folder / "monitoring.config").read_text(), "MonitoringConfig")
-    assert monitoring.prometheus_config.enable
-    assert monitoring.prometheus_config.path == "/monitoring/prometheus/metrics"
+    pool = descriptor_pool.DescriptorPool()
+    pool.Add(text_format.Parse(_MONITORING, descriptor_pb2.FileDescriptorProto()))
+    message = message_factory.GetMessageClass(pool.FindMessageTypeByName("MonitoringConfig"))()
+    text_format.Parse((folder / "monitoring.config").read_text(), message)
+    assert message.prometheus_config.enable
+    assert message.prometheus_config.path == "/monitoring/prometheus/metrics"
