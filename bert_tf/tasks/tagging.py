@@ -170,14 +170,14 @@ class Tagging(Kind):
                 "start_byte": start,
                 "end_byte": end,
             }
-            rows = {
-                f"{name}_{key}": tf.RaggedTensor.from_value_rowids(
-                    values, of_text, nrows=tf.size(texts, tf.int64)
-                )
+            rows = tf.RaggedTensor.from_value_rowids(
+                first, of_text, nrows=tf.size(texts, tf.int64), validate=False
+            )
+            padded = {
+                f"{name}_{key}": rows.with_values(values).to_tensor()
                 for key, values in {**spanned, **more}.items()
             }
-            counts = tf.cast(rows[f"{name}_text"].row_lengths(), tf.int32)
-            return {f"{name}_count": counts, **{key: row.to_tensor() for key, row in rows.items()}}
+            return {f"{name}_count": tf.cast(rows.row_lengths(), tf.int32), **padded}
 
         every = tf.range(tf.size(classes))
         detail = {"probabilities": probabilities} if self.in_detail else {}
