@@ -3,7 +3,6 @@
 import asyncio
 import dataclasses
 import functools
-import hmac
 import logging
 import time
 from collections.abc import Awaitable, Callable, Mapping
@@ -42,6 +41,8 @@ from tensorflow_serving.apis.prediction_service_pb2_grpc import (
 )
 from tensorflow_serving.apis.regression_pb2 import RegressionRequest, RegressionResponse
 
+from bert_tf.serving.server.access_log import AccessLog
+from bert_tf.serving.server.authorization import is_authorized
 from bert_tf.serving.server.errors import ServingError, invalid
 from bert_tf.serving.server.inference import classify, multi_inference, regress, serialized
 from bert_tf.serving.server.models import Models
@@ -52,6 +53,9 @@ _LOG = logging.getLogger(__name__)
 _Response = TypeVar("_Response")
 # Bytes of a message: gRPC sends it in a header, whose size is limited.
 _LONGEST_MESSAGE = 1024
+_LONGEST_NAME = 256
+_LARGE_ANSWER = 2**14  # values
+_MOST_CALLS = 1000
 _YEAR = 365 * 24 * 3600.0
 
 
@@ -70,15 +74,18 @@ async def start_grpc(
     max_request_bytes: int = 2**26,
     tls: Tls | None = None,
     token: str | None = None,
+    access_log: AccessLog | None = None,
 ) -> tuple[grpc.aio.Server, int]:
     """Starts a server of both services; `await server.stop(grace)` ends it.
 
     Args:
         models: models that it serves.
         address: host and port; port 0 takes a free one.
-        max_request_bytes: a larger request fails with RESOURCE_EXHAUSTED.
+        max_request_bytes: a larger request fails with RESOURCE_EXHAUSTED, as do more than 1000 at
+            once.
         tls: encrypts the connections.
         token: what clients must send as metadata, `authorization: Bearer <token>`.
+        access_log: where to log requests; None for nowhere.
 
     Returns:
         The server and its port.
@@ -88,6 +95,7 @@ async def start_grpc(
         RuntimeError: the address cannot be bound.
     """
     server = grpc.aio.server(
+        maximum_concurrent_rpcs=_MOST_CALLS,
         interceptors=[_Authorization(token)] if token else [],
         options=[
             ("grpc.max_receive_message_length", max_request_bytes),
@@ -96,8 +104,8 @@ async def start_grpc(
             ("grpc.so_reuseport", 0),
         ],
     )
-    add_PredictionServiceServicer_to_server(_PredictionService(models), server)
-    add_ModelServiceServicer_to_server(_ModelService(models), server)
+    add_PredictionServiceServicer_to_server(_PredictionService(models, access_log), server)
+    add_ModelServiceServicer_to_server(_ModelService(models, access_log), server)
     if tls:
         pair = (tls.key.read_bytes(), tls.certificate.read_bytes())
         port = server.add_secure_port(address, grpc.ssl_server_credentials([pair]))
@@ -111,12 +119,11 @@ class _Authorization(grpc.aio.ServerInterceptor):
     """Refuses calls without the token."""
 
     def __init__(self, token: str) -> None:
-        self._expected = f"Bearer {token}".encode()
+        self._token = token
 
     async def intercept_service(self, continuation, details):
-        given = dict(details.invocation_metadata).get("authorization", "")
-        given = given if isinstance(given, bytes) else given.encode()
-        if hmac.compare_digest(given, self._expected):
+        header = dict(details.invocation_metadata).get("authorization", "")
+        if is_authorized(header, self._token):
             return await continuation(details)
         return grpc.unary_unary_rpc_method_handler(self._refuse)
 
@@ -125,15 +132,42 @@ class _Authorization(grpc.aio.ServerInterceptor):
         await context.abort(grpc.StatusCode.UNAUTHENTICATED, message)
 
 
+class _Service:
+    def __init__(self, models: Models, access_log: AccessLog | None) -> None:
+        self._models = models
+        self._access_log = access_log
+
+    def _note(
+        self, api: str, request: Any, peer: str, code: grpc.StatusCode, seconds: float
+    ) -> None:
+        """Counts and logs a request that has been answered."""
+        spec = _model_spec(request)
+        if isinstance(self, _PredictionService):
+            self._models.metrics.request(spec.name, api, "GRPC", code, seconds)
+        if self._access_log:
+            self._access_log.write(
+                {
+                    "client": peer,
+                    "protocol": "gRPC",
+                    "method": api,
+                    "model": spec.name[:_LONGEST_NAME],
+                    "signature": spec.signature_name[:_LONGEST_NAME],
+                    "request_bytes": request.ByteSize(),
+                    "status": code.name,
+                    "milliseconds": round(1000 * seconds, 3),
+                }
+            )
+
+
 def _answered(method: Callable[[Any, Any, float | None], Awaitable[_Response]]) -> Any:
     """Makes a method of a request and its deadline one of a service.
 
-    It counts the requests for inference, and aborts the call where the method fails.
+    The call is aborted where the method fails.
     """
     api = method.__name__
 
     @functools.wraps(method)
-    async def answer(self: Any, request: Any, context: grpc.aio.ServicerContext) -> _Response:
+    async def answer(self: _Service, request: Any, context: grpc.aio.ServicerContext) -> _Response:
         started, code = time.monotonic(), grpc.StatusCode.OK
         try:
             return await method(self, request, _deadline(context))
@@ -148,18 +182,13 @@ def _answered(method: Callable[[Any, Any, float | None], Awaitable[_Response]]) 
             code = grpc.StatusCode.INTERNAL
             await context.abort(code, "Internal error: see the server's log")
         finally:
-            if isinstance(self, _PredictionService):
-                name, seconds = _model_spec(request).name, time.monotonic() - started
-                self._models.metrics.request(name, api, "GRPC", code, seconds)
+            self._note(api, request, context.peer(), code, time.monotonic() - started)
         raise AssertionError("abort raises")
 
     return answer
 
 
-class _PredictionService(PredictionServiceServicer):
-    def __init__(self, models: Models) -> None:
-        self._models = models
-
+class _PredictionService(_Service, PredictionServiceServicer):
     @_answered
     async def Predict(self, request: PredictRequest, deadline: float | None) -> PredictResponse:
         with self._servable(request) as servable:
@@ -185,8 +214,15 @@ class _PredictionService(PredictionServiceServicer):
             }
             outputs = await servable.predict(name, arrays, deadline)
             response = PredictResponse(model_spec=_spec(servable, request.model_spec))
-            for alias in chosen:
-                response.outputs[alias].CopyFrom(to_proto(outputs[alias]))
+
+            def write() -> None:
+                for alias in chosen:
+                    response.outputs[alias].CopyFrom(to_proto(outputs[alias]))
+
+            if sum(outputs[alias].size for alias in chosen) > _LARGE_ANSWER:
+                await asyncio.to_thread(write)  # other requests go on
+            else:
+                write()
             return response
 
     @_answered
@@ -248,10 +284,7 @@ class _PredictionService(PredictionServiceServicer):
         return run
 
 
-class _ModelService(ModelServiceServicer):
-    def __init__(self, models: Models) -> None:
-        self._models = models
-
+class _ModelService(_Service, ModelServiceServicer):
     @_answered
     async def GetModelStatus(
         self, request: GetModelStatusRequest, deadline: float | None
@@ -272,7 +305,7 @@ class _ModelService(ModelServiceServicer):
 def _model_spec(request: Any) -> ModelSpec:
     if isinstance(request, MultiInferenceRequest):
         return request.tasks[0].model_spec if request.tasks else ModelSpec()
-    return request.model_spec
+    return ModelSpec() if isinstance(request, ReloadConfigRequest) else request.model_spec
 
 
 def _check_spec(request: Any) -> None:

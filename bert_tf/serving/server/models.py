@@ -3,8 +3,9 @@
 import asyncio
 import contextlib
 import dataclasses
+import gc
 import logging
-from collections.abc import AsyncIterator, Coroutine, Iterator, Mapping
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -99,7 +100,10 @@ class Models:
         """
         if isinstance(self._source, Path) and self._source.is_file():
             self._source = read_models_config(self._source)
-        await self._poll()
+        try:
+            await self._poll()
+        except OSError as error:
+            raise InputError(f"{self._source} cannot be read ({error}): check it") from error
         if isinstance(self._source, Path) and not self._wanted:
             await self.close()
             raise InputError(
@@ -130,7 +134,7 @@ class Models:
                 async with asyncio.timeout(_LAST_GRACE):
                     await asyncio.gather(*(servable.drained() for servable in servables))
         for servable in servables:
-            if servable.is_available:
+            if servable.state in (ModelVersionStatus.AVAILABLE, ModelVersionStatus.UNLOADING):
                 servable.state = ModelVersionStatus.UNLOADING
                 await self._in_loader(servable.unload)
         self._workers.close()
@@ -177,6 +181,8 @@ class Models:
                 await self._poll()
             except OSError as error:  # a network's file system comes back
                 _LOG.warning("looking for models failed: %s", error)
+            except Exception:  # a defect, which must not end the watch
+                _LOG.exception("looking for models failed")
 
     async def _poll(self) -> None:
         """Looks for versions, and starts to load and to retire what has changed."""
@@ -228,8 +234,10 @@ class Models:
     async def _retire(self, servable: Servable) -> None:
         await servable.drained()
         await self._in_loader(servable.unload)
+        # A graph and its operations refer to each other, and may hold the weights as constants.
+        await self._in_loader(gc.collect)
 
-    async def _in_loader(self, call) -> None:
+    async def _in_loader(self, call: Callable[[], object]) -> None:
         await asyncio.get_running_loop().run_in_executor(self._loader, call)
 
     def _begin(self, coroutine: Coroutine[None, None, None]) -> None:

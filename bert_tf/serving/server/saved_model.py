@@ -4,7 +4,6 @@ A session frees its variables when it is closed, and loading holds Python's lock
 time; neither is true of `tf.saved_model.load`.
 """
 
-import gc
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
@@ -92,10 +91,9 @@ class LoadedModel:
             raise from_tensorflow(error) from error
 
     def close(self) -> None:
-        """Frees the model's memory."""
+        """Frees the variables now, and the graph when Python collects garbage next."""
         self._session.close()
         del self._session, self._functions
-        gc.collect()  # a graph and its operations refer to each other
 
 
 def _read(directory: Path) -> MetaGraphDef:

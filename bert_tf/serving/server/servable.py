@@ -109,7 +109,9 @@ class Servable:
             raise
 
     def unload(self) -> None:
-        """Frees the memory, once nobody holds it."""
+        """Frees the memory, once nobody holds it; in the thread that loads."""
+        if self.state == ModelVersionStatus.END:
+            return
         self._model.close()
         self.state = ModelVersionStatus.END
         _LOG.info("unloaded %s", self.directory)

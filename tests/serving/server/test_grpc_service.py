@@ -1,6 +1,7 @@
 """gRPC through the official stubs, as their users call it."""
 
 import asyncio
+import json
 import shutil
 import subprocess
 from contextlib import asynccontextmanager
@@ -25,6 +26,7 @@ from tensorflow_serving.apis import (
     regression_pb2,
 )
 
+from bert_tf.serving.server.access_log import AccessLog
 from bert_tf.serving.server.configuration import BatchingParameters
 from bert_tf.serving.server.grpc_service import Tls, start_grpc
 from bert_tf.serving.server.models import Models
@@ -288,11 +290,12 @@ def test_metadata_status_and_reload(toys, tmp_path):
     asyncio.run(run())
 
 
-def test_limits_deadlines_and_the_token(toys):
+def test_limits_deadlines_the_token_and_the_log(toys, tmp_path):
     async def run():
         # Nothing runs before the deadline.
         slow = BatchingParameters(batch_timeout_micros=60_000_000)
-        options = {"token": "secret", "max_request_bytes": 10_000}
+        log = AccessLog(tmp_path / "access.log")
+        options = {"token": "secret", "max_request_bytes": 10_000, "access_log": log}
         async with served(toys, parameters=slow, **options) as client:
             call, metadata = client.predictions.Predict, [("authorization", "Bearer secret")]
             for wrong in (None, [("authorization", "Bearer secre")]):
@@ -313,6 +316,9 @@ def test_limits_deadlines_and_the_token(toys):
                 while queue.rows:
                     await asyncio.sleep(0.01)
             assert queue.running == 0
+        lines = [json.loads(line) for line in (tmp_path / "access.log").read_text().splitlines()]
+        assert {"DEADLINE_EXCEEDED", "CANCELLED"} & {line["status"] for line in lines}
+        assert {line["model"] for line in lines} == {"toy"} and "abc" not in str(lines)
 
     asyncio.run(run())
 

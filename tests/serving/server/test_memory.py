@@ -1,0 +1,83 @@
+"""Memory stays flat over thousands of requests and over many versions."""
+
+import asyncio
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from bert_tf.serving.server.models import Models
+
+_MEGABYTES = 16  # of one version
+
+
+class Large(tf.Module):
+    """A weight that is read, and one that is a constant of the graph."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = tf.Variable(tf.ones([_MEGABYTES * 2**17]))
+        self.constant = np.random.default_rng(0).random(_MEGABYTES * 2**17, np.float32)
+
+    @tf.function(input_signature=[tf.TensorSpec([None], tf.string, "text")])
+    def __call__(self, text: tf.Tensor) -> dict[str, tf.Tensor]:
+        length = tf.cast(tf.strings.length(text), tf.float32)
+        return {"length": length * tf.reduce_max(self.weight) + 0 * self.constant[0], "text": text}
+
+
+def resident() -> float:
+    """Memory of this process, in MB."""
+    for line in Path("/proc/self/status").read_text().splitlines():
+        if line.startswith("VmRSS"):
+            return int(line.split()[1]) / 1024
+    raise AssertionError
+
+
+@pytest.mark.slow
+def test_memory_stays_flat_over_requests_and_versions(tmp_path):
+    model = Large()
+    tf.saved_model.save(model, str(tmp_path / "export"), signatures=model.__call__)
+    (tmp_path / "models" / "large").mkdir(parents=True)
+    texts = np.array([b"x" * 1000] * 8, object)
+
+    async def run() -> tuple[float, float, float]:
+        def add(version: int) -> None:
+            hidden = tmp_path / "models" / "large" / f".{version}"
+            shutil.copytree(tmp_path / "export", hidden)
+            hidden.rename(hidden.with_name(str(version)))
+
+        async def ask(requests: int) -> None:
+            for _ in range(requests // 20):
+                asked = [
+                    models.predict("large", None, None, "", {"text": texts}) for _ in range(20)
+                ]
+                for answer in await asyncio.gather(*asked):
+                    assert answer["length"].tolist() == [1000] * 8
+
+        async def swap(versions: range) -> None:
+            for version in versions:
+                add(version)
+                async with asyncio.timeout(120):
+                    while [each.state for each in models.status("large").model_version_status][
+                        :2
+                    ] != [30, 50]:
+                        await asyncio.sleep(0.02)
+                await ask(20)
+                shutil.rmtree(tmp_path / "models" / "large" / str(version - 1))
+
+        add(1)
+        models = Models(tmp_path / "models", poll_seconds=0.05)
+        async with models.running():
+            await ask(200)
+            await swap(range(2, 5))
+            start = resident()
+            await ask(4000)
+            asked = resident()
+            await swap(range(5, 13))
+            return start, asked, resident()
+
+    start, asked, swapped = asyncio.run(run())
+    assert asked - start < 10, (start, asked)
+    assert swapped - asked < 2.5 * _MEGABYTES, (asked, swapped)  # eight versions were loaded
