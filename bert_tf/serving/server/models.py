@@ -8,6 +8,7 @@ import logging
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import grpc
 import numpy as np
@@ -56,6 +57,7 @@ class Models:
         poll_seconds: seconds between two looks for versions.
         batching: how requests are joined, where a version's `batching_params.pbtxt` says nothing
             else; its `num_batch_threads` is the number of threads of the whole server.
+        overrides: fields of BatchingParameters that hold whatever a version's file says.
 
     Attributes:
         metrics: what is counted.
@@ -67,12 +69,14 @@ class Models:
         *,
         poll_seconds: float = 1.0,
         batching: BatchingParameters | None = None,
+        overrides: Mapping[str, Any] | None = None,
     ) -> None:
         self.metrics = Metrics()
         batching = batching or BatchingParameters()
         self._source: Path | ModelServerConfig = Path(source)
         self._poll_seconds = poll_seconds
         self._parameters = dataclasses.replace(batching, num_batch_threads=0)
+        self._overrides = dict(overrides or {})
         self._workers = Workers(batching.num_batch_threads, self.metrics.wait)
         # One model loads at a time, or both would need the memory of their loading at once.
         self._loader = ThreadPoolExecutor(1, "load")
@@ -212,7 +216,13 @@ class Models:
             is_retired = known and known.state == ModelVersionStatus.END and not known.error
             if known is None or is_retired:
                 servable = Servable(
-                    name, version, directory, self._workers, self._parameters, self.metrics
+                    name,
+                    version,
+                    directory,
+                    self._workers,
+                    self.metrics,
+                    self._parameters,
+                    self._overrides,
                 )
                 servables[version] = servable
                 self._begin(self._load(servable))

@@ -2,11 +2,13 @@
 
 import asyncio
 import contextlib
+import dataclasses
 import functools
 import logging
 import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
+from typing import Any
 
 import grpc
 import numpy as np
@@ -39,8 +41,9 @@ class Servable:
         version: the version's number.
         directory: the version's folder.
         workers: threads that run its batches.
-        parameters: batching parameters, where its folder has none.
         metrics: counts its loads and runs.
+        parameters: batching parameters, where its folder has none.
+        overrides: fields of them that hold whatever its folder has.
 
     Attributes:
         name, version, directory: as given.
@@ -55,8 +58,9 @@ class Servable:
         version: int,
         directory: Path,
         workers: Workers,
-        parameters: BatchingParameters,
         metrics: Metrics,
+        parameters: BatchingParameters,
+        overrides: Mapping[str, Any],
     ) -> None:
         self.name = name
         self.version = version
@@ -66,6 +70,7 @@ class Servable:
         self.stamp = stamp(directory)
         self._workers = workers
         self._parameters = parameters
+        self._overrides = overrides
         self._metrics = metrics
         self._model: LoadedModel
         self._queue: BatchQueue
@@ -98,6 +103,9 @@ class Servable:
         parameters, file = self._parameters, self.directory / PARAMETERS_FILE
         if file.exists():
             parameters = read_batching_parameters(file, parameters)
+        if "max_batch_size" in self._overrides:  # it would be the last of these
+            parameters = dataclasses.replace(parameters, allowed_batch_sizes=())
+        parameters = dataclasses.replace(parameters, **self._overrides)
         self._queue = BatchQueue(self._workers, parameters)
         self._model = LoadedModel(self.directory)
         started = time.monotonic()

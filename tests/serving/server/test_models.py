@@ -10,6 +10,7 @@ from tensorflow_serving.apis.get_model_status_pb2 import ModelVersionStatus
 from tensorflow_serving.apis.prediction_log_pb2 import PredictionLog
 
 from bert_tf.errors import InputError
+from bert_tf.serving.server.configuration import BatchingParameters
 from bert_tf.serving.server.errors import ServingError
 from bert_tf.serving.server.models import Models
 from bert_tf.serving.server.warm_up import REQUESTS
@@ -264,5 +265,32 @@ def test_closing_finishes_what_was_accepted(toys):
         for request in requests:
             assert request.result()["length"].tolist() == [8, 4]
         assert states(models) == {1: State.END}
+
+    asyncio.run(run())
+
+
+def test_batching_parameters_of_a_version_are_honoured(toys, tmp_path):
+    shutil.copytree(toys, tmp_path, dirs_exist_ok=True)
+    file = tmp_path / "toy" / "1" / "batching_params.pbtxt"
+    file.write_text("max_batch_size { value: 4 } allowed_batch_sizes: 4")
+
+    async def parameters(**arguments) -> BatchingParameters:
+        models = Models(tmp_path, batching=BatchingParameters(max_enqueued_batches=9), **arguments)
+        async with models.running():
+            answer = await predict(models)
+            assert answer["length"].tolist() == [8, 4]
+            with models.servable("toy") as servable:
+                return servable._queue.parameters
+
+    found = asyncio.run(parameters())
+    assert found == BatchingParameters(4, 0, 9, allowed_batch_sizes=(4,))
+    found = asyncio.run(parameters(overrides={"max_batch_size": 2}))
+    assert found == BatchingParameters(2, 0, 9)
+    file.write_text("max_batch_size: 4")
+
+    async def run():
+        async with (models := Models(tmp_path)).running():
+            (status,) = models.status("toy").model_version_status
+            assert status.state == State.END and "batching parameters" in str(status)
 
     asyncio.run(run())
