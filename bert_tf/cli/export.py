@@ -56,9 +56,9 @@ def run(options: Options) -> None:
         directory = model.export(
             folder.name, root=folder.parent, version=options.version, directory=options.model
         )
-    inputs = model.task.kind.signatures(model.task)["serving_default"]
+    inputs = model.task.kind.signatures(model.task)["serving_default"].inputs.values()
     given = '--text "a raw string"' + ' --pair "another"' * (len(inputs) - 1)
-    if model.task.kind.lists:
+    if any(each.shape.rank > 1 for each in inputs):
         given = "--input FILE"
     if remark:
         console.print(remark)

@@ -37,6 +37,8 @@ class Options(TaskOptions, FileOptions):
         input: texts: a .tsv, .csv or .jsonl file; the folder of a data set's published files, or
             its name in TensorFlow Datasets, such as tfds:glue/mnli; "-" for standard input.
         split: split to read from a data set, such as validation; MNLI has test_mismatched and ax.
+        signature: function of the model to ask, such as embed or top_20 (docs/signatures.md); by
+            default the one that gives the task's answers.
         label_map: names to answer for labels of a model directory, as MODEL_LABEL=LABEL.
         output: .jsonl file to write; by default standard output.
         submission: folder for the official files of the task.
@@ -48,6 +50,7 @@ class Options(TaskOptions, FileOptions):
     pair: list[str] = option(factory=list)
     input: str | None = None
     split: str = "test"
+    signature: str | None = None
     label_map: list[str] = option(factory=list)
     output: str | None = None
     submission: str | None = None
@@ -60,6 +63,8 @@ def run(options: Options) -> None:
         raise InputError("give exactly one of --text and --input")
     if options.submission and not source:
         raise InputError("--submission is for files and data sets: give --input")
+    if options.submission and options.signature:
+        raise InputError("--submission has the task's answers: leave --signature out")
     if options.pair and len(options.pair) != len(options.text):
         raise InputError(
             f"{len(options.pair)} --pair strings for {len(options.text)} --text strings: "
@@ -73,15 +78,15 @@ def run(options: Options) -> None:
         from bert_tf.tasks.prediction import load
 
         model = load(options.model, dataclasses.asdict(options))
-        task, examples = model.task, None
+        task, examples = model.reader(options.signature), None
         if source:
             split = task.split_of(source, options.split)
             examples = task.read(source, options.split, labelled=False)
             if folder:
                 task.check_submission(split, examples, model.labels)
-            given = model.strings(examples)
+            given = model.strings(examples, options.signature)
         else:
-            names = (*task.kind.signatures(task)["serving_default"], "text_pair")
+            names = (*model.inputs(options.signature), "text_pair")
             strings = zip(names, (options.text, options.pair), strict=False)
             given = {name: texts for name, texts in strings if texts}
         shown = {name.removeprefix("text_"): texts for name, texts in given.items()}
@@ -89,7 +94,7 @@ def run(options: Options) -> None:
             shown = {"id": examples.columns["id"], **shown}
         count = len(next(iter(given.values())))
         answers = answer(
-            model.signature(list(given)),
+            model.signature(options.signature or model.signature_for(given)),
             given,
             options.batch_size,
             answered=lambda number: bar.update(number, total=count, note="and answering"),
@@ -100,7 +105,7 @@ def run(options: Options) -> None:
             lines.append(json.dumps({**texts, **row}, ensure_ascii=False))
         if folder and examples:
             task.kind.write_submission(folder, task, split, examples, answers, model.labels)
-        cut, remark = model.cut(given)
+        cut, remark = model.cut(given) if options.signature is None else (0, "")
         remarks = [*(examples.remarks() if examples else ()), remark if cut or examples else ""]
     for remark in filter(None, remarks):
         console.print(remark)

@@ -92,6 +92,17 @@ class BertEncoder(PretrainedModel):
         self.blocks = blocks
         self.pooler = pooler
 
+    def attend(self, inputs: dict[str, Any]) -> list[Any]:
+        """Computes `attention_probabilities`, whether or not they are among the outputs."""
+        x = self.embeddings(inputs["token_ids"], inputs["segment_ids"], training=False)
+        probabilities = []
+        for block in self.blocks:
+            x, of_block = block(
+                x, inputs["padding_mask"], training=False, return_probabilities=True
+            )
+            probabilities.append(of_block)
+        return probabilities
+
     @property
     def rematerialize(self) -> bool:
         """Whether training recomputes each block's activations instead of keeping them.

@@ -1,7 +1,7 @@
 """Answers to raw strings from a SavedModel, as a server gives them."""
 
 import functools
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +13,7 @@ import tensorflow_text  # noqa: F401
 
 from bert_tf.errors import InputError
 from bert_tf.serving.export import versions
+from bert_tf.serving.signatures import DEFAULT, find_signature
 
 
 class Predictor:
@@ -42,7 +43,7 @@ class Predictor:
         try:
             self._loaded = tf.saved_model.load(str(directory))
             self.signatures = self._loaded.signatures
-            self.signatures["serving_default"]
+            self.signatures[DEFAULT]
         except (OSError, KeyError, tf.errors.OpError, ValueError) as error:
             reason = str(error).splitlines()[0]
             raise InputError(
@@ -52,14 +53,15 @@ class Predictor:
     @property
     def inputs(self) -> list[str]:
         """Names of the strings that the default signature takes."""
-        return _inputs(self.signatures["serving_default"])
+        return _inputs(self.signatures[DEFAULT])
 
-    def signature(self, inputs: Iterable[str]) -> Any:
-        """The function of strings with these names; the default one if there is none."""
-        for function in self.signatures.values():
-            if _inputs(function) == sorted(inputs):
-                return function
-        return self.signatures["serving_default"]
+    def signature(self, name: str = DEFAULT) -> Any:
+        """The function of a signature.
+
+        Raises:
+            InputError: the SavedModel has no such signature.
+        """
+        return find_signature(self.signatures, name)
 
 
 def answer(

@@ -1,25 +1,82 @@
 """A model that takes raw strings: tokenizer, model and answers in one graph."""
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+import functools
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
 
 import keras
 import tensorflow as tf
 
+from bert_tf.errors import InputError
 from bert_tf.tokenization.tokenizer import BertTokenizer
+
+DEFAULT = "serving_default"
+TEXTS = tf.TensorSpec([None], tf.string)
+LISTS = tf.TensorSpec([None, None], tf.string)
+
+# The APIs of TensorFlow Serving that ask a signature.
+PREDICT = "tensorflow/serving/predict"
+CLASSIFY = "tensorflow/serving/classify"
+REGRESS = "tensorflow/serving/regress"
+
+Tensors = dict[str, tf.Tensor]
+
+
+@dataclass(frozen=True)
+class Signature:
+    """A function that a model is asked by: by name in an export, and in evaluation.
+
+    Attributes:
+        inputs: shape and dtype of each input, the batch first.
+        respond: turns inputs by name into outputs by name, in graph. Every output has the batch
+            first, as batching and REST rows of TensorFlow Serving require.
+        method_name: the API of TensorFlow Serving that asks it.
+    """
+
+    inputs: Mapping[str, tf.TensorSpec]
+    respond: Callable[..., Tensors]
+    method_name: str = PREDICT
+
+    def of(self, **arguments: Any) -> "Signature":
+        """The signature with further arguments of `respond`, such as the model."""
+        return replace(self, respond=functools.partial(self.respond, **arguments))
+
+    def trace(self) -> Any:
+        """Makes the concrete function."""
+        specs = {n: tf.TensorSpec(x.shape, x.dtype, n) for n, x in self.inputs.items()}
+
+        def answer(**inputs: tf.Tensor) -> Tensors:
+            return self.respond(inputs)
+
+        return tf.function(answer, autograph=False).get_concrete_function(**specs)
+
+
+def of_examples(signature: Signature, method_name: str, outputs: Mapping[str, str]) -> Signature:
+    """A signature for serialized tf.Examples, whose features are named as the strings.
+
+    Args:
+        signature: takes strings.
+        method_name: `CLASSIFY` or `REGRESS`.
+        outputs: output of that API -> output of `signature`. The servers allow no others.
+    """
+    features = {name: tf.io.FixedLenFeature([], tf.string) for name in signature.inputs}
+
+    def respond(tensors: Tensors, **arguments: Any) -> Tensors:
+        strings = tf.io.parse_example(tensors["inputs"], features)
+        answers = signature.respond(strings, **arguments)
+        return {name: answers[own] for name, own in outputs.items()}
+
+    return Signature({"inputs": TEXTS}, respond, method_name)
 
 
 class RawTextModel(tf.Module):
     """What evaluation runs and what an export saves.
 
-    A signature takes a string tensor [batch] per input, or [batch, n] for lists of strings. Every
-    output has the batch first, as batching and REST rows of TensorFlow Serving require.
-
     Args:
-        tokenizer: the tokenizer that `respond` uses.
-        model: the fine-tuned model that it uses.
-        inputs: names of each signature's strings, such as "text" and "text_pair".
-        respond: turns a dict of strings into the outputs of the signature.
-        lists: inputs that are lists of strings.
+        tokenizer: the tokenizer that the signatures use.
+        model: the model that they use.
+        signatures: signatures by name, one of them `DEFAULT`.
 
     Attributes:
         method_names: method names of the signatures for another API than predict.
@@ -27,12 +84,7 @@ class RawTextModel(tf.Module):
     """
 
     def __init__(
-        self,
-        tokenizer: BertTokenizer,
-        model: keras.Model,
-        inputs: Mapping[str, Sequence[str]],
-        respond: Callable[[dict[str, tf.Tensor]], dict[str, tf.Tensor]],
-        lists: Collection[str] = (),
+        self, tokenizer: BertTokenizer, model: keras.Model, signatures: Mapping[str, Signature]
     ) -> None:
         super().__init__()
         # A SavedModel holds the variables of what it tracks. TensorFlow's own, not the Keras model:
@@ -40,25 +92,35 @@ class RawTextModel(tf.Module):
         # _export_to_saved_model_graph), and every request would fail.
         self.tokenizer = tokenizer
         self._variables = [variable.value for variable in model.variables]
-        self._inputs = {name: tuple(names) for name, names in inputs.items()}
-        self._respond = respond
-        self._lists = frozenset(lists)
-        self.method_names: dict[str, str] = {}
+        self._signatures = lambda: signatures  # a bare dict would be tracked, too
         self.positions: int = model.config.max_position_embeddings
-
-    def signatures(self) -> dict[str, Callable[..., dict[str, tf.Tensor]]]:
-        """Makes the concrete functions to export, by name."""
-        return {name: self.signature(inputs) for name, inputs in self._inputs.items()}
-
-    def signature(self, inputs: Sequence[str]) -> Callable[..., dict[str, tf.Tensor]]:
-        """Makes the concrete function of these strings; the default one if none takes them."""
-        known = (names for names in self._inputs.values() if sorted(names) == sorted(inputs))
-        specs = {
-            name: tf.TensorSpec([None, None] if name in self._lists else [None], tf.string, name)
-            for name in next(known, self._inputs["serving_default"])
+        self.method_names = {
+            name: signature.method_name
+            for name, signature in signatures.items()
+            if signature.method_name != PREDICT
         }
 
-        def answer(**strings: tf.Tensor) -> dict[str, tf.Tensor]:
-            return self._respond(strings)
+    def signatures(self) -> dict[str, Any]:
+        """Makes the concrete functions to export, by name."""
+        return {name: signature.trace() for name, signature in self._signatures().items()}
 
-        return tf.function(answer, autograph=False).get_concrete_function(**specs)
+    def signature(self, name: str = DEFAULT) -> Any:
+        """Makes one concrete function.
+
+        Raises:
+            InputError: there is no such signature.
+        """
+        return find_signature(self._signatures(), name).trace()
+
+
+def find_signature(signatures: Mapping[str, Any], name: str) -> Any:
+    """The signature of this name.
+
+    Raises:
+        InputError: there is none.
+    """
+    if name not in signatures:
+        raise InputError(
+            f"the model has no signature {name!r}: give one of {', '.join(sorted(signatures))}"
+        )
+    return signatures[name]

@@ -8,9 +8,11 @@ compete for the best starts and ends, so that fewer questions are left without a
 import tensorflow as tf
 
 from bert_tf.tokenization.question_windows import QuestionWindows
+from bert_tf.tokenization.words import code_points, hashes, spans, valid_utf_8
 
 BEST = 20  # starts and ends of a window, and answers of a question
 NO_CANDIDATE = 1e30  # the null odds of a question without a candidate; no logit is larger
+_APART = 1442695040888963407  # odd: equal texts of two questions keep different keys
 
 Columns = dict[str, tf.Tensor]
 
@@ -49,46 +51,43 @@ def best_answers(
     batch = tf.size(contexts, tf.int64)
     logits = tf.where(tf.math.is_nan(logits), -NO_CANDIDATE, tf.cast(logits, tf.float32))
     logits = tf.clip_by_value(logits, -NO_CANDIDATE, NO_CANDIDATE)
-    spans = _candidates(logits, windows, longest)
+    found = _candidates(logits, windows, longest)
     null = _no_answers(logits, windows, batch)
     null_score = null["start_logit"] + null["end_logit"]  # (B,)
     if unanswerable:
-        spans = {name: tf.concat([values, null[name]], 0) for name, values in spans.items()}
+        found = {name: tf.concat([values, null[name]], 0) for name, values in found.items()}
 
     # By question, the best first; both sorts are stable. The same text once, where it is best.
-    order = tf.argsort(spans["start_logit"] + spans["end_logit"], direction="DESCENDING")
-    spans = _take(spans, order)
-    spans = _take(spans, tf.argsort(spans["question"], stable=True))
-    size = spans["end_byte"] - spans["start_byte"]
-    context = tf.gather(contexts, spans["question"])
-    spans["text"] = tf.strings.substr(context, spans["start_byte"], size)
-    key = tf.strings.join([tf.as_string(spans["question"]), spans["text"]], ":")
-    texts, text = tf.unique(key)
-    spans = _take(
-        spans, tf.math.unsorted_segment_min(tf.range(tf.size(text)), text, tf.size(texts))
+    order = tf.argsort(found["start_logit"] + found["end_logit"], direction="DESCENDING")
+    found = _take(found, order)
+    found = _take(found, tf.argsort(found["question"], stable=True))
+    key = hashes(contexts, found["question"], found["start_byte"], found["end_byte"])
+    texts, text = tf.unique(key + found["question"] * _APART)
+    found = _take(
+        found, tf.math.unsorted_segment_min(tf.range(tf.size(text)), text, tf.size(texts))
     )
-    first = tf.searchsorted(spans["question"], tf.range(batch))  # of each question
-    rank = tf.range(tf.size(spans["question"])) - tf.gather(first, spans["question"])
-    spans = _take(spans, tf.where((rank < BEST) | (spans["text"] == ""))[:, 0])
+    first = tf.searchsorted(found["question"], tf.range(batch))  # of each question
+    rank = tf.range(tf.size(found["question"])) - tf.gather(first, found["question"])
+    is_empty = found["start_byte"] == found["end_byte"]
+    found = _take(found, tf.where((rank < BEST) | is_empty)[:, 0])
 
     # One row a question: [B, N].
-    question = spans.pop("question")
+    question = found.pop("question")
+    text = spans(contexts, question, found["start_byte"], found["end_byte"])
+    found["text"] = valid_utf_8(text)
+    for name in ("start", "end"):
+        found[name] = code_points(contexts, question, found[f"{name}_byte"])
     rows = {
         name: tf.RaggedTensor.from_value_rowids(values, question, nrows=batch).to_tensor(
             shape=[None, BEST + unanswerable]
         )
-        for name, values in spans.items()
+        for name, values in found.items()
     }
     count = tf.math.bincount(tf.cast(question, tf.int32), minlength=tf.size(contexts))
     is_real = tf.sequence_mask(count, BEST + unanswerable)
     is_answer = is_real & (rows["text"] != "")
     score = tf.where(is_real, rows["start_logit"] + rows["end_logit"], tf.float32.min)
-    rows |= {
-        "text": tf.strings.unicode_transcode(rows["text"], "UTF-8", "UTF-8"),  # always valid
-        "start": _code_points(contexts, rows["start_byte"]),
-        "end": _code_points(contexts, rows["end_byte"]),
-        "probability": tf.where(is_real, tf.nn.softmax(score), 0.0),
-    }
+    rows["probability"] = tf.where(is_real, tf.nn.softmax(score), 0.0)
 
     # The best answer, or none.
     best = tf.argmax(is_answer, axis=-1, output_type=tf.int32)
@@ -156,9 +155,3 @@ def _no_answers(logits: tf.Tensor, windows: QuestionWindows, batch: tf.Tensor) -
 
 def _take(columns: Columns, rows: tf.Tensor) -> Columns:
     return {name: tf.gather(values, rows) for name, values in columns.items()}
-
-
-def _code_points(contexts: tf.Tensor, byte: tf.Tensor) -> tf.Tensor:
-    """Code points before a byte of each context: [B] and [B, N] -> [B, N]."""
-    before = tf.strings.substr(contexts[:, tf.newaxis], tf.zeros_like(byte), byte)
-    return tf.cast(tf.strings.length(before, unit="UTF8_CHAR"), tf.int64)

@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import keras
 import numpy as np
@@ -11,10 +11,12 @@ import tensorflow as tf
 
 from bert_tf.errors import InputError
 from bert_tf.models.task_models import BertChooser
+from bert_tf.serving.signatures import DEFAULT, LISTS, TEXTS, Signature
 from bert_tf.tasks.dataset import Dataset
 from bert_tf.tasks.kind import Answers, RowKind, count_pieces
 from bert_tf.tasks.report import Report, classes_report
 from bert_tf.tokenization.packing import Packer
+from bert_tf.tokenization.word_windows import map_rows
 from pipelines.examples.labelled_text import Examples, read_examples
 
 
@@ -23,19 +25,22 @@ class Choice(RowKind):
     """One of n texts for each context: each pair gets a score, and softmax runs over the n.
 
     The answers are `choice` (int32 [B], counted from 0), `probability` (float32 [B]) and
-    `probabilities` (float32 [B, n]).
+    `probabilities` (float32 [B, n]). An empty choice has the probability 0, so that lists of
+    unequal length may be padded, unless all choices are empty.
 
     Attributes:
         opening: column of a text that every choice of the example begins with; None for none.
     """
 
     model_class = BertChooser
-    lists = ("choices",)
+    token_inputs: ClassVar[Mapping[str, tf.TensorSpec]] = dict.fromkeys(
+        RowKind.token_inputs, tf.TensorSpec([None, None, None], tf.int32)
+    )
     opening: str | None = None
 
-    def inputs(self, dataset: Dataset) -> list[str]:
+    def signatures(self, dataset: Dataset) -> dict[str, Signature]:
         """A context and a list of choices."""
-        return ["context", "choices"]
+        return {DEFAULT: Signature({"context": TEXTS, "choices": LISTS}, self.respond)}
 
     def read(self, dataset: Dataset, path: str | Path, *, labelled: bool = True) -> Examples:
         """Reads tables, and JSON lines with a list of choices."""
@@ -78,13 +83,25 @@ class Choice(RowKind):
     def model_inputs(
         self, strings: Mapping[str, tf.Tensor], tokenizer: Any, max_length: int
     ) -> Any:
-        """[CLS] context [SEP] choice [SEP] for each choice, [B, N, T] each."""
-        batch, number = tf.unstack(tf.shape(strings["choices"]))
-        contexts = tokenizer.tokenize(strings["context"])
-        contexts = tf.gather(contexts, tf.repeat(tf.range(batch), number))
-        choices = tokenizer.tokenize(tf.reshape(strings["choices"], [-1]))
-        rows = Packer(tokenizer, max_length)(contexts, choices)
-        return {name: tf.reshape(x, [batch, number, tf.shape(x)[1]]) for name, x in rows.items()}
+        """[CLS] context [SEP] choice [SEP] for each choice, [B, n, T] each."""
+        return _rows(strings, tokenizer, max_length)[0]
+
+    def respond(
+        self, strings: Mapping[str, tf.Tensor], model: Any, tokenizer: Any, labels: Sequence[str],
+        max_length: int,
+    ) -> dict[str, tf.Tensor]:  # fmt: skip
+        """Answers; `truncated`, int32 [B], is that of the choice that lost most word pieces.
+
+        Lists without a choice, or more or fewer lists than contexts are refused in graph.
+        """
+        inputs, truncated = _rows(strings, tokenizer, max_length)
+        choices = strings["choices"]
+        rows = {name: tf.reshape(x, [-1, 1, tf.shape(x)[2]]) for name, x in inputs.items()}
+        scores = map_rows(lambda part: model(part, training=False), rows)  # (B * n, 1)
+        is_blank = choices == ""
+        is_blank &= ~tf.reduce_all(is_blank, -1, keepdims=True)
+        scores = tf.where(is_blank, scores.dtype.min, tf.reshape(scores, tf.shape(choices)))
+        return {**self.answers(scores, labels), "truncated": tf.reduce_max(truncated, -1)}
 
     def lengths(self, columns: Mapping[str, Sequence[Any]], tokenizer: Any) -> np.ndarray:
         """Tokens of each example's longest choice with the context, int64 [E]."""
@@ -96,7 +113,8 @@ class Choice(RowKind):
         """The most probable choice, and the probabilities of all."""
         probabilities = keras.ops.softmax(outputs, axis=-1)
         return {
-            "choice": tf.argmax(probabilities, -1, output_type=tf.int32),
+            # One more column: an empty batch may have no choices.
+            "choice": tf.argmax(tf.pad(probabilities, [[0, 0], [0, 1]]), -1, tf.int32),
             "probability": tf.reduce_max(probabilities, -1),
             "probabilities": probabilities,
         }
@@ -133,3 +151,27 @@ class Choice(RowKind):
                 for i, values in enumerate(answers["probabilities"].T)
             ),
         ]
+
+
+def _rows(
+    strings: Mapping[str, tf.Tensor], tokenizer: Any, max_length: int
+) -> tuple[dict[str, tf.Tensor], tf.Tensor]:
+    """A row for each choice, [B, n, T], and the word pieces that it lost, int32 [B, n]."""
+    texts, choices = strings["context"], strings["choices"]
+    batch, number = tf.unstack(tf.shape(choices))
+    tf.debugging.Assert(
+        (batch == tf.size(texts)) & ((number > 0) | (batch == 0)),
+        ["give a list of one choice or more for each context, not", tf.shape(choices)],
+    )
+    contexts = tokenizer.tokenize(texts)
+    ids = tokenizer.tokenize(tf.reshape(choices, [-1]))
+    of_choice = tf.repeat(tf.range(batch), number)
+    pack = Packer(tokenizer, max_length)
+    # What cannot fit is cut before the copies are made: a context may be long, the choices many.
+    rows = pack(tf.gather(contexts[:, :max_length], of_choice), ids)
+    shape = [batch, number, tf.shape(rows["token_ids"])[1]]
+    truncated = pack.truncated(tf.gather(contexts.row_lengths(), of_choice), ids.row_lengths())
+    return (
+        {name: tf.reshape(x, shape) for name, x in rows.items()},
+        tf.reshape(truncated, [batch, number]),
+    )

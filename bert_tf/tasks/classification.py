@@ -10,6 +10,7 @@ import tensorflow as tf
 
 from bert_tf.errors import InputError
 from bert_tf.models.task_models import BertClassifier
+from bert_tf.serving.signatures import CLASSIFY, DEFAULT, Signature, of_examples
 from bert_tf.tasks.dataset import Dataset
 from bert_tf.tasks.kind import Answers, RowKind
 from bert_tf.tasks.metrics import Score, f1, macro_f1
@@ -27,6 +28,12 @@ class Classification(RowKind):
     """
 
     model_class = BertClassifier
+
+    def signatures(self, dataset: Dataset) -> dict[str, Signature]:
+        """The same for tf.Examples, by the API classify."""
+        own = super().signatures(dataset)
+        outputs = {"classes": "labels", "scores": "probabilities"}
+        return {**own, "classify": of_examples(own[DEFAULT], CLASSIFY, outputs)}
 
     def label_names(self, dataset: Dataset, examples: Examples) -> list[str]:
         """The dataset's labels, or the sorted labels of the training examples."""

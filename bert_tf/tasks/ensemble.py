@@ -5,6 +5,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from bert_tf.errors import InputError
 from bert_tf.tasks.fine_tuned import Evaluation, FineTuned
 from bert_tf.tasks.kind import Answers
@@ -94,6 +96,8 @@ class Ensemble:
         together = replace(first, task=replace(first.task, kind=first.task.kind.in_ensemble(kinds)))
         labels = [member.labels for member in self.members]
         averaged = together.task.kind.averaged(examples, answers, labels)
+        if "truncated" in answers[0]:
+            averaged["truncated"] = np.max([each["truncated"] for each in answers], axis=0)
         return together, evaluation(together, averaged)
 
 

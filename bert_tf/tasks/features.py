@@ -143,7 +143,7 @@ class FeatureExtractor:
         split = words_between_spaces if name == "words" else words_of_raw_text
         words = split(texts, self._tokenizer)
         rows = word_rows(words, tf.size(texts), self._tokenizer, self.max_length)
-        vectors = map_rows(self._vectors, rows.inputs, self.width)  # (R, T, W)
+        vectors = map_rows(self._vectors, rows.inputs)  # (R, T, W)
         if self._pooling == "first":
             of_words = tf.gather_nd(vectors, rows.first_pieces)
         else:

@@ -73,7 +73,10 @@ class FineTuned:
         settings: Mapping[str, Any] | None = None,
         dtype: str = "float32",
     ) -> "FineTuned":
-        """Loads what `save` wrote, or a model of Hugging Face's with a head that a task has.
+        """Loads what `save` wrote, or any model directory that a task can use.
+
+        Without task.json the model decides: a pre-trained one guesses masked words, an encoder
+        without a head embeds texts.
 
         Args:
             directory: model directory.
@@ -92,10 +95,14 @@ class FineTuned:
             model = load_model(directory, task.kind.model_class, dtype=dtype)
         else:
             model = load_model(directory, dtype=dtype)
-            fits = (task for task in TASKS.values() if isinstance(model, task.kind.model_class))
+            fits = (
+                task
+                for task in TASKS.values()
+                if isinstance(model, (task.kind.model_class, *task.kind.opens))
+            )
             task = next(fits, TASKS["classification"])
             if not isinstance(model, task.kind.model_class):
-                load_model(directory, task.kind.model_class)  # raises: says what the model lacks
+                model = load_model(directory, task.kind.model_class, dtype=dtype)
         if not stored:
             positions = model.config.max_position_embeddings
             task = task.with_settings({"max_length": min(task.max_length, positions)})
@@ -111,29 +118,29 @@ class FineTuned:
 
     @property
     def inputs(self) -> list[str]:
-        """Names of the strings that the model takes."""
+        """Names of the strings that evaluation asks with."""
         return self.task.kind.inputs(self.task)
 
     def batch(self, strings: dict[str, tf.Tensor], arrays: list[tf.Tensor]) -> tuple:
         """Model inputs and targets for a batch of strings."""
         return self.task.kind.batch(strings, arrays, self.tokenizer, self.task.max_length)
 
-    def respond(self, strings: dict[str, tf.Tensor]) -> dict[str, tf.Tensor]:
-        """Answers to a batch of strings, in graph."""
-        return self.task.kind.respond(
-            strings, self.model, self.tokenizer, self.labels, self.task.max_length
-        )
-
     def module(self) -> RawTextModel:
         """Tokenizer, model and answers in one graph."""
-        kind = self.task.kind
-        inputs = kind.signatures(self.task)
-        return RawTextModel(self.tokenizer, self.model, inputs, self.respond, kind.lists)
+        arguments = {
+            "model": self.model,
+            "tokenizer": self.tokenizer,
+            "labels": self.labels,
+            "max_length": self.task.max_length,
+        }
+        signatures = self.task.kind.all_signatures(self.task)
+        bound = {name: signature.of(**arguments) for name, signature in signatures.items()}
+        return RawTextModel(self.tokenizer, self.model, bound)
 
     @functools.cached_property
     def signature(self) -> Any:
         """The function that answers examples, as an export saves it."""
-        return self.module().signature(self.inputs)
+        return self.module().signature(self.task.kind.evaluated)
 
     def _strings(self, examples: Examples) -> dict[str, list[Any]]:
         return {name: examples.columns[name] for name in self.inputs}

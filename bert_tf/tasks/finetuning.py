@@ -98,8 +98,8 @@ def _finetune(
     task = with_options(find_task(options.task or "classification"), vars(options))
     if not task.kind.is_trained:
         raise InputError(
-            f"{task.name} scores models and trains none: make shards of the text (bert-tf shards), "
-            "then bert-tf pretrain --model DIRECTORY --shards SHARDS goes on with the pre-training"
+            f"{task.name} trains no model: to train on plain text make shards of it (bert-tf "
+            "shards), then give bert-tf pretrain --model DIRECTORY --shards SHARDS"
         )
     size = options.batch_size or task.batch_size
     epochs = options.epochs or task.epochs

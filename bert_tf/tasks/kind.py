@@ -11,14 +11,19 @@ import tensorflow as tf
 
 from bert_tf.atomic import write_tsv
 from bert_tf.errors import InputError
+from bert_tf.serving.encoder_signatures import ENCODER_SIGNATURES
+from bert_tf.serving.signatures import DEFAULT, TEXTS, Signature
 from bert_tf.tasks.dataset import Dataset
 from bert_tf.tasks.metrics import Score
 from bert_tf.tasks.report import Report
 from bert_tf.tokenization.packing import Packer
+from bert_tf.tokenization.word_windows import map_rows
 from bert_tf.training.means import Values, accuracy, cross_entropy, smoothed_cross_entropy
 from pipelines.examples.labelled_text import Examples, read_examples
 
 Answers = dict[str, np.ndarray]
+
+_IDS = tf.TensorSpec([None, None], tf.int32)
 
 
 class Kind(ABC):
@@ -34,8 +39,13 @@ class Kind(ABC):
     is_trained: ClassVar[bool] = True
     # Bidirectional LSTM layers that `--features_only` puts between the frozen encoder and the head.
     feature_lstm_layers: ClassVar[int] = 0
-    # Inputs that are lists of strings, as many for each example.
-    lists: ClassVar[tuple[str, ...]] = ()
+    # Further models whose directories hold this kind's head.
+    opens: ClassVar[tuple[type[keras.Model], ...]] = ()
+    # The signature that evaluation asks, and the model's inputs, of the signature `tokens`.
+    evaluated: ClassVar[str] = DEFAULT
+    token_inputs: ClassVar[Mapping[str, tf.TensorSpec]] = {
+        "token_ids": _IDS, "segment_ids": _IDS, "padding_mask": _IDS,
+    }  # fmt: skip
     # The loss, and what is logged while training by name, as of `Trainer`.
     loss_function: ClassVar[Any] = staticmethod(cross_entropy)
     metrics: ClassVar[Mapping[str, Values]] = {"accuracy": accuracy}
@@ -62,12 +72,21 @@ class Kind(ABC):
         return examples
 
     def inputs(self, dataset: Dataset) -> list[str]:
-        """Names of the strings that the model takes."""
-        return list(dataset.columns(labelled=False))
+        """Names of the strings that evaluation asks with."""
+        return list(self.signatures(dataset)[self.evaluated].inputs)
 
-    def signatures(self, dataset: Dataset) -> dict[str, list[str]]:
-        """Signatures of an export, with the names of the strings that each takes."""
-        return {"serving_default": self.inputs(dataset)}
+    def signatures(self, dataset: Dataset) -> dict[str, Signature]:
+        """The kind's own signatures, `serving_default` among them.
+
+        Their functions take the arguments of `respond`.
+        """
+        return {DEFAULT: Signature(dict.fromkeys(dataset.columns(labelled=False), TEXTS),
+                                   self.respond)}  # fmt: skip
+
+    def all_signatures(self, dataset: Dataset) -> dict[str, Signature]:
+        """All signatures of an export: the kind's own, and those that every model has."""
+        tokens = Signature(self.token_inputs, self.respond_to_tokens)
+        return {**ENCODER_SIGNATURES, "tokens": tokens, **self.signatures(dataset)}
 
     def label_names(self, dataset: Dataset, examples: Examples) -> list[str]:
         """The labels of a new model; `examples` is the training data."""
@@ -81,11 +100,14 @@ class Kind(ABC):
         """Arguments of `model_class` for its head."""
         return {"labels": list(labels)} if labels else {}
 
+    def pieces(self, strings: dict[str, tf.Tensor], tokenizer: Any) -> list[tf.RaggedTensor]:
+        """Word pieces of each segment of the rows of a batch; runs in graph."""
+        return [tokenizer.tokenize(strings[name]) for name in ("text", "text_pair")
+                if name in strings]  # fmt: skip
+
     def model_inputs(self, strings: dict[str, tf.Tensor], tokenizer: Any, max_length: int) -> Any:
         """Model inputs for a batch of strings [B] by input name; runs in graph."""
-        ids = [tokenizer.tokenize(strings[name]) for name in ("text", "text_pair")
-               if name in strings]  # fmt: skip
-        return Packer(tokenizer, max_length)(*ids)
+        return Packer(tokenizer, max_length)(*self.pieces(strings, tokenizer))
 
     def lengths(self, columns: Mapping[str, Sequence[Any]], tokenizer: Any) -> np.ndarray:
         """Tokens of each example, [CLS] and [SEP] included, before it is cut: int64 [E].
@@ -167,6 +189,19 @@ class Kind(ABC):
 
         Evaluation, prediction and the exported SavedModel share this function.
         """
+
+    def respond_to_tokens(
+        self, tensors: dict[str, tf.Tensor], model: Any, tokenizer: Any, labels: Sequence[str],
+        max_length: int,
+    ) -> dict[str, tf.Tensor]:  # fmt: skip
+        """Answers to rows of tokens, [B, T] or [B, n, T], T at most the model's positions."""
+        inputs = checked_rows(tensors, model)
+        outputs = map_rows(lambda part: model(part, training=False), inputs)
+        return self.token_answers(outputs, labels)
+
+    def token_answers(self, outputs: Any, labels: Sequence[str]) -> dict[str, tf.Tensor]:
+        """Answers to rows of tokens from the model's outputs; runs in graph."""
+        return {"logits": outputs}
 
     def outputs(self, answers: Answers, labels: Sequence[str]) -> np.ndarray | None:
         """Outputs [E, ...] with the loss of those that the answers came from; None if unknown."""
@@ -253,9 +288,16 @@ class RowKind(Kind):
         self, strings: dict[str, tf.Tensor], model: Any, tokenizer: Any, labels: Sequence[str],
         max_length: int,
     ) -> dict[str, tf.Tensor]:  # fmt: skip
-        """Answers from the outputs for `model_inputs`."""
-        inputs = self.model_inputs(strings, tokenizer, max_length)
-        return self.answers(model(inputs, training=False), labels)
+        """Answers, and the number of word pieces that did not fit: `truncated`, int32 [B]."""
+        ids = self.pieces(strings, tokenizer)
+        pack = Packer(tokenizer, max_length)
+        outputs = map_rows(lambda part: model(part, training=False), pack(*ids))
+        truncated = pack.truncated(*(each.row_lengths() for each in ids))
+        return {**self.answers(outputs, labels), "truncated": truncated}
+
+    def token_answers(self, outputs: Any, labels: Sequence[str]) -> dict[str, tf.Tensor]:
+        """The same answers as to strings."""
+        return self.answers(outputs, labels)
 
     @abstractmethod
     def answers(self, outputs: Any, labels: Sequence[str]) -> dict[str, tf.Tensor]:
@@ -329,6 +371,21 @@ class RowKind(Kind):
     ) -> Sequence[object]:
         """The predictions [E] as official files have them."""
         return dict(self.predicted(examples, answers, labels))["predicted"]
+
+
+def checked_rows(tensors: dict[str, tf.Tensor], model: Any) -> dict[str, tf.Tensor]:
+    """Rows of tokens as they came. In graph, rows of unequal shapes or lengths are refused.
+
+    An id outside the vocabulary is refused by the processor, and read as a vector of zeros by a
+    GPU.
+    """
+    longest = model.config.max_position_embeddings
+    rows = tf.stack(list(tensors.values()))  # refuses other shapes, where sums would repeat them
+    tf.debugging.Assert(
+        (tf.shape(rows)[-1] >= 1) & (tf.shape(rows)[-1] <= longest),
+        [f"give 1 to {longest} tokens a row, not", tf.shape(rows)[-1]],
+    )
+    return dict(zip(tensors, tf.unstack(rows), strict=True))
 
 
 def none_cut(lengths: np.ndarray, max_length: int) -> tuple[int, str]:

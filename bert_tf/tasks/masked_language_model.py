@@ -1,5 +1,6 @@
 """Masked words: how well a pre-trained model predicts the words of a text."""
 
+import functools
 import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -9,14 +10,16 @@ import numpy as np
 import tensorflow as tf
 
 from bert_tf.models.masked_language_model import BertMaskedLanguageModel
+from bert_tf.models.pretrainer import BertPreTrainer
+from bert_tf.serving.signatures import DEFAULT, TEXTS, Signature
 from bert_tf.tasks.dataset import Dataset
-from bert_tf.tasks.kind import Answers, Kind, none_cut, write_table
+from bert_tf.tasks.kind import Answers, Kind, checked_rows, none_cut, write_table
 from bert_tf.tasks.report import Report, worst
-from bert_tf.tokenization.word_windows import map_rows, word_rows
-from bert_tf.tokenization.words import Words
+from bert_tf.tokenization.word_windows import WordRows, map_rows, word_rows
+from bert_tf.tokenization.words import Words, code_points
 from pipelines.examples.labelled_text import Examples, format_of, read_examples
 
-_GUESSES = 5
+_GUESSES, _MORE_GUESSES = 5, 20
 _MASK = "[MASK]"
 
 
@@ -24,7 +27,8 @@ class MaskedLanguageModel(Kind):
     """Guesses for each [MASK] of a text; scores of plain text, each piece masked in turn.
 
     The answers to `text` are lists, padded: `masks_count` [B], and for each [MASK] the most
-    probable `masks_words` [B, M, 5] and their `masks_probabilities`.
+    probable `masks_words` [B, M, 5], their `masks_probabilities`, and the span of the "[MASK]" in
+    the text: `masks_start`, `masks_end` in code points, `masks_start_byte`, `masks_end_byte`.
 
     The answers to `sentence` are `pieces_count` [B], and for each piece of the text, masked alone
     in a copy of it, `pieces_text`, its `pieces_log_probability`, and the model's `pieces_guess`
@@ -34,18 +38,22 @@ class MaskedLanguageModel(Kind):
     log-probabilities `drawn_log_probability` [B].
 
     Texts of any length are read in windows: each piece in the one that shows most of its context.
+    `truncated`, int32 [B], is 0.
     """
 
     model_class = BertMaskedLanguageModel
+    opens = (BertPreTrainer,)
     is_trained = False
+    evaluated = "pseudo_likelihood"
 
-    def inputs(self, dataset: Dataset) -> list[str]:
-        """Plain text to score."""
-        return ["sentence"]
-
-    def signatures(self, dataset: Dataset) -> dict[str, list[str]]:
-        """Guesses by default; scores of plain text have a signature of their own."""
-        return {"serving_default": ["text"], "pseudo_likelihood": ["sentence"]}
+    def signatures(self, dataset: Dataset) -> dict[str, Signature]:
+        """Five guesses by default, 20 as `top_20`; `pseudo_likelihood` scores plain text."""
+        more = functools.partial(self.respond, number=_MORE_GUESSES)
+        return {
+            DEFAULT: Signature({"text": TEXTS}, self.respond),
+            f"top_{_MORE_GUESSES}": Signature({"text": TEXTS}, more),
+            "pseudo_likelihood": Signature({"sentence": TEXTS}, self.respond),
+        }
 
     def read(self, dataset: Dataset, path: str | Path, *, labelled: bool = True) -> Examples:
         """Reads texts: "sentence" to score, without blank ones; "text" to guess."""
@@ -69,13 +77,25 @@ class MaskedLanguageModel(Kind):
 
     def respond(
         self, strings: dict[str, tf.Tensor], model: Any, tokenizer: Any, labels: Sequence[str],
-        max_length: int,
+        max_length: int, number: int = _GUESSES,
     ) -> dict[str, tf.Tensor]:  # fmt: skip
-        """Guesses, or scores."""
+        """That many guesses, or scores."""
         ((name, texts),) = strings.items()
         if name == "text":
-            return _guesses(texts, model, tokenizer, max_length)
+            return _guesses(texts, number, model, tokenizer, max_length)
         return _scores(texts, model, tokenizer, max_length)
+
+    def respond_to_tokens(
+        self, tensors: dict[str, tf.Tensor], model: Any, tokenizer: Any, labels: Sequence[str],
+        max_length: int,
+    ) -> dict[str, tf.Tensor]:  # fmt: skip
+        """Guesses for each [MASK] of rows of tokens, and its place, `masks_token`."""
+        inputs = checked_rows(tensors, model)
+        is_mask = inputs["token_ids"] == tokenizer.mask_token_id
+        places = tf.where(is_mask & (inputs["padding_mask"] != 0))  # (N, 2)
+        lists = _best(inputs, places, _GUESSES, model, tokenizer)
+        lists["token"] = tf.cast(places[:, 1], tf.int32)
+        return _lists(lists, places[:, 0], inputs["token_ids"])
 
     def score_names(self, dataset: Dataset, labels: Sequence[str]) -> list[str]:
         """With each piece masked in turn, and with 15% drawn at once as in pre-training."""
@@ -155,28 +175,27 @@ def _scores(texts: tf.Tensor, model: Any, tokenizer: Any, max_length: int) -> di
     pieces = tokenizer.tokenize(texts)  # (B, None)
     ids = pieces.flat_values
 
-    def of_rows(logs: tf.Tensor, ids: tf.Tensor) -> tf.Tensor:
+    def predict(logs: tf.Tensor, ids: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
         own = tf.gather(logs, ids, batch_dims=1)
-        guess = tf.cast(tf.argmax(logs, -1), tf.float32)  # exact: vocabularies are below 2^24
-        return tf.stack([own, guess], -1)
+        return own, tf.argmax(logs, -1, output_type=tf.int32)
 
-    found = _predict(ids, pieces.value_rowids(), tf.size(texts), tf.range(tf.size(ids)), of_rows, 2,
-                     model, tokenizer, max_length)  # fmt: skip
+    rows = _rows(ids, pieces.value_rowids(), tf.size(texts), tokenizer, max_length)
+    log, guess = _predict(rows.inputs, rows.pieces, predict, model, tokenizer, ids, hide=True)
     vocabulary = tf.constant(tokenizer.vocabulary)
     lists = {
         "text": tf.gather(vocabulary, ids),
-        "log_probability": found[:, 0],
-        "guess": tf.gather(vocabulary, tf.cast(found[:, 1], tf.int32)),
+        "log_probability": log,
+        "guess": tf.gather(vocabulary, guess),
     }
     drawn, corrupted = _draw(texts, pieces, tokenizer)
-    at_once = _predict(ids, pieces.value_rowids(), tf.size(texts), drawn, of_rows, 2,
-                       model, tokenizer, max_length, corrupted)  # fmt: skip
+    rows = _rows(corrupted, pieces.value_rowids(), tf.size(texts), tokenizer, max_length)
+    places, truth = tf.gather(rows.pieces, drawn), tf.gather(ids, drawn)
+    log, guess = _predict(rows.inputs, places, predict, model, tokenizer, truth)
     text = tf.gather(pieces.value_rowids(), drawn)
-    right = tf.cast(at_once[:, 1], tf.int32) == tf.gather(ids, drawn)
     of_texts = {
         "count": tf.ones_like(drawn),
-        "right": tf.cast(right, tf.int32),
-        "log_probability": at_once[:, 0],
+        "right": tf.cast(guess == truth, tf.int32),
+        "log_probability": log,
     }
     return {
         **{
@@ -185,6 +204,7 @@ def _scores(texts: tf.Tensor, model: Any, tokenizer: Any, max_length: int) -> di
         },
         "pieces_count": tf.cast(pieces.row_lengths(), tf.int32),
         **{f"pieces_{key}": pieces.with_flat_values(x).to_tensor() for key, x in lists.items()},
+        "truncated": tf.zeros_like(texts, tf.int32),
     }
 
 
@@ -207,7 +227,9 @@ def _draw(texts: tf.Tensor, pieces: Any, tokenizer: Any) -> tuple[tf.Tensor, tf.
     return drawn, tf.where(number < 150, corrupted, pieces.flat_values)
 
 
-def _guesses(texts: tf.Tensor, model: Any, tokenizer: Any, max_length: int) -> dict[str, tf.Tensor]:
+def _guesses(
+    texts: tf.Tensor, number: int, model: Any, tokenizer: Any, max_length: int
+) -> dict[str, tf.Tensor]:
     # The tokenizer reads "[MASK]" as any text: a [MASK] stands between two parts.
     parts = tf.strings.split(texts, _MASK)  # (B, None)
     tokens = tokenizer.tokenize(parts.flat_values).with_row_splits_dtype(tf.int64)
@@ -220,61 +242,86 @@ def _guesses(texts: tf.Tensor, model: Any, tokenizer: Any, max_length: int) -> d
     joined = tf.concat([tokens, tf.RaggedTensor.from_row_lengths(masks, after)], axis=1)
     ids = joined.flat_values
     text = tf.gather(parts.value_rowids(), joined.value_rowids())
+    rows = _rows(ids, text, tf.size(texts), tokenizer, max_length)
     places = tf.where(ids == tokenizer.mask_token_id)[:, 0]
+    of_text = tf.gather(text, places)
+    lists = _best(rows.inputs, tf.gather(rows.pieces, places), number, model, tokenizer)
 
-    def of_rows(logs: tf.Tensor, ids: tf.Tensor) -> tf.Tensor:
-        best = tf.math.top_k(tf.exp(logs), _GUESSES)
-        return tf.concat([best.values, tf.cast(best.indices, tf.float32)], -1)
+    # A [MASK] begins behind the parts and masks before it.
+    lengths = parts.with_flat_values(tf.strings.length(parts.flat_values) + len(_MASK))
+    ends = tf.cast(tf.cumsum(lengths.to_tensor(), axis=1), tf.int64)
+    ends = tf.RaggedTensor.from_tensor(ends, parts.row_lengths() - 1)
+    for name, place in {"start": ends - len(_MASK), "end": ends}.items():
+        lists[f"{name}_byte"] = place.flat_values
+        lists[name] = code_points(texts, of_text, place.flat_values)
+    return {**_lists(lists, of_text, texts), "truncated": tf.zeros_like(texts, tf.int32)}
 
-    found = _predict(ids, text, tf.size(texts), tf.cast(places, tf.int32), of_rows, 2 * _GUESSES,
-                     model, tokenizer, max_length)  # fmt: skip
-    words = tf.gather(tf.constant(tokenizer.vocabulary), tf.cast(found[:, _GUESSES:], tf.int32))
-    rows = tf.RaggedTensor.from_value_rowids(
-        places, tf.gather(text, places), nrows=tf.size(texts, tf.int64)
-    )
-    return {
-        "masks_count": tf.cast(rows.row_lengths(), tf.int32),
-        "masks_words": rows.with_flat_values(words).to_tensor(),
-        "masks_probabilities": rows.with_flat_values(found[:, :_GUESSES]).to_tensor(),
+
+def _lists(values: dict[str, tf.Tensor], row: tf.Tensor, rows: tf.Tensor) -> dict[str, tf.Tensor]:
+    """Values [N, ...] of masks as lists, one for each of `rows`, [B, ...]; and `masks_count`."""
+    count = tf.shape(rows, tf.int64)[0]
+    lists = {
+        f"masks_{name}": tf.RaggedTensor.from_value_rowids(x, row, nrows=count)
+        for name, x in values.items()
     }
+    lengths = next(iter(lists.values())).row_lengths()
+    return {"masks_count": tf.cast(lengths, tf.int32),
+            **{name: x.to_tensor() for name, x in lists.items()}}  # fmt: skip
+
+
+def _best(
+    inputs: dict[str, tf.Tensor], places: tf.Tensor, number: int, model: Any, tokenizer: Any
+) -> dict[str, tf.Tensor]:
+    """The most probable words at N places of rows, string [N, number], and their probabilities."""
+    number = min(number, tokenizer.vocabulary_size)
+
+    def best(logs: tf.Tensor, ids: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+        found = tf.math.top_k(tf.exp(logs), number)
+        return found.values, found.indices
+
+    unknown = tf.zeros_like(places[:, 0], tf.int32)
+    probabilities, words = _predict(inputs, places, best, model, tokenizer, unknown)
+    vocabulary = tf.constant(tokenizer.vocabulary)
+    return {"words": tf.gather(vocabulary, words), "probabilities": probabilities}
+
+
+def _rows(
+    ids: tf.Tensor, text: tf.Tensor, texts: tf.Tensor, tokenizer: Any, max_length: int
+) -> WordRows:
+    """Windows over P pieces, int32 [P], of texts with the numbers `text`, int64 [P]."""
+    alone = tf.RaggedTensor.from_uniform_row_length(ids, 1)
+    nowhere = tf.zeros_like(text)
+    return word_rows(Words(text, alone, nowhere, nowhere), texts, tokenizer, max_length)
 
 
 def _predict(
-    ids: tf.Tensor, text: tf.Tensor, texts: tf.Tensor, places: tf.Tensor, of_rows: Any, width: int,
-    model: Any, tokenizer: Any, max_length: int, shown: tf.Tensor | None = None,
-) -> tf.Tensor:  # fmt: skip
-    """What `of_rows` makes of the predictions at some pieces.
+    inputs: dict[str, tf.Tensor], places: tf.Tensor, function: Any, model: Any, tokenizer: Any,
+    ids: tf.Tensor, *, hide: bool = False,
+) -> Any:  # fmt: skip
+    """What `function` makes of the predictions at some places of rows, each in a row of its own.
 
     Args:
-        ids: P pieces of all texts, int32 [P].
-        text: text of each piece, int64 [P].
-        texts: number of texts, int32 [].
-        places: the pieces to predict, int32 [N].
-        of_rows: log-probabilities [r, V] and true pieces [r] -> float32 [r, width].
-        width: see above.
+        inputs: rows, int32 [R, T] each.
+        places: row and place of N tokens, int64 [N, 2].
+        function: log-probabilities [r, V] and true pieces [r] -> tensors [r, ...].
         model: a `BertMaskedLanguageModel`.
         tokenizer: its tokenizer.
-        max_length: maximum tokens of a row.
-        shown: pieces that the model reads in place of `ids`, int32 [P]; None for `ids` with the
-            one to predict masked.
-
-    Returns:
-        float32 [N, width].
+        ids: true pieces, int32 [N].
+        hide: mask the token to predict.
     """
-    alone = tf.RaggedTensor.from_uniform_row_length(ids if shown is None else shown, 1)
-    nowhere = tf.zeros_like(text)
-    rows = word_rows(Words(text, alone, nowhere, nowhere), texts, tokenizer, max_length)
+    # One row more: without any place `map_rows` computes one of a row that is not there.
+    inputs = {name: tf.pad(values, [[0, 1], [0, 0]]) for name, values in inputs.items()}
 
-    def predict(part: dict[str, tf.Tensor]) -> tf.Tensor:
-        row, column = tf.unstack(part["where"], axis=1)
-        inputs = {name: tf.gather(values, row) for name, values in rows.inputs.items()}
-        if shown is None:
-            length = tf.shape(inputs["token_ids"])[1]
+    def predict(part: dict[str, tf.Tensor]) -> Any:
+        row, column = tf.unstack(part["places"], axis=1)
+        given = {name: tf.gather(values, row) for name, values in inputs.items()}
+        if hide:
+            length = tf.shape(given["token_ids"])[1]
             here = tf.one_hot(column, length, on_value=True, off_value=False)
-            inputs["token_ids"] = tf.where(here, tokenizer.mask_token_id, inputs["token_ids"])
-        inputs["mask_positions"] = tf.cast(column, tf.int32)[:, tf.newaxis]
-        logits = model(inputs, training=False)[:, 0, : len(tokenizer.vocabulary)]  # padded tables
-        return of_rows(tf.nn.log_softmax(logits), part["id"])[:, tf.newaxis]
+            given["token_ids"] = tf.where(here, tokenizer.mask_token_id, given["token_ids"])
+        given["mask_positions"] = tf.cast(column, tf.int32)[:, tf.newaxis]
+        logits = model(given, training=False)[:, 0, : tokenizer.vocabulary_size]  # padded tables
+        return function(tf.nn.log_softmax(logits), part["ids"])
 
-    wanted = {"where": tf.gather(rows.pieces, places), "id": tf.gather(ids, places)}
-    return map_rows(predict, wanted, width)[: tf.size(places), 0]
+    length = tf.shape(inputs["token_ids"])[1]
+    return map_rows(predict, {"places": places, "ids": ids}, length)

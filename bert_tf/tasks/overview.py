@@ -40,6 +40,9 @@ def describe(task: Dataset) -> list[list[str]]:
     command, defaults = "finetune", _defaults(task)
     if not task.kind.is_trained:
         command, data, defaults = "evaluate", "--data text.txt", {}
+    example = f"{data} --output runs/{Path(task.name).stem}"
+    if not task.kind.is_trained and not _scores(task):
+        command, example = "export", f"--name {Path(task.name).stem}"
     options = {"max_length": task.max_length, **defaults}
     reads = " ".join((task.kind.__doc__ or "").partition("\n")[0].split())
     rows = {
@@ -53,8 +56,7 @@ def describe(task: Dataset) -> list[list[str]]:
         "defaults": " ".join(f"--{name} {value}" for name, value in options.items()),
         "paper": _by_name(task.paper),
         "reached": _by_name(task.reached),
-        "example": f"bert-tf {command} --task {task.name} --model models/base {data} "
-        f"--output runs/{Path(task.name).stem}",
+        "example": f"bert-tf {command} --task {task.name} --model models/base {example}",
     }
     return [[name, value] for name, value in rows.items() if value]
 

@@ -1,15 +1,20 @@
 """Models that answer raw strings: an exported SavedModel or a fine-tuned model directory."""
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import tensorflow as tf
+
 from bert_tf.checkpoints.formats import CONFIG
 from bert_tf.errors import InputError
+from bert_tf.serving.encoder_signatures import ENCODER_SIGNATURES
 from bert_tf.serving.export import ASSETS
 from bert_tf.serving.predictor import Predictor
+from bert_tf.serving.signatures import DEFAULT, PREDICT, find_signature
 from bert_tf.tasks.dataset import Dataset
+from bert_tf.tasks.embedding import Embedding
 from bert_tf.tasks.fine_tuned import TASK_FILE, FineTuned, read_settings
 from bert_tf.tasks.table import TASKS, find_task, with_options
 from bert_tf.tokenization.tokenizer import VOCABULARY_FILE, BertTokenizer
@@ -21,14 +26,13 @@ class Answering:
     """A model that answers, and how its data are read.
 
     Attributes:
-        signature: gives the function of strings with certain names, as of
-            `bert_tf.serving.predictor.answer`.
+        signature: gives the function of a name, as of `bert_tf.serving.predictor.answer`.
         task: dataset that names the columns.
         labels: label names in the order of the outputs; empty if they are not known.
         tokenizer: the model's tokenizer; None if a SavedModel has no copy of it.
     """
 
-    signature: Callable[[Sequence[str]], Any]
+    signature: Callable[[str], Any]
     task: Dataset
     labels: Sequence[str] = ()
     tokenizer: BertTokenizer | None = None
@@ -39,11 +43,51 @@ class Answering:
             return 0, ""
         return self.task.kind.cut(strings, self.tokenizer, self.task.max_length)
 
-    def strings(self, examples: Examples) -> dict[str, list[str]]:
-        """The strings that the model takes, by input name."""
+    def inputs(self, signature: str | None) -> list[str]:
+        """Names of the strings that a signature takes; None for the default one.
+
+        Raises:
+            InputError: there is no such signature, or it takes no raw strings.
+        """
+        found = find_signature(self.task.kind.all_signatures(self.task), signature or DEFAULT)
+        is_text = all(each.dtype == tf.string for each in found.inputs.values())
+        if not is_text or found.method_name != PREDICT:
+            raise InputError(
+                f"--signature {signature} takes {', '.join(found.inputs)}, not raw strings: ask a "
+                "server for it, or give another signature"
+            )
+        return list(found.inputs)
+
+    def reader(self, signature: str | None) -> Dataset:
+        """What reads a file of strings for a signature; None for the default one."""
+        if signature not in ENCODER_SIGNATURES:
+            return self.task
+        return replace(self.task, kind=Embedding(), pair=None)
+
+    def strings(self, examples: Examples, signature: str | None) -> dict[str, list[str]]:
+        """The strings that a signature takes; None for the one that takes what is there.
+
+        Raises:
+            InputError: the signature takes strings that are not there.
+        """
         columns = examples.columns
-        signatures = self.task.kind.signatures(self.task).values()
-        return {name: columns[name] for names in signatures for name in names if name in columns}
+        if signature is not None:
+            names = self.inputs(signature)
+            if missing := [name for name in names if name not in columns]:
+                raise InputError(
+                    f"{examples.path} has no {' and no '.join(missing)} for --signature "
+                    f"{signature}: give a file with {', '.join(names)}"
+                )
+        else:
+            own = self.task.kind.signatures(self.task).values()
+            names = list(dict.fromkeys(name for each in own for name in each.inputs))
+        return {name: columns[name] for name in names if name in columns}
+
+    def signature_for(self, inputs: Collection[str]) -> str:
+        """The signature that takes inputs of these names, if there is one, or else the default."""
+        own = self.task.kind.signatures(self.task)
+        names = (DEFAULT, *own)
+        return next((name for name in names if own[name].inputs.keys() == set(inputs)), DEFAULT)
 
 
 def load(model: str | Path, settings: Mapping[str, Any]) -> Answering:

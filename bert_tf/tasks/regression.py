@@ -10,6 +10,7 @@ import tensorflow as tf
 
 from bert_tf.errors import InputError
 from bert_tf.models.task_models import BertRegressor
+from bert_tf.serving.signatures import DEFAULT, REGRESS, Signature, of_examples
 from bert_tf.tasks.dataset import Dataset
 from bert_tf.tasks.kind import Answers, RowKind
 from bert_tf.tasks.pictures import scatter
@@ -40,6 +41,11 @@ class Regression(RowKind):
     model_class = BertRegressor
     loss_function = staticmethod(squared_error)
     metrics: ClassVar[Mapping[str, Values]] = {}
+
+    def signatures(self, dataset: Dataset) -> dict[str, Signature]:
+        """The same for tf.Examples, by the API regress."""
+        own = super().signatures(dataset)
+        return {**own, "regress": of_examples(own[DEFAULT], REGRESS, {"outputs": "score"})}
 
     def targets(self, examples: Examples, labels: Sequence[str]) -> np.ndarray:
         """The numbers, float32 [E]."""

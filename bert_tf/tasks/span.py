@@ -13,6 +13,7 @@ import tensorflow as tf
 from bert_tf.atomic import write_json
 from bert_tf.errors import InputError
 from bert_tf.models.task_models import BertSpanClassifier
+from bert_tf.serving.signatures import DEFAULT, TEXTS, Signature
 from bert_tf.tasks.answer_ensemble import average_answers
 from bert_tf.tasks.answer_spans import best_answers
 from bert_tf.tasks.dataset import Dataset
@@ -42,8 +43,9 @@ def span_accuracy(targets: Any, logits: Any) -> Any:
 class Span(Kind):
     """A span of the context for each question.
 
-    The answers are those of `bert_tf.tasks.answer_spans.best_answers`. The settings have the names
-    of the original's options.
+    The answers are those of `bert_tf.tasks.answer_spans.best_answers`, and `truncated`, int32 [B],
+    the number of word pieces that the question lost; the context loses none. The settings have the
+    names of the original's options.
 
     Attributes:
         unanswerable: whether a question may have no answer.
@@ -73,9 +75,9 @@ class Span(Kind):
         given = {name: settings[name] for name in _SETTINGS if settings.get(name) is not None}
         return replace(self, **given)
 
-    def inputs(self, dataset: Dataset) -> list[str]:
+    def signatures(self, dataset: Dataset) -> dict[str, Signature]:
         """Question and context."""
-        return ["question", "context"]
+        return {DEFAULT: Signature({"question": TEXTS, "context": TEXTS}, self.respond)}
 
     def read(self, dataset: Dataset, path: str | Path, *, labelled: bool = True) -> Examples:
         """Reads questions: see `read_questions`."""
@@ -139,15 +141,21 @@ class Span(Kind):
     ) -> dict[str, tf.Tensor]:  # fmt: skip
         """The best answers from all windows over each context."""
         windows = self._packer(tokenizer, max_length)(strings["question"], strings["context"])
-        logits = map_rows(lambda part: model(part, training=False), windows.inputs, 2)
-        return best_answers(
-            logits[: tf.size(windows.question)],
+        logits = map_rows(lambda part: model(part, training=False), windows.inputs)
+        answers = best_answers(
+            logits,
             windows,
             strings["context"],
             longest=self.max_answer_length,
             unanswerable=self.unanswerable,
             threshold=self.null_score_diff_threshold,
         )
+        return {**answers, "truncated": windows.truncated}
+
+    def token_answers(self, outputs: Any, labels: Sequence[str]) -> dict[str, tf.Tensor]:
+        """Logits of the start and the end, float32 [B, T]."""
+        start, end = tf.unstack(outputs, axis=-1)
+        return {"start_logits": start, "end_logits": end}
 
     def in_ensemble(self, kinds: Sequence[Kind]) -> "Span":
         """The mean of the models' thresholds."""

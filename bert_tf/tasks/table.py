@@ -12,6 +12,7 @@ from bert_tf.errors import InputError
 from bert_tf.tasks.choice import Choice
 from bert_tf.tasks.classification import Classification
 from bert_tf.tasks.dataset import Dataset
+from bert_tf.tasks.embedding import Embedding
 from bert_tf.tasks.masked_language_model import MaskedLanguageModel
 from bert_tf.tasks.metrics import accuracy, f1, matthews_correlation, pearson, spearman
 from bert_tf.tasks.regression import Regression
@@ -151,6 +152,7 @@ TASKS: dict[str, Dataset] = {
             paper={"base": 92.4, "large": 92.8},
         ),
         Dataset(name="masked_words", kind=MaskedLanguageModel(), max_length=512),
+        Dataset(name="embedding", kind=Embedding(), max_length=512),
     )
 }  # fmt: skip
 

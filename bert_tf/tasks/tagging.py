@@ -11,6 +11,7 @@ import tensorflow as tf
 from bert_tf.atomic import write_text
 from bert_tf.errors import InputError
 from bert_tf.models.task_models import BertTagger
+from bert_tf.serving.signatures import DEFAULT, TEXTS, Signature
 from bert_tf.tasks.conlleval import EntityScores, score_entities
 from bert_tf.tasks.dataset import Dataset
 from bert_tf.tasks.kind import Answers, Kind, none_cut
@@ -19,6 +20,7 @@ from bert_tf.tokenization.word_windows import map_rows, word_rows
 from bert_tf.tokenization.words import (
     code_points,
     spans,
+    valid_utf_8,
     words_between_spaces,
     words_of_raw_text,
 )
@@ -40,7 +42,8 @@ class Tagging(Kind):
     `words_label`, `words_score` (probability) [B, W]; `entities_count` [B], and for each entity
     `entities_text`, `entities_type` and `entities_score` (mean probability of its words) [B, N].
     Spans are in code points (`..._start`, `..._end`) and in bytes (`..._start_byte`,
-    `..._end_byte`) of the text.
+    `..._end_byte`) of the text. `truncated`, int32 [B], is 0. Invalid UTF-8 in a text becomes
+    U+FFFD in its words; places in code points count the bytes that begin a character.
 
     Attributes:
         documents: make an example of each document of a column file, so that a word's context
@@ -51,16 +54,14 @@ class Tagging(Kind):
 
     model_class = BertTagger
     feature_lstm_layers = 2
+    evaluated = "words"
     documents: bool = False
     in_detail: bool = False
 
-    def inputs(self, dataset: Dataset) -> list[str]:
-        """Words between spaces, a sentence a line."""
-        return ["words"]
-
-    def signatures(self, dataset: Dataset) -> dict[str, list[str]]:
-        """Raw text by default; words that are already split have a signature of their own."""
-        return {"serving_default": ["text"], "words": ["words"]}
+    def signatures(self, dataset: Dataset) -> dict[str, Signature]:
+        """Raw text by default; `words` takes words between spaces, as evaluation has them."""
+        names = {DEFAULT: "text", "words": "words"}
+        return {key: Signature({name: TEXTS}, self.respond) for key, name in names.items()}
 
     def read(self, dataset: Dataset, path: str | Path, *, labelled: bool = True) -> Examples:
         """Reads a column file or JSON lines; without labels also raw text, as column "text"."""
@@ -136,9 +137,18 @@ class Tagging(Kind):
         split = words_of_raw_text if name == "text" else words_between_spaces
         words = split(texts, tokenizer)
         rows = word_rows(words, tf.size(texts), tokenizer, max_length)
-        logits = map_rows(lambda part: model(part, training=False), rows.inputs, len(labels))
+        logits = map_rows(lambda part: model(part, training=False), rows.inputs)
         probabilities = tf.nn.softmax(tf.gather_nd(logits, rows.first_pieces))  # (W, C)
         return self._answers(texts, words.text, words.starts, words.ends, probabilities, labels)
+
+    def token_answers(self, outputs: Any, labels: Sequence[str]) -> dict[str, tf.Tensor]:
+        """The label of each token, string [B, T], and its probability."""
+        probabilities = tf.nn.softmax(outputs)
+        classes = tf.argmax(probabilities, -1)
+        return {
+            "label": tf.gather(tf.constant(list(labels)), classes),
+            "probability": tf.reduce_max(probabilities, -1),
+        }
 
     def _answers(
         self, texts: tf.Tensor, text: tf.Tensor, starts: tf.Tensor, ends: tf.Tensor,
@@ -164,7 +174,7 @@ class Tagging(Kind):
             of_text = tf.gather(text, first)
             start, end = tf.gather(starts, first), tf.gather(ends, last)
             spanned = {
-                "text": spans(texts, of_text, start, end),
+                "text": valid_utf_8(spans(texts, of_text, start, end)),
                 "start": tf.gather(first_points, first),
                 "end": tf.gather(end_points, last),
                 "start_byte": start,
@@ -191,6 +201,7 @@ class Tagging(Kind):
                 "words", every, every,
                 label=tf.gather(tf.constant(list(labels)), classes), score=scores, **detail,
             ),
+            "truncated": tf.zeros_like(texts, tf.int32),
         }  # fmt: skip
 
     def in_ensemble(self, kinds: Sequence[Kind]) -> "Tagging":

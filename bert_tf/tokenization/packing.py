@@ -116,6 +116,15 @@ class Packer:
                 tensor.set_shape([None, self.max_length])
         return inputs
 
+    @on_host
+    def truncated(self, *lengths: tf.Tensor) -> tf.Tensor:
+        """The number of pieces that do not fit, int32 [batch].
+
+        `lengths` are those of one or two segments before they are cut, int [batch] each.
+        """
+        pieces = tf.add_n([tf.cast(each, tf.int32) for each in lengths])
+        return tf.maximum(pieces + len(lengths) + 1 - self.max_length, 0)
+
     def _truncate(
         self, length_a: tf.Tensor, length_b: tf.Tensor, room: int
     ) -> tuple[tf.Tensor, tf.Tensor]:

@@ -22,6 +22,7 @@ class QuestionWindows(NamedTuple):
         starts: int64 [W, T], where a token begins, in bytes of the context; -1 outside it.
         ends: int64 [W, T], where it ends; -1 outside.
         has_most_context: bool [W, T], whether no other window shows more text around the token.
+        truncated: int32 [B], pieces that each question lost.
     """
 
     inputs: dict[str, tf.Tensor]
@@ -31,6 +32,7 @@ class QuestionWindows(NamedTuple):
     starts: tf.Tensor
     ends: tf.Tensor
     has_most_context: tf.Tensor
+    truncated: tf.Tensor
 
 
 class QuestionPacker:
@@ -70,7 +72,8 @@ class QuestionPacker:
             contexts: string [B].
             number: int [B], the one window to make of each context; None for all.
         """
-        question_ids = self.tokenizer.tokenize(questions)[:, : self.max_question]
+        whole = self.tokenizer.tokenize(questions)
+        question_ids = whole[:, : self.max_question]
         ids, starts, ends = self.tokenizer.tokenize_with_offsets(contexts)
         pieces = ids.row_lengths()  # (B,)
         room = self.room - tf.cast(question_ids.row_lengths(), tf.int64)
@@ -111,6 +114,7 @@ class QuestionPacker:
             starts=tf.gather(tf.concat([starts.flat_values, [-1]], 0), piece),
             ends=tf.gather(tf.concat([ends.flat_values, [-1]], 0), piece),
             has_most_context=(piece < none) & (context == tf.gather(most, piece)),
+            truncated=tf.cast(tf.maximum(whole.row_lengths() - self.max_question, 0), tf.int32),
         )
 
 

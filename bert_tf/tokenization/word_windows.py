@@ -9,7 +9,7 @@ from bert_tf.tokenization.packing import Packer
 from bert_tf.tokenization.tokenizer import BertTokenizer
 from bert_tf.tokenization.words import Words
 
-_MOST_ROWS = 64  # rows that a model reads together
+_MOST_TOKENS = 8192  # that a model reads together: with 512 in a row, 200 MB of attention scores
 
 
 class Windows(NamedTuple):
@@ -104,30 +104,44 @@ def word_rows(
 
 
 def map_rows(
-    function: Callable[[dict[str, tf.Tensor]], Any], tensors: dict[str, tf.Tensor], width: int
-) -> tf.Tensor:
-    """Computes vectors some rows at a time: a text of any length fits in memory.
+    function: Callable[[dict[str, tf.Tensor]], Any],
+    tensors: dict[str, tf.Tensor],
+    length: tf.Tensor | None = None,
+) -> Any:
+    """Computes some rows at a time: texts of any number and length fit in memory.
 
     Args:
-        function: a part of the tensors, [r, ...] each -> float32 [r, T, width].
+        function: a part of the tensors, [r, ...] each, r at least 1 -> one tensor or several,
+            [r, ...] each, whose other axes are the same for all parts.
         tensors: [R, ...] each, such as model inputs.
-        width: last axis of the result.
+        length: tokens of a row, int32 []; None for those of the first of `tensors`.
 
     Returns:
-        float32 [R or more, T, width].
+        As `function`, [R, ...].
     """
-    rows = tf.shape(next(iter(tensors.values())))[0]
-    size = tf.clip_by_value(rows, 1, _MOST_ROWS)
+    shape = tf.shape(next(iter(tensors.values())))
+    rows, length = shape[0], tf.reduce_prod(shape[1:]) if length is None else length
+    size = tf.clip_by_value(_MOST_TOKENS // tf.maximum(length, 1), 1, tf.maximum(rows, 1))
     parts = tf.maximum(1, (rows + size - 1) // size)
 
     def split(x: tf.Tensor) -> tf.Tensor:
         padded = tf.pad(x, [[0, parts * size - rows], *[[0, 0]] * (x.shape.rank - 1)])
         return tf.reshape(padded, tf.concat([[parts, size], tf.shape(x)[1:]], 0))
 
-    vectors = tf.map_fn(
-        function,
+    def join(x: tf.Tensor) -> tf.Tensor:
+        joined = tf.reshape(x, tf.concat([[parts * size], tf.shape(x)[2:]], 0))[:rows]
+        joined.set_shape([None, *x.shape[2:]])
+        return joined
+
+    traced = tf.function(function, autograph=False).get_concrete_function(
+        {name: tf.TensorSpec([None, *x.shape[1:]], x.dtype) for name, x in tensors.items()}
+    )
+    computed = tf.map_fn(
+        traced,
         {name: split(x) for name, x in tensors.items()},
-        fn_output_signature=tf.TensorSpec([None, None, width], tf.float32),
+        fn_output_signature=tf.nest.map_structure(
+            lambda x: tf.TensorSpec(x.shape, x.dtype), traced.structured_outputs
+        ),
         parallel_iterations=1,
     )
-    return tf.reshape(vectors, [parts * size, tf.shape(vectors)[2], width])
+    return tf.nest.map_structure(join, computed)

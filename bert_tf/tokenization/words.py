@@ -12,6 +12,7 @@ from bert_tf.tokenization.wordpiece import starts_of
 # Between letters or digits these do not end a word: "e-mail", "U.S", "AT&T", "and/or".
 _INNER_MARKS = "-.&/_@"
 _SPACES = b" \t\n\r\v\f"
+_HASH_BASE = 6364136223846793005  # Knuth's multiplier
 
 
 class Words(NamedTuple):
@@ -117,6 +118,28 @@ def spans(texts: tf.Tensor, text: tf.Tensor, starts: tf.Tensor, ends: tf.Tensor)
     places = tf.ragged.range(first + starts, first + ends)
     parts = places.with_flat_values(tf.gather(data, places.flat_values))
     return tf.strings.reduce_join(parts, axis=-1)
+
+
+def valid_utf_8(texts: tf.Tensor) -> tf.Tensor:
+    """The same strings with U+FFFD in place of what is no UTF-8; others would not be JSON."""
+    return tf.strings.unicode_transcode(texts, "UTF-8", "UTF-8")
+
+
+@on_host
+def hashes(texts: tf.Tensor, text: tf.Tensor, starts: tf.Tensor, ends: tf.Tensor) -> tf.Tensor:
+    """Numbers that tell parts of texts apart, without a copy of each part.
+
+    Returns:
+        int64 [N], the same for parts of the same bytes: a polynomial of them, modulo 2^64. The
+        arguments are those of `spans`.
+    """
+    data = tf.io.decode_raw(tf.strings.reduce_join(texts), tf.uint8)
+    size = tf.size(data, tf.int64)
+    powers = tf.math.cumprod(tf.fill([size + 1], tf.constant(_HASH_BASE, tf.int64)), exclusive=True)
+    before = starts_of((tf.cast(data, tf.int64) + 1) * powers[:-1])
+    first = tf.gather(starts_of(tf.strings.length(texts)), text)
+    of_part = tf.gather(before, first + ends) - tf.gather(before, first + starts)
+    return of_part * tf.gather(powers, size - first - starts)  # as if all began at one place
 
 
 @on_host

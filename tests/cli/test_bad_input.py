@@ -171,7 +171,10 @@ def test_models_that_cannot_be_used(damage, pretrained, labelled, tmp_path, out,
 
 
 def test_a_classifier_is_asked_for(pretrained, out, capsys):
-    line = refused(capsys, "export", "--model", pretrained / "last", "--name", "x", "--output", out)
+    line = refused(
+        capsys, "export", "--model", pretrained / "last", "--task", "classification", "--name", "x",
+        "--output", out,
+    )  # fmt: skip
     assert "classifier" in line
     assert left_in(out) == []
 

@@ -31,7 +31,7 @@ def test_pre_training_wins_on_the_installed_documentation(tmp_path, capsys):
     train = set((output / "labelled" / "train.tsv").read_text().splitlines())
     assert len(test) == 800 and not train.intersection(test)
     predictor = Predictor(output / "saved_models" / "demo")
-    outputs = answer(predictor.signature(["text"]), {"text": [test[0].split("\t")[0]]}, 1)
+    outputs = answer(predictor.signature(), {"text": [test[0].split("\t")[0]]}, 1)
     label = next(rows(outputs))["label"]
     assert label in {row.split("\t")[1] for row in test}
 

@@ -16,13 +16,14 @@ from bert_tf.serving import export as exporting
 from bert_tf.serving.checks import SERVED_TEXT_OPS, ops_of, refuse_unservable
 from bert_tf.serving.export import export, versions
 from bert_tf.serving.predictor import Predictor, answer, rows
-from bert_tf.serving.signatures import RawTextModel
+from bert_tf.serving.signatures import DEFAULT, RawTextModel, Signature
 from bert_tf.tasks.classification import Classification
 from bert_tf.tokenization import Packer
 
 PIECES = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "sea", "##s", "farm", "the", "é", "。"]
 LABELS = ["land", "wasser", "日"]
 CLASSIFICATION = Classification()
+STRINGS = tf.TensorSpec([None], tf.string)
 
 
 @pytest.fixture(scope="module")
@@ -36,18 +37,16 @@ def classifier() -> tuple[BertTokenizer, BertClassifier]:
 
 def module(classifier, takes_pairs=False, answers=CLASSIFICATION.answers) -> RawTextModel:
     tokenizer, model = classifier
-    return RawTextModel(
-        tokenizer,
-        model,
-        {"serving_default": ["text", "text_pair"] if takes_pairs else ["text"]},
+    signature = Signature(
+        dict.fromkeys(["text", "text_pair"] if takes_pairs else ["text"], STRINGS),
         lambda strings: answers(model(CLASSIFICATION.model_inputs(strings, tokenizer, 8)), LABELS),
     )
+    return RawTextModel(tokenizer, model, {DEFAULT: signature})
 
 
 def answers_of(predictor, texts, pairs=None, batch_size=32) -> list[dict]:
     strings = {"text": texts, **({} if pairs is None else {"text_pair": pairs})}
-    signature = predictor.signature(strings)
-    return list(rows(answer(signature, strings, batch_size)))
+    return list(rows(answer(predictor.signature(), strings, batch_size)))
 
 
 @pytest.fixture(scope="module")

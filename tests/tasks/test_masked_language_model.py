@@ -49,7 +49,7 @@ def log_probabilities(scorer, ids, place):
 
 
 def test_each_piece_is_masked_in_turn(scorer):
-    found = answer(scorer.module().signature(["sentence"]), {"sentence": TEXTS}, 2)
+    found = answer(scorer.module().signature("pseudo_likelihood"), {"sentence": TEXTS}, 2)
     ids = [scorer.tokenizer.tokenize([text])[0].numpy() for text in TEXTS]
     assert found["pieces_count"].tolist() == [4, 24, 3]
     for text, row in ((0, [2, *ids[0], 3]), (2, [2, *ids[2], 3])):
@@ -85,7 +85,7 @@ def test_a_share_of_the_pieces_is_drawn_as_in_pre_training(scorer):
 def test_drawn_pieces_are_predicted_at_once(scorer):
     text = "cow sea , ships barn sea"  # one row; two of its pieces are masked, one replaced
     pieces = scorer.tokenizer.tokenize([text])
-    found = answer(scorer.module().signature(["sentence"]), {"sentence": [text]}, 1)
+    found = answer(scorer.module().signature("pseudo_likelihood"), {"sentence": [text]}, 1)
     drawn, corrupted = _draw(tf.constant([text]), pieces, scorer.tokenizer)
     assert found["drawn_count"].tolist() == [len(drawn)]
     row = np.array([[2, *corrupted.numpy(), 3]])
@@ -101,7 +101,7 @@ def test_drawn_pieces_are_predicted_at_once(scorer):
 
 def test_guesses_are_those_that_training_shows(scorer, directory):
     texts = ["[MASK]s sailed, [MASK]", "no gap", "the [MASK]"]
-    found = answer(scorer.module().signature(["text"]), {"text": texts}, 3)
+    found = answer(scorer.module().signature(), {"text": texts}, 3)
     assert found["masks_count"].tolist() == [2, 0, 1]
     expected = MaskedWords(load_model(directory), scorer.tokenizer, [texts[0], texts[2]])()
     for row, gaps in zip((0, 2), expected, strict=True):
@@ -114,7 +114,7 @@ def test_guesses_are_those_that_training_shows(scorer, directory):
 
 
 def test_a_mask_far_into_a_long_text_is_guessed(scorer):
-    found = answer(scorer.module().signature(["text"]), {"text": [LONG + "[MASK]"]}, 1)
+    found = answer(scorer.module().signature(), {"text": [LONG + "[MASK]"]}, 1)
     ids = [*scorer.tokenizer.tokenize([LONG])[0].numpy(), 4]
     logs = log_probabilities(scorer, [2, *ids[20:], 3], 1 + 24 - 20)  # the last window
     assert found["masks_count"].tolist() == [1]
@@ -153,7 +153,7 @@ def test_the_commands(scorer, directory, tmp_path, capsys):
     assert [len(each["masks"][0]["words"]) for each in lines] == [5, 5]
     assert lines[0]["masks"][0]["words"] == lines[1]["masks"][0]["words"]
     predictor = Predictor(tmp_path / "models" / "words")
-    served = answer(predictor.signature(["sentence"]), {"sentence": TEXTS}, 3)
+    served = answer(predictor.signature("pseudo_likelihood"), {"sentence": TEXTS}, 3)
     np.testing.assert_allclose(
         served["pieces_log_probability"], found["pieces_log_probability"], atol=1e-5
     )

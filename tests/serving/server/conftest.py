@@ -9,7 +9,7 @@ from tensorflow.core.protobuf.saved_model_pb2 import SavedModel
 from bert_tf import BertConfig, BertTokenizer
 from bert_tf.models.task_models import BertClassifier
 from bert_tf.serving.export import export
-from bert_tf.serving.signatures import RawTextModel
+from bert_tf.serving.signatures import DEFAULT, TEXTS, RawTextModel, Signature
 from bert_tf.tasks.classification import Classification
 
 PIECES = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "sea", "##s", "farm", "the", "é", "。"]
@@ -27,12 +27,11 @@ def saved_models(made_once) -> Path:
         labels = ["land", "wasser", "日"]
         kind, tokenizer = Classification(), BertTokenizer(PIECES)
         model = BertClassifier(config, labels=labels, seed=0)
-        module = RawTextModel(
-            tokenizer,
-            model,
-            {"serving_default": ["text"]},
+        signature = Signature(
+            {"text": TEXTS},
             lambda texts: kind.answers(model(kind.model_inputs(texts, tokenizer, 8)), labels),
         )
+        module = RawTextModel(tokenizer, model, {DEFAULT: signature})
         export(module, "where", root=folder)
 
     return made_once("served", make)

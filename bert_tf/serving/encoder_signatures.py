@@ -1,0 +1,114 @@
+"""The signatures that every model has: vectors of a text, and what its tokens attend to."""
+
+from typing import Any
+
+import tensorflow as tf
+
+from bert_tf.checkpoints.weight_names import head_of
+from bert_tf.models.feature_encoder import FeatureEncoder
+from bert_tf.serving.signatures import TEXTS, Signature, Tensors
+from bert_tf.tokenization.packing import Packer
+from bert_tf.tokenization.tokenizer import BertTokenizer
+from bert_tf.tokenization.word_windows import map_rows
+from bert_tf.tokenization.words import code_points
+
+# Tokens of a text whose attention is shown: the output grows with their square, for BERT-base to
+# 9 MB a text.
+LONGEST_ATTENTION = 128
+
+
+def embed(
+    strings: Tensors, model: Any, tokenizer: BertTokenizer, labels: Any, max_length: int
+) -> Tensors:
+    """Vectors of texts.
+
+    Returns:
+        `vectors` of the texts, cut to `max_length` tokens, and `truncated`, int32 [B], the number
+        of word pieces that were cut.
+    """
+    ids = tokenizer.tokenize(strings["text"])
+    pack = Packer(tokenizer, max_length)
+    return {**vectors(pack(ids), model), "truncated": pack.truncated(ids.row_lengths())}
+
+
+def vectors(inputs: Tensors, model: Any) -> Tensors:
+    """Vectors of rows of tokens, each of which has one token or more.
+
+    Args:
+        inputs: inputs of the model's encoder, int32 [B, T] each.
+        model: an encoder, or a model on top of one.
+
+    Returns:
+        float32 [B, H] each: `mean` over the tokens, `cls`, and `pooled`, if the model has a trained
+        pooler: if it is an encoder, or its head reads the pooler.
+    """
+    encoder = getattr(model, "encoder", model)
+    has_pooler = head_of(type(model)).reads_pooler
+
+    def of_rows(part: Tensors) -> Tensors:
+        outputs = encoder(part, training=False)
+        states = tf.cast(outputs["sequence_output"], tf.float32)  # (r, T, H)
+        is_token = tf.cast(part["padding_mask"] != 0, tf.float32)[:, :, tf.newaxis]
+        count = tf.maximum(tf.reduce_sum(is_token, 1), 1)
+        found = {"mean": tf.reduce_sum(states * is_token, 1) / count, "cls": states[:, 0]}
+        if has_pooler:
+            found["pooled"] = tf.cast(outputs["pooled_output"], tf.float32)
+        return found
+
+    return map_rows(of_rows, inputs)
+
+
+def attention(
+    strings: Tensors, model: Any, tokenizer: BertTokenizer, labels: Any, max_length: int
+) -> Tensors:
+    """Word pieces of texts, and how much each attends to each other.
+
+    Returns:
+        T tokens, [CLS] and [SEP] included, at most `max_length` and `LONGEST_ATTENTION`:
+        `pieces_count`, int32 [B]; `pieces_id`, int32 [B, T]; `pieces_text`, string [B, T];
+        `pieces_start` and `pieces_end` in code points and `pieces_start_byte` and
+        `pieces_end_byte`, int64 [B, T]; [CLS] and [SEP] are empty spans before and after the
+        others.
+
+        `probabilities`, float32 [B, L, N, T, T]: layer, head, the token that attends (a row sums
+        to 1), the token attended to; 0 for padding. `truncated`, int32 [B], as of `embed`.
+    """
+    texts = strings["text"]
+    encoder = getattr(model, "encoder", model)
+    encoder = encoder.encoder if isinstance(encoder, FeatureEncoder) else encoder
+    ids, *spans = tokenizer.tokenize_with_offsets(texts)
+    length = min(max_length, LONGEST_ATTENTION)
+    pack = Packer(tokenizer, length)
+    inputs = pack(ids)
+    starts, ends = (span[:, : length - 2] for span in spans)
+    zero = tf.zeros_like(starts.row_lengths())[:, tf.newaxis]  # (B, 1)
+    last = tf.maximum(tf.reduce_max(ends, axis=1), 0)[:, tf.newaxis]  # none: the least integer
+    places = {"start": tf.concat([zero, starts, last], 1), "end": tf.concat([zero, ends, last], 1)}
+    lists = {}
+    for name, place in places.items():
+        points = code_points(texts, place.value_rowids(), place.flat_values)
+        lists[f"pieces_{name}"] = place.with_flat_values(points).to_tensor()
+        lists[f"pieces_{name}_byte"] = place.to_tensor()
+    is_token = inputs["padding_mask"] != 0
+    vocabulary = tf.constant(tokenizer.vocabulary)
+
+    def of_rows(part: Tensors) -> tf.Tensor:
+        probabilities = tf.stack(encoder.attend(part), axis=1)  # (r, L, N, T, T)
+        mask = tf.cast(part["padding_mask"] != 0, tf.float32)
+        attends = mask[:, tf.newaxis, tf.newaxis, :, tf.newaxis]
+        return tf.cast(probabilities, tf.float32) * attends
+
+    return {
+        "pieces_count": tf.reduce_sum(inputs["padding_mask"], -1),
+        "pieces_id": inputs["token_ids"],
+        "pieces_text": tf.where(is_token, tf.gather(vocabulary, inputs["token_ids"]), ""),
+        **lists,
+        "probabilities": map_rows(of_rows, inputs),
+        "truncated": pack.truncated(ids.row_lengths()),
+    }
+
+
+ENCODER_SIGNATURES = {
+    "embed": Signature({"text": TEXTS}, embed),
+    "attention": Signature({"text": TEXTS}, attention),
+}

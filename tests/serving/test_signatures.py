@@ -1,0 +1,324 @@
+"""Every signature of every kind: a defined answer to whatever comes, and the right one."""
+
+import functools
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+import tensorflow as tf
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from bert_tf import BertConfig, BertEncoder, BertTokenizer, load_model, save_model
+from bert_tf.errors import InputError
+from bert_tf.serving.predictor import answer
+from bert_tf.tasks.fine_tuned import FineTuned
+from bert_tf.tasks.masked_language_model import MaskedLanguageModel
+from bert_tf.tasks.table import TASKS
+from bert_tf.tokenization import Packer
+
+WORDS = ["sea", "##s", "ship", "e", "##e", "北", "é", ".", "-"]
+PIECES = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *WORDS]
+CONFIG = BertConfig(
+    vocab_size=len(PIECES), hidden_size=8, num_hidden_layers=2, num_attention_heads=2,
+    intermediate_size=16, max_position_embeddings=12, initializer_range=1.0,
+)  # fmt: skip
+LENGTH = 9
+
+HOSTILE = [
+    b"", b" ", b"\t\n\r\xc2\xa0\xe3\x80\x80", b"\0", b"sea\0ship", b"\xff", b"\xc3",
+    b"sea \xe2\x82", b"\xf0\x9f\x98\x80 sea", b"\xed\xa0\x80", b"\xef\xbb\xbfsea",
+    "e\u0301 \u200d \u202e北".encode(), b"[MASK]", b"[MASK][MASK]sea[MASK", b"ships " * 40,
+    b"x" * 5000, b"sea.ship-e", b"[CLS] [SEP]",
+]  # fmt: skip
+ANYTHING = st.one_of(
+    st.binary(max_size=30),
+    st.text(max_size=20).map(lambda text: text.encode("utf-8", "replace")),
+    st.lists(st.sampled_from(HOSTILE), max_size=4).map(b" ".join),
+)
+
+
+@pytest.fixture(scope="module")
+def tuned() -> Callable[[str], FineTuned]:
+    """A tiny model for a task, made once."""
+    tokenizer = BertTokenizer(PIECES)
+
+    @functools.cache
+    def make(name: str) -> FineTuned:
+        task = TASKS[name].with_settings({"max_length": LENGTH, "doc_stride": 2})
+        kind = task.kind
+        labels = {"classification": ["no", "né"], "tagging": ["O", "B-PER", "I-PER"]}.get(name, [])
+        model = kind.model_class(CONFIG, seed=1, **kind.head(labels or task.labels))
+        return FineTuned(task, model, tokenizer, labels or task.labels)
+
+    return make
+
+
+@pytest.fixture(scope="module")
+def ask(tuned):
+    """`ask(task, signature, **inputs)`: the outputs as NumPy arrays; each is traced once."""
+
+    @functools.cache
+    def traced(name: str, signature: str):
+        return tuned(name).module().signature(signature)
+
+    def outputs(name: str, signature: str, **inputs):
+        specs = traced(name, signature).structured_input_signature[1]
+        tensors = {key: tf.constant(value, specs[key].dtype) for key, value in inputs.items()}
+        return {key: x.numpy() for key, x in traced(name, signature)(**tensors).items()}
+
+    return outputs
+
+
+# Task, signature, and the inputs that it makes of strings.
+def single(texts):
+    return {"text": texts}
+
+
+CASES = {
+    ("classification", "serving_default"): single,
+    ("mrpc", "serving_default"): lambda texts: {"text": texts, "text_pair": texts[::-1]},
+    ("stsb", "serving_default"): lambda texts: {"text": texts, "text_pair": texts[::-1]},
+    ("choice", "serving_default"): lambda texts: {
+        "context": texts, "choices": np.array([texts, texts[::-1]], object).T.reshape(-1, 2),
+    },
+    ("squad2", "serving_default"): lambda texts: {"question": texts[::-1], "context": texts},
+    ("tagging", "serving_default"): single,
+    ("tagging", "words"): lambda texts: {"words": texts},
+    ("masked_words", "serving_default"): single,
+    ("masked_words", "pseudo_likelihood"): lambda texts: {"sentence": texts},
+    ("embedding", "serving_default"): single,
+    ("classification", "attention"): single,
+}  # fmt: skip
+
+
+# Each signature takes a second to trace: those that share their code with others wait.
+EVERY_TIME = {
+    ("classification", "serving_default"), ("squad2", "serving_default"),
+    ("tagging", "serving_default"), ("masked_words", "serving_default"),
+}  # fmt: skip
+each_case = pytest.mark.parametrize(
+    "case",
+    [case if case in EVERY_TIME else pytest.param(case, marks=pytest.mark.slow) for case in CASES],
+    ids="/".join,
+)
+
+
+def is_valid(text: bytes) -> bool:
+    try:
+        text.decode()
+    except UnicodeDecodeError:
+        return False
+    return True
+
+
+def check(outputs: dict[str, np.ndarray], texts: list[bytes]) -> None:
+    """What holds for the outputs of every signature."""
+    assert outputs["truncated"].dtype == np.int32
+    assert (outputs["truncated"] >= 0).all()
+    for name, values in outputs.items():
+        assert len(values) == len(texts), name
+        if values.dtype == object:
+            assert all(is_valid(text) for text in values.ravel()), name
+        else:
+            assert np.isfinite(values).all(), name
+    for name in [name.removesuffix("_count") for name in outputs if name.endswith("_count")]:
+        for row, text in enumerate(texts):
+            count = outputs[f"{name}_count"][row]
+            for place in range(count if f"{name}_start" in outputs else 0):
+                span = {
+                    key: outputs[f"{name}_{key}"][row, place]
+                    for key in ("start", "end", "start_byte", "end_byte")
+                }
+                assert 0 <= span["start_byte"] <= span["end_byte"] <= len(text)
+                assert 0 <= span["start"] <= span["end"] <= len(text)
+                if not is_valid(text):
+                    continue
+                cut = text[span["start_byte"] : span["end_byte"]].decode()
+                assert text.decode()[span["start"] : span["end"]] == cut
+                if name == "masks":
+                    assert cut == "[MASK]"
+                elif name != "pieces":  # those are the vocabulary's
+                    assert outputs[f"{name}_text"][row, place].decode() == cut
+
+
+@each_case
+def test_hostile_strings_and_an_empty_batch_have_a_defined_answer(case, ask):
+    check(ask(*case, **CASES[case](HOSTILE)), HOSTILE)
+    nothing = {
+        key: np.zeros([0] * np.ndim(value), object) for key, value in CASES[case]([b""]).items()
+    }
+    check(ask(*case, **nothing), [])
+
+
+@each_case
+def test_whatever_the_strings_are(case, ask):
+    @settings(max_examples=8, deadline=None, suppress_health_check=list(HealthCheck))
+    @given(st.lists(ANYTHING, min_size=1, max_size=4))
+    def holds(texts):
+        check(ask(*case, **CASES[case](texts)), texts)
+
+    holds()
+
+
+TEXTS = ["sea", "seas ship e. ships seas ship e.", ""]  # 1, 12 and 0 pieces
+
+
+@pytest.mark.slow
+def test_truncated_counts_the_pieces_that_did_not_fit(ask):
+    room = LENGTH - 2
+    alone = ask("classification", "serving_default", text=TEXTS)
+    assert alone["truncated"].tolist() == [0, 12 - room, 0]
+    pair = ask("mrpc", "serving_default", text=TEXTS, text_pair=TEXTS)
+    assert pair["truncated"].tolist() == [0, 24 - (room - 1), 0]
+    chosen = ask("choice", "serving_default", context=TEXTS, choices=[["e", "e e"]] * 3)
+    assert chosen["truncated"].tolist() == [0, 14 - (room - 1), 0]
+    asked = ask("squad2", "serving_default", question=TEXTS, context=TEXTS)
+    assert asked["truncated"].tolist() == [0, 12 - 3, 0]  # at most half of the room
+    assert ask("tagging", "serving_default", text=TEXTS)["truncated"].tolist() == [0, 0, 0]
+    assert ask("classification", "attention", text=TEXTS)["truncated"].tolist() == [0, 12 - room, 0]
+
+
+@pytest.mark.slow
+def test_examples_are_answered_as_strings_are(ask, tuned):
+    def example(**strings):
+        features = {
+            name: tf.train.Feature(bytes_list=tf.train.BytesList(value=[text.encode()]))
+            for name, text in strings.items()
+        }
+        return tf.train.Example(features=tf.train.Features(feature=features)).SerializeToString()
+
+    inputs = [example(text=text, other="x") for text in TEXTS]
+    found = ask("classification", "classify", inputs=inputs)
+    expected = ask("classification", "serving_default", text=TEXTS)
+    assert found.keys() == {"classes", "scores"}
+    np.testing.assert_array_equal(found["classes"], expected["labels"])
+    np.testing.assert_allclose(found["scores"], expected["probabilities"], atol=1e-6)
+    found = ask("stsb", "regress", inputs=[example(text=text, text_pair=text) for text in TEXTS])
+    expected = ask("stsb", "serving_default", text=TEXTS, text_pair=TEXTS)
+    assert found.keys() == {"outputs"}
+    np.testing.assert_allclose(found["outputs"], expected["score"], atol=1e-6)
+    assert ask("classification", "classify", inputs=np.zeros(0, object))["scores"].shape == (0, 2)
+    for bad in (b"no example", example(other="x")):
+        with pytest.raises(tf.errors.InvalidArgumentError):
+            ask("classification", "classify", inputs=[bad])
+    assert tuned("classification").module().method_names == {
+        "classify": "tensorflow/serving/classify"
+    }
+    assert tuned("stsb").module().method_names == {"regress": "tensorflow/serving/regress"}
+
+
+def test_vectors_and_attention_are_the_encoder_s(ask, tuned, tmp_path):
+    encoder, tokenizer = tuned("embedding").model, tuned("embedding").tokenizer
+    inputs = Packer(tokenizer, LENGTH)(tokenizer.tokenize(TEXTS))
+    expected = encoder(inputs)
+    mask = inputs["padding_mask"].numpy()[:, :, np.newaxis]
+    states = expected["sequence_output"].numpy()
+    found = ask("embedding", "serving_default", text=TEXTS)
+    np.testing.assert_allclose(found["mean"], (states * mask).sum(1) / mask.sum(1), atol=1e-5)
+    np.testing.assert_allclose(found["cls"], states[:, 0], atol=1e-5)
+    np.testing.assert_allclose(found["pooled"], expected["pooled_output"], atol=1e-5)
+    of_tokens = ask("embedding", "tokens", **inputs)
+    np.testing.assert_allclose(of_tokens["mean"], found["mean"], atol=1e-5)
+
+    # A head that does not read the pooler leaves it untrained.
+    assert "pooled" not in ask("masked_words", "embed", text=TEXTS)
+
+    classifier = tuned("classification")
+    save_model(classifier.model, tmp_path, tokenizer)
+    watched = load_model(tmp_path, BertEncoder, attention_probabilities=True)
+    probabilities = np.stack(watched(inputs)["attention_probabilities"], 1)
+    found = ask("classification", "attention", text=TEXTS)
+    assert found["probabilities"].shape == (3, 2, 2, LENGTH, LENGTH)
+    real = mask[:, np.newaxis, np.newaxis]
+    np.testing.assert_allclose(found["probabilities"], probabilities * real, atol=1e-5)
+    assert found["pieces_count"].tolist() == [3, LENGTH, 2]
+    assert found["pieces_text"][0].tolist() == [b"[CLS]", b"sea", b"[SEP]", *[b""] * 6]
+    assert found["pieces_start"][0, :3].tolist() == [0, 0, 3]
+    assert found["pieces_end"][0, :3].tolist() == [0, 3, 3]
+
+
+@pytest.mark.slow
+def test_tokens_are_answered_as_their_text_is(ask, tuned):
+    tokenizer = tuned("classification").tokenizer
+    inputs = Packer(tokenizer, LENGTH)(tokenizer.tokenize(TEXTS))
+    found = ask("classification", "tokens", **inputs)
+    expected = ask("classification", "serving_default", text=TEXTS)
+    np.testing.assert_array_equal(found["labels"], expected["labels"])
+    np.testing.assert_allclose(found["probabilities"], expected["probabilities"], atol=1e-6)
+
+    found = ask("tagging", "tokens", **inputs)
+    words = ask("tagging", "serving_default", text=["sea"])
+    assert found["label"].shape == (3, LENGTH)
+    assert found["label"][0, 1] == words["words_label"][0, 0]
+    np.testing.assert_allclose(found["probability"][0, 1], words["words_score"][0, 0], atol=1e-6)
+
+    rows = Packer(tokenizer, LENGTH)(tokenizer.tokenize(["sea", "sea"]), tokenizer.tokenize(
+        ["e", "ship"]))  # fmt: skip
+    found = ask("choice", "tokens", **{name: x[np.newaxis] for name, x in rows.items()})
+    expected = ask("choice", "serving_default", context=["sea"], choices=[["e", "ship"]])
+    np.testing.assert_allclose(found["probabilities"], expected["probabilities"], atol=1e-6)
+
+    logits = tuned("squad2").model(inputs)
+    found = ask("squad2", "tokens", **inputs)
+    np.testing.assert_allclose(found["end_logits"], logits[:, :, 1], atol=1e-5)
+
+    ids = inputs["token_ids"].numpy()
+    ids[0, 1] = ids[1, 3] = ids[1, 5] = PIECES.index("[MASK]")
+    ids[0, 5] = PIECES.index("[MASK]")  # padding is none
+    found = ask("masked_words", "tokens", **{**inputs, "token_ids": ids})
+    expected = ask("masked_words", "serving_default", text=["[MASK]"])
+    assert found["masks_count"].tolist() == [1, 2, 0]
+    assert found["masks_token"].tolist() == [[1, 0], [3, 5], [0, 0]]
+    np.testing.assert_array_equal(found["masks_words"][0, 0], expected["masks_words"][0, 0])
+
+
+@pytest.mark.parametrize("shapes", [[(1, 13)] * 3, [(1, 0)] * 3, [(2, 4), (2, 4), (1, 4)]])
+def test_rows_that_no_model_takes_are_refused(shapes, ask):
+    names = ("token_ids", "segment_ids", "padding_mask")
+    inputs = {name: np.ones(shape, int) for name, shape in zip(names, shapes, strict=True)}
+    with pytest.raises(tf.errors.InvalidArgumentError):
+        ask("classification", "tokens", **inputs)
+
+
+@pytest.mark.slow
+def test_lists_of_choices_may_be_padded(ask):
+    padded = ask("choice", "serving_default", context=["sea"], choices=[["e", "ship", "", ""]])
+    alone = ask("choice", "serving_default", context=["sea"], choices=[["e", "ship"]])
+    np.testing.assert_allclose(padded["probabilities"][0, :2], alone["probabilities"][0], atol=1e-6)
+    assert padded["probabilities"][0, 2:].tolist() == [0, 0]
+    for choices in (np.zeros((1, 0), object), np.array([["e"], ["e"]], object)):
+        with pytest.raises(tf.errors.InvalidArgumentError, match="give a list of one choice"):
+            ask("choice", "serving_default", context=["sea"], choices=choices)
+    empty = ask("choice", "serving_default", context=[], choices=np.zeros((0, 0), object))
+    assert empty["choice"].shape == (0,)
+
+
+@pytest.mark.slow
+def test_more_guesses_have_a_signature_of_their_own(ask):
+    five, more = (
+        ask("masked_words", name, text=["sea [MASK] 北 [MASK]"])
+        for name in ("serving_default", "top_20")
+    )
+    assert more["masks_words"].shape == (1, 2, len(PIECES))  # all that there are
+    np.testing.assert_array_equal(more["masks_words"][:, :, :5], five["masks_words"])
+    assert five["masks_start"].tolist() == [[4, 13]]
+    assert five["masks_start_byte"].tolist() == [[4, 15]]
+
+
+def test_a_model_directory_says_what_it_is_for(tuned, tmp_path):
+    from bert_tf import BertPreTrainer
+
+    tokenizer = BertTokenizer(PIECES)
+    save_model(BertPreTrainer(CONFIG, seed=1), tmp_path / "pretrained", tokenizer)
+    save_model(BertEncoder(CONFIG, seed=1), tmp_path / "encoder", tokenizer)
+    pretrained = FineTuned.from_directory(tmp_path / "pretrained")
+    assert isinstance(pretrained.task.kind, MaskedLanguageModel)
+    encoder = FineTuned.from_directory(tmp_path / "encoder")
+    assert encoder.task.name == "embedding"
+    found = answer(encoder.module().signature(), {"text": TEXTS}, 2)
+    assert found["mean"].shape == (3, 8)
+    with pytest.raises(InputError, match="train it for a task first"):
+        encoder.task.read("data.tsv", "validation")
+    with pytest.raises(InputError, match=r"no signature 'x': give one of attention, embed, serv"):
+        encoder.module().signature("x")
