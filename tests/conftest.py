@@ -84,3 +84,22 @@ def no_lines_by_time():
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("bert_tf.training.callbacks._SECONDS_BETWEEN_LINES", float("inf"))
         yield
+
+
+@pytest.fixture(scope="session", autouse=True)
+def exports_without_warm_up():
+    """Exports do not run their warm-up requests: a second for every signature of every export.
+
+    `warm_up_is_checked` brings it back for tests of it.
+    """
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("bert_tf.serving.export.check_requests", lambda model, made: None)
+        yield
+
+
+@pytest.fixture
+def warm_up_is_checked(monkeypatch):
+    """Exports run their warm-up requests, as they do for users."""
+    from bert_tf.serving.warmup import check_requests
+
+    monkeypatch.setattr("bert_tf.serving.export.check_requests", check_requests)

@@ -143,7 +143,9 @@ def test_a_function_for_xla_is_refused_by_name(classifier, tmp_path):
     assert [path for path in tmp_path.rglob("*") if path.is_file()] == []
 
 
-def test_a_signature_that_fails_its_warm_up_is_refused_by_name(classifier, tmp_path):
+def test_a_signature_that_fails_its_warm_up_is_refused_by_name(
+    classifier, tmp_path, warm_up_is_checked
+):
     def answers(outputs, labels):
         found = CLASSIFICATION.answers(outputs, labels)
         with tf.control_dependencies([tf.debugging.assert_less(tf.shape(outputs)[0], 3)]):
@@ -162,7 +164,9 @@ def test_a_signature_that_fails_its_warm_up_is_refused_by_name(classifier, tmp_p
         (lambda found: {"half": tf.cast(found["probability"], tf.bfloat16)}, "half precision"),
     ],
 )
-def test_an_output_that_rest_cannot_give_is_refused(classifier, tmp_path, outputs, message):
+def test_an_output_that_rest_cannot_give_is_refused(
+    classifier, tmp_path, warm_up_is_checked, outputs, message
+):
     def answers(logits, labels):
         return outputs(CLASSIFICATION.answers(logits, labels))
 

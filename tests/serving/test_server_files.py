@@ -189,7 +189,7 @@ def test_the_request_of_the_model_card_works(exported):
 
 
 @pytest.mark.slow
-def test_a_model_in_bfloat16(tuned, exported, tmp_path, capsys):
+def test_a_model_in_bfloat16(tuned, exported, tmp_path, capsys, warm_up_is_checked):
     tuned.save(tmp_path / "model")
     command = ["export", "--model", tmp_path / "model", "--name", "half", "--output", tmp_path]
     assert main([*map(str, command), "--precision", "bfloat16"]) == 0
