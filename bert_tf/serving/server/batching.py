@@ -23,8 +23,11 @@ from bert_tf.serving.server.errors import ServingError
 Arrays = Mapping[str, np.ndarray]
 Function = Callable[[Arrays], dict[str, np.ndarray]]
 
-# Texts of like length are joined, as the shorter are padded to the longest. Joining gains nothing
-# once a batch has some thousand word pieces; it would only delay the first of its requests.
+# Texts of like length are joined, as the shorter are padded to the longest. Processor time per
+# request of an encoder of 6 layers, 384 wide, 16 clients: short texts 8.3 ms alone, 2.9 ms joined;
+# long ones 20 and 16 ms; half of each 13.9 ms alone, 16.2 ms joined at any length, 9.7 ms joined at
+# like length. Joining gains nothing once a batch has some thousand word pieces; it would only delay
+# the first of its requests.
 _BATCH_BYTES = 2**14
 _SHORT_BYTES = 2**6
 
