@@ -299,7 +299,7 @@ def test_classes_are_bars(page, server):
     assert page.evaluate(share) == pytest.approx(0.75, abs=0.01)
     assert page.evaluate("document.querySelectorAll('.chosen').length") == 1
     assert page.evaluate("document.querySelector('#answer .warning')") is None
-    assert re.fullmatch(r"Answered in [\d.]+ ms", page.text("#status"))
+    assert re.fullmatch(r"Answered in [\d.]+ m?s", page.text("#status"))
     assert json.loads(page.evaluate("document.querySelector('#json').textContent"))["predictions"]
     type_in(page, text="long " * 40)
     run(page)
@@ -392,12 +392,12 @@ def test_pieces_and_attention(page, server):
     assert page.texts(".pieces .piece") == ["[CLS]", "👍🏽", "sea", *MARKUP.split(), "[SEP]"]
     assert page.texts(".pieces li:nth-child(3) .place") == ["102", "3–6"]
     assert re.fullmatch(
-        r"(?s).*Answered in [\d.]+ ms by the signature attention.", page.text("#attention")
+        r"(?s).*Answered in [\d.]+ m?s by the signature attention.", page.text("#attention")
     )
     page.hover(".pieces li:nth-child(3) button")
     page.wait("document.querySelector('.attends b').textContent === 'sea'")
     attends = page.text(".attends")
-    assert attends.startswith("sea (id 102, characters 3–6) attends to <img 100.0%, [CLS] 0.0%")
+    assert attends.startswith("sea (id 102, characters 3–6) attends to <img 100.0% · [CLS] 0.0%")
     weights = (
         "Array.from(document.querySelectorAll('.pieces button'),"
         " (each) => each.style.getPropertyValue('--weight'))"

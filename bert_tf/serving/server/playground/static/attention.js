@@ -153,7 +153,7 @@ export function attention(answer) {
     const { text, id, start, end } = pieces[place];
     const facts = [...(id === undefined ? [] : [`id ${id}`]), ...(end > start ? [`characters ${start}–${end}`] : [])];
     summary.replaceChildren(
-      element("b", {}, text), facts.length ? ` (${facts.join(", ")})` : "", ` attends to ${parts.join(", ")}`,
+      element("b", {}, text), facts.length ? ` (${facts.join(", ")})` : "", ` attends to ${parts.join(" · ")}`,
     );
     matrix.setAttribute("aria-label", `Attention from each piece (rows) to each piece (columns). ${summary.textContent}`);
     drawMatrix();

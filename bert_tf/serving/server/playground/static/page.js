@@ -76,7 +76,8 @@ function showCurl() {
   at("copied").textContent = "";
 }
 
-const milliseconds = (ms) => `${ms < 10 ? ms.toFixed(1) : Math.round(ms)} ms`;
+const duration = (ms) =>
+  ms < 10 ? `${ms.toFixed(1)} ms` : ms < 1000 ? `${Math.round(ms)} ms` : `${(ms / 1000).toFixed(1)} s`;
 
 function problem({ error, status }) {
   const head = status ? `${status}: ` : "";
@@ -98,7 +99,7 @@ async function run() {
   at("status").textContent = "Running …";
   try {
     const result = await send(url, body, { signal, only: onlyOutput(chosen) });
-    at("status").textContent = result.error ? "" : `Answered in ${milliseconds(result.ms)}`;
+    at("status").textContent = result.error ? "" : `Answered in ${duration(result.ms)}`;
     at("answer").replaceChildren(...(result.error ? [problem(result)] : show(result.answer, inputs)));
     at("answer").classList.remove("waiting");
     at("response").hidden = !result.text;
@@ -138,7 +139,7 @@ async function showAttention() {
       const note = isCut ? `The first ${LONGEST} characters, a` : "A";
       place.replaceChildren(
         ...attention(result.answer),
-        element("p", { class: "note" }, `${note}nswered in ${milliseconds(result.ms)} by the signature attention.`),
+        element("p", { class: "note" }, `${note}nswered in ${duration(result.ms)} by the signature attention.`),
       );
     } catch (error) {
       if (error.name !== "AbortError") throw error;
