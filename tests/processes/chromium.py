@@ -14,7 +14,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-SECONDS = 60.0  # for one step; a busy machine is slow to start a browser
+SECONDS = 30.0  # for one step; a busy machine is slow to start a browser
 _KEYS = {"Enter": 13, "Tab": 9, " ": 32, "ArrowRight": 39, "ArrowLeft": 37, "End": 35}
 
 

@@ -26,6 +26,7 @@ from tensorflow_serving.apis.get_model_status_pb2 import GetModelStatusResponse,
 from bert_tf.serving.server import playground
 from bert_tf.serving.server.app import make_app
 from bert_tf.serving.server.errors import ServingError
+from bert_tf.serving.server.metrics import Metrics
 
 pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("chromium")]
 
@@ -126,7 +127,10 @@ def fail(text: str) -> Answer:
 class CannedServable:
     """A version of a model that answers with Python functions of one example."""
 
-    def __init__(self, version: int, functions: Mapping[str, Callable[..., Answer]]) -> None:
+    def __init__(
+        self, name: str, version: int, functions: Mapping[str, Callable[..., Answer]]
+    ) -> None:
+        self.name = name
         self.version = version
         self._functions = functions
         self.signatures = {name: signature_of(function) for name, function in functions.items()}
@@ -188,10 +192,14 @@ class CannedModels:
             "similarity": {"serving_default": score},
         }
         self._loaded = {
-            name: {version: CannedServable(version, {**functions, **shared}) for version in (1, 2)}
+            name: {
+                version: CannedServable(name, version, {**functions, **shared})
+                for version in (1, 2)
+            }
             for name, functions in own.items()
         }
         self.names = sorted(own)
+        self.metrics = Metrics()
 
     @contextlib.contextmanager
     def servable(
