@@ -1,6 +1,7 @@
 """Every signature of every kind: a defined answer to whatever comes, and the right one."""
 
 import functools
+import json
 from collections.abc import Callable
 
 import numpy as np
@@ -9,9 +10,17 @@ import tensorflow as tf
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from bert_tf import BertConfig, BertEncoder, BertTokenizer, load_model, save_model
+from bert_tf import (
+    BertConfig,
+    BertEncoder,
+    BertPreTrainer,
+    BertTokenizer,
+    load_model,
+    save_model,
+)
+from bert_tf.cli.main import main
 from bert_tf.errors import InputError
-from bert_tf.serving.predictor import answer
+from bert_tf.serving.predictor import Predictor, answer
 from bert_tf.tasks.fine_tuned import FineTuned
 from bert_tf.tasks.masked_language_model import MaskedLanguageModel
 from bert_tf.tasks.table import TASKS
@@ -208,6 +217,7 @@ def test_examples_are_answered_as_strings_are(ask, tuned):
     assert tuned("stsb").module().method_names == {"regress": "tensorflow/serving/regress"}
 
 
+@pytest.mark.slow
 def test_vectors_and_attention_are_the_encoder_s(ask, tuned, tmp_path):
     encoder, tokenizer = tuned("embedding").model, tuned("embedding").tokenizer
     inputs = Packer(tokenizer, LENGTH)(tokenizer.tokenize(TEXTS))
@@ -307,8 +317,6 @@ def test_more_guesses_have_a_signature_of_their_own(ask):
 
 
 def test_a_model_directory_says_what_it_is_for(tuned, tmp_path):
-    from bert_tf import BertPreTrainer
-
     tokenizer = BertTokenizer(PIECES)
     save_model(BertPreTrainer(CONFIG, seed=1), tmp_path / "pretrained", tokenizer)
     save_model(BertEncoder(CONFIG, seed=1), tmp_path / "encoder", tokenizer)
@@ -322,3 +330,36 @@ def test_a_model_directory_says_what_it_is_for(tuned, tmp_path):
         encoder.task.read("data.tsv", "validation")
     with pytest.raises(InputError, match=r"no signature 'x': give one of attention, embed, serv"):
         encoder.module().signature("x")
+
+
+@pytest.mark.slow
+def test_the_commands_ask_any_signature(tmp_path, capsys):
+    folder, served = str(tmp_path / "model"), str(tmp_path / "served")
+    save_model(BertPreTrainer(CONFIG, seed=1), folder, BertTokenizer(PIECES))
+
+    def run(*arguments):
+        assert main(list(arguments)) == 0
+        return [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+
+    assert main(["export", "--model", folder, "--name", "words", "--output", served]) == 0
+    capsys.readouterr()
+    assert sorted(Predictor(f"{served}/words").signatures) == [
+        "attention", "embed", "pseudo_likelihood", "serving_default", "tokens", "top_20",
+    ]  # fmt: skip
+    (tmp_path / "texts.tsv").write_text("text\nsea\nships sea\n")
+    found = []
+    for model in (folder, f"{served}/words"):
+        predict = ("predict", "--model", model)
+        (row,) = run(*predict, "--signature", "top_20", "--text", "a [MASK]")
+        assert len(row["masks"][0]["words"]) == len(PIECES)
+        assert row["masks"][0]["start"] == 2
+        rows = run(*predict, "--signature", "embed", "--input", str(tmp_path / "texts.tsv"))
+        assert [row["text"] for row in rows] == ["sea", "ships sea"]
+        (row,) = run(*predict, "--signature", "attention", "--text", "sea")
+        assert [piece["text"] for piece in row["pieces"]] == ["[CLS]", "sea", "[SEP]"]
+        found.append((rows[1]["mean"], row["probabilities"]))
+        for name, message in (("tokens", "not raw strings"), ("x", "no signature 'x'")):
+            assert main([*predict, "--signature", name, "--text", "sea"]) == 2
+            assert message in capsys.readouterr().err
+    for own, of_export in zip(*found, strict=True):
+        np.testing.assert_allclose(own, of_export, atol=1e-5)
