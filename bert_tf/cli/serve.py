@@ -14,7 +14,6 @@ import ipaddress
 import json
 import os
 import ssl
-from collections.abc import Mapping
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
@@ -99,7 +98,8 @@ def run(options: Options) -> None:
     rest_socket = bind(options.host, ports[0], "--rest_port")
     # Found to be free now, before models are loaded.
     with bind(options.host, ports[1], "--grpc_port") as grpc_socket:
-        grpc_address = f"{_named(options.host)}:{grpc_socket.getsockname()[1]}"
+        host = f"[{options.host}]" if ":" in options.host else options.host
+        grpc_address = f"{host}:{grpc_socket.getsockname()[1]}"
     tls = None
     if options.tls_certificate and options.tls_key:
         tls = Tls(Path(options.tls_certificate), Path(options.tls_key))
@@ -178,6 +178,9 @@ def _token(file: str | None) -> str | None:
 
 
 def _named(host: str) -> str:
+    """The host as a URL has it; a client of this machine for one that stands for all addresses."""
+    if host in ("0.0.0.0", "::"):
+        host = "::1" if host == "::" else "127.0.0.1"
     return f"[{host}]" if ":" in host else host
 
 
@@ -209,7 +212,7 @@ def _ready_lines(models: Any, options: Options, rest_port: int, grpc_port: int) 
         lines.append(f"Playground: {address}/")
     for name in models.names:
         with contextlib.suppress(ServingError), models.servable(name) as servable:
-            body = json.dumps({"instances": [_example(servable.signature("").inputs)]})
+            body = json.dumps({"instances": [_example(servable.signature(""))]})
             header = ' -H "Authorization: Bearer $TOKEN"' if options.token_file else ""
             lines.append(f"Try: curl{header} -d '{body}' {address}/v1/models/{name}:predict")
             break
@@ -217,10 +220,11 @@ def _ready_lines(models: Any, options: Options, rest_port: int, grpc_port: int) 
     return lines
 
 
-def _example(inputs: Mapping[str, Any]) -> Any:
+def _example(signature: Any) -> Any:
     """A row for a signature: a string, or a list of two where it takes lists."""
+    text = "a raw [MASK] string" if "masks_words" in signature.outputs else "a raw string"
     values = {
-        name: "a raw [MASK] string" if len(info.tensor_shape.dim) < 2 else ["one", "another"]
-        for name, info in sorted(inputs.items())
+        name: text if len(info.tensor_shape.dim) < 2 else ["one", "another"]
+        for name, info in sorted(signature.inputs.items())
     }
     return values if len(values) > 1 else next(iter(values.values()))

@@ -114,7 +114,8 @@ def error_response(status: int, message: str, headers: Mapping[str, str] | None 
 
 
 def _json(body: str | bytes, status: int = 200, headers: Any = None) -> Response:
-    return Response(body, status, headers, media_type="application/json")
+    ended = body + "\n" if isinstance(body, str) else body + b"\n"  # for terminals
+    return Response(ended, status, headers, media_type="application/json")
 
 
 class RestApi:
@@ -239,7 +240,8 @@ class RestApi:
             raise invalid(f"Failed to get input map for signature: {name}")
         tensors = json_tensors.tensors(document, inputs)
         access["rows"] = max((len(tensor) for tensor in tensors.values() if tensor.ndim), default=1)
-        outputs = await servable.predict(signature_name, tensors, deadline)
+        answer = await servable.predict(signature_name, tensors, deadline)
+        outputs = dict(sorted(answer.items()))
         write = json_tensors.outputs if "inputs" in document else json_tensors.predictions
         is_large = sum(output.size for output in outputs.values()) > _LARGE_ANSWER
         return await _in_thread_if(is_large, write, outputs)

@@ -363,7 +363,7 @@ JSON = st.recursive(
     st.dictionaries(st.sampled_from(["instances", "inputs", "signature_name"]), JSON),
     st.sampled_from([TEXT, PAIR, {"x": tf.int32}, {"x": tf.float32}, {"x": tf.bool}]),
 )
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=60, deadline=None)
 def test_any_json_is_tensors_or_a_refusal(document, inputs):
     try:
         found = tensors(json.dumps(document), inputs)
@@ -375,7 +375,7 @@ def test_any_json_is_tensors_or_a_refusal(document, inputs):
 
 
 @given(st.binary(max_size=64))
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=50, deadline=None)
 def test_any_bytes_are_refused_in_words(body):
     try:
         json_tensors.parse(body)

@@ -9,6 +9,7 @@ import ssl
 import subprocess
 import time
 from contextlib import closing, contextmanager
+from pathlib import Path
 
 import pytest
 from preloaded import start_command
@@ -41,26 +42,11 @@ def _port(process) -> int:
     return int(found[1])
 
 
-@pytest.fixture(scope="module")
-def server(toy_models, tmp_path_factory):
-    log = tmp_path_factory.mktemp("log") / "access.jsonl"
-    with running(toy_models, "--access_log", log) as (port, process):
-        yield port, process, log
-
-
 def ask(port: int, body: str | bytes = BODY, path=PATH, method="POST", **options):
     with closing(http.client.HTTPConnection("127.0.0.1", port, timeout=30)) as connection:
         connection.request(method, path, body, **options)
         answer = connection.getresponse()
         return answer.status, answer.read()
-
-
-def test_a_request_over_a_socket(server):
-    port, _, log = server
-    status, body = ask(port)
-    assert (status, json.loads(body)) == (200, {"predictions": [3.5, 4.0, 5.5]})
-    assert ask(port, path="/", method="GET")[0] == 200
-    assert json.loads(log.read_text().splitlines()[0])["rows"] == 3
 
 
 def _raw(port: int, data: bytes, *, patience: float = 30) -> bytes:
@@ -78,8 +64,34 @@ def _raw(port: int, data: bytes, *, patience: float = 30) -> bytes:
         return received
 
 
-def test_what_is_not_http_is_refused_and_the_server_goes_on(server):
-    port, process, _ = server
+@pytest.fixture
+def benchmarks(monkeypatch):
+    monkeypatch.syspath_prepend(Path(__file__).parents[4] / "benchmarks")
+
+
+def test_a_server_from_its_first_request_to_its_last(toy_models, tmp_path, benchmarks):
+    import serving_fuzz
+
+    log = tmp_path / "access.jsonl"
+    with running(toy_models, "--access_log", log) as (port, process):
+        status, body = ask(port)
+        assert (status, json.loads(body)) == (200, {"predictions": [3.5, 4.0, 5.5]})
+        assert ask(port, path="/", method="GET")[0] == 200
+        assert json.loads(log.read_text().splitlines()[0])["rows"] == 3
+        _check_refusals(port)
+        seen = serving_fuzz.fuzz(port, 300, 1, serving_fuzz.signatures_of(port))
+        assert serving_fuzz.refusals(seen) == []
+        assert seen.total() == 300
+        assert ask(port)[0] == 200
+        errors = _stopped(port, process)
+        assert "Stopping" in errors
+        assert "Traceback" not in errors
+        for line in log.read_text().splitlines():
+            json.loads(line)
+
+
+def _check_refusals(port: int) -> None:
+    """What is not HTTP, too much of it, or cut off."""
     assert _raw(port, b"\x16\x03\x01 not http\r\n\r\n").startswith(b"HTTP/1.1 400 ")
     assert _raw(port, b"GET /v1/\xff HTTP/1.1\r\n\r\n").startswith(b"HTTP/1.1 400 ")
     assert b"too long" in _raw(port, b"GET / HTTP/1.1\r\n" + b"a: b\r\n" * 50_000)
@@ -93,34 +105,39 @@ def test_what_is_not_http_is_refused_and_the_server_goes_on(server):
     )
     assert _raw(port, chunked.encode()).startswith(b"HTTP/1.1 200 ")
     for part in (b"POST", b"POST /v1/models/a:predict HTTP/1.1\r\nContent-Length: 9\r\n\r\n{"):
-        socket.create_connection(("127.0.0.1", port)).sendall(part)  # and gone
-    assert ask(port)[0] == 200
-    assert process.poll() is None
-    assert "Traceback" not in process.stderr.read()
+        with socket.create_connection(("127.0.0.1", port)) as connection:
+            connection.sendall(part)  # and gone
 
 
-def test_sigterm_answers_what_was_accepted(toy_models):
-    with running(toy_models) as (port, process):
-        head = f"POST {PATH} HTTP/1.1\r\nHost: a\r\nContent-Length: {len(BODY)}\r\n\r\n"
-        begun = socket.create_connection(("127.0.0.1", port), timeout=30)
-        begun.sendall((head + BODY[:5]).encode())
-        idle = http.client.HTTPConnection("127.0.0.1", port, timeout=30)
-        idle.request("POST", PATH, BODY)
-        idle.getresponse().read()
-        time.sleep(0.3)  # the head has been read
-        process.send_signal(signal.SIGTERM)
-        time.sleep(0.3)
-        begun.sendall(BODY[5:].encode())
-        received = b""
-        while chunk := begun.recv(65536):
-            received += chunk
-        assert received.startswith(b"HTTP/1.1 200 ")
-        assert b"onnection: close" in received
-        assert b"3.5, 4.0, 5.5" in received
-        assert process.wait(60) == 0
-        with pytest.raises(OSError):
-            socket.create_connection(("127.0.0.1", port), timeout=5)
-        assert "Stopping" in process.stderr.read()
+def _stopped(port: int, process) -> str:
+    """SIGTERM while a body arrives, which is still answered; returns standard error."""
+    head = f"POST {PATH} HTTP/1.1\r\nHost: a\r\nContent-Length: {len(BODY)}\r\n\r\n"
+    begun = socket.create_connection(("127.0.0.1", port), timeout=30)
+    begun.sendall((head + BODY[:5]).encode())
+    idle = http.client.HTTPConnection("127.0.0.1", port, timeout=30)
+    idle.request("POST", PATH, BODY)
+    idle.getresponse().read()
+    time.sleep(0.3)  # the head has been read
+    process.send_signal(signal.SIGTERM)
+    time.sleep(0.3)
+    begun.sendall(BODY[5:].encode())
+    received = b""
+    while chunk := begun.recv(65536):
+        received += chunk
+    assert received.startswith(b"HTTP/1.1 200 ")
+    assert b"onnection: close" in received
+    assert b"3.5, 4.0, 5.5" in received
+    assert process.wait(60) == 0
+    with pytest.raises(OSError):
+        socket.create_connection(("127.0.0.1", port), timeout=5)
+    return process.stderr.read()
+
+
+@pytest.mark.slow
+def test_saturation_a_swap_and_sigterm_lose_nothing(toy_models, benchmarks):
+    import serving_load
+
+    assert serving_load.load(toy_models, seconds=15, clients=8) == []
 
 
 @pytest.mark.slow

@@ -1,0 +1,295 @@
+"""The server at saturation: mixed REST and gRPC requests, a model swap, SIGTERM at the end.
+
+    python benchmarks/serving_load.py --models saved_models --minutes 10
+
+Starts `bert-tf serve` on a copy of the models, on free ports of 127.0.0.1, and asks it from many
+clients at once. Half-way through, each model gets a new version. Prints the answers by status, the
+latencies and the memory; fails if an answer is neither right nor a 429, if one is missing, or if
+memory grows.
+"""
+
+import argparse
+import http.client
+import json
+import random
+import re
+import shutil
+import signal
+import statistics
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import grpc
+from tensorflow_serving.apis.predict_pb2 import PredictRequest
+from tensorflow_serving.apis.prediction_service_pb2_grpc import PredictionServiceStub
+
+_WORDS = ["the", "old", "farm", "by", "the", "sea", "was", "sold", "to", "a", "man", "who", "never"]
+_START_SECONDS = 600  # a server loads its models and warms them up first
+
+
+@dataclass
+class Served:
+    """A running server: its process, ports, and what it has written to standard error."""
+
+    process: subprocess.Popen
+    rest_port: int
+    grpc_port: int
+    errors: Path
+
+    def resident_megabytes(self) -> float:
+        """The memory that the process holds."""
+        status = Path(f"/proc/{self.process.pid}/status").read_text()
+        return int(re.search(r"VmRSS:\s+(\d+)", status)[1]) / 1024
+
+
+@contextmanager
+def served(models: str | Path, *arguments: str) -> Iterator[Served]:
+    """Starts `bert-tf serve` on free ports of 127.0.0.1, and ends it."""
+    with tempfile.TemporaryDirectory() as scratch:
+        errors = Path(scratch) / "errors"
+        command = [sys.executable, "-m", "bert_tf.cli.main", "serve", str(models)]
+        command += ["--rest_port=0", "--grpc_port=0", *arguments]
+        with errors.open("wb") as file:
+            process = subprocess.Popen(command, stderr=file, stdout=subprocess.DEVNULL)
+        try:
+            yield Served(process, *_ports(process, errors), errors)
+        finally:
+            process.kill()
+            process.wait()
+
+
+def _ports(process: subprocess.Popen, errors: Path) -> tuple[int, int]:
+    deadline = time.monotonic() + _START_SECONDS
+    while "Ctrl-C" not in (text := errors.read_text()):
+        if process.poll() is not None or time.monotonic() > deadline:
+            raise SystemExit(f"the server has not started:\n{text}")
+        time.sleep(0.05)
+    rest, grpc_port = re.search(r"REST: \S+:(\d+)/v1", text), re.search(r"gRPC: \S+:(\d+)", text)
+    return int(rest[1]), int(grpc_port[1])
+
+
+@dataclass
+class Seen:
+    """What the clients have seen.
+
+    Attributes:
+        statuses: protocol and status -> number of answers.
+        seconds: latency of each right answer.
+        lost: requests that had reached the server and were not answered.
+    """
+
+    statuses: Counter = field(default_factory=Counter)
+    seconds: list[float] = field(default_factory=list)
+    lost: list[str] = field(default_factory=list)
+
+    def add(self, protocol: str, status: object, seconds: float) -> None:
+        """Counts an answer."""
+        self.statuses[f"{protocol} {status}"] += 1
+        if status in (200, "OK"):
+            self.seconds.append(seconds)
+
+
+def signatures_of_texts(port: int) -> dict[str, dict[str, list[str]]]:
+    """Model -> signature -> names of its inputs, of the signatures that take strings [batch]."""
+    connection = http.client.HTTPConnection("127.0.0.1", port)
+    connection.request("GET", "/playground/models")
+    found: dict[str, dict[str, list[str]]] = {}
+    for model in json.load(connection.getresponse())["models"]:
+        for name, signature in model["versions"][0]["signatures"].items():
+            inputs = signature["inputs"].values()
+            if signature["method"].endswith("/predict") and all(
+                value["dtype"] == "DT_STRING" and len(value["shape"]) == 1 for value in inputs
+            ):
+                found.setdefault(model["name"], {})[name] = list(signature["inputs"])
+    return found
+
+
+class Client(threading.Thread):
+    """Asks one request after the other until the server stops, over REST or gRPC."""
+
+    def __init__(
+        self, server: Served, models: Mapping[str, Mapping[str, Sequence[str]]], seed: int
+    ) -> None:
+        super().__init__(daemon=True)
+        self._server = server
+        self._models = models
+        self._random = random.Random(seed)
+        self._is_grpc = seed % 3 == 0
+        self.seen = Seen()
+        self.stopping = threading.Event()  # the server has been told to stop
+        self.done = threading.Event()
+
+    def run(self) -> None:
+        """Asks until `done`, or until the stopping server refuses."""
+        ask = self._grpc_asker() if self._is_grpc else self._rest_asker()
+        while not self.done.is_set() and ask():
+            pass
+
+    def _drawn(self) -> tuple[str, str, dict[str, list[str]]]:
+        draw = self._random
+        model = draw.choice(list(self._models))
+        signature = draw.choice(list(self._models[model]))
+        rows = draw.choice([1, 1, 1, 2, 8])
+        texts = {
+            name: [" ".join(draw.choices(_WORDS, k=draw.choice([2, 8, 60]))) for _ in range(rows)]
+            for name in self._models[model][signature]
+        }
+        return model, signature, texts
+
+    def _rest_asker(self):
+        connection = http.client.HTTPConnection("127.0.0.1", self._server.rest_port, timeout=120)
+
+        def ask() -> bool:
+            model, signature, texts = self._drawn()
+            body = json.dumps({"signature_name": signature, "inputs": texts})
+            is_bad = self._random.random() < 0.02  # among the good, some that are cut
+            is_fresh = connection.sock is None
+            start = time.perf_counter()
+            try:
+                connection.request(
+                    "POST", f"/v1/models/{model}:predict", body[:-1] if is_bad else body
+                )
+                answer = connection.getresponse()
+                json.loads(answer.read())
+            except (OSError, http.client.HTTPException) as error:
+                connection.close()
+                if self.stopping.is_set() and is_fresh:
+                    return False  # it accepts no more
+                self.seen.lost.append(f"REST: {error!r}")
+                return True
+            status = answer.status
+            if is_bad and status == 400:
+                status = "400 as it must"
+            self.seen.add("REST", status, time.perf_counter() - start)
+            return True
+
+        return ask
+
+    def _grpc_asker(self):
+        channel = grpc.insecure_channel(f"127.0.0.1:{self._server.grpc_port}")
+        stub = PredictionServiceStub(channel)
+
+        def ask() -> bool:
+            model, signature, texts = self._drawn()
+            request = PredictRequest()
+            request.model_spec.name, request.model_spec.signature_name = model, signature
+            for name, strings in texts.items():
+                tensor = request.inputs[name]
+                tensor.dtype = 7  # DT_STRING
+                tensor.tensor_shape.dim.add(size=len(strings))
+                tensor.string_val.extend(text.encode() for text in strings)
+            start = time.perf_counter()
+            try:
+                stub.Predict(request, timeout=120)
+                status = "OK"
+            except grpc.RpcError as error:
+                status = error.code().name
+                # A stopping gRPC server refuses with UNAVAILABLE. The call that comes in that very
+                # moment it drops before a handler sees it; those with a handler run to their end.
+                if status in ("UNAVAILABLE", "CANCELLED") and self.stopping.is_set():
+                    return False
+            self.seen.add("gRPC", status, time.perf_counter() - start)
+            return True
+
+        return ask
+
+
+def add_versions(models: Path) -> None:
+    """Gives each model a new version, the same as the newest, complete at once."""
+    for folder in (path for path in models.iterdir() if path.is_dir()):
+        newest = max(int(path.name) for path in folder.iterdir() if path.name.isdecimal())
+        shutil.copytree(folder / str(newest), folder / "copy.tmp")
+        (folder / "copy.tmp").rename(folder / str(newest + 1))
+
+
+def load(models: str | Path, seconds: float, clients: int, *arguments: str) -> list[str]:
+    """Runs the load and prints what was seen; returns what went wrong."""
+    with tempfile.TemporaryDirectory() as scratch:
+        folder = Path(shutil.copytree(models, Path(scratch) / "models"))
+        with served(folder, *arguments) as server:
+            asked = signatures_of_texts(server.rest_port)
+            running = [Client(server, asked, seed) for seed in range(clients)]
+            start, memory = time.monotonic(), []
+            for client in running:
+                client.start()
+            has_swapped = False
+            while (passed := time.monotonic() - start) < seconds:
+                time.sleep(min(1, seconds / 20))
+                memory.append((passed, server.resident_megabytes()))
+                if passed > seconds / 2 and not has_swapped:
+                    add_versions(folder)
+                    has_swapped = True
+            for client in running:
+                client.stopping.set()
+            server.process.send_signal(signal.SIGTERM)
+            code = server.process.wait(180)
+            for client in running:
+                client.done.set()
+                client.join(10)
+            errors = server.errors.read_text()
+    return _report([client.seen for client in running], memory, seconds, code, errors)
+
+
+def _report(
+    seen: Sequence[Seen],
+    memory: Sequence[tuple[float, float]],
+    seconds: float,
+    code: int,
+    errors: str,
+) -> list[str]:
+    statuses: Counter = sum((each.statuses for each in seen), Counter())
+    latencies = sorted(second for each in seen for second in each.seconds)
+    lost = [line for each in seen for line in each.lost]
+    print(f"{statuses.total():,} answers in {seconds:.0f} s, {statuses.total() / seconds:.0f}/s")
+    for status, count in sorted(statuses.items()):
+        print(f"  {status}: {count:,}")
+    problems = [f"lost: {line}" for line in lost]
+    if len(latencies) > 1:
+        hundredths = statistics.quantiles(latencies, n=100)
+        print(f"latency: p50 {1000 * hundredths[49]:.1f} ms, p99 {1000 * hundredths[98]:.1f} ms")
+    else:
+        problems.append("nothing was answered")
+    # The swap holds two versions for a moment, so its time is left out.
+    early = [held for when, held in memory if 0.25 < when / seconds <= 0.5]
+    late = [held for when, held in memory if when / seconds > 0.75]
+    if early and late:
+        before, after = statistics.median(early), statistics.median(late)
+        print(f"memory: {before:.0f} MB in the second quarter, {after:.0f} MB in the fourth")
+        if after > 1.15 * before + 50:
+            problems.append(f"memory grew from {before:.0f} to {after:.0f} MB")
+    expected = {"REST 200", "REST 429", "REST 400 as it must", "gRPC OK", "gRPC RESOURCE_EXHAUSTED"}
+    problems += [
+        f"{count} x {status}" for status, count in statuses.items() if status not in expected
+    ]
+    if code:
+        problems.append(f"the server ended with {code}")
+    if "Traceback" in errors:
+        problems.append(errors)
+    return problems
+
+
+def main() -> None:
+    """Runs the command line."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--models", default="saved_models")
+    parser.add_argument("--minutes", type=float, default=10)
+    parser.add_argument("--clients", type=int, default=24)
+    arguments = parser.parse_args()
+    problems = load(arguments.models, 60 * arguments.minutes, arguments.clients)
+    for problem in problems:
+        print(f"PROBLEM: {problem}")
+    sys.exit(bool(problems))
+
+
+if __name__ == "__main__":
+    main()
