@@ -10,6 +10,7 @@ and the log's fields.
 
 import asyncio
 import contextlib
+import gc
 import ipaddress
 import json
 import os
@@ -38,8 +39,9 @@ class Options(CheckedOptions):
             8501.
         grpc_port: port of gRPC; 0 for any free one. By default $GRPC_PORT, or 8500.
         playground: answer / with a page to try the models.
-        threads: batches that run at once; 0 for one per core.
-        max_batch_size: rows of a batch that is joined from several requests; 1 joins none.
+        threads: batches that run at once; by default one per core.
+        max_batch_size: rows of a batch that is joined from several requests; 1 joins none. This and
+            the two below are by default those of each version's batching_params.pbtxt.
         batch_timeout_micros: longest wait for requests to join, in microseconds; 0 joins those that
             wait anyway, which is best on CPUs.
         max_enqueued_batches: batches' worth of rows that may wait; what comes then is refused.
@@ -60,9 +62,9 @@ class Options(CheckedOptions):
     grpc_port: int | None = option(None, at_least=0, at_most=65535)
     playground: bool = True
     threads: int = option(0, at_least=0, at_most=1024)
-    max_batch_size: int = option(32, at_least=1, at_most=2**20)
-    batch_timeout_micros: int = option(0, at_least=0, at_most=10**7)
-    max_enqueued_batches: int = option(64, at_least=1, at_most=2**20)
+    max_batch_size: int | None = option(None, at_least=1, at_most=2**20)
+    batch_timeout_micros: int | None = option(None, at_least=0, at_most=10**7)
+    max_enqueued_batches: int | None = option(None, at_least=1, at_most=2**20)
     max_request_mb: int = option(32, at_least=1, at_most=2047)
     deadline: float = option(30.0, above=0, at_most=86400)
     tls_certificate: str | None = None
@@ -104,15 +106,14 @@ def run(options: Options) -> None:
     if options.tls_certificate and options.tls_key:
         tls = Tls(Path(options.tls_certificate), Path(options.tls_key))
         _check_tls(tls.certificate, tls.key)
+    batching = ("max_batch_size", "batch_timeout_micros", "max_enqueued_batches")
+    given = {name: getattr(options, name) for name in batching}
     models = Models(
         source,
-        batching=BatchingParameters(
-            max_batch_size=options.max_batch_size,
-            batch_timeout_micros=options.batch_timeout_micros,
-            max_enqueued_batches=options.max_enqueued_batches,
-            num_batch_threads=options.threads,
-        ),
+        batching=BatchingParameters(num_batch_threads=options.threads),
+        overrides={name: value for name, value in given.items() if value is not None},
     )
+    log = AccessLog(options.access_log) if options.access_log else None
     request_bytes = options.max_request_mb * 2**20
     app = make_app(
         models,
@@ -124,20 +125,26 @@ def run(options: Options) -> None:
         routes=playground.routes(models) if options.playground else (),
         token=token,
         cors_origins=options.cors_origins,
-        access_log=AccessLog(options.access_log) if options.access_log else None,
+        access_log=log,
     )
 
     def ready(grpc_port: int) -> None:
         for line in _ready_lines(models, options, rest_socket.getsockname()[1], grpc_port):
             console.print(line)
 
+    gc.freeze()  # what is loaded by now stays; unloading a version need not look through it
     asyncio.run(
         serve(
             models,
             app,
             rest_socket,
             lambda: start_grpc(
-                models, grpc_address, max_request_bytes=request_bytes, tls=tls, token=token
+                models,
+                grpc_address,
+                max_request_bytes=request_bytes,
+                tls=tls,
+                token=token,
+                access_log=log,
             ),
             ready=ready,
             stopping=lambda: console.print("Stopping: answering what has been accepted"),

@@ -57,6 +57,7 @@ _NO_MODEL = re.compile("/v1/models(?:/versions/[0-9]+)?", re.IGNORECASE)
 # Larger bodies and answers are converted in a thread, so that other requests need not wait.
 _LARGE_BODY = 2**16
 _LARGE_ANSWER = 2**12
+_LONGEST_NAME = 256  # in the access log
 # A body that is too large is read so many times its limit before it is refused: most clients read
 # no answer before they have sent everything.
 _READ_TO_REFUSE = 4
@@ -156,11 +157,11 @@ class RestApi:
         access = request.scope.setdefault("state", {}).setdefault("access", {})
         if method == "POST" and (found := _INFERENCE.fullmatch(path)):
             target, verb = _Target.of(found), found[4].lower()
-            access["model"] = target.name
+            access["model"] = target.name[:_LONGEST_NAME]
             return await self._infer(request, target, verb, access)
         if method == "GET" and (found := _STATUS.fullmatch(path)):
             target, is_metadata = _Target.of(found), found[4] is not None
-            access["model"] = target.name
+            access["model"] = target.name[:_LONGEST_NAME]
             return self._metadata(target) if is_metadata else self._status(target)
         if method == "GET" and _NO_MODEL.fullmatch(path):
             raise invalid("Missing model name in request.")
@@ -208,9 +209,10 @@ class RestApi:
         deadline = start + self._limits.seconds
         document = await _in_thread_if(len(body) > _LARGE_BODY, json_tensors.parse, body)
         name = json_tensors.signature_name(document)
-        access["signature"] = name or "serving_default"
         with self._models.servable(target.name, target.version, target.label) as servable:
             access["version"] = servable.version
+            if (signature_name := name or "serving_default") in servable.signatures:
+                access["signature"] = signature_name
             if verb == "predict":
                 return await self._predict(servable, name, document, deadline, access)
             examples = json_tensors.examples(document)

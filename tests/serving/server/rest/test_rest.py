@@ -255,7 +255,7 @@ class Stub:
     @contextlib.contextmanager
     def servable(self, *which):
         with self._models.servable(*which) as found:
-            self.signature = found.signature
+            self.signature, self.signatures = found.signature, found.signatures
             yield self
 
     async def predict(self, signature_name, inputs, deadline):
@@ -376,7 +376,7 @@ def test_the_access_log_has_who_what_and_how_long_but_no_text(models, client, tm
     with serving(models, access_log=log) as logged:
         body = json.dumps({"signature_name": "lengths", "instances": [secret, "b"]})
         ask(logged, body, place=f"{MODEL}/versions/123")
-        ask(logged, json.dumps({"instances": [secret]}))
+        ask(logged, json.dumps({"instances": [secret], "signature_name": secret}))
         logged.get(f"/v1/models/{'x' * 1000}?{secret}")
         file.rename(tmp_path / "rotated.jsonl")
         logged.get("/")

@@ -11,8 +11,12 @@ import time
 from contextlib import closing, contextmanager
 from pathlib import Path
 
+import grpc
 import pytest
+import tensorflow as tf
 from preloaded import start_command
+from tensorflow_serving.apis.predict_pb2 import PredictRequest
+from tensorflow_serving.apis.prediction_service_pb2_grpc import PredictionServiceStub
 
 from bert_tf.cli.main import main
 
@@ -83,11 +87,24 @@ def test_a_server_from_its_first_request_to_its_last(toy_models, tmp_path, bench
         assert serving_fuzz.refusals(seen) == []
         assert seen.total() == 300
         assert ask(port)[0] == 200
+        _check_grpc(process, log)
         errors = _stopped(port, process)
         assert "Stopping" in errors
         assert "Traceback" not in errors
         for line in log.read_text().splitlines():
             json.loads(line)
+
+
+def _check_grpc(process, log: Path) -> None:
+    process.stderr.seek(0)
+    port = re.search(r"gRPC: \S+:(\d+)", process.stderr.read())[1]
+    request = PredictRequest()
+    request.model_spec.name = "half_plus_three"
+    request.inputs["x"].CopyFrom(tf.make_tensor_proto([1.0, 2.0]))
+    with grpc.insecure_channel(f"127.0.0.1:{port}") as channel:
+        answer = PredictionServiceStub(channel).Predict(request, timeout=60)
+    assert tf.make_ndarray(answer.outputs["y"]).tolist() == [3.5, 4.0]
+    assert json.loads(log.read_text().splitlines()[-1])["protocol"] == "gRPC"
 
 
 def _check_refusals(port: int) -> None:
