@@ -5,8 +5,9 @@ truncates, packs, masks and serializes a batch of documents at a time. A batch i
 however many rounds of `dupe_factor` and sequence lengths are made from it.
 """
 
+import json
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -86,9 +87,50 @@ def record_batches(
     Returns:
         `RecordBatch`es of NumPy values; the rounds of a batch follow one another.
     """
+    tokenize, serialize = _traced(tokenizer, options, split_paragraphs)
 
-    # Nothing here branches on tensors, so there is nothing for autograph to convert, slowly.
-    @tf.autograph.experimental.do_not_convert
+    @tf.autograph.experimental.do_not_convert  # slow, and nothing branches on tensors
+    def rounds(batch: DocumentBatch, made: dict[str, Any]) -> tf.data.Dataset:
+        return tf.data.Dataset.range(options[0].dupe_factor).map(lambda index: (batch, made, index))
+
+    threads = os.cpu_count() or 1
+    number, flag = tf.TensorSpec([], tf.int64), tf.TensorSpec([], tf.bool)
+    counts = tf.TensorSpec([len(COUNTED)], tf.int64)
+    of_lines = [tf.TensorSpec([None], kind) for kind in (tf.string, tf.int32, tf.int32, tf.bool)]
+    signature = DocumentBatch._make([*of_lines, number, number, number, flag, flag, number, counts])
+    dataset = tf.data.Dataset.from_generator(lambda: batches, output_signature=signature)
+    dataset = dataset.map(tokenize, threads).flat_map(rounds).map(serialize, threads).prefetch(1)
+    dataset_settings = dataset_options()
+    # tf.data's rewriting of the graph finds nothing to improve here, and takes most of a second.
+    dataset_settings.experimental_optimization.apply_default_optimizations = False
+    return dataset.with_options(dataset_settings).as_numpy_iterator()
+
+
+# Tracing takes seconds, and a worker of Beam writes many units with the same settings.
+_TRACED: dict[tuple, tuple[Callable, Callable]] = {}
+_MOST_TRACED = 4
+
+
+def _traced(
+    tokenizer: "BertTokenizer", options: Sequence[PretrainingDataOptions], split_paragraphs: bool
+) -> tuple[Callable, Callable]:
+    """The functions of `_functions`, the same ones for equal arguments."""
+    settings = json.dumps([tokenizer.settings, *(each.of_data() for each in options)])
+    key = (type(tokenizer), tokenizer.vocabulary_hash, settings, split_paragraphs)
+    traced = _TRACED.get(key)
+    if traced is None:
+        while len(_TRACED) >= _MOST_TRACED:
+            _TRACED.pop(next(iter(_TRACED)), None)  # another thread may have been faster
+        traced = _TRACED[key] = _functions(tokenizer, options, split_paragraphs)
+    return traced
+
+
+def _functions(
+    tokenizer: "BertTokenizer", options: Sequence[PretrainingDataOptions], split_paragraphs: bool
+) -> tuple[Callable, Callable]:
+    """Functions that tokenize a batch of documents, and make a round of records of it."""
+
+    @tf.function(autograph=False)
     def tokenize(batch: DocumentBatch) -> tuple[DocumentBatch, dict[str, Any]]:
         lines, *about = batch[:4]
         if split_paragraphs:
@@ -118,10 +160,7 @@ def record_batches(
             "without_tokens": tf.math.count_nonzero(own & (tokens == 0)),
         }
 
-    def rounds(batch: DocumentBatch, made: dict[str, Any]) -> tf.data.Dataset:
-        return tf.data.Dataset.range(options[0].dupe_factor).map(lambda index: (batch, made, index))
-
-    @tf.autograph.experimental.do_not_convert
+    @tf.function(autograph=False)
     def serialize(batch: DocumentBatch, made: dict[str, Any], index: tf.Tensor) -> RecordBatch:
         lengths = []
         for variant, sentences, short in zip(options, made["indexed"], made["short"], strict=True):
@@ -133,17 +172,7 @@ def record_batches(
             lengths.append(Records(*_make_records(sentences, tokenizer, variant, seed), short))
         return RecordBatch(batch, made["sentences"], made["without_tokens"], index, tuple(lengths))
 
-    threads = os.cpu_count() or 1
-    number, flag = tf.TensorSpec([], tf.int64), tf.TensorSpec([], tf.bool)
-    counts = tf.TensorSpec([len(COUNTED)], tf.int64)
-    of_lines = [tf.TensorSpec([None], kind) for kind in (tf.string, tf.int32, tf.int32, tf.bool)]
-    signature = DocumentBatch._make([*of_lines, number, number, number, flag, flag, number, counts])
-    dataset = tf.data.Dataset.from_generator(lambda: batches, output_signature=signature)
-    dataset = dataset.map(tokenize, threads).flat_map(rounds).map(serialize, threads).prefetch(1)
-    dataset_settings = dataset_options()
-    # tf.data's rewriting of the graph finds nothing to improve here, and takes most of a second.
-    dataset_settings.experimental_optimization.apply_default_optimizations = False
-    return dataset.with_options(dataset_settings).as_numpy_iterator()
+    return tokenize, serialize
 
 
 def _make_records(
