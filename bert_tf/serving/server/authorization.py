@@ -7,8 +7,9 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from bert_tf.serving.server.rest import error_response
 
-# Browsers ask the user for a password, which is the token, if Basic is offered.
-_CHALLENGE = 'Bearer realm="bert-tf", Basic realm="bert-tf: the token is the password"'
+# Browsers ask the user for a password, which is the token, if Basic is offered; Chromium reads only
+# the first scheme of a header.
+_CHALLENGES = ('Bearer realm="bert-tf"', 'Basic realm="bert-tf: the token is the password"')
 
 
 def is_authorized(header: str, token: str) -> bool:
@@ -40,7 +41,8 @@ class AuthorizedApp:
         if scope["type"] == "http":
             headers = dict(scope["headers"])
             if not is_authorized(headers.get(b"authorization", b"").decode("latin-1"), self._token):
-                challenge = {"WWW-Authenticate": _CHALLENGE}
-                refusal = error_response(401, "Missing or wrong token", challenge)
+                refusal = error_response(401, "Missing or wrong token")
+                for challenge in _CHALLENGES:
+                    refusal.headers.append("WWW-Authenticate", challenge)
                 return await refusal(scope, receive, send)
         await self._app(scope, receive, send)

@@ -224,9 +224,9 @@ class CannedModels:
 class Server:
     """The app on a free port of loopback, in a thread."""
 
-    def __init__(self) -> None:
+    def __init__(self, token: str | None = None) -> None:
         models: Any = CannedModels()
-        app = make_app(models, routes=playground.routes(models))
+        app = make_app(models, routes=playground.routes(models), token=token)
         config = uvicorn.Config(app, port=0, log_level="error")
         self._server = uvicorn.Server(config)
         self._thread = threading.Thread(target=self._server.run, daemon=True)
@@ -577,3 +577,20 @@ def test_the_choice_is_in_the_address(page, server):
     page.select("#model", "entities")
     assert page.evaluate("location.hash") == "#model=entities&version=&signature=serving_default"
     assert "versions" not in page.text("#curl")
+
+
+def test_a_token_is_asked_for_by_the_browser(browser):
+    server = Server(token="secret")
+    page = Page(browser)
+    try:
+        page.open(server.url.replace("//", "//:secret@"))
+        page.wait("document.querySelector('#inputs textarea') !== null")
+        type_in(page, context="c", choices="one\nthe other")
+        run(page)
+        assert page.texts(".chosen .name") == ["the other"]
+        curl = page.text("#curl")
+        assert '-H "Authorization: Bearer $TOKEN"' in curl and "secret" not in curl
+        assert "secret" not in page.evaluate("document.documentElement.outerHTML")
+    finally:
+        page.close()
+        server.stop()

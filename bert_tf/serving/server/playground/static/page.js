@@ -1,6 +1,6 @@
 // The page: chooses a model, sends its request, shows the answer.
 import { element } from "./elements.js";
-import { curl, predictBody, predictUrl, send } from "./requests.js";
+import { curl, predictBody, predictUrl, send, urlOf } from "./requests.js";
 import { canFill, examplesFor, fields, NAMES } from "./inputs.js";
 import { characters, show } from "./answers.js";
 import { attention, beginning, LONGEST } from "./attention.js";
@@ -153,7 +153,7 @@ async function showAttention() {
 
 async function load() {
   const kept = Object.fromEntries(new URLSearchParams(location.hash.slice(1)));
-  const response = await fetch("playground/models");
+  const response = await fetch(urlOf("playground/models"));
   if (!response.ok) {
     at("answer").replaceChildren(problem({ status: response.status, error: await response.text() }));
     return;

@@ -1,10 +1,12 @@
 // Requests in TensorFlow Serving's REST, as any client sends them.
 
+// Unlike the document's base URL, the location never holds a user's password.
+export const urlOf = (path) => new URL(path, location.href).href;
+
 /** The URL of a model's method; without a version the newest one answers. */
 export function predictUrl(model, version) {
   const place = version ? `/versions/${version}` : "";
-  const path = `v1/models/${encodeURIComponent(model)}${place}:predict`;
-  return new URL(path, document.baseURI).href;
+  return urlOf(`v1/models/${encodeURIComponent(model)}${place}:predict`);
 }
 
 /** The body for one example in the row format. */
