@@ -18,12 +18,11 @@ from tensorflow.core.protobuf.meta_graph_pb2 import SignatureDef
 from bert_tf.errors import InputError
 from bert_tf.serving.server.errors import ServingError
 from bert_tf.serving.server.saved_model import LoadedModel
+from bert_tf.serving.signatures import CLASSIFY, DEFAULT, REGRESS
 from bert_tf.tokenization.packing import Packer
 from bert_tf.tokenization.tokenizer import BertTokenizer
 
 WARMUP_FILE = "tf_serving_warmup_requests"
-
-CLASSIFY, REGRESS = "tensorflow/serving/classify", "tensorflow/serving/regress"
 
 # An example of each input that is a text, or a list of texts.
 _TEXTS: dict[str, str | list[str]] = {
@@ -79,7 +78,7 @@ def requests(
     """
     for name, signature in sorted(signatures.items()):
         of_examples = signature.method_name in (CLASSIFY, REGRESS)
-        texts = example_texts(signatures["serving_default"] if of_examples else signature)
+        texts = example_texts(signatures[DEFAULT] if of_examples else signature)
         longest = _LONGEST_SENTENCE if "sentence" in texts else positions
         long = {name: _lengthened(text, longest) for name, text in texts.items()}
         empty = {name: _emptied(text) for name, text in texts.items()}
