@@ -340,6 +340,11 @@ async def _run(app, messages, method="POST", path=f"{MODEL}:predict"):
     return sent
 
 
+def test_an_answer_that_is_late(models, client):
+    with serving(models, limits=Limits(seconds=-1)) as late:
+        assert error(ask(late, '{"inputs": [1]}'), 504)
+
+
 def test_a_body_that_does_not_arrive_in_time(models):
     app = RestApi(models, Limits(body_seconds=0.05))
     part = {"type": "http.request", "body": b"{", "more_body": True}

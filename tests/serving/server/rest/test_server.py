@@ -154,7 +154,7 @@ def _stopped(port: int, process) -> str:
 def test_saturation_a_swap_and_sigterm_lose_nothing(toy_models, benchmarks):
     import serving_load
 
-    assert serving_load.load(toy_models, seconds=15, clients=8) == []
+    assert serving_load.load(toy_models, seconds=10, clients=8) == []
 
 
 @pytest.mark.slow
