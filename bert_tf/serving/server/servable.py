@@ -27,7 +27,7 @@ from bert_tf.serving.server.configuration import (
 from bert_tf.serving.server.errors import ServingError, from_tensorflow, invalid
 from bert_tf.serving.server.metrics import Metrics
 from bert_tf.serving.server.saved_model import LoadedModel
-from bert_tf.serving.server.tensors import check_inputs, joins_rows
+from bert_tf.serving.server.tensors import can_join, check_inputs
 from bert_tf.serving.server.warm_up import warm_up
 
 _LOG = logging.getLogger(__name__)
@@ -172,8 +172,7 @@ class Servable:
     ) -> dict[str, np.ndarray]:
         """Runs a signature, joined with other requests where that pays.
 
-        The answers are those of a request that runs alone, but for the rounding of floats, and
-        wider padding of lists that have no `<list>_count`.
+        The answers are those of a request that runs alone, but for the rounding of floats.
 
         Args:
             signature_name: the signature; an empty name means `serving_default`.
@@ -193,7 +192,7 @@ class Servable:
         check_inputs(signature, inputs)
         name = signature_name or "serving_default"
         run = functools.partial(self._model.run, name)
-        key = (name,) if inputs and joins_rows(signature) else None
+        key = (name,) if inputs and can_join(signature) else None
         started = time.monotonic()
         outputs = await self._queue.run(run, inputs, key, deadline)
         self._metrics.run(self.name, time.monotonic() - started)

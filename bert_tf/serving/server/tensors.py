@@ -1,7 +1,7 @@
 """TensorProto to and from arrays, for values that anyone may send."""
 
 import math
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 
 import numpy as np
 import tensorflow as tf
@@ -82,6 +82,35 @@ def joins_rows(signature: SignatureDef) -> bool:
         return info.tensor_shape.unknown_rank or (len(dimensions) > 0 and dimensions[0].size == -1)
 
     return all(map(has_batch, (*signature.inputs.values(), *signature.outputs.values())))
+
+
+def can_join(signature: SignatureDef) -> bool:
+    """Whether requests that are joined get the answers that they get alone.
+
+    An output whose width depends on the texts is padded to the widest of a batch: only a list that
+    `<list>_count` counts can be cut to the request's own width.
+    """
+    inputs = signature.inputs.values()
+    # Only requests of equal shapes are joined.
+    is_fixed = any(-1 in [size.size for size in info.tensor_shape.dim[1:]] for info in inputs)
+
+    def is_cut(name: str, info: TensorInfo) -> bool:
+        sizes = [dimension.size for dimension in info.tensor_shape.dim]
+        is_list = is_listed(name, signature.outputs) and -1 not in sizes[2:]
+        return not info.tensor_shape.unknown_rank and (-1 not in sizes[1:] or is_list)
+
+    return joins_rows(signature) and (
+        is_fixed or all(is_cut(name, info) for name, info in signature.outputs.items())
+    )
+
+
+def is_listed(name: str, outputs: Collection[str]) -> bool:
+    """Whether an output is one of the columns `<list>_...` that `<list>_count` counts."""
+    return any(
+        name.startswith(counted.removesuffix("count"))
+        for counted in outputs
+        if counted.endswith("_count")
+    )
 
 
 def to_array(name: str, proto: TensorProto, dtype: int) -> np.ndarray:
