@@ -34,6 +34,10 @@ class BertEncoder(PretrainedModel):
         attention_probabilities: on request, a list of L tensors [B, N, T, T]: how much each
             token (third axis) attends to each other token (last axis), before dropout.
 
+    Attributes:
+        inference: a `bert_tf.serving.inference.Inference`, which computes the outputs in place of
+            the layers, unless in training; None for the layers. Set before a function is traced.
+
     Example::
 
     ```python
@@ -87,13 +91,22 @@ class BertEncoder(PretrainedModel):
             outputs["attention_probabilities"] = probabilities
         super().__init__(config, inputs, outputs, seed, dtype, **kwargs)
 
+        self.inference: Any = None
         self.attention_probabilities = attention_probabilities
         self.embeddings = embeddings
         self.blocks = blocks
         self.pooler = pooler
 
+    def call(self, inputs: Any, training: bool | None = None, mask: Any = None) -> Any:
+        """Computes the outputs."""
+        if self.inference is not None and not training:
+            return self.inference(inputs)
+        return super().call(inputs, training=training, mask=mask)
+
     def attend(self, inputs: dict[str, Any]) -> list[Any]:
         """Computes `attention_probabilities`, whether or not they are among the outputs."""
+        if self.inference is not None:
+            return self.inference.attend(inputs)
         x = self.embeddings(inputs["token_ids"], inputs["segment_ids"], training=False)
         probabilities = []
         for block in self.blocks:

@@ -9,6 +9,7 @@ import keras
 import tensorflow as tf
 
 from bert_tf.errors import InputError
+from bert_tf.serving.inference import inference
 from bert_tf.tokenization.tokenizer import BertTokenizer
 
 DEFAULT = "serving_default"
@@ -77,6 +78,8 @@ class RawTextModel(tf.Module):
         tokenizer: the tokenizer that the signatures use.
         model: the model that they use.
         signatures: signatures by name, one of them `DEFAULT`.
+        constants: whether the graph holds the encoder's weights; else it reads the model's
+            variables. See `bert_tf.serving.inference`.
 
     Attributes:
         method_names: method names of the signatures for another API than predict.
@@ -84,7 +87,11 @@ class RawTextModel(tf.Module):
     """
 
     def __init__(
-        self, tokenizer: BertTokenizer, model: keras.Model, signatures: Mapping[str, Signature]
+        self,
+        tokenizer: BertTokenizer,
+        model: keras.Model,
+        signatures: Mapping[str, Signature],
+        constants: bool = False,
     ) -> None:
         super().__init__()
         # A SavedModel holds the variables of what it tracks. TensorFlow's own, not the Keras model:
@@ -92,6 +99,7 @@ class RawTextModel(tf.Module):
         # _export_to_saved_model_graph), and every request would fail.
         self.tokenizer = tokenizer
         self._variables = [variable.value for variable in model.variables]
+        self._inference = functools.partial(inference, model, constants=constants)
         self._signatures = lambda: signatures  # a bare dict would be tracked, too
         self.positions: int = model.config.max_position_embeddings
         self.method_names = {
@@ -102,7 +110,12 @@ class RawTextModel(tf.Module):
 
     def signatures(self) -> dict[str, Any]:
         """Makes the concrete functions to export, by name."""
-        return {name: signature.trace() for name, signature in self._signatures().items()}
+        with self._inference():
+            made = {name: signature.trace() for name, signature in self._signatures().items()}
+        # Variables that no function reads, such as those that became constants, are not saved.
+        read = {id(tensor) for function in made.values() for tensor in function.captured_inputs}
+        self._variables = [each for each in self._variables if id(each.handle) in read]
+        return made
 
     def signature(self, name: str = DEFAULT) -> Any:
         """Makes one concrete function.
@@ -110,7 +123,9 @@ class RawTextModel(tf.Module):
         Raises:
             InputError: there is no such signature.
         """
-        return find_signature(self._signatures(), name).trace()
+        signature = find_signature(self._signatures(), name)
+        with self._inference():
+            return signature.trace()
 
 
 def find_signature(signatures: Mapping[str, Any], name: str) -> Any:

@@ -121,27 +121,29 @@ def map_rows(
     """
     shape = tf.shape(next(iter(tensors.values())))
     rows, length = shape[0], tf.reduce_prod(shape[1:]) if length is None else length
-    size = tf.clip_by_value(_MOST_TOKENS // tf.maximum(length, 1), 1, tf.maximum(rows, 1))
-    parts = tf.maximum(1, (rows + size - 1) // size)
-
-    def split(x: tf.Tensor) -> tf.Tensor:
-        padded = tf.pad(x, [[0, parts * size - rows], *[[0, 0]] * (x.shape.rank - 1)])
-        return tf.reshape(padded, tf.concat([[parts, size], tf.shape(x)[1:]], 0))
-
-    def join(x: tf.Tensor) -> tf.Tensor:
-        joined = tf.reshape(x, tf.concat([[parts * size], tf.shape(x)[2:]], 0))[:rows]
-        joined.set_shape([None, *x.shape[2:]])
-        return joined
-
+    size = tf.maximum(_MOST_TOKENS // tf.maximum(length, 1), 1)
+    one = tf.maximum(1 - rows, 0)  # function gets a row even if there is none
+    padded = {n: tf.pad(x, [[0, one], *[[0, 0]] * (x.shape.rank - 1)]) for n, x in tensors.items()}
     traced = tf.function(function, autograph=False).get_concrete_function(
         {name: tf.TensorSpec([None, *x.shape[1:]], x.dtype) for name, x in tensors.items()}
     )
-    computed = tf.map_fn(
-        traced,
-        {name: split(x) for name, x in tensors.items()},
-        fn_output_signature=tf.nest.map_structure(
-            lambda x: tf.TensorSpec(x.shape, x.dtype), traced.structured_outputs
-        ),
+
+    def compute(start: tf.Tensor) -> Any:
+        return traced({name: x[start : start + size] for name, x in padded.items()})
+
+    def more(start: tf.Tensor, found: Any) -> Any:
+        joined = tf.nest.map_structure(lambda *x: tf.concat(x, 0), found, compute(start))
+        return start + size, joined
+
+    # The first part is outside the loop, and most often all: in a loop a constant weight is one no
+    # more, and oneDNN rearranges it at every turn.
+    first = compute(tf.constant(0))
+    any_rows = tf.nest.map_structure(lambda x: tf.TensorShape([None, *x.shape[1:]]), first)
+    _, computed = tf.while_loop(
+        lambda start, found: start < rows,
+        more,
+        [size, first],
+        shape_invariants=[tf.TensorShape([]), any_rows],
         parallel_iterations=1,
     )
-    return tf.nest.map_structure(join, computed)
+    return tf.nest.map_structure(lambda x: x[:rows], computed)

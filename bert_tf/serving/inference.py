@@ -1,0 +1,226 @@
+"""The encoder at inference: what its layers compute, in fewer and larger operations.
+
+B is the batch, T its length, n the tokens of all rows without their padding, H the width of the
+hidden states, N the attention heads, D = H / N.
+
+The layers of `bert_tf.layers` also train and run on other backends. This is faster because
+
+- what is done to each token is done on [n, H]: padding costs nothing, and TensorFlow fuses a
+  product with its bias and activation, which a reshape between them would prevent;
+- where [CLS] alone is read, the last block computes it alone;
+- an export in bfloat16 has weights that are constants of that type: half as much to read, nothing
+  to cast, and oneDNN rearranges a constant once, a variable at every request. Queries, keys and
+  values are then one product.
+"""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any, NamedTuple
+
+import keras
+import tensorflow as tf
+
+from bert_tf.layers import SelfAttention, TransformerBlock
+from bert_tf.layers.activations import ACTIVATIONS
+from bert_tf.layers.transformer import MASKED_SCORE
+from bert_tf.models.encoder import BertEncoder
+
+# TensorFlow fuses this form of the exact GELU with the product before it.
+_ACTIVATIONS = {**ACTIVATIONS, "gelu": tf.nn.gelu}
+_LARGEST_GRAPH = 2**31  # bytes, a limit of protocol buffers
+
+
+@contextmanager
+def inference(model: keras.Model, *, constants: bool = False) -> Iterator[None]:
+    """Within the context, the model's encoder computes without its layers, unless in training.
+
+    Functions traced there keep it. Not for several threads at once.
+
+    Args:
+        model: a `BertEncoder`, or a model on top of one; others compute as ever.
+        constants: whether the graph holds the weights; else it reads the model's variables.
+    """
+    encoder = _encoder(model)
+    if encoder is None:
+        yield
+        return
+    before = encoder.inference
+    encoder.inference = Inference(encoder, constants=constants)
+    try:
+        yield
+    finally:
+        encoder.inference = before
+
+
+def _encoder(model: Any) -> BertEncoder | None:
+    """The `BertEncoder` in a model; None in a model of another kind."""
+    while model is not None and not isinstance(model, BertEncoder):
+        model = getattr(model, "encoder", None)
+    return model
+
+
+def has_constants(model: keras.Model) -> bool:
+    """Whether an export holds the encoder's weights as constants.
+
+    Not in float32: oneDNN arranges such a weight for the length of the first request, and again at
+    every request of a length that wants another arrangement. Variables took 0.8 of the time for
+    119 tokens, if 1.2 of it for 9.
+    """
+    encoder = _encoder(model)
+    if encoder is None or encoder.compute_dtype != "bfloat16":
+        return False
+    return 2 * encoder.count_params() < 0.9 * _LARGEST_GRAPH
+
+
+class _Tokens(NamedTuple):
+    """Where the n tokens stand in the B * T places of a batch.
+
+    Attributes:
+        places: the place of each token, [n].
+        tokens: the token at each place, [B * T]; at padding, the last one before it.
+        first: the first token of each row, [B].
+        mask: added to attention scores, float32 [B, 1, 1, T].
+    """
+
+    places: tf.Tensor
+    tokens: tf.Tensor
+    first: tf.Tensor
+    mask: tf.Tensor
+
+
+class Inference:
+    """The function of a `BertEncoder`'s inputs that gives its outputs, for `BertEncoder.inference`.
+
+    In a graph, an output that nobody reads is not computed. Padding gets zeros.
+    """
+
+    def __init__(self, encoder: BertEncoder, *, constants: bool) -> None:
+        self._encoder = encoder
+        self._dtype = encoder.compute_dtype
+        self._constants: dict[tuple[int, ...], tf.Tensor] | None = {} if constants else None
+
+    def __call__(self, inputs: dict[str, tf.Tensor]) -> dict[str, Any]:
+        """Computes the outputs for inputs [B, T] each."""
+        encoder = self._encoder
+        batch, length = tf.unstack(tf.shape(inputs["token_ids"]))
+        tokens, states, probabilities = self._states(inputs)
+        first, _ = self._block(encoder.blocks[-1], states[-2], tokens, first_only=True)  # (B, H)
+
+        def spread(x: tf.Tensor) -> tf.Tensor:
+            width = encoder.config.hidden_size
+            x = tf.scatter_nd(tokens.places[:, tf.newaxis], x, [batch * length, width])
+            return tf.reshape(x, [batch, length, width])
+
+        hidden_states = [spread(x) for x in states]  # (B, T, H)
+        outputs = {
+            "sequence_output": hidden_states[-1],
+            "pooled_output": tf.tanh(self._dense(first, encoder.pooler.dense)),  # (B, H)
+            "hidden_states": hidden_states,
+        }
+        if encoder.attention_probabilities:
+            outputs["attention_probabilities"] = probabilities
+        return outputs
+
+    def attend(self, inputs: dict[str, tf.Tensor]) -> list[tf.Tensor]:
+        """Attention probabilities of each block, [B, N, T, T]."""
+        return self._states(inputs)[2]
+
+    def _states(
+        self, inputs: dict[str, tf.Tensor]
+    ) -> tuple[_Tokens, list[tf.Tensor], list[tf.Tensor]]:
+        """The tokens; their states [n, H] before the first block and after each; probabilities."""
+        tokens = _tokens(inputs["padding_mask"])
+        states, probabilities = [self._embed(inputs, tokens)], []
+        for block in self._encoder.blocks:
+            x, of_block = self._block(block, states[-1], tokens)
+            states.append(x)
+            probabilities.append(of_block)
+        return tokens, states, probabilities
+
+    def _embed(self, inputs: dict[str, tf.Tensor], tokens: _Tokens) -> tf.Tensor:
+        layer = self._encoder.embeddings
+        ids, segments = (
+            tf.gather(tf.reshape(inputs[name], [-1]), tokens.places)
+            for name in ("token_ids", "segment_ids")
+        )  # (n,)
+        rows = (
+            (layer.word_embeddings, ids),
+            (layer.segment_embeddings, segments),
+            (layer.position_embeddings, tokens.places % tf.shape(tokens.mask)[3]),
+        )
+        total = tf.add_n([tf.gather(table.embeddings.value, row) for table, row in rows])
+        return self._normalize(total, layer.layer_norm)
+
+    def _block(
+        self, block: TransformerBlock, x: tf.Tensor, tokens: _Tokens, first_only: bool = False
+    ) -> tuple[tf.Tensor, tf.Tensor]:
+        """[n, H] -> [n, H], or [B, H] of the first tokens; and the attention's probabilities."""
+        attended, probabilities = self._attend(block.attention, x, tokens, first_only)
+        x = tf.gather(x, tokens.first) if first_only else x
+        x = self._normalize(x + attended, block.attention_layer_norm)
+        activation = _ACTIVATIONS[self._encoder.config.hidden_act]
+        inner = activation(self._dense(x, block.feed_forward.intermediate))
+        transformed = self._dense(inner, block.feed_forward.output_dense)
+        return self._normalize(x + transformed, block.feed_forward_layer_norm), probabilities
+
+    def _attend(
+        self, layer: SelfAttention, x: tf.Tensor, tokens: _Tokens, first_only: bool
+    ) -> tuple[tf.Tensor, tf.Tensor]:
+        config = self._encoder.config
+        batch, length = tf.shape(tokens.mask)[0], tf.shape(tokens.mask)[3]
+        projected = self._dense(x, layer.query, layer.key, layer.value)  # (n, 3 H)
+        heads = [batch, length, 3, config.num_attention_heads, config.head_size]
+        heads = tf.reshape(tf.gather(projected, tokens.tokens), heads)
+        query, key, value = tf.unstack(tf.transpose(heads, [2, 0, 3, 1, 4]))  # (B, N, T, D)
+        query = (query[:, :, :1] if first_only else query) * config.head_size**-0.5
+        scores = tf.cast(tf.matmul(query, key, transpose_b=True), tf.float32)  # (B, N, T, T)
+        probabilities = tf.cast(tf.nn.softmax(scores + tokens.mask), self._dtype)
+        context = tf.transpose(tf.matmul(probabilities, value), [0, 2, 1, 3])  # (B, T, N, D)
+        context = tf.reshape(context, [-1, config.hidden_size])
+        context = context if first_only else tf.gather(context, tokens.places)
+        return self._dense(context, layer.output_dense), probabilities
+
+    def _dense(self, x: tf.Tensor, *layers: keras.layers.Dense) -> tf.Tensor:
+        """Products with the kernels plus biases, the layers' outputs side by side."""
+        if self._constants is None and len(layers) > 1:  # copying kernels takes longer
+            return tf.concat([self._dense(x, layer) for layer in layers], -1)
+        kernel = self._weight(self._dtype, *(layer.kernel for layer in layers))
+        bias = self._weight(self._dtype, *(layer.bias for layer in layers))
+        return tf.nn.bias_add(tf.matmul(x, kernel), bias)
+
+    def _normalize(self, x: tf.Tensor, layer: keras.layers.LayerNormalization) -> tf.Tensor:
+        """LayerNorm over H, in float32."""
+        x = tf.cast(x, tf.float32)
+        mean, variance = tf.nn.moments(x, -1, keepdims=True)
+        gamma, beta = (self._weight("float32", weight) for weight in (layer.gamma, layer.beta))
+        scale = gamma * tf.math.rsqrt(variance + layer.epsilon)
+        return tf.cast(x * scale + (beta - mean * scale), self._dtype)
+
+    def _weight(self, dtype: str, *variables: keras.Variable) -> tf.Tensor:
+        """Weights side by side."""
+
+        def read() -> tf.Tensor:
+            return tf.concat([tf.cast(weight.value, dtype) for weight in variables], -1)
+
+        if self._constants is None:
+            return read()
+        key = tuple(map(id, variables))
+        if key not in self._constants:
+            with tf.init_scope():  # outside the graph: one constant for all functions
+                self._constants[key] = read()
+        return self._constants[key]
+
+
+def _tokens(padding_mask: tf.Tensor) -> _Tokens:
+    batch, length = tf.unstack(tf.shape(padding_mask))
+    is_token = padding_mask != 0  # (B, T)
+    mask = tf.cast(~is_token, tf.float32) * MASKED_SCORE
+    # A row without tokens keeps its first place, so that every row has a first token.
+    kept = tf.reshape(is_token | (tf.range(length) == 0), [-1])  # (B * T,)
+    tokens = tf.cumsum(tf.cast(kept, tf.int32)) - 1
+    return _Tokens(
+        places=tf.cast(tf.where(kept)[:, 0], tf.int32),
+        tokens=tokens,
+        first=tf.gather(tokens, tf.range(batch) * length),
+        mask=mask[:, tf.newaxis, tf.newaxis],
+    )

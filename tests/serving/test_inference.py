@@ -1,0 +1,202 @@
+"""The encoder at inference gives what its layers give."""
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from bert_tf import BertConfig, BertTokenizer
+from bert_tf.models.encoder import BertEncoder
+from bert_tf.models.feature_encoder import FeatureEncoder
+from bert_tf.models.masked_language_model import BertMaskedLanguageModel
+from bert_tf.models.pretrainer import BertPreTrainer
+from bert_tf.models.task_models import (
+    BertChooser,
+    BertClassifier,
+    BertRegressor,
+    BertSpanClassifier,
+    BertTagger,
+)
+from bert_tf.serving.inference import has_constants, inference
+from bert_tf.serving.server.saved_model import LoadedModel
+from bert_tf.tasks.fine_tuned import FineTuned
+from bert_tf.tasks.table import find_task
+
+CONFIG = BertConfig(
+    vocab_size=13, hidden_size=8, num_hidden_layers=2, num_attention_heads=2,
+    intermediate_size=16, max_position_embeddings=10,
+)  # fmt: skip
+LENGTHS = np.array([7, 3, 1, 5])
+MASK = (np.arange(7) < LENGTHS[:, np.newaxis]).astype(np.int32)
+LABELS = {"labels": ["a", "b", "c"]}
+
+
+def randomize(model, random):
+    """Weights that no formula can get right by their being 0 or 1."""
+    for variable in model.variables:
+        if variable.dtype == "float32":
+            variable.assign(random.normal(size=variable.shape) * 0.5)
+    return model
+
+
+def batch(random, mask=MASK, **more):
+    inputs = {"token_ids": 12, "segment_ids": 1, **more}
+    drawn = {name: random.integers(0, most + 1, mask.shape) for name, most in inputs.items()}
+    return {name: tf.constant(x, tf.int32) for name, x in {**drawn, "padding_mask": mask}.items()}
+
+
+def both(model, inputs, constants=False):
+    """Outputs of the layers, and of a graph that is traced for inference."""
+    with inference(model, constants=constants):
+        graph = tf.function(lambda inputs: model(inputs, training=False), autograph=False)
+        found = graph(inputs)
+    return model(inputs, training=False), found
+
+
+def frozen(seed):
+    encoder = FeatureEncoder(BertEncoder(CONFIG, seed), ["sum_all", "-2"], 1, seed)
+    return BertTagger(encoder, **LABELS)
+
+
+@pytest.mark.parametrize(
+    ("make", "is_per_token", "constants"),
+    [
+        (lambda seed: BertClassifier(CONFIG, seed=seed, **LABELS), False, False),
+        (lambda seed: BertClassifier(CONFIG, seed=seed, **LABELS), False, True),
+        (lambda seed: BertRegressor(CONFIG, seed=seed), False, False),
+        (lambda seed: BertTagger(CONFIG, seed=seed, **LABELS), True, True),
+        (lambda seed: BertSpanClassifier(CONFIG, seed=seed), True, False),
+        (frozen, True, True),
+    ],
+    ids=["classifier", "constants", "regressor", "tagger", "span", "frozen"],
+)
+def test_models_of_tasks_give_what_their_layers_give(make, is_per_token, constants):
+    random = np.random.default_rng(3)
+    model = make(0)
+    randomize(getattr(model.encoder, "encoder", model.encoder), random)
+    wanted, found = both(model, batch(random), constants)
+    kept = MASK.astype(bool) if is_per_token else slice(None)
+    np.testing.assert_allclose(found.numpy()[kept], wanted.numpy()[kept], rtol=1e-5, atol=1e-5)
+
+
+def test_choices():
+    random = np.random.default_rng(3)
+    model = randomize(BertChooser(CONFIG), random)
+    wanted, found = both(model, batch(random, MASK.reshape(2, 2, 7)))
+    np.testing.assert_allclose(found, wanted, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("model_class", [BertMaskedLanguageModel, BertPreTrainer])
+def test_masked_words(model_class):
+    random = np.random.default_rng(3)
+    model = randomize(model_class(CONFIG), random)
+    inputs = batch(random) | {"mask_positions": tf.constant([[6, 1], [2, 0], [0, 0], [4, 3]])}
+    for wanted, found in zip(*map(tf.nest.flatten, both(model, inputs)), strict=True):
+        np.testing.assert_allclose(found, wanted, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("activation", ["gelu", "gelu_new", "relu"])
+def test_all_outputs_of_the_encoder(activation):
+    random = np.random.default_rng(5)
+    config = BertConfig.from_dict({**CONFIG.to_dict(), "hidden_act": activation})
+    encoder = randomize(BertEncoder(config, attention_probabilities=True), random)
+    wanted, found = both(encoder, batch(random))
+    assert found.keys() == wanted.keys()
+    is_token = MASK.astype(bool)
+    close = {"rtol": 1e-5, "atol": 1e-5}
+    np.testing.assert_allclose(found["pooled_output"], wanted["pooled_output"], **close)
+    for one, other in zip(found["hidden_states"], wanted["hidden_states"], strict=True):
+        np.testing.assert_allclose(one.numpy()[is_token], other.numpy()[is_token], **close)
+        assert not one.numpy()[~is_token].any()
+    np.testing.assert_array_equal(found["sequence_output"], found["hidden_states"][-1])
+    for one, other in zip(*(x["attention_probabilities"] for x in (found, wanted)), strict=True):
+        tokens = np.broadcast_to(is_token[:, np.newaxis, :], (4, 2, 7))
+        np.testing.assert_allclose(one.numpy()[tokens], other.numpy()[tokens], **close)
+
+
+def test_padding_changes_nothing():
+    random = np.random.default_rng(5)
+    encoder = randomize(BertEncoder(CONFIG), random)
+    inputs = batch(random)
+    padded = {name: tf.pad(x, [[0, 0], [0, 2]], constant_values=0) for name, x in inputs.items()}
+    with inference(encoder):
+        graph = tf.function(lambda inputs: encoder(inputs, training=False), autograph=False)
+        short, long = graph(inputs), graph(padded)
+    np.testing.assert_allclose(
+        short["sequence_output"], long["sequence_output"][:, :7], rtol=1e-5, atol=1e-5
+    )
+
+
+def test_rows_without_tokens_and_empty_batches_have_an_answer():
+    random = np.random.default_rng(5)
+    model = randomize(BertClassifier(CONFIG, **LABELS), random)
+    inputs = batch(random)
+    empty = {**inputs, "padding_mask": tf.zeros_like(inputs["padding_mask"])}
+    _, found = both(model, empty)
+    assert found.shape == (4, 3)
+    assert np.isfinite(found).all()
+    _, found = both(model, {name: x[:0] for name, x in inputs.items()})
+    assert found.shape == (0, 3)
+
+
+def test_training_keeps_the_layers_and_the_context_ends():
+    random = np.random.default_rng(5)
+    encoder = randomize(BertEncoder(CONFIG, seed=0), random)
+    with pytest.raises(RuntimeError), inference(encoder):
+        dropped = encoder(batch(random), training=True)["sequence_output"]
+        assert not np.allclose(dropped, encoder(batch(random))["sequence_output"], atol=0.1)
+        raise RuntimeError
+    assert encoder.inference is None
+
+
+def test_evaluation_sees_the_weights_of_the_moment():
+    random = np.random.default_rng(5)
+    model = randomize(BertClassifier(CONFIG, **LABELS), random)
+    inputs = batch(random)
+    with inference(model):
+        graph = tf.function(lambda inputs: model(inputs, training=False), autograph=False)
+        graph(inputs)
+    randomize(model, random)
+    np.testing.assert_allclose(graph(inputs), model(inputs, training=False), rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("dtype", ["mixed_bfloat16", "mixed_float16"])
+def test_half_precision(dtype):
+    random = np.random.default_rng(5)
+    model = randomize(BertClassifier(CONFIG, dtype=dtype, **LABELS), random)
+    exact = BertClassifier(CONFIG, dtype="float32", **LABELS)
+    exact.set_weights(model.get_weights())
+    inputs = batch(random)
+    wanted = exact(inputs, training=False)
+    layers, found = both(model, inputs, constants=True)
+    assert found.dtype == tf.float32
+    # As near to float32 as the layers in half precision are.
+    error, usual = (np.abs(x - wanted).max() for x in (found, layers))
+    assert error < 3 * usual < 0.3
+
+
+def test_only_bfloat16_becomes_constants():
+    assert has_constants(BertClassifier(CONFIG, dtype="mixed_bfloat16", **LABELS))
+    assert not has_constants(BertEncoder(CONFIG, dtype="float32"))
+    assert not has_constants(keras.Sequential())  # a model of one's own
+
+
+def test_an_export_in_bfloat16_has_constants_and_answers_as_evaluation_does(tmp_path):
+    random = np.random.default_rng(5)
+    model = randomize(BertClassifier(CONFIG, dtype="mixed_bfloat16", **LABELS), random)
+    tokenizer = BertTokenizer(["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *"abcdefgh"])
+    task = find_task("classification").with_settings({"max_length": 10})
+    tuned = FineTuned(task, model, tokenizer, LABELS["labels"])
+    texts = {"text": np.array([b"a b", b"c d e f g h a b c", b""], object)}
+    folder = tuned.export("letters", root=tmp_path)
+    shapes = [shape for _, shape in tf.train.list_variables(str(folder / "variables/variables"))]
+    assert [13, 8] in shapes  # a table, of which rows are read
+    assert [8, 8] not in shapes  # kernels are in the graph
+    session = LoadedModel(folder)
+    found = session.run("serving_default", texts)
+    session.close()
+    for name, value in tuned.module().signature()(text=tf.constant(texts["text"])).items():
+        if value.dtype == tf.string:
+            np.testing.assert_array_equal(found[name], value)
+        else:
+            np.testing.assert_allclose(found[name], value, atol=0.02)
