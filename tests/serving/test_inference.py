@@ -4,6 +4,7 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
+from tensorflow.core.protobuf.saved_model_pb2 import SavedModel
 
 from bert_tf import BertConfig, BertTokenizer
 from bert_tf.models.encoder import BertEncoder
@@ -192,6 +193,10 @@ def test_an_export_in_bfloat16_has_constants_and_answers_as_evaluation_does(tmp_
     shapes = [shape for _, shape in tf.train.list_variables(str(folder / "variables/variables"))]
     assert [13, 8] in shapes  # a table, of which rows are read
     assert [8, 8] not in shapes  # kernels are in the graph
+    graph = SavedModel.FromString((folder / "saved_model.pb").read_bytes()).meta_graphs[0].graph_def
+    held = [node.attr["value"].tensor.tensor_shape for node in graph.node if node.op == "Const"]
+    joined = [shape for shape in held if [each.size for each in shape.dim] == [8, 24]]
+    assert len(joined) == CONFIG.num_hidden_layers  # once for all signatures
     session = LoadedModel(folder)
     found = session.run("serving_default", texts)
     session.close()

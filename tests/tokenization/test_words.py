@@ -7,6 +7,7 @@ import pytest
 import tensorflow as tf
 
 from bert_tf import BertTokenizer
+from bert_tf.tokenization import word_windows
 from bert_tf.tokenization.word_windows import best_window, windows
 from bert_tf.tokenization.words import (
     code_points,
@@ -90,3 +91,24 @@ def test_a_long_text_is_not_copied_for_each_word(tokenizer):
     assert found.tolist() == [b"new"] * count
     # In kilobytes; a copy for each word would take 1.6 GB.
     assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 500_000
+
+
+def test_rows_are_computed_in_parts_of_any_number(monkeypatch):
+    monkeypatch.setattr(word_windows, "_MOST_TOKENS", 6)
+    parts = []
+
+    @tf.function
+    def doubled(x):
+        def function(part):
+            tf.py_function(lambda x: parts.append(len(x)), [part["x"]], [])
+            return 2 * part["x"], tf.strings.as_string(part["x"][:, 0])
+
+        return word_windows.map_rows(function, {"x": x})
+
+    for rows, wanted in ((0, [1]), (1, [1]), (3, [3]), (7, [3, 3, 1])):
+        x = tf.reshape(tf.range(2 * rows), [rows, 2])
+        parts.clear()
+        twice, first = doubled(x)
+        np.testing.assert_array_equal(twice, 2 * x)
+        assert [text.decode() for text in first.numpy()] == [str(2 * n) for n in range(rows)]
+        assert parts == wanted
