@@ -113,7 +113,13 @@ def run(options: Options) -> None:
         batching=BatchingParameters(num_batch_threads=options.threads),
         overrides={name: value for name, value in given.items() if value is not None},
     )
-    log = AccessLog(options.access_log) if options.access_log else None
+    try:
+        log = AccessLog(options.access_log) if options.access_log else None
+    except OSError as error:
+        raise InputError(
+            f"--access_log {options.access_log} cannot be written ({error.strerror}): give a file "
+            "in a folder that is there"
+        ) from error
     request_bytes = options.max_request_mb * 2**20
     app = make_app(
         models,

@@ -190,6 +190,8 @@ def test_tls_and_the_token(toy_models, tmp_path):
         ([".", "--tls_key", "k"], "give --tls_certificate and --tls_key"),
         ([".", "--tls_key", "k", "--tls_certificate", "c"], "c and k are no certificate and its"),
         ([".", "--token_file", "none"], "none cannot be read"),
+        ([".", "--access_log", "none/log"], "none/log cannot be written (No such file or dir"),
+        (["."], "holds no models: give a folder of exports"),
         ([".", "--host", "192.0.2.1"], "192.0.2.1 is no address of this machine"),
         ([".", "--host", "no such host"], "no such host is no address of this machine"),
     ],
