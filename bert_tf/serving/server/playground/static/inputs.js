@@ -9,6 +9,9 @@ export const NAMES = {
   choices: "Choices, one a line",
   words: "Words, separated by spaces",
   sentence: "Sentence",
+  token_ids: "Token ids",
+  segment_ids: "Segment ids",
+  padding_mask: "Padding mask",
 };
 const ORDER = Object.keys(NAMES);
 const MASK = "[MASK]";
