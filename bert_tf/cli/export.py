@@ -7,8 +7,8 @@ is a new version, saved_models/<name>/<version>/, which a running server picks u
 holds warm-up requests for every signature, which have been run, parameters for batching and a model
 card, README.md. saved_models/models.config lists the models for TensorFlow Serving.
 
---precision bfloat16 is faster for long texts and batches on processors that multiply bfloat16
-(AVX512-BF16, AMX, Arm's BF16) and slow on others.
+--precision bfloat16 is faster on processors that multiply bfloat16 (AVX512-BF16, AMX, Arm's BF16)
+and slow on others.
 """
 
 import dataclasses
