@@ -11,6 +11,7 @@ from bert_tf.tokenization import word_windows
 from bert_tf.tokenization.word_windows import best_window, windows
 from bert_tf.tokenization.words import (
     code_points,
+    hashes,
     spans,
     words_between_spaces,
     words_of_raw_text,
@@ -112,3 +113,17 @@ def test_rows_are_computed_in_parts_of_any_number(monkeypatch):
         np.testing.assert_array_equal(twice, 2 * x)
         assert [text.decode() for text in first.numpy()] == [str(2 * n) for n in range(rows)]
         assert parts == wanted
+
+
+def test_parts_of_texts_are_told_apart_without_a_copy_of_each():
+    texts = [b"sea sea\0", b"", b"a sea \xff\xff", b"aaaa"]
+    parts = [
+        (number, start, end)
+        for number, text in enumerate(texts)
+        for start in range(len(text) + 1)
+        for end in range(start, len(text) + 1)
+    ]
+    columns = (tf.constant(column, tf.int64) for column in zip(*parts, strict=True))
+    keys = hashes(tf.constant(texts), *columns).numpy().tolist()
+    cut = [texts[number][start:end] for number, start, end in parts]
+    assert len(set(zip(cut, keys, strict=True))) == len(set(cut)) == len(set(keys))
