@@ -112,6 +112,17 @@ def signatures_of_texts(port: int) -> dict[str, dict[str, list[str]]]:
     return found
 
 
+def ask_once(port: int, models: Mapping[str, Mapping[str, Sequence[str]]]) -> None:
+    """Asks each signature once, in vain or not: exports without warm-up requests start cold."""
+    connection = http.client.HTTPConnection("127.0.0.1", port)
+    for model, signatures in models.items():
+        for signature, names in signatures.items():
+            texts = {name: ["some text"] for name in names}
+            body = json.dumps({"signature_name": signature, "inputs": texts})
+            connection.request("POST", f"/v1/models/{model}:predict", body)
+            connection.getresponse().read()
+
+
 class Client(threading.Thread):
     """Asks one request after the other until the server stops, over REST or gRPC."""
 
@@ -216,6 +227,7 @@ def load(models: str | Path, seconds: float, clients: int, *arguments: str) -> l
         folder = Path(shutil.copytree(models, Path(scratch) / "models"))
         with served(folder, *arguments) as server:
             asked = signatures_of_texts(server.rest_port)
+            ask_once(server.rest_port, asked)
             running = [Client(server, asked, seed) for seed in range(clients)]
             start, memory = time.monotonic(), []
             for client in running:
