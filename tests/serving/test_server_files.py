@@ -45,7 +45,7 @@ def tuned() -> FineTuned:
         vocab_size=len(PIECES), hidden_size=8, num_hidden_layers=1, num_attention_heads=2,
         intermediate_size=16, max_position_embeddings=16, initializer_range=1.0,
     )  # fmt: skip
-    task = Dataset(name="sentiment", kind=Classification(), max_length=16)
+    task = Dataset(name="classification", kind=Classification(), max_length=16)
     model = BertClassifier(config, labels=["bad", "good"], seed=0)
     return FineTuned(task, model, BertTokenizer(PIECES), ["bad", "good"])
 
@@ -164,7 +164,7 @@ def test_method_names_are_written(exported, tmp_path):
 def test_the_model_card_says_what_is_known(exported):
     card = (exported / "README.md").read_text(encoding="utf-8")
     facts = dict(re.findall(r"^\| (\w+) \| (.*) \|$", card, re.MULTILINE))
-    assert facts["task"] == "sentiment"
+    assert facts["task"] == "classification"
     assert facts["labels"] == "bad, good"
     assert facts["data"] == "data reviews"
     assert facts["scores"] == "accuracy 0.925 (40 validation examples, in float32)"
