@@ -84,8 +84,12 @@ def prepare(side: str, work: Path) -> None:
         names = ("input_ids", "attention_mask", "token_type_ids")
 
         class Logits(torch.nn.Module):
+            def __init__(self) -> None:
+                super().__init__()
+                self.model = model  # a part of the module, whose weights the export then knows
+
             def forward(self, *inputs: Any) -> Any:
-                return model(**dict(zip(names, inputs, strict=True))).logits
+                return self.model(**dict(zip(names, inputs, strict=True))).logits
 
         ones = torch.ones(2, 16, dtype=torch.int64)
         axes = {name: {0: "batch", 1: "length"} for name in names}
