@@ -100,6 +100,6 @@ def exports_without_warm_up():
 @pytest.fixture
 def warm_up_is_checked(monkeypatch):
     """Exports run their warm-up requests, as they do for users."""
-    from bert_tf.serving.warmup import check_requests
+    from bert_tf.serving.warmup_requests import check_requests
 
     monkeypatch.setattr("bert_tf.serving.export.check_requests", check_requests)

@@ -19,7 +19,7 @@ from bert_tf.serving.model_card import CARD_FILE, model_card
 from bert_tf.serving.server.saved_model import LoadedModel
 from bert_tf.serving.server_files import BATCHING_FILE, batching_parameters, list_model
 from bert_tf.serving.signatures import RawTextModel
-from bert_tf.serving.warmup import WARMUP_FILE, check_requests, requests, write_requests
+from bert_tf.serving.warmup_requests import WARMUP_FILE, check_requests, requests, write_requests
 
 _log = logging.getLogger(__name__)
 
@@ -68,7 +68,7 @@ def export(
         root: folder of all exports.
         version: a positive number that is still free; 0 takes the one after the newest.
         assets: file name -> text, small files to keep beside the model.
-        facts: what the model card says of the model: subject -> text.
+        facts: rows of the model card: subject -> text.
 
     Returns:
         The folder of the version.

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 import tensorflow as tf
 from tensorflow.core.protobuf.meta_graph_pb2 import SignatureDef, TensorInfo
 
-from bert_tf.serving.warmup import example_texts
+from bert_tf.serving.warmup_requests import example_texts
 
 CARD_FILE = "README.md"
 

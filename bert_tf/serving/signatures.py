@@ -17,9 +17,9 @@ TEXTS = tf.TensorSpec([None], tf.string)
 LISTS = tf.TensorSpec([None, None], tf.string)
 
 # The APIs of TensorFlow Serving that ask a signature.
-PREDICT = "tensorflow/serving/predict"
-CLASSIFY = "tensorflow/serving/classify"
-REGRESS = "tensorflow/serving/regress"
+PREDICT = tf.saved_model.PREDICT_METHOD_NAME
+CLASSIFY = tf.saved_model.CLASSIFY_METHOD_NAME
+REGRESS = tf.saved_model.REGRESS_METHOD_NAME
 
 Tensors = dict[str, tf.Tensor]
 

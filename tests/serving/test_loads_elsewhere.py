@@ -27,7 +27,7 @@ from bert_tf.serving.predictor import Predictor
 from bert_tf.serving.server.app import make_app
 from bert_tf.serving.server.models import Models
 from bert_tf.serving.server.saved_model import LoadedModel
-from bert_tf.serving.warmup import requests
+from bert_tf.serving.warmup_requests import requests
 from bert_tf.tasks.fine_tuned import FineTuned
 from bert_tf.tasks.table import TASKS
 

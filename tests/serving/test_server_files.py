@@ -24,7 +24,7 @@ from bert_tf.serving.server.configuration import BatchingParameters, read_batchi
 from bert_tf.serving.server.saved_model import LoadedModel
 from bert_tf.serving.server_files import BATCHING_FILE, batching_parameters, list_model
 from bert_tf.serving.signatures import CLASSIFY, REGRESS
-from bert_tf.serving.warmup import (
+from bert_tf.serving.warmup_requests import (
     WARMUP_FILE,
     Request,
     prediction_log,

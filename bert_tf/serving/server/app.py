@@ -29,7 +29,7 @@ def make_app(
 
     Args:
         models: models to serve; whoever makes them starts and closes them.
-        limits: what one request may take.
+        limits: largest size and longest times of a request.
         routes: further pages.
         token: token that every request must show; None for no check.
         cors_origins: origins of web pages that may read answers; "*" for any.

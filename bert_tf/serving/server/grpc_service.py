@@ -44,10 +44,10 @@ from tensorflow_serving.apis.regression_pb2 import RegressionRequest, Regression
 from bert_tf.serving.server.access_log import AccessLog
 from bert_tf.serving.server.authorization import is_authorized
 from bert_tf.serving.server.errors import ServingError, invalid
-from bert_tf.serving.server.inference import classify, multi_inference, regress, serialized
+from bert_tf.serving.server.example_requests import classify, multi_inference, regress, serialized
 from bert_tf.serving.server.models import Models
 from bert_tf.serving.server.servable import Servable
-from bert_tf.serving.server.tensors import check_names, to_array, to_proto
+from bert_tf.serving.server.tensors import predict_inputs, to_proto
 
 _LOG = logging.getLogger(__name__)
 _Response = TypeVar("_Response")
@@ -84,7 +84,7 @@ async def start_grpc(
         max_request_bytes: a larger request fails with RESOURCE_EXHAUSTED, as do more than 1000 at
             once.
         tls: encrypts the connections.
-        token: what clients must send as metadata, `authorization: Bearer <token>`.
+        token: password that clients send as metadata, `authorization: Bearer <token>`.
         access_log: where to log requests; None for nowhere.
 
     Returns:
@@ -192,12 +192,8 @@ class _PredictionService(_Service, PredictionServiceServicer):
     @_answered
     async def Predict(self, request: PredictRequest, deadline: float | None) -> PredictResponse:
         with self._servable(request) as servable:
-            name = request.model_spec.signature_name or "serving_default"
-            if name not in servable.signatures:
-                message = f'Serving signature key "{name}" not found.'
-                raise ServingError(grpc.StatusCode.FAILED_PRECONDITION, message)
+            name, arrays = predict_inputs(servable.signatures, request)
             signature = servable.signatures[name]
-            check_names(signature, request.inputs)
             chosen = list(request.output_filter) or list(signature.outputs)
             for place, alias in enumerate(chosen):
                 if alias not in signature.outputs:
@@ -208,10 +204,6 @@ class _PredictionService(_Service, PredictionServiceServicer):
                     )
                 if alias in chosen[:place]:
                     raise invalid(f"duplicate output tensor alias: {alias}")
-            arrays = {
-                key: to_array(key, proto, signature.inputs[key].dtype)
-                for key, proto in request.inputs.items()
-            }
             outputs = await servable.predict(name, arrays, deadline)
             response = PredictResponse(model_spec=_spec(servable, request.model_spec))
 

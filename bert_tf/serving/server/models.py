@@ -60,7 +60,7 @@ class Models:
         overrides: fields of BatchingParameters that hold whatever a version's file says.
 
     Attributes:
-        metrics: what is counted.
+        metrics: counters of requests, loads and runs.
     """
 
     def __init__(

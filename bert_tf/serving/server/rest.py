@@ -23,7 +23,7 @@ from tensorflow_serving.apis.get_model_metadata_pb2 import SignatureDefMap
 
 from bert_tf.serving.server import json_tensors
 from bert_tf.serving.server.errors import ServingError, invalid
-from bert_tf.serving.server.inference import classify, regress
+from bert_tf.serving.server.example_requests import classify, regress
 from bert_tf.serving.server.models import Models
 from bert_tf.serving.server.servable import Servable
 
@@ -124,7 +124,7 @@ class RestApi:
 
     Args:
         models: the models to ask.
-        limits: what one request may take.
+        limits: largest size and longest times of a request.
     """
 
     def __init__(self, models: Models, limits: Limits) -> None:

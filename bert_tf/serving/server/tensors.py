@@ -3,13 +3,15 @@
 import math
 from collections.abc import Collection, Mapping
 
+import grpc
 import numpy as np
 import tensorflow as tf
 from tensorflow.core.framework.tensor_pb2 import TensorProto
 from tensorflow.core.framework.types_pb2 import DataType
 from tensorflow.core.protobuf.meta_graph_pb2 import SignatureDef, TensorInfo
+from tensorflow_serving.apis.predict_pb2 import PredictRequest
 
-from bert_tf.serving.server.errors import invalid
+from bert_tf.serving.server.errors import ServingError, invalid
 
 # A few bytes of a TensorProto can stand for any number of equal values.
 _LARGEST = 2**24
@@ -74,6 +76,24 @@ def check_names(signature: SignatureDef, inputs: Mapping[str, object]) -> None:
         )
 
 
+def predict_inputs(
+    signatures: Mapping[str, SignatureDef], request: PredictRequest
+) -> tuple[str, dict[str, np.ndarray]]:
+    """Returns the name of the signature that a request asks, and its inputs.
+
+    Raises:
+        ServingError: FAILED_PRECONDITION for an unknown signature, INVALID_ARGUMENT for other
+            inputs than it takes.
+    """
+    name = request.model_spec.signature_name or "serving_default"
+    if name not in signatures:
+        message = f'Serving signature key "{name}" not found.'
+        raise ServingError(grpc.StatusCode.FAILED_PRECONDITION, message)
+    inputs = signatures[name].inputs
+    check_names(signatures[name], request.inputs)
+    return name, {key: to_array(key, x, inputs[key].dtype) for key, x in request.inputs.items()}
+
+
 def joins_rows(signature: SignatureDef) -> bool:
     """Whether every input and output has the batch first, so that requests can be joined."""
 
@@ -118,7 +138,7 @@ def to_array(name: str, proto: TensorProto, dtype: int) -> np.ndarray:
 
     Args:
         name: the input, for messages.
-        proto: what a client has sent.
+        proto: the tensor of a request.
         dtype: number of the DataType that the signature takes.
 
     Raises:

@@ -10,9 +10,9 @@ import tensorflow as tf
 from tensorflow_serving.apis.prediction_log_pb2 import PredictionLog
 
 from bert_tf.serving.server.errors import ServingError, from_tensorflow, invalid
-from bert_tf.serving.server.inference import classify, multi_inference, regress
+from bert_tf.serving.server.example_requests import classify, multi_inference, regress
 from bert_tf.serving.server.saved_model import LoadedModel
-from bert_tf.serving.server.tensors import check_inputs, check_names, to_array
+from bert_tf.serving.server.tensors import check_inputs, predict_inputs
 
 REQUESTS = Path("assets.extra", "tf_serving_warmup_requests")
 _MOST = 1000
@@ -58,18 +58,7 @@ async def _run(model: LoadedModel, log: PredictionLog) -> None:
 
     kind = log.WhichOneof("log_type")
     if kind == "predict_log":
-        request = log.predict_log.request
-        name = request.model_spec.signature_name or "serving_default"
-        if name not in model.signatures:
-            message = f'Serving signature key "{name}" not found.'
-            raise ServingError(grpc.StatusCode.FAILED_PRECONDITION, message)
-        signature = model.signatures[name]
-        check_names(signature, request.inputs)
-        arrays = {
-            key: to_array(key, proto, signature.inputs[key].dtype)
-            for key, proto in request.inputs.items()
-        }
-        await predict(name, arrays)
+        await predict(*predict_inputs(model.signatures, log.predict_log.request))
     elif kind in ("classify_log", "regress_log"):
         call, request = (
             (classify, log.classify_log.request)

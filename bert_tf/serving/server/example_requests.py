@@ -8,6 +8,7 @@ from collections.abc import Awaitable, Callable, Mapping
 
 import grpc
 import numpy as np
+import tensorflow as tf
 from tensorflow.core.protobuf.meta_graph_pb2 import SignatureDef
 from tensorflow_serving.apis.classification_pb2 import ClassificationResult
 from tensorflow_serving.apis.inference_pb2 import InferenceResult, MultiInferenceRequest
@@ -16,8 +17,8 @@ from tensorflow_serving.apis.regression_pb2 import RegressionResult
 
 from bert_tf.serving.server.errors import ServingError, invalid
 
-CLASSIFY = "tensorflow/serving/classify"
-REGRESS = "tensorflow/serving/regress"
+CLASSIFY = tf.saved_model.CLASSIFY_METHOD_NAME
+REGRESS = tf.saved_model.REGRESS_METHOD_NAME
 
 # Runs a signature by its name.
 Predict = Callable[[str, Mapping[str, np.ndarray]], Awaitable[dict[str, np.ndarray]]]
@@ -110,7 +111,10 @@ async def multi_inference(
             raise invalid(f"Duplicate evaluation of signature: {name}")
         if name not in signatures:
             raise invalid(f"Requested signature not found in model graph: {name}")
-        if tasks[place].method_name not in (CLASSIFY, REGRESS):
+        if tasks[place].method_name not in (
+            CLASSIFY,
+            REGRESS,
+        ):
             raise ServingError(
                 grpc.StatusCode.UNIMPLEMENTED,
                 f"Unsupported signature method_name: {tasks[place].method_name}",
