@@ -35,7 +35,7 @@ class BertEncoder(PretrainedModel):
             token (third axis) attends to each other token (last axis), before dropout.
 
     Attributes:
-        inference: a `bert_tf.serving.inference.Inference`, which computes the outputs in place of
+        inference: a `bert_tf.fused.encoder.Inference`, which computes the outputs in place of
             the layers, unless in training; None for the layers. Set before a function is traced.
 
     Example::

@@ -9,7 +9,7 @@ import keras
 import tensorflow as tf
 
 from bert_tf.errors import InputError
-from bert_tf.serving.inference import inference
+from bert_tf.fused.encoder import inference
 from bert_tf.tokenization.tokenizer import BertTokenizer
 
 DEFAULT = "serving_default"
@@ -79,7 +79,7 @@ class RawTextModel(tf.Module):
         model: the model that they use.
         signatures: signatures by name, one of them `DEFAULT`.
         constants: whether the graph holds the encoder's weights; else it reads the model's
-            variables. See `bert_tf.serving.inference`.
+            variables. See `bert_tf.fused.encoder`.
 
     Attributes:
         method_names: method names of the signatures for another API than predict.

@@ -14,8 +14,8 @@ import tensorflow as tf
 from bert_tf.atomic import write_json
 from bert_tf.checkpoints.model_directory import load_model, save_model
 from bert_tf.errors import InputError
+from bert_tf.fused.encoder import has_constants
 from bert_tf.serving.export import export
-from bert_tf.serving.inference import has_constants
 from bert_tf.serving.predictor import answer
 from bert_tf.serving.signatures import RawTextModel
 from bert_tf.tasks.dataset import Dataset

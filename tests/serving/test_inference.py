@@ -7,6 +7,7 @@ import tensorflow as tf
 from tensorflow.core.protobuf.saved_model_pb2 import SavedModel
 
 from bert_tf import BertConfig, BertTokenizer
+from bert_tf.fused.encoder import has_constants, inference
 from bert_tf.models.encoder import BertEncoder
 from bert_tf.models.feature_encoder import FeatureEncoder
 from bert_tf.models.masked_language_model import BertMaskedLanguageModel
@@ -18,7 +19,6 @@ from bert_tf.models.task_models import (
     BertSpanClassifier,
     BertTagger,
 )
-from bert_tf.serving.inference import has_constants, inference
 from bert_tf.serving.server.saved_model import LoadedModel
 from bert_tf.tasks.fine_tuned import FineTuned
 from bert_tf.tasks.table import find_task

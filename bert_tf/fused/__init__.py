@@ -1,0 +1,1 @@
+"""Computation of the Keras models in fewer and larger TensorFlow operations."""
