@@ -106,7 +106,7 @@ def answer_here(side: str, work: Path, threads: int) -> Callable[[list[str]], An
 
     tf.config.threading.set_intra_op_parallelism_threads(threads)
     from bert_tf.serving.export import versions
-    from bert_tf.serving.server.saved_model import LoadedModel
+    from bert_tf.serving.saved_model import LoadedModel
 
     model = LoadedModel(work / side / str(versions(work / side)[-1]))
     return lambda strings: model.run(

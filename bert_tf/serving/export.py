@@ -16,7 +16,7 @@ from bert_tf.atomic import hold_output, replace_directory
 from bert_tf.errors import InputError
 from bert_tf.serving.checks import refuse_unservable
 from bert_tf.serving.model_card import CARD_FILE, model_card
-from bert_tf.serving.server.saved_model import LoadedModel
+from bert_tf.serving.saved_model import LoadedModel
 from bert_tf.serving.server_files import BATCHING_FILE, batching_parameters, list_model
 from bert_tf.serving.signatures import RawTextModel
 from bert_tf.serving.warmup_requests import WARMUP_FILE, check_requests, requests, write_requests

@@ -2,27 +2,66 @@
 
 import functools
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-
-# Loading the SavedModel needs the tokenizer's two TF Text ops registered.
 import tensorflow as tf
-import tensorflow_text  # noqa: F401
+from google.protobuf.message import DecodeError
 
 from bert_tf.errors import InputError
 from bert_tf.serving.export import versions
+from bert_tf.serving.saved_model import LoadedModel
 from bert_tf.serving.signatures import DEFAULT, find_signature
 
 
+@dataclass(frozen=True)
+class ServedFunction:
+    """A signature of a SavedModel, as `bert-tf serve` runs it.
+
+    Called with tensors or arrays by name, it returns arrays by name; strings are bytes in arrays of
+    objects.
+
+    Attributes:
+        model: the SavedModel.
+        name: name of the signature.
+        structured_input_signature: as that of a concrete function, an input name -> TensorSpec.
+    """
+
+    model: LoadedModel
+    name: str
+
+    @property
+    def structured_input_signature(self) -> tuple[tuple, dict[str, tf.TensorSpec]]:
+        inputs = self.model.signatures[self.name].inputs
+        return (), {
+            name: tf.TensorSpec(info.tensor_shape, tf.as_dtype(info.dtype), name)
+            for name, info in inputs.items()
+        }
+
+    def __call__(self, **inputs: Any) -> dict[str, np.ndarray]:
+        """Answers a batch.
+
+        Raises:
+            tf.errors.OpError: the graph refuses the values.
+        """
+        specs = self.structured_input_signature[1]
+        arrays = {
+            name: tf.convert_to_tensor(value, specs[name].dtype).numpy()
+            for name, value in inputs.items()
+        }
+        return self.model.run(self.name, arrays)
+
+
 class Predictor:
-    """The signatures of a SavedModel.
+    """The signatures of a SavedModel, in a session of its own as a server has it.
 
     Args:
         saved_model: `saved_models/<name>` (its newest version) or one version's folder.
 
     Attributes:
+        directory: the version's folder.
         signatures: its functions by name.
 
     Raises:
@@ -41,10 +80,10 @@ class Predictor:
             directory = directory / str(available[-1])
         self.directory = directory
         try:
-            self._loaded = tf.saved_model.load(str(directory))
-            self.signatures = self._loaded.signatures
+            model = LoadedModel(directory)
+            self.signatures = {name: ServedFunction(model, name) for name in model.signatures}
             self.signatures[DEFAULT]
-        except (OSError, KeyError, tf.errors.OpError, ValueError) as error:
+        except (OSError, KeyError, tf.errors.OpError, ValueError, DecodeError) as error:
             reason = str(error).splitlines()[0]
             raise InputError(
                 f"{directory} cannot be loaded ({reason}): export the model again"
@@ -55,7 +94,7 @@ class Predictor:
         """Names of the strings that the default signature takes."""
         return _inputs(self.signatures[DEFAULT])
 
-    def signature(self, name: str = DEFAULT) -> Any:
+    def signature(self, name: str = DEFAULT) -> ServedFunction:
         """The function of a signature.
 
         Raises:
@@ -77,7 +116,7 @@ def answer(
     Batches are of examples of like length, so that little of them is padding.
 
     Args:
-        signature: concrete function as of `RawTextModel.signature`.
+        signature: function as of `Predictor.signature` or `RawTextModel.signature`.
         strings: input name -> a string or a list of strings for each example.
         batch_size: examples per batch.
         lengths: length of each example; by default its characters.
@@ -111,7 +150,7 @@ def answer(
             }
         except ValueError as error:  # TensorFlow's word for a lone surrogate
             raise InputError("a text is not valid Unicode: correct it") from error
-        batches.append({name: value.numpy() for name, value in signature(**batch).items()})
+        batches.append({name: np.asarray(value) for name, value in signature(**batch).items()})
         answered(start + len(chosen))
     places = np.argsort(order)
     names = batches[0] if batches else ()

@@ -16,8 +16,7 @@ from tensorflow.core.framework.types_pb2 import DT_BFLOAT16, DT_HALF, DT_INT32
 from tensorflow.core.protobuf.meta_graph_pb2 import SignatureDef
 
 from bert_tf.errors import InputError
-from bert_tf.serving.server.errors import ServingError
-from bert_tf.serving.server.saved_model import LoadedModel
+from bert_tf.serving.saved_model import LoadedModel
 from bert_tf.serving.signatures import CLASSIFY, DEFAULT, REGRESS
 from bert_tf.tokenization.packing import Packer
 from bert_tf.tokenization.tokenizer import BertTokenizer
@@ -145,7 +144,7 @@ def check_requests(model: LoadedModel, made: Iterable[Request]) -> None:
         what = f"the signature {request.signature_name!r}"
         try:
             outputs = model.run(request.signature_name, request.inputs)
-        except (ServingError, ValueError) as error:
+        except (tf.errors.OpError, ValueError) as error:
             reason = str(error).splitlines()[0]
             raise InputError(
                 f"{what} fails its {request.size} warm-up request ({reason}): servers would refuse "

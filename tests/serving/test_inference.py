@@ -19,7 +19,7 @@ from bert_tf.models.task_models import (
     BertSpanClassifier,
     BertTagger,
 )
-from bert_tf.serving.server.saved_model import LoadedModel
+from bert_tf.serving.saved_model import LoadedModel
 from bert_tf.tasks.fine_tuned import FineTuned
 from bert_tf.tasks.table import find_task
 

@@ -16,9 +16,10 @@ from typing import Any
 
 import grpc
 import numpy as np
+import tensorflow as tf
 
 from bert_tf.serving.server.configuration import BatchingParameters
-from bert_tf.serving.server.errors import ServingError
+from bert_tf.serving.server.errors import ServingError, from_tensorflow
 
 Arrays = Mapping[str, np.ndarray]
 Function = Callable[[Arrays], dict[str, np.ndarray]]
@@ -278,6 +279,8 @@ def _execute(
 def _alone(request: _Request) -> dict[str, np.ndarray] | ServingError:
     try:
         return request.function(request.inputs)
+    except tf.errors.OpError as error:
+        return from_tensorflow(error)
     except ServingError as error:
         return error
     except Exception:  # a defect, which must not end the thread

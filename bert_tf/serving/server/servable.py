@@ -18,6 +18,7 @@ from tensorflow.core.protobuf.meta_graph_pb2 import SignatureDef
 from tensorflow_serving.apis.get_model_status_pb2 import ModelVersionStatus
 
 from bert_tf.errors import InputError
+from bert_tf.serving.saved_model import LoadedModel
 from bert_tf.serving.server.batching import BatchQueue, Workers
 from bert_tf.serving.server.configuration import (
     PARAMETERS_FILE,
@@ -26,7 +27,6 @@ from bert_tf.serving.server.configuration import (
 )
 from bert_tf.serving.server.errors import ServingError, from_tensorflow, invalid
 from bert_tf.serving.server.metrics import Metrics
-from bert_tf.serving.server.saved_model import LoadedModel
 from bert_tf.serving.server.tensors import can_join, check_inputs
 from bert_tf.serving.server.warm_up import warm_up
 

@@ -9,9 +9,9 @@ import numpy as np
 import tensorflow as tf
 from tensorflow_serving.apis.prediction_log_pb2 import PredictionLog
 
+from bert_tf.serving.saved_model import LoadedModel
 from bert_tf.serving.server.errors import ServingError, from_tensorflow, invalid
 from bert_tf.serving.server.example_requests import classify, multi_inference, regress
-from bert_tf.serving.server.saved_model import LoadedModel
 from bert_tf.serving.server.tensors import check_inputs, predict_inputs
 
 REQUESTS = Path("assets.extra", "tf_serving_warmup_requests")
@@ -39,14 +39,13 @@ async def _replay(model: LoadedModel, path: Path) -> int:
             if number > _MOST:
                 raise invalid(f"Number of warmup records exceeeds the maximum ({_MOST}) at {path}")
             await _run(model, PredictionLog.FromString(record))
-    except tf.errors.DataLossError as error:
-        message = f"{error.message}. Please verify your warmup data is in TFRecord format."
-        raise ServingError(grpc.StatusCode.DATA_LOSS, message) from error
-    except tf.errors.OpError as error:
-        raise from_tensorflow(error) from error
-    except ServingError as error:
+    except tf.errors.DataLossError as damage:
+        message = f"{damage.message}. Please verify your warmup data is in TFRecord format."
+        raise ServingError(grpc.StatusCode.DATA_LOSS, message) from damage
+    except (tf.errors.OpError, ServingError) as failure:
+        error = failure if isinstance(failure, ServingError) else from_tensorflow(failure)
         message = f"warm-up request {number} of {path} failed: {error.message}"
-        raise ServingError(error.code, message) from error
+        raise ServingError(error.code, message) from failure
     return number
 
 

@@ -2,7 +2,8 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from bert_tf.serving.server.saved_model import LoadedModel
+from bert_tf.serving.predictor import Predictor
+from bert_tf.serving.saved_model import LoadedModel
 
 TEXTS = np.array([b"the seas", b"", b"farm " * 50, "été".encode()], object)
 
@@ -14,6 +15,9 @@ def test_a_session_answers_as_python_does(saved_models):
     signature = tf.saved_model.load(str(saved_models / "where" / "1")).signatures["serving_default"]
     for name, value in signature(text=tf.constant(TEXTS)).items():
         np.testing.assert_array_equal(found[name], value.numpy())
+    own = Predictor(saved_models / "where").signature()(text=TEXTS.tolist())
+    for name, value in own.items():
+        np.testing.assert_array_equal(found[name], value)
     model.close()
 
 

@@ -13,9 +13,8 @@ import numpy as np
 import tensorflow as tf
 import tensorflow_text  # noqa: F401
 from tensorflow.core.protobuf.meta_graph_pb2 import AssetFileDef, MetaGraphDef, SignatureDef
-from tensorflow.core.protobuf.saved_model_pb2 import SavedModel
 
-from bert_tf.serving.server.errors import from_tensorflow
+from bert_tf.serving.checks import read_saved_model
 
 _INIT_OP = "__saved_model_init_op"
 
@@ -37,16 +36,12 @@ class LoadedModel:
 
     def __init__(self, directory: str | Path) -> None:
         directory = Path(directory)
-        meta_graph = _read(directory)
-        self.signatures: dict[str, SignatureDef] = {}
-        for name, signature in meta_graph.signature_def.items():
-            if name != _INIT_OP:
-                # A copy: a part of a message keeps the whole of it in memory.
-                self.signatures[name] = SignatureDef()
-                self.signatures[name].CopyFrom(signature)
-        graph = tf.Graph()
-        with graph.as_default():
-            tf.import_graph_def(meta_graph.graph_def, name="")
+        graph, meta_graph = _imported(directory)
+        self.signatures: dict[str, SignatureDef] = {
+            name: signature
+            for name, signature in meta_graph.signature_def.items()
+            if name != _INIT_OP
+        }
         self._session = tf.compat.v1.Session(graph=graph)
         self._initialize(meta_graph, directory)
         graph.finalize()
@@ -83,12 +78,9 @@ class LoadedModel:
                 in arrays of objects.
 
         Raises:
-            ServingError: the graph refuses the values.
+            tf.errors.OpError: the graph refuses the values.
         """
-        try:
-            return self._functions[signature_name](*(inputs[name] for name in sorted(inputs)))
-        except tf.errors.OpError as error:
-            raise from_tensorflow(error) from error
+        return self._functions[signature_name](*(inputs[name] for name in sorted(inputs)))
 
     def close(self) -> None:
         """Frees the variables now, and the graph when Python collects garbage next."""
@@ -96,10 +88,16 @@ class LoadedModel:
         del self._session, self._functions
 
 
-def _read(directory: Path) -> MetaGraphDef:
-    proto = SavedModel()
-    proto.ParseFromString((directory / "saved_model.pb").read_bytes())
-    for meta_graph in proto.meta_graphs:
+def _imported(directory: Path) -> tuple[tf.Graph, MetaGraphDef]:
+    """The graph of a SavedModel, and what else the file says."""
+    for meta_graph in read_saved_model(directory).meta_graphs:
         if "serve" in meta_graph.meta_info_def.tags:
-            return meta_graph
+            graph = tf.Graph()
+            with graph.as_default():
+                tf.import_graph_def(meta_graph.graph_def, name="")
+            meta_graph.ClearField("graph_def")  # its constants may be large
+            meta_graph.ClearField("object_graph_def")
+            rest = MetaGraphDef()
+            rest.CopyFrom(meta_graph)  # a message is freed only as a whole
+            return graph, rest
     raise ValueError(f"{directory / 'saved_model.pb'} has no graph with the tag serve")
