@@ -25,6 +25,9 @@ from tensorflow_text.python.ops.fast_wordpiece_tokenizer import (
 # Strings live in host memory; tables and integers on an accelerator would be copied per batch.
 HOST = "CPU:0"
 
+# Texts of an eager call that repay the tracing of a graph: one call then, not one for each op.
+MANY = 64
+
 Result = TypeVar("Result")
 Arguments = ParamSpec("Arguments")
 

@@ -5,7 +5,7 @@ from typing import Literal, get_args
 import tensorflow as tf
 
 from bert_tf.errors import InputError
-from bert_tf.tokenization.normalizer import on_host
+from bert_tf.tokenization.normalizer import MANY, on_host
 from bert_tf.tokenization.tokenizer import BertTokenizer
 
 Truncation = Literal["longest_first", "first_only", "second_only"]
@@ -53,7 +53,13 @@ class Packer:
         self.max_length = max_length
         self.truncation = truncation
         self.pad_to_max_length = pad_to_max_length
-        self._special_ids = [tokenizer.cls_token_id, tokenizer.sep_token_id, tokenizer.pad_token_id]
+        self._cls_sep = [tokenizer.cls_token_id, tokenizer.sep_token_id]
+        self._pad = tokenizer.pad_token_id
+        segment = [tf.TensorSpec([None], tf.int32), tf.TensorSpec([None], tf.int64)]
+        self._graphs = {
+            number: tf.function(self._pack, input_signature=segment * number, autograph=False)
+            for number in (1, 2)
+        }
 
     @on_host
     def __call__(
@@ -72,49 +78,43 @@ class Packer:
         Raises:
             InputError: `max_length` is too small for the three special tokens of a pair.
         """
-        specials = 2 if ids_b is None else 3
-        _check_room(self.max_length, specials)
-        ids_a = ids_a.with_row_splits_dtype(tf.int64)
-        length_a = ids_a.row_lengths()
-        length_b = tf.zeros_like(length_a)
-        if ids_b is not None:
-            ids_b = ids_b.with_row_splits_dtype(tf.int64)
-            length_b = ids_b.row_lengths()
-        length_a, length_b = self._truncate(length_a, length_b, self.max_length - specials)
-
-        total = length_a + length_b + specials  # (B,)
-        width = self.max_length
-        if not self.pad_to_max_length:  # an empty batch is as wide as the special tokens
-            width = tf.reduce_max(tf.pad(total, [[0, 1]], constant_values=specials))
-        position = tf.range(tf.cast(width, tf.int64))[tf.newaxis]  # (1, T)
-        total, length_a = total[:, tf.newaxis], length_a[:, tf.newaxis]  # (B, 1)
-
-        # Gather every token from one flat list: A's ids, B's ids, special ids.
-        flat = [tf.cast(ids_a.flat_values, tf.int32)]
-        start_a = ids_a.row_starts()[:, tf.newaxis]
-        cls = start_b = tf.size(flat[0], tf.int64)
-        if ids_b is not None:
-            flat.append(tf.cast(ids_b.flat_values, tf.int32))
-            start_b += ids_b.row_starts()[:, tf.newaxis]
-            cls += tf.size(flat[1], tf.int64)
-        flat.append(tf.constant(self._special_ids, tf.int32))
-        sep, pad = cls + 1, cls + 2
-
-        in_b = position - length_a - 2  # B begins after [CLS] A [SEP]
-        place = tf.where(position <= length_a, start_a + position - 1, start_b + in_b)
-        place = tf.where((in_b == -1) | (position == total - 1), sep, place)
-        place = tf.where(position == 0, cls, place)
-        is_token = position < total
-        place = tf.where(is_token, place, pad)  # (B, T)
-        inputs = {
-            "token_ids": tf.gather(tf.concat(flat, 0), place),
-            "segment_ids": tf.cast((in_b >= 0) & is_token, tf.int32),
-            "padding_mask": tf.cast(is_token, tf.int32),
-        }
+        segments = [ids_a] if ids_b is None else [ids_a, ids_b]
+        _check_room(self.max_length, len(segments) + 1)
+        parts = []
+        for ids in segments:
+            parts += [tf.cast(ids.flat_values, tf.int32), tf.cast(ids.row_splits, tf.int64)]
+        is_many = tf.executing_eagerly() and len(parts[1]) > MANY
+        inputs = (self._graphs[len(segments)] if is_many else self._pack)(*parts)
         if self.pad_to_max_length:
             for tensor in inputs.values():
                 tensor.set_shape([None, self.max_length])
         return inputs
+
+    def _pack(self, *parts: tf.Tensor) -> dict[str, tf.Tensor]:
+        """Packs values int32 [pieces] and row splits int64 [batch + 1] of one or two segments."""
+        values, splits = parts[::2], parts[1::2]
+        specials = len(values) + 1
+        lengths = self._truncate([each[1:] - each[:-1] for each in splits], specials)
+        total = tf.add_n(lengths) + specials  # (B,)
+        cls, sep = (tf.fill([tf.size(total), 1], id_) for id_ in self._cls_sep)
+        row = [cls]
+        for ids, starts, kept in zip(values, splits, lengths, strict=True):
+            places = tf.ragged.range(starts[:-1], starts[:-1] + kept)
+            row += [tf.gather(ids, places), sep]
+        width = self.max_length
+        if not self.pad_to_max_length:  # an empty batch is as wide as the special tokens
+            width = tf.reduce_max(tf.pad(total, [[0, 1]], constant_values=specials))
+        mask = tf.sequence_mask(total, width, tf.int32)  # (B, T)
+        segment = tf.zeros_like(mask)
+        if len(row) > 3:  # 1 after [CLS] A [SEP]
+            segment = mask - tf.sequence_mask(lengths[0] + 2, width, tf.int32)
+        length = self.max_length if self.pad_to_max_length else None
+        rows = tf.concat(row, 1).to_tensor(self._pad, shape=[None, length])
+        return {
+            "token_ids": tf.reshape(rows, tf.shape(mask)),
+            "segment_ids": segment,
+            "padding_mask": mask,
+        }
 
     @on_host
     def truncated(self, *lengths: tf.Tensor) -> tf.Tensor:
@@ -125,20 +125,22 @@ class Packer:
         pieces = tf.add_n([tf.cast(each, tf.int32) for each in lengths])
         return tf.maximum(pieces + len(lengths) + 1 - self.max_length, 0)
 
-    def _truncate(
-        self, length_a: tf.Tensor, length_b: tf.Tensor, room: int
-    ) -> tuple[tf.Tensor, tf.Tensor]:
-        """The remaining lengths of A and B, int64 [batch] each, at most `room` in total."""
+    def _truncate(self, lengths: list[tf.Tensor], specials: int) -> list[tf.Tensor]:
+        """The remaining lengths of one or two segments, int64 [batch] each."""
+        room = self.max_length - specials
+        if len(lengths) == 1:
+            return [tf.minimum(lengths[0], room)]
+        length_a, length_b = lengths
         if self.truncation == "first_only":
             length_b = tf.minimum(length_b, room)
-            return tf.minimum(length_a, room - length_b), length_b
+            return [tf.minimum(length_a, room - length_b), length_b]
         most_a: tf.Tensor | int = room
         if self.truncation == "longest_first":
             # In the end, the shorter segment is whole and the longer fills the room, or both have
             # half of it. B loses ties, so A has the odd token.
             most_a = tf.maximum(room - length_b, (room + 1) // 2)
         length_a = tf.minimum(length_a, most_a)
-        return length_a, tf.minimum(length_b, room - length_a)
+        return [length_a, tf.minimum(length_b, room - length_a)]
 
 
 def _check_room(max_length: int, special_tokens: int) -> None:

@@ -14,7 +14,7 @@ import tensorflow as tf
 
 from bert_tf.atomic import write_text
 from bert_tf.errors import InputError
-from bert_tf.tokenization.normalizer import HOST, Normalizer, on_host
+from bert_tf.tokenization.normalizer import HOST, MANY, Normalizer, on_host
 from bert_tf.tokenization.tokenizer_json import FILE_NAME as TOKENIZER_JSON
 from bert_tf.tokenization.tokenizer_json import read_json_object, read_tokenizer_json
 from bert_tf.tokenization.vocabulary import (
@@ -93,6 +93,10 @@ class BertTokenizer(tf.Module):
         )
         with tf.init_scope(), tf.device(HOST):
             self._pieces = tf.constant(pieces)  # string [vocabulary_size]
+        graph = tf.function(
+            self._ids_in_parts, input_signature=[tf.TensorSpec([None], tf.string)], autograph=False
+        )
+        self._ids_of_many = lambda texts: graph(texts)  # tf.Module would export a bare function
 
     @classmethod
     def from_directory(cls, directory: str | os.PathLike) -> "BertTokenizer":
@@ -155,8 +159,8 @@ class BertTokenizer(tf.Module):
             The ids: a RaggedTensor int32 [batch, (pieces)]; for one string int32 [pieces].
         """
         batch, is_single = self._batch(texts)
-        normalized = self._normalizer(self._mark_special_tokens(batch))
-        ids, row_splits, *_ = self._cut(normalized)
+        is_many = tf.executing_eagerly() and len(batch) >= MANY
+        ids, row_splits = (self._ids_of_many if is_many else self._ids)(batch)
         return ids if is_single else _ragged(ids, row_splits)
 
     @on_host
@@ -262,11 +266,26 @@ class BertTokenizer(tf.Module):
         _id_of(token) for token in SPECIAL_TOKENS
     )
 
+    def _ids(self, texts: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+        """Ids int32 [pieces] and row splits int64 [batch + 1] of texts [batch]."""
+        return self._cut(self._normalizer(self._mark_special_tokens(texts)))[:2]
+
+    @on_host
+    def _ids_in_parts(self, texts: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+        """The same, with a part of the texts for each processor."""
+        number = os.cpu_count() or 1
+        size = tf.size(texts)
+        edges = [size * part // number for part in range(number + 1)]
+        parts = [self._ids(texts[a:b]) for a, b in itertools.pairwise(edges)]
+        ids, row_splits = zip(*parts, strict=True)
+        counts = [splits[1:] - splits[:-1] for splits in row_splits]
+        return tf.concat(ids, 0), starts_of(tf.concat(counts, 0))
+
     def _batch(self, texts: Any) -> tuple[tf.Tensor, bool]:
         """Texts as a string tensor [batch], and whether the caller gave a single one."""
         if not isinstance(texts, (tf.Tensor, tf.RaggedTensor)):
             try:
-                texts = tf.convert_to_tensor(texts, tf.string)
+                texts = tf.constant(texts, tf.string)
             except (TypeError, ValueError, tf.errors.OpError):
                 raise InputError(
                     "the tokenizer takes strings; give it a str, a list of str, or a string tensor "

@@ -9,6 +9,9 @@ from preloaded import run_code
 from bert_tf import BertTokenizer
 from bert_tf.tokenization import packing
 from bert_tf.tokenization import tokenizer as tokenizer_module
+from bert_tf.tokenization.normalizer import MANY
+
+Graph = type(tf.function(lambda: None))  # what tf.Module would export
 
 VOCABULARY = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "a", "##σ", "##ς", "한", "##국", "x"]
 # Final sigmas, a word of 150 characters in 450 bytes, one of over 200: every branch of the graph.
@@ -25,6 +28,16 @@ IDS = [[5, 5, 7, 5, 6, 7], [8, *[9] * 149, 10], [], [1, 10]]
 
 def test_eagerly(tokenizer):
     assert tokenizer.tokenize(TEXTS).to_list() == IDS
+
+
+def test_many_texts_run_as_one_graph(tokenizer):
+    """Parts of the batch run side by side; the rows are those of single calls, in their order."""
+    for number in (MANY, 10 * MANY + 1):
+        texts = [TEXTS[i * i % 7 % len(TEXTS)] for i in range(number)]
+        expected = [IDS[TEXTS.index(text)] for text in texts]
+        assert tokenizer.tokenize(texts).to_list() == expected
+        assert tokenizer.tokenize(tf.constant(texts)).to_list() == expected
+    assert not [name for name in dir(tokenizer) if isinstance(getattr(tokenizer, name), Graph)]
 
 
 def test_in_data_pipelines(tokenizer):
