@@ -1,26 +1,46 @@
-"""Speed of our tokenizer and of the Rust `tokenizers`, on the same lines and vocabulary.
+"""Speed of our tokenizer, of the Rust `tokenizers` and of FlashTokenizer (C++), in turns.
 
-    python benchmarks/tokenizer.py --lines 100000
+    python benchmarks/tokenizer.py --lines 100000 --flash peer/bin/python
 
-Both start from text in memory in batches of 1,000 lines, use the same number of threads and run in
-turns; medians are printed. Ours runs in a tf.data pipeline, theirs in `encode_batch` (with offsets,
-the usual call) and `encode_batch_fast` (without).
+All have the same lines and vocabulary, start from text in memory in batches of 1,000 lines and use
+the same number of threads; medians are printed, by the clock and in processor seconds, which tell
+more on a machine that others use. Two kinds of work:
+
+- ids of tensors, ours in a tf.data pipeline: the peer is `tokenizers`, by `encode_batch` (with
+  offsets, the usual call) and `encode_batch_fast` (without);
+- lists of strings to ids of 128 tokens at most, [CLS], [SEP] and padding included: ours called
+  eagerly, in a tf.function and in tf.data (with masks and segments), `tokenizers`, and
+  FlashTokenizer, whose batches are not padded with "longest" and are padded to 128 with
+  "max_length". It may live in any environment (pip install flash-tokenizer), named by --flash;
+  without it, it is left out.
 """
 
 import argparse
 import ast
+import contextlib
+import functools
 import gzip
+import json
 import os
-import statistics
+import subprocess
+import sys
 import sysconfig
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
+
+import numpy as np
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 
-BATCH = 1000
+BATCH, LENGTH = 1000, 128
+# How FlashTokenizer is called: padding, threads.
+FLASH = {
+    "FlashTokenizer": ("longest", True),
+    "FlashTokenizer, one thread": ("longest", False),
+    "FlashTokenizer, padded": ("max_length", True),
+}
 CORPUS = Path(__file__).resolve().parents[2] / "shared" / "data" / "corpus"
 
 
@@ -48,11 +68,45 @@ def corpus_lines(corpus: Path | None) -> Iterator[str]:
             yield from (line.rstrip("\n") for line in file if line.strip())
 
 
-def seconds(run: Callable[[], None]) -> float:
-    """Seconds of one call."""
-    start = time.perf_counter()
+def seconds(run: Callable[[], None]) -> tuple[float, float]:
+    """Seconds of one call, by the clock and of the processors."""
+    clock, processor = time.perf_counter(), time.process_time()
     run()
-    return time.perf_counter() - start
+    return time.perf_counter() - clock, time.process_time() - processor
+
+
+# Tokenizes all lines and says how long it took.
+Turn = Callable[[], tuple[float, float]]
+
+
+def take_turns(file: str, vocabulary: str) -> None:
+    """FlashTokenizer's side: for each name on standard input, writes the seconds of all lines."""
+    from flash_tokenizer import BertTokenizerFlash
+
+    encode = BertTokenizerFlash(vocabulary, model_max_length=LENGTH).tokenizer.batch_encode
+    batches = json.loads(Path(file).read_text())
+    for name in sys.stdin:
+        padding, threads = FLASH[name.rstrip()]
+
+        def run(padding: str = padding, threads: bool = threads) -> None:
+            for batch in batches:
+                encode(batch, padding, LENGTH, threads)
+
+        print(json.dumps(seconds(run)), flush=True)
+
+
+def compare(contestants: dict[str, Turn], megabytes: float, turns: int) -> None:
+    """Lets all take turns; prints medians, and the median ratios to the first within a turn."""
+    for run in contestants.values():
+        run()  # warm-up: tracing, thread pools, caches
+    times = np.array([[run() for run in contestants.values()] for _ in range(turns)])
+    speeds = np.median(megabytes / times, axis=0)  # (contestants, 2)
+    ratios = np.median(times / times[:, :1], axis=0)
+    for name, (wall, processor), (slower, more) in zip(contestants, speeds, ratios, strict=True):
+        print(
+            f"{name:30} {wall:6.1f} MB/s, {processor:5.1f} per processor second; {slower:5.2f} "
+            f"times the time of {next(iter(contestants))}, {more:5.2f} times its processor time"
+        )
 
 
 def main() -> None:
@@ -64,14 +118,19 @@ def main() -> None:
     parser.add_argument("--vocab", type=Path, help="vocab.txt; by default learned from the lines")
     parser.add_argument("--lines", type=int, default=100_000)
     parser.add_argument("--threads", type=int, default=os.cpu_count())
-    parser.add_argument("--pairs", type=int, default=7)
+    parser.add_argument("--pairs", type=int, default=7, help="turns")
+    parser.add_argument("--flash", help="Python with flash-tokenizer")
+    parser.add_argument("--work", nargs=2, help=argparse.SUPPRESS)
     arguments = parser.parse_args()
-    os.environ["RAYON_NUM_THREADS"] = str(arguments.threads)
+    if arguments.work:
+        take_turns(*arguments.work)
+        return
+    os.environ["RAYON_NUM_THREADS"] = os.environ["OMP_NUM_THREADS"] = str(arguments.threads)
 
     import tensorflow as tf
     from tokenizers import BertWordPieceTokenizer
 
-    from bert_tf.tokenization import BertTokenizer, count_words, learn_vocabulary
+    from bert_tf.tokenization import BertTokenizer, Packer, count_words, learn_vocabulary
 
     # A book is thousands of lines in one style, so sample evenly.
     lines = list(corpus_lines(arguments.corpus))
@@ -83,76 +142,91 @@ def main() -> None:
     megabytes = sum(len(line.encode()) for line in lines) / 1e6
     batched = tf.reshape(tf.constant(lines), [-1, BATCH])
     data = tf.data.Dataset.from_tensor_slices(batched)
+    lists = [lines[i : i + BATCH] for i in range(0, len(lines), BATCH)]
 
-    with tempfile.TemporaryDirectory() as folder:
-        if arguments.vocab is None:
-            tokenizer = BertTokenizer(learn_vocabulary(count_words(data), 30_522))
-        else:
-            tokenizer = BertTokenizer(arguments.vocab)
-        tokenizer.save(folder)
-        rust = BertWordPieceTokenizer(str(Path(folder) / "vocab.txt"), lowercase=True)
-
+    if arguments.vocab is None:
+        tokenizer = BertTokenizer(learn_vocabulary(count_words(data), 30_522))
+    else:
+        tokenizer = BertTokenizer(arguments.vocab)
+    pack = Packer(tokenizer, LENGTH)
+    packed = tf.function(
+        lambda texts: pack(tokenizer.tokenize(texts)),
+        input_signature=[tf.TensorSpec([None], tf.string)], autograph=False,
+    )  # fmt: skip
     options = tf.data.Options()
     options.autotune.enabled = False
     options.threading.private_threadpool_size = arguments.threads
-    pipelines = {
-        name: data.map(function, num_parallel_calls=arguments.threads)
-        .prefetch(2)
-        .with_options(options)
-        for name, function in (
-            ("bert-tf", tokenizer.tokenize),
-            ("bert-tf with offsets", tokenizer.tokenize_with_offsets),
-        )
-    }
-    python_batches = [lines[i : i + BATCH] for i in range(0, len(lines), BATCH)]
 
-    def run_pipeline(name: str) -> Callable[[], None]:
+    def pipeline(function: Callable) -> tf.data.Dataset:
+        mapped = data.map(function, num_parallel_calls=arguments.threads)
+        return mapped.prefetch(2).with_options(options)
+
+    def each(function: Callable, batches: Iterable) -> Turn:
         def run() -> None:
-            for _ in pipelines[name]:
-                pass
+            for batch in batches:
+                function(batch)
 
-        return run
+        return lambda: seconds(run)
 
-    def run_rust(encode: Callable) -> Callable[[], None]:
-        def run() -> None:
-            for batch in python_batches:
-                encode(batch, add_special_tokens=False)
+    def through(dataset: tf.data.Dataset) -> Turn:
+        return each(lambda batch: None, dataset)
 
-        return run
-
-    contestants = {
-        "bert-tf": run_pipeline("bert-tf"),
-        "tokenizers encode_batch": run_rust(rust.encode_batch),
-        "bert-tf with offsets": run_pipeline("bert-tf with offsets"),
-        "tokenizers encode_batch_fast": run_rust(rust._tokenizer.encode_batch_fast),
-    }
-    times: dict[str, list[float]] = {name: [] for name in contestants}
-    for run in contestants.values():
-        run()  # warm-up: tracing, thread pools, caches
-    for _ in range(arguments.pairs):
-        for name, run in contestants.items():
-            times[name].append(seconds(run))
-
-    theirs = [
-        e.ids
-        for batch in python_batches
-        for e in rust.encode_batch(batch, add_special_tokens=False)
-    ]
-    ours = [row for batch in pipelines["bert-tf"] for row in batch.to_list()]
-    differing = sum(a != b for a, b in zip(ours, theirs, strict=True))
-    print(
-        f"{len(lines):,} lines, {megabytes:.1f} MB, {sum(map(len, ours)):,} pieces, "
-        f"{arguments.threads} threads, median of {arguments.pairs}; "
-        f"lines with other ids: {differing}"
-    )
-    ours_median = statistics.median(times["bert-tf"])
-    for name, measured in times.items():
-        median = statistics.median(measured)
-        speeds = sorted(megabytes / s for s in measured)
+    with tempfile.TemporaryDirectory() as folder, contextlib.ExitStack() as stack:
+        tokenizer.save(folder)
+        vocabulary = str(Path(folder) / "vocab.txt")
+        rust, padding = (BertWordPieceTokenizer(vocabulary, lowercase=True) for _ in range(2))
+        padding.enable_truncation(LENGTH)
+        padding.enable_padding()
+        ids = pipeline(tokenizer.tokenize)
+        theirs = [
+            each.ids
+            for batch in lists
+            for each in rust.encode_batch(batch, add_special_tokens=False)
+        ]
+        ours = [row for batch in ids for row in batch.to_list()]
+        differing = sum(a != b for a, b in zip(ours, theirs, strict=True))
         print(
-            f"{name:30} {megabytes / median:6.1f} MB/s  ({speeds[0]:.1f} to {speeds[-1]:.1f})"
-            f"  {median / ours_median:5.2f} times the time of bert-tf"
+            f"{len(lines):,} lines, {megabytes:.1f} MB, {sum(map(len, ours)):,} pieces, "
+            f"{arguments.threads} threads, {arguments.pairs} turns; lines with other ids than "
+            f"tokenizers': {differing}\n\nids"
         )
+        plain = functools.partial(rust.encode_batch, add_special_tokens=False)
+        fast = functools.partial(rust._tokenizer.encode_batch_fast, add_special_tokens=False)
+        contestants = {
+            "bert-tf": through(ids),
+            "tokenizers encode_batch": each(plain, lists),
+            "bert-tf with offsets": through(pipeline(tokenizer.tokenize_with_offsets)),
+            "tokenizers encode_batch_fast": each(fast, lists),
+        }
+        compare(contestants, megabytes, arguments.pairs)
+
+        contestants = {
+            "bert-tf eagerly": each(lambda texts: pack(tokenizer.tokenize(texts)), lists),
+            "bert-tf in a tf.function": each(lambda texts: packed(tf.constant(texts)), lists),
+            "bert-tf in tf.data": through(pipeline(packed)),
+            "tokenizers encode_batch_fast": each(padding._tokenizer.encode_batch_fast, lists),
+        }
+        if arguments.flash:
+            file = Path(folder) / "lists.json"
+            file.write_text(json.dumps(lists))
+            peer = stack.enter_context(
+                subprocess.Popen(
+                    [arguments.flash, __file__, "--work", file, vocabulary],
+                    stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
+                )
+            )  # fmt: skip
+
+            def ask(name: str) -> tuple[float, float]:
+                assert peer.stdin and peer.stdout
+                print(name, file=peer.stdin, flush=True)
+                wall, processor = json.loads(peer.stdout.readline())
+                return wall, processor
+
+            contestants |= {name: functools.partial(ask, name) for name in FLASH}
+        print("\nlists to padded ids")
+        compare(contestants, megabytes, arguments.pairs)
+        if arguments.flash:
+            peer.stdin.close()
 
 
 if __name__ == "__main__":
