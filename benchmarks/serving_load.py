@@ -185,7 +185,10 @@ class Client(threading.Thread):
         return ask
 
     def _grpc_asker(self):
-        channel = grpc.insecure_channel(f"127.0.0.1:{self._server.grpc_port}")
+        # Attention is more than the 4 MiB that clients take by default.
+        channel = grpc.insecure_channel(
+            f"127.0.0.1:{self._server.grpc_port}", [("grpc.max_receive_message_length", -1)]
+        )
         stub = PredictionServiceStub(channel)
 
         def ask() -> bool:

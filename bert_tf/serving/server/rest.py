@@ -21,7 +21,7 @@ from starlette.responses import PlainTextResponse, Response
 from starlette.types import Receive, Scope, Send
 from tensorflow_serving.apis.get_model_metadata_pb2 import SignatureDefMap
 
-from bert_tf.serving.server import json_tensors
+from bert_tf.serving.server import json_answers, json_parser, json_requests
 from bert_tf.serving.server.errors import ServingError, invalid
 from bert_tf.serving.server.example_requests import classify, regress
 from bert_tf.serving.server.models import Models
@@ -207,23 +207,23 @@ class RestApi:
         self, body: bytes, target: _Target, verb: str, start: float, access: dict[str, Any]
     ) -> bytes:
         deadline = start + self._limits.seconds
-        document = await _in_thread_if(len(body) > _LARGE_BODY, json_tensors.parse, body)
-        name = json_tensors.signature_name(document)
+        document = await _in_thread_if(len(body) > _LARGE_BODY, json_parser.parse, body)
+        name = json_requests.signature_name(document)
         with self._models.servable(target.name, target.version, target.label) as servable:
             access["version"] = servable.version
             if (signature_name := name or "serving_default") in servable.signatures:
                 access["signature"] = signature_name
             if verb == "predict":
                 return await self._predict(servable, name, document, deadline, access)
-            examples = json_tensors.examples(document)
+            examples = json_requests.examples(document)
             access["rows"] = len(document["examples"])
             self._models.metrics.examples(servable.name, access["rows"])
             run = functools.partial(servable.predict, deadline=deadline)
             if verb == "classify":
                 classes = await classify(run, servable.signatures, name, examples)
-                return json_tensors.classifications(classes)
+                return json_answers.classifications(classes)
             values = await regress(run, servable.signatures, name, examples)
-            return json_tensors.regressions(values)
+            return json_answers.regressions(values)
 
     async def _predict(
         self,
@@ -240,11 +240,11 @@ class RestApi:
         if not inputs:
             name = signature_name or "DEFAULT"
             raise invalid(f"Failed to get input map for signature: {name}")
-        tensors = json_tensors.tensors(document, inputs)
+        tensors = json_requests.tensors(document, inputs)
         access["rows"] = max((len(tensor) for tensor in tensors.values() if tensor.ndim), default=1)
         answer = await servable.predict(signature_name, tensors, deadline)
         outputs = dict(sorted(answer.items()))
-        write = json_tensors.outputs if "inputs" in document else json_tensors.predictions
+        write = json_answers.outputs if "inputs" in document else json_answers.predictions
         is_large = sum(output.size for output in outputs.values()) > _LARGE_ANSWER
         return await _in_thread_if(is_large, write, outputs)
 

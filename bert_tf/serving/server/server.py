@@ -6,6 +6,7 @@ import errno
 import signal
 import socket
 from collections.abc import Awaitable, Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 
 import grpc.aio
 import uvicorn
@@ -105,6 +106,9 @@ async def serve(
         stop.set()
 
     loop = asyncio.get_running_loop()
+    # Large bodies and answers are converted here. More threads would hold more memory and be no
+    # faster, as conversion holds Python's lock.
+    loop.set_default_executor(ThreadPoolExecutor(2, "convert"))
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, on_signal)
     try:

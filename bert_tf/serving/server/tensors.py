@@ -15,6 +15,7 @@ from bert_tf.serving.server.errors import ServingError, invalid
 
 # A few bytes of a TensorProto can stand for any number of equal values.
 _LARGEST = 2**24
+_BLOCK = 2**14  # values of an output that are Python's objects at a time
 
 _FIELDS = {
     tf.float32: "float_val",
@@ -174,6 +175,8 @@ def to_proto(array: np.ndarray) -> TensorProto:
     proto = TensorProto(dtype=dtype.as_datatype_enum)
     for size in array.shape:
         proto.tensor_shape.dim.add(size=size)
-    field = "string_val" if dtype == tf.string else _FIELDS[dtype]
-    getattr(proto, field).extend(array.ravel().tolist())
+    field = getattr(proto, "string_val" if dtype == tf.string else _FIELDS[dtype])
+    values = array.ravel()
+    for start in range(0, len(values), _BLOCK):
+        field.extend(values[start : start + _BLOCK].tolist())
     return proto

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from tensorflow_serving.apis.classification_pb2 import ClassificationResult
 from tensorflow_serving.apis.regression_pb2 import RegressionResult
 
-from bert_tf.serving.server import json_tensors
+from bert_tf.serving.server import json_answers, json_parser, json_requests
 from bert_tf.serving.server.errors import ServingError
 
 TEXT = {"text": tf.string}
@@ -19,8 +19,8 @@ PAIR = {"text": tf.string, "text_pair": tf.string}
 
 
 def tensors(body: str | bytes, inputs) -> dict[str, np.ndarray]:
-    document = json_tensors.parse(body if isinstance(body, bytes) else body.encode())
-    return json_tensors.tensors(document, inputs)
+    document = json_parser.parse(body if isinstance(body, bytes) else body.encode())
+    return json_requests.tensors(document, inputs)
 
 
 def refusal(body: str | bytes, inputs) -> str:
@@ -183,10 +183,10 @@ def test_bodies_that_do_not_fit(body, inputs, message):
 
 
 def test_a_signature_name_is_a_string():
-    assert json_tensors.signature_name({}) == ""
-    assert json_tensors.signature_name({"signature_name": "embed"}) == "embed"
+    assert json_requests.signature_name({}) == ""
+    assert json_requests.signature_name({"signature_name": "embed"}) == "embed"
     with pytest.raises(ServingError, match="'signature_name' key must be a string value"):
-        json_tensors.signature_name({"signature_name": 5})
+        json_requests.signature_name({"signature_name": 5})
 
 
 def test_a_type_that_json_has_no_form_for_is_unimplemented():
@@ -208,7 +208,7 @@ def test_examples():
     body = """{"context": {"query": "pizza"}, "examples": [
         {"names": ["foo", {"b64": "aGVsbG8="}], "ratings": [8.0, NaN], "mix": [1, true, false]},
         {"names": "bar", "ratings": -Infinity, "none": []}]}"""
-    found = json_tensors.examples(json_tensors.parse(body.encode())).example_list_with_context
+    found = json_requests.examples(json_parser.parse(body.encode())).example_list_with_context
     assert found.context.features.feature["query"].bytes_list.value == [b"pizza"]
     first, second = found.examples
     features = first.features.feature
@@ -242,30 +242,30 @@ def test_examples():
 )
 def test_examples_that_do_not_fit(body, message):
     with pytest.raises(ServingError) as raised:
-        json_tensors.examples(json_tensors.parse(body.encode()))
+        json_requests.examples(json_parser.parse(body.encode()))
     assert message in raised.value.message
 
 
 def test_decimals():
     """Those of the official test, then what it leaves out."""
     given = [9000000, 999999, 0.5, 0.0003, 0.00003, 555557.5, math.nan, math.inf, 3, -math.inf]
-    assert json_tensors.decimals(np.array(given, np.float32)) == [
+    assert json_answers.decimals(np.array(given, np.float32)) == [
         "9e+06", "999999.0", "0.5", "0.0003", "3e-05", "555557.5", "NaN", "Infinity", "3.0",
         "-Infinity",
     ]  # fmt: skip
     extremes = np.array([0.1, 1 / 3, 3.4028235e38, -0.0, 1e-45, 123456789], np.float32)
-    assert json_tensors.decimals(extremes) == [
+    assert json_answers.decimals(extremes) == [
         "0.1", "0.333333343", "3.40282347e+38", "-0.0", "1.4013e-45", "123456792.0",
     ]  # fmt: skip
-    assert json_tensors.decimals(np.array([1 / 3, 0.2])) == ["0.33333333333333331", "0.2"]
-    assert json_tensors.decimals(np.array([])) == []
+    assert json_answers.decimals(np.array([1 / 3, 0.2])) == ["0.33333333333333331", "0.2"]
+    assert json_answers.decimals(np.array([])) == []
 
 
 @given(st.lists(st.floats(width=32)))
 @settings(max_examples=50, deadline=None)
 def test_floats_come_back_as_they_went(numbers):
     array = np.array(numbers, np.float32)
-    body = json_tensors.outputs({"x": array})
+    body = json_answers.outputs({"x": array})
     np.testing.assert_array_equal(np.array(json.loads(body)["outputs"], np.float32), array)
     again = tensors(body.replace(b'"outputs"', b'"inputs"'), {"x": tf.float32})
     np.testing.assert_array_equal(again["x"], array)
@@ -273,8 +273,8 @@ def test_floats_come_back_as_they_went(numbers):
 
 def test_answers_in_row_format():
     table = np.array([[[1, 2], [3, 4]], [[5, 6], [7, 8]]])
-    assert json.loads(json_tensors.predictions({"x": table})) == {"predictions": table.tolist()}
-    found = json_tensors.predictions(
+    assert json.loads(json_answers.predictions({"x": table})) == {"predictions": table.tolist()}
+    found = json_answers.predictions(
         {
             "label": np.array([b"a", 'é"\n\x01'.encode()], object),
             "raw_bytes": np.array([[b"tf"], [b"\xff"]], object),
@@ -298,19 +298,19 @@ def test_answers_in_row_format():
 
 
 def test_answers_in_column_format():
-    assert json.loads(json_tensors.outputs({"x": np.array(3.0)})) == {"outputs": 3.0}
-    found = json_tensors.outputs({"x": np.array([[1], [2]]), "y": np.array([b"a"], object)})
+    assert json.loads(json_answers.outputs({"x": np.array(3.0)})) == {"outputs": 3.0}
+    found = json_answers.outputs({"x": np.array([[1], [2]]), "y": np.array([b"a"], object)})
     assert json.loads(found) == {"outputs": {"x": [[1], [2]], "y": ["a"]}}
 
 
 def test_answers_without_rows():
     empty = {"x": np.zeros((0, 3)), "y": np.zeros(0, object)}
-    assert json.loads(json_tensors.predictions(empty)) == {"predictions": []}
-    assert json.loads(json_tensors.outputs(empty)) == {"outputs": {"x": [], "y": []}}
+    assert json.loads(json_answers.predictions(empty)) == {"predictions": []}
+    assert json.loads(json_answers.outputs(empty)) == {"outputs": {"x": [], "y": []}}
 
 
 def test_a_string_cut_within_a_character_does_not_spoil_the_answer():
-    found = json_tensors.predictions({"x": np.array(["é".encode()[:1], b"b"], object)})
+    found = json_answers.predictions({"x": np.array(["é".encode()[:1], b"b"], object)})
     assert json.loads(found.decode()) == {"predictions": ["\ufffd", "b"]}
 
 
@@ -331,7 +331,7 @@ def test_a_string_cut_within_a_character_does_not_spoil_the_answer():
 )
 def test_outputs_that_rows_cannot_hold(outputs, message):
     with pytest.raises(ServingError) as raised:
-        json_tensors.predictions(outputs)
+        json_answers.predictions(outputs)
     assert raised.value.message == message
 
 
@@ -341,13 +341,13 @@ def test_results():
         listed = result.classifications.add().classes
         for label, score in row:
             listed.add(label=label, score=score)
-    assert json_tensors.classifications(result).decode() == (
+    assert json_answers.classifications(result).decode() == (
         '{\n    "results": [[["car", 0.2], ["büs", 0.7]], [["bus", 1.0], ["", NaN]]]\n}'
     )
     regression = RegressionResult()
     for value in (0.2, math.inf, 1, -math.inf):
         regression.regressions.add(value=value)
-    assert json_tensors.regressions(regression).decode() == (
+    assert json_answers.regressions(regression).decode() == (
         '{\n    "results": [0.2, Infinity, 1.0, -Infinity]\n}'
     )
 
@@ -378,7 +378,7 @@ def test_any_json_is_tensors_or_a_refusal(document, inputs):
 @settings(max_examples=50, deadline=None)
 def test_any_bytes_are_refused_in_words(body):
     try:
-        json_tensors.parse(body)
+        json_parser.parse(body)
     except ServingError as error:
         assert error.code.name == "INVALID_ARGUMENT"
         error.message.encode()
