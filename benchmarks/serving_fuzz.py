@@ -8,7 +8,6 @@ are not HTTP; clients that send slowly, and such that hang up half-way. Prints t
 and status; fails if one is not a 4xx, if the server writes a traceback, or if its memory grows.
 """
 
-import argparse
 import http.client
 import json
 import random
@@ -19,7 +18,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 
-from serving_load import served
+from serving_load import parsed_arguments, served
 
 # A signature: the name of a model, of the signature, its inputs and their types.
 Signature = tuple[str, str, Mapping[str, str]]
@@ -109,7 +108,7 @@ class Hostile:
     def raw(self) -> tuple[str, bytes]:
         """Draws bytes that are no whole request."""
         draw = self._random
-        head = b"POST /v1/models/x:predict HTTP/1.1\r\nHost: a\r\nContent-Length: 100\r\n"
+        head = b"POST /v1/models/x:predict HTTP/1.1\r\nHost: localhost\r\nContent-Length: 100\r\n"
         kinds = {
             "not HTTP": draw.randbytes(draw.randrange(1, 300)) + b"\r\n\r\n",
             "head cut off": head[: draw.randrange(len(head))],
@@ -157,7 +156,7 @@ def _send(port: int, data: bytes, hangs_up: bool) -> int:
 
 def send_slowly(port: int, seconds: float, answers: list[int]) -> None:
     """Sends a body byte by byte until the server has had enough; notes its status."""
-    head = b"POST /v1/models/x:predict HTTP/1.1\r\nHost: a\r\nContent-Length: 100000\r\n\r\n"
+    head = b"POST /v1/models/x:predict HTTP/1.1\r\nContent-Length: 100000\r\n\r\n"
     with socket.create_connection(("127.0.0.1", port), timeout=1) as connection:
         connection.sendall(head)
         deadline = time.monotonic() + seconds
@@ -196,13 +195,7 @@ def refusals(seen: Counter) -> list[str]:
 
 def main() -> None:
     """Runs the command line."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--models", default="saved_models")
-    parser.add_argument("--requests", type=int, default=10_000)
-    parser.add_argument("--seed", type=int, default=0)
-    arguments = parser.parse_args()
+    arguments = parsed_arguments(__doc__, requests=10_000, seed=0)
     with served(arguments.models, "--max_request_mb=2") as server:
         signatures, slow = signatures_of(server.rest_port), []
         senders = [

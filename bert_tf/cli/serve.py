@@ -10,6 +10,7 @@ and the log's fields.
 
 import asyncio
 import contextlib
+import dataclasses
 import gc
 import ipaddress
 import json
@@ -40,13 +41,18 @@ class Options(CheckedOptions):
         grpc_port: port of gRPC; 0 for any free one. By default $GRPC_PORT, or 8500.
         playground: answer / with a page to try the models.
         threads: batches that run at once; by default one per core.
+        batching_parameters_file: batching parameters of all models, in TensorFlow Serving's
+            format, in place of each version's batching_params.pbtxt.
         max_batch_size: rows of a batch that is joined from several requests; 1 joins none. This and
-            the two below are by default those of each version's batching_params.pbtxt.
+            the two below replace what the files say.
         batch_timeout_micros: longest wait for requests to join, in microseconds; 0 joins those that
             wait anyway, which is best on CPUs.
         max_enqueued_batches: batches' worth of rows that may wait; what comes then is refused.
         max_request_mb: size limit of a request in MiB; larger ones are refused.
         deadline: seconds within which a REST request must be answered; gRPC clients set their own.
+        allowed_hosts: further names by which requests may call the server, such as
+            models.example.org; "*" for any. By default its loopback names, or any name where
+            --host is open to other machines.
         tls_certificate: PEM file with the certificate chain; clients then use https and TLS.
         tls_key: PEM file with the private key.
         token_file: file whose first line is a token that every request must show, as
@@ -62,11 +68,13 @@ class Options(CheckedOptions):
     grpc_port: int | None = option(None, at_least=0, at_most=65535)
     playground: bool = True
     threads: int = option(0, at_least=0, at_most=1024)
+    batching_parameters_file: str | None = None
     max_batch_size: int | None = option(None, at_least=1, at_most=2**20)
     batch_timeout_micros: int | None = option(None, at_least=0, at_most=10**7)
     max_enqueued_batches: int | None = option(None, at_least=1, at_most=2**20)
     max_request_mb: int = option(32, at_least=1, at_most=2047)
     deadline: float = option(30.0, above=0, at_most=86400)
+    allowed_hosts: list[str] = option(factory=list)
     tls_certificate: str | None = None
     tls_key: str | None = None
     token_file: str | None = None
@@ -91,7 +99,7 @@ def run(options: Options) -> None:
     from bert_tf.serving.server import playground
     from bert_tf.serving.server.access_log import AccessLog
     from bert_tf.serving.server.app import make_app
-    from bert_tf.serving.server.configuration import BatchingParameters
+    from bert_tf.serving.server.configuration import BatchingParameters, read_batching_parameters
     from bert_tf.serving.server.grpc_service import Tls, start_grpc
     from bert_tf.serving.server.models import Models
     from bert_tf.serving.server.rest import Limits
@@ -108,10 +116,16 @@ def run(options: Options) -> None:
         _check_tls(tls.certificate, tls.key)
     batching = ("max_batch_size", "batch_timeout_micros", "max_enqueued_batches")
     given = {name: getattr(options, name) for name in batching}
+    overrides = {name: value for name, value in given.items() if value is not None}
+    threads = options.threads
+    if options.batching_parameters_file:
+        parameters = read_batching_parameters(options.batching_parameters_file)
+        threads = threads or parameters.num_batch_threads
+        if "max_batch_size" in overrides:  # it would be the last of these
+            parameters = dataclasses.replace(parameters, allowed_batch_sizes=())
+        overrides = {**dataclasses.asdict(parameters), **overrides}
     models = Models(
-        source,
-        batching=BatchingParameters(num_batch_threads=options.threads),
-        overrides={name: value for name, value in given.items() if value is not None},
+        source, batching=BatchingParameters(num_batch_threads=threads), overrides=overrides
     )
     try:
         log = AccessLog(options.access_log) if options.access_log else None
@@ -129,6 +143,7 @@ def run(options: Options) -> None:
             seconds=options.deadline,
         ),
         routes=playground.routes(models) if options.playground else (),
+        hosts=_hosts(options),
         token=token,
         cors_origins=options.cors_origins,
         access_log=log,
@@ -197,6 +212,15 @@ def _named(host: str) -> str:
     return f"[{host}]" if ":" in host else host
 
 
+def _hosts(options: Options) -> set[str]:
+    """The names by which requests may call the server; none for any."""
+    is_open = not (options.allowed_hosts or _is_loopback(options.host))
+    if is_open or "*" in options.allowed_hosts:
+        return set()
+    own = ("localhost", "127.0.0.1", "::1", options.host)
+    return {host.lower() for host in (*own, *options.allowed_hosts)}
+
+
 def _is_loopback(host: str) -> bool:
     try:
         return ipaddress.ip_address(host).is_loopback
@@ -234,10 +258,17 @@ def _ready_lines(models: Any, options: Options, rest_port: int, grpc_port: int) 
 
 
 def _example(signature: Any) -> Any:
-    """A row for a signature: a string, or a list of two where it takes lists."""
-    text = "a raw [MASK] string" if "masks_words" in signature.outputs else "a raw string"
-    values = {
-        name: text if len(info.tensor_shape.dim) < 2 else ["one", "another"]
-        for name, info in sorted(signature.inputs.items())
-    }
+    """A row for a signature, as a warm-up request has it; ones where it takes numbers."""
+    import tensorflow as tf
+
+    from bert_tf.serving.warmup_requests import example_texts
+
+    values: dict[str, Any] = example_texts(signature)
+    for name, info in signature.inputs.items():
+        dtype = tf.as_dtype(info.dtype)
+        if dtype != tf.string:
+            values[name] = dtype.as_numpy_dtype(1).item()
+        if not isinstance(values[name], list):
+            for dimension in reversed(info.tensor_shape.dim[1:]):
+                values[name] = [values[name]] * (2 if dimension.size < 0 else dimension.size)
     return values if len(values) > 1 else next(iter(values.values()))

@@ -1,6 +1,6 @@
 """The server's HTTP application: REST API, metrics and playground."""
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 from starlette.applications import Starlette
 from starlette.middleware import Middleware
@@ -10,7 +10,7 @@ from starlette.responses import Response
 from starlette.routing import BaseRoute, Route
 
 from bert_tf.serving.server.access_log import AccessLog, LoggedApp
-from bert_tf.serving.server.authorization import AuthorizedApp
+from bert_tf.serving.server.authorization import AuthorizedApp, NamedApp
 from bert_tf.serving.server.metrics import CONTENT_TYPE
 from bert_tf.serving.server.models import Models
 from bert_tf.serving.server.rest import Limits, RestApi
@@ -21,6 +21,7 @@ def make_app(
     *,
     limits: Limits | None = None,
     routes: Sequence[BaseRoute] = (),
+    hosts: Collection[str] = (),
     token: str | None = None,
     cors_origins: Sequence[str] = (),
     access_log: AccessLog | None = None,
@@ -31,6 +32,7 @@ def make_app(
         models: models to serve; whoever makes them starts and closes them.
         limits: largest size and longest times of a request.
         routes: further pages.
+        hosts: names and addresses that requests may give as host; none for any.
         token: token that every request must show; None for no check.
         cors_origins: origins of web pages that may read answers; "*" for any.
         access_log: where to log requests; None for nowhere.
@@ -38,6 +40,8 @@ def make_app(
     middleware = []
     if access_log is not None:
         middleware.append(Middleware(LoggedApp, log=access_log))
+    if hosts:
+        middleware.append(Middleware(NamedApp, hosts=hosts))
     if cors_origins:
         middleware.append(
             Middleware(

@@ -1,7 +1,9 @@
-"""The token that clients must show, the same over REST and gRPC."""
+"""Who may ask: the token, the same over REST and gRPC, and the host names of REST."""
 
 import base64
 import hmac
+from collections.abc import Collection
+from urllib.parse import urlsplit
 
 from starlette.types import ASGIApp, Receive, Scope, Send
 
@@ -27,6 +29,31 @@ def is_authorized(header: str, token: str) -> bool:
     elif scheme.lower() != "bearer":
         return False
     return hmac.compare_digest(shown, token.encode())
+
+
+class NamedApp:
+    """An ASGI application that answers 403 to requests for other hosts.
+
+    A web page can have its own name resolve to an address of this machine (DNS rebinding), and
+    would then read answers as its own. Its requests still carry its name.
+    """
+
+    def __init__(self, app: ASGIApp, hosts: Collection[str]) -> None:
+        self._app = app
+        self._hosts = hosts
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Passes a request on, if it names one of the hosts or, as no browser does, none."""
+        if scope["type"] == "http":
+            named = dict(scope["headers"]).get(b"host", b"").decode("latin-1")
+            try:
+                host = urlsplit(f"//{named}").hostname
+            except ValueError:
+                host = named
+            if host and host not in self._hosts:
+                message = f"{host} is no name of this server: add it with --allowed_hosts"
+                return await error_response(403, message)(scope, receive, send)
+        await self._app(scope, receive, send)
 
 
 class AuthorizedApp:

@@ -221,23 +221,13 @@ class _PredictionService(_Service, PredictionServiceServicer):
     async def Classify(
         self, request: ClassificationRequest, deadline: float | None
     ) -> ClassificationResponse:
-        with self._servable(request) as servable:
-            name = request.model_spec.signature_name
-            run = self._runs(servable, request.input, deadline)
-            result = await classify(run, servable.signatures, name, request.input)
-            spec = _spec(servable, request.model_spec)
-            return ClassificationResponse(result=result, model_spec=spec)
+        return await self._of_examples(classify, ClassificationResponse, request, deadline)
 
     @_answered
     async def Regress(
         self, request: RegressionRequest, deadline: float | None
     ) -> RegressionResponse:
-        with self._servable(request) as servable:
-            name = request.model_spec.signature_name
-            run = self._runs(servable, request.input, deadline)
-            result = await regress(run, servable.signatures, name, request.input)
-            spec = _spec(servable, request.model_spec)
-            return RegressionResponse(result=result, model_spec=spec)
+        return await self._of_examples(regress, RegressionResponse, request, deadline)
 
     @_answered
     async def MultiInference(
@@ -261,6 +251,16 @@ class _PredictionService(_Service, PredictionServiceServicer):
             if field != "signature_def":
                 raise invalid(f"Metadata field {field} is not supported")
         return self._models.metadata(*_asked(request.model_spec))
+
+    async def _of_examples(
+        self, call: Any, response: Callable[..., _Response], request: Any, deadline: float | None
+    ) -> _Response:
+        """Answers with `classify` or `regress`."""
+        with self._servable(request) as servable:
+            name = request.model_spec.signature_name
+            run = self._runs(servable, request.input, deadline)
+            result = await call(run, servable.signatures, name, request.input)
+            return response(result=result, model_spec=_spec(servable, request.model_spec))
 
     def _servable(self, request: Any):
         _check_spec(request)

@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import ctypes
 import errno
 import signal
 import socket
@@ -18,6 +19,7 @@ from bert_tf.serving.server.grpc_service import Tls
 from bert_tf.serving.server.models import Models
 
 _KEEP_ALIVE_SECONDS = 75
+_TRIM_SECONDS = 10
 
 
 def bind(host: str, port: int, option: str = "--rest_port") -> socket.socket:
@@ -55,6 +57,14 @@ class _Server(uvicorn.Server):
     def capture_signals(self) -> Iterator[None]:
         """Leaves the signals to `serve`, which stops both protocols."""
         yield
+
+
+async def _return_memory() -> None:
+    """Gives freed memory back to the system; glibc keeps it for the thread that used it."""
+    trim = getattr(ctypes.CDLL(None), "malloc_trim", None)  # glibc's own
+    while trim:
+        await asyncio.sleep(_TRIM_SECONDS)
+        await asyncio.to_thread(trim, 0)
 
 
 async def serve(
@@ -118,9 +128,11 @@ async def serve(
             while not server.started and not rest.done():
                 await asyncio.sleep(0.01)
             ready(grpc_port)
+            trimming = asyncio.create_task(_return_memory())
             stopped = asyncio.create_task(stop.wait())
             await asyncio.wait({rest, stopped}, return_when=asyncio.FIRST_COMPLETED)
             stopping()
+            trimming.cancel()
             server.should_exit = True
             await asyncio.gather(rest, grpc_server.stop(grace))
     finally:

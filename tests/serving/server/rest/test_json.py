@@ -2,6 +2,7 @@
 
 import json
 import math
+import tracemalloc
 
 import numpy as np
 import pytest
@@ -295,6 +296,19 @@ def test_answers_in_row_format():
              "is": False, "none": []},
         ]
     }  # fmt: skip
+
+
+@pytest.mark.parametrize("shape", [(2, 5, 70, 70), (9000, 3), (20_000,), (40, 2, 10_000)])
+def test_large_answers(shape):
+    """They are written in blocks, as each value is a string for a moment."""
+    array = np.arange(np.prod(shape), dtype=np.int32).reshape(shape)
+    tracemalloc.start()
+    body = json_answers.outputs({"x": array})
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert json.loads(body) == {"outputs": array.tolist()}
+    assert array.ndim == 1 or peak < 6 * len(body) + 2**21
+    assert json.loads(json_answers.predictions({"x": array})) == {"predictions": array.tolist()}
 
 
 def test_answers_in_column_format():

@@ -422,6 +422,16 @@ def test_the_token(models, client):
     assert is_authorized("bearer  s3cret ", "s3cret")
 
 
+def test_a_page_whose_name_resolves_to_this_machine_gets_no_answer(models):
+    """DNS rebinding: to the browser the page and the server are of one origin."""
+    with serving(models, hosts={"localhost", "::1", "models.example.org"}) as own:
+        for named in ("localhost", "LOCALHOST:8501", "[::1]:8501", "models.example.org:80"):
+            assert own.get(MODEL, headers={"Host": named}).status_code == 200
+        for named in ("evil.example:8501", "localhost.evil.example", "[::1", "127.0.0.1@evil"):
+            refused = own.get(MODEL, headers={"Host": named})
+            assert "is no name of this server: add it with --allowed_hosts" in error(refused, 403)
+
+
 def test_other_pages_may_read_answers_only_if_asked_for(models, client):
     origin = {"Origin": "https://example.org"}
     assert "access-control-allow-origin" not in client.get(MODEL, headers=origin).headers

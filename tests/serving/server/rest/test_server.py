@@ -81,6 +81,10 @@ def test_a_server_from_its_first_request_to_its_last(toy_models, tmp_path, bench
         status, body = ask(port)
         assert (status, json.loads(body)) == (200, {"predictions": [3.5, 4.0, 5.5]})
         assert ask(port, path="/", method="GET")[0] == 200
+        assert ask(port, headers={"Host": "evil.example"})[0] == 403
+        process.stderr.seek(0)
+        printed = re.search(r"Try: curl -d '(.*)' http", process.stderr.read())[1]
+        assert ask(port, printed)[0] == 200
         assert json.loads(log.read_text().splitlines()[0])["rows"] == 3
         _check_refusals(port)
         seen = serving_fuzz.fuzz(port, 300, 1, serving_fuzz.signatures_of(port))
@@ -112,12 +116,12 @@ def _check_refusals(port: int) -> None:
     assert _raw(port, b"\x16\x03\x01 not http\r\n\r\n").startswith(b"HTTP/1.1 400 ")
     assert _raw(port, b"GET /v1/\xff HTTP/1.1\r\n\r\n").startswith(b"HTTP/1.1 400 ")
     assert b"too long" in _raw(port, b"GET / HTTP/1.1\r\n" + b"a: b\r\n" * 50_000)
-    huge = b"POST /v1/x HTTP/1.1\r\nHost: a\r\nContent-Length: 99999999999\r\n\r\n"
+    huge = b"POST /v1/x HTTP/1.1\r\nHost: localhost\r\nContent-Length: 99999999999\r\n\r\n"
     assert _raw(port, huge).startswith(b"HTTP/1.1 400 ")  # a path that is no model's
     huge = huge.replace(b"/v1/x", PATH.encode())
     assert _raw(port, huge).startswith(b"HTTP/1.1 413 ")
     chunked = (
-        f"POST {PATH} HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n"
+        f"POST {PATH} HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\n"
         f"{len(BODY):x}\r\n{BODY}\r\n0\r\n\r\n"
     )
     assert _raw(port, chunked.encode()).startswith(b"HTTP/1.1 200 ")
@@ -128,7 +132,7 @@ def _check_refusals(port: int) -> None:
 
 def _stopped(port: int, process) -> str:
     """SIGTERM while a body arrives, which is still answered; returns standard error."""
-    head = f"POST {PATH} HTTP/1.1\r\nHost: a\r\nContent-Length: {len(BODY)}\r\n\r\n"
+    head = f"POST {PATH} HTTP/1.1\r\nHost: localhost\r\nContent-Length: {len(BODY)}\r\n\r\n"
     begun = socket.create_connection(("127.0.0.1", port), timeout=30)
     begun.sendall((head + BODY[:5]).encode())
     idle = http.client.HTTPConnection("127.0.0.1", port, timeout=30)
@@ -190,6 +194,7 @@ def test_tls_and_the_token(toy_models, tmp_path):
         ([".", "--tls_key", "k"], "give --tls_certificate and --tls_key"),
         ([".", "--tls_key", "k", "--tls_certificate", "c"], "c and k are no certificate and its"),
         ([".", "--token_file", "none"], "none cannot be read"),
+        ([".", "--batching_parameters_file", "none"], "none has no batching parameters"),
         ([".", "--access_log", "none/log"], "none/log cannot be written (No such file or dir"),
         (["."], "holds no models: give a folder of exports"),
         ([".", "--host", "192.0.2.1"], "192.0.2.1 is no address of this machine"),
