@@ -78,8 +78,6 @@ class RawTextModel(tf.Module):
         tokenizer: the tokenizer that the signatures use.
         model: the model that they use.
         signatures: signatures by name, one of them `DEFAULT`.
-        constants: whether the graph holds the encoder's weights; else it reads the model's
-            variables. See `bert_tf.fused.encoder`.
 
     Attributes:
         method_names: method names of the signatures for another API than predict.
@@ -91,15 +89,14 @@ class RawTextModel(tf.Module):
         tokenizer: BertTokenizer,
         model: keras.Model,
         signatures: Mapping[str, Signature],
-        constants: bool = False,
     ) -> None:
         super().__init__()
         # A SavedModel holds the variables of what it tracks. TensorFlow's own, not the Keras model:
         # Keras would have a server restore copies that no signature reads (keras.Variable's
         # _export_to_saved_model_graph), and every request would fail.
         self.tokenizer = tokenizer
-        self._variables = [variable.value for variable in model.variables]
-        self._inference = functools.partial(inference, model, constants=constants)
+        self._variables: list[tf.Variable] = []
+        self._inference = functools.partial(inference, model)
         self._signatures = lambda: signatures  # a bare dict would be tracked, too
         self.positions: int = model.config.max_position_embeddings
         self.method_names = {
@@ -110,11 +107,11 @@ class RawTextModel(tf.Module):
 
     def signatures(self) -> dict[str, Any]:
         """Makes the concrete functions to export, by name."""
-        with self._inference():
+        with self._inference(copies=True):
             made = {name: signature.trace() for name, signature in self._signatures().items()}
-        # Variables that no function reads, such as those that became constants, are not saved.
-        read = {id(tensor) for function in made.values() for tensor in function.captured_inputs}
-        self._variables = [each for each in self._variables if id(each.handle) in read]
+            captured = {id(x) for function in made.values() for x in function.captured_inputs}
+            watched = {x.ref(): x for function in made.values() for x in function.variables}
+            self._variables = [x for x in watched.values() if id(x.handle) in captured]
         return made
 
     def signature(self, name: str = DEFAULT) -> Any:

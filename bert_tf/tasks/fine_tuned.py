@@ -14,7 +14,6 @@ import tensorflow as tf
 from bert_tf.atomic import write_json
 from bert_tf.checkpoints.model_directory import load_model, save_model
 from bert_tf.errors import InputError
-from bert_tf.fused.encoder import has_constants
 from bert_tf.serving.export import export
 from bert_tf.serving.predictor import answer
 from bert_tf.serving.signatures import RawTextModel
@@ -126,8 +125,8 @@ class FineTuned:
         """Model inputs and targets for a batch of strings."""
         return self.task.kind.batch(strings, arrays, self.tokenizer, self.task.max_length)
 
-    def module(self, *, constants: bool = False) -> RawTextModel:
-        """Tokenizer, model and answers in one graph; `constants` as of `RawTextModel`."""
+    def module(self) -> RawTextModel:
+        """Tokenizer, model and answers in one graph."""
         arguments = {
             "model": self.model,
             "tokenizer": self.tokenizer,
@@ -136,7 +135,7 @@ class FineTuned:
         }
         signatures = self.task.kind.all_signatures(self.task)
         bound = {name: signature.of(**arguments) for name, signature in signatures.items()}
-        return RawTextModel(self.tokenizer, self.model, bound, constants=constants)
+        return RawTextModel(self.tokenizer, self.model, bound)
 
     @functools.cached_property
     def signature(self) -> Any:
@@ -218,9 +217,8 @@ class FineTuned:
             self.tokenizer.save(folder)
             write_json(Path(folder) / TASK_FILE, self.task.settings())
             assets = {f.name: f.read_text(encoding="utf-8") for f in Path(folder).iterdir()}
-        module = self.module(constants=has_constants(self.model))
         facts = model_facts(self, directory)
-        return export(module, name, root=root, version=version, assets=assets, facts=facts)
+        return export(self.module(), name, root=root, version=version, assets=assets, facts=facts)
 
 
 def read_settings(path: Path) -> dict[str, Any] | None:

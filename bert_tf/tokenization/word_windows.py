@@ -128,22 +128,20 @@ def map_rows(
         {name: tf.TensorSpec([None, *x.shape[1:]], x.dtype) for name, x in tensors.items()}
     )
 
-    def compute(start: tf.Tensor) -> Any:
-        return traced({name: x[start : start + size] for name, x in padded.items()})
+    parts = (rows + one + size - 1) // size
 
-    def more(start: tf.Tensor, found: Any) -> Any:
-        joined = tf.nest.map_structure(lambda *x: tf.concat(x, 0), found, compute(start))
-        return start + size, joined
+    def compute(number: tf.Tensor, found: Any) -> Any:
+        start = number * size
+        computed = traced({name: x[start : start + size] for name, x in padded.items()})
+        write = tf.nest.map_structure(lambda array, x: array.write(number, x), found, computed)
+        return number + 1, write
 
-    # The first part is outside the loop, and most often all: in a loop a constant weight is one no
-    # more, and oneDNN rearranges it at every turn.
-    first = compute(tf.constant(0))
-    any_rows = tf.nest.map_structure(lambda x: tf.TensorShape([None, *x.shape[1:]]), first)
-    _, computed = tf.while_loop(
-        lambda start, found: start < rows,
-        more,
-        [size, first],
-        shape_invariants=[tf.TensorShape([]), any_rows],
-        parallel_iterations=1,
+    def array(output: tf.Tensor) -> tf.TensorArray:
+        any_rows = [None, *output.shape[1:]]
+        return tf.TensorArray(output.dtype, parts, infer_shape=False, element_shape=any_rows)
+
+    arrays = tf.nest.map_structure(array, traced.structured_outputs)
+    _, arrays = tf.while_loop(
+        lambda number, found: number < parts, compute, [0, arrays], parallel_iterations=1
     )
-    return tf.nest.map_structure(lambda x: x[:rows], computed)
+    return tf.nest.map_structure(lambda array: array.concat()[:rows], arrays)
