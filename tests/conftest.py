@@ -19,6 +19,14 @@ if "PYTEST_XDIST_WORKER" in os.environ:
 gc.set_threshold(100_000, 50, 100)
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """The longest tests, which have a timeout of their own, run first.
+
+    Else the other workers wait for them at the end.
+    """
+    items.sort(key=lambda item: item.get_closest_marker("timeout") is None)
+
+
 @pytest.fixture(scope="session")
 def made_once(tmp_path_factory) -> Callable[[str, Callable[[Path], object]], Path]:
     """Makes a folder or file once for all workers of pytest-xdist.

@@ -4,8 +4,10 @@ import json
 
 import pytest
 
+from bert_tf.cli import demo
 from bert_tf.cli.main import main
 from bert_tf.serving.predictor import Predictor, answer, rows
+from pipelines.corpus.installed_documentation import STANDARD_LIBRARY, installed_documentation
 
 
 def accuracy(run) -> float:
@@ -14,9 +16,23 @@ def accuracy(run) -> float:
 
 @pytest.mark.slow
 @pytest.mark.timeout(1800)
-def test_pre_training_wins_on_the_installed_documentation(tmp_path, capsys):
+def test_pre_training_wins_on_the_installed_documentation(tmp_path, capsys, monkeypatch):
+    modules = []
+
+    def read(**options):
+        modules.extend(installed_documentation(**options))
+        return modules
+
+    monkeypatch.setattr(demo, "installed_documentation", read)
     output = tmp_path / "demo"
     assert main(["demo", "--output", str(output)]) == 0
+
+    # The installed documentation is large.
+    sentences = [s for m in modules for d in m.docstrings for s in d]
+    assert len(sentences) == len(set(sentences))
+    assert sum(map(len, sentences)) > 5_000_000
+    assert {STANDARD_LIBRARY, "tensorflow", "keras", "numpy"} <= {m.package for m in modules}
+
     majority = 1 / 8  # as many test passages of each of eight packages
     random, pretrained = accuracy(output / "from_random"), accuracy(output / "from_pretrained")
     assert pretrained > random + 0.05
