@@ -4,6 +4,7 @@ import json
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 from PIL import Image
 
@@ -13,7 +14,7 @@ from bert_tf.tasks.finetuning import FinetuningResult
 from bert_tf.tasks.options import SearchOptions
 from bert_tf.tasks.report import markdown
 from bert_tf.tasks.search import search
-from bert_tf.tasks.search_report import table
+from bert_tf.tasks.search_report import picture, table
 from bert_tf.tasks.trials import Setting, ranked
 from bert_tf.training.divergence import DivergedError
 
@@ -58,6 +59,16 @@ def options(tmp_path) -> SearchOptions:
     return SearchOptions(model="model", train="train.tsv", output=str(tmp_path / "run"), seed=1)
 
 
+@pytest.fixture(autouse=True)
+def blank_pictures(monkeypatch) -> None:
+    """A search draws one after each run, and Matplotlib takes a quarter of a second for it."""
+
+    def blank(trials) -> np.ndarray:
+        return np.zeros((1, 1 + len(ranked(trials)), 3), np.uint8)
+
+    monkeypatch.setattr("bert_tf.tasks.search_report.picture", blank)
+
+
 def quiet(line) -> None:
     pass
 
@@ -84,7 +95,8 @@ def test_the_grid_is_the_papers(options):
     assert not [*output.rglob("checkpoints"), *output.rglob("last")]
 
 
-def test_settings_are_ranked_by_the_mean_over_seeds(options):
+def test_settings_are_ranked_by_the_mean_over_seeds(options, monkeypatch):
+    monkeypatch.setattr("bert_tf.tasks.search_report.picture", picture)
     options = replace(options, batch_size=[16], learning_rate=[5e-5, BEST], epochs=[3], seeds=3)
     trials = search(options, Runs(), notice=quiet)
     rows = table(trials)
