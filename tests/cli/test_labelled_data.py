@@ -122,31 +122,49 @@ def test_a_regression_model_of_hugging_face_answers_with_a_score(tmp_path, capsy
     assert "pearson, spearman: undefined for constant values" in err
 
 
-def test_predict_reads_what_the_model_was_trained_on(encoder, tmp_path, capsys, monkeypatch):
-    """No header, columns by number, standard input; the trained column was forgotten."""
+@pytest.fixture(scope="module")
+def numbered(encoder, tmp_path_factory) -> Path:
+    """A folder with examples without a header, rows.txt, and a run on them by column numbers."""
+    folder = tmp_path_factory.mktemp("numbered")
     rows = [f"id{i}\t{'no' if i % 2 else 'yes'}\t{'sea' if i % 2 else 'cow'}" for i in range(12)]
-    data = write(tmp_path / "rows.txt", *rows)
-    run = tmp_path / "run"
-    call(
-        capsys, "finetune", "--model", encoder, "--train", data, "--output", run, "--format", "tsv",
-        "--no_header", "--text_column", 2, "--label_column", 1, "--epochs", 1, "--max_length", 8,
-        "--validation_share", 0.34, "--best_by", "matthews_correlation",
-    )  # fmt: skip
-    out, _ = call(capsys, "predict", "--model", run / "best", "--input", data)
+    arguments = [
+        "finetune", "--model", encoder, "--train", write(folder / "rows.txt", *rows),
+        "--output", folder / "run", "--format", "tsv", "--no_header", "--text_column", 2,
+        "--label_column", 1, "--epochs", 1, "--max_length", 8, "--validation_share", 0.34,
+        "--best_by", "matthews_correlation",
+    ]  # fmt: skip
+    assert main([str(argument) for argument in arguments]) == 0
+    return folder
+
+
+def test_predict_reads_what_the_model_was_trained_on(numbered, capsys, monkeypatch):
+    """No header, columns by number, standard input; the trained column was forgotten."""
+    model, data = numbered / "run" / "best", numbered / "rows.txt"
+    out, _ = call(capsys, "predict", "--model", model, "--input", data)
     assert [json.loads(line)["text"] for line in out.splitlines()] == ["cow", "sea"] * 6
-    call(capsys, "export", "--model", run / "best", "--name", "m", "--output", tmp_path)
-    again, _ = call(capsys, "predict", "--model", tmp_path / "m", "--input", data)
-    assert [json.loads(line)["label"] for line in again.splitlines()] == [
-        json.loads(line)["label"] for line in out.splitlines()
-    ]
     with data.open() as file:
         monkeypatch.setattr("sys.stdin", file)
-        same, _ = call(capsys, "predict", "--model", tmp_path / "m", "--input", "-")
-    assert same == again
+        same, _ = call(capsys, "predict", "--model", model, "--input", "-")
+    assert same == out
+
+
+@pytest.mark.slow
+def test_a_saved_model_reads_what_it_was_trained_on(numbered, tmp_path, capsys):
+    model, data = numbered / "run" / "best", numbered / "rows.txt"
+    call(capsys, "export", "--model", model, "--name", "m", "--output", tmp_path)
+    expected, found = (
+        call(capsys, "predict", "--model", each, "--input", data)[0].splitlines()
+        for each in (model, tmp_path / "m")
+    )
+    for name in ("text", "label"):
+        assert [json.loads(x)[name] for x in found] == [json.loads(x)[name] for x in expected]
     line = refused(capsys, "predict", "--model", tmp_path / "m", "--text", "x", "--max_length", 9)
     assert "--max_length is fixed in a SavedModel" in line
 
-    # What `finetune` wrote of its best model is what `evaluate` prints.
+
+def test_evaluate_prints_what_finetune_wrote_of_its_best_model(numbered, tmp_path, capsys):
+    run = numbered / "run"
+    rows = (numbered / "rows.txt").read_text().splitlines()
     metrics = json.loads((run / "best" / "metrics.json").read_text())
     assert metrics["examples"] == 4
     kept = write(tmp_path / "kept.txt", *(rows[i] for i in validation_rows(run, rows)))
@@ -237,13 +255,12 @@ def test_a_data_set_of_tensorflow_datasets_up_to_the_official_file(
         call(capsys, "finetune", "--task", "sst2", "--model", encoder, *data, "--output", run,
              "--max_steps", 1, "--max_length", 8)  # fmt: skip
         out, _ = call(capsys, "evaluate", "--model", best, *data)
-        call(
-            capsys, "predict", "--model", best, "--input", name, "--submission", tmp_path / "files"
-        )
-        answers, _ = call(capsys, "predict", "--model", best, "--input", name)
-    assert asked == ["train", "validation", "validation", "test", "test"]
+        call(capsys, "predict", "--model", best, "--input", name, "--output", tmp_path / "answers",
+             "--submission", tmp_path / "files")  # fmt: skip
+    assert asked == ["train", "validation", "validation", "test"]
     assert json.loads(out) == json.loads((best / "metrics.json").read_text())
-    labels = [json.loads(line)["label"] for line in answers.splitlines()]
+    answers = (tmp_path / "answers").read_text().splitlines()
+    labels = [json.loads(line)["label"] for line in answers]
     rows = (tmp_path / "files" / "SST-2.tsv").read_text().splitlines()
     assert rows == ["index\tprediction", *(f"{i}\t{label}" for i, label in enumerate(labels))]
 

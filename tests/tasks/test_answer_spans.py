@@ -27,12 +27,12 @@ def tokenizer():
 def answers_of(tokenizer):
     """A function of questions, contexts and a seed for the logits, traced once."""
     pack = QuestionPacker(tokenizer, max_length=16, stride=4, max_question=5)
-    signature = [tf.TensorSpec([None], tf.string)] * 2 + [tf.TensorSpec([2])]
+    signature = [tf.TensorSpec([None], tf.string)] * 2 + [tf.TensorSpec([2]), tf.TensorSpec([])]
 
     @functools.cache
-    def traced(unanswerable, scale):
+    def traced(unanswerable):
         @tf.function(input_signature=signature, autograph=False)
-        def answer(questions, contexts, seed):
+        def answer(questions, contexts, seed, scale):
             windows = pack(questions, contexts)
             shape = tf.concat([tf.shape(windows.starts), [2]], 0)
             logits = tf.random.stateless_normal(shape, tf.cast(seed, tf.int32))
@@ -45,7 +45,7 @@ def answers_of(tokenizer):
 
     def answers(questions, contexts, seed, unanswerable=True, scale=1.0):
         given = (tf.constant(questions, tf.string), tf.constant(contexts, tf.string))
-        logits, windows, found = traced(unanswerable, scale)(*given, tf.constant([seed, 1.0]))
+        logits, windows, found = traced(unanswerable)(*given, tf.constant([seed, 1.0]), scale)
         return logits.numpy(), windows, {name: value.numpy() for name, value in found.items()}
 
     return answers

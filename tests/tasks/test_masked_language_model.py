@@ -1,5 +1,6 @@
 """Masked words: guesses and pseudo-perplexity against one masked copy at a time."""
 
+import functools
 import json
 
 import numpy as np
@@ -10,6 +11,7 @@ from bert_tf import BertConfig, BertPreTrainer, BertTokenizer, load_model, save_
 from bert_tf.cli.main import main
 from bert_tf.models.masked_language_model import BertMaskedLanguageModel
 from bert_tf.serving.predictor import Predictor, answer
+from bert_tf.serving.signatures import DEFAULT
 from bert_tf.tasks.fine_tuned import FineTuned
 from bert_tf.tasks.masked_language_model import _draw
 from bert_tf.tasks.pretraining_guesses import MaskedWords
@@ -36,6 +38,12 @@ def scorer(directory):
     return FineTuned.from_directory(directory, {"task": "masked_words"})
 
 
+@pytest.fixture(scope="module")
+def signature(scorer):
+    """The functions of the model by name, each traced once."""
+    return functools.cache(scorer.module().signature)
+
+
 def log_probabilities(scorer, ids, place):
     """Of every piece at a place of one row of tokens, without padding."""
     row = list(ids)
@@ -48,8 +56,8 @@ def log_probabilities(scorer, ids, place):
     return tf.nn.log_softmax(logits).numpy()
 
 
-def test_each_piece_is_masked_in_turn(scorer):
-    found = answer(scorer.module().signature("pseudo_likelihood"), {"sentence": TEXTS}, 2)
+def test_each_piece_is_masked_in_turn(scorer, signature):
+    found = answer(signature("pseudo_likelihood"), {"sentence": TEXTS}, 2)
     ids = [scorer.tokenizer.tokenize([text])[0].numpy() for text in TEXTS]
     assert found["pieces_count"].tolist() == [4, 24, 3]
     for text, row in ((0, [2, *ids[0], 3]), (2, [2, *ids[2], 3])):
@@ -82,10 +90,10 @@ def test_a_share_of_the_pieces_is_drawn_as_in_pre_training(scorer):
     np.testing.assert_array_equal(alone, corrupted[1500:3001])
 
 
-def test_drawn_pieces_are_predicted_at_once(scorer):
+def test_drawn_pieces_are_predicted_at_once(scorer, signature):
     text = "cow sea , ships barn sea"  # one row; two of its pieces are masked, one replaced
     pieces = scorer.tokenizer.tokenize([text])
-    found = answer(scorer.module().signature("pseudo_likelihood"), {"sentence": [text]}, 1)
+    found = answer(signature("pseudo_likelihood"), {"sentence": [text]}, 1)
     drawn, corrupted = _draw(tf.constant([text]), pieces, scorer.tokenizer)
     assert found["drawn_count"].tolist() == [len(drawn)]
     row = np.array([[2, *corrupted.numpy(), 3]])
@@ -99,9 +107,9 @@ def test_drawn_pieces_are_predicted_at_once(scorer):
     assert found["drawn_right"].tolist() == [(logs.argmax(-1) == ids).sum()]
 
 
-def test_guesses_are_those_that_training_shows(scorer, directory):
+def test_guesses_are_those_that_training_shows(scorer, signature, directory):
     texts = ["[MASK]s sailed, [MASK]", "no gap", "the [MASK]"]
-    found = answer(scorer.module().signature(), {"text": texts}, 3)
+    found = answer(signature(DEFAULT), {"text": texts}, 3)
     assert found["masks_count"].tolist() == [2, 0, 1]
     expected = MaskedWords(load_model(directory), scorer.tokenizer, [texts[0], texts[2]])()
     for row, gaps in zip((0, 2), expected, strict=True):
@@ -113,8 +121,8 @@ def test_guesses_are_those_that_training_shows(scorer, directory):
             )
 
 
-def test_a_mask_far_into_a_long_text_is_guessed(scorer):
-    found = answer(scorer.module().signature(), {"text": [LONG + "[MASK]"]}, 1)
+def test_a_mask_far_into_a_long_text_is_guessed(scorer, signature):
+    found = answer(signature(DEFAULT), {"text": [LONG + "[MASK]"]}, 1)
     ids = [*scorer.tokenizer.tokenize([LONG])[0].numpy(), 4]
     logs = log_probabilities(scorer, [2, *ids[20:], 3], 1 + 24 - 20)  # the last window
     assert found["masks_count"].tolist() == [1]
@@ -123,13 +131,13 @@ def test_a_mask_far_into_a_long_text_is_guessed(scorer):
     )
 
 
-def test_the_commands(scorer, directory, tmp_path, capsys):
+def test_the_commands(signature, directory, tmp_path, capsys):
     model, data, served = str(directory), str(tmp_path / "text.txt"), str(tmp_path / "served")
     (tmp_path / "text.txt").write_text("\n".join([TEXTS[0], "", *TEXTS[1:]]) + "\n")
     task = ["--task", "masked_words"]
     assert main(["evaluate", "--model", model, *task, "--data", data, "--output", served]) == 0
     out, err = capsys.readouterr()
-    found = answer(scorer.signature, {"sentence": TEXTS}, 3)
+    found = answer(signature("pseudo_likelihood"), {"sentence": TEXTS}, 3)
     logs = [found["pieces_log_probability"][i, :n] for i, n in enumerate(found["pieces_count"])]
     scores = json.loads(out)
     assert scores["examples"] == 3
@@ -143,6 +151,15 @@ def test_the_commands(scorer, directory, tmp_path, capsys):
     right = sum(int(row.split("\t")[2]) for row in rows[1:])
     assert scores["accuracy"] == pytest.approx(right / 31)
 
+    arguments = ["--train", data, "--output", str(tmp_path / "run")]
+    assert main(["finetune", "--model", model, *task, *arguments]) == 2
+    assert "bert-tf pretrain --model DIRECTORY" in capsys.readouterr().err
+    assert not (tmp_path / "run" / "best").exists()
+
+
+@pytest.mark.slow
+def test_the_export_answers_as_the_directory_does(signature, directory, tmp_path, capsys):
+    model, task = str(directory), ["--task", "masked_words"]
     arguments = ["--output", str(tmp_path / "models"), "--name", "words"]
     assert main(["export", "--model", model, *task, *arguments]) == 0
     lines = []
@@ -153,15 +170,11 @@ def test_the_commands(scorer, directory, tmp_path, capsys):
     assert [len(each["masks"][0]["words"]) for each in lines] == [5, 5]
     assert lines[0]["masks"][0]["words"] == lines[1]["masks"][0]["words"]
     predictor = Predictor(tmp_path / "models" / "words")
+    found = answer(signature("pseudo_likelihood"), {"sentence": TEXTS}, 3)
     served = answer(predictor.signature("pseudo_likelihood"), {"sentence": TEXTS}, 3)
     np.testing.assert_allclose(
         served["pieces_log_probability"], found["pieces_log_probability"], atol=1e-5
     )
-
-    arguments = ["--train", data, "--output", str(tmp_path / "run")]
-    assert main(["finetune", "--model", model, *task, *arguments]) == 2
-    assert "bert-tf pretrain --model DIRECTORY" in capsys.readouterr().err
-    assert not (tmp_path / "run" / "best").exists()
 
 
 def test_a_masked_language_model_needs_no_task(scorer, tmp_path):

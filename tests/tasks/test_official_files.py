@@ -1,6 +1,7 @@
 """The official files that `predict --submission` writes: GLUE's, SQuAD's, CoNLL's."""
 
 import json
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -97,37 +98,53 @@ def test_labels_of_a_savedmodel_are_checked_when_it_has_answered(tmp_path):
     assert not list(tmp_path.iterdir())
 
 
-def test_a_test_folder_becomes_the_official_file_and_json_lines(tmp_path, capsys):
-    """Rows that are blank, too long or quoted all have a prediction; from a SavedModel, too."""
-    model = saved(tmp_path / "model", "cola", BertClassifier(CONFIG, labels=["0", "1"]), ["0", "1"])
-    data = tmp_path / "CoLA"
-    data.mkdir()
-    texts = ["sea", '"ship', "", "cow " * 50, "farm\u2028sea"]
-    lines = ["index\tsentence", *(f"{i}\t{text}" for i, text in enumerate(texts))]
-    (data / "test.tsv").write_text("\n".join(lines) + "\n", encoding="utf-8")
+TEXTS = ["sea", '"ship', "", "cow " * 50, "farm\u2028sea"]
+
+
+@pytest.fixture(scope="module")
+def cola(tmp_path_factory) -> Path:
+    """A folder with a model of CoLA and its test set."""
+    folder = tmp_path_factory.mktemp("cola")
+    saved(folder / "model", "cola", BertClassifier(CONFIG, labels=["0", "1"]), ["0", "1"])
+    (folder / "CoLA").mkdir()
+    lines = ["index\tsentence", *(f"{i}\t{text}" for i, text in enumerate(TEXTS))]
+    (folder / "CoLA" / "test.tsv").write_text("\n".join(lines) + "\n", encoding="utf-8")
+    return folder
+
+
+def test_a_test_folder_becomes_the_official_file_and_json_lines(cola, tmp_path, capsys):
+    """Rows that are blank, too long or quoted all have a prediction."""
     lines_file, submission = tmp_path / "out.jsonl", tmp_path / "submission"
-    predict("--model", model, "--input", data, "--output", lines_file, "--submission", submission,
-            "--batch_size", 2)  # fmt: skip
+    predict("--model", cola / "model", "--input", cola / "CoLA", "--output", lines_file,
+            "--submission", submission, "--batch_size", 2)  # fmt: skip
     answers = [json.loads(line) for line in lines_file.open(encoding="utf-8")]
-    assert [answer["text"] for answer in answers] == texts
+    assert [answer["text"] for answer in answers] == TEXTS
     rows = read(submission / "CoLA.tsv")
     assert rows[1:] == [[str(i), answer["label"]] for i, answer in enumerate(answers)]
     said = capsys.readouterr().err
     assert "1 examples have a blank text, the first in line 4" in said
     assert "cut at 16 tokens: 1 of 5 inputs" in said
-    export = ["--model", model, "--name", "cola", "--output", tmp_path / "served"]
-    assert main(["export", *map(str, export)]) == 0
-    predict("--model", tmp_path / "served" / "cola", "--input", data / "test.tsv",
-            "--submission", tmp_path / "again")  # fmt: skip
-    assert read(tmp_path / "again" / "CoLA.tsv") == rows
-    assert "cut at 16 tokens: 1 of 5 inputs" in capsys.readouterr().err
-    predict("--model", tmp_path / "served" / "cola", "--text", "sea", "cow " * 50)
-    assert "cut at 16 tokens: 1 of 2 inputs" in capsys.readouterr().err
-    predict("--model", model, "--text", "sea")
+    predict("--model", cola / "model", "--text", "sea")
     assert capsys.readouterr().err == ""
+
+
+@pytest.mark.slow
+def test_a_saved_model_makes_the_same_files(cola, tmp_path, capsys):
+    data, served = cola / "CoLA", tmp_path / "served" / "cola"
+    export = ["--model", cola / "model", "--name", "cola", "--output", served.parent]
+    assert main(["export", *map(str, export)]) == 0
+    for model in (cola / "model", served):
+        capsys.readouterr()
+        predict("--model", model, "--input", data / "test.tsv", "--submission",
+                tmp_path / model.name)  # fmt: skip
+        assert "cut at 16 tokens: 1 of 5 inputs" in capsys.readouterr().err
+    assert read(tmp_path / "cola" / "CoLA.tsv") == read(tmp_path / "model" / "CoLA.tsv")
+    predict("--model", served, "--text", "sea", "cow " * 50)
+    assert "cut at 16 tokens: 1 of 2 inputs" in capsys.readouterr().err
     # A split without an official file.
-    (data / "dev.tsv").write_text("gj04\t1\t\tsea\n")
-    predict("--model", tmp_path / "served" / "cola", "--input", data, "--split", "validation",
+    (tmp_path / "labelled").mkdir()
+    (tmp_path / "labelled" / "dev.tsv").write_text("gj04\t1\t\tsea\n")
+    predict("--model", served, "--input", tmp_path / "labelled", "--split", "validation",
             "--submission", tmp_path / "own")  # fmt: skip
     header, row = read(tmp_path / "own" / "predictions.tsv")
     assert header == ["text", "predicted", "0", "1"] and row[0] == "sea"

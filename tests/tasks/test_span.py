@@ -138,46 +138,64 @@ def test_a_context_of_any_length(tuned):
     np.testing.assert_allclose(found["null_odds"][0], alone["null_odds"][0], atol=1e-5)
 
 
-def test_commands_write_the_official_files(tuned, tmp_path, capsys):
-    tuned.save(tmp_path / "model")
-    path = write_questions(tmp_path / "dev.jsonl", [("sea", "sea"), ("cow", ""), ("", "barn")])
-    model, out = str(tmp_path / "model"), tmp_path / "out"
-    assert main(["evaluate", "--model", model, "--data", str(path), "--output", str(out)]) == 0
-    scores = json.loads(capsys.readouterr().out)
+@pytest.fixture(scope="module")
+def evaluated(tuned, tmp_path_factory):
+    """A folder with a model, data, and what `evaluate` wrote."""
+    folder = tmp_path_factory.mktemp("evaluated")
+    tuned.save(folder / "model")
+    path = write_questions(folder / "dev.jsonl", [("sea", "sea"), ("cow", ""), ("", "barn")])
+    arguments = ["--model", folder / "model", "--data", path, "--output", folder / "out"]
+    assert main(["evaluate", *map(str, arguments)]) == 0
+    return folder
+
+
+def written(folder, name):
+    return json.loads((folder / "out" / f"{name}.json").read_text(encoding="utf-8"))
+
+
+def test_evaluate_writes_the_official_files(evaluated):
+    scores = written(evaluated, "metrics")
     assert scores["total"] == 3 and scores["examples"] == 3
-    files = {
-        name: json.loads((out / f"{name}.json").read_text(encoding="utf-8"))
-        for name in ("predictions", "nbest_predictions", "null_odds")
-    }
-    for name, values in files.items():
-        assert list(values) == ["q0", "q1", "q2"], name
-    for id_, n_best in files["nbest_predictions"].items():
+    predictions, n_bests, null_odds = (
+        written(evaluated, name) for name in ("predictions", "nbest_predictions", "null_odds")
+    )
+    for values in (predictions, n_bests, null_odds):
+        assert list(values) == ["q0", "q1", "q2"]
+    for id_, n_best in n_bests.items():
         assert [set(each) for each in n_best] == [
             {"text", "probability", "start_logit", "end_logit"}
         ] * len(n_best)
         assert sum(each["probability"] for each in n_best) == pytest.approx(1, abs=1e-5)
         best = next(each["text"] for each in n_best if each["text"])
-        assert files["predictions"][id_] == ("" if files["null_odds"][id_] > 0 else best)
+        assert predictions[id_] == ("" if null_odds[id_] > 0 else best)
 
-    # Without answers in the data, and from the SavedModel.
-    rows = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
+
+@pytest.mark.parametrize("is_exported", [False, pytest.param(True, marks=pytest.mark.slow)])
+def test_predict_answers_as_evaluate_does(evaluated, tmp_path, capsys, is_exported):
+    """Also without answers in the data."""
+    model = str(evaluated / "model")
+    if is_exported:
+        arguments = ["--model", model, "--name", "squad", "--output", str(tmp_path / "served")]
+        assert main(["export", *arguments]) == 0
+        model = str(tmp_path / "served" / "squad")
+    predictions, n_bests = (
+        written(evaluated, "predictions"),
+        written(evaluated, "nbest_predictions"),
+    )
+    lines = (evaluated / "dev.jsonl").read_text(encoding="utf-8").splitlines()
+    rows = [json.loads(line) for line in lines]
     new = tmp_path / "new.jsonl"
     new.write_text("\n".join(json.dumps({k: r[k] for k in ("question", "context")}) for r in rows))
-    arguments = ["--name", "squad", "--output", str(tmp_path / "served")]
-    assert main(["export", "--model", model, *arguments]) == 0
     capsys.readouterr()
-    for source in (model, str(tmp_path / "served" / "squad")):
-        assert main(["predict", "--model", source, "--input", str(new)]) == 0
-        answers = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
-        assert [each["answer"] for each in answers] == list(files["predictions"].values())
-        for each in answers:
-            assert CONTEXT[each["start"] : each["end"]] == each["answer"]
-            texts = [one["text"] for one in each["answers"]]
-            id_ = f"q{answers.index(each)}"
-            assert texts == [one["text"] for one in files["nbest_predictions"][id_]]
+    assert main(["predict", "--model", model, "--input", str(new)]) == 0
+    answers = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    assert [each["answer"] for each in answers] == list(predictions.values())
+    for each, n_best in zip(answers, n_bests.values(), strict=True):
+        assert CONTEXT[each["start"] : each["end"]] == each["answer"]
+        assert [one["text"] for one in each["answers"]] == [one["text"] for one in n_best]
     text = ["--text", "sea", "--pair", CONTEXT]
     assert main(["predict", "--model", model, *text]) == 0
-    assert json.loads(capsys.readouterr().out)["answer"] == files["predictions"]["q0"]
+    assert json.loads(capsys.readouterr().out)["answer"] == predictions["q0"]
 
 
 def test_a_directory_without_task_json_is_a_model_of_squad(tuned, tmp_path):
