@@ -49,7 +49,7 @@ def largest_difference(weights, others):
         (["--gradient-accumulation-steps", 4], 1e-5),
         pytest.param(["--rematerialize"], 1e-5, marks=pytest.mark.slow),
         pytest.param(["--jit-compile"], 1e-4, marks=pytest.mark.slow),
-        (["--strategy", "mirrored"], 1e-5),
+        pytest.param(["--strategy", "mirrored"], 1e-5, marks=pytest.mark.slow),
         pytest.param(
             ["--strategy", "one", "--steps-per-execution", 2], 1e-6, marks=pytest.mark.slow
         ),

@@ -175,8 +175,9 @@ _OF_KIND = {type(TASKS[n].kind): n for n in [*reversed(_TRAINED), "cola"]}
     ],
 )
 def test_a_task_learns_resumes_is_evaluated_exported_and_read_back(
-    name, features, encoder, tmp_path
+    name, features, encoder, tmp_path, monkeypatch
 ):
+    monkeypatch.setattr("bert_tf.models.feature_encoder.LSTM_UNITS", 32)  # 384 take long to write
     task = TASKS[name]
     file, write, check = FILES.get(type(task.kind), TABLE)
     data = tmp_path / file
@@ -234,9 +235,8 @@ def test_a_task_learns_resumes_is_evaluated_exported_and_read_back(
     check(best, task, examples, result.evaluation.answers)
 
 
-@pytest.mark.parametrize(
-    "name", [n if n == "conll2003" else pytest.param(n, marks=pytest.mark.slow) for n in _TRAINED]
-)
+@pytest.mark.slow  # tests/cli/test_ensemble.py has one each time
+@pytest.mark.parametrize("name", _TRAINED)
 def test_an_ensemble_of_equal_models_answers_as_one(name, encoder, tmp_path):
     """Whatever the order of their labels is."""
     task = TASKS[name].with_settings({"max_length": 12})

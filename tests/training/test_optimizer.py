@@ -154,7 +154,9 @@ def test_keras_file_continues_the_training(tmp_path):
         np.testing.assert_allclose(one, two, rtol=0, atol=1e-6)
 
 
-@pytest.mark.parametrize("half", ["mixed_bfloat16", "mixed_float16"])
+@pytest.mark.parametrize(
+    "half", [pytest.param("mixed_bfloat16", marks=pytest.mark.slow), "mixed_float16"]
+)
 def test_mixed_precision(half):
     model = small_model(half)
     optimizer = AdamWeightDecay(0.05, weight_decay_rate=0.0)
