@@ -74,8 +74,8 @@ def test_sigkill_between_and_within_the_runs(data, tmp_path):
     """The search goes on with the run that was killed, from its last checkpoint."""
     killed, undisturbed = tmp_path / "killed", tmp_path / "undisturbed"
     more = (
-        "--batch_size", 8, "--learning_rate", 1e-3, 1e-4, "--epochs", 100, "--seeds", 2,
-        "--save_every", 10, "--evaluate_every", 200,
+        "--batch_size", 8, "--learning_rate", 1e-3, 1e-4, "--epochs", 40, "--seeds", 2,
+        "--save_every", 10, "--evaluate_every", 80,
     )  # fmt: skip
 
     def runs() -> int:
@@ -96,8 +96,8 @@ def test_sigkill_between_and_within_the_runs(data, tmp_path):
 
     kill_when(lambda: runs() == 1)  # between two runs of a setting
     kill_when(lambda: runs() == 2)  # between two settings
-    third = killed / "batch-8_rate-0.0001_epochs-100" / "seed-12345"
-    kill_when(lambda: (third / "checkpoints" / "step-00000100.safetensors").exists())
+    third = killed / "batch-8_rate-0.0001_epochs-40" / "seed-12345"
+    kill_when(lambda: (third / "checkpoints" / "step-00000050.safetensors").exists())
     assert runs() == 2
     assert main(command(data, killed, *more)) == 0
     assert main(command(data, undisturbed, *more)) == 0

@@ -47,8 +47,8 @@ def loss(trainable):
     return sum((value ** 2).sum() for value in found.values())
 
 gradients = {
-    v.path: float(np.abs(g).sum())
-    for v, g in zip(model.trainable_variables, jax.grad(loss)(trainable))
+    v.path: float(np.abs(g).sum())  # as one program: alone, each operation is compiled for itself
+    for v, g in zip(model.trainable_variables, jax.jit(jax.grad(loss))(trainable))
 }
 entropy = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
 model.encoder.rematerialize = True
