@@ -3,6 +3,8 @@
 import functools
 import json
 from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -61,6 +63,40 @@ def tuned() -> Callable[[str], FineTuned]:
         return FineTuned(task, model, tokenizer, labels or task.labels)
 
     return make
+
+
+def memory(key: str) -> float:
+    """A value of this process's memory in MB, such as VmHWM, its peak."""
+    lines = Path("/proc/self/status").read_text(encoding="utf-8").splitlines()
+    return next(int(line.split()[1]) / 1024 for line in lines if line.startswith(key))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("name", "inputs", "expected"),
+    [
+        # 209,715 pieces, 7 of them in a row of the model; 150,000 rows of 2,000 words.
+        ("classification", {"text": b"ship " * 209_715}, {"truncated": 209_708}),
+        ("tagging", {"text": b"ship " * 209_715}, {"words_count": 209_715, "truncated": 0}),
+        ("masked_words", {"text": b"[MASK] " * 149_796}, {"masks_count": 149_796}),
+        # A window every two pieces: 10,000.
+        ("squad2", {"question": b"sea", "context": b"ship " * 20_000}, {"truncated": 0}),
+    ],
+)
+def test_a_megabyte_and_ten_thousand_windows_take_bounded_memory(name, inputs, expected):
+    """At once they would take some hundred MB to a GB."""
+    config = replace(CONFIG, vocab_size=2000, hidden_size=64, intermediate_size=256)
+    task = TASKS[name].with_settings({"max_length": LENGTH, "doc_stride": 2})
+    labels = ["O", "B-PER", "I-PER"] if name == "tagging" else task.labels or ["no", "yes"]
+    model = task.kind.model_class(config, seed=1, **task.kind.head(labels))
+    tokenizer = BertTokenizer(PIECES + [f"[unused{i}]" for i in range(2000 - len(PIECES))])
+    signature = FineTuned(task, model, tokenizer, labels).module().signature()
+    signature(**{key: tf.constant([b"ship"]) for key in inputs})
+    Path("/proc/self/clear_refs").write_text("5")  # the peak from here on
+    before = memory("VmRSS")
+    found = signature(**{key: tf.constant([text]) for key, text in inputs.items()})
+    assert memory("VmHWM") - before < 250
+    assert {key: int(found[key][0]) for key in expected} == expected
 
 
 @pytest.fixture(scope="module")
