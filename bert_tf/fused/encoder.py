@@ -39,19 +39,19 @@ def inference(model: keras.Model, *, copies: bool = False) -> Iterator[None]:
         copies: whether to read copies of the weights, made now in the compute dtype; else the
             model's variables, which may still change.
     """
-    encoder = _encoder(model)
+    encoder = find_encoder(model)
     if encoder is None:
         yield
         return
-    before = encoder.inference
-    encoder.inference = Inference(encoder, copies=copies)
+    before = encoder.fused
+    encoder.fused = Inference(encoder, copies=copies)
     try:
         yield
     finally:
-        encoder.inference = before
+        encoder.fused = before
 
 
-def _encoder(model: Any) -> BertEncoder | None:
+def find_encoder(model: Any) -> BertEncoder | None:
     """The `BertEncoder` in a model; None in a model of another kind."""
     while model is not None and not isinstance(model, BertEncoder):
         model = getattr(model, "encoder", None)
@@ -75,7 +75,7 @@ class _Tokens(NamedTuple):
 
 
 class Inference:
-    """The function of a `BertEncoder`'s inputs that gives its outputs, for `BertEncoder.inference`.
+    """The function of a `BertEncoder`'s inputs that gives its outputs, for `BertEncoder.fused`.
 
     In a graph, an output that nobody reads is not computed. Padding gets zeros.
     """
@@ -87,7 +87,7 @@ class Inference:
         self._variables = {id(variable): variable.value for variable in encoder.variables}
         self._copies: dict[tuple[int, ...], tf.Variable] | None = {} if copies else None
 
-    def __call__(self, inputs: dict[str, tf.Tensor]) -> dict[str, Any]:
+    def __call__(self, inputs: dict[str, tf.Tensor], training: bool = False) -> dict[str, Any]:
         """Computes the outputs for inputs [B, T] each."""
         encoder = self._encoder
         batch, length = tf.unstack(tf.shape(inputs["token_ids"]))

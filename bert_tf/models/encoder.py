@@ -35,8 +35,9 @@ class BertEncoder(PretrainedModel):
             token (third axis) attends to each other token (last axis), before dropout.
 
     Attributes:
-        inference: a `bert_tf.fused.encoder.Inference`, which computes the outputs in place of
-            the layers, unless in training; None for the layers. Set before a function is traced.
+        fused: a function of the inputs and `training` that computes the outputs in place of the
+            layers (`bert_tf.fused`); None for the layers. Set before a function is traced. With
+            `rematerialize` training uses the layers.
 
     Example::
 
@@ -91,7 +92,7 @@ class BertEncoder(PretrainedModel):
             outputs["attention_probabilities"] = probabilities
         super().__init__(config, inputs, outputs, seed, dtype, **kwargs)
 
-        self.inference: Any = None
+        self.fused: Any = None
         self.attention_probabilities = attention_probabilities
         self.embeddings = embeddings
         self.blocks = blocks
@@ -99,14 +100,14 @@ class BertEncoder(PretrainedModel):
 
     def call(self, inputs: Any, training: bool | None = None, mask: Any = None) -> Any:
         """Computes the outputs."""
-        if self.inference is not None and not training:
-            return self.inference(inputs)
+        if self.fused is not None and not (training and self.rematerialize):
+            return self.fused(inputs, training=bool(training))
         return super().call(inputs, training=training, mask=mask)
 
     def attend(self, inputs: dict[str, Any]) -> list[Any]:
         """Computes `attention_probabilities`, whether or not they are among the outputs."""
-        if self.inference is not None:
-            return self.inference.attend(inputs)
+        if self.fused is not None:
+            return self.fused.attend(inputs)
         x = self.embeddings(inputs["token_ids"], inputs["segment_ids"], training=False)
         probabilities = []
         for block in self.blocks:

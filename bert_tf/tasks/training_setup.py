@@ -9,6 +9,7 @@ from typing import Any
 
 import tensorflow as tf
 
+from bert_tf.fused.training import fuse
 from bert_tf.options import identity
 from bert_tf.outputs import check_output_folder
 from bert_tf.tasks.options import TrainingOptions, steps_to_profile
@@ -20,6 +21,7 @@ from bert_tf.training.peak import strategy_peak
 from bert_tf.training.plan import TrainingPlan
 from bert_tf.training.run import Run
 from bert_tf.training.schedule import WarmupConstant, WarmupCosineDecay, WarmupLinearDecay
+from bert_tf.training.strategy import runs_on_cpus
 from bert_tf.training.trainer import Trainer
 
 _SCHEDULES = {
@@ -85,6 +87,9 @@ def prepare(
     if options.freeze_layers is not None:
         model.encoder.freeze_layers(options.freeze_layers)
     model.encoder.rematerialize = options.rematerialize
+    # Not under XLA, for which shapes are fixed, nor on accelerators, where it was not measured.
+    if runs_on_cpus(run.strategy) and not options.jit_compile:
+        fuse(model)
     with run.strategy.scope():
         optimizer = {"adam": AdamWeightDecay, "lamb": Lamb}[options.optimizer](
             learning_rate=_SCHEDULES[options.schedule](learning_rate, warmup_steps, total_steps),

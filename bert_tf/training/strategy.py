@@ -67,6 +67,12 @@ def make_strategy(name: str = "auto") -> tf.distribute.Strategy:
     return tf.distribute.TPUStrategy(resolver)
 
 
+def runs_on_cpus(strategy: tf.distribute.Strategy) -> bool:
+    """Whether the devices of a strategy are processors."""
+    is_tpu = isinstance(strategy, tf.distribute.TPUStrategy)
+    return not is_tpu and not tf.config.list_physical_devices("GPU")
+
+
 def fast_precision(strategy: tf.distribute.Strategy) -> str:
     """The Keras dtype policy that is fastest on the devices of a strategy.
 

@@ -145,7 +145,7 @@ def test_training_keeps_the_layers_and_the_context_ends():
         dropped = encoder(batch(random), training=True)["sequence_output"]
         assert not np.allclose(dropped, encoder(batch(random))["sequence_output"], atol=0.1)
         raise RuntimeError
-    assert encoder.inference is None
+    assert encoder.fused is None
 
 
 def test_evaluation_sees_the_weights_of_the_moment():

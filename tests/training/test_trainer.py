@@ -8,6 +8,7 @@ from preloaded import run_code
 
 from bert_tf.config import BertConfig
 from bert_tf.errors import InputError
+from bert_tf.fused.training import fuse
 from bert_tf.models.pretrainer import BertPreTrainer
 from bert_tf.models.task_models import BertClassifier
 from bert_tf.training.means import accuracy, cross_entropy
@@ -37,8 +38,10 @@ def adam(**options):
     return AdamWeightDecay(WarmupLinearDecay(1e-2, 2, 20), **options)
 
 
-def pretraining(dropout=0.0, optimizer=None, **options):
+def pretraining(dropout=0.0, optimizer=None, fused=True, **options):
     model = BertPreTrainer(config(dropout), seed=3)
+    if fused:  # as the commands train, unless all is compiled
+        fuse(model)
     return Trainer(model, optimizer or adam(), loss=LOSSES, metrics=METRICS, **options)
 
 
@@ -103,6 +106,7 @@ def whole():
 def test_trains_as_keras_fit_does(whole):
     """On one device, where Keras' own fit is right: the same weights, to the bit."""
     model = BertPreTrainer(config(), seed=3)
+    fuse(model)
     masked = keras.losses.SparseCategoricalCrossentropy(
         from_logits=True, reduction="mean_with_sample_weight"
     )
@@ -169,7 +173,7 @@ def test_gradient_norm_is_that_before_clipping():
 @pytest.mark.parametrize("compiled", [False, pytest.param(True, marks=pytest.mark.slow)])
 def test_pieces_equal_the_whole(whole, compiled):
     """Also where they hold different numbers of masked words."""
-    trainer = pretraining(gradient_accumulation_steps=4, jit_compile=compiled)
+    trainer = pretraining(gradient_accumulation_steps=4, jit_compile=compiled, fused=not compiled)
     logs = fit(trainer, BATCHES)
     assert_close(trainer, whole[0], atol=1e-6)
     for ours, theirs in zip(logs, whole[1], strict=True):
@@ -337,6 +341,7 @@ def test_float16_overflow_is_no_divergence():
 )
 def test_half_precision_learns(policy):
     model = BertClassifier(config(), num_classes=2, seed=0, dtype=policy)
+    fuse(model)
     trainer = Trainer(
         model, AdamWeightDecay(1e-2), loss=cross_entropy, metrics={"accuracy": accuracy},
         gradient_accumulation_steps=2,
@@ -369,7 +374,7 @@ def test_the_whole_step_is_one_program_of_fixed_shapes():
 
     That XLA compiles and runs it is seen in `test_pieces_equal_the_whole`.
     """
-    trainer = pretraining(dropout=0.1, gradient_accumulation_steps=2)
+    trainer = pretraining(dropout=0.1, gradient_accumulation_steps=2, fused=False)
     batch = tf.nest.map_structure(tf.constant, BATCHES[0])
     specification = tf.nest.map_structure(tf.TensorSpec.from_tensor, batch)
     step = tf.function(trainer.train_step, jit_compile=True)
@@ -388,6 +393,7 @@ def test_the_whole_step_is_one_program_of_fixed_shapes():
 def test_frozen_layers_stay_and_the_others_move():
     model = BertPreTrainer(config(layers=3), seed=3)
     model.encoder.freeze_layers(2)
+    fuse(model)
     before = {v.path: v.numpy() for v in model.weights}
     trainer = Trainer(model, adam(), loss=LOSSES)
     fit(trainer, BATCHES[:3])
@@ -505,7 +511,6 @@ for name, options in (
 ):
     with strategies[name].scope():
         runs[name] = pretraining(**options)
-    runs[name].model.encoder.rematerialize = name == "mirrored"
     broken = pretraining_batch(4)
     broken[2]["mlm_logits"][0] = np.nan  # on the first replica alone
     runs[name].lines = fit(runs[name], [*BATCHES, broken, BATCHES[0]])
@@ -522,6 +527,12 @@ for trainer in (one, mirrored):
 rows = tf.data.Dataset.from_tensor_slices(pretraining_batch(9)).batch(3)  # 2 rows are left over
 scores = [run.evaluate(rows, verbose=0, return_dict=True) for run in (one, mirrored)]
 assert scores[0] == pytest.approx(scores[1], rel=1e-5)
+
+with strategies["mirrored"].scope():
+    rematerialized = pretraining()
+rematerialized.model.encoder.rematerialize = True
+for ours, theirs in zip(fit(rematerialized, BATCHES[:2]), one.lines, strict=False):
+    assert ours == pytest.approx(theirs, rel=1e-5)
 
 # Replicas drop other units: were they the same, equal rows would give equal outputs.
 with strategies["mirrored"].scope():

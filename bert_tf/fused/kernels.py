@@ -1,0 +1,245 @@
+"""What lies between the matrix products of a training step, each with a gradient of its own.
+
+TensorFlow computes an expression operation by operation, each a pass over the memory, and its
+automatic gradient takes twice as many. Here the gradients are written out, and where shapes are
+static XLA compiles forward and backward into few passes each. The products stay outside: on a CPU
+TensorFlow's are faster than XLA's.
+
+n is a number of tokens, H the width of their vectors; statistics are computed in float32.
+"""
+
+import functools
+import math
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import tensorflow as tf
+
+_BITS = 16
+# Elements of a tensor from which on compiling pays: it takes a tenth of a second for each kernel.
+_WORTH_COMPILING = 2**18
+
+
+class Dropout(NamedTuple):
+    """Which elements to drop.
+
+    Attributes:
+        numbers: a uniform uint16 for each element.
+        threshold: elements with smaller numbers are dropped.
+    """
+
+    numbers: tf.Tensor
+    threshold: int
+
+
+def draw_dropout(seed: tf.Tensor, shape: Any, rate: float) -> Dropout | None:
+    """Draws what to drop; None at rate 0.
+
+    Stateless: equal seeds give equal numbers. The rate is a multiple of 2^-16, 0.10001 for 0.1:
+    half as many random bits as a float32 takes.
+    """
+    threshold = round(rate * 2**_BITS)
+    if not threshold:
+        return None
+    size = tf.reduce_prod(shape)
+    drawn = tf.random.stateless_uniform(
+        [(size + 3) // 4], tf.cast(seed, tf.int64), None, None, tf.uint64
+    )
+    numbers = tf.reshape(tf.bitcast(drawn, tf.uint16), [-1])[:size]
+    return Dropout(tf.reshape(numbers, shape), threshold)
+
+
+def _in_few_passes(function: Callable) -> Callable:
+    """Compiles a function where its tensors are large, of shapes known when it is traced."""
+    compiled = tf.function(function, jit_compile=True, autograph=False)
+
+    @functools.wraps(function)
+    def call(*arguments: Any) -> Any:
+        sizes = [x.shape.num_elements() for x in arguments if isinstance(x, tf.Tensor)]
+        pays = None not in sizes and max(sizes) >= _WORTH_COMPILING
+        return (compiled if pays else function)(*arguments)
+
+    return call
+
+
+def _kept(numbers: tf.Tensor | None, threshold: int, dtype: Any) -> Any:
+    """1 for elements to keep, 0 for others; without numbers just 1."""
+    return 1 if numbers is None else tf.cast(numbers >= threshold, dtype)
+
+
+def _scale(threshold: int) -> float:
+    """What makes up for the dropped share."""
+    return 2**_BITS / (2**_BITS - threshold)
+
+
+def drop(x: tf.Tensor, dropout: Dropout | None) -> tf.Tensor:
+    """Dropout."""
+    if dropout is None:
+        return x
+
+    @tf.custom_gradient
+    def dropped(x: tf.Tensor) -> Any:
+        return _dropped(x, *dropout), lambda upstream: _dropped(upstream, *dropout)
+
+    return dropped(x)
+
+
+@_in_few_passes
+def _dropped(x: tf.Tensor, numbers: tf.Tensor, threshold: int) -> tf.Tensor:
+    return x * (_kept(numbers, threshold, x.dtype) * tf.constant(_scale(threshold), x.dtype))
+
+
+def gelu(x: tf.Tensor) -> tf.Tensor:
+    """The exact GELU, as `bert_tf.layers.activations.gelu`; keeps its derivative."""
+
+    @tf.custom_gradient
+    def activated(x: tf.Tensor) -> Any:
+        y, derivative = _gelu(x)
+        return y, lambda upstream: upstream * derivative
+
+    return activated(x)
+
+
+@_in_few_passes
+def _gelu(x: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+    wide = tf.cast(x, tf.float32)
+    phi = 0.5 + 0.5 * tf.math.erf(wide * math.sqrt(0.5))
+    density = tf.exp(wide * wide * -0.5) * math.sqrt(0.5 / math.pi)
+    return tf.cast(wide * phi, x.dtype), tf.cast(phi + wide * density, x.dtype)
+
+
+def add_and_normalize(
+    x: tf.Tensor,
+    y: tf.Tensor,
+    dropout: Dropout | None,
+    gamma: tf.Tensor,
+    beta: tf.Tensor,
+    epsilon: float,
+    dtype: str,
+) -> tf.Tensor:
+    """LayerNorm of x + dropout(y).
+
+    Args:
+        x: [n, H].
+        y: [n, H].
+        dropout: what to drop of `y`; None for nothing.
+        gamma: scale, float32 [H].
+        beta: shift, float32 [H].
+        epsilon: added to the variance.
+        dtype: of the result.
+    """
+    numbers, threshold = dropout or (None, 0)
+
+    @tf.custom_gradient
+    def normalized(x: tf.Tensor, y: tf.Tensor, gamma: tf.Tensor, beta: tf.Tensor) -> Any:
+        result, standard, inverse = _normalized(
+            x, y, numbers, gamma, beta, threshold, epsilon, dtype
+        )
+
+        def gradient(upstream: tf.Tensor) -> tuple[tf.Tensor, ...]:
+            return _normalized_gradient(
+                upstream, standard, inverse, numbers, gamma, threshold, x.dtype, y.dtype
+            )
+
+        return result, gradient
+
+    return normalized(x, y, gamma, beta)
+
+
+@_in_few_passes
+def _normalized(
+    x: tf.Tensor, y: tf.Tensor, numbers: tf.Tensor | None, gamma: tf.Tensor, beta: tf.Tensor,
+    threshold: int, epsilon: float, dtype: str,
+) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:  # fmt: skip
+    """The result, the vectors of mean 0 and variance 1, and what they were divided by."""
+    x, y = tf.cast(x, tf.float32), tf.cast(y, tf.float32)
+    if numbers is not None:
+        y *= _kept(numbers, threshold, tf.float32) * _scale(threshold)
+    total = x + y
+    centred = total - tf.reduce_mean(total, -1, keepdims=True)
+    variance = tf.reduce_mean(centred * centred, -1, keepdims=True)
+    inverse = tf.math.rsqrt(variance + epsilon)  # (n, 1)
+    standard = centred * inverse
+    return tf.cast(standard * gamma + beta, dtype), tf.cast(standard, dtype), inverse
+
+
+@_in_few_passes
+def _normalized_gradient(
+    upstream: tf.Tensor, standard: tf.Tensor, inverse: tf.Tensor, numbers: tf.Tensor | None,
+    gamma: tf.Tensor, threshold: int, x_dtype: Any, y_dtype: Any,
+) -> tuple[tf.Tensor, ...]:  # fmt: skip
+    """Gradients of x, y, gamma and beta."""
+    upstream, standard = tf.cast(upstream, tf.float32), tf.cast(standard, tf.float32)
+    product = upstream * standard
+    mean = tf.reduce_mean(upstream * gamma, -1, keepdims=True)
+    slope = tf.reduce_mean(product * gamma, -1, keepdims=True)
+    total = (upstream * gamma - mean - standard * slope) * inverse
+    of_y = total
+    if numbers is not None:
+        of_y *= _kept(numbers, threshold, tf.float32) * _scale(threshold)
+    return (
+        tf.cast(total, x_dtype),
+        tf.cast(of_y, y_dtype),
+        tf.raw_ops.BiasAddGrad(out_backprop=product),  # the sum over n, faster than reduce_sum
+        tf.raw_ops.BiasAddGrad(out_backprop=upstream),
+    )
+
+
+def attention(
+    query: tf.Tensor, key: tf.Tensor, value: tf.Tensor, mask: tf.Tensor, dropout: Dropout | None
+) -> tf.Tensor:
+    """dropout(softmax(Q K^T + mask)) V.
+
+    Args:
+        query: scaled, [B, N, Q, D].
+        key: [B, N, T, D].
+        value: [B, N, T, D].
+        mask: float32 [B, 1, 1, T].
+        dropout: what to drop of the [B, N, Q, T] probabilities; None for nothing.
+
+    Returns:
+        [B, N, Q, D].
+    """
+    numbers, threshold = dropout or (None, 0)
+    scale = tf.constant(_scale(threshold), value.dtype)
+
+    @tf.custom_gradient
+    def attended(query: tf.Tensor, key: tf.Tensor, value: tf.Tensor) -> Any:
+        scores = tf.matmul(query, key, transpose_b=True)  # (B, N, Q, T)
+        probabilities, dropped = _probabilities(scores, mask, numbers, threshold)
+        context = tf.matmul(dropped, value) * scale
+
+        def gradient(upstream: tf.Tensor) -> tuple[tf.Tensor, ...]:
+            # The mean of the probabilities' gradients, weighted by them, from narrower tensors.
+            products = tf.cast(upstream, tf.float32) * tf.cast(context, tf.float32)
+            mean = tf.reduce_sum(products, -1, keepdims=True)  # (B, N, Q, 1)
+            upstream *= scale
+            of_dropped = tf.matmul(upstream, value, transpose_b=True)
+            of_scores = _scores_gradient(of_dropped, probabilities, mean, numbers, threshold)
+            return (
+                tf.matmul(of_scores, key),
+                tf.matmul(of_scores, query, transpose_a=True),
+                tf.matmul(dropped, upstream, transpose_a=True),
+            )
+
+        return context, gradient
+
+    return attended(query, key, value)
+
+
+@_in_few_passes
+def _probabilities(
+    scores: tf.Tensor, mask: tf.Tensor, numbers: tf.Tensor | None, threshold: int
+) -> tuple[tf.Tensor, tf.Tensor]:
+    """Before dropout, and after it without its scale."""
+    probabilities = tf.cast(tf.nn.softmax(tf.cast(scores, tf.float32) + mask), scores.dtype)
+    return probabilities, probabilities * _kept(numbers, threshold, scores.dtype)
+
+
+@_in_few_passes
+def _scores_gradient(
+    of_dropped: tf.Tensor, probabilities: tf.Tensor, mean: tf.Tensor, numbers: tf.Tensor | None,
+    threshold: int,
+) -> tf.Tensor:  # fmt: skip
+    of_probabilities = of_dropped * _kept(numbers, threshold, of_dropped.dtype)
+    return probabilities * (of_probabilities - tf.cast(mean, of_dropped.dtype))

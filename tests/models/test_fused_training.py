@@ -1,0 +1,183 @@
+"""The encoder in fused operations: in training it gives what its layers give."""
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from bert_tf import BertConfig, BertEncoder
+from bert_tf.fused import kernels
+from bert_tf.fused.training import fuse
+from bert_tf.models.feature_encoder import FeatureEncoder
+from bert_tf.models.pretrainer import BertPreTrainer
+from bert_tf.models.task_models import BertChooser, BertClassifier, BertTagger
+
+PLAIN = {
+    "vocab_size": 13, "hidden_size": 8, "num_hidden_layers": 2, "num_attention_heads": 2,
+    "intermediate_size": 16, "max_position_embeddings": 10, "hidden_dropout_prob": 0.0,
+    "attention_probs_dropout_prob": 0.0,
+}  # fmt: skip
+CONFIG = BertConfig(**PLAIN)
+MASK = (np.arange(7) < np.array([7, 3, 1, 5])[:, np.newaxis]).astype(np.int32)
+MODELS = {
+    "classifier": lambda **options: BertClassifier(CONFIG, labels=["a", "b"], **options),
+    "tagger": lambda **options: BertTagger(CONFIG, labels=["a", "b"], **options),
+    "choice": lambda **options: BertChooser(CONFIG, **options),
+    "pre-training": lambda **options: BertPreTrainer(CONFIG, **options),
+}
+
+
+def randomize(model):
+    """Weights that no formula can get right by their being 0 or 1."""
+    random = np.random.default_rng(7)
+    for variable in model.weights:
+        variable.assign(random.normal(size=variable.shape) * 0.5)
+    return model
+
+
+def batch(kind="encoder", mask=MASK):
+    random = np.random.default_rng(3)
+    mask = mask.reshape(2, -1, mask.shape[-1]) if kind == "choice" else mask
+    drawn = {"token_ids": random.integers(0, 13, mask.shape), "padding_mask": mask}
+    drawn["segment_ids"] = random.integers(0, 2, mask.shape)
+    if kind == "pre-training":
+        drawn["mask_positions"] = np.array([[6, 1], [2, 0], [0, 0], [4, 3]])
+    return {name: tf.constant(x, tf.int32) for name, x in drawn.items()}
+
+
+def loss_and_gradients(model, inputs, *, static, is_token=None):
+    """Of a loss that weighs every output otherwise, in a graph of static or of unknown shapes."""
+
+    def step(inputs):
+        with tf.GradientTape() as tape:
+            loss = 0.0
+            outputs = model(inputs, training=True)
+            for value in tf.nest.flatten(outputs):
+                value = tf.cast(value, tf.float32)
+                weights = tf.sin(tf.range(tf.size(value), dtype=tf.float32))
+                weights = tf.reshape(weights, tf.shape(value))
+                if is_token is not None and value.shape.rank == 3:
+                    weights *= tf.cast(is_token[:, :, np.newaxis], tf.float32)
+                loss += tf.reduce_sum(weights * value)
+        gradients = tape.gradient(loss, [v.value for v in model.trainable_weights])
+        return loss, [None if g is None else tf.convert_to_tensor(g) for g in gradients]
+
+    shapes = tf.nest.map_structure(
+        lambda x: tf.TensorSpec(x.shape if static else [None] * x.shape.rank, x.dtype), inputs
+    )
+    return tf.function(step, input_signature=[shapes], autograph=False)(inputs)
+
+
+def compare(model, kind, static, tolerance):
+    inputs = batch(kind)
+    is_token = MASK if kind == "tagger" else None
+    wanted = loss_and_gradients(model, inputs, static=static, is_token=is_token)
+    fuse(model)
+    found = loss_and_gradients(model, inputs, static=static, is_token=is_token)
+    np.testing.assert_allclose(found[0], wanted[0], rtol=tolerance)
+    known = [g is not None for g in wanted[1]]
+    assert [g is not None for g in found[1]] == known
+    pairs = [(a, b) for a, b in zip(found[1], wanted[1], strict=True) if a is not None]
+    # Some are 0 but for rounding: a bias of the keys changes no probability.
+    least = 1e-2 * max(np.abs(theirs).max() for _, theirs in pairs)
+    for ours, theirs in pairs:
+        largest = max(np.abs(theirs).max(), least)
+        np.testing.assert_allclose(ours, theirs, rtol=0, atol=tolerance * largest)
+    return len(pairs)
+
+
+@pytest.mark.parametrize(
+    ("kind", "static", "compiled"),
+    [
+        ("pre-training", True, True),
+        ("pre-training", False, False),
+        ("classifier", False, False),
+        ("tagger", True, False),
+        ("choice", False, False),
+    ],
+)
+def test_gradients_are_those_of_the_layers(kind, static, compiled, monkeypatch):
+    monkeypatch.setattr(kernels, "_WORTH_COMPILING", 0 if compiled else 2**30)
+    model = randomize(MODELS[kind](seed=0))
+    assert compare(model, kind, static, 1e-5) > 30
+
+
+def test_a_frozen_encoder_computes_features():
+    encoder = FeatureEncoder(randomize(BertEncoder(CONFIG)), ["sum_all", "-2"], 0)
+    assert compare(BertTagger(encoder, labels=["a", "b"]), "tagger", False, 1e-5) == 2
+
+
+@pytest.mark.parametrize("policy", ["mixed_bfloat16", "mixed_float16"])
+def test_half_precision_is_near_float32(policy):
+    """As near as the layers' own half precision."""
+    models = [BertPreTrainer(CONFIG, seed=0, dtype=dtype) for dtype in (None, policy, policy)]
+    for model in models:
+        randomize(model)
+    fuse(models[2])
+    found = [loss_and_gradients(m, batch("pre-training"), static=False)[1] for m in models]
+    wanted, layers, fused = (np.concatenate([np.ravel(g) for g in each]) for each in found)
+    scale = np.linalg.norm(wanted)
+    assert np.linalg.norm(fused - wanted) < 1.5 * np.linalg.norm(layers - wanted) + 1e-4 * scale
+
+
+def dropped(seed, shape, rate=0.1):
+    drawn = kernels.draw_dropout(tf.constant(seed), shape, rate)
+    return drawn.numbers.numpy() < drawn.threshold
+
+
+def test_dropout_has_its_rate_and_is_independent():
+    rate, seeds = 6554 / 2**16, [[7, 0], [7, 1], [8, 0]]
+    first, *others = (dropped(seed, [997, 1001]) for seed in seeds)
+    np.testing.assert_array_equal(first, dropped(seeds[0], [997, 1001]))
+    sigma = np.sqrt(rate * (1 - rate) / first.size)
+    assert abs(first.mean() - rate) < 5 * sigma
+    # Neither with neighbours, within a draw of 64 bits or beyond, nor from one seed to the next.
+    shifted = [np.roll(first, by, axis) for axis in (0, 1) for by in (1, 2, 3, 4, 8)]
+    for other in (*shifted, *others):
+        assert abs((first & other).mean() - rate**2) < 5 * rate / np.sqrt(first.size)
+    assert kernels.draw_dropout(tf.constant([7, 0]), [2, 2], 0.0) is None
+
+
+def with_dropout(numbers, threshold, x):
+    return tf.where(numbers < threshold, 0.0, x * (2**16 / (2**16 - threshold)))
+
+
+@pytest.mark.parametrize("compiled", [False, True])
+def test_gradients_with_dropout(compiled, monkeypatch):
+    """As automatic differentiation of the formulae."""
+    monkeypatch.setattr(kernels, "_WORTH_COMPILING", 0 if compiled else 2**30)
+    random = np.random.default_rng(5)
+
+    def normal(*shape):
+        return tf.constant(random.normal(size=shape), tf.float32)
+
+    x, y, gamma, beta, weights = (normal(*s) for s in ([6, 8], [6, 8], [8], [8], [6, 8]))
+    heads = [normal(2, 3, 5, 4) for _ in range(4)]
+    mask = tf.constant([[0.0, 0, 0, 0, 0], [0, 0, 0, -1e4, -1e4]])[:, None, None]
+    of_rows = kernels.draw_dropout(tf.constant([1, 2]), [6, 8], 0.4)
+    of_scores = kernels.draw_dropout(tf.constant([3, 4]), [2, 3, 5, 5], 0.4)
+
+    def fused():
+        rows = kernels.drop(x, of_rows) + kernels.add_and_normalize(
+            x, y, of_rows, gamma, beta, 1e-12, "float32"
+        )
+        context = kernels.attention(*heads[:3], mask, of_scores)
+        return tf.reduce_sum(rows * weights) + tf.reduce_sum(context * heads[3])
+
+    def formulae():
+        total = x + with_dropout(*of_rows, y)
+        mean, variance = tf.nn.moments(total, -1, keepdims=True)
+        rows = (total - mean) / tf.sqrt(variance + 1e-12) * gamma + beta
+        rows += with_dropout(*of_rows, x)
+        probabilities = tf.nn.softmax(tf.matmul(*heads[:2], transpose_b=True) + mask)
+        context = tf.matmul(with_dropout(*of_scores, probabilities), heads[2])
+        return tf.reduce_sum(rows * weights) + tf.reduce_sum(context * heads[3])
+
+    results = []
+    for function in (fused, formulae):
+        with tf.GradientTape() as tape:
+            sources = [x, y, gamma, beta, *heads]
+            tape.watch(sources)
+            value = function()
+        results.append([value, *tape.gradient(value, sources)])
+    for ours, theirs in zip(*results, strict=True):
+        np.testing.assert_allclose(ours, theirs, rtol=1e-5, atol=1e-5)
