@@ -61,8 +61,9 @@ def run(options: Options) -> None:
         from bert_tf.checkpoints.hugging_face import read_weights
         from bert_tf.models.encoder import BertEncoder
         from bert_tf.tasks.feature_files import check_format, feature_file, how_to_read
-        from bert_tf.tasks.features import FeatureExtractor, read_texts
+        from bert_tf.tasks.features import FeatureExtractor
         from bert_tf.tokenization.tokenizer import BertTokenizer
+        from pipelines.examples.tagged_words import read_texts
 
         check_format(output)
         check_is_model_directory(Path(options.model))

@@ -134,6 +134,10 @@ def answer(
         cure = "leave the pair out" if "text_pair" in given else "give --pair or --pair_column"
         if "text" not in wanted:
             cure = "give --input a file of them"
+            specs = signature.structured_input_signature[1]
+            missing = [name for name in wanted if name not in given]
+            if len(missing) == 1 and specs[missing[0]].shape.rank == 1:
+                cure = f"give the {missing[0]} with --pair, or --input a file"
         takes = kinds.get(tuple(wanted), " and ".join(wanted))
         raise InputError(f"the model takes {takes}: {cure}")
     if lengths is None:

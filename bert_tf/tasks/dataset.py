@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from bert_tf.errors import InputError
 from bert_tf.tasks.metrics import Score
-from pipelines.examples.labelled_text import Examples, Format
+from pipelines.examples.labelled_text import Examples, Format, MissingColumnError
 from pipelines.examples.records import is_dataset_name, split_in
 
 if TYPE_CHECKING:
@@ -97,7 +97,7 @@ class Dataset:
         """
         path, names = str(data), self.tfds
         if not is_dataset_name(data):
-            path = str(self._file(data, split))
+            path = str(self.file(data, split))
             is_test = self.split_of(path).startswith("test")
             names = self.test_columns if is_test and not labelled else {}
         elif split_in(path) is None:
@@ -112,7 +112,16 @@ class Dataset:
             header=self.header or text != self.text,
             skip_broken=self.skip_broken and labelled,
         )
-        examples = self.kind.read(there, path, labelled=labelled)
+        try:
+            examples = self.kind.read(there, path, labelled=labelled)
+        except MissingColumnError as error:
+            own = split if is_dataset_name(data) else self.split_of(path)
+            if labelled and (own.startswith("test") or own in self.submissions):
+                raise InputError(
+                    f"{path} has no labels to compare with: give another --split, or answer it "
+                    "with bert-tf predict"
+                ) from error
+            raise
         if self.label_aliases and labelled:
             labels = examples.columns["label"]
             examples.columns["label"] = [self.label_aliases.get(label, label) for label in labels]
@@ -154,7 +163,7 @@ class Dataset:
         published = (split for split, names in self.files.items() if Path(data).name in names)
         return next(published, default)
 
-    def _file(self, data: str | Path, split: str) -> Path:
+    def file(self, data: str | Path, split: str) -> Path:
         """The file `data` itself, or the published file of the split in the folder `data`."""
         if not Path(data).is_dir():
             return Path(data)

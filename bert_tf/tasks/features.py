@@ -1,7 +1,6 @@
 """Features of text: vectors from chosen layers of an encoder (paper, section 5.3)."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
@@ -14,8 +13,6 @@ from bert_tf.tokenization.packing import Packer
 from bert_tf.tokenization.tokenizer import BertTokenizer
 from bert_tf.tokenization.word_windows import map_rows, word_rows
 from bert_tf.tokenization.words import code_points, spans, words_between_spaces, words_of_raw_text
-from pipelines.examples.labelled_text import Examples, Format, format_of, read_examples
-from pipelines.examples.tagged_words import read_columns, read_json_words
 
 Per = Literal["token", "word", "text"]
 Pooling = Literal["first", "mean", "pooler"]
@@ -178,35 +175,3 @@ def _records(batch: dict[str, Sequence[str]], compute: Any) -> Iterator[dict[str
         for name in {"tokens", "words"} & of_text.keys():
             of_text[name] = [unit.decode("utf-8", "replace") for unit in of_text[name]]
         yield {**texts, **of_text, "cut": bool(cut[number])}
-
-
-def read_texts(
-    path: str | Path,
-    *,
-    text: str = "text",
-    pair: str | None = None,
-    format: Format | None = None,
-    header: bool = True,
-) -> Examples:
-    """Reads the texts of any file that a task reads.
-
-    Args:
-        path: the file; "-" for standard input.
-        text: column of the text; "words" for words of JSON lines, which are already split.
-        pair: column of the second text of a pair.
-        format: file format; None to go by the extension.
-        header: whether tables begin with a line of column names.
-
-    Returns:
-        Examples with the columns "text" and "text_pair", or "words" between spaces.
-
-    Raises:
-        InputError: the file cannot be read; the message names the line.
-    """
-    format = format or format_of(path)
-    if format == "conll":
-        return read_columns(path, word=int(text) if text.isdecimal() else 0, label=None)
-    if format == "jsonl" and text == "words":
-        return read_json_words(path, words=text, labels=None)
-    columns = {"text": text, **({} if pair is None else {"text_pair": pair})}
-    return read_examples(path, columns, format=format, header=header)

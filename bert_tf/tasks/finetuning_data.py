@@ -128,6 +128,11 @@ class FinetuningData:
         return np.minimum(lengths, self.task.max_length)
 
     @functools.cached_property
+    def _tensors(self) -> dict[str, tf.Tensor]:
+        """`columns`, once for all datasets."""
+        return {name: tf.convert_to_tensor(values) for name, values in self.columns.items()}
+
+    @functools.cached_property
     def _batch(self) -> Callable[..., tuple]:
         """`Kind.batch` for these rows, traced once for all datasets."""
         length = self.task.max_length
@@ -162,7 +167,7 @@ class FinetuningData:
             fixed_length: pad to `max_length` instead of the longest row of the batch.
         """
         return example_batches(
-            self.columns,
+            self._tensors,
             functools.partial(self._batch, fixed_length=fixed_length),
             size,
             targets=self.arrays,

@@ -19,7 +19,7 @@ from bert_tf.tasks.report import Report
 from bert_tf.tokenization.packing import Packer
 from bert_tf.tokenization.word_windows import map_rows
 from bert_tf.training.means import Values, accuracy, cross_entropy, smoothed_cross_entropy
-from pipelines.examples.labelled_text import Examples, read_examples
+from pipelines.examples.labelled_text import Examples, MissingColumnError, read_examples
 
 Answers = dict[str, np.ndarray]
 
@@ -65,7 +65,7 @@ class Kind(ABC):
         )
         for index, label in enumerate(examples.columns.get("label", ())):
             if not label.strip():
-                raise InputError(
+                raise MissingColumnError(
                     f"{examples.place(index)}: the label is blank; give the example a label or "
                     "remove the line"
                 )

@@ -1,5 +1,6 @@
 """Search for the settings of a fine-tuning: batch size, learning rate and epochs (section A.3)."""
 
+import hashlib
 import itertools
 import json
 import shutil
@@ -24,12 +25,14 @@ from bert_tf.tasks.restarts import (
     seed_options,
 )
 from bert_tf.tasks.search_report import write_report
+from bert_tf.tasks.table import find_task
 from bert_tf.tasks.trials import Setting, Trial, ranked
 from bert_tf.training.divergence import DivergedError
 from bert_tf.training.workers import hold_run_directory
+from pipelines.examples.records import is_dataset_name
 
 _RECORD = "search.json"
-# Options that name the examples; `finetune` compares the examples themselves.
+# Options that name the examples, beside their content.
 _DATA = (
     "data", "train", "validation", "validation_share",
     "text_column", "pair_column", "label_column", "format", "header",
@@ -104,6 +107,7 @@ class _Record:
     @classmethod
     def read(cls, output: Path, options: SearchOptions) -> "_Record":
         data = {name: getattr(options, name) for name in _DATA}
+        data["content"] = _content(options)
         own = {**identity(options, str(output)), **data}
         del own["seed"]  # more seeds may be added
         path = output / _RECORD
@@ -121,7 +125,10 @@ class _Record:
             kept = stored["options"]
         except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:
             raise InputError(f"{path} cannot be read ({error}): restore or delete it") from error
-        changed = [f"--{name}" for name in own if kept.get(name) != own[name]]
+        changed = [
+            "content of the data" if name == "content" else f"--{name}"
+            for name in own if kept.get(name) != own[name]
+        ]  # fmt: skip
         if changed and not options.override:
             raise InputError(
                 f"{output} holds a search with another {', '.join(changed)}: give the same, or "
@@ -173,6 +180,16 @@ class _Record:
         if options.trials is not None:
             values |= {n: (min(values[n]), max(values[n])) for n in ("learning_rate", "epochs")}
         write_report(self.trials, self.output, {**values, "seed": (min(seeds), max(seeds))})
+
+
+def _content(options: SearchOptions) -> str:
+    """SHA-256 of the files with training and validation examples; of a dataset's name no more."""
+    task, found = find_task(options.task or "classification"), hashlib.sha256()
+    for data, split in ((options.source, "train"), (options.validation, "validation")):
+        data = data or (options.source if task.has(options.source, split) else None)
+        if data and not is_dataset_name(data) and (path := task.file(data, split)).is_file():
+            found.update(path.read_bytes())
+    return found.hexdigest()
 
 
 def _finetuning(options: SearchOptions, setting: Setting) -> FinetuningOptions:

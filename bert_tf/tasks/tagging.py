@@ -24,11 +24,9 @@ from bert_tf.tokenization.words import (
     words_between_spaces,
     words_of_raw_text,
 )
-from pipelines.examples.labelled_text import Examples, format_of, read_examples
+from pipelines.examples.labelled_text import Examples, format_of
 from pipelines.examples.records import is_dataset_name
-from pipelines.examples.tagged_words import read_columns, read_json_words
-
-_TEXTS = ("tsv", "csv", "lines")
+from pipelines.examples.tagged_words import read_columns, read_json_words, read_texts
 
 
 @dataclass(frozen=True)
@@ -65,17 +63,16 @@ class Tagging(Kind):
 
     def read(self, dataset: Dataset, path: str | Path, *, labelled: bool = True) -> Examples:
         """Reads a column file or JSON lines; without labels also raw text, as column "text"."""
-        format = dataset.format or format_of(path)
-        label = dataset.label if labelled else None
-        is_list = format == "jsonl" or is_dataset_name(path)
-        if is_list and (labelled or dataset.text != "text"):
-            words = "words" if dataset.text == "text" else dataset.text
-            return read_json_words(path, words=words, labels=label)
-        if not labelled and (is_list or format in _TEXTS):
-            columns = {"text": dataset.text}
-            return read_examples(path, columns, format=dataset.format, header=dataset.header)
-        word = int(dataset.text) if dataset.text.isdecimal() else 0
-        number = None if label is None else int(label) if label.isdecimal() else -1
+        format, text, label = dataset.format or format_of(path), dataset.text, dataset.label
+        if not labelled:
+            return read_texts(
+                path, text=text, format=format or "conll", header=dataset.header,
+                documents=self.documents,
+            )  # fmt: skip
+        if format == "jsonl" or is_dataset_name(path):
+            return read_json_words(path, words="words" if text == "text" else text, labels=label)
+        word = int(text) if text.isdecimal() else 0
+        number = int(label) if label.isdecimal() else -1
         return read_columns(path, word=word, label=number, documents=self.documents)
 
     def label_names(self, dataset: Dataset, examples: Examples) -> list[str]:

@@ -90,6 +90,7 @@ class Packer:
                 tensor.set_shape([None, self.max_length])
         return inputs
 
+    @on_host
     def _pack(self, *parts: tf.Tensor) -> dict[str, tf.Tensor]:
         """Packs values int32 [pieces] and row splits int64 [batch + 1] of one or two segments."""
         values, splits = parts[::2], parts[1::2]

@@ -12,6 +12,7 @@ from typing import Any, Literal
 
 from bert_tf.errors import InputError
 from pipelines.examples.records import (
+    Record,
     check_text,
     is_dataset_name,
     read_records,
@@ -25,6 +26,10 @@ _EXTENSIONS: dict[str, Format] = {
 }  # fmt: skip
 # What the columns are for, and the option that names each.
 OPTIONS = {"text": "--text_column", "text_pair": "--pair_column", "label": "--label_column"}
+
+
+class MissingColumnError(InputError):
+    """A file lacks a column, or an example its label."""
 
 
 @dataclass(frozen=True)
@@ -102,6 +107,7 @@ def read_examples(
     format: Format | None = None,
     header: bool = True,
     skip_broken: bool = False,
+    records: Iterable[Record] | None = None,
 ) -> Examples:
     """Reads some columns of a file.
 
@@ -116,6 +122,7 @@ def read_examples(
         format: format of the file; None to go by its extension.
         header: whether the first line of a table names the columns.
         skip_broken: skip rows with too few or too many columns, instead of refusing them.
+        records: those of the path, if they were read already.
 
     Raises:
         InputError: the file is missing, empty, malformed or not UTF-8, or lacks a column.
@@ -126,7 +133,7 @@ def read_examples(
     if format == "jsonl" or is_dataset_name(path):
         rows = (
             (number, {role: _value(place, role, column, row) for role, column in columns.items()})
-            for number, place, row in read_records(path)
+            for number, place, row in (read_records(path) if records is None else records)
         )
     elif format is None:
         read_text(path)  # raises: there is no such file
@@ -168,10 +175,10 @@ def _value(place: str, role: str, column: str, row: dict[str, Any]) -> Any:
 
 def _no_column(
     place: str, role: str, column: str, columns: Iterable[str], cure: str = ""
-) -> InputError:
+) -> MissingColumnError:
     unlabelled = "; bert-tf predict reads data without labels" if role == "label" else ""
     listed = ", ".join(name if len(name) <= 40 else f"{name[:37]}..." for name in columns)
-    return InputError(
+    return MissingColumnError(
         f"{place}: no column {column!r}, there are: {listed}; give {OPTIONS.get(role, role)} one "
         f"of these{cure}{unlabelled}"
     )

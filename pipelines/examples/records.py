@@ -14,6 +14,9 @@ import numpy as np
 from bert_tf.errors import InputError
 from pipelines.corpus.sources import TFDS, dataset_errors, open_dataset, tensorflow_datasets
 
+# Line, place for messages, fields.
+Record = tuple[int, str, dict[str, Any]]
+
 
 def read_text(path: str | os.PathLike) -> str:
     """Reads a UTF-8 file, plain or gzip.
@@ -70,7 +73,7 @@ def split_in(name: str) -> str | None:
     return last[2] if last[0] and not last[2][:1].isdecimal() else None  # a number is the version
 
 
-def read_records(path: str | os.PathLike) -> Iterator[tuple[int, str, dict[str, Any]]]:
+def read_records(path: str | os.PathLike) -> Iterator[Record]:
     """Yields the line, the place for messages and the fields of each record.
 
     In TensorFlow Datasets a class label becomes its name, by the dataset's own list of names, or ""

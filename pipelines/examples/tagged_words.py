@@ -7,12 +7,19 @@ IOB1, IOB2, IOBES or BILOU and become IOB2.
 
 import os
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 from bert_tf.errors import InputError
-from pipelines.examples.labelled_text import Examples
-from pipelines.examples.records import check_text, read_records, read_text, shown_name
+from pipelines.examples.labelled_text import Examples, Format, format_of, read_examples
+from pipelines.examples.records import (
+    Record,
+    check_text,
+    is_dataset_name,
+    read_records,
+    read_text,
+    shown_name,
+)
 
 _DOCUMENT = "-DOCSTART-"
 _SENTENCE_END = "-X-"
@@ -107,8 +114,52 @@ def read_columns(
     return _examples(path, [example for example in examples if example], label is not None)
 
 
+def read_texts(
+    path: str | os.PathLike,
+    *,
+    text: str = "text",
+    pair: str | None = None,
+    format: Format | None = None,
+    header: bool = True,
+    documents: bool = False,
+) -> Examples:
+    """Reads texts, or words that are already split, without labels.
+
+    A column file holds words. In JSON lines and TensorFlow Datasets a list of strings is words, and
+    a string is a text.
+
+    Args:
+        path: the file; "-" for standard input; or a name of TensorFlow Datasets.
+        text: column of the text or of the words.
+        pair: column of the second text of a pair.
+        format: file format; None to go by the extension.
+        header: whether tables begin with a line of column names.
+        documents: make an example of each document of a column file, not of each sentence.
+
+    Returns:
+        Examples with the columns "text" and "text_pair", or "words" between spaces.
+
+    Raises:
+        InputError: the file cannot be read; the message names the line.
+    """
+    format, records = format or format_of(path), None
+    if format == "jsonl" or is_dataset_name(path):
+        records = list(read_records(path))
+        if records and isinstance(records[0][2].get(text), list):
+            return read_json_words(path, words=text, labels=None, records=records)
+    elif format == "conll":
+        word = int(text) if text.isdecimal() else 0
+        return read_columns(path, word=word, label=None, documents=documents)
+    columns = {"text": text, **({} if pair is None else {"text_pair": pair})}
+    return read_examples(path, columns, format=format, header=header, records=records)
+
+
 def read_json_words(
-    path: str | os.PathLike, *, words: str = "words", labels: str | None = "labels"
+    path: str | os.PathLike,
+    *,
+    words: str = "words",
+    labels: str | None = "labels",
+    records: Iterable[Record] | None = None,
 ) -> Examples:
     """Reads records with a list of words, and a list with a label for each.
 
@@ -116,12 +167,13 @@ def read_json_words(
         path: JSON lines; "-" for standard input; or a name of TensorFlow Datasets.
         words: key of the words.
         labels: key of the labels; None for no labels.
+        records: those of the path, if they were read already.
 
     Raises:
         InputError: the file cannot be read, or a line is malformed; the message names the line.
     """
     examples = []
-    for number, place, row in read_records(path):
+    for number, place, row in read_records(path) if records is None else records:
         lists = [list(_strings(place, key, row)) for key in (words, labels) if key is not None]
         if any(not value or value.split() != [value] for value in lists[0]):
             raise InputError(f"{place}: a word is empty or holds white space; split it, or drop it")

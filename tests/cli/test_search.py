@@ -67,6 +67,13 @@ def test_a_search_from_the_command_line(data, tmp_path, capsys):
 
     assert main([*arguments[:-1], "2", "--weight_decay", "0.5"]) == 2
     assert "holds a search with another --weight_decay" in capsys.readouterr().err
+    text = (data / "train.tsv").read_text()
+    try:
+        (data / "train.tsv").write_text(text.replace("wet", "dry", 1))
+        assert main(arguments) == 2
+    finally:
+        (data / "train.tsv").write_text(text)
+    assert "holds a search with another content of the data" in capsys.readouterr().err
 
 
 @pytest.mark.slow

@@ -15,7 +15,8 @@ from bert_tf.cli.main import main
 from bert_tf.errors import InputError
 from bert_tf.models.chosen_layers import CHOICES, check_layers, choose_layers
 from bert_tf.tasks.feature_files import feature_file
-from bert_tf.tasks.features import FeatureExtractor, read_texts
+from bert_tf.tasks.features import FeatureExtractor
+from pipelines.examples.tagged_words import read_texts
 
 PAGE = Path(__file__).parents[2] / "docs" / "features.md"
 GOLDEN = Path(__file__).parents[1] / "golden" / "minilm_encoder.npz"
@@ -214,6 +215,8 @@ def test_words_that_a_file_has_split(tmp_path):
     expected = {"words": ["ships sailed-on", "世"]}
     assert read_texts(tmp_path / "a.conll").columns == expected
     assert read_texts(tmp_path / "a.jsonl", text="words").columns == expected
+    (tmp_path / "b.jsonl").write_text('{"text": "sailed-on"}\n')
+    assert read_texts(tmp_path / "b.jsonl").columns == {"text": ["sailed-on"]}
 
 
 @pytest.mark.parametrize(

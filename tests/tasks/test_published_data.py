@@ -58,7 +58,7 @@ def test_glue_s_files(name, tmp_path):
         if split.startswith("test") or split == "ax":
             for data in (tmp_path, tmp_path / names[0]):
                 assert task.read(data, split, labelled=False).columns == texts
-            message = "no column '3'" if name == "cola" else "bert-tf predict reads data without"
+            message = r"\.tsv has no labels .*: give another --split, or .* with bert-tf predict"
             with pytest.raises(InputError, match=message):
                 task.read(tmp_path, split)
         else:
@@ -144,6 +144,18 @@ def test_glue_in_tensorflow_datasets(name, data, record, tensorflow_datasets):
     assert list(unlabelled.columns.values()) == [[text] for text in record.values()]
     assert asked == (["validation_matched", "test_matched"] if name == "mnli" else
                      ["validation", "test"])  # fmt: skip
+
+
+def test_splits_without_labels_in_tensorflow_datasets(tensorflow_datasets):
+    for name, split in (("glue/cola", "test"), ("glue/ax", "ax")):
+        task = TASKS["mnli" if split == "ax" else "cola"]
+        texts = ("premise", "hypothesis") if split == "ax" else ("sentence",)
+        record = {**dict.fromkeys(texts, "A"), "label": -1, "idx": 0}
+        with (
+            tensorflow_datasets([record]),
+            pytest.raises(InputError, match=r"has no labels .* bert-tf predict"),
+        ):
+            task.read(f"tfds:{name}", split)
 
 
 def test_all_splits_of_mnli_in_tensorflow_datasets(tensorflow_datasets):

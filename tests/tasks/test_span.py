@@ -193,6 +193,9 @@ def test_predict_answers_as_evaluate_does(evaluated, tmp_path, capsys, is_export
     for each, n_best in zip(answers, n_bests.values(), strict=True):
         assert CONTEXT[each["start"] : each["end"]] == each["answer"]
         assert [one["text"] for one in each["answers"]] == [one["text"] for one in n_best]
+    assert main(["predict", "--model", model, "--text", "sea"]) == 2
+    said = "takes context and question: give the context with --pair"
+    assert said in capsys.readouterr().err
     text = ["--text", "sea", "--pair", CONTEXT]
     assert main(["predict", "--model", model, *text]) == 0
     assert json.loads(capsys.readouterr().out)["answer"] == predictions["q0"]

@@ -116,6 +116,7 @@ def test_scores_and_files_of_documents(tmp_path):
         ("a.conll", "Anna NN I-PER\nruns VB O\n", "text", {"words": ["Anna runs"]}),
         ("a.jsonl", '{"text": "Anna runs."}', "text", {"text": ["Anna runs."]}),
         ("a.jsonl", '{"words": ["Anna", "runs"]}', "words", {"words": ["Anna runs"]}),
+        ("a.jsonl", '{"text": ["Anna", "runs"]}', "text", {"words": ["Anna runs"]}),
         ("a.tsv", "text\nAnna runs.\n", "text", {"text": ["Anna runs."]}),
     ],
 )
