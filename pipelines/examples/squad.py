@@ -159,14 +159,14 @@ def _locate(context: str, text: str, start: int) -> list[int] | None:
 
 def _object(place: str, value: Any) -> dict[str, Any]:
     if not isinstance(value, dict):
-        raise InputError(f"{place}: not a JSON object; see SQuAD's format in docs/tasks.md")
+        raise InputError(f"{place}: not a JSON object; see SQuAD's format in docs/squad.md")
     return value
 
 
 def _list(place: str, value: Any, name: str) -> list[Any]:
     found = _object(place, value).get(name)
     if not isinstance(found, list):
-        raise InputError(f"{place}: no list {name!r}; see SQuAD's format in docs/tasks.md")
+        raise InputError(f"{place}: no list {name!r}; see SQuAD's format in docs/squad.md")
     return found
 
 
