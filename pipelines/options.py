@@ -44,6 +44,9 @@ class PretrainingDataOptions(CorpusOptions):
         instances: sentence_pairs, for masked words and next sentences; full_sentences fills each
             instance with consecutive sentences, for masked words alone.
         short_seq_prob: share of documents whose instances are shorter than max_seq_length.
+        instances_per_row: pack up to this many short instances into one row of max_seq_length
+            tokens, each seeing only itself: less padding in fixed shapes, for GPUs and TPUs; a
+            batch then counts rows. 1 packs none.
         dupe_factor: passes over the corpus, with different pairs and masks in each (the original's
             default is 10).
         held_out_share: share of the text to hold out for evaluation, by document.
@@ -62,6 +65,7 @@ class PretrainingDataOptions(CorpusOptions):
     max_ngram: int = option(1, at_least=1, at_most=32)
     instances: Literal["sentence_pairs", "full_sentences"] = "sentence_pairs"
     short_seq_prob: float = option(0.1, at_least=0, at_most=1)
+    instances_per_row: int = option(1, at_least=1, at_most=256)
     # Every pass and shard of a group is an open file.
     dupe_factor: int = option(1, at_least=1, at_most=100)
     held_out_share: float = option(0.01, at_least=0, below=1)

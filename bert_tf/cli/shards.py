@@ -102,7 +102,8 @@ def run(options: Options) -> None:
         size = sum(shard.bytes for shards in manifest.shards.values() for shard in shards)
         console.print(
             f"{manifest.instances()} training and {manifest.instances('held_out')} held-out "
-            f"instances from {manifest.documents} documents, {size / 1e6:.1f} MB: {folder}"
+            f"{'rows of ' if manifest.has_rows else ''}instances from {manifest.documents} "
+            f"documents, {size / 1e6:.1f} MB: {folder}"
         )
     long = f"--long_shards {folders[-1]} " if len(folders) == 2 else ""
     console.print(

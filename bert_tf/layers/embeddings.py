@@ -18,6 +18,7 @@ class BertEmbeddings(BertLayer):
     Call arguments:
         token_ids: int [B, T].
         segment_ids: int [B, T], or None for all 0.
+        position_ids: int [B, T], or None for 0 to T - 1 in each row.
 
     Returns:
         [B, T, H] in the layer's compute dtype.
@@ -45,7 +46,13 @@ class BertEmbeddings(BertLayer):
             name=name,
         )
 
-    def call(self, token_ids: Any, segment_ids: Any = None, training: bool = False) -> Any:
+    def call(
+        self,
+        token_ids: Any,
+        segment_ids: Any = None,
+        position_ids: Any = None,
+        training: bool = False,
+    ) -> Any:
         """Looks up, adds, normalizes."""
         length = ops.shape(token_ids)[1]  # a number if it is known already, else a tensor
         if isinstance(length, int) and length > self.config.max_position_embeddings:
@@ -54,8 +61,11 @@ class BertEmbeddings(BertLayer):
                 f"{self.config.max_position_embeddings} (max_position_embeddings): shorten them."
             )
         words = self.word_embeddings(token_ids)  # (B, T, H)
-        # Rows 0 to T of the table stand for positions 0 to T: a slice, not a lookup.
-        positions = ops.cast(self.position_embeddings.embeddings[:length], words.dtype)  # (T, H)
+        if position_ids is None:  # rows 0 to T of the table: a slice, not a lookup
+            positions = self.position_embeddings.embeddings[:length]  # (T, H)
+        else:
+            positions = self.position_embeddings(position_ids)  # (B, T, H)
+        positions = ops.cast(positions, words.dtype)
         segment_table = ops.cast(self.segment_embeddings.embeddings, words.dtype)
         if segment_ids is None:
             segments = segment_table[0]  # (H,)
@@ -66,6 +76,8 @@ class BertEmbeddings(BertLayer):
             segments = ops.matmul(one_hot, segment_table)  # (B, T, H)
         return self.dropout(self.layer_norm(words + segments + positions), training=training)
 
-    def compute_output_shape(self, token_ids_shape: Any, segment_ids_shape: Any = None) -> Any:
+    def compute_output_shape(
+        self, token_ids_shape: Any, segment_ids_shape: Any = None, position_ids_shape: Any = None
+    ) -> Any:
         """[B, T] -> [B, T, H]; JAX cannot tell from an unknown T."""
         return (*token_ids_shape, self.config.hidden_size)

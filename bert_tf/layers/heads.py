@@ -29,6 +29,18 @@ class Pooler(BertLayer):
         return self.dense(sequence_output[:, 0])  # (B, H)
 
 
+def take_tokens(states: Any, positions: Any) -> Any:
+    """The vectors [B * P, H] at int positions [B, P] of states [B, T, H].
+
+    A position outside [0, T) reads the nearest token of its own row.
+    """
+    batch, length, width = ops.shape(states)
+    # Row b of the batch starts at b * T in the flattened tensor, and ends before the next.
+    starts = ops.cast(ops.arange(batch) * length, positions.dtype)
+    rows = ops.reshape(ops.clip(positions, 0, length - 1) + starts[:, None], (-1,))  # (B * P,)
+    return ops.take(ops.reshape(states, (batch * length, width)), rows, axis=0)
+
+
 @keras.saving.register_keras_serializable(package="bert_tf")
 class MaskedLanguageModelHead(BertLayer):
     """Scores every vocabulary entry at the masked positions.
@@ -73,13 +85,7 @@ class MaskedLanguageModelHead(BertLayer):
 
     def call(self, sequence_output: Any, mask_positions: Any) -> Any:
         """Gathers first: of 512 positions about 80 need the product with the vocabulary."""
-        batch, length, width = ops.shape(sequence_output)
-        flat = ops.reshape(sequence_output, (batch * length, width))
-        # Row b of the batch starts at b * T in the flattened tensor, and ends before the next.
-        starts = ops.cast(ops.arange(batch) * length, mask_positions.dtype)
-        positions = ops.clip(mask_positions, 0, length - 1)
-        rows = ops.reshape(positions + starts[:, None], (-1,))  # (B * P,)
-        x = self.layer_norm(self.dense(ops.take(flat, rows, axis=0)))  # (B * P, H)
+        x = self.layer_norm(self.dense(take_tokens(sequence_output, mask_positions)))  # (B * P, H)
         table = ops.cast(self.word_embeddings.embeddings, x.dtype)  # (V, H)
         logits = ops.matmul(x, ops.transpose(table))  # (B * P, V)
         logits = ops.cast(logits, "float32") + ops.cast(self.bias, "float32")

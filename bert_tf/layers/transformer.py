@@ -24,7 +24,8 @@ class SelfAttention(BertLayer):
 
     Call arguments:
         hidden_states: [B, T, H].
-        padding_mask: [B, T], nonzero at tokens and 0 at padding, or None for no padding.
+        padding_mask: [B, T], nonzero at tokens and 0 at padding; or [B, T, T], nonzero where the
+            token of the second axis may see that of the third; or None for no padding.
         return_probabilities: also return the attention probabilities, before dropout.
 
     Returns:
@@ -47,7 +48,7 @@ class SelfAttention(BertLayer):
         training: bool = False,
         return_probabilities: bool = False,
     ) -> Any:
-        """Lets every token attend to every token that is not padding."""
+        """Lets every token attend to every token that is not masked."""
         batch, length, width = ops.shape(hidden_states)
         heads = (batch, length, self.config.num_attention_heads, self.config.head_size)
 
@@ -60,8 +61,8 @@ class SelfAttention(BertLayer):
         # The softmax sums T terms: in float32 even where the rest is in half precision.
         scores = ops.cast(ops.einsum("bqnd,bknd->bnqk", query, key), "float32")  # (B, N, T, T)
         if padding_mask is not None:
-            padding = ops.cast(ops.equal(padding_mask, 0), "float32")
-            scores = scores + (padding * MASKED_SCORE)[:, None, None, :]
+            masked = ops.cast(ops.equal(padding_mask, 0), "float32") * MASKED_SCORE
+            scores = scores + ops.expand_dims(masked, (1, 2) if masked.ndim == 2 else 1)
         probabilities = ops.cast(ops.softmax(scores, axis=-1), self.compute_dtype)
 
         dropped = self.dropout(probabilities, training=training)

@@ -3,6 +3,7 @@
 from typing import Any
 
 import keras
+from keras import ops
 
 from bert_tf.config import BertConfig
 from bert_tf.errors import InputError
@@ -26,6 +27,10 @@ class BertEncoder(PretrainedModel):
         token_ids: ids of the vocabulary.
         segment_ids: 0 for the first sentence, 1 for the second.
         padding_mask: 1 at tokens, 0 at padding.
+        position_ids: optional; for rows of several instances (`pipelines.instances.rows`), the
+            place of each token in its instance. `padding_mask` then holds the number of the
+            instance, from 1 on, and a token sees its own instance alone. Gives `sequence_output`
+            and `hidden_states`.
 
     Outputs: a dict.
         sequence_output: [B, T, H], the last hidden state.
@@ -100,9 +105,23 @@ class BertEncoder(PretrainedModel):
 
     def call(self, inputs: Any, training: bool | None = None, mask: Any = None) -> Any:
         """Computes the outputs."""
+        if "position_ids" in inputs:
+            return self._of_rows(inputs, training)
         if self.fused is not None and not (training and self.rematerialize):
             return self.fused(inputs, training=bool(training))
         return super().call(inputs, training=training, mask=mask)
+
+    def _of_rows(self, inputs: dict[str, Any], training: bool | None) -> dict[str, Any]:
+        instances = inputs["padding_mask"]  # (B, T)
+        own = ops.equal(instances[:, :, None], instances[:, None, :])
+        mask = ops.logical_and(own, ops.not_equal(instances, 0)[:, None, :])  # (B, T, T)
+        x = self.embeddings(
+            inputs["token_ids"], inputs["segment_ids"], inputs["position_ids"], training=training
+        )
+        hidden_states = [x]  # (B, T, H), as are the next
+        for block in self.blocks:
+            hidden_states.append(block(hidden_states[-1], mask, training=training))
+        return {"sequence_output": hidden_states[-1], "hidden_states": hidden_states}
 
     def attend(self, inputs: dict[str, Any]) -> list[Any]:
         """Computes `attention_probabilities`, whether or not they are among the outputs."""

@@ -3,10 +3,12 @@
 from typing import Any
 
 import keras
+from keras import ops
 
 from bert_tf.config import BertConfig
 from bert_tf.layers import ClassificationHead
 from bert_tf.layers.bert_layer import child_seed
+from bert_tf.layers.heads import take_tokens
 from bert_tf.models.encoder import BertEncoder, encoder_for
 from bert_tf.models.masked_language_model import words_head
 from bert_tf.models.pretrained_model import PretrainedModel
@@ -26,10 +28,12 @@ class BertPreTrainer(PretrainedModel):
     Inputs: the encoder's, and
         mask_positions: int [B, P], positions of the masked tokens in [0, T). Give unused slots
             weight 0 in the loss; a position outside [0, T) reads the nearest token.
+        first_positions: with `position_ids`, int [B, S], positions of each instance's [CLS].
 
     Outputs: a dict of logits, float32 whatever the compute dtype.
         mlm_logits: [B, P, V], of the tokens at `mask_positions`.
-        nsp_logits: [B, 2], class 0 if the second sentence follows the first, 1 if it is random.
+        nsp_logits: [B, 2], class 0 if the second sentence follows the first, 1 if it is random;
+            [B, S, 2] for rows of several instances.
     """
 
     arguments = ("encoder",)
@@ -67,3 +71,16 @@ class BertPreTrainer(PretrainedModel):
         self.encoder = encoder
         self.masked_language_model = masked_language_model
         self.next_sentence = next_sentence
+
+    def call(self, inputs: Any, training: bool | None = None, mask: Any = None) -> Any:
+        """Computes the logits."""
+        if "position_ids" not in inputs:
+            return super().call(inputs, training=training, mask=mask)
+        states = self.encoder(inputs, training=training)["sequence_output"]  # (B, T, H)
+        positions = inputs["first_positions"]
+        pooled = self.encoder.pooler.dense(take_tokens(states, positions))  # (B * S, H)
+        next_sentence = self.next_sentence(pooled, training=training)
+        return {
+            "mlm_logits": self.masked_language_model(states, inputs["mask_positions"]),
+            "nsp_logits": ops.reshape(next_sentence, (*ops.shape(positions), 2)),
+        }

@@ -227,7 +227,7 @@ def _phase(run: Run, trainer: Trainer, data: PretrainingData, phase: PhaseShards
         encoder.config,
         instances=1,
         length=shards.max_seq_length,
-        predictions=shards.max_predictions_per_seq,
+        predictions=shards.predictions,
     )
     return Phase(
         until=phase.until,

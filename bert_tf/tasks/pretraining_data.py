@@ -36,10 +36,12 @@ class PhaseShards:
 
     @property
     def mean_tokens(self) -> float:
-        """Mean tokens per instance, without padding where that is known."""
-        if self.train.manifest is None:
+        """Mean tokens per record, without padding where that is known."""
+        manifest, split = self.train.manifest, self.train.split
+        if manifest is None:
             return self.train.max_seq_length
-        return self.train.manifest.statistics[self.train.split]["length_mean"]
+        counted = manifest.statistics[split]
+        return counted["length_mean"] * counted["instances"] / manifest.instances(split)
 
     @property
     def left_out(self) -> dict[str, int]:
@@ -73,9 +75,10 @@ class PretrainingData:
 
     @property
     def summary(self) -> str:
-        """Instances and their length, such as "12,345 instances of 128 tokens"."""
+        """Records and their length, such as "12,345 instances of 128 tokens"."""
         return ", then ".join(
-            f"{phase.train.instances:,} instances of {phase.train.max_seq_length} tokens"
+            f"{phase.train.instances:,} {'rows' if phase.train.has_rows else 'instances'} of "
+            f"{phase.train.max_seq_length} tokens"
             for phase in self.phases
         )
 

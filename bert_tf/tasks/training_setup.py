@@ -125,7 +125,7 @@ def prepare(
         @functools.cache  # the same examples each time
         def inputs() -> dict[str, tf.Tensor]:
             given, *_ = next(iter(examples()))
-            return {name: given[name] for name in ("token_ids", "segment_ids", "padding_mask")}
+            return {name: given[name] for name in given if not name.endswith("_positions")}
 
         def activations() -> dict[str, tf.Tensor]:
             states = model.encoder(inputs(), training=False)["hidden_states"]

@@ -18,6 +18,7 @@ from pipelines.corpus.sentence_splitting import split_sentences
 from pipelines.datasets import dataset_options
 from pipelines.instances.full_sentences import full_sentences
 from pipelines.instances.masking import mask_tokens
+from pipelines.instances.rows import serialize_rows
 from pipelines.instances.schemas import serialize_compact, serialize_masked
 from pipelines.instances.sentence_pairs import (
     Sentences,
@@ -41,7 +42,7 @@ class Records(NamedTuple):
     """Instances of one sequence length.
 
     Attributes:
-        records: string [N], serialized, in random order.
+        records: string, serialized, in random order: [N] instances, or rows of them.
         counts: counts of the instances.
         short_documents: int64, number of documents with fewer tokens than an instance holds.
     """
@@ -181,7 +182,7 @@ def _make_records(
     options: PretrainingDataOptions,
     seed: tf.Tensor,
 ) -> tuple[tf.Tensor, InstanceCounts]:
-    """One round of instances of a batch: records, string [N], in random order, and counts."""
+    """One round of instances of a batch: records, string, in random order, and counts."""
     pair_seed, truncation_seed, order_seed, mask_seed = tf.unstack(tf.random.split(seed, 4))
     length, token_ids = options.max_seq_length, sentences.token_ids
     short: dict[str, Any] = {"short_seq_prob": options.short_seq_prob, "seed": pair_seed}
@@ -201,4 +202,7 @@ def _make_records(
     else:
         masked = mask_tokens(packed.token_ids, packed.padding_mask, tokenizer, options, mask_seed)
         records = serialize_masked(packed, masked, pairs.is_random_next)
+    if options.instances_per_row > 1:
+        row_seed = tf.random.fold_in(order_seed, options.instances_per_row)
+        records = serialize_rows(records, pairs.lengths, options, row_seed)
     return records, count_instances(pairs, masked, length, tokenizer.mask_token_id)

@@ -14,7 +14,7 @@ def serialize_examples(
 
     Args:
         features: by name, [batch, values]; int64 tensors become int64 lists, float32 tensors
-            float lists.
+            float lists, string tensors bytes lists.
         lengths: by name, int32 [batch], number of values to keep of a feature; by default all.
 
     Returns:
@@ -34,8 +34,10 @@ def _entry(name: str, values: tf.Tensor, lengths: tf.Tensor | None) -> tf.Tensor
         feature = {"int64_list": _message("Int64List", lengths, value=values)[:, None]}
     elif values.dtype == tf.float32:
         feature = {"float_list": _message("FloatList", lengths, value=values)[:, None]}
+    elif values.dtype == tf.string:
+        feature = {"bytes_list": _message("BytesList", lengths, value=values)[:, None]}
     else:
-        raise TypeError(f"feature {name} is {values.dtype.name}: give int64 or float32")
+        raise TypeError(f"feature {name} is {values.dtype.name}: give int64, float32 or string")
     key = tf.fill([tf.shape(values)[0], 1], name)
     value = _message("Feature", **feature)[:, None]
     return _message("Features.FeatureEntry", key=key, value=value)

@@ -2,6 +2,8 @@
 
 from typing import TYPE_CHECKING, NamedTuple
 
+import numpy as np
+
 from bert_tf.errors import InputError
 from pipelines.shards.folder import ShardFolder, shard_errors
 from pipelines.shards.pretraining_batches import pretraining_batches
@@ -63,10 +65,13 @@ def displayed_instances(
         positions = inputs["mask_positions"][row][is_prediction]
         pieces = map(tokenizer.id_to_token, labels["mlm_logits"][row][is_prediction])
         hidden = dict(zip(positions, pieces, strict=True))
-        tokens = [
-            DisplayedToken(tokenizer.id_to_token(token_id), hidden.get(position))
-            for position, token_id in enumerate(token_ids[inputs["padding_mask"][row] > 0])
-        ]
-        label = ("IsNext", "NotNext")[labels["nsp_logits"][row]]
-        instances.append(DisplayedInstance(tokens, label if shards.has_next_sentences else None))
-    return instances
+        # Tokens have the number of their instance, from 1 on: there is one, or a row of several.
+        for number, is_random_next in enumerate(np.atleast_1d(labels["nsp_logits"][row]), start=1):
+            tokens = [
+                DisplayedToken(tokenizer.id_to_token(token_ids[place]), hidden.get(place))
+                for place in np.flatnonzero(inputs["padding_mask"][row] == number)
+            ]
+            label = ("IsNext", "NotNext")[is_random_next] if shards.has_next_sentences else None
+            if tokens:
+                instances.append(DisplayedInstance(tokens, label))
+    return instances[:count]

@@ -29,7 +29,7 @@ class Shard:
 
     Args:
         file: name in the folder.
-        instances: number of records.
+        instances: number of records: instances, or rows of them.
         bytes: size.
         sha256: checksum of the file, hexadecimal.
         block_offsets: byte offset of every `BLOCK_RECORDS`th record from the first on; reading may
@@ -74,6 +74,11 @@ class Manifest:
     def instances(self, split: str = "train") -> int:
         """Number of records in a split."""
         return sum(shard.instances for shard in self.shards.get(split, []))
+
+    @property
+    def has_rows(self) -> bool:
+        """Whether a record is a row of several instances (`pipelines.instances.rows`)."""
+        return self.options.get("instances_per_row", 1) > 1
 
     def save(self, directory: Path) -> None:
         """Writes `manifest.json` into a folder."""

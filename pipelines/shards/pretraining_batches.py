@@ -18,6 +18,7 @@ import tensorflow as tf
 from bert_tf.errors import InputError
 from pipelines.datasets import dataset_options
 from pipelines.instances.masking import mask_tokens
+from pipelines.instances.rows import lay_out_rows, parse_rows
 from pipelines.options import PretrainingDataOptions
 from pipelines.shards.data_service import from_data_service
 from pipelines.shards.folder import ShardFolder, check_vocabulary, open_shards, shard_errors
@@ -62,7 +63,7 @@ def pretraining_batches(
 
     Args:
         shard_directory: see `open_shards`; or its result, whose `split` and `skip_corrupt` hold.
-        batch_size: B, instances per batch of this worker.
+        batch_size: B, instances (or rows of several) per batch of this worker.
         split: "train" or "held_out".
         seed: random seed of the order and of masks drawn here.
         shuffle: whether to read in random order, a new one in each epoch.
@@ -86,7 +87,8 @@ def pretraining_batches(
         Dataset of (inputs, labels, sample weights), of L tokens and P predictions:
         inputs `token_ids`, `segment_ids`, `padding_mask` int32 [B, L], `mask_positions` int32
         [B, P]; labels `mlm_logits` int32 [B, P], `nsp_logits` int32 [B]; sample weights
-        `mlm_logits` float32 [B, P], `nsp_logits` float32 [B], 0 if instances are not pairs.
+        `mlm_logits` float32 [B, P], `nsp_logits` float32 [B], 0 if instances are not pairs. Rows
+        of several instances: see `lay_out_rows`.
         None if "held_out" is asked for and nothing was held out.
 
     Raises:
@@ -127,16 +129,24 @@ def pretraining_batches(
             # No other batch begins at the same place.
             seed = tf.random.fold_in(mask_seed, places[0])
             masked = mask_tokens(packed.token_ids, packed.padding_mask, tokenizer, options, seed)
-        inputs = {
-            "token_ids": masked.token_ids,
-            "segment_ids": packed.segment_ids,
-            "padding_mask": packed.padding_mask,
-            "mask_positions": masked.positions,
-        }
-        labels = {"mlm_logits": masked.labels, "nsp_logits": is_random_next}
-        has_pairs = tf.ones_like if shards.has_next_sentences else tf.zeros_like
-        pair_weights = has_pairs(is_random_next, tf.float32)
-        return inputs, labels, {"mlm_logits": masked.weights, "nsp_logits": pair_weights}
+        if shards.has_rows:
+            in_rows = parse_rows(records).row_lengths()
+            inputs, labels, weights = lay_out_rows(
+                in_rows, packed, masked, is_random_next, _row_options(shards, masks)
+            )
+        else:
+            inputs = {
+                "token_ids": masked.token_ids,
+                "segment_ids": packed.segment_ids,
+                "padding_mask": packed.padding_mask,
+                "mask_positions": masked.positions,
+            }
+            labels = {"mlm_logits": masked.labels, "nsp_logits": is_random_next}
+            of_pairs = tf.ones_like(is_random_next, tf.float32)
+            weights = {"mlm_logits": masked.weights, "nsp_logits": of_pairs}
+        if not shards.has_next_sentences:
+            weights["nsp_logits"] = tf.zeros_like(weights["nsp_logits"])
+        return inputs, labels, weights
 
     first = start_step * batch_size  # record in the endless stream
     records = _records(blocks, order_seed if shuffle else None, first=first, repeat=repeat)
@@ -205,6 +215,16 @@ def _masks(
         tokenizer = BertTokenizer.from_directory(shards.directory)
     check_vocabulary(shards, tokenizer.vocabulary_hash)
     return options, tokenizer
+
+
+def _row_options(
+    shards: ShardFolder, masks: "tuple[PretrainingDataOptions, BertTokenizer] | None"
+) -> PretrainingDataOptions:
+    """The options of the shards' rows, with those of masks drawn here."""
+    if masks is not None:
+        return masks[0]
+    assert shards.manifest is not None
+    return PretrainingDataOptions(**shards.manifest.options)
 
 
 def _records(

@@ -118,6 +118,24 @@ def test_a_killed_run_with_dynamic_masks_goes_on_as_if_nothing_had_happened(
 
 
 @pytest.mark.slow
+def test_a_killed_run_on_rows_of_instances_goes_on_as_if_nothing_had_happened(
+    corpus, tokenizer, small_config, tmp_path
+):
+    arguments = [
+        "shards", "--corpus", corpus, "--tokenizer", tokenizer, "--output", tmp_path / "rows",
+        "--max-seq-length", 32, "--held-out-share", 0.2, "--num-shards", 2,
+        "--masking", "dynamic", "--short-seq-prob", 0.9, "--instances-per-row", 4,
+    ]  # fmt: skip
+    assert main([str(argument) for argument in arguments]) == 0
+    settings = {**MASKS, "gradient_accumulation_steps": 2}
+    output = tmp_path / "run"
+    lines = run(options(tmp_path / "rows", small_config, output, **settings), copy_at=7)
+    after = run(options(tmp_path / "rows", small_config, killed(output), **settings))
+    assert weights(killed(output)) == weights(output)
+    assert after == [line for line in lines if line[0] > 6]
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize("precision", ["mixed_bfloat16", "mixed_float16"])
 def test_a_killed_run_in_half_precision_goes_on_as_if_nothing_had_happened(
     shards, small_config, tmp_path, monkeypatch, precision

@@ -1,0 +1,206 @@
+import functools
+
+import hypothesis.strategies as st
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+from hypothesis import given, settings
+
+from bert_tf import BertConfig, BertPreTrainer
+from bert_tf.errors import InputError
+from pipelines.instances.rows import fill_rows, row_predictions
+from pipelines.options import PretrainingDataOptions
+from pipelines.shards.display import displayed_instances
+from pipelines.shards.folder import open_shards, shard_errors
+from pipelines.shards.manifest import Manifest
+from pipelines.shards.pretraining_batches import pretraining_batches
+from pipelines.shards.writing import write_shards
+
+LENGTH, MOST = 64, 4
+
+
+def options(**changed):
+    settings = {"max_seq_length": LENGTH, "short_seq_prob": 0.9, "num_shards": 2}
+    return PretrainingDataOptions(**{**settings, "held_out_share": 0, **changed})
+
+
+@functools.cache
+def filling(most):
+    made = options(instances_per_row=most)
+    lengths = tf.TensorSpec([None], tf.int32)
+    return tf.function(lambda each: fill_rows(each, made), [lengths], autograph=False)
+
+
+@given(
+    lengths=st.lists(st.integers(3, LENGTH), max_size=50),
+    most=st.sampled_from([2, MOST]),
+)
+@settings(deadline=None, max_examples=60)
+def test_instances_fit_in_their_rows_and_few_rows_are_used(lengths, most):
+    rows = filling(most)(np.array(lengths, np.int32)).numpy()
+    used = np.bincount(rows, minlength=0)
+    assert len(rows) == len(lengths)
+    assert (used > 0).all()
+    assert (used <= most).all()
+    tokens = np.bincount(rows, weights=lengths)
+    assert (tokens <= LENGTH).all()
+    # No two rows could be one.
+    open_rows = sorted(t for t, n in zip(tokens, used, strict=True) if 2 * n <= most)
+    assert len(open_rows) < 2 or sum(open_rows[:2]) > LENGTH
+
+
+@given(lengths=st.lists(st.integers(3, LENGTH), min_size=1, max_size=MOST))
+def test_slots_hold_the_predictions_of_any_row(lengths):
+    if sum(lengths) > LENGTH:
+        return
+    for probability in (0.01, 0.15, 0.5):
+        made = options(instances_per_row=MOST, masked_lm_prob=probability)
+        most = made.max_predictions_per_seq
+        predictions = sum(min(most, max(1, round(probability * each))) for each in lengths)
+        assert predictions <= row_predictions(made)
+
+
+@pytest.fixture(scope="module")
+def tokenizer(number_tokenizer):
+    return type(number_tokenizer)(vocabulary_size=4000)
+
+
+@pytest.fixture(scope="module", params=["static", "dynamic"])
+def folders(request, made_once, number_corpus, tokenizer):
+    """The same instances in shards of their own, and in shards of rows."""
+
+    def make(path):
+        path.mkdir()
+        (path / "corpus.txt").write_text(number_corpus(25))
+        for name, most in (("alone", 1), ("rows", MOST)):
+            made = options(masking=request.param, instances_per_row=most)
+            write_shards(path / "corpus.txt", path / name, tokenizer, made)
+
+    folder = made_once(f"rows_{request.param}", make)
+    return folder / "alone", folder / "rows"
+
+
+def whole_epoch(folder, tokenizer):
+    """All instances, or rows, in one batch."""
+    count = open_shards(folder).instances
+    batches = pretraining_batches(folder, count, shuffle=False, repeat=False, tokenizer=tokenizer)
+    return next(iter(batches))
+
+
+def instances_of(batch):
+    """Each instance: ids as they were before masking, segments, label; in any order."""
+    inputs, labels, weights = tf.nest.map_structure(lambda x: x.numpy(), batch)
+    found = []
+    for row, ids in enumerate(inputs["token_ids"]):
+        ids, numbers = ids.copy(), inputs["padding_mask"][row]
+        predicted = weights["mlm_logits"][row] > 0
+        positions = inputs["mask_positions"][row][predicted]
+        assert len(set(positions)) == len(positions)
+        ids[positions] = labels["mlm_logits"][row][predicted]
+        next_sentences = np.atleast_1d(labels["nsp_logits"][row])
+        counted = np.atleast_1d(weights["nsp_logits"][row])
+        assert counted.sum() == numbers.max()
+        for number in range(1, numbers.max() + 1):
+            place = np.flatnonzero(numbers == number)
+            assert (np.diff(place) == 1).all()
+            if "position_ids" in inputs:
+                assert inputs["first_positions"][row][number - 1] == place[0]
+                assert (inputs["position_ids"][row][place] == np.arange(len(place))).all()
+            assert predicted[np.isin(inputs["mask_positions"][row], place) & predicted].any()
+            segments = inputs["segment_ids"][row][place]
+            found.append((*ids[place], -1, *segments, next_sentences[number - 1]))
+    return sorted(found)
+
+
+def test_rows_hold_the_instances_of_shards_without(folders, tokenizer):
+    alone, rows = folders
+    batches = [whole_epoch(folder, tokenizer) for folder in folders]
+    assert instances_of(batches[0]) == instances_of(batches[1])
+    inputs, *_ = batches[1]
+    assert inputs["token_ids"].shape[1] == LENGTH
+    assert (inputs["padding_mask"].numpy() > 1).any()
+    manifests = Manifest.load(alone), Manifest.load(rows)
+    assert manifests[1].instances() < 0.7 * manifests[0].instances()
+    assert manifests[0].statistics == manifests[1].statistics
+    full = [np.mean(batch[0]["padding_mask"].numpy() > 0) for batch in batches]
+    assert full[0] < 0.7 < 0.85 < full[1]
+
+
+def test_each_instance_of_a_row_is_shown_alone(folders, tokenizer):
+    class Readable(type(tokenizer)):
+        id_to_token = staticmethod(str)
+
+    found = displayed_instances(open_shards(folders[1]), Readable(4000), count=20, seed=1)
+    assert len(found) == 20
+    for instance in found:
+        shown = [token.shown for token in instance.tokens]
+        assert (shown[0], shown[-1], shown.count("2")) == ("2", "3", 1)
+        hidden = sum(token.hidden is not None for token in instance.tokens)
+        assert hidden == max(1, round(0.15 * len(shown)))
+    assert {instance.label for instance in found} == {"IsNext", "NotNext"}
+
+
+def loss_and_gradients(model, batch):
+    inputs, labels, weights = batch
+    with tf.GradientTape() as tape:
+        logits = model(inputs, training=True)
+        losses = []
+        for name, target in labels.items():
+            each = keras.losses.sparse_categorical_crossentropy(target, logits[name], True)
+            losses.append(tf.reduce_sum(each * weights[name]) / tf.reduce_sum(weights[name]))
+        loss = tf.add_n(losses)
+    gradients = tape.gradient(loss, [v.value for v in model.trainable_variables])
+    return loss.numpy(), [tf.convert_to_tensor(gradient).numpy() for gradient in gradients]
+
+
+@pytest.mark.parametrize("folders", ["static"], indirect=True)
+def test_loss_and_gradients_are_those_of_the_instances_alone(folders, tokenizer):
+    config = BertConfig(
+        vocab_size=4000, hidden_size=16, num_hidden_layers=2, num_attention_heads=2,
+        intermediate_size=32, max_position_embeddings=LENGTH, hidden_dropout_prob=0,
+        attention_probs_dropout_prob=0,
+    )  # fmt: skip
+    model = BertPreTrainer(config, seed=1)
+    loss, gradients = loss_and_gradients(model, whole_epoch(folders[0], tokenizer))
+    in_rows, of_rows = loss_and_gradients(model, whole_epoch(folders[1], tokenizer))
+    np.testing.assert_allclose(in_rows, loss, rtol=1e-6)
+    assert len(gradients) == len(of_rows) == len(model.trainable_variables)
+    for ours, theirs in zip(of_rows, gradients, strict=True):
+        np.testing.assert_allclose(ours, theirs, atol=1e-6 + 1e-5 * np.abs(theirs).max())
+        assert np.abs(theirs).max() > 0
+
+
+def test_a_token_sees_its_own_instance_alone():
+    config = BertConfig(
+        vocab_size=50, hidden_size=16, num_hidden_layers=2, num_attention_heads=2,
+        intermediate_size=32, max_position_embeddings=8,
+    )  # fmt: skip
+    encoder = BertPreTrainer(config, seed=1).encoder
+    inputs = {
+        "token_ids": np.array([[2, 7, 3, 2, 8, 9, 3, 0]]),
+        "segment_ids": np.zeros([1, 8], int),
+        "padding_mask": np.array([[1, 1, 1, 2, 2, 2, 2, 0]]),
+        "position_ids": np.array([[0, 1, 2, 0, 1, 2, 3, 0]]),
+    }
+    before = encoder(inputs)["sequence_output"].numpy()
+    other = {**inputs, "token_ids": np.array([[2, 7, 3, 2, 30, 31, 3, 5]])}
+    after = encoder(other)["sequence_output"].numpy()
+    np.testing.assert_array_equal(before[:, :3], after[:, :3])
+    assert (np.abs(before[:, 3:7] - after[:, 3:7]).max(-1) > 1e-4).all()
+    alone = {name: values[:, 3:7] for name, values in inputs.items() if name != "position_ids"}
+    np.testing.assert_allclose(encoder(alone)["sequence_output"], before[:, 3:7], atol=1e-6)
+
+
+@pytest.mark.parametrize("folders", ["static"], indirect=True)
+def test_a_damaged_row_is_named(folders, tokenizer, tmp_path):
+    for file in folders[1].iterdir():
+        (tmp_path / file.name).write_bytes(file.read_bytes())
+    shard = sorted(tmp_path.glob("*.tfrecord"))[0]
+    content = bytearray(shard.read_bytes())
+    content[len(content) // 2] ^= 1
+    shard.write_bytes(content)
+    with pytest.raises(InputError, match=rf"{shard.name}: record \d+ is damaged"):  # noqa: SIM117
+        with shard_errors(tmp_path):
+            whole_epoch(tmp_path, tokenizer)
+    assert open_shards(tmp_path, skip_corrupt=True).left_out == {str(shard): 1}
