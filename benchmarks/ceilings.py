@@ -1,0 +1,82 @@
+"""What this machine's processor can do at most: matrix products and copying memory.
+
+    python benchmarks/ceilings.py [--threads 2] [--output ceilings.json]
+
+Products of large square matrices, in TensorFlow, by type, in GFLOP/s; copies of blocks that no
+cache holds, in GB/s, each byte counted once. Medians over the turns. Other benchmarks give their
+results as a share of these.
+"""
+
+import argparse
+import json
+import os
+import statistics
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+
+SIZE = 3072  # rows and columns
+BLOCK = 2**28  # bytes
+
+
+def seconds(work: Callable[[], object], turns: int) -> float:
+    """Median time of a call; the first one counts for nothing."""
+    work()
+    found = []
+    for _ in range(turns):
+        begun = time.perf_counter()
+        work()
+        found.append(time.perf_counter() - begun)
+    return statistics.median(found)
+
+
+def ceilings(turns: int = 9) -> dict[str, float]:
+    """GFLOP/s of products in float32 and bfloat16, and GB/s of copies."""
+    import numpy as np
+    import tensorflow as tf
+
+    draw = np.random.default_rng(0)
+    found = {}
+    for dtype in ("float32", "bfloat16"):
+        a, b = (tf.constant(draw.normal(size=[SIZE, SIZE]), dtype) for _ in range(2))
+        product = tf.function(tf.matmul, jit_compile=False)
+        took = seconds(lambda a=a, b=b, product=product: product(a, b).numpy(), turns)
+        found[f"{dtype} GFLOP/s"] = 2e-9 * SIZE**3 / took
+    source, target = np.ones(BLOCK, np.uint8), np.zeros(BLOCK, np.uint8)
+    found["copy GB/s"] = 1e-9 * BLOCK / seconds(lambda: np.copyto(target, source), turns)
+    return found
+
+
+def instructions() -> str:
+    """The processor's name, and those of its instructions that matter here."""
+    text = Path("/proc/cpuinfo").read_text()
+    lines = dict(line.split(":", 1) for line in text.splitlines() if ":" in line)
+    fields = {name.strip(): value.strip() for name, value in lines.items()}
+    wanted = {"avx2", "avx512f", "avx512_bf16", "amx_bf16"}
+    known = [flag for flag in fields.get("flags", "").split() if flag in wanted]
+    return f"{fields.get('model name', 'unknown processor')}: {', '.join(known)}"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--threads", type=int, help="threads of a product; else all cores")
+    parser.add_argument("--turns", type=int, default=9)
+    parser.add_argument("--output", help="JSON file of the results")
+    options = parser.parse_args()
+    import tensorflow as tf
+
+    tf.config.threading.set_intra_op_parallelism_threads(options.threads or 0)
+    found = ceilings(options.turns)
+    if options.output:
+        Path(options.output).write_text(json.dumps(found, indent=1))
+    print(f"{instructions()}; {options.threads or os.cpu_count()} threads")
+    for name, value in found.items():
+        print(f"{name:18} {value:7.1f}")
+
+
+if __name__ == "__main__":
+    main()
