@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 import keras
-import tensorflow as tf
 
 from bert_tf.atomic import write_json
 from bert_tf.checkpoints.model_directory import load_model, save_model
@@ -120,10 +119,6 @@ class FineTuned:
     def inputs(self) -> list[str]:
         """Names of the strings that evaluation asks with."""
         return self.task.kind.inputs(self.task)
-
-    def batch(self, strings: dict[str, tf.Tensor], arrays: list[tf.Tensor]) -> tuple:
-        """Model inputs and targets for a batch of strings."""
-        return self.task.kind.batch(strings, arrays, self.tokenizer, self.task.max_length)
 
     def module(self) -> RawTextModel:
         """Tokenizer, model and answers in one graph."""
