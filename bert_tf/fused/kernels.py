@@ -13,6 +13,7 @@ import math
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
+import keras
 import tensorflow as tf
 
 _BITS = 16
@@ -49,15 +50,21 @@ def draw_dropout(seed: tf.Tensor, shape: Any, rate: float) -> Dropout | None:
     return Dropout(tf.reshape(numbers, shape), threshold)
 
 
+def _pays(*tensors: Any) -> bool:
+    """Whether to compile: on CPUs, for large tensors of shapes known when the graph is traced."""
+    sizes = [x.shape.num_elements() for x in tensors if isinstance(x, tf.Tensor)]
+    if None in sizes or max(sizes, default=0) < _WORTH_COMPILING:
+        return False
+    return not tf.config.list_physical_devices("GPU")
+
+
 def _in_few_passes(function: Callable) -> Callable:
-    """Compiles a function where its tensors are large, of shapes known when it is traced."""
+    """Compiles a function where that pays."""
     compiled = tf.function(function, jit_compile=True, autograph=False)
 
     @functools.wraps(function)
     def call(*arguments: Any) -> Any:
-        sizes = [x.shape.num_elements() for x in arguments if isinstance(x, tf.Tensor)]
-        pays = None not in sizes and max(sizes) >= _WORTH_COMPILING
-        return (compiled if pays else function)(*arguments)
+        return (compiled if _pays(*arguments) else function)(*arguments)
 
     return call
 
@@ -243,3 +250,35 @@ def _scores_gradient(
 ) -> tf.Tensor:  # fmt: skip
     of_probabilities = of_dropped * _kept(numbers, threshold, of_dropped.dtype)
     return probabilities * (of_probabilities - tf.cast(mean, of_dropped.dtype))
+
+
+def cross_entropy(labels: Any, logits: Any) -> tf.Tensor:
+    """Losses float32 [...] of int labels [...] and logits [..., C]."""
+    logits = tf.convert_to_tensor(logits)
+    if not _pays(logits):
+        return keras.losses.sparse_categorical_crossentropy(labels, logits, from_logits=True)
+    labels = tf.cast(labels, tf.int32)[..., tf.newaxis]
+
+    @tf.custom_gradient
+    def losses(logits: tf.Tensor) -> Any:
+        values, norms = _cross_entropy(labels, logits)
+        return values, lambda upstream: _cross_entropy_gradient(upstream, labels, logits, norms)
+
+    return losses(logits)
+
+
+@_in_few_passes
+def _cross_entropy(labels: tf.Tensor, logits: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+    """Losses, and the logarithms [..., 1] of the sums of exponentials."""
+    largest = tf.reduce_max(logits, -1, keepdims=True)
+    norms = largest + tf.math.log(tf.reduce_sum(tf.exp(logits - largest), -1, keepdims=True))
+    is_label = tf.range(logits.shape[-1]) == labels
+    return norms[..., 0] - tf.reduce_sum(tf.where(is_label, logits, 0.0), -1), norms
+
+
+@_in_few_passes
+def _cross_entropy_gradient(
+    upstream: tf.Tensor, labels: tf.Tensor, logits: tf.Tensor, norms: tf.Tensor
+) -> tf.Tensor:
+    is_label = tf.cast(tf.range(logits.shape[-1]) == labels, logits.dtype)
+    return (tf.exp(logits - norms) - is_label) * upstream[..., tf.newaxis]

@@ -6,13 +6,10 @@ from typing import Any
 import keras
 import tensorflow as tf
 
+from bert_tf.fused.kernels import cross_entropy as cross_entropy
+
 # (labels, outputs) -> float values of the labels' shape.
 Values = Callable[[Any, Any], Any]
-
-
-def cross_entropy(labels: Any, logits: Any) -> Any:
-    """Losses float32 [...] of int labels [...] and logits [..., classes]."""
-    return keras.losses.sparse_categorical_crossentropy(labels, logits, from_logits=True)
 
 
 def smoothed_cross_entropy(share: float) -> Values:

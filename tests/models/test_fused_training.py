@@ -181,3 +181,19 @@ def test_gradients_with_dropout(compiled, monkeypatch):
         results.append([value, *tape.gradient(value, sources)])
     for ours, theirs in zip(*results, strict=True):
         np.testing.assert_allclose(ours, theirs, rtol=1e-5, atol=1e-5)
+
+
+def test_cross_entropy(monkeypatch):
+    random = np.random.default_rng(5)
+    logits = tf.constant(random.normal(size=[2, 3, 11]) * 30, tf.float32)
+    labels, weights = random.integers(0, 11, [2, 3]), tf.constant(random.normal(size=[2, 3]))
+    results = []
+    for least in (0, 2**30):
+        monkeypatch.setattr(kernels, "_WORTH_COMPILING", least)
+        with tf.GradientTape() as tape:
+            tape.watch(logits)
+            losses = kernels.cross_entropy(labels, logits)
+            total = tf.reduce_sum(losses * tf.cast(weights, tf.float32))
+        results.append([losses, tape.gradient(total, logits)])
+    for compiled, plain in zip(*results, strict=True):
+        np.testing.assert_allclose(compiled, plain, rtol=1e-5, atol=1e-5)
