@@ -390,10 +390,9 @@ def checked_rows(tensors: dict[str, tf.Tensor], model: Any) -> dict[str, tf.Tens
 
 def none_cut(lengths: np.ndarray, max_length: int) -> tuple[int, str]:
     """What `Kind.cut` returns for a kind that reads long texts in windows."""
-    return 0, (
-        f"cut: 0 of {len(lengths)} texts; the {np.sum(lengths > max_length)} longer than "
-        f"{max_length} tokens are read in windows"
-    )
+    longer = np.sum(lengths > max_length)
+    windows = f"; the {longer} longer than {max_length} tokens are read in windows" * bool(longer)
+    return 0, f"cut: 0 of {len(lengths)} texts{windows}"
 
 
 def count_pieces(texts: Sequence[str], tokenizer: Any) -> np.ndarray:

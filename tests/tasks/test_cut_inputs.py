@@ -29,6 +29,7 @@ TOKENIZER = BertTokenizer(["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "sea", 
             "conll2003", {"words": ["sea " * 7, "cow"]},
             "cut: 0 of 2 texts; the 1 longer than 8 tokens are read in windows",
         ),
+        ("tagging", {"words": ["sea", "cow"]}, "cut: 0 of 2 texts"),
         (  # a question has at most half of the window
             "squad", {"question": ["sea sea", "sea sea sea"], "context": ["cow " * 50] * 2},
             "cut at 2 word pieces: 1 of 2 questions; contexts are read in windows",
