@@ -79,6 +79,7 @@ def steps_here(options: argparse.Namespace) -> Callable[[int], None]:
     import keras
 
     from bert_tf.checkpoints.model_directory import load_model
+    from bert_tf.fused.training import fuse
     from bert_tf.startup import keep_freed_memory
     from bert_tf.training.optimizer import AdamWeightDecay
     from bert_tf.training.trainer import Trainer
@@ -90,6 +91,7 @@ def steps_here(options: argparse.Namespace) -> Callable[[int], None]:
     model = load_model(
         options.model, kind.model_class, allow_new_head=True, seed=SEED, **kind.head(data.labels)
     )
+    fuse(model)
     optimizer = AdamWeightDecay(LEARNING_RATE, weight_decay_rate=WEIGHT_DECAY, clip_norm=CLIP_NORM)
     trainer = Trainer(model, optimizer, loss=kind.loss(), metrics=kind.metrics)
     trainer.make_train_function()

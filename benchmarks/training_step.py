@@ -1,60 +1,310 @@
-"""Time of a pre-training step on a CPU, with `bert-tf pretrain`'s allocator settings and glibc's.
+r"""Time of a pre-training step beside KerasHub's, Hugging Face's and its matrix products alone.
 
-    python benchmarks/training_step.py --size tiny --pairs 3
+    python benchmarks/training_step.py --size medium --precision mixed_bfloat16 \
+      --hugging-face peer/bin/python --output step.json
 
-The peer is the same step under the allocator's defaults: freed memory returns to the system and is
-allocated again, page by page, in the next step. Each run is a separate process, the two run in
-turns, and the median step times are printed.
+The step is that of `bert-tf pretrain`: both losses, accuracies, dropout, clipping by the global
+norm, decoupled weight decay and a schedule, on one fixed batch without padding. Every side is a
+process of its own; they take turns, a step each. Reported are medians by the clock and in processor
+seconds, and medians of the ratios within a turn; on a machine that others use, the ratios of
+processor time mean most.
+
+- products: the step's matrix products alone, one after the other, each of its own shape. What they
+  take of the step's time is how much of it is useful work.
+- layers: the Keras layers, with which bert-tf trains under XLA and on accelerators, in place of the
+  fused operations.
+- allocator: bert-tf under glibc's default settings; freed memory returns to the system after each
+  step and is allocated again, page by page.
+- keras_hub: `BertBackbone` and `MaskedLMHead` (pip install keras-hub) with Keras' AdamW.
+- hugging_face: `BertForPreTraining` with fused AdamW in a plain PyTorch loop, in the Python that
+  --hugging-face or BERT_TF_HUGGING_FACE names (pip install torch transformers). It computes the
+  vocabulary's scores at every token.
 """
 
 import argparse
+import json
 import os
-import statistics
 import subprocess
 import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+# Keeps PyTorch's waiting threads from spinning while another side has its turn.
+os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 
-VOCABULARY = 8192
+SIDES = ("ours", "products", "layers", "allocator", "keras_hub", "hugging_face")
+DROPOUT, LEARNING_RATE, WEIGHT_DECAY, CLIP_NORM = 0.1, 1e-4, 0.01, 1.0
 
 
-def step_seconds(size: str, batch_size: int, length: int, steps: int) -> float:
-    """Median step time of `BertPreTrainer` on a fixed batch, without dropout, in seconds."""
-    import time
+class Size(NamedTuple):
+    """Shapes of a model and of a batch."""
 
-    import keras
-    import numpy as np
+    layers: int
+    width: int
+    heads: int
+    vocabulary: int
+    batch: int
+    length: int
+    predictions: int
 
-    from bert_tf.config import BertConfig
-    from bert_tf.models.pretrainer import BertPreTrainer
-    from bert_tf.training.optimizer import AdamWeightDecay
+    @property
+    def inner(self) -> int:
+        """Width of the feed-forward network."""
+        return 4 * self.width
 
-    config = BertConfig.named(
-        size, vocab_size=VOCABULARY, hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0
-    )
-    model = BertPreTrainer(config, seed=0)
-    loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
-    model.compile(
-        AdamWeightDecay(1e-4), {"mlm_logits": loss, "nsp_logits": loss}, jit_compile=False
-    )
+
+SIZES = {
+    "tiny": Size(2, 128, 2, 8192, 64, 64, 10),
+    "medium": Size(4, 512, 8, 30522, 32, 128, 20),
+    "medium-512": Size(4, 512, 8, 30522, 8, 512, 77),
+    "base": Size(12, 768, 12, 30522, 32, 128, 20),
+}
+
+
+def batch_of(size: Size) -> tuple[dict[str, np.ndarray], ...]:
+    """Inputs, labels and weights."""
     draw = np.random.default_rng(0)
-    predictions = round(0.15 * length)
+    of_tokens, of_words = (size.batch, size.length), (size.batch, size.predictions)
     inputs = {
-        "token_ids": draw.integers(0, VOCABULARY, (batch_size, length)),
-        "segment_ids": draw.integers(0, 2, (batch_size, length)),
-        "padding_mask": np.ones((batch_size, length), int),
-        "mask_positions": draw.integers(0, length, (batch_size, predictions)),
-    }
+        "token_ids": draw.integers(0, size.vocabulary, of_tokens),
+        "segment_ids": draw.integers(0, 2, of_tokens),
+        "padding_mask": np.ones(of_tokens),
+        "mask_positions": np.stack([
+            np.sort(draw.permutation(size.length)[: size.predictions]) for _ in range(size.batch)
+        ]),
+    }  # fmt: skip
     labels = {
-        "mlm_logits": draw.integers(0, VOCABULARY, (batch_size, predictions)),
-        "nsp_logits": draw.integers(0, 2, batch_size),
+        "mlm_logits": draw.integers(0, size.vocabulary, of_words),
+        "nsp_logits": draw.integers(0, 2, size.batch),
     }
-    seconds = []
-    for _ in range(steps + 3):
-        start = time.perf_counter()
-        model.train_on_batch(inputs, labels)
-        seconds.append(time.perf_counter() - start)
-    return statistics.median(seconds[3:])  # the first ones trace the graph
+    weights = {name: np.ones(values.shape, np.float32) for name, values in labels.items()}
+    inputs, labels = (
+        {name: values.astype(np.int32) for name, values in each.items()}
+        for each in (inputs, labels)
+    )
+    return inputs, labels, weights
+
+
+def ours(side: str, size: Size, precision: str) -> Callable[[], Any]:
+    """The step of `bert-tf pretrain`."""
+    import keras
+    import tensorflow as tf
+
+    from bert_tf import AdamWeightDecay, BertConfig, BertPreTrainer, WarmupLinearDecay
+    from bert_tf.fused.training import fuse
+    from bert_tf.startup import keep_freed_memory
+    from bert_tf.training.means import accuracy, cross_entropy
+    from bert_tf.training.strategy import without_autotuning
+    from bert_tf.training.trainer import Trainer
+
+    if side != "allocator":
+        keep_freed_memory()
+    keras.config.set_dtype_policy(precision)
+    config = BertConfig(
+        vocab_size=size.vocabulary, hidden_size=size.width, num_hidden_layers=size.layers,
+        num_attention_heads=size.heads, intermediate_size=size.inner,
+        hidden_dropout_prob=DROPOUT, attention_probs_dropout_prob=DROPOUT,
+    )  # fmt: skip
+    model = BertPreTrainer(config, seed=0)
+    if side != "layers":
+        fuse(model)
+    outputs = ("mlm_logits", "nsp_logits")
+    trainer = Trainer(
+        model,
+        AdamWeightDecay(
+            WarmupLinearDecay(LEARNING_RATE, 100, 10_000),
+            weight_decay_rate=WEIGHT_DECAY, clip_norm=CLIP_NORM,
+        ),
+        loss=dict.fromkeys(outputs, cross_entropy),
+        metrics={name: {"accuracy": accuracy} for name in outputs},
+    )  # fmt: skip
+    trainer.make_train_function()
+    batches = iter(without_autotuning(tf.data.Dataset.from_tensors(batch_of(size)).repeat()))
+    return lambda: float(trainer.train_function(batches)["loss"])
+
+
+def products(side: str, size: Size, precision: str) -> Callable[[], Any]:
+    """The matrix products of forward and backward pass."""
+    import tensorflow as tf
+
+    from bert_tf.startup import keep_freed_memory
+
+    keep_freed_memory()
+    dtype = tf.float32 if precision == "float32" else precision.removeprefix("mixed_")
+    tokens, words = size.batch * size.length, size.batch * size.predictions
+    width, heads = size.width, [size.batch, size.heads]
+    head = width // size.heads
+    # (leading axes, rows, columns of the first factor, columns of the second), how many
+    shapes = [
+        (([], tokens, width, 3 * width), size.layers),
+        (([], tokens, width, width), size.layers),
+        (([], tokens, width, size.inner), size.layers),
+        (([], tokens, size.inner, width), size.layers),
+        ((heads, size.length, head, size.length), size.layers),
+        ((heads, size.length, size.length, head), size.layers),
+        (([], words, width, width), 1),
+        (([], words, width, size.vocabulary), 1),
+    ]
+
+    def random(*shape: int) -> Any:
+        return tf.Variable(tf.cast(tf.random.normal(shape), dtype))
+
+    factors = [
+        (random(*axes, rows, inner), random(*axes, inner, columns), random(*axes, rows, columns))
+        for (axes, rows, inner, columns), _ in shapes
+    ]
+
+    @tf.function
+    def step() -> Any:
+        done: list[Any] = []
+        results = []  # all are returned: TensorFlow leaves out what nobody reads
+        for (x, y, z), (_, number) in zip(factors, shapes, strict=True):
+            for _ in range(number):
+                for a, b, options in (
+                    (x, y, {}), (z, y, {"transpose_b": True}), (x, z, {"transpose_a": True})
+                ):  # fmt: skip
+                    with tf.control_dependencies(done):  # one after the other
+                        a, b = tf.identity(a), tf.identity(b)
+                    done = [tf.matmul(a, b, **options)[..., 0, 0]]
+                    results += done
+        return results
+
+    return lambda: step()[-1].numpy()
+
+
+def keras_hub(side: str, size: Size, precision: str) -> Callable[[], Any]:
+    """KerasHub's layers, trained by Keras."""
+    import keras
+    import keras_hub
+    import tensorflow as tf
+
+    from bert_tf.startup import keep_freed_memory
+
+    keep_freed_memory()
+    keras.config.set_dtype_policy(precision)
+    backbone = keras_hub.models.BertBackbone(
+        vocabulary_size=size.vocabulary, num_layers=size.layers, num_heads=size.heads,
+        hidden_dim=size.width, intermediate_dim=size.inner, dropout=DROPOUT,
+    )  # fmt: skip
+    positions = keras.Input((None,), dtype="int32", name="mask_positions")
+    words = keras_hub.layers.MaskedLMHead(
+        token_embedding=backbone.token_embedding,
+        intermediate_activation=lambda x: keras.activations.gelu(x, approximate=False),
+        name="mlm_logits",
+    )(backbone.output["sequence_output"], mask_positions=positions)
+    pairs = keras.layers.Dense(2, name="nsp_logits")(backbone.output["pooled_output"])
+    model = keras.Model(
+        {**backbone.input, "mask_positions": positions}, {"mlm_logits": words, "nsp_logits": pairs}
+    )
+    loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+    optimizer = keras.optimizers.AdamW(
+        keras.optimizers.schedules.PolynomialDecay(LEARNING_RATE, 10_000, 0.0),
+        weight_decay=WEIGHT_DECAY, global_clipnorm=CLIP_NORM,
+    )  # fmt: skip
+    outputs = ("mlm_logits", "nsp_logits")
+    model.compile(
+        optimizer,
+        loss=dict.fromkeys(outputs, loss),
+        weighted_metrics={name: ["accuracy"] for name in outputs},
+        jit_compile=False,
+    )
+    batch = tf.nest.map_structure(tf.constant, batch_of(size))
+    return lambda: model.train_on_batch(*batch)
+
+
+def hugging_face(side: str, size: Size, precision: str) -> Callable[[], Any]:
+    """Hugging Face's model in a PyTorch loop; runs in its Python."""
+    import torch
+    import transformers
+
+    config = transformers.BertConfig(
+        vocab_size=size.vocabulary, hidden_size=size.width, num_hidden_layers=size.layers,
+        num_attention_heads=size.heads, intermediate_size=size.inner,
+        hidden_dropout_prob=DROPOUT, attention_probs_dropout_prob=DROPOUT,
+    )  # fmt: skip
+    model = transformers.BertForPreTraining(config).train()
+    decayed, plain = [], []
+    for name, parameter in model.named_parameters():
+        (plain if "LayerNorm" in name or "bias" in name else decayed).append(parameter)
+    optimizer = torch.optim.AdamW(
+        [{"params": decayed, "weight_decay": WEIGHT_DECAY}, {"params": plain, "weight_decay": 0.0}],
+        lr=LEARNING_RATE,
+        fused=True,
+    )
+    schedule = torch.optim.lr_scheduler.LinearLR(optimizer, 1.0, 0.0, 10_000)
+    inputs, labels, _ = batch_of(size)
+    words = np.full((size.batch, size.length), -100)  # no loss there
+    np.put_along_axis(words, inputs["mask_positions"], labels["mlm_logits"], 1)
+    tensors = {
+        name: torch.from_numpy(values).long()
+        for name, values in (
+            ("input_ids", inputs["token_ids"]),
+            ("token_type_ids", inputs["segment_ids"]),
+            ("attention_mask", inputs["padding_mask"]),
+            ("labels", words),
+            ("next_sentence_label", labels["nsp_logits"]),
+        )
+    }
+
+    def step() -> None:
+        with torch.autocast("cpu", torch.bfloat16, enabled=precision != "float32"):
+            loss = model(**tensors).loss
+        loss.backward()
+        torch.nn.utils.clip_grad_norm_(model.parameters(), CLIP_NORM)
+        optimizer.step()
+        schedule.step()
+        optimizer.zero_grad()
+        loss.item()
+
+    return step
+
+
+MAKERS = {"products": products, "keras_hub": keras_hub, "hugging_face": hugging_face}
+
+
+def take_turns(options: argparse.Namespace) -> None:
+    """One side: runs a step for each line on standard input, and writes what it took."""
+    make = MAKERS.get(options.side, ours)
+    step = make(options.side, SIZES[options.size], options.precision)
+    for _ in sys.stdin:
+        wall, processor = time.perf_counter(), time.process_time()
+        for _ in range(options.steps):
+            step()
+        spent = time.perf_counter() - wall, time.process_time() - processor
+        print(json.dumps([each / options.steps for each in spent]), flush=True)
+
+
+def measure(options: argparse.Namespace) -> dict[str, np.ndarray]:
+    """Seconds by side, [turns, 2]: by the clock and of the processor."""
+    from learning_curves import hugging_face_python
+
+    processes = {}
+    for side in options.sides:
+        there = side == "hugging_face"
+        python = hugging_face_python(options.hugging_face) if there else sys.executable
+        processes[side] = subprocess.Popen(
+            [python, *sys.argv, "--side", side],
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
+        )  # fmt: skip
+    seconds: dict[str, list[list[float]]] = {side: [] for side in processes}
+    for turn in range(options.turns + 2):
+        for side, process in processes.items():
+            assert process.stdin and process.stdout
+            print("go", file=process.stdin, flush=True)
+            spent = json.loads(process.stdout.readline())
+            if turn > 1:  # the first ones trace the graph and fill the memory
+                seconds[side].append(spent)
+        print(f"turn {max(turn - 1, 0)} of {options.turns}", end="\r", file=sys.stderr)
+    for process in processes.values():
+        assert process.stdin
+        process.stdin.close()
+        process.wait()
+    return {side: np.array(of_side) for side, of_side in seconds.items()}
 
 
 def main() -> None:
@@ -62,33 +312,37 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--size", default="tiny", help="model size, by name")
-    parser.add_argument("--batch-size", type=int, default=32)
-    parser.add_argument("--length", type=int, default=64, help="tokens per example")
-    parser.add_argument("--steps", type=int, default=30, help="steps per run")
-    parser.add_argument("--pairs", type=int, default=3, help="runs per setting")
-    parser.add_argument("--allocator", choices=("ours", "default"), help=argparse.SUPPRESS)
+    parser.add_argument("--size", default="tiny", choices=SIZES)
+    parser.add_argument("--precision", default="float32", help="Keras dtype policy")
+    parser.add_argument("--steps", type=int, default=1, help="steps per turn")
+    parser.add_argument("--turns", type=int, default=7, help="turns of each side")
+    parser.add_argument(
+        "--sides", nargs="+", choices=SIDES, default=["ours", "products", "layers"],
+        help="what to measure (default: ours products layers)",
+    )  # fmt: skip
+    parser.add_argument("--hugging-face", help="Python with torch and transformers")
+    parser.add_argument("--output", help="JSON file of all times")
+    parser.add_argument("--side", choices=SIDES, help=argparse.SUPPRESS)
     options = parser.parse_args()
-    shape = (options.size, options.batch_size, options.length, options.steps)
-    if options.allocator:
-        if options.allocator == "ours":
-            from bert_tf.startup import keep_freed_memory
-
-            keep_freed_memory()
-        print(step_seconds(*shape))
+    if options.side:
+        take_turns(options)
         return
-    medians: dict[str, list[float]] = {"ours": [], "default": []}
-    for _ in range(options.pairs):
-        for allocator, found in medians.items():
-            command = [sys.executable, *sys.argv, "--allocator", allocator]
-            done = subprocess.run(command, capture_output=True, text=True, check=True)
-            found.append(float(done.stdout))
-    print(f"{options.size}, batch {options.batch_size} x {options.length}, {os.cpu_count()} cores")
-    for allocator, found in medians.items():
-        times = ", ".join(f"{seconds * 1000:.0f}" for seconds in found)
-        print(f"{allocator:8} {statistics.median(found) * 1000:6.0f} ms a step  (runs: {times})")
-    ratios = [a / b for a, b in zip(medians["default"], medians["ours"], strict=True)]
-    print(f"default / ours: {statistics.median(ratios):.2f}")
+    seconds = measure(options)
+    if options.output:
+        kept = {side: of_side.tolist() for side, of_side in seconds.items()}
+        Path(options.output).write_text(json.dumps({**vars(options), "seconds": kept}, indent=1))
+    size = SIZES[options.size]
+    tokens = size.batch * size.length
+    print(f"{options.size}, {size}, {options.precision}, {os.cpu_count()} cores")
+    print("| | ms a step | processor ms | tokens/s | time / ours | processor time / ours |")
+    print("|---|---|---|---|---|---|")
+    for side, of_side in seconds.items():
+        wall, processor = np.median(of_side, axis=0)
+        ratios = np.median(of_side / seconds.get("ours", of_side), axis=0)
+        print(
+            f"| {side} | {1e3 * wall:.0f} | {1e3 * processor:.0f} | {tokens / wall:,.0f} | "
+            f"{ratios[0]:.2f} | {ratios[1]:.2f} |"
+        )
 
 
 if __name__ == "__main__":
