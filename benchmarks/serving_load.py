@@ -49,9 +49,12 @@ class Served:
     errors: Path
 
     def resident_megabytes(self) -> float:
-        """The memory that the process holds."""
+        """The memory that the process holds, without the files that it maps.
+
+        The system drops and reads pages of libraries as it likes.
+        """
         status = Path(f"/proc/{self.process.pid}/status").read_text()
-        return int(re.search(r"VmRSS:\s+(\d+)", status)[1]) / 1024
+        return int(re.search(r"RssAnon:\s+(\d+)", status)[1]) / 1024
 
 
 @contextmanager
