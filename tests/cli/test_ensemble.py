@@ -80,7 +80,7 @@ def test_data_without_labels(folder, tmp_path, capsys):
     [
         (["other", "--data", "."], "the task of other (sst2) and of a (cola) differ"),
         (["labels", "--data", "."], "the labels of labels (no, yes) and of a (0, 1) differ"),
-        (["--data", "test.tsv"], "no column '3'"),
+        (["--data", "test.tsv"], "has no labels to compare with"),
         (
             ["--data", ".", "--output", "b", "--submission", "c"],
             "cannot be combined",
