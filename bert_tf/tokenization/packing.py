@@ -97,20 +97,26 @@ class Packer:
         specials = len(values) + 1
         lengths = self._truncate([each[1:] - each[:-1] for each in splits], specials)
         total = tf.add_n(lengths) + specials  # (B,)
-        cls, sep = (tf.fill([tf.size(total), 1], id_) for id_ in self._cls_sep)
-        row = [cls]
-        for ids, starts, kept in zip(values, splits, lengths, strict=True):
-            places = tf.ragged.range(starts[:-1], starts[:-1] + kept)
-            row += [tf.gather(ids, places), sep]
+        # Runs of ids to copy, in the order of a row: [CLS], A, [SEP] and, of a pair, B, [SEP].
+        flat = tf.concat([*values, self._cls_sep], 0)
+        cls, one = tf.fill(tf.shape(total), tf.size(flat, tf.int64) - 2), tf.ones_like(total)
+        starts, sizes, offset = [cls], [one], tf.constant(0, tf.int64)
+        for ids, first, kept in zip(values, splits, lengths, strict=True):
+            starts += [offset + first[:-1], cls + 1]
+            sizes += [kept, one]
+            offset += tf.size(ids, tf.int64)
+        start, size = (tf.reshape(tf.stack(each, 1), [-1]) for each in (starts, sizes))
+        ids = tf.gather(flat, tf.ragged.range(start, start + size).flat_values)
         width = self.max_length
         if not self.pad_to_max_length:  # an empty batch is as wide as the special tokens
             width = tf.reduce_max(tf.pad(total, [[0, 1]], constant_values=specials))
         mask = tf.sequence_mask(total, width, tf.int32)  # (B, T)
         segment = tf.zeros_like(mask)
-        if len(row) > 3:  # 1 after [CLS] A [SEP]
+        if len(values) > 1:  # 1 after [CLS] A [SEP]
             segment = mask - tf.sequence_mask(lengths[0] + 2, width, tf.int32)
         length = self.max_length if self.pad_to_max_length else None
-        rows = tf.concat(row, 1).to_tensor(self._pad, shape=[None, length])
+        rows = tf.RaggedTensor.from_row_lengths(ids, total, validate=False)
+        rows = rows.to_tensor(self._pad, shape=[None, length])
         return {
             "token_ids": tf.reshape(rows, tf.shape(mask)),
             "segment_ids": segment,
