@@ -136,7 +136,9 @@ class FusedEncoder(Inference):
         words = tf.gather(table, flat["token_ids"])  # (n, H)
         # A product: the gradient of a lookup would add thousands of rows into two.
         others = tf.matmul(tf.one_hot(flat["segment_ids"], config.type_vocab_size), segments)
-        positions = tf.repeat(positions[tf.newaxis, : places.length], places.batch, axis=0)
+        positions = tf.broadcast_to(
+            positions[: places.length], [places.batch, places.length, config.hidden_size]
+        )
         others += places.collect(tf.reshape(positions, [-1, config.hidden_size]))
         x = add_and_normalize(words, others, None, *self._affine(layer.layer_norm), self._dtype)
         return drop(x, self._dropout(layer.dropout, _shape(x)))
