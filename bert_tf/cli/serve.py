@@ -21,7 +21,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from bert_tf.cli.progress import console
+from bert_tf.cli.progress import console, progress
 from bert_tf.errors import InputError
 from bert_tf.options import CheckedOptions, option
 
@@ -149,30 +149,35 @@ def run(options: Options) -> None:
         access_log=log,
     )
 
+    loading = contextlib.ExitStack()
+
     def ready(grpc_port: int) -> None:
+        loading.close()
         for line in _ready_lines(models, options, rest_socket.getsockname()[1], grpc_port):
             console.print(line)
 
     gc.freeze()  # what is loaded by now stays; unloading a version need not look through it
-    asyncio.run(
-        serve(
-            models,
-            app,
-            rest_socket,
-            lambda: start_grpc(
+    with loading:
+        loading.enter_context(progress("loading and warming up the models"))
+        asyncio.run(
+            serve(
                 models,
-                grpc_address,
-                max_request_bytes=request_bytes,
+                app,
+                rest_socket,
+                lambda: start_grpc(
+                    models,
+                    grpc_address,
+                    max_request_bytes=request_bytes,
+                    tls=tls,
+                    token=token,
+                    access_log=log,
+                ),
+                ready=ready,
+                stopping=lambda: console.print("Stopping: answering what has been accepted"),
                 tls=tls,
-                token=token,
-                access_log=log,
-            ),
-            ready=ready,
-            stopping=lambda: console.print("Stopping: answering what has been accepted"),
-            tls=tls,
-            grace=2 * options.deadline,
+                grace=2 * options.deadline,
+            )
         )
-    )
 
 
 def _check_tls(certificate: Path, key: Path) -> None:
