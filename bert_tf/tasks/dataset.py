@@ -51,7 +51,7 @@ class Dataset:
         learning_rate: peak learning rate.
         paper: test scores of BERT's paper by model size.
         reached: scores of the development set by weights, in the units of `paper`: the first of
-            `scores` with all defaults, the mean of several seeds.
+            `scores`, the mean of three seeds, by the recipe of docs/finetuning-scores.md.
     """
 
     name: str

@@ -35,6 +35,7 @@ _CONLL_FILES = {
     "validation": ("eng.testa", "valid.txt", "dev.txt", "dev.txt.gz"),
     "test": ("eng.testb", "test.txt", "test.txt.gz"),
 }
+_MINILM = "MiniLM"  # all-MiniLM-L6-v2
 _CONLL_TFDS = {"text": "tokens", "labels": "ner", "validation": "dev"}
 _MNLI_FILES = {
     "train": ("train.tsv",),
@@ -63,12 +64,13 @@ TASKS: dict[str, Dataset] = {
             test_columns={"3": "sentence"}, tfds={"3": "sentence", "1": "label"},
             label_aliases={"unacceptable": "0", "acceptable": "1"},
             submissions={"test": "CoLA.tsv"},
-            paper={"base": 52.1, "large": 60.5},
+            paper={"base": 52.1, "large": 60.5}, reached={_MINILM: 26.7},
         ),
         Dataset(
             name="sst2", kind=Classification(), text="sentence", labels=("0", "1"),
             scores=(accuracy,), files=_GLUE, submissions={"test": "SST-2.tsv"},
             label_aliases={"negative": "0", "positive": "1"}, paper={"base": 93.5, "large": 94.9},
+            reached={_MINILM: 88.0},
         ),
         Dataset(
             name="mrpc", kind=Classification(), text="#1 String", pair="#2 String",
@@ -80,7 +82,7 @@ TASKS: dict[str, Dataset] = {
             tfds={"#1 String": "sentence1", "#2 String": "sentence2", "Quality": "label"},
             label_aliases={"not_equivalent": "0", "equivalent": "1"},
             submissions={"test": "MRPC.tsv"},
-            paper={"base": 88.9, "large": 89.3},
+            paper={"base": 88.9, "large": 89.3}, reached={_MINILM: 84.1},
         ),
         Dataset(
             name="qqp", kind=Classification(), text="question1", pair="question2",
@@ -111,6 +113,7 @@ TASKS: dict[str, Dataset] = {
             name="rte", kind=Classification(), text="sentence1", pair="sentence2",
             labels=("entailment", "not_entailment"), scores=(accuracy,), files=_GLUE,
             submissions={"test": "RTE.tsv"}, paper={"base": 66.4, "large": 70.1},
+            reached={_MINILM: 56.3},
         ),
         Dataset(
             name="wnli", kind=Classification(), text="sentence1", pair="sentence2",
@@ -122,6 +125,7 @@ TASKS: dict[str, Dataset] = {
             name="stsb", kind=Regression(lowest=0, highest=5), text="sentence1", pair="sentence2",
             label="score", scores=(spearman, pearson), files=_GLUE, tfds={"score": "label"},
             submissions={"test": "STS-B.tsv"}, paper={"base": 85.8, "large": 86.5},
+            reached={_MINILM: 88.4},
         ),
         Dataset(
             name="squad", kind=Span(), text="question", pair="context", label="answers",
