@@ -1,0 +1,185 @@
+"""How the cost of a training step grows with length, layers, width, batch, cores and more.
+
+    python benchmarks/scaling.py [--plot docs/scaling.svg] [--output scaling.json]
+
+From one small model on, each quantity in turn takes several values. All but padding: the step of
+`bert-tf pretrain` (benchmarks/training_step.py). Padding: the step of a classifier, as in
+`bert-tf finetune`, on rows of 128 tokens of which a share is padding. Each point is a process of
+its own; the figures are medians over the steps, by the clock, or in processor seconds with
+--processor, which tells more on a machine that others use.
+
+The last column compares the growth of the cost with that of the work: the matrix products' FLOPs
+for the model's shape, the number of tokens for padding, 1 / cores for cores. Above 1, the cost
+grows faster than the work.
+"""
+
+import argparse
+import json
+import os
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+
+import numpy as np
+from training_step import Size, ours  # benchmarks/training_step.py
+
+START = Size(layers=2, width=256, heads=4, vocabulary=8192, batch=16, length=128, predictions=20)
+POINTS: dict[str, list[float]] = {
+    "length": [64, 128, 256, 512],
+    "layers": [1, 2, 4, 8],
+    "width": [128, 256, 512],
+    "batch": [4, 8, 16, 32, 64],
+    "vocabulary": [2048, 8192, 30522],
+    "cores": [1, 2, 4, 8],
+    "padding": [0, 0.25, 0.5, 0.75],
+}
+
+
+def size_at(quantity: str, value: float) -> Size:
+    """The shapes of a point."""
+    changed: dict[str, int] = {} if quantity in ("cores", "padding") else {quantity: int(value)}
+    if quantity == "length":
+        changed["predictions"] = round(0.15 * value)
+    if quantity == "width":
+        changed["heads"] = int(value) // 64
+    return START._replace(**changed)
+
+
+def work_at(quantity: str, value: float) -> float:
+    """What the cost should be proportional to."""
+    from bert_tf.config import BertConfig
+    from bert_tf.models.cost import pretraining_flops
+
+    if quantity == "cores":
+        return 1 / value
+    if quantity == "padding":
+        return 1 - value
+    size = size_at(quantity, value)
+    config = BertConfig(
+        vocab_size=size.vocabulary, hidden_size=size.width, num_hidden_layers=size.layers,
+        num_attention_heads=size.heads, intermediate_size=size.inner,
+    )  # fmt: skip
+    return pretraining_flops(
+        config, instances=size.batch, length=size.length, predictions=size.predictions
+    )
+
+
+def classifier(share: float, precision: str) -> Callable[[], Any]:
+    """A fine-tuning step on rows of which a share is padding."""
+    import keras
+    import tensorflow as tf
+
+    from bert_tf import AdamWeightDecay, BertClassifier, BertConfig
+    from bert_tf.fused.training import fuse
+    from bert_tf.startup import keep_freed_memory
+    from bert_tf.training.means import cross_entropy
+    from bert_tf.training.strategy import without_autotuning
+    from bert_tf.training.trainer import Trainer
+
+    keep_freed_memory()
+    keras.config.set_dtype_policy(precision)
+    config = BertConfig(
+        vocab_size=START.vocabulary, hidden_size=START.width, num_hidden_layers=START.layers,
+        num_attention_heads=START.heads, intermediate_size=START.inner,
+    )  # fmt: skip
+    model = BertClassifier(config, labels=["no", "yes"], seed=0)
+    fuse(model)
+    trainer = Trainer(model, AdamWeightDecay(1e-4), loss=cross_entropy)
+    trainer.make_train_function()
+    draw = np.random.default_rng(0)
+    shape = (START.batch, START.length)
+    mask = np.arange(START.length) < round((1 - share) * START.length)
+    inputs = {
+        "token_ids": draw.integers(0, START.vocabulary, shape) * mask,
+        "segment_ids": np.zeros(shape, int),
+        "padding_mask": np.broadcast_to(mask, shape),
+    }
+    inputs = {name: values.astype(np.int32) for name, values in inputs.items()}
+    batch = (inputs, draw.integers(0, 2, START.batch).astype(np.int32))
+    # Of lengths that are not known when the step is traced, as in fine-tuning.
+    spec = tf.nest.map_structure(lambda x: tf.TensorSpec([None] * x.ndim, x.dtype), batch)
+    batches = tf.data.Dataset.from_generator(lambda: iter([batch]), output_signature=spec)
+    steps = iter(without_autotuning(batches.cache().repeat()))
+    return lambda: float(trainer.train_function(steps)["loss"])
+
+
+def measure(quantity: str, value: float, options: argparse.Namespace) -> float:
+    """Seconds of a step; runs in a process of its own."""
+    if quantity == "cores":
+        os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[: int(value)])
+    if quantity == "padding":
+        step = classifier(value, options.precision)
+    else:
+        step = ours("ours", size_at(quantity, value), options.precision)
+    clock = time.process_time if options.processor else time.perf_counter
+    found = []
+    for _ in range(options.steps + 3):
+        begun = clock()
+        step()
+        found.append(clock() - begun)
+    return statistics.median(found[3:])  # the first ones trace and compile
+
+
+def plot(seconds: dict[str, dict[float, float]], file: str) -> None:
+    """A panel for each quantity: the cost, and what it would be in proportion to the work."""
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(12, 6), layout="constrained")
+    for axes, (quantity, of_value) in zip(
+        figure.subplots(2, 4).flat, seconds.items(), strict=False
+    ):
+        values, first = list(of_value), next(iter(of_value))
+        proportional = [
+            of_value[first] * work_at(quantity, each) / work_at(quantity, first) for each in values
+        ]
+        axes.plot(values, [1e3 * each for each in of_value.values()], "o-", label="ms a step")
+        axes.plot(values, [1e3 * each for each in proportional], ":", label="as the work grows")
+        axes.set(xlabel=quantity, ylim=(0, None))
+        axes.legend()
+    figure.savefig(file)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--precision", default="float32", help="Keras dtype policy")
+    parser.add_argument("--steps", type=int, default=10, help="steps of a point")
+    parser.add_argument("--processor", action="store_true", help="processor seconds")
+    parser.add_argument("--quantities", nargs="+", choices=POINTS, default=list(POINTS))
+    parser.add_argument("--plot", help="picture file of the curves")
+    parser.add_argument("--output", help="JSON file of the results")
+    parser.add_argument("--point", nargs=2, help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    if options.point:
+        quantity, value = options.point
+        print(measure(quantity, float(value), options))
+        return
+    seconds: dict[str, dict[float, float]] = {}
+    print("| | value | ms a step | growth / growth of the work |\n|---|---|---|---|")
+    for quantity in options.quantities:
+        for value in POINTS[quantity]:
+            if quantity == "cores" and value > len(os.sched_getaffinity(0)):
+                continue
+            command = [sys.executable, *sys.argv, "--point", quantity, str(value)]
+            done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True)
+            of_value = seconds.setdefault(quantity, {})
+            of_value[value] = float(done.stdout.split()[-1])
+            first = next(iter(of_value))
+            work = work_at(quantity, value) / work_at(quantity, first)
+            grown = of_value[value] / of_value[first] / work
+            print(f"| {quantity} | {value:g} | {1e3 * of_value[value]:.1f} | {grown:.2f} |")
+    if options.output:
+        Path(options.output).write_text(json.dumps(seconds, indent=1))
+    if options.plot:
+        plot(seconds, options.plot)
+
+
+if __name__ == "__main__":
+    main()
