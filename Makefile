@@ -68,6 +68,9 @@ format: $(READY)  ## rewrite the sources in the project's style
 	$(BIN)/ruff format .
 
 bench: $(READY)  ## measure us against named peers; results belong in docs/benchmarks.md
+	$(BIN)/python benchmarks/ceilings.py
+	$(BIN)/python benchmarks/start_up.py
+	$(BIN)/python benchmarks/scaling.py
 	$(BIN)/python benchmarks/tokenizer.py
 	$(BIN)/python benchmarks/vocabulary.py
 	$(BIN)/python benchmarks/training_step.py
