@@ -129,11 +129,11 @@ def add_and_normalize(
     Args:
         x: [n, H].
         y: [n, H].
-        dropout: what to drop of `y`; None for nothing.
+        dropout: elements of `y` to drop; None for none.
         gamma: scale, float32 [H].
         beta: shift, float32 [H].
         epsilon: added to the variance.
-        dtype: of the result.
+        dtype: type of the result.
     """
     numbers, threshold = dropout or (None, 0)
 
@@ -202,7 +202,7 @@ def attention(
         key: [B, N, T, D].
         value: [B, N, T, D].
         mask: float32 [B, 1, 1, T].
-        dropout: what to drop of the [B, N, Q, T] probabilities; None for nothing.
+        dropout: probabilities [B, N, Q, T] to drop; None for none.
 
     Returns:
         [B, N, Q, D].

@@ -1,6 +1,6 @@
 """The encoder in training: what its layers compute, in fewer and larger operations.
 
-Letters as in `bert_tf.fused.encoder`. What is done to each token is done on [n, H], which lets
+Letters as in `bert_tf.fused.inference`. What is done to each token is done on [n, H], which lets
 TensorFlow fuse a product with its bias; queries, keys and values are one product; dropout,
 residual, LayerNorm, GELU and softmax have gradients of their own (`bert_tf.fused.kernels`).
 
@@ -9,12 +9,12 @@ compiles what lies between the products. In others, as in fine-tuning, only the 
 padding are computed.
 """
 
-from typing import Any, NamedTuple
+from typing import Any
 
 import keras
 import tensorflow as tf
 
-from bert_tf.fused.encoder import Inference, find_encoder
+from bert_tf.fused.inference import Inference, find_encoder
 from bert_tf.fused.kernels import (
     Dropout,
     add_and_normalize,
@@ -23,9 +23,9 @@ from bert_tf.fused.kernels import (
     drop,
     gelu,
 )
+from bert_tf.fused.places import Places, find_places, known_shape
 from bert_tf.layers import SelfAttention, TransformerBlock
 from bert_tf.layers.activations import ACTIVATIONS
-from bert_tf.layers.transformer import MASKED_SCORE
 
 _ACTIVATIONS = {**ACTIVATIONS, "gelu": gelu}
 
@@ -39,56 +39,10 @@ def fuse(model: keras.Model) -> None:
     encoder = find_encoder(model)
     if encoder is not None:
         first_only = getattr(model, "reads", None) == "pooled_output"
-        encoder.fused = FusedEncoder(encoder, first_only=first_only)
+        encoder.fused = Training(encoder, first_only=first_only)
 
 
-class _Places(NamedTuple):
-    """The places of a batch that are computed: n of B * T, or all.
-
-    Attributes:
-        batch: B, a number if it is known when the step is traced, else a tensor.
-        length: T, likewise.
-        places: the place of each token, [n]; None for all places.
-        tokens: the token at each place, [B * T]; at padding, the last one before it.
-        is_token: bool [B * T], whether the place is a token's.
-        first: the first token of each row, [B].
-        mask: added to attention scores, float32 [B, 1, 1, T].
-    """
-
-    batch: Any
-    length: Any
-    places: tf.Tensor | None
-    tokens: tf.Tensor
-    is_token: tf.Tensor
-    first: tf.Tensor
-    mask: tf.Tensor
-
-    def spread(self, x: tf.Tensor) -> tf.Tensor:
-        """[n, ...] -> [B * T, ...], zero at padding; its gradient is a lookup, too."""
-        if self.places is None:
-            return x
-        places, tokens = self.places, self.tokens
-
-        @tf.custom_gradient
-        def spread(x: tf.Tensor) -> Any:
-            rows = tf.gather(x, tokens) * tf.cast(self.is_token[:, tf.newaxis], x.dtype)
-            return rows, lambda upstream: tf.gather(upstream, places)
-
-        return spread(x)
-
-    def collect(self, x: tf.Tensor) -> tf.Tensor:
-        """[B * T, ...] -> [n, ...]."""
-        if self.places is None:
-            return x
-
-        @tf.custom_gradient
-        def collect(x: tf.Tensor) -> Any:
-            return tf.gather(x, self.places), self.spread
-
-        return collect(x)
-
-
-class FusedEncoder(Inference):
+class Training(Inference):
     """The function of a `BertEncoder`'s inputs that gives its outputs, for `BertEncoder.fused`.
 
     Args:
@@ -99,13 +53,15 @@ class FusedEncoder(Inference):
 
     def __init__(self, encoder: Any, *, first_only: bool) -> None:
         super().__init__(encoder, copies=False)
+        self.trains = not encoder.attention_probabilities
         self._first_only = first_only
 
     def __call__(self, inputs: dict[str, tf.Tensor], training: bool = False) -> dict[str, Any]:
         """Computes the outputs for inputs [B, T] each."""
         if not training:
             return super().__call__(inputs)
-        encoder, places = self._encoder, _places(inputs["padding_mask"])
+        encoder, mask = self._encoder, inputs["padding_mask"]
+        places = find_places(mask, with_padding=mask.shape.is_fully_defined())
         states = [self._embedded(inputs, places)]
         for block in encoder.blocks[:-1]:
             states.append(self._trained_block(block, states[-1], places))
@@ -124,7 +80,7 @@ class FusedEncoder(Inference):
             "hidden_states": hidden_states,
         }
 
-    def _embedded(self, inputs: dict[str, tf.Tensor], places: _Places) -> tf.Tensor:
+    def _embedded(self, inputs: dict[str, tf.Tensor], places: Places) -> tf.Tensor:
         layer, config = self._encoder.embeddings, self._encoder.config
         flat = {name: places.collect(tf.reshape(x, [-1])) for name, x in inputs.items()}
         table, segments, positions = (
@@ -141,7 +97,7 @@ class FusedEncoder(Inference):
         )
         others += places.collect(tf.reshape(positions, [-1, config.hidden_size]))
         x = add_and_normalize(words, others, None, *self._affine(layer.layer_norm), self._dtype)
-        return drop(x, self._dropout(layer.dropout, _shape(x)))
+        return drop(x, self._dropout(layer.dropout, known_shape(x)))
 
     def _dropout(self, layer: keras.layers.Dropout, shape: list[Any]) -> Dropout | None:
         """What the layer drops of its next input."""
@@ -150,7 +106,7 @@ class FusedEncoder(Inference):
         return draw_dropout(layer.seed_generator.next(), shape, layer.rate)
 
     def _trained_block(
-        self, block: TransformerBlock, x: tf.Tensor, places: _Places, first_only: bool = False
+        self, block: TransformerBlock, x: tf.Tensor, places: Places, first_only: bool = False
     ) -> tf.Tensor:
         """[n, H] -> [n, H], or [B, H] of the first tokens."""
         attended = self._attended(block.attention, x, places, first_only)
@@ -168,7 +124,7 @@ class FusedEncoder(Inference):
     ) -> tf.Tensor:
         """Residual, dropout and LayerNorm."""
         return add_and_normalize(
-            x, y, self._dropout(dropout, _shape(y)), *self._affine(norm), self._dtype
+            x, y, self._dropout(dropout, known_shape(y)), *self._affine(norm), self._dtype
         )
 
     def _affine(self, layer: keras.layers.LayerNormalization) -> tuple[tf.Tensor, tf.Tensor, float]:
@@ -177,7 +133,7 @@ class FusedEncoder(Inference):
         return gamma, beta, layer.epsilon
 
     def _attended(
-        self, layer: SelfAttention, x: tf.Tensor, places: _Places, first_only: bool
+        self, layer: SelfAttention, x: tf.Tensor, places: Places, first_only: bool
     ) -> tf.Tensor:
         config, batch, length = self._encoder.config, places.batch, places.length
         projections = layer.query, layer.key, layer.value
@@ -193,22 +149,3 @@ class FusedEncoder(Inference):
         context = attention(query, key, value, places.mask, dropout)
         context = tf.reshape(tf.transpose(context, [0, 2, 1, 3]), [-1, config.hidden_size])
         return self._dense(context if first_only else places.collect(context), layer.output_dense)
-
-
-def _shape(x: tf.Tensor) -> list[Any]:
-    """The shape in numbers if all are known, else in tensors."""
-    return x.shape.as_list() if x.shape.is_fully_defined() else tf.unstack(tf.shape(x))
-
-
-def _places(padding_mask: tf.Tensor) -> _Places:
-    batch, length = _shape(padding_mask)
-    is_token = padding_mask != 0  # (B, T)
-    mask = (tf.cast(~is_token, tf.float32) * MASKED_SCORE)[:, tf.newaxis, tf.newaxis]
-    starts = tf.range(batch) * length
-    if padding_mask.shape.is_fully_defined():
-        return _Places(batch, length, None, starts, starts, starts, mask)
-    # A row without tokens keeps its first place, so that every row has a first token.
-    kept = tf.reshape(is_token | (tf.range(length) == 0), [-1])  # (B * T,)
-    tokens = tf.cumsum(tf.cast(kept, tf.int32)) - 1
-    places = tf.cast(tf.where(kept)[:, 0], tf.int32)
-    return _Places(batch, length, places, tokens, kept, tf.gather(tokens, starts), mask)

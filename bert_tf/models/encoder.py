@@ -107,8 +107,9 @@ class BertEncoder(PretrainedModel):
         """Computes the outputs."""
         if "position_ids" in inputs:
             return self._of_rows(inputs, training)
-        if self.fused is not None and not (training and self.rematerialize):
-            return self.fused(inputs, training=bool(training))
+        fused = self.fused
+        if fused is not None and (not training or (fused.trains and not self.rematerialize)):
+            return fused(inputs, training=bool(training))
         return super().call(inputs, training=training, mask=mask)
 
     def _of_rows(self, inputs: dict[str, Any], training: bool | None) -> dict[str, Any]:

@@ -9,7 +9,7 @@ import keras
 import tensorflow as tf
 
 from bert_tf.errors import InputError
-from bert_tf.fused.encoder import inference
+from bert_tf.fused.inference import inference
 from bert_tf.tokenization.tokenizer import BertTokenizer
 
 DEFAULT = "serving_default"

@@ -197,3 +197,11 @@ def test_cross_entropy(monkeypatch):
         results.append([losses, tape.gradient(total, logits)])
     for compiled, plain in zip(*results, strict=True):
         np.testing.assert_allclose(compiled, plain, rtol=1e-5, atol=1e-5)
+
+
+def test_attention_probabilities_are_the_layers_in_training_too():
+    encoder = randomize(BertEncoder(CONFIG, attention_probabilities=True))
+    wanted = encoder(batch(), training=True)["attention_probabilities"]
+    fuse(encoder)
+    found = encoder(batch(), training=True)["attention_probabilities"]
+    np.testing.assert_allclose(found, wanted, atol=1e-6)

@@ -14,14 +14,14 @@ The layers of `bert_tf.layers` also train and run on other backends. This is fas
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any, NamedTuple
+from typing import Any
 
 import keras
 import tensorflow as tf
 
+from bert_tf.fused.places import Places, find_places
 from bert_tf.layers import SelfAttention, TransformerBlock
 from bert_tf.layers.activations import ACTIVATIONS
-from bert_tf.layers.transformer import MASKED_SCORE
 from bert_tf.models.encoder import BertEncoder
 
 # TensorFlow fuses this form of the exact GELU with the product before it.
@@ -58,27 +58,16 @@ def find_encoder(model: Any) -> BertEncoder | None:
     return model
 
 
-class _Tokens(NamedTuple):
-    """Where the n tokens stand in the B * T places of a batch.
-
-    Attributes:
-        places: the place of each token, [n].
-        tokens: the token at each place, [B * T]; at padding, the last one before it.
-        first: the first token of each row, [B].
-        mask: added to attention scores, float32 [B, 1, 1, T].
-    """
-
-    places: tf.Tensor
-    tokens: tf.Tensor
-    first: tf.Tensor
-    mask: tf.Tensor
-
-
 class Inference:
     """The function of a `BertEncoder`'s inputs that gives its outputs, for `BertEncoder.fused`.
 
     In a graph, an output that nobody reads is not computed. Padding gets zeros.
+
+    Attributes:
+        trains: whether it can also be called in training.
     """
+
+    trains = False
 
     def __init__(self, encoder: BertEncoder, *, copies: bool) -> None:
         self._encoder = encoder
@@ -89,15 +78,17 @@ class Inference:
 
     def __call__(self, inputs: dict[str, tf.Tensor], training: bool = False) -> dict[str, Any]:
         """Computes the outputs for inputs [B, T] each."""
+        assert not training  # `BertEncoder` asks `trains`
         encoder = self._encoder
-        batch, length = tf.unstack(tf.shape(inputs["token_ids"]))
         tokens, states, probabilities = self._states(inputs)
         first, _ = self._block(encoder.blocks[-1], states[-2], tokens, first_only=True)  # (B, H)
 
         def spread(x: tf.Tensor) -> tf.Tensor:
             width = encoder.config.hidden_size
-            x = tf.scatter_nd(tokens.places[:, tf.newaxis], x, [batch * length, width])
-            return tf.reshape(x, [batch, length, width])
+            x = tf.scatter_nd(
+                tokens.places[:, tf.newaxis], x, [tokens.batch * tokens.length, width]
+            )
+            return tf.reshape(x, [tokens.batch, tokens.length, width])
 
         hidden_states = [spread(x) for x in states]  # (B, T, H)
         outputs = {
@@ -115,9 +106,9 @@ class Inference:
 
     def _states(
         self, inputs: dict[str, tf.Tensor]
-    ) -> tuple[_Tokens, list[tf.Tensor], list[tf.Tensor]]:
+    ) -> tuple[Places, list[tf.Tensor], list[tf.Tensor]]:
         """The tokens; their states [n, H] before the first block and after each; probabilities."""
-        tokens = _tokens(inputs["padding_mask"])
+        tokens = find_places(inputs["padding_mask"])
         states, probabilities = [self._embed(inputs, tokens)], []
         for block in self._encoder.blocks:
             x, of_block = self._block(block, states[-1], tokens)
@@ -125,7 +116,7 @@ class Inference:
             probabilities.append(of_block)
         return tokens, states, probabilities
 
-    def _embed(self, inputs: dict[str, tf.Tensor], tokens: _Tokens) -> tf.Tensor:
+    def _embed(self, inputs: dict[str, tf.Tensor], tokens: Places) -> tf.Tensor:
         layer = self._encoder.embeddings
         ids, segments = (
             tf.gather(tf.reshape(inputs[name], [-1]), tokens.places)
@@ -134,14 +125,14 @@ class Inference:
         rows = (
             (layer.word_embeddings, ids),
             (layer.segment_embeddings, segments),
-            (layer.position_embeddings, tokens.places % tf.shape(tokens.mask)[3]),
+            (layer.position_embeddings, tokens.places % tokens.length),
         )
         tables = self._variables
         total = tf.add_n([tf.gather(tables[id(table.embeddings)], row) for table, row in rows])
         return self._normalize(total, layer.layer_norm)
 
     def _block(
-        self, block: TransformerBlock, x: tf.Tensor, tokens: _Tokens, first_only: bool = False
+        self, block: TransformerBlock, x: tf.Tensor, tokens: Places, first_only: bool = False
     ) -> tuple[tf.Tensor, tf.Tensor]:
         """[n, H] -> [n, H], or [B, H] of the first tokens; and the attention's probabilities."""
         attended, probabilities = self._attend(block.attention, x, tokens, first_only)
@@ -153,12 +144,11 @@ class Inference:
         return self._normalize(x + transformed, block.feed_forward_layer_norm), probabilities
 
     def _attend(
-        self, layer: SelfAttention, x: tf.Tensor, tokens: _Tokens, first_only: bool
+        self, layer: SelfAttention, x: tf.Tensor, tokens: Places, first_only: bool
     ) -> tuple[tf.Tensor, tf.Tensor]:
         config = self._encoder.config
-        batch, length = tf.shape(tokens.mask)[0], tf.shape(tokens.mask)[3]
         projected = self._dense(x, layer.query, layer.key, layer.value)  # (n, 3 H)
-        heads = [batch, length, 3, config.num_attention_heads, config.head_size]
+        heads = [tokens.batch, tokens.length, 3, config.num_attention_heads, config.head_size]
         heads = tf.reshape(tf.gather(projected, tokens.tokens), heads)
         query, key, value = tf.unstack(tf.transpose(heads, [2, 0, 3, 1, 4]))  # (B, N, T, D)
         query = (query[:, :, :1] if first_only else query) * config.head_size**-0.5
@@ -200,18 +190,3 @@ class Inference:
             with tf.init_scope():  # outside the graph: one for all functions
                 self._copies[key] = tf.Variable(read(), trainable=False)
         return tf.convert_to_tensor(self._copies[key])
-
-
-def _tokens(padding_mask: tf.Tensor) -> _Tokens:
-    batch, length = tf.unstack(tf.shape(padding_mask))
-    is_token = padding_mask != 0  # (B, T)
-    mask = tf.cast(~is_token, tf.float32) * MASKED_SCORE
-    # A row without tokens keeps its first place, so that every row has a first token.
-    kept = tf.reshape(is_token | (tf.range(length) == 0), [-1])  # (B * T,)
-    tokens = tf.cumsum(tf.cast(kept, tf.int32)) - 1
-    return _Tokens(
-        places=tf.cast(tf.where(kept)[:, 0], tf.int32),
-        tokens=tokens,
-        first=tf.gather(tokens, tf.range(batch) * length),
-        mask=mask[:, tf.newaxis, tf.newaxis],
-    )

@@ -1,0 +1,85 @@
+"""Which places of a padded batch are computed.
+
+B is the batch, T its length, n the places of B * T that are computed.
+"""
+
+from typing import Any, NamedTuple
+
+import tensorflow as tf
+
+from bert_tf.layers.transformer import MASKED_SCORE
+
+
+class Places(NamedTuple):
+    """The places that are computed: those of tokens, or all.
+
+    Attributes:
+        batch: B, a number if it is known when the graph is traced, else a tensor.
+        length: T, likewise.
+        places: int32 [n], the place of each token.
+        tokens: int32 [B * T], the token at each place; at padding, the last one before it.
+        is_computed: bool [B * T], whether the place is one of the n.
+        first: int32 [B], the first token of each row.
+        mask: float32 [B, 1, 1, T], added to attention scores.
+        with_padding: whether n is B * T: padding counts as tokens.
+    """
+
+    batch: Any
+    length: Any
+    places: tf.Tensor
+    tokens: tf.Tensor
+    is_computed: tf.Tensor
+    first: tf.Tensor
+    mask: tf.Tensor
+    with_padding: bool
+
+    def spread(self, x: tf.Tensor) -> tf.Tensor:
+        """[n, ...] -> [B * T, ...], zero at padding; its gradient is a lookup, too."""
+        if self.with_padding:
+            return x
+
+        @tf.custom_gradient
+        def spread(x: tf.Tensor) -> Any:
+            rows = tf.gather(x, self.tokens) * tf.cast(self.is_computed[:, tf.newaxis], x.dtype)
+            return rows, lambda upstream: tf.gather(upstream, self.places)
+
+        return spread(x)
+
+    def collect(self, x: tf.Tensor) -> tf.Tensor:
+        """[B * T, ...] -> [n, ...]."""
+        if self.with_padding:
+            return x
+
+        @tf.custom_gradient
+        def collect(x: tf.Tensor) -> Any:
+            return tf.gather(x, self.places), self.spread
+
+        return collect(x)
+
+
+def find_places(padding_mask: tf.Tensor, *, with_padding: bool = False) -> Places:
+    """The places of tokens in a padding mask [B, T], or all of them `with_padding`."""
+    batch, length = known_shape(padding_mask)
+    is_token = padding_mask != 0  # (B, T)
+    mask = (tf.cast(~is_token, tf.float32) * MASKED_SCORE)[:, tf.newaxis, tf.newaxis]
+    # A row without tokens keeps its first place, so that every row has a first token.
+    is_computed = is_token | (tf.range(length) == 0)
+    if with_padding:
+        is_computed = tf.ones_like(is_token)
+    is_computed = tf.reshape(is_computed, [-1])  # (B * T,)
+    tokens = tf.cumsum(tf.cast(is_computed, tf.int32)) - 1
+    return Places(
+        batch,
+        length,
+        places=tf.cast(tf.where(is_computed)[:, 0], tf.int32),
+        tokens=tokens,
+        is_computed=is_computed,
+        first=tf.gather(tokens, tf.range(batch) * length),
+        mask=mask,
+        with_padding=with_padding,
+    )
+
+
+def known_shape(x: tf.Tensor) -> list[Any]:
+    """The shape in numbers if all are known when the graph is traced, else in tensors."""
+    return x.shape.as_list() if x.shape.is_fully_defined() else tf.unstack(tf.shape(x))
