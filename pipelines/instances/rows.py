@@ -98,7 +98,7 @@ def lay_out_rows(
         packed: the instances, [N, L] each.
         masked: their masks.
         is_random_next: int32 [N], next-sentence labels.
-        options: of the shards, with the masks' settings.
+        options: the shards' options, with the settings of the masks.
 
     Returns:
         Inputs, int32: `token_ids`, `segment_ids` [R, L], 0 at padding; `padding_mask` [R, L], the

@@ -18,7 +18,6 @@ from google.protobuf.message import DecodeError
 from bert_tf.errors import InputError
 from pipelines.instances.rows import parse_rows, row_predictions
 from pipelines.instances.schemas import masked_features, parse_compact, parse_masked
-from pipelines.options import PretrainingDataOptions
 from pipelines.shards.manifest import (
     BLOCK_RECORDS,
     FILE_NAME,
@@ -90,18 +89,20 @@ class ShardFolder:
         """Predictions per record, padding included."""
         if self.manifest is None or not self.has_rows:
             return self.max_predictions_per_seq
-        return row_predictions(PretrainingDataOptions(**self.manifest.options))
+        return row_predictions(self.manifest.data_options)
 
     @property
     def has_next_sentences(self) -> bool:
         """Whether the instances are pairs with a next-sentence label."""
         return self.manifest is None or self.manifest.options["instances"] == "sentence_pairs"
 
-    def parse(self, records: tf.Tensor, pad_token_id: int = 0) -> tuple:
-        """Reads the instances of records, string [n], by `parse_compact` or `parse_masked`."""
+    def parse(self, records: tf.Tensor) -> tuple:
+        """Reads the instances of records, string [n]; see `parse_instances`."""
+        return self.parse_instances(parse_rows(records).flat_values if self.has_rows else records)
+
+    def parse_instances(self, records: tf.Tensor, pad_token_id: int = 0) -> tuple:
+        """Reads instances, string [n], by `parse_compact` or `parse_masked`."""
         length = self.max_seq_length
-        if self.has_rows:
-            records = parse_rows(records).flat_values
         if self.is_compact:
             return parse_compact(records, max_seq_length=length, pad_token_id=pad_token_id)
         predictions = self.max_predictions_per_seq

@@ -13,6 +13,7 @@ from typing import Any
 
 from bert_tf.atomic import write_text
 from bert_tf.errors import InputError
+from pipelines.options import PretrainingDataOptions
 
 FILE_NAME = "manifest.json"
 FORMAT = 2
@@ -76,9 +77,14 @@ class Manifest:
         return sum(shard.instances for shard in self.shards.get(split, []))
 
     @property
+    def data_options(self) -> PretrainingDataOptions:
+        """`options`, with defaults for those that are newer than the shards."""
+        return PretrainingDataOptions(**self.options)
+
+    @property
     def has_rows(self) -> bool:
         """Whether a record is a row of several instances (`pipelines.instances.rows`)."""
-        return self.options.get("instances_per_row", 1) > 1
+        return self.data_options.instances_per_row > 1
 
     def save(self, directory: Path) -> None:
         """Writes `manifest.json` into a folder."""

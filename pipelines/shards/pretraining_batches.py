@@ -121,19 +121,22 @@ def pretraining_batches(
 
     @tf.autograph.experimental.do_not_convert  # slow, and nothing branches on tensors
     def model_inputs(records: tf.Tensor, places: tf.Tensor) -> tuple[dict, dict, dict]:
+        rows = parse_rows(records) if shards.has_rows else None
+        instances = records if rows is None else rows.flat_values
         if masks is None:
-            packed, masked, is_random_next = shards.parse(records)
+            packed, masked, is_random_next = shards.parse_instances(instances)
         else:
             options, tokenizer = masks
-            packed, is_random_next = shards.parse(records, tokenizer.pad_token_id)
+            packed, is_random_next = shards.parse_instances(instances, tokenizer.pad_token_id)
             # No other batch begins at the same place.
             seed = tf.random.fold_in(mask_seed, places[0])
             masked = mask_tokens(packed.token_ids, packed.padding_mask, tokenizer, options, seed)
-        if shards.has_rows:
-            in_rows = parse_rows(records).row_lengths()
+        if rows is not None:
+            assert shards.manifest is not None
             inputs, labels, weights = lay_out_rows(
-                in_rows, packed, masked, is_random_next, _row_options(shards, masks)
-            )
+                rows.row_lengths(), packed, masked, is_random_next,
+                masks[0] if masks else shards.manifest.data_options,
+            )  # fmt: skip
         else:
             inputs = {
                 "token_ids": masked.token_ids,
@@ -205,7 +208,7 @@ def _masks(
             )
         return None
     assert shards.manifest is not None
-    options = PretrainingDataOptions(**shards.manifest.options)
+    options = shards.manifest.data_options
     if "masked_lm_prob" in changed:  # which sets the number of predictions
         changed = {"max_predictions_per_seq": None, **changed}
     options = replace(options, **changed)
@@ -215,16 +218,6 @@ def _masks(
         tokenizer = BertTokenizer.from_directory(shards.directory)
     check_vocabulary(shards, tokenizer.vocabulary_hash)
     return options, tokenizer
-
-
-def _row_options(
-    shards: ShardFolder, masks: "tuple[PretrainingDataOptions, BertTokenizer] | None"
-) -> PretrainingDataOptions:
-    """The options of the shards' rows, with those of masks drawn here."""
-    if masks is not None:
-        return masks[0]
-    assert shards.manifest is not None
-    return PretrainingDataOptions(**shards.manifest.options)
 
 
 def _records(
