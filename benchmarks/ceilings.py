@@ -3,8 +3,8 @@
     python benchmarks/ceilings.py [--threads 2] [--output ceilings.json]
 
 Products of large square matrices, in TensorFlow, by type, in GFLOP/s; copies of blocks that no
-cache holds, in GB/s, each byte counted once. Medians over the turns. Other benchmarks give their
-results as a share of these.
+cache holds, in GB/s, each byte counted once. Medians over the turns. What a model computes in a
+second can be read as a share of these.
 """
 
 import argparse
