@@ -96,8 +96,8 @@ def pretrain(
 ) -> TrainingResult | None:
     """Pre-trains a BERT on shards; the run directory is `options.output`.
 
-    The loss is the mean over the masked positions plus, where instances are pairs, the mean over
-    the next-sentence labels. Without pairs the pooler and the next-sentence head are not trained.
+    The loss is the mean over the masked positions plus, for the objective mlm+nsp, the mean over
+    the next-sentence labels. Without these the pooler and the next-sentence head are not trained.
 
     Args:
         options: options of the command.
@@ -147,7 +147,7 @@ def _pretrain(
     data.check_fits(model.encoder.config)
     # Means over the masked words, not over the padded slots.
     losses = {"mlm_logits": cross_entropy}
-    if data.phases[0].train.has_next_sentences:
+    if data.objective == "mlm+nsp":
         losses["nsp_logits"] = cross_entropy
     else:  # nothing trains these: weight decay must leave them alone, too
         model.encoder.pooler.trainable = model.next_sentence.trainable = False

@@ -57,12 +57,20 @@ class PretrainingData:
 
     Attributes:
         phases: one, or two: short sequences, then long ones (paper, section A.2).
+        objective: the options' objective, or the default for the shards.
         tokenizer: the shards' tokenizer.
     """
 
     def __init__(self, options: PretrainingOptions) -> None:
         self._options = options
         self.phases = _open(options)
+        of_pairs = self.phases[0].train.has_next_sentences
+        self.objective = options.objective or ("mlm+nsp" if of_pairs else "mlm")
+        if self.objective == "mlm+nsp" and not of_pairs:
+            raise InputError(
+                f"--objective mlm+nsp needs pairs of sentences, {options.shards} holds full "
+                "sentences: give --objective mlm, or make shards with --instances sentence_pairs"
+            )
         self.tokenizer = tokenizer_of_shards(options.shards, options.tokenizer)
         self._reading: dict[str, Any] = {
             "vocabulary_hash": self.tokenizer.vocabulary_hash,

@@ -188,14 +188,19 @@ def test_a_run_is_not_continued_with_other_masks(undisturbed, capsys):
     assert "masked_lm_prob was 0.3, is now 0.2" in capsys.readouterr().err
 
 
-def test_full_sentences_train_the_masked_language_model_alone(
-    dynamic_shards, small_config, tmp_path
+@pytest.mark.parametrize(("instances", "objective"), [("full_sentences", None), (None, "mlm")])
+def test_the_masked_language_model_is_trained_alone(
+    instances, objective, dynamic_shards, small_config, tmp_path
 ):
-    folder = Path(shutil.copytree(dynamic_shards, tmp_path / "shards"))
-    manifest = Manifest.load(folder)
-    manifest.options["instances"] = "full_sentences"
-    manifest.save(folder)
-    lines = run(options(folder, small_config, tmp_path / "run", seed=3))
+    folder = dynamic_shards
+    if instances:
+        folder = Path(shutil.copytree(dynamic_shards, tmp_path / "shards"))
+        manifest = Manifest.load(folder)
+        manifest.options["instances"] = instances
+        manifest.save(folder)
+        with pytest.raises(InputError, match=r"mlm\+nsp needs pairs of sentences"):
+            run(options(folder, small_config, tmp_path / "run", objective="mlm+nsp"))
+    lines = run(options(folder, small_config, tmp_path / "run", seed=3, objective=objective))
     assert [step for step, kind, _ in lines if kind == "held_out"] == [4, 8]
     for _, _, scalars in lines:
         assert {"loss", "mlm_loss", "mlm_accuracy"} <= set(scalars)
