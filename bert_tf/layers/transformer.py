@@ -31,10 +31,18 @@ class SelfAttention(BertLayer):
     Returns:
         [B, T, H] in the layer's compute dtype; on request also [B, N, T, T], whose last axis
         is the tokens attended to.
+
+    Attributes:
+        flash: how calls that neither return nor drop probabilities compute. None, the default:
+            by the operations below. False or True: by `keras.ops.dot_product_attention`, with True
+            in one fused kernel, which needs the JAX backend on a GPU and half precision. The
+            results differ in rounding alone, but where a token may see nothing. Set it before a
+            function is traced.
     """
 
     def __init__(self, config: BertConfig, seed: int | None = None, **kwargs: Any):
         super().__init__(config, seed, **kwargs)
+        self.flash: bool | None = None
         self.query = self.new_dense("query", config.hidden_size)
         self.key = self.new_dense("key", config.hidden_size)
         self.value = self.new_dense("value", config.hidden_size)
@@ -58,6 +66,11 @@ class SelfAttention(BertLayer):
         key = ops.reshape(self.key(hidden_states), heads)
         value = ops.reshape(self.value(hidden_states), heads)
 
+        drops = training and self.dropout.rate > 0
+        if self.flash is not None and not (drops or return_probabilities):
+            context = self._flash_attention(query, key, value, padding_mask)
+            return self.output_dense(ops.reshape(context, (batch, length, width)))
+
         # The softmax sums T terms: in float32 even where the rest is in half precision.
         scores = ops.cast(ops.einsum("bqnd,bknd->bnqk", query, key), "float32")  # (B, N, T, T)
         if padding_mask is not None:
@@ -69,6 +82,19 @@ class SelfAttention(BertLayer):
         context = ops.einsum("bnqk,bknd->bqnd", dropped, value)  # (B, T, N, D)
         attended = self.output_dense(ops.reshape(context, (batch, length, width)))
         return (attended, probabilities) if return_probabilities else attended
+
+    def _flash_attention(self, query: Any, key: Any, value: Any, padding_mask: Any) -> Any:
+        """softmax(Q K^T) V, [B, T, N, D]."""
+        mask = None
+        if padding_mask is not None:
+            mask = ops.not_equal(padding_mask, 0)
+            mask = mask[:, None, None] if mask.ndim == 2 else mask[:, None]
+            length = ops.shape(query)[1]
+            # The fused kernel refuses a mask to broadcast over the queries.
+            mask = ops.broadcast_to(mask, (ops.shape(mask)[0], 1, length, length))
+        return ops.dot_product_attention(
+            query, key, value, mask=mask, scale=1.0, flash_attention=self.flash
+        )
 
     def compute_output_spec(
         self,
@@ -150,17 +176,19 @@ class TransformerBlock(BertLayer):
         """Mixes across tokens, then transforms each token."""
         if self.rematerialize and training and not return_probabilities:
             return self._rematerialized(hidden_states, padding_mask)
-        x, probabilities = self._transform(hidden_states, padding_mask, training)
-        return (x, probabilities) if return_probabilities else x
+        if return_probabilities:
+            attended, probabilities = self.attention(
+                hidden_states, padding_mask, training=training, return_probabilities=True
+            )
+            return self._transform(hidden_states, attended, training), probabilities
+        attended = self.attention(hidden_states, padding_mask, training=training)
+        return self._transform(hidden_states, attended, training)
 
-    def _transform(self, x: Any, padding_mask: Any, training: bool) -> tuple[Any, Any]:
-        attended, probabilities = self.attention(
-            x, padding_mask, training=training, return_probabilities=True
-        )
+    def _transform(self, x: Any, attended: Any, training: bool) -> Any:
         attended = self.attention_output_dropout(attended, training=training)
         x = self.attention_layer_norm(x + attended)  # (B, T, H)
         transformed = self.feed_forward_dropout(self.feed_forward(x), training=training)
-        return self.feed_forward_layer_norm(x + transformed), probabilities
+        return self.feed_forward_layer_norm(x + transformed)
 
     def _rematerialized(self, hidden_states: Any, padding_mask: Any) -> Any:
         """In training: the same numbers, and the same dropout whether computed once or twice."""
@@ -174,6 +202,7 @@ class TransformerBlock(BertLayer):
             # Weights come as arguments, so that gradients reach them on every backend.
             mapping = [*zip(weights, values, strict=True), *seeds]
             with keras.StatelessScope(state_mapping=mapping):
-                return self._transform(hidden_states, padding_mask, training=True)[0]
+                attended = self.attention(hidden_states, padding_mask, training=True)
+                return self._transform(hidden_states, attended, training=True)
 
         return keras.remat(transform)(hidden_states, *(weight.value for weight in weights))

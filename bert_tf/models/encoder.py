@@ -150,6 +150,19 @@ class BertEncoder(PretrainedModel):
         for block in self.blocks:
             block.rematerialize = rematerialize
 
+    @property
+    def flash(self) -> bool | None:
+        """How the attention layers compute; see `SelfAttention`.
+
+        Example: `encoder.flash = True` before the training step is traced.
+        """
+        return self.blocks[0].attention.flash
+
+    @flash.setter
+    def flash(self, flash: bool | None) -> None:
+        for block in self.blocks:
+            block.attention.flash = flash
+
     def freeze_layers(self, number: int) -> None:
         """Freezes the embeddings and the first blocks.
 

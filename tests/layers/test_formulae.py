@@ -112,6 +112,19 @@ def test_self_attention(random, states):
     np.testing.assert_allclose(layer(states), attention(states, everything, layer), **CLOSE)
 
 
+def test_attention_in_one_operation(random, states):
+    layer = SelfAttention(CONFIG)
+    layer.build((B, T, H))
+    randomize(layer, random)
+    own = MASK[:, None, :] * np.tri(T, dtype=int)  # [B, T, T]
+    usual = [np.asarray(layer(states, mask)) for mask in (MASK, own, None)]
+    layer.flash = False
+    for mask, expected in zip((MASK, own, None), usual, strict=True):
+        np.testing.assert_allclose(layer(states, mask), expected, **CLOSE)
+        _, probabilities = layer(states, mask, return_probabilities=True)
+        np.testing.assert_allclose(np.sum(probabilities, -1), 1, **CLOSE)
+
+
 def test_padding_changes_nothing(random, states):
     layer = SelfAttention(CONFIG)
     layer.build((B, T, H))
