@@ -4,7 +4,11 @@ import math
 from dataclasses import dataclass, fields
 from typing import Any, Literal
 
+from bert_tf.errors import InputError
 from bert_tf.options import CheckedOptions, option
+
+# Options that shards of the present format were written without.
+_NEWER = ("mask_token_share", "random_token_share")
 
 
 @dataclass(kw_only=True)
@@ -36,6 +40,9 @@ class PretrainingDataOptions(CorpusOptions):
         max_predictions_per_seq: maximum number of tokens to predict in an instance; by default
             masked_lm_prob of max_seq_length, rounded up (20 for 128, 77 for 512).
         masked_lm_prob: share of the tokens to predict.
+        mask_token_share: share of the tokens to predict that [MASK] replaces.
+        random_token_share: share of them that a random token replaces; the rest stays as it is
+            (paper, appendix C.2).
         masking: static stores masks in the shards, with the original's features; dynamic stores
             unmasked text in two fifths of the space, and training draws new masks in every epoch:
             the right choice for new work.
@@ -60,6 +67,8 @@ class PretrainingDataOptions(CorpusOptions):
     max_seq_length: int = option(128, at_least=5, at_most=2**16)
     max_predictions_per_seq: int | None = option(None, at_least=1, at_most=2**16)
     masked_lm_prob: float = option(0.15, above=0, below=1)
+    mask_token_share: float = option(0.8, at_least=0, at_most=1)
+    random_token_share: float = option(0.1, at_least=0, at_most=1)
     masking: Literal["static", "dynamic"] = "static"
     whole_word_masking: bool = False
     max_ngram: int = option(1, at_least=1, at_most=32)
@@ -75,11 +84,24 @@ class PretrainingDataOptions(CorpusOptions):
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        masked, random = self.mask_token_share, self.random_token_share
+        if masked + random > 1 + 1e-9:  # 0.9 + 0.1 and the like may round above 1
+            raise InputError(
+                f"mask_token_share {masked:g} and random_token_share {random:g} are more than 1 "
+                "together: lower one of them"
+            )
         if self.max_predictions_per_seq is None:
             # The subtraction keeps 0.15 * 20, which floats put above 3, from giving 4.
             predictions = math.ceil(self.masked_lm_prob * self.max_seq_length - 1e-9)
             self.max_predictions_per_seq = max(1, predictions)
 
     def of_data(self) -> dict[str, Any]:
-        """The options of the data by name, without those that a command adds."""
-        return {field.name: getattr(self, field.name) for field in fields(PretrainingDataOptions)}
+        """The options of the data by name, without those that a command adds.
+
+        An option of `_NEWER` is left out at its default: the same shards keep the same manifest.
+        """
+        return {
+            field.name: value
+            for field in fields(PretrainingDataOptions)
+            if (value := getattr(self, field.name)) != field.default or field.name not in _NEWER
+        }

@@ -8,7 +8,7 @@ coloured, and listed below with the hidden piece: [MASK]->the, apple->store (ran
 (kept).
 """
 
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -132,7 +132,7 @@ def _tables(shards: "ShardFolder") -> list[Table]:
             "max_predictions_per_seq": shards.max_predictions_per_seq,
         }
         return [_table("Shards without a manifest", {"": facts})]
-    settings = manifest.options | {
+    settings = asdict(manifest.data_options) | {
         "vocabulary_size": manifest.vocabulary["size"],
         "vocabulary_hash": manifest.vocabulary["hash"][:12],
         **manifest.vocabulary["settings"],

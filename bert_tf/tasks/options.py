@@ -122,7 +122,9 @@ class PretrainingOptions(TrainingOptions):
             with the lowest loss, on `long_shards` if given.
         evaluation_batches: largest number of held-out batches per evaluation.
         masked_lm_prob: share of the tokens to predict, for shards made with --masking dynamic; by
-            default, as for the next two, what the shards were made with.
+            default, as for the next four, what the shards were made with.
+        mask_token_share: share of the tokens to predict that [MASK] replaces.
+        random_token_share: share of them that a random token replaces; the rest stays as it is.
         whole_word_masking: mask all pieces of a word or none (true or false).
         max_ngram: longest run of whole words to mask.
         skip_corrupt: find corrupt records before training, skip and count them.
@@ -148,6 +150,8 @@ class PretrainingOptions(TrainingOptions):
     evaluate_every: int = option(1000, at_least=1, identity=True)
     evaluation_batches: int = option(50, at_least=1, identity=True)
     masked_lm_prob: float | None = option(None, above=0, below=1, identity=True)
+    mask_token_share: float | None = option(None, at_least=0, at_most=1, identity=True)
+    random_token_share: float | None = option(None, at_least=0, at_most=1, identity=True)
     whole_word_masking: bool | None = option(None, identity=True)
     max_ngram: int | None = option(None, at_least=1, identity=True)
     skip_corrupt: bool = False

@@ -76,6 +76,8 @@ class PretrainingData:
             "vocabulary_hash": self.tokenizer.vocabulary_hash,
             "tokenizer": self.tokenizer,
             "masked_lm_prob": options.masked_lm_prob,
+            "mask_token_share": options.mask_token_share,
+            "random_token_share": options.random_token_share,
             "whole_word_masking": options.whole_word_masking,
             "max_ngram": options.max_ngram,
         }

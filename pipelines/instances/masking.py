@@ -38,11 +38,13 @@ def mask_tokens(
     options: PretrainingDataOptions,
     seed: tf.Tensor,
 ) -> MaskedTokens:
-    """Chooses tokens to predict and masks them: 80% [MASK], 10% a random token, 10% kept.
+    """Chooses tokens to predict and masks them: by default 80% [MASK], 10% random, 10% kept.
 
     The number of tokens is `masked_lm_prob` of the sequence's length (with [CLS] and [SEP]),
     rounded half to even, at least 1 and at most `max_predictions_per_seq`. [CLS], [SEP] and padding
-    are never chosen. Random tokens come from the whole vocabulary, each drawn independently.
+    are never chosen. Each is replaced by [MASK] with probability `mask_token_share`, by a random
+    token of the whole vocabulary with probability `random_token_share`, or else kept (paper,
+    appendix C.2).
 
     Chooses one of:
 
@@ -109,8 +111,8 @@ def mask_tokens(
     random_tokens = tf.random.stateless_uniform(
         predictions, word_seed, 0, tokenizer.vocabulary_size, dtype=tf.int32
     )
-    replaced = tf.where(action < 0.9, labels, random_tokens)
-    shown = tf.where(action < 0.8, tokenizer.mask_token_id, replaced)
+    replaced = tf.where(action < 1 - options.random_token_share, labels, random_tokens)
+    shown = tf.where(action < options.mask_token_share, tokenizer.mask_token_id, replaced)
     where = tf.where(valid)  # (predictions in all, 2)
     updates = tf.stack([tf.cast(where[:, 0], tf.int32), tf.boolean_mask(positions, valid)], axis=-1)
     return MaskedTokens(

@@ -49,7 +49,7 @@ class Manifest:
     """Settings and content of a folder of shards.
 
     Args:
-        options: every option of `PretrainingDataOptions`.
+        options: see `PretrainingDataOptions.of_data`.
         vocabulary: `hash` and `size`, and the `settings` of the tokenizer.
         corpus: `file` (relative to the common folder) and `bytes` of each file.
         documents: number of documents.

@@ -52,6 +52,8 @@ def pretraining_batches(
     num_workers: int = 1,
     tokenizer: "BertTokenizer | None" = None,
     masked_lm_prob: float | None = None,
+    mask_token_share: float | None = None,
+    random_token_share: float | None = None,
     whole_word_masking: bool | None = None,
     max_ngram: int | None = None,
     data_service: str | None = None,
@@ -76,8 +78,10 @@ def pretraining_batches(
         num_workers: number of workers that share the shards.
         tokenizer: tokenizer of the shards, for masks drawn here; by default the one saved with
             them.
-        masked_lm_prob: share of tokens to predict, for masks drawn here; this and the next two
+        masked_lm_prob: share of tokens to predict, for masks drawn here; this and the next four
             default to what the shards were made with.
+        mask_token_share: share of these tokens that [MASK] replaces.
+        random_token_share: share that a random token replaces; the rest stays as it is.
         whole_word_masking: whether to mask all pieces of a word or none.
         max_ngram: longest run of whole words to mask together.
         data_service: address of a tf.data service that makes the batches, `grpc://host:port`; see
@@ -111,6 +115,8 @@ def pretraining_batches(
         )
     changed = {
         "masked_lm_prob": masked_lm_prob,
+        "mask_token_share": mask_token_share,
+        "random_token_share": random_token_share,
         "whole_word_masking": whole_word_masking,
         "max_ngram": max_ngram,
     }

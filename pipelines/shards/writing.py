@@ -18,6 +18,7 @@ import shutil
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -168,9 +169,9 @@ def _remove_journal(output: Path) -> None:
 def _check_agreement(options: list[PretrainingDataOptions]) -> None:
     if len({one.max_seq_length for one in options}) < len(options):
         raise InputError("a max_seq_length is given twice: give each once")
-    for name, value in options[0].of_data().items():
+    for name in (field.name for field in fields(PretrainingDataOptions)):
         is_shared = name not in ("max_seq_length", "max_predictions_per_seq")
-        if is_shared and any(getattr(one, name) != value for one in options):
+        if is_shared and len({getattr(one, name) for one in options}) > 1:
             raise InputError(
                 f"{name} differs between sequence lengths: give one value, or write each length "
                 "separately"

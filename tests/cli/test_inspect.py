@@ -153,6 +153,7 @@ def test_tables_have_settings_text_and_statistics(shards, capsys):
         if len(row := line.strip("│┃").split("│")) > 1
     }
     assert cells["max seq length"] == ["32"]
+    assert (cells["mask token share"], cells["random token share"]) == (["0.8"], ["0.1"])
     assert cells["documents"] == [f"{manifest['documents']:,}"] == ["40"]
     statistics = [manifest["statistics"][split] for split in ("train", "held_out")]
     assert cells["instances"] == [f"{each['instances']:,}" for each in statistics]

@@ -8,6 +8,7 @@ import tensorflow as tf
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from bert_tf.errors import InputError
 from pipelines.instances.masking import mask_tokens
 from pipelines.options import PretrainingDataOptions
 
@@ -80,6 +81,52 @@ def test_shares_and_positions_are_uniform():
     assert not counts[[0, 40, 63]].any()
     possible = np.delete(counts, [0, 40, 63]) / 4000
     assert np.all(abs(possible - 10 / 61) < 0.03)
+
+
+@settings(max_examples=30, deadline=None)
+@given(
+    # Shares of [MASK], same and random: the paper's (appendix C.2), and any others.
+    shares=st.sampled_from(
+        [(80, 10, 10), (100, 0, 0), (80, 0, 20), (80, 20, 0), (0, 20, 80), (0, 0, 100)]
+    )
+    | st.tuples(st.integers(0, 100), st.integers(0, 100)).map(
+        lambda pair: (min(pair), max(pair) - min(pair), 100 - max(pair))
+    ),
+    seed=st.integers(0, 2**40),
+)
+def test_the_shares_of_a_masking_strategy_come_out(shares, seed):
+    token_ids = np.full([500, 66], 9, np.int32)
+    token_ids[:, 0], token_ids[:, 65] = CLS, SEP
+    masked, kept, random = (share / 100 for share in shares)
+    strategy = {"mask_token_share": masked, "random_token_share": random}
+    shown, positions, labels, weights = mask(
+        token_ids, np.ones_like(token_ids), seed, predictions=33, prob=0.5, **strategy
+    )
+    default = mask(token_ids, np.ones_like(token_ids), seed, predictions=33, prob=0.5)
+    for ours, others in zip((positions, labels, weights), default[1:], strict=True):
+        np.testing.assert_array_equal(ours, others)  # a strategy changes what is shown alone
+    predicted = np.take_along_axis(shown, positions, -1)[weights > 0]
+    n = len(predicted)
+    # A random token may be any: [MASK], or the token itself.
+    by_chance = random / VOCABULARY
+    for count, share in (
+        (np.sum(predicted == MASK), masked + by_chance),
+        (np.sum(predicted == 9), kept + by_chance),
+        (np.sum((predicted != MASK) & (predicted != 9)), random - 2 * by_chance),
+    ):
+        if share in (0, 1):
+            assert count == n * share
+        else:  # 6 deviations, and a tail where few are expected
+            assert abs(count - n * share) < 6 * np.sqrt(n * share * (1 - share)) + 6
+
+
+def test_shares_above_1_are_refused():
+    for masked in range(11):  # the sums of such floats may round above 1
+        PretrainingDataOptions(mask_token_share=masked / 10, random_token_share=1 - masked / 10)
+        PretrainingDataOptions(mask_token_share=masked / 10, random_token_share=(10 - masked) / 10)
+    wrong = r"mask_token_share 0\.9 and random_token_share 0\.2 are more than 1 together"
+    with pytest.raises(InputError, match=wrong):
+        PretrainingDataOptions(mask_token_share=0.9, random_token_share=0.2)
 
 
 def test_special_tokens_inside_the_text_are_never_chosen():

@@ -231,6 +231,14 @@ def test_masking_can_be_changed_for_compact_records_alone(dynamic, static, batch
         for inputs, _, weights in spans
     ]
     assert np.mean(np.concatenate(gaps) == 1) > 0.3  # of tokens chosen apart, about a seventh
+    for inputs, labels, weights in arrays(
+        batches(dynamic, 16, mask_token_share=0.0, random_token_share=0.0, **whole)
+    ):  # all kept
+        shown = np.take_along_axis(inputs["token_ids"], inputs["mask_positions"], 1)
+        real = weights["mlm_logits"] > 0
+        np.testing.assert_array_equal(shown[real], labels["mlm_logits"][real])
+    with pytest.raises(InputError, match=r"random_token_share 0\.1 are more than 1"):
+        batches(dynamic, 4, mask_token_share=1.0)  # the other share is that of the shards
     with pytest.raises(InputError, match=r"remove masked_lm_prob and max_ngram") as raised:
         batches(static, 4, masked_lm_prob=0.2, max_ngram=3)
     one_line(raised)

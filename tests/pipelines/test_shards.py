@@ -134,7 +134,19 @@ def test_manifest_keeps_options_of_the_data_alone(tmp_path, corpus, number_token
     made = CommandOptions(max_seq_length=32, output=str(tmp_path))
     manifest = write_shards(corpus, tmp_path / "out", number_tokenizer, made)
     assert "output" not in manifest.options
-    assert manifest.options == dataclasses.asdict(PretrainingDataOptions(max_seq_length=32))
+    expected = dataclasses.asdict(PretrainingDataOptions(max_seq_length=32))
+    # Newer than the format: in the manifest, which a run's identity rests on, where they are set.
+    shares = {name: expected.pop(name) for name in ("mask_token_share", "random_token_share")}
+    assert shares == {"mask_token_share": 0.8, "random_token_share": 0.1}
+    assert manifest.options == expected
+    assert manifest.data_options == PretrainingDataOptions(max_seq_length=32)
+    changed = {"mask_token_share": 0.0, "random_token_share": 1.0}
+    made = PretrainingDataOptions(max_seq_length=32, **changed)
+    manifest = write_shards(corpus, tmp_path / "random", number_tokenizer, made)
+    assert manifest.options == expected | changed
+    assert Manifest.load(tmp_path / "random").data_options == made
+    assert manifest.statistics["train"]["mask_share"] == 0
+    assert manifest.statistics["train"]["random_share"] > 0.99  # a few are themselves by chance
 
 
 def contents(folder):
@@ -273,6 +285,8 @@ def test_full_folders_are_replaced_only_when_asked(tmp_path, corpus, number_toke
         {"seed": 2**63},
         {"seed": -1},
         {"masked_lm_prob": float("nan")},
+        {"mask_token_share": -0.1},
+        {"random_token_share": 1.1},
     ],
 )
 def test_options_out_of_range_are_named(wrong):
