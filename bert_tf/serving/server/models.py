@@ -49,7 +49,8 @@ class Models:
 
     New versions are found by looking for them, loaded and warmed up while the old one serves, then
     take over; the old one is unloaded after its last request. A version that cannot be loaded is
-    reported in its status, and tried again once its files change.
+    reported in its status, and tried again once its files change. A models.config that changes is
+    followed; a label moves when the version that it is to name has been loaded.
 
     Args:
         source: folder whose subfolders with numbered versions are the models, named for their
@@ -74,6 +75,8 @@ class Models:
         self.metrics = Metrics()
         batching = batching or BatchingParameters()
         self._source: Path | ModelServerConfig = Path(source)
+        self._config_file: Path | None = None
+        self._config_text = b""
         self._poll_seconds = poll_seconds
         self._parameters = dataclasses.replace(batching, num_batch_threads=0)
         self._overrides = dict(overrides or {})
@@ -103,6 +106,8 @@ class Models:
             InputError: the source cannot be read, or has no models.
         """
         if isinstance(self._source, Path) and self._source.is_file():
+            self._config_file = self._source
+            self._config_text = self._source.read_bytes()
             self._source = read_models_config(self._source)
         try:
             await self._poll()
@@ -182,11 +187,25 @@ class Models:
         while True:
             await asyncio.sleep(self._poll_seconds)
             try:
+                self._follow_config_file()
                 await self._poll()
             except OSError as error:  # a network's file system comes back
                 _LOG.warning("looking for models failed: %s", error)
             except Exception:  # a defect, which must not end the watch
                 _LOG.exception("looking for models failed")
+
+    def _follow_config_file(self) -> None:
+        """Reads a models.config that has changed; one that is wrong changes nothing."""
+        if (
+            self._config_file is None
+            or (text := self._config_file.read_bytes()) == self._config_text
+        ):
+            return
+        self._config_text = text
+        try:
+            self._source = read_models_config(self._config_file)
+        except InputError as error:
+            _LOG.warning("%s; the models stay as they are", error)
 
     async def _poll(self) -> None:
         """Looks for versions, and starts to load and to retire what has changed."""
@@ -200,13 +219,25 @@ class Models:
             found, changed = await asyncio.to_thread(_look, self._source, failed)
             for servable in changed:
                 del self._servables[servable.name][servable.version]
-            if isinstance(self._source, ModelServerConfig):
-                configs = self._source.model_config_list.config
-                self._labels = {model.name: dict(model.version_labels) for model in configs}
+            self._label()
             for name in {*self._wanted, *found}:
                 self._wanted[name] = found.get(name, {})
                 self._settle(name)
             self.metrics.models = set(found)
+
+    def _label(self) -> None:
+        """Moves labels; one whose version is not loaded yet names its old version until then."""
+        if isinstance(self._source, ModelServerConfig):
+            self._labels, before = {}, self._labels
+            for model in self._source.model_config_list.config:
+                known = before.get(model.name, {})
+                servables = self._servables.get(model.name, {})
+                self._labels[model.name] = {
+                    label: version
+                    if version in servables and servables[version].is_available
+                    else known.get(label, version)
+                    for label, version in model.version_labels.items()
+                }
 
     def _settle(self, name: str) -> None:
         """Starts to load the versions that are wanted; retires others when one of these serves."""
@@ -239,6 +270,7 @@ class Models:
 
     async def _load(self, servable: Servable) -> None:
         await self._in_loader(servable.load)
+        self._label()
         self._settle(servable.name)
 
     async def _retire(self, servable: Servable) -> None:

@@ -224,6 +224,43 @@ def test_a_models_config_chooses_versions_and_labels(toys, tmp_path):
     asyncio.run(run())
 
 
+def test_a_changed_models_config_is_followed_and_a_label_never_names_what_is_not_loaded(
+    toys, tmp_path, caplog
+):
+    for version in (1, 3):
+        shutil.copytree(toys / "toy" / "1", tmp_path / "a" / str(version))
+    file = tmp_path / "models.config"
+
+    def configure(version):
+        file.write_text(f"""
+            model_config_list {{ config {{
+                name: "toy" base_path: "a"
+                model_version_policy {{ specific {{ versions: {version} }} }}
+                version_labels {{ key: "stable" value: {version} }}
+            }} }}
+        """)
+
+    async def run():
+        configure(1)
+        async with (models := Models(file, poll_seconds=0.01)).running():
+            configure(3)
+            served = set()
+            while states(models) != {3: State.AVAILABLE, 1: State.END}:
+                with models.servable("toy", label="stable") as servable:
+                    served.add(servable.version)
+                await asyncio.sleep(0)
+            assert served == {1, 3}
+            file.write_text("models {")
+            await until(lambda: "configures no models" in caplog.text)
+            await predict(models, label="stable")
+            configure(1)  # back again
+            await until(lambda: states(models) == {3: State.END, 1: State.AVAILABLE})
+            await predict(models, label="stable")
+        assert caplog.text.count("configures no models") == 1
+
+    asyncio.run(run())
+
+
 @pytest.mark.parametrize(
     ("config", "message"),
     [
