@@ -156,7 +156,7 @@ class FinetuningData:
         start_step: int = 0,
         fixed_length: bool = False,
     ) -> tf.data.Dataset:
-        """Batches of rows of like length to train on; see `example_batches`.
+        """Batches of rows to train on; see `example_batches`.
 
         Args:
             size: examples in a batch of this worker.
@@ -171,7 +171,7 @@ class FinetuningData:
             functools.partial(self._batch, fixed_length=fixed_length),
             size,
             targets=self.arrays,
-            lengths=self.lengths,
+            lengths=self.lengths if self.task.kind.batches_of_like_length else None,
             seed=seed,
             start_step=start_step,
             worker=worker,

@@ -46,6 +46,10 @@ class Kind(ABC):
     token_inputs: ClassVar[Mapping[str, tf.TensorSpec]] = {
         "token_ids": _IDS, "segment_ids": _IDS, "padding_mask": _IDS,
     }  # fmt: skip
+    # Whether training batches hold rows of like length, which saves padding. Right where each row
+    # has one loss: where the loss is a mean over the words of a batch, the words of short sentences
+    # would count more than those of long ones.
+    batches_of_like_length: ClassVar[bool] = True
     # The loss, and what is logged while training by name, as of `Trainer`.
     loss_function: ClassVar[Any] = staticmethod(cross_entropy)
     metrics: ClassVar[Mapping[str, Values]] = {"accuracy": accuracy}

@@ -52,6 +52,7 @@ class Tagging(Kind):
 
     model_class = BertTagger
     feature_lstm_layers = 2
+    batches_of_like_length = False
     evaluated = "words"
     documents: bool = False
     in_detail: bool = False

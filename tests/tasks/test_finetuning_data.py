@@ -1,5 +1,7 @@
 """Batches of training rows, for every way that a kind makes rows."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -62,3 +64,17 @@ def test_lengths_are_those_of_the_rows(task):
     found = found if found.shape.rank == 1 else tf.reduce_max(found, -1)
     np.testing.assert_array_equal(found, rows.lengths)
     np.testing.assert_array_equal(rows.lengths, np.minimum(uncut, LENGTH))
+
+
+@pytest.mark.parametrize("task", ROWS)
+def test_batches_are_of_like_length_where_each_row_has_one_loss(task):
+    """A tagger's loss is a mean over the words of a batch: it would favour short sentences."""
+    columns, targets, _ = ROWS[task]
+    many = {name: list(values) * 8 for name, values in columns.items()}
+    rows = replace(data(task), columns=many, arrays=[np.concatenate([targets] * 8)])
+    real = widest = 0
+    for inputs, *_ in rows.batches(SIZE, seed=1).take(20):
+        mask = inputs["padding_mask"].numpy()
+        real, widest = real + mask.sum(), widest + mask.size
+    padding = 1 - real / widest
+    assert padding > 0.2 if task == "tagging" else padding < 0.15, padding
