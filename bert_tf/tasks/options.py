@@ -27,7 +27,10 @@ class TrainingOptions(CheckedOptions):
         deterministic: use deterministic TensorFlow ops alone: GPUs give the same numbers on every
             run, more slowly. CPUs do so without it.
         optimizer: adam, as in the original; lamb for very large batches.
-        schedule: learning rate after the warm-up; linear and cosine reach 0 at the last step.
+        schedule: learning rate after the warm-up; linear and cosine reach 0 at the last step,
+            warmup_stable_decay stays at the peak and falls to 0 over the last steps (MiniCPM;
+            Hägele et al. 2024).
+        decay_share: share of the steps over which warmup_stable_decay falls; 0.1 by default.
         layer_decay: factor on the learning rate for each layer further from the output (ELECTRA's
             layer-wise decay; 0.9 or 0.8 for fine-tuning); 1 for none.
         weight_decay: decoupled weight decay; LayerNorm and biases have none.
@@ -65,7 +68,10 @@ class TrainingOptions(CheckedOptions):
     jit_compile: bool = False
     deterministic: bool = False
     optimizer: Literal["adam", "lamb"] = option("adam", identity=True)
-    schedule: Literal["linear", "cosine", "constant"] = option("linear", identity=True)
+    schedule: Literal["linear", "cosine", "constant", "warmup_stable_decay"] = option(
+        "linear", identity=True
+    )
+    decay_share: float | None = option(None, above=0, at_most=1, identity=True)
     layer_decay: float = option(1.0, above=0, at_most=1, identity=True)
     weight_decay: float = option(0.01, at_least=0, identity=True)
     clip_norm: float = option(1.0, above=0, identity=True)
@@ -87,6 +93,11 @@ class TrainingOptions(CheckedOptions):
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        if self.decay_share is not None and self.schedule != "warmup_stable_decay":
+            raise InputError(
+                f"--decay_share is for --schedule warmup_stable_decay, not {self.schedule}: leave "
+                "it out, or choose that schedule"
+            )
         steps_to_profile(self.profile)
 
 

@@ -20,7 +20,12 @@ from bert_tf.training.optimizer import AdamWeightDecay
 from bert_tf.training.peak import strategy_peak
 from bert_tf.training.plan import TrainingPlan
 from bert_tf.training.run import Run
-from bert_tf.training.schedule import WarmupConstant, WarmupCosineDecay, WarmupLinearDecay
+from bert_tf.training.schedule import (
+    WarmupConstant,
+    WarmupCosineDecay,
+    WarmupLinearDecay,
+    WarmupStableDecay,
+)
 from bert_tf.training.strategy import runs_on_cpus
 from bert_tf.training.trainer import Trainer
 
@@ -28,6 +33,7 @@ _SCHEDULES = {
     "linear": WarmupLinearDecay,
     "cosine": WarmupCosineDecay,
     "constant": WarmupConstant,
+    "warmup_stable_decay": WarmupStableDecay,
 }
 
 
@@ -90,9 +96,12 @@ def prepare(
     # Not under XLA, for which shapes are fixed, nor on accelerators, where it was not measured.
     if runs_on_cpus(run.strategy) and not options.jit_compile:
         fuse(model)
+    # The options admit it for the one schedule that takes it.
+    decay = {} if options.decay_share is None else {"decay_share": options.decay_share}
+    schedule = _SCHEDULES[options.schedule](learning_rate, warmup_steps, total_steps, **decay)
     with run.strategy.scope():
         optimizer = {"adam": AdamWeightDecay, "lamb": Lamb}[options.optimizer](
-            learning_rate=_SCHEDULES[options.schedule](learning_rate, warmup_steps, total_steps),
+            learning_rate=schedule,
             learning_rate_factors=_layer_factors(
                 model.encoder.config.num_hidden_layers, options.layer_decay
             ),

@@ -97,14 +97,18 @@ def weights(output) -> bytes:
     return (Path(output) / "last" / "model.safetensors").read_bytes()
 
 
-MASKS = {"masked_lm_prob": 0.3, "whole_word_masking": True, "max_ngram": 2}
+SETTINGS = {
+    "masked_lm_prob": 0.3, "mask_token_share": 0.6, "random_token_share": 0.3,
+    "whole_word_masking": True, "max_ngram": 2, "schedule": "warmup_stable_decay",
+    "decay_share": 0.5,
+}  # fmt: skip
 
 
 @pytest.fixture(scope="module")
 def undisturbed(dynamic_shards, small_config, tmp_path_factory):
     """The run directory and the lines of a run with dynamic masks; see `killed`."""
     output = tmp_path_factory.mktemp("undisturbed") / "run"
-    return output, run(options(dynamic_shards, small_config, output, **MASKS), copy_at=7)
+    return output, run(options(dynamic_shards, small_config, output, **SETTINGS), copy_at=7)
 
 
 def test_a_killed_run_with_dynamic_masks_goes_on_as_if_nothing_had_happened(
@@ -112,7 +116,7 @@ def test_a_killed_run_with_dynamic_masks_goes_on_as_if_nothing_had_happened(
 ):
     output, lines = undisturbed
     shutil.copytree(killed(output), tmp_path, dirs_exist_ok=True)
-    after = run(options(dynamic_shards, small_config, tmp_path, **MASKS))
+    after = run(options(dynamic_shards, small_config, tmp_path, **SETTINGS))
     assert weights(tmp_path) == weights(output)
     assert after == [line for line in lines if line[0] > 6]
 
@@ -127,7 +131,7 @@ def test_a_killed_run_on_rows_of_instances_goes_on_as_if_nothing_had_happened(
         "--masking", "dynamic", "--short-seq-prob", 0.9, "--instances-per-row", 4,
     ]  # fmt: skip
     assert main([str(argument) for argument in arguments]) == 0
-    settings = {**MASKS, "gradient_accumulation_steps": 2}
+    settings = {**SETTINGS, "gradient_accumulation_steps": 2}
     output = tmp_path / "run"
     lines = run(options(tmp_path / "rows", small_config, output, **settings), copy_at=7)
     after = run(options(tmp_path / "rows", small_config, killed(output), **settings))
@@ -169,7 +173,7 @@ def test_what_a_killed_run_left_half_written_is_nothing(
             temporary_name(path).write_bytes(events.read_bytes())
     another = temporary_name(tmp_path / "vocab")  # of a command that is under way in the folder
     another.touch()
-    run(options(dynamic_shards, small_config, tmp_path, **MASKS))
+    run(options(dynamic_shards, small_config, tmp_path, **SETTINGS))
     assert list(tmp_path.rglob(".*.tmp")) == [another]
     steps = [
         event.step
@@ -381,7 +385,7 @@ def test_a_data_service_changes_nothing(undisturbed, dynamic_shards, small_confi
     process = start_code(_SERVER)
     try:
         address = process.first_line()
-        run(options(dynamic_shards, small_config, tmp_path, data_service=address, **MASKS))
+        run(options(dynamic_shards, small_config, tmp_path, data_service=address, **SETTINGS))
     finally:
         process.kill()
     assert weights(tmp_path) == weights(undisturbed[0])

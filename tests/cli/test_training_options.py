@@ -112,6 +112,11 @@ def test_lamb_takes_steps_of_the_size_of_the_weights(shards, small_config, tmp_p
         (["--save-every", -1], "--save_every is -1"),
         (["--skip-nonfinite", -1], "--skip_nonfinite is -1: give at least 0"),
         (["--learning-rate", 0], "--learning_rate is 0.0: give above 0"),
+        (["--decay-share", 0.1], "--decay_share is for --schedule warmup_stable_decay, not linear"),
+        (
+            ["--schedule", "warmup_stable_decay", "--decay-share", 1, "--warmup-steps", 1],
+            "1 warm-up steps and 8 of decay do not fit 8 training steps",
+        ),
     ],
 )
 def test_what_cannot_be_done_is_refused_in_one_line(

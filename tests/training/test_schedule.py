@@ -5,7 +5,12 @@ import numpy as np
 import pytest
 
 from bert_tf.errors import InputError
-from bert_tf.training.schedule import WarmupConstant, WarmupCosineDecay, WarmupLinearDecay
+from bert_tf.training.schedule import (
+    WarmupConstant,
+    WarmupCosineDecay,
+    WarmupLinearDecay,
+    WarmupStableDecay,
+)
 
 
 def test_the_originals_formula():
@@ -38,6 +43,29 @@ def test_cosine_and_constant():
     np.testing.assert_allclose([constant(step) for step in steps], [0, 1, 2, 2, 2, 2, 2])
 
 
+def test_warmup_stable_decay():
+    """20 steps: 4 of warm-up, 12 at the peak of 2, and 4 of 1 - sqrt(0, 1/4, 1/2, 3/4)."""
+    schedule = WarmupStableDecay(2.0, 4, 20, decay_share=0.2)
+    steps = [0, 1, 4, 10, 15, 16, 17, 18, 19, 20, 30]
+    falls = [2, 2 * (1 - 0.5), 2 * (1 - 0.5**0.5), 2 * (1 - 0.75**0.5)]
+    expected = [0, 0.5, 2, 2, 2, *falls, 0, 0]
+    np.testing.assert_allclose([schedule(step) for step in steps], expected, atol=1e-6)
+    longer = WarmupStableDecay(2.0, 4, 200, decay_share=0.2)
+    assert [float(longer(n)) for n in range(17)] == [float(schedule(n)) for n in range(17)]
+
+
+def test_the_decay_is_a_share_of_the_steps():
+    shares = [(100, 0.29, 29), (100, 0.1, 10), (5, 0.1, 1), (25, 0.1, 2), (7, 1.0, 7)]
+    for total, share, decay in shares:
+        assert WarmupStableDecay(1.0, 0, total, decay_share=share).decay_steps == decay
+    for warmup in range(11):  # a warm-up and a decay that share the run fit it, whatever its length
+        for total in range(1, 40):
+            if round(total * warmup / 10) < total:
+                WarmupStableDecay(1.0, round(total * warmup / 10), total, 1 - warmup / 10)
+    with pytest.raises(InputError, match="9 warm-up steps and 2 of decay do not fit 10"):
+        WarmupStableDecay(1.0, 9, 10, decay_share=0.2)
+
+
 def test_steps_may_be_of_any_integer_type():
     schedule = WarmupLinearDecay(1.0, 0, 4)
     for kind in ("int32", "int64"):
@@ -45,11 +73,13 @@ def test_steps_may_be_of_any_integer_type():
         assert (float(rate), keras.backend.standardize_dtype(rate.dtype)) == (0.75, "float32")
 
 
-def test_config():
-    schedule = WarmupLinearDecay(1e-3, 5, 50)
+@pytest.mark.parametrize(
+    "schedule", [WarmupLinearDecay(1e-3, 5, 50), WarmupStableDecay(1e-3, 5, 50, 0.3)]
+)
+def test_config(schedule):
     serialized = keras.optimizers.schedules.serialize(schedule)
     twin = keras.optimizers.schedules.deserialize(serialized)
-    assert type(twin) is WarmupLinearDecay
+    assert type(twin) is type(schedule)
     assert twin.get_config() == schedule.get_config()
 
 
