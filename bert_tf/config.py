@@ -56,9 +56,8 @@ class BertConfig:
         classifier_dropout: dropout rate of a task's head; None for `hidden_dropout_prob`.
         id2label: labels of a classifier by class id; None for a model without labels.
         feature_layers: layers of the frozen encoder under a task's head, as of
-            `bert_tf.models.chosen_layers`; None for a model that was trained as a whole. Hugging
-            Face has no such models.
-        feature_lstm_layers: bidirectional LSTM layers between them and the head.
+            `bert_tf.models.chosen_layers`; None for a model that was trained as a whole.
+        feature_lstm_layers: bidirectional LSTM layers between encoder and head.
         extra: other keys of a config.json, kept for writing it again.
 
     Raises:
@@ -90,8 +89,10 @@ class BertConfig:
             name, value = each.name, getattr(self, each.name)
             is_whole = isinstance(value, int) and not isinstance(value, bool)
             number = value if is_whole or isinstance(value, float) else math.nan
-            if each.type is int and name not in ("pad_token_id", "feature_lstm_layers"):
-                is_fit, expected = is_whole and number >= 1, "a whole number of at least 1"
+            if each.type is int and name != "pad_token_id":
+                least = 0 if name == "feature_lstm_layers" else 1
+                is_fit = is_whole and number >= least
+                expected = f"a whole number of at least {least}"
             elif "dropout" in name and (value is not None or each.type is float):
                 is_fit, expected = 0 <= number < 1, "a share of at least 0 and below 1"
             elif each.type is float:
@@ -150,6 +151,14 @@ class BertConfig:
         return self.hidden_dropout_prob if rate is None else rate
 
     @property
+    def has_feature_encoder(self) -> bool:
+        """Whether chosen layers or LSTMs stand between encoder and head, as none of Hugging Face's.
+
+        See `bert_tf.models.feature_encoder`.
+        """
+        return self.feature_layers is not None or self.feature_lstm_layers > 0
+
+    @property
     def labels(self) -> list[str] | None:
         """The labels of a classifier in the order of their ids, or None."""
         return None if self.id2label is None else list(self.id2label.values())
@@ -205,7 +214,7 @@ class BertConfig:
     def to_dict(self) -> dict[str, Any]:
         """The keys of a config.json; the inverse of `from_dict`."""
         absent = ["extra", "id2label"]
-        absent += ["feature_layers", "feature_lstm_layers"] * (self.feature_layers is None)
+        absent += ["feature_layers", "feature_lstm_layers"] * (not self.has_feature_encoder)
         names = [each.name for each in fields(self) if each.name not in absent]
         values: dict[str, Any] = {name: getattr(self, name) for name in names}
         if self.id2label is not None:

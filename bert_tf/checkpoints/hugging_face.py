@@ -47,10 +47,11 @@ def read_hugging_face(location: Location, do_lower_case: bool | None = None) -> 
     from bert_tf.checkpoints.tokenizer_files import read_tokenizer
 
     model, path = read_weights(location.folder)
-    if model.config.feature_layers is not None:
+    if model.config.has_feature_encoder:
+        by = "bilstm" if model.config.feature_layers is None else "features_only"
         raise InputError(
-            f"{location.folder} was trained with --features_only, and neither Hugging Face nor the "
-            "others have a class for such a model: convert the model that it was trained from."
+            f"{location.folder} was trained with --{by}, and neither Hugging Face nor the others "
+            "have a class for such a model: convert the model that it was trained from."
         )
     model.tie_decoder(path)
     check_tensors(model, path)
@@ -70,7 +71,7 @@ def write_hugging_face(
     tensors = _cast(model.tensors, dtype)
     # The encoder alone has no prefix; in a model with heads it is called "bert".
     if any(model.has(part) for part in HEADS_PREFIXES):
-        own = "" if model.config.feature_layers is None else FEATURE_BASED
+        own = FEATURE_BASED if model.config.has_feature_encoder else ""
         tensors = {
             f"{own if name.startswith(HEADS_PREFIXES) else 'bert.'}{name}": tensor
             for name, tensor in tensors.items()
@@ -88,7 +89,7 @@ def write_hugging_face(
 def _config_on_disk(model: StoredModel, dtype: str) -> BertConfig:
     """The config with the keys that Hugging Face reads a model's head from."""
     extra = {key: value for key, value in model.config.extra.items() if key not in _NOT_KEPT}
-    own = "" if model.config.feature_layers is None else "FeatureBased"
+    own = "FeatureBased" if model.config.has_feature_encoder else ""
     extra |= {"architectures": [f"{own}{model.architecture}"], "dtype": dtype}
     if model.problem_type is not None:
         extra["problem_type"] = model.problem_type

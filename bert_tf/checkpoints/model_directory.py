@@ -132,7 +132,7 @@ def load_model(
     model = model_class(full, **own)
     if is_other and stored.classes:
         _log.warning("%s: its head is for other classes or another task: replaced.", path)
-    if full.feature_layers is not None:
+    if full.has_feature_encoder:
         kept = () if is_other else ("lstm.", *head.parts)
     else:
         pooler = ("pooler.",) if head.reads_pooler else ()
@@ -156,8 +156,10 @@ def _class_on_disk(stored: StoredModel, directory: Path) -> Any:
 def _check_head(stored: StoredModel, head: Head, is_other: Any, directory: Path) -> None:
     """Refuses a directory that lacks a part of the head, or holds another head."""
     needed = tuple(head.parts)
-    if head.parts and head.reads_pooler and stored.config.feature_layers is None:
-        needed = (*needed, "pooler.")
+    if head.parts and stored.config.has_feature_encoder:
+        needed += ("lstm.",) * (stored.config.feature_lstm_layers > 0)
+    elif head.parts and head.reads_pooler:
+        needed += ("pooler.",)
     absent = [PARTS[part] for part in needed if not stored.has(part)]
     if is_other or absent:
         lack = f"not a {head.kind}" if is_other else f"which has no {' and no '.join(absent)}"

@@ -38,7 +38,7 @@ PARTS = {
     "lstm.": "LSTM",
 }
 HEADS_PREFIXES = ("cls.", "classifier.", "qa_outputs.", "lstm.")
-# Before the names of what stands on a frozen encoder: Hugging Face has no class that could take it.
+# Before the names of what stands on LSTMs or chosen layers: Hugging Face has no class for it.
 FEATURE_BASED = "feature_based."
 
 

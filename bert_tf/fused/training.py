@@ -38,7 +38,8 @@ def fuse(model: keras.Model) -> None:
     """
     encoder = find_encoder(model)
     if encoder is not None:
-        first_only = getattr(model, "reads", None) == "pooled_output"
+        is_read = getattr(model, "encoder", None) is encoder  # not by LSTMs in between
+        first_only = is_read and getattr(model, "reads", None) == "pooled_output"
         encoder.fused = Training(encoder, first_only=first_only)
 
 

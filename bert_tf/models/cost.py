@@ -2,7 +2,7 @@
 
 from bert_tf.config import BertConfig
 from bert_tf.models.chosen_layers import check_layers
-from bert_tf.models.feature_encoder import LSTM_UNITS
+from bert_tf.models.feature_encoder import lstm_units
 
 
 def pretraining_flops(config: BertConfig, *, instances: int, length: int, predictions: int) -> int:
@@ -32,19 +32,16 @@ def classification_flops(config: BertConfig, *, length: float, classes: int) -> 
         length: tokens in an example; the mean length of the batches, for one.
         classes: number of outputs of the head.
     """
-    if config.feature_layers is not None:
-        return 3 * 2 * _feature_products(config, length, classes)
-    width = config.hidden_size
-    return 3 * 2 * (_encoder_products(config, length) + width**2 + width * classes)
-
-
-def _feature_products(config: BertConfig, length: float, classes: int) -> float:
-    """Multiplications of what stands on a frozen encoder, whose vectors are kept."""
-    width, products = check_layers(config.feature_layers or (), config), 0.0
+    width, units = config.hidden_size, lstm_units(config)
+    if config.feature_layers is None:
+        products = _encoder_products(config, length)
+        products += 0 if config.has_feature_encoder else width**2  # the pooler
+    else:  # the encoder's vectors are kept
+        width, products = check_layers(config.feature_layers, config), 0.0
     for _ in range(config.feature_lstm_layers):
-        products += length * 2 * 4 * LSTM_UNITS * (width + LSTM_UNITS)
-        width = 2 * LSTM_UNITS
-    return products + width * classes
+        products += length * 2 * 4 * units * (width + units)
+        width = 2 * units
+    return 3 * 2 * (products + width * classes)
 
 
 def _encoder_products(config: BertConfig, length: float) -> float:

@@ -1,5 +1,6 @@
-"""Features instead of fine-tuning: a frozen encoder under a trained model (paper, section 5.3)."""
+"""What stands between an encoder and a task's head: chosen layers, and bidirectional LSTMs."""
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
@@ -14,32 +15,35 @@ from bert_tf.models.chosen_layers import check_layers, choose_layers
 from bert_tf.models.encoder import BertEncoder, encoder_for
 from bert_tf.models.pretrained_model import PretrainedModel
 
-# In each direction: the paper's BiLSTM is 768 wide.
+# In each direction, on a frozen encoder: the paper's BiLSTM is 768 wide.
 LSTM_UNITS = 384
 
 
 @keras.saving.register_keras_serializable(package="bert_tf")
 class FeatureEncoder(PretrainedModel):
-    """A `BertEncoder` that is never trained, and what stands on its chosen layers.
+    """A `BertEncoder`, and what stands between it and a task's head.
 
-    The models of tasks take it in place of a `BertEncoder`: its outputs have the same names.
+    With `chosen` the encoder is frozen, and vectors of these layers are read (paper, section 5.3);
+    else it is trained with the rest, and its last layer is read (paper, table 5: "+ BiLSTM"). The
+    models of tasks take it in place of a `BertEncoder`: its outputs have the same names.
 
     Args:
-        encoder: the `BertEncoder`; frozen, and without dropout.
-        chosen: its layers, as of `choose_layers`.
-        lstm_layers: number of bidirectional LSTM layers on top, each 768 wide.
+        encoder: the `BertEncoder`; a frozen one has no dropout.
+        chosen: layers of a frozen encoder, as of `choose_layers`; None to train the encoder.
+        lstm_layers: number of bidirectional LSTM layers on top: 768 wide on a frozen encoder, as
+            wide as the hidden states on one that is trained.
         seed: random seed of their weights; None for no fixed seed.
         dtype: Keras dtype policy; None for the encoder's.
         kwargs: Keras' own, such as `name`.
 
     Attributes:
-        features: the layer that computes the chosen layers.
+        features: the layer that computes the chosen layers; None without these.
         lstms: the LSTM layers.
 
     Inputs: the encoder's. Outputs: a dict.
-        sequence_output: [B, T, W], the LSTM's output, or else the chosen layers.
+        sequence_output: [B, T, W], the last LSTM's output, or else what the first one would read.
         pooled_output: [B, W], its mean over the tokens.
-        hidden_states: a list of both: the chosen layers, and the output of each LSTM layer.
+        hidden_states: a list of what the first LSTM reads and the output of each.
 
     Raises:
         InputError: the encoder lacks a layer.
@@ -50,7 +54,7 @@ class FeatureEncoder(PretrainedModel):
     def __init__(
         self,
         encoder: BertEncoder,
-        chosen: Sequence[str],
+        chosen: Sequence[str] | None = None,
         lstm_layers: int = 0,
         seed: int | None = None,
         dtype: Any = None,
@@ -58,12 +62,17 @@ class FeatureEncoder(PretrainedModel):
     ):
         # Layers.
         dtype = encoder.dtype_policy if dtype is None else dtype
-        features = FrozenLayers(encoder, chosen, dtype=dtype, name="features")
+        chosen = None if chosen is None else list(chosen)
+        config = replace(encoder.config, feature_layers=chosen, feature_lstm_layers=lstm_layers)
+        features = None
+        if chosen is not None:
+            features = FrozenLayers(encoder, chosen, dtype=dtype, name="features")
+        units = lstm_units(config)
         lstms = [
             keras.layers.Bidirectional(
-                _lstm(child_seed(seed, f"{name}/forward"), dtype),
-                backward_layer=_lstm(
-                    child_seed(seed, f"{name}/backward"), dtype, go_backwards=True
+                lstm(units, child_seed(seed, f"{name}/forward"), dtype),
+                backward_layer=lstm(
+                    units, child_seed(seed, f"{name}/backward"), dtype, go_backwards=True
                 ),
                 dtype=dtype,
                 name=name,
@@ -74,9 +83,9 @@ class FeatureEncoder(PretrainedModel):
         # Wiring.
         inputs = self.symbolic_inputs()
         is_token = ops.cast(inputs["padding_mask"], "bool")  # (B, T)
-        states = [features(inputs)]  # (B, T, W)
-        for lstm in lstms:
-            states.append(lstm(states[-1], mask=is_token))
+        states = [features(inputs) if features else encoder(inputs)["sequence_output"]]  # (B, T, W)
+        for layer in lstms:
+            states.append(layer(states[-1], mask=is_token))
         shares = ops.expand_dims(ops.cast(is_token, states[-1].dtype), -1)  # (B, T, 1)
         count = ops.maximum(ops.sum(shares, axis=1), 1)  # (B, 1)
         outputs = {
@@ -84,20 +93,28 @@ class FeatureEncoder(PretrainedModel):
             "pooled_output": ops.sum(states[-1] * shares, axis=1) / count,
             "hidden_states": states,
         }
-        config = replace(
-            encoder.config, feature_layers=list(chosen), feature_lstm_layers=lstm_layers
-        )
         super().__init__(config, inputs, outputs, seed, dtype, **kwargs)
 
         self.encoder = encoder
-        self.chosen = list(chosen)
+        self.chosen = chosen
         self.lstm_layers = lstm_layers
         self.features = features
         self.lstms = lstms
 
     def freeze_layers(self, number: int) -> None:
-        """Refuses: there is nothing left to freeze."""
-        raise InputError("--features_only freezes the whole encoder: leave --freeze_layers out")
+        """Freezes the first layers of an encoder that is trained; see `BertEncoder`."""
+        if self.features:
+            raise InputError("--features_only freezes the whole encoder: leave --freeze_layers out")
+        self.encoder.freeze_layers(number)
+
+    @property
+    def rematerialize(self) -> bool:
+        """See `BertEncoder`."""
+        return self.encoder.rematerialize
+
+    @rematerialize.setter
+    def rematerialize(self, rematerialize: bool) -> None:
+        self.encoder.rematerialize = rematerialize
 
 
 @keras.saving.register_keras_serializable(package="bert_tf")
@@ -150,24 +167,33 @@ def task_encoder(
 ) -> tuple[BertEncoder | FeatureEncoder, Any]:
     """The encoder under a task's head, as of `encoder_for`.
 
-    A config with `feature_layers` makes a `FeatureEncoder`.
+    A config with `has_feature_encoder` makes a `FeatureEncoder`.
     """
     config = encoder.config if isinstance(encoder, PretrainedModel) else encoder
     made, dtype = encoder_for(encoder, seed, dtype)
-    if made is encoder or config.feature_layers is None:
+    if made is encoder or not config.has_feature_encoder:
         return made, dtype
     name, lstm_layers = "feature_encoder", config.feature_lstm_layers
     seed = child_seed(seed, name)
     return FeatureEncoder(made, config.feature_layers, lstm_layers, seed, dtype, name=name), dtype
 
 
-def _lstm(seed: int | None, dtype: Any, go_backwards: bool = False) -> keras.layers.LSTM:
+def lstm_units(config: BertConfig) -> int:
+    """Units in each direction of the LSTMs under a task's head."""
+    return LSTM_UNITS if config.feature_layers else math.ceil(config.hidden_size / 2)
+
+
+def lstm(
+    units: int, seed: int | None, dtype: Any, go_backwards: bool = False, **kwargs: Any
+) -> keras.layers.LSTM:
+    """Keras' LSTM, [B, T, W] -> [B, T, units], with seeds of its own for its weights."""
     return keras.layers.LSTM(
-        LSTM_UNITS,
+        units,
         return_sequences=True,
         go_backwards=go_backwards,
         kernel_initializer=keras.initializers.GlorotUniform(child_seed(seed, "kernel")),
         recurrent_initializer=keras.initializers.Orthogonal(seed=child_seed(seed, "recurrent")),
         use_cudnn=False,  # a SavedModel made on a GPU must run on servers without one
         dtype=dtype,
+        **kwargs,
     )

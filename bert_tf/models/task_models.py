@@ -21,8 +21,8 @@ class TaskModel(PretrainedModel):
     Inputs: the encoder's. Output: float32 whatever the compute dtype.
 
     Args:
-        encoder: a `BertEncoder`, a `FeatureEncoder` for a frozen one, or a `BertConfig` for a new
-            one.
+        encoder: a `BertEncoder`, a `FeatureEncoder` for one under LSTMs or a frozen one, or a
+            `BertConfig` for a new one.
         dropout: dropout rate of the layer's input; None for the config's `classifier_dropout`, or
             else its `hidden_dropout_prob`.
         seed: random seed for the head and for a new encoder; None for no fixed seed.

@@ -14,7 +14,7 @@ import numpy as np
 import tensorflow as tf
 
 from bert_tf.checkpoints.weight_names import named_weights
-from bert_tf.models.feature_encoder import FeatureEncoder
+from bert_tf.models.feature_encoder import FrozenLayers
 
 # An entry of the index: hash of a row's tokens, and where its vectors are.
 _ENTRY = np.dtype([("key", "V16"), ("first", "<i8"), ("count", "<i8")])
@@ -23,13 +23,13 @@ _SPARE = 0.1  # share of the free space that stays free
 
 
 class FeatureCache:
-    """Remembers the vectors that a `FeatureEncoder` has computed, by the tokens of each row.
+    """Remembers the vectors that `FrozenLayers` have computed, by the tokens of each row.
 
     A run that was killed finds again what it has kept. Once there is no more room, nothing more is
     kept, and the vectors that are missing are computed each time.
 
     Args:
-        model: the encoder; a cache of other weights or layers is replaced.
+        features: the layers; a cache of other weights or layers is replaced.
         folder: folder of the cache, made when needed; None for temporary files.
         limit: maximum bytes of vectors; None for nine tenths of the free space.
 
@@ -37,11 +37,11 @@ class FeatureCache:
         full: whether there was no room for some vectors.
     """
 
-    def __init__(self, model: FeatureEncoder, folder: Path | None, limit: int | None = None):
+    def __init__(self, features: FrozenLayers, folder: Path | None, limit: int | None = None):
         self.full = False
-        self._width = model.features.width
-        self._dtype = model.features.compute_dtype
-        self._identity = _identity(model)
+        self._width = features.width
+        self._dtype = features.compute_dtype
+        self._identity = _identity(features)
         self._folder = folder
         self._limit = limit
         self._files: tuple[IO[bytes], IO[bytes]] | None = None  # vectors, index
@@ -169,10 +169,10 @@ def _keys(*rows: np.ndarray) -> Iterator[tuple[bytes, int]]:
         yield hashlib.blake2b(tokens.tobytes(), digest_size=16).digest(), count
 
 
-def _identity(model: FeatureEncoder) -> bytes:
+def _identity(features: FrozenLayers) -> bytes:
     """A hash of what the vectors depend on, 32 bytes."""
     digest = hashlib.blake2b(digest_size=32)
-    digest.update(repr((model.chosen, model.features.compute_dtype)).encode())
-    for weight in named_weights(model.encoder):
+    digest.update(repr((features.chosen, features.compute_dtype)).encode())
+    for weight in named_weights(features.encoder):
         digest.update(weight.to_tensor().tobytes())
     return digest.digest()

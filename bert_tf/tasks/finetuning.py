@@ -132,8 +132,9 @@ def _finetune(
     cache = None
     if options.features_only is not None:
         folder = run.directory / "features" if run.is_chief and not options.dry_run else None
-        cache = FeatureCache(tuned.model.encoder, folder)
-        tuned.model.encoder.features.remember = cache.remember
+        features = tuned.model.encoder.features
+        cache = FeatureCache(features, folder)
+        features.remember = cache.remember
     loss = task.kind.loss(label_smoothing=options.label_smoothing)
     # Devices that compile the step compile it for every new shape.
     fixed_length = options.jit_compile or isinstance(run.strategy, tf.distribute.TPUStrategy)
@@ -208,10 +209,10 @@ def _finetune(
 def _new_model(run: Run, data: FinetuningData, options: FinetuningOptions) -> FineTuned:
     kind = data.task.kind
     head = {**kind.head(data.labels), "seed": options.seed}
-    features: dict[str, Any] = {"feature_layers": None, "feature_lstm_layers": 0}
+    features: dict[str, Any] = {"feature_layers": None, "feature_lstm_layers": int(options.bilstm)}
     if options.features_only is not None:
         features["feature_layers"] = options.features_only.split(",")
-        features["feature_lstm_layers"] = kind.feature_lstm_layers
+        features["feature_lstm_layers"] = max(kind.feature_lstm_layers, int(options.bilstm))
     with run.strategy.scope():
         if options.from_scratch:
             config = BertConfig.from_json(Path(options.model) / CONFIG)

@@ -269,6 +269,8 @@ class FinetuningSetup(TaskOptions, FileOptions, TrainingOptions):
             kept in the run directory until its end: concat_last_four by default, or others of
             `bert-tf features`, separated by commas (paper, section 5.3). A tagger gets a BiLSTM of
             two layers, other tasks a dense layer. The learning rate is then 1e-3 by default.
+        bilstm: put a randomly initialized BiLSTM between the encoder and the head, and train it
+            with both (paper, table 5); with --features_only, on the frozen vectors of any task.
         from_scratch: start from random weights, with the size and vocabulary of the model; compare
             with a normal run to see what pre-training gains.
         max_steps: end the training after this many steps, whatever the epochs.
@@ -289,6 +291,7 @@ class FinetuningSetup(TaskOptions, FileOptions, TrainingOptions):
     validation_share: float = option(0.1, above=0, below=1)
     label_column: str | None = None
     features_only: str | None = option(None, alone="concat_last_four", identity=True)
+    bilstm: bool = option(False, identity=True)
     from_scratch: bool = option(False, identity=True)
     max_steps: int | None = option(None, at_least=1, identity=True)
     evaluate_every: int | None = option(None, at_least=1, identity=True)

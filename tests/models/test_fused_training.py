@@ -1,5 +1,7 @@
 """The encoder in fused operations: in training it gives what its layers give."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -9,7 +11,7 @@ from bert_tf.fused import kernels
 from bert_tf.fused.training import fuse
 from bert_tf.models.feature_encoder import FeatureEncoder
 from bert_tf.models.pretrainer import BertPreTrainer
-from bert_tf.models.task_models import BertChooser, BertClassifier, BertTagger
+from bert_tf.models.task_models import BertChooser, BertClassifier, BertRegressor, BertTagger
 
 PLAIN = {
     "vocab_size": 13, "hidden_size": 8, "num_hidden_layers": 2, "num_attention_heads": 2,
@@ -22,6 +24,7 @@ MODELS = {
     "classifier": lambda **options: BertClassifier(CONFIG, labels=["a", "b"], **options),
     "tagger": lambda **options: BertTagger(CONFIG, labels=["a", "b"], **options),
     "choice": lambda **options: BertChooser(CONFIG, **options),
+    "bilstm": lambda **options: BertRegressor(replace(CONFIG, feature_lstm_layers=1), **options),
     "pre-training": lambda **options: BertPreTrainer(CONFIG, **options),
 }
 
@@ -93,6 +96,7 @@ def compare(model, kind, static, tolerance):
         ("classifier", False, False),
         ("tagger", True, False),
         ("choice", False, False),
+        ("bilstm", False, False),
     ],
 )
 def test_gradients_are_those_of_the_layers(kind, static, compiled, monkeypatch):

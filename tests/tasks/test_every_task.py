@@ -158,24 +158,26 @@ def killed(run: Path, saved: int) -> Path:
     return Path(shutil.copytree(run, run.parent / "killed"))
 
 
-# Every task, and each kind with --features_only; one of them each time, the others in
-# `make test-slow`.
+# Every task, each kind with --features_only, and both kinds of output under a BiLSTM; one of them
+# each time, the others in `make test-slow`.
 _TRAINED = [name for name, task in TASKS.items() if task.kind.is_trained]
-_FEATURES = [(name, "last") for name in ("cola", "stsb", "choice", "squad", "tagging")]
-_EVERY_TIME = ("cola", None)
+_FEATURES = [(name, "features_only") for name in ("cola", "stsb", "choice", "squad", "tagging")]
+_BILSTM = [(name, "bilstm") for name in ("cola", "tagging")]
+_EVERY_TIME = ("cola", "")
+_OPTIONS = {"": {}, "features_only": {"features_only": "last"}, "bilstm": {"bilstm": True}}
 # How a run resumes is up to the kind: one task of each is killed, and all with --features_only.
 _OF_KIND = {type(TASKS[n].kind): n for n in [*reversed(_TRAINED), "cola"]}
 
 
 @pytest.mark.parametrize(
-    ("name", "features"),
+    ("name", "trained"),
     [
         case if case == _EVERY_TIME else pytest.param(*case, marks=pytest.mark.slow)
-        for case in [*((name, None) for name in _TRAINED), *_FEATURES]
+        for case in [*((name, "") for name in _TRAINED), *_FEATURES, *_BILSTM]
     ],
 )
 def test_a_task_learns_resumes_is_evaluated_exported_and_read_back(
-    name, features, encoder, tmp_path, monkeypatch
+    name, trained, encoder, tmp_path, monkeypatch
 ):
     monkeypatch.setattr("bert_tf.models.feature_encoder.LSTM_UNITS", 32)  # 384 take long to write
     task = TASKS[name]
@@ -185,14 +187,14 @@ def test_a_task_learns_resumes_is_evaluated_exported_and_read_back(
     options = FinetuningOptions(
         model=str(encoder), task=name, train=str(data), validation=str(data),
         output=str(tmp_path / "run"), epochs=20, batch_size=8, max_length=12,
-        learning_rate=5e-2 if features and name != "tagging" else 5e-3, features_only=features,
-        log_every=100, evaluate_every=20, save_every=11, strategy="one",
+        learning_rate=5e-2 if trained == "features_only" and name != "tagging" else 5e-3,
+        log_every=100, evaluate_every=20, save_every=11, strategy="one", **_OPTIONS[trained],
     )  # fmt: skip
 
     def no_report(*line):
         pass
 
-    resumes = features is not None or name in _OF_KIND.values()
+    resumes = bool(trained) or name in _OF_KIND.values()
 
     def on_step(step):
         if step == 32 and resumes:  # in the middle of an epoch

@@ -1,19 +1,27 @@
-"""Features instead of fine-tuning: the cache of vectors, the frozen encoder, its directory.
+"""What stands between encoder and head: the cache of vectors, a frozen encoder, a BiLSTM.
 
 test_every_task.py runs whole tasks on it.
 """
 
 import json
+from dataclasses import replace
 
 import numpy as np
 import pytest
 import tensorflow as tf
+from safetensors.numpy import load_file, save_file
 
 from bert_tf import BertConfig, BertEncoder, BertTokenizer, load_model, save_model
 from bert_tf.cli.main import main
 from bert_tf.errors import InputError
 from bert_tf.models.feature_encoder import FeatureEncoder
-from bert_tf.models.task_models import BertClassifier, BertTagger
+from bert_tf.models.task_models import (
+    BertChooser,
+    BertClassifier,
+    BertRegressor,
+    BertSpanClassifier,
+    BertTagger,
+)
 from bert_tf.tasks.feature_cache import FeatureCache
 from bert_tf.tasks.fine_tuned import FineTuned
 from bert_tf.tasks.finetuning import finetune
@@ -71,7 +79,7 @@ class Counting:
 
 
 def remembering(model, folder, limit=None):
-    cache, counting = FeatureCache(model, folder, limit), Counting(model)
+    cache, counting = FeatureCache(model.features, folder, limit), Counting(model)
     return cache, counting, tf.function(lambda rows: cache.remember(inputs_of(rows), counting))
 
 
@@ -162,6 +170,52 @@ def test_the_directory(short_lstm, encoder, tmp_path, capsys):
     assert isinstance(whole.encoder, BertEncoder)
     assert main(["convert", str(folder), str(tmp_path / "other")]) == 2
     assert "was trained with --features_only" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("model_class", "labels", "depth"),
+    [
+        (BertClassifier, {"labels": ["a", "b"]}, 0),
+        (BertTagger, {"labels": ["O", "B-X"]}, 0),
+        (BertRegressor, {}, 0),
+        (BertSpanClassifier, {}, 0),
+        (BertChooser, {}, 1),
+    ],
+)
+def test_a_bilstm_under_every_head(model_class, labels, depth, encoder, tmp_path, capsys):
+    start, folder = tmp_path / "start", tmp_path / "model"
+    save_model(encoder, start, BertTokenizer(PIECES))
+    model = load_model(
+        start, model_class, allow_new_head=True, feature_lstm_layers=1, seed=1, **labels
+    )
+    inputs = inputs_of(ROWS)
+    states = encoder(inputs)["sequence_output"]
+    np.testing.assert_array_equal(model.encoder(inputs)["hidden_states"][0], states)
+    assert model.encoder(inputs)["sequence_output"].shape == states.shape  # as wide as the encoder
+    outer = {name: tf.reshape(x, [*[1] * depth, *x.shape]) for name, x in inputs.items()}
+    with tf.GradientTape() as tape:
+        loss = tf.reduce_sum(tf.sin(model(outer, training=True)))
+    variables = [v for v in model.trainable_variables if "pooler" not in v.path]
+    assert all(g is not None for g in tape.gradient(loss, variables))
+
+    save_model(model, folder, BertTokenizer(PIECES))
+    np.testing.assert_array_equal(load_model(folder, model_class)(outer), model(outer))
+    model.encoder.freeze_layers(1)
+    assert {v.path.split("/")[0] for v in model.trainable_variables} == {
+        "pooler", "bilstm_0", model.head_name,
+    }  # fmt: skip
+    assert main(["convert", str(folder), str(tmp_path / "other")]) == 2
+    assert "was trained with --bilstm" in capsys.readouterr().err
+
+
+def test_a_directory_without_its_lstm_is_refused(encoder, tmp_path):
+    config = replace(CONFIG, feature_lstm_layers=1)
+    save_model(BertClassifier(config, labels=["a", "b"]), tmp_path, BertTokenizer(PIECES))
+    path = tmp_path / "model.safetensors"
+    tensors = {name: t for name, t in load_file(path).items() if "lstm" not in name}
+    save_file(tensors, path, {"format": "pt"})
+    with pytest.raises(InputError, match="has no LSTM"):
+        load_model(tmp_path)
 
 
 def test_a_run_keeps_vectors_until_its_end(encoder, tmp_path, monkeypatch):
