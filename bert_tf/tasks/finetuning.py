@@ -155,6 +155,7 @@ def _finetune(
     )
     phase = Phase(
         until=total_steps,
+        batch_size=size,
         batches=lambda step: distribute_batches(
             functools.partial(batches, start_step=step), run.strategy, size
         ),
@@ -181,7 +182,6 @@ def _finetune(
         [phase],
         plan=make_plan(
             options,
-            batch_size=size,
             evaluate_every=evaluate_every,
             best_by=best_by,
             larger_is_better=True,

@@ -125,12 +125,16 @@ class PretrainingOptions(TrainingOptions):
             config's, 0.02 for a named size. Narrow models learn sooner with more, up to
             1 / sqrt(hidden size).
         batch_size: examples per step, over all devices.
+        late_batch_size: examples per step in the last steps, a multiple of batch_size (batches
+            grow in cramming, Geiping and Goldstein 2023, and in ModernBERT, Warner et al. 2024).
+            They are cut into as many more micro-batches, so that memory stays the same.
+        late_share: share of the steps that use `late_batch_size`; 0.5 by default.
         learning_rate: peak learning rate.
         steps: number of training steps.
         warmup_steps: steps of linear warm-up; by default a tenth of the steps, at most the paper's
             10,000.
         evaluate_every: steps between two evaluations on the held-out shards; best/ is the model
-            with the lowest loss, on `long_shards` if given.
+            with the lowest loss, on `long_shards` or with `late_batch_size` if given.
         evaluation_batches: largest number of held-out batches per evaluation.
         masked_lm_prob: share of the tokens to predict, for shards made with --masking dynamic; by
             default, as for the next four, what the shards were made with.
@@ -155,6 +159,8 @@ class PretrainingOptions(TrainingOptions):
     dropout: float | None = option(None, at_least=0, below=1)
     initializer_range: float | None = option(None, above=0)
     batch_size: int = option(64, at_least=1, identity=True)
+    late_batch_size: int | None = option(None, at_least=1, identity=True)
+    late_share: float | None = option(None, above=0, below=1, identity=True)
     learning_rate: float = option(1e-4, above=0, identity=True)
     steps: int = option(100_000, at_least=1, identity=True)
     warmup_steps: int | None = option(None, at_least=0, identity=True)
@@ -177,13 +183,24 @@ class PretrainingOptions(TrainingOptions):
                 raise InputError(
                     f"--{name} is for new models, and --model {self.model} is given: leave one out"
                 )
-        for_long_shards = {
-            "long_share": self.long_share,
-            "long_gradient_accumulation_steps": self.long_gradient_accumulation_steps,
+        needed = {
+            "long_share": "long_shards",
+            "long_gradient_accumulation_steps": "long_shards",
+            "late_share": "late_batch_size",
         }
-        for name, value in for_long_shards.items():
-            if self.long_shards is None and value is not None:
-                raise InputError(f"--{name} is for --long_shards: give both or leave it out")
+        for name, other in needed.items():
+            if getattr(self, name) is not None and getattr(self, other) is None:
+                raise InputError(f"--{name} is for --{other}: give both or leave it out")
+        late = self.late_batch_size
+        if late is not None and self.long_shards is not None:
+            raise InputError(
+                "--late_batch_size and --long_shards cannot be combined: leave one of them out"
+            )
+        if late is not None and (late % self.batch_size or late == self.batch_size):
+            raise InputError(
+                f"--late_batch_size {late} is no multiple of --batch_size {self.batch_size}: give "
+                f"{2 * self.batch_size}, {3 * self.batch_size} or so on"
+            )
         if self.warmup_steps is not None and self.warmup_steps > self.steps:
             raise InputError(
                 f"--warmup_steps is {self.warmup_steps} of {self.steps} steps: give at most "

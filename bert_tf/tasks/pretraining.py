@@ -130,12 +130,12 @@ def _pretrain(
     on_step: Callable[[int], object],
 ) -> TrainingResult | None:
     for phase in data.phases:  # fails on what it cannot do before anything is written
-        check_batch_size(options.batch_size, run.strategy, phase.gradient_accumulation_steps)
+        check_batch_size(phase.batch_size, run.strategy, phase.gradient_accumulation_steps)
         data.train_batches(phase, run.strategy, 0)
     check_steps_per_execution(
         options.steps_per_execution, options.evaluate_every, [phase.until for phase in data.phases]
     )
-    run.notice(f"{run.devices}: {data.summary}, {options.steps:,} steps of {options.batch_size}")
+    run.notice(f"{run.devices}: {data.summary}")
     for phase in data.phases:
         for shard, records in phase.left_out.items():
             run.notice(f"skipping {records} corrupt record(s) of {shard}")
@@ -197,7 +197,6 @@ def _pretrain(
         save_config(options, run.directory)
     plan = make_plan(
         options,
-        batch_size=options.batch_size,
         evaluate_every=options.evaluate_every,
         best_by="loss",
         larger_is_better=False,
@@ -231,9 +230,11 @@ def _phase(run: Run, trainer: Trainer, data: PretrainingData, phase: PhaseShards
     )
     return Phase(
         until=phase.until,
+        batch_size=phase.batch_size,
         batches=functools.partial(data.train_batches, phase, run.strategy),
+        first_batch=phase.first_batch,
         held_out=data.held_out_batches(phase, run.strategy),
         rates=rates(run.strategy, encoder.compute_dtype, tokens=phase.mean_tokens, flops=flops),
-        cost=flops,
+        cost=flops * phase.batch_size,
         begin=functools.partial(trainer.accumulate_gradients, phase.gradient_accumulation_steps),
     )

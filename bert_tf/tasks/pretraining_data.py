@@ -4,7 +4,7 @@ import functools
 import hashlib
 import json
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -23,16 +23,23 @@ from pipelines.shards.pretraining_batches import held_out_batches, pretraining_b
 _WATCHED_EXAMPLES = 8
 
 _PAPERS_LONG_SHARE = 0.1
+_LATE_SHARE = 0.5
 
 
 @dataclass(frozen=True)
 class PhaseShards:
-    """The shards of one phase, up to the step `until`; `held_out` is None if nothing was."""
+    """The shards of one phase, up to the step `until`; `held_out` is None if nothing was.
+
+    `first_batch` is the number of the phase's first batch, counted from 0: where an earlier phase
+    has read the same shards, this one reads on.
+    """
 
     until: int
     train: ShardFolder
     held_out: ShardFolder | None
+    batch_size: int
     gradient_accumulation_steps: int
+    first_batch: int = 0
 
     @property
     def mean_tokens(self) -> float:
@@ -56,7 +63,8 @@ class PretrainingData:
         InputError: shards are missing, damaged, or do not go together.
 
     Attributes:
-        phases: one, or two: short sequences, then long ones (paper, section A.2).
+        phases: one; or two: short sequences, then long ones (paper, section A.2), or small
+            batches, then large ones.
         objective: the options' objective, or the default for the shards.
         tokenizer: the shards' tokenizer.
     """
@@ -85,12 +93,17 @@ class PretrainingData:
 
     @property
     def summary(self) -> str:
-        """Records and their length, such as "12,345 instances of 128 tokens"."""
-        return ", then ".join(
+        """Records and steps, such as "12,345 instances of 128 tokens, 1,000 steps of 64"."""
+        shards = (
             f"{phase.train.instances:,} {'rows' if phase.train.has_rows else 'instances'} of "
             f"{phase.train.max_seq_length} tokens"
             for phase in self.phases
         )
+        first, last = self.phases[0], self.phases[-1]
+        steps = f"{last.until:,} steps of {first.batch_size}"
+        if last.batch_size != first.batch_size:
+            steps += f", the last {last.until - first.until:,} of {last.batch_size}"
+        return f"{', then '.join(dict.fromkeys(shards))}, {steps}"
 
     def fingerprint(self, phase: int) -> str:
         """Hash of a phase's manifest, or of the names and sizes of shards without one."""
@@ -109,14 +122,17 @@ class PretrainingData:
         """Endless global batches from a step of the phase on."""
         options = self._options
         batches = functools.partial(
-            self._batches, start_step=step, seed=options.seed, data_service=options.data_service
+            self._batches,
+            start_step=phase.first_batch + step,
+            seed=options.seed,
+            data_service=options.data_service,
         )
         return distribute_batches(
             lambda size, worker, workers: batches(
                 phase.train, size, worker=worker, num_workers=workers
             ),
             strategy,
-            options.batch_size,
+            phase.batch_size,
         )
 
     def held_out_batches(
@@ -172,20 +188,25 @@ class PretrainingData:
 
 
 def _open(options: PretrainingOptions) -> list[PhaseShards]:
-    steps, pieces = options.steps, options.gradient_accumulation_steps
-    if options.long_shards is None:
-        return [_phase(options, options.shards, steps, pieces)]
-    share = _PAPERS_LONG_SHARE if options.long_share is None else options.long_share
-    until = steps - round(steps * share)
-    if not 0 < until < steps:
-        empty = options.shards if until <= 0 else options.long_shards
-        raise InputError(
-            f"--long_share {share:g} of {steps} steps leaves none on {empty}: give another share, "
-            "or more steps"
+    first, pieces = _phase(options, options.shards), options.gradient_accumulation_steps
+    if options.late_batch_size is not None:
+        times = options.late_batch_size // options.batch_size
+        until = _steps_before(options, "late_share", options.late_share or _LATE_SHARE, times)
+        late = replace(
+            first,
+            batch_size=options.late_batch_size,
+            gradient_accumulation_steps=pieces * times,  # of the same size: the memory stays
+            first_batch=until // times,
         )
-    long_pieces = options.long_gradient_accumulation_steps or pieces
-    short = _phase(options, options.shards, until, pieces)
-    long = _phase(options, options.long_shards, steps, long_pieces)
+        return [replace(first, until=until), late]
+    if options.long_shards is None:
+        return [first]
+    until = _steps_before(options, "long_share", options.long_share or _PAPERS_LONG_SHARE)
+    short = replace(first, until=until)
+    long = replace(
+        _phase(options, options.long_shards),
+        gradient_accumulation_steps=options.long_gradient_accumulation_steps or pieces,
+    )
     if short.train.has_next_sentences != long.train.has_next_sentences:
         raise InputError(
             f"only one of {options.shards} and {options.long_shards} holds pairs of sentences: "
@@ -194,11 +215,26 @@ def _open(options: PretrainingOptions) -> list[PhaseShards]:
     return [short, long]
 
 
-def _phase(options: PretrainingOptions, folder: str, until: int, pieces: int) -> PhaseShards:
+def _steps_before(options: PretrainingOptions, name: str, share: float, multiple: int = 1) -> int:
+    """The steps before the last `share` of them, rounded down to a multiple."""
+    until = options.steps - round(options.steps * share)
+    until -= until % multiple
+    if not 0 < until < options.steps:
+        raise InputError(
+            f"--{name} {share:g} of {options.steps} steps leaves none "
+            f"{'before' if until <= 0 else 'for'} the last phase: give another share, or more steps"
+        )
+    return until
+
+
+def _phase(options: PretrainingOptions, folder: str) -> PhaseShards:
+    """The whole run on one folder of shards."""
     train, held_out = (
         open_shards(folder, split, skip_corrupt=options.skip_corrupt)
         for split in ("train", "held_out")
     )
     if train is None:
         raise InputError(f"{folder}: has no training shards; make them again")
-    return PhaseShards(until, train, held_out, pieces)
+    return PhaseShards(
+        options.steps, train, held_out, options.batch_size, options.gradient_accumulation_steps
+    )

@@ -142,7 +142,7 @@ class ScalarLog(RunCallback):
         scalars["learning_rate"] = learning_rate_of(self.model.optimizer, step)
         if self._window:
             mean_seconds = sum(self._window) / len(self._window)
-            rate = self.plan.batch_size / mean_seconds
+            rate = self.phase.batch_size / mean_seconds
             scalars["examples_per_second"] = rate
             scalars |= {name: rate * factor for name, factor in self.phase.rates.items()}
             if scalars.get("share_of_peak", 0.0) > 1:  # the peak was measured on a busy machine

@@ -7,7 +7,7 @@ import keras
 
 from bert_tf.errors import InputError
 from bert_tf.training.callbacks import RunCallback
-from bert_tf.training.plan import TrainingPlan
+from bert_tf.training.plan import Phase, TrainingPlan
 from bert_tf.training.schedule import learning_rate_of
 
 
@@ -24,10 +24,11 @@ class StopOnDivergence(RunCallback):
     saved after the step that stops the run.
 
     Attributes:
-        start: last step before the present phase, whose batches count from 0.
+        start: last step before the present phase.
     """
 
     plan: TrainingPlan
+    phase: Phase
     start: int
 
     def on_train_batch_end(self, batch: int, logs: dict | None = None) -> None:
@@ -52,14 +53,14 @@ class StopOnDivergence(RunCallback):
             if name in logs
         )
         allowed = f"; {count - 1} such step(s) before it were skipped" if count > 1 else ""
-        batch = first - 1 - start
-        after = f" after step {start}" if start else ""
-        size = self.plan.batch_size
+        batch, last = (self.phase.first_batch + n - 1 - start for n in (first, step))
+        after = f" after step {start}" if start and not self.phase.first_batch else ""
+        size = self.phase.batch_size
         raise DivergedError(
             f"{steps}: non-finite loss or gradient ({shown}) at learning rate "
             f"{learning_rate_of(self.model.optimizer, first):.3g}{allowed}. Its batch is number "
             f"{batch} counted from 0{after}, instances {batch * size} to "
-            f"{(step - start) * size - 1} in the order of the run: the reader gives it with "
+            f"{(last + 1) * size - 1} in the order of the run: the reader gives it with "
             f"start_step={batch} (docs/resuming.md shows how). The last checkpoint is kept. Lower "
             "--learning_rate, or skip such steps with --skip_nonfinite N"
         )

@@ -139,7 +139,7 @@ def train(
                 log = ScalarLog(state, plan, phase, steps_after, files, report)
                 every_callback = [
                     CountSteps(state, plan, phase, on_step),
-                    StopOnDivergence(state, plan, start),
+                    StopOnDivergence(state, plan, phase, start),
                     Evaluate(state, phase.evaluate, signals),
                     log,
                     KeepBest(state, plan, phase is phases[-1], lambda: save("best")),

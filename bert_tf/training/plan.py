@@ -11,7 +11,6 @@ class TrainingPlan:
     """Intervals and scores of a run.
 
     Attributes:
-        batch_size: examples per step, over all replicas.
         evaluate_every: steps between two evaluations; each phase ends with one, too.
         save_every: steps between two checkpoints; each evaluation is followed by one, too.
         log_every: steps between two lines of scalars.
@@ -22,7 +21,6 @@ class TrainingPlan:
         skip_nonfinite: number of steps with a non-finite loss or gradient to skip before stopping.
     """
 
-    batch_size: int
     evaluate_every: int
     save_every: int
     log_every: int
@@ -39,7 +37,9 @@ class Phase:
 
     Attributes:
         until: last step, counted from the beginning of the run.
+        batch_size: examples per step, over all replicas.
         batches: step of the phase -> an endless dataset of the global batches from there on.
+        first_batch: number that the reader gives the phase's first batch, counted from 0.
         held_out: dataset on which the losses and metrics are evaluated, by all workers together.
         evaluate: returns more scores by name; called on the chief worker alone, so it must not
             communicate with other workers.
@@ -49,7 +49,9 @@ class Phase:
     """
 
     until: int
+    batch_size: int
     batches: Callable[[int], tf.data.Dataset]
+    first_batch: int = 0
     held_out: tf.data.Dataset | None = None
     evaluate: Callable[[], dict[str, float]] | None = None
     rates: dict[str, float] = field(default_factory=dict)

@@ -31,7 +31,8 @@ class Run(AbstractContextManager):
         run.prepare(trainer, settings={"train": fingerprint})
         run.watch(HyperParameters(run.state, run.logs, ...))
         run.open()
-        result = run.train([Phase(until=100, batches=batches, evaluate=scores)], plan=plan, ...)
+        phase = Phase(until=100, batch_size=32, batches=batches, evaluate=scores)
+        result = run.train([phase], plan=plan, ...)
     ```
 
     Nothing is written before `open`. Inside the `with` block layers are made in `precision`, and

@@ -267,7 +267,7 @@ def test_the_last_steps_are_taken_on_long_sequences(
 @pytest.mark.parametrize(
     ("changed", "cause"),
     [
-        ({"long_share": 0.01}, "leaves none on"),
+        ({"long_share": 0.01}, "0.01 of 10 steps leaves none for the last phase"),
         ({"long_share": 1.0}, "--long_share is 1.0: give above 0 and below 1"),
         ({"long_gradient_accumulation_steps": 3}, "does not divide into 3 micro-batches"),
     ],
@@ -277,6 +277,54 @@ def test_long_shards_that_cannot_be_trained_on(
 ):
     with pytest.raises(InputError, match=cause):
         run(two_lengths(shards_of_two_lengths, small_config, tmp_path / "run", **changed))
+    assert not (tmp_path / "run").exists()
+
+
+def test_late_batches_are_larger_and_read_on(dynamic_shards, small_config, tmp_path):
+    """Steps 1 to 6 take 4 examples, steps 7 to 10 take 12: no example is missed or seen twice."""
+    late = {"batch_size": 4, "late_batch_size": 12, "late_share": 0.3, "steps": 10}
+    made = options(
+        dynamic_shards, small_config, tmp_path / "run", **late, gradient_accumulation_steps=2,
+        save_every=8,
+    )  # fmt: skip
+    data = PretrainingData(made)
+    steps = [phase.until for phase in data.phases]
+    assert steps == [6, 10]  # three steps of ten would leave the reader within a batch of 12
+    assert [phase.gradient_accumulation_steps for phase in data.phases] == [2, 6]
+    assert data.summary.endswith(", 10 steps of 4, the last 4 of 12")
+    strategy = tf.distribute.get_strategy()
+    early, large = (
+        list(data.train_batches(phase, strategy, 0).take(count).as_numpy_iterator())
+        for phase, count in zip(data.phases, (6, 4), strict=True)
+    )
+    stream = pretraining_batches(dynamic_shards, 4, seed=made.seed).take(18)
+    for name in ("segment_ids", "padding_mask"):  # masks are drawn by batch
+        rows = [inputs[name] for inputs, *_ in early + large]
+        whole = [inputs[name] for inputs, *_ in stream.as_numpy_iterator()]
+        np.testing.assert_array_equal(np.concatenate(rows), np.concatenate(whole))
+
+    lines = run(made, copy_at=9)  # saved two steps into the large batches
+    assert [step for step, kind, _ in lines if kind == "held_out"] == [4, 6, 8, 10]
+    after = run(replace(made, output=str(killed(made.output))))
+    assert weights(killed(made.output)) == weights(made.output)
+    assert after == [line for line in lines if line[0] > 8]
+    with pytest.raises(InputError, match="late_batch_size was 12, is now None"):
+        run(replace(made, late_batch_size=None, late_share=None))
+
+
+@pytest.mark.parametrize(
+    ("changed", "cause"),
+    [
+        ({"late_batch_size": 20}, "20 is no multiple of --batch_size 8: give 16, 24 or so on"),
+        ({"late_batch_size": 8}, "8 is no multiple of --batch_size 8: give 16"),
+        ({"late_share": 0.5}, "--late_share is for --late_batch_size: give both"),
+        ({"late_batch_size": 16, "long_shards": "long"}, "--long_shards cannot be combined"),
+        ({"late_batch_size": 16, "late_share": 0.9}, "0.9 of 8 steps leaves none before"),
+    ],
+)
+def test_late_batches_that_cannot_be(shards, small_config, tmp_path, changed, cause):
+    with pytest.raises(InputError, match=cause):
+        run(options(shards, small_config, tmp_path / "run", **changed))
     assert not (tmp_path / "run").exists()
 
 

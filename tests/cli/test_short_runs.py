@@ -31,11 +31,11 @@ def seconds_of_runs(trainer, batches, held_out, directory) -> list[float]:
     for number in range(13):
         began = time.monotonic()
         train(
-            trainer, [Phase(until=4, batches=batches, held_out=held_out)],
+            trainer, [Phase(until=4, batch_size=8, batches=batches, held_out=held_out)],
             state=TrainingState(trainer, directory / str(number) / "checkpoints", settings={}),
             directory=directory / str(number),
             plan=TrainingPlan(
-                batch_size=8, evaluate_every=2, save_every=100, log_every=1,
+                evaluate_every=2, save_every=100, log_every=1,
                 best_by="loss", larger_is_better=False,
             ),
             save_model=lambda path: None, report=lambda *line: None,

@@ -55,10 +55,10 @@ def run(directory, model, bad, *, skip_nonfinite=0, kill_at=None, phases=None):
     state = TrainingState(model, directory / "checkpoints", settings={})
     state.restore()
     result = train(
-        model, phases or [Phase(until=12, batches=batches(bad), held_out=None)],
+        model, phases or [Phase(until=12, batch_size=4, batches=batches(bad), held_out=None)],
         state=state, directory=directory,
         plan=TrainingPlan(
-            batch_size=4, evaluate_every=100, save_every=2, log_every=4,
+            evaluate_every=100, save_every=2, log_every=4,
             best_by="loss", larger_is_better=False,
             skip_nonfinite=skip_nonfinite,
         ),
@@ -94,13 +94,24 @@ def test_the_step_the_rate_and_the_batch_are_named_and_the_last_good_checkpoint_
 def test_the_batch_is_counted_from_the_beginning_of_its_phase(tmp_path):
     model = trainer()
     phases = [
-        Phase(until=3, batches=batches(set()), held_out=None),
-        Phase(until=9, batches=batches({4}), held_out=None),
+        Phase(until=3, batch_size=4, batches=batches(set()), held_out=None),
+        Phase(until=9, batch_size=4, batches=batches({4}), held_out=None),
     ]
     with pytest.raises(InputError, match=r"^step 8: ") as caught:
         run(tmp_path, model, (), phases=phases)
     assert "number 4 counted from 0 after step 3, instances 16 to 19" in str(caught.value)
     assert "start_step=4" in str(caught.value)
+
+
+def test_the_batch_is_counted_on_where_a_phase_reads_on(tmp_path):
+    phases = [
+        Phase(until=4, batch_size=2, batches=batches(set()), held_out=None),
+        Phase(until=9, batch_size=4, batches=batches({3}), held_out=None, first_batch=2),
+    ]
+    with pytest.raises(InputError, match=r"^step 8: ") as caught:
+        run(tmp_path, trainer(), (), phases=phases)
+    assert "number 5 counted from 0, instances 20 to 23" in str(caught.value)
+    assert "start_step=5" in str(caught.value)
 
 
 def test_so_many_steps_are_left_out_and_counted(tmp_path):

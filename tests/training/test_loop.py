@@ -96,7 +96,6 @@ def run(
             raise Killed
 
     plan = TrainingPlan(
-        batch_size=4,
         evaluate_every=evaluate_every,
         save_every=save_every,
         log_every=log_every,
@@ -106,7 +105,7 @@ def run(
     state = TrainingState(model, directory / "checkpoints", settings={"total_steps": total_steps})
     state.restore()
     held_out = batches(1000).take(2) if with_held_out else None
-    phases = phases or [Phase(until=total_steps, batches=batches, held_out=held_out)]
+    phases = phases or [Phase(until=total_steps, batch_size=4, batches=batches, held_out=held_out)]
     saved = []
 
     def save_model(path):
@@ -210,8 +209,8 @@ def two_phases():
         return batches(500 + step).map(lambda x, y: (x, 100 + y))
 
     return [
-        Phase(until=5, batches=batches, held_out=batches(1000).take(2)),
-        Phase(until=10, batches=larger, held_out=larger(600).take(2), cost=2),
+        Phase(until=5, batch_size=4, batches=batches, held_out=batches(1000).take(2)),
+        Phase(until=10, batch_size=4, batches=larger, held_out=larger(600).take(2), cost=2),
     ]
 
 
@@ -258,7 +257,7 @@ def test_the_time_left_counts_dear_steps_for_more(tmp_path, monkeypatch):
     train(
         state.model, two_phases(), state=state, directory=tmp_path,
         plan=TrainingPlan(
-            batch_size=4, evaluate_every=100, save_every=100, log_every=1, best_by="loss",
+            evaluate_every=100, save_every=100, log_every=1, best_by="loss",
             larger_is_better=False,
         ),
         save_model=lambda path: None,
@@ -433,10 +432,10 @@ def test_many_short_runs_never_stall(tmp_path):
     for number in range(31):
         state = TrainingState(model, tmp_path / str(number) / "checkpoints", settings={})
         train(
-            model, [Phase(until=2, batches=batches, held_out=batches(1000).take(2))],
+            model, [Phase(until=2, batch_size=4, batches=batches, held_out=batches(1000).take(2))],
             state=state, directory=tmp_path / str(number),
             plan=TrainingPlan(
-                batch_size=4, evaluate_every=1, save_every=1, log_every=1,
+                evaluate_every=1, save_every=1, log_every=1,
                 best_by="loss", larger_is_better=False,
             ),
             save_model=lambda path: None, report=lambda *line: None,

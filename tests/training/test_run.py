@@ -34,9 +34,9 @@ def train(directory, *, evaluate, until=8, **plan):
         run.prepare(compiled_model(), settings={})
         run.open()
         result = run.train(
-            [Phase(until=until, batches=batches, evaluate=evaluate)],
+            [Phase(until=until, batch_size=4, batches=batches, evaluate=evaluate)],
             plan=TrainingPlan(
-                batch_size=4, evaluate_every=2, save_every=100, log_every=100,
+                evaluate_every=2, save_every=100, log_every=100,
                 **{"best_by": "f1", "larger_is_better": True, **plan},
             ),
             save_model=lambda path: path.mkdir(exist_ok=True),
