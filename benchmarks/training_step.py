@@ -13,6 +13,7 @@ processor time mean most.
   take of the step's time is how much of it is useful work.
 - layers: the Keras layers, with which bert-tf trains under XLA and on accelerators, in place of the
   fused operations.
+- xla: the same, compiled by XLA.
 - allocator: bert-tf under glibc's default settings; freed memory returns to the system after each
   step and is allocated again, page by page.
 - keras_hub: `BertBackbone` and `MaskedLMHead` (pip install keras-hub) with Keras' AdamW.
@@ -37,12 +38,12 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 # Keeps PyTorch's waiting threads from spinning while another side has its turn.
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 
-SIDES = ("ours", "products", "layers", "allocator", "keras_hub", "hugging_face")
+SIDES = ("ours", "products", "layers", "xla", "allocator", "keras_hub", "hugging_face")
 DROPOUT, LEARNING_RATE, WEIGHT_DECAY, CLIP_NORM = 0.1, 1e-4, 0.01, 1.0
 
 
 class Size(NamedTuple):
-    """Shapes of a model and of a batch."""
+    """Shapes of a model and of a batch of rows."""
 
     layers: int
     width: int
@@ -50,12 +51,36 @@ class Size(NamedTuple):
     vocabulary: int
     batch: int
     length: int
-    predictions: int
+    predictions: int  # in a row
+    instances: int = 1  # in a row
 
     @property
     def inner(self) -> int:
         """Width of the feed-forward network."""
         return 4 * self.width
+
+    def config(self, **settings: Any) -> Any:
+        """The `BertConfig`."""
+        from bert_tf import BertConfig
+
+        return BertConfig(
+            vocab_size=self.vocabulary, hidden_size=self.width, num_hidden_layers=self.layers,
+            num_attention_heads=self.heads, intermediate_size=self.inner,
+            hidden_dropout_prob=DROPOUT,
+            **{"attention_probs_dropout_prob": DROPOUT, **settings},
+        )  # fmt: skip
+
+    @property
+    def flops(self) -> int:
+        """Floating-point operations of a step's matrix products, each instance alone."""
+        from bert_tf.models.cost import pretraining_flops
+
+        return pretraining_flops(
+            self.config(),
+            instances=self.batch * self.instances,
+            length=self.length // self.instances,
+            predictions=self.predictions // self.instances,
+        )
 
 
 SIZES = {
@@ -78,9 +103,16 @@ def batch_of(size: Size) -> tuple[dict[str, np.ndarray], ...]:
             np.sort(draw.permutation(size.length)[: size.predictions]) for _ in range(size.batch)
         ]),
     }  # fmt: skip
+    of_pairs: tuple[int, ...] = (size.batch,)
+    if size.instances > 1:
+        own = size.length // size.instances  # the length of an instance
+        places, of_pairs = np.arange(size.length), (size.batch, size.instances)
+        inputs["padding_mask"] = np.broadcast_to(1 + places // own, of_tokens)
+        inputs["position_ids"] = np.broadcast_to(places % own, of_tokens)
+        inputs["first_positions"] = np.broadcast_to(own * np.arange(size.instances), of_pairs)
     labels = {
         "mlm_logits": draw.integers(0, size.vocabulary, of_words),
-        "nsp_logits": draw.integers(0, 2, size.batch),
+        "nsp_logits": draw.integers(0, 2, of_pairs),
     }
     weights = {name: np.ones(values.shape, np.float32) for name, values in labels.items()}
     inputs, labels = (
@@ -95,7 +127,7 @@ def ours(side: str, size: Size, precision: str) -> Callable[[], Any]:
     import keras
     import tensorflow as tf
 
-    from bert_tf import AdamWeightDecay, BertConfig, BertPreTrainer, WarmupLinearDecay
+    from bert_tf import AdamWeightDecay, BertPreTrainer, WarmupLinearDecay
     from bert_tf.fused.training import fuse
     from bert_tf.startup import keep_freed_memory
     from bert_tf.training.means import accuracy, cross_entropy
@@ -105,13 +137,8 @@ def ours(side: str, size: Size, precision: str) -> Callable[[], Any]:
     if side != "allocator":
         keep_freed_memory()
     keras.config.set_dtype_policy(precision)
-    config = BertConfig(
-        vocab_size=size.vocabulary, hidden_size=size.width, num_hidden_layers=size.layers,
-        num_attention_heads=size.heads, intermediate_size=size.inner,
-        hidden_dropout_prob=DROPOUT, attention_probs_dropout_prob=DROPOUT,
-    )  # fmt: skip
-    model = BertPreTrainer(config, seed=0)
-    if side != "layers":
+    model = BertPreTrainer(size.config(), seed=0)
+    if side not in ("layers", "xla"):
         fuse(model)
     outputs = ("mlm_logits", "nsp_logits")
     trainer = Trainer(
@@ -122,6 +149,7 @@ def ours(side: str, size: Size, precision: str) -> Callable[[], Any]:
         ),
         loss=dict.fromkeys(outputs, cross_entropy),
         metrics={name: {"accuracy": accuracy} for name in outputs},
+        jit_compile=side == "xla",
     )  # fmt: skip
     trainer.make_train_function()
     batches = iter(without_autotuning(tf.data.Dataset.from_tensors(batch_of(size)).repeat()))
@@ -218,16 +246,18 @@ def keras_hub(side: str, size: Size, precision: str) -> Callable[[], Any]:
 
 
 def hugging_face(side: str, size: Size, precision: str) -> Callable[[], Any]:
-    """Hugging Face's model in a PyTorch loop; runs in its Python."""
+    """Hugging Face's model in a PyTorch loop, on a GPU if there is one; runs in its Python."""
     import torch
     import transformers
 
+    device = "cuda" if torch.cuda.is_available() else "cpu"
     config = transformers.BertConfig(
         vocab_size=size.vocabulary, hidden_size=size.width, num_hidden_layers=size.layers,
         num_attention_heads=size.heads, intermediate_size=size.inner,
         hidden_dropout_prob=DROPOUT, attention_probs_dropout_prob=DROPOUT,
     )  # fmt: skip
-    model = transformers.BertForPreTraining(config).train()
+    config._attn_implementation = "sdpa"
+    model = transformers.BertForPreTraining(config).train().to(device)
     decayed, plain = [], []
     for name, parameter in model.named_parameters():
         (plain if "LayerNorm" in name or "bias" in name else decayed).append(parameter)
@@ -241,7 +271,7 @@ def hugging_face(side: str, size: Size, precision: str) -> Callable[[], Any]:
     words = np.full((size.batch, size.length), -100)  # no loss there
     np.put_along_axis(words, inputs["mask_positions"], labels["mlm_logits"], 1)
     tensors = {
-        name: torch.from_numpy(values).long()
+        name: torch.from_numpy(values).long().to(device)
         for name, values in (
             ("input_ids", inputs["token_ids"]),
             ("token_type_ids", inputs["segment_ids"]),
@@ -252,7 +282,7 @@ def hugging_face(side: str, size: Size, precision: str) -> Callable[[], Any]:
     }
 
     def step() -> None:
-        with torch.autocast("cpu", torch.bfloat16, enabled=precision != "float32"):
+        with torch.autocast(device, torch.bfloat16, enabled=precision != "float32"):
             loss = model(**tensors).loss
         loss.backward()
         torch.nn.utils.clip_grad_norm_(model.parameters(), CLIP_NORM)
