@@ -10,15 +10,18 @@ from bert_tf.tasks.options import FinetuningOptions, PretrainingOptions
 
 RECIPES = Path(__file__).parents[1] / "recipes"
 NEEDED = {
-    "pretrain": ["--shards", "shards/128", "--long_shards", "shards/512", "--output", "run"],
+    "pretrain": ["--shards", "shards/128", "--output", "run"],
     "finetune": ["--model", "model", "--train", "train.tsv", "--output", "run"],
 }
+LONG_SHARDS = ["--long_shards", "shards/512"]
 REPLICAS = {"pretrain-8-gpus.yaml": 8, "pretrain-tpu-v3-8.yaml": 8}
 
 
 def read(recipe):
     command = recipe.name.partition("-")[0]
     arguments = [command, "--config", str(recipe), *NEEDED[command]]
+    if command == "pretrain" and "late_batch_size" not in recipe.read_text():
+        arguments += LONG_SHARDS
     values = _parser(command).parse_args(arguments)[command].as_dict()
     values.pop("config")
     return {"pretrain": PretrainingOptions, "finetune": FinetuningOptions}[command](**values)
@@ -31,14 +34,25 @@ def test_a_recipe_can_be_run(recipe):
     if isinstance(options, FinetuningOptions):
         return
     BertConfig.named(options.size, vocab_size=30_522, pad_token_id=0)
-    short = options.steps - round(options.steps * (options.long_share or 0.1))
-    for steps in (options.evaluate_every, short, options.steps):
+    last_share = options.late_share or options.long_share or 0.1
+    before = options.steps - round(options.steps * last_share)
+    for steps in (options.evaluate_every, before, options.steps):
         assert steps % options.steps_per_execution == 0
     for pieces in (
         options.gradient_accumulation_steps,
         options.long_gradient_accumulation_steps or 1,
     ):
         assert options.batch_size % (REPLICAS.get(recipe.name, 1) * pieces) == 0
+
+
+def test_the_modern_recipe_reads_as_many_sequences_as_the_papers():
+    options, paper = (read(RECIPES / f"pretrain-{name}.yaml") for name in ("modern", "base"))
+    late = round(options.steps * options.late_share)
+    assert late % (options.late_batch_size // options.batch_size) == 0
+    sequences = (options.steps - late) * options.batch_size + late * options.late_batch_size
+    assert sequences == paper.steps * paper.batch_size
+    decay = int(options.steps * options.decay_share)
+    assert options.warmup_steps + decay < late
 
 
 @pytest.mark.parametrize("size", ["base", "large"])
