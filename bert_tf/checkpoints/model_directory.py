@@ -25,6 +25,7 @@ from bert_tf.checkpoints.weight_names import (
 )
 from bert_tf.config import BertConfig
 from bert_tf.errors import InputError
+from bert_tf.models.chosen_layers import MIX
 from bert_tf.models.pretrained_model import PretrainedModel
 from bert_tf.models.task_models import TaskModel
 
@@ -133,7 +134,7 @@ def load_model(
     if is_other and stored.classes:
         _log.warning("%s: its head is for other classes or another task: replaced.", path)
     if full.has_feature_encoder:
-        kept = () if is_other else ("lstm.", *head.parts)
+        kept = () if is_other else ("lstm.", "mix.", *head.parts)
     else:
         pooler = ("pooler.",) if head.reads_pooler else ()
         kept = pooler if is_other else (*pooler, *head.parts)
@@ -158,6 +159,7 @@ def _check_head(stored: StoredModel, head: Head, is_other: Any, directory: Path)
     needed = tuple(head.parts)
     if head.parts and stored.config.has_feature_encoder:
         needed += ("lstm.",) * (stored.config.feature_lstm_layers > 0)
+        needed += ("mix.",) * (stored.config.feature_layers == MIX)
     elif head.parts and head.reads_pooler:
         needed += ("pooler.",)
     absent = [PARTS[part] for part in needed if not stored.has(part)]

@@ -36,8 +36,9 @@ PARTS = {
     "classifier.": "classifier",
     "qa_outputs.": "question answering head",
     "lstm.": "LSTM",
+    "mix.": "mix of layers",
 }
-HEADS_PREFIXES = ("cls.", "classifier.", "qa_outputs.", "lstm.")
+HEADS_PREFIXES = ("cls.", "classifier.", "qa_outputs.", "lstm.", "mix.")
 # Before the names of what stands on LSTMs or chosen layers: Hugging Face has no class for it.
 FEATURE_BASED = "feature_based."
 
@@ -185,6 +186,9 @@ def named_weights(model: PretrainedModel) -> list[NamedWeight]:
     weights: list[NamedWeight] = []
     reads_pooler = head.reads_pooler
     if isinstance(encoder, FeatureEncoder):
+        if encoder.mix is not None:
+            for weight in ("scores", "gamma"):
+                weights.append(NamedWeight(f"mix.{weight}", getattr(encoder.mix, weight)))
         for number, lstm in enumerate(encoder.lstms):
             weights += _lstm_weights(f"lstm.{number}", lstm)
         encoder, reads_pooler = encoder.encoder, False

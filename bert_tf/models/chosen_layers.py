@@ -10,9 +10,11 @@ from bert_tf.config import BertConfig
 from bert_tf.errors import InputError
 
 # The rows of table 7; the paper learns weights for its sums, here every layer counts the same.
+# `MIX` learns them, with a task.
 CHOICES = (
     "embeddings", "last", "second_to_last", "sum_last_four", "concat_last_four", "sum_all",
 )  # fmt: skip
+MIX = ["mix"]
 
 
 def check_layers(layers: Sequence[str], config: BertConfig) -> int:
@@ -30,6 +32,11 @@ def check_layers(layers: Sequence[str], config: BertConfig) -> int:
     """
     number = config.num_hidden_layers
     for layer in layers:
+        if layer in MIX:
+            raise InputError(
+                "the weights of a mix are learned with a task, for all layers: give it alone, to "
+                f"bert-tf finetune --features_only, or give {', '.join(CHOICES)}, or numbers"
+            )
         if layer not in CHOICES and not re.fullmatch(r"-?\d{1,6}", layer):
             raise InputError(
                 f"there is no layer {layer!r}: give {', '.join(CHOICES)}, or numbers, 0 for the "

@@ -1,7 +1,7 @@
 """The cost of training a model, in floating-point operations."""
 
 from bert_tf.config import BertConfig
-from bert_tf.models.chosen_layers import check_layers
+from bert_tf.models.chosen_layers import MIX, check_layers
 from bert_tf.models.feature_encoder import lstm_units
 
 
@@ -37,7 +37,9 @@ def classification_flops(config: BertConfig, *, length: float, classes: int) -> 
         products = _encoder_products(config, length)
         products += 0 if config.has_feature_encoder else width**2  # the pooler
     else:  # the encoder's vectors are kept
-        width, products = check_layers(config.feature_layers, config), 0.0
+        products = 0.0
+        if config.feature_layers != MIX:
+            width = check_layers(config.feature_layers, config)
     for _ in range(config.feature_lstm_layers):
         products += length * 2 * 4 * units * (width + units)
         width = 2 * units

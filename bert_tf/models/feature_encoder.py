@@ -11,7 +11,7 @@ from keras import ops
 from bert_tf.config import BertConfig
 from bert_tf.errors import InputError
 from bert_tf.layers.bert_layer import child_seed
-from bert_tf.models.chosen_layers import check_layers, choose_layers
+from bert_tf.models.chosen_layers import MIX, check_layers, choose_layers
 from bert_tf.models.encoder import BertEncoder, encoder_for
 from bert_tf.models.pretrained_model import PretrainedModel
 
@@ -29,7 +29,8 @@ class FeatureEncoder(PretrainedModel):
 
     Args:
         encoder: the `BertEncoder`; a frozen one has no dropout.
-        chosen: layers of a frozen encoder, as of `choose_layers`; None to train the encoder.
+        chosen: layers of a frozen encoder, as of `choose_layers`, or `MIX` for a mix of all layers
+            that is learned; None to train the encoder.
         lstm_layers: number of bidirectional LSTM layers on top: 768 wide on a frozen encoder, as
             wide as the hidden states on one that is trained.
         seed: random seed of their weights; None for no fixed seed.
@@ -38,6 +39,7 @@ class FeatureEncoder(PretrainedModel):
 
     Attributes:
         features: the layer that computes the chosen layers; None without these.
+        mix: the layer that mixes them; None if they are not mixed.
         lstms: the LSTM layers.
 
     Inputs: the encoder's. Outputs: a dict.
@@ -64,9 +66,13 @@ class FeatureEncoder(PretrainedModel):
         dtype = encoder.dtype_policy if dtype is None else dtype
         chosen = None if chosen is None else list(chosen)
         config = replace(encoder.config, feature_layers=chosen, feature_lstm_layers=lstm_layers)
-        features = None
-        if chosen is not None:
-            features = FrozenLayers(encoder, chosen, dtype=dtype, name="features")
+        features = mix = None
+        read = chosen
+        if chosen == MIX:
+            read = [str(number) for number in range(config.num_hidden_layers + 1)]
+            mix = LayerMix(len(read), dtype=dtype, name="mix")
+        if read is not None:
+            features = FrozenLayers(encoder, read, dtype=dtype, name="features")
         units = lstm_units(config)
         lstms = [
             keras.layers.Bidirectional(
@@ -83,7 +89,8 @@ class FeatureEncoder(PretrainedModel):
         # Wiring.
         inputs = self.symbolic_inputs()
         is_token = ops.cast(inputs["padding_mask"], "bool")  # (B, T)
-        states = [features(inputs) if features else encoder(inputs)["sequence_output"]]  # (B, T, W)
+        x = features(inputs) if features else encoder(inputs)["sequence_output"]
+        states = [mix(x) if mix else x]  # (B, T, W)
         for layer in lstms:
             states.append(layer(states[-1], mask=is_token))
         shares = ops.expand_dims(ops.cast(is_token, states[-1].dtype), -1)  # (B, T, 1)
@@ -99,6 +106,7 @@ class FeatureEncoder(PretrainedModel):
         self.chosen = chosen
         self.lstm_layers = lstm_layers
         self.features = features
+        self.mix = mix
         self.lstms = lstms
 
     def freeze_layers(self, number: int) -> None:
@@ -160,6 +168,48 @@ class FrozenLayers(keras.layers.Layer):
         """The arguments of `__init__`."""
         encoder = keras.saving.serialize_keras_object(self.encoder)
         return {**super().get_config(), "encoder": encoder, "chosen": self.chosen}
+
+
+@keras.saving.register_keras_serializable(package="bert_tf")
+class LayerMix(keras.layers.Layer):
+    """gamma sum_j softmax(s)_j h_j over N layers (Peters et al. 2018, equation 1).
+
+    It starts as their mean: s at 0 and gamma at 1.
+
+    Args:
+        number: N.
+        kwargs: Keras' own, such as `dtype` and `name`.
+
+    Attributes:
+        scores: s, [N].
+        gamma: gamma, [1].
+
+    Call arguments:
+        states: [B, T, N * W], the layers one after another.
+
+    Returns:
+        [B, T, W].
+    """
+
+    def __init__(self, number: int, **kwargs: Any):
+        super().__init__(**kwargs)
+        self.number = number
+
+    def build(self, input_shape: Any) -> None:
+        """Makes s and gamma."""
+        self.scores = self.add_weight(name="scores", shape=(self.number,), initializer="zeros")
+        self.gamma = self.add_weight(name="gamma", shape=(1,), initializer="ones")
+
+    def call(self, states: Any) -> Any:
+        """Sums the layers; the weights are computed in float32."""
+        weights = ops.softmax(ops.cast(self.scores, "float32")) * ops.cast(self.gamma, "float32")
+        weights = ops.cast(weights, states.dtype)
+        layers = ops.split(states, self.number, axis=-1)  # (B, T, W) each
+        return sum(weights[place] * layer for place, layer in enumerate(layers))
+
+    def get_config(self) -> dict[str, Any]:
+        """The arguments of `__init__`."""
+        return {**super().get_config(), "number": self.number}
 
 
 def task_encoder(

@@ -64,7 +64,11 @@ class PretrainedModel(keras.Model):
             values[name] = keras.saving.deserialize_keras_object(values[name])
         if "config" in values:
             values["config"] = BertConfig.from_dict(values["config"])
-        return cls(**values)
+        trainable = values.pop("trainable", True)
+        model = cls(**values)
+        if not trainable:  # True would reach every layer, those that are frozen, too
+            model.trainable = False
+        return model
 
     @classmethod
     def from_directory(cls, directory: str | os.PathLike, **options: Any) -> Self:

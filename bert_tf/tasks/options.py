@@ -283,9 +283,10 @@ class FinetuningSetup(TaskOptions, FileOptions, TrainingOptions):
         validation_share: share of the training examples to validate on, without a validation file.
         label_column: column of the label, by name or number.
         features_only: train on vectors of these layers of the frozen encoder, computed once and
-            kept in the run directory until its end: concat_last_four by default, or others of
-            `bert-tf features`, separated by commas (paper, section 5.3). A tagger gets a BiLSTM of
-            two layers, other tasks a dense layer. The learning rate is then 1e-3 by default.
+            kept in the run directory until its end: concat_last_four by default, others of
+            `bert-tf features`, separated by commas (paper, section 5.3), or mix, a weighted sum of
+            all layers whose weights are learned (ELMo's). A tagger gets a BiLSTM of two layers,
+            other tasks a dense layer. The learning rate is then 1e-3 by default.
         bilstm: put a randomly initialized BiLSTM between the encoder and the head, and train it
             with both (paper, table 5); with --features_only, on the frozen vectors of any task.
         from_scratch: start from random weights, with the size and vocabulary of the model; compare

@@ -161,10 +161,13 @@ def killed(run: Path, saved: int) -> Path:
 # Every task, each kind with --features_only, and both kinds of output under a BiLSTM; one of them
 # each time, the others in `make test-slow`.
 _TRAINED = [name for name, task in TASKS.items() if task.kind.is_trained]
-_FEATURES = [(name, "features_only") for name in ("cola", "stsb", "choice", "squad", "tagging")]
-_BILSTM = [(name, "bilstm") for name in ("cola", "tagging")]
+_FEATURES = [(name, "features_only") for name in ("cola", "stsb", "choice", "squad")]
+_LSTMS = [("tagging", "mix"), ("tagging", "bilstm"), ("cola", "bilstm")]
 _EVERY_TIME = ("cola", "")
-_OPTIONS = {"": {}, "features_only": {"features_only": "last"}, "bilstm": {"bilstm": True}}
+_OPTIONS = {
+    "": {}, "features_only": {"features_only": "last"}, "mix": {"features_only": "mix"},
+    "bilstm": {"bilstm": True},
+}  # fmt: skip
 # How a run resumes is up to the kind: one task of each is killed, and all with --features_only.
 _OF_KIND = {type(TASKS[n].kind): n for n in [*reversed(_TRAINED), "cola"]}
 
@@ -173,7 +176,7 @@ _OF_KIND = {type(TASKS[n].kind): n for n in [*reversed(_TRAINED), "cola"]}
     ("name", "trained"),
     [
         case if case == _EVERY_TIME else pytest.param(*case, marks=pytest.mark.slow)
-        for case in [*((name, "") for name in _TRAINED), *_FEATURES, *_BILSTM]
+        for case in [*((name, "") for name in _TRAINED), *_FEATURES, *_LSTMS]
     ],
 )
 def test_a_task_learns_resumes_is_evaluated_exported_and_read_back(
@@ -187,7 +190,7 @@ def test_a_task_learns_resumes_is_evaluated_exported_and_read_back(
     options = FinetuningOptions(
         model=str(encoder), task=name, train=str(data), validation=str(data),
         output=str(tmp_path / "run"), epochs=20, batch_size=8, max_length=12,
-        learning_rate=5e-2 if trained == "features_only" and name != "tagging" else 5e-3,
+        learning_rate=5e-2 if trained == "features_only" else 5e-3,
         log_every=100, evaluate_every=20, save_every=11, strategy="one", **_OPTIONS[trained],
     )  # fmt: skip
 

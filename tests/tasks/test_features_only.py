@@ -4,6 +4,7 @@ test_every_task.py runs whole tasks on it.
 """
 
 import json
+import math
 from dataclasses import replace
 
 import numpy as np
@@ -14,7 +15,7 @@ from safetensors.numpy import load_file, save_file
 from bert_tf import BertConfig, BertEncoder, BertTokenizer, load_model, save_model
 from bert_tf.cli.main import main
 from bert_tf.errors import InputError
-from bert_tf.models.feature_encoder import FeatureEncoder
+from bert_tf.models.feature_encoder import FeatureEncoder, LayerMix
 from bert_tf.models.task_models import (
     BertChooser,
     BertClassifier,
@@ -146,6 +147,45 @@ def test_the_encoder_is_never_trained(short_lstm, encoder):
     means = [row[mask].mean(0) for row, mask in
              zip(outputs["sequence_output"].numpy(), is_token, strict=True)]  # fmt: skip
     np.testing.assert_allclose(outputs["pooled_output"], means, atol=1e-6)
+
+
+def test_a_mix_by_hand():
+    """Peters et al. 2018, equation 1, and its derivatives."""
+    mix = LayerMix(2)
+    states = tf.constant([[[3.0, 1.0, 7.0, -1.0]]])  # two layers, two wide
+    np.testing.assert_allclose(mix(states), [[[5.0, 0.0]]])  # at the start their mean
+    mix.scores.assign([0.0, math.log(3)])  # a quarter and three quarters
+    mix.gamma.assign([2.0])
+    with tf.GradientTape() as tape:
+        mixed = mix(states)
+        loss = tf.reduce_sum(mixed)
+    np.testing.assert_allclose(mixed, [[[12.0, -1.0]]], rtol=1e-6)
+    of_scores, of_gamma = tape.gradient(loss, [mix.scores.value, mix.gamma.value])
+    # 2 w_j (h_j - sum_k w_k h_k), over h = 4 and 6 with the weighted sum 5.5.
+    np.testing.assert_allclose(of_scores, [-0.75, 0.75], rtol=1e-6)
+    np.testing.assert_allclose(of_gamma, [5.5], rtol=1e-6)
+
+
+def test_a_mix_of_all_layers(short_lstm, encoder, tmp_path):
+    based = FeatureEncoder(encoder, ["mix"], lstm_layers=1, seed=1)
+    tagger = BertTagger(based, labels=["O", "B-X"], seed=1)
+    based.mix.scores.assign([1.0, -1.0])
+    based.mix.gamma.assign([3.0])
+    inputs = inputs_of(ROWS)
+    states = np.array(encoder(inputs)["hidden_states"]) * inputs["padding_mask"].numpy()[..., None]
+    first = 3 / (1 + math.exp(-2))
+    wanted = first * states[0] + (3 - first) * states[1]
+    np.testing.assert_allclose(based(inputs)["hidden_states"][0], wanted, atol=1e-5)
+    # What is kept are all layers, not what is learned of them.
+    vectors = based.features(inputs)
+    np.testing.assert_allclose(vectors, np.concatenate([*states], -1), atol=1e-6)
+    save_model(tagger, tmp_path, BertTokenizer(PIECES))
+    assert json.loads((tmp_path / "config.json").read_text())["feature_layers"] == ["mix"]
+    np.testing.assert_array_equal(load_model(tmp_path)(inputs), tagger(inputs))
+    again = BertTagger.from_config(tagger.get_config())
+    assert len(again.trainable_variables) == len(tagger.trainable_variables) == 2 + 6 + 2
+    with pytest.raises(InputError, match="give it alone"):
+        FeatureEncoder(encoder, ["mix", "last"])
 
 
 def test_the_directory(short_lstm, encoder, tmp_path, capsys):
