@@ -3,6 +3,7 @@
 import json
 import math
 import os
+import re
 from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
@@ -170,21 +171,29 @@ class BertConfig:
 
     @classmethod
     def named(cls, size: str, **values: Any) -> "BertConfig":
-        """A config of one of the `SIZES`; other fields in `values` replace the size's own.
+        """A config of one of the `SIZES`, or of a shape; fields in `values` replace the size's own.
+
+        Args:
+            size: a name, or layers, hidden size and attention heads such as "3x768x12".
+            values: other fields.
 
         Raises:
             InputError: there is no such size, or a value cannot be used.
         """
-        if size not in SIZES:
-            raise InputError(f"There is no model size {size!r}: give one of {', '.join(SIZES)}.")
-        layers, hidden, heads = SIZES[size]
+        shape = re.fullmatch(r"(\d{1,4})x(\d{1,6})x(\d{1,4})", size)
+        if size not in SIZES and not shape:
+            raise InputError(
+                f"There is no model size {size!r}: give one of {', '.join(SIZES)}, or layers, "
+                "width and attention heads such as 3x768x12."
+            )
+        layers, hidden, heads = map(int, shape.groups()) if shape else SIZES[size]
         values = {"hidden_size": hidden, **values}
-        shape = {
+        of_size = {
             "num_hidden_layers": layers,
             "num_attention_heads": heads,
             "intermediate_size": 4 * values["hidden_size"],
         }
-        return cls(**{**shape, **values})
+        return cls(**{**of_size, **values})
 
     @classmethod
     def from_dict(cls, values: dict[str, Any]) -> "BertConfig":

@@ -19,6 +19,7 @@ from bert_tf.errors import InputError
         ("medium", (8, 512, 8, 2048)),
         ("base", (12, 768, 12, 3072)),
         ("large", (24, 1024, 16, 4096)),
+        ("3x768x12", (3, 768, 12, 3072)),
     ],
 )
 def test_sizes(size, shape):

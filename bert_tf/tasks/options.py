@@ -113,7 +113,8 @@ class PretrainingOptions(TrainingOptions):
         long_gradient_accumulation_steps: micro-batches per device on `long_shards`; by default as
             many as on `shards`.
         size: size of a new model: tiny (2 layers, 128 wide), mini (4, 256), small (4, 512), medium
-            (8, 512), base (12, 768) or large (24, 1024), or a config.json; small by default.
+            (8, 512), base (12, 768) or large (24, 1024); layers, width and attention heads, such as
+            3x768x12; or a config.json; small by default.
         model: model directory to start from instead of random weights.
         tokenizer: tokenizer folder or vocab.txt of the shards; only needed for shards of the
             original script.
