@@ -107,7 +107,7 @@ class _Record:
     @classmethod
     def read(cls, output: Path, options: SearchOptions) -> "_Record":
         data = {name: getattr(options, name) for name in _DATA}
-        data["content"] = _content(options)
+        data["content"] = data_content(options)
         own = {**identity(options, str(output)), **data}
         del own["seed"]  # more seeds may be added
         path = output / _RECORD
@@ -148,9 +148,11 @@ class _Record:
         write_json(self.output / _RECORD, {"options": self.identity, "trials": trials})
 
     def unfinished(self, options: SearchOptions) -> Iterator[Trial]:
-        """The trials with a run to make: known ones, then new ones."""
+        """The trials of the given values with a run to make: known ones, then new ones."""
         seeds = set(range(options.seed, options.seed + options.seeds))
-        yield from [trial for trial in self.trials if not seeds <= trial.restarts.runs.keys()]
+        wanted = _grid(options) if options.trials is None else {t.setting for t in self.trials}
+        known = [trial for trial in self.trials if trial.setting in wanted]
+        yield from [trial for trial in known if not seeds <= trial.restarts.runs.keys()]
         while (setting := _next_setting(options, self.trials)) is not None:
             self.trials.append(Trial(setting))
             yield self.trials[-1]
@@ -182,7 +184,7 @@ class _Record:
         write_report(self.trials, self.output, {**values, "seed": (min(seeds), max(seeds))})
 
 
-def _content(options: SearchOptions) -> str:
+def data_content(options: SearchOptions) -> str:
     """SHA-256 of the files with training and validation examples; of a dataset's name no more."""
     task, found = find_task(options.task or "classification"), hashlib.sha256()
     for data, split in ((options.source, "train"), (options.validation, "validation")):

@@ -78,6 +78,14 @@ def tried(options, run=None) -> list[Setting]:
     return [trial.setting for trial in trials]
 
 
+def test_more_seeds_of_one_setting_leave_the_others_as_they_are(options):
+    options = replace(options, batch_size=[8], learning_rate=[1e-4, BEST], epochs=[1])
+    tried(options)
+    runs = Runs()
+    tried(replace(options, learning_rate=[BEST], seeds=3), runs)
+    assert runs.made == [f"batch-8_rate-{BEST:g}_epochs-1/seed-{seed}" for seed in (2, 3)]
+
+
 def test_the_grid_is_the_papers(options):
     runs = Runs()
     settings = tried(options, runs)
