@@ -27,19 +27,8 @@ from bert_tf.cli.progress import console, progress, typed
 from bert_tf.errors import InputError
 from bert_tf.options import CheckedOptions, option
 from bert_tf.outputs import check_output_folder
-from pipelines.corpus.installed_documentation import STANDARD_LIBRARY, installed_documentation
 
-# Packages told apart; and the words that would give them away.
-_LABELS = 8
-_NAMES = {
-    "tensorflow": ["tensorflow", "tf"],
-    "numpy": ["numpy", "np"],
-    "sklearn": ["sklearn", "scikit-learn", "scikit"],
-    STANDARD_LIBRARY: ["python", "cpython", "python's"],
-    "huggingface_hub": ["huggingface_hub", "huggingface", "hugging face", "hf", "hf_hub"],
-}
 _LENGTH = 64  # tokens; short, so that minutes are enough
-_EXAMPLES_PER_LABEL = {"train": 160, "validation": 25, "test": 100}
 _GUESSES = 8  # sentences with a hidden word
 
 
@@ -94,27 +83,16 @@ def _write_texts(options: Options, corpus: Path, labelled: Path) -> list[str]:
         documents = passages.read_labelled_documents(find_files(options.corpus))
     else:
         with progress("reading the installed documentation", total=1) as bar:
-            modules = installed_documentation(progress=bar.update)
-        documents = [passages.LabelledDocument(m.package, m.docstrings) for m in modules]
-    sizes = Counter(d.label for d in documents for _ in d.paragraphs)
-    labels = {label for label, _ in sizes.most_common(_LABELS)}
-    told_apart = [i for i, d in enumerate(documents) if d.label in labels]
-    splits, held_out = passages.labelled_passages(
-        [documents[i] for i in told_apart],
-        names=[] if options.corpus else [n for each in labels for n in _NAMES.get(each, [each])],
-        examples_per_label=_EXAMPLES_PER_LABEL,
-        seed=options.seed,
+            documents = passages.documentation(progress=bar.update)
+    written = passages.write_task(
+        documents, corpus, labelled, has_names=not options.corpus, seed=options.seed
     )
-    for split, examples in splits.items():
-        passages.write_labelled(labelled / f"{split}.tsv", examples)
-    left_out = {told_apart[i] for i in held_out}
-    passages.write_corpus(corpus, (d for i, d in enumerate(documents) if i not in left_out))
     console.print(
         f"{corpus}: {corpus.stat().st_size / 1e6:.1f} MB of text, {len(documents)} documents\n"
-        + "  ".join(f"{labelled / split}.tsv: {len(e)}" for split, e in splits.items())
-        + f"\nThe task: which of these is a passage from? {', '.join(sorted(labels))}",
+        + "  ".join(f"{labelled / split}.tsv: {n}" for split, n in written.examples.items())
+        + f"\nThe task: which of these is a passage from? {', '.join(written.labels)}",
     )
-    return [s for i in sorted(left_out) for part in documents[i].paragraphs for s in part]
+    return written.left_out
 
 
 def _show_guesses(model_directory: str, sentences: Sequence[str], seed: int) -> None:
@@ -169,7 +147,10 @@ def run(options: Options) -> None:
         evaluation_batches=30, seed=options.seed,
     )  # fmt: skip
     _show_guesses(f"{output}/pretrained/best", unseen, options.seed)
-    labelled = {split: str(output / "labelled" / f"{split}.tsv") for split in _EXAMPLES_PER_LABEL}
+    labelled = {
+        split: str(output / "labelled" / f"{split}.tsv")
+        for split in ("train", "validation", "test")
+    }
     scores = {}
     # Each with the number of epochs that is best for it on the validation passages.
     for name, from_scratch, epochs in (("from_pretrained", False, 8), ("from_random", True, 30)):

@@ -6,18 +6,30 @@ of a document go to one split, so the test text is not in the training text.
 
 import random
 import re
-from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from bert_tf.atomic import replace_file, write_tsv
 from bert_tf.errors import InputError
+from pipelines.corpus.installed_documentation import STANDARD_LIBRARY, installed_documentation
 from pipelines.corpus.text_files import read_blocks, strip
 
 _SHORTEST, _LONGEST = 120, 400  # characters of a passage
 _MOST_OF_A_DOCUMENT = 10  # passages; a test on a few long documents would say little
 SPLITS = ("train", "validation", "test")
+
+# Sources told apart; and the words that would give packages away.
+_LABELS = 8
+_NAMES = {
+    "tensorflow": ["tensorflow", "tf"],
+    "numpy": ["numpy", "np"],
+    "sklearn": ["sklearn", "scikit-learn", "scikit"],
+    STANDARD_LIBRARY: ["python", "cpython", "python's"],
+    "huggingface_hub": ["huggingface_hub", "huggingface", "hugging face", "hf", "hf_hub"],
+}
+_EXAMPLES_PER_LABEL = {"train": 160, "validation": 25, "test": 100}
 
 
 @dataclass(frozen=True)
@@ -178,3 +190,66 @@ def write_corpus(path: str | Path, documents: Iterable[LabelledDocument]) -> Non
             for paragraph in document.paragraphs:
                 file.writelines(" ".join(sentence.split()) + "\n" for sentence in paragraph)
             file.write("\n")
+
+
+@dataclass(frozen=True)
+class WrittenTask:
+    """What `write_task` has written.
+
+    Attributes:
+        labels: labels of the passages, sorted.
+        examples: split -> number of passages.
+        left_out: sentences of the documents that are not in the corpus.
+    """
+
+    labels: list[str]
+    examples: dict[str, int]
+    left_out: list[str]
+
+
+def documentation(
+    progress: Callable[[int, int], None] = lambda done, total: None,
+) -> list[LabelledDocument]:
+    """The modules of `installed_documentation`, labelled by their package."""
+    modules = installed_documentation(progress=progress)
+    return [LabelledDocument(module.package, module.docstrings) for module in modules]
+
+
+def write_task(
+    documents: Sequence[LabelledDocument],
+    corpus: Path,
+    labelled: Path,
+    *,
+    has_names: bool,
+    seed: int,
+) -> WrittenTask:
+    """Writes passages of the largest sources, and a corpus without the documents of their tests.
+
+    Args:
+        documents: labelled text.
+        corpus: file of the corpus.
+        labelled: folder of the passages: train.tsv, validation.tsv, test.tsv.
+        has_names: whether the labels are packages, whose names are removed from the passages.
+        seed: random seed.
+
+    Raises:
+        InputError: the text is too short, or from one place only.
+    """
+    sizes = Counter(d.label for d in documents for _ in d.paragraphs)
+    labels = {label for label, _ in sizes.most_common(_LABELS)}
+    told_apart = [i for i, d in enumerate(documents) if d.label in labels]
+    splits, held_out = labelled_passages(
+        [documents[i] for i in told_apart],
+        names=[n for each in labels for n in _NAMES.get(each, [each])] if has_names else [],
+        examples_per_label=_EXAMPLES_PER_LABEL,
+        seed=seed,
+    )
+    for split, examples in splits.items():
+        write_labelled(labelled / f"{split}.tsv", examples)
+    left_out = {told_apart[i] for i in held_out}
+    write_corpus(corpus, (d for i, d in enumerate(documents) if i not in left_out))
+    return WrittenTask(
+        sorted(labels),
+        {split: len(examples) for split, examples in splits.items()},
+        [s for i in sorted(left_out) for part in documents[i].paragraphs for s in part],
+    )

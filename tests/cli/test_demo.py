@@ -4,10 +4,10 @@ import json
 
 import pytest
 
-from bert_tf.cli import demo
 from bert_tf.cli.main import main
 from bert_tf.serving.predictor import Predictor, answer, rows
 from pipelines.corpus.installed_documentation import STANDARD_LIBRARY, installed_documentation
+from pipelines.examples import passages
 
 
 def accuracy(run) -> float:
@@ -23,7 +23,7 @@ def test_pre_training_wins_on_the_installed_documentation(tmp_path, capsys, monk
         modules.extend(installed_documentation(**options))
         return modules
 
-    monkeypatch.setattr(demo, "installed_documentation", read)
+    monkeypatch.setattr(passages, "installed_documentation", read)
     output = tmp_path / "demo"
     assert main(["demo", "--output", str(output)]) == 0
 
