@@ -32,6 +32,7 @@ COMMANDS = {
     "features": "write vectors of text from chosen layers",
     "convert": "convert checkpoints of other libraries",
     "monitor": "show training runs in TensorBoard",
+    "reproduce": "make a table of the paper: its systems, compared",
     "demo": "run all steps on a small corpus, in minutes",
 }
 

@@ -65,7 +65,7 @@ _FORMATS: dict[str, Callable[[float], str]] = {
     "nonfinite_steps": lambda value: f"{value:.0f} not finite",
     "tokens_per_second": lambda value: f"{value:,.0f} tokens/s",
     "share_of_peak": lambda value: f"{100 * value:.{0 if value > 0.1 else 1}f}% of peak",
-    "minutes_left": lambda value: f"{_duration(value)} left",
+    "minutes_left": lambda value: f"{duration(value)} left",
 }
 
 
@@ -131,7 +131,7 @@ def _with_parts(name: str, shown: str, scalars: dict[str, float]) -> list[str]:
     return [f"{name} {shown.format(scalars.pop(name))}{parts}"]
 
 
-def _duration(minutes: float) -> str:
+def duration(minutes: float) -> str:
     """Formats minutes: "40 s", "12 min", "1 h 12 min", "3 d 4 h"."""
     whole = round(minutes)
     if minutes < 1:

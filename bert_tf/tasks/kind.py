@@ -37,6 +37,8 @@ class Kind(ABC):
     # The model with this kind's head, and whether fine-tuning trains it.
     model_class: ClassVar[type[keras.Model]]
     is_trained: ClassVar[bool] = True
+    # Whether scores range from 0 to 100, as the official scripts print them, instead of 0 to 1.
+    scores_are_percentages: ClassVar[bool] = False
     # Bidirectional LSTM layers that `--features_only` puts between the frozen encoder and the head.
     feature_lstm_layers: ClassVar[int] = 0
     # Further models whose directories hold this kind's head.

@@ -102,6 +102,37 @@ def curves(
     return _drawn(figure)
 
 
+def compared(
+    title: str,
+    names: Sequence[str],
+    columns: Mapping[str, Sequence[tuple[float, float] | None]],
+) -> np.ndarray:
+    """A panel for each score, with a bar and its deviation for each name; None leaves a gap.
+
+    Args:
+        title: title of the picture.
+        names: N names, from the top down.
+        columns: title of a panel -> N means and deviations.
+    """
+    figure = Figure(figsize=(2.4 + 2.2 * len(columns), 1.4 + 0.36 * len(names)),
+                    layout="constrained")  # fmt: skip
+    figure.suptitle(title)
+    panels = figure.subplots(1, len(columns), sharey=True, squeeze=False)[0]
+    for axes, (column, values) in zip(panels, columns.items(), strict=True):
+        known = [(place, *value) for place, value in enumerate(values) if value is not None]
+        for place, mean, deviation in known:
+            axes.barh(place, mean, 0.7, color="C0", xerr=deviation or None, capsize=3)
+            axes.annotate(f"{mean:.1f}", (0, place), (4, 0), textcoords="offset points",
+                          va="center", color="white")  # fmt: skip
+        axes.set(title=column, yticks=range(len(names)), yticklabels=names)
+        if known:  # differences are small beside the values: the axis begins near the lowest
+            lows, highs = zip(*((mean - dev, mean + dev) for _, mean, dev in known), strict=True)
+            room = max(highs) - min(lows) or 1.0
+            axes.set_xlim(max(0.0, min(lows) - room), max(highs) + 0.1 * room)
+    panels[0].invert_yaxis()
+    return _drawn(figure)
+
+
 def save_png(path: Path, picture: np.ndarray) -> None:
     """Writes a picture as a file."""
     content = io.BytesIO()

@@ -63,6 +63,7 @@ class Span(Kind):
     null_score_diff_threshold: float = 0.0
 
     model_class = BertSpanClassifier
+    scores_are_percentages = True
     loss_function = staticmethod(span_loss)
     metrics: ClassVar[Mapping[str, Values]] = {"accuracy": span_accuracy}
 

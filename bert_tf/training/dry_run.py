@@ -28,19 +28,7 @@ def dry_run(trainer: Trainer, phases: Sequence[Phase]) -> list[str]:
     total, start = 0.0, 0
     for phase in phases:
         phase.begin()
-        execution = trainer.steps_per_execution
-        ends: list[float] = []
-        clock = keras.callbacks.LambdaCallback(
-            on_train_batch_end=lambda batch, logs, ends=ends: ends.append(time.perf_counter())
-        )
-        trainer.fit(
-            phase.batches(0),
-            steps_per_epoch=_EXECUTIONS * execution,
-            callbacks=[clock],
-            shuffle=False,
-            verbose=0,
-        )
-        seconds = (ends[-1] - ends[0]) / (len(ends) - 1) / execution
+        seconds = step_seconds(trainer, phase.batches(0))
         total += seconds * (phase.until - start)
         lines.append(f"{phase.until - start:,} steps of about {1000 * seconds:,.0f} ms")
         start = phase.until
@@ -53,3 +41,20 @@ def dry_run(trainer: Trainer, phases: Sequence[Phase]) -> list[str]:
         peak = 1024 * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     lines.append(f"{peak / 2**30:.1f} GiB of memory on {'each GPU' if gpus else 'this machine'}")
     return lines
+
+
+def step_seconds(trainer: Trainer, batches: tf.data.Dataset) -> float:
+    """Mean seconds of a training step, from a few of them; the trainer's weights change."""
+    execution = trainer.steps_per_execution
+    ends: list[float] = []
+    clock = keras.callbacks.LambdaCallback(
+        on_train_batch_end=lambda batch, logs: ends.append(time.perf_counter())
+    )
+    trainer.fit(
+        batches,
+        steps_per_epoch=_EXECUTIONS * execution,
+        callbacks=[clock],
+        shuffle=False,
+        verbose=0,
+    )
+    return (ends[-1] - ends[0]) / (len(ends) - 1) / execution

@@ -287,6 +287,26 @@ class TrainingState(Progress):
         return found
 
 
+def load_weights(model: keras.Model, checkpoint: Path) -> None:
+    """Gives a model the weights of its trainer's checkpoint.
+
+    Args:
+        model: a built model, as the one that was trained.
+        checkpoint: file that `TrainingState` wrote.
+
+    Raises:
+        InputError: the checkpoint is damaged, or is another model's.
+    """
+    try:
+        tensors, _ = read_checkpoint(checkpoint)
+    except DamagedCheckpointError as error:
+        raise InputError(f"{checkpoint} cannot be read ({error}): repeat its run") from error
+    for name, weight in zip(_names([w.path for w in model.weights]), model.weights, strict=True):
+        if name not in tensors or tensors[name].shape != tuple(weight.shape):
+            raise InputError(f"{checkpoint} is of another model: it differs in {name}")
+        weight.assign(tensors[name])
+
+
 # A word of a path, its number, and what separates it from the next one.
 _WORD = re.compile(r"(?=.)([^/_]*)(?:_(\d+)(?=[/_]|$))?([/_]?)")
 

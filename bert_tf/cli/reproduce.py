@@ -1,0 +1,117 @@
+r"""Make a table of the paper: pre-train and fine-tune its systems, and compare with its numbers.
+
+  bert-tf reproduce model-size --dry_run
+  bert-tf reproduce model-size
+  bert-tf reproduce pretraining-tasks --corpus text/ --tasks mrpc=glue/MRPC sst2=glue/SST-2
+
+TABLE is glue, squad1, squad2, swag or ner (scores of two sizes), pretraining-tasks, model-size,
+features, training-steps or masking (the ablations). It plans the runs, shows how long they will
+take on this machine, makes those that are missing, and writes OUTPUT/TABLE/table.md, table.json and
+table.png. The same command goes on after a stop, and repeats no finished run; tables share runs.
+
+Without --corpus and --tasks it takes the documentation of the installed packages, and a task made
+of it. With --scale paper the settings are the paper's: see --dry_run for the time they take.
+"""
+
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import Literal
+
+from rich.table import Table
+
+from bert_tf.cli.progress import console, duration, progress, typed
+from bert_tf.errors import InputError
+from bert_tf.options import option
+from pipelines.options import CorpusOptions
+
+
+@dataclass(kw_only=True)
+class Options(CorpusOptions):
+    """Options of `bert-tf reproduce`.
+
+    Attributes:
+        table: table of the paper.
+        scale: small for minutes to hours on a few cores; paper for the paper's own settings.
+        corpus: text to pre-train on: files, folders, globs, or names of TensorFlow Datasets; by
+            default the documentation of the installed packages.
+        tasks: examples to fine-tune on, as TASK=FOLDER or TASK=TRAIN,VALIDATION with the names of
+            bert-tf tasks, such as mrpc=glue/MRPC; by default passages of the documentation.
+        seeds: runs of every fine-tuning, each with the next seed; by default 3, with --scale paper
+            5.
+        output: folder of all tables and their runs.
+        dry_run: show the plan and the time it takes, and write nothing.
+    """
+
+    table: str = option(positional=True)
+    scale: Literal["small", "paper"] = "small"
+    corpus: list[str] = option(factory=list)
+    tasks: list[str] = option(factory=list)
+    seeds: int | None = option(None, at_least=1)
+    output: str = "runs/reproduce"
+    dry_run: bool = False
+
+
+def run(options: Options) -> None:
+    with progress("planning") as bar:
+        from bert_tf.experiments.plan import find_table, task_data
+        from bert_tf.experiments.reproduce import Reproduction
+        from bert_tf.experiments.runs import Corpus, Run
+        from bert_tf.experiments.scale import SCALES
+        from bert_tf.tasks.report import markdown
+
+        read_as = {field.name: getattr(options, field.name) for field in fields(CorpusOptions)}
+        reproduction = Reproduction(
+            find_table(options.table),
+            SCALES[options.scale],
+            Corpus(given=options.corpus, options=CorpusOptions(**read_as)),
+            task_data(options.tasks),
+            options.output,
+            options.seeds,
+        )
+        planned = reproduction.estimate(bar.print)
+    shown = Table("run", "steps", "time", title=f"Plan of {options.table}, {options.scale} scale")
+    for line in planned:
+        steps = f"{line.steps:,}" if line.steps else ""
+        time = "done" if line.is_done else duration(line.seconds / 60)
+        shown.add_row(line.run.title, steps, time)
+    console.print(shown)
+    minutes = sum(line.seconds for line in planned) / 60
+    needed, free = sum(line.bytes for line in planned), reproduction.free_bytes
+    console.print(
+        f"About {duration(minutes)} in all on this machine, and {needed / 1e9:.2f} GB; "
+        f"{free / 1e9:.0f} GB are free"
+    )
+    if options.dry_run:
+        return
+    if needed > free:
+        raise InputError(
+            f"{options.output}: the runs need about {needed / 1e9:.1f} GB, and {free / 1e9:.1f} GB "
+            "are free: free some space, or give another --output"
+        )
+
+    with progress("making runs", total=1) as bar:
+
+        class Shown:
+            """Lines and the bar of a run."""
+
+            def __init__(self, title: str) -> None:
+                self._title = title
+
+            def notice(self, line: str) -> None:
+                """Leaves lines out: a table has many runs."""
+
+            def update(self, completed: int, total: int | None = None) -> None:
+                """Moves the bar."""
+                bar.update(completed, total, note=self._title)
+
+        def started(run: Run, number: int, total: int) -> Shown:
+            bar.print(f"run {number} of {total}: {run.title}")
+            return Shown(run.title)
+
+        rows = reproduction.make(started)
+    print(markdown(rows))
+    folder = Path(options.output) / options.table
+    console.print(
+        f"Table, settings and picture: {folder}/table.md, table.json, table.png\n"
+        f"Curves of all runs: {typed('bert-tf')} monitor {options.output}/runs"
+    )

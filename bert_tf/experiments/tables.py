@@ -1,0 +1,202 @@
+"""All tables of the paper, arXiv 1810.04805v2, with its numbers."""
+
+from bert_tf.experiments.scale import Scale
+from bert_tf.experiments.table import PERPLEXITY, Column, System, Table
+
+
+def _rows(columns: list[str], rows: dict[str, list[float | None]]) -> dict[str, dict[str, float]]:
+    """Numbers by row and column, without the gaps."""
+    return {
+        name: {title: n for title, n in zip(columns, numbers, strict=True) if n is not None}
+        for name, numbers in rows.items()
+    }
+
+
+# Scores that the paper's tables lack, for the tasks that ablations are run on here.
+_RTE = Column(title="RTE (Acc)", task="rte")
+_NER = Column(title="NER (F1)", task="conll2003", score="f1")
+_MRPC = Column(title="MRPC (Acc)", task="mrpc", score="accuracy")
+_SST2 = Column(title="SST-2 (Acc)", task="sst2")
+_MNLI = Column(title="MNLI-m (Acc)", task="mnli")
+
+
+def _base_and_large(scale: Scale) -> list[System]:
+    """Two sizes, and the first without pre-training."""
+    return [
+        System(name="random weights", finetuning={"from_scratch": True}),
+        System(name="BERT base" if scale.name == "paper" else "BERT small scale"),
+        System(
+            name="BERT large" if scale.name == "paper" else "BERT small scale, deeper",
+            pretraining={"size": scale.large},
+        ),
+    ]
+
+
+_GLUE = [
+    Column(title="MNLI-m (Acc)", task="mnli"),
+    Column(title="QQP (F1)", task="qqp"),
+    Column(title="QNLI (Acc)", task="qnli"),
+    Column(title="SST-2 (Acc)", task="sst2"),
+    Column(title="CoLA (Matthews)", task="cola"),
+    Column(title="STS-B (Spearman)", task="stsb"),
+    Column(title="MRPC (F1)", task="mrpc"),
+    Column(title="RTE (Acc)", task="rte"),
+]
+
+
+def _model_size(scale: Scale) -> list[System]:
+    return [System(name=name, pretraining=values) for name, values in scale.sizes.items()]
+
+
+# The paper's rows of table 7, and the `--features_only` of each.
+_LAYERS = {
+    "Embeddings": "embeddings",
+    "Second-to-last hidden": "second_to_last",
+    "Last hidden": "last",
+    "Sum of last four hidden": "sum_last_four",
+    "Concat last four hidden": "concat_last_four",
+    "Sum of all layers": "sum_all",
+}
+
+
+def _features(scale: Scale) -> list[System]:
+    pretraining = {"size": scale.layered}
+    rows = [
+        System(name=name, pretraining=pretraining, finetuning={"features_only": layers})
+        for name, layers in _LAYERS.items()
+    ]
+    return [System(name="Fine-tuning", pretraining=pretraining), *rows]
+
+
+# Shares of [MASK], of the same and of a random token.
+_MASKS: dict[tuple[int, int, int], list[float | None]] = {
+    (80, 10, 10): [84.2, 95.4, 94.9],
+    (100, 0, 0): [84.3, 94.9, 94.0],
+    (80, 0, 20): [84.1, 95.2, 94.6],
+    (80, 20, 0): [84.4, 95.2, 94.7],
+    (0, 20, 80): [83.7, 94.8, 94.6],
+    (0, 0, 100): [83.6, 94.9, 94.6],
+}
+
+
+def _mask_name(shares: tuple[int, int, int]) -> str:
+    return "{}% [MASK], {}% same, {}% random".format(*shares)
+
+
+def _masking(scale: Scale) -> list[System]:
+    return [
+        System(
+            name=_mask_name(shares),
+            pretraining={}
+            if shares == (80, 10, 10)  # the default
+            else {"mask_token_share": shares[0] / 100, "random_token_share": shares[2] / 100},
+        )
+        for shares in _MASKS
+    ]
+
+
+_DEV = "Ours are scores of the validation examples, the best evaluation of each run."
+
+TABLES: dict[str, Table] = {
+    table.name: table
+    for table in (
+        Table(
+            name="glue", title="GLUE", source="table 1 (test scores)",
+            systems=_base_and_large, columns=_GLUE,
+            published=_rows([column.title for column in _GLUE], {
+                "Pre-OpenAI SOTA": [80.6, 66.1, 82.3, 93.2, 35.0, 81.0, 86.0, 61.7],
+                "BiLSTM+ELMo+Attn": [76.4, 64.8, 79.8, 90.4, 36.0, 73.3, 84.9, 56.8],
+                "OpenAI GPT": [82.1, 70.3, 87.4, 91.3, 45.4, 80.0, 82.3, 56.0],
+                "BERT base": [84.6, 71.2, 90.5, 93.5, 52.1, 85.8, 88.9, 66.4],
+                "BERT large": [86.7, 72.1, 92.7, 94.9, 60.5, 86.5, 89.3, 70.1],
+            }),
+            remarks=[f"{_DEV} The paper's are of GLUE's test server."],
+        ),
+        Table(
+            name="squad1", title="SQuAD 1.1", source="table 2 (development set)",
+            systems=_base_and_large,
+            columns=[Column(title="EM", task="squad", score="exact_match"),
+                     Column(title="F1", task="squad", score="f1")],
+            published=_rows(["EM", "F1"], {
+                "BiDAF+ELMo (single)": [None, 85.6],
+                "R.M. Reader (ensemble)": [81.2, 87.9],
+                "BERT base": [80.8, 88.5],
+                "BERT large": [84.1, 90.9],
+                "BERT large (ensemble)": [85.8, 91.8],
+                "BERT large (single, TriviaQA)": [84.2, 91.1],
+                "BERT large (ensemble, TriviaQA)": [86.2, 92.2],
+            }),
+        ),
+        Table(
+            name="squad2", title="SQuAD 2.0", source="table 3 (development set)",
+            systems=_base_and_large,
+            columns=[Column(title="EM", task="squad2", score="best_exact"),
+                     Column(title="F1", task="squad2", score="best_f1")],
+            published=_rows(["EM", "F1"], {
+                "Human": [86.3, 89.0],
+                "BERT large": [78.7, 81.9],
+            }),
+        ),
+        Table(
+            name="swag", title="SWAG", source="table 4 (development set)",
+            systems=_base_and_large,
+            columns=[Column(title="Dev (Acc)", task="swag")],
+            published=_rows(["Dev (Acc)"], {
+                "ESIM+GloVe": [51.9], "ESIM+ELMo": [59.1],
+                "BERT base": [81.6], "BERT large": [86.6],
+            }),
+        ),
+        Table(
+            name="ner", title="CoNLL-2003 named entities", source="table 7 (development set)",
+            systems=_base_and_large,
+            columns=[Column(title="Dev F1", task="conll2003", score="f1")],
+            published=_rows(["Dev F1"], {
+                "ELMo": [95.7], "BERT base": [96.4], "BERT large": [96.6],
+            }),
+            remarks=["The paper's model is cased and reads the sentences around each."],
+        ),
+        Table(
+            name="model-size", title="Effect of the model's size",
+            source="table 6 (development sets)", systems=_model_size,
+            columns=[Column(title=PERPLEXITY, task=""), _MNLI, _MRPC, _SST2, _RTE, _NER],
+            published=_rows([PERPLEXITY, "MNLI-m (Acc)", "MRPC (Acc)", "SST-2 (Acc)"], {
+                "3 layers, 768 wide, 12 heads": [5.84, 77.9, 79.8, 88.4],
+                "6 layers, 768 wide, 3 heads": [5.24, 80.6, 82.2, 90.7],
+                "6 layers, 768 wide, 12 heads": [4.68, 81.9, 84.8, 91.3],
+                "12 layers, 768 wide, 12 heads": [3.99, 84.4, 86.7, 92.9],
+                "12 layers, 1024 wide, 16 heads": [3.54, 85.7, 86.9, 93.3],
+                "24 layers, 1024 wide, 16 heads": [3.23, 86.6, 87.8, 93.7],
+            }),
+        ),
+        Table(
+            name="features", title="Fine-tuning, and features from layers",
+            source="table 7 (CoNLL-2003, development set)", systems=_features,
+            columns=[Column(title="Dev F1", task="conll2003", score="f1")],
+            published=_rows(["Dev F1"], {
+                "ELMo": [95.7],
+                "Fine-tuning": [96.4],
+                "Embeddings": [91.0],
+                "Second-to-last hidden": [95.6],
+                "Last hidden": [94.9],
+                "Weighted sum of last four hidden": [95.9],
+                "Concat last four hidden": [96.1],
+                "Weighted sum of all layers": [95.5],
+            }),
+        ),
+        Table(
+            name="masking", title="Masking strategies",
+            source="table 8 (development sets)", systems=_masking,
+            columns=[
+                Column(title="MNLI, fine-tuned (Acc)", task="mnli"),
+                Column(title="NER, fine-tuned (F1)", task="conll2003", score="f1"),
+                Column(title="NER, feature-based (F1)", task="conll2003", score="f1",
+                       features=True),
+                Column(title="SST-2, fine-tuned (Acc)", task="sst2"),
+            ],
+            published=_rows(["MNLI, fine-tuned (Acc)", "NER, fine-tuned (F1)",
+                             "NER, feature-based (F1)"],
+                            {_mask_name(shares): row for shares, row in _MASKS.items()}),
+            variants={", fine-tuned": False, ", feature-based": True},
+        ),
+    )
+}  # fmt: skip

@@ -1,0 +1,271 @@
+"""A table of toy systems, from text to the result; killed, and made again."""
+
+import json
+from dataclasses import replace
+
+import pytest
+
+from bert_tf.errors import InputError
+from bert_tf.experiments import runs
+from bert_tf.experiments.plan import make_plan, task_data
+from bert_tf.experiments.reproduce import Reproduction
+from bert_tf.experiments.runs import Cache, Corpus, Finetuning, Pretraining
+from bert_tf.experiments.scale import PAPER, SMALL
+from bert_tf.experiments.table import PERPLEXITY, Column, System, Table
+from bert_tf.experiments.tables import TABLES
+from pipelines.options import CorpusOptions
+
+TOY_SCALE = replace(
+    SMALL, vocabulary_size=60, lengths=(16,), seeds=2, checkpoint_every=4,
+    shards={**SMALL.shards, "held_out_share": 0.2, "num_shards": 1},
+    pretraining={
+        **SMALL.pretraining, "size": "1x16x2", "batch_size": 4, "steps": 8, "evaluate_every": 4,
+        "evaluation_batches": 1, "precision": "float32",
+    },
+    finetuning={
+        **SMALL.finetuning, "batch_size": [8], "epochs": [1], "max_length": 8,
+        "precision": "float32",
+    },
+    tasks={},
+)  # fmt: skip
+
+TOY_TABLE = Table(
+    name="toy", title="Toys", source="no table",
+    systems=lambda scale: [
+        System(name="best"),
+        System(name="after 4 steps", step=4),
+    ],
+    columns=[Column(title=PERPLEXITY, task=""), Column(title="Acc", task="classification")],
+    published={"best": {"Acc": 12.5, "QNLI": 1.0}, "human": {"Acc": 99.0}},
+)  # fmt: skip
+
+_SENTENCES = {"wet": "the ship sailed the deep sea .", "dry": "a cow ate grass on the farm ."}
+
+
+class Killed(BaseException):
+    """As SIGKILL: nothing of ours catches it."""
+
+
+class Quiet:
+    def notice(self, line):
+        pass
+
+    def update(self, completed, total=None):
+        pass
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("data")
+    documents = ["\n".join(_SENTENCES.values()) + "\n"] * 60
+    (folder / "corpus.txt").write_text("\n".join(documents))
+    rows = [f"{text}\t{label}" for label, text in _SENTENCES.items()] * 12
+    for split in ("train", "validation"):
+        (folder / f"{split}.tsv").write_text("\n".join(["text\tlabel", *rows]) + "\n")
+    return folder
+
+
+def toy(data, output, table=TOY_TABLE, scale=TOY_SCALE):
+    return Reproduction(
+        table,
+        scale,
+        Corpus(given=[str(data / "corpus.txt")], options=CorpusOptions()),
+        task_data([f"classification={data}/train.tsv,{data}/validation.tsv"]),
+        str(output),
+    )
+
+
+def make(reproduction):
+    """Makes a table; returns the kinds of runs that were made."""
+    made = []
+
+    def started(run, number, total):
+        made.append(type(run).__name__)
+        return Quiet()
+
+    return made, reproduction.make(started)
+
+
+@pytest.fixture(scope="module")
+def made(data, tmp_path_factory):
+    """The finished table: its folder and rows."""
+    output = tmp_path_factory.mktemp("output")
+    kinds, rows = make(toy(data, output))
+    assert kinds == ["Vocabulary", "Shards", "Pretraining", "Finetuning", "Finetuning"]  # fmt: skip
+    return output, rows
+
+
+def test_the_result(made):
+    output, rows = made
+    assert {path.name for path in (output / "toy").iterdir()} == {
+        "table.md", "table.json", "table.png"
+    }  # fmt: skip
+    header = ["system", "Acc", "paper", "QNLI", "paper", f"{PERPLEXITY}, not in the paper"]
+    assert rows[0] == header
+    names = [row[0] for row in rows[1:]]
+    assert names == ["best", "after 4 steps", "human"]
+    by_name = {row[0]: row[1:] for row in rows[1:]}
+    assert by_name["best"][1:4] == ["12.5", "not run here", "1"]
+    assert by_name["after 4 steps"][1] == "not in the paper"
+    assert by_name["human"] == [
+        "not run here", "99", "not run here", "not in the paper", "not run here"
+    ]  # fmt: skip
+    table = json.loads((output / "toy" / "table.json").read_text())
+    score = table["rows"][0]["scores"]["Acc"]
+    assert len(score["scores"]) == 2 and table["seeds"] == [1, 2]
+    assert f"{score['mean']:.1f} ± {score['deviation']:.1f}" == by_name["best"][0]
+    # The same pre-training, looked at earlier.
+    assert table["rows"][0]["scores"][PERPLEXITY] == table["rows"][1]["scores"][PERPLEXITY]
+
+
+def test_a_table_made_twice_is_the_same(made, data):
+    output, rows = made
+    before = [path.read_bytes() for path in sorted((output / "toy").iterdir())]
+    again = toy(data, output)
+    planned = again.estimate()
+    assert all(line.is_done for line in planned) and not sum(line.seconds for line in planned)
+    kinds, same = make(again)
+    assert kinds == [] and same == rows
+    assert [path.read_bytes() for path in sorted((output / "toy").iterdir())] == before
+
+
+def test_a_table_takes_the_runs_of_another(made, data):
+    output, _ = made
+    other = replace(TOY_TABLE, name="other", systems=lambda scale: [System(name="same")])
+    kinds, _ = make(toy(data, output, other))
+    assert kinds == []
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("number", range(4))
+def test_a_killed_table_goes_on(made, data, tmp_path, monkeypatch, number):
+    """Killed in the training of each run, between two runs, and before the outcome is written."""
+    calls = []
+
+    def killed(name, at):
+        whole = getattr(runs, name)
+
+        def until(*arguments, **named):
+            calls.append(name)
+            if len(calls) == at:
+                raise Killed
+            return whole(*arguments, **named)
+
+        return until
+
+    name, at = [("pretrain", 2), ("finetune", 2), ("write_json", 3), ("load_weights", 2)][number]
+    with monkeypatch.context() as patch:
+        patch.setattr(runs, name, killed(name, at))
+        with pytest.raises(Killed):
+            make(toy(data, tmp_path))
+    finished = sum(line.is_done for line in toy(data, tmp_path).estimate())
+    kinds, _ = make(toy(data, tmp_path))
+    assert len(kinds) == 5 - finished
+    output, _ = made
+    same = (tmp_path / "toy" / "table.json").read_bytes()
+    assert same == (output / "toy" / "table.json").read_bytes()
+
+
+def test_options_change_the_name_of_a_run_and_content_counts(data, tmp_path):
+    def names(folder, **options):
+        scale = replace(TOY_SCALE, pretraining={**TOY_SCALE.pretraining, **options})
+        return {run.title: run.name for run in toy(folder, tmp_path / "out", scale=scale).plan.runs}
+
+    plain = names(data)
+    changed = names(data, learning_rate=1e-5)
+    assert changed["shards"] == plain["shards"]
+    assert changed["pre-training: best"] != plain["pre-training: best"]
+    assert names(data, log_every=7) == plain
+
+    moved = tmp_path / "moved"
+    moved.mkdir()
+    for path in data.iterdir():
+        (moved / path.name).write_bytes(path.read_bytes())
+    assert names(moved) == plain
+    train = moved / "train.tsv"
+    train.write_text(train.read_text().replace("grass", "hay"))
+    other = names(moved)
+    assert other["pre-training: best"] == plain["pre-training: best"]
+    assert other["fine-tuning: best, Acc"] != plain["fine-tuning: best, Acc"]
+
+
+def test_a_typo_fails_when_the_table_is_planned(data, tmp_path):
+    typo = replace(
+        TOY_TABLE, systems=lambda scale: [System(name="x", pretraining={"learning_rat": 1})]
+    )
+    with pytest.raises(TypeError, match="learning_rat"):
+        toy(data, tmp_path, typo)
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ("mrpc", "give TASK=FOLDER"),
+        ("mrpc=nowhere", "nowhere does not exist"),
+        ("mprc=here", "did you mean mrpc"),
+        ("masked_words=here", "no task to fine-tune on"),
+        ("mrpc={folder}", "lacks train.tsv"),
+    ],
+)
+def test_tasks_that_cannot_be_used(given, message, tmp_path):
+    with pytest.raises(InputError, match=message):
+        task_data([given.format(folder=tmp_path)])
+
+
+def test_a_corpus_that_is_too_small(data, tmp_path):
+    scale = replace(TOY_SCALE, pretraining={**TOY_SCALE.pretraining, "steps": 40_000})
+    with pytest.raises(InputError, match=r"too few for 40,000 steps.*give at least"):
+        toy(data, tmp_path / "out", scale=scale)
+    assert not (tmp_path / "out").exists()
+
+
+def test_nothing_held_out(data, tmp_path):
+    (tmp_path / "corpus.txt").write_text("the ship .\na cow .\n\nthe sea .\n" * 60)
+    corpus = Corpus(given=[str(tmp_path / "corpus.txt")], options=CorpusOptions())
+    scale = replace(TOY_SCALE, shards={**TOY_SCALE.shards, "held_out_share": 0.0})
+    tasks = task_data([f"classification={data}/train.tsv"])
+    reproduction = Reproduction(TOY_TABLE, scale, corpus, tasks, str(tmp_path / "out"))
+    with pytest.raises(InputError, match="no text was held out"):
+        make(reproduction)
+
+
+@pytest.mark.parametrize("scale", [SMALL, PAPER], ids=lambda scale: scale.name)
+@pytest.mark.parametrize("table", TABLES.values(), ids=lambda table: table.name)
+def test_every_table_plans(table, scale, monkeypatch):
+    """With examples of every task of the table."""
+    names = list(dict.fromkeys(column.task for column in table.columns if column.task))
+    monkeypatch.setattr(runs, "data_content", lambda options: options.task)
+    tasks = [runs.TaskData(name, "folder") for name in names]
+    plan = make_plan(table, scale, Corpus(given=[], options=CorpusOptions()), tasks)
+    assert len({system.name for system in plan.systems}) == len(plan.systems)
+    assert len(plan.cells) == len(plan.systems) * len(plan.columns)
+    assert any(isinstance(run, Pretraining) for run in plan.runs)
+    finetunings = [run for run in plan.runs if isinstance(run, Finetuning)]
+    assert all(run.options.seeds == scale.seeds for run in finetunings)
+    if scale is PAPER and table.published:  # the paper's rows are those that are run
+        ours = {system.name for system in plan.systems}
+        assert ours & table.published.keys()
+        assert {column.title for column in plan.columns} >= {
+            title for row in table.published.values() for title in row
+        }
+
+
+def test_the_ablations_share_berts_pre_training():
+    """In all but the one on layers, at the small scale."""
+    names = ("model-size", "masking")
+    shared = []
+    for name in names:
+        plan = make_plan(
+            TABLES[name], SMALL, Corpus(given=[], options=CorpusOptions()), task_data([])
+        )
+        shared.append({run.name for run in plan.runs if isinstance(run, Pretraining)})
+    assert len(set.intersection(*shared)) == 1
+
+
+def test_a_damaged_record_is_named(data, tmp_path):
+    reproduction = toy(data, tmp_path)
+    run = reproduction.plan.runs[0]
+    (tmp_path / "runs").mkdir()
+    (tmp_path / "runs" / f"{run.name}.json").write_text("{")
+    with pytest.raises(InputError, match="delete it to repeat the run"):
+        Cache(tmp_path / "runs").outcome(run)
