@@ -234,13 +234,6 @@ class BatchQueue:
             del self._waiting[group]
         return batch
 
-    def abort(self, error: ServingError) -> None:
-        """Fails every request that waits."""
-        for waiting in self._waiting.values():
-            for request in waiting:
-                if not request.future.done():
-                    request.future.set_exception(error)
-
 
 def _expired() -> ServingError:
     return ServingError(grpc.StatusCode.DEADLINE_EXCEEDED, "Deadline exceeded")

@@ -34,8 +34,6 @@ _LOG = logging.getLogger(__name__)
 
 # Versions that were unloaded and are still reported as such, per model.
 _REMEMBERED = 16
-# Seconds for requests that are told to fail to do so.
-_LAST_GRACE = 5.0
 
 
 class Models:
@@ -122,26 +120,13 @@ class Models:
         await self._settled()
         self._begin(self._watch())
 
-    async def close(self, grace: float | None = None) -> None:
-        """Refuses new requests with UNAVAILABLE, waits for those accepted, and frees the models.
-
-        Args:
-            grace: seconds after which the requests that still wait fail with UNAVAILABLE; None
-                waits for all.
-        """
+    async def close(self) -> None:
+        """Refuses new requests with UNAVAILABLE, waits for those accepted, and frees the models."""
         self._is_closing = True
         for task in self._tasks:
             task.cancel()
         servables = [each for versions in self._servables.values() for each in versions.values()]
-        try:
-            async with asyncio.timeout(grace):
-                await asyncio.gather(*(servable.drained() for servable in servables))
-        except TimeoutError:
-            for servable in servables:
-                servable.abort(_stopping())
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(_LAST_GRACE):
-                    await asyncio.gather(*(servable.drained() for servable in servables))
+        await asyncio.gather(*(servable.drained() for servable in servables))
         for servable in servables:
             if servable.state in (ModelVersionStatus.AVAILABLE, ModelVersionStatus.UNLOADING):
                 servable.state = ModelVersionStatus.UNLOADING

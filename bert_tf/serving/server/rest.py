@@ -147,6 +147,8 @@ class RestApi:
             response = error_response(status, message, {"Connection": "close"})
         except ClientDisconnect:
             return
+        except asyncio.CancelledError:  # it stops, and has waited long enough
+            response = error_response(503, "The server is stopping", {"Connection": "close"})
         except Exception:  # whatever happens, the server goes on
             _log.exception("%s %s", scope["method"], raw_path(scope))
             response = error_response(500, "Internal error; the server's log has its cause")

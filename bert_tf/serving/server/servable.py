@@ -131,11 +131,6 @@ class Servable:
         while hasattr(self, "_queue") and self._queue.running:
             await asyncio.sleep(0.01)
 
-    def abort(self, error: ServingError) -> None:
-        """Fails the requests that wait."""
-        if hasattr(self, "_queue"):
-            self._queue.abort(error)
-
     @contextlib.contextmanager
     def held(self) -> Iterator["Servable"]:
         """Keeps it loaded until the block ends."""

@@ -349,7 +349,7 @@ def test_a_stop_finishes_what_was_accepted(toys):
             with client.models.servable("toy") as servable:
                 while not servable._queue.rows:
                     await asyncio.sleep(0.01)
-            await asyncio.gather(client.server.stop(30), client.models.close(30))
+            await asyncio.gather(client.server.stop(30), client.models.close())
             assert list((await call).outputs["length"].float_val) == [4]
 
     asyncio.run(run())

@@ -154,6 +154,19 @@ def _stopped(port: int, process) -> str:
     return process.stderr.read()
 
 
+def test_what_is_not_done_when_the_grace_ends_is_told_so(toy_models):
+    with running(toy_models, "--deadline=0.5") as (port, process):
+        head = f"POST {PATH} HTTP/1.1\r\nHost: localhost\r\nContent-Length: {len(BODY)}\r\n\r\n"
+        with socket.create_connection(("127.0.0.1", port), timeout=30) as never_ends:
+            never_ends.sendall((head + BODY[:5]).encode())
+            time.sleep(0.3)
+            process.send_signal(signal.SIGTERM)
+            received = never_ends.recv(65536)
+        assert received.startswith(b"HTTP/1.1 503 ") and b"The server is stopping" in received
+        assert process.wait(60) == 0
+        assert "Traceback" not in process.stderr.read()
+
+
 @pytest.mark.slow
 def test_saturation_a_swap_and_sigterm_lose_nothing(toy_models, benchmarks):
     import serving_load
