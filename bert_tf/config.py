@@ -35,6 +35,14 @@ _FIXED: dict[str, Any] = {
     "add_cross_attention": False,
 }
 
+# What each token attends to. On disk a left-to-right model is a Hugging Face decoder; the others
+# have no Hugging Face class, and a `model_type` that no other library takes for BERT.
+_DIRECTIONS: dict[str, dict[str, Any]] = {
+    "both": {},
+    "left_to_right": {"is_decoder": True},
+    "right_to_left": {"model_type": "bert_right_to_left"},
+}
+
 
 @dataclass(frozen=True)
 class BertConfig:
@@ -59,6 +67,9 @@ class BertConfig:
         feature_layers: layers of the frozen encoder under a task's head, as of
             `bert_tf.models.chosen_layers`; None for a model that was trained as a whole.
         feature_lstm_layers: bidirectional LSTM layers between encoder and head.
+        attention_direction: what a token attends to: "both" sides and itself; "left_to_right", the
+            tokens up to itself (Hugging Face's `is_decoder`); "right_to_left", those from itself
+            on.
         extra: other keys of a config.json, kept for writing it again.
 
     Raises:
@@ -82,6 +93,7 @@ class BertConfig:
     id2label: dict[int, str] | None = None
     feature_layers: list[str] | None = None
     feature_lstm_layers: int = 0
+    attention_direction: str = "both"
     extra: dict[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -115,6 +127,11 @@ class BertConfig:
         if self.hidden_act not in ACTIVATIONS:
             raise InputError(
                 f"hidden_act {self.hidden_act!r} is unknown: give one of {', '.join(ACTIVATIONS)}."
+            )
+        if self.attention_direction not in tuple(_DIRECTIONS):  # which need not be hashable
+            raise InputError(
+                f"attention_direction is {self.attention_direction!r}: give one of "
+                f"{', '.join(_DIRECTIONS)}."
             )
         for key, only in _FIXED.items():
             if self.extra.get(key, only) not in (only, None):
@@ -207,6 +224,10 @@ class BertConfig:
             del given["pad_token_id"]
         extra = {key: value for key, value in values.items() if key not in cls.names()}
         extra.pop("label2id", None)  # the inverse of id2label; written again from there
+        for direction, marks in _DIRECTIONS.items():
+            if marks and all(extra.get(key) == mark for key, mark in marks.items()):
+                given["attention_direction"] = direction
+                extra = {key: value for key, value in extra.items() if key not in marks}
         if given.get("id2label") is not None:
             try:  # JSON has no integer keys
                 pairs = sorted((int(key), str(label)) for key, label in given["id2label"].items())
@@ -222,14 +243,14 @@ class BertConfig:
 
     def to_dict(self) -> dict[str, Any]:
         """The keys of a config.json; the inverse of `from_dict`."""
-        absent = ["extra", "id2label"]
+        absent = ["extra", "id2label", "attention_direction"]
         absent += ["feature_layers", "feature_lstm_layers"] * (not self.has_feature_encoder)
         names = [each.name for each in fields(self) if each.name not in absent]
         values: dict[str, Any] = {name: getattr(self, name) for name in names}
         if self.id2label is not None:
             values["id2label"] = {str(key): label for key, label in self.id2label.items()}
             values["label2id"] = {label: key for key, label in self.id2label.items()}
-        return {**_FIXED, **self.extra, **values}
+        return {**_FIXED, **self.extra, **values, **_DIRECTIONS[self.attention_direction]}
 
     @classmethod
     def from_json(cls, path: str | os.PathLike) -> "BertConfig":

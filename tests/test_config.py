@@ -84,7 +84,7 @@ def test_json_keeps_what_it_does_not_know(tmp_path):
         ({"pad_token_id": "0"}, "pad_token_id is '0'"),
         ({"id2label": {"0": "\ud800"}}, "id2label is"),
         ({"position_embedding_type": "relative_key"}, "position_embedding_type is 'relative_key'"),
-        ({"is_decoder": True}, "is_decoder is True"),
+        ({"attention_direction": "left"}, "attention_direction is 'left': give one of both"),
         ({"add_cross_attention": True}, "add_cross_attention is True"),
         ({"model_type": "roberta"}, "model_type is 'roberta'"),
         ({"id2label": {"1": "a", "2": "b"}}, "must number its labels 0 to 1"),

@@ -14,7 +14,12 @@ from bert_tf.checkpoints.safetensors_file import (
     write_sharded_weights,
 )
 from bert_tf.checkpoints.stored_model import StoredModel, check_tensors
-from bert_tf.checkpoints.weight_names import FEATURE_BASED, HEADS_PREFIXES, canonical_name
+from bert_tf.checkpoints.weight_names import (
+    FEATURE_BASED,
+    HEADS_PREFIXES,
+    canonical_name,
+    direction_prefix,
+)
 from bert_tf.config import BertConfig
 from bert_tf.errors import InputError
 
@@ -25,7 +30,7 @@ _NOT_KEPT = ("architectures", "dtype", "num_labels", "problem_type", "tie_word_e
 
 
 def read_weights(folder: Path) -> tuple[StoredModel, Path]:
-    """Reads config.json and all weights, including a decoder's copies of other weights.
+    """Reads config.json and the weights, including a decoder's copies of other weights.
 
     Returns the model without a tokenizer, and the path of the weights file or of the index.
     """
@@ -34,6 +39,8 @@ def read_weights(folder: Path) -> tuple[StoredModel, Path]:
     path = weights_path(folder)
     for name, tensor in read_tensors(path):
         canonical = canonical_name(name)
+        if not name.startswith(direction_prefix(canonical, config)):
+            continue  # a part of Hugging Face's that computes something else here
         if canonical in tensors:
             raise InputError(
                 f"{path} holds a weight twice, the second time as {name}: save it again."
@@ -47,6 +54,12 @@ def read_hugging_face(location: Location, do_lower_case: bool | None = None) -> 
     from bert_tf.checkpoints.tokenizer_files import read_tokenizer
 
     model, path = read_weights(location.folder)
+    if model.config.attention_direction != "both":
+        raise InputError(
+            f"{location.folder} sees one side of the text (attention_direction "
+            f"{model.config.attention_direction}), and the other formats hold models that see "
+            "both: convert one of these."
+        )
     if model.config.has_feature_encoder:
         by = "bilstm" if model.config.feature_layers is None else "features_only"
         raise InputError(
@@ -76,6 +89,10 @@ def write_hugging_face(
             f"{own if name.startswith(HEADS_PREFIXES) else 'bert.'}{name}": tensor
             for name, tensor in tensors.items()
         }
+    tensors = {
+        f"{direction_prefix(canonical_name(name), model.config)}{name}": tensor
+        for name, tensor in tensors.items()
+    }
     config = _config_on_disk(model, dtype)
     path = folder / CONFIG
     if path.exists() and path.read_bytes() != config.to_json_text().encode():

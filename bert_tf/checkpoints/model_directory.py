@@ -108,6 +108,7 @@ def load_model(
         model_class = _class_on_disk(stored, directory)
     head = head_of(model_class)
     is_other = "classifier." in head.parts and stored.classes and stored.kind != head.kind
+    _check_direction(stored, head, directory)
     if not allow_new_head:
         _check_head(stored, head, is_other, directory)
     if "cls.predictions." in head.parts:
@@ -152,6 +153,19 @@ def _class_on_disk(stored: StoredModel, directory: Path) -> Any:
         "it is: train it for another task (bert-tf finetune), or open its encoder "
         "(bert_tf.BertEncoder.from_directory)."
     )
+
+
+def _check_direction(stored: StoredModel, head: Head, directory: Path) -> None:
+    """Refuses masked words for models that see one side, and next words for others."""
+    direction = stored.config.attention_direction
+    of_next_words = head.architecture == "BertLMHeadModel"
+    if "cls.predictions." in head.parts and of_next_words == (direction == "both"):
+        sees = "both sides" if direction == "both" else f"one side ({direction})"
+        raise InputError(
+            f"{directory} sees {sees} of the text and cannot predict "
+            f"{'next' if of_next_words else 'masked'} words: give a model that was pre-trained "
+            f"with --objective {'ltr or rtl' if of_next_words else 'mlm+nsp or mlm'}."
+        )
 
 
 def _check_head(stored: StoredModel, head: Head, is_other: Any, directory: Path) -> None:

@@ -73,9 +73,10 @@ class StoredModel:
             return next((name for name in _CLASSIFIERS if name in said), _CLASSIFIERS[0])
         if self.has("qa_outputs."):
             return "BertForQuestionAnswering"
+        sees_both = self.config.attention_direction == "both"
         return {
             (True, True): "BertForPreTraining",
-            (True, False): "BertForMaskedLM",
+            (True, False): "BertForMaskedLM" if sees_both else "BertLMHeadModel",
             (False, True): "BertForNextSentencePrediction",
             (False, False): "BertModel",
         }[self.has("cls.predictions."), self.has("cls.seq_relationship.")]

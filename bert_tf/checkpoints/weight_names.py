@@ -12,6 +12,7 @@ from bert_tf.config import BertConfig
 from bert_tf.layers import MaskedLanguageModelHead
 from bert_tf.models.encoder import BertEncoder
 from bert_tf.models.feature_encoder import FeatureEncoder
+from bert_tf.models.language_model import BertLanguageModel
 from bert_tf.models.masked_language_model import BertMaskedLanguageModel
 from bert_tf.models.pretrained_model import PretrainedModel
 from bert_tf.models.pretrainer import BertPreTrainer
@@ -41,6 +42,8 @@ PARTS = {
 HEADS_PREFIXES = ("cls.", "classifier.", "qa_outputs.", "lstm.", "mix.")
 # Before the names of what stands on LSTMs or chosen layers: Hugging Face has no class for it.
 FEATURE_BASED = "feature_based."
+# What a left-to-right model computes from its last token, where Hugging Face's classes read [CLS].
+_OF_LAST_TOKEN = ("pooler.", "qa_outputs.")
 
 
 @dataclass(frozen=True)
@@ -82,6 +85,12 @@ HEADS: dict[type[PretrainedModel], Head] = {
     BertMaskedLanguageModel: Head(
         "BertForMaskedLM",
         {"cls.predictions.": "masked_language_model"},
+        reads_pooler=False,
+        made_by="pretrain",
+    ),
+    BertLanguageModel: Head(
+        "BertLMHeadModel",
+        {"cls.predictions.": "head"},
         reads_pooler=False,
         made_by="pretrain",
     ),
@@ -242,12 +251,25 @@ def _lstm_weights(name: str, lstm: keras.layers.Bidirectional) -> Iterator[Named
 def canonical_name(name: str) -> str:
     """A tensor's name without the differences between versions of Hugging Face's format.
 
-    The prefixes "bert." and "feature_based." go; LayerNorm's old "gamma" and "beta" (from
-    TensorFlow) become "weight" and "bias".
+    The prefixes of `direction_prefix`, "bert." and "feature_based." go; LayerNorm's old "gamma" and
+    "beta" (from TensorFlow) become "weight" and "bias".
     """
+    name = name.removeprefix("left_to_right.").removeprefix("right_to_left.")
     name = name.removeprefix("bert.").removeprefix(FEATURE_BASED)
     name = re.sub(r"\bLayerNorm\.gamma$", "LayerNorm.weight", name)
     return re.sub(r"\bLayerNorm\.beta$", "LayerNorm.bias", name)
+
+
+def direction_prefix(name: str, config: BertConfig) -> str:
+    """What stands on disk before a canonical name that Hugging Face's classes must not take.
+
+    They would compute something else with it than a model of this `attention_direction`.
+    """
+    direction = config.attention_direction
+    same = direction == "both" or (
+        direction == "left_to_right" and not name.startswith(_OF_LAST_TOKEN)
+    )
+    return "" if same else f"{direction}."
 
 
 def is_kernel(name: str) -> bool:

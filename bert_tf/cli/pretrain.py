@@ -3,10 +3,11 @@ r"""Pre-train a BERT on shards: masked words and next sentences.
   bert-tf pretrain --shards shards/ --size small --output runs/pretrained
   bert-tf pretrain --config recipes/pretrain-base.yaml --shards shards/128 \
     --long_shards shards/512 --output runs/base    # 90% of the steps short, the rest long
+  bert-tf pretrain --shards shards/ --objective ltr --output runs/ltr    # a language model
 
 The same command resumes a stopped run; after SIGTERM it saves a checkpoint and exits with code 75.
 The run directory holds the model with the lowest held-out loss (best/) and the last one (last/),
-both of which load in Hugging Face, too.
+which load in Hugging Face, too (docs/objectives.md).
 """
 
 from bert_tf.cli.progress import console, outcome_lines, progress, training_line, typed

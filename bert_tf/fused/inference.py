@@ -7,7 +7,7 @@ The layers of `bert_tf.layers` also train and run on other backends. This is fas
 
 - what is done to each token is done on [n, H]: padding costs nothing, and TensorFlow fuses a
   product with its bias and activation, which a reshape between them would prevent;
-- where [CLS] alone is read, the last block computes it alone;
+- where one token alone is read, such as [CLS], the last block computes it alone;
 - an export has weights of its own, in the compute dtype: nothing to cast, and one product for
   queries, keys and values.
 """
@@ -81,7 +81,7 @@ class Inference:
         assert not training  # `BertEncoder` asks `trains`
         encoder = self._encoder
         tokens, states, probabilities = self._states(inputs)
-        first, _ = self._block(encoder.blocks[-1], states[-2], tokens, first_only=True)  # (B, H)
+        summary, _ = self._block(encoder.blocks[-1], states[-2], tokens, summary_only=True)
 
         def spread(x: tf.Tensor) -> tf.Tensor:
             width = encoder.config.hidden_size
@@ -93,7 +93,7 @@ class Inference:
         hidden_states = [spread(x) for x in states]  # (B, T, H)
         outputs = {
             "sequence_output": hidden_states[-1],
-            "pooled_output": tf.tanh(self._dense(first, encoder.pooler.dense)),  # (B, H)
+            "pooled_output": tf.tanh(self._dense(summary, encoder.pooler.dense)),  # (B, H)
             "hidden_states": hidden_states,
         }
         if encoder.attention_probabilities:
@@ -108,7 +108,8 @@ class Inference:
         self, inputs: dict[str, tf.Tensor]
     ) -> tuple[Places, list[tf.Tensor], list[tf.Tensor]]:
         """The tokens; their states [n, H] before the first block and after each; probabilities."""
-        tokens = find_places(inputs["padding_mask"])
+        direction = self._encoder.config.attention_direction
+        tokens = find_places(inputs["padding_mask"], direction)
         states, probabilities = [self._embed(inputs, tokens)], []
         for block in self._encoder.blocks:
             x, of_block = self._block(block, states[-1], tokens)
@@ -132,11 +133,11 @@ class Inference:
         return self._normalize(total, layer.layer_norm)
 
     def _block(
-        self, block: TransformerBlock, x: tf.Tensor, tokens: Places, first_only: bool = False
+        self, block: TransformerBlock, x: tf.Tensor, tokens: Places, summary_only: bool = False
     ) -> tuple[tf.Tensor, tf.Tensor]:
-        """[n, H] -> [n, H], or [B, H] of the first tokens; and the attention's probabilities."""
-        attended, probabilities = self._attend(block.attention, x, tokens, first_only)
-        x = tf.gather(x, tokens.first) if first_only else x
+        """[n, H] -> [n, H], or [B, H] of `tokens.summary`; and the attention's probabilities."""
+        attended, probabilities = self._attend(block.attention, x, tokens, summary_only)
+        x = tf.gather(x, tokens.summary) if summary_only else x
         x = self._normalize(x + attended, block.attention_layer_norm)
         activation = _ACTIVATIONS[self._encoder.config.hidden_act]
         inner = activation(self._dense(x, block.feed_forward.intermediate))
@@ -144,19 +145,20 @@ class Inference:
         return self._normalize(x + transformed, block.feed_forward_layer_norm), probabilities
 
     def _attend(
-        self, layer: SelfAttention, x: tf.Tensor, tokens: Places, first_only: bool
+        self, layer: SelfAttention, x: tf.Tensor, tokens: Places, summary_only: bool
     ) -> tuple[tf.Tensor, tf.Tensor]:
         config = self._encoder.config
         projected = self._dense(x, layer.query, layer.key, layer.value)  # (n, 3 H)
         heads = [tokens.batch, tokens.length, 3, config.num_attention_heads, config.head_size]
         heads = tf.reshape(tf.gather(projected, tokens.tokens), heads)
         query, key, value = tf.unstack(tf.transpose(heads, [2, 0, 3, 1, 4]))  # (B, N, T, D)
-        query = (query[:, :, :1] if first_only else query) * config.head_size**-0.5
+        query, mask = tokens.of_summary(query) if summary_only else (query, tokens.mask)
+        query *= config.head_size**-0.5
         scores = tf.cast(tf.matmul(query, key, transpose_b=True), tf.float32)  # (B, N, T, T)
-        probabilities = tf.cast(tf.nn.softmax(scores + tokens.mask), self._dtype)
+        probabilities = tf.cast(tf.nn.softmax(scores + mask), self._dtype)
         context = tf.transpose(tf.matmul(probabilities, value), [0, 2, 1, 3])  # (B, T, N, D)
         context = tf.reshape(context, [-1, config.hidden_size])
-        context = context if first_only else tf.gather(context, tokens.places)
+        context = context if summary_only else tf.gather(context, tokens.places)
         return self._dense(context, layer.output_dense), probabilities
 
     def _dense(self, x: tf.Tensor, *layers: keras.layers.Dense) -> tf.Tensor:

@@ -7,7 +7,8 @@ from typing import Any, NamedTuple
 
 import tensorflow as tf
 
-from bert_tf.layers.transformer import MASKED_SCORE
+from bert_tf.layers.heads import last_places
+from bert_tf.layers.transformer import MASKED_SCORE, seen_tokens
 
 
 class Places(NamedTuple):
@@ -19,8 +20,11 @@ class Places(NamedTuple):
         places: int32 [n], the place of each token.
         tokens: int32 [B * T], the token at each place; at padding, the last one before it.
         is_computed: bool [B * T], whether the place is one of the n.
-        first: int32 [B], the first token of each row.
-        mask: float32 [B, 1, 1, T], added to attention scores.
+        summary: int32 [B], the token of each row that has seen all others: the last one in a
+            left-to-right model, the first one in others.
+        last: int32 [B], where in its row that token is; None for the first one.
+        padding: float32 [B, 1, 1, T], added to the attention scores of these tokens.
+        mask: the same, or float32 [B, 1, T, T], added to the attention scores of all.
         with_padding: whether n is B * T: padding counts as tokens.
     """
 
@@ -29,7 +33,9 @@ class Places(NamedTuple):
     places: tf.Tensor
     tokens: tf.Tensor
     is_computed: tf.Tensor
-    first: tf.Tensor
+    summary: tf.Tensor
+    last: tf.Tensor | None
+    padding: tf.Tensor
     mask: tf.Tensor
     with_padding: bool
 
@@ -56,12 +62,28 @@ class Places(NamedTuple):
 
         return collect(x)
 
+    def of_summary(self, x: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+        """[B, N, T, D] -> [B, N, 1, D] of the tokens of `summary`, and their mask."""
+        if self.last is None:
+            return x[:, :, :1], self.padding
+        return tf.gather(x, self.last[:, tf.newaxis], axis=2, batch_dims=1), self.padding
 
-def find_places(padding_mask: tf.Tensor, *, with_padding: bool = False) -> Places:
-    """The places of tokens in a padding mask [B, T], or all of them `with_padding`."""
+
+def find_places(
+    padding_mask: tf.Tensor, direction: str = "both", *, with_padding: bool = False
+) -> Places:
+    """The places of tokens in a padding mask [B, T], or all of them `with_padding`.
+
+    `direction` is the encoder's `attention_direction`.
+    """
     batch, length = known_shape(padding_mask)
     is_token = padding_mask != 0  # (B, T)
-    mask = (tf.cast(~is_token, tf.float32) * MASKED_SCORE)[:, tf.newaxis, tf.newaxis]
+    padding = (tf.cast(~is_token, tf.float32) * MASKED_SCORE)[:, tf.newaxis, tf.newaxis]
+    mask = padding
+    if direction != "both":
+        is_hidden = ~seen_tokens(tf.range(length), direction)
+        mask += tf.cast(is_hidden, tf.float32) * MASKED_SCORE
+    last = last_places(padding_mask) if direction == "left_to_right" else None
     # A row without tokens keeps its first place, so that every row has a first token.
     is_computed = is_token | (tf.range(length) == 0)
     if with_padding:
@@ -74,7 +96,9 @@ def find_places(padding_mask: tf.Tensor, *, with_padding: bool = False) -> Place
         places=tf.cast(tf.where(is_computed)[:, 0], tf.int32),
         tokens=tokens,
         is_computed=is_computed,
-        first=tf.gather(tokens, tf.range(batch) * length),
+        summary=tf.gather(tokens, tf.range(batch) * length + (0 if last is None else last)),
+        last=last,
+        padding=padding,
         mask=mask,
         with_padding=with_padding,
     )

@@ -39,8 +39,8 @@ def fuse(model: keras.Model) -> None:
     encoder = find_encoder(model)
     if encoder is not None:
         is_read = getattr(model, "encoder", None) is encoder  # not by LSTMs in between
-        first_only = is_read and getattr(model, "reads", None) == "pooled_output"
-        encoder.fused = Training(encoder, first_only=first_only)
+        summary_only = is_read and getattr(model, "reads", None) == "pooled_output"
+        encoder.fused = Training(encoder, summary_only=summary_only)
 
 
 class Training(Inference):
@@ -48,36 +48,40 @@ class Training(Inference):
 
     Args:
         encoder: the encoder.
-        first_only: whether its pooled output alone is trained: then the last block computes its
-            queries and all that follows for the first token of each row.
+        summary_only: whether its pooled output alone is trained: then the last block computes its
+            queries and all that follows for one token of each row.
     """
 
-    def __init__(self, encoder: Any, *, first_only: bool) -> None:
+    def __init__(self, encoder: Any, *, summary_only: bool) -> None:
         super().__init__(encoder, copies=False)
         self.trains = not encoder.attention_probabilities
-        self._first_only = first_only
+        self._summary_only = summary_only
 
     def __call__(self, inputs: dict[str, tf.Tensor], training: bool = False) -> dict[str, Any]:
         """Computes the outputs for inputs [B, T] each."""
         if not training:
             return super().__call__(inputs)
         encoder, mask = self._encoder, inputs["padding_mask"]
-        places = find_places(mask, with_padding=mask.shape.is_fully_defined())
+        places = find_places(
+            mask,
+            encoder.config.attention_direction,
+            with_padding=mask.shape.is_fully_defined(),
+        )
         states = [self._embedded(inputs, places)]
         for block in encoder.blocks[:-1]:
             states.append(self._trained_block(block, states[-1], places))
         last = encoder.blocks[-1]
-        if self._first_only:
-            first = self._trained_block(last, states[-1], places, first_only=True)
+        if self._summary_only:
+            summary = self._trained_block(last, states[-1], places, summary_only=True)
             states.append(tf.zeros_like(states[-1]))  # nobody reads it
         else:
             states.append(self._trained_block(last, states[-1], places))
-            first = tf.gather(states[-1], places.first)
+            summary = tf.gather(states[-1], places.summary)
         shape = [places.batch, places.length, encoder.config.hidden_size]
         hidden_states = [tf.reshape(places.spread(x), shape) for x in states]
         return {
             "sequence_output": hidden_states[-1],
-            "pooled_output": tf.tanh(self._dense(first, encoder.pooler.dense)),  # (B, H)
+            "pooled_output": tf.tanh(self._dense(summary, encoder.pooler.dense)),  # (B, H)
             "hidden_states": hidden_states,
         }
 
@@ -107,11 +111,11 @@ class Training(Inference):
         return draw_dropout(layer.seed_generator.next(), shape, layer.rate)
 
     def _trained_block(
-        self, block: TransformerBlock, x: tf.Tensor, places: Places, first_only: bool = False
+        self, block: TransformerBlock, x: tf.Tensor, places: Places, summary_only: bool = False
     ) -> tf.Tensor:
-        """[n, H] -> [n, H], or [B, H] of the first tokens."""
-        attended = self._attended(block.attention, x, places, first_only)
-        x = tf.gather(x, places.first) if first_only else x
+        """[n, H] -> [n, H], or [B, H] of `places.summary`."""
+        attended = self._attended(block.attention, x, places, summary_only)
+        x = tf.gather(x, places.summary) if summary_only else x
         x = self._joined(x, attended, block.attention_output_dropout, block.attention_layer_norm)
         activation = _ACTIVATIONS[self._encoder.config.hidden_act]
         inner = activation(self._dense(x, block.feed_forward.intermediate))
@@ -134,7 +138,7 @@ class Training(Inference):
         return gamma, beta, layer.epsilon
 
     def _attended(
-        self, layer: SelfAttention, x: tf.Tensor, places: Places, first_only: bool
+        self, layer: SelfAttention, x: tf.Tensor, places: Places, summary_only: bool
     ) -> tf.Tensor:
         config, batch, length = self._encoder.config, places.batch, places.length
         projections = layer.query, layer.key, layer.value
@@ -144,9 +148,10 @@ class Training(Inference):
         heads = [batch, length, 3, config.num_attention_heads, config.head_size]
         heads = tf.reshape(places.spread(projected), heads)
         query, key, value = tf.unstack(tf.transpose(heads, [2, 0, 3, 1, 4]))  # (B, N, T, D)
-        query = (query[:, :, :1] if first_only else query) * config.head_size**-0.5
-        drawn = [batch, config.num_attention_heads, 1 if first_only else length, length]
+        query, mask = places.of_summary(query) if summary_only else (query, places.mask)
+        query *= config.head_size**-0.5
+        drawn = [batch, config.num_attention_heads, 1 if summary_only else length, length]
         dropout = self._dropout(layer.dropout, drawn)
-        context = attention(query, key, value, places.mask, dropout)
+        context = attention(query, key, value, mask, dropout)
         context = tf.reshape(tf.transpose(context, [0, 2, 1, 3]), [-1, config.hidden_size])
-        return self._dense(context if first_only else places.collect(context), layer.output_dense)
+        return self._dense(context if summary_only else places.collect(context), layer.output_dense)

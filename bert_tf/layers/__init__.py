@@ -4,6 +4,7 @@ from bert_tf.layers.embeddings import BertEmbeddings as BertEmbeddings
 from bert_tf.layers.heads import ClassificationHead as ClassificationHead
 from bert_tf.layers.heads import MaskedLanguageModelHead as MaskedLanguageModelHead
 from bert_tf.layers.heads import Pooler as Pooler
+from bert_tf.layers.heads import SummaryFirst as SummaryFirst
 from bert_tf.layers.transformer import FeedForward as FeedForward
 from bert_tf.layers.transformer import SelfAttention as SelfAttention
 from bert_tf.layers.transformer import TransformerBlock as TransformerBlock

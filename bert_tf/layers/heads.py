@@ -11,10 +11,13 @@ from bert_tf.layers.bert_layer import BertLayer
 
 @keras.saving.register_keras_serializable(package="bert_tf")
 class Pooler(BertLayer):
-    """tanh(x W + b) of the first token's vector (`BertModel` in the original's modeling.py).
+    """tanh(x W + b) of a token's vector (`BertModel` in the original's modeling.py).
+
+    The token is [CLS], or in a left-to-right model the last one: see `summary`.
 
     Call arguments:
         sequence_output: [B, T, H].
+        padding_mask: int [B, T], 0 at padding.
 
     Returns:
         [B, H] in the layer's compute dtype.
@@ -24,9 +27,69 @@ class Pooler(BertLayer):
         super().__init__(config, seed, **kwargs)
         self.dense = self.new_dense("dense", config.hidden_size, "tanh")
 
-    def call(self, sequence_output: Any) -> Any:
-        """Transforms the vector of [CLS], the first token."""
-        return self.dense(sequence_output[:, 0])  # (B, H)
+    def call(self, sequence_output: Any, padding_mask: Any = None) -> Any:
+        """Transforms the vector of the token that has seen all others."""
+        direction = self.config.attention_direction
+        return self.dense(summary(sequence_output, padding_mask, direction))  # (B, H)
+
+    def compute_output_spec(self, sequence_output: Any, padding_mask: Any = None) -> Any:
+        """[B, T, H] -> [B, H]."""
+        batch, _, width = sequence_output.shape
+        return keras.KerasTensor((batch, width), dtype=self.compute_dtype)
+
+
+def summary(states: Any, padding_mask: Any, direction: str) -> Any:
+    """The vectors [B, W] of the tokens that have seen all others, of states [B, T, W].
+
+    That is the last token in a left-to-right model, and [CLS] in others.
+
+    Args:
+        states: outputs of an encoder.
+        padding_mask: int [B, T], 0 at padding.
+        direction: the encoder's `attention_direction`.
+    """
+    if direction == "left_to_right":
+        return take_tokens(states, last_places(padding_mask)[:, None])
+    return states[:, 0]
+
+
+@keras.saving.register_keras_serializable(package="bert_tf")
+class SummaryFirst(keras.layers.Layer):
+    """Lets [CLS] and the token that has seen all others change places: see `summary`.
+
+    Call arguments:
+        states: [B, T, W].
+        padding_mask: int [B, T], 0 at padding.
+
+    Args:
+        direction: the encoder's `attention_direction`.
+        kwargs: Keras' own, such as `dtype` and `name`.
+    """
+
+    def __init__(self, direction: str, **kwargs: Any):
+        super().__init__(**kwargs)
+        self.direction = direction
+
+    def call(self, states: Any, padding_mask: Any) -> Any:
+        """[B, T, W]."""
+        places = ops.arange(ops.shape(states)[1], dtype="int32")[None, :, None]  # (1, T, 1)
+        last = last_places(padding_mask)[:, None, None]
+        first = summary(states, padding_mask, self.direction)[:, None]  # (B, 1, W)
+        return ops.where(places == 0, first, ops.where(places == last, states[:, :1], states))
+
+    def compute_output_spec(self, states: Any, padding_mask: Any) -> Any:
+        """The shape of the states."""
+        return keras.KerasTensor(states.shape, dtype=states.dtype)
+
+    def get_config(self) -> dict[str, Any]:
+        """The arguments of `__init__`."""
+        return {**super().get_config(), "direction": self.direction}
+
+
+def last_places(padding_mask: Any) -> Any:
+    """The place of the last token in each row of a padding mask [B, T], int32 [B]."""
+    places = ops.arange(ops.shape(padding_mask)[1], dtype="int32")
+    return ops.max(ops.where(ops.equal(padding_mask, 0), 0, places), axis=1)
 
 
 def take_tokens(states: Any, positions: Any) -> Any:

@@ -16,11 +16,26 @@ from bert_tf.layers.bert_layer import BertLayer, child_seed
 MASKED_SCORE = -10000.0
 
 
+def seen_tokens(places: Any, direction: str) -> Any:
+    """Which of T tokens each of them may see.
+
+    Args:
+        places: [T], ascending numbers.
+        direction: "left_to_right" or "right_to_left".
+
+    Returns:
+        bool [T, T]: whether the token of the first axis may see that of the second.
+    """
+    seeing, seen = places[:, None], places[None, :]
+    return seen <= seeing if direction == "left_to_right" else seen >= seeing
+
+
 @keras.saving.register_keras_serializable(package="bert_tf")
 class SelfAttention(BertLayer):
     """softmax(Q K^T / sqrt(D)) V over N heads of width D = H / N, then a dense layer.
 
-    Vaswani et al. 2017, section 3.2; `attention_layer` in the original's modeling.py.
+    Vaswani et al. 2017, section 3.2; `attention_layer` in the original's modeling.py. With another
+    `attention_direction` than "both", a token does not see those after it, or those before it.
 
     Call arguments:
         hidden_states: [B, T, H].
@@ -66,16 +81,16 @@ class SelfAttention(BertLayer):
         key = ops.reshape(self.key(hidden_states), heads)
         value = ops.reshape(self.value(hidden_states), heads)
 
+        seen = self._seen(padding_mask, length)
         drops = training and self.dropout.rate > 0
         if self.flash is not None and not (drops or return_probabilities):
-            context = self._flash_attention(query, key, value, padding_mask)
+            context = self._flash_attention(query, key, value, seen)
             return self.output_dense(ops.reshape(context, (batch, length, width)))
 
         # The softmax sums T terms: in float32 even where the rest is in half precision.
         scores = ops.cast(ops.einsum("bqnd,bknd->bnqk", query, key), "float32")  # (B, N, T, T)
-        if padding_mask is not None:
-            masked = ops.cast(ops.equal(padding_mask, 0), "float32") * MASKED_SCORE
-            scores = scores + ops.expand_dims(masked, (1, 2) if masked.ndim == 2 else 1)
+        if seen is not None:
+            scores = scores + ops.cast(ops.logical_not(seen), "float32") * MASKED_SCORE
         probabilities = ops.cast(ops.softmax(scores, axis=-1), self.compute_dtype)
 
         dropped = self.dropout(probabilities, training=training)
@@ -83,17 +98,25 @@ class SelfAttention(BertLayer):
         attended = self.output_dense(ops.reshape(context, (batch, length, width)))
         return (attended, probabilities) if return_probabilities else attended
 
-    def _flash_attention(self, query: Any, key: Any, value: Any, padding_mask: Any) -> Any:
-        """softmax(Q K^T) V, [B, T, N, D]."""
-        mask = None
+    def _seen(self, padding_mask: Any, length: Any) -> Any:
+        """What each token may see, bool, to broadcast to [B, N, T, T]; None for all."""
+        seen = None
         if padding_mask is not None:
-            mask = ops.not_equal(padding_mask, 0)
-            mask = mask[:, None, None] if mask.ndim == 2 else mask[:, None]
-            length = ops.shape(query)[1]
+            seen = ops.not_equal(padding_mask, 0)
+            seen = ops.expand_dims(seen, (1, 2) if seen.ndim == 2 else 1)
+        if self.config.attention_direction != "both":
+            of_direction = seen_tokens(ops.arange(length), self.config.attention_direction)
+            seen = of_direction[None, None] if seen is None else ops.logical_and(seen, of_direction)
+        return seen
+
+    def _flash_attention(self, query: Any, key: Any, value: Any, seen: Any) -> Any:
+        """softmax(Q K^T) V, [B, T, N, D]."""
+        if seen is not None:
+            batch, length = ops.shape(query)[:2]
             # The fused kernel refuses a mask to broadcast over the queries.
-            mask = ops.broadcast_to(mask, (ops.shape(mask)[0], 1, length, length))
+            seen = ops.broadcast_to(seen, (batch, 1, length, length))
         return ops.dot_product_attention(
-            query, key, value, mask=mask, scale=1.0, flash_attention=self.flash
+            query, key, value, mask=seen, scale=1.0, flash_attention=self.flash
         )
 
     def compute_output_spec(

@@ -34,7 +34,7 @@ class BertEncoder(PretrainedModel):
 
     Outputs: a dict.
         sequence_output: [B, T, H], the last hidden state.
-        pooled_output: [B, H], of [CLS].
+        pooled_output: [B, H], of [CLS], or of the last token in a left-to-right model.
         hidden_states: a list of L + 1 tensors [B, T, H], the embeddings' output first.
         attention_probabilities: on request, a list of L tensors [B, N, T, T]: how much each
             token (third axis) attends to each other token (last axis), before dropout.
@@ -90,7 +90,7 @@ class BertEncoder(PretrainedModel):
             hidden_states.append(x)  # (B, T, H)
         outputs = {
             "sequence_output": x,
-            "pooled_output": pooler(x),  # (B, H)
+            "pooled_output": pooler(x, inputs["padding_mask"]),  # (B, H)
             "hidden_states": hidden_states,
         }
         if attention_probabilities:

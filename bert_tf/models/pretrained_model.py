@@ -46,6 +46,14 @@ class PretrainedModel(keras.Model):
         """Names of what the model tells apart, in the order of its outputs; none by default."""
         return []
 
+    @property
+    def summary_direction(self) -> str:
+        """The direction in which to look for the token that has seen all others: see `summary`.
+
+        Vectors of chosen layers and of LSTMs are read at [CLS], whatever the encoder sees.
+        """
+        return "both" if self.config.has_feature_encoder else self.config.attention_direction
+
     def get_config(self) -> dict[str, Any]:
         """The arguments of `__init__`."""
         values = {name: getattr(self, name) for name in (*self.arguments, "seed")}

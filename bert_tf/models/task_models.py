@@ -8,7 +8,7 @@ from keras import ops
 
 from bert_tf.config import BertConfig
 from bert_tf.errors import InputError
-from bert_tf.layers import ClassificationHead
+from bert_tf.layers import ClassificationHead, SummaryFirst
 from bert_tf.layers.bert_layer import child_seed
 from bert_tf.models.encoder import BertEncoder
 from bert_tf.models.feature_encoder import FeatureEncoder, task_encoder
@@ -147,8 +147,9 @@ class BertSpanClassifier(TaskModel):
     `create_model` in the original's run_squad.py, `BertForQuestionAnswering` of Hugging Face: no
     dropout.
 
-    Output: logits [B, T, 2]: how well the answer starts and ends at each token. Arguments: see
-    `TaskModel`.
+    Output: logits [B, T, 2]: how well the answer starts and ends at each token; at [CLS], how well
+    no answer fits. A left-to-right model computes that from the last token, which has read all,
+    and [CLS] has its place. Arguments: see `TaskModel`.
     """
 
     reads = "sequence_output"
@@ -157,6 +158,16 @@ class BertSpanClassifier(TaskModel):
 
     def __init__(self, encoder: BertEncoder | BertConfig, **kwargs: Any):
         super().__init__(encoder, 0.0, units=2, **kwargs)
+
+    @classmethod
+    def wire(cls, encoder: Any, head: ClassificationHead) -> tuple[dict[str, Any], Any]:
+        """The token that has seen all others comes first."""
+        if (direction := encoder.summary_direction) in ("both", "right_to_left"):
+            return super().wire(encoder, head)
+        inputs = cls.symbolic_inputs()
+        states = encoder(inputs)[cls.reads]
+        summary_first = SummaryFirst(direction, dtype=head.dtype_policy, name="summary_first")
+        return inputs, head(summary_first(states, inputs["padding_mask"]))
 
 
 @keras.saving.register_keras_serializable(package="bert_tf")

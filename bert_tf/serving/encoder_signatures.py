@@ -5,6 +5,7 @@ from typing import Any
 import tensorflow as tf
 
 from bert_tf.checkpoints.weight_names import head_of
+from bert_tf.layers.heads import summary
 from bert_tf.models.feature_encoder import FeatureEncoder
 from bert_tf.serving.signatures import TEXTS, Signature, Tensors
 from bert_tf.tokenization.packing import Packer
@@ -39,8 +40,9 @@ def vectors(inputs: Tensors, model: Any) -> Tensors:
         model: an encoder, or a model on top of one.
 
     Returns:
-        float32 [B, H] each: `mean` over the tokens, `cls`, and `pooled`, if the model has a trained
-        pooler: if it is an encoder, or its head reads the pooler.
+        float32 [B, H] each: `mean` over the tokens; `cls`, of [CLS] or, in a left-to-right model,
+        of the last token; and `pooled`, if the model has a trained pooler: if it is an encoder, or
+        its head reads the pooler.
     """
     encoder = getattr(model, "encoder", model)
     has_pooler = head_of(type(model)).reads_pooler
@@ -50,7 +52,10 @@ def vectors(inputs: Tensors, model: Any) -> Tensors:
         states = tf.cast(outputs["sequence_output"], tf.float32)  # (r, T, H)
         is_token = tf.cast(part["padding_mask"] != 0, tf.float32)[:, :, tf.newaxis]
         count = tf.maximum(tf.reduce_sum(is_token, 1), 1)
-        found = {"mean": tf.reduce_sum(states * is_token, 1) / count, "cls": states[:, 0]}
+        found = {
+            "mean": tf.reduce_sum(states * is_token, 1) / count,
+            "cls": summary(states, part["padding_mask"], encoder.summary_direction),
+        }
         if has_pooler:
             found["pooled"] = tf.cast(outputs["pooled_output"], tf.float32)
         return found

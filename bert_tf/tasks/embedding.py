@@ -8,6 +8,7 @@ import tensorflow as tf
 
 from bert_tf.errors import InputError
 from bert_tf.models.encoder import BertEncoder
+from bert_tf.models.language_model import BertLanguageModel
 from bert_tf.serving.encoder_signatures import ENCODER_SIGNATURES, embed, vectors
 from bert_tf.serving.signatures import DEFAULT, Signature
 from bert_tf.tasks.dataset import Dataset
@@ -19,6 +20,7 @@ class Embedding(Kind):
     """Vectors of each text. There are no labels: nothing to train or to score."""
 
     model_class = BertEncoder
+    opens = (BertLanguageModel,)
     is_trained = False
 
     def signatures(self, dataset: Dataset) -> dict[str, Signature]:

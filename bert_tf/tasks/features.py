@@ -7,6 +7,7 @@ import numpy as np
 import tensorflow as tf
 
 from bert_tf.errors import InputError
+from bert_tf.layers.heads import summary
 from bert_tf.models.chosen_layers import check_layers, choose_layers
 from bert_tf.models.encoder import BertEncoder
 from bert_tf.tokenization.packing import Packer
@@ -35,7 +36,8 @@ class FeatureExtractor:
             word, however long the text; "text" for one of the text.
         pooling: which vector stands for a word: that of its first piece ("first", the default) or
             the mean over its pieces ("mean"); and for a text: the mean over its tokens ("mean",
-            the default), that of [CLS] ("first") or the encoder's pooled output ("pooler").
+            the default), that of [CLS], or of the last token if the encoder sees the text from left
+            to right ("first"), or the encoder's pooled output ("pooler").
         max_length: maximum tokens of a row, [CLS] and [SEP] included. Longer texts are cut, but
             words are read in windows that overlap by half, and each piece has its vector from the
             window that shows most of its context. None for the encoder's own maximum.
@@ -105,8 +107,11 @@ class FeatureExtractor:
             yield from _records(batch, traced)
 
     def _vectors(self, inputs: dict[str, tf.Tensor]) -> tf.Tensor:
-        outputs = self.encoder(inputs, training=False)
-        return tf.cast(choose_layers(outputs["hidden_states"], self._layers), tf.float32)
+        states = self.encoder(inputs, training=False)["hidden_states"]
+        if self._pooling == "first" and self.per == "text":
+            direction = self.encoder.summary_direction
+            states = [summary(x, inputs["padding_mask"], direction)[:, tf.newaxis] for x in states]
+        return tf.cast(choose_layers(states, self._layers), tf.float32)
 
     def _of_texts(self, strings: dict[str, tf.Tensor]) -> dict[str, tf.Tensor]:
         names = ("text", "words", "text_pair")

@@ -1,4 +1,4 @@
-"""Pre-training: masked language model and next sentence prediction (paper, section 3.1)."""
+"""Pre-training: masked words and next sentences (paper, section 3.1), or language models."""
 
 import contextlib
 import functools
@@ -12,6 +12,8 @@ from bert_tf.checkpoints.model_directory import load_model, save_model
 from bert_tf.config import BertConfig
 from bert_tf.errors import InputError
 from bert_tf.models.cost import pretraining_flops
+from bert_tf.models.language_model import BertLanguageModel
+from bert_tf.models.pretrained_model import PretrainedModel
 from bert_tf.models.pretrainer import BertPreTrainer
 from bert_tf.tasks.options import PretrainingOptions, save_config
 from bert_tf.tasks.pretraining_data import PhaseShards, PretrainingData
@@ -40,20 +42,23 @@ _WATCHED_OPTIONS = (
 
 _SCALAR_NAMES = {
     f"{head}_logits_{score}": f"{head}_{score}"
-    for head in ("mlm", "nsp")
+    for head in ("mlm", "nsp", "ltr", "rtl")
     for score in ("loss", "accuracy")
 }
 
 
-def _model(options: PretrainingOptions, tokenizer: BertTokenizer) -> BertPreTrainer:
+def _model(
+    options: PretrainingOptions, tokenizer: BertTokenizer, direction: str
+) -> BertPreTrainer | BertLanguageModel:
     """A new model, or the one to start from."""
-    changed: dict[str, Any] = {}
+    model_class = BertPreTrainer if direction == "both" else BertLanguageModel
+    changed: dict[str, Any] = {"attention_direction": direction}
     if options.dropout is not None:
         changed["hidden_dropout_prob"] = options.dropout
         changed["attention_probs_dropout_prob"] = options.dropout
     if options.model:
         return load_model(
-            options.model, BertPreTrainer, allow_new_head=True, seed=options.seed, **changed
+            options.model, model_class, allow_new_head=True, seed=options.seed, **changed
         )
     if options.initializer_range is not None:
         changed["initializer_range"] = options.initializer_range
@@ -67,11 +72,11 @@ def _model(options: PretrainingOptions, tokenizer: BertTokenizer) -> BertPreTrai
                 f"{size} has vocab_size {config.vocab_size}, the tokenizer {entries} entries: make "
                 "them equal"
             )
-    return BertPreTrainer(replace(config, **changed), seed=options.seed)
+    return model_class(replace(config, **changed), seed=options.seed)
 
 
 def _settings(
-    model: BertPreTrainer, options: PretrainingOptions, data: PretrainingData
+    model: PretrainedModel, options: PretrainingOptions, data: PretrainingData
 ) -> dict[str, Any]:
     """What must not change when the run is resumed, beside the options' own identity."""
     settings: dict[str, Any] = {
@@ -96,7 +101,7 @@ def pretrain(
 ) -> TrainingResult | None:
     """Pre-trains a BERT on shards; the run directory is `options.output`.
 
-    The loss is the mean over the masked positions plus, for the objective mlm+nsp, the mean over
+    The loss is the mean over the words to predict plus, for the objective mlm+nsp, the mean over
     the next-sentence labels. Without these the pooler and the next-sentence head are not trained.
 
     Args:
@@ -143,14 +148,14 @@ def _pretrain(
     if warmup_steps is None:
         warmup_steps = min(_LONGEST_WARMUP, options.steps // 10)
     with run.strategy.scope():
-        model = _model(options, data.tokenizer)
+        model = _model(options, data.tokenizer, data.direction)
     data.check_fits(model.encoder.config)
-    # Means over the masked words, not over the padded slots.
-    losses = {"mlm_logits": cross_entropy}
-    if data.objective == "mlm+nsp":
-        losses["nsp_logits"] = cross_entropy
-    else:  # nothing trains these: weight decay must leave them alone, too
-        model.encoder.pooler.trainable = model.next_sentence.trainable = False
+    # Means over the words to predict, not over the padded slots.
+    losses = {f"{name}_logits": cross_entropy for name in data.objective.split("+")}
+    if "nsp_logits" not in losses:  # nothing trains these: weight decay must leave them alone, too
+        model.encoder.pooler.trainable = False
+        if isinstance(model, BertPreTrainer):
+            model.next_sentence.trainable = False
     trainer = prepare(
         run,
         model,
@@ -205,7 +210,7 @@ def _pretrain(
     return run.train(phases, plan=plan, save_model=save, report=keep_scores, on_step=on_step)
 
 
-def _embeddings(run: Run, model: BertPreTrainer, pieces: list[str]) -> ProjectorLog:
+def _embeddings(run: Run, model: Any, pieces: list[str]) -> ProjectorLog:
     """Writes the word embeddings after each evaluation, with the kind of each piece."""
     columns = {"piece": pieces, "id": range(len(pieces)), "kind": [_kind(p) for p in pieces]}
     table = model.encoder.embeddings.word_embeddings.embeddings
@@ -226,7 +231,7 @@ def _phase(run: Run, trainer: Trainer, data: PretrainingData, phase: PhaseShards
         encoder.config,
         instances=1,
         length=shards.max_seq_length,
-        predictions=shards.predictions,
+        predictions=shards.predictions if data.direction == "both" else shards.max_seq_length,
     )
     return Phase(
         until=phase.until,

@@ -10,6 +10,7 @@ from typing import Any
 
 import tensorflow as tf
 
+from bert_tf.checkpoints.formats import CONFIG
 from bert_tf.config import BertConfig
 from bert_tf.errors import InputError
 from bert_tf.tasks.options import PretrainingOptions
@@ -24,6 +25,13 @@ _WATCHED_EXAMPLES = 8
 
 _PAPERS_LONG_SHARE = 0.1
 _LATE_SHARE = 0.5
+
+# Objectives of language models, and what their tokens attend to.
+DIRECTIONS = {"ltr": "left_to_right", "rtl": "right_to_left"}
+
+_OF_MASKS = (
+    "masked_lm_prob", "mask_token_share", "random_token_share", "whole_word_masking", "max_ngram",
+)  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -65,30 +73,30 @@ class PretrainingData:
     Attributes:
         phases: one; or two: short sequences, then long ones (paper, section A.2), or small
             batches, then large ones.
-        objective: the options' objective, or the default for the shards.
+        objective: the options' objective, or the default for model and shards.
+        direction: the `attention_direction` of models with this objective.
         tokenizer: the shards' tokenizer.
     """
 
     def __init__(self, options: PretrainingOptions) -> None:
         self._options = options
         self.phases = _open(options)
-        of_pairs = self.phases[0].train.has_next_sentences
-        self.objective = options.objective or ("mlm+nsp" if of_pairs else "mlm")
-        if self.objective == "mlm+nsp" and not of_pairs:
-            raise InputError(
-                f"--objective mlm+nsp needs pairs of sentences, {options.shards} holds full "
-                "sentences: give --objective mlm, or make shards with --instances sentence_pairs"
-            )
+        self.objective = _objective(options, self.phases[0].train.has_next_sentences)
+        self.direction = DIRECTIONS.get(self.objective, "both")
         self.tokenizer = tokenizer_of_shards(options.shards, options.tokenizer)
         self._reading: dict[str, Any] = {
             "vocabulary_hash": self.tokenizer.vocabulary_hash,
             "tokenizer": self.tokenizer,
-            "masked_lm_prob": options.masked_lm_prob,
-            "mask_token_share": options.mask_token_share,
-            "random_token_share": options.random_token_share,
-            "whole_word_masking": options.whole_word_masking,
-            "max_ngram": options.max_ngram,
+            **{name: getattr(options, name) for name in _OF_MASKS},
         }
+        if self.direction != "both":
+            self._reading["objective"] = self.objective
+            for name in _OF_MASKS:
+                if getattr(options, name) is not None:
+                    raise InputError(
+                        f"--{name} is for masked words, and --objective {self.objective} has none: "
+                        "leave it out"
+                    )
         self._batches: Callable[..., Any] = functools.partial(pretraining_batches, **self._reading)
 
     @property
@@ -185,6 +193,28 @@ class PretrainingData:
             raise InputError(
                 f"{shards} was made with another vocabulary than that of {model}: {cure}"
             )
+
+
+def _objective(options: PretrainingOptions, of_pairs: bool) -> str:
+    """The objective, by default that of the model to start from, and then of the shards."""
+    sees = "both"
+    config = Path(options.model, CONFIG) if options.model else Path(options.size or "")
+    if config.suffix == ".json" and config.is_file():
+        sees = BertConfig.from_json(config).attention_direction
+    of_model = next((name for name, sees_too in DIRECTIONS.items() if sees_too == sees), None)
+    objective = options.objective or of_model or ("mlm+nsp" if of_pairs else "mlm")
+    if DIRECTIONS.get(objective, "both") != sees and (options.model or of_model):
+        fitting = of_model or "mlm+nsp or mlm"
+        raise InputError(
+            f"{options.model or options.size} has attention_direction {sees}, which --objective "
+            f"{objective} cannot train: give --objective {fitting}, or another model"
+        )
+    if objective == "mlm+nsp" and not of_pairs:
+        raise InputError(
+            f"--objective mlm+nsp needs pairs of sentences, {options.shards} holds full "
+            "sentences: give --objective mlm, or make shards with --instances sentence_pairs"
+        )
+    return objective
 
 
 def _open(options: PretrainingOptions) -> list[PhaseShards]:

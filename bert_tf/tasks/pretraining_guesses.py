@@ -9,6 +9,7 @@ import numpy as np
 import tensorflow as tf
 
 from bert_tf.errors import InputError
+from bert_tf.models.language_model import BertLanguageModel
 from bert_tf.models.pretrainer import BertPreTrainer
 from bert_tf.tokenization.packing import Packer
 from bert_tf.tokenization.tokenizer import BertTokenizer
@@ -19,6 +20,10 @@ from bert_tf.training.event_folder import EventFolder
 _WINDOW = 15
 
 _LOG = "masked_words"
+
+
+# Where the prediction of a [MASK] is read: a language model predicts a token from its neighbour.
+_READ_AT = {"mlm_logits": 0, "ltr_logits": -1, "rtl_logits": 1}
 
 
 class Guess(NamedTuple):
@@ -38,16 +43,18 @@ def hide_words(batches: Iterable[Any], tokenizer: BertTokenizer, count: int = 5)
     """
     found: dict[str, str] = {}
     for inputs, labels, weights in batches:
+        name = next(name for name in _READ_AT if name in labels)
         for ids, positions, words, weight in zip(
             inputs["token_ids"].numpy(),
             inputs["mask_positions"].numpy(),
-            labels["mlm_logits"].numpy(),
-            weights["mlm_logits"].numpy(),
+            labels[name].numpy(),
+            weights[name].numpy(),
             strict=True,
         ):
-            masked = positions[weight > 0]
-            ids[masked] = words[weight > 0]  # the text as it was
-            whole = [place for place in masked if _is_word(ids, place, tokenizer)]
+            places = positions[weight > 0]
+            if name == "mlm_logits":
+                ids[places] = words[weight > 0]  # the text as it was
+            whole = [place for place in places if _is_word(ids, place, tokenizer)]
             if whole:
                 place = whole[len(whole) // 2]
                 found[_around(ids, place, tokenizer)] = tokenizer.vocabulary[ids[place]]
@@ -76,8 +83,10 @@ def _around(ids: np.ndarray, place: int, tokenizer: BertTokenizer) -> str:
 class MaskedWords:
     """Predicts the words at each [MASK] of some texts.
 
+    A left-to-right model knows the text before the [MASK], a right-to-left one the text after it.
+
     Args:
-        model: a pre-trainer; each call uses its current weights.
+        model: a pre-trainer or a language model; each call uses its current weights.
         tokenizer: its tokenizer.
         texts: each with at least one [MASK]; may map each to the word behind it.
         guesses: number of words for each [MASK].
@@ -88,7 +97,7 @@ class MaskedWords:
 
     def __init__(
         self,
-        model: BertPreTrainer,
+        model: BertPreTrainer | BertLanguageModel,
         tokenizer: BertTokenizer,
         texts: Iterable[str] | Mapping[str, str],
         guesses: int = 5,
@@ -115,7 +124,10 @@ class MaskedWords:
 
     def __call__(self) -> list[list[list[Guess]]]:
         """The most probable words, by text and gap, the best first."""
-        logits = self._model(self._inputs, training=False)["mlm_logits"]  # (n, P, V)
+        name = next(name for name in _READ_AT if name in self._model.output)
+        places = self._inputs["mask_positions"] + _READ_AT[name]
+        inputs = {**self._inputs, "mask_positions": places}
+        logits = self._model(inputs, training=False)[name]  # (n, P, V)
         logits = logits[..., : len(self._pieces)]  # tables may be padded
         best = tf.math.top_k(tf.nn.softmax(logits), k=self._guesses)  # (n, P, guesses)
         rows = zip(best.indices.numpy(), best.values.numpy().tolist(), self._gaps, strict=True)

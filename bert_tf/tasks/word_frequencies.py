@@ -15,13 +15,14 @@ import numpy as np
 from bert_tf.atomic import write_json
 
 _METRICS = "metrics.json"
+_HEADS = ("mlm", "ltr", "rtl")
 
 # A loss this close to that of the frequencies alone is on the plateau.
 _PLATEAU = 0.97
 
 
 def word_frequency_loss(batches: Iterable[Any]) -> float:
-    """The masked-word loss of a model that knows the frequencies of words alone, in nats.
+    """The loss per word of a model that knows the frequencies of words alone, in nats.
 
     The entropy of the labels, with the estimate of Chao and Shen (2003) for what a sample misses.
 
@@ -30,7 +31,8 @@ def word_frequency_loss(batches: Iterable[Any]) -> float:
     """
     counts: Counter[int] = Counter()
     for _, labels, weights in batches:
-        counts.update(labels["mlm_logits"].numpy()[weights["mlm_logits"].numpy() > 0].tolist())
+        name = next(iter(labels))  # of words, whatever predicts them
+        counts.update(labels[name].numpy()[weights[name].numpy() > 0].tolist())
     numbers, total = np.array(list(counts.values())), counts.total()
     seen_once = int((numbers == 1).sum())
     if seen_once == total:  # no words, or too few to say anything
@@ -52,13 +54,14 @@ def plateau_notice(model_directory: str | Path) -> str | None:
     """
     try:
         metrics = json.loads((Path(model_directory) / _METRICS).read_text(encoding="utf-8"))
-        loss, frequencies = metrics["mlm_loss"], metrics["word_frequency_loss"]
-    except (OSError, ValueError, TypeError, KeyError):
+        loss = next(metrics[f"{head}_loss"] for head in _HEADS if f"{head}_loss" in metrics)
+        frequencies = metrics["word_frequency_loss"]
+    except (OSError, ValueError, TypeError, KeyError, StopIteration):
         return None
     if not loss or not frequencies or loss < _PLATEAU * frequencies:
         return None
     return (
-        f"{model_directory} has learned little but how frequent words are (masked-word loss "
+        f"{model_directory} has learned little but how frequent words are (loss per word "
         f"{loss:.2f}, of the frequencies alone {frequencies:.2f}): pre-train it for more steps, "
         "or with a higher --learning_rate"
     )

@@ -18,6 +18,7 @@ import tensorflow as tf
 from bert_tf.errors import InputError
 from pipelines.datasets import dataset_options
 from pipelines.instances.masking import mask_tokens
+from pipelines.instances.next_tokens import Objective, as_it_was, next_tokens, without_masks
 from pipelines.instances.rows import lay_out_rows, parse_rows
 from pipelines.options import PretrainingDataOptions
 from pipelines.shards.data_service import from_data_service
@@ -57,6 +58,7 @@ def pretraining_batches(
     whole_word_masking: bool | None = None,
     max_ngram: int | None = None,
     data_service: str | None = None,
+    objective: Objective | None = None,
 ) -> tf.data.Dataset | None:
     """Batches for `model.fit` of a model with outputs `mlm_logits` and `nsp_logits`.
 
@@ -86,14 +88,16 @@ def pretraining_batches(
         max_ngram: longest run of whole words to mask together.
         data_service: address of a tf.data service that makes the batches, `grpc://host:port`; see
             `from_data_service` for their order.
+        objective: that of a language model, which reads text without masks; None for masked words.
 
     Returns:
-        Dataset of (inputs, labels, sample weights), of L tokens and P predictions:
+        For a language model, a dataset of what `next_tokens` returns. Else one of (inputs, labels,
+        sample weights), of L tokens and P predictions:
         inputs `token_ids`, `segment_ids`, `padding_mask` int32 [B, L], `mask_positions` int32
         [B, P]; labels `mlm_logits` int32 [B, P], `nsp_logits` int32 [B]; sample weights
         `mlm_logits` float32 [B, P], `nsp_logits` float32 [B], 0 if instances are not pairs. Rows
         of several instances: see `lay_out_rows`.
-        None if "held_out" is asked for and nothing was held out.
+        In both cases None if "held_out" is asked for and nothing was held out.
 
     Raises:
         InputError: see `open_shards` and `from_data_service`; or the split is smaller than a batch,
@@ -131,12 +135,18 @@ def pretraining_batches(
         instances = records if rows is None else rows.flat_values
         if masks is None:
             packed, masked, is_random_next = shards.parse_instances(instances)
+            masked = masked if objective is None else as_it_was(masked)
         else:
             options, tokenizer = masks
             packed, is_random_next = shards.parse_instances(instances, tokenizer.pad_token_id)
-            # No other batch begins at the same place.
-            seed = tf.random.fold_in(mask_seed, places[0])
-            masked = mask_tokens(packed.token_ids, packed.padding_mask, tokenizer, options, seed)
+            if objective is None:
+                # No other batch begins at the same place.
+                seed = tf.random.fold_in(mask_seed, places[0])
+                masked = mask_tokens(
+                    packed.token_ids, packed.padding_mask, tokenizer, options, seed
+                )
+            else:
+                masked = without_masks(packed.token_ids)
         if rows is not None:
             assert shards.manifest is not None
             inputs, labels, weights = lay_out_rows(
@@ -153,6 +163,8 @@ def pretraining_batches(
             labels = {"mlm_logits": masked.labels, "nsp_logits": is_random_next}
             of_pairs = tf.ones_like(is_random_next, tf.float32)
             weights = {"mlm_logits": masked.weights, "nsp_logits": of_pairs}
+        if objective is not None:
+            return next_tokens(inputs, objective)
         if not shards.has_next_sentences:
             weights["nsp_logits"] = tf.zeros_like(weights["nsp_logits"])
         return inputs, labels, weights

@@ -7,6 +7,7 @@ torch and transformers. Without, only the directory's names are checked.
 import json
 import os
 import subprocess
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -15,6 +16,7 @@ import tensorflow as tf
 
 from bert_tf import BertConfig, load_model, save_model
 from bert_tf.checkpoints.weight_names import named_weights
+from bert_tf.models.language_model import BertLanguageModel
 from bert_tf.models.masked_language_model import BertMaskedLanguageModel
 from bert_tf.models.task_models import (
     BertChooser,
@@ -33,6 +35,7 @@ CONFIG = BertConfig(
     vocab_size=41, hidden_size=16, num_hidden_layers=2, num_attention_heads=4,
     intermediate_size=32, max_position_embeddings=24,
 )  # fmt: skip
+LEFT_TO_RIGHT = replace(CONFIG, attention_direction="left_to_right")
 DRAW = np.random.RandomState(3)
 LENGTHS = np.array([16, 13, 8, 15])
 MASK = (np.arange(16) < LENGTHS[:, None]).astype(np.int64)
@@ -46,6 +49,7 @@ NAMES = {"token_ids": "input_ids", "segment_ids": "token_type_ids",
 SPANS = np.array([[3, 5], [0, 0], [4, 4], [9, 12]])
 TAGS = DRAW.randint(0, 3, (4, 16))
 MASKED = np.where(DRAW.rand(4, 16) < 0.3, DRAW.randint(0, 41, (4, 16)), -100)  # -100: no loss
+NEXT = np.where(MASK, INPUTS["token_ids"], -100)  # Hugging Face compares those one place on
 RIGHT = np.array([2])  # choice: the rows are the choices of one example
 CLASSES = np.array([2, 0, 1, 1])
 SCORES = np.array([0.5, -1.25, 3.0, 0.0], np.float32)
@@ -84,6 +88,21 @@ HEADS = {
         MASKED,
         {"labels": MASKED},
     ),
+    "BertForTokenClassification from left to right": (
+        lambda: BertTagger(LEFT_TO_RIGHT, labels=["O", "B-X", "I-X"], seed=1),
+        cross_entropy,
+        TAGS,
+        {"labels": TAGS},
+    ),
+    "BertLMHeadModel": (
+        lambda: BertLanguageModel(LEFT_TO_RIGHT, seed=1),
+        lambda labels, logits: tf.boolean_mask(
+            cross_entropy(np.maximum(labels[:, 1:], 0), logits["ltr_logits"][:, :-1]),
+            labels[:, 1:] >= 0,
+        ),
+        NEXT,
+        {"labels": NEXT},
+    ),
     "BertForMultipleChoice": (
         lambda: BertChooser(CONFIG, seed=1),
         cross_entropy,
@@ -94,7 +113,9 @@ HEADS = {
 
 
 def inputs_of(model) -> dict[str, np.ndarray]:
-    if isinstance(model, BertMaskedLanguageModel):  # logits of every token, as theirs
+    if isinstance(
+        model, BertMaskedLanguageModel | BertLanguageModel
+    ):  # logits of all tokens, as theirs
         return {**INPUTS, "mask_positions": np.tile(np.arange(16), (4, 1))}
     extra = isinstance(model, BertChooser)
     return {name: x[None] if extra else x for name, x in INPUTS.items()}
@@ -116,7 +137,8 @@ def numbers(model, loss, targets) -> dict[str, np.ndarray]:
         logits = model(inputs_of(model))
         mean = tf.reduce_mean(loss(targets, logits))
     gradients = tape.gradient(mean, [weight.variable.value for weight in weights])
-    found = {"logits": logits.numpy(), "loss": mean.numpy()}
+    (of_model,) = tf.nest.flatten(logits)
+    found = {"logits": of_model.numpy(), "loss": mean.numpy()}
     for weight, gradient in zip(weights, gradients, strict=True):
         gradient = tf.convert_to_tensor(gradient).numpy()
         found[f"gradient.{weight.name}"] = gradient.T if weight.transposed else gradient
@@ -131,7 +153,8 @@ def test_the_directory_is_hugging_faces_and_comes_back(name, tmp_path):
     assert config["architectures"] == [name.partition(" ")[0]]
     again = load_model(tmp_path)
     assert type(again) is type(model)
-    np.testing.assert_array_equal(again(inputs_of(model)), model(inputs_of(model)))
+    found, wanted = again(inputs_of(model)), model(inputs_of(model))
+    tf.nest.map_structure(np.testing.assert_array_equal, found, wanted)
 
 
 @pytest.mark.skipif(

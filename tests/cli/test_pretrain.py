@@ -19,6 +19,7 @@ from bert_tf.checkpoints.model_directory import load_model
 from bert_tf.cli.main import main
 from bert_tf.config import BertConfig
 from bert_tf.errors import InputError
+from bert_tf.models.language_model import BertLanguageModel
 from bert_tf.models.pretrainer import BertPreTrainer
 from bert_tf.options import identity
 from bert_tf.tasks.options import PretrainingOptions
@@ -215,6 +216,44 @@ def test_the_masked_language_model_is_trained_alone(
         untrained = "pooler" in before.path or "next_sentence" in before.path
         same = np.array_equal(before.numpy(), after.numpy())
         assert same == untrained, before.path
+
+
+@pytest.mark.parametrize("objective", ["ltr", pytest.param("rtl", marks=pytest.mark.slow)])
+def test_a_language_model_is_trained_resumed_and_trained_on(
+    objective, dynamic_shards, shards, small_config, tmp_path
+):
+    made = options(dynamic_shards, small_config, tmp_path / "run", seed=3, objective=objective)
+    lines = run(made, copy_at=7)
+    assert run(replace(made, output=str(killed(made.output)))) == [x for x in lines if x[0] > 6]
+    assert weights(killed(made.output)) == weights(made.output)
+    for _, _, scalars in lines:
+        assert {"loss", f"{objective}_loss", f"{objective}_accuracy"} <= set(scalars)
+        assert not any(part in name for name in scalars for part in ("nsp", "mlm"))
+    assert lines[-1][2]["loss"] < lines[0][2]["loss"]
+    new = BertLanguageModel(
+        replace(
+            BertConfig.from_json(small_config),
+            attention_direction={"ltr": "left_to_right", "rtl": "right_to_left"}[objective],
+        ),
+        seed=3,
+    )
+    trained = load_model(tmp_path / "run" / "last")
+    assert isinstance(trained, BertLanguageModel) and trained.config == replace(
+        new.config, extra=trained.config.extra
+    )
+    for before, after in zip(new.trainable_variables, trained.trainable_variables, strict=True):
+        if "pooler" not in before.path:
+            assert not np.array_equal(before.numpy(), after.numpy()), before.path
+
+    # It goes on with its own objective, on masked shards whose text is restored.
+    start = str(tmp_path / "run" / "last")
+    more = run(options(shards, small_config, tmp_path / "more", model=start, steps=2))
+    assert all(f"{objective}_loss" in scalars for _, _, scalars in more)
+    with pytest.raises(InputError, match=f"mlm cannot train: give --objective {objective}"):
+        run(options(shards, small_config, tmp_path / "no", model=start, objective="mlm"))
+    with pytest.raises(InputError, match="max_ngram is for masked words"):
+        run(options(shards, small_config, tmp_path / "no", model=start, max_ngram=2))
+    assert not (tmp_path / "no").exists()
 
 
 @pytest.fixture(scope="module")

@@ -20,7 +20,14 @@ PLAIN = {
 }  # fmt: skip
 CONFIG = BertConfig(**PLAIN)
 MASK = (np.arange(7) < np.array([7, 3, 1, 5])[:, np.newaxis]).astype(np.int32)
+LEFT_TO_RIGHT = replace(CONFIG, attention_direction="left_to_right")
 MODELS = {
+    "left-to-right classifier": lambda **options: BertClassifier(
+        LEFT_TO_RIGHT, labels=["a", "b"], **options
+    ),
+    "right-to-left tagger": lambda **options: BertTagger(
+        replace(CONFIG, attention_direction="right_to_left"), labels=["a", "b"], **options
+    ),
     "classifier": lambda **options: BertClassifier(CONFIG, labels=["a", "b"], **options),
     "tagger": lambda **options: BertTagger(CONFIG, labels=["a", "b"], **options),
     "choice": lambda **options: BertChooser(CONFIG, **options),
@@ -72,7 +79,7 @@ def loss_and_gradients(model, inputs, *, static, is_token=None):
 
 def compare(model, kind, static, tolerance):
     inputs = batch(kind)
-    is_token = MASK if kind == "tagger" else None
+    is_token = MASK if "tagger" in kind else None
     wanted = loss_and_gradients(model, inputs, static=static, is_token=is_token)
     fuse(model)
     found = loss_and_gradients(model, inputs, static=static, is_token=is_token)
@@ -97,6 +104,8 @@ def compare(model, kind, static, tolerance):
         ("tagger", True, False),
         ("choice", False, False),
         ("bilstm", False, False),
+        ("left-to-right classifier", False, False),
+        ("right-to-left tagger", True, False),
     ],
 )
 def test_gradients_are_those_of_the_layers(kind, static, compiled, monkeypatch):

@@ -461,3 +461,29 @@ def test_the_order_is_that_of_its_own_seed_alone(made, batches):
         tf.random.set_seed(global_seed)
         found.append(arrays(batches(made, 8, seed=1), batches=12))
     assert_equal(*found)
+
+
+@pytest.mark.parametrize("shape", ["static", "dynamic", "rows"])
+def test_language_models_predict_the_neighbours_of_tokens(shape, request, make, batches):
+    """Of the text without masks, whatever the shards hold."""
+    if shape == "rows":
+        folder = make(masking="dynamic", instances_per_row=4, short_seq_prob=0.9)
+    else:
+        folder = request.getfixturevalue(shape)
+    wanted = arrays(batches(folder, 8, shuffle=False, repeat=False, split="held_out"))
+    found = arrays(
+        batches(folder, 8, shuffle=False, repeat=False, split="held_out", objective="ltr+rtl")
+    )
+    texts = [tuple(row) for inputs, _, _ in found for row in inputs["token_ids"]]
+    assert texts == unmasked(wanted)
+    for inputs, labels, weights in found:
+        ids, instances = inputs["token_ids"], inputs["padding_mask"]
+        for row, column in np.ndindex(ids.shape):
+            assert inputs["mask_positions"][row, column] == column
+            for name, other in (("ltr_logits", column + 1), ("rtl_logits", column - 1)):
+                inside = 0 <= other < ids.shape[1] and instances[row, column]
+                is_same = inside and instances[row, other] == instances[row, column]
+                assert weights[name][row, column] == bool(is_same)
+                assert labels[name][row, column] == (ids[row, other] if is_same else 0)
+    most = max(inputs["padding_mask"].max() for inputs, *_ in found)
+    assert (most > 1) == (shape == "rows")

@@ -1,5 +1,7 @@
 """The encoder at inference gives what its layers give."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -25,6 +27,7 @@ CONFIG = BertConfig(
     vocab_size=13, hidden_size=8, num_hidden_layers=2, num_attention_heads=2,
     intermediate_size=16, max_position_embeddings=10,
 )  # fmt: skip
+LEFT_TO_RIGHT = replace(CONFIG, attention_direction="left_to_right")
 LENGTHS = np.array([7, 3, 1, 5])
 MASK = (np.arange(7) < LENGTHS[:, np.newaxis]).astype(np.int32)
 LABELS = {"labels": ["a", "b", "c"]}
@@ -66,8 +69,9 @@ def frozen(seed):
         (lambda seed: BertTagger(CONFIG, seed=seed, **LABELS), True, True),
         (lambda seed: BertSpanClassifier(CONFIG, seed=seed), True, False),
         (frozen, True, True),
+        (lambda seed: BertClassifier(LEFT_TO_RIGHT, seed=seed, **LABELS), False, True),
     ],
-    ids=["classifier", "copies", "regressor", "tagger", "span", "frozen"],
+    ids=["classifier", "copies", "regressor", "tagger", "span", "frozen", "left-to-right"],
 )
 def test_models_of_tasks_give_what_their_layers_give(make, is_per_token, copies):
     random = np.random.default_rng(3)

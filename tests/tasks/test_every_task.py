@@ -28,16 +28,19 @@ PIECES = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *WORDS]
 ROWS = 20
 
 
-@pytest.fixture(scope="module")
-def encoder(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("encoder")
+def make_encoder(folder, direction="both"):
     config = BertConfig(
         vocab_size=len(PIECES), hidden_size=16, num_hidden_layers=1, num_attention_heads=2,
         intermediate_size=32, max_position_embeddings=16, hidden_dropout_prob=0.0,
-        attention_probs_dropout_prob=0.0, initializer_range=0.2,
+        attention_probs_dropout_prob=0.0, initializer_range=0.2, attention_direction=direction,
     )  # fmt: skip
     save_model(BertEncoder(config, seed=1), folder, tokenizer=BertTokenizer(PIECES))
     return folder
+
+
+@pytest.fixture(scope="module")
+def encoder(tmp_path_factory):
+    return make_encoder(tmp_path_factory.mktemp("encoder"))
 
 
 def write_table(path, task) -> None:
@@ -158,15 +161,16 @@ def killed(run: Path, saved: int) -> Path:
     return Path(shutil.copytree(run, run.parent / "killed"))
 
 
-# Every task, each kind with --features_only, and both kinds of output under a BiLSTM; one of them
-# each time, the others in `make test-slow`.
+# Every task, each kind with --features_only and from left to right, and both kinds of output under
+# a BiLSTM; two of them each time, the others in `make test-slow`.
 _TRAINED = [name for name, task in TASKS.items() if task.kind.is_trained]
 _FEATURES = [(name, "features_only") for name in ("cola", "stsb", "choice", "squad")]
 _LSTMS = [("tagging", "mix"), ("tagging", "bilstm"), ("cola", "bilstm")]
-_EVERY_TIME = ("cola", "")
+_SIDES = [(name, "left_to_right") for name in ("cola", "stsb", "choice", "squad2", "tagging")]
+_EVERY_TIME = [("cola", ""), ("cola", "left_to_right")]
 _OPTIONS = {
-    "": {}, "features_only": {"features_only": "last"}, "mix": {"features_only": "mix"},
-    "bilstm": {"bilstm": True},
+    "": {}, "left_to_right": {}, "features_only": {"features_only": "last"},
+    "mix": {"features_only": "mix"}, "bilstm": {"bilstm": True},
 }  # fmt: skip
 # How a run resumes is up to the kind: one task of each is killed, and all with --features_only.
 _OF_KIND = {type(TASKS[n].kind): n for n in [*reversed(_TRAINED), "cola"]}
@@ -175,14 +179,16 @@ _OF_KIND = {type(TASKS[n].kind): n for n in [*reversed(_TRAINED), "cola"]}
 @pytest.mark.parametrize(
     ("name", "trained"),
     [
-        case if case == _EVERY_TIME else pytest.param(*case, marks=pytest.mark.slow)
-        for case in [*((name, "") for name in _TRAINED), *_FEATURES, *_LSTMS]
+        case if case in _EVERY_TIME else pytest.param(*case, marks=pytest.mark.slow)
+        for case in [*((name, "") for name in _TRAINED), *_FEATURES, *_LSTMS, *_SIDES]
     ],
 )
 def test_a_task_learns_resumes_is_evaluated_exported_and_read_back(
     name, trained, encoder, tmp_path, monkeypatch
 ):
     monkeypatch.setattr("bert_tf.models.feature_encoder.LSTM_UNITS", 32)  # 384 take long to write
+    if trained == "left_to_right":
+        encoder = make_encoder(tmp_path / "encoder", trained)
     task = TASKS[name]
     file, write, check = FILES.get(type(task.kind), TABLE)
     data = tmp_path / file
@@ -197,7 +203,7 @@ def test_a_task_learns_resumes_is_evaluated_exported_and_read_back(
     def no_report(*line):
         pass
 
-    resumes = bool(trained) or name in _OF_KIND.values()
+    resumes = trained not in ("", "left_to_right") or name in _OF_KIND.values()
 
     def on_step(step):
         if step == 32 and resumes:  # in the middle of an epoch

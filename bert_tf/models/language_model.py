@@ -1,0 +1,77 @@
+"""Language models: an encoder that sees one side, with the words' output layer."""
+
+from typing import Any
+
+import keras
+
+from bert_tf.config import BertConfig
+from bert_tf.errors import InputError
+from bert_tf.models.encoder import BertEncoder, encoder_for
+from bert_tf.models.masked_language_model import words_head
+from bert_tf.models.pretrained_model import PretrainedModel
+
+# Direction -> name of the logits.
+OUTPUTS = {"left_to_right": "ltr_logits", "right_to_left": "rtl_logits"}
+
+
+@keras.saving.register_keras_serializable(package="bert_tf")
+class BertLanguageModel(PretrainedModel):
+    """An encoder that predicts each token from those before it, or from those after it.
+
+    The left-to-right model of the paper's ablation (section 5.1), `BertLMHeadModel` of Hugging
+    Face: BERT with another attention mask and the same output layer.
+
+    Args:
+        encoder: a `BertEncoder` with an `attention_direction` other than "both", or a `BertConfig`
+            for a new one.
+        seed: random seed for the head and for a new encoder; None for no fixed seed.
+        dtype: Keras dtype policy of the head and of a new encoder; None for the encoder's, or
+            else the global one.
+        kwargs: Keras' own, such as `name`.
+
+    Inputs: the encoder's, and
+        mask_positions: int [B, P], positions in [0, T) to predict the neighbours of.
+
+    Outputs: a dict of logits, float32 [B, P, V] whatever the compute dtype.
+        ltr_logits: of the tokens after `mask_positions`, from a left-to-right encoder.
+        rtl_logits: of the tokens before them, from a right-to-left one.
+
+    Raises:
+        InputError: the encoder sees both sides.
+    """
+
+    arguments = ("encoder",)
+
+    def __init__(
+        self,
+        encoder: BertEncoder | BertConfig,
+        seed: int | None = None,
+        dtype: Any = None,
+        **kwargs: Any,
+    ):
+        # Layers.
+        encoder, dtype = encoder_for(encoder, seed, dtype)
+        if encoder.config.attention_direction not in OUTPUTS:
+            raise InputError(
+                "a language model needs an encoder that sees one side: set attention_direction to "
+                f"{' or '.join(OUTPUTS)}"
+            )
+        head = words_head(encoder, seed, dtype)
+
+        # Wiring.
+        inputs = self.symbolic_inputs("mask_positions")
+        states = encoder({name: inputs[name] for name in encoder.input})["sequence_output"]
+        logits = head(states, inputs["mask_positions"])  # (B, P, V)
+        outputs = {OUTPUTS[encoder.config.attention_direction]: logits}
+        super().__init__(encoder.config, inputs, outputs, seed, dtype, **kwargs)
+
+        self.encoder = encoder
+        self.head = head
+
+    def call(self, inputs: Any, training: bool | None = None, mask: Any = None) -> Any:
+        """Computes the logits; the inputs may be rows of several instances, as of `BertEncoder`."""
+        if "position_ids" not in inputs:
+            return super().call(inputs, training=training, mask=mask)
+        states = self.encoder(inputs, training=training)["sequence_output"]  # (B, T, H)
+        logits = self.head(states, inputs["mask_positions"])
+        return {OUTPUTS[self.config.attention_direction]: logits}

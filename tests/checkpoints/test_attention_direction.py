@@ -1,0 +1,114 @@
+"""Directories of models that see one side: exact here, and nothing else elsewhere."""
+
+import json
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from safetensors.numpy import load_file
+
+from bert_tf import BertConfig, BertEncoder, BertTokenizer, load_model, save_model
+from bert_tf.checkpoints.conversion import convert
+from bert_tf.errors import InputError
+from bert_tf.models.language_model import BertLanguageModel
+from bert_tf.models.masked_language_model import BertMaskedLanguageModel
+from bert_tf.models.pretrainer import BertPreTrainer
+from bert_tf.models.task_models import BertClassifier, BertSpanClassifier
+
+CONFIG = BertConfig(
+    vocab_size=7, hidden_size=8, num_hidden_layers=1, num_attention_heads=2,
+    intermediate_size=16, max_position_embeddings=12,
+)  # fmt: skip
+DIRECTIONS = ["left_to_right", "right_to_left"]
+INPUTS = {
+    "token_ids": np.array([[2, 5, 6, 3]]),
+    "segment_ids": np.zeros([1, 4], int),
+    "padding_mask": np.array([[1, 1, 1, 0]]),
+    "mask_positions": np.array([[0, 2]]),
+}
+
+
+def outputs(model):
+    found = model({name: INPUTS[name] for name in model.input})
+    return found if isinstance(found, dict) else {"logits": found}
+
+
+@pytest.mark.parametrize("direction", DIRECTIONS)
+@pytest.mark.parametrize(
+    "make",
+    [
+        BertEncoder,
+        BertLanguageModel,
+        BertSpanClassifier,
+        lambda config, seed: BertClassifier(config, labels=["no", "yes"], seed=seed),
+    ],
+)
+def test_models_come_back(make, direction, tmp_path):
+    model = make(replace(CONFIG, attention_direction=direction), seed=1)
+    save_model(model, tmp_path)
+    again = load_model(tmp_path)
+    assert type(again) is type(model)
+    assert again.config.attention_direction == direction
+    wanted = outputs(model)
+    for name, value in outputs(again).items():
+        np.testing.assert_array_equal(np.asarray(value), np.asarray(wanted[name]))
+    before = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
+    save_model(again, tmp_path)
+    assert before == {path.name: path.read_bytes() for path in tmp_path.iterdir()}
+
+
+def test_hugging_faces_classes_find_no_weight_that_they_would_use_otherwise(tmp_path):
+    for direction in ("both", *DIRECTIONS):
+        for make in (BertClassifier, BertSpanClassifier):
+            head = {"num_classes": 2} if make is BertClassifier else {}
+            config = replace(CONFIG, attention_direction=direction)
+            save_model(make(config, **head), tmp_path / f"{make.__name__} {direction}")
+
+    def found(name):
+        folder = tmp_path / name
+        stored = json.loads((folder / "config.json").read_text())
+        own = {name.partition(".")[0] for name in load_file(folder / "model.safetensors")}
+        return stored["model_type"], stored["is_decoder"], own
+
+    assert found("BertClassifier both") == ("bert", False, {"bert", "classifier"})
+    assert found("BertClassifier left_to_right") == (
+        "bert", True, {"bert", "classifier", "left_to_right"}
+    )  # fmt: skip
+    assert found("BertSpanClassifier left_to_right") == ("bert", True, {"bert", "left_to_right"})
+    assert found("BertClassifier right_to_left") == (
+        "bert_right_to_left", False, {"right_to_left"}
+    )  # fmt: skip
+    names = load_file(tmp_path / "BertClassifier left_to_right" / "model.safetensors")
+    prefixed = {name for name in names if name.startswith("left_to_right")}
+    assert prefixed == {f"left_to_right.bert.pooler.dense.{part}" for part in ("weight", "bias")}
+
+
+def test_a_decoder_of_hugging_face_is_a_left_to_right_model_without_its_pooler(tmp_path, caplog):
+    encoder = BertEncoder(CONFIG, seed=1)
+    save_model(encoder, tmp_path)
+    values = json.loads((tmp_path / "config.json").read_text())
+    (tmp_path / "config.json").write_text(json.dumps({**values, "is_decoder": True}))
+    loaded = load_model(tmp_path, BertEncoder, seed=2)
+    assert loaded.config.attention_direction == "left_to_right"
+    assert "pooler.dense.kernel" not in caplog.text and "pooler" in caplog.text
+    np.testing.assert_array_equal(
+        loaded.blocks[0].attention.query.kernel, encoder.blocks[0].attention.query.kernel
+    )
+    assert not np.array_equal(loaded.pooler.dense.kernel, encoder.pooler.dense.kernel)
+
+
+def test_what_does_not_fit_the_direction_is_refused(tmp_path):
+    tokenizer = BertTokenizer(["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "a", "b"])
+    causal = replace(CONFIG, attention_direction="left_to_right")
+    save_model(BertLanguageModel(causal), tmp_path / "ltr", tokenizer)
+    save_model(BertPreTrainer(CONFIG), tmp_path / "both", tokenizer)
+    for model_class in (BertMaskedLanguageModel, BertPreTrainer):
+        with pytest.raises(InputError, match=r"sees one side .* cannot predict masked words"):
+            load_model(tmp_path / "ltr", model_class, allow_new_head=True)
+    with pytest.raises(InputError, match=r"sees both sides .* cannot predict next words"):
+        load_model(tmp_path / "both", BertLanguageModel)
+    with pytest.raises(InputError, match="needs an encoder that sees one side"):
+        BertLanguageModel(CONFIG)
+    with pytest.raises(InputError, match="sees one side of the text"):
+        convert(tmp_path / "ltr", tmp_path / "out", "keras_hub")
+    assert not (tmp_path / "out").exists()

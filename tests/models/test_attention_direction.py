@@ -1,0 +1,107 @@
+"""Models that see one side: no token depends on one that it must not see."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import tensorflow as tf
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from bert_tf import BertConfig, BertEncoder
+from bert_tf.fused.inference import inference
+from bert_tf.fused.training import fuse
+
+V, T = 13, 7
+CONFIG = BertConfig(
+    vocab_size=V, hidden_size=8, num_hidden_layers=2, num_attention_heads=2,
+    intermediate_size=16, max_position_embeddings=10, hidden_dropout_prob=0.0,
+    attention_probs_dropout_prob=0.0,
+)  # fmt: skip
+IDS = st.lists(st.integers(1, V - 1), min_size=T, max_size=T)
+
+
+def random_encoder(direction):
+    encoder = BertEncoder(replace(CONFIG, attention_direction=direction))
+    random = np.random.default_rng(7)
+    for variable in encoder.weights:
+        variable.assign(random.normal(size=variable.shape) * 0.5)
+    return encoder
+
+
+def graph(encoder, *, training, static=False):
+    """The encoder in a graph of static or of unknown shapes."""
+    spec = tf.TensorSpec([2, T] if static else [None, None], tf.int32)
+    names = ("token_ids", "segment_ids", "padding_mask")
+    function = tf.function(
+        lambda inputs: encoder(inputs, training=training)["hidden_states"],
+        input_signature=[dict.fromkeys(names, spec)], autograph=False,
+    )  # fmt: skip
+    function.get_concrete_function()
+    return function
+
+
+@pytest.fixture(scope="module", params=["left_to_right", "right_to_left"])
+def computed(request):
+    """Direction, and every way to compute the hidden states."""
+    encoder = random_encoder(request.param)
+    ways = {"layers": graph(encoder, training=False)}
+    ways["layers in training"] = graph(encoder, training=True)
+    with inference(encoder):
+        ways["fused"] = graph(encoder, training=False)
+    fuse(encoder)
+    ways["fused training"] = graph(encoder, training=True)
+    ways["fused training, static"] = graph(encoder, training=True, static=True)
+    return request.param, ways
+
+
+@settings(max_examples=25, deadline=None)
+@given(ids=IDS, others=IDS, place=st.integers(0, T - 1), ends=st.tuples(*[st.integers(1, T)] * 2))
+def test_tokens_that_must_not_be_seen_change_nothing(computed, ids, others, place, ends):
+    direction, ways = computed
+    places = np.arange(T)
+    is_seen = places <= place if direction == "left_to_right" else places >= place
+    lengths = np.maximum(ends, place + 1) if direction == "left_to_right" else np.array([T, T])
+    rows = np.array([ids, np.where(is_seen, ids, others)])
+    inputs = {
+        "token_ids": rows,
+        "segment_ids": np.array([[0] * T, np.where(is_seen, 0, 1)]),
+        "padding_mask": places < lengths[:, np.newaxis],
+    }
+    inputs = {name: tf.constant(x, tf.int32) for name, x in inputs.items()}
+    for way, function in ways.items():
+        for states in function(inputs):
+            one, other = states.numpy()
+            np.testing.assert_allclose(one[is_seen], other[is_seen], atol=1e-5, err_msg=way)
+
+
+def test_what_may_be_seen_counts(computed):
+    """Neither does a model ignore its tokens, nor its direction."""
+    direction, ways = computed
+    ends = [0, T - 1] if direction == "left_to_right" else [T - 1, 0]
+    rows = np.full([2, T], 5)
+    rows[1, ends[0]] = 6
+    inputs = {"token_ids": rows, "segment_ids": rows * 0, "padding_mask": rows * 0 + 1}
+    for function in ways.values():
+        one, other = function({n: tf.constant(x, tf.int32) for n, x in inputs.items()})[-1].numpy()
+        assert np.abs(one - other).max(axis=-1).min() > 1e-3
+    both = graph(random_encoder("both"), training=False)
+    inputs["token_ids"] = np.where(np.arange(T) == ends[1], [[5], [6]], 5)
+    one, other = both({n: tf.constant(x, tf.int32) for n, x in inputs.items()})[-1].numpy()
+    assert np.abs(one - other).max(axis=-1).min() > 1e-3
+
+
+@pytest.mark.parametrize("direction", ["left_to_right", "right_to_left"])
+def test_the_pooled_output_is_of_the_token_that_has_seen_all(direction):
+    encoder = random_encoder(direction)
+    mask = np.arange(T) < np.array([[4], [T], [1]])
+    inputs = {"token_ids": np.full([3, T], 5), "segment_ids": mask * 0, "padding_mask": mask}
+    inputs = {name: tf.constant(x, tf.int32) for name, x in inputs.items()}
+    with inference(encoder):
+        fused = encoder(inputs)
+    for outputs in (encoder(inputs), fused):
+        place = [3, T - 1, 0] if direction == "left_to_right" else [0, 0, 0]
+        read = tf.gather(outputs["sequence_output"], place, batch_dims=1)
+        np.testing.assert_allclose(
+            outputs["pooled_output"], encoder.pooler.dense(read), rtol=1e-5, atol=1e-5
+        )
