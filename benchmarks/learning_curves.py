@@ -1,28 +1,32 @@
 """Losses of the same pre-training here and in Hugging Face, step by step.
 
     python benchmarks/learning_curves.py --hugging-face its/bin/python
-    python benchmarks/learning_curves.py --corpus text/ --corpus-format text
+    python benchmarks/learning_curves.py --corpus text/ --corpus-format text --threads 2 1
 
 One small model starts from the same weights on both sides and sees the same batches in the same
 order, the masks drawn once for both, without dropout. Here it is `bert-tf pretrain` that trains;
 there the original's optimizer (optimization.py) is written out in PyTorch. By default the text
-is the documentation inside this Python installation. Hugging Face may live in any environment
-(pip install torch transformers), named by --hugging-face or BERT_TF_HUGGING_FACE.
+is the documentation inside this Python installation, and the run is long enough for the model to
+guess 30% of the masked words. Hugging Face may live in any environment (pip install torch
+transformers), named by --hugging-face or BERT_TF_HUGGING_FACE. It runs once for each number of
+threads: sums in another order grow apart in time, and how far shows in its own runs.
 
-Writes learning-curves.tsv and learning-curves.svg into --output, and fails if a logged loss
-differs by 1% or more.
+The same command goes on where it was stopped; --compare compares what there is. Writes
+learning-curves.tsv and learning-curves.svg into --output. Fails if a logged loss differs by 1% or
+more, and by more than twice as much as between two runs of Hugging Face.
 """
 
 import argparse
 import importlib.util
 import json
 import os
-import shutil
 import statistics
 import subprocess
 import sys
 import time
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -31,8 +35,8 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 
 VOCABULARY = 8192
-LENGTH = 128
 LARGEST_DIFFERENCE = 0.01
+SAVE_EVERY = 100
 CLIP_NORM, WEIGHT_DECAY, BETA_1, BETA_2, EPSILON = 1.0, 0.01, 0.9, 0.999, 1e-6
 
 
@@ -60,7 +64,8 @@ def make_shards(options: argparse.Namespace, work: Path) -> Path:
     for command in (
         ["vocab", *common, "--size", str(VOCABULARY), "--output", str(work / "vocab")],
         ["shards", *common, "--tokenizer", str(work / "vocab"), "--output", str(work / "shards"),
-         "--max_seq_length", str(LENGTH), "--dupe_factor", "1"],
+         "--max_seq_length", str(options.length), "--dupe_factor", "2",
+         "--held_out_share", "0.02"],
     ):  # fmt: skip
         if not Path(command[command.index("--output") + 1]).exists() and bert_tf(command):
             raise SystemExit(f"bert-tf {command[0]} failed")
@@ -77,7 +82,7 @@ def prepare(options: argparse.Namespace, work: Path) -> None:
     shards = make_shards(options, work)
     tokenizer = BertTokenizer.from_directory(work / "vocab")
     config = BertConfig.named(
-        "mini",  # 4 layers, 256 wide, 4 heads
+        options.size,
         vocab_size=tokenizer.vocabulary_size,
         hidden_dropout_prob=0.0,
         attention_probs_dropout_prob=0.0,
@@ -95,56 +100,85 @@ def prepare(options: argparse.Namespace, work: Path) -> None:
         }
         for name, values in batch.items():
             kept.setdefault(name, []).append(values)
-    np.savez(work / "batches.npz", **{name: np.stack(values) for name, values in kept.items()})
+    with (work / "batches.tmp").open("wb") as file:
+        np.savez(file, **{name: np.stack(values) for name, values in kept.items()})
+    (work / "batches.tmp").rename(work / "batches.npz")
 
 
 def train_here(options: argparse.Namespace, work: Path) -> None:
-    """Trains with `bert-tf pretrain`; writes the loss of every step, before its update."""
+    """Trains with `bert-tf pretrain`, which resumes by itself."""
     from bert_tf.cli.main import main as bert_tf
 
-    output = work / "run"
-    shutil.rmtree(output, ignore_errors=True)
     command = [
         "pretrain", "--shards", str(work / "shards"), "--model", str(work / "start"),
-        "--output", str(output), "--dropout", "0", "--seed", str(options.seed),
+        "--output", str(work / "run"), "--dropout", "0", "--seed", str(options.seed),
         "--batch_size", str(options.batch_size), "--steps", str(options.steps),
         "--learning_rate", str(options.learning_rate),
         "--warmup_steps", str(options.warmup_steps), "--clip_norm", str(CLIP_NORM),
-        "--weight_decay", str(WEIGHT_DECAY), "--log_every", "1",
-        "--evaluate_every", str(options.steps),
+        "--weight_decay", str(WEIGHT_DECAY), "--log_every", "1", "--save_every", str(SAVE_EVERY),
+        "--evaluate_every", str(max(1, options.steps // 8)), "--evaluation_batches", "30",
     ]  # fmt: skip
     if bert_tf(command):
         raise SystemExit("bert-tf pretrain failed")
-    lines = [json.loads(line) for line in (output / "logs/scalars.jsonl").open(encoding="utf-8")]
-    losses = [line["loss"] for line in lines if line["kind"] == "train"]
-    rates = [line["examples_per_second"] for line in lines if "examples_per_second" in line]
-    write(losses, options.batch_size / statistics.median(rates), work / "here.json")
 
 
 def train_there(options: argparse.Namespace, work: Path) -> None:
     """Trains Hugging Face's BertForPreTraining likewise; runs in its environment."""
     import torch
+    from safetensors import safe_open
+    from safetensors.torch import save_file
+    from torch.nn.functional import cross_entropy
     from transformers import BertForPreTraining
 
-    torch.set_num_threads(os.cpu_count() or 1)
+    (threads,) = options.threads
+    torch.set_num_threads(threads)
     model = BertForPreTraining.from_pretrained(work / "start").train()
     parameters = dict(model.named_parameters())  # the decoder is the word embedding table
     means = {name: torch.zeros_like(p) for name, p in parameters.items()}
     squares = {name: torch.zeros_like(p) for name, p in parameters.items()}
-    batches = {name: torch.from_numpy(v) for name, v in np.load(work / "batches.npz").items()}
+    state = {
+        f"{kind}/{name}": tensor
+        for kind, tensors in (("value", parameters), ("mean", means), ("square", squares))
+        for name, tensor in tensors.items()
+    }
+    batches = dict(np.load(work / "batches.npz"))
 
-    def step(number: int) -> float:
-        batch = {name: values[number].long() for name, values in batches.items()}
-        labels = torch.full_like(batch["token_ids"], -100)  # no label
-        rows, slots = torch.nonzero(batch["mlm_weights"], as_tuple=True)
-        labels[rows, batch["mask_positions"][rows, slots]] = batch["mlm_labels"][rows, slots]
-        loss = model(
+    def batch_of(number: int) -> dict[str, Any]:
+        return {name: torch.from_numpy(v[number]).long() for name, v in batches.items()}
+
+    def loss_and_accuracy(batch: dict[str, Any]) -> tuple[Any, float]:
+        """The loss of `BertForPreTraining`, whose head here sees the masked positions alone."""
+        states, pooled = model.bert(
             input_ids=batch["token_ids"],
             token_type_ids=batch["segment_ids"],
             attention_mask=batch["padding_mask"],
-            labels=labels,
-            next_sentence_label=batch["nsp_labels"],
-        ).loss
+            return_dict=False,
+        )[:2]
+        rows, slots = torch.nonzero(batch["mlm_weights"], as_tuple=True)
+        labels = batch["mlm_labels"][rows, slots]
+        logits = model.cls.predictions(states[rows, batch["mask_positions"][rows, slots]])
+        loss = cross_entropy(logits, labels)
+        loss = loss + cross_entropy(model.cls.seq_relationship(pooled), batch["nsp_labels"])
+        return loss, (logits.argmax(-1) == labels).float().mean().item()
+
+    def check_loss() -> None:
+        """Compares with the loss as Hugging Face computes it, over all positions."""
+        batch = batch_of(0)
+        labels = torch.full_like(batch["token_ids"], -100)  # no label
+        rows, slots = torch.nonzero(batch["mlm_weights"], as_tuple=True)
+        labels[rows, batch["mask_positions"][rows, slots]] = batch["mlm_labels"][rows, slots]
+        with torch.no_grad():
+            whole = model(
+                input_ids=batch["token_ids"],
+                token_type_ids=batch["segment_ids"],
+                attention_mask=batch["padding_mask"],
+                labels=labels,
+                next_sentence_label=batch["nsp_labels"],
+            ).loss
+            torch.testing.assert_close(loss_and_accuracy(batch)[0], whole, rtol=1e-5, atol=0)
+
+    def step(number: int) -> tuple[float, float]:
+        loss, accuracy = loss_and_accuracy(batch_of(number))
         model.zero_grad()
         loss.backward()
         with torch.no_grad():
@@ -152,98 +186,127 @@ def train_there(options: argparse.Namespace, work: Path) -> None:
             rate = learning_rate(number, options)
             for name, parameter in parameters.items():
                 gradient = parameter.grad * (CLIP_NORM / torch.clamp(norm, min=CLIP_NORM))
-                means[name] = BETA_1 * means[name] + (1 - BETA_1) * gradient
-                squares[name] = BETA_2 * squares[name] + (1 - BETA_2) * gradient**2
+                means[name].mul_(BETA_1).add_((1 - BETA_1) * gradient)
+                squares[name].mul_(BETA_2).add_((1 - BETA_2) * gradient**2)
                 update = means[name] / (torch.sqrt(squares[name]) + EPSILON)
                 if "LayerNorm" not in name and "bias" not in name:
                     update += WEIGHT_DECAY * parameter
                 parameter -= rate * update
-        return loss.item()
+        return loss.item(), accuracy
 
-    losses, seconds = [], []
-    for number in range(options.steps):
+    check_loss()
+    log, checkpoint = work / f"there-{threads}.json", work / f"there-{threads}.safetensors"
+    done: dict[str, list[float]] = {"losses": [], "accuracies": [], "seconds": []}
+    if checkpoint.exists():
+        with safe_open(checkpoint, "pt") as saved, torch.no_grad():
+            for name, tensor in state.items():
+                tensor.copy_(saved.get_tensor(name))
+            steps = int(saved.metadata()["steps"])
+        done = {name: values[:steps] for name, values in json.loads(log.read_text()).items()}
+    for number in range(len(done["losses"]), options.steps):
         started = time.perf_counter()
-        losses.append(float(step(number)))
-        seconds.append(time.perf_counter() - started)
-        if number % 100 == 99:
-            print(f"  step {number + 1}: loss {losses[-1]:.4f}", flush=True)
-    write(losses, statistics.median(seconds), work / "there.json")
+        for name, value in zip(done, step(number), strict=False):
+            done[name].append(float(value))
+        done["seconds"].append(time.perf_counter() - started)
+        if (number + 1) % SAVE_EVERY == 0 or number + 1 == options.steps:
+            print(f"  step {number + 1}: loss {done['losses'][-1]:.4f}", flush=True)
+            write_whole(log, json.dumps(done))  # first: it may have more steps than the checkpoint
+            save_file(state, work / "there.tmp", {"steps": str(number + 1)})
+            (work / "there.tmp").rename(checkpoint)
 
 
-def write(losses: list[float], seconds: float, path: Path) -> None:
-    """Writes the losses of all steps and the median step time."""
-    path.write_text(json.dumps({"losses": losses, "seconds": seconds}))
+def write_whole(path: Path, text: str) -> None:
+    """Writes a file that a reader never sees half of."""
+    path.with_suffix(".tmp").write_text(text)
+    path.with_suffix(".tmp").rename(path)
 
 
-def plot(steps: list[int], curves: dict[str, list[float]], title: str) -> str:
-    """Draws two curves over steps as SVG, one solid and one dashed."""
-    width, height, left, top, right, bottom = 720, 400, 60, 40, 20, 50
-    low, high = (
-        bound(value for curve in curves.values() for value in curve) for bound in (min, max)
-    )
-    low, high = np.floor(low * 2) / 2, np.ceil(high * 2) / 2
-
-    def x(step: float) -> float:
-        return left + (width - left - right) * step / steps[-1]
-
-    def y(loss: float) -> float:
-        return top + (height - top - bottom) * (high - loss) / (high - low)
-
-    parts = [
-        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" '
-        'font-family="sans-serif" font-size="13">',
-        f'<rect width="{width}" height="{height}" fill="white"/>',
-        f'<text x="{left}" y="24" font-size="15">{title}</text>',
-        f'<text x="{(left + width - right) / 2}" y="{height - 10}" text-anchor="middle">step'
-        "</text>",
-        f'<text x="16" y="{(top + height - bottom) / 2}" text-anchor="middle" '
-        f'transform="rotate(-90 16 {(top + height - bottom) / 2})">loss</text>',
-    ]
-    for loss in np.arange(low, high + 0.01, 0.5):
-        parts.append(
-            f'<path d="M{left} {y(loss):.1f}H{width - right}" stroke="#ddd"/>'
-            f'<text x="{left - 8}" y="{y(loss) + 4:.1f}" text-anchor="end">{loss:.1f}</text>'
-        )
-    for step in np.linspace(0, steps[-1], 6):
-        parts.append(
-            f'<text x="{x(step):.1f}" y="{height - bottom + 18}" text-anchor="middle">'
-            f"{step:.0f}</text>"
-        )
-    styles = (('stroke="#1f77b4" stroke-width="4" stroke-opacity="0.5"', 1),
-              ('stroke="#d62728" stroke-width="1.5" stroke-dasharray="5 4"', 2))  # fmt: skip
-    for (name, curve), (style, line) in zip(curves.items(), styles, strict=True):
-        points = " ".join(f"{x(s):.1f},{y(v):.1f}" for s, v in zip(steps, curve, strict=True))
-        at = top + 20 * line
-        parts.append(f'<polyline points="{points}" fill="none" {style}/>')
-        parts.append(f'<path d="M{width - 210} {at - 4}h40" fill="none" {style}/>')
-        parts.append(f'<text x="{width - 160}" y="{at}">{name}</text>')
-    return "\n".join([*parts, "</svg>"]) + "\n"
+def losses_here(options: argparse.Namespace, work: Path) -> dict[str, list[float]]:
+    """Loss, accuracy and seconds of the steps that `train_here` has taken so far."""
+    path = work / "run/logs/scalars.jsonl"
+    lines = [json.loads(line) for line in path.open(encoding="utf-8")] if path.exists() else []
+    train = [line for line in lines if line["kind"] == "train"]
+    rates = [line["examples_per_second"] for line in train if "examples_per_second" in line]
+    return {
+        "losses": [line["loss"] for line in train],
+        "accuracies": [line["mlm_accuracy"] for line in train],
+        "seconds": [options.batch_size / rate for rate in rates],
+        "held_out": [line["mlm_accuracy"] for line in lines if line["kind"] == "held_out"],
+    }
 
 
-def compare(options: argparse.Namespace, work: Path) -> float:
-    """Writes table and plot; returns the largest relative difference of a logged loss."""
-    here, there = (json.loads((work / f"{side}.json").read_text()) for side in ("here", "there"))
-    logged = [0, *range(9, options.steps, 10)]  # the first step, then every tenth
-    rows = [(n + 1, here["losses"][n], there["losses"][n]) for n in logged]
-    differences = [abs(ours / theirs - 1) for _, ours, theirs in rows]
+def losses_there(work: Path, threads: int) -> dict[str, list[float]]:
+    """The same of Hugging Face with so many threads."""
+    path = work / f"there-{threads}.json"
+    return json.loads(path.read_text()) if path.exists() else {"losses": []}
+
+
+def draw(steps: Sequence[int], curves: dict[str, Any], differences: dict[str, Any], to: Path):
+    """Draws the losses, and below them the relative differences."""
+    import matplotlib
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(8, 7), layout="constrained")
+    above, below = figure.subplots(2, sharex=True)
+    for (name, losses), style in zip(curves.items(), ("-", "--", ":"), strict=False):
+        above.plot(steps, losses, style, label=name, linewidth=2.5 if style == "-" else 1.2)
+    for name, values in differences.items():
+        below.semilogy(steps, np.where(values > 0, values, np.nan), label=name, linewidth=1)
+    above.set(title="Pre-training loss, masked words + next sentence", ylabel="loss")
+    below.set(xlabel="step", ylabel="relative difference")
+    for axes in (above, below):
+        axes.grid(alpha=0.3)
+        axes.legend()
+    with matplotlib.rc_context({"svg.hashsalt": "learning curves"}):
+        figure.savefig(to, metadata={"Date": None})
+
+
+def compare(options: argparse.Namespace, work: Path) -> None:
+    """Writes table and plot of the steps that all runs have taken; see the module's docstring."""
+    runs = {"bert-tf": losses_here(options, work)}
+    runs |= {
+        f"Hugging Face, {threads} thread{'s' * (threads > 1)}": run
+        for threads in options.threads
+        if (run := losses_there(work, threads))["losses"]
+    }
+    taken = min(len(run["losses"]) for run in runs.values())
+    if not taken or len(runs) == 1:
+        raise SystemExit("nothing to compare yet: run without --compare")
+    logged = [0, *range(9, taken, 10)]  # the first step, then every tenth
+    curves = {name: np.array(run["losses"])[logged] for name, run in runs.items()}
+    ours, theirs, *others = curves
+    pairs = [(ours, theirs), *((theirs, other) for other in others)]
+    differences = {f"{a} / {b}": abs(curves[a] / curves[b] - 1) for a, b in pairs}
+    steps = [n + 1 for n in logged]
     output = Path(options.output)
     output.mkdir(parents=True, exist_ok=True)
-    lines = ["step\tbert-tf\tHugging Face\trelative difference"]
-    for (step, ours, theirs), difference in zip(rows, differences, strict=True):
-        lines.append(f"{step}\t{ours:.6f}\t{theirs:.6f}\t{difference:.1e}")
-    (output / "learning-curves.tsv").write_text("\n".join(lines) + "\n")
-    curves = {"bert-tf": [row[1] for row in rows], "Hugging Face": [row[2] for row in rows]}
-    svg = plot([row[0] for row in rows], curves, "Pre-training loss, masked words + next sentence")
-    (output / "learning-curves.svg").write_text(svg)
-    worst = max(range(len(rows)), key=differences.__getitem__)
-    for step, ours, theirs in rows[:: max(1, len(rows) // 10)]:
-        print(f"step {step:4}: bert-tf {ours:.4f}  Hugging Face {theirs:.4f}")
-    print(
-        f"largest relative difference of {len(rows)} logged losses: {differences[worst]:.1e}, "
-        f"at step {rows[worst][0]}\n"
-        f"median step: bert-tf {here['seconds']:.2f} s, Hugging Face {there['seconds']:.2f} s"
-    )
-    return differences[worst]
+    lines = ["\t".join(["step", *curves, *differences])]
+    for row, step in enumerate(steps):
+        losses = [f"{curve[row]:.6f}" for curve in curves.values()]
+        lines.append(
+            "\t".join([str(step), *losses, *(f"{d[row]:.1e}" for d in differences.values())])
+        )
+    write_whole(output / "learning-curves.tsv", "\n".join(lines) + "\n")
+    draw(steps, curves, differences, output / "learning-curves.svg")
+
+    print(f"{taken} steps")
+    for name, run in runs.items():
+        accuracy = np.mean(run["accuracies"][max(0, taken - 100) : taken])
+        print(
+            f"{name}: last loss {run['losses'][taken - 1]:.4f}, masked words {accuracy:.1%} in the "
+            f"last 100 steps, median step {statistics.median(run['seconds']):.2f} s"
+        )
+    held_out = runs[ours]["held_out"]
+    print(f"held-out masked words, {ours}: {', '.join(f'{value:.1%}' for value in held_out)}")
+    for name, values in differences.items():
+        last = values[len(values) * 9 // 10 :]
+        print(
+            f"{name}: largest difference of {len(values)} logged losses {values.max():.1e}, at "
+            f"step {steps[int(values.argmax())]}; median of the last tenth {np.median(last):.1e}"
+        )
+    with_us, *own = (values.max() for values in differences.values())
+    if with_us >= max(LARGEST_DIFFERENCE, *(2 * value for value in own)):
+        raise SystemExit(f"a loss differs by {with_us:.1%}")
 
 
 def hugging_face_python(given: str | None) -> str:
@@ -258,6 +321,17 @@ def hugging_face_python(given: str | None) -> str:
     return found
 
 
+def check_settings(options: argparse.Namespace, work: Path) -> None:
+    """Refuses to go on in a folder with other settings."""
+    others = ("work", "output", "hugging_face", "threads", "part", "compare")
+    settings = {name: value for name, value in vars(options).items() if name not in others}
+    path = work / "settings.json"
+    if path.exists() and json.loads(path.read_text()) != settings:
+        raise SystemExit(f"{path} has other settings: give those again, or another --work")
+    work.mkdir(parents=True, exist_ok=True)
+    write_whole(path, json.dumps(settings))
+
+
 def main() -> None:
     """Prepares the data, trains on both sides and compares."""
     parser = argparse.ArgumentParser(
@@ -270,25 +344,42 @@ def main() -> None:
     parser.add_argument("--work", default="runs/learning_curves", help="folder for data and models")
     parser.add_argument("--output", default="docs", help="folder for table and plot")
     parser.add_argument("--hugging-face", help="Python with torch and transformers")
-    parser.add_argument("--steps", type=int, default=500)
-    parser.add_argument("--batch-size", type=int, default=16)
-    parser.add_argument("--learning-rate", type=float, default=1e-3)
+    parser.add_argument(
+        "--threads", nargs="+", type=int, default=[os.cpu_count() or 1],
+        help="threads of PyTorch; a run of Hugging Face for each number",
+    )  # fmt: skip
+    parser.add_argument("--size", default="tiny", help="size of the model, as in bert-tf pretrain")
+    parser.add_argument("--length", type=int, default=64)
+    parser.add_argument("--steps", type=int, default=3000)
+    parser.add_argument("--batch-size", type=int, default=64)
+    parser.add_argument("--learning-rate", type=float, default=2e-3)
     parser.add_argument("--initializer-range", type=float, default=0.06)
-    parser.add_argument("--warmup-steps", type=int, default=50)
+    parser.add_argument("--warmup-steps", type=int, default=300)
     parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--compare", action="store_true", help="train nothing, compare what is")
     parser.add_argument("--part", choices=("prepare", "here", "there"), help=argparse.SUPPRESS)
     options = parser.parse_args()
     work = Path(options.work)
     if options.part:
         {"prepare": prepare, "here": train_here, "there": train_there}[options.part](options, work)
         return
-    peer = hugging_face_python(options.hugging_face)
-    work.mkdir(parents=True, exist_ok=True)
-    for part, python in (("prepare", sys.executable), ("here", sys.executable), ("there", peer)):
-        print(f"{part}:", flush=True)
-        subprocess.run([python, *sys.argv, "--part", part], check=True)
-    if compare(options, work) >= LARGEST_DIFFERENCE:
-        raise SystemExit(f"a loss differs by {LARGEST_DIFFERENCE:.0%} or more")
+    check_settings(options, work)
+    if not options.compare:
+        peer = hugging_face_python(options.hugging_face)
+
+        def run(part: str, python: str, *arguments: str) -> None:
+            print(f"{' '.join([part, *arguments])}:", flush=True)
+            if subprocess.run([python, *sys.argv, "--part", part, *arguments]).returncode:
+                raise SystemExit(f"{part} failed: once mended, the same command goes on from there")
+
+        if not (work / "batches.npz").exists():
+            run("prepare", sys.executable)
+        if len(losses_here(options, work)["losses"]) < options.steps:
+            run("here", sys.executable)
+        for threads in options.threads:
+            if len(losses_there(work, threads)["losses"]) < options.steps:
+                run("there", peer, "--threads", str(threads))
+    compare(options, work)
 
 
 if __name__ == "__main__":
