@@ -55,7 +55,7 @@ _LAYERS = {
     "Last hidden": "last",
     "Sum of last four hidden": "sum_last_four",
     "Concat last four hidden": "concat_last_four",
-    "Sum of all layers": "sum_all",
+    "Weighted sum of all layers": "mix",
 }
 
 
@@ -182,6 +182,11 @@ TABLES: dict[str, Table] = {
                 "Concat last four hidden": [96.1],
                 "Weighted sum of all layers": [95.5],
             }),
+            remarks=[
+                "Our sum of the last four layers counts each the same. The weighted sum of all "
+                "layers includes the embeddings. The paper's model is cased and reads the "
+                "sentences around each."
+            ],
         ),
         Table(
             name="masking", title="Masking strategies",

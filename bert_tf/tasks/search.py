@@ -160,12 +160,13 @@ class _Record:
     def report(self, options: SearchOptions) -> None:
         """Copies the best model to best/, and writes the table, the picture and the columns.
 
-        Deletes the checkpoints of finished runs, and the models of all but the best settings.
+        Deletes the checkpoints of finished runs, and the models of all but the best settings. A
+        setting that comes to be the best by further seeds may have lost the models of earlier ones.
         """
         best = [
-            seed_folder(self.output / trial.setting.folder, trial.restarts.best_seed)
+            folder
             for trial in ranked(self.trials)[: options.keep_models]
-            if trial.restarts.best_seed is not None
+            if (folder := self._best_kept(trial)) is not None
         ]
         if best and best[0] != self._copied:
             keep_best(best[0], self.output)
@@ -182,6 +183,17 @@ class _Record:
         if options.trials is not None:
             values |= {n: (min(values[n]), max(values[n])) for n in ("learning_rate", "epochs")}
         write_report(self.trials, self.output, {**values, "seed": (min(seeds), max(seeds))})
+
+    def _best_kept(self, trial: Trial) -> Path | None:
+        """The run of the best seed whose model is there."""
+        folder = self.output / trial.setting.folder
+        kept = {
+            seed: scores
+            for seed, scores in trial.restarts.runs.items()
+            if (seed_folder(folder, seed) / "best").is_dir()
+        }
+        seed = Restarts(trial.restarts.best_by, kept).best_seed
+        return None if seed is None else seed_folder(folder, seed)
 
 
 def data_content(options: SearchOptions) -> str:

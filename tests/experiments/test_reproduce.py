@@ -1,7 +1,9 @@
 """A table of toy systems, from text to the result; killed, and made again."""
 
 import json
+import shutil
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
@@ -13,6 +15,8 @@ from bert_tf.experiments.runs import Cache, Corpus, Finetuning, Pretraining
 from bert_tf.experiments.scale import PAPER, SMALL
 from bert_tf.experiments.table import PERPLEXITY, Column, System, Table
 from bert_tf.experiments.tables import TABLES
+from bert_tf.tasks.fine_tuned import Evaluation
+from bert_tf.tasks.finetuning import FinetuningResult
 from pipelines.options import CorpusOptions
 
 TOY_SCALE = replace(
@@ -86,10 +90,37 @@ def make(reproduction):
     return made, reproduction.make(started)
 
 
+RATES = SMALL.finetuning["learning_rate"]
+
+
+def learned(options, report, **named):
+    """A fine-tuning without training: the last rate is best with the first seed, then the worst."""
+    best = Path(options.output) / "best"
+    best.mkdir(parents=True, exist_ok=True)
+    (best / "model").write_text("")
+    is_last = options.learning_rate == RATES[-1]
+    score = (0.75 if is_last else 0.5) if options.seed == 1 else (0.25 if is_last else 0.5)
+    return FinetuningResult(
+        training=None, best_by="accuracy", train_examples=8,
+        evaluation=Evaluation(None, {}, {"accuracy": score}, []),
+    )  # fmt: skip
+
+
+@pytest.fixture
+def no_finetuning(monkeypatch):
+    monkeypatch.setattr(runs, "finetune", learned)
+
+
 @pytest.fixture(scope="module")
 def made(data, tmp_path_factory):
     """The finished table: its folder and rows."""
     output = tmp_path_factory.mktemp("output")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(runs, "finetune", learned)
+        return made_in(data, output)
+
+
+def made_in(data, output):
     kinds, rows = make(toy(data, output))
     assert kinds == ["Vocabulary", "Shards", "Pretraining", "Finetuning", "Finetuning"]  # fmt: skip
     return output, rows
@@ -112,8 +143,9 @@ def test_the_result(made):
     ]  # fmt: skip
     table = json.loads((output / "toy" / "table.json").read_text())
     score = table["rows"][0]["scores"]["Acc"]
-    assert len(score["scores"]) == 2 and table["seeds"] == [1, 2]
-    assert f"{score['mean']:.1f} ± {score['deviation']:.1f}" == by_name["best"][0]
+    assert score["scores"] == [75, 25] and table["seeds"] == [1, 2]  # of the rate chosen by seed 1
+    assert score["setting"] == f"batch size 8, learning rate {RATES[-1]:g}, 1 epoch"
+    assert by_name["best"][0] == "50.0 ± 35.4"
     # The same pre-training, looked at earlier.
     assert table["rows"][0]["scores"][PERPLEXITY] == table["rows"][1]["scores"][PERPLEXITY]
 
@@ -136,34 +168,62 @@ def test_a_table_takes_the_runs_of_another(made, data):
     assert kinds == []
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("number", range(4))
-def test_a_killed_table_goes_on(made, data, tmp_path, monkeypatch, number):
-    """Killed in the training of each run, between two runs, and before the outcome is written."""
-    calls = []
+@pytest.mark.parametrize(
+    ("name", "at"), [("write_json", 3), ("load_weights", 2), ("finetune", 2), ("save_model", 1)]
+)
+def test_a_killed_table_goes_on(made, data, tmp_path, monkeypatch, no_finetuning, name, at):
+    """Killed before an outcome is written, between and within two runs."""
+    whole, calls = getattr(runs, name), []
 
-    def killed(name, at):
-        whole = getattr(runs, name)
+    def killed(*arguments, **named):
+        calls.append(name)
+        if len(calls) == at:
+            raise Killed
+        return whole(*arguments, **named)
 
-        def until(*arguments, **named):
-            calls.append(name)
-            if len(calls) == at:
-                raise Killed
-            return whole(*arguments, **named)
-
-        return until
-
-    name, at = [("pretrain", 2), ("finetune", 2), ("write_json", 3), ("load_weights", 2)][number]
-    with monkeypatch.context() as patch:
-        patch.setattr(runs, name, killed(name, at))
-        with pytest.raises(Killed):
-            make(toy(data, tmp_path))
-    finished = sum(line.is_done for line in toy(data, tmp_path).estimate())
+    # What was made so far is the same: begin with it.
+    output, _ = made
+    shutil.copytree(output / "runs", tmp_path / "runs")
+    records = {path.name.partition("-")[0]: path for path in (tmp_path / "runs").glob("*.json")}
+    for kind in ("pretraining", "finetuning"):
+        for path in (tmp_path / "runs").glob(f"{kind}-*"):
+            shutil.rmtree(path) if path.is_dir() else path.unlink()
+    assert {"vocabulary", "shards"} <= records.keys()
+    monkeypatch.setattr(runs, name, killed)
+    with pytest.raises(Killed):
+        make(toy(data, tmp_path))
+    monkeypatch.setattr(runs, name, whole)
+    finished = sum(run.is_done for run in toy(data, tmp_path).estimate())
     kinds, _ = make(toy(data, tmp_path))
     assert len(kinds) == 5 - finished
-    output, _ = made
     same = (tmp_path / "toy" / "table.json").read_bytes()
     assert same == (output / "toy" / "table.json").read_bytes()
+
+
+@pytest.mark.slow
+def test_a_table_that_trains_is_killed_and_goes_on(data, tmp_path, monkeypatch):
+    """Killed at a step of the pre-training and at a step of a fine-tuning, again and again."""
+    made_in(data, tmp_path / "whole")
+
+    class Deadly(Quiet):
+        left = 6
+
+        def update(self, completed, total=None):
+            Deadly.left -= 1
+            if Deadly.left == 0:
+                raise Killed
+
+    stops = 0
+    while True:
+        try:
+            toy(data, tmp_path / "killed").make(lambda run, number, total: Deadly())
+            break
+        except Killed:
+            stops += 1
+            Deadly.left = 7 + stops
+    assert stops > 2
+    same = [(tmp_path / name / "toy" / "table.json").read_bytes() for name in ("whole", "killed")]
+    assert same[0] == same[1]
 
 
 def test_options_change_the_name_of_a_run_and_content_counts(data, tmp_path):

@@ -78,6 +78,24 @@ def tried(options, run=None) -> list[Setting]:
     return [trial.setting for trial in trials]
 
 
+def test_a_setting_that_comes_to_be_the_best_without_its_first_model(options):
+    class Later(Runs):
+        """Runs of the other rate, whose second seed is far better."""
+
+        def __call__(self, options):
+            result = super().__call__(options)
+            if options.learning_rate != BEST and options.seed > 1:
+                scores = result.evaluation.scores
+                scores["f1"] += 0.5 * (3 - options.seed)
+            return result
+
+    options = replace(options, batch_size=[8], learning_rate=[BEST, 4e-5], epochs=[1])
+    tried(options)
+    tried(replace(options, learning_rate=[4e-5], seeds=2), Later())
+    best = Path(options.output) / "best" / "model.safetensors"
+    assert best.read_text() == "batch-8_rate-4e-05_epochs-1/seed-2"
+
+
 def test_more_seeds_of_one_setting_leave_the_others_as_they_are(options):
     options = replace(options, batch_size=[8], learning_rate=[1e-4, BEST], epochs=[1])
     tried(options)
