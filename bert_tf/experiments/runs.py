@@ -17,8 +17,11 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from bert_tf.atomic import replace_directory, write_json
+from bert_tf.checkpoints.formats import CONFIG
 from bert_tf.checkpoints.model_directory import load_model, save_model
+from bert_tf.config import BertConfig
 from bert_tf.errors import InputError
+from bert_tf.models.language_model import BertLanguageModel
 from bert_tf.models.pretrainer import BertPreTrainer
 from bert_tf.options import CheckedOptions
 from bert_tf.tasks.finetuning import finetune
@@ -333,7 +336,8 @@ class Pretraining(Run):
 
     def _keep_model(self, checkpoint: Path, folder: Path) -> None:
         last = folder.parent / "last"
-        model = load_model(last, BertPreTrainer)
+        direction = BertConfig.from_json(last / CONFIG).attention_direction
+        model = load_model(last, BertPreTrainer if direction == "both" else BertLanguageModel)
         load_weights(model, checkpoint)
         with replace_directory(folder) as temporary:
             save_model(model, temporary, tokenizer=BertTokenizer.from_directory(last))

@@ -75,9 +75,10 @@ SMALL = Scale(
         "precision": "auto",
         "seed": 1,
     },
-    features={"learning_rate": [1e-3]},
+    features={"learning_rate": [1e-3], "max_steps": 300},
     tasks={
         "classification": {"epochs": [8]},
+        "conll2003": {"max_steps": 600},
         "squad": {"epochs": [5], "doc_stride": 24, "max_query_length": 24},
         "squad2": {"epochs": [5], "doc_stride": 24, "max_query_length": 24},
     },

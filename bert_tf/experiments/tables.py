@@ -44,6 +44,16 @@ _GLUE = [
 ]
 
 
+def _pretraining_tasks(scale: Scale) -> list[System]:
+    left_to_right = {"objective": "ltr"}
+    return [
+        System(name="BERT"),
+        System(name="No NSP", pretraining={"objective": "mlm"}),
+        System(name="LTR & No NSP", pretraining=left_to_right),
+        System(name="+ BiLSTM", pretraining=left_to_right, finetuning={"bilstm": True}),
+    ]
+
+
 def _model_size(scale: Scale) -> list[System]:
     return [System(name=name, pretraining=values) for name, values in scale.sizes.items()]
 
@@ -66,6 +76,14 @@ def _features(scale: Scale) -> list[System]:
         for name, layers in _LAYERS.items()
     ]
     return [System(name="Fine-tuning", pretraining=pretraining), *rows]
+
+
+def _training_steps(scale: Scale) -> list[System]:
+    return [
+        System(name=f"{line}, {step:,} steps", pretraining=values, step=step, line=line)
+        for line, values in {"MLM": {}, "LTR": {"objective": "ltr"}}.items()
+        for step in scale.training_steps
+    ]
 
 
 # Shares of [MASK], of the same and of a random token.
@@ -156,6 +174,21 @@ TABLES: dict[str, Table] = {
             remarks=["The paper's model is cased and reads the sentences around each."],
         ),
         Table(
+            name="pretraining-tasks", title="Effect of the pre-training tasks",
+            source="table 5 (development sets)", systems=_pretraining_tasks,
+            columns=[
+                _MNLI, Column(title="QNLI (Acc)", task="qnli"), _MRPC, _SST2,
+                Column(title="SQuAD (F1)", task="squad", score="f1"), _RTE, _NER,
+            ],
+            published=_rows(["MNLI-m (Acc)", "QNLI (Acc)", "MRPC (Acc)", "SST-2 (Acc)",
+                             "SQuAD (F1)"], {
+                "BERT": [84.4, 88.4, 86.7, 92.7, 88.5],
+                "No NSP": [83.9, 84.9, 86.5, 92.6, 87.9],
+                "LTR & No NSP": [82.1, 84.3, 77.5, 92.1, 77.8],
+                "+ BiLSTM": [82.1, 84.1, 75.7, 91.6, 84.9],
+            }),
+        ),
+        Table(
             name="model-size", title="Effect of the model's size",
             source="table 6 (development sets)", systems=_model_size,
             columns=[Column(title=PERPLEXITY, task=""), _MNLI, _MRPC, _SST2, _RTE, _NER],
@@ -187,6 +220,11 @@ TABLES: dict[str, Table] = {
                 "layers includes the embeddings. The paper's model is cased and reads the "
                 "sentences around each."
             ],
+        ),
+        Table(
+            name="training-steps", title="Effect of the number of training steps",
+            source="figure 5 (a curve on MNLI, without numbers)", systems=_training_steps,
+            columns=[_MNLI, _SST2, _MRPC, _NER], published={},
         ),
         Table(
             name="masking", title="Masking strategies",

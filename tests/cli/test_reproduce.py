@@ -29,13 +29,14 @@ def test_what_is_named_before_it_starts(arguments, message, tmp_path, capsys):
 def toy_scale(monkeypatch):
     """The small scale, much smaller."""
     toy = replace(
-        SMALL, vocabulary_size=500, lengths=(16,), seeds=2, checkpoint_every=4,
+        SMALL, vocabulary_size=500, lengths=(16,), seeds=2, checkpoint_every=2,
         pretraining={
-            **SMALL.pretraining, "size": "1x16x2", "batch_size": 4, "steps": 4, "evaluate_every": 4,
+            **SMALL.pretraining, "size": "1x16x2", "batch_size": 4, "steps": 4, "evaluate_every": 2,
             "precision": "float32",
         },
         finetuning={**SMALL.finetuning, "epochs": [1], "max_length": 16, "precision": "float32"},
-        tasks={}, sizes={"1 layer": {"size": "1x16x2"}, "2 layers": {"size": "2x16x2"}},
+        tasks={}, training_steps=(2, 4),
+        sizes={"1 layer": {"size": "1x16x2"}, "2 layers": {"size": "2x16x2"}},
     )  # fmt: skip
     monkeypatch.setitem(scales.SCALES, "small", toy)
 
@@ -62,18 +63,18 @@ def test_a_full_disk_is_named_before_it_starts(corpus, labelled, tmp_path, capsy
 @pytest.mark.slow
 def test_a_table_from_the_command_line(corpus, labelled, tmp_path, capsys, toy_scale):
     command = [
-        "reproduce", "model-size", "--corpus", str(corpus), "--tasks",
+        "reproduce", "training-steps", "--corpus", str(corpus), "--tasks",
         f"classification={labelled}/train.tsv,{labelled}/test.tsv", "--output", str(tmp_path),
     ]  # fmt: skip
     assert main(command) == 0
     out, err = capsys.readouterr()
     assert "measuring a step of 4 x 16 tokens, 1 layer(s) 16 wide" in err
-    assert "run 6 of 6: fine-tuning: 2 layers, classification" in err
-    folder = tmp_path / "model-size"
+    assert "run 8 of 8: fine-tuning: LTR, 4 steps, classification" in err
+    folder = tmp_path / "training-steps"
     assert f"Table, settings and picture: {folder}/table.md, table.json, table.png" in err
     assert out.strip() in (folder / "table.md").read_text()
     made = (folder / "table.json").read_bytes()
-    scores = json.loads(made)["rows"][1]["scores"]
+    scores = json.loads(made)["rows"][3]["scores"]
     assert len(scores["classification"]["scores"]) == 2
 
     assert main(command) == 0

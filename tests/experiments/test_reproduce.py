@@ -312,7 +312,7 @@ def test_every_table_plans(table, scale, monkeypatch):
 
 def test_the_ablations_share_berts_pre_training():
     """In all but the one on layers, at the small scale."""
-    names = ("model-size", "masking")
+    names = ("pretraining-tasks", "model-size", "training-steps", "masking")
     shared = []
     for name in names:
         plan = make_plan(
