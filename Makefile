@@ -67,18 +67,10 @@ format: $(READY)  ## rewrite the sources in the project's style
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
-bench: $(READY)  ## measure us against named peers; results belong in docs/benchmarks.md
-	$(BIN)/python benchmarks/ceilings.py
-	$(BIN)/python benchmarks/start_up.py
-	$(BIN)/python benchmarks/scaling.py
-	$(BIN)/python benchmarks/tokenizer.py
-	$(BIN)/python benchmarks/vocabulary.py
-	$(BIN)/python benchmarks/training_step.py
-	$(BIN)/python benchmarks/shards.py
-	$(BIN)/python benchmarks/interchange.py
-	$(BIN)/python benchmarks/reading.py
+bench: $(READY)  ## measure us against our peers into runs/bench; ARGS="--only serving" for a part
+	$(BIN)/python benchmarks/everything.py $(ARGS)
 
 clean:  ## remove the virtual environment, runs, exports and caches
-	rm -rf $(VENV) .venv-peer runs build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache
+	rm -rf $(VENV) .venv-* runs build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache
 	find saved_models -mindepth 1 -maxdepth 1 -type d -exec rm -rf {} +
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

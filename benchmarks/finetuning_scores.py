@@ -1,6 +1,6 @@
 r"""Fine-tuned scores beside Hugging Face's: same weights, data, recipe and seeds, in turns.
 
-    python benchmarks/finetuning_scores.py --model MODEL --hugging-face peer/bin/python \
+    python benchmarks/finetuning_scores.py --model MODEL --peers peer/bin/python \
       --task rte=glue/RTE --task mrpc=glue/MRPC,glue/MRPC/msr_paraphrase_test.txt \
       --task conll2003=conll2003 --task squad=squad
 
@@ -12,8 +12,7 @@ predicts the validation examples; the same functions score both sides.
 
 Every finished run is a line of --results: the same command goes on after the last one and prints
 the table. Times are those of the training steps, in wall-clock and processor seconds; on a machine
-that others use only the latter can be compared. Hugging Face may live in any environment
-(pip install torch transformers), named by --hugging-face or BERT_TF_HUGGING_FACE.
+that others use only the latter can be compared.
 """
 
 import argparse
@@ -26,6 +25,8 @@ import sys
 import time
 from pathlib import Path
 from typing import Any
+
+from peers import add_option, peer_python  # benchmarks/peers.py
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 # Keeps PyTorch's waiting threads from spinning: other programs may need the cores.
@@ -351,7 +352,7 @@ def run_one(options: argparse.Namespace, given: str, seed: int, side: str) -> di
     work.mkdir(parents=True)
     if side == "there":
         prepare(given, work / "data.json")
-    python = sys.executable if side == "here" else options.hugging_face
+    python = sys.executable if side == "here" else options.peers
     command = [python, *sys.argv, "--part", side, given, str(seed), str(work)]
     subprocess.run(command, check=True)
     result = json.loads((work / "result.json").read_text())
@@ -372,7 +373,7 @@ def main() -> None:
     parser.add_argument("--epochs", type=int, default=3)
     parser.add_argument("--precision", default="float32", help="compute precision of bert-tf")
     parser.add_argument("--side", choices=SIDES, nargs="+", default=list(SIDES))
-    parser.add_argument("--hugging-face", help="Python with torch and transformers")
+    add_option(parser)
     parser.add_argument("--results", default="runs/finetuning_scores/results.jsonl")
     parser.add_argument("--work", default="runs/finetuning_scores", help="folder for runs")
     parser.add_argument("--part", nargs=4, help=argparse.SUPPRESS)
@@ -384,9 +385,7 @@ def main() -> None:
         (Path(work) / "result.json").write_text(json.dumps(result))
         return
     if "there" in options.side:
-        from learning_curves import hugging_face_python
-
-        options.hugging_face = hugging_face_python(options.hugging_face)
+        options.peers = peer_python(options.peers)
     results = Path(options.results)
     results.parent.mkdir(parents=True, exist_ok=True)
     results.touch()

@@ -1,35 +1,35 @@
 r"""Speed of fine-tuning steps beside Hugging Face's: same weights and examples, in turns.
 
-    python benchmarks/finetuning_step.py --model MODEL --data glue/MRPC \
-      --hugging-face peer/bin/python
+    python benchmarks/finetuning_step.py --model MODEL --data glue/MRPC [--peers peer/bin/python]
 
 Three sides take turns, a few steps each: bert-tf, with tokenization in the step and batches of
 examples of like length; Hugging Face's model in a plain PyTorch loop (float32, fused AdamW) on
 random batches of tokenized examples padded to the longest of the batch, as its Trainer makes them;
 and the same on our batches. Reported are medians over the turns, by the clock and in processor
-seconds; on a machine that others use only the latter can be compared. Hugging Face may live in any
-environment (pip install torch transformers), named by --hugging-face or BERT_TF_HUGGING_FACE.
+time; on a machine that others use only the latter can be compared.
 """
 
 import argparse
+import itertools
 import json
 import os
-import statistics
 import subprocess
 import sys
 import tempfile
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import turns  # benchmarks/turns.py
+from peers import add_option, peer_python  # benchmarks/peers.py
+from training_step import CLIP_NORM, WEIGHT_DECAY, adamw  # benchmarks/training_step.py
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 # Keeps PyTorch's waiting threads from spinning while another side has its turn.
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 
-LEARNING_RATE, WEIGHT_DECAY, CLIP_NORM, SEED = 5e-5, 0.01, 1.0, 1
+LEARNING_RATE, SEED = 5e-5, 1
 SIDES = {
     "here": "bert-tf",
     "chance": "Hugging Face, random batches",
@@ -74,7 +74,7 @@ def count(options: argparse.Namespace) -> int:
     return (options.turns + 1) * options.steps
 
 
-def steps_here(options: argparse.Namespace) -> Callable[[int], None]:
+def steps_here(options: argparse.Namespace) -> Callable[[int], Any]:
     """The training step of `bert-tf finetune`."""
     import keras
 
@@ -97,13 +97,10 @@ def steps_here(options: argparse.Namespace) -> Callable[[int], None]:
     trainer.make_train_function()
     batches = iter(data.batches(options.batch_size, seed=SEED))
 
-    def step(number: int) -> None:
-        float(trainer.train_function(batches)["loss"])
-
-    return step
+    return lambda number: float(trainer.train_function(batches)["loss"])
 
 
-def steps_there(options: argparse.Namespace) -> Callable[[int], None]:
+def steps_there(options: argparse.Namespace) -> Callable[[int], Any]:
     """Hugging Face's training step; runs in its Python."""
     import torch
     import transformers
@@ -116,14 +113,7 @@ def steps_there(options: argparse.Namespace) -> Callable[[int], None]:
     model = transformers.AutoModelForSequenceClassification.from_pretrained(
         options.model, num_labels=labels
     ).train()
-    decayed, plain = [], []
-    for name, parameter in model.named_parameters():
-        (plain if "LayerNorm" in name or "bias" in name else decayed).append(parameter)
-    optimizer = torch.optim.AdamW(
-        [{"params": decayed, "weight_decay": WEIGHT_DECAY}, {"params": plain, "weight_decay": 0.0}],
-        lr=LEARNING_RATE,
-        fused=True,  # the default of Hugging Face's Trainer
-    )
+    optimizer = adamw(model, LEARNING_RATE)
 
     def step(number: int) -> None:
         loss = model(
@@ -141,55 +131,38 @@ def steps_there(options: argparse.Namespace) -> Callable[[int], None]:
     return step
 
 
-def take_turns(options: argparse.Namespace) -> None:
-    """One side: runs some steps for each line on standard input, and writes what they took."""
+def answer(options: argparse.Namespace) -> None:
+    """One side: some steps, on the next batches, for each line."""
     step = (steps_here if options.part == "here" else steps_there)(options)
-    number = 0
-    for _ in sys.stdin:
-        wall, processor = time.perf_counter(), time.process_time()
-        for _ in range(options.steps):
-            step(number)
-            number += 1
-        spent = time.perf_counter() - wall, time.process_time() - processor
-        print(json.dumps(spent), flush=True)
+    numbers = itertools.count()
+    turns.answer(lambda _: turns.timed(lambda: step(next(numbers)), options.steps))
 
 
-def compare(options: argparse.Namespace) -> None:
-    """Lets the sides take turns, and prints the medians and the ratios."""
-    processes = {
-        side: subprocess.Popen(
-            [sys.executable if side == "here" else options.hugging_face, *sys.argv,
-             "--part", side, "--work", options.work],
-            stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
-        )
-        for side in SIDES
+def measure(options: argparse.Namespace) -> dict[str, dict[str, Any]]:
+    """Times of the sides in turns."""
+    from bert_tf.config import BertConfig
+    from bert_tf.models.cost import classification_flops
+
+    peer = peer_python(options.peers)
+    commands = {
+        name: [sys.executable if side == "here" else peer, *sys.argv, "--part", side,
+               "--work", options.work]
+        for side, name in SIDES.items()
     }  # fmt: skip
-    examples = options.steps * options.batch_size
-    rates: dict[str, list[tuple[float, ...]]] = {side: [] for side in SIDES}
-    for turn in range(options.turns + 1):
-        for side, process in processes.items():
-            assert process.stdin and process.stdout
-            print("go", file=process.stdin, flush=True)
-            seconds = json.loads(process.stdout.readline())
-            if turn:  # the first one traces the graph
-                rates[side].append(tuple(examples / each for each in seconds))
-    for process in processes.values():
-        assert process.stdin
-        process.stdin.close()
-        process.wait()
-    print(
-        f"{options.task}, batches of {options.batch_size}, bert-tf in {options.precision}: "
-        f"{options.turns} turns of {options.steps} steps"
-    )
-    for side, name in SIDES.items():
-        here, there = (np.array(rates[s]) for s in ("here", side))
-        wall, processor = np.median(here / there, axis=0)
-        per_second = statistics.median(rate for rate, _ in rates[side])
-        per_processor = statistics.median(rate for _, rate in rates[side])
-        print(
-            f"{name:28} {per_second:6.1f} examples/s, {per_processor:6.1f} per processor second; "
-            f"bert-tf / it: {wall:.2f}, {processor:.2f}"
-        )
+    times = turns.take_turns(commands, options.turns)
+    config = BertConfig.from_json(Path(options.model) / "config.json")
+    with np.load(Path(options.work) / "same.npz") as batches:
+        lengths = [batches[f"{i}/padding_mask"].sum(1) for i in range(count(options))]
+    flops = sum(
+        classification_flops(config, length=float(length), classes=2)
+        for length in np.concatenate(lengths)
+    ) / len(lengths)
+    types = [options.precision.removeprefix("mixed_"), "float32", "float32"]
+    return turns.summary(
+        {side: of_side[:, 0] for side, of_side in times.items()},
+        options.batch_size, "examples",
+        {side: (flops, dtype) for side, dtype in zip(times, types, strict=True)},
+    )  # fmt: skip
 
 
 def main() -> None:
@@ -204,20 +177,23 @@ def main() -> None:
     parser.add_argument("--batch-size", type=int, default=32)
     parser.add_argument("--steps", type=int, default=4, help="steps per turn")
     parser.add_argument("--turns", type=int, default=7, help="turns of each side")
-    parser.add_argument("--hugging-face", help="Python with torch and transformers")
+    add_option(parser)
+    parser.add_argument("--output", help="JSON file of the results")
     parser.add_argument("--part", choices=("prepare", *SIDES), help=argparse.SUPPRESS)
     parser.add_argument("--work", help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.part:
-        (prepare if options.part == "prepare" else take_turns)(options)
+        (prepare if options.part == "prepare" else answer)(options)
         return
-    from learning_curves import hugging_face_python
-
-    options.hugging_face = hugging_face_python(options.hugging_face)
     with tempfile.TemporaryDirectory() as options.work:
         parts = [*sys.argv, "--part", "prepare", "--work", options.work]
         subprocess.run([sys.executable, *parts], check=True)
-        compare(options)
+        found = measure(options)
+    work = f"fine-tuning, {options.task}, {options.precision.removeprefix('mixed_')}"
+    if options.output:
+        Path(options.output).write_text(json.dumps({work: found}, indent=1))
+    print(f"{work}, batches of {options.batch_size}\n")
+    print(turns.table(found))
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
 r"""Pre-training steps of BERT-base on a GPU: TensorFlow, JAX and PyTorch.
 
-    python benchmarks/gpu.py [--hugging-face peer/bin/python] [--output gpu.json]
+    python benchmarks/gpu.py [--peers peer/bin/python] [--output gpu.json]
 
 The step of benchmarks/training_step.py in bfloat16, at lengths 128 and 512 and on rows of 512 that
 hold four instances of 128. Each side is a process of its own on the same shapes, one after the
@@ -11,7 +11,7 @@ other. A side whose library is missing or sees no GPU is named and left out.
 - jax: bert-tf's layers on Keras' JAX backend (pip install "jax[cuda13]") with Keras' AdamW.
 - jax_flash: the same with attention in one fused kernel, which drops no attention probabilities.
 - hugging_face: `BertForPreTraining` with scaled-dot-product attention and fused AdamW, in the
-  Python that --hugging-face or BERT_TF_HUGGING_FACE names (pip install torch transformers). It
+  Python that --peers or BERT_TF_HUGGING_FACE names (pip install torch transformers). It
   computes the vocabulary's scores at every token, and has no rows of several instances.
 
 Sequences are instances. The share of the peak is that of useful operations: the matrix products of
@@ -186,7 +186,7 @@ def measure(options: argparse.Namespace, here: dict[str, Any]) -> list[dict[str,
         size = SIZES[name]
         size = size._replace(batch=options.batch or size.batch)
         for side in options.sides:
-            python = options.hugging_face if side == "hugging_face" else sys.executable
+            python = options.peers if side == "hugging_face" else sys.executable
             backend = {"KERAS_BACKEND": "jax"} if side.startswith("jax") else {}
             found = in_a_process(python, "--size", name, "--side", side, **backend)
             if found.get("device", here["device"]) != here["device"]:
@@ -229,7 +229,7 @@ def main() -> None:
     parser.add_argument("--sides", nargs="+", choices=SIDES, default=list(SIDES))
     parser.add_argument("--steps", type=int, default=20)
     parser.add_argument("--precision", default="mixed_bfloat16", help="Keras dtype policy")
-    parser.add_argument("--hugging-face", help="Python with torch and transformers",
+    parser.add_argument("--peers", help="Python with torch and transformers",
                         default=os.environ.get("BERT_TF_HUGGING_FACE", sys.executable))  # fmt: skip
     parser.add_argument("--output", help="JSON file of the results")
     parser.add_argument("--side", choices=("machine", *SIDES), help=argparse.SUPPRESS)

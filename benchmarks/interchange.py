@@ -67,7 +67,7 @@ def main() -> None:
     parser.add_argument(
         "--peer-python",
         type=Path,
-        help="Python with Model Garden; by default .venv-peer is created",
+        help="Python with Model Garden; by default .venv-model-garden is made",
     )
     options = parser.parse_args()
     python = peer_python(options.peer_python)

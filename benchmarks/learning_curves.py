@@ -17,7 +17,6 @@ more, and by more than twice as much as between two runs of Hugging Face.
 """
 
 import argparse
-import importlib.util
 import json
 import os
 import statistics
@@ -29,6 +28,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from peers import peer_python  # benchmarks/peers.py
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 # Keeps PyTorch's waiting threads from spinning: other programs may need the cores.
@@ -309,18 +309,6 @@ def compare(options: argparse.Namespace, work: Path) -> None:
         raise SystemExit(f"a loss differs by {with_us:.1%}")
 
 
-def hugging_face_python(given: str | None) -> str:
-    """Finds a Python with PyTorch and transformers."""
-    here = all(importlib.util.find_spec(name) for name in ("torch", "transformers"))
-    found = given or os.environ.get("BERT_TF_HUGGING_FACE") or (sys.executable if here else None)
-    if found is None:
-        raise SystemExit(
-            "Hugging Face is not installed here: python -m venv peer && peer/bin/pip install "
-            "torch transformers, and give --hugging-face peer/bin/python"
-        )
-    return found
-
-
 def check_settings(options: argparse.Namespace, work: Path) -> None:
     """Refuses to go on in a folder with other settings."""
     others = ("work", "output", "hugging_face", "threads", "part", "compare")
@@ -365,7 +353,7 @@ def main() -> None:
         return
     check_settings(options, work)
     if not options.compare:
-        peer = hugging_face_python(options.hugging_face)
+        peer = peer_python(options.hugging_face)
 
         def run(part: str, python: str, *arguments: str) -> None:
             print(f"{' '.join([part, *arguments])}:", flush=True)

@@ -1,17 +1,15 @@
 """The peer for pre-training data: the data script of TensorFlow's Model Garden.
 
 It is the original's `create_pretraining_data.py`, kept alive for TensorFlow 2. It runs in a virtual
-environment of its own, `.venv-peer`, on the same TensorFlow.
+environment of its own, `.venv-model-garden`, on the same TensorFlow.
 """
 
-import subprocess
-import sys
-import venv
 from pathlib import Path
+
+from peers import environment  # benchmarks/peers.py
 
 MODEL_GARDEN = "tf-models-official==2.20.0"
 REQUIREMENTS = Path(__file__).with_name("model_garden.txt")
-FOLDER = Path(__file__).resolve().parents[1] / ".venv-peer"
 
 # Runs the script as `python -m` would, its log included, and prints the seconds of its work,
 # excluding start-up.
@@ -46,19 +44,10 @@ np.savez(output, **{name: np.concatenate([b[name] for b in batches]) for name in
 
 
 def peer_python(given: Path | None) -> Path:
-    """Returns a Python with Model Garden: `given`, or that of `.venv-peer`, created if missing."""
-    if given is not None:
-        return given
-    python = FOLDER / "bin" / "python"
-    ready = FOLDER / ".ready"
-    if not ready.exists():
-        print(f"making {FOLDER.name} with {MODEL_GARDEN} ...", file=sys.stderr)
-        venv.create(FOLDER, with_pip=True, clear=True)
-        install = [python, "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
-        subprocess.run([*install, "-r", REQUIREMENTS], check=True)
-        subprocess.run([*install, "--no-deps", MODEL_GARDEN], check=True)
-        ready.touch()
-    return python
+    """A Python with Model Garden: `given`, or that of .venv-model-garden, made if missing."""
+    return given or Path(
+        environment(".venv-model-garden", ["-r", str(REQUIREMENTS)], ["--no-deps", MODEL_GARDEN])
+    )
 
 
 def data_script(

@@ -9,8 +9,8 @@ its own; the figures are medians over the steps, by the clock, or in processor s
 --processor, which tells more on a machine that others use.
 
 The last column compares the growth of the cost with that of the work: the matrix products' FLOPs
-for the model's shape, the number of tokens for padding, 1 / cores for cores. Above 1, the cost
-grows faster than the work.
+for the model's shape, the number of tokens for padding, 1 / cores for cores, whose processor time
+should not grow. Above 1, the cost grows faster than the work.
 """
 
 import argparse
@@ -51,23 +51,13 @@ def size_at(quantity: str, value: float) -> Size:
     return START._replace(**changed)
 
 
-def work_at(quantity: str, value: float) -> float:
-    """What the cost should be proportional to."""
-    from bert_tf.config import BertConfig
-    from bert_tf.models.cost import pretraining_flops
-
+def work_at(quantity: str, value: float, processor: bool) -> float:
+    """What the cost, by the clock or in processor time, should be proportional to."""
     if quantity == "cores":
-        return 1 / value
+        return 1 if processor else 1 / value
     if quantity == "padding":
         return 1 - value
-    size = size_at(quantity, value)
-    config = BertConfig(
-        vocab_size=size.vocabulary, hidden_size=size.width, num_hidden_layers=size.layers,
-        num_attention_heads=size.heads, intermediate_size=size.inner,
-    )  # fmt: skip
-    return pretraining_flops(
-        config, instances=size.batch, length=size.length, predictions=size.predictions
-    )
+    return size_at(quantity, value).flops
 
 
 def classifier(share: float, precision: str) -> Callable[[], Any]:
@@ -75,7 +65,7 @@ def classifier(share: float, precision: str) -> Callable[[], Any]:
     import keras
     import tensorflow as tf
 
-    from bert_tf import AdamWeightDecay, BertClassifier, BertConfig
+    from bert_tf import AdamWeightDecay, BertClassifier
     from bert_tf.fused.training import fuse
     from bert_tf.startup import keep_freed_memory
     from bert_tf.training.means import cross_entropy
@@ -84,11 +74,7 @@ def classifier(share: float, precision: str) -> Callable[[], Any]:
 
     keep_freed_memory()
     keras.config.set_dtype_policy(precision)
-    config = BertConfig(
-        vocab_size=START.vocabulary, hidden_size=START.width, num_hidden_layers=START.layers,
-        num_attention_heads=START.heads, intermediate_size=START.inner,
-    )  # fmt: skip
-    model = BertClassifier(config, labels=["no", "yes"], seed=0)
+    model = BertClassifier(START.config(), labels=["no", "yes"], seed=0)
     fuse(model)
     trainer = Trainer(model, AdamWeightDecay(1e-4), loss=cross_entropy)
     trainer.make_train_function()
@@ -126,23 +112,26 @@ def measure(quantity: str, value: float, options: argparse.Namespace) -> float:
     return statistics.median(found[3:])  # the first ones trace and compile
 
 
-def plot(seconds: dict[str, dict[float, float]], file: str) -> None:
+def plot(seconds: dict[str, dict[float, float]], file: str, processor: bool) -> None:
     """A panel for each quantity: the cost, and what it would be in proportion to the work."""
+    import matplotlib
     from matplotlib.figure import Figure
 
+    matplotlib.rcParams["svg.hashsalt"] = "scaling"  # the same file for the same figures
     figure = Figure(figsize=(12, 6), layout="constrained")
-    for axes, (quantity, of_value) in zip(
-        figure.subplots(2, 4).flat, seconds.items(), strict=False
-    ):
+    panels = figure.subplots(2, 4).flat
+    for axes, (quantity, of_value) in zip(panels, seconds.items(), strict=False):
         values, first = list(of_value), next(iter(of_value))
-        proportional = [
-            of_value[first] * work_at(quantity, each) / work_at(quantity, first) for each in values
-        ]
-        axes.plot(values, [1e3 * each for each in of_value.values()], "o-", label="ms a step")
+        works = [work_at(quantity, each, processor) for each in values]
+        proportional = [of_value[first] * work / works[0] for work in works]
+        axes.plot(values, [1e3 * each for each in of_value.values()], "o-", label="a step")
         axes.plot(values, [1e3 * each for each in proportional], ":", label="as the work grows")
-        axes.set(xlabel=quantity, ylim=(0, None))
+        axes.set(xlabel=quantity, xticks=values, ylim=(0, None))
+        axes.set_ylabel("processor ms" if processor else "ms")
         axes.legend()
-    figure.savefig(file)
+    for axes in panels:
+        axes.axis("off")
+    figure.savefig(file, metadata={"Date": None} if file.endswith(".svg") else None)
 
 
 def main() -> None:
@@ -172,13 +161,14 @@ def main() -> None:
             of_value = seconds.setdefault(quantity, {})
             of_value[value] = float(done.stdout.split()[-1])
             first = next(iter(of_value))
-            work = work_at(quantity, value) / work_at(quantity, first)
+            work = work_at(quantity, value, options.processor)
+            work /= work_at(quantity, first, options.processor)
             grown = of_value[value] / of_value[first] / work
             print(f"| {quantity} | {value:g} | {1e3 * of_value[value]:.1f} | {grown:.2f} |")
     if options.output:
         Path(options.output).write_text(json.dumps(seconds, indent=1))
     if options.plot:
-        plot(seconds, options.plot)
+        plot(seconds, options.plot, options.processor)
 
 
 if __name__ == "__main__":

@@ -7,25 +7,23 @@ tokens, one of 119, and 32 of 9 to 35. Each side is a process of its own on the 
 the same number of threads; they take turns. Ours is a SavedModel in a session, as servers run it.
 ONNX Runtime's model is exported by torch.onnx; the peers' texts are tokenized by `tokenizers`.
 
-Reported are medians over the turns, by the clock and in processor seconds, and medians of the
-ratios within a turn; on a machine that others use, the ratios of processor time mean most. The
-peers live in an environment of their own: --peers names its Python, or one is made in --work
-(onnxruntime, onnx, torch, transformers and tokenizers from PyPI).
+Reported are medians over the turns, by the clock and in processor time, and medians of the ratios
+within a turn; on a machine that others use, the ratios of processor time mean most.
 """
 
 import argparse
 import contextlib
 import json
 import os
-import statistics
 import subprocess
 import sys
 import tempfile
-import time
-import venv
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+
+import turns  # benchmarks/turns.py
+from peers import THERE, add_option, peer_python, versions  # benchmarks/peers.py
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 # Keeps PyTorch's waiting threads from spinning while another side has its turn.
@@ -38,7 +36,7 @@ SIDES = {
     "torch": "Hugging Face float32",
     "torch_bfloat16": "Hugging Face bfloat16",
 }
-PACKAGES = ("onnxruntime", "onnx", "torch", "transformers", "tokenizers")
+OURS = ("float32", "bfloat16")
 # Calls of a turn: about as long for each case.
 CASES = {"one of 9 tokens": 10, "one of 119": 3, "32 of 9 to 35": 1}
 SPECIALS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
@@ -64,7 +62,7 @@ def vocabulary() -> list[str]:
 
 def prepare(side: str, work: Path) -> None:
     """Writes the model of a side; runs in a process of its own."""
-    if side in ("float32", "bfloat16"):
+    if side in OURS:
         from bert_tf import BertConfig, BertTokenizer
         from bert_tf.models.task_models import BertClassifier
         from bert_tf.tasks.fine_tuned import FineTuned
@@ -158,119 +156,56 @@ def answer_peer(side: str, work: Path, threads: int) -> Callable[[list[str]], An
 
 
 def work_as(side: str, work: Path, threads: int) -> None:
-    """A side's process: for each line, the name of a case, answers with times in seconds."""
-    make = answer_here if side in ("float32", "bfloat16") else answer_peer
+    """A side's process: for each line, the name of a case, seconds of an answer and memory."""
+    make = answer_here if side in OURS else answer_peer
     answer = make(side, work, threads)
-    print(json.dumps({"ready": side}), flush=True)
-    for line in sys.stdin:
-        case = line.strip()
-        strings, calls = texts(case), CASES[case]
+
+    def reply(case: str) -> list[float]:
+        strings = texts(case)
         answer(strings)  # whatever another side's turn has thrown out of the caches
-        clock, processor = time.perf_counter(), time.process_time()
-        for _ in range(calls):
-            answer(strings)
-        clock, processor = time.perf_counter() - clock, time.process_time() - processor
+        spent = turns.timed(lambda: answer(strings), CASES[case])
         with Path("/proc/self/statm").open() as statm:
-            memory = int(statm.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
-        print(json.dumps({"clock": clock / calls, "processor": processor / calls,
-                          "memory": memory}), flush=True)  # fmt: skip
+            return [*spent, int(statm.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")]
 
-
-def python_of_peers(work: Path, given: str | None) -> str:
-    """The Python that has the peers; makes an environment if none is given."""
-    if given:
-        return given
-    python = work / "peers" / "bin" / "python"
-    if not python.exists():
-        print("making an environment of the peers", file=sys.stderr)
-        venv.create(work / "peers", with_pip=True)
-        subprocess.run([python, "-m", "pip", "install", "-q", *PACKAGES], check=True)
-    return str(python)
-
-
-def versions_of(python: str, packages: tuple[str, ...]) -> dict[str, str]:
-    """Installed versions by package."""
-    code = "import sys, importlib.metadata as m; print(*map(m.version, sys.argv[1:]))"
-    found = subprocess.run([python, "-c", code, *packages], check=True, capture_output=True)
-    return dict(zip(packages, found.stdout.decode().split(), strict=True))
+    turns.answer(reply)
 
 
 def measure(options: argparse.Namespace, work: Path) -> dict[str, Any]:
-    """Lets the sides take turns; times in seconds by side and case, a value for each turn."""
-    peers = python_of_peers(work, options.peers)
-    pythons = {side: peers if side in ("onnx", "torch", "torch_bfloat16") else sys.executable
-               for side in options.sides}  # fmt: skip
-    command = {side: [python, __file__, "--side", side, "--work", str(work), "--threads",
-                      str(options.threads)] for side, python in pythons.items()}  # fmt: skip
-    for side in options.sides:
+    """Times by case, then by side; versions; resident bytes by side."""
+    from bert_tf.config import BertConfig
+    from bert_tf.models.cost import classification_flops
+
+    # ONNX Runtime, if it is there, is what the others are compared with.
+    sides = sorted(options.sides, key=lambda side: side != "onnx")
+    python = {side: peer_python(options.peers) for side in sides if side not in OURS}
+    command = {side: [python.get(side, sys.executable), __file__, "--side", side, "--work",
+                      str(work), "--threads", str(options.threads)] for side in sides}  # fmt: skip
+    for side in sides:
         if not list(work.glob({"onnx": "bert.onnx"}.get(side, f"{side}/*/saved_model.pb"))):
             subprocess.run([*command[side], "--prepare"], check=True, stdout=subprocess.DEVNULL)
-    found: dict[str, Any] = {side: {case: [] for case in CASES} for side in options.sides}
-    with contextlib.ExitStack() as stack:
-        workers = {}
-        for side in options.sides:
-            worker = subprocess.Popen(
-                command[side], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-            )
-            workers[side] = stack.enter_context(worker)
-            stack.callback(worker.stdin.close)
-            if not worker.stdout.readline():
-                raise SystemExit(f"{SIDES[side]} did not start")
-        order = list(options.sides)
-        for turn in range(options.turns + 1):
-            for case in CASES:
-                for side in order:
-                    workers[side].stdin.write(f"{case}\n")
-                    workers[side].stdin.flush()
-                    times = json.loads(workers[side].stdout.readline())
-                    if turn:  # the first one counts for nothing
-                        found[side][case].append(times)
-            order = [*order[1:], order[0]]
-            print(f"turn {turn} of {options.turns}", end="\r", file=sys.stderr)
+    found = turns.take_turns(command, options.turns, list(CASES))
+    found = {SIDES[side]: of_side for side, of_side in found.items()}
+    works = {}
+    for number, case in enumerate(CASES):
+        lengths = [2 + len(text.split()) for text in texts(case)]
+        flops = sum(classification_flops(BertConfig(), length=n, classes=2) for n in lengths) / 3
+        works[f"serving, {case}"] = turns.summary(
+            {side: of_side[:, number] for side, of_side in found.items()}, len(lengths), "texts",
+            {side: (flops, side.split()[-1]) for side in found},
+        )  # fmt: skip
     return {
-        "turns": options.turns,
-        "threads": options.threads,
-        "versions": versions_of(sys.executable, ("tensorflow", "keras"))
-        | versions_of(peers, PACKAGES),
-        "seconds": found,
+        "works": works,
+        "versions": versions() | (versions(next(iter(python.values())), THERE) if python else {}),
+        "bytes": {side: of_side[:, :, 2].max() for side, of_side in found.items()},
     }
-
-
-def table(result: dict[str, Any]) -> str:
-    """Milliseconds and ratios to ONNX Runtime, as Markdown."""
-    seconds, against = result["seconds"], "onnx"
-    lines = []
-    for measured, title in (("clock", "by the clock"), ("processor", "in processor time")):
-        lines += [f"| ms {title} (ONNX Runtime = 1) | " + " | ".join(CASES) + " |",
-                  "|---" * (1 + len(CASES)) + "|"]  # fmt: skip
-        for side, of_side in seconds.items():
-            cells = []
-            for case in CASES:
-                values = [each[measured] for each in of_side[case]]
-                cell = f"{1e3 * statistics.median(values):.1f}"
-                if against in seconds:
-                    others = [each[measured] for each in seconds[against][case]]
-                    ratio = statistics.median(
-                        value / other for value, other in zip(values, others, strict=True)
-                    )
-                    cell += f" ({ratio:.2f})"
-                cells.append(cell)
-            lines.append(f"| {SIDES[side]} | " + " | ".join(cells) + " |")
-        lines.append("")
-    lines += ["| | resident memory, MB |", "|---|---|"]
-    for side, of_side in seconds.items():
-        memory = max(each["memory"] for values in of_side.values() for each in values)
-        lines.append(f"| {SIDES[side]} | {memory / 1e6:.0f} |")
-    named = ", ".join(f"{name} {number}" for name, number in result["versions"].items())
-    return "\n".join([*lines, "", f"{result['turns']} turns, {result['threads']} threads; {named}"])
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--peers", help="Python with the peers' packages")
-    parser.add_argument("--work", help="folder for models and environment, kept; else temporary")
+    add_option(parser)
+    parser.add_argument("--work", help="folder for the models, kept; else temporary")
     parser.add_argument("--output", help="JSON file of all times")
     parser.add_argument("--turns", type=int, default=15)
     parser.add_argument("--threads", type=int, default=2)
@@ -287,8 +222,13 @@ def main() -> None:
             return work_as(options.side, work, options.threads)
         result = measure(options, work)
     if options.output:
-        Path(options.output).write_text(json.dumps(result, indent=1))
-    print(table(result))
+        Path(options.output).write_text(json.dumps(result["works"], indent=1))
+    for name, found in result["works"].items():
+        print(f"{name}\n\n{turns.table(found)}\n")
+    for side, memory in result["bytes"].items():
+        print(f"{side:24} {memory / 1e6:6,.0f} MB resident")
+    named = ", ".join(f"{name} {number}" for name, number in result["versions"].items())
+    print(f"{options.turns} turns, {options.threads} threads; {named}")
 
 
 if __name__ == "__main__":

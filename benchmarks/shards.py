@@ -254,7 +254,7 @@ def main() -> None:
     parser.add_argument(
         "--peer-python",
         type=Path,
-        help=f"a Python with {MODEL_GARDEN}; by default .venv-peer is created",
+        help=f"a Python with {MODEL_GARDEN}; by default .venv-model-garden is made",
     )
     parser.add_argument("--cores", type=lambda given: [int(n) for n in given.split(",")])
     parser.add_argument("--repeat", type=int, help="factor to multiply the corpus by")

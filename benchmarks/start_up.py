@@ -1,11 +1,11 @@
 """Time and memory that the commands take before they begin to work, beside other libraries.
 
-    python benchmarks/start_up.py [--peer transformers=peer/bin/python] [--output start_up.json]
+    python benchmarks/start_up.py [--peers peer/bin/python] [--output start_up.json]
 
 Each line is a process of its own; they take turns. Reported are medians by the clock and in
 processor seconds, and the most memory. TensorFlow's own import is a part of each command that
 computes. A peer is the import of its BERT: keras_hub from this environment, transformers (with
-torch) from the one named by --peer.
+torch) from the peers'.
 """
 
 import argparse
@@ -17,6 +17,8 @@ import sys
 import tempfile
 import time
 from pathlib import Path
+
+from peers import add_option, peer_python  # benchmarks/peers.py
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 
@@ -66,12 +68,11 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--peer", action="append", default=[], metavar="NAME=PYTHON",
-                        help="a peer and the Python that has it")  # fmt: skip
+    add_option(parser)
     parser.add_argument("--turns", type=int, default=5)
     parser.add_argument("--output", help="JSON file of the results")
     options = parser.parse_args()
-    peers = {"keras_hub": sys.executable} | dict(each.split("=", 1) for each in options.peer)
+    peers = {"keras_hub": sys.executable, "transformers": peer_python(options.peers)}
     with tempfile.TemporaryDirectory() as folder:
         model = Path(folder) / "model"
         # A child's peak memory counts its parent's from before it began: TensorFlow stays out.

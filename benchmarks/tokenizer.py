@@ -1,6 +1,6 @@
 """Speed of our tokenizer, of the Rust `tokenizers` and of FlashTokenizer (C++), in turns.
 
-    python benchmarks/tokenizer.py --lines 100000 --flash peer/bin/python
+    python benchmarks/tokenizer.py --lines 100000 [--peers peer/bin/python]
 
 All have the same lines and vocabulary, start from text in memory in batches of 1,000 lines and use
 the same number of threads; medians are printed, by the clock and in processor seconds, which tell
@@ -11,8 +11,7 @@ more on a machine that others use. Two kinds of work:
 - lists of strings to ids of 128 tokens at most, [CLS], [SEP] and padding included: ours called
   eagerly, in a tf.function and in tf.data (with masks and segments), `tokenizers`, and
   FlashTokenizer, whose batches are not padded with "longest" and are padded to 128 with
-  "max_length". It may live in any environment (pip install flash-tokenizer), named by --flash;
-  without it, it is left out.
+  "max_length".
 """
 
 import argparse
@@ -23,14 +22,15 @@ import gzip
 import json
 import os
 import subprocess
-import sys
 import sysconfig
 import tempfile
-import time
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
+import turns  # benchmarks/turns.py
+from peers import add_option, peer_python  # benchmarks/peers.py
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 
@@ -68,45 +68,31 @@ def corpus_lines(corpus: Path | None) -> Iterator[str]:
             yield from (line.rstrip("\n") for line in file if line.strip())
 
 
-def seconds(run: Callable[[], None]) -> tuple[float, float]:
-    """Seconds of one call, by the clock and of the processors."""
-    clock, processor = time.perf_counter(), time.process_time()
-    run()
-    return time.perf_counter() - clock, time.process_time() - processor
+# Tokenizes all lines and says how long it took, by the clock and of the processors.
+Turn = Callable[[], list[float]]
 
 
-# Tokenizes all lines and says how long it took.
-Turn = Callable[[], tuple[float, float]]
-
-
-def take_turns(file: str, vocabulary: str) -> None:
-    """FlashTokenizer's side: for each name on standard input, writes the seconds of all lines."""
+def flash_tokenizer(file: str, vocabulary: str) -> None:
+    """FlashTokenizer's process: for each of its names, the seconds of all lines."""
     from flash_tokenizer import BertTokenizerFlash
 
     encode = BertTokenizerFlash(vocabulary, model_max_length=LENGTH).tokenizer.batch_encode
     batches = json.loads(Path(file).read_text())
-    for name in sys.stdin:
-        padding, threads = FLASH[name.rstrip()]
 
-        def run(padding: str = padding, threads: bool = threads) -> None:
-            for batch in batches:
-                encode(batch, padding, LENGTH, threads)
+    def reply(name: str) -> list[float]:
+        padding, threads = FLASH[name]
+        return turns.timed(lambda: [encode(each, padding, LENGTH, threads) for each in batches])
 
-        print(json.dumps(seconds(run)), flush=True)
+    turns.answer(reply)
 
 
-def compare(contestants: dict[str, Turn], megabytes: float, turns: int) -> None:
-    """Lets all take turns; prints medians, and the median ratios to the first within a turn."""
+def compare(contestants: dict[str, Turn], megabytes: float, rounds: int) -> dict[str, Any]:
+    """Lets all take turns."""
     for run in contestants.values():
         run()  # warm-up: tracing, thread pools, caches
-    times = np.array([[run() for run in contestants.values()] for _ in range(turns)])
-    speeds = np.median(megabytes / times, axis=0)  # (contestants, 2)
-    ratios = np.median(times / times[:, :1], axis=0)
-    for name, (wall, processor), (slower, more) in zip(contestants, speeds, ratios, strict=True):
-        print(
-            f"{name:30} {wall:6.1f} MB/s, {processor:5.1f} per processor second; {slower:5.2f} "
-            f"times the time of {next(iter(contestants))}, {more:5.2f} times its processor time"
-        )
+    times = np.array([[run() for run in contestants.values()] for _ in range(rounds)])
+    found = {name: times[:, number] for number, name in enumerate(contestants)}
+    return turns.summary(found, megabytes, "MB")
 
 
 def main() -> None:
@@ -118,12 +104,13 @@ def main() -> None:
     parser.add_argument("--vocab", type=Path, help="vocab.txt; by default learned from the lines")
     parser.add_argument("--lines", type=int, default=100_000)
     parser.add_argument("--threads", type=int, default=os.cpu_count())
-    parser.add_argument("--pairs", type=int, default=7, help="turns")
-    parser.add_argument("--flash", help="Python with flash-tokenizer")
+    parser.add_argument("--turns", type=int, default=7)
+    add_option(parser)
+    parser.add_argument("--output", help="JSON file of the results")
     parser.add_argument("--work", nargs=2, help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     if arguments.work:
-        take_turns(*arguments.work)
+        flash_tokenizer(*arguments.work)
         return
     os.environ["RAYON_NUM_THREADS"] = os.environ["OMP_NUM_THREADS"] = str(arguments.threads)
 
@@ -166,7 +153,7 @@ def main() -> None:
             for batch in batches:
                 function(batch)
 
-        return lambda: seconds(run)
+        return lambda: turns.timed(run)
 
     def through(dataset: tf.data.Dataset) -> Turn:
         return each(lambda batch: None, dataset)
@@ -187,8 +174,8 @@ def main() -> None:
         differing = sum(a != b for a, b in zip(ours, theirs, strict=True))
         print(
             f"{len(lines):,} lines, {megabytes:.1f} MB, {sum(map(len, ours)):,} pieces, "
-            f"{arguments.threads} threads, {arguments.pairs} turns; lines with other ids than "
-            f"tokenizers': {differing}\n\nids"
+            f"{arguments.threads} threads, {arguments.turns} turns; lines with other ids than "
+            f"tokenizers': {differing}"
         )
         plain = functools.partial(rust.encode_batch, add_special_tokens=False)
         fast = functools.partial(rust._tokenizer.encode_batch_fast, add_special_tokens=False)
@@ -198,7 +185,7 @@ def main() -> None:
             "bert-tf with offsets": through(pipeline(tokenizer.tokenize_with_offsets)),
             "tokenizers encode_batch_fast": each(fast, lists),
         }
-        compare(contestants, megabytes, arguments.pairs)
+        works = {"text to ids": compare(contestants, megabytes, arguments.turns)}
 
         contestants = {
             "bert-tf eagerly": each(lambda texts: pack(tokenizer.tokenize(texts)), lists),
@@ -206,27 +193,26 @@ def main() -> None:
             "bert-tf in tf.data": through(pipeline(packed)),
             "tokenizers encode_batch_fast": each(padding._tokenizer.encode_batch_fast, lists),
         }
-        if arguments.flash:
-            file = Path(folder) / "lists.json"
-            file.write_text(json.dumps(lists))
-            peer = stack.enter_context(
-                subprocess.Popen(
-                    [arguments.flash, __file__, "--work", file, vocabulary],
-                    stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
-                )
-            )  # fmt: skip
+        file = Path(folder) / "lists.json"
+        file.write_text(json.dumps(lists))
+        peer = stack.enter_context(
+            subprocess.Popen(
+                [peer_python(arguments.peers), __file__, "--work", file, vocabulary],
+                stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
+            )
+        )  # fmt: skip
+        stack.callback(peer.stdin.close)
 
-            def ask(name: str) -> tuple[float, float]:
-                assert peer.stdin and peer.stdout
-                print(name, file=peer.stdin, flush=True)
-                wall, processor = json.loads(peer.stdout.readline())
-                return wall, processor
+        def ask(name: str) -> list[float]:
+            print(name, file=peer.stdin, flush=True)
+            return json.loads(peer.stdout.readline())
 
-            contestants |= {name: functools.partial(ask, name) for name in FLASH}
-        print("\nlists to padded ids")
-        compare(contestants, megabytes, arguments.pairs)
-        if arguments.flash:
-            peer.stdin.close()
+        contestants |= {name: functools.partial(ask, name) for name in FLASH}
+        works["lists to padded ids"] = compare(contestants, megabytes, arguments.turns)
+    if arguments.output:
+        Path(arguments.output).write_text(json.dumps(works, indent=1))
+    for name, found in works.items():
+        print(f"\n{name}\n\n{turns.table(found)}")
 
 
 if __name__ == "__main__":

@@ -1,12 +1,12 @@
 r"""Time of a pre-training step beside KerasHub's, Hugging Face's and its matrix products alone.
 
     python benchmarks/training_step.py --size medium --precision mixed_bfloat16 \
-      --hugging-face peer/bin/python --output step.json
+      --sides ours products keras_hub hugging_face --output step.json
 
 The step is that of `bert-tf pretrain`: both losses, accuracies, dropout, clipping by the global
 norm, decoupled weight decay and a schedule, on one fixed batch without padding. Every side is a
-process of its own; they take turns, a step each. Reported are medians by the clock and in processor
-seconds, and medians of the ratios within a turn; on a machine that others use, the ratios of
+process of its own; they take turns, a step each. Reported are medians, by the clock and in
+processor time, and medians of the ratios within a turn; on a machine that others use, the ratios of
 processor time mean most.
 
 - products: the step's matrix products alone, one after the other, each of its own shape. What they
@@ -17,22 +17,21 @@ processor time mean most.
 - allocator: bert-tf under glibc's default settings; freed memory returns to the system after each
   step and is allocated again, page by page.
 - keras_hub: `BertBackbone` and `MaskedLMHead` (pip install keras-hub) with Keras' AdamW.
-- hugging_face: `BertForPreTraining` with fused AdamW in a plain PyTorch loop, in the Python that
-  --hugging-face or BERT_TF_HUGGING_FACE names (pip install torch transformers). It computes the
-  vocabulary's scores at every token.
+- hugging_face: `BertForPreTraining` with fused AdamW in a plain PyTorch loop, in the Python of
+  --peers (benchmarks/peers.py). It computes the vocabulary's scores at every token.
 """
 
 import argparse
 import json
 import os
-import subprocess
 import sys
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
+import turns  # benchmarks/turns.py
+from peers import add_option, peer_python  # benchmarks/peers.py
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 # Keeps PyTorch's waiting threads from spinning while another side has its turn.
@@ -258,14 +257,7 @@ def hugging_face(side: str, size: Size, precision: str) -> Callable[[], Any]:
     )  # fmt: skip
     config._attn_implementation = "sdpa"
     model = transformers.BertForPreTraining(config).train().to(device)
-    decayed, plain = [], []
-    for name, parameter in model.named_parameters():
-        (plain if "LayerNorm" in name or "bias" in name else decayed).append(parameter)
-    optimizer = torch.optim.AdamW(
-        [{"params": decayed, "weight_decay": WEIGHT_DECAY}, {"params": plain, "weight_decay": 0.0}],
-        lr=LEARNING_RATE,
-        fused=True,
-    )
+    optimizer = adamw(model, LEARNING_RATE)
     schedule = torch.optim.lr_scheduler.LinearLR(optimizer, 1.0, 0.0, 10_000)
     inputs, labels, _ = batch_of(size)
     words = np.full((size.batch, size.length), -100)  # no loss there
@@ -297,44 +289,34 @@ def hugging_face(side: str, size: Size, precision: str) -> Callable[[], Any]:
 MAKERS = {"products": products, "keras_hub": keras_hub, "hugging_face": hugging_face}
 
 
-def take_turns(options: argparse.Namespace) -> None:
-    """One side: runs a step for each line on standard input, and writes what it took."""
-    make = MAKERS.get(options.side, ours)
-    step = make(options.side, SIZES[options.size], options.precision)
-    for _ in sys.stdin:
-        wall, processor = time.perf_counter(), time.process_time()
-        for _ in range(options.steps):
-            step()
-        spent = time.perf_counter() - wall, time.process_time() - processor
-        print(json.dumps([each / options.steps for each in spent]), flush=True)
+def adamw(model: Any, learning_rate: float) -> Any:
+    """PyTorch's fused AdamW, the default of Hugging Face's Trainer."""
+    import torch
+
+    decayed, plain = [], []
+    for name, parameter in model.named_parameters():
+        (plain if "LayerNorm" in name or "bias" in name else decayed).append(parameter)
+    return torch.optim.AdamW(
+        [{"params": decayed, "weight_decay": WEIGHT_DECAY}, {"params": plain, "weight_decay": 0.0}],
+        lr=learning_rate,
+        fused=True,
+    )
 
 
-def measure(options: argparse.Namespace) -> dict[str, np.ndarray]:
-    """Seconds by side, [turns, 2]: by the clock and of the processor."""
-    from learning_curves import hugging_face_python
-
-    processes = {}
+def measure(options: argparse.Namespace) -> dict[str, dict[str, Any]]:
+    """Times of the sides in turns."""
+    commands = {}
     for side in options.sides:
-        there = side == "hugging_face"
-        python = hugging_face_python(options.hugging_face) if there else sys.executable
-        processes[side] = subprocess.Popen(
-            [python, *sys.argv, "--side", side],
-            stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
-        )  # fmt: skip
-    seconds: dict[str, list[list[float]]] = {side: [] for side in processes}
-    for turn in range(options.turns + 2):
-        for side, process in processes.items():
-            assert process.stdin and process.stdout
-            print("go", file=process.stdin, flush=True)
-            spent = json.loads(process.stdout.readline())
-            if turn > 1:  # the first ones trace the graph and fill the memory
-                seconds[side].append(spent)
-        print(f"turn {max(turn - 1, 0)} of {options.turns}", end="\r", file=sys.stderr)
-    for process in processes.values():
-        assert process.stdin
-        process.stdin.close()
-        process.wait()
-    return {side: np.array(of_side) for side, of_side in seconds.items()}
+        python = peer_python(options.peers) if side == "hugging_face" else sys.executable
+        commands[side] = [python, *sys.argv, "--side", side]
+    # The first turns trace the graph and fill the memory.
+    times = turns.take_turns(commands, options.turns, warm_up=2)
+    size = SIZES[options.size]
+    useful = size.flops, options.precision.removeprefix("mixed_")
+    return turns.summary(
+        {side: of_side[:, 0] for side, of_side in times.items()},
+        size.batch * size.length, "tokens", dict.fromkeys(times, useful),
+    )  # fmt: skip
 
 
 def main() -> None:
@@ -350,29 +332,21 @@ def main() -> None:
         "--sides", nargs="+", choices=SIDES, default=["ours", "products", "layers"],
         help="what to measure (default: ours products layers)",
     )  # fmt: skip
-    parser.add_argument("--hugging-face", help="Python with torch and transformers")
-    parser.add_argument("--output", help="JSON file of all times")
+    add_option(parser)
+    parser.add_argument("--output", help="JSON file of the results")
     parser.add_argument("--side", choices=SIDES, help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.side:
-        take_turns(options)
+        make = MAKERS.get(options.side, ours)
+        step = make(options.side, SIZES[options.size], options.precision)
+        turns.answer(lambda _: turns.timed(step, options.steps))
         return
-    seconds = measure(options)
+    found = measure(options)
+    work = f"pre-training, {options.size}, {options.precision.removeprefix('mixed_')}"
     if options.output:
-        kept = {side: of_side.tolist() for side, of_side in seconds.items()}
-        Path(options.output).write_text(json.dumps({**vars(options), "seconds": kept}, indent=1))
-    size = SIZES[options.size]
-    tokens = size.batch * size.length
-    print(f"{options.size}, {size}, {options.precision}, {os.cpu_count()} cores")
-    print("| | ms a step | processor ms | tokens/s | time / ours | processor time / ours |")
-    print("|---|---|---|---|---|---|")
-    for side, of_side in seconds.items():
-        wall, processor = np.median(of_side, axis=0)
-        ratios = np.median(of_side / seconds.get("ours", of_side), axis=0)
-        print(
-            f"| {side} | {1e3 * wall:.0f} | {1e3 * processor:.0f} | {tokens / wall:,.0f} | "
-            f"{ratios[0]:.2f} | {ratios[1]:.2f} |"
-        )
+        Path(options.output).write_text(json.dumps({work: found}, indent=1))
+    print(f"{work}, {SIZES[options.size]}, {os.cpu_count()} cores\n")
+    print(turns.table(found))
 
 
 if __name__ == "__main__":

