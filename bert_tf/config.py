@@ -41,6 +41,7 @@ _DIRECTIONS: dict[str, dict[str, Any]] = {
     "both": {},
     "left_to_right": {"is_decoder": True},
     "right_to_left": {"model_type": "bert_right_to_left"},
+    "left_to_right+right_to_left": {"model_type": "bert_left_to_right+right_to_left"},
 }
 
 
@@ -69,7 +70,7 @@ class BertConfig:
         feature_lstm_layers: bidirectional LSTM layers between encoder and head.
         attention_direction: what a token attends to: "both" sides and itself; "left_to_right", the
             tokens up to itself (Hugging Face's `is_decoder`); "right_to_left", those from itself
-            on.
+            on; "left_to_right+right_to_left", two encoders side by side.
         extra: other keys of a config.json, kept for writing it again.
 
     Raises:
@@ -156,6 +157,16 @@ class BertConfig:
                 "The model has one segment (type_vocab_size 1) and cannot tell the texts of a pair "
                 "apart: give a model with type_vocab_size 2, or single texts."
             )
+
+    @property
+    def directions(self) -> list[str]:
+        """The `attention_direction` of each encoder: one, or two side by side."""
+        return self.attention_direction.split("+")
+
+    @property
+    def width(self) -> int:
+        """W, width of the encoder's outputs: H, or 2 H of two encoders."""
+        return len(self.directions) * self.hidden_size
 
     @property
     def head_size(self) -> int:

@@ -1,6 +1,6 @@
 """Hugging Face's model directory, as files."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 
@@ -19,6 +19,7 @@ from bert_tf.checkpoints.weight_names import (
     HEADS_PREFIXES,
     canonical_name,
     direction_prefix,
+    is_stacked,
 )
 from bert_tf.config import BertConfig
 from bert_tf.errors import InputError
@@ -36,9 +37,13 @@ def read_weights(folder: Path) -> tuple[StoredModel, Path]:
     """
     config = BertConfig.from_json(folder / CONFIG)
     tensors: dict[str, np.ndarray] = {}
+    both: dict[str, dict[str, np.ndarray]] = {}
     path = weights_path(folder)
     for name, tensor in read_tensors(path):
         canonical = canonical_name(name)
+        if is_stacked(canonical, config):
+            both.setdefault(canonical, {})[name.partition(".")[0]] = tensor
+            continue
         if not name.startswith(direction_prefix(canonical, config)):
             continue  # a part of Hugging Face's that computes something else here
         if canonical in tensors:
@@ -46,6 +51,12 @@ def read_weights(folder: Path) -> tuple[StoredModel, Path]:
                 f"{path} holds a weight twice, the second time as {name}: save it again."
             )
         tensors[canonical] = tensor
+    for canonical, parts in both.items():
+        if sorted(parts) != config.directions or len({x.shape for x in parts.values()}) > 1:
+            raise InputError(
+                f"{path} lacks {canonical} of one encoder, or in one shape: restore the file."
+            )
+        tensors[canonical] = np.stack([parts[direction] for direction in config.directions])
     return StoredModel(config, tensors), path
 
 
@@ -90,8 +101,9 @@ def write_hugging_face(
             for name, tensor in tensors.items()
         }
     tensors = {
-        f"{direction_prefix(canonical_name(name), model.config)}{name}": tensor
+        prefix + name: part
         for name, tensor in tensors.items()
+        for prefix, part in _parts(canonical_name(name), tensor, model.config)
     }
     config = _config_on_disk(model, dtype)
     path = folder / CONFIG
@@ -101,6 +113,14 @@ def write_hugging_face(
     if model.tokenizer is not None:
         model.tokenizer.save(folder, model_max_length=config.max_position_embeddings)
     config.to_json(path)
+
+
+def _parts(name: str, tensor: np.ndarray, config: BertConfig) -> Iterator[tuple[str, np.ndarray]]:
+    """What is stored of a tensor, each with the prefix of its name."""
+    if is_stacked(name, config):
+        yield from zip([f"{each}." for each in config.directions], tensor, strict=True)
+    else:
+        yield direction_prefix(name, config), tensor
 
 
 def _config_on_disk(model: StoredModel, dtype: str) -> BertConfig:

@@ -23,6 +23,7 @@ from bert_tf.models.task_models import (
     BertSpanClassifier,
     BertTagger,
 )
+from bert_tf.models.two_encoders import TwoEncoders
 
 TABLE = "embeddings.word_embeddings.weight"
 DECODER = "cls.predictions.decoder.weight"  # a copy of the table in some files
@@ -74,6 +75,7 @@ _CLASSIFIER = {"classifier.": "head.dense"}
 # A new head is a line here.
 HEADS: dict[type[PretrainedModel], Head] = {
     BertEncoder: Head("BertModel"),
+    TwoEncoders: Head("BertModel"),
     BertPreTrainer: Head(
         "BertForPreTraining",
         {
@@ -90,7 +92,7 @@ HEADS: dict[type[PretrainedModel], Head] = {
     ),
     BertLanguageModel: Head(
         "BertLMHeadModel",
-        {"cls.predictions.": "head"},
+        {"cls.predictions.": "heads"},
         reads_pooler=False,
         made_by="pretrain",
     ),
@@ -137,7 +139,8 @@ def encoder_layers(config: BertConfig) -> Iterator[tuple[str, str, tuple[int, ..
 def tensor_shapes(config: BertConfig) -> dict[str, tuple[int, ...]]:
     """The tensors of a pre-training model: canonical name -> shape in Hugging Face's format.
 
-    They are the tensors of `named_weights`, without the model.
+    They are the tensors of `named_weights`, without the model. Those of two encoders are stacked,
+    [2, ...].
     """
     hidden = config.hidden_size
     layers: dict[str, tuple[int, ...]] = {name: shape for name, _, shape in encoder_layers(config)}
@@ -149,7 +152,8 @@ def tensor_shapes(config: BertConfig) -> dict[str, tuple[int, ...]]:
         shapes[f"{name}.weight"] = shape
         if not name.endswith("_embeddings"):
             shapes[f"{name}.bias"] = shape[:1]
-    return shapes
+    towers = len(config.directions)
+    return shapes if towers == 1 else {name: (towers, *shape) for name, shape in shapes.items()}
 
 
 @dataclass(frozen=True)
@@ -182,7 +186,33 @@ class NamedWeight:
         self.variable.assign(tensor.T if self.transposed else tensor)
 
 
-def named_weights(model: PretrainedModel) -> list[NamedWeight]:
+@dataclass(frozen=True)
+class StackedWeight:
+    """The same weight of two encoders, and the tensor [2, ...] that stands for both."""
+
+    parts: tuple[NamedWeight, ...]
+
+    @property
+    def name(self) -> str:
+        """The name of the tensor."""
+        return self.parts[0].name
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """The tensor's shape."""
+        return (len(self.parts), *self.parts[0].shape)
+
+    def to_tensor(self) -> np.ndarray:
+        """The variables' values, in float32."""
+        return np.stack([part.to_tensor() for part in self.parts])
+
+    def assign(self, tensor: np.ndarray) -> None:
+        """Sets the variables to the checkpoint's values."""
+        for part, own in zip(self.parts, tensor, strict=True):
+            part.assign(own)
+
+
+def named_weights(model: PretrainedModel) -> list[Any]:
     """Every weight of a model with its Hugging Face name, in the order of the computation.
 
     A tied decoder has no entry of its own: it is the word embedding table.
@@ -191,8 +221,8 @@ def named_weights(model: PretrainedModel) -> list[NamedWeight]:
         TypeError: the model's class is not in `HEADS`.
     """
     head = head_of(type(model))
-    encoder = getattr(model, "encoder", model)
-    weights: list[NamedWeight] = []
+    encoder: Any = getattr(model, "encoder", model)
+    weights: list[Any] = []
     reads_pooler = head.reads_pooler
     if isinstance(encoder, FeatureEncoder):
         if encoder.mix is not None:
@@ -204,10 +234,21 @@ def named_weights(model: PretrainedModel) -> list[NamedWeight]:
     for name, attribute, _ in encoder_layers(model.config):
         if reads_pooler or not name.startswith("pooler."):
             prefix = "bert." if head.parts else ""  # a bare encoder's names have none
-            weights += layer_weights(f"{prefix}{name}", _attribute(encoder, attribute))
+            layers = [_attribute(tower, attribute) for tower in encoder.towers]
+            weights += _stacked(f"{prefix}{name}", layers)
     for name, attribute in head.parts.items():
-        weights += layer_weights(name.removesuffix("."), _attribute(model, attribute))
+        layer = _attribute(model, attribute)
+        layers = list(layer) if isinstance(layer, list) else [layer]
+        weights += _stacked(name.removesuffix("."), layers)
     return weights
+
+
+def _stacked(name: str, layers: list[keras.layers.Layer]) -> list[Any]:
+    """The weights of a layer, or of the same layer of two encoders."""
+    of_layers = [list(layer_weights(name, layer)) for layer in layers]
+    if len(layers) == 1:
+        return of_layers[0]
+    return [StackedWeight(parts) for parts in zip(*of_layers, strict=True)]
 
 
 def head_of(model_class: type) -> Head:
@@ -254,10 +295,16 @@ def canonical_name(name: str) -> str:
     The prefixes of `direction_prefix`, "bert." and "feature_based." go; LayerNorm's old "gamma" and
     "beta" (from TensorFlow) become "weight" and "bias".
     """
-    name = name.removeprefix("left_to_right.").removeprefix("right_to_left.")
+    name = re.sub(r"^(left_to_right|right_to_left)(\+right_to_left)?\.", "", name)
     name = name.removeprefix("bert.").removeprefix(FEATURE_BASED)
     name = re.sub(r"\bLayerNorm\.gamma$", "LayerNorm.weight", name)
     return re.sub(r"\bLayerNorm\.beta$", "LayerNorm.bias", name)
+
+
+def is_stacked(name: str, config: BertConfig) -> bool:
+    """Whether the tensor of a canonical name is [2, ...], of two encoders."""
+    return len(config.directions) > 1 and name.startswith(("embeddings.", "encoder.", "pooler.",
+                                                           "cls."))  # fmt: skip
 
 
 def direction_prefix(name: str, config: BertConfig) -> str:

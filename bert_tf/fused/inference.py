@@ -30,7 +30,7 @@ _ACTIVATIONS = {**ACTIVATIONS, "gelu": tf.nn.gelu}
 
 @contextmanager
 def inference(model: keras.Model, *, copies: bool = False) -> Iterator[None]:
-    """Within the context, the model's encoder computes without its layers, unless in training.
+    """Within the context, the model's encoders compute without their layers, unless in training.
 
     Functions traced there keep it. Not for several threads at once.
 
@@ -39,23 +39,21 @@ def inference(model: keras.Model, *, copies: bool = False) -> Iterator[None]:
         copies: whether to read copies of the weights, made now in the compute dtype; else the
             model's variables, which may still change.
     """
-    encoder = find_encoder(model)
-    if encoder is None:
-        yield
-        return
-    before = encoder.fused
-    encoder.fused = Inference(encoder, copies=copies)
+    before = [(encoder, encoder.fused) for encoder in find_encoders(model)]
+    for encoder, _ in before:
+        encoder.fused = Inference(encoder, copies=copies)
     try:
         yield
     finally:
-        encoder.fused = before
+        for encoder, fused in before:
+            encoder.fused = fused
 
 
-def find_encoder(model: Any) -> BertEncoder | None:
-    """The `BertEncoder` in a model; None in a model of another kind."""
-    while model is not None and not isinstance(model, BertEncoder):
+def find_encoders(model: Any) -> list[BertEncoder]:
+    """The `BertEncoder` in a model, or both of `TwoEncoders`; none in a model of another kind."""
+    while model is not None and not hasattr(model, "towers"):
         model = getattr(model, "encoder", None)
-    return model
+    return [] if model is None else list(model.towers)
 
 
 class Inference:

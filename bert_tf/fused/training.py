@@ -14,7 +14,7 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from bert_tf.fused.inference import Inference, find_encoder
+from bert_tf.fused.inference import Inference, find_encoders
 from bert_tf.fused.kernels import (
     Dropout,
     add_and_normalize,
@@ -31,15 +31,14 @@ _ACTIVATIONS = {**ACTIVATIONS, "gelu": gelu}
 
 
 def fuse(model: keras.Model) -> None:
-    """From here on the model's `BertEncoder`, if it has one, computes without its layers.
+    """From here on the model's encoders, if it has any, compute without their layers.
 
     Call it before a function of the model is traced. The results differ in rounding alone, but for
     dropout, which draws other numbers at the same rate (see `draw_dropout`).
     """
-    encoder = find_encoder(model)
-    if encoder is not None:
-        is_read = getattr(model, "encoder", None) is encoder  # not by LSTMs in between
-        summary_only = is_read and getattr(model, "reads", None) == "pooled_output"
+    is_read = hasattr(getattr(model, "encoder", None), "towers")  # not by LSTMs in between
+    summary_only = is_read and getattr(model, "reads", None) == "pooled_output"
+    for encoder in find_encoders(model):
         encoder.fused = Training(encoder, summary_only=summary_only)
 
 

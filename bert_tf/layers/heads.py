@@ -41,13 +41,17 @@ class Pooler(BertLayer):
 def summary(states: Any, padding_mask: Any, direction: str) -> Any:
     """The vectors [B, W] of the tokens that have seen all others, of states [B, T, W].
 
-    That is the last token in a left-to-right model, and [CLS] in others.
+    That is the last token in a left-to-right model, and [CLS] in others. Of two encoders each has
+    its own, and half of the vector.
 
     Args:
         states: outputs of an encoder.
         padding_mask: int [B, T], 0 at padding.
         direction: the encoder's `attention_direction`.
     """
+    if direction == "left_to_right+right_to_left":
+        parts = zip(ops.split(states, 2, axis=-1), direction.split("+"), strict=True)
+        return ops.concatenate([summary(x, padding_mask, own) for x, own in parts], axis=-1)
     if direction == "left_to_right":
         return take_tokens(states, last_places(padding_mask)[:, None])
     return states[:, 0]
@@ -75,7 +79,11 @@ class SummaryFirst(keras.layers.Layer):
         places = ops.arange(ops.shape(states)[1], dtype="int32")[None, :, None]  # (1, T, 1)
         last = last_places(padding_mask)[:, None, None]
         first = summary(states, padding_mask, self.direction)[:, None]  # (B, 1, W)
-        return ops.where(places == 0, first, ops.where(places == last, states[:, :1], states))
+        x = ops.where(places == 0, first, ops.where(places == last, states[:, :1], states))
+        if self.direction == "left_to_right":
+            return x
+        half = states.shape[-1] // 2  # of a right-to-left encoder, where [CLS] stays
+        return ops.concatenate([x[..., :half], states[..., half:]], axis=-1)
 
     def compute_output_spec(self, states: Any, padding_mask: Any) -> Any:
         """The shape of the states."""

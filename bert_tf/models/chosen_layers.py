@@ -54,7 +54,7 @@ def check_layers(layers: Sequence[str], config: BertConfig) -> int:
                 f"embeddings, to {number}, or from -1, the last layer, to {-number - 1}"
             )
     widths = [4 if layer == "concat_last_four" else 1 for layer in layers]
-    return sum(widths) * config.hidden_size
+    return sum(widths) * config.width
 
 
 def choose_layers(hidden_states: Sequence[Any], layers: Sequence[str]) -> Any:

@@ -15,10 +15,12 @@ def pretraining_flops(config: BertConfig, *, instances: int, length: int, predic
         config: hyper-parameters of the model.
         instances: number of instances in a batch.
         length: tokens in an instance.
-        predictions: masked positions in an instance, padding included.
+        predictions: places to predict in an instance, padding included.
     """
     width = config.hidden_size
-    heads = predictions * (width**2 + width * config.vocab_size) + width**2 + 2 * width
+    heads = len(config.directions) * predictions * (width**2 + width * config.vocab_size)
+    if config.attention_direction == "both":  # next sentences
+        heads += width**2 + 2 * width
     return round(3 * 2 * instances * (_encoder_products(config, length) + heads))
 
 
@@ -32,10 +34,10 @@ def classification_flops(config: BertConfig, *, length: float, classes: int) -> 
         length: tokens in an example; the mean length of the batches, for one.
         classes: number of outputs of the head.
     """
-    width, units = config.hidden_size, lstm_units(config)
+    width, units = config.width, lstm_units(config)
     if config.feature_layers is None:
         products = _encoder_products(config, length)
-        products += 0 if config.has_feature_encoder else width**2  # the pooler
+        products += 0 if config.has_feature_encoder else width * config.hidden_size  # the pooler
     else:  # the encoder's vectors are kept
         products = 0.0
         if config.feature_layers != MIX:
@@ -51,4 +53,5 @@ def _encoder_products(config: BertConfig, length: float) -> float:
     width, inner = config.hidden_size, config.intermediate_size
     projections = 4 * width**2 + 2 * width * inner  # query, key, value, output; feed-forward
     attention = 2 * length * width  # scores, and the mean of the values
-    return config.num_hidden_layers * length * (projections + attention)
+    layers = len(config.directions) * config.num_hidden_layers
+    return layers * length * (projections + attention)

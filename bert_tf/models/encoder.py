@@ -67,6 +67,11 @@ class BertEncoder(PretrainedModel):
         attention_probabilities: bool = False,
         **kwargs: Any,
     ):
+        if len(config.directions) > 1:
+            raise InputError(
+                f"attention_direction {config.attention_direction} is of two encoders: use "
+                "bert_tf.models.two_encoders.TwoEncoders"
+            )
         # Layers.
         embeddings = BertEmbeddings(
             config, child_seed(seed, "embeddings"), dtype=dtype, name="embeddings"
@@ -138,6 +143,11 @@ class BertEncoder(PretrainedModel):
         return probabilities
 
     @property
+    def towers(self) -> list["BertEncoder"]:
+        """The encoder itself; see `TwoEncoders`."""
+        return [self]
+
+    @property
     def rematerialize(self) -> bool:
         """Whether training recomputes each block's activations instead of keeping them.
 
@@ -183,12 +193,3 @@ class BertEncoder(PretrainedModel):
         self.embeddings.trainable = False
         for block in self.blocks[:number]:
             block.trainable = False
-
-
-def encoder_for(
-    encoder: BertEncoder | BertConfig, seed: int | None, dtype: Any
-) -> tuple[BertEncoder, Any]:
-    """The encoder under a head, made here if only its config is given, and the head's dtype."""
-    if isinstance(encoder, BertConfig):
-        encoder = BertEncoder(encoder, child_seed(seed, "encoder"), dtype, name="encoder")
-    return encoder, encoder.dtype_policy if dtype is None else dtype

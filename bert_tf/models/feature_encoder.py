@@ -12,8 +12,9 @@ from bert_tf.config import BertConfig
 from bert_tf.errors import InputError
 from bert_tf.layers.bert_layer import child_seed
 from bert_tf.models.chosen_layers import MIX, check_layers, choose_layers
-from bert_tf.models.encoder import BertEncoder, encoder_for
+from bert_tf.models.encoder import BertEncoder
 from bert_tf.models.pretrained_model import PretrainedModel
+from bert_tf.models.two_encoders import encoder_for
 
 # In each direction, on a frozen encoder: the paper's BiLSTM is 768 wide.
 LSTM_UNITS = 384
@@ -230,7 +231,7 @@ def task_encoder(
 
 def lstm_units(config: BertConfig) -> int:
     """Units in each direction of the LSTMs under a task's head."""
-    return LSTM_UNITS if config.feature_layers else math.ceil(config.hidden_size / 2)
+    return LSTM_UNITS if config.feature_layers else math.ceil(config.width / 2)
 
 
 def lstm(

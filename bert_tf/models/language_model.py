@@ -3,12 +3,14 @@
 from typing import Any
 
 import keras
+from keras import ops
 
 from bert_tf.config import BertConfig
 from bert_tf.errors import InputError
-from bert_tf.models.encoder import BertEncoder, encoder_for
+from bert_tf.models.encoder import BertEncoder
 from bert_tf.models.masked_language_model import words_head
 from bert_tf.models.pretrained_model import PretrainedModel
+from bert_tf.models.two_encoders import encoder_for
 
 # Direction -> name of the logits.
 OUTPUTS = {"left_to_right": "ltr_logits", "right_to_left": "rtl_logits"}
@@ -22,8 +24,8 @@ class BertLanguageModel(PretrainedModel):
     Face: BERT with another attention mask and the same output layer.
 
     Args:
-        encoder: a `BertEncoder` with an `attention_direction` other than "both", or a `BertConfig`
-            for a new one.
+        encoder: a `BertEncoder` with an `attention_direction` other than "both", `TwoEncoders`, or
+            a `BertConfig` for a new one.
         seed: random seed for the head and for a new encoder; None for no fixed seed.
         dtype: Keras dtype policy of the head and of a new encoder; None for the encoder's, or
             else the global one.
@@ -35,6 +37,11 @@ class BertLanguageModel(PretrainedModel):
     Outputs: a dict of logits, float32 [B, P, V] whatever the compute dtype.
         ltr_logits: of the tokens after `mask_positions`, from a left-to-right encoder.
         rtl_logits: of the tokens before them, from a right-to-left one.
+
+    Two encoders side by side are two language models, each with its head, that share nothing.
+
+    Attributes:
+        heads: the head of each.
 
     Raises:
         InputError: the encoder sees both sides.
@@ -51,27 +58,38 @@ class BertLanguageModel(PretrainedModel):
     ):
         # Layers.
         encoder, dtype = encoder_for(encoder, seed, dtype)
-        if encoder.config.attention_direction not in OUTPUTS:
+        if encoder.config.attention_direction == "both":
             raise InputError(
                 "a language model needs an encoder that sees one side: set attention_direction to "
                 f"{' or '.join(OUTPUTS)}"
             )
-        head = words_head(encoder, seed, dtype)
+        heads = [
+            words_head(tower, seed, dtype, name=f"{tower.config.attention_direction}_head")
+            for tower in encoder.towers
+        ]
 
         # Wiring.
         inputs = self.symbolic_inputs("mask_positions")
         states = encoder({name: inputs[name] for name in encoder.input})["sequence_output"]
-        logits = head(states, inputs["mask_positions"])  # (B, P, V)
-        outputs = {OUTPUTS[encoder.config.attention_direction]: logits}
+        outputs = _logits(encoder, heads, states, inputs["mask_positions"])
         super().__init__(encoder.config, inputs, outputs, seed, dtype, **kwargs)
 
         self.encoder = encoder
-        self.head = head
+        self.heads = heads
 
     def call(self, inputs: Any, training: bool | None = None, mask: Any = None) -> Any:
         """Computes the logits; the inputs may be rows of several instances, as of `BertEncoder`."""
-        if "position_ids" not in inputs:
-            return super().call(inputs, training=training, mask=mask)
-        states = self.encoder(inputs, training=training)["sequence_output"]  # (B, T, H)
-        logits = self.head(states, inputs["mask_positions"])
-        return {OUTPUTS[self.config.attention_direction]: logits}
+        states = self.encoder(
+            {name: x for name, x in inputs.items() if name != "mask_positions"}, training=training
+        )["sequence_output"]  # (B, T, W)
+        return _logits(self.encoder, self.heads, states, inputs["mask_positions"])
+
+
+def _logits(encoder: Any, heads: list[Any], states: Any, mask_positions: Any) -> dict[str, Any]:
+    """Logits [B, P, V] of each encoder's head."""
+    parts = ops.split(states, len(heads), axis=-1) if len(heads) > 1 else [states]  # (B, T, H)
+    directions = encoder.config.directions
+    return {
+        OUTPUTS[direction]: head(part, mask_positions)
+        for direction, head, part in zip(directions, heads, parts, strict=True)
+    }

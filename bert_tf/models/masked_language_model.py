@@ -7,8 +7,9 @@ import keras
 from bert_tf.config import BertConfig
 from bert_tf.layers import MaskedLanguageModelHead
 from bert_tf.layers.bert_layer import child_seed
-from bert_tf.models.encoder import BertEncoder, encoder_for
+from bert_tf.models.encoder import BertEncoder
 from bert_tf.models.pretrained_model import PretrainedModel
+from bert_tf.models.two_encoders import encoder_for
 
 
 @keras.saving.register_keras_serializable(package="bert_tf")
@@ -53,9 +54,10 @@ class BertMaskedLanguageModel(PretrainedModel):
         self.masked_language_model = head
 
 
-def words_head(encoder: BertEncoder, seed: int | None, dtype: Any) -> MaskedLanguageModelHead:
+def words_head(
+    encoder: BertEncoder, seed: int | None, dtype: Any, name: str = "masked_language_model"
+) -> MaskedLanguageModelHead:
     """The output layer over an encoder's vocabulary; arguments as of `BertMaskedLanguageModel`."""
-    name = "masked_language_model"
     return MaskedLanguageModelHead(
         encoder.config,
         encoder.embeddings.word_embeddings,

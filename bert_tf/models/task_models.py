@@ -162,7 +162,7 @@ class BertSpanClassifier(TaskModel):
     @classmethod
     def wire(cls, encoder: Any, head: ClassificationHead) -> tuple[dict[str, Any], Any]:
         """The token that has seen all others comes first."""
-        if (direction := encoder.summary_direction) in ("both", "right_to_left"):
+        if "left_to_right" not in (direction := encoder.summary_direction):
             return super().wire(encoder, head)
         inputs = cls.symbolic_inputs()
         states = encoder(inputs)[cls.reads]

@@ -12,6 +12,7 @@ from bert_tf.checkpoints.model_directory import load_model, save_model
 from bert_tf.config import BertConfig
 from bert_tf.errors import InputError
 from bert_tf.models.cost import pretraining_flops
+from bert_tf.models.encoder import BertEncoder
 from bert_tf.models.language_model import BertLanguageModel
 from bert_tf.models.pretrained_model import PretrainedModel
 from bert_tf.models.pretrainer import BertPreTrainer
@@ -153,7 +154,8 @@ def _pretrain(
     # Means over the words to predict, not over the padded slots.
     losses = {f"{name}_logits": cross_entropy for name in data.objective.split("+")}
     if "nsp_logits" not in losses:  # nothing trains these: weight decay must leave them alone, too
-        model.encoder.pooler.trainable = False
+        for encoder in model.encoder.towers:
+            encoder.pooler.trainable = False
         if isinstance(model, BertPreTrainer):
             model.next_sentence.trainable = False
     trainer = prepare(
@@ -178,7 +180,8 @@ def _pretrain(
     if texts:
         words = MaskedWords(model, data.tokenizer, texts)
         run.watch(MaskedWordLog(run.state, run.logs, words))
-    run.watch(_embeddings(run, model, data.tokenizer.vocabulary))
+    for encoder in model.encoder.towers:
+        run.watch(_embeddings(run, encoder, data.tokenizer.vocabulary))
     phases = [_phase(run, trainer, data, phase) for phase in data.phases]
     if options.dry_run:
         for line in dry_run(trainer, phases):
@@ -210,11 +213,13 @@ def _pretrain(
     return run.train(phases, plan=plan, save_model=save, report=keep_scores, on_step=on_step)
 
 
-def _embeddings(run: Run, model: Any, pieces: list[str]) -> ProjectorLog:
+def _embeddings(run: Run, encoder: BertEncoder, pieces: list[str]) -> ProjectorLog:
     """Writes the word embeddings after each evaluation, with the kind of each piece."""
     columns = {"piece": pieces, "id": range(len(pieces)), "kind": [_kind(p) for p in pieces]}
-    table = model.encoder.embeddings.word_embeddings.embeddings
-    return ProjectorLog(run.state, run.logs, "word_embeddings", table, columns)
+    table = encoder.embeddings.word_embeddings.embeddings
+    side = encoder.config.attention_direction
+    name = "word_embeddings" if side == "both" else f"word_embeddings_{side}"
+    return ProjectorLog(run.state, run.logs, name, table, columns)
 
 
 def _kind(piece: str) -> str:

@@ -27,7 +27,9 @@ _PAPERS_LONG_SHARE = 0.1
 _LATE_SHARE = 0.5
 
 # Objectives of language models, and what their tokens attend to.
-DIRECTIONS = {"ltr": "left_to_right", "rtl": "right_to_left"}
+DIRECTIONS = {
+    "ltr": "left_to_right", "rtl": "right_to_left", "ltr+rtl": "left_to_right+right_to_left",
+}  # fmt: skip
 
 _OF_MASKS = (
     "masked_lm_prob", "mask_token_share", "random_token_share", "whole_word_masking", "max_ngram",

@@ -83,7 +83,8 @@ def _around(ids: np.ndarray, place: int, tokenizer: BertTokenizer) -> str:
 class MaskedWords:
     """Predicts the words at each [MASK] of some texts.
 
-    A left-to-right model knows the text before the [MASK], a right-to-left one the text after it.
+    A left-to-right model knows the text before the [MASK], a right-to-left one the text after it;
+    of both, it is the mean of their probabilities.
 
     Args:
         model: a pre-trainer or a language model; each call uses its current weights.
@@ -124,12 +125,14 @@ class MaskedWords:
 
     def __call__(self) -> list[list[list[Guess]]]:
         """The most probable words, by text and gap, the best first."""
-        name = next(name for name in _READ_AT if name in self._model.output)
-        places = self._inputs["mask_positions"] + _READ_AT[name]
-        inputs = {**self._inputs, "mask_positions": places}
-        logits = self._model(inputs, training=False)[name]  # (n, P, V)
-        logits = logits[..., : len(self._pieces)]  # tables may be padded
-        best = tf.math.top_k(tf.nn.softmax(logits), k=self._guesses)  # (n, P, guesses)
+        found = []
+        for name in _READ_AT.keys() & self._model.output.keys():
+            places = self._inputs["mask_positions"] + _READ_AT[name]
+            inputs = {**self._inputs, "mask_positions": places}
+            logits = self._model(inputs, training=False)[name]  # (n, P, V)
+            found.append(tf.nn.softmax(logits[..., : len(self._pieces)]))  # tables may be padded
+        probabilities = tf.add_n(found) / len(found)
+        best = tf.math.top_k(probabilities, k=self._guesses)  # (n, P, guesses)
         rows = zip(best.indices.numpy(), best.values.numpy().tolist(), self._gaps, strict=True)
         return [
             [

@@ -14,12 +14,13 @@ from bert_tf.models.language_model import BertLanguageModel
 from bert_tf.models.masked_language_model import BertMaskedLanguageModel
 from bert_tf.models.pretrainer import BertPreTrainer
 from bert_tf.models.task_models import BertClassifier, BertSpanClassifier
+from bert_tf.models.two_encoders import encoder_for
 
 CONFIG = BertConfig(
     vocab_size=7, hidden_size=8, num_hidden_layers=1, num_attention_heads=2,
     intermediate_size=16, max_position_embeddings=12,
 )  # fmt: skip
-DIRECTIONS = ["left_to_right", "right_to_left"]
+DIRECTIONS = ["left_to_right", "right_to_left", "left_to_right+right_to_left"]
 INPUTS = {
     "token_ids": np.array([[2, 5, 6, 3]]),
     "segment_ids": np.zeros([1, 4], int),
@@ -37,7 +38,7 @@ def outputs(model):
 @pytest.mark.parametrize(
     "make",
     [
-        BertEncoder,
+        lambda config, seed: encoder_for(config, seed, None)[0],
         BertLanguageModel,
         BertSpanClassifier,
         lambda config, seed: BertClassifier(config, labels=["no", "yes"], seed=seed),
@@ -77,6 +78,10 @@ def test_hugging_faces_classes_find_no_weight_that_they_would_use_otherwise(tmp_
     assert found("BertSpanClassifier left_to_right") == ("bert", True, {"bert", "left_to_right"})
     assert found("BertClassifier right_to_left") == (
         "bert_right_to_left", False, {"right_to_left"}
+    )  # fmt: skip
+    both = "left_to_right+right_to_left"
+    assert found(f"BertClassifier {both}") == (
+        f"bert_{both}", False, {"left_to_right", "right_to_left", both}
     )  # fmt: skip
     names = load_file(tmp_path / "BertClassifier left_to_right" / "model.safetensors")
     prefixed = {name for name in names if name.startswith("left_to_right")}

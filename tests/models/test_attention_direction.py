@@ -9,8 +9,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bert_tf import BertConfig, BertEncoder
+from bert_tf.errors import InputError
 from bert_tf.fused.inference import inference
 from bert_tf.fused.training import fuse
+from bert_tf.layers import SummaryFirst
+from bert_tf.layers.heads import summary
+from bert_tf.models.two_encoders import TwoEncoders
 
 V, T = 13, 7
 CONFIG = BertConfig(
@@ -105,3 +109,33 @@ def test_the_pooled_output_is_of_the_token_that_has_seen_all(direction):
         np.testing.assert_allclose(
             outputs["pooled_output"], encoder.pooler.dense(read), rtol=1e-5, atol=1e-5
         )
+
+
+def test_two_encoders_are_one_of_each_direction():
+    config = replace(CONFIG, attention_direction="left_to_right+right_to_left")
+    encoder = TwoEncoders(config, seed=1, attention_probabilities=True)
+    assert len({variable.path for variable in encoder.variables}) == len(encoder.variables)
+    mask = np.arange(T) < np.array([[4], [T]])
+    inputs = {"token_ids": np.full([2, T], 5), "segment_ids": mask * 0, "padding_mask": mask}
+    inputs = {name: tf.constant(x, tf.int32) for name, x in inputs.items()}
+    outputs, parts = encoder(inputs), [tower(inputs) for tower in encoder.towers]
+    with inference(encoder):
+        fused = encoder(inputs)
+    assert not np.allclose(*(part["pooled_output"] for part in parts), atol=0.01)
+    for found in (outputs, fused):
+        for name in ("pooled_output", "sequence_output"):
+            wanted = np.concatenate([part[name] for part in parts], axis=-1)
+            kept = mask if name == "sequence_output" else slice(None)
+            np.testing.assert_allclose(found[name].numpy()[kept], wanted[kept], atol=1e-5)
+        heads = found["attention_probabilities"][1].numpy()
+        assert heads.shape == (2, 4, T, T)
+        assert not np.triu(heads[1, :2], 1).any() and not np.tril(heads[1, 2:], -1).any()
+    states = outputs["sequence_output"]
+    read = summary(states, inputs["padding_mask"], config.attention_direction).numpy()
+    ahead, back = states.numpy()[[0, 1], [3, T - 1], :8], states.numpy()[:, 0, 8:]
+    np.testing.assert_array_equal(read, np.concatenate([ahead, back], axis=-1))
+    first = SummaryFirst(config.attention_direction)(states, inputs["padding_mask"]).numpy()
+    np.testing.assert_array_equal(first[:, 0], read)
+    np.testing.assert_array_equal(first[:, 1:, 8:], states.numpy()[:, 1:, 8:])
+    with pytest.raises(InputError, match="is of two encoders"):
+        BertEncoder(config)

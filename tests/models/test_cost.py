@@ -1,10 +1,12 @@
 import math
+from dataclasses import replace
 
 import pytest
 import tensorflow as tf
 
 from bert_tf.config import BertConfig
 from bert_tf.models.cost import classification_flops, pretraining_flops
+from bert_tf.models.language_model import BertLanguageModel
 from bert_tf.models.pretrainer import BertPreTrainer
 from bert_tf.models.task_models import BertClassifier
 
@@ -12,6 +14,7 @@ CONFIG = BertConfig(
     vocab_size=300, hidden_size=32, num_hidden_layers=3, num_attention_heads=4,
     intermediate_size=96, max_position_embeddings=64,
 )  # fmt: skip
+TWO_ENCODERS = replace(CONFIG, attention_direction="left_to_right+right_to_left")
 INPUTS = {
     "token_ids": tf.ones([5, 48], tf.int32),
     "segment_ids": tf.zeros([5, 48], tf.int32),
@@ -39,14 +42,18 @@ def matrix_products(model, inputs) -> int:
     return counted
 
 
-def test_the_forward_pass_of_pre_training_is_a_third_of_what_tensorflow_counts():
+@pytest.mark.parametrize(
+    ("make", "config"), [(BertPreTrainer, CONFIG), (BertLanguageModel, TWO_ENCODERS)]
+)
+def test_the_forward_pass_of_pre_training_is_a_third_of_what_tensorflow_counts(make, config):
     inputs = {**INPUTS, "mask_positions": tf.ones([5, 7], tf.int32)}
-    counted = matrix_products(BertPreTrainer(CONFIG, seed=1), inputs)
-    ours = pretraining_flops(CONFIG, instances=5, length=48, predictions=7)
+    counted = matrix_products(make(config, seed=1), inputs)
+    ours = pretraining_flops(config, instances=5, length=48, predictions=7)
     assert ours / 3 == pytest.approx(counted, rel=0.01)
 
 
-def test_the_forward_pass_of_a_classifier_is_a_third_of_what_tensorflow_counts():
-    counted = matrix_products(BertClassifier(CONFIG, num_classes=4, seed=1), INPUTS)
-    ours = 5 * classification_flops(CONFIG, length=48, classes=4)
+@pytest.mark.parametrize("config", [CONFIG, TWO_ENCODERS])
+def test_the_forward_pass_of_a_classifier_is_a_third_of_what_tensorflow_counts(config):
+    counted = matrix_products(BertClassifier(config, num_classes=4, seed=1), INPUTS)
+    ours = 5 * classification_flops(config, length=48, classes=4)
     assert ours / 3 == pytest.approx(counted, rel=0.01)

@@ -9,6 +9,7 @@ from hypothesis import given, settings
 
 from bert_tf import BertConfig, BertPreTrainer
 from bert_tf.errors import InputError
+from bert_tf.models.two_encoders import encoder_for
 from pipelines.instances.rows import fill_rows, row_predictions
 from pipelines.options import PretrainingDataOptions
 from pipelines.shards.display import displayed_instances
@@ -171,12 +172,13 @@ def test_loss_and_gradients_are_those_of_the_instances_alone(folders, tokenizer)
         assert np.abs(theirs).max() > 0
 
 
-def test_a_token_sees_its_own_instance_alone():
+@pytest.mark.parametrize("direction", ["both", "left_to_right+right_to_left"])
+def test_a_token_sees_its_own_instance_alone(direction):
     config = BertConfig(
         vocab_size=50, hidden_size=16, num_hidden_layers=2, num_attention_heads=2,
-        intermediate_size=32, max_position_embeddings=8,
+        intermediate_size=32, max_position_embeddings=8, attention_direction=direction,
     )  # fmt: skip
-    encoder = BertPreTrainer(config, seed=1).encoder
+    encoder, _ = encoder_for(config, 1, None)
     inputs = {
         "token_ids": np.array([[2, 7, 3, 2, 8, 9, 3, 0]]),
         "segment_ids": np.zeros([1, 8], int),

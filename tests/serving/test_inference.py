@@ -5,6 +5,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import tensorflow as tf
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from bert_tf import BertConfig, BertTokenizer
 from bert_tf.fused.inference import inference
@@ -202,3 +204,31 @@ def test_an_export_in_bfloat16_holds_its_weights_once_and_answers_as_evaluation_
             np.testing.assert_array_equal(found[name], value)
         else:
             np.testing.assert_allclose(found[name], value, atol=0.02)
+
+
+@pytest.mark.slow
+@given(data=st.data())
+@settings(max_examples=25, deadline=None)
+def test_an_exported_tagger_that_reads_from_the_left_sees_nothing_that_follows(data, left_to_right):
+    ids = st.lists(st.integers(5, 12), min_size=7, max_size=7)
+    one, other, place = data.draw(ids), data.draw(ids), data.draw(st.integers(0, 6))
+    rows = np.array([one, np.where(np.arange(7) <= place, one, other)], np.int32)
+    inputs = {"token_ids": rows, "segment_ids": rows * 0, "padding_mask": rows * 0 + 1}
+    found = left_to_right.run("tokens", inputs)["probability"]
+    np.testing.assert_allclose(found[0, : place + 1], found[1, : place + 1], atol=1e-5)
+    if one[0] != other[0]:
+        rows[1] = [other[0], *one[1:]]
+        found = left_to_right.run("tokens", inputs)["probability"]
+        assert np.abs(found[0] - found[1]).max() > 1e-3
+
+
+@pytest.fixture(scope="module")
+def left_to_right(tmp_path_factory):
+    config = replace(LEFT_TO_RIGHT, hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0)
+    model = randomize(BertTagger(config, **LABELS), np.random.default_rng(5))
+    tokenizer = BertTokenizer(["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *"abcdefgh"])
+    task = find_task("tagging").with_settings({"max_length": 10})
+    tuned = FineTuned(task, model, tokenizer, LABELS["labels"])
+    session = LoadedModel(tuned.export("tags", root=tmp_path_factory.mktemp("export")))
+    yield session
+    session.close()

@@ -9,8 +9,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from bert_tf import BertConfig, BertEncoder, BertTokenizer, save_model
+from bert_tf import BertConfig, BertTokenizer, save_model
 from bert_tf.checkpoints.model_directory import load_model
+from bert_tf.models.two_encoders import encoder_for
 from bert_tf.serving.export import ASSETS
 from bert_tf.serving.predictor import Predictor, answer
 from bert_tf.tasks.choice import Choice
@@ -34,7 +35,7 @@ def make_encoder(folder, direction="both"):
         intermediate_size=32, max_position_embeddings=16, hidden_dropout_prob=0.0,
         attention_probs_dropout_prob=0.0, initializer_range=0.2, attention_direction=direction,
     )  # fmt: skip
-    save_model(BertEncoder(config, seed=1), folder, tokenizer=BertTokenizer(PIECES))
+    save_model(encoder_for(config, 1, None)[0], folder, tokenizer=BertTokenizer(PIECES))
     return folder
 
 
@@ -161,16 +162,20 @@ def killed(run: Path, saved: int) -> Path:
     return Path(shutil.copytree(run, run.parent / "killed"))
 
 
-# Every task, each kind with --features_only and from left to right, and both kinds of output under
-# a BiLSTM; two of them each time, the others in `make test-slow`.
+# Every task, each kind with --features_only, from left to right and with two encoders, and both
+# kinds of output under a BiLSTM; two of them each time, the others in `make test-slow`.
 _TRAINED = [name for name, task in TASKS.items() if task.kind.is_trained]
 _FEATURES = [(name, "features_only") for name in ("cola", "stsb", "choice", "squad")]
 _LSTMS = [("tagging", "mix"), ("tagging", "bilstm"), ("cola", "bilstm")]
-_SIDES = [(name, "left_to_right") for name in ("cola", "stsb", "choice", "squad2", "tagging")]
+_SIDES = [
+    (name, side)
+    for name in ("cola", "stsb", "choice", "squad2", "tagging")
+    for side in ("left_to_right", "left_to_right+right_to_left")
+]
 _EVERY_TIME = [("cola", ""), ("cola", "left_to_right")]
 _OPTIONS = {
-    "": {}, "left_to_right": {}, "features_only": {"features_only": "last"},
-    "mix": {"features_only": "mix"}, "bilstm": {"bilstm": True},
+    "features_only": {"features_only": "last"}, "mix": {"features_only": "mix"},
+    "bilstm": {"bilstm": True},
 }  # fmt: skip
 # How a run resumes is up to the kind: one task of each is killed, and all with --features_only.
 _OF_KIND = {type(TASKS[n].kind): n for n in [*reversed(_TRAINED), "cola"]}
@@ -187,7 +192,7 @@ def test_a_task_learns_resumes_is_evaluated_exported_and_read_back(
     name, trained, encoder, tmp_path, monkeypatch
 ):
     monkeypatch.setattr("bert_tf.models.feature_encoder.LSTM_UNITS", 32)  # 384 take long to write
-    if trained == "left_to_right":
+    if "left_to_right" in trained:
         encoder = make_encoder(tmp_path / "encoder", trained)
     task = TASKS[name]
     file, write, check = FILES.get(type(task.kind), TABLE)
@@ -197,13 +202,14 @@ def test_a_task_learns_resumes_is_evaluated_exported_and_read_back(
         model=str(encoder), task=name, train=str(data), validation=str(data),
         output=str(tmp_path / "run"), epochs=20, batch_size=8, max_length=12,
         learning_rate=5e-2 if trained == "features_only" else 5e-3,
-        log_every=100, evaluate_every=20, save_every=11, strategy="one", **_OPTIONS[trained],
+        log_every=100, evaluate_every=20, save_every=11, strategy="one",
+        **_OPTIONS.get(trained, {}),
     )  # fmt: skip
 
     def no_report(*line):
         pass
 
-    resumes = trained not in ("", "left_to_right") or name in _OF_KIND.values()
+    resumes = trained in _OPTIONS or name in _OF_KIND.values()
 
     def on_step(step):
         if step == 32 and resumes:  # in the middle of an epoch
