@@ -68,6 +68,9 @@ def run(options: Options) -> None:
             options.output,
             options.seeds,
         )
+        shortage = reproduction.corpus_shortage
+        if shortage and not options.dry_run:
+            raise InputError(shortage)
         planned = reproduction.estimate(bar.print)
     shown = Table("run", "steps", "time", title=f"Plan of {options.table}, {options.scale} scale")
     for line in planned:
@@ -81,13 +84,16 @@ def run(options: Options) -> None:
         f"About {duration(minutes)} in all on this machine, and {needed / 1e9:.2f} GB; "
         f"{free / 1e9:.0f} GB are free"
     )
-    if options.dry_run:
-        return
     if needed > free:
-        raise InputError(
+        shortage = (
             f"{options.output}: the runs need about {needed / 1e9:.1f} GB, and {free / 1e9:.1f} GB "
             "are free: free some space, or give another --output"
         )
+    if shortage and not options.dry_run:
+        raise InputError(shortage)
+    if options.dry_run:
+        console.print(shortage or "Nothing was written: leave --dry_run out to make the table")
+        return
 
     with progress("making runs", total=1) as bar:
 

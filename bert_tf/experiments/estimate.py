@@ -7,6 +7,7 @@ import numpy as np
 import tensorflow as tf
 
 from bert_tf.config import BertConfig
+from bert_tf.experiments.plan import BYTES_PER_TOKEN
 from bert_tf.experiments.runs import Documentation, Finetuning, Pretraining, Run, Shards
 from bert_tf.fused.training import fuse
 from bert_tf.models.cost import classification_flops, pretraining_flops
@@ -28,8 +29,6 @@ _MEASURED_TOKENS = 4096
 # Seconds that every fine-tuning takes beside its steps: loading, tracing, evaluations.
 _FINETUNING_SECONDS = 15.0
 _TEXT_BYTES_PER_SECOND = {"Vocabulary": 1.5e6, "Shards": 1e6, "Documentation": 1e6}
-_DOCUMENTATION_BYTES = 15_000_000
-_BYTES_PER_TOKEN = 5
 _INSTANCE_BYTES = 3.5  # of shards with dynamic masks, per token
 _BYTES_PER_PARAMETER = {"weights": 4, "checkpoint": 12}  # Adam has two means of each weight
 _BLOCK_PARAMETERS = 12  # times the squared width
@@ -39,18 +38,18 @@ class Estimate:
     """Times and sizes of runs.
 
     Args:
-        text_bytes: bytes of text to pre-train on; None for the documentation.
+        text_bytes: approximate bytes of text to pre-train on.
         vocabulary_size: pieces.
         notice: called with a line before each measurement.
     """
 
     def __init__(
         self,
-        text_bytes: int | None,
+        text_bytes: int,
         vocabulary_size: int,
         notice: Callable[[str], object] = lambda line: None,
     ) -> None:
-        self._text_bytes = text_bytes or _DOCUMENTATION_BYTES
+        self._text_bytes = text_bytes
         self._vocabulary_size = vocabulary_size
         self._notice = notice
         self._rates: dict[tuple, float] = {}
@@ -71,9 +70,10 @@ class Estimate:
         if isinstance(run, Pretraining):
             return self._flops(run) / self._rate(run)
         if isinstance(run, Finetuning):
-            config = replace(_config(run.pretraining, self._vocabulary_size))
+            config = _config(run.pretraining, self._vocabulary_size)
             if run.options.features_only:  # the head's cost; vectors are computed once
-                config = replace(config, feature_layers=["last"], feature_lstm_layers=2)
+                layers = find_task(run.data.task).kind.feature_lstm_layers
+                config = replace(config, feature_layers=["last"], feature_lstm_layers=layers)
             length = (run.options.max_length or 128) / 2
             flops = classification_flops(config, length=length, classes=2)
             examples = self.steps(run) * run.options.batch_size[0]
@@ -84,10 +84,10 @@ class Estimate:
     def bytes(self, run: Run) -> float:
         """Largest space on the disk that a run takes."""
         if isinstance(run, Documentation):
-            return _DOCUMENTATION_BYTES
+            return self._text_bytes
         if isinstance(run, Shards):
             passes = run.options[0].dupe_factor * len(run.options)
-            return self._text_bytes / _BYTES_PER_TOKEN * _INSTANCE_BYTES * passes
+            return self._text_bytes / BYTES_PER_TOKEN * _INSTANCE_BYTES * passes
         if not isinstance(run, Pretraining | Finetuning):
             return 0.0
         pretraining = run if isinstance(run, Pretraining) else run.pretraining

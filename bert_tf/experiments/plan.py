@@ -29,7 +29,7 @@ from pipelines.options import PretrainingDataOptions
 
 # Passes over the corpus from which on a model learns it by heart; the paper made 40.
 _MOST_EPOCHS = 100
-_BYTES_PER_TOKEN = 5  # of text; 4.5 in English
+BYTES_PER_TOKEN = 5  # of text; 4.5 in English
 
 
 @dataclass(frozen=True)
@@ -183,24 +183,26 @@ def _finetuning_options(
     }  # fmt: skip
 
 
-def check_corpus(plan: Plan, text_bytes: int, where: str) -> None:
-    """Refuses a corpus that is too small for the plan, before anything is made.
+def corpus_shortage(plan: Plan, text_bytes: int) -> str | None:
+    """What a corpus is too small for, in a line for the user; None if it is large enough.
 
-    Raises:
-        InputError: the corpus would be read too often.
+    Args:
+        plan: the plan.
+        text_bytes: approximate bytes of its text.
     """
-    for run in plan.runs:
-        if isinstance(run, Pretraining):
-            options, length = run.options, run.shards.options[0].max_seq_length
-            tokens = options.steps * options.batch_size * length
-            epochs = tokens / max(1, text_bytes / _BYTES_PER_TOKEN)
-            if epochs > _MOST_EPOCHS:
-                needed = tokens * _BYTES_PER_TOKEN / _MOST_EPOCHS / 1e6
-                raise InputError(
-                    f"{where}: {text_bytes / 1e6:.1f} MB of text are too few for {options.steps:,} "
-                    f"steps, which would read them {epochs:,.0f} times: give at least "
-                    f"{needed:.1f} MB"
-                )
+    tokens = max(
+        run.options.steps * run.options.batch_size * run.shards.options[0].max_seq_length
+        for run in plan.runs
+        if isinstance(run, Pretraining)
+    )
+    needed = tokens * BYTES_PER_TOKEN / _MOST_EPOCHS
+    if text_bytes >= needed:
+        return None
+    return (
+        f"{text_bytes / 1e6:.1f} MB of text are too few to pre-train on: the steps would read them "
+        f"{_MOST_EPOCHS * needed / text_bytes:,.0f} times: give at least {needed / 1e6:,.0f} MB "
+        "with --corpus"
+    )
 
 
 def check_held_out(outcome: Mapping[str, Any]) -> None:

@@ -7,14 +7,13 @@ from dataclasses import dataclass
 import tensorflow as tf
 
 from bert_tf.experiments.estimate import Estimate
-from bert_tf.experiments.plan import check_corpus, check_held_out, make_plan
+from bert_tf.experiments.plan import check_held_out, corpus_shortage, make_plan
 from bert_tf.experiments.result import write_result
 from bert_tf.experiments.runs import Cache, Corpus, Run, Show, TaskData
 from bert_tf.experiments.scale import Scale
 from bert_tf.experiments.table import Table
 from bert_tf.outputs import check_output_folder
 from bert_tf.training.workers import hold_run_directory
-from pipelines.corpus.sources import open_corpus
 from pipelines.examples.records import is_dataset_name
 
 
@@ -70,12 +69,8 @@ class Reproduction:
             output, [path for path in inputs if not is_dataset_name(path)]
         )
         self._cache = Cache(self.output / "runs")
-        self._text_bytes = None
-        if corpus.given:
-            self._text_bytes = open_corpus(corpus.given, corpus.options).text_bytes
+        self._text_bytes = corpus.text_bytes
         self.plan = make_plan(table, scale, corpus, tasks, seeds)
-        if self._text_bytes is not None:
-            check_corpus(self.plan, self._text_bytes, corpus.given[0])
 
     def estimate(self, notice: Callable[[str], object] = lambda line: None) -> list[PlannedRun]:
         """Every run with its time, from a few measured steps of those to make; writes nothing.
@@ -90,6 +85,11 @@ class Reproduction:
             cost = (0.0, 0.0) if is_done else (estimate.seconds(run), estimate.bytes(run))
             lines.append(PlannedRun(run, is_done, estimate.steps(run), *cost))
         return lines
+
+    @property
+    def corpus_shortage(self) -> str | None:
+        """A line for the user if the corpus is too small for the plan."""
+        return corpus_shortage(self.plan, self._text_bytes)
 
     @property
     def free_bytes(self) -> int:

@@ -43,6 +43,7 @@ _NO_PART_OF_IDENTITY = {
     "output", "shards", "long_shards", "model", "data", "train", "validation", "seeds",
     "keep_every", "keep", "save_every", "log_every",
 }  # fmt: skip
+_DOCUMENTATION_BYTES = 12_000_000
 FOLDER = "(folder)"  # in declared options, for what the plan fills in
 
 
@@ -206,6 +207,13 @@ class Corpus:
         content = [sha256(Path(file)) for file in opened.files]
         datasets = [source for source in opened.sources if source not in opened.files]
         return {"corpus": [*content, *datasets], **chosen_options(self.options)}
+
+    @property
+    def text_bytes(self) -> int:
+        """Approximate bytes of text."""
+        return (
+            _DOCUMENTATION_BYTES if self.run else open_corpus(self.given, self.options).text_bytes
+        )
 
     def paths(self, cache: Cache) -> list[str]:
         """Files or names of data sets, once the run is finished."""

@@ -25,6 +25,13 @@ def test_what_is_named_before_it_starts(arguments, message, tmp_path, capsys):
     assert not output.exists()
 
 
+def test_a_small_corpus_is_named_before_it_starts(corpus, tmp_path, capsys):
+    command = ["reproduce", "glue", "--scale", "paper", "--corpus", str(corpus), "--output"]
+    assert main([*command, str(tmp_path / "out")]) == 2
+    assert "MB of text are too few to pre-train on" in capsys.readouterr().err
+    assert not (tmp_path / "out").exists()
+
+
 @pytest.fixture
 def toy_scale(monkeypatch):
     """The small scale, much smaller."""
