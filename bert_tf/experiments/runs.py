@@ -27,6 +27,7 @@ from bert_tf.options import CheckedOptions
 from bert_tf.tasks.finetuning import finetune
 from bert_tf.tasks.options import FinetuningOptions, PretrainingOptions, SearchOptions
 from bert_tf.tasks.pretraining import pretrain
+from bert_tf.tasks.restarts import Restarts
 from bert_tf.tasks.search import data_content, search
 from bert_tf.tasks.trials import Trial
 from bert_tf.tokenization import BertTokenizer, count_words, learn_vocabulary
@@ -34,6 +35,7 @@ from bert_tf.training.state import load_weights
 from pipelines.corpus.formats import input_errors, read_lines
 from pipelines.corpus.sources import open_corpus
 from pipelines.examples.passages import SPLITS, documentation, write_task
+from pipelines.examples.records import is_dataset_name
 from pipelines.options import CorpusOptions, PretrainingDataOptions
 from pipelines.shards.manifest import Manifest, sha256
 from pipelines.shards.writing import write_shards_of_lengths
@@ -95,7 +97,7 @@ class Cache:
         run.tidy(self)
 
     def _record(self, run: "Run") -> Path:
-        return self.folder / f"{run.name}.json"
+        return self.folder / f"{run.record}.json"
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -133,6 +135,11 @@ class Run(ABC):
         made_from = [self.identity, [one.name for one in self.inputs]]
         content = json.dumps(made_from, sort_keys=True).encode()
         return f"{type(self).__name__.lower()}-{hashlib.sha256(content).hexdigest()[:12]}"
+
+    @property
+    def record(self) -> str:
+        """Name of the file of its outcome."""
+        return self.name
 
     def tidy(self, cache: Cache) -> None:  # noqa: B027
         """Deletes what nobody needs once the outcome is written."""
@@ -376,9 +383,10 @@ class TaskData:
 
     @functools.cached_property
     def content(self) -> list[str]:
-        """Names, and a hash of the user's files."""
+        """Names of data sets, and a hash of files."""
         options = SearchOptions(model=FOLDER, output=FOLDER, **self.options(None))
-        return [Path(self.train).name, data_content(options)]
+        given = (self.train, self.validation or "")
+        return [*(name for name in given if is_dataset_name(name)), data_content(options)]
 
     def options(self, cache: Cache | None) -> dict[str, Any]:
         """What `SearchOptions` says of it; of passages no files without a cache."""
@@ -414,8 +422,12 @@ class Finetuning(Run):
     def identity(self) -> dict[str, Any]:
         """Options, step, and content of the user's examples."""
         content = {} if self.data.run else {"content": self.data.content}
-        own = {"step": self.step, "seeds": self.options.seeds}
-        return {**chosen_options(self.options), **own, **content}
+        return {**chosen_options(self.options), "step": self.step, **content}
+
+    @property
+    def record(self) -> str:
+        """With the number of seeds: runs of more seeds go on in the same folder."""
+        return f"{self.name}-seeds-{self.options.seeds}"
 
     def make(self, cache: Cache, show: Show) -> dict[str, Any]:
         """Fine-tunes, as `bert-tf search`."""
@@ -461,12 +473,12 @@ class Finetuning(Run):
         for trial in search(options, one_run, notice=show.notice):
             if trial.setting == chosen:
                 best = trial
-        summary = best.restarts.summary()
+        seeds = range(options.seed, options.seed + options.seeds)
+        of_seeds = Restarts(best.restarts.best_by, {s: best.restarts.runs[s] for s in seeds})
         return {
             "setting": str(best.setting),
-            "best_by": best.restarts.best_by,
-            "scores": {name: list(each["scores"].values()) for name, each in summary.items()},
-            "diverged": sum(not scores for scores in best.restarts.runs.values()),
+            "best_by": of_seeds.best_by,
+            "scores": {n: list(s["scores"].values()) for n, s in of_seeds.summary().items()},
         }
 
 

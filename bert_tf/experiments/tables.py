@@ -51,6 +51,7 @@ def _pretraining_tasks(scale: Scale) -> list[System]:
         System(name="No NSP", pretraining={"objective": "mlm"}),
         System(name="LTR & No NSP", pretraining=left_to_right),
         System(name="+ BiLSTM", pretraining=left_to_right, finetuning={"bilstm": True}),
+        System(name="LTR and RTL, concatenated", pretraining={"objective": "ltr+rtl"}),
     ]
 
 

@@ -161,6 +161,20 @@ def test_a_table_made_twice_is_the_same(made, data):
     assert [path.read_bytes() for path in sorted((output / "toy").iterdir())] == before
 
 
+def test_more_seeds_are_added(made, data, tmp_path, monkeypatch):
+    output, rows = made
+    shutil.copytree(output, tmp_path, dirs_exist_ok=True)
+    tuned = []
+    monkeypatch.setattr(
+        runs, "finetune", lambda *given, **named: tuned.append(given[0].seed) or learned(*given)
+    )
+    kinds, more = make(toy(data, tmp_path, scale=replace(TOY_SCALE, seeds=3)))
+    assert kinds == ["Finetuning"] * 2 and tuned == [3, 3]
+    assert more[1][1] == "41.7 ± 28.9"
+    kinds, fewer = make(toy(data, tmp_path))
+    assert kinds == [] and fewer == rows
+
+
 def test_a_table_takes_the_runs_of_another(made, data):
     output, _ = made
     other = replace(TOY_TABLE, name="other", systems=lambda scale: [System(name="same")])
@@ -168,15 +182,9 @@ def test_a_table_takes_the_runs_of_another(made, data):
     assert kinds == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
-    ("name", "at"),
-    [
-        ("save_model", 1),
-        *(
-            pytest.param(name, at, marks=pytest.mark.slow)
-            for name, at in (("load_weights", 2), ("write_json", 1), ("finetune", 2))
-        ),
-    ],
+    ("name", "at"), [("save_model", 1), ("load_weights", 2), ("write_json", 1), ("finetune", 2)]
 )
 def test_a_killed_table_goes_on(made, data, tmp_path, monkeypatch, no_finetuning, name, at):
     """Killed before an outcome is written, between and within two runs."""
