@@ -117,10 +117,11 @@ def plot(seconds: dict[str, dict[float, float]], file: str, processor: bool) -> 
     import matplotlib
     from matplotlib.figure import Figure
 
-    matplotlib.rcParams["svg.hashsalt"] = "scaling"  # the same file for the same figures
+    # Text as text; the same file for the same figures.
+    matplotlib.rcParams |= {"svg.fonttype": "none", "svg.hashsalt": "scaling"}
     figure = Figure(figsize=(12, 6), layout="constrained")
     panels = figure.subplots(2, 4).flat
-    for axes, (quantity, of_value) in zip(panels, seconds.items(), strict=False):
+    for (quantity, of_value), axes in zip(seconds.items(), panels, strict=False):
         values, first = list(of_value), next(iter(of_value))
         works = [work_at(quantity, each, processor) for each in values]
         proportional = [of_value[first] * work / works[0] for work in works]

@@ -100,7 +100,11 @@ def summary(
         }
         if flops:
             operations, dtype = flops[side]
-            found[side] |= {"GFLOP/s": 1e-9 * operations / clock, "type": dtype}
+            found[side] |= {
+                "GFLOP/s": 1e-9 * operations / clock,
+                "GFLOP/processor s": 1e-9 * operations / processor,
+                "type": dtype,
+            }
     return found
 
 
@@ -109,11 +113,13 @@ def table(found: dict[str, dict[str, Any]], ceilings: dict[str, float] | None = 
     first, columns = next(iter(found.items()))
     names = list(columns)
     if ceilings and "type" in columns:
-        names.append("share of ceiling")
+        shares = {"share of ceiling": "GFLOP/s", "by processor time": "GFLOP/processor s"}
+        names += shares
         found = {
-            side: {**row, names[-1]: row["GFLOP/s"] / ceilings[f"{row['type']} GFLOP/s"]}
+            side: row | {name: row[unit] / ceilings[f"{row['type']} {unit}"]
+                         for name, unit in shares.items()}
             for side, row in found.items()
-        }
+        }  # fmt: skip
     heads = [f"{name}, {first} = 1" if name.endswith("time") else name for name in names]
     lines = [f"| | {' | '.join(heads)} |", "|---" * (1 + len(names)) + "|"]
     for side, row in found.items():
