@@ -1,4 +1,4 @@
-"""The benchmark of GPUs runs without one, so that it works where there is one."""
+"""The benchmarks' own machinery: turns, tables, the report; the benchmark of GPUs without one."""
 
 import json
 import os
@@ -6,9 +6,85 @@ import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 BENCHMARKS = Path(__file__).parents[1] / "benchmarks"
+SIDE = """
+import sys
+sys.path.insert(0, sys.argv[1])
+import turns
+turns.answer(lambda line: [float(line) * float(sys.argv[2]), 1.0])
+"""
+
+
+@pytest.fixture
+def benchmarks(monkeypatch):
+    monkeypatch.syspath_prepend(BENCHMARKS)
+
+
+def test_sides_take_turns(benchmarks):
+    import turns
+
+    commands = {
+        name: [sys.executable, "-c", SIDE, str(BENCHMARKS), factor]
+        for name, factor in (("bert-tf", "2"), ("peer", "5"))
+    }
+    times = turns.take_turns(commands, 3, ["1", "10"])
+    assert times["peer"].shape == (3, 2, 2)
+    np.testing.assert_array_equal(times["peer"][:, :, 0], [[5, 50]] * 3)
+    with pytest.raises(SystemExit, match="broken failed"):
+        turns.take_turns({"broken": [sys.executable, "-c", "raise SystemExit(1)"]}, 1)
+
+
+def test_medians_ratios_and_shares_of_the_ceiling(benchmarks):
+    import turns
+
+    times = {
+        "bert-tf": np.array([[1.0, 2.0], [2.0, 4.0], [3.0, 6.0]]),
+        "peer": np.array([[2.0, 2.0], [2.0, 4.0], [9.0, 6.0]]),
+    }
+    flops = {"bert-tf": (4e9, "bfloat16"), "peer": (4e9, "float32")}
+    found = turns.summary(times, 10, "texts", flops)
+    assert found["peer"]["ms"] == 2000 and found["peer"]["texts/s"] == 5
+    assert found["peer"]["time"] == 2  # the median of 2, 1 and 3
+    assert found["peer"]["processor time"] == 1
+    ceilings = {
+        f"{dtype} GFLOP/{unit}": number
+        for dtype, number in (("float32", 4.0), ("bfloat16", 8.0))
+        for unit in ("s", "processor s")
+    }
+    *_, ours, theirs = turns.table(found, ceilings).splitlines()
+    assert ours.startswith("| bert-tf | 2,000.0 | 4,000.0 | 5.00 | 2.50 | 1.00 | 1.00 |")
+    assert ours.endswith("| bfloat16 | 0.25 | 0.12 |")
+    assert theirs.endswith("| float32 | 0.50 | 0.25 |")
+
+
+def test_the_report_of_all_benchmarks(benchmarks, tmp_path):
+    import everything
+    import turns
+
+    times = {"ours": np.array([[1.0, 2.0]]), "keras_hub": np.array([[3.0, 4.0]])}
+    found = turns.summary(times, 8, "tokens", dict.fromkeys(times, (1e9, "float32")))
+    (tmp_path / "pretraining_128.json").write_text(json.dumps({"pre-training, 128": found}))
+    (tmp_path / "ceilings.json").write_text(
+        json.dumps({"float32 GFLOP/s": 2.0, "float32 GFLOP/processor s": 1.0, "copy GB/s": 3.0})
+    )
+    (tmp_path / "start_up.txt").write_text("| | seconds |\n|---|---|\n| import | 5 |\n")
+    (tmp_path / "shards.txt").write_text("2.4 MB/s\n")
+    report = everything.report(tmp_path, {"torch": "2.15.0"})
+    for line in ("torch 2.15.0", "## pre-training, 128", "| import | 5 |", "```\n2.4 MB/s\n```"):
+        assert line in report
+    assert "share of ceiling" in report
+    everything.plot(everything.works(tmp_path), tmp_path / "peers.svg")
+    assert (tmp_path / "peers.svg").stat().st_size > 1000
+
+
+def test_every_command_of_make_bench_is_there(benchmarks):
+    import everything
+
+    for line in everything.COMMANDS.values():
+        assert (BENCHMARKS / line.split()[0]).is_file()
 
 
 @pytest.mark.slow
