@@ -53,9 +53,10 @@ class Options(CorpusOptions):
 
 def run(options: Options) -> None:
     with progress("planning") as bar:
+        from bert_tf.experiments.data_runs import Corpus
         from bert_tf.experiments.plan import find_table, task_data
         from bert_tf.experiments.reproduce import Reproduction
-        from bert_tf.experiments.runs import Corpus, Run
+        from bert_tf.experiments.run import Run
         from bert_tf.experiments.scale import SCALES
         from bert_tf.tasks.report import markdown
 

@@ -7,8 +7,10 @@ import numpy as np
 import tensorflow as tf
 
 from bert_tf.config import BertConfig
+from bert_tf.experiments.data_runs import Documentation, Shards
 from bert_tf.experiments.plan import BYTES_PER_TOKEN
-from bert_tf.experiments.runs import Documentation, Finetuning, Pretraining, Run, Shards
+from bert_tf.experiments.run import Run
+from bert_tf.experiments.training_runs import Finetuning, Pretraining
 from bert_tf.fused.training import fuse
 from bert_tf.models.cost import classification_flops, pretraining_flops
 from bert_tf.models.pretrainer import BertPreTrainer

@@ -9,19 +9,12 @@ from pathlib import Path
 from typing import Any
 
 from bert_tf.errors import InputError
-from bert_tf.experiments.runs import (
-    FOLDER,
-    Corpus,
-    Finetuning,
-    Pretraining,
-    Run,
-    Shards,
-    TaskData,
-    Vocabulary,
-)
+from bert_tf.experiments.data_runs import Corpus, Shards, TaskData, Vocabulary
+from bert_tf.experiments.run import FOLDER, Run
 from bert_tf.experiments.scale import Scale
 from bert_tf.experiments.table import Column, System, Table
 from bert_tf.experiments.tables import TABLES
+from bert_tf.experiments.training_runs import Finetuning, Pretraining
 from bert_tf.tasks.options import PretrainingOptions, SearchOptions
 from bert_tf.tasks.table import find_task
 from pipelines.examples.records import is_dataset_name

@@ -6,10 +6,11 @@ from dataclasses import dataclass
 
 import tensorflow as tf
 
+from bert_tf.experiments.data_runs import Corpus, TaskData
 from bert_tf.experiments.estimate import Estimate
 from bert_tf.experiments.plan import check_held_out, corpus_shortage, make_plan
 from bert_tf.experiments.result import write_result
-from bert_tf.experiments.runs import Cache, Corpus, Run, Show, TaskData
+from bert_tf.experiments.run import Cache, Run, Show
 from bert_tf.experiments.scale import Scale
 from bert_tf.experiments.table import Table
 from bert_tf.outputs import check_output_folder

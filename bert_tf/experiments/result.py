@@ -11,8 +11,9 @@ import numpy as np
 
 from bert_tf.atomic import write_json, write_text
 from bert_tf.experiments.plan import Plan
-from bert_tf.experiments.runs import Cache, Finetuning
+from bert_tf.experiments.run import Cache
 from bert_tf.experiments.table import Column
+from bert_tf.experiments.training_runs import Finetuning
 from bert_tf.tasks import pictures
 from bert_tf.tasks.report import markdown
 from bert_tf.tasks.table import find_task
@@ -221,12 +222,10 @@ def _picture(plan: Plan, cells: Mapping[tuple[int, int], Cell]) -> np.ndarray:
             for each in drawn
         ]
         return np.concatenate(padded)
-    columns: dict[str, list[tuple[float, float] | None]] = {}
-    for number, column in enumerate(plan.columns):
-        each = [cells[row, number] for row in range(len(plan.systems))]
-        columns[column.title] = [
-            None if cell.mean is None else (cell.mean, cell.deviation or 0.0) for cell in each
-        ]
+    columns = {
+        column.title: [cells[row, number].scores for row in range(len(plan.systems))]
+        for number, column in enumerate(plan.columns)
+    }
     names = [system.name for system in plan.systems]
     return pictures.compared(plan.table.title, names, columns)
 

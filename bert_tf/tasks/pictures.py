@@ -103,32 +103,29 @@ def curves(
 
 
 def compared(
-    title: str,
-    names: Sequence[str],
-    columns: Mapping[str, Sequence[tuple[float, float] | None]],
+    title: str, names: Sequence[str], columns: Mapping[str, Sequence[Sequence[float]]]
 ) -> np.ndarray:
-    """A panel for each score, with a bar and its deviation for each name; None leaves a gap.
+    """A panel for each score: mean, standard deviation and each value (hollow), a row for a name.
 
     Args:
         title: title of the picture.
         names: N names, from the top down.
-        columns: title of a panel -> N means and deviations.
+        columns: title of a panel -> the values of each name; none leave a gap.
     """
-    figure = Figure(figsize=(2.4 + 2.2 * len(columns), 1.4 + 0.36 * len(names)),
-                    layout="constrained")  # fmt: skip
+    size = (2.4 + 2.2 * len(columns), 1.4 + 0.36 * len(names))
+    figure = Figure(figsize=size, layout="constrained")
     figure.suptitle(title)
     panels = figure.subplots(1, len(columns), sharey=True, squeeze=False)[0]
-    for axes, (column, values) in zip(panels, columns.items(), strict=True):
-        known = [(place, *value) for place, value in enumerate(values) if value is not None]
-        for place, mean, deviation in known:
-            axes.barh(place, mean, 0.7, color="C0", xerr=deviation or None, capsize=3)
-            axes.annotate(f"{mean:.1f}", (0, place), (4, 0), textcoords="offset points",
-                          va="center", color="white")  # fmt: skip
+    for axes, (column, rows) in zip(panels, columns.items(), strict=True):
+        for place, values in enumerate(rows):
+            if values:
+                deviation = np.std(values, ddof=1) if len(values) > 1 else None
+                axes.errorbar(np.mean(values), place, xerr=deviation, fmt="o", color="C0",
+                              capsize=4)  # fmt: skip
+                axes.scatter(values, [place] * len(values), facecolors="none", edgecolors="C1",
+                             zorder=3)  # fmt: skip
         axes.set(title=column, yticks=range(len(names)), yticklabels=names)
-        if known:  # differences are small beside the values: the axis begins near the lowest
-            lows, highs = zip(*((mean - dev, mean + dev) for _, mean, dev in known), strict=True)
-            room = max(highs) - min(lows) or 1.0
-            axes.set_xlim(max(0.0, min(lows) - room), max(highs) + 0.1 * room)
+        axes.grid(axis="y", color="lightgray")
     panels[0].invert_yaxis()
     return _drawn(figure)
 

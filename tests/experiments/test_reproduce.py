@@ -8,13 +8,15 @@ from pathlib import Path
 import pytest
 
 from bert_tf.errors import InputError
-from bert_tf.experiments import runs
+from bert_tf.experiments import data_runs, run, training_runs
+from bert_tf.experiments.data_runs import Corpus, TaskData
 from bert_tf.experiments.plan import make_plan, task_data
 from bert_tf.experiments.reproduce import Reproduction
-from bert_tf.experiments.runs import Cache, Corpus, Finetuning, Pretraining
+from bert_tf.experiments.run import Cache
 from bert_tf.experiments.scale import PAPER, SMALL
 from bert_tf.experiments.table import PERPLEXITY, Column, System, Table
 from bert_tf.experiments.tables import TABLES
+from bert_tf.experiments.training_runs import Finetuning, Pretraining
 from bert_tf.tasks.fine_tuned import Evaluation
 from bert_tf.tasks.finetuning import FinetuningResult
 from pipelines.options import CorpusOptions
@@ -108,7 +110,7 @@ def learned(options, report, **named):
 
 @pytest.fixture
 def no_finetuning(monkeypatch):
-    monkeypatch.setattr(runs, "finetune", learned)
+    monkeypatch.setattr(training_runs, "finetune", learned)
 
 
 @pytest.fixture(scope="module")
@@ -116,7 +118,7 @@ def made(data, tmp_path_factory):
     """The finished table: its folder and rows."""
     output = tmp_path_factory.mktemp("output")
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(runs, "finetune", learned)
+        patch.setattr(training_runs, "finetune", learned)
         return made_in(data, output)
 
 
@@ -166,7 +168,9 @@ def test_more_seeds_are_added(made, data, tmp_path, monkeypatch):
     shutil.copytree(output, tmp_path, dirs_exist_ok=True)
     tuned = []
     monkeypatch.setattr(
-        runs, "finetune", lambda *given, **named: tuned.append(given[0].seed) or learned(*given)
+        training_runs,
+        "finetune",
+        lambda *given, **named: tuned.append(given[0].seed) or learned(*given),
     )
     kinds, more = make(toy(data, tmp_path, scale=replace(TOY_SCALE, seeds=3)))
     assert kinds == ["Finetuning"] * 2 and tuned == [3, 3]
@@ -188,7 +192,8 @@ def test_a_table_takes_the_runs_of_another(made, data):
 )
 def test_a_killed_table_goes_on(made, data, tmp_path, monkeypatch, no_finetuning, name, at):
     """Killed before an outcome is written, between and within two runs."""
-    whole, calls = getattr(runs, name), []
+    module = run if name == "write_json" else training_runs
+    whole, calls = getattr(module, name), []
 
     def killed(*arguments, **named):
         calls.append(name)
@@ -204,10 +209,10 @@ def test_a_killed_table_goes_on(made, data, tmp_path, monkeypatch, no_finetuning
         for path in (tmp_path / "runs").glob(f"{kind}-*"):
             shutil.rmtree(path) if path.is_dir() else path.unlink()
     assert {"vocabulary", "shards"} <= records.keys()
-    monkeypatch.setattr(runs, name, killed)
+    monkeypatch.setattr(module, name, killed)
     with pytest.raises(Killed):
         make(toy(data, tmp_path))
-    monkeypatch.setattr(runs, name, whole)
+    monkeypatch.setattr(module, name, whole)
     finished = sum(run.is_done for run in toy(data, tmp_path).estimate())
     kinds, _ = make(toy(data, tmp_path))
     assert len(kinds) == 5 - finished
@@ -309,8 +314,8 @@ def test_nothing_held_out(data, tmp_path):
 def test_every_table_plans(table, scale, monkeypatch):
     """With examples of every task of the table."""
     names = list(dict.fromkeys(column.task for column in table.columns if column.task))
-    monkeypatch.setattr(runs, "data_content", lambda options: options.task)
-    tasks = [runs.TaskData(name, "folder") for name in names]
+    monkeypatch.setattr(data_runs, "data_content", lambda options: options.task)
+    tasks = [TaskData(name, "folder") for name in names]
     plan = make_plan(table, scale, Corpus(given=[], options=CorpusOptions()), tasks)
     assert len({system.name for system in plan.systems}) == len(plan.systems)
     assert len(plan.cells) == len(plan.systems) * len(plan.columns)

@@ -1,0 +1,197 @@
+"""The runs that make data: text, vocabulary and shards; and the examples of a task."""
+
+import functools
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from bert_tf.atomic import replace_directory
+from bert_tf.experiments.run import FOLDER, Cache, Run, Show, chosen_options
+from bert_tf.tasks.options import SearchOptions
+from bert_tf.tasks.search import data_content
+from bert_tf.tokenization import BertTokenizer, count_words, learn_vocabulary
+from pipelines.corpus.formats import input_errors, read_lines
+from pipelines.corpus.sources import open_corpus
+from pipelines.examples.passages import SPLITS, documentation, write_task
+from pipelines.examples.records import is_dataset_name
+from pipelines.options import CorpusOptions, PretrainingDataOptions
+from pipelines.shards.manifest import Manifest, sha256
+from pipelines.shards.writing import write_shards_of_lengths
+
+_DOCUMENTATION_BYTES = 12_000_000
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Documentation(Run):
+    """The installed documentation: a corpus, and a task of telling its packages apart."""
+
+    title: str = "text: documentation of the installed packages"
+
+    @property
+    def inputs(self) -> tuple[Run, ...]:
+        """None."""
+        return ()
+
+    @property
+    def identity(self) -> dict[str, Any]:
+        """The seed; text once written is kept when packages change."""
+        return {"seed": 1}
+
+    def make(self, cache: Cache, show: Show) -> dict[str, Any]:
+        """Writes corpus.txt, and the labelled passages."""
+        with replace_directory(cache.of(self)) as folder:
+            documents = documentation(progress=show.update)
+            written = write_task(
+                documents, self.corpus(folder), folder, has_names=True, seed=self.identity["seed"]
+            )
+        return {"documents": len(documents), "examples": written.examples}
+
+    @staticmethod
+    def corpus(folder: Path) -> Path:
+        """The corpus in the run's folder."""
+        return folder / "corpus.txt"
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Corpus:
+    """The text to pre-train on: a user's, or the documentation."""
+
+    given: Sequence[str]
+    options: CorpusOptions
+
+    @functools.cached_property
+    def run(self) -> Documentation | None:
+        """The run that makes it; None for text of the user."""
+        return None if self.given else Documentation()
+
+    @functools.cached_property
+    def identity(self) -> dict[str, Any]:
+        """Options and content."""
+        if self.run:
+            return {}
+        opened = open_corpus(self.given, self.options)
+        content = [sha256(Path(file)) for file in opened.files]
+        datasets = [source for source in opened.sources if source not in opened.files]
+        return {"corpus": [*content, *datasets], **chosen_options(self.options)}
+
+    @property
+    def text_bytes(self) -> int:
+        """Approximate bytes of text."""
+        return (
+            _DOCUMENTATION_BYTES if self.run else open_corpus(self.given, self.options).text_bytes
+        )
+
+    def paths(self, cache: Cache) -> list[str]:
+        """Files or names of data sets, once the run is finished."""
+        return [str(Documentation.corpus(cache.of(self.run)))] if self.run else [*self.given]
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Vocabulary(Run):
+    """A WordPiece vocabulary."""
+
+    corpus: Corpus
+    size: int
+    do_lower_case: bool
+
+    @property
+    def inputs(self) -> tuple[Run, ...]:
+        """The text, if a run makes it."""
+        return (self.corpus.run,) if self.corpus.run else ()
+
+    @property
+    def identity(self) -> dict[str, Any]:
+        """Size, case and text."""
+        return {
+            "size": self.size, "do_lower_case": self.do_lower_case, **self.corpus.identity
+        }  # fmt: skip
+
+    def make(self, cache: Cache, show: Show) -> dict[str, Any]:
+        """Learns it, as `bert-tf vocab`."""
+        corpus = open_corpus(self.corpus.paths(cache), self.corpus.options)
+        with input_errors():
+            lines = read_lines(corpus)
+            counts = count_words(lines, do_lower_case=self.do_lower_case, progress=show.update)
+        pieces = learn_vocabulary(counts, self.size)
+        with replace_directory(cache.of(self)) as folder:
+            BertTokenizer(pieces, do_lower_case=self.do_lower_case).save(folder)
+        return {"pieces": len(pieces)}
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Shards(Run):
+    """Pre-training instances of one length, or of two.
+
+    Attributes:
+        vocabulary: its run, whose corpus it reads.
+        options: options of every length.
+    """
+
+    vocabulary: Vocabulary
+    options: Sequence[PretrainingDataOptions]
+
+    @property
+    def inputs(self) -> tuple[Run, ...]:
+        """The vocabulary."""
+        return (self.vocabulary,)
+
+    @property
+    def identity(self) -> dict[str, Any]:
+        """The options of each length."""
+        return {"lengths": [chosen_options(one) for one in self.options]}
+
+    def folders(self, cache: Cache) -> list[Path]:
+        """A folder for each length."""
+        names = [str(one.max_seq_length) for one in self.options]
+        return [cache.of(self) / name for name in (names if len(names) > 1 else [""])]
+
+    def make(self, cache: Cache, show: Show) -> dict[str, Any]:
+        """Writes them, as `bert-tf shards`."""
+        manifests = write_shards_of_lengths(
+            self.vocabulary.corpus.paths(cache),
+            cache.of(self),
+            BertTokenizer.from_directory(cache.of(self.vocabulary)),
+            self.options,
+            progress=lambda done: show.update(done.bytes_read, done.total_bytes),
+        )
+        return {"instances": [_counted(manifest) for manifest in manifests]}
+
+
+def _counted(manifest: Manifest) -> dict[str, int]:
+    return {split: manifest.instances(split) for split in ("train", "held_out")}
+
+
+@dataclass(frozen=True, eq=False)
+class TaskData:
+    """The examples of a task: a user's, or passages of the documentation.
+
+    Attributes:
+        task: name of the task.
+        train: data set, or file of the training examples; "" for the passages.
+        validation: file of the validation examples, if it is another.
+    """
+
+    task: str
+    train: str = ""
+    validation: str | None = None
+
+    @functools.cached_property
+    def run(self) -> Documentation | None:
+        """The run that makes it; None for data of the user."""
+        return None if self.train else Documentation()
+
+    @functools.cached_property
+    def content(self) -> list[str]:
+        """Names of data sets, and a hash of files."""
+        options = SearchOptions(model=FOLDER, output=FOLDER, **self.options(None))
+        given = (self.train, self.validation or "")
+        return [*(name for name in given if is_dataset_name(name)), data_content(options)]
+
+    def options(self, cache: Cache | None) -> dict[str, Any]:
+        """What `SearchOptions` says of it; of passages no files without a cache."""
+        if self.run is None:
+            return {"task": self.task, "data": self.train, "validation": self.validation}
+        folder = cache.of(self.run) if cache else Path(FOLDER)
+        train, validation, _ = (str(folder / f"{split}.tsv") for split in SPLITS)
+        return {"task": self.task, "data": train, "validation": validation}

@@ -1,0 +1,182 @@
+"""The runs that train: pre-training, and fine-tuning with several settings and seeds."""
+
+import functools
+import json
+import shutil
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from bert_tf.atomic import replace_directory
+from bert_tf.checkpoints.formats import CONFIG
+from bert_tf.checkpoints.model_directory import load_model, save_model
+from bert_tf.config import BertConfig
+from bert_tf.errors import InputError
+from bert_tf.experiments.data_runs import Shards, TaskData
+from bert_tf.experiments.run import Cache, Run, Show, chosen_options
+from bert_tf.models.language_model import BertLanguageModel
+from bert_tf.models.pretrainer import BertPreTrainer
+from bert_tf.tasks.finetuning import finetune
+from bert_tf.tasks.options import FinetuningOptions, PretrainingOptions, SearchOptions
+from bert_tf.tasks.pretraining import pretrain
+from bert_tf.tasks.restarts import Restarts
+from bert_tf.tasks.search import search
+from bert_tf.tasks.trials import Trial
+from bert_tf.tokenization import BertTokenizer
+from bert_tf.training.state import load_weights
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Pretraining(Run):
+    """A pre-training.
+
+    Attributes:
+        shards: its run.
+        options: options, without folders; a model is kept for every `keep_every` steps.
+    """
+
+    shards: Shards
+    options: PretrainingOptions
+
+    @property
+    def inputs(self) -> tuple[Run, ...]:
+        """The shards."""
+        return (self.shards,)
+
+    @property
+    def identity(self) -> dict[str, Any]:
+        """The options."""
+        return chosen_options(self.options)
+
+    def model(self, cache: Cache, step: int | None = None) -> Path:
+        """The model of a step; by default the best one."""
+        return cache.of(self) / ("best" if step is None else f"step-{step}")
+
+    def make(self, cache: Cache, show: Show) -> dict[str, Any]:
+        """Pre-trains, as `bert-tf pretrain`."""
+        short, *long = map(str, self.shards.folders(cache))
+        folder = cache.of(self)
+        options = replace(
+            self.options, shards=short, long_shards=long[0] if long else None, output=str(folder)
+        )
+        result = pretrain(
+            options,
+            lambda *line: None,
+            notice=show.notice,
+            on_step=lambda step: show.update(step, self.options.steps),
+        )
+        assert result is not None
+        for path in sorted((folder / "checkpoints").glob("step-*.safetensors")):
+            step = int(path.stem.removeprefix("step-"))
+            if step % (self.options.keep_every or self.options.steps) == 0:
+                self._keep_model(path, self.model(cache, step))
+        best = json.loads((folder / "best" / "metrics.json").read_text(encoding="utf-8"))
+        return {"held_out": best}
+
+    def _keep_model(self, checkpoint: Path, folder: Path) -> None:
+        last = folder.parent / "last"
+        direction = BertConfig.from_json(last / CONFIG).attention_direction
+        model = load_model(last, BertPreTrainer if direction == "both" else BertLanguageModel)
+        load_weights(model, checkpoint)
+        with replace_directory(folder) as temporary:
+            save_model(model, temporary, tokenizer=BertTokenizer.from_directory(last))
+
+    def tidy(self, cache: Cache) -> None:
+        """Deletes the checkpoints."""
+        shutil.rmtree(cache.of(self) / "checkpoints", ignore_errors=True)
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Finetuning(Run):
+    """Fine-tunings: every setting with one seed, then the best setting with all seeds.
+
+    Attributes:
+        pretraining: its run.
+        step: step of its model; None for the best one.
+        data: examples.
+        options: options, without folders.
+    """
+
+    pretraining: Pretraining
+    step: int | None
+    data: TaskData
+    options: SearchOptions
+
+    @property
+    def inputs(self) -> tuple[Run, ...]:
+        """The pre-training, and the examples if a run makes them."""
+        return (self.pretraining, *([self.data.run] if self.data.run else []))
+
+    @functools.cached_property
+    def identity(self) -> dict[str, Any]:
+        """Options, step, and content of the user's examples."""
+        content = {} if self.data.run else {"content": self.data.content}
+        return {**chosen_options(self.options), "step": self.step, **content}
+
+    @property
+    def record(self) -> str:
+        """With the number of seeds: runs of more seeds go on in the same folder."""
+        return f"{self.name}-seeds-{self.options.seeds}"
+
+    def make(self, cache: Cache, show: Show) -> dict[str, Any]:
+        """Fine-tunes, as `bert-tf search`."""
+        options = replace(
+            self.options,
+            model=str(self.pretraining.model(cache, self.step)),
+            output=str(cache.of(self)),
+            **self.data.options(cache),
+        )
+        total = 0
+
+        def planned(steps: int) -> None:
+            nonlocal total
+            total = steps
+
+        told: set[str] = set()
+
+        def notice(line: str) -> None:
+            if line not in told:  # most lines are the same for every run
+                show.notice(line)
+            told.add(line)
+
+        def one_run(one: FinetuningOptions) -> Any:
+            return finetune(
+                one,
+                lambda *line: None,
+                notice=notice,
+                planned=planned,
+                on_step=lambda step: show.update(step, total),
+            )
+
+        tried = search(replace(options, seeds=1), one_run, notice=show.notice)
+        best = _best(tried, options.seed)
+        if best is None:
+            raise InputError(f"{self.title}: no setting has a score: give a lower learning rate")
+        chosen = best.setting
+        options = replace(
+            options,
+            batch_size=[chosen.batch_size],
+            learning_rate=[chosen.learning_rate],
+            epochs=[chosen.epochs],
+        )
+        for trial in search(options, one_run, notice=show.notice):
+            if trial.setting == chosen:
+                best = trial
+        seeds = range(options.seed, options.seed + options.seeds)
+        of_seeds = Restarts(best.restarts.best_by, {s: best.restarts.runs[s] for s in seeds})
+        return {
+            "setting": str(best.setting),
+            "best_by": of_seeds.best_by,
+            "scores": {n: list(s["scores"].values()) for n, s in of_seeds.summary().items()},
+        }
+
+
+def _best(trials: Sequence[Trial], seed: int) -> Trial | None:
+    """The trial with the best score of one seed: further seeds do not change the choice."""
+
+    def score(trial: Trial) -> float | None:
+        return trial.restarts.runs.get(seed, {}).get(trial.restarts.best_by)
+
+    scored = [trial for trial in trials if score(trial) is not None]
+    return max(scored, key=lambda trial: score(trial) or 0.0, default=None)
