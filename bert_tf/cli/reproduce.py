@@ -5,9 +5,10 @@ r"""Make a table of the paper: pre-train and fine-tune its systems, and compare 
   bert-tf reproduce pretraining-tasks --corpus text/ --tasks mrpc=glue/MRPC sst2=glue/SST-2
 
 TABLE is glue, squad1, squad2, swag or ner (scores of two sizes), pretraining-tasks, model-size,
-features, training-steps or masking (the ablations). It plans the runs, shows how long they will
-take on this machine, makes those that are missing, and writes OUTPUT/TABLE/table.md, table.json and
-table.png. The same command goes on after a stop, and repeats no finished run; tables share runs.
+features, training-steps or masking (the ablations), or recipe (later recipes). It plans the runs,
+shows how long they will take on this machine, makes those that are missing, and writes
+OUTPUT/TABLE/table.md, table.json and table.png. The same command goes on after a stop, and repeats
+no finished run; tables share runs.
 
 Without --corpus and --tasks it takes the documentation of the installed packages, and a task made
 of it. With --scale paper the settings are the paper's: see --dry_run for the time they take.

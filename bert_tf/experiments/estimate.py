@@ -1,5 +1,6 @@
 """What a plan would cost: time, from a few measured steps, and space on the disk."""
 
+import math
 from collections.abc import Callable
 from dataclasses import replace
 
@@ -118,7 +119,9 @@ class Estimate:
         return sum(
             share
             * run.options.steps
-            * _step_flops(run.options, config, one.max_seq_length, run.options.batch_size)
+            * _step_flops(
+                run.options, config, one.max_seq_length, round(run.options.mean_batch_size)
+            )
             for share, one in zip(shares, run.shards.options, strict=True)
         )
 
@@ -161,7 +164,8 @@ def _is_left_to_right(options: PretrainingOptions) -> bool:
 
 def _predictions(options: PretrainingOptions, length: int) -> int:
     """Predicted positions of an instance: all of a language model of one direction."""
-    return length if _is_left_to_right(options) else -(-15 * length // 100)
+    share = 1 if _is_left_to_right(options) else options.masked_lm_prob or 0.15
+    return math.ceil(share * length - 1e-9)  # 0.15 * 20 is a little more than 3 in floats
 
 
 def _step_flops(

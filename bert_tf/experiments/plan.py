@@ -184,7 +184,7 @@ def corpus_shortage(plan: Plan, text_bytes: int) -> str | None:
         text_bytes: approximate bytes of its text.
     """
     tokens = max(
-        run.options.steps * run.options.batch_size * run.shards.options[0].max_seq_length
+        run.options.steps * run.options.mean_batch_size * run.shards.options[0].max_seq_length
         for run in plan.runs
         if isinstance(run, Pretraining)
     )

@@ -10,6 +10,9 @@ from bert_tf.atomic import write_text
 from bert_tf.errors import InputError
 from bert_tf.options import CheckedOptions, option
 
+# Share of the steps with large batches, where a run has them and does not say.
+LATE_SHARE = 0.5
+
 
 @dataclass(kw_only=True)
 class TrainingOptions(CheckedOptions):
@@ -211,6 +214,14 @@ class PretrainingOptions(TrainingOptions):
                 f"--warmup_steps is {self.warmup_steps} of {self.steps} steps: give at most "
                 f"{self.steps}"
             )
+
+    @property
+    def mean_batch_size(self) -> float:
+        """Examples per step, on average over the run."""
+        if self.late_batch_size is None:
+            return self.batch_size
+        share = self.late_share or LATE_SHARE
+        return self.batch_size + share * (self.late_batch_size - self.batch_size)
 
 
 @dataclass(kw_only=True)

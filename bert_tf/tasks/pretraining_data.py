@@ -13,7 +13,7 @@ import tensorflow as tf
 from bert_tf.checkpoints.formats import CONFIG
 from bert_tf.config import BertConfig
 from bert_tf.errors import InputError
-from bert_tf.tasks.options import PretrainingOptions
+from bert_tf.tasks.options import LATE_SHARE, PretrainingOptions
 from bert_tf.tokenization.tokenizer import BertTokenizer
 from bert_tf.training.strategy import distribute_batches, share_batches
 from pipelines.shards.folder import ShardFolder, open_shards, tokenizer_of_shards
@@ -24,7 +24,6 @@ from pipelines.shards.pretraining_batches import held_out_batches, pretraining_b
 _WATCHED_EXAMPLES = 8
 
 _PAPERS_LONG_SHARE = 0.1
-_LATE_SHARE = 0.5
 
 # Objectives of language models, and what their tokens attend to.
 DIRECTIONS = {
@@ -223,7 +222,7 @@ def _open(options: PretrainingOptions) -> list[PhaseShards]:
     first, pieces = _phase(options, options.shards), options.gradient_accumulation_steps
     if options.late_batch_size is not None:
         times = options.late_batch_size // options.batch_size
-        until = _steps_before(options, "late_share", options.late_share or _LATE_SHARE, times)
+        until = _steps_before(options, "late_share", options.late_share or LATE_SHARE, times)
         late = replace(
             first,
             batch_size=options.late_batch_size,

@@ -332,7 +332,7 @@ def test_every_table_plans(table, scale, monkeypatch):
 
 def test_the_ablations_share_berts_pre_training():
     """In all but the one on layers, at the small scale."""
-    names = ("pretraining-tasks", "model-size", "training-steps", "masking")
+    names = ("pretraining-tasks", "model-size", "training-steps", "masking", "recipe")
     shared = []
     for name in names:
         plan = make_plan(
@@ -340,6 +340,17 @@ def test_the_ablations_share_berts_pre_training():
         )
         shared.append({run.name for run in plan.runs if isinstance(run, Pretraining)})
     assert len(set.intersection(*shared)) == 1
+
+
+@pytest.mark.parametrize("scale", [SMALL, PAPER], ids=lambda scale: scale.name)
+def test_the_recipes_read_as_many_sequences(scale):
+    plan = make_plan(
+        TABLES["recipe"], scale, Corpus(given=[], options=CorpusOptions()), task_data([])
+    )
+    trained = [run.options for run in plan.runs if isinstance(run, Pretraining)]
+    assert len({options.steps * options.mean_batch_size for options in trained}) == 1
+    late = {options.late_batch_size for options in trained} - {None}
+    assert late == ({96} if scale is SMALL else set())  # the paper's has long sequences late
 
 
 def test_a_damaged_record_is_named(data, tmp_path):
