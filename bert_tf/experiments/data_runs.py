@@ -148,6 +148,9 @@ class Shards(Run):
 
     def make(self, cache: Cache, show: Show) -> dict[str, Any]:
         """Writes them, as `bert-tf shards`."""
+        if cache.of(self).is_dir():  # whole: an earlier call was killed just after it
+            manifests = [Manifest.load(folder) for folder in self.folders(cache)]
+            return {"instances": [_counted(manifest) for manifest in manifests]}
         manifests = write_shards_of_lengths(
             self.vocabulary.corpus.paths(cache),
             cache.of(self),

@@ -186,6 +186,17 @@ def test_a_table_takes_the_runs_of_another(made, data):
     assert kinds == []
 
 
+def test_data_whose_outcome_was_not_written(made, data, tmp_path):
+    """Killed between the last file of a run and its outcome."""
+    output, rows = made
+    shutil.copytree(output, tmp_path, dirs_exist_ok=True)
+    for kind in ("vocabulary", "shards"):
+        (record,) = (tmp_path / "runs").glob(f"{kind}-*.json")
+        record.unlink()
+    kinds, same = make(toy(data, tmp_path))
+    assert kinds == ["Vocabulary", "Shards"] and same == rows
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "at"), [("save_model", 1), ("load_weights", 2), ("write_json", 1), ("finetune", 2)]
