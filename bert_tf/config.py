@@ -42,6 +42,7 @@ _DIRECTIONS: dict[str, dict[str, Any]] = {
     "left_to_right": {"is_decoder": True},
     "right_to_left": {"model_type": "bert_right_to_left"},
     "left_to_right+right_to_left": {"model_type": "bert_left_to_right+right_to_left"},
+    "recurrent": {"model_type": "bert_recurrent"},
 }
 
 
@@ -70,7 +71,8 @@ class BertConfig:
         feature_lstm_layers: bidirectional LSTM layers between encoder and head.
         attention_direction: what a token attends to: "both" sides and itself; "left_to_right", the
             tokens up to itself (Hugging Face's `is_decoder`); "right_to_left", those from itself
-            on; "left_to_right+right_to_left", two encoders side by side.
+            on; "left_to_right+right_to_left", two encoders side by side; "recurrent", nothing: an
+            LSTM in each direction takes the place of attention.
         extra: other keys of a config.json, kept for writing it again.
 
     Raises:
@@ -165,8 +167,9 @@ class BertConfig:
 
     @property
     def width(self) -> int:
-        """W, width of the encoder's outputs: H, or 2 H of two encoders."""
-        return len(self.directions) * self.hidden_size
+        """W, width of the encoder's outputs: H, or 2 H of two encoders or directions."""
+        directions = 2 if self.attention_direction == "recurrent" else len(self.directions)
+        return directions * self.hidden_size
 
     @property
     def head_size(self) -> int:

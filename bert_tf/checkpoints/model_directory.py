@@ -27,6 +27,7 @@ from bert_tf.config import BertConfig
 from bert_tf.errors import InputError
 from bert_tf.models.chosen_layers import MIX
 from bert_tf.models.encoder import BertEncoder
+from bert_tf.models.lstm_encoder import LstmEncoder
 from bert_tf.models.pretrained_model import PretrainedModel
 from bert_tf.models.task_models import TaskModel
 from bert_tf.models.two_encoders import TwoEncoders
@@ -110,6 +111,8 @@ def load_model(
         model_class = _class_on_disk(stored, directory)
     if model_class is BertEncoder and len(stored.config.directions) > 1:
         model_class = TwoEncoders
+    if model_class is BertEncoder and stored.config.attention_direction == "recurrent":
+        model_class = LstmEncoder
     head = head_of(model_class)
     is_other = "classifier." in head.parts and stored.classes and stored.kind != head.kind
     _check_direction(stored, head, directory)
@@ -178,7 +181,7 @@ def _check_head(stored: StoredModel, head: Head, is_other: Any, directory: Path)
     if head.parts and stored.config.has_feature_encoder:
         needed += ("lstm.",) * (stored.config.feature_lstm_layers > 0)
         needed += ("mix.",) * (stored.config.feature_layers == MIX)
-    elif head.parts and head.reads_pooler:
+    elif head.parts and head.reads_pooler and stored.config.attention_direction != "recurrent":
         needed += ("pooler.",)
     absent = [PARTS[part] for part in needed if not stored.has(part)]
     if is_other or absent:

@@ -1,5 +1,6 @@
 """Hugging Face's name of every weight, and the table of heads."""
 
+import itertools
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
@@ -13,6 +14,7 @@ from bert_tf.layers import MaskedLanguageModelHead
 from bert_tf.models.encoder import BertEncoder
 from bert_tf.models.feature_encoder import FeatureEncoder
 from bert_tf.models.language_model import BertLanguageModel
+from bert_tf.models.lstm_encoder import LstmEncoder
 from bert_tf.models.masked_language_model import BertMaskedLanguageModel
 from bert_tf.models.pretrained_model import PretrainedModel
 from bert_tf.models.pretrainer import BertPreTrainer
@@ -76,6 +78,7 @@ _CLASSIFIER = {"classifier.": "head.dense"}
 HEADS: dict[type[PretrainedModel], Head] = {
     BertEncoder: Head("BertModel"),
     TwoEncoders: Head("BertModel"),
+    LstmEncoder: Head("BertModel"),
     BertPreTrainer: Head(
         "BertForPreTraining",
         {
@@ -111,9 +114,18 @@ HEADS: dict[type[PretrainedModel], Head] = {
 def encoder_layers(config: BertConfig) -> Iterator[tuple[str, str, tuple[int, ...]]]:
     """Every layer of an encoder: Hugging Face's name, attribute of `BertEncoder`, weight's shape.
 
-    A dense layer's weight is [out, in] there.
+    A dense layer's weight is [out, in] there. Of an LSTM it is the shape of both kernels, in Keras'
+    order.
     """
     hidden, inner = config.hidden_size, config.intermediate_size
+    if config.attention_direction == "recurrent":
+        yield (
+            "embeddings.word_embeddings", "embeddings.word_embeddings", (config.vocab_size, hidden)
+        )  # fmt: skip
+        yield "embeddings.LayerNorm", "embeddings.layer_norm", (hidden,)
+        for i, half in itertools.product(range(config.num_hidden_layers), ("forward", "backward")):
+            yield f"encoder.layer.{i}.{half}_lstm", f"blocks.{i}.{half}", (hidden, 4 * hidden)
+        return
     for name, attribute, rows in (
         ("word_embeddings", "word_embeddings", config.vocab_size),
         ("position_embeddings", "position_embeddings", config.max_position_embeddings),
@@ -149,6 +161,10 @@ def tensor_shapes(config: BertConfig) -> dict[str, tuple[int, ...]]:
     layers["cls.seq_relationship"] = (2, hidden)
     shapes: dict[str, tuple[int, ...]] = {"cls.predictions.bias": (config.vocab_size,)}
     for name, shape in layers.items():
+        if name.endswith("_lstm"):
+            shapes |= {f"{name}.kernel": shape, f"{name}.recurrent_kernel": shape}
+            shapes[f"{name}.bias"] = shape[1:]
+            continue
         shapes[f"{name}.weight"] = shape
         if not name.endswith("_embeddings"):
             shapes[f"{name}.bias"] = shape[:1]
@@ -229,7 +245,8 @@ def named_weights(model: PretrainedModel) -> list[Any]:
             for weight in ("scores", "gamma"):
                 weights.append(NamedWeight(f"mix.{weight}", getattr(encoder.mix, weight)))
         for number, lstm in enumerate(encoder.lstms):
-            weights += _lstm_weights(f"lstm.{number}", lstm)
+            for half in ("forward", "backward"):
+                weights += layer_weights(f"lstm.{number}.{half}", getattr(lstm, f"{half}_layer"))
         encoder, reads_pooler = encoder.encoder, False
     for name, attribute, _ in encoder_layers(model.config):
         if reads_pooler or not name.startswith("pooler."):
@@ -277,16 +294,12 @@ def layer_weights(name: str, layer: keras.layers.Layer) -> Iterator[NamedWeight]
         yield NamedWeight(f"{name}.bias", layer.bias)
         yield from layer_weights(f"{name}.transform.dense", layer.dense)
         yield from layer_weights(f"{name}.transform.LayerNorm", layer.layer_norm)
+    elif isinstance(layer, keras.layers.LSTM):
+        for weight in ("kernel", "recurrent_kernel", "bias"):
+            yield NamedWeight(f"{name}.{weight}", getattr(layer.cell, weight))
     else:
         yield NamedWeight(f"{name}.weight", layer.kernel, transposed=True)
         yield NamedWeight(f"{name}.bias", layer.bias)
-
-
-def _lstm_weights(name: str, lstm: keras.layers.Bidirectional) -> Iterator[NamedWeight]:
-    for half in ("forward", "backward"):
-        cell = getattr(lstm, f"{half}_layer").cell
-        for weight in ("kernel", "recurrent_kernel", "bias"):
-            yield NamedWeight(f"{name}.{half}.{weight}", getattr(cell, weight))
 
 
 def canonical_name(name: str) -> str:
@@ -295,7 +308,7 @@ def canonical_name(name: str) -> str:
     The prefixes of `direction_prefix`, "bert." and "feature_based." go; LayerNorm's old "gamma" and
     "beta" (from TensorFlow) become "weight" and "bias".
     """
-    name = re.sub(r"^(left_to_right|right_to_left)(\+right_to_left)?\.", "", name)
+    name = re.sub(r"^(recurrent|(left_to_right|right_to_left)(\+right_to_left)?)\.", "", name)
     name = name.removeprefix("bert.").removeprefix(FEATURE_BASED)
     name = re.sub(r"\bLayerNorm\.gamma$", "LayerNorm.weight", name)
     return re.sub(r"\bLayerNorm\.beta$", "LayerNorm.bias", name)

@@ -60,6 +60,16 @@ class BertLayer(keras.layers.Layer):
             name=name,
         )
 
+    def new_table(self, name: str, rows: int) -> keras.layers.Embedding:
+        """An embedding sublayer, H wide."""
+        return keras.layers.Embedding(
+            rows,
+            self.config.hidden_size,
+            embeddings_initializer=self.new_initializer(name),
+            dtype=self.dtype_policy,
+            name=name,
+        )
+
     def new_layer_norm(self, name: str) -> keras.layers.LayerNormalization:
         """A LayerNorm sublayer."""
         return keras.layers.LayerNormalization(

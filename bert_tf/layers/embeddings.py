@@ -29,22 +29,13 @@ class BertEmbeddings(BertLayer):
 
     def __init__(self, config: BertConfig, seed: int | None = None, **kwargs: Any):
         super().__init__(config, seed, **kwargs)
-        self.word_embeddings = self._table("word_embeddings", config.vocab_size)
-        self.position_embeddings = self._table(
+        self.word_embeddings = self.new_table("word_embeddings", config.vocab_size)
+        self.position_embeddings = self.new_table(
             "position_embeddings", config.max_position_embeddings
         )
-        self.segment_embeddings = self._table("segment_embeddings", config.type_vocab_size)
+        self.segment_embeddings = self.new_table("segment_embeddings", config.type_vocab_size)
         self.layer_norm = self.new_layer_norm("layer_norm")
         self.dropout = self.new_dropout("dropout", config.hidden_dropout_prob)
-
-    def _table(self, name: str, rows: int) -> keras.layers.Embedding:
-        return keras.layers.Embedding(
-            rows,
-            self.config.hidden_size,
-            embeddings_initializer=self.new_initializer(name),
-            dtype=self.dtype_policy,
-            name=name,
-        )
 
     def call(
         self,
@@ -81,3 +72,25 @@ class BertEmbeddings(BertLayer):
     ) -> Any:
         """[B, T] -> [B, T, H]; JAX cannot tell from an unknown T."""
         return (*token_ids_shape, self.config.hidden_size)
+
+
+@keras.saving.register_keras_serializable(package="bert_tf")
+class WordEmbeddings(BertLayer):
+    """Word embeddings alone, then LayerNorm and dropout: an LSTM knows the order by itself.
+
+    Call arguments:
+        token_ids: int [B, T].
+
+    Returns:
+        [B, T, H] in the layer's compute dtype.
+    """
+
+    def __init__(self, config: BertConfig, seed: int | None = None, **kwargs: Any):
+        super().__init__(config, seed, **kwargs)
+        self.word_embeddings = self.new_table("word_embeddings", config.vocab_size)
+        self.layer_norm = self.new_layer_norm("layer_norm")
+        self.dropout = self.new_dropout("dropout", config.hidden_dropout_prob)
+
+    def call(self, token_ids: Any, training: bool = False) -> Any:
+        """Looks up, normalizes."""
+        return self.dropout(self.layer_norm(self.word_embeddings(token_ids)), training=training)

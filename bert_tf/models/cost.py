@@ -18,7 +18,7 @@ def pretraining_flops(config: BertConfig, *, instances: int, length: int, predic
         predictions: places to predict in an instance, padding included.
     """
     width = config.hidden_size
-    heads = len(config.directions) * predictions * (width**2 + width * config.vocab_size)
+    heads = config.width // width * predictions * (width**2 + width * config.vocab_size)
     if config.attention_direction == "both":  # next sentences
         heads += width**2 + 2 * width
     return round(3 * 2 * instances * (_encoder_products(config, length) + heads))
@@ -54,4 +54,6 @@ def _encoder_products(config: BertConfig, length: float) -> float:
     projections = 4 * width**2 + 2 * width * inner  # query, key, value, output; feed-forward
     attention = 2 * length * width  # scores, and the mean of the values
     layers = len(config.directions) * config.num_hidden_layers
+    if config.attention_direction == "recurrent":
+        return layers * length * 2 * 4 * width * 2 * width
     return layers * length * (projections + attention)

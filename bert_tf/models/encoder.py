@@ -9,7 +9,7 @@ from bert_tf.config import BertConfig
 from bert_tf.errors import InputError
 from bert_tf.layers import BertEmbeddings, Pooler, TransformerBlock
 from bert_tf.layers.bert_layer import child_seed
-from bert_tf.models.pretrained_model import PretrainedModel
+from bert_tf.models.pretrained_model import PretrainedModel, freeze
 
 
 @keras.saving.register_keras_serializable(package="bert_tf")
@@ -185,11 +185,4 @@ class BertEncoder(PretrainedModel):
         Raises:
             InputError: there are fewer blocks, or `number` is negative.
         """
-        if not 0 <= number <= len(self.blocks):
-            raise InputError(
-                f"{number} layers cannot be frozen: the encoder has {len(self.blocks)}, give 0 to "
-                f"{len(self.blocks)}"
-            )
-        self.embeddings.trainable = False
-        for block in self.blocks[:number]:
-            block.trainable = False
+        freeze(self, number)

@@ -11,6 +11,7 @@ from keras import ops
 from bert_tf.config import BertConfig
 from bert_tf.errors import InputError
 from bert_tf.layers.bert_layer import child_seed
+from bert_tf.layers.lstm import new_lstm
 from bert_tf.models.chosen_layers import MIX, check_layers, choose_layers
 from bert_tf.models.encoder import BertEncoder
 from bert_tf.models.pretrained_model import PretrainedModel
@@ -77,9 +78,9 @@ class FeatureEncoder(PretrainedModel):
         units = lstm_units(config)
         lstms = [
             keras.layers.Bidirectional(
-                lstm(units, child_seed(seed, f"{name}/forward"), dtype),
-                backward_layer=lstm(
-                    units, child_seed(seed, f"{name}/backward"), dtype, go_backwards=True
+                new_lstm(units, child_seed(seed, f"{name}/forward"), dtype),
+                backward_layer=new_lstm(
+                    units, child_seed(seed, f"{name}/backward"), dtype, backward=True
                 ),
                 dtype=dtype,
                 name=name,
@@ -232,19 +233,3 @@ def task_encoder(
 def lstm_units(config: BertConfig) -> int:
     """Units in each direction of the LSTMs under a task's head."""
     return LSTM_UNITS if config.feature_layers else math.ceil(config.width / 2)
-
-
-def lstm(
-    units: int, seed: int | None, dtype: Any, go_backwards: bool = False, **kwargs: Any
-) -> keras.layers.LSTM:
-    """Keras' LSTM, [B, T, W] -> [B, T, units], with seeds of its own for its weights."""
-    return keras.layers.LSTM(
-        units,
-        return_sequences=True,
-        go_backwards=go_backwards,
-        kernel_initializer=keras.initializers.GlorotUniform(child_seed(seed, "kernel")),
-        recurrent_initializer=keras.initializers.Orthogonal(seed=child_seed(seed, "recurrent")),
-        use_cudnn=False,  # a SavedModel made on a GPU must run on servers without one
-        dtype=dtype,
-        **kwargs,
-    )

@@ -38,7 +38,8 @@ class BertLanguageModel(PretrainedModel):
         ltr_logits: of the tokens after `mask_positions`, from a left-to-right encoder.
         rtl_logits: of the tokens before them, from a right-to-left one.
 
-    Two encoders side by side are two language models, each with its head, that share nothing.
+    Two encoders side by side are two language models, each with its head, that share nothing. LSTMs
+    share embeddings and head (Peters et al. 2018, section 3.1).
 
     Attributes:
         heads: the head of each.
@@ -87,8 +88,9 @@ class BertLanguageModel(PretrainedModel):
 
 def _logits(encoder: Any, heads: list[Any], states: Any, mask_positions: Any) -> dict[str, Any]:
     """Logits [B, P, V] of each encoder's head."""
-    parts = ops.split(states, len(heads), axis=-1) if len(heads) > 1 else [states]  # (B, T, H)
-    directions = encoder.config.directions
+    directions = encoder.summary_direction.split("+")
+    parts = ops.split(states, len(directions), axis=-1)  # (B, T, H)
+    heads = heads * (len(directions) // len(heads))
     return {
         OUTPUTS[direction]: head(part, mask_positions)
         for direction, head, part in zip(directions, heads, parts, strict=True)

@@ -6,6 +6,7 @@ from typing import Any, Self
 import keras
 
 from bert_tf.config import BertConfig
+from bert_tf.errors import InputError
 
 
 class PretrainedModel(keras.Model):
@@ -52,7 +53,10 @@ class PretrainedModel(keras.Model):
 
         Vectors of chosen layers and of LSTMs are read at [CLS], whatever the encoder sees.
         """
-        return "both" if self.config.has_feature_encoder else self.config.attention_direction
+        if self.config.has_feature_encoder:
+            return "both"
+        direction = self.config.attention_direction
+        return "left_to_right+right_to_left" if direction == "recurrent" else direction
 
     def get_config(self) -> dict[str, Any]:
         """The arguments of `__init__`."""
@@ -93,3 +97,15 @@ class PretrainedModel(keras.Model):
         import bert_tf
 
         return bert_tf.load_model(directory, cls, **options)
+
+
+def freeze(encoder: Any, number: int) -> None:
+    """Freezes the embeddings and the first `number` of the blocks; see `BertEncoder`."""
+    if not 0 <= number <= len(encoder.blocks):
+        raise InputError(
+            f"{number} layers cannot be frozen: the encoder has {len(encoder.blocks)}, give 0 to "
+            f"{len(encoder.blocks)}"
+        )
+    encoder.embeddings.trainable = False
+    for block in encoder.blocks[:number]:
+        block.trainable = False

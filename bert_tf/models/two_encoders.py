@@ -9,6 +9,7 @@ from keras import ops
 from bert_tf.config import BertConfig
 from bert_tf.layers.bert_layer import child_seed
 from bert_tf.models.encoder import BertEncoder
+from bert_tf.models.lstm_encoder import LstmEncoder
 from bert_tf.models.pretrained_model import PretrainedModel
 
 
@@ -90,11 +91,14 @@ def encoder_for(
 ) -> tuple[BertEncoder, Any]:
     """The encoder under a head, made here if only its config is given, and the head's dtype.
 
-    A config of two encoders makes `TwoEncoders`, which take the place of a `BertEncoder`.
+    A config of two encoders makes `TwoEncoders`, one without attention an `LstmEncoder`; both take
+    the place of a `BertEncoder`.
     """
     made: Any = encoder
     if isinstance(encoder, BertConfig):
-        encoder_class = BertEncoder if len(encoder.directions) == 1 else TwoEncoders
+        encoder_class: Any = BertEncoder if len(encoder.directions) == 1 else TwoEncoders
+        if encoder.attention_direction == "recurrent":
+            encoder_class = LstmEncoder
         made = encoder_class(encoder, child_seed(seed, "encoder"), dtype, name="encoder")
     return made, made.dtype_policy if dtype is None else dtype
 

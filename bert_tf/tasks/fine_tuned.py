@@ -129,6 +129,8 @@ class FineTuned:
             "max_length": self.task.max_length,
         }
         signatures = self.task.kind.all_signatures(self.task)
+        if self.model.config.attention_direction == "recurrent":  # LSTMs have none
+            del signatures["attention"]
         bound = {name: signature.of(**arguments) for name, signature in signatures.items()}
         return RawTextModel(self.tokenizer, self.model, bound)
 

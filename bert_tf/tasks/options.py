@@ -124,7 +124,8 @@ class PretrainingOptions(TrainingOptions):
         objective: what the model learns to predict: mlm+nsp, masked words and next sentences, by
             default on pairs of sentences; mlm, masked words alone, by default on other shards; ltr,
             each token from those before it; rtl, from those after it; ltr+rtl, a model for each,
-            side by side. A model keeps the side that it sees; with --model, that is the default.
+            side by side; bilm, both with LSTMs in place of Transformers, as in ELMo. A model keeps
+            the side that it sees; with --model, that is the default.
         dropout: dropout of hidden states and attention; by default the config's, 0.1 for a named
             size. A short run on much text learns more with 0.
         initializer_range: standard deviation of the truncated normal initializer; by default the
@@ -161,7 +162,7 @@ class PretrainingOptions(TrainingOptions):
     size: str | None = None
     model: str | None = option(None, identity=True, path=True)
     tokenizer: str | None = None
-    objective: Literal["mlm+nsp", "mlm", "ltr", "rtl", "ltr+rtl"] | None = option(
+    objective: Literal["mlm+nsp", "mlm", "ltr", "rtl", "ltr+rtl", "bilm"] | None = option(
         None, identity=True
     )
     dropout: float | None = option(None, at_least=0, below=1)

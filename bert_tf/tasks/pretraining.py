@@ -152,10 +152,11 @@ def _pretrain(
         model = _model(options, data.tokenizer, data.direction)
     data.check_fits(model.encoder.config)
     # Means over the words to predict, not over the padded slots.
-    losses = {f"{name}_logits": cross_entropy for name in data.objective.split("+")}
+    losses = {f"{name}_logits": cross_entropy for name in data.predicted}
     if "nsp_logits" not in losses:  # nothing trains these: weight decay must leave them alone, too
         for encoder in model.encoder.towers:
-            encoder.pooler.trainable = False
+            if isinstance(encoder, BertEncoder):
+                encoder.pooler.trainable = False
         if isinstance(model, BertPreTrainer):
             model.next_sentence.trainable = False
     trainer = prepare(

@@ -28,6 +28,7 @@ _PAPERS_LONG_SHARE = 0.1
 # Objectives of language models, and what their tokens attend to.
 DIRECTIONS = {
     "ltr": "left_to_right", "rtl": "right_to_left", "ltr+rtl": "left_to_right+right_to_left",
+    "bilm": "recurrent",
 }  # fmt: skip
 
 _OF_MASKS = (
@@ -76,6 +77,7 @@ class PretrainingData:
             batches, then large ones.
         objective: the options' objective, or the default for model and shards.
         direction: the `attention_direction` of models with this objective.
+        predicted: names of what is predicted, as in the outputs of the models.
         tokenizer: the shards' tokenizer.
     """
 
@@ -84,6 +86,7 @@ class PretrainingData:
         self.phases = _open(options)
         self.objective = _objective(options, self.phases[0].train.has_next_sentences)
         self.direction = DIRECTIONS.get(self.objective, "both")
+        self.predicted = self.objective.replace("bilm", "ltr+rtl").split("+")
         self.tokenizer = tokenizer_of_shards(options.shards, options.tokenizer)
         self._reading: dict[str, Any] = {
             "vocabulary_hash": self.tokenizer.vocabulary_hash,
@@ -91,7 +94,12 @@ class PretrainingData:
             **{name: getattr(options, name) for name in _OF_MASKS},
         }
         if self.direction != "both":
-            self._reading["objective"] = self.objective
+            self._reading["objective"] = "+".join(self.predicted)
+            if self.objective == "bilm" and any(phase.train.has_rows for phase in self.phases):
+                raise InputError(
+                    "--objective bilm reads one instance in a row: make shards without "
+                    "--instances_per_row"
+                )
             for name in _OF_MASKS:
                 if getattr(options, name) is not None:
                     raise InputError(

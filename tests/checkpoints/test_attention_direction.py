@@ -20,7 +20,7 @@ CONFIG = BertConfig(
     vocab_size=7, hidden_size=8, num_hidden_layers=1, num_attention_heads=2,
     intermediate_size=16, max_position_embeddings=12,
 )  # fmt: skip
-DIRECTIONS = ["left_to_right", "right_to_left", "left_to_right+right_to_left"]
+DIRECTIONS = ["left_to_right", "right_to_left", "left_to_right+right_to_left", "recurrent"]
 INPUTS = {
     "token_ids": np.array([[2, 5, 6, 3]]),
     "segment_ids": np.zeros([1, 4], int),

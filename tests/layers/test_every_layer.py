@@ -11,10 +11,12 @@ from bert_tf.layers import (
     BertEmbeddings,
     ClassificationHead,
     FeedForward,
+    LstmBlock,
     MaskedLanguageModelHead,
     Pooler,
     SelfAttention,
     TransformerBlock,
+    WordEmbeddings,
 )
 
 B, T, P, H, V = 2, 5, 3, 8, 11
@@ -40,6 +42,12 @@ def word_embeddings(dtype=None):
 # name -> (how to make it, its inputs, its output's shape)
 LAYERS = {
     "embeddings": (lambda **kw: BertEmbeddings(CONFIG, **kw), (IDS, MASK), (B, T, H)),
+    "word_embeddings": (lambda **kw: WordEmbeddings(CONFIG, **kw), (IDS,), (B, T, H)),
+    "lstm_block": (
+        lambda **kw: LstmBlock(CONFIG, **kw),
+        (STATES.repeat(2, -1), MASK),
+        (B, T, 2 * H),
+    ),
     "self_attention": (lambda **kw: SelfAttention(CONFIG, **kw), (STATES, MASK), (B, T, H)),
     "feed_forward": (lambda **kw: FeedForward(CONFIG, **kw), (STATES,), (B, T, H)),
     "block": (lambda **kw: TransformerBlock(CONFIG, **kw), (STATES, MASK), (B, T, H)),

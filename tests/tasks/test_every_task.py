@@ -162,11 +162,12 @@ def killed(run: Path, saved: int) -> Path:
     return Path(shutil.copytree(run, run.parent / "killed"))
 
 
-# Every task, each kind with --features_only, from left to right and with two encoders, and both
-# kinds of output under a BiLSTM; two of them each time, the others in `make test-slow`.
+# Every task, each kind with --features_only, from left to right and with two encoders, both kinds
+# of output under a BiLSTM, and LSTM language models, as features in ELMo's manner, too; two of them
+# each time, the others in `make test-slow`.
 _TRAINED = [name for name, task in TASKS.items() if task.kind.is_trained]
 _FEATURES = [(name, "features_only") for name in ("cola", "stsb", "choice", "squad")]
-_LSTMS = [("tagging", "mix"), ("tagging", "bilstm"), ("cola", "bilstm")]
+_LSTMS = [("tagging", "elmo"), ("squad2", "recurrent"), ("tagging", "bilstm"), ("cola", "bilstm")]
 _SIDES = [
     (name, side)
     for name in ("cola", "stsb", "choice", "squad2", "tagging")
@@ -174,7 +175,7 @@ _SIDES = [
 ]
 _EVERY_TIME = [("cola", ""), ("cola", "left_to_right")]
 _OPTIONS = {
-    "features_only": {"features_only": "last"}, "mix": {"features_only": "mix"},
+    "features_only": {"features_only": "last"}, "elmo": {"features_only": "mix"},
     "bilstm": {"bilstm": True},
 }  # fmt: skip
 # How a run resumes is up to the kind: one task of each is killed, and all with --features_only.
@@ -194,6 +195,8 @@ def test_a_task_learns_resumes_is_evaluated_exported_and_read_back(
     monkeypatch.setattr("bert_tf.models.feature_encoder.LSTM_UNITS", 32)  # 384 take long to write
     if "left_to_right" in trained:
         encoder = make_encoder(tmp_path / "encoder", trained)
+    elif trained in ("elmo", "recurrent"):
+        encoder = make_encoder(tmp_path / "encoder", "recurrent")
     task = TASKS[name]
     file, write, check = FILES.get(type(task.kind), TABLE)
     data = tmp_path / file

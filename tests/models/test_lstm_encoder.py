@@ -1,0 +1,81 @@
+"""The LSTM language models: what each direction sees, and Keras' numbers."""
+
+import keras
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from bert_tf import BertConfig
+from bert_tf.models.lstm_encoder import LstmEncoder
+
+H, T = 4, 6
+CONFIG = BertConfig(
+    vocab_size=13, hidden_size=H, num_hidden_layers=2, num_attention_heads=1, intermediate_size=4,
+    max_position_embeddings=T, initializer_range=0.5,
+)  # fmt: skip
+IDS = st.lists(st.integers(1, 12), min_size=T, max_size=T).map(np.array)
+
+
+@pytest.fixture(scope="module")
+def encoder():
+    return LstmEncoder(CONFIG, seed=1)
+
+
+def run(encoder, ids, ends):
+    """Hidden states [L + 1, 2, T, 2 H] and the pooled output for rows that end there."""
+    mask = (np.arange(T) < np.array(ends)[:, np.newaxis]).astype(np.int32)
+    inputs = {"token_ids": np.array(ids), "segment_ids": mask * 0, "padding_mask": mask}
+    outputs = encoder.predict_on_batch(inputs)
+    return np.array(outputs["hidden_states"]), outputs["pooled_output"]
+
+
+@settings(max_examples=25, deadline=None)
+@given(ids=IDS, others=IDS, place=st.integers(0, T - 1), end=st.integers(1, T))
+def test_no_direction_sees_what_it_predicts(encoder, ids, others, place, end):
+    """The forward part sees nothing that follows, the backward part nothing before, padding none.
+
+    Both rows hold the same tokens, one of them other tokens behind `place`, or up to it.
+    """
+    place = min(place, end - 1)
+    for changes, same in ((np.arange(T) > place, np.s_[: place + 1, :H]),
+                          (np.arange(T) < place, np.s_[place:end, H:])):  # fmt: skip
+        states, _ = run(encoder, [ids, np.where(changes, others, ids)], [end, end])
+        np.testing.assert_allclose(states[:, 1][:, *same], states[:, 0][:, *same], atol=1e-6)
+    # Other padding, and none at all.
+    padded = np.where(np.arange(T) >= end, others, ids)
+    (states, pooled), (short, short_pooled) = (
+        run(encoder, [ids, padded], [end, end]), run(encoder, [ids, ids], [end, T])
+    )  # fmt: skip
+    np.testing.assert_allclose(states[:, 1, :end], states[:, 0, :end], atol=1e-6)
+    np.testing.assert_allclose(pooled[1], pooled[0], atol=1e-6)
+    np.testing.assert_allclose(short[:, 0, :end], states[:, 0, :end], atol=1e-6)
+    np.testing.assert_allclose(short[:, 1, :end, :H], states[:, 0, :end, :H], atol=1e-6)
+    # A sequence is summed up where each direction has read all of it.
+    last = np.concatenate([states[-1, 0, end - 1, :H], states[-1, 0, 0, H:]])
+    np.testing.assert_allclose(short_pooled[0], last, atol=1e-6)
+
+
+def test_each_direction_sees_its_own_side(encoder):
+    ids = np.arange(1, T + 1)
+    changed = np.where(np.arange(T) == 2, 12, ids)
+    states, _ = run(encoder, [ids, changed], [T, T])
+    differs = np.abs(states[1:, 1] - states[1:, 0]).max(axis=0) > 1e-5  # (T, 2 H)
+    assert differs[:, :H].any(axis=1).tolist() == [False, False, True, True, True, True]
+    assert differs[:, H:].any(axis=1).tolist() == [True, True, True, False, False, False]
+
+
+def test_numbers_are_those_of_keras(encoder):
+    """Two plain LSTMs on each other with a residual connection, on the tokens or their reverse."""
+    ids = np.array([[3, 1, 4, 1, 5, 9]])
+    states, _ = run(encoder, np.repeat(ids, 2, 0), [T, T])
+    for half, step in (("forward", 1), ("backward", -1)):
+        x = first = encoder.embeddings(ids[:, ::step])
+        for number, block in enumerate(encoder.blocks):
+            plain = keras.layers.LSTM(H, return_sequences=True)
+            plain.build(x.shape)
+            plain.set_weights(getattr(block, half).get_weights())
+            x = plain(x) + (x if number else 0)
+        place = np.s_[:H] if half == "forward" else np.s_[H:]
+        np.testing.assert_allclose(states[-1, 0][::step, place], x[0], atol=1e-6)
+        np.testing.assert_allclose(states[0, 0][::step, place], first[0], atol=1e-6)
