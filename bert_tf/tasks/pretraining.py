@@ -181,8 +181,8 @@ def _pretrain(
     if texts:
         words = MaskedWords(model, data.tokenizer, texts)
         run.watch(MaskedWordLog(run.state, run.logs, words))
-    for encoder in model.encoder.towers:
-        run.watch(_embeddings(run, encoder, data.tokenizer.vocabulary))
+    first, *_ = model.encoder.towers  # the projector shows one table
+    run.watch(_embeddings(run, first, data.tokenizer.vocabulary))
     phases = [_phase(run, trainer, data, phase) for phase in data.phases]
     if options.dry_run:
         for line in dry_run(trainer, phases):
@@ -218,9 +218,7 @@ def _embeddings(run: Run, encoder: BertEncoder, pieces: list[str]) -> ProjectorL
     """Writes the word embeddings after each evaluation, with the kind of each piece."""
     columns = {"piece": pieces, "id": range(len(pieces)), "kind": [_kind(p) for p in pieces]}
     table = encoder.embeddings.word_embeddings.embeddings
-    side = encoder.config.attention_direction
-    name = "word_embeddings" if side == "both" else f"word_embeddings_{side}"
-    return ProjectorLog(run.state, run.logs, name, table, columns)
+    return ProjectorLog(run.state, run.logs, "word_embeddings", table, columns)
 
 
 def _kind(piece: str) -> str:
