@@ -38,6 +38,7 @@ COMMANDS = {
     "finetuning_float32": "finetuning_step.py --model {model} --data {data}",
     "serving": "serving.py",
     "reading": "reading.py",
+    "reading_devices": "reading.py --devices 8 --runs 3 --sequences 30000",
     "scaling": "scaling.py --processor --plot {output}/scaling.svg",
     "shards": "shards.py",
     "interchange": "interchange.py",
@@ -45,21 +46,27 @@ COMMANDS = {
 }
 # Scripts whose JSON is a summary of `turns` for each work.
 COMPARED = ("tokenizer", "pretraining", "finetuning", "serving")
-WITHOUT_JSON = ("shards", "interchange", "vocabulary")
+WITHOUT_JSON = ("reading", "shards", "interchange", "vocabulary")
 
 
-def run(name: str, options: argparse.Namespace, settings: dict[str, Any]) -> int:
-    """Runs a benchmark, its table on the screen and in a file; returns the exit status."""
-    script, *words = COMMANDS[name].format(**settings).split()
-    command = [sys.executable, str(HERE / script), *words]
-    if name not in WITHOUT_JSON:
-        command += ["--output", str(options.output / f"{name}.json")]
+def command(name: str, options: argparse.Namespace, settings: dict[str, Any]) -> list[str]:
+    """A benchmark's script and its arguments."""
+    words = COMMANDS[name].format(**settings).split()
+    if not name.startswith(WITHOUT_JSON):
+        words += ["--output", str(options.output / f"{name}.json")]
     if name.startswith((*COMPARED, "start_up")):
-        command += ["--peers", settings["peers"]]
-        command += ["--turns", str(options.turns)] if options.turns else []
-    print(f"\n{name}: python benchmarks/{' '.join([script, *words])}", flush=True)
-    with (options.output / f"{name}.txt").open("w", encoding="utf-8") as file:
-        done = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+        words += ["--peers", settings["peers"]]
+        words += ["--turns", str(options.turns)] if options.turns else []
+    return words
+
+
+def run(name: str, words: list[str], output: Path) -> int:
+    """Runs a benchmark, its table on the screen and in a file; returns the exit status."""
+    print(f"\n{name}: python benchmarks/{' '.join(words)}", flush=True)
+    with (output / f"{name}.txt").open("w", encoding="utf-8") as file:
+        done = subprocess.Popen(
+            [sys.executable, str(HERE / words[0]), *words[1:]], stdout=subprocess.PIPE, text=True
+        )
         for line in done.stdout:
             print(line, end="", flush=True)
             file.write(line)
@@ -136,7 +143,7 @@ def main() -> None:
     for name in options.only:
         if name.startswith("finetuning") and not (model and Path(options.data).is_dir()):
             failed.append(f"{name} left out: give --model and --data, a folder of MRPC")
-        elif status := run(name, options, settings):
+        elif status := run(name, command(name, options, settings), options.output):
             failed.append(f"{name} failed with exit status {status}")
     (options.output / "report.md").write_text(
         report(options.output, versions() | versions(peers, THERE)), encoding="utf-8"

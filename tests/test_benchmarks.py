@@ -1,5 +1,6 @@
 """The benchmarks' own machinery: turns, tables, the report; the benchmark of GPUs without one."""
 
+import argparse
 import json
 import os
 import subprocess
@@ -80,11 +81,17 @@ def test_the_report_of_all_benchmarks(benchmarks, tmp_path):
     assert (tmp_path / "peers.svg").stat().st_size > 1000
 
 
-def test_every_command_of_make_bench_is_there(benchmarks):
+def test_make_bench_gives_options_that_its_scripts_have(benchmarks, tmp_path):
     import everything
 
-    for line in everything.COMMANDS.values():
-        assert (BENCHMARKS / line.split()[0]).is_file()
+    options = argparse.Namespace(output=tmp_path, turns=3)
+    settings = {"output": tmp_path, "model": "model", "data": "data", "peers": "python"}
+    for name in everything.COMMANDS:
+        script, *words = everything.command(name, options, settings)
+        text = (BENCHMARKS / script).read_text()
+        text += '"--peers"' if "add_option(parser)" in text else ""
+        for word in words:
+            assert not word.startswith("--") or f'"{word}"' in text, (name, word)
 
 
 @pytest.mark.slow

@@ -163,7 +163,7 @@ def _finetune(
         rates=_rates(run, tuned, batches(size)),
     )
     lines = [
-        f"{run.devices}: {data}, {total_steps:,} steps of {size}",
+        f"{run.devices}: {data}, {total_steps:,} step{'s' * (total_steps != 1)} of {size}",
         *data.doubts,
         *filter(None, [plateau_notice(options.model)]),
     ]

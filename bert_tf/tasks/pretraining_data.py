@@ -117,7 +117,7 @@ class PretrainingData:
             for phase in self.phases
         )
         first, last = self.phases[0], self.phases[-1]
-        steps = f"{last.until:,} steps of {first.batch_size}"
+        steps = f"{last.until:,} step{'s' * (last.until != 1)} of {first.batch_size}"
         if last.batch_size != first.batch_size:
             steps += f", the last {last.until - first.until:,} of {last.batch_size}"
         return f"{', then '.join(dict.fromkeys(shards))}, {steps}"
