@@ -80,4 +80,4 @@ def _scores(task: Dataset) -> list[str]:
 
 
 def _by_name(scores: Mapping[str, float]) -> str:
-    return ", ".join(f"{score:g} ({name})" for name, score in scores.items())
+    return ", ".join(f"{score:.1f} ({name})" for name, score in scores.items())
