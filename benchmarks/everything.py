@@ -116,7 +116,8 @@ def plot(found: dict[str, dict[str, Any]], file: Path) -> None:
         colors = ["tab:blue" if own else "lightgray" for own in ours]
         axes.bar_label(axes.barh(list(sides), times, color=colors), fmt="%.2f", padding=2)
         axes.invert_yaxis()
-        axes.set(title=work, xticks=[], xlim=(0, 1.2 * max(times)))
+        axes.set_title(work, loc="left", fontsize="medium")
+        axes.set(xticks=[], xlim=(0, 1.2 * max(times)))
         axes.spines[:].set_visible(False)
     figure.savefig(file)
 

@@ -113,7 +113,7 @@ def table(found: dict[str, dict[str, Any]], ceilings: dict[str, float] | None = 
     first, columns = next(iter(found.items()))
     names = list(columns)
     if ceilings and "type" in columns:
-        shares = {"share of ceiling": "GFLOP/s", "by processor time": "GFLOP/processor s"}
+        shares = {"share of ceiling": "GFLOP/s", "share by processor": "GFLOP/processor s"}
         names += shares
         found = {
             side: row | {name: row[unit] / ceilings[f"{row['type']} {unit}"]

@@ -55,7 +55,9 @@ def test_medians_ratios_and_shares_of_the_ceiling(benchmarks):
         for dtype, number in (("float32", 4.0), ("bfloat16", 8.0))
         for unit in ("s", "processor s")
     }
-    *_, ours, theirs = turns.table(found, ceilings).splitlines()
+    heads, _, ours, theirs = turns.table(found, ceilings).splitlines()
+    assert heads.endswith("| processor time, bert-tf = 1 | GFLOP/s | GFLOP/processor s | type "
+                          "| share of ceiling | share by processor |")  # fmt: skip
     assert ours.startswith("| bert-tf | 2,000.0 | 4,000.0 | 5.00 | 2.50 | 1.00 | 1.00 |")
     assert ours.endswith("| bfloat16 | 0.25 | 0.12 |")
     assert theirs.endswith("| float32 | 0.50 | 0.25 |")
