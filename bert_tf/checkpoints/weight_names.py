@@ -251,7 +251,7 @@ def named_weights(model: PretrainedModel) -> list[Any]:
     for name, attribute, _ in encoder_layers(model.config):
         if reads_pooler or not name.startswith("pooler."):
             prefix = "bert." if head.parts else ""  # a bare encoder's names have none
-            layers = [_attribute(tower, attribute) for tower in encoder.towers]
+            layers = [_attribute(tower, attribute) for tower in encoder.towers()]
             weights += _stacked(f"{prefix}{name}", layers)
     for name, attribute in head.parts.items():
         layer = _attribute(model, attribute)

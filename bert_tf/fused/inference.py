@@ -53,7 +53,7 @@ def find_encoders(model: Any) -> list[BertEncoder]:
     """The `BertEncoder` in a model, or both of `TwoEncoders`; none in a model of another kind."""
     while model is not None and not hasattr(model, "towers"):
         model = getattr(model, "encoder", None)
-    towers = [] if model is None else model.towers
+    towers = [] if model is None else model.towers()
     return [tower for tower in towers if isinstance(tower, BertEncoder)]
 
 

@@ -142,7 +142,6 @@ class BertEncoder(PretrainedModel):
             probabilities.append(of_block)
         return probabilities
 
-    @property
     def towers(self) -> list["BertEncoder"]:
         """The encoder itself; see `TwoEncoders`."""
         return [self]

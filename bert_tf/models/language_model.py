@@ -66,7 +66,7 @@ class BertLanguageModel(PretrainedModel):
             )
         heads = [
             words_head(tower, seed, dtype, name=f"{tower.config.attention_direction}_head")
-            for tower in encoder.towers
+            for tower in encoder.towers()
         ]
 
         # Wiring.

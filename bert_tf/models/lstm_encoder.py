@@ -68,7 +68,6 @@ class LstmEncoder(PretrainedModel):
         self.embeddings = embeddings
         self.blocks = blocks
 
-    @property
     def towers(self) -> list["LstmEncoder"]:
         """The encoder itself; see `TwoEncoders`."""
         return [self]

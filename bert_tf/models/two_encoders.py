@@ -28,9 +28,6 @@ class TwoEncoders(PretrainedModel):
         attention_probabilities: whether to output them.
         kwargs: Keras' own, such as `name`.
 
-    Attributes:
-        towers: both encoders.
-
     Inputs and outputs: those of `BertEncoder`, with 2 H for H, and 2 N attention heads for N.
     """
 
@@ -59,30 +56,34 @@ class TwoEncoders(PretrainedModel):
         inputs = self.symbolic_inputs()
         outputs = _side_by_side([tower(inputs) for tower in towers])
         super().__init__(config, inputs, outputs, seed, dtype, **kwargs)
-        self.towers = towers
+        self._towers = towers
         self.attention_probabilities = attention_probabilities
 
     def call(self, inputs: Any, training: bool | None = None, mask: Any = None) -> Any:
         """Computes the outputs."""
-        return _side_by_side([tower(inputs, training=training) for tower in self.towers])
+        return _side_by_side([tower(inputs, training=training) for tower in self._towers])
+
+    def towers(self) -> list[BertEncoder]:
+        """Both encoders."""
+        return list(self._towers)
 
     def attend(self, inputs: dict[str, Any]) -> list[Any]:
         """See `BertEncoder.attend`."""
-        return _heads(*(tower.attend(inputs) for tower in self.towers))
+        return _heads(*(tower.attend(inputs) for tower in self._towers))
 
     @property
     def rematerialize(self) -> bool:
         """See `BertEncoder.rematerialize`."""
-        return all(tower.rematerialize for tower in self.towers)
+        return all(tower.rematerialize for tower in self._towers)
 
     @rematerialize.setter
     def rematerialize(self, rematerialize: bool) -> None:
-        for tower in self.towers:
+        for tower in self._towers:
             tower.rematerialize = rematerialize
 
     def freeze_layers(self, number: int) -> None:
         """Freezes the embeddings and the first blocks of both; see `BertEncoder.freeze_layers`."""
-        for tower in self.towers:
+        for tower in self._towers:
             tower.freeze_layers(number)
 
 

@@ -154,7 +154,7 @@ def _pretrain(
     # Means over the words to predict, not over the padded slots.
     losses = {f"{name}_logits": cross_entropy for name in data.predicted}
     if "nsp_logits" not in losses:  # nothing trains these: weight decay must leave them alone, too
-        for encoder in model.encoder.towers:
+        for encoder in model.encoder.towers():
             if isinstance(encoder, BertEncoder):
                 encoder.pooler.trainable = False
         if isinstance(model, BertPreTrainer):
@@ -181,7 +181,7 @@ def _pretrain(
     if texts:
         words = MaskedWords(model, data.tokenizer, texts)
         run.watch(MaskedWordLog(run.state, run.logs, words))
-    first, *_ = model.encoder.towers  # the projector shows one table
+    first, *_ = model.encoder.towers()  # the projector shows one table
     run.watch(_embeddings(run, first, data.tokenizer.vocabulary))
     phases = [_phase(run, trainer, data, phase) for phase in data.phases]
     if options.dry_run:

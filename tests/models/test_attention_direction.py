@@ -118,7 +118,7 @@ def test_two_encoders_are_one_of_each_direction():
     mask = np.arange(T) < np.array([[4], [T]])
     inputs = {"token_ids": np.full([2, T], 5), "segment_ids": mask * 0, "padding_mask": mask}
     inputs = {name: tf.constant(x, tf.int32) for name, x in inputs.items()}
-    outputs, parts = encoder(inputs), [tower(inputs) for tower in encoder.towers]
+    outputs, parts = encoder(inputs), [tower(inputs) for tower in encoder.towers()]
     with inference(encoder):
         fused = encoder(inputs)
     assert not np.allclose(*(part["pooled_output"] for part in parts), atol=0.01)
