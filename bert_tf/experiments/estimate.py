@@ -16,6 +16,7 @@ from bert_tf.fused.training import fuse
 from bert_tf.models.cost import classification_flops, pretraining_flops
 from bert_tf.models.pretrainer import BertPreTrainer
 from bert_tf.tasks.options import PretrainingOptions
+from bert_tf.tasks.pretraining_data import DIRECTIONS
 from bert_tf.tasks.table import find_task, with_options
 from bert_tf.training.dry_run import step_seconds
 from bert_tf.training.means import cross_entropy
@@ -75,8 +76,11 @@ class Estimate:
         if isinstance(run, Finetuning):
             config = _config(run.pretraining, self._vocabulary_size)
             if run.options.features_only:  # the head's cost; vectors are computed once
-                layers = find_task(run.data.task).kind.feature_lstm_layers
-                config = replace(config, feature_layers=["last"], feature_lstm_layers=layers)
+                config = replace(
+                    config,
+                    feature_layers=run.options.features_only.split(","),
+                    feature_lstm_layers=find_task(run.data.task).kind.feature_lstm_layers,
+                )
             length = (run.options.max_length or 128) / 2
             flops = classification_flops(config, length=length, classes=2)
             examples = self.steps(run) * run.options.batch_size[0]
@@ -131,7 +135,7 @@ class Estimate:
         length, options = run.shards.options[0].max_seq_length, run.options
         batch = max(1, min(options.batch_size, _MEASURED_TOKENS // length))
         layers = min(config.num_hidden_layers, _MEASURED_LAYERS)
-        config = replace(config, num_hidden_layers=layers)
+        config = replace(config, num_hidden_layers=layers, attention_direction="both")
         predictions = _predictions(options, length)
         key = (layers, config.hidden_size, config.num_attention_heads, batch, length, predictions,
                options.precision)  # fmt: skip
@@ -151,28 +155,28 @@ def _runs(run: Finetuning) -> int:
 
 
 def _config(run: Pretraining, vocabulary_size: int) -> BertConfig:
-    dropout = run.options.dropout
+    options, dropout = run.options, run.options.dropout
     rates = {} if dropout is None else {
         "hidden_dropout_prob": dropout, "attention_probs_dropout_prob": dropout
     }  # fmt: skip
-    return BertConfig.named(run.options.size or "small", vocab_size=vocabulary_size, **rates)
-
-
-def _is_left_to_right(options: PretrainingOptions) -> bool:
-    return options.objective not in (None, "mlm", "mlm+nsp")
+    return BertConfig.named(
+        options.size or "small",
+        vocab_size=vocabulary_size,
+        attention_direction=DIRECTIONS.get(options.objective or "", "both"),
+        **rates,
+    )
 
 
 def _predictions(options: PretrainingOptions, length: int) -> int:
     """Predicted positions of an instance: all of a language model of one direction."""
-    share = 1 if _is_left_to_right(options) else options.masked_lm_prob or 0.15
+    share = 1 if options.objective in DIRECTIONS else options.masked_lm_prob or 0.15
     return math.ceil(share * length - 1e-9)  # 0.15 * 20 is a little more than 3 in floats
 
 
 def _step_flops(
     options: PretrainingOptions, config: BertConfig, length: int, instances: int
 ) -> float:
-    directions = 2 if options.objective in ("ltr+rtl", "bilm") else 1
-    return directions * pretraining_flops(
+    return pretraining_flops(
         config, instances=instances, length=length, predictions=_predictions(options, length)
     )
 

@@ -150,8 +150,9 @@ def _pretraining(scale: Scale, system: System, corpus: Corpus) -> Pretraining:
             for length in scale.lengths
         ],
     )  # fmt: skip
+    own = [f"{name} {value}" for name, value in {**system.pretraining, **system.shards}.items()]
     return Pretraining(
-        title=f"pre-training: {system.line or system.name}",
+        title=f"pre-training: {', '.join(own) or 'BERT'}",
         shards=shards,
         options=PretrainingOptions(
             shards=FOLDER,

@@ -25,6 +25,7 @@ class Scale:
         large: size of the larger model, beside that of `pretraining`.
         sizes: models to compare, as options of `PretrainingOptions`, by name.
         layered: size of the model whose layers are compared.
+        lstm_size: size of the LSTM language models in ELMo's manner.
         all_layers: layers of the feature-based approach.
         training_steps: steps at which pre-training is looked at.
     """
@@ -43,6 +44,7 @@ class Scale:
     large: str
     sizes: Mapping[str, Mapping[str, Any]]
     layered: str
+    lstm_size: str
     all_layers: str
     training_steps: tuple[int, ...]
 
@@ -93,6 +95,7 @@ SMALL = Scale(
         "2 layers, 256 wide": {"size": "2x256x4"},
     },
     layered="4x128x2",
+    lstm_size="2x128x2",
     all_layers="-1,-2",
     training_steps=(1000, 2000, 3000, 4000),
 )
@@ -143,6 +146,7 @@ PAPER = Scale(
         "24 layers, 1024 wide, 16 heads": {"size": "large"},
     },
     layered="base",
+    lstm_size="2x512x8",
     all_layers="concat_last_four",
     training_steps=tuple(range(100_000, 1_000_001, 100_000)),
 )

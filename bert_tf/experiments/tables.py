@@ -78,7 +78,12 @@ def _features(scale: Scale) -> list[System]:
         System(name=name, pretraining=pretraining, finetuning={"features_only": layers})
         for name, layers in _LAYERS.items()
     ]
-    return [System(name="Fine-tuning", pretraining=pretraining), *rows]
+    elmo = System(
+        name="ELMo",
+        pretraining={"objective": "bilm", "size": scale.lstm_size},
+        finetuning={"features_only": "mix"},
+    )
+    return [elmo, System(name="Fine-tuning", pretraining=pretraining), *rows]
 
 
 def _training_steps(scale: Scale) -> list[System]:
@@ -243,7 +248,8 @@ TABLES: dict[str, Table] = {
             }),
             remarks=[
                 "Our sum of the last four layers counts each the same. The weighted sum of all "
-                "layers includes the embeddings. The paper's model is cased and reads the "
+                "layers includes the embeddings. ELMo here is of LSTMs of our size, on our word "
+                "pieces and text. The paper's model is cased and reads the "
                 "sentences around each."
             ],
         ),

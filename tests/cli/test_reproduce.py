@@ -63,7 +63,7 @@ def test_a_full_disk_is_named_before_it_starts(corpus, labelled, tmp_path, capsy
     assert "0.0 GB are free: free some space" in capsys.readouterr().err
     assert main([*command, "--dry_run"]) == 0
     shown = capsys.readouterr().err
-    assert "pre-training: 2 layers" in shown and "in all on this machine" in shown
+    assert "pre-training: size 2x16x2" in shown and "in all on this machine" in shown
     assert not (tmp_path / "out").exists()
 
 

@@ -5,7 +5,9 @@ import shutil
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
+from safetensors.numpy import load_file
 
 from bert_tf.errors import InputError
 from bert_tf.experiments import data_runs, run, training_runs
@@ -232,6 +234,18 @@ def test_a_killed_table_goes_on(made, data, tmp_path, monkeypatch, no_finetuning
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("objective", ["ltr", "ltr+rtl", "bilm"])
+def test_the_last_checkpoint_is_the_last_model(data, tmp_path, no_finetuning, objective):
+    system = System(name="one", pretraining={"objective": objective})
+    reproduction = toy(data, tmp_path, replace(TOY_TABLE, systems=lambda scale: [system]))
+    make(reproduction)
+    (folder,) = (tmp_path / "runs").glob("pretraining-*/")
+    last, kept = (load_file(folder / name / "model.safetensors") for name in ("last", "step-8"))
+    assert last.keys() == kept.keys()
+    assert all(np.array_equal(last[name], kept[name]) for name in last)
+
+
+@pytest.mark.slow
 def test_a_table_that_trains_is_killed_and_goes_on(data, tmp_path, monkeypatch):
     """Killed at a step of the pre-training and at a step of a fine-tuning, again and again."""
     made_in(data, tmp_path / "whole")
@@ -265,7 +279,7 @@ def test_options_change_the_name_of_a_run_and_content_counts(data, tmp_path):
     plain = names(data)
     changed = names(data, learning_rate=1e-5)
     assert changed["shards"] == plain["shards"]
-    assert changed["pre-training: best"] != plain["pre-training: best"]
+    assert changed["pre-training: BERT"] != plain["pre-training: BERT"]
     assert names(data, log_every=7) == plain
 
     moved = tmp_path / "moved"
@@ -276,7 +290,7 @@ def test_options_change_the_name_of_a_run_and_content_counts(data, tmp_path):
     train = moved / "train.tsv"
     train.write_text(train.read_text().replace("grass", "hay"))
     other = names(moved)
-    assert other["pre-training: best"] == plain["pre-training: best"]
+    assert other["pre-training: BERT"] == plain["pre-training: BERT"]
     assert other["fine-tuning: best, Acc"] != plain["fine-tuning: best, Acc"]
 
 
