@@ -67,7 +67,7 @@ def take_turns(
                 for side, of_side in answers.items():
                     found[side].append(of_side)
             order = [*order[1:], order[0]]
-            print(f"turn {turn + 1 - warm_up} of {turns}", end="\r", file=sys.stderr)
+            print(f"turn {max(0, turn + 1 - warm_up)} of {turns}", end="\r", file=sys.stderr)
     return {side: np.array(of_side) for side, of_side in found.items()}
 
 
