@@ -32,7 +32,7 @@ _MEASURED_TOKENS = 4096
 
 # Seconds that every fine-tuning takes beside its steps: loading, tracing, evaluations.
 _FINETUNING_SECONDS = 15.0
-_TEXT_BYTES_PER_SECOND = {"Vocabulary": 1.5e6, "Shards": 1e6, "Documentation": 1e6}
+_TEXT_BYTES_PER_SECOND = {"Vocabulary": 1.5e6, "Shards": 1e6, "Documentation": 3e5}
 _INSTANCE_BYTES = 3.5  # of shards with dynamic masks, per token
 _BYTES_PER_PARAMETER = {"weights": 4, "checkpoint": 12}  # Adam has two means of each weight
 _BLOCK_PARAMETERS = 12  # times the squared width
