@@ -1,6 +1,7 @@
 """Text to ids, as the original BERT tokenizer does it, inside the TensorFlow graph."""
 
 import dataclasses
+import functools
 import itertools
 import json
 import os
@@ -96,7 +97,10 @@ class BertTokenizer(tf.Module):
         graph = tf.function(
             self._ids_in_parts, input_signature=[tf.TensorSpec([None], tf.string)], autograph=False
         )
-        self._ids_of_many = lambda texts: graph(texts)  # tf.Module would export a bare function
+        # Concrete, or a process of many tokenizers is told that it traces too often; and made at the
+        # first call. tf.Module would export a bare function.
+        graph_of_many = functools.cache(graph.get_concrete_function)
+        self._ids_of_many = lambda texts: graph_of_many()(texts)
 
     @classmethod
     def from_directory(cls, directory: str | os.PathLike) -> "BertTokenizer":
