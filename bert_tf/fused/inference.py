@@ -139,7 +139,7 @@ class Inference:
         x = tf.gather(x, tokens.summary) if summary_only else x
         x = self._normalize(x + attended, block.attention_layer_norm)
         activation = _ACTIVATIONS[self._encoder.config.hidden_act]
-        inner = activation(self._dense(x, block.feed_forward.intermediate))
+        inner = self._dense(x, block.feed_forward.intermediate, activation=activation)
         transformed = self._dense(inner, block.feed_forward.output_dense)
         return self._normalize(x + transformed, block.feed_forward_layer_norm), probabilities
 
@@ -160,13 +160,21 @@ class Inference:
         context = context if summary_only else tf.gather(context, tokens.places)
         return self._dense(context, layer.output_dense), probabilities
 
-    def _dense(self, x: tf.Tensor, *layers: keras.layers.Dense) -> tf.Tensor:
-        """Products with the kernels plus biases, the layers' outputs side by side."""
+    def _dense(
+        self, x: tf.Tensor, *layers: keras.layers.Dense, activation: Any = None
+    ) -> tf.Tensor:
+        """Products with the kernels plus biases, the layers' outputs side by side; activated."""
         if self._copies is None and len(layers) > 1:  # joining kernels takes longer
             return tf.concat([self._dense(x, layer) for layer in layers], -1)
-        kernel = self._weight(self._dtype, *(layer.kernel for layer in layers))
+        kernels = [layer.kernel for layer in layers]
         bias = self._weight(self._dtype, *(layer.bias for layer in layers))
-        return tf.nn.bias_add(tf.matmul(x, kernel), bias)
+        if self._copies is not None and self._dtype == "bfloat16" and activation is None:
+            # oneDNN's product with a bias rearranges a bfloat16 kernel in every call; its product
+            # of batches does not, if the kernel is [out, in]: an eighth less time for a sentence.
+            kernel = self._weight(self._dtype, *kernels, transposed=True)
+            return tf.matmul(x[tf.newaxis], kernel[tf.newaxis], transpose_b=True)[0] + bias
+        y = tf.nn.bias_add(tf.matmul(x, self._weight(self._dtype, *kernels)), bias)
+        return activation(y) if activation else y
 
     def _normalize(self, x: tf.Tensor, layer: keras.layers.LayerNormalization) -> tf.Tensor:
         """LayerNorm over H, in float32."""
@@ -178,12 +186,15 @@ class Inference:
         scale = tf.math.rsqrt(variance + layer.epsilon) * gamma
         return tf.cast(beta + centered * scale, self._dtype)
 
-    def _weight(self, dtype: str, *variables: keras.Variable) -> tf.Tensor:
+    def _weight(
+        self, dtype: str, *variables: keras.Variable, transposed: bool = False
+    ) -> tf.Tensor:
         """Weights side by side."""
         key = tuple(map(id, variables))
 
         def read() -> tf.Tensor:
-            return tf.concat([tf.cast(self._variables[each], dtype) for each in key], -1)
+            joined = tf.concat([tf.cast(self._variables[each], dtype) for each in key], -1)
+            return tf.transpose(joined) if transposed else joined
 
         if self._copies is None:
             return read()

@@ -192,8 +192,8 @@ def test_an_export_in_bfloat16_holds_its_weights_once_and_answers_as_evaluation_
     reader = tf.train.load_checkpoint(str(folder / "variables/variables"))
     dtypes = reader.get_variable_to_dtype_map()
     saved = [(dtypes[name], shape) for name, shape in reader.get_variable_to_shape_map().items()]
-    # Queries, keys and values as one kernel, once for all signatures; no float32 kernel beside it.
-    assert saved.count((tf.bfloat16, [8, 24])) == CONFIG.num_hidden_layers
+    # Queries, keys and values as one kernel, [out, in], once for all signatures; none in float32.
+    assert saved.count((tf.bfloat16, [24, 8])) == CONFIG.num_hidden_layers
     assert (tf.float32, [8, 8]) not in saved
     assert (folder / "saved_model.pb").stat().st_size < 3e6
     session = LoadedModel(folder)
