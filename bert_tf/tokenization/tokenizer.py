@@ -97,7 +97,7 @@ class BertTokenizer(tf.Module):
         graph = tf.function(
             self._ids_in_parts, input_signature=[tf.TensorSpec([None], tf.string)], autograph=False
         )
-        # Concrete, or a process of many tokenizers is told that it traces too often; and made at the
+        # Concrete, or a process of many tokenizers is told that it traces too often; made at the
         # first call. tf.Module would export a bare function.
         graph_of_many = functools.cache(graph.get_concrete_function)
         self._ids_of_many = lambda texts: graph_of_many()(texts)
