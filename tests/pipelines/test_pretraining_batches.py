@@ -467,7 +467,8 @@ def test_the_order_is_that_of_its_own_seed_alone(made, batches):
 def test_language_models_predict_the_neighbours_of_tokens(shape, request, make, batches):
     """Of the text without masks, whatever the shards hold."""
     if shape == "rows":
-        folder = make(masking="dynamic", instances_per_row=4, short_seq_prob=0.9)
+        options = {"instances": "full_sentences", "instances_per_row": 4, "short_seq_prob": 0.9}
+        folder = make(masking="dynamic", **options)
     else:
         folder = request.getfixturevalue(shape)
     wanted = arrays(batches(folder, 8, shuffle=False, repeat=False, split="held_out"))
