@@ -234,7 +234,7 @@ def test_a_killed_table_goes_on(made, data, tmp_path, monkeypatch, no_finetuning
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("objective", ["ltr", "ltr+rtl", "bilm"])
+@pytest.mark.parametrize("objective", ["ltr+rtl", "bilm"])
 def test_the_last_checkpoint_is_the_last_model(data, tmp_path, no_finetuning, objective):
     system = System(name="one", pretraining={"objective": objective})
     reproduction = toy(data, tmp_path, replace(TOY_TABLE, systems=lambda scale: [system]))
