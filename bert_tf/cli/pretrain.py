@@ -30,10 +30,10 @@ def run(options: Options) -> None:
     model = f"{options.output}/{'last' if result.best is None else 'best'}"
     loss = "" if result.best is None else f" (held-out loss {result.best:.4f})"
     lines.append(f"Pre-trained model{loss}: {model}")
-    plateau = plateau_notice(model)
+    features = "--features_only mix " if options.objective == "bilm" else ""  # as ELMo is used
     lines.append(
-        plateau
-        or f"Next: {typed('bert-tf')} finetune --model {model} --train train.tsv "
+        plateau_notice(model)
+        or f"Next: {typed('bert-tf')} finetune --model {model} {features}--train train.tsv "
         "--output runs/classifier"
     )
     lines.append(f"Curves: {typed('bert-tf')} monitor {options.output}")
