@@ -74,7 +74,8 @@ class Models:
         batching = batching or BatchingParameters()
         self._source: Path | ModelServerConfig = Path(source)
         self._config_file: Path | None = None
-        self._config_text = b""
+        self._config = ModelServerConfig()  # what was last read from it
+        self._complaint = ""
         self._poll_seconds = poll_seconds
         self._parameters = dataclasses.replace(batching, num_batch_threads=0)
         self._overrides = dict(overrides or {})
@@ -105,8 +106,8 @@ class Models:
         """
         if isinstance(self._source, Path) and self._source.is_file():
             self._config_file = self._source
-            self._config_text = self._source.read_bytes()
-            self._source = read_models_config(self._source)
+            self._source = read_models_config(self._config_file)
+            self._config = self._source
         try:
             await self._poll()
         except OSError as error:
@@ -172,25 +173,26 @@ class Models:
         while True:
             await asyncio.sleep(self._poll_seconds)
             try:
-                self._follow_config_file()
+                if self._config_file is not None:
+                    await self._follow(self._config_file)
                 await self._poll()
             except OSError as error:  # a network's file system comes back
                 _LOG.warning("looking for models failed: %s", error)
             except Exception:  # a defect, which must not end the watch
                 _LOG.exception("looking for models failed")
 
-    def _follow_config_file(self) -> None:
-        """Reads a models.config that has changed; one that is wrong changes nothing."""
-        if (
-            self._config_file is None
-            or (text := self._config_file.read_bytes()) == self._config_text
-        ):
-            return
-        self._config_text = text
+    async def _follow(self, config_file: Path) -> None:
+        """Reads a models.config again; one that is wrong changes nothing, and is named once."""
         try:
-            self._source = read_models_config(self._config_file)
+            config = await asyncio.to_thread(read_models_config, config_file)
         except InputError as error:
-            _LOG.warning("%s; the models stay as they are", error)
+            if str(error) != self._complaint:
+                self._complaint = str(error)
+                _LOG.warning("%s; the models stay as they are", error)
+            return
+        self._complaint = ""
+        if config != self._config:  # else one that a client has set stays
+            self._source = self._config = config
 
     async def _poll(self) -> None:
         """Looks for versions, and starts to load and to retire what has changed."""
