@@ -39,7 +39,7 @@ def take_turns(
     Args:
         commands: command lines by side.
         turns: how many turns count.
-        lines: what each side is asked in a turn.
+        lines: requests of one turn, the same for each side.
         warm_up: turns before them, which trace graphs and fill caches.
 
     Returns:

@@ -69,7 +69,7 @@ class BertConfig:
         feature_layers: layers of the frozen encoder under a task's head, as of
             `bert_tf.models.chosen_layers`; None for a model that was trained as a whole.
         feature_lstm_layers: bidirectional LSTM layers between encoder and head.
-        attention_direction: what a token attends to: "both" sides and itself; "left_to_right", the
+        attention_direction: side of the text that a token attends to: "both"; "left_to_right", the
             tokens up to itself (Hugging Face's `is_decoder`); "right_to_left", those from itself
             on; "left_to_right+right_to_left", two encoders side by side; "recurrent", nothing: an
             LSTM in each direction takes the place of attention.

@@ -27,10 +27,9 @@ from bert_tf.config import BertConfig
 from bert_tf.errors import InputError
 from bert_tf.models.chosen_layers import MIX
 from bert_tf.models.encoder import BertEncoder
-from bert_tf.models.lstm_encoder import LstmEncoder
+from bert_tf.models.encoders import encoder_class
 from bert_tf.models.pretrained_model import PretrainedModel
 from bert_tf.models.task_models import TaskModel
-from bert_tf.models.two_encoders import TwoEncoders
 
 if TYPE_CHECKING:
     from bert_tf.tokenization.tokenizer import BertTokenizer
@@ -109,10 +108,8 @@ def load_model(
         check_vocabulary(pieces, stored.config, vocabulary)
     if model_class is None:
         model_class = _class_on_disk(stored, directory)
-    if model_class is BertEncoder and len(stored.config.directions) > 1:
-        model_class = TwoEncoders
-    if model_class is BertEncoder and stored.config.attention_direction == "recurrent":
-        model_class = LstmEncoder
+    if model_class is BertEncoder:
+        model_class = encoder_class(stored.config)
     head = head_of(model_class)
     is_other = "classifier." in head.parts and stored.classes and stored.kind != head.kind
     _check_direction(stored, head, directory)

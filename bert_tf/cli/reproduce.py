@@ -105,9 +105,6 @@ def run(options: Options) -> None:
             def __init__(self, title: str) -> None:
                 self._title = title
 
-            def notice(self, line: str) -> None:
-                """Leaves lines out: a table has many runs."""
-
             def update(self, completed: int, total: int | None = None) -> None:
                 """Moves the bar."""
                 bar.update(completed, total, note=self._title)

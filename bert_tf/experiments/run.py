@@ -29,9 +29,6 @@ FOLDER = "(folder)"  # in declared options, for what the plan fills in
 class Show(Protocol):
     """What the user sees of a run."""
 
-    def notice(self, line: str) -> None:
-        """Shows a line."""
-
     def update(self, completed: int, total: int | None = None) -> None:
         """Moves the bar."""
 
@@ -82,7 +79,7 @@ class Run(ABC):
     """One run.
 
     Attributes:
-        title: what the user reads.
+        title: name shown to the user.
     """
 
     title: str

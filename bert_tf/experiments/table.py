@@ -55,14 +55,14 @@ class Table:
 
     Attributes:
         name: name on the command line.
-        title: what is compared.
+        title: heading of the table.
         source: where the paper has it.
         systems: the systems to run at a scale.
         columns: the paper's scores, then those that it lacks.
         published: name of a system -> title of a column -> the paper's number.
         variants: columns of a task that is not among `columns`: suffix of the title ->
             `Column.features`.
-        remarks: what differs from the paper, a sentence each.
+        remarks: differences from the paper, a sentence each.
     """
 
     name: str

@@ -63,7 +63,7 @@ class Pretraining(Run):
         result = pretrain(
             options,
             lambda *line: None,
-            notice=show.notice,
+            notice=_no_lines,
             on_step=lambda step: show.update(step, self.options.steps),
         )
         assert result is not None
@@ -133,23 +133,16 @@ class Finetuning(Run):
             nonlocal total
             total = steps
 
-        told: set[str] = set()
-
-        def notice(line: str) -> None:
-            if line not in told:  # most lines are the same for every run
-                show.notice(line)
-            told.add(line)
-
         def one_run(one: FinetuningOptions) -> Any:
             return finetune(
                 one,
                 lambda *line: None,
-                notice=notice,
+                notice=_no_lines,
                 planned=planned,
                 on_step=lambda step: show.update(step, total),
             )
 
-        tried = search(replace(options, seeds=1), one_run, notice=show.notice)
+        tried = search(replace(options, seeds=1), one_run, notice=_no_lines)
         best = _best(tried, options.seed)
         if best is None:
             raise InputError(f"{self.title}: no setting has a score: give a lower learning rate")
@@ -160,7 +153,7 @@ class Finetuning(Run):
             learning_rate=[chosen.learning_rate],
             epochs=[chosen.epochs],
         )
-        for trial in search(options, one_run, notice=show.notice):
+        for trial in search(options, one_run, notice=_no_lines):
             if trial.setting == chosen:
                 best = trial
         seeds = range(options.seed, options.seed + options.seeds)
@@ -170,6 +163,10 @@ class Finetuning(Run):
             "best_by": of_seeds.best_by,
             "scores": {n: list(s["scores"].values()) for n, s in of_seeds.summary().items()},
         }
+
+
+def _no_lines(line: str) -> None:
+    """Leaves out what a run has to say: a table has dozens of runs."""
 
 
 def _best(trials: Sequence[Trial], seed: int) -> Trial | None:

@@ -14,8 +14,8 @@ from bert_tf.layers.bert_layer import child_seed
 from bert_tf.layers.lstm import new_lstm
 from bert_tf.models.chosen_layers import MIX, check_layers, choose_layers
 from bert_tf.models.encoder import BertEncoder
+from bert_tf.models.encoders import encoder_for
 from bert_tf.models.pretrained_model import PretrainedModel
-from bert_tf.models.two_encoders import encoder_for
 
 # In each direction, on a frozen encoder: the paper's BiLSTM is 768 wide.
 LSTM_UNITS = 384

@@ -8,9 +8,9 @@ from keras import ops
 from bert_tf.config import BertConfig
 from bert_tf.errors import InputError
 from bert_tf.models.encoder import BertEncoder
+from bert_tf.models.encoders import encoder_for
 from bert_tf.models.masked_language_model import words_head
 from bert_tf.models.pretrained_model import PretrainedModel
-from bert_tf.models.two_encoders import encoder_for
 
 # Direction -> name of the logits.
 OUTPUTS = {"left_to_right": "ltr_logits", "right_to_left": "rtl_logits"}
@@ -35,8 +35,8 @@ class BertLanguageModel(PretrainedModel):
         mask_positions: int [B, P], positions in [0, T) to predict the neighbours of.
 
     Outputs: a dict of logits, float32 [B, P, V] whatever the compute dtype.
-        ltr_logits: of the tokens after `mask_positions`, from a left-to-right encoder.
-        rtl_logits: of the tokens before them, from a right-to-left one.
+        ltr_logits: for the tokens after `mask_positions`, from a left-to-right encoder.
+        rtl_logits: for the tokens before them, from a right-to-left one.
 
     Two encoders side by side are two language models, each with its head, that share nothing. LSTMs
     share embeddings and head (Peters et al. 2018, section 3.1).

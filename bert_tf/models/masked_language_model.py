@@ -8,8 +8,8 @@ from bert_tf.config import BertConfig
 from bert_tf.layers import MaskedLanguageModelHead
 from bert_tf.layers.bert_layer import child_seed
 from bert_tf.models.encoder import BertEncoder
+from bert_tf.models.encoders import encoder_for
 from bert_tf.models.pretrained_model import PretrainedModel
-from bert_tf.models.two_encoders import encoder_for
 
 
 @keras.saving.register_keras_serializable(package="bert_tf")

@@ -10,9 +10,9 @@ from bert_tf.layers import ClassificationHead
 from bert_tf.layers.bert_layer import child_seed
 from bert_tf.layers.heads import take_tokens
 from bert_tf.models.encoder import BertEncoder
+from bert_tf.models.encoders import encoder_for
 from bert_tf.models.masked_language_model import words_head
 from bert_tf.models.pretrained_model import PretrainedModel
-from bert_tf.models.two_encoders import encoder_for
 
 
 @keras.saving.register_keras_serializable(package="bert_tf")

@@ -9,7 +9,6 @@ from keras import ops
 from bert_tf.config import BertConfig
 from bert_tf.layers.bert_layer import child_seed
 from bert_tf.models.encoder import BertEncoder
-from bert_tf.models.lstm_encoder import LstmEncoder
 from bert_tf.models.pretrained_model import PretrainedModel
 
 
@@ -85,23 +84,6 @@ class TwoEncoders(PretrainedModel):
         """Freezes the embeddings and the first blocks of both; see `BertEncoder.freeze_layers`."""
         for tower in self._towers:
             tower.freeze_layers(number)
-
-
-def encoder_for(
-    encoder: BertEncoder | BertConfig, seed: int | None, dtype: Any
-) -> tuple[BertEncoder, Any]:
-    """The encoder under a head, made here if only its config is given, and the head's dtype.
-
-    A config of two encoders makes `TwoEncoders`, one without attention an `LstmEncoder`; both take
-    the place of a `BertEncoder`.
-    """
-    made: Any = encoder
-    if isinstance(encoder, BertConfig):
-        encoder_class: Any = BertEncoder if len(encoder.directions) == 1 else TwoEncoders
-        if encoder.attention_direction == "recurrent":
-            encoder_class = LstmEncoder
-        made = encoder_class(encoder, child_seed(seed, "encoder"), dtype, name="encoder")
-    return made, made.dtype_policy if dtype is None else dtype
 
 
 def _side_by_side(outputs: list[dict[str, Any]]) -> dict[str, Any]:

@@ -121,11 +121,11 @@ class PretrainingOptions(TrainingOptions):
         model: model directory to start from instead of random weights.
         tokenizer: tokenizer folder or vocab.txt of the shards; only needed for shards of the
             original script.
-        objective: what the model learns to predict: mlm+nsp, masked words and next sentences, by
-            default on pairs of sentences; mlm, masked words alone, by default on other shards; ltr,
-            each token from those before it; rtl, from those after it; ltr+rtl, a model for each,
-            side by side; bilm, both with LSTMs in place of Transformers, as in ELMo. A model keeps
-            the side that it sees; with --model, that is the default.
+        objective: words to predict: mlm+nsp, masked words, and next sentences, by default on pairs
+            of sentences; mlm, masked words alone, by default on other shards; ltr, each token from
+            those before it; rtl, from those after it; ltr+rtl, a model for each, side by side;
+            bilm, both with LSTMs in place of Transformers, as in ELMo. A model keeps the side that
+            it sees; with --model, that is the default.
         dropout: dropout of hidden states and attention; by default the config's, 0.1 for a named
             size. A short run on much text learns more with 0.
         initializer_range: standard deviation of the truncated normal initializer; by default the

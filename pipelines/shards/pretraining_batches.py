@@ -88,7 +88,7 @@ def pretraining_batches(
         max_ngram: longest run of whole words to mask together.
         data_service: address of a tf.data service that makes the batches, `grpc://host:port`; see
             `from_data_service` for their order.
-        objective: that of a language model, which reads text without masks; None for masked words.
+        objective: objective of a language model, which reads unmasked text; None for masked words.
 
     Returns:
         For a language model, a dataset of what `next_tokens` returns. Else one of (inputs, labels,

@@ -10,11 +10,11 @@ from safetensors.numpy import load_file
 from bert_tf import BertConfig, BertEncoder, BertTokenizer, load_model, save_model
 from bert_tf.checkpoints.conversion import convert
 from bert_tf.errors import InputError
+from bert_tf.models.encoders import encoder_for
 from bert_tf.models.language_model import BertLanguageModel
 from bert_tf.models.masked_language_model import BertMaskedLanguageModel
 from bert_tf.models.pretrainer import BertPreTrainer
 from bert_tf.models.task_models import BertClassifier, BertSpanClassifier
-from bert_tf.models.two_encoders import encoder_for
 
 CONFIG = BertConfig(
     vocab_size=7, hidden_size=8, num_hidden_layers=1, num_attention_heads=2,

@@ -55,9 +55,6 @@ class Killed(BaseException):
 
 
 class Quiet:
-    def notice(self, line):
-        pass
-
     def update(self, completed, total=None):
         pass
 

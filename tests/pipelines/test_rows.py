@@ -9,7 +9,7 @@ from hypothesis import given, settings
 
 from bert_tf import BertConfig, BertPreTrainer
 from bert_tf.errors import InputError
-from bert_tf.models.two_encoders import encoder_for
+from bert_tf.models.encoders import encoder_for
 from pipelines.instances.rows import fill_rows, row_predictions
 from pipelines.options import PretrainingDataOptions
 from pipelines.shards.display import displayed_instances

@@ -11,7 +11,7 @@ import pytest
 
 from bert_tf import BertConfig, BertTokenizer, save_model
 from bert_tf.checkpoints.model_directory import load_model
-from bert_tf.models.two_encoders import encoder_for
+from bert_tf.models.encoders import encoder_for
 from bert_tf.serving.export import ASSETS
 from bert_tf.serving.predictor import Predictor, answer
 from bert_tf.tasks.choice import Choice
