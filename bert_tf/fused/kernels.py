@@ -252,25 +252,89 @@ def _scores_gradient(
     return probabilities * (of_probabilities - tf.cast(mean, of_dropped.dtype))
 
 
+class WordLogits:
+    """Logits in two parts, whose float32 sum would be a pass over twice the memory.
+
+    TensorFlow's ops take it for that sum. Not a tuple, which Keras would take apart.
+
+    Attributes:
+        products: [..., V] in the compute dtype.
+        bias: float32 [V].
+    """
+
+    def __init__(self, products: tf.Tensor, bias: tf.Tensor):
+        self.products = products
+        self.bias = bias
+
+    def __tf_tensor__(self, dtype: Any = None, name: str | None = None) -> tf.Tensor:
+        """The sum [..., V], float32 unless `dtype` says otherwise."""
+        return tf.cast(_added(self.products, self.bias), dtype or tf.float32, name)
+
+    @functools.cached_property
+    def largest(self) -> tf.Tensor:
+        """The largest logit of each row, float32 [..., 1]."""
+        return _largest(self.products, self.bias)
+
+
+def word_logits(products: tf.Tensor, bias: tf.Tensor) -> WordLogits | tf.Tensor:
+    """Logits of products [..., V] and a float32 bias [V]; small ones as a tensor, float32."""
+    return (WordLogits if _pays(products) else _added)(products, bias)
+
+
+def _added(products: tf.Tensor, bias: tf.Tensor) -> tf.Tensor:
+    return tf.cast(products, tf.float32) + bias
+
+
+def argmax(logits: Any) -> tf.Tensor:
+    """The number of the first largest of the logits [..., C], int32 [...]."""
+    if isinstance(logits, WordLogits):
+        return _argmax(logits.products, logits.bias, logits.largest)
+    return tf.argmax(logits, axis=-1, output_type=tf.int32)
+
+
 def cross_entropy(labels: Any, logits: Any) -> tf.Tensor:
-    """Losses float32 [...] of int labels [...] and logits [..., C]."""
-    logits = tf.convert_to_tensor(logits)
-    if not _pays(logits):
-        return keras.losses.sparse_categorical_crossentropy(labels, logits, from_logits=True)
-    labels = tf.cast(labels, tf.int32)[..., tf.newaxis]
+    """Losses float32 [...] of int labels [...] and logits [..., C], or `WordLogits`."""
+    if not isinstance(logits, WordLogits):
+        logits = tf.convert_to_tensor(logits)
+        if not _pays(logits):
+            return keras.losses.sparse_categorical_crossentropy(labels, logits, from_logits=True)
+        logits = WordLogits(logits, tf.zeros(logits.shape[-1]))
+    labels, largest = tf.cast(labels, tf.int32)[..., tf.newaxis], logits.largest
 
     @tf.custom_gradient
-    def losses(logits: tf.Tensor) -> Any:
-        values, norms = _cross_entropy(labels, logits)
-        return values, lambda upstream: _cross_entropy_gradient(upstream, labels, logits, norms)
+    def losses(products: tf.Tensor, bias: tf.Tensor) -> Any:
+        values, norms = _cross_entropy(labels, products, bias, largest)
 
-    return losses(logits)
+        def gradient(upstream: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+            of_products = _cross_entropy_gradient(upstream, labels, products, bias, norms)
+            rows = tf.reshape(of_products, [-1, products.shape[-1]])
+            # A product sums the rows faster than a sum.
+            of_bias = tf.matmul(tf.ones_like(rows[:, :1]), rows, transpose_a=True)[0]
+            return of_products, tf.cast(of_bias, bias.dtype)
+
+        return values, gradient
+
+    return losses(logits.products, logits.bias)
 
 
 @_in_few_passes
-def _cross_entropy(labels: tf.Tensor, logits: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+def _largest(products: tf.Tensor, bias: tf.Tensor) -> tf.Tensor:
+    return tf.reduce_max(_added(products, bias), -1, keepdims=True)
+
+
+@_in_few_passes
+def _argmax(products: tf.Tensor, bias: tf.Tensor, largest: tf.Tensor) -> tf.Tensor:
+    logits = _added(products, bias)
+    classes = tf.range(logits.shape[-1])
+    return tf.reduce_min(tf.where(logits == largest, classes, classes[-1]), -1)
+
+
+@_in_few_passes
+def _cross_entropy(
+    labels: tf.Tensor, products: tf.Tensor, bias: tf.Tensor, largest: tf.Tensor
+) -> tuple[tf.Tensor, tf.Tensor]:
     """Losses, and the logarithms [..., 1] of the sums of exponentials."""
-    largest = tf.reduce_max(logits, -1, keepdims=True)
+    logits = _added(products, bias)
     norms = largest + tf.math.log(tf.reduce_sum(tf.exp(logits - largest), -1, keepdims=True))
     is_label = tf.range(logits.shape[-1]) == labels
     return norms[..., 0] - tf.reduce_sum(tf.where(is_label, logits, 0.0), -1), norms
@@ -278,7 +342,9 @@ def _cross_entropy(labels: tf.Tensor, logits: tf.Tensor) -> tuple[tf.Tensor, tf.
 
 @_in_few_passes
 def _cross_entropy_gradient(
-    upstream: tf.Tensor, labels: tf.Tensor, logits: tf.Tensor, norms: tf.Tensor
+    upstream: tf.Tensor, labels: tf.Tensor, products: tf.Tensor, bias: tf.Tensor, norms: tf.Tensor
 ) -> tf.Tensor:
-    is_label = tf.cast(tf.range(logits.shape[-1]) == labels, logits.dtype)
-    return (tf.exp(logits - norms) - is_label) * upstream[..., tf.newaxis]
+    logits = _added(products, bias)
+    is_label = tf.cast(tf.range(logits.shape[-1]) == labels, tf.float32)
+    gradient = (tf.exp(logits - norms) - is_label) * upstream[..., tf.newaxis]
+    return tf.cast(gradient, products.dtype)

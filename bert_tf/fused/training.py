@@ -22,16 +22,17 @@ from bert_tf.fused.kernels import (
     draw_dropout,
     drop,
     gelu,
+    word_logits,
 )
 from bert_tf.fused.places import Places, find_places, known_shape
-from bert_tf.layers import SelfAttention, TransformerBlock
+from bert_tf.layers import MaskedLanguageModelHead, SelfAttention, TransformerBlock
 from bert_tf.layers.activations import ACTIVATIONS
 
 _ACTIVATIONS = {**ACTIVATIONS, "gelu": gelu}
 
 
 def fuse(model: keras.Model) -> None:
-    """From here on the model's encoders, if it has any, compute without their layers.
+    """From here on the model's encoders and word heads, if any, compute in larger operations.
 
     Call it before a function of the model is traced. The results differ in rounding alone, but for
     dropout, which draws other numbers at the same rate (see `draw_dropout`).
@@ -40,6 +41,9 @@ def fuse(model: keras.Model) -> None:
     summary_only = is_read and getattr(model, "reads", None) == "pooled_output"
     for encoder in find_encoders(model):
         encoder.fused = Training(encoder, summary_only=summary_only)
+    for layer in model.layers:
+        if isinstance(layer, MaskedLanguageModelHead):
+            layer.fused = word_logits
 
 
 class Training(Inference):

@@ -132,6 +132,10 @@ class MaskedLanguageModelHead(BertLayer):
             number, such as 0 or -1: a position outside [0, T) reads the nearest token of its own
             example.
 
+    Attributes:
+        fused: a function of the products [B, P, V] with the table and of the bias [V] that takes
+            the place of their sum in training (`bert_tf.fused`); None for the sum.
+
     Returns:
         Logits, float32 [B, P, V] whatever the compute dtype.
     """
@@ -147,6 +151,7 @@ class MaskedLanguageModelHead(BertLayer):
         self.word_embeddings = word_embeddings
         self.dense = self.new_dense("dense", config.hidden_size, config.hidden_act)
         self.layer_norm = self.new_layer_norm("layer_norm")
+        self.fused: Any = None
 
     def build(self, input_shape: Any = None) -> None:
         """Makes the sublayers' weights and the bias of every entry."""
@@ -154,15 +159,20 @@ class MaskedLanguageModelHead(BertLayer):
         size = self.config.vocab_size
         self.bias = self.add_weight(name="bias", shape=(size,), initializer="zeros")
 
-    def call(self, sequence_output: Any, mask_positions: Any) -> Any:
+    def call(self, sequence_output: Any, mask_positions: Any, training: bool = False) -> Any:
         """Gathers first: of 512 positions about 80 need the product with the vocabulary."""
         x = self.layer_norm(self.dense(take_tokens(sequence_output, mask_positions)))  # (B * P, H)
         table = ops.cast(self.word_embeddings.embeddings, x.dtype)  # (V, H)
-        logits = ops.matmul(x, ops.transpose(table))  # (B * P, V)
-        logits = ops.cast(logits, "float32") + ops.cast(self.bias, "float32")
-        return ops.reshape(logits, (*ops.shape(mask_positions), self.config.vocab_size))
+        products = ops.matmul(x, ops.transpose(table))  # (B * P, V)
+        products = ops.reshape(products, (*ops.shape(mask_positions), self.config.vocab_size))
+        bias = ops.cast(self.bias, "float32")
+        if training and self.fused is not None:
+            return self.fused(products, bias)
+        return ops.cast(products, "float32") + bias
 
-    def compute_output_spec(self, sequence_output: Any, mask_positions: Any) -> Any:
+    def compute_output_spec(
+        self, sequence_output: Any, mask_positions: Any, training: bool = False
+    ) -> Any:
         """[B, T, H] and [B, P] -> float32 [B, P, V]; JAX cannot tell from an unknown T."""
         return keras.KerasTensor((*mask_positions.shape, self.config.vocab_size), dtype="float32")
 

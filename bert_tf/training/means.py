@@ -6,6 +6,7 @@ from typing import Any
 import keras
 import tensorflow as tf
 
+from bert_tf.fused.kernels import argmax
 from bert_tf.fused.kernels import cross_entropy as cross_entropy
 
 # (labels, outputs) -> float values of the labels' shape.
@@ -24,8 +25,7 @@ def smoothed_cross_entropy(share: float) -> Values:
 
 def accuracy(labels: Any, logits: Any) -> Any:
     """1.0 where the largest logit [..., classes] is the label's [...], else 0.0."""
-    predicted = tf.argmax(logits, axis=-1, output_type=tf.int32)
-    return tf.cast(tf.equal(predicted, tf.cast(labels, tf.int32)), tf.float32)
+    return tf.cast(tf.equal(argmax(logits), tf.cast(labels, tf.int32)), tf.float32)
 
 
 class WeightedMean(keras.metrics.Metric):

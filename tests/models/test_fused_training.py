@@ -197,20 +197,37 @@ def test_gradients_with_dropout(compiled, monkeypatch):
         np.testing.assert_allclose(ours, theirs, rtol=1e-5, atol=1e-5)
 
 
-def test_cross_entropy(monkeypatch):
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_cross_entropy_and_argmax(dtype, monkeypatch):
     random = np.random.default_rng(5)
-    logits = tf.constant(random.normal(size=[2, 3, 11]) * 30, tf.float32)
+    products = tf.cast(random.normal(size=[2, 3, 11]) * 30, dtype)
+    bias = tf.constant(random.normal(size=[11]), tf.float32)
+    products = tf.concat([products[..., :10], products[..., 9:10]], -1)
+    bias = tf.concat([bias[:10], bias[9:10]], -1)  # a tie, which the first wins
     labels, weights = random.integers(0, 11, [2, 3]), tf.constant(random.normal(size=[2, 3]))
     results = []
     for least in (0, 2**30):
         monkeypatch.setattr(kernels, "_WORTH_COMPILING", least)
         with tf.GradientTape() as tape:
-            tape.watch(logits)
+            tape.watch([products, bias])
+            logits = kernels.word_logits(products, bias)
             losses = kernels.cross_entropy(labels, logits)
             total = tf.reduce_sum(losses * tf.cast(weights, tf.float32))
-        results.append([losses, tape.gradient(total, logits)])
+        gradients = [tf.cast(g, tf.float32) for g in tape.gradient(total, [products, bias])]
+        results.append(
+            [
+                losses,
+                tf.convert_to_tensor(logits),
+                tf.cast(kernels.argmax(logits), tf.float32),
+                *gradients,
+            ]
+        )
+    assert np.any(results[0][2] == 9)
     for compiled, plain in zip(*results, strict=True):
-        np.testing.assert_allclose(compiled, plain, rtol=1e-5, atol=1e-5)
+        rounding = 1e-5 if dtype == "float32" else 2**-7
+        np.testing.assert_allclose(compiled, plain, rtol=rounding, atol=rounding)
+    plain = kernels.cross_entropy(labels, results[0][1])
+    np.testing.assert_allclose(plain, results[0][0], rtol=1e-5)
 
 
 def test_attention_probabilities_are_the_layers_in_training_too():
