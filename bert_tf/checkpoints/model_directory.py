@@ -3,6 +3,7 @@
 It is Hugging Face's format: its BERT models load here, and models saved here load there.
 """
 
+import functools
 import logging
 import os
 from collections.abc import Sequence
@@ -195,6 +196,11 @@ def _encoder(named: dict[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in named.items() if not name.startswith(outside)}
 
 
+@functools.cache  # a search loads the same model for each of its runs
+def _warn_of_new(path: Path, names: str) -> None:
+    _log.warning("%s: %s initialized at random.", path, names)
+
+
 def _fill(model: PretrainedModel, stored: StoredModel, kept: tuple[str, ...], path: Path) -> None:
     """Assigns the tensors of the encoder and of the parts in `kept` to the model."""
     weights = {canonical_name(weight.name): weight for weight in named_weights(model)}
@@ -203,6 +209,6 @@ def _fill(model: PretrainedModel, stored: StoredModel, kept: tuple[str, ...], pa
     check_shapes(tensors, {name: weight.shape for name, weight in weights.items()}, path)
     new = sorted(name for name in weights if name not in tensors)
     if new:
-        _log.warning("%s: %s initialized at random.", path, ", ".join(new))
+        _warn_of_new(path, ", ".join(new))
     for name in weights.keys() & tensors.keys():
         weights[name].assign(tensors[name])
