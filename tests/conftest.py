@@ -18,6 +18,8 @@ if "PYTEST_XDIST_WORKER" in os.environ:
 # the time of a short run.
 gc.set_threshold(100_000, 50, 100)
 
+_OF_RUNS = ("cli", "experiments", "tasks", "training")
+
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """The longest tests, which have a timeout of their own, run first.
@@ -84,6 +86,22 @@ def tensorflow_datasets() -> Callable[[list[dict]], AbstractContextManager[list[
             yield asked
 
     return mocked
+
+
+@pytest.fixture(scope="module", autouse=True)
+def graphs_as_traced(request):
+    """In tests of whole runs TensorFlow does not optimize graphs, which takes a fifth of the time.
+
+    Nor do `preloaded` processes. What graphs compute is tested elsewhere, optimized.
+    """
+    if Path(request.path).relative_to(Path(__file__).parent).parts[0] not in _OF_RUNS:
+        yield
+        return
+    import tensorflow as tf
+
+    tf.config.optimizer.set_experimental_options({"disable_meta_optimizer": True})
+    yield
+    tf.config.optimizer.set_experimental_options({"disable_meta_optimizer": False})
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -10,6 +10,11 @@ from pipelines.corpus.installed_documentation import STANDARD_LIBRARY, installed
 from pipelines.examples import passages
 
 
+@pytest.fixture(scope="module")
+def graphs_as_traced():
+    """Here they are optimized, as for users: steps take most of the time."""
+
+
 def accuracy(run) -> float:
     return json.loads((run / "test" / "metrics.json").read_text())["accuracy"]
 

@@ -169,8 +169,8 @@ _TRAINED = [name for name, task in TASKS.items() if task.kind.is_trained]
 _FEATURES = [(name, "features_only") for name in ("cola", "stsb", "choice", "squad")]
 _LSTMS = [("tagging", "elmo"), ("squad2", "recurrent"), ("tagging", "bilstm"), ("cola", "bilstm")]
 _SIDES = [
-    ("cola", "left_to_right"), ("squad2", "left_to_right"),
-    ("tagging", "left_to_right+right_to_left"), ("choice", "left_to_right+right_to_left"),
+    ("cola", "left_to_right+right_to_left"), ("squad2", "left_to_right"),
+    ("tagging", "left_to_right+right_to_left"),
 ]  # fmt: skip
 _EVERY_TIME = ("cola", "")
 _OPTIONS = {
