@@ -13,10 +13,11 @@ from bert_tf.atomic import write_json, write_text
 from bert_tf.experiments.plan import Plan
 from bert_tf.experiments.run import Cache
 from bert_tf.experiments.table import Column
-from bert_tf.experiments.training_runs import Finetuning
+from bert_tf.experiments.training_runs import Finetuning, Pretraining
 from bert_tf.tasks import pictures
 from bert_tf.tasks.report import markdown
 from bert_tf.tasks.table import find_task
+from bert_tf.tasks.word_frequencies import is_on_plateau, losses_per_word
 
 NOT_RUN, NOT_PUBLISHED, NO_SCORE = "not run here", "not in the paper", "no score"
 
@@ -73,9 +74,14 @@ def write_result(plan: Plan, cache: Cache, folder: Path) -> list[list[str]]:
     """Writes table.md, table.json and table.png; returns the table, its header first."""
     cells = read_cells(plan, cache)
     rows = table_rows(plan, cells)
-    write_json(folder / "table.json", _json(plan, cells))
+    held_out = {
+        run.title: (cache.outcome(run) or {})["held_out"]
+        for run in plan.runs
+        if isinstance(run, Pretraining)
+    }
+    write_json(folder / "table.json", {**_json(plan, cells), "held_out": held_out})
     pictures.save_png(folder / "table.png", _picture(plan, cells))
-    write_text(folder / "table.md", _page(plan, cells, rows))
+    write_text(folder / "table.md", _page(plan, cells, rows, held_out))
     return rows
 
 
@@ -158,7 +164,12 @@ def _seeds(plan: Plan) -> list[int]:
     return []
 
 
-def _page(plan: Plan, cells: Mapping[tuple[int, int], Cell], rows: list[list[str]]) -> str:
+def _page(
+    plan: Plan,
+    cells: Mapping[tuple[int, int], Cell],
+    rows: list[list[str]],
+    held_out: Mapping[str, Mapping[str, float]],
+) -> str:
     table, seeds = plan.table, _seeds(plan)
     finetuned = [column for column in plan.columns if column.task]
     lines = [
@@ -171,12 +182,28 @@ def _page(plan: Plan, cells: Mapping[tuple[int, int], Cell], rows: list[list[str
         "learning rate of each fine-tuning is the best of those tried with the first seed.",
         *table.remarks,
         f"![{table.title}](table.png)",
+        "## Pre-training",
+        *_pretraining_lines(held_out),
         "## Settings",
         *_setting_lines(plan),
         "## Fine-tunings",
         markdown([["system", "score", "setting", "seeds", "run"], *_finetuning_rows(plan, cells)]),
     ]
     return "\n\n".join(lines) + "\n"
+
+
+def _pretraining_lines(held_out: Mapping[str, Mapping[str, float]]) -> list[str]:
+    """What each model knows of held-out words; which of them is hardly worth a comparison."""
+    rows = [["run", "best step", "loss per word", "of word frequencies alone", "words guessed"]]
+    for title, scores in held_out.items():
+        losses = losses_per_word(scores)
+        shown = " / ".join(f"{loss:.2f}" for loss in losses.values())
+        guessed = " / ".join(f"{scores[f'{head}_accuracy']:.1%}" for head in losses)
+        frequencies = f"{scores['word_frequency_loss']:.2f}"
+        rows.append([title, f"{scores['step']:,}", shown, frequencies, guessed])
+    stuck = [title for title, scores in held_out.items() if is_on_plateau(scores)]
+    lines = [f"Learned little but how frequent words are: {'; '.join(stuck)}."] if stuck else []
+    return [markdown(rows), *lines]
 
 
 def _setting_lines(plan: Plan) -> list[str]:

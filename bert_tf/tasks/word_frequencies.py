@@ -5,8 +5,9 @@ stands still and every guess is "the" or ",". A model from there is hardly worth
 """
 
 import json
+import math
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -46,6 +47,18 @@ def write_metrics(model_directory: Path, scores: dict[str, float]) -> None:
     write_json(model_directory / _METRICS, scores)
 
 
+def losses_per_word(metrics: Mapping[str, float]) -> dict[str, float]:
+    """The losses among held-out scores, by what predicts the words: mlm, ltr, rtl."""
+    losses = {head: metrics.get(f"{head}_loss") for head in _HEADS}
+    return {head: loss for head, loss in losses.items() if loss}
+
+
+def is_on_plateau(metrics: Mapping[str, float]) -> bool:
+    """Whether a model knows little but how frequent words are, by its held-out scores."""
+    frequencies = metrics.get("word_frequency_loss") or math.inf
+    return any(loss >= _PLATEAU * frequencies for loss in losses_per_word(metrics).values())
+
+
 def plateau_notice(model_directory: str | Path) -> str | None:
     """A line for the user if a pre-trained model is still on the plateau, else None.
 
@@ -54,12 +67,11 @@ def plateau_notice(model_directory: str | Path) -> str | None:
     """
     try:
         metrics = json.loads((Path(model_directory) / _METRICS).read_text(encoding="utf-8"))
-        loss = next(metrics[f"{head}_loss"] for head in _HEADS if f"{head}_loss" in metrics)
-        frequencies = metrics["word_frequency_loss"]
-    except (OSError, ValueError, TypeError, KeyError, StopIteration):
+        if not is_on_plateau(metrics):
+            return None
+    except (OSError, ValueError, TypeError, AttributeError):
         return None
-    if not loss or not frequencies or loss < _PLATEAU * frequencies:
-        return None
+    loss, frequencies = max(losses_per_word(metrics).values()), metrics["word_frequency_loss"]
     return (
         f"{model_directory} has learned little but how frequent words are (loss per word "
         f"{loss:.2f}, of the frequencies alone {frequencies:.2f}): pre-train it for more steps, "

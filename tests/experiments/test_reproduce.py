@@ -149,6 +149,11 @@ def test_the_result(made):
     assert by_name["best"][0] == "50.0 ± 35.4"
     # The same pre-training, looked at earlier.
     assert table["rows"][0]["scores"][PERPLEXITY] == table["rows"][1]["scores"][PERPLEXITY]
+    # Eight steps are too few: the reader is told.
+    page = " ".join((output / "toy" / "table.md").read_text().split())
+    scores = table["held_out"]["pre-training: BERT"]
+    assert f"| pre-training: BERT | {scores['step']} | {scores['mlm_loss']:.2f} |" in page
+    assert "Learned little but how frequent words are: pre-training: BERT." in page
 
 
 def test_a_table_made_twice_is_the_same(made, data):

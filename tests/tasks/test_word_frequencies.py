@@ -37,6 +37,7 @@ def test_a_small_sample_of_many_words_does_not_hide_most_of_them():
         ({"mlm_loss": 6.05, "word_frequency_loss": 6.0}, True),
         ({"mlm_loss": 5.9, "word_frequency_loss": 6.0}, True),
         ({"mlm_loss": 4.0, "word_frequency_loss": 6.0}, False),
+        ({"ltr_loss": 4.0, "rtl_loss": 5.9, "word_frequency_loss": 6.0}, True),
         ({"accuracy": 0.9}, False),
         ({"mlm_loss": None, "word_frequency_loss": 6.0}, False),
         ({"mlm_loss": 1.0, "word_frequency_loss": 0.0}, False),
