@@ -211,8 +211,9 @@ def train_there(options: argparse.Namespace, work: Path) -> None:
         if (number + 1) % SAVE_EVERY == 0 or number + 1 == options.steps:
             print(f"  step {number + 1}: loss {done['losses'][-1]:.4f}", flush=True)
             write_whole(log, json.dumps(done))  # first: it may have more steps than the checkpoint
-            save_file(state, work / "there.tmp", {"steps": str(number + 1)})
-            (work / "there.tmp").rename(checkpoint)
+            temporary = checkpoint.with_suffix(".tmp")
+            save_file(state, temporary, {"steps": str(number + 1)})
+            temporary.rename(checkpoint)
 
 
 def write_whole(path: Path, text: str) -> None:
@@ -338,7 +339,7 @@ def main() -> None:
     )  # fmt: skip
     parser.add_argument("--size", default="tiny", help="size of the model, as in bert-tf pretrain")
     parser.add_argument("--length", type=int, default=64)
-    parser.add_argument("--steps", type=int, default=3000)
+    parser.add_argument("--steps", type=int, default=5000)
     parser.add_argument("--batch-size", type=int, default=64)
     parser.add_argument("--learning-rate", type=float, default=2e-3)
     parser.add_argument("--initializer-range", type=float, default=0.06)
