@@ -19,6 +19,9 @@ from bert_tf.tasks.report import markdown
 from bert_tf.tasks.table import find_task
 from bert_tf.tasks.word_frequencies import is_on_plateau, losses_per_word
 
+# Title of a pre-training -> its held-out scores.
+HeldOut = Mapping[str, Mapping[str, float]]
+
 NOT_RUN, NOT_PUBLISHED, NO_SCORE = "not run here", "not in the paper", "no score"
 
 
@@ -74,15 +77,16 @@ def write_result(plan: Plan, cache: Cache, folder: Path) -> list[list[str]]:
     """Writes table.md, table.json and table.png; returns the table, its header first."""
     cells = read_cells(plan, cache)
     rows = table_rows(plan, cells)
-    held_out = {
-        run.title: (cache.outcome(run) or {})["held_out"]
-        for run in plan.runs
-        if isinstance(run, Pretraining)
-    }
-    write_json(folder / "table.json", {**_json(plan, cells), "held_out": held_out})
+    held_out = _held_out(plan, cache)
+    write_json(folder / "table.json", _json(plan, cells, held_out))
     pictures.save_png(folder / "table.png", _picture(plan, cells))
     write_text(folder / "table.md", _page(plan, cells, rows, held_out))
     return rows
+
+
+def _held_out(plan: Plan, cache: Cache) -> HeldOut:
+    outcomes = {run.title: cache.outcome(run) for run in plan.runs if isinstance(run, Pretraining)}
+    return {title: outcome["held_out"] for title, outcome in outcomes.items() if outcome}
 
 
 def _published_columns(plan: Plan) -> list[str]:
@@ -124,7 +128,7 @@ def _settings(plan: Plan) -> dict[str, Any]:
     }
 
 
-def _json(plan: Plan, cells: Mapping[tuple[int, int], Cell]) -> dict[str, Any]:
+def _json(plan: Plan, cells: Mapping[tuple[int, int], Cell], held_out: HeldOut) -> dict[str, Any]:
     rows = []
     for row, system in enumerate(plan.systems):
         scores = {}
@@ -153,6 +157,7 @@ def _json(plan: Plan, cells: Mapping[tuple[int, int], Cell]) -> dict[str, Any]:
         "rows": rows,
         "published": {name: dict(row) for name, row in plan.table.published.items()},
         "settings": _settings(plan),
+        "held_out": held_out,
     }
 
 
@@ -168,7 +173,7 @@ def _page(
     plan: Plan,
     cells: Mapping[tuple[int, int], Cell],
     rows: list[list[str]],
-    held_out: Mapping[str, Mapping[str, float]],
+    held_out: HeldOut,
 ) -> str:
     table, seeds = plan.table, _seeds(plan)
     finetuned = [column for column in plan.columns if column.task]
@@ -192,7 +197,7 @@ def _page(
     return "\n\n".join(lines) + "\n"
 
 
-def _pretraining_lines(held_out: Mapping[str, Mapping[str, float]]) -> list[str]:
+def _pretraining_lines(held_out: HeldOut) -> list[str]:
     """What each model knows of held-out words; which of them is hardly worth a comparison."""
     rows = [["run", "best step", "loss per word", "of word frequencies alone", "words guessed"]]
     for title, scores in held_out.items():

@@ -272,6 +272,10 @@ TABLES: dict[str, Table] = {
                              "NER, feature-based (F1)"],
                             {_mask_name(shares): row for shares, row in _MASKS.items()}),
             variants={", fine-tuned": False, ", feature-based": True},
+            remarks=[
+                "Held-out words are masked as each row's pre-training masks: those that stay the "
+                "same are easily guessed."
+            ],
         ),
         Table(
             name="recipe", title="The paper's recipe and what has been learned since",

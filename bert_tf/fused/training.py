@@ -1,4 +1,4 @@
-"""The encoder in training: what its layers compute, in fewer and larger operations.
+"""A model in training: what its encoder and word head compute, in fewer and larger operations.
 
 Letters as in `bert_tf.fused.inference`. What is done to each token is done on [n, H], which lets
 TensorFlow fuse a product with its bias; queries, keys and values are one product; dropout,
