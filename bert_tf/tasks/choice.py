@@ -159,13 +159,14 @@ def _rows(
     """A row for each choice, [B, n, T], and the word pieces that it lost, int32 [B, n]."""
     texts, choices = strings["context"], strings["choices"]
     batch, number = tf.unstack(tf.shape(choices))
-    tf.debugging.Assert(
+    one_list_each = tf.debugging.Assert(
         (batch == tf.size(texts)) & ((number > 0) | (batch == 0)),
         ["give a list of one choice or more for each context, not", tf.shape(choices)],
     )
+    with tf.control_dependencies([one_list_each]):  # or the gathering below might fail first
+        of_choice = tf.repeat(tf.range(batch), number)
     contexts = tokenizer.tokenize(texts)
     ids = tokenizer.tokenize(tf.reshape(choices, [-1]))
-    of_choice = tf.repeat(tf.range(batch), number)
     pack = Packer(tokenizer, max_length)
     # What cannot fit is cut before the copies are made: a context may be long, the choices many.
     rows = pack(tf.gather(contexts[:, :max_length], of_choice), ids)

@@ -387,11 +387,12 @@ def checked_rows(tensors: dict[str, tf.Tensor], model: Any) -> dict[str, tf.Tens
     """
     longest = model.config.max_position_embeddings
     rows = tf.stack(list(tensors.values()))  # refuses other shapes, where sums would repeat them
-    tf.debugging.Assert(
+    fits = tf.debugging.Assert(
         (tf.shape(rows)[-1] >= 1) & (tf.shape(rows)[-1] <= longest),
         [f"give 1 to {longest} tokens a row, not", tf.shape(rows)[-1]],
     )
-    return dict(zip(tensors, tf.unstack(rows), strict=True))
+    with tf.control_dependencies([fits]):  # or the model might fail first, and say less
+        return dict(zip(tensors, tf.unstack(rows), strict=True))
 
 
 def none_cut(lengths: np.ndarray, max_length: int) -> tuple[int, str]:

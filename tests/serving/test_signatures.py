@@ -325,11 +325,18 @@ def test_tokens_are_answered_as_their_text_is(ask, tuned):
     np.testing.assert_array_equal(found["masks_words"][0, 0], expected["masks_words"][0, 0])
 
 
-@pytest.mark.parametrize("shapes", [[(1, 13)] * 3, [(1, 0)] * 3, [(2, 4), (2, 4), (1, 4)]])
-def test_rows_that_no_model_takes_are_refused(shapes, ask):
+@pytest.mark.parametrize(
+    ("shapes", "message"),
+    [
+        ([(1, 13)] * 3, "give 1 to 12 tokens a row"),
+        ([(1, 0)] * 3, "give 1 to 12 tokens a row"),
+        ([(2, 4), (2, 4), (1, 4)], "[Ss]hapes"),
+    ],
+)
+def test_rows_that_no_model_takes_are_refused(shapes, message, ask):
     names = ("token_ids", "segment_ids", "padding_mask")
     inputs = {name: np.ones(shape, int) for name, shape in zip(names, shapes, strict=True)}
-    with pytest.raises(tf.errors.InvalidArgumentError):
+    with pytest.raises(tf.errors.InvalidArgumentError, match=message):
         ask("classification", "tokens", **inputs)
 
 
