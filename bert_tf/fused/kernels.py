@@ -16,6 +16,8 @@ from typing import Any, NamedTuple
 import keras
 import tensorflow as tf
 
+from bert_tf.fused.places import known_shape
+
 _BITS = 16
 # Elements of a tensor from which on compiling pays: it takes a tenth of a second for each kernel.
 _WORTH_COMPILING = 2**18
@@ -37,23 +39,44 @@ def draw_dropout(seed: tf.Tensor, shape: Any, rate: float) -> Dropout | None:
     """Draws what to drop; None at rate 0.
 
     Stateless: equal seeds give equal numbers. The rate is a multiple of 2^-16, 0.10001 for 0.1:
-    half as many random bits as a float32 takes.
+    half as many random bits as a float32 takes. Two numbers are a hash of their place under keys
+    from TensorFlow's generator, which alone would take seven times as long.
     """
     threshold = round(rate * 2**_BITS)
     if not threshold:
         return None
-    size = tf.reduce_prod(shape)
-    drawn = tf.random.stateless_uniform(
-        [(size + 3) // 4], tf.cast(seed, tf.int64), None, None, tf.uint64
-    )
-    numbers = tf.reshape(tf.bitcast(drawn, tf.uint16), [-1])[:size]
+    size = math.prod(shape) if all(isinstance(n, int) for n in shape) else tf.reduce_prod(shape)
+    keys = tf.random.stateless_uniform([2], tf.cast(seed, tf.int64), None, None, tf.uint32)
+    hashed = _hashed_in_one_pass if _pays(size) else _hashed
+    numbers = tf.reshape(tf.bitcast(hashed(keys, (size + 1) // 2), tf.uint16), [-1])[:size]
     return Dropout(tf.reshape(numbers, shape), threshold)
 
 
-def _pays(*tensors: Any) -> bool:
-    """Whether to compile: on CPUs, for large tensors of shapes known when the graph is traced."""
-    sizes = [x.shape.num_elements() for x in tensors if isinstance(x, tf.Tensor)]
-    if None in sizes or max(sizes, default=0) < _WORTH_COMPILING:
+def _hashed(keys: tf.Tensor, number: Any) -> tf.Tensor:
+    """Hashes uint32 [number] of the places under two keys uint32 [2].
+
+    lowbias32 (C. Wellons, Prospecting for Hash Functions, 2018) with the second key in its middle.
+    """
+
+    def mixed(x: tf.Tensor, bits: int) -> tf.Tensor:
+        return tf.bitwise.bitwise_xor(x, tf.bitwise.right_shift(x, tf.constant(bits, tf.uint32)))
+
+    x = tf.bitwise.bitwise_xor(tf.cast(tf.range(number), tf.uint32), keys[0])
+    x = mixed(x, 16) * tf.constant(0x7FEB352D, tf.uint32) + keys[1]
+    return mixed(mixed(x, 15) * tf.constant(0x846CA68B, tf.uint32), 16)
+
+
+_hashed_in_one_pass = tf.function(_hashed, jit_compile=True, autograph=False)
+
+
+def _pays(*sizes: Any) -> bool:
+    """Whether to compile what has tensors of these sizes, None if unknown when it is traced.
+
+    On CPUs it is, for a large one.
+    """
+    if not all(isinstance(size, int) for size in sizes):
+        return False
+    if max(sizes, default=0) < _WORTH_COMPILING:
         return False
     return not tf.config.list_physical_devices("GPU")
 
@@ -64,7 +87,8 @@ def _in_few_passes(function: Callable) -> Callable:
 
     @functools.wraps(function)
     def call(*arguments: Any) -> Any:
-        return (compiled if _pays(*arguments) else function)(*arguments)
+        sizes = [x.shape.num_elements() for x in arguments if isinstance(x, tf.Tensor)]
+        return (compiled if _pays(*sizes) else function)(*arguments)
 
     return call
 
@@ -96,15 +120,57 @@ def _dropped(x: tf.Tensor, numbers: tf.Tensor, threshold: int) -> tf.Tensor:
     return x * (_kept(numbers, threshold, x.dtype) * tf.constant(_scale(threshold), x.dtype))
 
 
+def fork(x: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+    """The tensor [n, H] for two readers, whose gradients are added up in one pass."""
+
+    @tf.custom_gradient
+    def forked(x: tf.Tensor) -> Any:
+        return (tf.identity(x), tf.identity(x)), _sum
+
+    return forked(x)
+
+
+@_in_few_passes
+def _sum(x: tf.Tensor, y: tf.Tensor) -> tf.Tensor:
+    return x + y
+
+
+def dense(x: tf.Tensor, kernel: tf.Tensor, bias: tf.Tensor) -> tf.Tensor:
+    """The product and sum x W + b of x [n, H], W [H, M] and b [M]."""
+
+    @tf.custom_gradient
+    def computed(x: tf.Tensor, kernel: tf.Tensor, bias: tf.Tensor) -> Any:
+        def gradient(upstream: tf.Tensor) -> tuple[tf.Tensor, ...]:
+            return (
+                tf.matmul(upstream, kernel, transpose_b=True),
+                tf.matmul(x, upstream, transpose_a=True),
+                _sum_of_rows(upstream),
+            )
+
+        return tf.nn.bias_add(tf.matmul(x, kernel), bias), gradient
+
+    return computed(x, kernel, bias)
+
+
+def _sum_of_rows(x: tf.Tensor) -> tf.Tensor:
+    """[n, M] -> [M], as a product, which is faster than a sum."""
+    return tf.matmul(tf.ones_like(x[:, :1]), x, transpose_a=True)[0]
+
+
 def gelu(x: tf.Tensor) -> tf.Tensor:
     """The exact GELU, as `bert_tf.layers.activations.gelu`; keeps its derivative."""
 
     @tf.custom_gradient
     def activated(x: tf.Tensor) -> Any:
         y, derivative = _gelu(x)
-        return y, lambda upstream: upstream * derivative
+        return y, lambda upstream: _product(upstream, derivative)
 
     return activated(x)
+
+
+@_in_few_passes
+def _product(x: tf.Tensor, y: tf.Tensor) -> tf.Tensor:
+    return x * y
 
 
 @_in_few_passes
@@ -276,9 +342,15 @@ class WordLogits:
         return _largest(self.products, self.bias)
 
 
-def word_logits(products: tf.Tensor, bias: tf.Tensor) -> WordLogits | tf.Tensor:
-    """Logits of products [..., V] and a float32 bias [V]; small ones as a tensor, float32."""
-    return (WordLogits if _pays(products) else _added)(products, bias)
+def word_logits(x: tf.Tensor, table: tf.Tensor, bias: tf.Tensor) -> WordLogits | tf.Tensor:
+    """Logits of vectors [..., H], a table [V, H] and a float32 bias [V].
+
+    Small ones are a tensor, float32 [..., V].
+    """
+    # Transposed by the product itself: the gradient of a transposition would be another one.
+    products = tf.matmul(tf.reshape(x, [-1, table.shape[1]]), table, transpose_b=True)
+    products = tf.reshape(products, [*known_shape(x)[:-1], table.shape[0]])
+    return (WordLogits if _pays(products.shape.num_elements()) else _added)(products, bias)
 
 
 def _added(products: tf.Tensor, bias: tf.Tensor) -> tf.Tensor:
@@ -296,7 +368,7 @@ def cross_entropy(labels: Any, logits: Any) -> tf.Tensor:
     """Losses float32 [...] of int labels [...] and logits [..., C], or `WordLogits`."""
     if not isinstance(logits, WordLogits):
         logits = tf.convert_to_tensor(logits)
-        if not _pays(logits):
+        if not _pays(logits.shape.num_elements()):
             return keras.losses.sparse_categorical_crossentropy(labels, logits, from_logits=True)
         logits = WordLogits(logits, tf.zeros(logits.shape[-1]))
     labels, largest = tf.cast(labels, tf.int32)[..., tf.newaxis], logits.largest
@@ -307,9 +379,7 @@ def cross_entropy(labels: Any, logits: Any) -> tf.Tensor:
 
         def gradient(upstream: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
             of_products = _cross_entropy_gradient(upstream, labels, products, bias, norms)
-            rows = tf.reshape(of_products, [-1, products.shape[-1]])
-            # A product sums the rows faster than a sum.
-            of_bias = tf.matmul(tf.ones_like(rows[:, :1]), rows, transpose_a=True)[0]
+            of_bias = _sum_of_rows(tf.reshape(of_products, [-1, products.shape[-1]]))
             return of_products, tf.cast(of_bias, bias.dtype)
 
         return values, gradient
@@ -334,10 +404,13 @@ def _cross_entropy(
     labels: tf.Tensor, products: tf.Tensor, bias: tf.Tensor, largest: tf.Tensor
 ) -> tuple[tf.Tensor, tf.Tensor]:
     """Losses, and the logarithms [..., 1] of the sums of exponentials."""
-    logits = _added(products, bias)
-    norms = largest + tf.math.log(tf.reduce_sum(tf.exp(logits - largest), -1, keepdims=True))
-    is_label = tf.range(logits.shape[-1]) == labels
-    return norms[..., 0] - tf.reduce_sum(tf.where(is_label, logits, 0.0), -1), norms
+    exponentials = tf.exp(_added(products, bias) - largest)
+    norms = largest + tf.math.log(tf.reduce_sum(exponentials, -1, keepdims=True))
+    of_label = _added(
+        tf.gather(products, labels, axis=-1, batch_dims=labels.shape.rank - 1),
+        tf.gather(bias, labels),
+    )  # [..., 1]
+    return (norms - of_label)[..., 0], norms
 
 
 @_in_few_passes

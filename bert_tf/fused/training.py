@@ -19,8 +19,10 @@ from bert_tf.fused.kernels import (
     Dropout,
     add_and_normalize,
     attention,
+    dense,
     draw_dropout,
     drop,
+    fork,
     gelu,
     word_logits,
 )
@@ -84,7 +86,7 @@ class Training(Inference):
         hidden_states = [tf.reshape(places.spread(x), shape) for x in states]
         return {
             "sequence_output": hidden_states[-1],
-            "pooled_output": tf.tanh(self._dense(summary, encoder.pooler.dense)),  # (B, H)
+            "pooled_output": tf.tanh(self._trained_dense(summary, encoder.pooler.dense)),  # (B, H)
             "hidden_states": hidden_states,
         }
 
@@ -97,7 +99,8 @@ class Training(Inference):
                 layer.word_embeddings, layer.segment_embeddings, layer.position_embeddings
             )
         )  # fmt: skip
-        words = tf.gather(table, flat["token_ids"])  # (n, H)
+        # From its value: rows taken from a variable itself would have all later reads copy it.
+        words = tf.gather(tf.convert_to_tensor(table), flat["token_ids"])  # (n, H)
         # A product: the gradient of a lookup would add thousands of rows into two.
         others = tf.matmul(tf.one_hot(flat["segment_ids"], config.type_vocab_size), segments)
         positions = tf.broadcast_to(
@@ -117,12 +120,17 @@ class Training(Inference):
         self, block: TransformerBlock, x: tf.Tensor, places: Places, summary_only: bool = False
     ) -> tf.Tensor:
         """[n, H] -> [n, H], or [B, H] of `places.summary`."""
-        attended = self._attended(block.attention, x, places, summary_only)
-        x = tf.gather(x, places.summary) if summary_only else x
+        if summary_only:
+            attended = self._attended(block.attention, x, places, summary_only)
+            x = tf.gather(x, places.summary)
+        else:
+            y, x = fork(x)
+            attended = self._attended(block.attention, y, places, summary_only)
         x = self._joined(x, attended, block.attention_output_dropout, block.attention_layer_norm)
         activation = _ACTIVATIONS[self._encoder.config.hidden_act]
-        inner = activation(self._dense(x, block.feed_forward.intermediate))
-        transformed = self._dense(inner, block.feed_forward.output_dense)
+        y, x = fork(x)
+        inner = activation(self._trained_dense(y, block.feed_forward.intermediate))
+        transformed = self._trained_dense(inner, block.feed_forward.output_dense)
         return self._joined(
             x, transformed, block.feed_forward_dropout, block.feed_forward_layer_norm
         )
@@ -144,10 +152,7 @@ class Training(Inference):
         self, layer: SelfAttention, x: tf.Tensor, places: Places, summary_only: bool
     ) -> tf.Tensor:
         config, batch, length = self._encoder.config, places.batch, places.length
-        projections = layer.query, layer.key, layer.value
-        kernel = self._weight(self._dtype, *(each.kernel for each in projections))
-        bias = self._weight(self._dtype, *(each.bias for each in projections))
-        projected = tf.nn.bias_add(tf.matmul(x, kernel), bias)  # (n, 3 H)
+        projected = self._trained_dense(x, layer.query, layer.key, layer.value)  # (n, 3 H)
         heads = [batch, length, 3, config.num_attention_heads, config.head_size]
         heads = tf.reshape(places.spread(projected), heads)
         query, key, value = tf.unstack(tf.transpose(heads, [2, 0, 3, 1, 4]))  # (B, N, T, D)
@@ -157,4 +162,11 @@ class Training(Inference):
         dropout = self._dropout(layer.dropout, drawn)
         context = attention(query, key, value, mask, dropout)
         context = tf.reshape(tf.transpose(context, [0, 2, 1, 3]), [-1, config.hidden_size])
-        return self._dense(context if summary_only else places.collect(context), layer.output_dense)
+        context = context if summary_only else places.collect(context)
+        return self._trained_dense(context, layer.output_dense)
+
+    def _trained_dense(self, x: tf.Tensor, *layers: keras.layers.Dense) -> tf.Tensor:
+        """[n, H] -> [n, M], the layers' outputs side by side."""
+        kernel = self._weight(self._dtype, *(each.kernel for each in layers))
+        bias = self._weight(self._dtype, *(each.bias for each in layers))
+        return dense(x, kernel, bias)

@@ -133,8 +133,8 @@ class MaskedLanguageModelHead(BertLayer):
             example.
 
     Attributes:
-        fused: a function of the products [B, P, V] with the table and of the bias [V] that takes
-            the place of their sum in training (`bert_tf.fused`); None for the sum.
+        fused: a function of the vectors [B, P, H], the table [V, H] and the bias [V] that gives the
+            logits in training (`bert_tf.fused`); None for the product and sum here.
 
     Returns:
         Logits, float32 [B, P, V] whatever the compute dtype.
@@ -163,11 +163,11 @@ class MaskedLanguageModelHead(BertLayer):
         """Gathers first: of 512 positions about 80 need the product with the vocabulary."""
         x = self.layer_norm(self.dense(take_tokens(sequence_output, mask_positions)))  # (B * P, H)
         table = ops.cast(self.word_embeddings.embeddings, x.dtype)  # (V, H)
-        products = ops.matmul(x, ops.transpose(table))  # (B * P, V)
-        products = ops.reshape(products, (*ops.shape(mask_positions), self.config.vocab_size))
         bias = ops.cast(self.bias, "float32")
         if training and self.fused is not None:
-            return self.fused(products, bias)
+            return self.fused(ops.reshape(x, (*ops.shape(mask_positions), -1)), table, bias)
+        products = ops.matmul(x, ops.transpose(table))  # (B * P, V)
+        products = ops.reshape(products, (*ops.shape(mask_positions), self.config.vocab_size))
         return ops.cast(products, "float32") + bias
 
     def compute_output_spec(
