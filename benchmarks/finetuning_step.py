@@ -3,10 +3,10 @@ r"""Speed of fine-tuning steps beside Hugging Face's: same weights and examples,
     python benchmarks/finetuning_step.py --model MODEL --data glue/MRPC [--peers peer/bin/python]
 
 Three sides take turns, a few steps each: bert-tf, with tokenization in the step and batches of
-examples of like length; Hugging Face's model in a plain PyTorch loop (float32, fused AdamW) on
-random batches of tokenized examples padded to the longest of the batch, as its Trainer makes them;
-and the same on our batches. Reported are medians over the turns, by the clock and in processor
-time; on a machine that others use only the latter can be compared.
+examples of like length; Hugging Face's model in a plain PyTorch loop (fused AdamW, bfloat16 by
+torch.autocast) on random batches of tokenized examples padded to the longest of the batch, as its
+Trainer makes them; and the same on our batches. Reported are medians over the turns, by the clock
+and in processor time; on a machine that others use only the latter can be compared.
 """
 
 import argparse
@@ -116,12 +116,13 @@ def steps_there(options: argparse.Namespace) -> Callable[[int], Any]:
     optimizer = adamw(model, LEARNING_RATE)
 
     def step(number: int) -> None:
-        loss = model(
-            input_ids=arrays[f"{number}/token_ids"],
-            token_type_ids=arrays[f"{number}/segment_ids"],
-            attention_mask=arrays[f"{number}/padding_mask"],
-            labels=arrays[f"{number}/labels"],
-        ).loss
+        with torch.autocast("cpu", torch.bfloat16, enabled=options.peer_precision != "float32"):
+            loss = model(
+                input_ids=arrays[f"{number}/token_ids"],
+                token_type_ids=arrays[f"{number}/segment_ids"],
+                attention_mask=arrays[f"{number}/padding_mask"],
+                labels=arrays[f"{number}/labels"],
+            ).loss
         loss.backward()
         torch.nn.utils.clip_grad_norm_(model.parameters(), CLIP_NORM)
         optimizer.step()
@@ -157,7 +158,8 @@ def measure(options: argparse.Namespace) -> dict[str, dict[str, Any]]:
         classification_flops(config, length=float(length), classes=2)
         for length in np.concatenate(lengths)
     ) / len(lengths)
-    types = [options.precision.removeprefix("mixed_"), "float32", "float32"]
+    precisions = [options.precision, options.peer_precision, options.peer_precision]
+    types = [precision.removeprefix("mixed_") for precision in precisions]
     return turns.summary(
         {side: of_side[:, 0] for side, of_side in times.items()},
         options.batch_size, "examples",
@@ -174,6 +176,7 @@ def main() -> None:
     parser.add_argument("--task", default="mrpc", help="a task of classification")
     parser.add_argument("--data", required=True, help="training data")
     parser.add_argument("--precision", default="float32", help="compute precision of bert-tf")
+    parser.add_argument("--peer-precision", default="float32", help="that of Hugging Face")
     parser.add_argument("--batch-size", type=int, default=32)
     parser.add_argument("--steps", type=int, default=4, help="steps per turn")
     parser.add_argument("--turns", type=int, default=7, help="turns of each side")

@@ -10,13 +10,12 @@ n is a number of tokens, H the width of their vectors; statistics are computed i
 
 import functools
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import keras
+import numpy as np
 import tensorflow as tf
-
-from bert_tf.fused.places import known_shape
 
 _BITS = 16
 # Elements of a tensor from which on compiling pays: it takes a tenth of a second for each kernel.
@@ -67,6 +66,11 @@ def _hashed(keys: tf.Tensor, number: Any) -> tf.Tensor:
 
 
 _hashed_in_one_pass = tf.function(_hashed, jit_compile=True, autograph=False)
+
+
+def known_shape(x: tf.Tensor) -> list[Any]:
+    """The shape in numbers if all are known when the graph is traced, else in tensors."""
+    return x.shape.as_list() if x.shape.is_fully_defined() else tf.unstack(tf.shape(x))
 
 
 def _pays(*sizes: Any) -> bool:
@@ -316,6 +320,69 @@ def _scores_gradient(
 ) -> tf.Tensor:  # fmt: skip
     of_probabilities = of_dropped * _kept(numbers, threshold, of_dropped.dtype)
     return probabilities * (of_probabilities - tf.cast(mean, of_dropped.dtype))
+
+
+def adam(
+    handles: Sequence[tf.Tensor],
+    gradient: tf.Tensor,
+    factor: tf.Tensor | None,
+    rate: tf.Tensor,
+    decay: tf.Tensor | None,
+    beta_1: float,
+    beta_2: float,
+    epsilon: tf.Tensor,
+) -> None:
+    """A step of Adam with decoupled weight decay, in place.
+
+    With g for factor * gradient, in this order:
+
+        m += (1 - beta_1) (g - m)
+        v += (1 - beta_2) (g^2 - v)
+        p -= decay p
+        p -= rate m / (sqrt(v) + epsilon)
+
+    Args:
+        handles: resources of the parameter p and of its means m and v.
+        gradient: of the shape and dtype of these.
+        factor: of the gradient, []; None for 1.
+        rate: [].
+        decay: []; None for none.
+        beta_1: decay rate of m.
+        beta_2: decay rate of v.
+        epsilon: [].
+    """
+    if _pays(gradient.shape.num_elements()):
+        _adam(handles, gradient, factor, rate, decay, beta_1, beta_2, epsilon)
+        return
+    dtype = gradient.dtype
+    p, m, v = handles
+    if decay is not None:
+        step = decay * tf.raw_ops.ReadVariableOp(resource=p, dtype=dtype)
+        tf.raw_ops.AssignSubVariableOp(resource=p, value=step)
+    # The op's 1 - beta_2 is float32's, 1e-5 too small for 0.999: the mean of squares is too small
+    # by that factor, and its root takes it back.
+    rate *= math.sqrt(float(1 - np.float32(beta_2)) / (1 - beta_2))
+    none = tf.zeros((), dtype)
+    tf.raw_ops.ResourceApplyAdam(
+        var=p, m=m, v=v, beta1_power=none, beta2_power=none, lr=rate,
+        beta1=tf.constant(beta_1, dtype), beta2=tf.constant(beta_2, dtype), epsilon=epsilon,
+        grad=gradient if factor is None else gradient * factor,
+    )  # fmt: skip
+
+
+@functools.partial(tf.function, jit_compile=True, autograph=False)
+def _adam(
+    handles: Sequence[tf.Tensor], gradient: tf.Tensor, factor: tf.Tensor | None, rate: tf.Tensor,
+    decay: tf.Tensor | None, beta_1: float, beta_2: float, epsilon: tf.Tensor,
+) -> None:  # fmt: skip
+    p, m, v = (tf.raw_ops.ReadVariableOp(resource=x, dtype=gradient.dtype) for x in handles)
+    gradient = gradient if factor is None else gradient * factor
+    m += (gradient - m) * (1 - beta_1)
+    v += (gradient * gradient - v) * (1 - beta_2)
+    p = p if decay is None else p - decay * p
+    p -= rate * m / (tf.sqrt(v) + epsilon)
+    for handle, value in zip(handles, (p, m, v), strict=True):
+        tf.raw_ops.AssignVariableOp(resource=handle, value=value)
 
 
 class WordLogits:

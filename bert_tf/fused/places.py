@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 
 import tensorflow as tf
 
+from bert_tf.fused.kernels import known_shape
 from bert_tf.layers.heads import last_places
 from bert_tf.layers.transformer import MASKED_SCORE, seen_tokens
 
@@ -102,8 +103,3 @@ def find_places(
         mask=mask,
         with_padding=with_padding,
     )
-
-
-def known_shape(x: tf.Tensor) -> list[Any]:
-    """The shape in numbers if all are known when the graph is traced, else in tensors."""
-    return x.shape.as_list() if x.shape.is_fully_defined() else tf.unstack(tf.shape(x))

@@ -24,9 +24,10 @@ from bert_tf.fused.kernels import (
     drop,
     fork,
     gelu,
+    known_shape,
     word_logits,
 )
-from bert_tf.fused.places import Places, find_places, known_shape
+from bert_tf.fused.places import Places, find_places
 from bert_tf.layers import MaskedLanguageModelHead, SelfAttention, TransformerBlock
 from bert_tf.layers.activations import ACTIVATIONS
 

@@ -32,7 +32,8 @@ class Lamb(AdamWeightDecay):
     def __init__(self, learning_rate: Any = 1e-3, name: str = "lamb", **kwargs: Any):
         super().__init__(learning_rate, name=name, **{"bias_correction": True, **kwargs})
 
-    def _step(self, index: int, gradient: Any, variable: Any, rate: Any) -> None:
+    def _step(self, index: int, gradient: Any, factor: Any, variable: Any, rate: Any) -> None:
+        gradient = gradient if factor is None else gradient * factor
         mean, square = self._means[index], self._squares[index]
         self.assign_add(mean, (gradient - mean) * (1 - self.beta_1))
         self.assign_add(square, (tf.square(gradient) - square) * (1 - self.beta_2))

@@ -1,13 +1,13 @@
 """Adam as BERT was trained with."""
 
-import math
 import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 import keras
-import numpy as np
 import tensorflow as tf
+
+from bert_tf.fused.kernels import adam
 
 # Keras' weight decay and clipping, which every optimizer takes, would come on top: they stay off.
 _KERAS_OWN = ("clipnorm", "clipvalue", "global_clipnorm", "weight_decay")
@@ -99,51 +99,44 @@ class AdamWeightDecay(keras.optimizers.Optimizer):
         if self.bias_correction:
             self.skipped = self.add_variable((), initializer="zeros", dtype="int64", name="skipped")
 
-    def clip(self, gradients: Sequence[Any], norm: Any = None) -> list[Any]:
-        """Gradients scaled down to a global norm of `clip_norm` where theirs is larger.
-
-        They are summed over the replicas; `norm`, float32 [], is finite, or None to compute it.
-        """
+    def clip_factor(self, norm: Any) -> Any:
+        """What scales gradients of this finite norm, float32 [], to `clip_norm`; None for all."""
         if self.clip_norm is None:
-            return list(gradients)
-        return tf.clip_by_global_norm(gradients, self.clip_norm, use_norm=norm)[0]
+            return None
+        return self.clip_norm * tf.minimum(1 / norm, 1 / self.clip_norm)
 
     def _all_reduce_sum_gradients(self, grads_and_vars: Any) -> Any:
         # Keras clips each replica's gradients before it sums them; the norm is the sum's.
         sums, variables = zip(*super()._all_reduce_sum_gradients(grads_and_vars), strict=True)
         # The means decay for every row of a table, looked up or not: rows alone do not do.
-        gradients = self.clip([tf.convert_to_tensor(gradient) for gradient in sums])
+        gradients = [tf.convert_to_tensor(gradient) for gradient in sums]
+        if self.clip_norm is not None:
+            gradients, _ = tf.clip_by_global_norm(gradients, self.clip_norm)
         return list(zip(gradients, variables, strict=True))
 
-    def update_step(self, gradient: Any, variable: Any, learning_rate: Any) -> None:
-        """Updates one parameter and its means."""
+    def update_step(
+        self, gradient: Any, variable: Any, learning_rate: Any, factor: Any = None
+    ) -> None:
+        """Updates one parameter and its means; a `factor` multiplies the gradient first."""
         index = self._get_variable_index(variable)
         rate = tf.cast(learning_rate, variable.dtype)
         if self._factors[index] != 1:
             rate *= self._factors[index]
-        self._step(index, tf.cast(gradient, variable.dtype), variable, rate)
+        self._step(index, tf.cast(gradient, variable.dtype), factor, variable, rate)
 
-    def _step(self, index: int, gradient: Any, variable: Any, rate: Any) -> None:
-        if self._decays[index]:
-            self.assign_sub(variable, rate * self.weight_decay_rate * variable)
-        # One pass over the memory, where the formula in single ops takes ten. The op adds epsilon
-        # to the root before it corrects it, so epsilon comes corrected. Its 1 - beta_2 is
-        # float32's, 1e-5 too small for 0.999: the mean of squares is too small by that factor, and
-        # its root takes it back.
-        factor = math.sqrt(float(1 - np.float32(self.beta_2)) / (1 - self.beta_2))
-        var, m, v = (
-            (each.value if isinstance(each, keras.Variable) else each).handle
-            for each in (variable, self._means[index], self._squares[index])
-        )
-        beta1, beta2 = (tf.constant(beta, variable.dtype) for beta in (self.beta_1, self.beta_2))
-        power1, power2 = self._powers(variable.dtype)
+    def _step(self, index: int, gradient: Any, factor: Any, variable: Any, rate: Any) -> None:
+        decay = rate * self.weight_decay_rate if self._decays[index] else None
         epsilon = tf.constant(self.epsilon, variable.dtype)
         if self.bias_correction:
+            # The root is corrected after epsilon was added to it, so epsilon comes corrected.
+            power1, power2 = self._powers(variable.dtype)
             epsilon *= tf.sqrt(1 - power2)
-        tf.raw_ops.ResourceApplyAdam(
-            var=var, m=m, v=v, beta1_power=power1, beta2_power=power2, lr=rate * factor,
-            beta1=beta1, beta2=beta2, epsilon=epsilon, grad=gradient,
-        )  # fmt: skip
+            rate *= tf.sqrt(1 - power2) / (1 - power1)
+        handles = [
+            (each.value if isinstance(each, keras.Variable) else each).handle
+            for each in (variable, self._means[index], self._squares[index])
+        ]
+        adam(handles, gradient, factor, rate, decay, self.beta_1, self.beta_2, epsilon)
 
     def _powers(self, dtype: str) -> tuple[Any, Any]:
         """beta_1^t and beta_2^t at update t of the means; zeros without bias correction."""

@@ -54,16 +54,15 @@ def apply_summed(
         finite: bool []; where False, parameters and optimizer variables stay unchanged.
     """
     values = [v.value if isinstance(v, keras.Variable) else v for v in variables]
-    if hasattr(optimizer, "clip"):
-        gradients = optimizer.clip(gradients, norm)
+    factors = [optimizer.clip_factor(norm)] if hasattr(optimizer, "clip_factor") else []
 
-    def step(value: Any, gradient: Any, rate: Any) -> None:
-        optimizer.update_step(gradient, value, rate)
+    def step(value: Any, gradient: Any, rate: Any, *factors: Any) -> None:
+        optimizer.update_step(gradient, value, rate, *factors)
 
-    def update(strategy: Any, gradients: Any, learning_rate: Any, finite: Any) -> None:
+    def update(strategy: Any, gradients: Any, finite: Any, *scalars: Any) -> None:
         def all_parameters() -> None:
             for gradient, value in zip(gradients, values, strict=True):
-                strategy.extended.update(value, step, args=(gradient, learning_rate), group=False)
+                strategy.extended.update(value, step, args=(gradient, *scalars), group=False)
 
         # The replicas' sums, and so their answers, are the same: the first one decides.
         decides = strategy.experimental_local_results(finite)[0]
@@ -71,7 +70,7 @@ def apply_summed(
 
     # A condition around updates of mirrored variables must stand outside the replicas.
     tf.distribute.get_replica_context().merge_call(
-        update, args=(gradients, optimizer.learning_rate, finite)
+        update, args=(gradients, finite, optimizer.learning_rate, *factors)
     )
     optimizer.iterations.assign_add(1)
     if hasattr(optimizer, "skipped"):

@@ -9,6 +9,7 @@ import pytest
 import tensorflow as tf
 from preloaded import run_code
 
+from bert_tf.fused import kernels
 from bert_tf.training.optimizer import AdamWeightDecay
 from bert_tf.training.schedule import WarmupLinearDecay
 
@@ -27,7 +28,8 @@ def variable_at(path: str, value: np.ndarray) -> keras.Variable:
 
 
 @pytest.mark.parametrize("compiled", [False, True])
-def test_thirty_steps_of_the_original(compiled):
+def test_thirty_steps_of_the_original(compiled, monkeypatch):
+    monkeypatch.setattr(kernels, "_WORTH_COMPILING", 0 if compiled else 2**30)
     golden = np.load(GOLDEN)
     variables = [
         variable_at(str(path), golden[f"init_{i}"]) for i, path in enumerate(golden["names"])
@@ -80,9 +82,11 @@ def test_formula_and_who_decays():
             np.testing.assert_allclose(variables[i], values[i], rtol=1e-5, atol=1e-6)
 
 
+@pytest.mark.parametrize("compiled", [False, True])
 @pytest.mark.parametrize("betas", [(0.9, 0.999), (0.5, 0.9)])
-def test_bias_correction_is_adams_own_rule(betas):
+def test_bias_correction_is_adams_own_rule(betas, compiled, monkeypatch):
     """Algorithm 1 of Kingma and Ba 2015, in float64; gradients so small that epsilon matters."""
+    monkeypatch.setattr(kernels, "_WORTH_COMPILING", 0 if compiled else 2**30)
     (variable,) = parameters()
     optimizer = AdamWeightDecay(
         0.1, weight_decay_rate=0.0, clip_norm=None, beta_1=betas[0], beta_2=betas[1],
@@ -181,9 +185,11 @@ def test_gradients_accumulate():
 
 TWO_DEVICES = """
 import keras, numpy as np, tensorflow as tf
+from bert_tf.fused import kernels
 from bert_tf.training.optimizer import AdamWeightDecay
 from bert_tf.training.schedule import WarmupLinearDecay
 
+kernels._WORTH_COMPILING = {least}
 cpu = tf.config.list_physical_devices("CPU")[0]
 tf.config.set_logical_device_configuration(cpu, [tf.config.LogicalDeviceConfiguration()] * 2)
 X = np.random.default_rng(5).normal(size=(8, 3)).astype("float32")
@@ -207,10 +213,11 @@ for one, two in zip(*weights):
 """
 
 
-def test_two_replicas_step_as_one():
+@pytest.mark.parametrize("least", [0, pytest.param(2**30, marks=pytest.mark.slow)])
+def test_two_replicas_step_as_one(least):
     """Gradients are clipped by the norm of their sum, not each replica's by its own."""
     # Devices are split before TensorFlow starts: in a process of its own.
-    done = run_code(TWO_DEVICES)
+    done = run_code(TWO_DEVICES.replace("{least}", str(least)))
     assert done.returncode == 0, done.stderr
 
 
