@@ -1,7 +1,7 @@
-"""What lies between the matrix products of a training step, each with a gradient of its own.
+"""What lies between the matrix products of a training step, and Adam after them.
 
 TensorFlow computes an expression operation by operation, each a pass over the memory, and its
-automatic gradient takes twice as many. Here the gradients are written out, and where shapes are
+automatic gradient takes twice as many. Here each has its gradient written out, and where shapes are
 static XLA compiles forward and backward into few passes each. The products stay outside: on a CPU
 TensorFlow's are faster than XLA's.
 

@@ -138,9 +138,10 @@ def dropped(seed, shape, rate=0.1):
     return drawn.numbers.numpy() < drawn.threshold
 
 
-def test_dropout_has_its_rate_and_is_independent():
+def test_dropout_has_its_rate_and_is_independent(monkeypatch):
     rate, seeds = 6554 / 2**16, [[7, 0], [7, 1], [8, 0]]
     first, *others = (dropped(seed, [997, 1001]) for seed in seeds)
+    monkeypatch.setattr(kernels, "_WORTH_COMPILING", 2**30)
     np.testing.assert_array_equal(first, dropped(seeds[0], [997, 1001]))
     sigma = np.sqrt(rate * (1 - rate) / first.size)
     assert abs(first.mean() - rate) < 5 * sigma
