@@ -176,7 +176,7 @@ def main() -> None:
     parser.add_argument("--task", default="mrpc", help="a task of classification")
     parser.add_argument("--data", required=True, help="training data")
     parser.add_argument("--precision", default="float32", help="compute precision of bert-tf")
-    parser.add_argument("--peer-precision", default="float32", help="that of Hugging Face")
+    parser.add_argument("--peer-precision", default="float32", help="that of the peer")
     parser.add_argument("--batch-size", type=int, default=32)
     parser.add_argument("--steps", type=int, default=4, help="steps per turn")
     parser.add_argument("--turns", type=int, default=7, help="turns of each side")

@@ -343,13 +343,13 @@ def adam(
 
     Args:
         handles: resources of the parameter p and of its means m and v.
-        gradient: of the shape and dtype of these.
-        factor: of the gradient, []; None for 1.
-        rate: [].
-        decay: []; None for none.
+        gradient: shape and dtype as p has them.
+        factor: scales the gradient, []; None for 1.
+        rate: learning rate, [].
+        decay: share of p to take off, []; None for none.
         beta_1: decay rate of m.
         beta_2: decay rate of v.
-        epsilon: [].
+        epsilon: added to the root, [].
     """
     if _pays(gradient.shape.num_elements()):
         _adam(handles, gradient, factor, rate, decay, beta_1, beta_2, epsilon)
