@@ -3,7 +3,6 @@
 import json
 import re
 import shutil
-import time
 from dataclasses import replace
 from pathlib import Path
 
@@ -11,6 +10,7 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
+from killed import copy_when_saved  # tests/processes/killed.py
 from preloaded import start_code
 from safetensors.numpy import load_file
 
@@ -72,7 +72,7 @@ def run(options, kill_at=None, copy_at=None) -> list[tuple[int, str, dict[str, f
             raise Killed
         if step == copy_at:
             saved = (step - 1) // options.save_every * options.save_every
-            copy_when_saved(Path(options.output), saved)
+            copy_when_saved(Path(options.output), saved, killed(options.output))
 
     if kill_at is None:
         pretrain(options, report)
@@ -84,15 +84,6 @@ def run(options, kill_at=None, copy_at=None) -> list[tuple[int, str, dict[str, f
 
 def killed(output) -> Path:
     return Path(f"{output}-killed")
-
-
-def copy_when_saved(output: Path, step: int) -> None:
-    """Copies a run that is under way, once a thread has written the checkpoint of `step`."""
-    deadline = time.monotonic() + 60
-    while not (output / "checkpoints" / f"step-{step:08d}.safetensors").exists():
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
-    shutil.copytree(output, killed(output))
 
 
 def weights(output) -> bytes:

@@ -1,13 +1,11 @@
 """Every task of the table, on 20 rows: learns, resumes, is evaluated, exported and read back."""
 
 import json
-import shutil
-import time
 from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 import pytest
+from killed import copy_when_saved  # tests/processes/killed.py
 
 from bert_tf import BertConfig, BertTokenizer, save_model
 from bert_tf.checkpoints.model_directory import load_model
@@ -152,16 +150,6 @@ def weights_of(run) -> bytes:
     return (run / "last" / "model.safetensors").read_bytes()
 
 
-def killed(run: Path, saved: int) -> Path:
-    """The folder of a run that is under way, as a kill after step `saved` leaves it."""
-    checkpoint = run / "checkpoints" / f"step-{saved:08d}.safetensors"
-    deadline = time.monotonic() + 60
-    while not checkpoint.exists():  # a thread writes it
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
-    return Path(shutil.copytree(run, run.parent / "killed"))
-
-
 # Every task, each kind of output with --features_only, each way to read a model that sees one side
 # (pooler, SQuAD's [CLS], each token), both kinds of output under a BiLSTM, and LSTM language
 # models, as features in ELMo's manner, too; one of them each time, the others in `make test-slow`.
@@ -216,7 +204,7 @@ def test_a_task_learns_resumes_is_evaluated_exported_and_read_back(
 
     def on_step(step):
         if step == 32 and resumes:  # in the middle of an epoch
-            killed(tmp_path / "run", saved=22)
+            copy_when_saved(tmp_path / "run", 22, tmp_path / "killed")
 
     # It overfits.
     result = finetune(options, no_report, notice=no_report, on_step=on_step)
