@@ -4,6 +4,7 @@ import math
 from collections.abc import Callable
 from dataclasses import replace
 
+import keras
 import numpy as np
 import tensorflow as tf
 
@@ -13,10 +14,13 @@ from bert_tf.experiments.plan import BYTES_PER_TOKEN
 from bert_tf.experiments.run import Run
 from bert_tf.experiments.training_runs import Finetuning, Pretraining
 from bert_tf.fused.training import fuse
-from bert_tf.models.cost import classification_flops, pretraining_flops
+from bert_tf.layers.lstm import new_lstm
+from bert_tf.models.cost import classification_flops, lstm_flops, pretraining_flops
+from bert_tf.models.feature_encoder import lstm_units
 from bert_tf.models.pretrainer import BertPreTrainer
 from bert_tf.tasks.options import PretrainingOptions
 from bert_tf.tasks.pretraining_data import DIRECTIONS
+from bert_tf.tasks.regression import squared_error
 from bert_tf.tasks.table import find_task, with_options
 from bert_tf.training.dry_run import step_seconds
 from bert_tf.training.means import cross_entropy
@@ -29,6 +33,7 @@ from bert_tf.training.trainer import Trainer
 # floating-point operations: a step of a large model can take minutes.
 _MEASURED_LAYERS = 2
 _MEASURED_TOKENS = 4096
+_LSTM_STEP = 32, 32  # examples, tokens
 
 # Seconds that every fine-tuning takes beside its steps: loading, tracing, evaluations.
 _FINETUNING_SECONDS = 15.0
@@ -72,19 +77,22 @@ class Estimate:
     def seconds(self, run: Run) -> float:
         """Time of a run on this machine, from its start."""
         if isinstance(run, Pretraining):
-            return self._flops(run) / self._rate(run)
+            return self._duration(run, *self._flops(run))
         if isinstance(run, Finetuning):
-            config = _config(run.pretraining, self._vocabulary_size)
-            if run.options.features_only:  # the head's cost; vectors are computed once
-                config = replace(
-                    config,
-                    feature_layers=run.options.features_only.split(","),
-                    feature_lstm_layers=find_task(run.data.task).kind.feature_lstm_layers,
-                )
-            length = (run.options.max_length or 128) / 2
-            flops = classification_flops(config, length=length, classes=2)
-            examples = self.steps(run) * run.options.batch_size[0]
-            seconds = examples * flops / self._rate(run.pretraining)
+            options = run.options
+            kind, of_layers = find_task(run.data.task).kind, options.features_only
+            config = replace(
+                _config(run.pretraining, self._vocabulary_size),
+                feature_layers=of_layers.split(",") if of_layers else None,
+                feature_lstm_layers=max(
+                    kind.feature_lstm_layers if of_layers else 0, int(options.bilstm)
+                ),
+            )
+            length = (options.max_length or 128) / 2
+            examples = self.steps(run) * options.batch_size[0]
+            flops = examples * classification_flops(config, length=length, classes=2)
+            in_lstms = examples * lstm_flops(config, length=length)
+            seconds = self._duration(run.pretraining, flops, in_lstms, lstm_units(config))
             return seconds + _runs(run) * _FINETUNING_SECONDS
         return self._text_bytes / _TEXT_BYTES_PER_SECOND[type(run).__name__]
 
@@ -116,18 +124,33 @@ class Estimate:
         task = with_options(find_task(run.data.task), vars(run.options))
         return len(task.read(run.data.train, "train"))
 
-    def _flops(self, run: Pretraining) -> float:
-        """Floating-point operations of all steps, of short sequences and long ones."""
-        config = _config(run, self._vocabulary_size)
+    def _flops(self, run: Pretraining) -> tuple[float, float, int]:
+        """Floating-point operations of all steps, of short sequences and long ones.
+
+        Returns:
+            All, those in LSTM layers, and the units of these.
+        """
+        config, options = _config(run, self._vocabulary_size), run.options
+        flops = in_lstms = 0.0
         shares = [1.0] if len(run.shards.options) == 1 else [0.9, 0.1]
-        return sum(
-            share
-            * run.options.steps
-            * _step_flops(
-                run.options, config, one.max_seq_length, round(run.options.mean_batch_size)
-            )
-            for share, one in zip(shares, run.shards.options, strict=True)
-        )
+        for share, shards in zip(shares, run.shards.options, strict=True):
+            length, batch = shards.max_seq_length, round(options.mean_batch_size)
+            flops += share * options.steps * _step_flops(options, config, length, batch)
+            in_lstms += share * options.steps * batch * lstm_flops(config, length=length)
+        return flops, in_lstms, config.hidden_size
+
+    def _duration(self, run: Pretraining, flops: float, in_lstms: float, units: int) -> float:
+        """Seconds of so many floating-point operations, some of them in LSTM layers."""
+        seconds = (flops - in_lstms) / self._rate(run)
+        return seconds + in_lstms / self._lstm_rate(units, run.options) if in_lstms else seconds
+
+    def _lstm_rate(self, units: int, options: PretrainingOptions) -> float:
+        """Floating-point operations per second of a training step of a bidirectional LSTM."""
+        key = (units, options.precision)
+        if key not in self._rates:
+            self._notice(f"measuring an LSTM of {units} units")
+            self._rates[key] = _measured_lstm_rate(units, options)
+        return self._rates[key]
 
     def _rate(self, run: Pretraining) -> float:
         """Floating-point operations per second of a short step."""
@@ -208,3 +231,16 @@ def _measured(options: PretrainingOptions, config: BertConfig, length: int, batc
             trainer = Trainer(model, AdamWeightDecay(1e-4), loss=losses)
         batches = tf.data.Dataset.from_tensors((inputs, labels, weights)).repeat()
         return step_seconds(trainer, batches)
+
+
+def _measured_lstm_rate(units: int, options: PretrainingOptions) -> float:
+    batch, length = _LSTM_STEP
+    config = BertConfig(hidden_size=2 * units, num_attention_heads=1, feature_lstm_layers=1)
+    states = tf.random.stateless_normal([batch, length, config.hidden_size], [0, 0])
+    with TrainingRun("unused", precision=options.precision) as run:
+        with run.strategy.scope():
+            lstm = keras.layers.Bidirectional(new_lstm(units, 0, None))
+            model = keras.Sequential([keras.Input(states.shape[1:]), lstm])
+            trainer = Trainer(model, AdamWeightDecay(1e-4), loss=squared_error)
+        batches = tf.data.Dataset.from_tensors((states, states)).repeat()
+        return batch * lstm_flops(config, length=length) / step_seconds(trainer, batches)

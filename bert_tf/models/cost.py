@@ -34,18 +34,39 @@ def classification_flops(config: BertConfig, *, length: float, classes: int) -> 
         length: tokens in an example; the mean length of the batches, for one.
         classes: number of outputs of the head.
     """
-    width, units = config.width, lstm_units(config)
-    if config.feature_layers is None:
-        products = _encoder_products(config, length)
+    width, lstms = _lstms_on_top(config)
+    products = length * lstms + width * classes
+    if config.feature_layers is None:  # else the encoder's vectors are kept
+        products += _encoder_products(config, length)
         products += 0 if config.has_feature_encoder else width * config.hidden_size  # the pooler
-    else:  # the encoder's vectors are kept
-        products = 0.0
-        if config.feature_layers != MIX:
-            width = check_layers(config.feature_layers, config)
+    return 3 * 2 * products
+
+
+def lstm_flops(config: BertConfig, *, length: float) -> float:
+    """Those of a training step that LSTM layers take, for one example.
+
+    They run a token at a time, in small matrix products, so these take longer than others. Counted
+    as in `pretraining_flops`.
+
+    Args:
+        config: hyper-parameters of the encoder.
+        length: tokens in an example.
+    """
+    products: float = _lstms_on_top(config)[1]
+    if config.attention_direction == "recurrent" and config.feature_layers is None:
+        products += _encoder_products(config, 1)
+    return 3 * 2 * length * products
+
+
+def _lstms_on_top(config: BertConfig) -> tuple[int, int]:
+    """What LSTMs on an encoder give a head: its width; and their multiplications for a token."""
+    width, units, products = config.width, lstm_units(config), 0
+    if config.feature_layers not in (None, MIX):
+        width = check_layers(config.feature_layers, config)
     for _ in range(config.feature_lstm_layers):
-        products += length * 2 * 4 * units * (width + units)
+        products += 2 * 4 * units * (width + units)
         width = 2 * units
-    return 3 * 2 * (products + width * classes)
+    return width, products
 
 
 def _encoder_products(config: BertConfig, length: float) -> float:

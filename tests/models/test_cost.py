@@ -1,11 +1,13 @@
 import math
+import re
 from dataclasses import replace
 
 import pytest
 import tensorflow as tf
 
 from bert_tf.config import BertConfig
-from bert_tf.models.cost import classification_flops, pretraining_flops
+from bert_tf.models.cost import classification_flops, lstm_flops, pretraining_flops
+from bert_tf.models.feature_encoder import task_encoder
 from bert_tf.models.language_model import BertLanguageModel
 from bert_tf.models.pretrainer import BertPreTrainer
 from bert_tf.models.task_models import BertClassifier
@@ -57,3 +59,29 @@ def test_the_forward_pass_of_a_classifier_is_a_third_of_what_tensorflow_counts(c
     counted = matrix_products(BertClassifier(config, num_classes=4, seed=1), INPUTS)
     ours = 5 * classification_flops(config, length=48, classes=4)
     assert ours / 3 == pytest.approx(counted, rel=0.01)
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [
+        {},
+        {"feature_lstm_layers": 1},
+        {"feature_layers": ["embeddings", "2"], "feature_lstm_layers": 2},
+        {"feature_layers": ["mix"], "feature_lstm_layers": 2},
+        {"attention_direction": "recurrent"},
+        {"attention_direction": "recurrent", "feature_lstm_layers": 1},
+    ],
+    ids=str,
+)
+def test_an_lstm_multiplies_each_token_by_each_weight_of_its_kernels(changed):
+    config = replace(CONFIG, **changed)
+    encoder, _ = task_encoder(config, seed=1, dtype=None)
+    kernels = [
+        variable.shape.num_elements()
+        for variable in encoder.trainable_variables
+        if re.search(r"lstm|\b(forward|backward)\b", variable.path) and len(variable.shape) == 2
+    ]
+    assert bool(kernels) == bool(changed)
+    assert lstm_flops(config, length=48) == 3 * 2 * 48 * sum(kernels)
+    others = classification_flops(config, length=48, classes=4) - lstm_flops(config, length=48)
+    assert others > 0
