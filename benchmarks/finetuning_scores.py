@@ -206,7 +206,9 @@ def train_there(options: argparse.Namespace, given: str, seed: int, work: Path) 
         order = torch.randperm(len(train)).tolist()
         for first in range(0, len(train), BATCH_SIZE):
             rows = [train[i] for i in order[first : first + BATCH_SIZE]]
-            model(**batch(rows)).loss.backward()
+            with torch.autocast("cpu", torch.bfloat16, enabled=options.peer_precision != "float32"):
+                loss = model(**batch(rows)).loss
+            loss.backward()
             torch.nn.utils.clip_grad_norm_(model.parameters(), CLIP_NORM)
             optimizer.step()
             schedule.step()
@@ -241,7 +243,11 @@ def train_there(options: argparse.Namespace, given: str, seed: int, work: Path) 
         "examples": len(data["train"]),
         "steps": total,
         **spent,
-        "versions": {"torch": torch.__version__, "transformers": transformers.__version__},
+        "versions": {
+            "torch": torch.__version__,
+            "transformers": transformers.__version__,
+            "precision": options.peer_precision,
+        },
     }
 
 
@@ -372,6 +378,9 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, nargs="+", default=[1, 2, 3])
     parser.add_argument("--epochs", type=int, default=3)
     parser.add_argument("--precision", default="float32", help="compute precision of bert-tf")
+    parser.add_argument(
+        "--peer-precision", default="float32", help="Hugging Face's; mixed_bfloat16 for autocast"
+    )
     parser.add_argument("--side", choices=SIDES, nargs="+", default=list(SIDES))
     add_option(parser)
     parser.add_argument("--results", default="runs/finetuning_scores/results.jsonl")
