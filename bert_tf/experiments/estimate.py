@@ -22,6 +22,7 @@ from bert_tf.tasks.options import PretrainingOptions
 from bert_tf.tasks.pretraining_data import DIRECTIONS
 from bert_tf.tasks.regression import squared_error
 from bert_tf.tasks.table import find_task, with_options
+from bert_tf.tasks.training_setup import feature_settings
 from bert_tf.training.dry_run import step_seconds
 from bert_tf.training.means import cross_entropy
 from bert_tf.training.optimizer import AdamWeightDecay
@@ -80,14 +81,8 @@ class Estimate:
             return self._duration(run, *self._flops(run))
         if isinstance(run, Finetuning):
             options = run.options
-            kind, of_layers = find_task(run.data.task).kind, options.features_only
-            config = replace(
-                _config(run.pretraining, self._vocabulary_size),
-                feature_layers=of_layers.split(",") if of_layers else None,
-                feature_lstm_layers=max(
-                    kind.feature_lstm_layers if of_layers else 0, int(options.bilstm)
-                ),
-            )
+            features = feature_settings(options, find_task(run.data.task).kind)
+            config = replace(_config(run.pretraining, self._vocabulary_size), **features)
             length = (options.max_length or 128) / 2
             examples = self.steps(run) * options.batch_size[0]
             flops = examples * classification_flops(config, length=length, classes=2)
@@ -234,6 +229,7 @@ def _measured(options: PretrainingOptions, config: BertConfig, length: int, batc
 
 
 def _measured_lstm_rate(units: int, options: PretrainingOptions) -> float:
+    """Floating-point operations per second of a step of one bidirectional LSTM, twice as wide."""
     batch, length = _LSTM_STEP
     config = BertConfig(hidden_size=2 * units, num_attention_heads=1, feature_lstm_layers=1)
     states = tf.random.stateless_normal([batch, length, config.hidden_size], [0, 0])

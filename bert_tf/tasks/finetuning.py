@@ -6,7 +6,6 @@ import sys
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import tensorflow as tf
@@ -21,7 +20,7 @@ from bert_tf.tasks.fine_tuned import Evaluation, FineTuned
 from bert_tf.tasks.finetuning_data import FinetuningData
 from bert_tf.tasks.options import FinetuningOptions, save_config
 from bert_tf.tasks.table import find_task, with_options
-from bert_tf.tasks.training_setup import make_plan, make_run, prepare, rates
+from bert_tf.tasks.training_setup import feature_settings, make_plan, make_run, prepare, rates
 from bert_tf.tasks.word_frequencies import plateau_notice
 from bert_tf.training.dry_run import dry_run
 from bert_tf.training.loop import TrainingResult, check_steps_per_execution
@@ -209,10 +208,7 @@ def _finetune(
 def _new_model(run: Run, data: FinetuningData, options: FinetuningOptions) -> FineTuned:
     kind = data.task.kind
     head = {**kind.head(data.labels), "seed": options.seed}
-    features: dict[str, Any] = {"feature_layers": None, "feature_lstm_layers": int(options.bilstm)}
-    if options.features_only is not None:
-        features["feature_layers"] = options.features_only.split(",")
-        features["feature_lstm_layers"] = max(kind.feature_lstm_layers, int(options.bilstm))
+    features = feature_settings(options, kind)
     with run.strategy.scope():
         if options.from_scratch:
             config = BertConfig.from_json(Path(options.model) / CONFIG)

@@ -12,7 +12,8 @@ import tensorflow as tf
 from bert_tf.fused.training import fuse
 from bert_tf.options import identity
 from bert_tf.outputs import check_output_folder
-from bert_tf.tasks.options import TrainingOptions, steps_to_profile
+from bert_tf.tasks.kind import Kind
+from bert_tf.tasks.options import FinetuningSetup, TrainingOptions, steps_to_profile
 from bert_tf.training.hyper_parameters import HyperParameters
 from bert_tf.training.lamb import Lamb
 from bert_tf.training.monitoring import Histograms, Profile
@@ -168,3 +169,12 @@ def rates(
     peak = strategy_peak(strategy, dtype)
     share = {} if peak is None else {"share_of_peak": flops / peak}
     return {"tokens_per_second": tokens, **share}
+
+
+def feature_settings(options: FinetuningSetup, kind: Kind) -> dict[str, Any]:
+    """What a model's `BertConfig` says of the layers between its encoder and its head."""
+    chosen, lstm_layers = None, int(options.bilstm)
+    if options.features_only is not None:
+        chosen = options.features_only.split(",")
+        lstm_layers = max(kind.feature_lstm_layers, lstm_layers)
+    return {"feature_layers": chosen, "feature_lstm_layers": lstm_layers}

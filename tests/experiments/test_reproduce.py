@@ -12,6 +12,7 @@ from safetensors.numpy import load_file
 from bert_tf.errors import InputError
 from bert_tf.experiments import data_runs, run, training_runs
 from bert_tf.experiments.data_runs import Corpus, TaskData
+from bert_tf.experiments.estimate import _measured_lstm_rate
 from bert_tf.experiments.plan import make_plan, task_data
 from bert_tf.experiments.reproduce import Reproduction
 from bert_tf.experiments.run import Cache
@@ -21,6 +22,7 @@ from bert_tf.experiments.tables import TABLES
 from bert_tf.experiments.training_runs import Finetuning, Pretraining
 from bert_tf.tasks.fine_tuned import Evaluation
 from bert_tf.tasks.finetuning import FinetuningResult
+from bert_tf.tasks.options import PretrainingOptions
 from pipelines.options import CorpusOptions
 
 TOY_SCALE = replace(
@@ -387,3 +389,8 @@ def test_a_damaged_record_is_named(data, tmp_path):
     (tmp_path / "runs" / f"{run.name}.json").write_text("{")
     with pytest.raises(InputError, match="delete it to repeat the run"):
         Cache(tmp_path / "runs").outcome(run)
+
+
+def test_the_rate_of_an_lstm_is_measured():
+    options = PretrainingOptions(shards="unread", output="unwritten", precision="float32")
+    assert 1e3 < _measured_lstm_rate(4, options) < 1e12
