@@ -80,11 +80,12 @@ def steps_here(options: argparse.Namespace) -> Callable[[int], Any]:
 
     from bert_tf.checkpoints.model_directory import load_model
     from bert_tf.fused.training import fuse
-    from bert_tf.startup import keep_freed_memory
+    from bert_tf.startup import keep_freed_memory, share_cores
     from bert_tf.training.optimizer import AdamWeightDecay
     from bert_tf.training.trainer import Trainer
 
     keep_freed_memory()
+    share_cores()
     keras.config.set_dtype_policy(options.precision)
     data = read_data(options)
     kind = data.task.kind

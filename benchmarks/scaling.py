@@ -67,12 +67,13 @@ def classifier(share: float, precision: str) -> Callable[[], Any]:
 
     from bert_tf import AdamWeightDecay, BertClassifier
     from bert_tf.fused.training import fuse
-    from bert_tf.startup import keep_freed_memory
+    from bert_tf.startup import keep_freed_memory, share_cores
     from bert_tf.training.means import cross_entropy
     from bert_tf.training.strategy import without_autotuning
     from bert_tf.training.trainer import Trainer
 
     keep_freed_memory()
+    share_cores()
     keras.config.set_dtype_policy(precision)
     model = BertClassifier(START.config(), labels=["no", "yes"], seed=0)
     fuse(model)

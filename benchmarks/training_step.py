@@ -128,13 +128,15 @@ def ours(side: str, size: Size, precision: str) -> Callable[[], Any]:
 
     from bert_tf import AdamWeightDecay, BertPreTrainer, WarmupLinearDecay
     from bert_tf.fused.training import fuse
-    from bert_tf.startup import keep_freed_memory
+    from bert_tf.startup import keep_freed_memory, share_cores
     from bert_tf.training.means import accuracy, cross_entropy
     from bert_tf.training.strategy import without_autotuning
     from bert_tf.training.trainer import Trainer
 
     if side != "allocator":
         keep_freed_memory()
+    if side != "xla":
+        share_cores()
     keras.config.set_dtype_policy(precision)
     model = BertPreTrainer(size.config(), seed=0)
     if side not in ("layers", "xla"):

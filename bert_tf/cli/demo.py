@@ -27,6 +27,7 @@ from bert_tf.cli.progress import console, progress, typed
 from bert_tf.errors import InputError
 from bert_tf.options import CheckedOptions, option
 from bert_tf.outputs import check_output_folder
+from bert_tf.startup import share_cores
 
 _LENGTH = 64  # tokens; short, so that minutes are enough
 _GUESSES = 8  # sentences with a hidden word
@@ -131,6 +132,7 @@ def run(options: Options) -> None:
     if output.exists() or output.is_symlink():
         raise InputError(f"{output} exists already: delete it, or give another --output")
     check_output_folder(output, options.corpus)
+    share_cores()  # before the first command runs TensorFlow's ops
     unseen = _write_texts(options, output / "corpus.txt", output / "labelled")
     _command("vocab", corpus=[f"{output}/corpus.txt"], output=f"{output}/vocab", size=8192)
     _command(

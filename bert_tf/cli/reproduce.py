@@ -23,6 +23,7 @@ from rich.table import Table
 from bert_tf.cli.progress import console, duration, progress, typed
 from bert_tf.errors import InputError
 from bert_tf.options import option
+from bert_tf.startup import share_cores
 from pipelines.options import CorpusOptions
 
 
@@ -53,6 +54,7 @@ class Options(CorpusOptions):
 
 
 def run(options: Options) -> None:
+    share_cores()  # before a run's data is made with TensorFlow's ops
     with progress("planning") as bar:
         from bert_tf.experiments.data_runs import Corpus
         from bert_tf.experiments.plan import find_table, task_data

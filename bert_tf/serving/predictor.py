@@ -2,6 +2,7 @@
 
 import functools
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,8 @@ from bert_tf.errors import InputError
 from bert_tf.serving.export import versions
 from bert_tf.serving.saved_model import LoadedModel
 from bert_tf.serving.signatures import DEFAULT, find_signature
+
+_AT_ONCE = 2  # batches
 
 
 @dataclass(frozen=True)
@@ -113,7 +116,8 @@ def answer(
 ) -> dict[str, np.ndarray]:
     """Returns the outputs of a signature for E examples, in their order.
 
-    Batches are of examples of like length, so that little of them is padding.
+    Batches are of examples of like length, so that little of them is padding. Two are computed at
+    the same time, which keeps the cores of a CPU busy.
 
     Args:
         signature: function as of `Predictor.signature` or `RawTextModel.signature`.
@@ -144,9 +148,8 @@ def answer(
         rows_of_texts = zip(*strings.values(), strict=True)
         lengths = [sum(len("".join(text)) for text in row) for row in rows_of_texts]
     order = np.argsort(lengths, kind="stable")
-    batches = []
-    for start in range(0, len(order), batch_size):
-        chosen = order[start : start + batch_size]
+
+    def outputs(chosen: np.ndarray) -> dict[str, np.ndarray]:
         try:
             batch = {
                 name: tf.constant([values[i] for i in chosen], tf.string)
@@ -154,8 +157,17 @@ def answer(
             }
         except ValueError as error:  # TensorFlow's word for a lone surrogate
             raise InputError("a text is not valid Unicode: correct it") from error
-        batches.append({name: np.asarray(value) for name, value in signature(**batch).items()})
-        answered(start + len(chosen))
+        return {name: np.asarray(value) for name, value in signature(**batch).items()}
+
+    chosen = [order[start : start + batch_size] for start in range(0, len(order), batch_size)]
+    batches: list[dict[str, np.ndarray]] = []
+    pool = ThreadPoolExecutor(_AT_ONCE)
+    try:
+        for batch in pool.map(outputs, chosen):
+            batches.append(batch)
+            answered(min(len(batches) * batch_size, len(order)))
+    finally:
+        pool.shutdown(cancel_futures=True)  # a failure or an interrupt waits for two at most
     places = np.argsort(order)
     names = batches[0] if batches else ()
     return {name: _join([batch[name] for batch in batches])[places] for name in names}

@@ -12,6 +12,7 @@ import tensorflow as tf
 from bert_tf.fused.training import fuse
 from bert_tf.options import identity
 from bert_tf.outputs import check_output_folder
+from bert_tf.startup import share_cores
 from bert_tf.tasks.kind import Kind
 from bert_tf.tasks.options import FinetuningSetup, TrainingOptions, steps_to_profile
 from bert_tf.training.hyper_parameters import HyperParameters
@@ -56,8 +57,12 @@ def make_run(
     Raises:
         InputError: the output cannot be used.
     """
+    folder = check_output_folder(options.output, inputs)
+    # Not under XLA nor for workers, whose steps have no halves.
+    if options.strategy in ("auto", "one") and not options.jit_compile:
+        share_cores()
     return Run(
-        check_output_folder(options.output, inputs),
+        folder,
         seed=options.seed,
         strategy=options.strategy,
         precision=options.precision,

@@ -11,12 +11,13 @@ from bert_tf.errors import InputError
 from bert_tf.training.loss_scale import LossScale, add_counter, computes_in_float16
 from bert_tf.training.means import OutputMeans, Values
 from bert_tf.training.stop_flag import StopFlag
-from bert_tf.training.strategy import check_jit_compile
+from bert_tf.training.strategy import check_jit_compile, runs_on_cpus
 from bert_tf.training.summed_gradients import apply_summed, check_optimizer
 from bert_tf.training.workers import has_workers
 
-# Between the dropout seeds of two replicas: an odd number far from the layers' own seeds.
-_REPLICA_SEEDS = 0x9E3779B1
+# Between the dropout seeds of two replicas, and of the halves of a batch: odd numbers far from the
+# layers' own seeds and from each other.
+_REPLICA_SEEDS, _HALF_SEEDS = 0x9E3779B1, 0x85EBCA77
 
 
 class Trainer(keras.Model):
@@ -35,6 +36,9 @@ class Trainer(keras.Model):
       unchanged. `optimizer.iterations`, the learning rate and the dropout seeds still advance, as
       they are functions of the number of batches seen.
     - Each replica has dropout seeds of its own.
+    - A lone CPU device computes both halves of a batch at the same time, each with dropout seeds of
+      its own, whatever its number of cores: while one half waits for the memory, the other one
+      multiplies (see `bert_tf.startup.share_cores`).
 
     In float16 the loss is scaled (see `LossScale`). A gradient that overflows at a scale above 1
     while the loss is finite skips the step, but is not a divergence: `nonfinite_steps` counts
@@ -94,6 +98,8 @@ class Trainer(keras.Model):
         check_jit_compile(jit_compile, self.distribute_strategy)
         self.model = model
         self.gradient_accumulation_steps = gradient_accumulation_steps
+        is_alone = self.distribute_strategy.num_replicas_in_sync == 1
+        self._halves = is_alone and runs_on_cpus(self.distribute_strategy) and not jit_compile
         metrics = metrics or {}
         losses = dict(loss) if isinstance(loss, Mapping) else {None: loss}
         self._outputs = [
@@ -165,7 +171,16 @@ class Trainer(keras.Model):
     def test_step(self, data: Any) -> dict[str, tf.Tensor]:
         """Losses and metrics of this replica's part of a batch, dropout off."""
         inputs, labels, weights = self._unpack(data)
-        sums = self._sums(labels, weights, self.model(inputs, training=False))
+
+        def of_rows(inputs: Any, labels: Any, weights: Any) -> tf.Tensor:
+            return self._sums(labels, weights, self.model(inputs, training=False))
+
+        data = (inputs, labels, weights)
+        if self._halves:
+            of_half = tf.function(of_rows, autograph=False)
+            sums = tf.add_n([of_half(*half) for half in _halves(data)])
+        else:
+            sums = of_rows(*data)
         sums, stop_asked = self._over_replicas(sums)
         self._update_means(sums, self._weight_sums(weights), tf.constant(True))
         return {**self._means(), **stop_asked}
@@ -250,10 +265,11 @@ class Trainer(keras.Model):
             ]
             return sums, gradients, [scope.get_current_value(v) for v in self._seeds]
 
+        of_rows = self._at_once(of_piece) if self._halves else of_piece
         if self.gradient_accumulation_steps == 1:
-            sums, gradients, states = of_piece(*data, states)
+            sums, gradients, states = of_rows(*data, states)
         else:
-            sums, gradients, states = self._over_pieces(of_piece, data, states)
+            sums, gradients, states = self._over_pieces(of_rows, data, states)
         for variable, state, offset in zip(self._seeds, states, offsets, strict=True):
             variable.assign(state - offset)
         # Variables that the loss does not depend on stay unchanged: no weight decay either.
@@ -274,6 +290,22 @@ class Trainer(keras.Model):
                     f"Trainer does not update {variable.path}, which changes in the forward pass: "
                     "use layers without such variables (LayerNormalization)"
                 )
+
+    def _at_once(self, of_piece: Callable) -> Callable:
+        """`of_piece` of both halves of the rows, which do not wait for each other."""
+        of_half = tf.function(of_piece, autograph=False)  # traced once for halves of one shape
+
+        def of_rows(*arguments: Any) -> tuple:
+            *data, states = arguments
+            offset = tf.constant([_HALF_SEEDS, 0], tf.int64)
+            others = [state + tf.cast(offset, state.dtype) for state in states]
+            first, second = _halves(tuple(data))
+            sums, gradients, after = of_half(*first, states)
+            more_sums, more_gradients, _ = of_half(*second, others)
+            added = [x + y for x, y in zip(gradients, more_gradients, strict=True)]
+            return sums + more_sums, added, after
+
+        return of_rows
 
     def _over_pieces(
         self, of_piece: Callable, data: tuple[Any, Any, Any], states: list[tf.Tensor]
@@ -391,6 +423,15 @@ class Trainer(keras.Model):
             return logs
 
         self.test_function = test_function
+
+
+def _halves(data: Any) -> list[Any]:
+    """The rows [B, ...] of all tensors in two parts, [(B + 1) // 2, ...] and [B // 2, ...]."""
+    first = keras.tree.flatten(data)[0]
+    rows = tf.shape(first)[0] if first.shape[0] is None else first.shape[0]
+    middle = (rows + 1) // 2
+    return [keras.tree.map_structure(lambda x, part=part: x[part], data)
+            for part in (slice(None, middle), slice(middle, None))]  # fmt: skip
 
 
 def _all_reduced(values: Any) -> Any:

@@ -1,0 +1,33 @@
+"""What a process does before it works with TensorFlow."""
+
+import pytest
+from preloaded import run_code
+
+THREADS = """
+import os, sys
+import tensorflow as tf
+from bert_tf.startup import share_cores
+before, cores, pool = sys.argv[1:]
+os.sched_getaffinity = lambda process: set(range(int(cores)))
+exec(before)
+share_cores()
+assert tf.config.threading.get_intra_op_parallelism_threads() == int(pool)
+assert int(tf.add(1, 1)) == 2
+"""
+
+
+@pytest.mark.parametrize(
+    ("before", "cores", "pool"),
+    [
+        ("", 1, 1),
+        ("", 2, 1),
+        ("", 3, 2),
+        ("", 16, 14),
+        ("share_cores()", 2, 1),
+        ("tf.config.threading.set_intra_op_parallelism_threads(5)", 2, 5),
+        ("tf.constant(1)", 2, 0),
+    ],
+)
+def test_halves_share_the_cores(before, cores, pool):
+    """Unless the user has said how many threads there are, or TensorFlow has started them."""
+    run_code(THREADS, [before, cores, pool], check=True)
