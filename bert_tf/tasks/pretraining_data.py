@@ -256,12 +256,14 @@ def _open(options: PretrainingOptions) -> list[PhaseShards]:
 
 def _steps_before(options: PretrainingOptions, name: str, share: float, multiple: int = 1) -> int:
     """The steps before the last `share` of them, rounded down to a multiple."""
-    until = options.steps - round(options.steps * share)
-    until -= until % multiple
+    before = options.steps - round(options.steps * share)
+    until = before - before % multiple
     if not 0 < until < options.steps:
+        left = "none for" if until else f"{before or 'none'} before"
+        rule = f", which starts after a multiple of {multiple} steps" * (multiple > 1)
         raise InputError(
-            f"--{name} {share:g} of {options.steps} steps leaves none "
-            f"{'before' if until <= 0 else 'for'} the last phase: give another share, or more steps"
+            f"--{name} {share:g} of {options.steps} steps leaves {left} the last phase{rule}: "
+            "give another share, or more steps"
         )
     return until
 

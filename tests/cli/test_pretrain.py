@@ -358,7 +358,11 @@ def test_late_batches_are_larger_and_read_on(dynamic_shards, small_config, tmp_p
         ({"late_batch_size": 8}, "8 is no multiple of --batch_size 8: give 16"),
         ({"late_share": 0.5}, "--late_share is for --late_batch_size: give both"),
         ({"late_batch_size": 16, "long_shards": "long"}, "--long_shards cannot be combined"),
-        ({"late_batch_size": 16, "late_share": 0.9}, "0.9 of 8 steps leaves none before"),
+        ({"late_batch_size": 16, "late_share": 0.95}, "0.95 of 8 steps leaves none before"),
+        (
+            {"late_batch_size": 16, "late_share": 0.9},
+            "0.9 of 8 steps leaves 1 before the last phase, which starts after a multiple of 2",
+        ),
     ],
 )
 def test_late_batches_that_cannot_be(shards, small_config, tmp_path, changed, cause):
