@@ -62,7 +62,8 @@ class Estimate:
         self._text_bytes = text_bytes
         self._vocabulary_size = vocabulary_size
         self._notice = notice
-        self._rates: dict[tuple, float] = {}
+        self._rates: dict[tuple, float] = {}  # FLOP/s of encoders, measured so far
+        self._lstm_rates: dict[tuple, float] = {}
 
     def steps(self, run: Run) -> int:
         """Training steps of a run."""
@@ -142,10 +143,10 @@ class Estimate:
     def _lstm_rate(self, units: int, options: PretrainingOptions) -> float:
         """Floating-point operations per second of a training step of a bidirectional LSTM."""
         key = (units, options.precision)
-        if key not in self._rates:
+        if key not in self._lstm_rates:
             self._notice(f"measuring an LSTM of {units} units")
-            self._rates[key] = _measured_lstm_rate(units, options)
-        return self._rates[key]
+            self._lstm_rates[key] = _measured_lstm_rate(units, options)
+        return self._lstm_rates[key]
 
     def _rate(self, run: Pretraining) -> float:
         """Floating-point operations per second of a short step."""
