@@ -6,7 +6,7 @@ residual, LayerNorm, GELU and softmax have gradients of their own (`bert_tf.fuse
 
 Batches whose shape is known when the step is traced, as in pre-training, keep their padding: XLA
 compiles what lies between the products. In others, as in fine-tuning, only the n tokens without
-padding are computed.
+padding are computed, unless the loss counts padding, too.
 """
 
 from typing import Any
@@ -42,8 +42,9 @@ def fuse(model: keras.Model) -> None:
     """
     is_read = hasattr(getattr(model, "encoder", None), "towers")  # not by LSTMs in between
     summary_only = is_read and getattr(model, "reads", None) == "pooled_output"
+    with_padding = getattr(model, "counts_padding", False)
     for encoder in find_encoders(model):
-        encoder.fused = Training(encoder, summary_only=summary_only)
+        encoder.fused = Training(encoder, summary_only=summary_only, with_padding=with_padding)
     for layer in model.layers:
         if isinstance(layer, MaskedLanguageModelHead):
             layer.fused = word_logits
@@ -56,12 +57,15 @@ class Training(Inference):
         encoder: the encoder.
         summary_only: whether its pooled output alone is trained: then the last block computes its
             queries and all that follows for one token of each row.
+        with_padding: whether outputs at padding are trained. Without it they are 0 in batches whose
+            shape is unknown.
     """
 
-    def __init__(self, encoder: Any, *, summary_only: bool) -> None:
+    def __init__(self, encoder: Any, *, summary_only: bool, with_padding: bool) -> None:
         super().__init__(encoder, copies=False)
         self.trains = not encoder.attention_probabilities
         self._summary_only = summary_only
+        self._with_padding = with_padding
 
     def __call__(self, inputs: dict[str, tf.Tensor], training: bool = False) -> dict[str, Any]:
         """Computes the outputs for inputs [B, T] each."""
@@ -71,7 +75,7 @@ class Training(Inference):
         places = find_places(
             mask,
             encoder.config.attention_direction,
-            with_padding=mask.shape.is_fully_defined(),
+            with_padding=self._with_padding or mask.shape.is_fully_defined(),
         )
         states = [self._embedded(inputs, places)]
         for block in encoder.blocks[:-1]:

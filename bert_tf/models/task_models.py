@@ -33,11 +33,13 @@ class TaskModel(PretrainedModel):
 
     Attributes:
         reads: name of the encoder's output under the dense layer.
+        counts_padding: whether the loss counts what the model gives at padding.
         head_name: name of the layer `head`; its seed follows from it.
         head: the `ClassificationHead`.
     """
 
     reads = "pooled_output"
+    counts_padding = False
     head_name = "classifier"
     arguments: tuple[str, ...] = ("encoder", "dropout")
 
@@ -145,7 +147,7 @@ class BertSpanClassifier(TaskModel):
     """A start and an end vector that mark an answer in its context (paper, section 4.2).
 
     `create_model` in the original's run_squad.py, `BertForQuestionAnswering` of Hugging Face: no
-    dropout.
+    dropout, and padding is among the tokens that the loss chooses from.
 
     Output: logits [B, T, 2]: how well the answer starts and ends at each token; at [CLS], how well
     no answer fits. A left-to-right model computes that from the last token, which has read all,
@@ -153,6 +155,7 @@ class BertSpanClassifier(TaskModel):
     """
 
     reads = "sequence_output"
+    counts_padding = True
     head_name = "span"
     arguments = ("encoder",)
 

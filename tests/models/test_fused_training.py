@@ -11,7 +11,13 @@ from bert_tf.fused import kernels
 from bert_tf.fused.training import fuse
 from bert_tf.models.feature_encoder import FeatureEncoder
 from bert_tf.models.pretrainer import BertPreTrainer
-from bert_tf.models.task_models import BertChooser, BertClassifier, BertRegressor, BertTagger
+from bert_tf.models.task_models import (
+    BertChooser,
+    BertClassifier,
+    BertRegressor,
+    BertSpanClassifier,
+    BertTagger,
+)
 
 PLAIN = {
     "vocab_size": 13, "hidden_size": 8, "num_hidden_layers": 2, "num_attention_heads": 2,
@@ -30,6 +36,7 @@ MODELS = {
     ),
     "classifier": lambda **options: BertClassifier(CONFIG, labels=["a", "b"], **options),
     "tagger": lambda **options: BertTagger(CONFIG, labels=["a", "b"], **options),
+    "span": lambda **options: BertSpanClassifier(CONFIG, **options),
     "choice": lambda **options: BertChooser(CONFIG, **options),
     "bilstm": lambda **options: BertRegressor(replace(CONFIG, feature_lstm_layers=1), **options),
     "pre-training": lambda **options: BertPreTrainer(CONFIG, **options),
@@ -102,6 +109,7 @@ def compare(model, kind, static, tolerance):
         ("pre-training", False, False),
         ("classifier", False, False),
         ("tagger", True, False),
+        ("span", False, False),
         ("choice", False, False),
         ("bilstm", False, False),
         ("left-to-right classifier", False, False),
