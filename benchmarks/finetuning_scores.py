@@ -33,6 +33,7 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 
 BATCH_SIZE, LEARNING_RATE, WARMUP_SHARE, WEIGHT_DECAY, CLIP_NORM = 32, 5e-5, 0.1, 0.01, 1.0
+EPSILON = 1e-8  # PyTorch's
 STRIDE, LONGEST_QUESTION, N_BEST, LONGEST_ANSWER = 128, 64, 20, 30
 LOG_EVERY = 50
 SIDES = {"here": "bert-tf", "there": "Hugging Face"}
@@ -138,7 +139,8 @@ def train_here(options: argparse.Namespace, given: str, seed: int, work: Path) -
             # at this rate both come down the same line.
             learning_rate=LEARNING_RATE / (1 - WARMUP_SHARE),
             warmup_share=WARMUP_SHARE, weight_decay=WEIGHT_DECAY,
-            clip_norm=CLIP_NORM, bias_correction=True, precision=options.precision,
+            clip_norm=CLIP_NORM, bias_correction=True, epsilon=EPSILON,
+            precision=options.precision,
             evaluate_every=10**9,  # the last model alone, as on the other side
         ),
         lambda step, kind, scalars: None,
@@ -194,6 +196,7 @@ def train_there(options: argparse.Namespace, given: str, seed: int, work: Path) 
     optimizer = torch.optim.AdamW(
         [{"params": decayed, "weight_decay": WEIGHT_DECAY}, {"params": plain, "weight_decay": 0.0}],
         lr=LEARNING_RATE,
+        eps=EPSILON,
         fused=True,  # the default of Hugging Face's Trainer
     )
     total = -(-len(train) // BATCH_SIZE) * options.epochs

@@ -41,6 +41,9 @@ class TrainingOptions(CheckedOptions):
         bias_correction: correct Adam's means for their start at 0, as other libraries do and the
             original does not; without it the first thousand steps are up to 3 times as long, which
             can make short fine-tunings unstable (Mosbach et al. 2021). LAMB always does.
+        epsilon: constant that Adam and LAMB add to the root of the mean square; by default the
+            original's 1e-6. Other libraries have 1e-8, with which weights of small gradients learn
+            sooner.
         gradient_accumulation_steps: micro-batches per device; their gradients are accumulated into
             one optimizer step.
         rematerialize: recompute activations in the backward pass to save memory; steps take a
@@ -79,6 +82,7 @@ class TrainingOptions(CheckedOptions):
     weight_decay: float = option(0.01, at_least=0, identity=True)
     clip_norm: float = option(1.0, above=0, identity=True)
     bias_correction: bool = option(False, identity=True)
+    epsilon: float | None = option(None, above=0, identity=True)
     gradient_accumulation_steps: int = option(1, at_least=1, identity=True)
     rematerialize: bool = False
     freeze_layers: int | None = option(None, at_least=0, identity=True)

@@ -102,6 +102,7 @@ def prepare(
     # Not under XLA, for which shapes are fixed, nor on accelerators, where it was not measured.
     if runs_on_cpus(run.strategy) and not options.jit_compile:
         fuse(model)
+    epsilon = {} if options.epsilon is None else {"epsilon": options.epsilon}
     # The options admit it for the one schedule that takes it.
     decay = {} if options.decay_share is None else {"decay_share": options.decay_share}
     schedule = _SCHEDULES[options.schedule](learning_rate, warmup_steps, total_steps, **decay)
@@ -114,6 +115,7 @@ def prepare(
             weight_decay_rate=options.weight_decay,
             clip_norm=options.clip_norm,
             bias_correction=options.bias_correction or options.optimizer == "lamb",
+            **epsilon,
         )
         trainer = Trainer(
             model,

@@ -85,6 +85,14 @@ def test_frozen_layers_stay_and_the_others_learn(plain, shards, small_config, tm
 
 
 @pytest.mark.slow
+def test_an_epsilon_above_all_gradients_keeps_the_weights(plain, shards, small_config, tmp_path):
+    before = initial(small_config, tmp_path)
+    options = ["--epsilon", 1e6, "--weight-decay", 0]
+    after, _ = train(shards, small_config, tmp_path / "run", *options)
+    assert largest_difference(after, before) < 1e-6 < 1e-3 < largest_difference(plain[0], before)
+
+
+@pytest.mark.slow
 def test_lamb_takes_steps_of_the_size_of_the_weights(shards, small_config, tmp_path):
     """Each weight moves by the learning rate times its own norm (You et al. 2020)."""
     options = ["--optimizer", "lamb", "--steps", 1, "--warmup-steps", 0, "--freeze-layers", 0]
@@ -112,6 +120,7 @@ def test_lamb_takes_steps_of_the_size_of_the_weights(shards, small_config, tmp_p
         (["--save-every", -1], "--save_every is -1"),
         (["--skip-nonfinite", -1], "--skip_nonfinite is -1: give at least 0"),
         (["--learning-rate", 0], "--learning_rate is 0.0: give above 0"),
+        (["--epsilon", 0], "--epsilon is 0.0: give above 0"),
         (["--decay-share", 0.1], "--decay_share is for --schedule warmup_stable_decay, not linear"),
         (
             ["--schedule", "warmup_stable_decay", "--decay-share", 1, "--warmup-steps", 1],
