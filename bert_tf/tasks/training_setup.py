@@ -102,6 +102,7 @@ def prepare(
     # Not under XLA, for which shapes are fixed, nor on accelerators, where it was not measured.
     if runs_on_cpus(run.strategy) and not options.jit_compile:
         fuse(model)
+    # None, not the default's value, is in the options: runs begun before it was one resume.
     epsilon = {} if options.epsilon is None else {"epsilon": options.epsilon}
     # The options admit it for the one schedule that takes it.
     decay = {} if options.decay_share is None else {"decay_share": options.decay_share}
