@@ -95,6 +95,15 @@ def test_batches_of_like_length(number_tokenizer, count, seed):
         assert abs(first - last) < 0.02 * lengths.mean()
 
 
+def test_examples_of_like_length_meet_others_in_each_epoch(number_tokenizer):
+    lengths = np.arange(64)  # sorted as a whole they would give the same 16 batches in each epoch
+    stream = batches(
+        number_tokenizer, 32, {"text": ["10"] * 64}, 4, (np.arange(64),), lengths=lengths, seed=1
+    )
+    together = [frozenset(numbers.tolist()) for _, numbers in stream]
+    assert len({*together[:16]} & {*together[16:]}) < 4
+
+
 @pytest.mark.parametrize("seed", [None, 7])
 @pytest.mark.parametrize("size", [1, 2, 3])
 def test_workers_share_the_rows_of_each_batch(number_tokenizer, seed, size):
