@@ -316,6 +316,7 @@ def best_answers(rows: list[dict[str, Any]], windows: list[dict], outputs: list)
     best = [(float("-inf"), "")] * len(rows)
     for window, logits in zip(windows, outputs, strict=True):
         places, number = window["places"], window["question"]
+        logits = logits[: len(places)]  # without padding
         starts, ends = ((-logits[:, side]).argsort()[:N_BEST].tolist() for side in (0, 1))
         for start in starts:
             for end in ends:
