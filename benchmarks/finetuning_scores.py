@@ -34,6 +34,9 @@ os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 
 BATCH_SIZE, LEARNING_RATE, WARMUP_SHARE, WEIGHT_DECAY, CLIP_NORM = 32, 5e-5, 0.1, 0.01, 1.0
 EPSILON = 1e-8  # PyTorch's
+# The original draws a head from a normal distribution that is cut at two deviations, Hugging Face
+# from a whole one: this is the ratio of the deviations that they have in the end.
+TRUNCATED = 0.8796256610342398
 STRIDE, LONGEST_QUESTION, N_BEST, LONGEST_ANSWER = 128, 64, 20, 30
 LOG_EVERY = 50
 SIDES = {"here": "bert-tf", "there": "Hugging Face"}
@@ -133,8 +136,9 @@ def train_here(options: argparse.Namespace, given: str, seed: int, work: Path) -
 
     result = finetune(
         FinetuningOptions(
-            model=options.model, task=task.name, train=train, validation=validation,
-            output=str(work / "run"), seed=seed, batch_size=BATCH_SIZE, epochs=options.epochs,
+            model=str(with_wider_head(Path(options.model), work)), output=str(work / "run"),
+            task=task.name, train=train, validation=validation,
+            seed=seed, batch_size=BATCH_SIZE, epochs=options.epochs,
             # The original counts the decay from step 0, Hugging Face from the end of the warm-up:
             # at this rate both come down the same line.
             learning_rate=LEARNING_RATE / (1 - WARMUP_SHARE),
@@ -156,6 +160,18 @@ def train_here(options: argparse.Namespace, given: str, seed: int, work: Path) -
         **{name: round(spent["end"][name] - spent[name], 1) for name in spent["end"]},
         "versions": {"tensorflow": tf.__version__, "precision": options.precision},
     }
+
+
+def with_wider_head(model: Path, work: Path) -> Path:
+    """The model in `work`, with a new head's weights as far apart as Hugging Face draws them."""
+    copy = work / "model"
+    shutil.copytree(model.resolve(), copy, copy_function=os.symlink)
+    file = copy / "config.json"
+    config = json.loads(file.read_text())
+    config["initializer_range"] = config.get("initializer_range", 0.02) / TRUNCATED
+    file.unlink()
+    file.write_text(json.dumps(config))
+    return copy
 
 
 def train_there(options: argparse.Namespace, given: str, seed: int, work: Path) -> dict[str, Any]:
