@@ -15,8 +15,11 @@ from pipelines.datasets import dataset_options
 # GLUE's tasks at a batch size of 32 (8 leave 9 to 28%, and chance 50 to 170%).
 _WINDOW = 64
 # Windows of an epoch, at least: in a single one the same examples would share a batch in each
-# epoch. 8 leave 5 to 9% padding on the tasks with fewer than 512 batches.
+# epoch. 8 leave 5 to 9% padding on GLUE's tasks with fewer than 512 batches.
 _WINDOWS = 8
+# Batches of a window, at least. Shorter epochs have batches by chance: there is little time to
+# save, and from so few steps a model learns less if each has examples of one length.
+_SHORTEST_WINDOW = 8
 
 
 def example_batches(
@@ -100,7 +103,7 @@ def of_like_length(
     cut into batches, and all batches of the epoch are shuffled. The longest comes first: if memory
     does not suffice, the first step shows it. Within a batch the examples keep their random order,
     so the parts of several workers or devices have like lengths, too. Examples that do not fill a
-    batch stay at the end.
+    batch stay at the end. An epoch of fewer than 64 batches stays as it is.
 
     Args:
         order: shuffled indices of E examples, int32 [E].
@@ -112,11 +115,11 @@ def of_like_length(
         int32 [E].
     """
     batches = len(lengths) // batch_size
-    if not batches:
+    window_size = min(_WINDOW, batches // _WINDOWS)
+    if window_size < _SHORTEST_WINDOW:
         return order
     whole, rest = tf.split(order, [batches * batch_size, -1])
-    size = min(_WINDOW, max(1, batches // _WINDOWS)) * batch_size
-    window = tf.range(batches * batch_size) // size
+    window = tf.range(batches * batch_size) // (window_size * batch_size)
     of_whole = tf.gather(tf.constant(lengths, tf.int32), whole)
     rank = window * (max(lengths) + 1) + of_whole
     places = tf.reshape(tf.argsort(rank, stable=True), [batches, batch_size])

@@ -62,7 +62,7 @@ def test_shuffled_epochs_hold_each_example_once_and_continue_at_any_step(number_
         tf.nest.map_structure(np.testing.assert_array_equal, rest, stream[step:])
 
 
-@pytest.mark.parametrize(("count", "seed"), [(7, 0), (7, 1), (64, 0), (64, 1), (1003, 2)])
+@pytest.mark.parametrize(("count", "seed"), [(7, 0), (64, 1), (256, 0), (259, 1), (1003, 2)])
 def test_batches_of_like_length(number_tokenizer, count, seed):
     """Every example once an epoch; the seed alone decides; resumed anywhere; little padding."""
     size, epoch = 4, -(-count // 4)
@@ -85,7 +85,7 @@ def test_batches_of_like_length(number_tokenizer, count, seed):
         assert of(2 * epoch - step, start_step=step) == stream[step:]
     whole = [lengths[batch] for batch in stream if len(batch) == size]
     widths = [batch.max() for batch in whole]
-    for first in (0, epoch) if count > 7 else ():
+    for first in (0, epoch) if count >= 256 else ():
         assert max(lengths[stream[first]]) == max(max(lengths[b]) for b in stream[first:][:epoch])
     if count == 1003:
         assert sum(widths) * size < 1.05 * sum(map(sum, whole))
@@ -96,12 +96,21 @@ def test_batches_of_like_length(number_tokenizer, count, seed):
 
 
 def test_examples_of_like_length_meet_others_in_each_epoch(number_tokenizer):
-    lengths = np.arange(64)  # sorted as a whole they would give the same 16 batches in each epoch
-    stream = batches(
-        number_tokenizer, 32, {"text": ["10"] * 64}, 4, (np.arange(64),), lengths=lengths, seed=1
-    )
+    lengths = np.arange(256)  # sorted as a whole they would give the same 64 batches in each epoch
+    rows = {"text": ["10"] * 256}
+    stream = batches(number_tokenizer, 128, rows, 4, (np.arange(256),), lengths=lengths, seed=1)
     together = [frozenset(numbers.tolist()) for _, numbers in stream]
-    assert len({*together[:16]} & {*together[16:]}) < 4
+    assert len({*together[:64]} & {*together[64:]}) < 4
+
+
+def test_a_short_epoch_has_batches_by_chance(number_tokenizer):
+    rows = {"text": ["10"] * 252}
+    options = {"size": 4, "targets": (np.arange(252),), "seed": 1}
+    by_length, by_chance = (
+        batches(number_tokenizer, 63, rows, lengths=lengths, **options)
+        for lengths in (np.arange(252), None)
+    )
+    tf.nest.map_structure(np.testing.assert_array_equal, by_length, by_chance)
 
 
 @pytest.mark.parametrize("seed", [None, 7])
