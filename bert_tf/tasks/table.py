@@ -64,7 +64,7 @@ TASKS: dict[str, Dataset] = {
             test_columns={"3": "sentence"}, tfds={"3": "sentence", "1": "label"},
             label_aliases={"unacceptable": "0", "acceptable": "1"},
             submissions={"test": "CoLA.tsv"},
-            paper={"base": 52.1, "large": 60.5}, reached={_MINILM: 26.7},
+            paper={"base": 52.1, "large": 60.5}, reached={_MINILM: 28.0},
         ),
         Dataset(
             name="sst2", kind=Classification(), text="sentence", labels=("0", "1"),
@@ -113,7 +113,7 @@ TASKS: dict[str, Dataset] = {
             name="rte", kind=Classification(), text="sentence1", pair="sentence2",
             labels=("entailment", "not_entailment"), scores=(accuracy,), files=_GLUE,
             submissions={"test": "RTE.tsv"}, paper={"base": 66.4, "large": 70.1},
-            reached={_MINILM: 56.3},
+            reached={_MINILM: 57.0},
         ),
         Dataset(
             name="wnli", kind=Classification(), text="sentence1", pair="sentence2",
@@ -125,7 +125,7 @@ TASKS: dict[str, Dataset] = {
             name="stsb", kind=Regression(lowest=0, highest=5), text="sentence1", pair="sentence2",
             label="score", scores=(spearman, pearson), files=_GLUE, tfds={"score": "label"},
             submissions={"test": "STS-B.tsv"}, paper={"base": 85.8, "large": 86.5},
-            reached={_MINILM: 88.4},
+            reached={_MINILM: 88.5},
         ),
         Dataset(
             name="squad", kind=Span(), text="question", pair="context", label="answers",
