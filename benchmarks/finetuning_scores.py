@@ -34,9 +34,9 @@ os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 
 BATCH_SIZE, LEARNING_RATE, WARMUP_SHARE, WEIGHT_DECAY, CLIP_NORM = 32, 5e-5, 0.1, 0.01, 1.0
 EPSILON = 1e-8  # PyTorch's
-# The original draws a head from a normal distribution that is cut at two deviations, Hugging Face
-# from a whole one: this is the ratio of the deviations that they have in the end.
-TRUNCATED = 0.8796256610342398
+# Of a normal distribution cut at two deviations, from which the original draws a head; Hugging Face
+# draws it from a whole one, whose deviation is 1.
+TRUNCATED_DEVIATION = 0.8796256610342398
 STRIDE, LONGEST_QUESTION, N_BEST, LONGEST_ANSWER = 128, 64, 20, 30
 LOG_EVERY = 50
 SIDES = {"here": "bert-tf", "there": "Hugging Face"}
@@ -168,7 +168,7 @@ def with_wider_head(model: Path, work: Path) -> Path:
     shutil.copytree(model.resolve(), copy, copy_function=os.symlink)
     file = copy / "config.json"
     config = json.loads(file.read_text())
-    config["initializer_range"] = config.get("initializer_range", 0.02) / TRUNCATED
+    config["initializer_range"] = config.get("initializer_range", 0.02) / TRUNCATED_DEVIATION
     file.unlink()
     file.write_text(json.dumps(config))
     return copy

@@ -113,18 +113,22 @@ def test_a_short_epoch_has_batches_by_chance(number_tokenizer):
     tf.nest.map_structure(np.testing.assert_array_equal, by_length, by_chance)
 
 
-@pytest.mark.parametrize("seed", [None, 7])
+@pytest.mark.parametrize(("whole_batches", "seed"), [(1, None), (1, 7), (64, 7)])
 @pytest.mark.parametrize("size", [1, 2, 3])
-def test_workers_share_the_rows_of_each_batch(number_tokenizer, seed, size):
-    # Batches of 3 * size for three workers: of the last one of an epoch some have no rows.
-    lengths = np.arange(11) % 4 if seed else None
+def test_workers_share_the_rows_of_each_batch(number_tokenizer, whole_batches, seed, size):
+    # Batches of 3 * size for three workers: of the last one of an epoch some have no rows. 64 are
+    # put together by length.
+    count = whole_batches * 3 * size + 2
+    strings = {"text": [str(10 + i % 90) for i in range(count)]}
 
     def of(size, **more):
         return batches(
-            number_tokenizer, 9, size=size, seed=seed, start_step=1, lengths=lengths, **more
-        )
+            number_tokenizer, 9, strings, size, (np.arange(count),), seed=seed,
+            start_step=whole_batches - 1, lengths=np.arange(count) % 4 if seed else None, **more,
+        )  # fmt: skip
 
     whole = of(3 * size)
+    assert min(len(numbers) for _, numbers in whole) == 2
     shares = [of(size, worker=worker, num_workers=3) for worker in range(3)]
     assert [len(share) for share in shares] == [len(whole)] * 3
     for (inputs, labels), *parts in zip(whole, *shares, strict=True):
