@@ -16,7 +16,7 @@ from bert_tf.training.preemption import StopSignals
 from bert_tf.training.scalar_files import ScalarFiles
 from bert_tf.training.schedule import learning_rate_of
 from bert_tf.training.state import TrainingState
-from bert_tf.training.workers import from_all_replicas, has_workers, is_chief, meet
+from bert_tf.training.workers import from_all_replicas, has_workers, is_chief, leave, meet
 
 # Logs of the trainer that concern the last step alone.
 _OF_ONE_STEP = ("nonfinite", "stop_asked")
@@ -255,6 +255,7 @@ class StopOnSignal(RunCallback):
         if is_told:
             self.state.save()
             meet(self.model.distribute_strategy)
+            leave(self.model.distribute_strategy)
             self.signals.stop(self.state.step)
 
     def on_test_batch_end(self, batch: int, logs: dict | None = None) -> None:

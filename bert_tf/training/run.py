@@ -18,7 +18,7 @@ from bert_tf.training.plan import Phase
 from bert_tf.training.state import TrainingState
 from bert_tf.training.strategy import device_names, fast_precision, make_strategy
 from bert_tf.training.trainer import Trainer
-from bert_tf.training.workers import hold_run_directory, is_chief, lost_worker_errors, meet
+from bert_tf.training.workers import hold_run_directory, is_chief, leave, lost_worker_errors, meet
 
 
 class Run(AbstractContextManager):
@@ -106,6 +106,8 @@ class Run(AbstractContextManager):
         return self
 
     def __exit__(self, *error: Any) -> bool | None:
+        if error[0] is None:
+            self._stack.callback(leave, self.strategy)
         return self._stack.__exit__(*error)
 
     @property

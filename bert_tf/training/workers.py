@@ -6,7 +6,8 @@ All workers of a run must call these functions, in the same order.
 import errno
 import fcntl
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
+from functools import lru_cache
 from pathlib import Path
 
 import tensorflow as tf
@@ -38,8 +39,14 @@ def from_all_replicas(strategy: tf.distribute.Strategy, number: int) -> list[int
     """
     if not has_workers(strategy):
         return [number] * strategy.num_replicas_in_sync
+    return _exchange(strategy)(tf.constant(number, tf.int64)).numpy().tolist()
 
-    def own() -> tf.Tensor:
+
+@lru_cache(maxsize=1)
+def _exchange(strategy: tf.distribute.Strategy) -> tf.types.experimental.PolymorphicFunction:
+    """A function, traced once, from this worker's number () to those of all replicas (R,)."""
+
+    def of_replica(number: tf.Tensor) -> tf.Tensor:
         replica = tf.distribute.get_replica_context()
         count = strategy.num_replicas_in_sync
         place = tf.one_hot(replica.replica_id_in_sync_group, count, dtype=tf.int64)
@@ -47,15 +54,25 @@ def from_all_replicas(strategy: tf.distribute.Strategy, number: int) -> list[int
 
     @tf.function
     @tf.autograph.experimental.do_not_convert
-    def numbers() -> tf.Tensor:
-        return strategy.experimental_local_results(strategy.run(own))[0]
+    def exchange(number: tf.Tensor) -> tf.Tensor:
+        return strategy.experimental_local_results(strategy.run(of_replica, [number]))[0]
 
-    return numbers().numpy().tolist()
+    return exchange
 
 
 def meet(strategy: tf.distribute.Strategy) -> None:
     """Waits for all workers: the others take one that leaves early for lost."""
     from_all_replicas(strategy, 0)
+
+
+def leave(strategy: tf.distribute.Strategy) -> None:
+    """Waits until all workers have what they last exchanged, so that this process may end.
+
+    A worker may have its result while its part is still on the way to another, which would take
+    one that ended then for lost. One that is gone by now left after all had their results.
+    """
+    with suppress(tf.errors.UnavailableError):
+        meet(strategy)
 
 
 @contextmanager
@@ -93,6 +110,7 @@ def hold_run_directory(directory: str | Path, strategy: tf.distribute.Strategy) 
     with ExitStack() as stack:
         is_held = is_chief(strategy) and _is_held(stack, Path(directory))
         if any(from_all_replicas(strategy, int(is_held))):
+            leave(strategy)
             raise InputError(
                 f"{directory}: another process is training there: wait until it ends, or give "
                 "another --output"
@@ -124,6 +142,7 @@ def check_same_step(strategy: tf.distribute.Strategy, step: int) -> None:
     """
     steps = from_all_replicas(strategy, step)
     if len(set(steps)) > 1:
+        leave(strategy)
         raise InputError(
             f"the workers found checkpoints of different steps ({', '.join(map(str, steps))}): "
             "give --output a folder on a file system that all of them share"

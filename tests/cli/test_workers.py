@@ -5,16 +5,14 @@ The workers are two processes here, which talk as two machines would.
 
 import fcntl
 import json
-import os
 import signal
-import socket
 import time
-from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import numpy as np
 import pytest
-from preloaded import run_code, start_command
+from cluster import workers
+from preloaded import run_code
 from safetensors.numpy import load_file
 
 from bert_tf.checkpoints.model_directory import load_model
@@ -24,34 +22,6 @@ from bert_tf.training.means import cross_entropy
 from bert_tf.training.optimizer import AdamWeightDecay
 from bert_tf.training.trainer import Trainer
 from pipelines.shards.pretraining_batches import pretraining_batches
-
-
-def free_ports(count: int) -> list[int]:
-    with ExitStack() as stack:
-        sockets = [stack.enter_context(socket.socket()) for _ in range(count)]
-        for each in sockets:
-            each.bind(("localhost", 0))
-        return [each.getsockname()[1] for each in sockets]
-
-
-@contextmanager
-def workers(*arguments: list[str]):
-    """Processes of `bert-tf` with these arguments, a worker each; ended with the block."""
-    cluster = {"worker": [f"localhost:{port}" for port in free_ports(len(arguments))]}
-    processes = []
-    try:
-        for index, own in enumerate(arguments):
-            task = {"type": "worker", "index": index}
-            processes.append(
-                start_command(
-                    [*own, "--strategy", "multi_worker"],
-                    env={**os.environ, "TF_CONFIG": json.dumps({"cluster": cluster, "task": task})},
-                )
-            )
-        yield processes
-    finally:
-        for process in processes:
-            process.kill()
 
 
 def ended(processes) -> tuple[list[int], list[str]]:
@@ -187,7 +157,7 @@ def test_sigterm_to_one_worker_stops_both_and_nothing_is_lost(
 ):
     output = tmp_path / "run"
     command = pretraining(shards, small_config, output)
-    with workers(command, command) as processes:
+    with workers(command, command, late=0.2) as processes:
         wait_for_checkpoint(processes, output)
         processes[1].send_signal(signal.SIGTERM)
         codes, told = ended(processes)

@@ -1,13 +1,13 @@
 """Several machines: two processes here, which talk as two machines would."""
 
+import fcntl
 import json
 import os
-import socket
-from contextlib import ExitStack
 
 import numpy as np
 import pytest
 import tensorflow as tf
+from cluster import code_workers
 from preloaded import start_code
 
 from bert_tf.errors import InputError
@@ -47,37 +47,20 @@ np.savez(path, *trainer.model.get_weights())
 """.replace("import sys\n", "import json, sys\n", 1)
 
 
-def free_ports(count):
-    with ExitStack() as stack:
-        sockets = [stack.enter_context(socket.socket()) for _ in range(count)]
-        for each in sockets:
-            each.bind(("localhost", 0))
-        return [each.getsockname()[1] for each in sockets]
-
-
 def test_two_workers_train_as_one_device_does(tmp_path, request):
-    cluster = {"worker": [f"localhost:{port}" for port in free_ports(2)]}
-    processes = {}
-    for name, index in (("multi_worker", 0), ("multi_worker", 1), ("one", None)):
-        environment = dict(os.environ)
-        environment.pop("TF_CONFIG", None)
-        if index is not None:
-            task = {"type": "worker", "index": index}
-            environment["TF_CONFIG"] = json.dumps({"cluster": cluster, "task": task})
-        path = tmp_path / f"{name}-{index}.npz"
-        tests = str(request.path.parent)
-        processes[path] = start_code(_WORKER, [name, path, tests], env=environment)
+    tests = str(request.path.parent)
+    paths = [tmp_path / f"{name}.npz" for name in ("first", "second", "one")]
+    arguments = [("multi_worker", path, tests) for path in paths[:2]]
+    environment = {name: value for name, value in os.environ.items() if name != "TF_CONFIG"}
     results, weights = [], []
-    try:
-        for path, process in processes.items():
+    with code_workers(_WORKER, *arguments) as processes:
+        one = start_code(_WORKER, ["one", paths[2], tests], env=environment)
+        for path, process in zip(paths, [*processes, one], strict=True):
             told, errors = process.communicate(timeout=300)
             assert process.returncode == 0, errors[-3000:]
             results.append(json.loads(told.splitlines()[-1]))
             with np.load(path) as arrays:
                 weights.append([arrays[name] for name in arrays])
-    finally:
-        for process in processes.values():
-            process.kill()
     first, second, one = results
     assert [each["replicas"] for each in results] == [2, 2, 1]
     assert [each["chief"] for each in results] == [True, False, True]
@@ -91,6 +74,38 @@ def test_two_workers_train_as_one_device_does(tmp_path, request):
     for ours, expected in zip(first["lines"], one["lines"], strict=True):
         assert ours == pytest.approx(expected, rel=1e-5)
     assert first["scores"] == second["scores"] == pytest.approx(one["scores"], rel=1e-5)
+
+
+_LEAVING = """
+import sys
+from bert_tf.errors import InputError
+from bert_tf.training.run import Run
+from bert_tf.training.workers import check_same_step, hold_run_directory
+
+how, path, index = sys.argv[1:]
+try:
+    with Run(path, strategy="multi_worker") as run:
+        if how == "different steps":
+            check_same_step(run.strategy, int(index))
+        if how == "directory held":
+            with hold_run_directory(path, run.strategy):
+                pass
+        run.meet()
+except InputError:
+    sys.exit(2)
+"""
+
+
+@pytest.mark.parametrize(
+    ("how", "code"), [("done", 0), ("different steps", 2), ("directory held", 2)]
+)
+def test_no_worker_leaves_before_the_other_has_its_answer(how, code, tmp_path):
+    with (tmp_path / ".lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        arguments = [(how, tmp_path, index) for index in range(2)]
+        with code_workers(_LEAVING, *arguments, late=0.2) as processes:
+            told = [process.communicate(timeout=100)[1] for process in processes]
+    assert [process.returncode for process in processes] == [code, code], told
 
 
 WORKERS = {"worker": ["a:1", "b:2"]}
