@@ -240,10 +240,14 @@ def dataset_errors(name: str) -> Iterator[None]:
     except InputError:
         raise
     except Exception as error:
-        raise InputError(
-            f"{name}: TensorFlow Datasets cannot load it ({str(error).strip().splitlines()[0]}): "
-            "check the name in its catalogue, and the split"
-        ) from error
+        cause = str(error).strip().splitlines()[0]
+        cure = "check the name in its catalogue, and the split"
+        if isinstance(error, OSError):  # those of the downloads, too
+            cure = (
+                "check the connection and the room on the disk, or copy it to the folder in "
+                "TFDS_DATA_DIR, by default ~/tensorflow_datasets, from where it is prepared"
+            )
+        raise InputError(f"{name}: TensorFlow Datasets cannot load it ({cause}): {cure}") from error
 
 
 def open_dataset(name: str, data_dir: str | None = None) -> tuple[Any, Any]:

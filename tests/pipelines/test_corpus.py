@@ -8,7 +8,7 @@ from backports import zstd
 
 from bert_tf.errors import InputError
 from pipelines.corpus.formats import input_errors, read_lines, read_slice
-from pipelines.corpus.sources import find_files, open_corpus
+from pipelines.corpus.sources import dataset_errors, find_files, open_corpus
 from pipelines.corpus.text_files import line_start
 from pipelines.options import CorpusOptions
 
@@ -288,6 +288,14 @@ def test_datasets_by_name(dataset, monkeypatch):
     for name in ("tfds:no_such_dataset", "tfds:articles:no_split"):
         with pytest.raises(InputError, match=f"{name}: TensorFlow Datasets cannot load it"):
             opened(name)
+
+
+def test_a_failed_download_is_not_taken_for_a_wrong_name():
+    with (
+        pytest.raises(InputError, match=r"articles: .* \(no route\): check the connection"),
+        dataset_errors("tfds:articles"),
+    ):
+        raise ConnectionError("no route\nsecond line")
 
 
 def test_datasets_need_their_package(monkeypatch):
