@@ -68,12 +68,13 @@ def test_answers_come_in_the_order_of_the_texts_from_batches_of_like_length():
     found = answer(Echo(), {"text": texts}, 5, answered=done.append)
     assert [text.decode() for text in found["text"]] == texts
     assert [b"".join(row).decode() for row in found["letters"]] == texts
-    assert Echo.batches == [list(range(23))[i : i + 5] for i in range(0, 23, 5)]
+    # Two are computed at the same time, so either may be noted first.
+    assert sorted(Echo.batches) == [list(range(23))[i : i + 5] for i in range(0, 23, 5)]
     assert done == [5, 10, 15, 20, 23]
     lengths = [-len(text) for text in texts]
     again = answer(Echo(), {"text": texts}, 5, lengths=lengths)
     np.testing.assert_array_equal(again["letters"], found["letters"])
-    assert Echo.batches[5] == [22, 21, 20, 19, 18]
+    assert [22, 21, 20, 19, 18] in Echo.batches[5:]
 
 
 TEXTS = ["The seas", "", "farm " * 50, "sea。farm", "été"]
