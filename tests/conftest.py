@@ -3,6 +3,7 @@
 import fcntl
 import gc
 import os
+import signal
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
@@ -17,6 +18,8 @@ if "PYTEST_XDIST_WORKER" in os.environ:
 # Tracing makes many objects that live: collecting them as often as by default takes a seventh of
 # the time of a short run.
 gc.set_threshold(100_000, 50, 100)
+# A job in the background starts with Ctrl-C ignored, and the runs under test would respect that.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 _OF_RUNS = ("cli", "experiments", "tasks", "training")
 
