@@ -82,7 +82,7 @@ TASKS: dict[str, Dataset] = {
             tfds={"#1 String": "sentence1", "#2 String": "sentence2", "Quality": "label"},
             label_aliases={"not_equivalent": "0", "equivalent": "1"},
             submissions={"test": "MRPC.tsv"},
-            paper={"base": 88.9, "large": 89.3}, reached={_MINILM: 84.1},
+            paper={"base": 88.9, "large": 89.3}, reached={_MINILM: 83.7},
         ),
         Dataset(
             name="qqp", kind=Classification(), text="question1", pair="question2",
