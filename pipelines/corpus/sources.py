@@ -240,7 +240,7 @@ def dataset_errors(name: str) -> Iterator[None]:
     except InputError:
         raise
     except Exception as error:
-        cause = str(error).strip().splitlines()[0]
+        cause = (str(error).strip() or type(error).__name__).splitlines()[0]
         cure = "check the name in its catalogue, and the split"
         if isinstance(error, OSError):  # those of the downloads, too
             cure = (

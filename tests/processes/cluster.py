@@ -67,12 +67,15 @@ def _slow_link(port: int, late: float) -> Iterator[int]:
     """A port that leads to another one, whose answers come late."""
 
     def accept(listener: socket.socket) -> None:
-        with suppress(OSError):  # the listener is closed
-            while True:
-                near, _ = listener.accept()
+        while True:
+            near, _ = listener.accept()
+            try:
                 far = socket.create_connection(("localhost", port))
-                for ends in ((near, far, 0), (far, near, late)):
-                    _in_background(_forward, *ends)
+            except OSError:  # the worker does not listen yet, and the other one tries again
+                near.close()
+                continue
+            for ends in ((near, far, 0), (far, near, late)):
+                _in_background(_forward, *ends)
 
     with socket.create_server(("localhost", 0)) as listener:
         _in_background(accept, listener)
@@ -99,6 +102,8 @@ def _forward(source: socket.socket, sink: socket.socket, late: float) -> None:
 
 
 def _in_background(function: Callable[..., Any], *arguments: Any) -> None:
+    """Runs it in a thread, to its end or until a socket is closed."""
+
     def run() -> None:
         with suppress(OSError):
             function(*arguments)
