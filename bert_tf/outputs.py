@@ -1,5 +1,6 @@
 """Checks of where a command writes, made before any work starts."""
 
+import errno
 import os
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -64,16 +65,20 @@ def check_output_file(output: str | os.PathLike, inputs: Inputs = ()) -> Path:
 def _resolved(path: str | os.PathLike, role: str) -> Path:
     if not os.fspath(path):
         raise InputError(f"the name of an {role} is empty: name a file or folder")
+    # realpath leaves a loop of links in the path, where stat finds it. Path.resolve raises
+    # RuntimeError before Python 3.13 and nothing since.
+    resolved = os.path.realpath(path)
     try:
-        resolved = Path(path).resolve()
-        resolved.exists()
-        return resolved
-    except RuntimeError as error:  # a loop
-        raise InputError(
-            f"{path}: its symbolic links form a loop: remove it or name another {role}"
-        ) from error
+        os.stat(resolved)
+    except (FileNotFoundError, NotADirectoryError):
+        pass  # to be made, or refused with its parents
     except OSError as error:
+        if error.errno == errno.ELOOP:
+            raise InputError(
+                f"{path}: its symbolic links form a loop: remove it or name another {role}"
+            ) from error
         raise InputError(f"{path}: {error.strerror}: name another {role}") from error
+    return Path(resolved)
 
 
 def _check_parents(path: Path, output: str | os.PathLike) -> None:

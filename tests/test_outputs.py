@@ -38,6 +38,7 @@ OURS = ("made.txt", "*/made.bin")
         ("text/a.txt", "is a file, not a folder"),
         ("text/a.txt/new", "a.txt is a file"),
         ("loop", "form a loop"),
+        ("loop/new", "form a loop"),
         ("", "is empty"),
         ("long" * 100, "File name too long"),
     ],

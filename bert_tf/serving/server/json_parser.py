@@ -58,7 +58,10 @@ def parse(body: bytes) -> dict[str, Any]:
             text, parse_int=_integer, parse_float=_decimal, object_pairs_hook=_object
         )
     except json.JSONDecodeError as error:
-        before = text[: error.pos]
+        place = error.pos
+        if error.msg.startswith("Illegal trailing comma"):  # since Python 3.13, at the comma
+            place = len(text) - len(text[place + 1 :].lstrip(" \t\r\n"))
+        before = text[:place]
         if not text.strip(" \t\r\n"):
             reason = "The document is empty."
         elif error.msg == "Expecting ',' delimiter":

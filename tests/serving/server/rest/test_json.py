@@ -83,6 +83,8 @@ def test_numbers_without_a_json_form_are_bare_tokens():
         ('{"a": 1 "b": 2}', "Missing a comma or } after an object member. at offset: 8"),
         ('{"é": [1 2]}', "Missing a comma or ] after an array element. at offset: 10"),
         ('{"a": [1,]}', "Invalid value. at offset: 9"),
+        ('{"é": [1, ]}', "Invalid value. at offset: 11"),
+        ('{"a": 1, \n}', "Missing a name for object member. at offset: 10"),
         ('{"a": 01}', "Missing a comma or } after an object member. at offset: 7"),
         ('{"a": tru}', "Invalid value. at offset: 6"),
         ('{"a": "b', "Missing a closing quotation mark in string. at offset: 6"),
