@@ -67,9 +67,9 @@ def _resolved(path: str | os.PathLike, role: str) -> Path:
         raise InputError(f"the name of an {role} is empty: name a file or folder")
     # realpath leaves a loop of links in the path, where stat finds it. Path.resolve raises
     # RuntimeError before Python 3.13 and nothing since.
-    resolved = os.path.realpath(path)
+    resolved = Path(os.path.realpath(path))
     try:
-        os.stat(resolved)
+        resolved.stat()
     except (FileNotFoundError, NotADirectoryError):
         pass  # to be made, or refused with its parents
     except OSError as error:
@@ -78,7 +78,7 @@ def _resolved(path: str | os.PathLike, role: str) -> Path:
                 f"{path}: its symbolic links form a loop: remove it or name another {role}"
             ) from error
         raise InputError(f"{path}: {error.strerror}: name another {role}") from error
-    return Path(resolved)
+    return resolved
 
 
 def _check_parents(path: Path, output: str | os.PathLike) -> None:
