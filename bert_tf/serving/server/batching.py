@@ -170,7 +170,7 @@ class BatchQueue:
             deadline: moment of `time.monotonic()` at which the caller gives up.
 
         Raises:
-            ServingError: RESOURCE_EXHAUSTED if too many rows wait, DEADLINE_EXCEEDED, or that of
+            ServingError: UNAVAILABLE if too many rows wait, DEADLINE_EXCEEDED, or that of
                 the function.
         """
         # A request without rows takes a place, too.
@@ -178,7 +178,7 @@ class BatchQueue:
         limit = self.parameters.max_enqueued_batches * self.parameters.max_batch_size
         if self.rows and self.rows + rows > limit:
             raise ServingError(
-                grpc.StatusCode.RESOURCE_EXHAUSTED,
+                grpc.StatusCode.UNAVAILABLE,
                 "The batch scheduling queue to which this task was submitted is full; "
                 f"max_enqueued_batches is {self.parameters.max_enqueued_batches}",
             )

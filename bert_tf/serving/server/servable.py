@@ -180,8 +180,7 @@ class Servable:
 
         Raises:
             ServingError: INVALID_ARGUMENT for inputs that the signature does not take,
-                RESOURCE_EXHAUSTED for a full queue, DEADLINE_EXCEEDED, UNAVAILABLE once the server
-                has stopped.
+                DEADLINE_EXCEEDED, UNAVAILABLE for a full queue and once the server has stopped.
         """
         signature = self.signature(signature_name)
         check_inputs(signature, inputs)

@@ -153,7 +153,7 @@ def test_a_full_queue_refuses_and_recovers():
         await asyncio.sleep(0)
         with pytest.raises(ServingError, match=r"queue .* is full") as refused:
             await queue.run(echo, texts("e"), "key")
-        assert refused.value.code == grpc.StatusCode.RESOURCE_EXHAUSTED
+        assert refused.value.code == grpc.StatusCode.UNAVAILABLE
         echo.gate.set()
         await asyncio.gather(first, *waiting)
         await queue.run(echo, texts(*"more than all that fits"), "key")
