@@ -67,7 +67,7 @@ def run(options: Options) -> None:
         return
     best, name = f"{output}/best", Path(output).resolve().name
     lines = [
-        f"Best setting: {ranked(trials)[0].setting}; its best model: {best}",
+        f"Best setting: {ranked(trials)[0].setting}; best model: {best}",
         f"Table and picture: {output}/search.md, search.tsv, search.png",
         f"Next: {typed('bert-tf')} export --model {best} --name {name}",
         f"Curves and HParams: {typed('bert-tf')} monitor {output}",

@@ -92,17 +92,26 @@ def search(
                 save_config(options, output)
             record.report(options)
         record.report(options)
+        for line in record.remarks():
+            notice(line)
     return record.trials
 
 
 @dataclass
 class _Record:
-    """The trials of a search, in a file of its folder that is replaced after every run."""
+    """The trials of a search, in a file of its folder that is replaced after every run.
+
+    Attributes:
+        output: folder of the search.
+        identity: what must be the same when the search goes on.
+        trials: settings tried, and their scores.
+        best: run that best/ is a copy of, relative to `output`; None for none yet.
+    """
 
     output: Path
     identity: dict[str, Any]
     trials: list[Trial]
-    _copied: Path | None = None
+    best: str | None = None
 
     @classmethod
     def read(cls, output: Path, options: SearchOptions) -> "_Record":
@@ -122,7 +131,7 @@ class _Record:
                 )
                 for trial in stored["trials"]
             ]
-            kept = stored["options"]
+            kept, best = stored["options"], stored.get("best")
         except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:
             raise InputError(f"{path} cannot be read ({error}): restore or delete it") from error
         changed = [
@@ -134,7 +143,7 @@ class _Record:
                 f"{output} holds a search with another {', '.join(changed)}: give the same, or "
                 "another --output"
             )
-        return cls(output, own, trials)
+        return cls(output, own, trials, best)
 
     def write(self) -> None:
         trials = [
@@ -145,36 +154,36 @@ class _Record:
             }
             for trial in self.trials
         ]
-        write_json(self.output / _RECORD, {"options": self.identity, "trials": trials})
+        found = {"options": self.identity, "best": self.best, "trials": trials}
+        write_json(self.output / _RECORD, found)
 
-    def unfinished(self, options: SearchOptions) -> Iterator[Trial]:
-        """The trials of the given values with a run to make: known ones, then new ones."""
+    def _lacking(self, options: SearchOptions) -> list[Trial]:
+        """The known trials of the given values that lack runs of some seeds."""
         seeds = set(range(options.seed, options.seed + options.seeds))
         wanted = _grid(options) if options.trials is None else {t.setting for t in self.trials}
         known = [trial for trial in self.trials if trial.setting in wanted]
-        yield from [trial for trial in known if not seeds <= trial.restarts.runs.keys()]
+        return [trial for trial in known if not seeds <= trial.restarts.runs.keys()]
+
+    def unfinished(self, options: SearchOptions) -> Iterator[Trial]:
+        """The trials of the given values with a run to make: known ones, then new ones."""
+        yield from self._lacking(options)
         while (setting := _next_setting(options, self.trials)) is not None:
             self.trials.append(Trial(setting))
             yield self.trials[-1]
 
     def report(self, options: SearchOptions) -> None:
-        """Copies the best model to best/, and writes the table, the picture and the columns.
+        """Writes best/, the table, the picture and the columns; deletes what is not kept.
 
-        Deletes the checkpoints of finished runs, and the models of all but the best settings. A
-        setting that comes to be the best by further seeds may have lost the models of earlier ones.
+        Trials with different numbers of runs do not compare yet: until each known one has its
+        runs, best/ stays, and no model is deleted. The checkpoints of finished runs are.
         """
-        best = [
-            folder
-            for trial in ranked(self.trials)[: options.keep_models]
-            if (folder := self._best_kept(trial)) is not None
-        ]
-        if best and best[0] != self._copied:
-            keep_best(best[0], self.output)
-            self._copied = best[0]
+        complete = not self._lacking(options)
+        kept = self._keep_best(options.keep_models) if complete else []
         for trial in self.trials:
             for seed in trial.restarts.runs:
                 folder = seed_folder(self.output / trial.setting.folder, seed)
-                for name in ("checkpoints", "last", *(() if folder in best else ("best",))):
+                is_kept = not complete or folder in kept
+                for name in ("checkpoints", "last", *(() if is_kept else ("best",))):
                     shutil.rmtree(folder / name, ignore_errors=True)
         seeds = [options.seed, options.seed + options.seeds - 1]
         values = {
@@ -183,6 +192,33 @@ class _Record:
         if options.trials is not None:
             values |= {n: (min(values[n]), max(values[n])) for n in ("learning_rate", "epochs")}
         write_report(self.trials, self.output, {**values, "seed": (min(seeds), max(seeds))})
+
+    def _keep_best(self, number: int) -> list[Path]:
+        """Copies the best model to best/; returns the runs of the best settings with a model.
+
+        A setting that further seeds made the best may have lost its models: the next one that has
+        a model takes its place.
+        """
+        models = [run for trial in ranked(self.trials) if (run := self._best_kept(trial))]
+        if models:
+            best = str(models[0].relative_to(self.output))
+            if best != self.best or not (self.output / "best").is_dir():
+                keep_best(models[0], self.output)
+                self.best = best
+                self.write()
+        return models[:number]
+
+    def remarks(self) -> Iterator[str]:
+        """Sentences on where best/ comes from."""
+        best = ranked(self.trials)[:1]
+        if best and self.best is not None:
+            yield f"best/ is the best model of {self.best}"
+            folder = best[0].setting.folder
+            if Path(self.best).parts[0] != folder:
+                yield (
+                    f"the best setting's models were deleted before more seeds made it the best: to "
+                    f"have one, give bert-tf finetune these values ({best[0].setting})"
+                )
 
     def _best_kept(self, trial: Trial) -> Path | None:
         """The run of the best seed whose model is there."""

@@ -3,6 +3,7 @@
 import json
 from dataclasses import replace
 from pathlib import Path
+from typing import ClassVar
 
 import numpy as np
 import pytest
@@ -94,6 +95,60 @@ def test_a_setting_that_comes_to_be_the_best_without_its_first_model(options):
     tried(replace(options, learning_rate=[4e-5], seeds=2), Later())
     best = Path(options.output) / "best" / "model.safetensors"
     assert best.read_text() == "batch-8_rate-4e-05_epochs-1/seed-2"
+
+
+class Changing(Runs):
+    """Runs of three rates: the first is best with seed 1, the last with further seeds."""
+
+    scores: ClassVar = {5e-5: (0.9, 0.1, 0.1), 4e-5: (0.8, 0.2, 0.2), 2e-5: (0.7, 0.9, 0.8)}
+
+    def __call__(self, options):
+        result = super().__call__(options)
+        scores = self.scores[options.learning_rate]
+        result.evaluation.scores["f1"] = scores[options.seed - 1]
+        return result
+
+
+def models(output: Path) -> set[str]:
+    """The runs whose models are there."""
+    files = output.glob("batch-*/seed-*/best/model.safetensors")
+    return {str(file.parent.parent.relative_to(output)) for file in files}
+
+
+def test_no_model_is_deleted_while_a_setting_lacks_seeds(options):
+    options = replace(options, batch_size=[8], learning_rate=[*Changing.scores], epochs=[1])
+    output, told = Path(options.output), []
+    search(options, Changing(), notice=told.append)
+    first = "batch-8_rate-5e-05_epochs-1/seed-1"
+    assert models(output) == {first}
+    assert json.loads((output / "search.json").read_text())["best"] == first
+    assert told == [f"best/ is the best model of {first}"]
+
+    # Killed when the first setting, now the worst, has all its seeds.
+    more = replace(options, seeds=3)
+    with pytest.raises(KilledError):
+        search(more, Changing(killed_at=2), notice=quiet)
+    assert models(output) >= {first}
+    assert (output / "best" / "model.safetensors").read_text() == first
+    search(more, Changing(), notice=told.append)
+    best = "batch-8_rate-2e-05_epochs-1/seed-2"
+    assert models(output) == {best}
+    assert (output / "best" / "model.safetensors").read_text() == best
+    assert json.loads((output / "search.json").read_text())["best"] == best
+    assert told[1:] == [f"best/ is the best model of {best}"]
+
+
+def test_a_best_setting_whose_model_was_deleted_is_said_to_be_so(options):
+    """One setting alone gets more seeds, and falls behind one whose model is gone."""
+    options = replace(options, batch_size=[8], learning_rate=[5e-5, 4e-5], epochs=[1])
+    output, told = Path(options.output), []
+    search(options, Changing(), notice=quiet)
+    search(replace(options, learning_rate=[5e-5], seeds=3), Changing(), notice=told.append)
+    first = "batch-8_rate-5e-05_epochs-1/seed-1"
+    assert models(output) == {first}
+    assert (output / "best" / "model.safetensors").read_text() == first
+    assert told[0] == f"best/ is the best model of {first}"
+    assert "learning rate 4e-05" in told[1] and "were deleted" in told[1]
 
 
 def test_more_seeds_of_one_setting_leave_the_others_as_they_are(options):
@@ -199,8 +254,7 @@ def test_proposals_lie_in_the_ranges_and_close_in_on_the_best(options):
     # Drawn at random, a fifth would be within a factor of 2 of the best.
     near = [setting for setting in settings[20:] if BEST / 2 <= setting.learning_rate <= 2 * BEST]
     assert len(near) >= 8
-    models = [*Path(options.output).rglob("model.safetensors")]
-    assert len(models) == 1 + 3
+    assert len([*Path(options.output).rglob("model.safetensors")]) == 1 + 3
     assert json.loads((Path(options.output) / "search.json").read_text())["trials"]
 
 
