@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from bert_tf.models.task_models import BertRegressor as BertRegressor
     from bert_tf.models.task_models import BertSpanClassifier as BertSpanClassifier
     from bert_tf.models.task_models import BertTagger as BertTagger
+    from bert_tf.serving.predictor import Predictor as Predictor
     from bert_tf.tokenization.packing import Packer as Packer
     from bert_tf.tokenization.tokenizer import BertTokenizer as BertTokenizer
     from bert_tf.training.optimizer import AdamWeightDecay as AdamWeightDecay
@@ -36,6 +37,7 @@ _HOMES = {
     "BertTagger": "bert_tf.models.task_models",
     "BertTokenizer": "bert_tf.tokenization.tokenizer",
     "Packer": "bert_tf.tokenization.packing",
+    "Predictor": "bert_tf.serving.predictor",
     "WarmupLinearDecay": "bert_tf.training.schedule",
     "load_model": "bert_tf.checkpoints.model_directory",
     "save_model": "bert_tf.checkpoints.model_directory",
@@ -47,3 +49,7 @@ def __getattr__(name: str) -> Any:
     if name not in _HOMES:
         raise AttributeError(f"module 'bert_tf' has no attribute {name!r}")
     return getattr(importlib.import_module(_HOMES[name]), name)
+
+
+def __dir__() -> list[str]:
+    return [*globals(), *_HOMES]

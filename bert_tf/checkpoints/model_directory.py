@@ -53,6 +53,10 @@ def save_model(
         model: a `BertEncoder`, or an encoder with a head.
         directory: made if it does not exist.
         tokenizer: the model's tokenizer; its vocab.txt and tokenizer_config.json are written too.
+
+    Raises:
+        InputError: the model was trained with labels that are independent of each other, which a
+            model directory does not record.
     """
     stored = StoredModel.from_model(model)
     stored.tokenizer = tokenizer
@@ -90,7 +94,7 @@ def load_model(
         seed: random seed for dropout and for weights that are initialized at random.
         dtype: Keras dtype policy such as "mixed_bfloat16"; None for the global one.
         config: values that replace config.json's, such as `hidden_dropout_prob=0.0`, and other
-            arguments of the model, such as `attention_probabilities=True`.
+            arguments of the model, such as an encoder's `attention_probabilities=True`.
 
     Returns:
         The model, its variables in float32 unless `dtype` says otherwise.
@@ -98,7 +102,8 @@ def load_model(
     Raises:
         InputError: a file is missing or damaged, the directory is of another format, its
             vocabulary has more pieces than config.json says, it holds another kind of model, or a
-            tensor is missing, unexpected or of another shape; the message names file and tensors.
+            tensor is missing, unexpected or of another shape, or the model takes no argument of
+            such a name; the message names file, tensors or argument.
     """
     directory = Path(directory)
     check_is_model_directory(directory)
@@ -111,6 +116,11 @@ def load_model(
         model_class = _class_on_disk(stored, directory)
     if model_class is BertEncoder:
         model_class = encoder_class(stored.config)
+    # Arguments of the model: all that are no values of the config.
+    own = {name: config.pop(name) for name in config.keys() - BertConfig.names()}
+    of_labels = {"num_classes": num_classes, "labels": labels}
+    given = [name for name, value in of_labels.items() if value is not None]
+    model_class.refuse_unknown([*own, *given], {"allow_new_head"} | BertConfig.names())
     head = head_of(model_class)
     is_other = "classifier." in head.parts and stored.classes and stored.kind != head.kind
     _check_direction(stored, head, directory)
@@ -118,14 +128,17 @@ def load_model(
         _check_head(stored, head, is_other, directory)
     if "cls.predictions." in head.parts:
         stored.tie_decoder(path)
-    # Arguments of the model: all that are no values of the config.
-    own = {name: config.pop(name) for name in config.keys() - BertConfig.names()}
     if "labels" in model_class.arguments:
         on_disk, classes = (None, None) if is_other else (stored.labels, stored.classes)
         if labels is None and num_classes in (None, classes):
             labels, num_classes = on_disk, classes
         elif allow_new_head:  # as many classes with other names are other classes
             is_other = is_other or labels is None or list(labels) != on_disk
+        elif (number := num_classes if labels is None else len(labels)) != classes:
+            raise InputError(
+                f"{directory} holds a head of {classes} classes, not {number}: give as many, or "
+                "allow_new_head=True for a random head."
+            )
         own |= {"labels": labels, "num_classes": num_classes}
     own |= {"seed": seed, "dtype": dtype}
     new: dict[str, Any] = {"id2label": None}
@@ -186,7 +199,8 @@ def _check_head(stored: StoredModel, head: Head, is_other: Any, directory: Path)
         lack = f"not a {head.kind}" if is_other else f"which has no {' and no '.join(absent)}"
         raise InputError(
             f"{directory} holds a {stored.kind}, {lack}: train it first "
-            f"(bert-tf {head.made_by} --model {directory})."
+            f"(bert-tf {head.made_by} --model {directory}), or start with a random head "
+            "(allow_new_head=True in Python)."
         )
 
 

@@ -5,6 +5,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import keras
 import numpy as np
 
 from bert_tf.checkpoints.weight_names import (
@@ -52,7 +53,12 @@ class StoredModel:
 
     @classmethod
     def from_model(cls, model: PretrainedModel) -> "StoredModel":
-        """The stored form of one of our models."""
+        """The stored form of one of our models.
+
+        Raises:
+            InputError: the model was trained with labels that are independent of each other.
+        """
+        _check_loss(model)
         head = head_of(type(model))
         labels = getattr(model, "labels", None)
         id2label = None if labels is None else dict(enumerate(labels))
@@ -145,6 +151,28 @@ class StoredModel:
                     "embeddings is supported: use a model with tied embeddings, or this model's "
                     "encoder alone."
                 )
+
+
+_OF_INDEPENDENT_LABELS = (
+    keras.losses.BinaryCrossentropy,
+    keras.losses.BinaryFocalCrossentropy,
+    keras.losses.binary_crossentropy,
+    keras.losses.binary_focal_crossentropy,
+)
+
+
+def _check_loss(model: PretrainedModel) -> None:
+    """Refuses a model of labels whose `compile` made them independent: answers are a softmax."""
+    if "labels" not in model.arguments:
+        return
+    for loss in map(keras.losses.get, keras.tree.flatten(getattr(model, "loss", None))):
+        if {loss, type(loss)} & set(_OF_INDEPENDENT_LABELS):
+            name = getattr(loss, "__name__", type(loss).__name__)
+            raise InputError(
+                f"The classifier was compiled with {name}, for labels that are independent of each "
+                "other, but a model directory records one label per text: compile it with "
+                "SparseCategoricalCrossentropy, or keep it with model.save('model.keras')."
+            )
 
 
 def check_tensors(model: StoredModel, source: Path) -> None:

@@ -1,12 +1,17 @@
 """The base of every model: inputs, dtype policy, saving and loading."""
 
+import difflib
 import os
+from collections.abc import Iterable, Sequence
 from typing import Any, Self
 
 import keras
 
 from bert_tf.config import BertConfig
 from bert_tf.errors import InputError
+
+# Of every model; the last two are Keras' own.
+_KEYWORDS = ("seed", "dtype", "name", "trainable")
 
 
 class PretrainedModel(keras.Model):
@@ -21,7 +26,10 @@ class PretrainedModel(keras.Model):
         outputs: symbolic outputs.
         seed: random seed the model was made with.
         dtype: Keras dtype policy; None for the global one.
-        kwargs: Keras' own, such as `name`.
+        kwargs: Keras' own: `name` and `trainable`.
+
+    Raises:
+        InputError: there are other keywords, which Keras would drop in silence.
     """
 
     arguments: tuple[str, ...] = ()
@@ -30,6 +38,7 @@ class PretrainedModel(keras.Model):
         self, config: BertConfig, inputs: Any, outputs: Any, seed: int | None, dtype: Any,
         **kwargs: Any,
     ):  # fmt: skip
+        self.refuse_unknown(kwargs)
         super().__init__(inputs=inputs, outputs=outputs, **kwargs)
         # Keras ignores a functional model's dtype; `compile` reads it to scale the loss.
         self.dtype_policy = keras.dtype_policies.get(dtype)
@@ -83,20 +92,49 @@ class PretrainedModel(keras.Model):
         return model
 
     @classmethod
-    def from_directory(cls, directory: str | os.PathLike, **options: Any) -> Self:
-        """Loads this kind of model from a Hugging Face model directory.
+    def refuse_unknown(cls, given: Iterable[str], known: Iterable[str] = ()) -> None:
+        """Refuses keywords that are neither `known` nor the class's own; proposes the nearest."""
+        names = {*known, *_KEYWORDS, *cls.arguments} - {"config", "encoder"}
+        for name in sorted(set(given) - names):
+            near = difflib.get_close_matches(name, sorted(names), n=1)
+            cure = f"did you mean {near[0]}?" if near else f"give one of {', '.join(sorted(names))}"
+            raise InputError(f"{cls.__name__} takes no {name!r}: {cure}")
+
+    @classmethod
+    def from_directory(
+        cls,
+        directory: str | os.PathLike,
+        *,
+        allow_new_head: bool = False,
+        num_classes: int | None = None,
+        labels: Sequence[str] | None = None,
+        seed: int | None = None,
+        dtype: Any = None,
+        **config: Any,
+    ) -> Self:
+        """Loads this kind of model from a Hugging Face model directory; see `bert_tf.load_model`.
 
         Args:
             directory: holds config.json and model.safetensors.
-            options: those of `bert_tf.load_model`.
+            allow_new_head: randomly initialize any missing pooler or head, and replace the head of
+                another task or a classifier whose classes differ.
+            num_classes: number of classes of a classifier; None for the directory's.
+            labels: names of a classifier's classes; None for the directory's.
+            seed: random seed for dropout and for weights that are initialized at random.
+            dtype: Keras dtype policy such as "mixed_bfloat16"; None for the global one.
+            config: values that replace config.json's, such as `hidden_dropout_prob=0.0`, and other
+                arguments of the class, such as an encoder's `attention_probabilities=True`.
 
         Raises:
-            InputError: the directory does not hold such a model.
+            InputError: the directory does not hold such a model, or a keyword is unknown.
         """
         # bert_tf.checkpoints is a layer above this one: the package itself knows where it is.
         import bert_tf
 
-        return bert_tf.load_model(directory, cls, **options)
+        return bert_tf.load_model(
+            directory, cls, allow_new_head=allow_new_head, num_classes=num_classes, labels=labels,
+            seed=seed, dtype=dtype, **config,
+        )  # fmt: skip
 
 
 def freeze(encoder: Any, number: int) -> None:

@@ -311,7 +311,7 @@ def test_classifier_from_a_classifier(directory):
     # Other classes: a new head, also if there are as many.
     assert not np.array_equal(kernel(labels=["a", "b", "c"], allow_new_head=True)[1], head)
     assert kernel(num_classes=5, allow_new_head=True)[1].shape == (8, 5)
-    assert "classifier.weight is [3, 8], not [2, 8]" in refusal(
+    assert "a head of 3 classes, not 2: give as many, or allow_new_head=True" in refusal(
         directory, BertClassifier, num_classes=2
     )
 
@@ -486,6 +486,66 @@ def test_problem_type_and_architectures_count(directory, values, tensors, expect
     if expected is not BertRegressor:
         refusal(directory, BertRegressor)
     load_model(directory, BertEncoder)
+
+
+@pytest.mark.parametrize(
+    ("kind", "keywords", "line"),
+    [
+        (BertEncoder, {"dropuot": 0.5, "dtyp": "x"}, "takes no 'dropuot': give one of allow"),
+        (BertEncoder, {"dtyp": "x"}, "BertEncoder takes no 'dtyp': did you mean dtype?"),
+        (BertEncoder, {"hidden_dropout": 0.5}, "did you mean hidden_dropout_prob?"),
+        (BertClassifier, {"lables": LABELS}, "takes no 'lables': did you mean labels?"),
+        (BertClassifier, {"attention_probabilities": True}, "takes no 'attention_probabilities'"),
+        (BertEncoder, {"labels": LABELS}, "BertEncoder takes no 'labels'"),
+        (BertRegressor, {"num_classes": 2}, "BertRegressor takes no 'num_classes'"),
+    ],
+)
+def test_unknown_keywords_are_refused_by_name(directory, kind, keywords, line):
+    saved(BertClassifier, directory)
+    with pytest.raises(InputError) as caught:
+        kind.from_directory(directory, allow_new_head=True, **keywords)
+    assert line in str(caught.value)
+
+
+def test_known_keywords_are_taken(directory):
+    saved(BertClassifier, directory)
+    model = BertClassifier.from_directory(directory, name="mine", dropout=0.25, seed=3)
+    assert (model.name, model.dropout, model.seed) == ("mine", 0.25, 3)
+
+
+def test_new_models_refuse_unknown_keywords():
+    with pytest.raises(InputError, match="BertEncoder takes no 'sede': did you mean seed"):
+        BertEncoder(CONFIG, sede=1)
+
+
+def test_a_missing_head_names_the_keyword_that_makes_one(directory):
+    saved(BertEncoder, directory)
+    with pytest.raises(InputError, match="allow_new_head=True"):
+        BertClassifier.from_directory(directory, labels=LABELS)
+    with pytest.raises(InputError, match="allow_new_head=True"):
+        saved(BertClassifier, directory)
+        BertClassifier.from_directory(directory, labels=["one", "two"])
+
+
+@pytest.mark.parametrize(
+    "loss",
+    [
+        "binary_crossentropy",
+        keras.losses.BinaryCrossentropy(from_logits=True),
+        [keras.losses.BinaryFocalCrossentropy(from_logits=True)],
+        keras.losses.binary_crossentropy,
+    ],
+)
+@pytest.mark.parametrize("kind", [BertClassifier, BertTagger])
+def test_independent_labels_are_not_saved_as_one_label(directory, kind, loss):
+    """A model directory's classifier answers with a softmax."""
+    model = kind(CONFIG, labels=LABELS)
+    model.compile(loss=loss)
+    with pytest.raises(InputError, match=r"independent of each other.*model\.save"):
+        save_model(model, directory)
+    assert not directory.exists()
+    model.compile(loss=keras.losses.SparseCategoricalCrossentropy(from_logits=True))
+    save_model(model, directory)
 
 
 def test_a_head_that_is_replaced_is_not_called_missing(directory, caplog):
