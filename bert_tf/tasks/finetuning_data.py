@@ -1,5 +1,6 @@
 """The data of a fine-tuning run: examples to train on and examples to validate on."""
 
+import contextlib
 import functools
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -12,6 +13,7 @@ import tensorflow as tf
 from bert_tf.checkpoints.formats import CONFIG, check_is_model_directory
 from bert_tf.config import BertConfig
 from bert_tf.errors import InputError
+from bert_tf.tasks.data_split import duplicates, split
 from bert_tf.tasks.dataset import Dataset
 from bert_tf.tokenization.tokenizer import BertTokenizer
 from pipelines.examples.batches import example_batches
@@ -28,9 +30,11 @@ class FinetuningData:
         labels: label names in the order of the model's outputs.
         train: training examples.
         validation: validation examples.
-        doubts: suspicious findings in both, a sentence each.
+        doubts: duplicates and suspicious findings in both, a sentence each.
         columns: R training rows by column: the examples, or several rows of each.
         arrays: targets [R, ...], and weights [R] if there are any.
+        kept_whole: what the split into training and validation left undivided, such as "context";
+            None without such a split, or if every example stands alone.
     """
 
     task: Dataset
@@ -41,6 +45,7 @@ class FinetuningData:
     doubts: list[str]
     columns: Mapping[str, Sequence[Any]]
     arrays: list[np.ndarray]
+    kept_whole: str | None = None
 
     @classmethod
     def read(
@@ -79,6 +84,7 @@ class FinetuningData:
             labels = config.labels  # the model's head is kept, with its order
         if not validation and task.has(train, "validation"):
             validation = train
+        kept_whole = None
         if validation:
             held_out = task.read(validation, "validation")
             doubts += held_out.remarks()
@@ -86,17 +92,26 @@ class FinetuningData:
             if missing := [label for number, label in enumerate(labels) if number not in found]:
                 doubts.append(f"{held_out.path}: no example has the label {', '.join(missing)}")
         else:
-            kept, aside = split(kind.targets(examples, labels), validation_share, seed)
+            unit, keys = kind.split_keys(task, examples)
+            kept, aside = split(kind.targets(examples, labels), keys, validation_share, seed)
             if not len(kept):
                 raise InputError(
-                    f"{examples.path}: {len(examples)} examples are too few to set a share of "
-                    f"{validation_share} aside: give --validation a file"
+                    f"{examples.path}: {len(examples)} examples with {len(set(keys))} different "
+                    f"{unit}s are too few to set a share of {validation_share} aside: give "
+                    "--validation a file"
                 )
+            if len(set(keys)) < len(keys):
+                kept_whole = unit
             examples, held_out = examples.take(kept), examples.take(aside)
+        splits = {"train": examples, "validation": held_out}
+        with contextlib.suppress(InputError):  # nothing else depends on the test examples
+            if task.has(train, "test"):
+                splits["test"] = task.read(train, "test", labelled=False)
+        doubts.append(duplicates(task, splits))
         tokenizer = BertTokenizer.from_directory(model)
         columns, targets = kind.training_rows(task, examples, labels, tokenizer)
         arrays = [targets, *([kind.weights(targets)] if class_weights else [])]
-        return cls(task, tokenizer, labels, examples, held_out, doubts, columns, arrays)
+        return cls(task, tokenizer, labels, examples, held_out, doubts, columns, arrays, kept_whole)
 
     @property
     def rows(self) -> int:
@@ -115,6 +130,8 @@ class FinetuningData:
             **self.task.kind.settings(),
             "train": self.train.fingerprint(),
             "validation": self.validation.fingerprint(),
+            # Absent otherwise: runs from before examples were kept together can be resumed.
+            **({"validation_share": f"by {self.kept_whole}"} if self.kept_whole else {}),
             "tokenizer": {
                 "vocabulary": self.tokenizer.vocabulary_hash,
                 **self.tokenizer.settings,
@@ -189,23 +206,3 @@ def _padded(length: int) -> Callable[[tf.Tensor], tf.Tensor]:
         return tf.ensure_shape(tf.pad(x, gaps), [*x.shape[:-1], length])
 
     return pad
-
-
-def split(targets: np.ndarray, share: float, seed: int) -> tuple[np.ndarray, np.ndarray]:
-    """Draws a stratified share of the examples: every class (or range of values) gives its part.
-
-    Args:
-        targets: numbers [E]; arrays [E, ...] give no classes.
-        share: share to set aside, at least one example.
-        seed: random seed.
-
-    Returns:
-        The indices that stay and the indices set aside.
-    """
-    count = len(targets)
-    order = np.random.default_rng(seed).permutation(count)
-    if targets.ndim == 1:
-        order = order[np.argsort(targets[order], kind="stable")]  # shuffled within each class
-    number = min(count, max(1, round(count * share)))
-    places = ((np.arange(number) + 0.5) * count / number).astype(int)
-    return np.sort(np.delete(order, places)), np.sort(order[places])

@@ -1,7 +1,7 @@
 """Kinds of tasks: code that the driver of fine-tuning, evaluation and export calls."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -13,6 +13,7 @@ from bert_tf.atomic import write_tsv
 from bert_tf.errors import InputError
 from bert_tf.serving.encoder_signatures import ENCODER_SIGNATURES
 from bert_tf.serving.signatures import DEFAULT, TEXTS, Signature
+from bert_tf.tasks.data_split import TEXT, row_keys
 from bert_tf.tasks.dataset import Dataset
 from bert_tf.tasks.metrics import Score
 from bert_tf.tasks.report import Report
@@ -101,6 +102,13 @@ class Kind(ABC):
     def doubts(self, examples: Examples) -> list[str]:
         """What looks wrong with training examples, a sentence each."""
         return examples.remarks()
+
+    def split_keys(self, dataset: Dataset, examples: Examples) -> tuple[str, Sequence[Hashable]]:
+        """What has to stay together when examples are split: its name, and a key for each example.
+
+        By default the text: equal examples stay on one side.
+        """
+        return TEXT, row_keys(dataset, examples)
 
     def head(self, labels: Sequence[str]) -> dict[str, Any]:
         """Arguments of `model_class` for its head."""

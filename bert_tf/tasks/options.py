@@ -301,7 +301,8 @@ class FinetuningSetup(TaskOptions, FileOptions, TrainingOptions):
         train: labelled examples in place of --data: a .tsv, .csv or .jsonl file.
         validation: labelled examples that choose the best model; by default those of the data set,
             or else a share of the training examples.
-        validation_share: share of the training examples to validate on, without a validation file.
+        validation_share: share of the training examples to validate on, without a validation file;
+            equal texts, the questions of a context and the sentences of a document stay together.
         label_column: column of the label, by name or number.
         features_only: train on vectors of these layers of the frozen encoder, computed once and
             kept in the run directory until its end: concat_last_four by default, others of

@@ -2,7 +2,7 @@
 
 import itertools
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any, ClassVar
@@ -87,6 +87,10 @@ class Span(Kind):
     def targets(self, examples: Examples, labels: Sequence[str]) -> np.ndarray:
         """Whether each question has an answer, int32 [E]; training needs windows."""
         return np.array([bool(texts) for texts in examples.columns["answers"]], np.int32)
+
+    def split_keys(self, dataset: Dataset, examples: Examples) -> tuple[str, Sequence[Hashable]]:
+        """All questions of a context stay together."""
+        return "context", examples.columns["context"]
 
     def training_rows(
         self, dataset: Dataset, examples: Examples, labels: Sequence[str], tokenizer: Any

@@ -1,6 +1,7 @@
 """Named entities: a label for every word, decided at its first piece (paper, section 5.3)."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -102,6 +103,16 @@ class Tagging(Kind):
                     )
                 targets[index, place] = number
         return targets
+
+    def split_keys(self, dataset: Dataset, examples: Examples) -> tuple[str, Sequence[Hashable]]:
+        """All sentences of a document stay together, if the file divides documents."""
+        if not examples.documents:
+            return super().split_keys(dataset, examples)
+        texts: dict[int, list[str]] = defaultdict(list)
+        for document, words in zip(examples.documents, examples.columns["words"], strict=True):
+            texts[document].append(words)
+        of_document = {document: "\n".join(words) for document, words in texts.items()}
+        return "document", [of_document[document] for document in examples.documents]
 
     def batch(
         self, strings: Mapping[str, tf.Tensor], arrays: Sequence[tf.Tensor], tokenizer: Any,

@@ -42,12 +42,14 @@ class Examples:
         columns: role, such as "text", "text_pair" or "label" -> one value per example, a string
             or a list.
         skipped: lines of broken rows that were skipped.
+        documents: number of each example's document; empty if the file does not divide them.
     """
 
     path: str
     lines: list[int]
     columns: dict[str, list[Any]]
     skipped: tuple[int, ...] = ()
+    documents: tuple[int, ...] = ()
 
     def __len__(self) -> int:
         return len(self.lines)
@@ -88,7 +90,8 @@ class Examples:
         chosen = [int(index) for index in indices]
         columns = {role: [values[i] for i in chosen] for role, values in self.columns.items()}
         lines = [self.lines[i] for i in chosen]
-        return replace(self, lines=lines, columns=columns, skipped=())
+        documents = tuple(self.documents[i] for i in chosen if self.documents)
+        return replace(self, lines=lines, columns=columns, skipped=(), documents=documents)
 
     def fingerprint(self) -> str:
         """SHA-256 of all values; the file's name and lines do not count."""

@@ -8,6 +8,7 @@ IOB1, IOB2, IOBES or BILOU and become IOB2.
 import os
 import re
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
 from typing import Any
 
 from bert_tf.errors import InputError
@@ -109,9 +110,12 @@ def read_columns(
             of_word = "O" if label is None else _label(place, cells[label])
             sentences[-1][-1].append((cells[word], of_word, number))
     examples = [[s for s in document if s] for document in sentences]
-    if not documents:
-        examples = [[sentence] for document in examples for sentence in document]
-    return _examples(path, [example for example in examples if example], label is not None)
+    examples = [document for document in examples if document]
+    if documents:
+        return _examples(path, examples, label is not None)
+    of_sentences = [n for n, document in enumerate(examples) for _ in document]
+    found = _examples(path, [[s] for document in examples for s in document], label is not None)
+    return replace(found, documents=tuple(of_sentences) if len(examples) > 1 else ())
 
 
 def read_texts(

@@ -7,7 +7,7 @@ import pytest
 import tensorflow as tf
 
 from bert_tf.errors import InputError
-from bert_tf.tasks.finetuning_data import split
+from bert_tf.tasks.data_split import split
 from bert_tf.tasks.metrics import accuracy, macro_f1, matthews_correlation
 from bert_tf.tasks.table import TASKS, find_task
 from bert_tf.training.means import cross_entropy
@@ -63,11 +63,11 @@ def test_f1_is_of_the_dataset_s_second_label_whatever_the_model_s_order(tmp_path
 def test_the_split_is_stratified(seed):
     """A rare class could miss the validation examples, or be in them alone."""
     targets = np.random.default_rng(9).permutation([0] * 80 + [1] * 20)
-    kept, aside = split(targets, 0.1, seed)
+    kept, aside = split(targets, range(100), 0.1, seed)
     assert sorted([*kept, *aside]) == list(range(100))
     assert np.bincount(targets[aside]).tolist() == [8, 2]
-    assert aside.tolist() != split(targets, 0.1, seed + 1)[1].tolist()
-    assert aside.tolist() == split(targets, 0.1, seed)[1].tolist()
+    assert aside.tolist() != split(targets, range(100), 0.1, seed + 1)[1].tolist()
+    assert aside.tolist() == split(targets, range(100), 0.1, seed)[1].tolist()
 
 
 def test_class_weights_give_classes_the_same_total():
