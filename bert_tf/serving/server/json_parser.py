@@ -103,8 +103,8 @@ def _decimal(token: str) -> float:
 def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     found = dict(pairs)
     if len(found) < len(pairs):
-        keys = [key for key, _ in pairs]
-        twice = next(key for key in keys if keys.count(key) > 1)
+        places = {key: place for place, (key, _) in enumerate(pairs)}
+        twice = next(key for place, (key, _) in enumerate(pairs) if places[key] != place)
         raise invalid(f"JSON Value: {shown(found)} Not formatted correctly, duplicate key: {twice}")
     return found
 
@@ -116,7 +116,8 @@ def _open_brackets(text: str, most: float = math.inf) -> list[tuple[str, int]]:
         Each bracket and its place, the outermost first.
     """
     found: list[tuple[str, int]] = []
-    for token in re.finditer(r'"(?:\\.|[^"\\])*"|[][{}]', text, re.DOTALL):
+    # Possessive, or each character of a string would cost memory for a way back.
+    for token in re.finditer(r'"(?:[^"\\]++|\\.)*+"|[][{}]', text, re.DOTALL):
         if len(found) > most:
             break
         if token[0] in "[{":

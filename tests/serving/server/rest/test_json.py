@@ -2,6 +2,7 @@
 
 import json
 import math
+import time
 import tracemalloc
 
 import numpy as np
@@ -106,6 +107,23 @@ def test_what_is_not_json(body, message):
     found = refusal(body, TEXT)
     assert found == f"JSON Parse error: {message}"
     found.encode()
+
+
+def test_refusing_a_large_body_takes_linear_time():
+    keys = ",".join(f'"{number}": 0' for number in range(40_000))
+    start = time.monotonic()
+    assert refusal(f'{{{keys}, "39999": 1}}', TEXT).endswith("duplicate key: 39999")
+    assert time.monotonic() - start < 5  # quadratic time is half a minute
+
+
+def test_refusing_a_large_body_takes_little_memory():
+    text = "a" * 10**6
+    tracemalloc.start()
+    try:
+        assert "Missing a comma or }" in refusal(f'{{"a": "{text}" "b": 1}}', TEXT)
+        assert tracemalloc.get_traced_memory()[1] < 16 * len(text)
+    finally:
+        tracemalloc.stop()
 
 
 def test_escapes_that_are_json():
