@@ -15,11 +15,13 @@ from tensorflow_serving.apis.inference_pb2 import InferenceResult, MultiInferenc
 from tensorflow_serving.apis.input_pb2 import Input
 from tensorflow_serving.apis.regression_pb2 import RegressionResult
 
+from bert_tf.serving.server.conversion import LARGE_ANSWER, in_thread_if
 from bert_tf.serving.server.errors import ServingError, invalid
 
 CLASSIFY = tf.saved_model.CLASSIFY_METHOD_NAME
 REGRESS = tf.saved_model.REGRESS_METHOD_NAME
 
+_MANY_EXAMPLES = 2**8
 # Runs a signature by its name.
 Predict = Callable[[str, Mapping[str, np.ndarray]], Awaitable[dict[str, np.ndarray]]]
 Signatures = Mapping[str, SignatureDef]
@@ -47,7 +49,7 @@ async def classify(
             "Expected classification signature outputs to contain at least one of "
             f'"classes" or "scores". Signature was: {signature_name}',
         )
-    rows = serialized(examples)
+    rows = await _rows(examples)
     outputs = await predict(signature_name, {"inputs": rows})
     classes, scores = outputs.get("classes"), outputs.get("scores")
     for values in (classes, scores):
@@ -55,9 +57,18 @@ async def classify(
             raise invalid(
                 f"Expected Tensor shape: [batch_size num_classes] but got {list(values.shape)}"
             )
+    is_large = any(
+        values is not None and values.size > LARGE_ANSWER for values in (classes, scores)
+    )
+    return await in_thread_if(is_large, _classifications, len(rows), classes, scores)
+
+
+def _classifications(
+    rows: int, classes: np.ndarray | None, scores: np.ndarray | None
+) -> ClassificationResult:
     result = ClassificationResult()
     width = max(values.shape[1] for values in (classes, scores) if values is not None)
-    for number in range(len(rows)):
+    for number in range(rows):
         listed = result.classifications.add().classes
         for place in range(width):
             found = listed.add()
@@ -75,7 +86,7 @@ async def regress(
     signature = _signature(signatures, signature_name, REGRESS, "regression")
     if list(signature.outputs) != ["outputs"]:
         raise invalid("Expected one output Tensor.")
-    rows = serialized(examples)
+    rows = await _rows(examples)
     values = (await predict(signature_name, {"inputs": rows}))["outputs"]
     if values.shape not in ((len(rows),), (len(rows), 1)):
         raise invalid(
@@ -130,6 +141,12 @@ async def multi_inference(
             result.regression_result.CopyFrom(answer)
         results.append(result)
     return results
+
+
+async def _rows(examples: Input) -> np.ndarray:
+    listed = (examples.example_list, examples.example_list_with_context)
+    is_large = max(len(each.examples) for each in listed) > _MANY_EXAMPLES
+    return await in_thread_if(is_large, serialized, examples)
 
 
 def serialized(examples: Input) -> np.ndarray:

@@ -7,8 +7,9 @@ import json
 import logging
 import re
 import time
-from collections.abc import AsyncIterator, Callable, Coroutine, Mapping
-from dataclasses import dataclass
+import zlib
+from collections.abc import AsyncIterator, Coroutine, Mapping
+from dataclasses import dataclass, field
 from typing import Any, TypeVar
 from urllib.parse import unquote
 
@@ -22,6 +23,7 @@ from starlette.types import Receive, Scope, Send
 from tensorflow_serving.apis.get_model_metadata_pb2 import SignatureDefMap
 
 from bert_tf.serving.server import json_answers, json_parser, json_requests
+from bert_tf.serving.server.conversion import LARGE_ANSWER, LARGE_BODY, in_thread_if
 from bert_tf.serving.server.errors import ServingError, invalid
 from bert_tf.serving.server.example_requests import classify, regress
 from bert_tf.serving.server.models import Models
@@ -54,13 +56,12 @@ _INFERENCE = re.compile(f"{_SERVABLE}:(predict|classify|regress)", re.IGNORECASE
 _STATUS = re.compile(f"{_SERVABLE}(/metadata)?", re.IGNORECASE)
 _NO_MODEL = re.compile("/v1/models(?:/versions/[0-9]+)?", re.IGNORECASE)
 
-# Larger bodies and answers are converted in a thread, so that other requests need not wait.
-_LARGE_BODY = 2**16
-_LARGE_ANSWER = 2**12
 _LONGEST_NAME = 256  # in the access log
 # A body that is too large is read so many times its limit before it is refused: most clients read
 # no answer before they have sent everything.
 _READ_TO_REFUSE = 4
+# Bodies up to this size are always taken: large ones cannot keep them out.
+_SMALL_BODY = 2**16
 
 _log = logging.getLogger(__name__)
 _T = TypeVar("_T")
@@ -72,8 +73,8 @@ class Limits:
 
     Attributes:
         body_bytes: size of a body; a larger one is refused with 413.
-        held_bytes: size of all bodies that are being read or answered; beyond it requests are
-            refused with 429.
+        held_bytes: size of all bodies that are being read or answered. Beyond it the largest that
+            is still being read is refused with 429.
         body_seconds: time in which a body must have arrived, or 408.
         seconds: time in which a request must be answered, or 504.
     """
@@ -88,6 +89,23 @@ class _HttpError(Exception):
     """An error that has no code in TensorFlow Serving: HTTP status and message."""
 
 
+@dataclass(eq=False)
+class _Upload:
+    """A body that is being read or answered.
+
+    Attributes:
+        size: bytes held.
+        chunks: what has been read.
+        timeout: ends the reading.
+        is_refused: whether it had to make room for others.
+    """
+
+    size: int = 0
+    chunks: list[bytes] = field(default_factory=list)
+    timeout: asyncio.Timeout | None = None
+    is_refused: bool = False
+
+
 @dataclass(frozen=True)
 class _Target:
     """The version that a path names: by number, by label or, without both, the newest."""
@@ -98,10 +116,11 @@ class _Target:
 
     @classmethod
     def of(cls, found: re.Match) -> "_Target":
-        version = found[2] and int(found[2])
-        if version and version >= 2**63:
-            raise invalid(f"Failed to convert version: {found[2]} to numeric.")
-        return cls(unquote(found[1]), version, found[3] and unquote(found[3]))
+        version = found[2]
+        if version and (len(version.lstrip("0")) > 19 or int(version[-19:]) >= 2**63):
+            raise invalid(f"Failed to convert version: {version} to numeric.")
+        label = found[3] and unquote(found[3])
+        return cls(unquote(found[1]), version and int(version[-19:]), label)
 
 
 def raw_path(scope: Scope) -> str:
@@ -131,6 +150,7 @@ class RestApi:
         self._models = models
         self._limits = limits
         self._held = 0
+        self._uploads: set[_Upload] = set()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answers one request; errors become the JSON and the status of the protocol."""
@@ -209,95 +229,127 @@ class RestApi:
         self, body: bytes, target: _Target, verb: str, start: float, access: dict[str, Any]
     ) -> bytes:
         deadline = start + self._limits.seconds
-        document = await _in_thread_if(len(body) > _LARGE_BODY, json_parser.parse, body)
+        is_large = len(body) > LARGE_BODY
+        document = await in_thread_if(is_large, json_parser.parse, body)
         name = json_requests.signature_name(document)
         with self._models.servable(target.name, target.version, target.label) as servable:
             access["version"] = servable.version
             if (signature_name := name or "serving_default") in servable.signatures:
                 access["signature"] = signature_name
             if verb == "predict":
-                return await self._predict(servable, name, document, deadline, access)
-            examples = json_requests.examples(document)
+                inputs = _inputs(servable, name)
+                tensors = await in_thread_if(is_large, json_requests.tensors, document, inputs)
+                access["rows"] = max(
+                    (len(each) for each in tensors.values() if each.ndim), default=1
+                )
+                answer = await servable.predict(name, tensors, deadline)
+                outputs = dict(sorted(answer.items()))
+                write = json_answers.outputs if "inputs" in document else json_answers.predictions
+                is_large = sum(output.size for output in outputs.values()) > LARGE_ANSWER
+                return await in_thread_if(is_large, write, outputs)
+            examples = await in_thread_if(is_large, json_requests.examples, document)
             access["rows"] = len(document["examples"])
             self._models.metrics.examples(servable.name, access["rows"])
             run = functools.partial(servable.predict, deadline=deadline)
             if verb == "classify":
                 classes = await classify(run, servable.signatures, name, examples)
-                return json_answers.classifications(classes)
+                count = sum(len(row.classes) for row in classes.classifications)
+                is_large = count > LARGE_ANSWER
+                return await in_thread_if(is_large, json_answers.classifications, classes)
             values = await regress(run, servable.signatures, name, examples)
             return json_answers.regressions(values)
 
-    async def _predict(
-        self,
-        servable: Servable,
-        signature_name: str,
-        document: Mapping[str, Any],
-        deadline: float,
-        access: dict[str, Any],
-    ) -> bytes:
-        inputs = {
-            name: tf.as_dtype(info.dtype)
-            for name, info in servable.signature(signature_name).inputs.items()
-        }
-        if not inputs:
-            name = signature_name or "DEFAULT"
-            raise invalid(f"Failed to get input map for signature: {name}")
-        tensors = json_requests.tensors(document, inputs)
-        access["rows"] = max((len(tensor) for tensor in tensors.values() if tensor.ndim), default=1)
-        answer = await servable.predict(signature_name, tensors, deadline)
-        outputs = dict(sorted(answer.items()))
-        write = json_answers.outputs if "inputs" in document else json_answers.predictions
-        is_large = sum(output.size for output in outputs.values()) > _LARGE_ANSWER
-        return await _in_thread_if(is_large, write, outputs)
-
     @contextlib.asynccontextmanager
     async def _body(self, request: Request) -> AsyncIterator[bytes]:
-        """The request's body, which counts as held until the block ends."""
-        chunks: list[bytes] = []
+        """The request's body, unpacked, which counts as held until the block ends."""
+        upload = _Upload()
         try:
-            async with asyncio.timeout(self._limits.body_seconds):
-                await self._read(request, chunks)
-        except TimeoutError:
-            self._held -= sum(map(len, chunks))
-            message = f"Request body did not arrive within {self._limits.body_seconds:g} s"
-            raise _HttpError(408, message) from None
-        except BaseException:
-            self._held -= sum(map(len, chunks))
-            raise
-        body = b"".join(chunks)
-        chunks.clear()
-        try:
+            await self._read(request, upload)
+            body = b"".join(upload.chunks)
+            upload.chunks.clear()
+            if "gzip" in request.headers.get("content-encoding", "").lower():
+                packed, limit = len(body), self._limits.body_bytes
+                body = await in_thread_if(True, _unpacked, body, limit)
+                self._hold(upload, len(body) - packed)
             yield body
         finally:
-            self._held -= len(body)
+            self._held -= upload.size
 
-    async def _read(self, request: Request, chunks: list[bytes]) -> None:
+    async def _read(self, request: Request, upload: _Upload) -> None:
         limits = self._limits
-        too_large = _HttpError(413, f"Request body is larger than {limits.body_bytes} bytes")
-        size = int(request.headers.get("content-length", 0))
-        if size > limits.body_bytes * _READ_TO_REFUSE:
-            raise too_large
+        if int(request.headers.get("content-length", 0)) > limits.body_bytes * _READ_TO_REFUSE:
+            raise _too_large(limits.body_bytes)
         size = 0
-        async for chunk in request.stream():
-            size += len(chunk)
-            if size > limits.body_bytes * _READ_TO_REFUSE:
-                raise too_large
-            if size <= limits.body_bytes:
-                chunks.append(chunk)
-                self._held += len(chunk)
-            if self._held > limits.held_bytes:
-                message = f"More than {limits.held_bytes} bytes of request bodies are in work"
-                raise ServingError(grpc.StatusCode.RESOURCE_EXHAUSTED, message)
+        try:
+            async with asyncio.timeout(limits.body_seconds) as upload.timeout:
+                self._uploads.add(upload)
+                async for chunk in request.stream():
+                    size += len(chunk)
+                    if size > limits.body_bytes * _READ_TO_REFUSE:
+                        break
+                    if size <= limits.body_bytes:
+                        upload.chunks.append(chunk)
+                        self._hold(upload, len(chunk))
+        except TimeoutError:
+            if upload.is_refused:
+                raise self._too_many() from None
+            message = f"Request body did not arrive within {limits.body_seconds:g} s"
+            raise _HttpError(408, message) from None
+        finally:
+            self._uploads.discard(upload)
         if size > limits.body_bytes:
-            raise too_large
+            raise _too_large(limits.body_bytes)
+
+    def _hold(self, upload: _Upload, size: int) -> None:
+        """Counts more bytes of a body. The largest of those that still arrive makes room for it."""
+        upload.size += size
+        self._held += size
+        while self._held > self._limits.held_bytes and upload.size > _SMALL_BODY:
+            largest = max(self._uploads, key=lambda each: each.size, default=upload)
+            if largest.size <= upload.size:
+                raise self._too_many()
+            self._uploads.discard(largest)
+            self._held -= largest.size
+            largest.size = 0
+            largest.chunks.clear()
+            largest.is_refused = True
+            if largest.timeout and not largest.timeout.expired():
+                largest.timeout.reschedule(asyncio.get_running_loop().time())
+
+    def _too_many(self) -> ServingError:
+        message = f"More than {self._limits.held_bytes} bytes of request bodies are in work"
+        return ServingError(grpc.StatusCode.RESOURCE_EXHAUSTED, message)
 
 
-async def _in_thread_if(condition: bool, function: Callable[..., _T], *arguments: Any) -> _T:
-    return await asyncio.to_thread(function, *arguments) if condition else function(*arguments)
+def _too_large(limit: int) -> _HttpError:
+    return _HttpError(413, f"Request body is larger than {limit} bytes")
+
+
+def _unpacked(body: bytes, limit: int) -> bytes:
+    """The content of a body in gzip."""
+    unpacking = zlib.decompressobj(wbits=zlib.MAX_WBITS + 16)
+    try:
+        content = unpacking.decompress(body, limit + 1)
+    except zlib.error as error:
+        raise invalid(f"Request body is not gzip, as its Content-Encoding says: {error}") from None
+    if len(content) > limit:
+        raise _too_large(limit)
+    if not unpacking.eof or unpacking.unused_data:
+        raise invalid("Request body is not one whole gzip stream")
+    return content
+
+
+def _inputs(servable: Servable, signature_name: str) -> dict[str, tf.DType]:
+    """The types of a signature's inputs."""
+    signature = servable.signature(signature_name)
+    if not signature.inputs:
+        name = signature_name or "DEFAULT"
+        raise invalid(f"Failed to get input map for signature: {name}")
+    return {name: tf.as_dtype(info.dtype) for name, info in signature.inputs.items()}
 
 
 async def _unless_disconnected(request: Request, answering: Coroutine[Any, Any, _T]) -> _T:
-    """Waits for an answer, and gives it up when the client has gone.
+    """Waits for an answer, and gives it up when the client has gone; it has ended then.
 
     Raises:
         ClientDisconnect: it has.
@@ -311,7 +363,9 @@ async def _unless_disconnected(request: Request, answering: Coroutine[Any, Any, 
         return answer.result()
     finally:
         gone.cancel()
-        answer.cancel()
+        if not answer.done():
+            answer.cancel()
+            await asyncio.gather(answer, return_exceptions=True)
 
 
 def _fields(message: Message) -> dict[str, Any]:

@@ -2,13 +2,16 @@
 
 import asyncio
 import contextlib
+import gzip
 import json
+import threading
 import time
 
 import grpc
 import pytest
 from starlette.testclient import TestClient
 
+from bert_tf.serving.server import json_parser, json_requests
 from bert_tf.serving.server.access_log import AccessLog
 from bert_tf.serving.server.app import make_app
 from bert_tf.serving.server.authorization import is_authorized
@@ -174,6 +177,10 @@ def test_models_and_versions_that_are_not_there(client):
             f"{MODEL}/versions/{2**63}:predict", 400,
             f"Failed to convert version: {2**63} to numeric.",
         ),
+        (
+            f"{MODEL}/versions/{'9' * 5000}:predict", 400,
+            f"Failed to convert version: {'9' * 5000} to numeric.",
+        ),
     ):  # fmt: skip
         assert error(client.post(path, content='{"instances": [1]}'), status) == message
     for path, status, message in (
@@ -313,9 +320,58 @@ def test_bodies_that_are_too_large(models, client):
                 yield b"x" * 50
 
         assert ask(small, chunks()).status_code == 413
-    with serving(models, limits=Limits(held_bytes=100)) as small:
-        assert "100 bytes of request bodies" in error(ask(small, "x" * 101), 429)
+    with serving(models, limits=Limits(held_bytes=70_000)) as small:
+        assert "70000 bytes of request bodies" in error(ask(small, "x" * 70_001), 429)
         assert ask(small, '{"inputs": [1]}').status_code == 200
+
+
+def test_bodies_in_gzip(models, client):
+    def ask_packed(client, body: bytes, encoding="gzip"):
+        headers = {"Content-Encoding": encoding}
+        return client.post(f"{MODEL}:predict", content=body, headers=headers)
+
+    whole = gzip.compress(b'{"inputs": [1]}')
+    for encoding in ("gzip", "x-gzip", "GZIP"):
+        assert ask_packed(client, whole, encoding).json() == {"outputs": [3.5]}
+    for damaged in (b'{"inputs": [1]}', whole[:-1], whole + whole, whole[:-8] + bytes(8), b""):
+        assert "gzip" in error(ask_packed(client, damaged), 400)
+    with serving(models, limits=Limits(body_bytes=1000)) as small:
+        assert ask_packed(small, gzip.compress(b'{"inputs": [1]}'.ljust(1000))).status_code == 200
+        bomb = gzip.compress(bytes(10**6))
+        assert len(bomb) < 1000 * 4
+        assert error(ask_packed(small, bomb), 413) == "Request body is larger than 1000 bytes"
+    with serving(models, limits=Limits(held_bytes=70_000)) as small:
+        error(ask_packed(small, gzip.compress(bytes(70_001))), 429)
+
+
+@pytest.mark.parametrize(
+    ("verb", "body"),
+    [
+        ("predict", b'{"inputs": [1]}'),
+        ("regress", b'{"signature_name": "regress", "examples": [{"x": 1.0}]}'),
+    ],
+)
+def test_large_bodies_are_converted_in_a_thread_and_small_ones_are_not(
+    models, client, monkeypatch, verb, body
+):
+    threads = []
+
+    def recorded(function):
+        def record(*arguments):
+            threads.append(threading.current_thread())
+            return function(*arguments)
+
+        return record
+
+    monkeypatch.setattr(json_parser, "parse", recorded(json_parser.parse))
+    for name in ("tensors", "examples"):
+        monkeypatch.setattr(json_requests, name, recorded(getattr(json_requests, name)))
+    for size, is_here in ((1000, True), (100_000, False)):
+        threads.clear()
+        message = {"type": "http.request", "body": body.ljust(size), "more_body": False}
+        sent = asyncio.run(_run(RestApi(models, Limits()), [message], path=f"{MODEL}:{verb}"))
+        assert sent[0]["status"] == 200
+        assert [each is threading.current_thread() for each in threads] == [is_here] * 2
 
 
 async def _run(app, messages, method="POST", path=f"{MODEL}:predict"):
@@ -353,6 +409,55 @@ def test_a_body_that_does_not_arrive_in_time(models):
     assert (b"connection", b"close") in start["headers"]
     assert json.loads(body["body"]) == {"error": "Request body did not arrive within 0.05 s"}
     assert app._held == 0
+
+
+def test_slow_uploads_leave_room_for_others(models):
+    app = RestApi(models, Limits(held_bytes=300_000))
+    part = {"type": "http.request", "body": b" " * 99_000, "more_body": True}
+    never = {"type": "http.request", "body": b"", "after": 100}
+    whole = {"type": "http.request", "body": b'{"inputs": [1]}', "more_body": False}
+    large = {**whole, "body": whole["body"].ljust(70_000)}
+
+    async def test():
+        slow = [asyncio.create_task(_run(app, [dict(part), dict(never)])) for _ in range(3)]
+        await asyncio.sleep(0.01)
+        assert app._held == 297_000
+        for body in (whole, large, whole):
+            start, _ = await _run(app, [dict(body)])
+            assert start["status"] == 200
+        ended = [task.result()[0]["status"] for task in slow if task.done()]
+        assert ended == [429]
+        assert app._held == 198_000
+        for task in slow:
+            task.cancel()
+        await asyncio.gather(*slow)
+        assert app._held == 0
+
+    asyncio.run(test())
+
+
+def test_a_body_counts_until_no_thread_holds_it(client, models, monkeypatch):
+    begun, go_on = threading.Event(), threading.Event()
+
+    def parse(body):
+        begun.set()
+        go_on.wait(60)
+        return {}
+
+    monkeypatch.setattr(json_parser, "parse", parse)
+    app = RestApi(models, Limits())
+    whole = {"type": "http.request", "body": b" " * 100_000, "more_body": False}
+
+    async def test():
+        asked = asyncio.create_task(_run(app, [whole, {"type": "http.disconnect", "after": 0.01}]))
+        await asyncio.to_thread(begun.wait, 60)
+        await asyncio.sleep(0.05)
+        assert app._held == 100_000
+        go_on.set()
+        assert await asked == []
+        assert app._held == 0
+
+    asyncio.run(test())
 
 
 def test_a_client_that_goes_ends_its_request(client, models):

@@ -1,0 +1,32 @@
+"""Conversion of large bodies and answers in threads: other requests need not wait for it."""
+
+import asyncio
+from collections.abc import Callable
+from typing import TypeVar
+
+LARGE_BODY = 2**14  # bytes
+LARGE_ANSWER = 2**12  # values
+
+_T = TypeVar("_T")
+
+
+async def in_thread_if(is_large: bool, function: Callable[..., _T], *arguments: object) -> _T:
+    """Calls a function, in a thread if its arguments are large.
+
+    A caller that is cancelled meanwhile waits for the thread: whatever the function holds is in
+    use until then.
+    """
+    if not is_large:
+        return function(*arguments)
+    is_wanted = True
+
+    def run() -> _T | None:
+        return function(*arguments) if is_wanted else None
+
+    running = asyncio.ensure_future(asyncio.to_thread(run))
+    try:
+        return await asyncio.shield(running)  # type: ignore[return-value]
+    except asyncio.CancelledError:
+        is_wanted = False
+        await asyncio.gather(running, return_exceptions=True)
+        raise
