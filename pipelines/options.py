@@ -50,6 +50,8 @@ class PretrainingDataOptions(CorpusOptions):
         max_ngram: longest run of whole words to mask together; 1 masks words independently.
         instances: sentence_pairs, for masked words and next sentences; full_sentences fills each
             instance with consecutive sentences, for masked words alone.
+        cut_long_sentences: cut a sentence (or line) that is longer than an instance into
+            consecutive sentences; false pairs it whole and truncates it, as the original does.
         short_seq_prob: share of documents whose instances are shorter than max_seq_length.
         instances_per_row: pack up to this many short instances into one row of max_seq_length
             tokens, each seeing only itself: less padding in fixed shapes, for GPUs and TPUs; a
@@ -73,6 +75,7 @@ class PretrainingDataOptions(CorpusOptions):
     whole_word_masking: bool = False
     max_ngram: int = option(1, at_least=1, at_most=32)
     instances: Literal["sentence_pairs", "full_sentences"] = "sentence_pairs"
+    cut_long_sentences: bool = True
     short_seq_prob: float = option(0.1, at_least=0, at_most=1)
     instances_per_row: int = option(1, at_least=1, at_most=256)
     # Every pass and shard of a group is an open file.

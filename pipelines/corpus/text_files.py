@@ -7,6 +7,8 @@ nor on the length of its lines. Faults are repaired by a rule and counted:
   0.5% of them is no text or in another encoding, and is refused;
 - NUL bytes are dropped, as by the tokenizer;
 - a line of over 64 kB is cut at white space into lines of about 512 bytes.
+
+Lines end at LF or CRLF, or at CR in a file whose first block has no LF.
 """
 
 import codecs
@@ -143,9 +145,14 @@ def read_errors(path: str) -> Iterator[None]:
 def _whole_lines(text: IO[bytes], left: int | None, may_cut: bool) -> Iterator[bytes]:
     """Blocks that end at line ends, or within a line of over `BLOCK_BYTES` that may be cut."""
     pieces: list[bytes] = []  # of a line whose end is not read yet
+    ends_at_cr: bool | None = None
     while block := text.read(BLOCK_BYTES if left is None else min(BLOCK_BYTES, left)):
         if left is not None:
             left -= len(block)
+        if ends_at_cr is None:
+            ends_at_cr = b"\r" in block[:-1] and b"\n" not in block
+        if ends_at_cr:
+            block = block.replace(b"\r", b"\n")
         if end := block.rfind(b"\n") + 1:
             pieces.append(block[:end])
             yield _joined(pieces)

@@ -144,10 +144,11 @@ def _functions(
         tokens = tf.cast(token_ids.row_lengths(), tf.int32)
         indexed = tuple(
             index_sentences(
-                token_ids, documents, passages, is_donor, max_seq_length=variant.max_seq_length
+                token_ids, documents, passages, is_donor, max_seq_length=variant.max_seq_length,
+                cut_long=variant.cut_long_sentences and variant.instances == "sentence_pairs",
             )
             for variant in options
-        )
+        )  # fmt: skip
         of_document = tf.math.segment_sum(tf.where(own, tokens, 0), documents)
         short = tuple(
             tf.math.count_nonzero((of_document > 0) & (of_document < variant.max_seq_length - 3))
@@ -157,6 +158,7 @@ def _functions(
         return without_lines, {
             "indexed": indexed,
             "short": short,
+            "tokens": tf.reduce_sum(tf.cast(of_document, tf.int64)),
             "sentences": tf.math.count_nonzero(own),
             "without_tokens": tf.math.count_nonzero(own & (tokens == 0)),
         }
@@ -170,7 +172,8 @@ def _functions(
             seed = tf.random.fold_in(seed, variant.max_seq_length)
             seed = tf.random.fold_in(seed, batch.unit * MOST_BATCHES + batch.number)
             seed = tf.random.fold_in(seed, index)
-            lengths.append(Records(*_make_records(sentences, tokenizer, variant, seed), short))
+            records = _make_records(sentences, made["tokens"], tokenizer, variant, seed)
+            lengths.append(Records(*records, short))
         return RecordBatch(batch, made["sentences"], made["without_tokens"], index, tuple(lengths))
 
     return tokenize, serialize
@@ -178,6 +181,7 @@ def _functions(
 
 def _make_records(
     sentences: Sentences,
+    tokens: tf.Tensor,
     tokenizer: "BertTokenizer",
     options: PretrainingDataOptions,
     seed: tf.Tensor,
@@ -205,4 +209,4 @@ def _make_records(
     if options.instances_per_row > 1:
         row_seed = tf.random.fold_in(order_seed, options.instances_per_row)
         records = serialize_rows(records, pairs.lengths, options, row_seed)
-    return records, count_instances(pairs, masked, length, tokenizer.mask_token_id)
+    return records, count_instances(pairs, masked, length, tokenizer.mask_token_id, tokens)

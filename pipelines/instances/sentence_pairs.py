@@ -18,6 +18,9 @@ if TYPE_CHECKING:
 # would run for the longest one alone. Each cut shortens one instance.
 INSTANCES_PER_STREAM = 128
 
+# Pieces of a long sentence in a full instance: as many sentences as instances usually hold.
+_PIECES = range(4, 9)
+
 
 class Sentences(NamedTuple):
     """The sentences of a batch of documents, indexed. n sentences, T tokens, D documents.
@@ -82,6 +85,7 @@ def index_sentences(
     is_donor: tf.Tensor,
     *,
     max_seq_length: int,
+    cut_long: bool = False,
 ) -> Sentences:
     """Indexes the sentences of a batch for pairing, without those that have no tokens.
 
@@ -91,13 +95,18 @@ def index_sentences(
         passages: int32 [lines], ascending number of the passage.
         is_donor: bool [lines], whether the line is only a random next sentence for others.
         max_seq_length: tokens per instance; the length of streams is proportional to it.
+        cut_long: whether to cut a sentence that is longer than an instance into consecutive
+            sentences, of which a few fill an instance.
     """
     lengths = tf.cast(token_ids.row_lengths(), tf.int32)
-    has_tokens = lengths > 0
-    lengths = tf.boolean_mask(lengths, has_tokens)
-    documents = tf.boolean_mask(documents, has_tokens)
-    passages = tf.boolean_mask(passages, has_tokens)
-    is_donor = tf.boolean_mask(is_donor, has_tokens)
+    if cut_long:
+        line, lengths = _cut_long(lengths, max_seq_length - 3)
+    else:
+        line = tf.where(lengths > 0)[:, 0]
+        lengths = tf.gather(lengths, line)
+    documents = tf.gather(documents, line)
+    passages = tf.gather(passages, line)
+    is_donor = tf.gather(is_donor, line)
     starts = tf.concat([[0], tf.cumsum(lengths)], axis=0)  # (n + 1,)
 
     new_document = changes(documents)
@@ -119,6 +128,28 @@ def index_sentences(
         stream_first=tf.boolean_mask(stream_first[:-1], makes_instances),
         stream_end=tf.boolean_mask(stream_first[1:], makes_instances),
     )
+
+
+def _cut_long(lengths: tf.Tensor, max_tokens: int) -> tuple[tf.Tensor, tf.Tensor]:
+    """Cuts the sentences that are longer than `max_tokens` into pieces of equal length and a rest.
+
+    Args:
+        lengths: int32 [lines], number of tokens.
+        max_tokens: tokens of an instance.
+
+    Returns:
+        Int32 [n] each: the line and the length of each sentence and piece; lines without tokens
+        have none.
+    """
+    # As many pieces in an instance as leave the smallest part of the last one over.
+    pieces = min(_PIECES, key=lambda number: -max_tokens % number)
+    size = -(-max_tokens // pieces)
+    is_long = lengths > max_tokens
+    number = tf.where(is_long, (lengths + size - 1) // size, tf.minimum(lengths, 1))
+    line = tf.repeat(tf.range(tf.size(lengths)), number)
+    index = tf.range(tf.size(line)) - tf.gather(tf.cumsum(number, exclusive=True), line)
+    left = tf.gather(lengths, line) - index * size
+    return line, tf.where(tf.gather(is_long, line), tf.minimum(left, size), left)
 
 
 def changes(values: tf.Tensor) -> tf.Tensor:

@@ -22,6 +22,8 @@ class InstanceCounts(NamedTuple):
         predictions: int64, tokens to predict.
         masked: int64, tokens to predict that are shown as [MASK].
         kept: int64, tokens to predict that are shown unchanged.
+        tokens: int64, tokens of the text.
+        dropped: int64, tokens of the text that truncation left in no instance.
     """
 
     lengths: Any
@@ -31,15 +33,29 @@ class InstanceCounts(NamedTuple):
     predictions: Any
     masked: Any
     kept: Any
+    tokens: Any
+    dropped: Any
 
     def __add__(self, other: "InstanceCounts") -> "InstanceCounts":  # type: ignore[override]
         return InstanceCounts(*(np.add(a, b) for a, b in zip(self, other, strict=True)))
 
 
 def count_instances(
-    pairs: SentencePairs, masked: MaskedTokens | None, max_seq_length: int, mask_token_id: int
+    pairs: SentencePairs,
+    masked: MaskedTokens | None,
+    max_seq_length: int,
+    mask_token_id: int,
+    tokens: tf.Tensor,
 ) -> InstanceCounts:
-    """Counts a batch of truncated pairs and their masks, if any, as int64 tensors."""
+    """Counts a batch of truncated pairs and their masks, if any, as int64 tensors.
+
+    Args:
+        pairs: truncated pairs, or instances of `full_sentences`.
+        masked: their masks.
+        max_seq_length: tokens per instance.
+        mask_token_id: id of [MASK].
+        tokens: int64, number of tokens of the text, without donors.
+    """
     size = max_seq_length + 1
     count = tf.math.count_nonzero
 
@@ -53,6 +69,10 @@ def count_instances(
         predictions = count(predicted)
         masked_words = count(predicted & (shown == mask_token_id))
         kept = count(predicted & (shown == masked.labels))
+    # Pairing takes a token once as A or the true B. A batch of full sentences drops none; its [SEP]
+    # between documents count here as text.
+    used = pairs.a_length + tf.where(pairs.is_random_next, 0, pairs.b_length)
+    dropped = tf.maximum(tokens - tf.reduce_sum(tf.cast(used, tf.int64)), 0)
     return InstanceCounts(
         lengths=histogram(pairs.lengths),
         a_lengths=histogram(pairs.a_length),
@@ -61,6 +81,8 @@ def count_instances(
         predictions=predictions,
         masked=masked_words,
         kept=kept,
+        tokens=tokens,
+        dropped=dropped,
     )
 
 
@@ -73,6 +95,7 @@ def summarize(counts: InstanceCounts, instances_are_pairs: bool = True) -> dict[
     summary: dict[str, Any] = {
         "instances": instances,
         "full_length_share": int(counts.lengths[-1]) / instances,
+        "dropped_token_share": int(counts.dropped) / max(1, int(counts.tokens)),
     }
     histograms = {"length": counts.lengths}
     if instances_are_pairs:

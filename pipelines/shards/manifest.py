@@ -78,8 +78,8 @@ class Manifest:
 
     @property
     def data_options(self) -> PretrainingDataOptions:
-        """`options`, with defaults for those that are newer than the shards."""
-        return PretrainingDataOptions(**self.options)
+        """`options`, with what older shards were made with for those that they lack."""
+        return PretrainingDataOptions(**({"cut_long_sentences": False} | self.options))
 
     @property
     def has_rows(self) -> bool:

@@ -49,6 +49,8 @@ if TYPE_CHECKING:
     from bert_tf.tokenization import BertTokenizer
 
 PLAN = "plan.json"
+# Version of the plan and the journal; a change in how instances are made is a new one, too.
+PLAN_FORMAT = 2
 
 # Files in a folder of shards, of one length or with a subfolder per length.
 _IN_FOLDER = (FILE_NAME, "vocab.txt", "tokenizer_config.json", "*.tfrecord")
@@ -123,6 +125,7 @@ def write_shards_of_lengths(
         "vocabulary": _vocabulary(tokenizer),
         "units": corpus.units,
         "bert_tf_version": __version__,
+        "format": PLAN_FORMAT,
     }
     plan = json.loads(json.dumps(plan))  # with lists for tuples, as it is read back
     if _plan(output) == plan:  # an earlier run was killed just before its last step
@@ -229,8 +232,11 @@ def _difference(begun: dict[str, Any], plan: dict[str, Any], entries: list[Path]
 
     Text after the finished groups may change, so that a file that stopped the run can be fixed.
     """
-    if begun.keys() != plan.keys() or len(begun["options"]) != len(plan["options"]):
-        return "its sequence lengths or its version"
+    versions = ("format", "bert_tf_version")
+    if any(begun.get(name) != plan[name] for name in versions):
+        return "the version of bert-tf, which makes other shards now"
+    if len(begun["options"]) != len(plan["options"]):
+        return "its sequence lengths"
     for one, other in zip(begun["options"], plan["options"], strict=True):
         for name in one:
             if one[name] != other.get(name):

@@ -28,7 +28,7 @@ def seed_of(number):
     return tf.constant([number, 11], tf.int64)
 
 
-def index(documents, max_seq_length, donors=(), document_of=None):
+def index(documents, max_seq_length, donors=(), document_of=None, cut_long=False):
     """Sentences of documents given as lists of sentence lengths; token i has id 10 + i.
 
     With `document_of`, the lists are passages, and it says which document each is of.
@@ -41,6 +41,7 @@ def index(documents, max_seq_length, donors=(), document_of=None):
         tf.constant(numbers),
         tf.constant(np.isin(numbers, list(donors))),
         max_seq_length=max_seq_length,
+        cut_long=cut_long,
     )
 
 
@@ -207,6 +208,53 @@ def test_half_of_the_next_sentences_are_random_and_from_any_other_document():
     assert 0.35 < is_random.mean() < 0.65
     from_second = pairs.b_start.numpy()[is_random] < 2500
     assert 0.3 < from_second.mean() < 0.7
+
+
+@settings(max_examples=30, deadline=None)
+@given(documents=documents_of_sizes, max_seq_length=st.integers(5, 40))
+def test_long_sentences_are_cut_into_pieces_of_which_a_few_fill_an_instance(
+    documents, max_seq_length
+):
+    most = max_seq_length - 3
+    whole = index(documents, max_seq_length)
+    cut = index(documents, max_seq_length, cut_long=True)
+    sizes = np.diff(cut.starts)
+    pieces = iter(sizes.tolist())
+    for length in np.diff(whole.starts).tolist():
+        piece = next(pieces)
+        if length <= most:
+            assert piece == length
+            continue
+        assert piece <= max(1, -(-most // 4))  # a chunk has several
+        full, rest = divmod(length, piece)
+        assert [next(pieces) for _ in range(full - 1)] == [piece] * (full - 1)
+        assert (next(pieces) if rest else 0) == rest
+    assert next(pieces, None) is None
+    # Each piece belongs to the document, the passage and the stream of its line.
+    first_tokens = cut.starts[:-1]
+    line = tf.searchsorted(whole.starts, first_tokens, side="right") - 1
+    assert np.array_equal(cut.document, tf.gather(whole.document, line))
+    ends = tf.gather(whole.starts, tf.gather(whole.passage_end, line))
+    assert np.array_equal(tf.gather(cut.starts, cut.passage_end), ends)
+
+
+def test_a_paragraph_per_line_keeps_its_text_and_its_labels():
+    documents = [[300] * 20, [270] * 30, [400] * 10]
+    share_of_next, kept = {}, {}
+    for cut_long in (False, True):
+        sentences = index(documents, 128, cut_long=cut_long)
+        pairs = sentence_pairs(sentences, max_seq_length=128, short_seq_prob=0, seed=seed_of(1))
+        pairs = truncate_pairs(pairs, max_seq_length=128, seed=seed_of(2))
+        is_random, a, b = (
+            v.numpy() for v in (pairs.is_random_next, pairs.a_length, pairs.b_length)
+        )
+        share_of_next[cut_long] = is_random.mean()
+        kept[cut_long] = (a.sum() + b[~is_random].sum()) / sum(map(sum, documents))
+    assert share_of_next[False] == 1
+    assert kept[False] < 0.25
+    # A fair coin for each of some 200 chunks: five standard deviations are 0.18.
+    assert abs(share_of_next[True] - 0.5) < 0.18
+    assert kept[True] > 0.9
 
 
 def test_one_document_gives_true_next_only():

@@ -140,6 +140,9 @@ def test_manifest_keeps_options_of_the_data_alone(tmp_path, corpus, number_token
     assert shares == {"mask_token_share": 0.8, "random_token_share": 0.1}
     assert manifest.options == expected
     assert manifest.data_options == PretrainingDataOptions(max_seq_length=32)
+    # Older shards say nothing of long sentences: these were paired whole.
+    del manifest.options["cut_long_sentences"]
+    assert not manifest.data_options.cut_long_sentences
     changed = {"mask_token_share": 0.0, "random_token_share": 1.0}
     made = PretrainingDataOptions(max_seq_length=32, **changed)
     manifest = write_shards(corpus, tmp_path / "random", number_tokenizer, made)
@@ -185,6 +188,27 @@ def test_gzip_and_folders_give_the_same_instances(tmp_path, corpus, number_token
     write_shards(corpus, tmp_path / "a", number_tokenizer, options())
     write_shards(folder, tmp_path / "b", number_tokenizer, options())
     assert examples(tmp_path / "a") == examples(tmp_path / "b")
+
+
+def test_dropped_tokens_are_counted(tmp_path, number_corpus, number_tokenizer):
+    # Every token occurs once, so the text in the shards can be compared with the corpus.
+    text = number_corpus(30, sentences=5, length=90)
+    (tmp_path / "corpus.txt").write_text(text)
+    shares = {}
+    for cut in (False, True):
+        out = tmp_path / f"cut-{cut}"
+        made = options(cut_long_sentences=cut, held_out_share=0)
+        manifest = write_shards(tmp_path / "corpus.txt", out, number_tokenizer, made)
+        used = set()
+        for example in examples(out):
+            a, b = unmasked(example)
+            used.update(a, () if example["next_sentence_labels"][0] else b)
+        shares[cut] = 1 - len(used) / (30 * 5 * 90)
+        statistics = manifest.statistics["train"]
+        assert statistics["dropped_token_share"] == pytest.approx(shares[cut], abs=1e-12)
+        assert (statistics["is_random_next"] == 1) == (not cut)
+    assert shares[False] > 0.8
+    assert shares[True] < 0.15
 
 
 def test_progress_ends_at_the_whole(tmp_path, corpus, number_tokenizer):
@@ -476,6 +500,17 @@ def test_an_unfinished_run_is_continued_with_its_settings_alone(
     with pytest.raises(InputError, match=r"the corpus \(.*0\.txt is new, changed or gone\)"):
         write_shards(many, out, number_tokenizer, many_options())
     assert contents(tmp_path / "out.unfinished") == unfinished
+
+
+def test_an_unfinished_run_of_an_older_version_is_refused(tmp_path, many, number_tokenizer, units):
+    out = tmp_path / "out"
+    begin(many, out, number_tokenizer)
+    plan = tmp_path / "out.unfinished" / ".journal" / "plan.json"
+    begun = json.loads(plan.read_text())
+    del begun["format"]
+    plan.write_text(json.dumps(begun))
+    with pytest.raises(InputError, match=r"out\.unfinished: .* differs in the version of bert-tf"):
+        write_shards(many, out, number_tokenizer, many_options())
 
 
 def test_a_file_that_stopped_a_run_can_be_mended(tmp_path, number_corpus, number_tokenizer, whole):

@@ -109,6 +109,17 @@ def test_nul_bytes_and_byte_order_marks_go(tmp_path):
     assert counts == {"nul_bytes": 2}
 
 
+@pytest.mark.parametrize("block_bytes", [7, 1 << 20])
+def test_lines_may_end_at_carriage_returns_alone(tmp_path, monkeypatch, block_bytes):
+    monkeypatch.setattr(text_files, "BLOCK_BYTES", block_bytes)
+    path = tmp_path / "text.txt"
+    path.write_bytes(b"one 1\rtwo\r\rthree\rfour")
+    assert lines_of(path) == [b"one 1", b"two", b"", b"three", b"four"]
+    # Elsewhere a stray one ends no line, and no blank line ends a document by mistake.
+    path.write_bytes(b"a\rb\nc\r\r\nd\r\n")
+    assert [strip(line) for line in lines_of(path)] == [b"a\rb", b"c", b"d"]
+
+
 @pytest.mark.parametrize("blocks", [1000, 1 << 20])
 def test_a_long_line_is_cut_at_white_space(tmp_path, monkeypatch, blocks):
     monkeypatch.setattr(text_files, "BLOCK_BYTES", blocks)
