@@ -13,6 +13,8 @@ from typing import Any
 # Matches the temporary names of this package, whatever output they belong to.
 TEMPORARY_NAMES = ".*.bert-tf-*.tmp"
 
+_REPLACED = ".old"  # ends the name of a folder that steps aside for a new one
+
 _held: list[Path] = []  # output folders that this process holds
 
 
@@ -35,10 +37,15 @@ def hold_output(folder: str | os.PathLike) -> Iterator[None]:
     """Marks the temporary files below an output folder, if it exists, as its own.
 
     No other process may hold it. What an earlier holder, now killed, left half-written is removed
-    on entry. Files of other outputs stay, even if they lie below the folder.
+    on entry, and a folder that it was replacing is restored if the new one did not take its place.
+    Files of other outputs stay, even if they lie below the folder.
     """
     folder = Path(folder).resolve()
-    remove(*folder.rglob(f".*.bert-tf-{_mark(folder)}-*.tmp"))
+    names = f".*.bert-tf-{_mark(folder)}-*"
+    for replaced in folder.rglob(names + _REPLACED):
+        path = replaced.with_name(replaced.name[1:].rpartition(".bert-tf-")[0])
+        remove(replaced) if path.exists() else replaced.rename(path)
+    remove(*folder.rglob(names + ".tmp"))
     _held.append(folder)
     try:
         yield
@@ -126,7 +133,7 @@ def move_directory(folder: Path, path: Path) -> None:
     """Renames a folder on the same file system; an older folder at `path` is replaced."""
     if path.exists():
         # A folder cannot be renamed over a full one: step aside first.
-        replaced = temporary_name(path)
+        replaced = temporary_name(path).with_suffix(_REPLACED)
         path.rename(replaced)
         try:
             folder.rename(path)

@@ -2,7 +2,13 @@ from pathlib import Path
 
 import pytest
 
-from bert_tf.atomic import hold_output, replace_directory, replace_file, temporary_name
+from bert_tf.atomic import (
+    hold_output,
+    move_directory,
+    replace_directory,
+    replace_file,
+    temporary_name,
+)
 
 
 def names(folder: Path) -> list[str]:
@@ -71,3 +77,36 @@ def test_only_what_a_killed_holder_of_the_same_output_left_is_removed(tmp_path):
     assert [path.exists() for path in left] == [False, False, False, False, True]
     with hold_output(tmp_path / "nowhere"):
         pass
+
+
+class KilledError(BaseException):
+    pass
+
+
+@pytest.mark.parametrize("renames", [1, 2])
+def test_a_process_killed_while_it_replaces_a_folder_loses_neither(tmp_path, monkeypatch, renames):
+    """Killed between the two renames, or before it deletes the older folder."""
+    best = tmp_path / "best"
+    best.mkdir()
+    (best / "model").write_text("old")
+
+    def killed(*arguments, **more):
+        raise KilledError
+
+    with hold_output(tmp_path):
+        new = temporary_name(best)
+        new.mkdir()
+        (new / "model").write_text("new")
+        with monkeypatch.context() as patch:
+            rename = Path.rename
+            if renames == 1:
+                patch.setattr(Path, "rename", lambda path, to: (
+                    killed() if path == new else rename(path, to)
+                ))  # fmt: skip
+            else:
+                patch.setattr("shutil.rmtree", killed)
+            with pytest.raises(KilledError):
+                move_directory(new, best)
+    with hold_output(tmp_path):
+        assert (best / "model").read_text() == ("old" if renames == 1 else "new")
+        assert names(tmp_path) == ["best"]

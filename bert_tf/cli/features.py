@@ -59,13 +59,21 @@ def run(options: Options) -> None:
     with progress("loading") as bar:
         from bert_tf.checkpoints.formats import check_is_model_directory
         from bert_tf.checkpoints.hugging_face import read_weights
+        from bert_tf.device_memory import memory_errors
         from bert_tf.models.encoder import BertEncoder
-        from bert_tf.tasks.feature_files import check_format, feature_file, how_to_read
+        from bert_tf.tasks.feature_files import (
+            check_format,
+            feature_file,
+            how_to_read,
+            written_files,
+        )
         from bert_tf.tasks.features import FeatureExtractor
         from bert_tf.tokenization.tokenizer import BertTokenizer
         from pipelines.examples.tagged_words import read_texts
 
         check_format(output)
+        for file in written_files(output, options.per):
+            check_output_file(file, [options.model, options.data])
         check_is_model_directory(Path(options.model))
         if options.pooling == "pooler" and not read_weights(Path(options.model))[0].has("pooler."):
             raise InputError(f"{options.model} has no pooler: give --pooling first or mean")
@@ -85,7 +93,8 @@ def run(options: Options) -> None:
             header=options.header,
         )
         done = cut = vectors = 0
-        with feature_file(output, extract.width) as write:
+        smaller = memory_errors("give a smaller --batch_size or --max_length")
+        with smaller, feature_file(output, extract.width) as write:
             for record in extract(texts.columns, options.batch_size):
                 cut += record.pop("cut")
                 vectors += len(record["vectors"]) if "vectors" in record else 1

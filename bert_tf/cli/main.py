@@ -2,7 +2,10 @@
 
 import errno
 import importlib
+import os
 import re
+import select
+import signal
 import sys
 from collections.abc import Sequence
 
@@ -97,7 +100,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
     Exit codes: 0 done; 2 the user's input or options cannot be used (a line on standard error
     says why and what to do); 75 preempted (SIGTERM) after a checkpoint was saved: run the same
-    command again; 130 interrupted, saved likewise. Any other exception is a defect and is raised.
+    command again; 130 interrupted, saved likewise; 141 the reader of standard output has left, as
+    `head` does. Any other exception is a defect and is raised.
     """
     arguments = [_underscored(each) for each in (sys.argv[1:] if arguments is None else arguments)]
     called = next((argument for argument in arguments if not argument.startswith("-")), None)
@@ -117,6 +121,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         keep_freed_memory()
         import_tensorflow()
         module.run(options)
+        sys.stdout.flush()
         return 0
     except InputError as error:
         message, code = f"error: {' '.join(str(error).split())}", 2
@@ -124,12 +129,24 @@ def main(arguments: Sequence[str] | None = None) -> int:
         message, code = str(stopped), stopped.exit_code
     except KeyboardInterrupt as interrupt:
         message, code = str(interrupt) or "interrupted", 130
+    except BrokenPipeError:
+        if not _reader_has_left():
+            raise
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # for the flush at exit
+        return 128 + signal.SIGPIPE
     except OSError as error:
         if error.errno not in _CURES:
             raise
         message, code = f"error: {error}: {_CURES[error.errno]}", 2
     print(f"bert-tf {called}: {message}", file=sys.stderr)
     return code
+
+
+def _reader_has_left() -> bool:
+    """Whether nobody reads standard output any more."""
+    poll = select.poll()
+    poll.register(sys.stdout.fileno(), 0)
+    return any(event & select.POLLERR for _, event in poll.poll(0))
 
 
 if __name__ == "__main__":

@@ -74,7 +74,7 @@ def run(options: Options) -> None:
     output = options.output and check_output_file(options.output, inputs)
     folder = options.submission and check_output_folder(options.submission, inputs)
     with progress("loading", total=1) as bar:
-        from bert_tf.serving.predictor import answer, rows
+        from bert_tf.serving.predictor import answer, answer_rows, rows
         from bert_tf.tasks.prediction import load
 
         model = load(options.model, dataclasses.asdict(options))
@@ -93,14 +93,18 @@ def run(options: Options) -> None:
         if examples and "id" in examples.columns:
             shown = {"id": examples.columns["id"], **shown}
         count = len(next(iter(given.values())))
-        answers = answer(
-            model.signature(options.signature or model.signature_for(given)),
-            given,
-            options.batch_size,
-            answered=lambda number: bar.update(number, total=count, note="and answering"),
-        )
+        signature = model.signature(options.signature or model.signature_for(given))
+
+        def answered(number: int) -> None:
+            bar.update(number, total=count, note="and answering")
+
+        if folder:
+            answers = answer(signature, given, options.batch_size, answered=answered)
+            found = list(rows(answers))
+        else:
+            found = answer_rows(signature, given, options.batch_size, answered=answered)
         lines = []
-        for i, row in enumerate(rows(answers)):
+        for i, row in enumerate(found):
             texts = {name: values[i] for name, values in shown.items()}
             lines.append(json.dumps({**texts, **row}, ensure_ascii=False))
         if folder and examples:

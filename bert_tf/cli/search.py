@@ -53,8 +53,8 @@ def run(options: Options) -> None:
                 options, lambda *line: None, notice=notice, planned=planned, on_step=on_step
             )
             if result is not None and result.evaluation is not None:
-                best_by = {result.best_by: result.evaluation.scores[result.best_by]}
-                bar.print(f"  seed {options.seed}: {scores_line(best_by)}")
+                best = scores_line({result.best_by: result.score})
+                bar.print(f"  seed {options.seed}: {best}")
             return result
 
         trials = search(options, one_run, started, notice)

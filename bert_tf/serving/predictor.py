@@ -11,6 +11,7 @@ import numpy as np
 import tensorflow as tf
 from google.protobuf.message import DecodeError
 
+from bert_tf.device_memory import memory_errors
 from bert_tf.errors import InputError
 from bert_tf.serving.export import versions
 from bert_tf.serving.saved_model import LoadedModel
@@ -116,9 +117,6 @@ def answer(
 ) -> dict[str, np.ndarray]:
     """Returns the outputs of a signature for E examples, in their order.
 
-    Batches are of examples of like length, so that little of them is padding. Two are computed at
-    the same time, which keeps the cores of a CPU busy.
-
     Args:
         signature: function as of `Predictor.signature` or `RawTextModel.signature`.
         strings: input name -> a string or a list of strings for each example.
@@ -130,7 +128,46 @@ def answer(
         Output name -> values [E, ...], padded.
 
     Raises:
-        InputError: a string is not valid Unicode, or the names are not the model's inputs.
+        InputError: a string is not valid Unicode, the names are not the model's inputs, or a batch
+            does not fit in the device's memory.
+    """
+    batches, order = [], []
+    for places, outputs in _answer_batches(signature, strings, batch_size, lengths, answered):
+        batches.append(outputs)
+        order.append(places)
+    places = np.argsort(np.concatenate(order)) if order else []
+    names = batches[0] if batches else ()
+    return {name: _join([batch[name] for batch in batches])[places] for name in names}
+
+
+def answer_rows(
+    signature: Any,
+    strings: Mapping[str, Sequence[Any]],
+    batch_size: int,
+    *,
+    answered: Callable[[int], object] = lambda number: None,
+) -> list[dict[str, Any]]:
+    """Returns the answer to each of E examples as JSON values; see `answer` and `rows`.
+
+    No answer is padded to the longest one of all, which may be thousands of words.
+    """
+    found: dict[int, dict[str, Any]] = {}
+    for places, outputs in _answer_batches(signature, strings, batch_size, None, answered):
+        found |= dict(zip(places.tolist(), rows(outputs), strict=True))
+    return [found[place] for place in range(len(found))]
+
+
+def _answer_batches(
+    signature: Any,
+    strings: Mapping[str, Sequence[Any]],
+    batch_size: int,
+    lengths: Sequence[int] | np.ndarray | None,
+    answered: Callable[[int], object],
+) -> Iterator[tuple[np.ndarray, dict[str, np.ndarray]]]:
+    """Yields places of examples, int64 [B], and their outputs [B, ...]; arguments as of `answer`.
+
+    Batches are of examples of like length, so that little of them is padding. Two are computed at
+    the same time, which keeps the cores of a CPU busy.
     """
     wanted, given = _inputs(signature), sorted(strings)
     if wanted != given:
@@ -157,20 +194,17 @@ def answer(
             }
         except ValueError as error:  # TensorFlow's word for a lone surrogate
             raise InputError("a text is not valid Unicode: correct it") from error
-        return {name: np.asarray(value) for name, value in signature(**batch).items()}
+        with memory_errors("give a smaller --batch_size"):
+            return {name: np.asarray(value) for name, value in signature(**batch).items()}
 
     chosen = [order[start : start + batch_size] for start in range(0, len(order), batch_size)]
-    batches: list[dict[str, np.ndarray]] = []
     pool = ThreadPoolExecutor(_AT_ONCE)
     try:
-        for batch in pool.map(outputs, chosen):
-            batches.append(batch)
-            answered(min(len(batches) * batch_size, len(order)))
+        for number, batch in enumerate(pool.map(outputs, chosen)):
+            yield chosen[number], batch
+            answered(min((number + 1) * batch_size, len(order)))
     finally:
         pool.shutdown(cancel_futures=True)  # a failure or an interrupt waits for two at most
-    places = np.argsort(order)
-    names = batches[0] if batches else ()
-    return {name: _join([batch[name] for batch in batches])[places] for name in names}
 
 
 def _join(batches: Sequence[np.ndarray]) -> np.ndarray:

@@ -25,6 +25,16 @@ def check_format(path: str | Path) -> None:
         raise InputError(f"{path}: unknown format: name a file {', '.join(_WRITERS)}")
 
 
+def written_files(path: Path, per: str) -> list[Path]:
+    """The files that `feature_file` writes for a vector of every `per`."""
+    return [path, *([_beside(path)] if path.suffix == ".npy" and per != "text" else [])]
+
+
+def _beside(path: Path) -> Path:
+    """The file of the other fields of a .npy file's records."""
+    return path.with_name(f"{path.name}.jsonl")
+
+
 def how_to_read(path: str | Path) -> str:
     """Python that opens the file."""
     calls = {
@@ -112,8 +122,7 @@ def _npy(path: Path, width: int) -> Iterator[Write]:
             file.write(vectors.astype("<f4").tobytes())
             if "vectors" in record:
                 if write_others is None:
-                    beside = path.with_name(f"{path.name}.jsonl")
-                    write_others = stack.enter_context(_json_lines(beside, width))
+                    write_others = stack.enter_context(_json_lines(_beside(path), width))
                 write_others(others)
 
         yield write

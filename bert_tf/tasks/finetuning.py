@@ -55,6 +55,11 @@ class FinetuningResult:
     evaluation: Evaluation | None
     train_examples: int
 
+    @property
+    def score(self) -> float | None:
+        """The score that chooses; None if undefined, as F1 of a type that never occurs."""
+        return self.evaluation.scores.get(self.best_by) if self.evaluation else None
+
 
 def finetune(
     options: FinetuningOptions,

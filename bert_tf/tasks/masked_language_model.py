@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
+from bert_tf.errors import InputError
 from bert_tf.models.masked_language_model import BertMaskedLanguageModel
 from bert_tf.models.pretrainer import BertPreTrainer
 from bert_tf.serving.signatures import DEFAULT, TEXTS, Signature
@@ -61,7 +62,9 @@ class MaskedLanguageModel(Kind):
         examples = read_examples(path, {"text": dataset.text}, format=format, header=dataset.header)
         if labelled:
             texts = examples.columns["text"]
-            examples = examples.take(i for i, text in enumerate(texts) if text.strip())
+            examples = examples.take([i for i, text in enumerate(texts) if text.strip()])
+            if not len(examples):
+                raise InputError(f"{path}: every text is blank: give texts with words")
             examples.columns["sentence"] = examples.columns.pop("text")
         return examples
 

@@ -216,8 +216,8 @@ class _Record:
             folder = best[0].setting.folder
             if Path(self.best).parts[0] != folder:
                 yield (
-                    f"the best setting's models were deleted before more seeds made it the best: to "
-                    f"have one, give bert-tf finetune these values ({best[0].setting})"
+                    "the models of the best setting were deleted before it was the best: for one, "
+                    f"give bert-tf finetune its values ({best[0].setting})"
                 )
 
     def _best_kept(self, trial: Trial) -> Path | None:

@@ -13,12 +13,18 @@ import tensorflow as tf
 from tensorflow.python.framework import config as tf_config
 from tensorflow.python.framework import ops
 
+from bert_tf.device_memory import memory_errors
 from bert_tf.training.loop import TrainingResult, train
 from bert_tf.training.plan import Phase
 from bert_tf.training.state import TrainingState
 from bert_tf.training.strategy import device_names, fast_precision, make_strategy
 from bert_tf.training.trainer import Trainer
 from bert_tf.training.workers import hold_run_directory, is_chief, leave, lost_worker_errors, meet
+
+_SMALLER = (
+    "give a larger --gradient_accumulation_steps, --rematerialize, a smaller --batch_size or a "
+    "smaller --max_length"
+)
 
 
 class Run(AbstractContextManager):
@@ -85,6 +91,7 @@ class Run(AbstractContextManager):
     def __enter__(self) -> Self:
         with self._stack as stack:
             stack.enter_context(lost_worker_errors())
+            stack.enter_context(memory_errors(_SMALLER))
             stack.callback(_forget_gradients, set(ops.gradient_registry.list()))
             if self._deterministic and not tf_config.is_op_determinism_enabled():
                 stack.callback(tf_config.disable_op_determinism)

@@ -1,7 +1,9 @@
 """The whole path through the command line, on a tiny corpus."""
 
 import json
+import os
 import shutil
+import signal
 import subprocess
 import sys
 
@@ -192,6 +194,17 @@ def test_help_is_there_for_every_command(capsys):
         text = capsys.readouterr().out
         assert f"  bert-tf {command} " in text  # an example of its own docstring
         assert "--config" in text
+
+
+def test_a_reader_that_leaves_ends_the_command_quietly(monkeypatch, capsys):
+    """As in `bert-tf predict ... | head -1`."""
+    monkeypatch.setattr("bert_tf.cli.tasks.run", lambda options: print("a line"))
+    reader, writer = os.pipe()
+    os.close(reader)
+    with os.fdopen(writer, "w") as output:
+        monkeypatch.setattr("sys.stdout", output)
+        assert main(["tasks"]) == 128 + signal.SIGPIPE
+    assert "Broken" not in capsys.readouterr().err
 
 
 def test_help_imports_nothing_heavy():

@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from bert_tf.serving.predictor import answer
+from bert_tf.errors import InputError
+from bert_tf.serving.predictor import answer, answer_rows
 
 
 class Signature:
@@ -50,3 +51,41 @@ def test_a_failure_ends_the_loop():
     with pytest.raises(ValueError, match="no memory"):
         answer(Signature(begun), {"text": TEXTS * 100}, 1)
     assert len(asked) < 100
+
+
+class Words:
+    """Gives the words of its texts, as a tagger does: lists padded to the longest of the batch."""
+
+    structured_input_signature = Signature.structured_input_signature
+    widest = 0
+
+    def __call__(self, text):
+        words = tf.strings.split(text)
+        self.widest = max(self.widest, words.bounding_shape()[1].numpy() * len(text))
+        return {
+            "words_text": words.to_tensor(),
+            "words_count": tf.cast(words.row_lengths(), "int32"),
+        }
+
+
+def test_rows_are_not_padded_to_the_longest_of_all(monkeypatch):
+    """One text of 1,000 words among 200 of one: joined, 200,000 places."""
+
+    def joined(batches):
+        raise AssertionError("joined")
+
+    monkeypatch.setattr("bert_tf.serving.predictor._join", joined)
+    texts = ["a"] * 100 + ["b " * 1000] + ["c"] * 100
+    signature = Words()
+    found = answer_rows(signature, {"text": texts}, 8)
+    assert [len(row["words"]) for row in found] == [1] * 100 + [1000] + [1] * 100
+    assert found[0] == {"words": [{"text": "a"}]} and found[-1] == {"words": [{"text": "c"}]}
+    assert signature.widest <= 8 * 1000
+
+
+def test_too_little_memory_is_said_in_one_line():
+    def begun(texts):
+        tf.zeros([2**50])
+
+    with pytest.raises(InputError, match=r"too little memory .*: give a smaller --batch_size"):
+        answer(Signature(begun), {"text": TEXTS}, 2)

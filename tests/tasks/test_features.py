@@ -226,6 +226,7 @@ def test_words_that_a_file_has_split(tmp_path):
         (["--pooling", "mean"], "--pooling mean is for --per word and text: leave it out"),
         (["--per", "text", "--pooling", "pooler", "--layers", "-2"], "leave --layers out"),
         (["--max-length", "17"], "more than the 16 positions"),
+        (["--data", "a.npy.jsonl"], "is the input a.npy.jsonl: name a separate output"),
     ],
 )
 def test_what_cannot_be_done(arguments, message, model, tmp_path, monkeypatch, capsys):

@@ -157,6 +157,13 @@ def test_the_commands(signature, directory, tmp_path, capsys):
     assert not (tmp_path / "run" / "best").exists()
 
 
+def test_texts_that_are_all_blank(directory, tmp_path, capsys):
+    (tmp_path / "blank.csv").write_text('text\n" "\n""\n')
+    command = ["evaluate", "--model", str(directory), "--task", "masked_words", "--data"]
+    assert main([*command, str(tmp_path / "blank.csv")]) == 2
+    assert "blank.csv: every text is blank: give texts with words" in capsys.readouterr().err
+
+
 @pytest.mark.slow
 def test_the_export_answers_as_the_directory_does(signature, directory, tmp_path, capsys):
     model, task = str(directory), ["--task", "masked_words"]

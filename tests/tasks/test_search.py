@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from bert_tf.cli.search import run as run_search
 from bert_tf.errors import InputError
 from bert_tf.tasks.fine_tuned import Evaluation
 from bert_tf.tasks.finetuning import FinetuningResult
@@ -270,6 +271,20 @@ def test_a_diverged_run_is_ranked_last(options):
     assert "learning rate 0.1" in told[0] and "non-finite" in told[0]
     assert [row[1:4] for row in table(trials)[1:]] == [["3e-05", "3", "1.033"], ["0.1", "3", "-"]]
     assert tried(options, again := Runs()) and again.made == []
+
+
+def test_a_score_that_no_run_has(options, capsys):
+    """F1 of a type of entities that is in no validation example and no answer."""
+
+    class Undefined(Runs):
+        def __call__(self, options, *arguments, **more):
+            return replace(super().__call__(options), best_by="f1_LOC")
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("bert_tf.tasks.finetuning.finetune", Undefined())
+        run_search(replace(options, batch_size=[16], learning_rate=[BEST], epochs=[3]))
+    err = capsys.readouterr().err
+    assert "seed 1: f1_LOC undefined" in err and "give --best_by another" in err
 
 
 def test_a_search_that_cannot_be_is_refused(options, tmp_path):

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from bert_tf.errors import InputError
 from bert_tf.layers.activations import gelu
 from bert_tf.training.plan import Phase, TrainingPlan
 from bert_tf.training.preemption import Preempted
@@ -137,3 +138,13 @@ def test_the_graphs_of_a_run_are_freed(tmp_path):
         assert graph() is not None
     gc.collect()
     assert graph() is None
+
+
+def test_too_little_memory_is_said_in_one_line(tmp_path):
+    message = (
+        "too little memory .*--gradient_accumulation_steps, --rematerialize, a smaller --batch"
+    )
+    with pytest.raises(InputError, match=message), Run(tmp_path, strategy="one"):
+        tf.zeros([2**50])
+    with pytest.raises(tf.errors.ResourceExhaustedError), Run(tmp_path, strategy="one"):
+        raise tf.errors.ResourceExhaustedError(None, None, "No space left on device")
