@@ -1,5 +1,6 @@
 """Answers that are spans of a context: SQuAD 1.1 and 2.0 (paper, sections 4.2 and 4.3)."""
 
+import bisect
 import itertools
 import re
 from collections.abc import Hashable, Mapping, Sequence
@@ -15,7 +16,7 @@ from bert_tf.errors import InputError
 from bert_tf.models.task_models import BertSpanClassifier
 from bert_tf.serving.signatures import DEFAULT, TEXTS, Signature
 from bert_tf.tasks.answer_ensemble import average_answers
-from bert_tf.tasks.answer_spans import best_answers
+from bert_tf.tasks.answer_spans import NO_CANDIDATE, best_answers
 from bert_tf.tasks.dataset import Dataset
 from bert_tf.tasks.kind import Answers, Kind, count_pieces
 from bert_tf.tasks.report import Report, Table, calibration, confusion, worst
@@ -187,23 +188,32 @@ class Span(Kind):
         return dict(self._scores(examples, answers))
 
     def _scores(self, examples: Examples, answers: Answers) -> dict[str, float]:
-        gold = dict(zip(examples.columns["id"], examples.columns["answers"], strict=True))
-        best = dict(zip(gold, map(_best_text, _n_best(answers)), strict=True))
+        ids = examples.columns["id"]
+        gold = dict(zip(ids, examples.columns["answers"], strict=True))
+        given = dict(zip(ids, (text.decode() for text in answers["answer"]), strict=True))
         if not self.unanswerable:
-            return squad_1_scores(gold, best)
-        odds = dict(zip(gold, answers["null_odds"].tolist(), strict=True))
-        return squad_2_scores(gold, best, odds, self.null_score_diff_threshold)
+            return squad_1_scores(gold, given)
+        odds = dict(zip(ids, answers["null_odds"].tolist(), strict=True))
+        best = dict(zip(ids, map(_best_text, _n_best(answers)), strict=True))
+        # The official script is run twice: on predictions.json, and for the best thresholds on the
+        # texts that it would hold if every question were answered.
+        return {**squad_2_scores(gold, best, odds), **squad_2_scores(gold, given)}
 
     def tuned(self, examples: Examples, answers: Answers) -> "Span":
         """The threshold with the best F1.
 
-        It is put half-way to the next larger odds, so that rounding flips no answer.
+        It is half-way between two odds, so that rounding flips no answer, and below all of them if
+        it is best to answer nothing.
         """
-        if not self.unanswerable:
+        odds = sorted(x for x in answers["null_odds"].tolist() if x < NO_CANDIDATE)
+        if not self.unanswerable or not odds:
             return self
-        best = self._scores(examples, answers)["best_f1_thresh"]
-        gaps = [odds - best for odds in answers["null_odds"].tolist() if odds > best]
-        return replace(self, null_score_diff_threshold=best + min(gaps, default=0.0) / 2)
+        scores = self._scores(examples, answers)
+        if scores["best_f1"] == 100.0 * scores.get("NoAns_total", 0.0) / scores["total"]:
+            return replace(self, null_score_diff_threshold=odds[0] - 1.0)  # nothing answered
+        answered = max(1, bisect.bisect_right(odds, scores["best_f1_thresh"]))
+        around = odds[answered - 1 : answered + 1]
+        return replace(self, null_score_diff_threshold=float(np.mean(around)))
 
     def report(
         self, dataset: Dataset, examples: Examples, answers: Answers, labels: Sequence[str]

@@ -4,6 +4,7 @@ The two differ: in how F1 treats an empty answer, and in whether a question with
 counts.
 """
 
+import functools
 import re
 import string
 from collections import Counter
@@ -14,6 +15,7 @@ _PUNCTUATION = str.maketrans("", "", string.punctuation)
 Metric = Callable[[str, str], float]
 
 
+@functools.lru_cache(1 << 14)  # each answer is scored several times
 def normalize(text: str) -> str:
     """Lower-cases, drops ASCII punctuation and the articles, and collapses whitespace."""
     text = text.lower().translate(_PUNCTUATION)

@@ -13,8 +13,10 @@ from bert_tf.errors import InputError
 from bert_tf.models.task_models import BertSpanClassifier
 from bert_tf.tasks.fine_tuned import FineTuned
 from bert_tf.tasks.span import Span, span_accuracy, span_loss
+from bert_tf.tasks.squad_scores import squad_2_scores
 from bert_tf.tasks.table import TASKS
 from bert_tf.tokenization.question_windows import QuestionPacker, token_targets
+from pipelines.examples.labelled_text import Examples
 
 WORDS = ["sea", "ship", "wave", "farm", "cow", "barn"]
 CONTEXT = "cow 😀 sea ship (wave, farm) barn sea sea ship cow barn farm"
@@ -127,6 +129,53 @@ def test_the_threshold_is_tuned_stored_and_used(tuned, tmp_path):
     # A model of SQuAD 1.1 has no threshold.
     first = replace(again, task=replace(again.task, kind=Span()))
     assert first.tuned(scores) is first
+
+
+def judged(gold, best, odds, threshold=0.0):
+    """Questions with their right answers, and what a model with this threshold answers."""
+    kind = Span(unanswerable=True, null_score_diff_threshold=threshold)
+    columns = {"id": [*map(str, range(len(gold)))], "answers": gold}
+    given = [text if o <= threshold else "" for text, o in zip(best, odds, strict=True)]
+    answers = {
+        "answer": np.array([text.encode() for text in given], object),
+        "null_odds": np.array(odds, np.float32),
+        "answers_text": np.array([[text.encode()] for text in best], object),
+        "answers_count": np.ones(len(best), int),
+        **{f"answers_{name}": np.ones([len(best), 1])
+           for name in ("probability", "start_logit", "end_logit")},
+    }  # fmt: skip
+    return kind, Examples("q.json", [*range(len(gold))], columns), answers
+
+
+@pytest.mark.parametrize(
+    ("gold", "odds", "expected"),
+    [
+        ([[], [], [], ["sea"]], [-3.0, -2.0, -1.0, 5.0], -4.0),  # to answer nothing is best: 75
+        ([[], ["sea"]], [1e30, 1e30], 0.0),  # no candidates: as it was
+        ([["cow"], ["sea"]], [-4.0, 1e30], -4.0),  # 1e30 is no odds to be half-way to
+        ([["cow"], [], []], [-4.0, -1.0, 1e30], -2.5),
+    ],
+)
+def test_the_tuned_threshold_lies_between_odds_or_below_all(gold, odds, expected):
+    kind, *questions = judged(gold, ["cow" if o < 1e30 else "" for o in odds], odds)
+    best = kind.scores(None, *questions, [])["best_f1"]
+    threshold = kind.tuned(*questions).null_score_diff_threshold
+    assert threshold == expected
+    kind, *questions = judged(gold, ["cow" if o < 1e30 else "" for o in odds], odds, threshold)
+    assert kind.scores(None, *questions, [])["f1"] == best
+    assert kind.tuned(*questions) == kind
+
+
+def test_metrics_are_the_official_scores_of_predictions_json(tmp_path):
+    """A right answer without words is right where nothing is answered, whatever the odds."""
+    gold, odds = [["the"], ["cow"], []], [5.0, -5.0, -5.0]
+    kind, *questions = judged(gold, ["sea", "cow", "cow"], odds)
+    kind.write_predictions(tmp_path, None, *questions, [])
+    written = json.loads((tmp_path / "predictions.json").read_text())
+    assert written == {"0": "", "1": "cow", "2": "cow"}
+    official = squad_2_scores(dict(zip("012", gold, strict=True)), written)
+    assert official["f1"] == pytest.approx(200 / 3)
+    assert official.items() <= kind.scores(None, *questions, []).items()
 
 
 def test_a_context_of_any_length(tuned):
