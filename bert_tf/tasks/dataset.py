@@ -22,6 +22,9 @@ _SETTINGS = {
     "format": "format",
 }
 
+# Those that say how files look.
+_OF_FILES = ("text_column", "pair_column", "label_column", "format", "header")
+
 
 @dataclass(frozen=True, kw_only=True)
 class Dataset:
@@ -204,6 +207,12 @@ class Dataset:
         )
         header = settings.get("header") is not False and (self.header or named)
         return replace(self, kind=self.kind.with_settings(settings), header=header, **given)
+
+    def with_model_settings(self, stored: Mapping[str, Any]) -> "Dataset":
+        """The dataset with what task.json of a model says; the columns of another task stay out."""
+        if stored.get("task", "classification") != self.name:
+            stored = {name: value for name, value in stored.items() if name not in _OF_FILES}
+        return self.with_settings(stored)
 
     def settings(self) -> dict[str, Any]:
         """What a model directory's task.json says of the dataset."""

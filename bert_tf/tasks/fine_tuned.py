@@ -80,7 +80,7 @@ class FineTuned:
         Args:
             directory: model directory.
             settings: values that replace those of task.json, such as `pair_column`; `label_map`
-                holds pairs "MODEL_LABEL=LABEL".
+                holds pairs "MODEL_LABEL=LABEL". Another `task` has its own columns.
             dtype: Keras dtype policy.
 
         Raises:
@@ -90,7 +90,7 @@ class FineTuned:
         stored = read_settings(Path(directory) / TASK_FILE)
         if name := given.get("task") or (stored and stored.get("task", "classification")):
             brought_by = None if "task" in given else directory
-            task = find_task(name, brought_by=brought_by).with_settings(stored or {})
+            task = find_task(name, brought_by=brought_by).with_model_settings(stored or {})
             model = load_model(directory, task.kind.model_class, dtype=dtype)
         else:
             model = load_model(directory, dtype=dtype)

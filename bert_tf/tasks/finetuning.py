@@ -15,11 +15,12 @@ from bert_tf.checkpoints.model_directory import load_model
 from bert_tf.config import BertConfig
 from bert_tf.errors import InputError
 from bert_tf.models.cost import classification_flops
+from bert_tf.tasks.dataset import Dataset
 from bert_tf.tasks.feature_cache import FeatureCache
-from bert_tf.tasks.fine_tuned import Evaluation, FineTuned
+from bert_tf.tasks.fine_tuned import TASK_FILE, Evaluation, FineTuned, read_settings
 from bert_tf.tasks.finetuning_data import FinetuningData
-from bert_tf.tasks.options import FinetuningOptions, save_config
-from bert_tf.tasks.table import find_task, with_options
+from bert_tf.tasks.options import FinetuningOptions, FinetuningSetup, save_config
+from bert_tf.tasks.table import TASKS, find_task, with_options
 from bert_tf.tasks.training_setup import feature_settings, make_plan, make_run, prepare, rates
 from bert_tf.tasks.word_frequencies import plateau_notice
 from bert_tf.training.dry_run import dry_run
@@ -92,6 +93,26 @@ def finetune(
         return _finetune(run, options, report, planned, on_step)
 
 
+def task_to_train(options: FinetuningSetup) -> Dataset:
+    """The task that options name, else the one that their model was trained for.
+
+    Classification without either, or if that task trains nothing. The model's task keeps the
+    settings of the model's task.json.
+
+    Raises:
+        InputError: the task cannot be used.
+    """
+    stored = read_settings(Path(options.model) / TASK_FILE) or {}
+    own = stored.get("task", "classification")
+    brought_by = None if options.task else options.model
+    task = find_task(options.task or own, brought_by=brought_by)
+    if options.task is None and not task.kind.is_trained:
+        task = TASKS["classification"]
+    if task.name == own:
+        task = task.with_settings(stored)
+    return with_options(task, vars(options))
+
+
 def _finetune(
     run: Run,
     options: FinetuningOptions,
@@ -99,7 +120,7 @@ def _finetune(
     planned: Callable[[int], object],
     on_step: Callable[[int], object],
 ) -> FinetuningResult | None:
-    task = with_options(find_task(options.task or "classification"), vars(options))
+    task = task_to_train(options)
     if not task.kind.is_trained:
         raise InputError(
             f"{task.name} trains no model: to train on plain text make shards of it (bert-tf "

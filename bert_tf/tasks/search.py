@@ -15,6 +15,7 @@ from bert_tf.atomic import write_json
 from bert_tf.errors import InputError
 from bert_tf.options import identity
 from bert_tf.outputs import check_output_folder
+from bert_tf.tasks.finetuning import task_to_train
 from bert_tf.tasks.options import FinetuningOptions, FinetuningSetup, SearchOptions, save_config
 from bert_tf.tasks.restarts import (
     OneRun,
@@ -25,7 +26,6 @@ from bert_tf.tasks.restarts import (
     seed_options,
 )
 from bert_tf.tasks.search_report import write_report
-from bert_tf.tasks.table import find_task
 from bert_tf.tasks.trials import Setting, Trial, ranked
 from bert_tf.training.divergence import DivergedError
 from bert_tf.training.workers import hold_run_directory
@@ -234,7 +234,7 @@ class _Record:
 
 def data_content(options: SearchOptions) -> str:
     """SHA-256 of the files with training and validation examples; of a dataset's name no more."""
-    task, found = find_task(options.task or "classification"), hashlib.sha256()
+    task, found = task_to_train(options), hashlib.sha256()
     for data, split in ((options.source, "train"), (options.validation, "validation")):
         data = data or (options.source if task.has(options.source, split) else None)
         if data and not is_dataset_name(data) and (path := task.file(data, split)).is_file():

@@ -2,6 +2,7 @@
 
 import json
 import re
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -10,6 +11,9 @@ from bert_tf import BertClassifier, BertConfig, BertEncoder, BertTokenizer, save
 from bert_tf.cli.main import main
 from bert_tf.models.task_models import BertRegressor
 from bert_tf.tasks.fine_tuned import FineTuned
+from bert_tf.tasks.finetuning import task_to_train
+from bert_tf.tasks.options import FinetuningOptions, SearchOptions
+from bert_tf.tasks.search import data_content
 
 ROOT = Path(__file__).parents[2]
 PIECES = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "sea", "ship", "farm", "cow"]
@@ -352,3 +356,42 @@ def test_an_old_task_file_is_a_classifier_s(hugging_face, tmp_path):
     assert (task.name, task.text, task.pair, task.label, task.max_length) == (
         "classification", "q", None, "y", 9,
     )  # fmt: skip
+
+
+@pytest.fixture
+def similarity(tmp_path) -> Path:
+    """A model that was trained for STS-B, with columns of its own."""
+    model = saved(BertRegressor(CONFIG, seed=0), tmp_path / "similarity")
+    columns = {"text_column": "a", "pair_column": "b", "label_column": "y", "max_length": 9}
+    (model / "task.json").write_text(json.dumps({"task": "stsb", **columns}))
+    return model
+
+
+def test_a_model_is_trained_further_for_its_own_task(similarity, tmp_path, capsys):
+    data = write(tmp_path / "more.tsv", "a\tb\ty", *["sea\tship\t4.5", "sea\tcow\t0.5"] * 6)
+    command = ["--model", similarity, "--train", data, "--output", tmp_path / "run", "--dry_run"]
+    _, err = call(capsys, "finetune", *command, "--epochs", 1, "--batch_size", 4)
+    assert "labels" not in err  # a classifier would have 4.5 and 0.5
+    options = FinetuningOptions(model=str(similarity), train=str(data), output="run")
+    task = task_to_train(options)
+    assert (task.name, task.text, task.max_length) == ("stsb", "a", 9)
+    other = task_to_train(replace(options, task="classification", pair_column="c"))
+    assert (other.name, other.text, other.pair, other.max_length) == (
+        "classification", "text", "c", 128,
+    )  # fmt: skip
+    # The search hashes the examples of the same task.
+    assert data_content(SearchOptions(model=str(similarity), data=str(data), output="run"))
+
+
+def test_a_pre_trained_model_that_has_a_task_is_trained_as_a_classifier(similarity):
+    (similarity / "task.json").write_text('{"task": "masked_words"}')
+    options = FinetuningOptions(model=str(similarity), train="x", output="run")
+    assert task_to_train(options).name == "classification"
+
+
+def test_another_task_has_columns_of_its_own(similarity):
+    task = FineTuned.from_directory(similarity, {"task": "regression"}).task
+    assert (task.text, task.pair, task.label) == ("text", None, "label")
+    assert task.max_length == 9  # the model's
+    task = FineTuned.from_directory(similarity, {"task": "stsb"}).task
+    assert (task.text, task.pair, task.label) == ("a", "b", "y")
