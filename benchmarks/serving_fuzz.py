@@ -156,7 +156,8 @@ def _send(port: int, data: bytes, hangs_up: bool) -> int:
 
 def send_slowly(port: int, seconds: float, answers: list[int]) -> None:
     """Sends a body byte by byte until the server has had enough; notes its status."""
-    head = b"POST /v1/models/x:predict HTTP/1.1\r\nContent-Length: 100000\r\n\r\n"
+    head = b"POST /v1/models/x:predict HTTP/1.1\r\nHost: localhost\r\n"
+    head += b"Content-Length: 100000\r\n\r\n"
     with socket.create_connection(("127.0.0.1", port), timeout=1) as connection:
         connection.sendall(head)
         deadline = time.monotonic() + seconds

@@ -4,14 +4,19 @@ Once the head of a request has arrived, its body and answer have limits of their
 """
 
 import asyncio
-from typing import Any
+from typing import Any, NoReturn
 
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 HEAD_SECONDS = 30  # in which the head of a request must arrive
-HEAD_BYTES = 2**16  # of a head
+HEAD_BYTES = 2**16  # of a head and, after a body in chunks, its trailer
+MOST_PIPELINED = 100  # requests that wait for the answers to those before them
 # Before idle connections are closed at the end: requests that are on their way get their answer.
 LINGER_SECONDS = 0.5
+
+
+class _Refused(Exception):
+    """A request that HTTP does not allow, or that is too long."""
 
 
 class BoundedHttpProtocol(HttpToolsProtocol):
@@ -20,6 +25,8 @@ class BoundedHttpProtocol(HttpToolsProtocol):
     def __init__(self, *arguments: Any, **options: Any) -> None:
         super().__init__(*arguments, **options)
         self._head_bytes = 0
+        self._unparsed_bytes = 0
+        self._refusal = ""
         self._head_timer: asyncio.TimerHandle | None = None
         self._unsent_bytes = 0
         self._is_stopping = False
@@ -39,20 +46,61 @@ class BoundedHttpProtocol(HttpToolsProtocol):
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
-        """Closes the connection when a head, or what follows an answered request, is too long."""
+        """Starts the time limit of a head; refuses what is endless and neither head nor body."""
+        # A line of a head or of a chunk is parsed when it has ended.
+        self._unparsed_bytes += len(data)
         super().data_received(data)
-        if self._is_idle and not self.transport.is_closing():
-            self._head_bytes += len(data)
-            if self._head_timer is None:
-                self._start_head_timer()
-            if self._head_bytes > HEAD_BYTES:
-                self.send_400_response("Request head is too long.")
+        if self._unparsed_bytes > HEAD_BYTES and not self.transport.is_closing():
+            self.send_400_response("Request head is too long.")
+        if self._is_idle and self._head_timer is None and not self.transport.is_closing():
+            self._start_head_timer()
+
+    def send_400_response(self, msg: str) -> None:
+        """Names the reason, where the request was refused here."""
+        super().send_400_response(self._refusal or msg)
+
+    def _refuse(self, reason: str) -> NoReturn:
+        self._refusal = reason
+        raise _Refused(reason)  # which ends the parser
+
+    def _count(self, size: int) -> None:
+        """Counts what belongs to no body that is wanted."""
+        self._unparsed_bytes = 0
+        self._head_bytes += size
+        if self._head_bytes > HEAD_BYTES:
+            self._refuse("Request head is too long.")
+
+    def on_message_begin(self) -> None:
+        """Starts the count of a head."""
+        self._head_bytes = 0
+        super().on_message_begin()
+
+    def on_url(self, url: bytes) -> None:
+        """Counts the address."""
+        self._count(len(url))
+        super().on_url(url)
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        """Counts a line of the head or the trailer."""
+        self._count(len(name) + len(value) + len(": \r\n"))
+        super().on_header(name, value)
+
+    def on_body(self, body: bytes) -> None:
+        """Takes a part of a body; counts it if its request has been answered."""
+        self._unparsed_bytes = 0
+        if self._is_idle:
+            self._count(len(body))
+        super().on_body(body)
 
     def on_headers_complete(self) -> None:
         """Starts the request; it is the connection's last one if the server stops."""
         self._stop_head_timer()
-        self._head_bytes = 0
+        hosts = sum(name == b"host" for name, _ in self.headers)
+        if hosts > 1 or (not hosts and self.parser.get_http_version() != "1.0"):
+            self._refuse("Request needs one Host header.")
         super().on_headers_complete()
+        if len(self.pipeline) > MOST_PIPELINED:
+            self._refuse("Too many requests wait for answers on this connection.")
         if self._is_stopping:
             self.cycle.keep_alive = False
 
