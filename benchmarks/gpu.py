@@ -160,11 +160,12 @@ def machine(precision: str) -> dict[str, Any]:
     """The device, and the FLOP/s that its large matrix products reach."""
     import tensorflow as tf
 
-    from bert_tf.training.peak import measured_peak
+    from bert_tf.training.peak import product_rates
 
     gpus = tf.config.list_physical_devices("GPU")
     name = tf.config.experimental.get_device_details(gpus[0])["device_name"] if gpus else "CPU"
-    peak = measured_peak(precision.removeprefix("mixed_"))
+    dtype = precision.removeprefix("mixed_")
+    peak = product_rates([dtype], seconds=1.0)[dtype]
     return {"name": name, "device": "GPU" if gpus else "CPU", "peak": peak}
 
 

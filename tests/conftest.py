@@ -116,6 +116,14 @@ def no_lines_by_time():
 
 
 @pytest.fixture(scope="session", autouse=True)
+def a_cache_of_its_own(tmp_path_factory):
+    """What is measured while tests keep the machine busy is not remembered for its user."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.mktemp("cache")))
+        yield
+
+
+@pytest.fixture(scope="session", autouse=True)
 def exports_without_warm_up():
     """Exports do not run their warm-up requests: a second for every signature of every export.
 

@@ -76,10 +76,12 @@ def _dtype(precision: str) -> tuple[str, str]:
         return "float32", ""
     import tensorflow as tf
 
-    from bert_tf.training.strategy import fast_precision
+    from bert_tf.training.precision import fast_precision
 
-    fast = fast_precision(tf.distribute.get_strategy())
+    fast, measured = fast_precision(tf.distribute.get_strategy())
     if precision == "auto":
+        return fast, measured and f"precision: {fast} ({measured})"
+    if fast == "mixed_bfloat16":
         return fast, ""
-    slow = "this processor does not multiply bfloat16: the model will be slow on one like it"
-    return "mixed_bfloat16", slow if fast == "float32" else ""
+    reason = measured or "it does not multiply bfloat16"
+    return "mixed_bfloat16", f"the model will be slow on processors like this one: {reason}"

@@ -21,11 +21,12 @@ from bert_tf.tasks.fine_tuned import TASK_FILE, Evaluation, FineTuned, read_sett
 from bert_tf.tasks.finetuning_data import FinetuningData
 from bert_tf.tasks.options import FinetuningOptions, FinetuningSetup, save_config
 from bert_tf.tasks.table import TASKS, find_task, with_options
-from bert_tf.tasks.training_setup import feature_settings, make_plan, make_run, prepare, rates
+from bert_tf.tasks.training_setup import feature_settings, make_plan, make_run, prepare
 from bert_tf.tasks.word_frequencies import plateau_notice
 from bert_tf.training.dry_run import dry_run
 from bert_tf.training.loop import TrainingResult, check_steps_per_execution
 from bert_tf.training.means import Values
+from bert_tf.training.peak import strategy_peak
 from bert_tf.training.plan import Phase
 from bert_tf.training.run import Run
 from bert_tf.training.strategy import check_batch_size, distribute_batches
@@ -185,7 +186,8 @@ def _finetune(
             functools.partial(batches, start_step=step), run.strategy, size
         ),
         evaluate=lambda: _validation_scores(tuned, data, loss, size),
-        rates=_rates(run, tuned, batches(size)),
+        **_amounts(tuned, batches(size)),
+        peak=strategy_peak(run.strategy, tuned.model.encoder.compute_dtype),
     )
     lines = [
         f"{run.devices}: {data}, {total_steps:,} step{'s' * (total_steps != 1)} of {size}",
@@ -246,18 +248,16 @@ def _new_model(run: Run, data: FinetuningData, options: FinetuningOptions) -> Fi
     return FineTuned(data.task, model, data.tokenizer, data.labels)
 
 
-def _rates(run: Run, tuned: FineTuned, batches: tf.data.Dataset) -> dict[str, float]:
-    """Factors on the examples per second, from the lengths of a few batches."""
+def _amounts(tuned: FineTuned, batches: tf.data.Dataset) -> dict[str, float]:
+    """Mean tokens and operations per example, from the lengths of a few batches."""
     masks = [inputs["padding_mask"].numpy() for inputs, *_ in batches.take(_SAMPLED_BATCHES)]
     examples = sum(len(mask) for mask in masks)  # each (B, T)
-    config, dtype = tuned.model.config, tuned.model.encoder.compute_dtype
     flops = classification_flops(
-        config,
+        tuned.model.config,
         length=sum(mask.size for mask in masks) / examples,
         classes=len(tuned.labels) or 1,
     )
-    tokens = sum(mask.sum() for mask in masks) / examples
-    return rates(run.strategy, dtype, tokens=tokens, flops=flops)
+    return {"tokens": sum(mask.sum() for mask in masks) / examples, "flops": flops}
 
 
 def _validation_scores(

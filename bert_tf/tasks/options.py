@@ -23,9 +23,9 @@ class TrainingOptions(CheckedOptions):
             The same command resumes a stopped run from its last checkpoint.
         seed: random seed for weight initialization, dropout and data order.
         strategy: devices to train on; auto takes a TPU, else all GPUs, else the CPU.
-        precision: compute precision; variables stay float32. auto takes mixed_bfloat16 on devices
-            that multiply it fast (many processors since 2020, GPUs from Ampere on, TPUs), else
-            float32.
+        precision: compute precision; variables stay float32. auto takes mixed_bfloat16 on TPUs,
+            GPUs from Ampere on and processors measured to multiply it faster, else float32; a
+            resumed run keeps its precision.
         jit_compile: compile the training step with XLA (one device only).
         deterministic: use deterministic TensorFlow ops alone: GPUs give the same numbers on every
             run, more slowly. CPUs do so without it.

@@ -19,13 +19,14 @@ from bert_tf.models.pretrainer import BertPreTrainer
 from bert_tf.tasks.options import PretrainingOptions, save_config
 from bert_tf.tasks.pretraining_data import PhaseShards, PretrainingData
 from bert_tf.tasks.pretraining_guesses import MaskedWordLog, MaskedWords, hide_words
-from bert_tf.tasks.training_setup import make_plan, make_run, prepare, rates
+from bert_tf.tasks.training_setup import make_plan, make_run, prepare
 from bert_tf.tasks.word_frequencies import word_frequency_loss, write_metrics
 from bert_tf.tokenization.tokenizer import BertTokenizer
 from bert_tf.tokenization.vocabulary import SPECIAL_TOKENS
 from bert_tf.training.dry_run import dry_run
 from bert_tf.training.loop import TrainingResult, check_steps_per_execution
 from bert_tf.training.means import accuracy, cross_entropy
+from bert_tf.training.peak import strategy_peak
 from bert_tf.training.plan import Phase
 from bert_tf.training.projector import ProjectorLog
 from bert_tf.training.run import Run
@@ -243,7 +244,9 @@ def _phase(run: Run, trainer: Trainer, data: PretrainingData, phase: PhaseShards
         batches=functools.partial(data.train_batches, phase, run.strategy),
         first_batch=phase.first_batch,
         held_out=data.held_out_batches(phase, run.strategy),
-        rates=rates(run.strategy, encoder.compute_dtype, tokens=phase.mean_tokens, flops=flops),
+        tokens=phase.mean_tokens,
+        flops=flops,
+        peak=strategy_peak(run.strategy, encoder.compute_dtype),
         cost=flops * phase.batch_size,
         begin=functools.partial(trainer.accumulate_gradients, phase.gradient_accumulation_steps),
     )

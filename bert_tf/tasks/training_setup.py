@@ -19,7 +19,6 @@ from bert_tf.training.hyper_parameters import HyperParameters
 from bert_tf.training.lamb import Lamb
 from bert_tf.training.monitoring import Histograms, Profile
 from bert_tf.training.optimizer import AdamWeightDecay
-from bert_tf.training.peak import strategy_peak
 from bert_tf.training.plan import TrainingPlan
 from bert_tf.training.run import Run
 from bert_tf.training.schedule import (
@@ -164,19 +163,6 @@ def make_plan(options: TrainingOptions, **values: Any) -> TrainingPlan:
         skip_nonfinite=options.skip_nonfinite,
         **values,
     )
-
-
-def rates(
-    strategy: tf.distribute.Strategy, dtype: str, *, tokens: float, flops: float
-) -> dict[str, float]:
-    """Factors that turn examples per second into tokens per second and a share of the peak.
-
-    An example has `tokens` without padding and takes `flops` floating-point operations on average.
-    The peak of matrix products in `dtype` is measured, where it can be.
-    """
-    peak = strategy_peak(strategy, dtype)
-    share = {} if peak is None else {"share_of_peak": flops / peak}
-    return {"tokens_per_second": tokens, **share}
 
 
 def feature_settings(options: FinetuningSetup, kind: Kind) -> dict[str, Any]:

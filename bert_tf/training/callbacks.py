@@ -88,8 +88,9 @@ class ScalarLog(RunCallback):
     Every `log_every` steps, and before an evaluation: the logs of `fit` as means over the steps
     since the last line (the metrics are reset there), the last step's `learning_rate`,
     `examples_per_second` (the steps alone: neither the first one, which compiles, nor evaluations
-    and checkpoints count), multiples of it, `minutes_left` at that rate, and `nonfinite_steps`
-    where there have been any. The terminal gets the same after 20 seconds without a line.
+    and checkpoints count), `tokens_per_second`, `share_of_peak`, `minutes_left` at that rate, and
+    `nonfinite_steps` where there have been any. The terminal gets the same after 20 seconds without
+    a line.
 
     Attributes:
         steps_after: steps that come after the phase, in steps of its cost.
@@ -107,6 +108,7 @@ class ScalarLog(RunCallback):
     def __post_init__(self) -> None:
         super().__post_init__()
         self._window: list[float] = []  # the step seconds since the last line
+        self._peaks: list[float] = []  # the peak at each of these steps
         self._is_compiled = False
         self._reported = time.monotonic()
 
@@ -117,13 +119,15 @@ class ScalarLog(RunCallback):
         seconds = (time.perf_counter() - self._started) / self.model.steps_per_execution
         if self._is_compiled:
             self._window.append(seconds)
+            if self.phase.peak is not None and self.is_chief:
+                self._peaks.append(self.phase.peak())
             self.step_seconds.append(seconds)
         self._is_compiled = True
         due = self.state.passed(self.plan.log_every)
         # Keras resets its metrics after a stretch: log its last steps before that.
         if due or self.state.evaluation_due:
             self._write("train", self._train_scalars(logs or {}))
-            self._window = []
+            self._window, self._peaks = [], []
         elif time.monotonic() - self._reported > _SECONDS_BETWEEN_LINES:
             self._report("train", self._train_scalars(logs or {}))
         if due:
@@ -144,9 +148,13 @@ class ScalarLog(RunCallback):
             mean_seconds = sum(self._window) / len(self._window)
             rate = self.phase.batch_size / mean_seconds
             scalars["examples_per_second"] = rate
-            scalars |= {name: rate * factor for name, factor in self.phase.rates.items()}
-            if scalars.get("share_of_peak", 0.0) > 1:  # the peak was measured on a busy machine
-                del scalars["share_of_peak"]
+            if self.phase.tokens is not None:
+                scalars["tokens_per_second"] = rate * self.phase.tokens
+            if self._peaks:
+                peak = sum(self._peaks) / len(self._peaks)
+                share = rate * self.phase.flops / peak
+                if share <= 1:  # else the peak was measured while others used the machine
+                    scalars["share_of_peak"] = share
             steps_left = self.phase.until - step + self.steps_after
             scalars["minutes_left"] = steps_left * mean_seconds / 60
         return scalars

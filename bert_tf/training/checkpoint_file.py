@@ -41,6 +41,19 @@ def read_checkpoint(path: Path) -> tuple[dict[str, np.ndarray], dict[str, str]]:
     return tensors, metadata
 
 
+def read_metadata(path: Path) -> dict[str, str]:
+    """The metadata of a checkpoint, unchecked, without its tensors.
+
+    Raises:
+        DamagedCheckpointError: the file is truncated or no checkpoint, or cannot be read.
+    """
+    try:
+        with safe_open(path, framework="numpy") as file:
+            return file.metadata() or {}
+    except (SafetensorError, OSError) as error:
+        raise DamagedCheckpointError(str(error)) from error
+
+
 def _checksum(tensors: dict[str, np.ndarray], metadata: dict[str, str]) -> str:
     """SHA-256 of the metadata and of each tensor's name, dtype, shape and bytes."""
     digest = hashlib.sha256(json.dumps(metadata, sort_keys=True).encode())

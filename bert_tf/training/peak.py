@@ -1,56 +1,100 @@
-"""The fastest arithmetic of this machine."""
+"""How fast this machine multiplies matrices."""
 
 import functools
+import math
 import time
+from collections.abc import Callable, Iterable
 
 import tensorflow as tf
 
-# Rows and columns: large enough for arithmetic to dominate, small enough to be quick.
-_PEAK_WIDTHS = {"CPU": 1024, "GPU": 8192}
-_PEAK_SECONDS = 1.0
-_AT_ONCE = 2  # products, as a core may have each to itself (`share_cores`)
-_PEAK_RUNS = 3  # however long they take, as on a busy machine
+# Rows, width and inner width of a feed-forward layer: large enough for arithmetic to dominate,
+# small enough to be quick.
+_SHAPES = {"CPU": (1024, 512, 1024), "GPU": (8192, 8192, 8192)}
+_AT_ONCE = 2  # halves of a batch, as a core may have each to itself (`share_cores`)
+_LEAST_ROUNDS = 2  # however long they take, as on a busy machine
+_SECONDS = 0.2
+_PAUSE = 300  # times as long as a measurement takes: they cost a third of a percent
 
 
-def strategy_peak(strategy: tf.distribute.Strategy, dtype: str = "float32") -> float | None:
-    """The peak of all devices of a strategy together, FLOP/s; None for TPUs.
+def product_rates(dtypes: Iterable[str], seconds: float = 0.0) -> dict[str, float]:
+    """The FLOP/s that this machine's device reaches in matrix products of each dtype.
 
-    `measured_peak` of this machine's device times the number of devices; the logical CPU devices of
-    a machine share its cores and count as one.
+    Each rate is the best of some rounds. The dtypes take turns, so that a machine whose speed
+    changes treats them alike.
+
+    Args:
+        dtypes: names of the dtypes.
+        seconds: time for everything; a slow machine takes what two rounds need.
+    """
+    until = time.perf_counter() + seconds
+    device = "GPU" if tf.config.list_logical_devices("GPU") else "CPU"
+    rows, width, inner = _SHAPES[device]
+    with tf.device(device):
+        factors = {dtype: _factors(rows, width, inner, dtype) for dtype in dtypes}
+        for each in factors.values():
+            _multiply(*each).numpy()  # traces it, and waits for what the device still does
+        best = dict.fromkeys(factors, math.inf)
+        rounds = 0
+        while rounds < _LEAST_ROUNDS or time.perf_counter() < until:
+            for dtype, each in factors.items():
+                begun = time.perf_counter()
+                _multiply(*each).numpy()
+                best[dtype] = min(best[dtype], time.perf_counter() - begun)
+            rounds += 1
+    operations = _AT_ONCE * 2 * 2 * rows * width * inner
+    return {dtype: operations / taken for dtype, taken in best.items()}
+
+
+def _factors(rows: int, width: int, inner: int, dtype: str) -> list[tf.Tensor]:
+    """The rows of both halves, and the two kernels of a layer that keep their size."""
+    shapes = {(_AT_ONCE, rows, width): 1.0, (width, inner): width, (inner, width): inner}
+    return [
+        tf.cast(tf.random.stateless_uniform(shape, [1, 2], -1, 1) * (3 / fan_in) ** 0.5, dtype)
+        for shape, fan_in in shapes.items()
+    ]
+
+
+@tf.function(autograph=False)
+def _multiply(halves: tf.Tensor, first: tf.Tensor, second: tf.Tensor) -> tf.Tensor:
+    products = [tf.matmul(tf.matmul(half, first), second) for half in tf.unstack(halves)]
+    return tf.add_n([tf.reduce_max(product) for product in products])
+
+
+def strategy_peak(strategy: tf.distribute.Strategy, dtype: str) -> Callable[[], float] | None:
+    """A function that gives the FLOP/s of all devices of a strategy together; None for TPUs.
+
+    On processors it measures again now and then, as others may use the machine. The logical CPU
+    devices of a machine share its cores and count as one.
     """
     if isinstance(strategy, tf.distribute.TPUStrategy):
         return None
     devices = strategy.num_replicas_in_sync
     if not tf.config.list_logical_devices("GPU"):
         devices = max(1, devices // len(tf.config.list_logical_devices("CPU")))
-    return devices * measured_peak(dtype)
+    peak = _peak(dtype)
+    return lambda: devices * peak.now()
 
 
-@functools.cache
-def measured_peak(dtype: str = "float32") -> float:
-    """The peak that this machine's device reaches in matrix products of a dtype, FLOP/s.
+class _Peak:
+    """The rate of this machine's device in products of a dtype."""
 
-    Takes a second, once per process.
-    """
-    device = "GPU" if tf.config.list_logical_devices("GPU") else "CPU"
-    width = _PEAK_WIDTHS[device]
-    with tf.device(device):
-        # Powers of them neither vanish nor grow.
-        drawn = tf.random.stateless_normal([_AT_ONCE, width, width], [1, 2], stddev=width**-0.5)
-        factors = tf.unstack(tf.cast(drawn, dtype))
+    def __init__(self, dtype: str) -> None:
+        self._dtype = dtype
+        # The speed of a GPU hardly changes, and one that trains may lack the memory.
+        self._changes = not tf.config.list_logical_devices("GPU")
+        self._measure(_SECONDS)
 
-        @tf.function
-        def multiply() -> tf.Tensor:
-            products = factors
-            for _ in range(4):
-                products = [tf.matmul(x, y) for x, y in zip(products, factors, strict=True)]
-            return tf.add_n([tf.reduce_sum(x) for x in products])
+    def now(self) -> float:
+        """The FLOP/s last measured; measures again if the last time is long enough ago."""
+        if self._changes and time.monotonic() > self._due:
+            self._measure()
+        return self._rate
 
-        multiply().numpy()
-        seconds: list[float] = []
-        until = time.perf_counter() + _PEAK_SECONDS
-        while len(seconds) < _PEAK_RUNS or time.perf_counter() < until:
-            begun = time.perf_counter()
-            multiply().numpy()
-            seconds.append(time.perf_counter() - begun)
-    return _AT_ONCE * 4 * 2 * width**3 / min(seconds)
+    def _measure(self, seconds: float = 0.0) -> None:
+        begun = time.monotonic()
+        self._rate = product_rates([self._dtype], seconds)[self._dtype]
+        ended = time.monotonic()
+        self._due = ended + _PAUSE * (ended - begun)
+
+
+_peak = functools.cache(_Peak)  # once per process and dtype

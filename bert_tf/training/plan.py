@@ -43,7 +43,9 @@ class Phase:
         held_out: dataset on which the losses and metrics are evaluated, by all workers together.
         evaluate: returns more scores by name; called on the chief worker alone, so it must not
             communicate with other workers.
-        rates: scalars that are multiples of the examples per second: name -> factor.
+        tokens: mean tokens per example, without padding.
+        flops: mean floating-point operations per example.
+        peak: gives the FLOP/s that the devices can reach now; None to log no share of it.
         cost: relative cost of a step, to estimate the time left.
         begin: called before the first step of the phase in this process.
     """
@@ -54,6 +56,8 @@ class Phase:
     first_batch: int = 0
     held_out: tf.data.Dataset | None = None
     evaluate: Callable[[], dict[str, float]] | None = None
-    rates: dict[str, float] = field(default_factory=dict)
+    tokens: float | None = None
+    flops: float = 0.0
+    peak: Callable[[], float] | None = None
     cost: float = 1.0
     begin: Callable[[], None] = lambda: None

@@ -16,10 +16,20 @@ from tensorflow.python.framework import ops
 from bert_tf.device_memory import memory_errors
 from bert_tf.training.loop import TrainingResult, train
 from bert_tf.training.plan import Phase
-from bert_tf.training.state import TrainingState
-from bert_tf.training.strategy import device_names, fast_precision, make_strategy
+from bert_tf.training.precision import fast_precision
+from bert_tf.training.state import TrainingState, stored_settings
+from bert_tf.training.strategy import device_names, make_strategy
 from bert_tf.training.trainer import Trainer
-from bert_tf.training.workers import hold_run_directory, is_chief, leave, lost_worker_errors, meet
+from bert_tf.training.workers import (
+    from_all_replicas,
+    hold_run_directory,
+    is_chief,
+    leave,
+    lost_worker_errors,
+    meet,
+)
+
+_POLICIES = ("float32", "mixed_bfloat16", "mixed_float16")
 
 _SMALLER = (
     "give a larger --gradient_accumulation_steps, --rematerialize, a smaller --batch_size or a "
@@ -50,7 +60,8 @@ class Run(AbstractContextManager):
         directory: run directory; see `bert_tf.training.loop`.
         seed: seed for what draws random numbers without a seed of its own.
         strategy: name of the devices, as `make_strategy` takes it.
-        precision: Keras dtype policy, or "auto" for the fastest one here (`fast_precision`).
+        precision: Keras dtype policy, or "auto" for that of the run's checkpoints, else the fastest
+            one here (`fast_precision`).
         deterministic: use deterministic TensorFlow ops alone.
         notice: called with lines for the user, on the chief worker.
 
@@ -102,7 +113,7 @@ class Run(AbstractContextManager):
                 stack.callback(logger.setLevel, logger.level)
                 logger.setLevel(logging.ERROR)
             if self.precision == "auto":
-                self.precision = fast_precision(self.strategy)
+                self.precision = self._found_precision()
             stack.callback(keras.config.set_dtype_policy, keras.config.dtype_policy())
             keras.config.set_dtype_policy(self.precision)
             stack.callback(random.setstate, random.getstate())
@@ -116,6 +127,18 @@ class Run(AbstractContextManager):
         if error[0] is None:
             self._stack.callback(leave, self.strategy)
         return self._stack.__exit__(*error)
+
+    def _found_precision(self) -> str:
+        """What "auto" stands for; the chief decides for all workers."""
+        policy = "float32"
+        if self.is_chief:
+            stored = stored_settings(self.directory / "checkpoints").get("precision")
+            policy, measured = (
+                (stored, "") if stored in _POLICIES else fast_precision(self.strategy)
+            )
+            if measured:
+                self.notice(f"precision: {policy} ({measured})")
+        return _POLICIES[from_all_replicas(self.strategy, _POLICIES.index(policy))[0]]
 
     @property
     def is_chief(self) -> bool:

@@ -5,6 +5,7 @@ A checkpoint is one safetensors file, `step-00001000.safetensors`: every variabl
 the run as metadata; a SHA-256 of everything. No pickle is read or written.
 """
 
+import contextlib
 import json
 import re
 import warnings
@@ -23,6 +24,7 @@ from bert_tf.errors import InputError
 from bert_tf.training.checkpoint_file import (
     DamagedCheckpointError,
     read_checkpoint,
+    read_metadata,
     write_checkpoint,
 )
 from bert_tf.training.workers import is_chief
@@ -155,7 +157,7 @@ class TrainingState(Progress):
     def _write(self, path: Path, tensors: dict, metadata: dict[str, str], step: int) -> None:
         write_checkpoint(path, tensors, metadata)
         # Those of later steps, if any, were damaged when the run was resumed.
-        files = [(number, file) for number, file in self._files() if number <= step]
+        files = [(number, file) for number, file in _files(self.directory) if number <= step]
         for number, file in files[self.keep :]:
             if not self.keep_every or number % self.keep_every:
                 file.unlink(missing_ok=True)
@@ -171,7 +173,7 @@ class TrainingState(Progress):
                 even their folder, can be read.
         """
         damaged = []
-        for _, path in self._files():
+        for _, path in _files(self.directory):
             try:
                 tensors, metadata = read_checkpoint(path)
                 break
@@ -244,20 +246,6 @@ class TrainingState(Progress):
         for name, slot in slots.items():
             slot.assign(tensors[name])
 
-    def _files(self) -> list[tuple[int, Path]]:
-        """Steps and files of the checkpoints, the newest first."""
-        try:
-            # Path.glob would take an unreadable folder for an empty one.
-            names = [path.name for path in self.directory.iterdir()]
-        except FileNotFoundError:
-            return []
-        except OSError as error:
-            raise InputError(
-                f"the checkpoints cannot be read ({error}): fix that, or give another --output"
-            ) from error
-        found = [re.fullmatch(r"step-(\d+)\.safetensors", name) for name in names]
-        return sorted(((int(m[1]), self.directory / m[0]) for m in found if m), reverse=True)
-
     def _variables(self) -> dict[str, _Slot]:
         optimizer = self.model.optimizer
         if not optimizer.built:
@@ -285,6 +273,33 @@ class TrainingState(Progress):
             else:
                 found[prefix + path] = _Slot(replicas[0], shape, variable.assign)
         return found
+
+
+def _files(directory: Path) -> list[tuple[int, Path]]:
+    """Steps and files of the checkpoints in a folder, the newest first."""
+    try:
+        # Path.glob would take an unreadable folder for an empty one.
+        names = [path.name for path in directory.iterdir()]
+    except FileNotFoundError:
+        return []
+    except OSError as error:
+        raise InputError(
+            f"the checkpoints cannot be read ({error}): fix that, or give another --output"
+        ) from error
+    found = [re.fullmatch(r"step-(\d+)\.safetensors", name) for name in names]
+    return sorted(((int(m[1]), directory / m[0]) for m in found if m), reverse=True)
+
+
+def stored_settings(directory: Path) -> dict[str, Any]:
+    """The settings of the run whose checkpoints a folder holds; empty if there are none to read.
+
+    Raises:
+        InputError: the folder cannot be read.
+    """
+    for _, path in _files(directory):
+        with contextlib.suppress(DamagedCheckpointError, ValueError, KeyError):
+            return json.loads(read_metadata(path)["settings"])
+    return {}
 
 
 def load_weights(model: keras.Model, checkpoint: Path) -> None:

@@ -5,7 +5,6 @@ import json
 import os
 import re
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import tensorflow as tf
@@ -14,8 +13,6 @@ from bert_tf.errors import InputError
 
 # Strategies whose processes each read for their own replicas.
 _READERS = (tf.distribute.MultiWorkerMirroredStrategy, tf.distribute.TPUStrategy)
-
-_CPU_FLAGS = Path("/proc/cpuinfo")
 
 STRATEGIES = ("auto", "one", "mirrored", "multi_worker", "tpu")
 
@@ -71,24 +68,6 @@ def runs_on_cpus(strategy: tf.distribute.Strategy) -> bool:
     """Whether the devices of a strategy are processors."""
     is_tpu = isinstance(strategy, tf.distribute.TPUStrategy)
     return not is_tpu and not tf.config.list_physical_devices("GPU")
-
-
-def fast_precision(strategy: tf.distribute.Strategy) -> str:
-    """The Keras dtype policy that is fastest on the devices of a strategy.
-
-    mixed_bfloat16 on TPUs, on GPUs from Ampere on, and on processors that multiply bfloat16
-    (AVX512-BF16, AMX, Arm's BF16); else float32.
-    """
-    gpus = tf.config.list_physical_devices("GPU")
-    if isinstance(strategy, tf.distribute.TPUStrategy):
-        multiplies = True
-    elif gpus:
-        details = tf.config.experimental.get_device_details(gpus[0])
-        multiplies = details.get("compute_capability", (0, 0)) >= (8, 0)
-    else:
-        flags = _CPU_FLAGS.read_text() if _CPU_FLAGS.exists() else ""
-        multiplies = bool(re.search(r"\b(avx512_bf16|amx_bf16|bf16)\b", flags))
-    return "mixed_bfloat16" if multiplies else "float32"
 
 
 def device_names(strategy: tf.distribute.Strategy) -> str:

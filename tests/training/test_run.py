@@ -28,14 +28,14 @@ def compiled_model():
     return model
 
 
-def train(directory, *, evaluate, until=8, **plan):
+def train(directory, *, evaluate, until=8, phase=None, **plan):
     """A run of 8 steps, an evaluation every two; the result, and the lines logged."""
     lines = []
     with Run(directory, strategy="one") as run:
         run.prepare(compiled_model(), settings={})
         run.open()
         result = run.train(
-            [Phase(until=until, batch_size=4, batches=batches, evaluate=evaluate)],
+            [Phase(until=until, batch_size=4, batches=batches, evaluate=evaluate, **phase or {})],
             plan=TrainingPlan(
                 evaluate_every=2, save_every=100, log_every=100,
                 **{"best_by": "f1", "larger_is_better": True, **plan},
@@ -46,23 +46,40 @@ def train(directory, *, evaluate, until=8, **plan):
     return result, lines
 
 
-@pytest.mark.parametrize(
-    ("flags", "precision"),
-    [
-        ("flags\t\t: fpu avx512f avx512_bf16 amx_tile", "mixed_bfloat16"),
-        ("Features\t: fp asimd i8mm bf16", "mixed_bfloat16"),
-        ("flags\t\t: fpu avx2 avx512f", "float32"),
-        (None, "float32"),
-    ],
-)
-def test_the_fastest_precision_of_the_processor(tmp_path, monkeypatch, flags, precision):
-    file = tmp_path / "cpuinfo"
-    if flags:
-        file.write_text(flags)
-    monkeypatch.setattr("bert_tf.training.strategy._CPU_FLAGS", file)
-    with Run(tmp_path / "run", strategy="one", precision="auto") as run:
-        assert run.precision == keras.config.dtype_policy().name == precision
-        assert run.devices == f"CPU, {precision}"
+def test_the_share_of_the_peak_is_that_of_the_same_steps(tmp_path):
+    """A machine that gets faster with each step; the first one, which compiles, does not count."""
+    peaks = iter([1e9, 2e9, 3e9, 4e9, 5e9, 6e9, 7e9])
+    amounts = {"tokens": 5.0, "flops": 7.0, "peak": lambda: next(peaks)}
+    _, lines = train(tmp_path, evaluate=lambda: {"f1": 1.0}, phase=amounts)
+    scalars = [values for _, kind, values in lines if kind == "train"]
+    for values, peak in zip(scalars, [1e9, 2.5e9, 4.5e9, 6.5e9], strict=True):
+        rate = values["examples_per_second"]
+        assert values["tokens_per_second"] == pytest.approx(5 * rate)
+        assert values["share_of_peak"] == pytest.approx(7 * rate / peak)
+
+
+def test_a_resumed_run_keeps_its_precision(tmp_path, monkeypatch):
+    """Whatever the machine measures now, and without a new measurement."""
+
+    def run(directory, fast):
+        monkeypatch.setattr("bert_tf.training.run.fast_precision", lambda strategy: (fast, "x"))
+        lines = []
+        with Run(directory, strategy="one", precision="auto", notice=lines.append) as run:
+            run.prepare(compiled_model(), settings={"precision": run.precision})
+            run.open()
+            run.state.save()
+        assert keras.config.dtype_policy().name == "float32"
+        return run, lines
+
+    first, lines = run(tmp_path, "mixed_bfloat16")
+    assert first.devices == "CPU, mixed_bfloat16" and lines == ["precision: mixed_bfloat16 (x)"]
+    resumed, lines = run(tmp_path, "float32")
+    assert resumed.precision == "mixed_bfloat16" and lines == []
+    # Bytes after the header do not matter here: the checksum is verified when it is restored.
+    newest = tmp_path / "checkpoints" / "step-00000007.safetensors"
+    newest.write_bytes(b"cut")
+    assert run(tmp_path, "float32")[0].precision == "mixed_bfloat16"
+    assert run(tmp_path / "another", "float32")[0].precision == "float32"
 
 
 def test_runs_leave_nothing_behind_in_the_process(tmp_path):

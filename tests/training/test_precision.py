@@ -1,0 +1,112 @@
+import json
+
+import pytest
+import tensorflow as tf
+
+from bert_tf.cli import export
+from bert_tf.training import precision
+from bert_tf.training.precision import fast_precision
+
+ONE = tf.distribute.get_strategy()
+WITH_BFLOAT16 = (
+    "model name\t: AMD EPYC\nmodel\t\t: 17\nflags\t\t: fpu avx512f avx512_bf16 amx_tile\n"
+)
+
+
+class Machine:
+    """A processor that multiplies at given rates, in GFLOP/s, and counts its measurements."""
+
+    def __init__(self, float32, bfloat16):
+        self.rates = {"float32": 1e9 * float32, "bfloat16": 1e9 * bfloat16}
+        self.measured = 0
+
+    def product_rates(self, dtypes, seconds):
+        self.measured += 1
+        return {dtype: self.rates[dtype] for dtype in dtypes}
+
+
+@pytest.fixture
+def on(tmp_path, monkeypatch):
+    """Pretends to be a machine, in a new process."""
+
+    def on(machine, cpuinfo=WITH_BFLOAT16):
+        (tmp_path / "cpuinfo").write_text(cpuinfo)
+        monkeypatch.setattr(precision, "_CPU", tmp_path / "cpuinfo")
+        monkeypatch.setattr(precision, "product_rates", machine.product_rates)
+        precision._rates.cache_clear()
+        return machine
+
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.setattr(tf.config, "list_physical_devices", lambda kind=None: [])
+    yield on
+    precision._rates.cache_clear()
+
+
+@pytest.mark.parametrize(
+    ("float32", "bfloat16", "expected"),
+    [
+        (203, 397, ("mixed_bfloat16", "products 397 GFLOP/s, float32 203")),
+        (263, 151, ("float32", "products 263 GFLOP/s, bfloat16 151")),
+        (200, 219, ("float32", "products 200 GFLOP/s, bfloat16 219")),  # no clear margin
+        (200, 221, ("mixed_bfloat16", "products 221 GFLOP/s, float32 200")),
+    ],
+)
+def test_the_precision_is_the_one_measured_to_be_faster(on, float32, bfloat16, expected):
+    on(Machine(float32, bfloat16))
+    assert fast_precision(ONE) == expected
+
+
+@pytest.mark.parametrize("cpuinfo", ["", "flags\t\t: fpu avx2 avx512f\n"])
+def test_a_processor_without_bfloat16_is_not_measured(on, cpuinfo):
+    machine = on(Machine(1, 2), cpuinfo)
+    assert fast_precision(ONE) == ("float32", "")
+    assert machine.measured == 0
+
+
+def test_a_processor_is_measured_once(on, tmp_path, monkeypatch):
+    """Two runs must not differ because a measurement did."""
+    assert on(Machine(200, 400)).measured == 0
+    assert fast_precision(ONE)[0] == "mixed_bfloat16"
+    assert on(Machine(400, 200)).measured == 0  # a new process, at a worse moment
+    assert fast_precision(ONE)[0] == "mixed_bfloat16"
+    slow = on(Machine(400, 200), "CPU part\t: 0xd4f\nFeatures\t: fp asimd bf16\n")
+    assert fast_precision(ONE)[0] == "float32" and slow.measured == 1
+    monkeypatch.setenv("TF_ENABLE_ONEDNN_OPTS", "0")  # other kernels
+    assert fast_precision(ONE)[0] == "float32" and slow.measured == 2
+    known = json.loads((tmp_path / "cache" / "bert-tf" / "product_rates.json").read_text())
+    assert len(known) == 3
+    assert f"AMD EPYC 17 avx512_bf16 {tf.__version__}" in known
+
+
+@pytest.mark.parametrize(
+    "content",
+    ["", "{", "[1]", '{"KEY": 3}', '{"KEY": {"float32": 1.0, "bfloat16": NaN}}', "[" * 9999],
+)
+def test_a_damaged_cache_is_measured_again(on, tmp_path, content):
+    on(Machine(100, 200))
+    file = tmp_path / "cache" / "bert-tf" / "product_rates.json"
+    file.parent.mkdir(parents=True)
+    file.write_text(content.replace("KEY", precision._processor()))
+    assert fast_precision(ONE)[0] == "mixed_bfloat16"
+    on(Machine(200, 100))
+    assert fast_precision(ONE)[0] == "mixed_bfloat16"  # it was written anew
+
+
+def test_a_cache_that_cannot_be_written_is_no_error(on, tmp_path):
+    (tmp_path / "cache").write_text("a file, where a folder should be")
+    machine = on(Machine(100, 200))
+    for _ in range(2):  # and the runs of one process agree
+        assert fast_precision(ONE)[0] == "mixed_bfloat16"
+    assert machine.measured == 1
+
+
+def test_the_export_says_what_was_measured(on):
+    on(Machine(263, 151))
+    assert export._dtype("auto") == (
+        "float32", "precision: float32 (products 263 GFLOP/s, bfloat16 151)",
+    )  # fmt: skip
+    policy, remark = export._dtype("bfloat16")
+    assert policy == "mixed_bfloat16" and "slow on processors like this one: products 263" in remark
+    on(Machine(1, 2), "")
+    assert "does not multiply bfloat16" in export._dtype("bfloat16")[1]
+    assert export._dtype("float32") == ("float32", "")
