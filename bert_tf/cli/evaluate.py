@@ -18,12 +18,11 @@ A classifier of Hugging Face's works too; name its columns, and its labels where
 import dataclasses
 import json
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import rich.table
 
-from bert_tf.cli.progress import console, progress, typed
+from bert_tf.cli.progress import console, export_line, progress, typed
 from bert_tf.outputs import check_output_folder
 from bert_tf.tasks.options import EvaluationOptions
 
@@ -75,9 +74,7 @@ def run(options: Options) -> None:
     elif output:
         console.print(f"Scores, predictions and report.md: {options.output}")
         console.print(f"Pictures: {typed('bert-tf')} monitor {options.output}")
-    export = f"export --model {options.model} --name {Path(model.task.name).stem}"
-    export += f" --task {options.task}" * bool(options.task)
-    console.print(f"Next: {typed('bert-tf')} {export}")
+    console.print(export_line(options.model, f" --task {options.task}" * bool(options.task)))
 
 
 def _show(table: "Table") -> None:

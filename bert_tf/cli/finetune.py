@@ -12,9 +12,15 @@ docs/tasks.md, and docs/adding-a-task.md to write one. The paper tries batches o
 learning rates of 5e-5, 3e-5 and 2e-5, and 2 to 4 epochs. The same command resumes a stopped run.
 """
 
-from pathlib import Path
-
-from bert_tf.cli.progress import console, outcome_lines, progress, scores_line, training_line, typed
+from bert_tf.cli.progress import (
+    console,
+    export_line,
+    outcome_lines,
+    progress,
+    scores_line,
+    training_line,
+    typed,
+)
 from bert_tf.tasks.options import FinetuningOptions as Options
 
 
@@ -51,10 +57,10 @@ def run(options: Options) -> None:
         ]
     if not lines:  # a dry run, or a worker other than the chief
         return
-    best, name = f"{options.output}/best", Path(options.output).resolve().name
+    best = f"{options.output}/best"
     lines += [
         f"Best model: {best}",
-        f"Next: {typed('bert-tf')} export --model {best} --name {name}",
+        export_line(best),
         f"Curves: {typed('bert-tf')} monitor {options.output}",
     ]
     console.print("\n".join(lines))

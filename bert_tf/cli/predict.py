@@ -1,23 +1,23 @@
 """Answer raw strings, from an exported SavedModel or a fine-tuned model directory.
 
   bert-tf predict --model saved_models/classifier --text "a raw string" "another one"
-  bert-tf predict --model runs/classifier/best --input new.tsv --output predictions.jsonl
+  bert-tf predict --model runs/classifier/best --input new.csv --output answers.csv
   bert-tf predict --model runs/cola/best --input glue/CoLA --split test --submission submission
   cat texts.txt | bert-tf predict --model saved_models/classifier --input - --format lines
 
-Writes one JSON object per text. A classifier gives the label, its probability, and the
-probabilities of all labels; a regression model gives the score; a tagger gives entities and words
-with their spans; a model for choices gives the number and the probability of the best one; a model
-of SQuAD answers the question --text in the context --pair. --submission writes the official files:
-GLUE's TSV, such as CoLA.tsv; predictions.json, nbest_predictions.json and null_odds.json of SQuAD;
-CoNLL's columns; predictions.tsv for data of your own.
+Writes one JSON object per text, or a table if --output ends in .csv or .tsv. Both keep all columns
+of the input; one that has the name of an answer's column becomes input_NAME. A classifier gives the
+label, its probability, and the probabilities of all labels; a regression model gives the score; a
+tagger gives entities and words with their spans; a model for choices gives the number and the
+probability of the best one; a model of SQuAD answers the question --text in the context --pair.
+--submission writes the official files: GLUE's TSV, such as CoLA.tsv; predictions.json,
+nbest_predictions.json and null_odds.json of SQuAD; CoNLL's columns; predictions.tsv for data of
+your own.
 """
 
 import dataclasses
-import json
 from dataclasses import dataclass
 
-from bert_tf.atomic import write_text
 from bert_tf.cli.progress import console, progress
 from bert_tf.errors import InputError
 from bert_tf.options import option
@@ -34,13 +34,14 @@ class Options(TaskOptions, FileOptions):
             fine-tuned model directory.
         text: raw strings.
         pair: second strings, one per text, for a model of pairs.
-        input: texts: a .tsv, .csv or .jsonl file; the folder of a data set's published files, or
-            its name in TensorFlow Datasets, such as tfds:glue/mnli; "-" for standard input.
+        input: texts: a .tsv, .csv or .jsonl file; a .txt file with one text per line; the folder of
+            a data set's published files, or its name in TensorFlow Datasets, such as
+            tfds:glue/mnli; "-" for standard input.
         split: split to read from a data set, such as validation; MNLI has test_mismatched and ax.
         signature: function of the model to ask, such as embed or top_20 (docs/signatures.md); by
             default the one that gives the task's answers.
         label_map: names to answer for labels of a model directory, as MODEL_LABEL=LABEL.
-        output: .jsonl file to write; by default standard output.
+        output: file to write: .csv, .tsv, or JSON lines; by default JSON lines on standard output.
         submission: folder for the official files of the task.
         batch_size: texts per batch.
     """
@@ -75,23 +76,26 @@ def run(options: Options) -> None:
     folder = options.submission and check_output_folder(options.submission, inputs)
     with progress("loading", total=1) as bar:
         from bert_tf.serving.predictor import answer, answer_rows, rows
+        from bert_tf.tasks.answer_files import beside, is_table, json_line, write_answers
         from bert_tf.tasks.prediction import load
+        from pipelines.examples.labelled_text import read_columns_of
 
         model = load(options.model, dataclasses.asdict(options))
-        task, examples = model.reader(options.signature), None
+        examples = None
         if source:
+            task = model.reader(options.signature, source)
             split = task.split_of(source, options.split)
             examples = task.read(source, options.split, labelled=False)
             if folder:
                 task.check_submission(split, examples, model.labels)
             given = model.strings(examples, options.signature)
+            path = source if source == "-" else examples.path
+            columns = read_columns_of(path, examples.lines, task.format)
         else:
             names = (*model.inputs(options.signature), "text_pair")
             strings = zip(names, (options.text, options.pair), strict=False)
             given = {name: texts for name, texts in strings if texts}
-        shown = {name.removeprefix("text_"): texts for name, texts in given.items()}
-        if examples and "id" in examples.columns:
-            shown = {"id": examples.columns["id"], **shown}
+            columns = {}
         count = len(next(iter(given.values())))
         signature = model.signature(options.signature or model.signature_for(given))
 
@@ -103,10 +107,17 @@ def run(options: Options) -> None:
             found = list(rows(answers))
         else:
             found = answer_rows(signature, given, options.batch_size, answered=answered)
-        lines = []
-        for i, row in enumerate(found):
-            texts = {name: values[i] for name, values in shown.items()}
-            lines.append(json.dumps({**texts, **row}, ensure_ascii=False))
+        shown = {name.removeprefix("text_"): texts for name, texts in given.items()}
+        if examples and "id" in examples.columns:
+            shown = {"id": examples.columns["id"], **shown}
+        if columns and output and is_table(output):
+            shown = columns
+        else:  # the texts that were read have names of their own
+            shown |= {name: x for name, x in columns.items() if x not in shown.values()}
+        found = [
+            beside({name: values[i] for name, values in shown.items()}, row)
+            for i, row in enumerate(found)
+        ]
         if folder and examples:
             task.kind.write_submission(folder, task, split, examples, answers, model.labels)
         cut, remark = model.cut(given) if options.signature is None else (0, "")
@@ -114,10 +125,10 @@ def run(options: Options) -> None:
     for remark in filter(None, remarks):
         console.print(remark)
     if output:
-        write_text(output, "".join(f"{line}\n" for line in lines))
-        console.print(f"{len(lines)} predictions: {options.output}")
+        write_answers(output, found)
+        console.print(f"{len(found)} predictions: {options.output}")
     if folder:
-        console.print(f"Official files of {len(lines)} predictions: {options.submission}")
+        console.print(f"Official files of {len(found)} predictions: {options.submission}")
     if not output and not folder:
-        for line in lines:
-            print(line)
+        for row in found:
+            print(json_line(row))

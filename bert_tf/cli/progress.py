@@ -57,6 +57,13 @@ class ProgressBar:
         console.print(line)
 
 
+def export_line(model: str, options: str = "") -> str:
+    """The command that exports a model directory, under the name of its run."""
+    folder = Path(model).resolve()
+    name = folder.parent.name if folder.name in ("best", "last") else folder.name
+    return f"Next: {typed('bert-tf')} export --model {model} --name {name}{options}"
+
+
 # In TensorBoard and scalars.jsonl alone, for lack of room.
 _HIDDEN = ("gradient_norm", "loss_scale", "examples_per_second")
 

@@ -13,9 +13,7 @@ continues a stopped search, without repeating finished runs; with more values, s
 extends a finished one. All other options are those of bert-tf finetune.
 """
 
-from pathlib import Path
-
-from bert_tf.cli.progress import console, progress, scores_line, typed
+from bert_tf.cli.progress import console, export_line, progress, scores_line, typed
 from bert_tf.tasks.options import FinetuningOptions
 from bert_tf.tasks.options import SearchOptions as Options
 
@@ -65,11 +63,11 @@ def run(options: Options) -> None:
     if not ranked(trials):
         console.print("No run has the score that ranks them: give --best_by another")
         return
-    best, name = f"{output}/best", Path(output).resolve().name
+    best = f"{output}/best"
     lines = [
         f"Best setting: {ranked(trials)[0].setting}; best model: {best}",
         f"Table and picture: {output}/search.md, search.tsv, search.png",
-        f"Next: {typed('bert-tf')} export --model {best} --name {name}",
+        export_line(best),
         f"Curves and HParams: {typed('bert-tf')} monitor {output}",
     ]
     console.print("\n".join(lines))

@@ -19,6 +19,7 @@ from bert_tf.tasks.fine_tuned import TASK_FILE, FineTuned, read_settings
 from bert_tf.tasks.table import TASKS, find_task, with_options
 from bert_tf.tokenization.tokenizer import VOCABULARY_FILE, BertTokenizer
 from pipelines.examples.labelled_text import Examples
+from pipelines.examples.tagged_words import is_column_file
 
 
 @dataclass(frozen=True)
@@ -58,11 +59,19 @@ class Answering:
             )
         return list(found.inputs)
 
-    def reader(self, signature: str | None) -> Dataset:
-        """What reads a file of strings for a signature; None for the default one."""
-        if signature not in ENCODER_SIGNATURES:
-            return self.task
-        return replace(self.task, kind=Embedding(), pair=None)
+    def reader(self, signature: str | None, path: str) -> Dataset:
+        """What reads a file of strings for a signature; None for the default one.
+
+        A .txt file is a text per line, unless it holds words in columns.
+        """
+        task = self.task
+        if signature in ENCODER_SIGNATURES:
+            task = replace(task, kind=Embedding(), pair=None)
+        is_text = path.lower().removesuffix(".gz").endswith(".txt") and Path(path).is_file()
+        takes_texts = task.format is None and self.inputs(signature) == ["text"]
+        if is_text and takes_texts and not is_column_file(path):
+            task = replace(task, format="lines")
+        return task
 
     def strings(self, examples: Examples, signature: str | None) -> dict[str, list[str]]:
         """The strings that a signature takes; None for the one that takes what is there.

@@ -5,7 +5,7 @@ import hashlib
 import io
 import json
 import os
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
@@ -160,6 +160,38 @@ def read_examples(
     if not lines:
         raise InputError(f"{path}: no example; give a file, or a split, that has some")
     return Examples(shown_name(path), lines, values, tuple(skipped))
+
+
+def read_columns_of(
+    path: str | os.PathLike, lines: Sequence[int], format: Format | None = None
+) -> dict[str, list[Any]]:
+    """Reads all columns of some examples: name -> one value per example, "" where it is missing.
+
+    Args:
+        path: the file; "-" for standard input.
+        lines: lines of the examples, as of `Examples`.
+        format: format of the file; None to go by its extension.
+
+    Returns:
+        The columns of a table, or of JSON lines; none of other files. A table whose first line is
+        an example has the columns "0", "1" and so on.
+    """
+    format = format or format_of(path)
+    rows: dict[int, dict[str, Any]] = {}
+    if is_dataset_name(path):
+        pass
+    elif format == "jsonl":
+        rows = {number: row for number, _, row in read_records(path)}
+    elif format in ("tsv", "csv"):
+        table = dict(_lines(path, separator="\t") if format == "tsv" else _csv_rows(path))
+        first = next(number for number, row in table.items() if row != [""])
+        header = table[first]
+        if first == lines[0] or len(set(header)) < len(header):
+            header = [str(number) for number in range(len(header))]
+        rows = {number: dict(zip(header, row, strict=False)) for number, row in table.items()}
+    chosen = [rows.get(line, {}) for line in lines]
+    names = dict.fromkeys(name for row in chosen for name in row)
+    return {name: [row.get(name, "") for row in chosen] for name in names}
 
 
 def _value(place: str, role: str, column: str, row: dict[str, Any]) -> Any:

@@ -1,5 +1,6 @@
 """Text files, and the records of JSON lines and of TensorFlow Datasets."""
 
+import functools
 import gzip
 import json
 import os
@@ -7,7 +8,7 @@ import sys
 import zlib
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO
 
 import numpy as np
 
@@ -28,7 +29,7 @@ def read_text(path: str | os.PathLike) -> str:
         InputError: the file is missing, damaged, empty or not UTF-8.
     """
     try:
-        content = sys.stdin.buffer.read() if str(path) == "-" else Path(path).read_bytes()
+        content = _read_once(sys.stdin) if str(path) == "-" else Path(path).read_bytes()
         if content.startswith(b"\x1f\x8b"):
             content = gzip.decompress(content)
         text = content.decode("utf-8-sig")
@@ -43,6 +44,12 @@ def read_text(path: str | os.PathLike) -> str:
     if not text.strip():
         raise InputError(f"{path}: the file is empty; give one with examples")
     return text
+
+
+@functools.lru_cache(maxsize=1)
+def _read_once(stream: TextIO) -> bytes:
+    """The content of standard input, which can be asked for again."""
+    return stream.buffer.read()
 
 
 def shown_name(path: object) -> str:

@@ -118,6 +118,17 @@ def read_columns(
     return replace(found, documents=tuple(of_sentences) if len(examples) > 1 else ())
 
 
+def is_column_file(path: str | os.PathLike) -> bool:
+    """Whether a file holds words in columns, with labels or a sentence per paragraph, not texts."""
+    rows = [re.split(r"[ \t]+", line.strip(" \t\r")) for line in read_text(path).split("\n")]
+    if any(row[0] == _DOCUMENT for row in rows):
+        return True
+    words = [row for row in rows if row[0] not in ("", _SENTENCE_END)]
+    if {len(row) for row in words} == {1}:
+        return [""] in rows[:-1]
+    return len({len(row) for row in words}) == 1 and all(_LABEL.fullmatch(r[-1]) for r in words)
+
+
 def read_texts(
     path: str | os.PathLike,
     *,

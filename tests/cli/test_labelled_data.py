@@ -184,6 +184,30 @@ def validation_rows(run, rows) -> list[int]:
     return [of[label].pop() for label in found]
 
 
+def test_predict_keeps_the_columns_of_its_input(hugging_face, tmp_path, capsys, monkeypatch):
+    """The id was lost, and a .csv held JSON lines."""
+    data = write(tmp_path / "d.csv", "id,one,label", '7,"sea, ship",no', "8,cow,yes")
+    command = ["predict", "--model", hugging_face, "--text_column", "one", "--input"]
+    call(capsys, *command, data, "--output", tmp_path / "answers.csv")
+    header, first, second = (tmp_path / "answers.csv").read_text().splitlines()
+    assert header.startswith("id,one,input_label,label,probability,truncated,probabilities_")
+    assert first.startswith('7,"sea, ship",no,LABEL_') and second.startswith("8,cow,yes,LABEL_")
+    out, _ = call(capsys, *command, data)
+    with data.open() as file:
+        monkeypatch.setattr("sys.stdin", file)
+        assert call(capsys, *command, "-", "--format", "csv")[0] == out
+    rows = [json.loads(line) for line in out.splitlines()]
+    assert [row["text"] for row in rows] == ["sea, ship", "cow"]
+    assert [(row["id"], row["input_label"]) for row in rows] == [("7", "no"), ("8", "yes")]
+    assert "one" not in rows[0]
+
+
+def test_predict_reads_a_txt_file_as_a_text_per_line(hugging_face, tmp_path, capsys):
+    data = write(tmp_path / "d.txt", "sea ship", "cow")
+    out, _ = call(capsys, "predict", "--model", hugging_face, "--input", data)
+    assert [json.loads(line)["text"] for line in out.splitlines()] == ["sea ship", "cow"]
+
+
 @pytest.mark.parametrize("size", [-1, 0])
 def test_a_batch_size_that_answers_nothing_is_refused(hugging_face, tmp_path, capsys, size):
     """-1 replaced the earlier file by an empty one, 0 was a traceback."""

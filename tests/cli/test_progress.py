@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from bert_tf.cli.progress import progress, training_line, typed
+from bert_tf.cli.progress import export_line, progress, training_line, typed
 
 PRETRAINING = {
     "loss": 6.21199, "mlm_loss": 5.61, "nsp_loss": 0.602, "mlm_accuracy": 0.18149,
@@ -69,6 +69,13 @@ def test_commands_are_told_as_they_are_typed(monkeypatch):
     monkeypatch.setenv("PATH", "")
     assert typed("bert-tf") == os.path.relpath(folder / "bert-tf")
     assert typed("no-such-command") == "no-such-command"
+
+
+def test_commands_propose_one_name_for_an_export(tmp_path, monkeypatch):
+    """`finetune` and `evaluate` gave one model two names."""
+    monkeypatch.chdir(tmp_path)
+    for model, name in (("runs/cls/best", "cls"), ("runs/cls/last/", "cls"), ("nli", "nli")):
+        assert export_line(model).endswith(f"export --model {model} --name {name}")
 
 
 def test_progress_goes_to_standard_error(capsys):

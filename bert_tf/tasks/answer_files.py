@@ -1,0 +1,61 @@
+"""Files of answers: a table or JSON lines, with the columns of the input beside each answer."""
+
+import csv
+import io
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from bert_tf.atomic import write_text, write_tsv
+
+_TABLES = (".csv", ".tsv")
+
+
+def is_table(path: str | Path) -> bool:
+    """Whether answers in a file of this name are a table; JSON lines otherwise."""
+    return Path(path).suffix.lower() in _TABLES
+
+
+def beside(inputs: Mapping[str, Any], answer: Mapping[str, Any]) -> dict[str, Any]:
+    """The columns of an input, then those of its answer.
+
+    Answers keep their names: an input's column of such a name becomes `input_NAME`.
+    """
+    renamed = {f"input_{name}" if name in answer else name: x for name, x in inputs.items()}
+    return {**renamed, **answer}
+
+
+def json_line(row: Mapping[str, Any]) -> str:
+    """A row as a JSON object."""
+    return json.dumps(row, ensure_ascii=False)
+
+
+def write_answers(path: Path, rows: Sequence[Mapping[str, Any]]) -> None:
+    """Writes rows as a table or as JSON lines, by the ending of the path.
+
+    A table has a column for each key of an object, such as `probabilities_LABEL`; its cells hold
+    other lists as JSON. A .tsv has no quotes: tabs and line ends within a cell become spaces.
+    """
+    if not is_table(path):
+        write_text(path, "".join(f"{json_line(row)}\n" for row in rows))
+        return
+    cells = [_cells(row) for row in rows]
+    names = list(dict.fromkeys(name for row in cells for name in row))
+    table = [names, *([row.get(name, "") for name in names] for row in cells)]
+    if Path(path).suffix.lower() == ".tsv":
+        write_tsv(path, table)
+        return
+    text = io.StringIO()
+    csv.writer(text, lineterminator="\n").writerows(table)
+    write_text(path, text.getvalue())
+
+
+def _cells(row: Mapping[str, Any]) -> dict[str, Any]:
+    cells: dict[str, Any] = {}
+    for name, value in row.items():
+        if isinstance(value, dict):
+            cells |= {f"{name}_{key}": value[key] for key in sorted(value)}
+        else:
+            cells[name] = json_line(value) if isinstance(value, list) else value
+    return cells
