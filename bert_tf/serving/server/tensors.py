@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Collection, Mapping
+from itertools import accumulate, pairwise, repeat
 
 import grpc
 import numpy as np
@@ -13,8 +14,9 @@ from tensorflow_serving.apis.predict_pb2 import PredictRequest
 
 from bert_tf.serving.server.errors import ServingError, invalid
 
-# A few bytes of a TensorProto can stand for any number of equal values.
-_LARGEST = 2**24
+# A few bytes of a TensorProto can stand for any number of equal values: more than these must be
+# sent one by one, in a byte at least.
+_MOST_REPEATED = 2**16
 _BLOCK = 2**14  # values of an output that are Python's objects at a time
 
 _FIELDS = {
@@ -152,19 +154,48 @@ def to_array(name: str, proto: TensorProto, dtype: int) -> np.ndarray:
     sizes = [dimension.size for dimension in proto.tensor_shape.dim]
     if proto.tensor_shape.unknown_rank or any(size < 0 for size in sizes):
         raise invalid(f'input "{name}" has a shape of unknown size: give every dimension')
-    if math.prod(sizes) > _LARGEST or len(sizes) > 32:
-        raise invalid(f'input "{name}" has more than {_LARGEST} values: send fewer')
+    # Without zeros, so that an empty tensor has no huge dimension either.
+    if math.prod(map(max, sizes, repeat(1))) > max(_MOST_REPEATED, proto.ByteSize()):
+        raise invalid(f'input "{name}" stands for more values than it holds: send each of them')
+    if len(sizes) > 32:
+        raise invalid(f'input "{name}" has {len(sizes)} dimensions: send at most 32')
+    count = math.prod(sizes)
     try:
         if dtype == tf.string.as_datatype_enum:
-            values = [*proto.string_val]
+            if proto.tensor_content:
+                values = _strings(proto.tensor_content, count)
+            else:
+                values = [*proto.string_val]
             # As TensorFlow does: the last value stands for those that are left out.
-            values += [values[-1] if values else b""] * (math.prod(sizes) - len(values))
+            values += [values[-1] if values else b""] * (count - len(values))
             array = np.empty(len(values), object)
             array[:] = values
             return array.reshape(sizes)
         return tf.make_ndarray(proto)
     except (TypeError, ValueError, IndexError) as error:
         raise invalid(f'input "{name}" is no tensor of the shape {sizes}') from error
+
+
+def _strings(content: bytes, count: int) -> list[bytes]:
+    """The strings of a tensor's content: all lengths, each a varint, then all bytes.
+
+    Raises:
+        IndexError, ValueError: the content is damaged or holds another number of strings.
+    """
+    lengths, place = [], 0
+    for _ in range(count):
+        length, shift = 0, 0
+        while (byte := content[place]) > 127:
+            length |= (byte & 127) << shift
+            shift, place = shift + 7, place + 1
+            if shift > 28:
+                raise ValueError("a length has more than 32 bits")
+        lengths.append(length | byte << shift)
+        place += 1
+    if place + sum(lengths) != len(content):
+        raise ValueError("the strings do not fill the content")
+    ends = [*accumulate(lengths, initial=place)]
+    return [content[start:end] for start, end in pairwise(ends)]
 
 
 def to_proto(array: np.ndarray) -> TensorProto:

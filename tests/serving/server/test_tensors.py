@@ -1,9 +1,11 @@
 import numpy as np
 import pytest
 import tensorflow as tf
+from google.protobuf.internal.encoder import _VarintBytes
 from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
+from tensorflow.core.framework.tensor_pb2 import TensorProto
 from tensorflow.core.protobuf.meta_graph_pb2 import SignatureDef
 
 from bert_tf.serving.server.tensors import can_join, to_array, to_proto
@@ -57,3 +59,12 @@ def test_strings_survive_the_way_there_and_back(values):
     proto = to_proto(array)
     assert to_array("x", proto, tf.string.as_datatype_enum).tolist() == values
     assert tf.make_ndarray(proto).tolist() == values
+
+
+@given(st.lists(st.binary(max_size=300), max_size=6))
+def test_strings_are_read_from_the_content_that_tensorflow_writes(values):
+    lengths = b"".join(map(_VarintBytes, map(len, values)))
+    proto = TensorProto(dtype=tf.string.as_datatype_enum, tensor_content=lengths + b"".join(values))
+    proto.tensor_shape.dim.add(size=len(values))
+    own = tf.io.parse_tensor(proto.SerializeToString(), tf.string).numpy().tolist()
+    assert to_array("x", proto, proto.dtype).tolist() == own == values
