@@ -69,18 +69,29 @@ class LoadedModel:
         feeds = [signature.inputs[name].name for name in sorted(signature.inputs)]
         return self._session.make_callable(fetches, feeds)
 
-    def run(self, signature_name: str, inputs: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+    def run(
+        self,
+        signature_name: str,
+        inputs: Mapping[str, np.ndarray],
+        seconds: float | None = None,
+    ) -> dict[str, np.ndarray]:
         """Returns all outputs of a signature, by name.
 
         Args:
             signature_name: one of `signatures`.
             inputs: input name -> array of the type and rank of the signature; strings are bytes
                 in arrays of objects.
+            seconds: time limit; None for none. The graph stops at the next iteration of a loop:
+                exports compute a few thousand tokens in each.
 
         Raises:
-            tf.errors.OpError: the graph refuses the values.
+            tf.errors.OpError: the graph refuses the values, or runs out of time.
         """
-        return self._functions[signature_name](*(inputs[name] for name in sorted(inputs)))
+        options = None
+        if seconds is not None:
+            options = tf.compat.v1.RunOptions(timeout_in_ms=max(1, round(seconds * 1000)))
+        arrays = (inputs[name] for name in sorted(inputs))
+        return self._functions[signature_name](*arrays, options=options)
 
     def close(self) -> None:
         """Frees the variables now, and the graph when Python collects garbage next."""

@@ -19,7 +19,7 @@ from tensorflow_serving.apis.get_model_status_pb2 import ModelVersionStatus
 
 from bert_tf.errors import InputError
 from bert_tf.serving.saved_model import LoadedModel
-from bert_tf.serving.server.batching import BatchQueue, Workers
+from bert_tf.serving.server.batching import BatchQueue, Workers, row_count
 from bert_tf.serving.server.configuration import (
     PARAMETERS_FILE,
     BatchingParameters,
@@ -30,11 +30,19 @@ from bert_tf.serving.server.metrics import Metrics
 from bert_tf.serving.server.tensors import can_join, check_inputs
 from bert_tf.serving.server.warm_up import warm_up
 
+# An answer may be thousands of times as large as its request. The attention of 28 texts of
+# BERT-base is about this large.
+_LARGEST_ANSWER = 2**28
+
 _LOG = logging.getLogger(__name__)
 
 
 class Servable:
     """One version of a model. It stays loaded while a request holds it.
+
+    Requests are joined in batches if the version's folder has batching parameters, or if some are
+    given for all models. A batched version refuses requests of more rows than a batch may have, as
+    TensorFlow Serving does.
 
     Args:
         name: the model's name.
@@ -43,7 +51,7 @@ class Servable:
         workers: threads that run its batches.
         metrics: counts its loads and runs.
         parameters: batching parameters, where its folder has none.
-        overrides: fields of them that hold whatever its folder has.
+        overrides: fields of them that hold for all models, whatever their folders have.
 
     Attributes:
         name, version, directory: as given.
@@ -101,7 +109,9 @@ class Servable:
 
     def _load(self) -> None:
         parameters, file = self._parameters, self.directory / PARAMETERS_FILE
+        self._is_batched = bool(self._overrides)
         if file.exists():
+            self._is_batched = True
             parameters = read_batching_parameters(file, parameters)
         if "max_batch_size" in self._overrides:  # it would be the last of these
             parameters = dataclasses.replace(parameters, allowed_batch_sizes=())
@@ -179,18 +189,35 @@ class Servable:
             Output name -> array, batch first; strings are bytes in arrays of objects.
 
         Raises:
-            ServingError: INVALID_ARGUMENT for inputs that the signature does not take,
-                DEADLINE_EXCEEDED, UNAVAILABLE for a full queue and once the server has stopped.
+            ServingError: INVALID_ARGUMENT for inputs that the signature does not take, too many
+                rows or too large an answer, UNAVAILABLE for a full queue or a server that has
+                stopped, DEADLINE_EXCEEDED.
         """
         signature = self.signature(signature_name)
         check_inputs(signature, inputs)
+        most = self._queue.parameters.max_batch_size
+        if self._is_batched and row_count(inputs) > most:
+            raise invalid(
+                f"Task size {row_count(inputs)} is larger than maximum input batch size {most}"
+            )
         name = signature_name or "serving_default"
-        run = functools.partial(self._model.run, name)
-        key = (name,) if inputs and can_join(signature) else None
+        run = functools.partial(self._run, name)
+        key = (name,) if self._is_batched and inputs and can_join(signature) else None
         started = time.monotonic()
         outputs = await self._queue.run(run, inputs, key, deadline)
         self._metrics.run(self.name, time.monotonic() - started)
         return without_padding(signature, outputs)
+
+    def _run(
+        self, name: str, inputs: Mapping[str, np.ndarray], seconds: float | None
+    ) -> dict[str, np.ndarray]:
+        outputs = self._model.run(name, inputs, seconds)
+        if (size := sum(map(_byte_size, outputs.values()))) > _LARGEST_ANSWER:
+            raise invalid(
+                f"The answer has {size} bytes, more than {_LARGEST_ANSWER}: send fewer rows or "
+                "shorter texts"
+            )
+        return outputs
 
     def status(self) -> ModelVersionStatus:
         """Its state as ModelService reports it."""
@@ -231,6 +258,10 @@ def without_padding(
             if is_listed and not bool(array[:, width:].any()):
                 shorter[name] = array[:, :width]
     return shorter
+
+
+def _byte_size(array: np.ndarray) -> int:
+    return array.nbytes + (sum(map(len, array.flat)) if array.dtype == object else 0)
 
 
 def _load_error(error: Exception, directory: Path) -> ServingError:

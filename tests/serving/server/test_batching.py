@@ -5,6 +5,7 @@ import time
 import grpc
 import numpy as np
 import pytest
+import tensorflow as tf
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -23,7 +24,7 @@ class Echo:
         if is_open:
             self.gate.set()
 
-    def __call__(self, inputs):
+    def __call__(self, inputs, seconds=None):
         self.gate.wait(30)
         self.batches.append(list(inputs["text"]))
         if b"bad" in inputs["text"]:
@@ -105,7 +106,7 @@ def test_requests_of_other_length_shape_or_key_are_not_joined():
             *start(queue, echo, ["short"], ["long" * 100], ["brief"]),
             asyncio.create_task(queue.run(echo, texts("other"), "other")),
             asyncio.create_task(queue.run(echo, texts("alone"), None)),
-            asyncio.create_task(queue.run(lambda inputs: inputs, lists, "key")),
+            asyncio.create_task(queue.run(lambda inputs, seconds: inputs, lists, "key")),
         ]
         await asyncio.sleep(0)
         echo.gate.set()
@@ -196,6 +197,36 @@ def test_a_deadline_ends_a_request_that_runs():
     running(test)
 
 
+def test_a_batch_stops_at_its_last_deadline_and_is_not_run_again():
+    async def test(queue):
+        first = await blocked(queue, echo := Echo(is_open=False))
+        limits = []
+
+        def runs_out(inputs, seconds):
+            limits.append(seconds)
+            time.sleep(max(seconds, 0))
+            raise tf.errors.DeadlineExceededError(None, None, "Timed out")
+
+        now = time.monotonic()
+        early, late = start(queue, runs_out, "a", deadline=now + 0.1) + start(
+            queue, runs_out, "b", deadline=now + 0.2
+        )
+        await asyncio.sleep(0)
+        echo.gate.set()
+        await first
+        for task in (early, late):
+            with pytest.raises(ServingError, match="Deadline"):
+                await task
+        while queue.running:
+            await asyncio.sleep(0.01)
+        (limit,) = limits
+        assert 0.1 < limit <= 0.2
+        endless = start(queue, lambda inputs, seconds: {"none": np.array([seconds is None])}, "c")
+        assert (await endless[0])["none"]
+
+    running(test)
+
+
 def test_one_bad_request_fails_alone():
     async def test(queue):
         echo = Echo(is_open=False)
@@ -217,7 +248,7 @@ def test_outputs_without_rows_are_made_one_request_at_a_time():
     async def test(queue):
         first = await blocked(queue, echo := Echo(is_open=False))
 
-        def count(inputs):
+        def count(inputs, seconds):
             return {"rows": np.array(len(inputs["text"]))}
 
         waiting = start(queue, count, "ab", "cde")
@@ -231,7 +262,7 @@ def test_outputs_without_rows_are_made_one_request_at_a_time():
 
 def test_a_defect_is_an_internal_error_and_the_thread_lives_on():
     async def test(queue):
-        def fails(inputs):
+        def fails(inputs, seconds):
             raise RuntimeError("secret")
 
         with pytest.raises(ServingError) as failed:

@@ -10,6 +10,7 @@ from tensorflow_serving.apis.get_model_status_pb2 import ModelVersionStatus
 from tensorflow_serving.apis.prediction_log_pb2 import PredictionLog
 
 from bert_tf.errors import InputError
+from bert_tf.serving.server import servable
 from bert_tf.serving.server.configuration import BatchingParameters
 from bert_tf.serving.server.errors import ServingError
 from bert_tf.serving.server.models import Models
@@ -329,5 +330,49 @@ def test_batching_parameters_of_a_version_are_honoured(toys, tmp_path):
         async with (models := Models(tmp_path)).running():
             (status,) = models.status("toy").model_version_status
             assert status.state == State.END and "batching parameters" in str(status)
+
+    asyncio.run(run())
+
+
+def test_only_versions_with_batching_parameters_are_joined_and_limited(toys, tmp_path):
+    folders = {name: tmp_path / name / "1" for name in ("plain", "batched")}
+    for folder in folders.values():
+        shutil.copytree(toys / "toy" / "1", folder)
+    (folders["batched"] / "batching_params.pbtxt").write_text("max_batch_size { value: 4 }")
+    many = np.array([b"a"] * 5, object)
+
+    async def joins(models, name) -> bool:
+        with models.servable(name) as held:
+            seen = []
+            run = held._queue.run
+            held._queue.run = lambda f, i, key, d: seen.append(key) or run(f, i, key, d)
+            await held.predict("", {"text": TEXTS})
+            return seen != [None]
+
+    async def run():
+        async with (models := Models(tmp_path)).running():
+            assert not await joins(models, "plain") and await joins(models, "batched")
+            assert len((await predict(models, "plain", text=many))["length"]) == 5
+            message = "Task size 5 is larger than maximum input batch size 4"
+            with pytest.raises(ServingError, match=message) as refused:
+                await predict(models, "batched", text=many)
+            assert refused.value.code == grpc.StatusCode.INVALID_ARGUMENT
+        async with (models := Models(tmp_path, overrides={"max_batch_size": 3})).running():
+            assert await joins(models, "plain")  # given for all models
+            with pytest.raises(ServingError, match="batch size 3"):
+                await predict(models, "plain", text=many)
+
+    asyncio.run(run())
+
+
+def test_an_answer_that_is_too_large_is_refused(toys, monkeypatch):
+    monkeypatch.setattr(servable, "_LARGEST_ANSWER", 1000)
+
+    async def run():
+        async with (models := Models(toys)).running():
+            await predict(models)
+            with pytest.raises(ServingError, match="send fewer rows") as refused:
+                await predict(models, text=np.array([b"a" * 400], object))
+            assert refused.value.code == grpc.StatusCode.INVALID_ARGUMENT
 
     asyncio.run(run())

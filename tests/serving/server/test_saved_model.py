@@ -27,3 +27,18 @@ def test_a_folder_without_a_model_is_refused(tmp_path):
     (tmp_path / "saved_model.pb").write_bytes(b"")
     with pytest.raises(ValueError, match="no graph with the tag serve"):
         LoadedModel(tmp_path)
+
+
+def test_a_graph_stops_when_its_time_is_over(tmp_path):
+    class Endless(tf.Module):
+        @tf.function(input_signature=[tf.TensorSpec([], tf.int32, "x")])
+        def __call__(self, x):
+            return {"y": tf.while_loop(lambda y: y < 10**9, lambda y: (y + 1,), [x])[0]}
+
+    tf.saved_model.save(Endless(), str(tmp_path))
+    model = LoadedModel(tmp_path)
+    with pytest.raises(tf.errors.DeadlineExceededError):
+        model.run("serving_default", {"x": np.int32(0)}, 0.05)
+    at_once = model.run("serving_default", {"x": np.int32(10**9)}, 30)
+    assert at_once["y"] == 10**9
+    model.close()
