@@ -43,8 +43,8 @@ class Options(CheckedOptions):
         threads: batches that run at once; by default one per core.
         batching_parameters_file: batching parameters of all models, in TensorFlow Serving's
             format, in place of each version's batching_params.pbtxt.
-        max_batch_size: rows of a batch that is joined from several requests; 1 joins none. This and
-            the two below replace what the files say.
+        max_batch_size: most rows of a request, and of a batch that is joined from several. This
+            and the two below replace what the files say, and batch models without a file, too.
         batch_timeout_micros: longest wait for requests to join, in microseconds; 0 joins those that
             wait anyway, which is best on CPUs.
         max_enqueued_batches: batches' worth of rows that may wait; what comes then is refused.
@@ -135,11 +135,12 @@ def run(options: Options) -> None:
             "in a folder that is there"
         ) from error
     request_bytes = options.max_request_mb * 2**20
+    held_bytes = max(8 * request_bytes, 2**28)
     app = make_app(
         models,
         limits=Limits(
             body_bytes=request_bytes,
-            held_bytes=max(8 * request_bytes, 2**28),
+            held_bytes=held_bytes,
             seconds=options.deadline,
         ),
         routes=playground.routes(models) if options.playground else (),
@@ -168,6 +169,7 @@ def run(options: Options) -> None:
                     models,
                     grpc_address,
                     max_request_bytes=request_bytes,
+                    max_held_bytes=held_bytes,
                     tls=tls,
                     token=token,
                     access_log=log,

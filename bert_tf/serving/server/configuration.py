@@ -19,7 +19,7 @@ class BatchingParameters:
     """How requests are joined; names and meaning as in TensorFlow Serving's BatchingParameters.
 
     Attributes:
-        max_batch_size: rows of a joined batch; a request of more rows runs alone.
+        max_batch_size: most rows of a batch, and of a request.
         batch_timeout_micros: longest wait for more requests, in microseconds. 0 joins those that
             wait when a thread is free, which is best on CPUs.
         max_enqueued_batches: batches' worth of rows that may wait; more are refused.
@@ -129,7 +129,7 @@ def read_models_config(path: str | Path) -> ModelServerConfig:
         for model in config.model_config_list.config:
             if model.base_path:
                 model.base_path = str(path.parent.absolute() / model.base_path)
-        check_models_config(config)
+        _check_models_config(config)
     except (OSError, ValueError, text_format.ParseError) as error:
         raise InputError(f"{path} configures no models ({error}): correct it") from error
     if not config.model_config_list.config:
@@ -137,7 +137,7 @@ def read_models_config(path: str | Path) -> ModelServerConfig:
     return config
 
 
-def check_models_config(config: ModelServerConfig) -> None:
+def _check_models_config(config: ModelServerConfig) -> None:
     """Refuses what no server can follow, in TensorFlow Serving's words.
 
     Raises:

@@ -1,16 +1,17 @@
 """TensorFlow Serving's gRPC services: PredictionService and ModelService."""
 
 import asyncio
+import contextlib
 import dataclasses
-import functools
 import logging
 import time
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, TypeVar
 
 import grpc
 import numpy as np
+from google.protobuf.message import DecodeError, Message
 from tensorflow_serving.apis.classification_pb2 import (
     ClassificationRequest,
     ClassificationResponse,
@@ -25,37 +26,30 @@ from tensorflow_serving.apis.get_model_status_pb2 import (
 )
 from tensorflow_serving.apis.inference_pb2 import MultiInferenceRequest, MultiInferenceResponse
 from tensorflow_serving.apis.input_pb2 import Input
-from tensorflow_serving.apis.model_management_pb2 import (
-    ReloadConfigRequest,
-    ReloadConfigResponse,
-)
 from tensorflow_serving.apis.model_pb2 import ModelSpec
-from tensorflow_serving.apis.model_service_pb2_grpc import (
-    ModelServiceServicer,
-    add_ModelServiceServicer_to_server,
-)
 from tensorflow_serving.apis.predict_pb2 import PredictRequest, PredictResponse
-from tensorflow_serving.apis.prediction_service_pb2_grpc import (
-    PredictionServiceServicer,
-    add_PredictionServiceServicer_to_server,
-)
 from tensorflow_serving.apis.regression_pb2 import RegressionRequest, RegressionResponse
 
 from bert_tf.serving.server.access_log import AccessLog
 from bert_tf.serving.server.authorization import is_authorized
+from bert_tf.serving.server.conversion import LARGE_ANSWER, LARGE_BODY, in_thread_if
 from bert_tf.serving.server.errors import ServingError, invalid
-from bert_tf.serving.server.example_requests import classify, multi_inference, regress, serialized
+from bert_tf.serving.server.example_requests import classify, multi_inference, regress
 from bert_tf.serving.server.models import Models
 from bert_tf.serving.server.servable import Servable
 from bert_tf.serving.server.tensors import predict_inputs, to_proto
 
 _LOG = logging.getLogger(__name__)
-_Response = TypeVar("_Response")
+_T = TypeVar("_T")
 # Bytes of a message: gRPC sends it in a header, whose size is limited.
 _LONGEST_MESSAGE = 1024
 _LONGEST_NAME = 256
-_LARGE_ANSWER = 2**14  # values
 _MOST_CALLS = 1000
+# Time in which the message of a call must arrive. Where many calls wait for theirs, a new one gets
+# the shorter time: clients send the message with the head of a call.
+_MESSAGE_SECONDS = 30.0
+_MOST_PATIENT = 64
+_PROMPT_SECONDS = 1.0
 _YEAR = 365 * 24 * 3600.0
 
 
@@ -71,18 +65,23 @@ async def start_grpc(
     models: Models,
     address: str = "127.0.0.1:8500",
     *,
-    max_request_bytes: int = 2**26,
+    max_request_bytes: int = 2**25,
+    max_held_bytes: int = 2**28,
     tls: Tls | None = None,
     token: str | None = None,
     access_log: AccessLog | None = None,
 ) -> tuple[grpc.aio.Server, int]:
     """Starts a server of both services; `await server.stop(grace)` ends it.
 
+    The message of a call must arrive within 30 s.
+
     Args:
         models: models that it serves.
         address: host and port; port 0 takes a free one.
         max_request_bytes: a larger request fails with RESOURCE_EXHAUSTED, as do more than 1000 at
             once.
+        max_held_bytes: size of all requests that are being answered; beyond it requests fail with
+            RESOURCE_EXHAUSTED.
         tls: encrypts the connections.
         token: password that clients send as metadata, `authorization: Bearer <token>`.
         access_log: where to log requests; None for nowhere.
@@ -96,7 +95,6 @@ async def start_grpc(
     """
     server = grpc.aio.server(
         maximum_concurrent_rpcs=_MOST_CALLS,
-        interceptors=[_Authorization(token)] if token else [],
         options=[
             ("grpc.max_receive_message_length", max_request_bytes),
             ("grpc.max_send_message_length", -1),
@@ -104,8 +102,14 @@ async def start_grpc(
             ("grpc.so_reuseport", 0),
         ],
     )
-    add_PredictionServiceServicer_to_server(_PredictionService(models, access_log), server)
-    add_ModelServiceServicer_to_server(_ModelService(models, access_log), server)
+    services = _Services(models, max_held_bytes, token, access_log)
+    for service, methods in _METHODS.items():
+        handlers = {
+            method.__name__: services.handler(method, request_type)
+            for method, request_type in methods.items()
+        }
+        name = f"tensorflow.serving.{service}"
+        server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(name, handlers),))
     if tls:
         pair = (tls.key.read_bytes(), tls.certificate.read_bytes())
         port = server.add_secure_port(address, grpc.ssl_server_credentials([pair]))
@@ -115,34 +119,106 @@ async def start_grpc(
     return server, port
 
 
-class _Authorization(grpc.aio.ServerInterceptor):
-    """Refuses calls without the token."""
+class _Services:
+    """The methods of both services, each of a request and its deadline.
 
-    def __init__(self, token: str) -> None:
-        self._token = token
+    Args:
+        models, max_held_bytes, token, access_log: as of `start_grpc`.
+    """
 
-    async def intercept_service(self, continuation, details):
-        header = dict(details.invocation_metadata).get("authorization", "")
-        if is_authorized(header, self._token):
-            return await continuation(details)
-        return grpc.unary_unary_rpc_method_handler(self._refuse)
-
-    async def _refuse(self, request: Any, context: grpc.aio.ServicerContext) -> None:
-        message = "send the metadata authorization: Bearer <token>"
-        await context.abort(grpc.StatusCode.UNAUTHENTICATED, message)
-
-
-class _Service:
-    def __init__(self, models: Models, access_log: AccessLog | None) -> None:
+    def __init__(
+        self,
+        models: Models,
+        max_held_bytes: int,
+        token: str | None,
+        access_log: AccessLog | None,
+    ) -> None:
         self._models = models
+        self._max_held_bytes = max_held_bytes
+        self._token = token
         self._access_log = access_log
+        self._arriving = 0  # calls that wait for their message
+        self._held_bytes = 0
+
+    def handler(
+        self,
+        method: Callable[["_Services", Any, float | None], Awaitable[Message]],
+        request_type: type[Message],
+    ) -> grpc.RpcMethodHandler:
+        """Makes a method one of a gRPC server; the call is aborted where the method fails.
+
+        The handler reads the message itself: gRPC's own would wait for it without a limit.
+        """
+        api = method.__name__
+
+        async def answer(messages: Any, context: grpc.aio.ServicerContext) -> bytes:
+            started, code, size, request = time.monotonic(), grpc.StatusCode.OK, 0, request_type()
+            try:
+                self._check_token(context)
+                message = await self._message(context)
+                size = len(message)
+                with self._held(size):
+                    request = await in_thread_if(size > LARGE_BODY, _parsed, request_type, message)
+                    del message
+                    response = await method(self, request, _deadline(context))
+                    is_large = response.ByteSize() > LARGE_BODY
+                    return await in_thread_if(is_large, response.SerializeToString)
+            except ServingError as error:
+                code = error.code
+                await context.abort(code, error.message[:_LONGEST_MESSAGE])
+            except asyncio.CancelledError:
+                code = grpc.StatusCode.CANCELLED
+                raise
+            except Exception:
+                _LOG.exception("a request failed")
+                code = grpc.StatusCode.INTERNAL
+                await context.abort(code, "Internal error: see the server's log")
+            finally:
+                self._note(api, request, size, context.peer(), code, time.monotonic() - started)
+            raise AssertionError("abort raises")
+
+        return grpc.stream_unary_rpc_method_handler(answer)
+
+    def _check_token(self, context: grpc.aio.ServicerContext) -> None:
+        metadata = dict(context.invocation_metadata() or ())
+        if self._token and not is_authorized(metadata.get("authorization", ""), self._token):
+            message = "send the metadata authorization: Bearer <token>"
+            raise ServingError(grpc.StatusCode.UNAUTHENTICATED, message)
+
+    async def _message(self, context: grpc.aio.ServicerContext) -> bytes:
+        """The call's message, which must arrive in time."""
+        seconds = _MESSAGE_SECONDS if self._arriving < _MOST_PATIENT else _PROMPT_SECONDS
+        self._arriving += 1
+        try:
+            async with asyncio.timeout(seconds):
+                message = await context.read()
+        except TimeoutError:
+            text = f"No message arrived within {seconds:g} s"
+            raise ServingError(grpc.StatusCode.DEADLINE_EXCEEDED, text) from None
+        finally:
+            self._arriving -= 1
+        if message is grpc.aio.EOF:
+            raise invalid("The call has no message")
+        return message
+
+    @contextlib.contextmanager
+    def _held(self, size: int) -> Iterator[None]:
+        """Counts a request of this size until the block ends."""
+        if self._held_bytes + size > self._max_held_bytes:
+            message = f"More than {self._max_held_bytes} bytes of requests are in work"
+            raise ServingError(grpc.StatusCode.RESOURCE_EXHAUSTED, message)
+        self._held_bytes += size
+        try:
+            yield
+        finally:
+            self._held_bytes -= size
 
     def _note(
-        self, api: str, request: Any, peer: str, code: grpc.StatusCode, seconds: float
+        self, api: str, request: Any, size: int, peer: str, code: grpc.StatusCode, seconds: float
     ) -> None:
         """Counts and logs a request that has been answered."""
         spec = _model_spec(request)
-        if isinstance(self, _PredictionService):
+        if api != "GetModelStatus":
             self._models.metrics.request(spec.name, api, "GRPC", code, seconds)
         if self._access_log:
             self._access_log.write(
@@ -152,47 +228,18 @@ class _Service:
                     "method": api,
                     "model": spec.name[:_LONGEST_NAME],
                     "signature": spec.signature_name[:_LONGEST_NAME],
-                    "request_bytes": request.ByteSize(),
+                    "request_bytes": size,
                     "status": code.name,
                     "milliseconds": round(1000 * seconds, 3),
                 }
             )
 
-
-def _answered(method: Callable[[Any, Any, float | None], Awaitable[_Response]]) -> Any:
-    """Makes a method of a request and its deadline one of a service.
-
-    The call is aborted where the method fails.
-    """
-    api = method.__name__
-
-    @functools.wraps(method)
-    async def answer(self: _Service, request: Any, context: grpc.aio.ServicerContext) -> _Response:
-        started, code = time.monotonic(), grpc.StatusCode.OK
-        try:
-            return await method(self, request, _deadline(context))
-        except ServingError as error:
-            code = error.code
-            await context.abort(code, error.message[:_LONGEST_MESSAGE])
-        except asyncio.CancelledError:
-            code = grpc.StatusCode.CANCELLED
-            raise
-        except Exception:
-            _LOG.exception("a request failed")
-            code = grpc.StatusCode.INTERNAL
-            await context.abort(code, "Internal error: see the server's log")
-        finally:
-            self._note(api, request, context.peer(), code, time.monotonic() - started)
-        raise AssertionError("abort raises")
-
-    return answer
-
-
-class _PredictionService(_Service, PredictionServiceServicer):
-    @_answered
     async def Predict(self, request: PredictRequest, deadline: float | None) -> PredictResponse:
         with self._servable(request) as servable:
-            name, arrays = predict_inputs(servable.signatures, request)
+            is_large = request.ByteSize() > LARGE_BODY
+            name, arrays = await in_thread_if(
+                is_large, predict_inputs, servable.signatures, request
+            )
             signature = servable.signatures[name]
             chosen = list(request.output_filter) or list(signature.outputs)
             for place, alias in enumerate(chosen):
@@ -211,25 +258,20 @@ class _PredictionService(_Service, PredictionServiceServicer):
                 for alias in chosen:
                     response.outputs[alias].CopyFrom(to_proto(outputs[alias]))
 
-            if sum(outputs[alias].size for alias in chosen) > _LARGE_ANSWER:
-                await asyncio.to_thread(write)  # other requests go on
-            else:
-                write()
+            values = sum(outputs[alias].size for alias in chosen)
+            await in_thread_if(values > LARGE_ANSWER, write)
             return response
 
-    @_answered
     async def Classify(
         self, request: ClassificationRequest, deadline: float | None
     ) -> ClassificationResponse:
         return await self._of_examples(classify, ClassificationResponse, request, deadline)
 
-    @_answered
     async def Regress(
         self, request: RegressionRequest, deadline: float | None
     ) -> RegressionResponse:
         return await self._of_examples(regress, RegressionResponse, request, deadline)
 
-    @_answered
     async def MultiInference(
         self, request: MultiInferenceRequest, deadline: float | None
     ) -> MultiInferenceResponse:
@@ -240,7 +282,6 @@ class _PredictionService(_Service, PredictionServiceServicer):
                 result.model_spec.CopyFrom(_spec(servable, result.model_spec))
             return MultiInferenceResponse(results=results)
 
-    @_answered
     async def GetModelMetadata(
         self, request: GetModelMetadataRequest, deadline: float | None
     ) -> GetModelMetadataResponse:
@@ -253,8 +294,8 @@ class _PredictionService(_Service, PredictionServiceServicer):
         return self._models.metadata(*_asked(request.model_spec))
 
     async def _of_examples(
-        self, call: Any, response: Callable[..., _Response], request: Any, deadline: float | None
-    ) -> _Response:
+        self, call: Any, response: Callable[..., _T], request: Any, deadline: float | None
+    ) -> _T:
         """Answers with `classify` or `regress`."""
         with self._servable(request) as servable:
             name = request.model_spec.signature_name
@@ -268,36 +309,46 @@ class _PredictionService(_Service, PredictionServiceServicer):
 
     def _runs(self, servable: Servable, examples: Input, deadline: float | None):
         """Runs signatures of a servable, and counts the examples."""
-        self._models.metrics.examples(servable.name, len(serialized(examples)))
+        kind = examples.WhichOneof("kind")
+        count = len(getattr(examples, kind).examples) if kind else 0
+        self._models.metrics.examples(servable.name, count)
 
         async def run(name: str, inputs: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
             return await servable.predict(name, inputs, deadline)
 
         return run
 
-
-class _ModelService(_Service, ModelServiceServicer):
-    @_answered
     async def GetModelStatus(
         self, request: GetModelStatusRequest, deadline: float | None
     ) -> GetModelStatusResponse:
         _check_spec(request)
         return self._models.status(*_asked(request.model_spec))
 
-    @_answered
-    async def HandleReloadConfigRequest(
-        self, request: ReloadConfigRequest, deadline: float | None
-    ) -> ReloadConfigResponse:
-        await self._models.reload(request.config)
-        response = ReloadConfigResponse()
-        response.status.SetInParent()
-        return response
+
+# Clients cannot change the models: HandleReloadConfigRequest is UNIMPLEMENTED.
+_METHODS: dict[str, dict[Any, type[Message]]] = {
+    "PredictionService": {
+        _Services.Predict: PredictRequest,
+        _Services.Classify: ClassificationRequest,
+        _Services.Regress: RegressionRequest,
+        _Services.MultiInference: MultiInferenceRequest,
+        _Services.GetModelMetadata: GetModelMetadataRequest,
+    },
+    "ModelService": {_Services.GetModelStatus: GetModelStatusRequest},
+}
+
+
+def _parsed(request_type: type[Message], message: bytes) -> Message:
+    try:
+        return request_type.FromString(message)
+    except DecodeError as error:
+        raise invalid(f"The message is no {request_type.DESCRIPTOR.name}: {error}") from error
 
 
 def _model_spec(request: Any) -> ModelSpec:
     if isinstance(request, MultiInferenceRequest):
         return request.tasks[0].model_spec if request.tasks else ModelSpec()
-    return ModelSpec() if isinstance(request, ReloadConfigRequest) else request.model_spec
+    return request.model_spec
 
 
 def _check_spec(request: Any) -> None:

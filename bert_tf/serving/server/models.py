@@ -21,11 +21,7 @@ from tensorflow_serving.config.model_server_config_pb2 import ModelConfig, Model
 
 from bert_tf.errors import InputError
 from bert_tf.serving.server.batching import Workers
-from bert_tf.serving.server.configuration import (
-    BatchingParameters,
-    check_models_config,
-    read_models_config,
-)
+from bert_tf.serving.server.configuration import BatchingParameters, read_models_config
 from bert_tf.serving.server.errors import ServingError, invalid
 from bert_tf.serving.server.metrics import Metrics
 from bert_tf.serving.server.servable import Servable, stamp
@@ -74,7 +70,6 @@ class Models:
         batching = batching or BatchingParameters()
         self._source: Path | ModelServerConfig = Path(source)
         self._config_file: Path | None = None
-        self._config = ModelServerConfig()  # what was last read from it
         self._complaint = ""
         self._poll_seconds = poll_seconds
         self._parameters = dataclasses.replace(batching, num_batch_threads=0)
@@ -107,7 +102,6 @@ class Models:
         if isinstance(self._source, Path) and self._source.is_file():
             self._config_file = self._source
             self._source = read_models_config(self._config_file)
-            self._config = self._source
         try:
             await self._poll()
         except OSError as error:
@@ -135,40 +129,6 @@ class Models:
         self._workers.close()
         self._loader.shutdown(wait=False, cancel_futures=True)
 
-    async def reload(self, config: ModelServerConfig) -> None:
-        """Serves the models of another configuration; returns when they are loaded.
-
-        Raises:
-            ServingError: the configuration cannot be followed (INVALID_ARGUMENT) or labels a
-                version that is not loaded (FAILED_PRECONDITION); a model has no version that could
-                be loaded (UNKNOWN).
-        """
-        if config.WhichOneof("config") != "model_config_list":
-            raise invalid(
-                "ServerModelConfig type not supported by HandleReloadConfigRequest. Only "
-                "ModelConfigList is currently supported"
-            )
-        try:
-            check_models_config(config)
-        except ValueError as error:
-            raise invalid(str(error)) from error
-        self._source = config
-        await self._poll()
-        await self._settled()
-        listed = config.model_config_list.config
-        if missing := [model.name for model in listed if model.name not in self.names]:
-            message = f"Some models did not become available: {{{', '.join(missing)}}}"
-            raise ServingError(grpc.StatusCode.UNKNOWN, message)
-        for model in listed:
-            for version in model.version_labels.values():
-                found = self._servables[model.name].get(version)
-                if found is None or not found.is_available:
-                    raise ServingError(
-                        grpc.StatusCode.FAILED_PRECONDITION,
-                        f"Request to assign label to version {version} of model {model.name}, "
-                        "which is not currently available for inference",
-                    )
-
     async def _watch(self) -> None:
         while True:
             await asyncio.sleep(self._poll_seconds)
@@ -191,8 +151,7 @@ class Models:
                 _LOG.warning("%s; the models stay as they are", error)
             return
         self._complaint = ""
-        if config != self._config:  # else one that a client has set stays
-            self._source = self._config = config
+        self._source = config
 
     async def _poll(self) -> None:
         """Looks for versions, and starts to load and to retire what has changed."""
