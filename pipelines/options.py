@@ -58,7 +58,8 @@ class PretrainingDataOptions(CorpusOptions):
             batch then counts rows. 1 packs none.
         dupe_factor: passes over the corpus, with different pairs and masks in each (the original's
             default is 10).
-        held_out_share: share of the text to hold out for evaluation, by document.
+        held_out_share: share of the documents to hold out for evaluation, chosen by a hash of their
+            first text: duplicates are on one side, and other documents make no difference.
         num_shards: minimum number of files for the training instances; a large corpus has one for
             every 32 MB of text in each of the dupe_factor passes.
         seed: random seed; the same seed writes the same bytes.

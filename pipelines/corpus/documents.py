@@ -7,7 +7,9 @@ make this work for every shape of corpus:
 - Files are read in turns, a part of each, so that a batch of long books holds parts of many.
 - A batch with few documents gets *donors*: passages of earlier documents of the unit, or of the
   first documents in this unit and the next ones, which only provide random next sentences.
-- Held-out text has batches of its own, so no training pair holds a held-out sentence.
+- A document is held out by a hash of its first text, so that its duplicates are, too, and other
+  documents make no difference. Held-out documents have batches and donors of their own, so no
+  training pair holds a held-out sentence.
 
 The batches of a unit are a function of the corpus, the number of the unit and the seed, so several
 machines can read units in any order.
@@ -27,10 +29,13 @@ from bert_tf.errors import InputError
 from pipelines.corpus.formats import read_slice
 from pipelines.corpus.sources import UNIT_BYTES, Corpus, Slice
 
-# Bytes of a part of a document, which is held out or trained on as a whole; files take turns after
-# as much text.
+# Bytes of a part of a document; files take turns after as much text.
 PART_BYTES = 1 << 18
 OPEN_FILES = 16
+
+# First text of a document, in bytes and in lines: documents that share it are on the same side.
+_FIRST_BYTES = 4096
+_FIRST_LINES = 64
 
 # A batch of fewer documents gets donors: passages of this size from so many documents.
 FEW_DOCUMENTS = 8
@@ -63,14 +68,14 @@ class Part(NamedTuple):
         ordinal: number of the part in the document.
         lines: lines of text, none blank.
         size: bytes of text.
-        held_out: whether the part is for evaluation.
+        draw: the document's draw in [0, 1]: a low one holds it out.
     """
 
     document: Document
     ordinal: int
     lines: list[bytes]
     size: int
-    held_out: bool
+    draw: float
 
 
 class DocumentBatch(NamedTuple):
@@ -111,9 +116,9 @@ class UnitReader:
         corpus: an opened corpus.
         unit: number of the unit.
         buffer_bytes: bytes of text in a batch.
-        held_out_share: share of the text to hold out, chosen by document (or by parts of 256 kB).
-            A corpus of one unit holds out at least two documents, or none if it has fewer than
-            four. For pairs, held-out text without a second held-out document is trained on.
+        held_out_share: share of the documents to hold out. A corpus of one unit holds out at least
+            two documents and trains on two, or on all if it has fewer than four different ones.
+            For pairs, held-out text without a second held-out document is trained on.
         seed: random seed of the held-out text and the donors.
         for_pairs: whether to provide random next sentences, which takes a second document.
         finished: groups of batches to read but not to yield.
@@ -137,18 +142,17 @@ class UnitReader:
         self._counts: Counter[str] = Counter()  # since the previous batch
         self._group = 0
         self._group_size = 0
-        self._moved: set[Document] = set()  # documents in another split than drawn
+        self._held_out_below = self.held_out_share  # documents with a lower draw are held out
 
     def __iter__(self) -> Iterator[DocumentBatch]:
         train = _Split(held_out=False)
         held_out = _Split(held_out=True)
+        self._held_out_below = self._lowest_trained_on()
         for part in self.parts():
-            split = held_out if part.held_out else train
+            split = held_out if part.draw < self._held_out_below else train
             if split.size + part.size > self.buffer_bytes and split.parts:
                 yield from self._batch(split, train)
             split.add(part)
-        if self.held_out_share and len(self.corpus.units) == 1:
-            self._moved = _share_out_last(train, held_out)
         if held_out.parts:
             yield from self._batch(held_out, train, ends_unit=not train.parts)
         if train.parts or not self._documents:
@@ -156,20 +160,19 @@ class UnitReader:
 
     def parts(self) -> Iterator[Part]:
         """Parts of all files, `OPEN_FILES` files in turns; documents in order of reading."""
-        first_slice = sum(map(len, self.corpus.units[: self.unit]))
         waiting = enumerate(self.corpus.units[self.unit])
         turns = deque(self._file_parts(*file) for file in itertools.islice(waiting, OPEN_FILES))
-        names: dict[int, Document] = {}  # by slice, of the document that is being read
+        names: dict[int, tuple[Document, float]] = {}  # by slice, of the document being read
         while turns:
             parts = turns.popleft()
             size = 0
-            for file, document, ordinal, lines, part_size in parts:
+            for file, ordinal, lines, part_size in parts:
                 if ordinal == 0:
-                    names[file] = (self.unit, self._documents)
+                    names[file] = (self.unit, self._documents), self._draw(lines)
                     self._documents += 1
                     self._counts["documents"] += 1
-                held_out = self._is_held_out(first_slice + file, document, ordinal)
-                yield Part(names[file], ordinal, lines, part_size, held_out)
+                document, draw = names[file]
+                yield Part(document, ordinal, lines, part_size, draw)
                 size += part_size
                 if size >= PART_BYTES:
                     turns.append(parts)
@@ -177,33 +180,56 @@ class UnitReader:
             else:  # the file has ended
                 turns.extend(self._file_parts(*file) for file in itertools.islice(waiting, 1))
 
-    def _file_parts(
-        self, file: int, slice_: Slice
-    ) -> Iterator[tuple[int, int, int, list[bytes], int]]:
-        """Parts of a slice: number of slice, document and part, lines, bytes."""
-        document, ordinal, size = 0, 0, 0
+    def _file_parts(self, file: int, slice_: Slice) -> Iterator[tuple[int, int, list[bytes], int]]:
+        """Parts of a slice: number of the slice, and of the part in its document; lines, bytes."""
+        ordinal, size = 0, 0
         lines: list[bytes] = []
         for passage in read_slice(slice_, self.corpus.options, self._counts):
             self._positions[file] = passage.position
             for line in passage.lines:
                 if line:
                     if size >= PART_BYTES:
-                        yield file, document, ordinal, lines, size
+                        yield file, ordinal, lines, size
                         ordinal, lines, size = ordinal + 1, [], 0
                     lines.append(line)
                     size += len(line)
                 elif lines:  # the first of several blank lines
-                    yield file, document, ordinal, lines, size
-                    document, ordinal, lines, size = document + 1, 0, [], 0
+                    yield file, ordinal, lines, size
+                    ordinal, lines, size = 0, [], 0
         if lines:
-            yield file, document, ordinal, lines, size
+            yield file, ordinal, lines, size
 
-    def _is_held_out(self, *position: int) -> bool:
+    def _draw(self, lines: list[bytes]) -> float:
+        """A number in [0, 1] from the seed and the first text of a document alone."""
         if not self.held_out_share:
-            return False
-        key = repr((self.seed, *position)).encode()
-        drawn = int.from_bytes(hashlib.blake2b(key, digest_size=8).digest(), "big")
-        return drawn < self.held_out_share * 2**64
+            return 1.0
+        first = b"\n".join(lines[:_FIRST_LINES])[:_FIRST_BYTES]
+        key = b"%d\n%b" % (self.seed, first)
+        return int.from_bytes(hashlib.blake2b(key, digest_size=8).digest(), "big") / 2**64
+
+    def _lowest_trained_on(self) -> float:
+        """The draw from which on documents are trained on: the share, or near it in a small corpus.
+
+        It leaves each side of a corpus of one unit two documents, or training all. Reads until
+        both have them, which in other corpora is soon.
+        """
+        share = self.held_out_share
+        if not share or len(self.corpus.units) > 1:
+            return share
+        draws: dict[Document, float] = {}
+        size = held_out = 0
+        for part in replace(self).parts():
+            if part.ordinal == 0:
+                draws[part.document] = part.draw
+                held_out += part.draw < share
+            size += part.size
+            if min(held_out, len(draws) - held_out) >= 2 or size > 2 * UNIT_BYTES:
+                return share
+        ascending = sorted(draws.values())
+        possible = [n for n in range(2, len(draws) - 1) if ascending[n - 1] < ascending[n]]
+        if not possible:
+            return 0.0
+        return ascending[min(possible, key=lambda n: abs(n - held_out))]
 
     def _batch(
         self, split: "_Split", train: "_Split", ends_unit: bool = False
@@ -223,7 +249,7 @@ class UnitReader:
                     f"next sentences: {cure}, or give --instances full_sentences"
                 )
             for part in split.parts:
-                train.add(part._replace(held_out=False))
+                train.add(part)
             split.clear()
             return
         if self._group_size >= GROUP_BYTES:
@@ -271,9 +297,8 @@ class UnitReader:
         for unit in (*range(self.unit, units), *range(self.unit)):
             for part in replace(self, unit=unit).parts():
                 size += part.size
-                if part.document in self._moved:
-                    continue
-                if part.held_out == held_out and part.document not in found:
+                is_held_out = part.draw < self._held_out_below
+                if is_held_out == held_out and part.document not in found:
                     found.add(part.document)
                     yield part._replace(lines=_passage(part.lines, DONOR_BYTES, rng))
                 if len(found) >= FEW_DOCUMENTS or (len(found) >= 2 and size >= UNIT_BYTES):
@@ -339,30 +364,3 @@ def _document_batch(parts: list[Part], donors: list[Part], **about: Any) -> Docu
         is_donor=np.repeat(np.array([is_donor for _, is_donor in marked], bool), counts),
         **about,
     )
-
-
-def _share_out_last(train: _Split, held_out: _Split) -> set[Document]:
-    """Moves documents so that both splits have two, or one has all, in the last batches.
-
-    Returns:
-        The documents that were moved.
-    """
-    training, evaluation = train.documents(), held_out.documents()
-    spare = sorted(training - evaluation - (train.borrowed or set()))
-    needed = 0 if train.number else 2  # in the last training batch
-    if held_out.number == 0 and len(evaluation) < 2:
-        missing = 2 - len(evaluation)
-        moved = spare[-missing:] if len(spare) - missing >= needed else []
-        chosen = evaluation.union(moved) if moved else set()
-    elif train.number == 0 and len(training) < 2:
-        chosen = set(sorted(evaluation)[2:])
-        if held_out.number == 0 and len(chosen) < 2:
-            chosen = set()
-    else:
-        return set()
-    parts = [*train.parts, *held_out.parts]
-    train.parts = [part for part in parts if part.document not in chosen]
-    held_out.parts = [part for part in parts if part.document in chosen]
-    for split in (train, held_out):
-        split.size = sum(part.size for part in split.parts)
-    return train.documents() - training | held_out.documents() - evaluation

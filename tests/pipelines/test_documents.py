@@ -134,6 +134,51 @@ def test_held_out_text_is_apart_and_of_its_share(tmp_path):
     assert found == split(1) != split(2)
 
 
+def sides(batches):
+    """The first words of the lines of each split, donors included."""
+    found = {False: set(), True: set()}
+    for batch in batches:
+        found[batch.held_out].update(line.split()[0] for line in batch.lines)
+    return found
+
+
+def test_duplicates_are_held_out_together_and_other_files_make_no_difference(tmp_path):
+    documents = [f"d{i} first\nd{i} second" for i in range(600)]
+    again = [documents[i] for i in random.Random(1).sample(range(600), 300)]
+    added = [f"e{i} other" for i in range(500)]
+    options = {"held_out_share": 0.2, "seed": 1, "buffer_bytes": 5000}
+    found = sides(read(write(tmp_path, "\n\n".join(documents)), **options))
+    assert found[True]
+    assert found[False]
+    files = write(tmp_path, *("\n\n".join(texts) for texts in (added, again, documents)))
+    more = sides(read(files, **options))
+    assert not more[True] & more[False]
+    for side, texts in found.items():
+        assert {text for text in more[side] if text.startswith(b"d")} == texts
+
+
+def test_a_long_document_is_on_one_side_and_so_are_its_donors(tmp_path, monkeypatch):
+    monkeypatch.setattr(documents, "PART_BYTES", 200)
+    monkeypatch.setattr(documents, "DONOR_BYTES", 100)
+    monkeypatch.setattr("pipelines.corpus.sources.UNIT_BYTES", 4000)
+    texts = ["\n".join(f"d{f} {i}" for i in range(300)) for f in range(40)]
+    batches = list(read(write(tmp_path, *texts), held_out_share=0.3, seed=2))
+    assert len({batch.unit for batch in batches}) > 10
+    assert any(batch.is_donor.any() for batch in batches if batch.held_out)
+    found = sides(batches)
+    assert len(found[True]) >= 2
+    assert not found[True] & found[False]
+
+
+def test_a_small_corpus_keeps_duplicates_together(tmp_path):
+    (tmp_path / "a.txt").write_text("same\n\n" * 3 + "b\n\nc\n\nd")
+    for seed in range(20):
+        found = sides(read(tmp_path, held_out_share=0.01, seed=seed))
+        assert not found[True] & found[False]
+    (tmp_path / "a.txt").write_text("same\n\n" * 9)
+    assert not sides(read(tmp_path, held_out_share=0.01))[True]
+
+
 @pytest.mark.parametrize("share", [0.0001, 0.5, 0.9999])
 def test_small_corpora_hold_out_two_documents_or_none(tmp_path, share):
     def documents_of(count):

@@ -356,7 +356,8 @@ def test_workers_share_the_shards(made, batches):
         shares.append(share)
     assert sorted(itertools.chain(*shares)) == sorted(in_order)
     sizes = [len(share) for share in shares]
-    assert max(sizes) - min(sizes) <= 2 * BLOCK
+    # At most one block more, and the last block of each of the three files may have one instance.
+    assert max(sizes) - min(sizes) <= BLOCK + 3 * (BLOCK - 1)
 
 
 def test_a_workers_share_is_not_shared_out_again(static):
