@@ -158,7 +158,7 @@ def run(options: Options) -> None:
             console.print(line)
 
     gc.freeze()  # what is loaded by now stays; unloading a version need not look through it
-    with loading:
+    with loading, contextlib.closing(log) if log else contextlib.nullcontext():
         loading.enter_context(progress("loading and warming up the models"))
         asyncio.run(
             serve(

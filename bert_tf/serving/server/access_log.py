@@ -1,15 +1,18 @@
 """A line of JSON for each request: who asked which model, how it ended, how long it took.
 
-What users sent and what they were told is never in it.
+It never contains request texts or answers.
 """
 
 import datetime
 import json
 import logging
+import os
+import queue
 import sys
+import threading
 import time
 from collections.abc import Mapping
-from logging.handlers import WatchedFileHandler
+from io import FileIO
 from pathlib import Path
 from typing import Any
 
@@ -18,10 +21,17 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from bert_tf.serving.server.rest import raw_path
 
 _LONGEST_PATH = 256
+_MOST_LINES = 2**14  # that wait for a slow disk
+_CLOSE_SECONDS = 5
+
+_LOG = logging.getLogger(__name__)
 
 
 class AccessLog:
-    """Writes the lines; opens the file again when a log rotation has moved it.
+    """Writes the lines, in a thread of its own.
+
+    A file that a log rotation has moved is opened again. Lines that cannot be written are dropped:
+    no answer fails or waits for them.
 
     Args:
         path: file to append to; "-" for standard output.
@@ -31,21 +41,57 @@ class AccessLog:
     """
 
     def __init__(self, path: str | Path) -> None:
-        self._handler: logging.Handler = (
-            logging.StreamHandler(sys.stdout)
-            if str(path) == "-"
-            else WatchedFileHandler(path, encoding="utf-8")
-        )
+        self._path = None if str(path) == "-" else Path(path)
+        self._file = self._opened()
+        self._lines: queue.SimpleQueue[str | None] = queue.SimpleQueue()
+        self._is_losing = False
+        self._thread = threading.Thread(target=self._write_lines, name="access log", daemon=True)
+        self._thread.start()
 
     def write(self, fields: Mapping[str, Any]) -> None:
-        """Writes one line, with the time in front."""
+        """Writes one line, with the time in front; all of it is printable ASCII."""
+        if self._lines.qsize() >= _MOST_LINES:
+            return self._lose("it is too slow")
         now = datetime.datetime.now(datetime.UTC).isoformat(timespec="milliseconds")
-        line = json.dumps({"time": now, **fields}, ensure_ascii=False)
-        self._handler.handle(logging.LogRecord("access", 0, "", 0, line, None, None))
+        line = json.dumps({"time": now, **fields})
+        self._lines.put(line.replace("\x7f", "\\u007f"))
 
     def close(self) -> None:
-        """Closes the file."""
-        self._handler.close()
+        """Writes the lines that wait, unless that takes too long."""
+        self._lines.put(None)
+        self._thread.join(_CLOSE_SECONDS)
+
+    def _opened(self) -> FileIO:
+        if self._path is None:
+            return FileIO(sys.stdout.fileno(), "a", closefd=False)
+        return FileIO(self._path, "a")
+
+    def _write_lines(self) -> None:
+        while (line := self._lines.get()) is not None:
+            try:
+                if self._has_moved():
+                    self._file, moved = self._opened(), self._file
+                    moved.close()
+                self._file.write(f"{line}\n".encode())
+            except OSError as error:
+                self._lose(str(error))
+            else:
+                self._is_losing = False
+        self._file.close()
+
+    def _has_moved(self) -> bool:
+        if self._path is None:
+            return False
+        try:
+            return not os.path.samestat(self._path.stat(), os.fstat(self._file.fileno()))
+        except FileNotFoundError:
+            return True
+
+    def _lose(self, reason: str) -> None:
+        """Reports the first of several lines that are dropped."""
+        if not self._is_losing:
+            self._is_losing = True
+            _LOG.error("the access log drops lines: %s", reason)
 
 
 class LoggedApp:

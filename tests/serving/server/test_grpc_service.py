@@ -306,6 +306,7 @@ def test_limits_deadlines_the_token_and_the_log(toys, tmp_path):
                 while queue.rows:
                     await asyncio.sleep(0.01)
             assert queue.running == 0
+        log.close()
         lines = [json.loads(line) for line in (tmp_path / "access.log").read_text().splitlines()]
         assert {"DEADLINE_EXCEEDED", "CANCELLED"} & {line["status"] for line in lines}
         refused = {line["status"] for line in lines if not line["model"]}

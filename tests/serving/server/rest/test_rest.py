@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import gzip
 import json
+import os
 import threading
 import time
 
@@ -488,6 +489,7 @@ def test_the_access_log_has_who_what_and_how_long_but_no_text(models, client, tm
         ask(logged, body, place=f"{MODEL}/versions/123")
         ask(logged, json.dumps({"instances": [secret], "signature_name": secret}))
         logged.get(f"/v1/models/{'x' * 1000}?{secret}")
+        wait_for(lambda: len(file.read_text().splitlines()) == 3)
         file.rename(tmp_path / "rotated.jsonl")
         logged.get("/")
     log.close()
@@ -505,6 +507,58 @@ def test_the_access_log_has_who_what_and_how_long_but_no_text(models, client, tm
     assert len(third["path"]) == 256
     assert secret not in (tmp_path / "rotated.jsonl").read_text()
     assert json.loads(file.read_text())["status"] == 404
+
+
+def wait_for(condition):
+    deadline = time.monotonic() + 60
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.005)
+
+
+def test_a_line_of_the_access_log_is_printable_ascii(tmp_path):
+    controls = [*range(0x20), *range(0x7F, 0xA0), 0x2028, 0x2029, 0x202E, 0xFEFF]
+    name = "".join(map(chr, controls)) + "é"
+    log = AccessLog(tmp_path / "access.jsonl")
+    log.write({"model": name})
+    log.close()
+    line, end = (tmp_path / "access.jsonl").read_text().split("\n")
+    assert line.isascii() and line.isprintable() and end == ""
+    assert json.loads(line)["model"] == name
+
+
+def test_an_access_log_whose_folder_vanishes_fails_no_answer(tmp_path, caplog):
+    folder = tmp_path / "logs"
+    folder.mkdir()
+    log = AccessLog(folder / "access.jsonl")
+    log.write({"number": 0})
+    wait_for((folder / "access.jsonl").read_text)
+    folder.rename(tmp_path / "old")
+    for number in (1, 2):
+        log.write({"number": number})
+    wait_for(lambda: log._lines.empty() and caplog.messages)
+    time.sleep(0.01)
+    folder.mkdir()
+    log.write({"number": 3})
+    log.close()
+    assert json.loads((folder / "access.jsonl").read_text())["number"] == 3
+    (message,) = caplog.messages
+    assert message.startswith("the access log drops lines: ")
+
+
+def test_an_access_log_that_is_slow_blocks_nobody(tmp_path, caplog):
+    """A pipe that nobody reads takes 64 KiB."""
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    reader = os.open(pipe, os.O_RDONLY | os.O_NONBLOCK)
+    log = AccessLog(pipe)
+    start = time.monotonic()
+    for _ in range(20_000):
+        log.write({"path": "x" * 100})
+    assert time.monotonic() - start < 10
+    assert caplog.messages == ["the access log drops lines: it is too slow"]
+    os.close(reader)
+    log.close()
 
 
 def test_the_token(models, client):

@@ -108,6 +108,10 @@ def _check_grpc(process, log: Path) -> None:
     with grpc.insecure_channel(f"127.0.0.1:{port}") as channel:
         answer = PredictionServiceStub(channel).Predict(request, timeout=60)
     assert tf.make_ndarray(answer.outputs["y"]).tolist() == [3.5, 4.0]
+    deadline = time.monotonic() + 60
+    while '"gRPC"' not in log.read_text():  # written in a thread of its own
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
     assert json.loads(log.read_text().splitlines()[-1])["protocol"] == "gRPC"
 
 
