@@ -11,6 +11,7 @@ import numpy as np
 from bert_tf.checkpoints.weight_names import (
     DECODER,
     DECODER_BIAS,
+    HEADS,
     PARTS,
     TABLE,
     canonical_name,
@@ -33,6 +34,8 @@ _CLASSIFIERS = (
     "BertForTokenClassification",
     "BertForMultipleChoice",
 )
+# Key of config.json: class of a task model that is not in `HEADS`.
+OWN_HEAD = "own_head"
 
 
 @dataclass
@@ -63,7 +66,10 @@ class StoredModel:
         labels = getattr(model, "labels", None)
         id2label = None if labels is None else dict(enumerate(labels))
         said = {"architectures": [head.architecture], "problem_type": head.problem_type}
-        config = replace(model.config, id2label=id2label, extra={**model.config.extra, **said})
+        if head not in HEADS.values():
+            said[OWN_HEAD] = head.architecture
+        kept = {name: value for name, value in model.config.extra.items() if name != OWN_HEAD}
+        config = replace(model.config, id2label=id2label, extra={**kept, **said})
         weights = named_weights(model)
         return cls(config, {canonical_name(each.name): each.to_tensor() for each in weights})
 
@@ -73,7 +79,9 @@ class StoredModel:
 
     @property
     def architecture(self) -> str:
-        """Hugging Face's class for the parts that the model has."""
+        """Hugging Face's class for the parts that the model has, or a user's own."""
+        if own := self.config.extra.get(OWN_HEAD):
+            return str(own)
         if self.has("classifier."):
             said = str(self.config.extra.get("architectures"))
             return next((name for name in _CLASSIFIERS if name in said), _CLASSIFIERS[0])

@@ -24,6 +24,7 @@ from bert_tf.models.task_models import (
     BertRegressor,
     BertSpanClassifier,
     BertTagger,
+    TaskModel,
 )
 from bert_tf.models.two_encoders import TwoEncoders
 
@@ -269,10 +270,16 @@ def _stacked(name: str, layers: list[keras.layers.Layer]) -> list[Any]:
 
 
 def head_of(model_class: type) -> Head:
-    """The row of `HEADS` for a class or the class it is derived from."""
+    """The row of `HEADS` for a class or the class it is derived from.
+
+    A user's own task model has one of its own, under its class's name.
+    """
     for base in model_class.__mro__:
         if base in HEADS:
             return HEADS[base]
+    if issubclass(model_class, TaskModel):
+        reads_pooler = model_class.reads == "pooled_output"
+        return Head(model_class.__name__, _CLASSIFIER, reads_pooler=reads_pooler)
     raise TypeError(f"{model_class.__name__} has no Hugging Face weight names.")
 
 

@@ -2,10 +2,13 @@
 
 import dataclasses
 import difflib
+import hashlib
 import importlib.util
+import sys
 from collections.abc import Mapping
 from importlib.metadata import entry_points
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 from bert_tf.errors import InputError
@@ -179,12 +182,8 @@ def find_task(name: str, *, brought_by: str | Path | None = None) -> Dataset:
         if own or (brought_by and not Path(name).is_absolute()):
             raise InputError(f"{brought_by} brings code, {name}: read it, then give it by --task")
         name = str(Path(name).resolve())
-        spec = importlib.util.spec_from_file_location(Path(name).stem, name)
-        assert spec is not None and spec.loader is not None
-        module = importlib.util.module_from_spec(spec)
         try:
-            spec.loader.exec_module(module)
-            task = module.TASK
+            task = _module(Path(name)).TASK
         except Exception as error:  # the user's code
             raise InputError(
                 f"{name}: {type(error).__name__}: {error}; define TASK in it, or name another file "
@@ -202,6 +201,22 @@ def find_task(name: str, *, brought_by: str | Path | None = None) -> Dataset:
         raise InputError(f"{name}: TASK is a {type(task).__name__}; make it a Dataset")
     # Stored in task.json, so that the model directory finds the task again.
     return dataclasses.replace(task, name=name)
+
+
+def _module(path: Path) -> ModuleType:
+    """Runs a Python file, unless this process has run the same content before."""
+    name = f"{path.stem}_{hashlib.sha256(path.read_bytes()).hexdigest()[:16]}"
+    if name not in sys.modules:
+        spec = importlib.util.spec_from_file_location(name, path)
+        assert spec is not None and spec.loader is not None
+        module = importlib.util.module_from_spec(spec)
+        sys.modules[name] = module  # where a dataclass looks its annotations up
+        try:
+            spec.loader.exec_module(module)
+        except BaseException:
+            del sys.modules[name]
+            raise
+    return sys.modules[name]
 
 
 def with_options(task: Dataset, options: Mapping[str, Any]) -> Dataset:

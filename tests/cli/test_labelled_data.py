@@ -7,8 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from bert_tf import BertClassifier, BertConfig, BertEncoder, BertTokenizer, save_model
+from bert_tf import BertClassifier, BertConfig, BertEncoder, BertTokenizer, load_model, save_model
 from bert_tf.cli.main import main
+from bert_tf.errors import InputError
 from bert_tf.models.task_models import BertRegressor
 from bert_tf.tasks.fine_tuned import FineTuned
 from bert_tf.tasks.finetuning import task_to_train
@@ -337,9 +338,33 @@ def test_seeds_are_summed_up(encoder, tmp_path, capsys):
     assert FineTuned.from_directory(run / "best").labels == ["a", "b"]
 
 
+PAGE = (ROOT / "docs" / "adding-a-task.md").read_text(encoding="utf-8")
+DOCUMENTED = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
+
+
+def test_the_documented_kind_can_be_fine_tuned(encoder, tmp_path, capsys):
+    task = write(tmp_path / "stars.py", DOCUMENTED[1])
+    data = write(tmp_path / "d.tsv", "text\tstars", *["sea ship\t5", "farm cow\t1", "sea\t4"] * 4)
+    run = ["--train", data, "--validation", data, "--output", tmp_path / "run", "--epochs", 2]
+    call(capsys, "finetune", "--task", task, "--model", encoder, *run, "--learning_rate", 0.01,
+         "--batch_size", 4, "--max_length", 8)  # fmt: skip
+    best = tmp_path / "run" / "best"
+    assert json.loads((best / "config.json").read_text())["architectures"] == ["Rater"]
+    scores = json.loads((best / "metrics.json").read_text())
+    assert list(scores) == ["examples", "spearman", "pearson"]
+    out, _ = call(capsys, "predict", "--model", best, "--text", "sea ship", "farm cow")
+    assert all(1 < json.loads(line)["stars"] < 5 for line in out.splitlines())
+    with pytest.raises(InputError, match="holds a Rater, which cannot be used as it is"):
+        load_model(best)
+    # Trained further, it is of the same task.
+    model = FineTuned.from_directory(best)
+    assert type(model.model).__name__ == "Rater"
+    options = FinetuningOptions(model=str(best), train=str(data), output="run")
+    assert task_to_train(options).kind == model.task.kind
+
+
 def test_the_documented_task_can_be_fine_tuned(encoder, tmp_path, capsys, monkeypatch):
-    page = (ROOT / "docs" / "adding-a-task.md").read_text(encoding="utf-8")
-    write(tmp_path / "reviews.py", re.search(r"```python\n(.*?)```", page, re.DOTALL)[1])
+    write(tmp_path / "reviews.py", DOCUMENTED[0])
     folder = tmp_path / "data"
     folder.mkdir()
     for name in ("train.tsv", "dev.tsv"):
