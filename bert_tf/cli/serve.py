@@ -16,6 +16,7 @@ import ipaddress
 import json
 import os
 import ssl
+import threading
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
@@ -25,6 +26,7 @@ from bert_tf.cli.progress import console, progress
 from bert_tf.errors import InputError
 from bert_tf.options import CheckedOptions, option
 
+_LAST_SECONDS = 5  # after the last answers, for what still computes or loads
 _PACKAGES = ("grpc", "httptools", "prometheus_client", "starlette", "tensorflow_serving", "uvicorn")
 
 
@@ -150,12 +152,25 @@ def run(options: Options) -> None:
         access_log=log,
     )
 
-    loading = contextlib.ExitStack()
+    loading, grace = contextlib.ExitStack(), 2 * options.deadline
+    is_ready = False
 
     def ready(grpc_port: int) -> None:
+        nonlocal is_ready
+        is_ready = True
         loading.close()
         for line in _ready_lines(models, options, rest_socket.getsockname()[1], grpc_port):
             console.print(line)
+
+    def stopping() -> None:
+        loading.close()
+        if not is_ready:  # nothing has been accepted, and loading cannot be interrupted
+            os._exit(0)
+        console.print("Stopping: answering what has been accepted")
+        # A graph may run on, without a deadline or a loop to stop at.
+        end = threading.Timer(grace + _LAST_SECONDS, os._exit, [0])
+        end.daemon = True
+        end.start()
 
     gc.freeze()  # what is loaded by now stays; unloading a version need not look through it
     with loading, contextlib.closing(log) if log else contextlib.nullcontext():
@@ -175,9 +190,9 @@ def run(options: Options) -> None:
                     access_log=log,
                 ),
                 ready=ready,
-                stopping=lambda: console.print("Stopping: answering what has been accepted"),
+                stopping=stopping,
                 tls=tls,
-                grace=2 * options.deadline,
+                grace=grace,
             )
         )
 

@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import ctypes
 import errno
+import os
 import signal
 import socket
 from collections.abc import Awaitable, Callable, Iterator
@@ -80,7 +81,7 @@ async def serve(
 ) -> None:
     """Serves until SIGTERM or SIGINT, then answers what has been accepted and returns.
 
-    A second signal ends it at once.
+    A signal is obeyed while models load, too. A second one ends the process at once.
 
     Args:
         models: models; loaded here, and closed at the end.
@@ -88,7 +89,8 @@ async def serve(
         rest_socket: bound socket for REST.
         start_grpc: starts the gRPC server; gives it and its port.
         ready: called with the port of gRPC when requests are answered.
-        stopping: called when the first signal has come.
+        stopping: called when the first signal has come. Threads may still load or compute: what
+            ends them in time is up to the caller.
         tls: certificate and key of REST; None for plain HTTP.
         grace: seconds that requests get to end at the end.
     """
@@ -110,9 +112,9 @@ async def serve(
     server = _Server(config)
     stop = asyncio.Event()
 
-    def on_signal() -> None:
+    def on_signal(number: int) -> None:
         if stop.is_set():
-            server.force_exit = True
+            os._exit(128 + number)
         stop.set()
 
     loop = asyncio.get_running_loop()
@@ -120,21 +122,29 @@ async def serve(
     # faster, as conversion holds Python's lock.
     loop.set_default_executor(ThreadPoolExecutor(2, "convert"))
     for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, on_signal)
+        loop.add_signal_handler(number, on_signal, number)
+    stopped = asyncio.create_task(stop.wait())
     try:
-        async with models.running():
-            grpc_server, grpc_port = await start_grpc()
-            rest = asyncio.create_task(server.serve([rest_socket]))
-            while not server.started and not rest.done():
-                await asyncio.sleep(0.01)
-            ready(grpc_port)
-            trimming = asyncio.create_task(_return_memory())
-            stopped = asyncio.create_task(stop.wait())
-            await asyncio.wait({rest, stopped}, return_when=asyncio.FIRST_COMPLETED)
+        loading = asyncio.create_task(models.start())
+        await asyncio.wait({loading, stopped}, return_when=asyncio.FIRST_COMPLETED)
+        if not loading.done():
             stopping()
-            trimming.cancel()
-            server.should_exit = True
-            await asyncio.gather(rest, grpc_server.stop(grace))
+            loading.cancel()
+            return
+        await loading
+        grpc_server, grpc_port = await start_grpc()
+        rest = asyncio.create_task(server.serve([rest_socket]))
+        while not server.started and not rest.done():
+            await asyncio.sleep(0.01)
+        ready(grpc_port)
+        trimming = asyncio.create_task(_return_memory())
+        await asyncio.wait({rest, stopped}, return_when=asyncio.FIRST_COMPLETED)
+        stopping()
+        trimming.cancel()
+        server.should_exit = True
+        await asyncio.gather(rest, grpc_server.stop(grace))
     finally:
+        stopped.cancel()
+        await models.close()
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.remove_signal_handler(number)

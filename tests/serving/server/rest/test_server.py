@@ -26,9 +26,9 @@ BODY = '{"instances": [1.0, 2.0, 5.0]}'
 
 
 @contextmanager
-def running(*arguments: object):
+def running(*arguments: object, setup: str = ""):
     """A server in a process: its REST port and the process."""
-    process = start_command(["serve", *arguments, "--rest_port=0", "--grpc_port=0"])
+    process = start_command(["serve", *arguments, "--rest_port=0", "--grpc_port=0"], setup=setup)
     try:
         yield _port(process), process
     finally:
@@ -169,6 +169,52 @@ def test_what_is_not_done_when_the_grace_ends_is_told_so(toy_models):
         assert received.startswith(b"HTTP/1.1 503 ") and b"The server is stopping" in received
         assert process.wait(60) == 0
         assert "Traceback" not in process.stderr.read()
+
+
+_NEVER_LOADS = """
+import time
+from bert_tf.serving.server.servable import Servable
+Servable.load = lambda self: print("loads", flush=True) or time.sleep(600)
+"""
+
+
+def test_a_signal_while_models_load_is_obeyed_at_once(toy_models):
+    arguments = ["serve", toy_models, "--rest_port=0", "--grpc_port=0"]
+    process = start_command(arguments, setup=_NEVER_LOADS)
+    try:
+        deadline = time.monotonic() + 120
+        while "loads" not in process.stdout.read():
+            assert process.poll() is None and time.monotonic() < deadline, process.stderr.read()
+            time.sleep(0.02)
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(30) == 0
+    finally:
+        process.kill()
+        process.wait()
+
+
+_NEVER_ANSWERS = """
+import time
+import bert_tf.cli.serve
+from bert_tf.serving.saved_model import LoadedModel
+bert_tf.cli.serve._LAST_SECONDS = 0.1
+LoadedModel.run = lambda *arguments: time.sleep(600)
+"""
+
+
+def test_a_graph_that_runs_on_delays_no_end_and_a_second_signal_ends_everything(toy_models):
+    for options, signals, expected in [
+        (["--deadline=0.1"], 1, 0),
+        (["--deadline=60"], 2, 128 + signal.SIGTERM),
+    ]:
+        with running(toy_models, *options, setup=_NEVER_ANSWERS) as (port, process):
+            asking = http.client.HTTPConnection("127.0.0.1", port, timeout=30)
+            asking.request("POST", PATH, BODY)
+            time.sleep(0.5)
+            for _ in range(signals):
+                process.send_signal(signal.SIGTERM)
+                time.sleep(0.3)
+            assert process.wait(30) == expected
 
 
 @pytest.mark.slow
