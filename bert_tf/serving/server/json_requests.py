@@ -103,12 +103,10 @@ def _from_rows(instances: Sequence[Any], inputs: Mapping[str, tf.DType]) -> dict
         )
     are_objects = _is_object(instances[0])
     rows = [_named(row, number, are_objects, names) for number, row in enumerate(instances)]
-    if any(row.keys() != inputs.keys() for row in rows):
-        _check_rows(rows, inputs, are_objects)
     try:
-        return {name: _tensor([row[name] for row in rows], inputs[name]) for name in names}
+        return _columns(rows, inputs)
     except ServingError:
-        _check_rows(rows, inputs, are_objects)
+        _refuse_row(rows, inputs, are_objects)
         raise
 
 
@@ -119,29 +117,45 @@ def _named(row: Any, number: int, are_objects: bool, names: Sequence[str]) -> Ma
     return row if are_objects else {names[0]: row}
 
 
-def _check_rows(
+def _columns(
+    rows: Sequence[Mapping[str, Any]], inputs: Mapping[str, tf.DType]
+) -> dict[str, np.ndarray]:
+    if any(row.keys() != inputs.keys() for row in rows):
+        raise invalid("A row has other keys")
+    return {name: _tensor([row[name] for row in rows], inputs[name]) for name in sorted(inputs)}
+
+
+def _refuse_row(
     rows: Sequence[Mapping[str, Any]], inputs: Mapping[str, tf.DType], are_objects: bool
 ) -> None:
-    """Refuses, by its number, the first row that has no tensors like those of the row before it."""
-    before: dict[str, np.ndarray] = {}
-    for number, row in enumerate(rows):
-        for name, value in row.items():
-            try:
-                if name not in inputs:
-                    raise invalid(f"JSON object: does not have named input: {name}")
-                tensor = _tensor(value, inputs[name])
-                _check_same_shape(before.setdefault(name, tensor), tensor)
-            except ServingError as error:
-                where = f"{number} key: {name}" if are_objects else str(number)
-                raise invalid(
-                    f"Failed to process element: {where} of 'instances' list. "
-                    f"Error: {error.code.name}: {error.message}"
-                ) from None
-        if row.keys() != inputs.keys():
+    """Refuses, by its number, the first row that does not fit the inputs or the rows before it."""
+    number, end = 0, len(rows)  # the rows before `number` fit, those before `end` do not
+    while end - number > 1:
+        middle = (number + end) // 2
+        try:
+            _columns([rows[0], *rows[number:middle]], inputs)
+            number = middle
+        except ServingError:
+            end = middle
+    row = rows[number]
+    for name, value in row.items():
+        try:
+            if name not in inputs:
+                raise invalid(f"JSON object: does not have named input: {name}")
+            tensor = _tensor(value, inputs[name])
+            if number:
+                _check_same_shape(_tensor(rows[0][name], inputs[name]), tensor)
+        except ServingError as error:
+            where = f"{number} key: {name}" if are_objects else str(number)
             raise invalid(
-                f"Failed to process element: {number} of 'instances' list. JSON object: "
-                f"{shown(row)} keys must be equal to: {','.join(sorted(inputs))}"
-            )
+                f"Failed to process element: {where} of 'instances' list. "
+                f"Error: {error.code.name}: {error.message}"
+            ) from None
+    if row.keys() != inputs.keys():
+        raise invalid(
+            f"Failed to process element: {number} of 'instances' list. JSON object: "
+            f"{shown(row)} keys must be equal to: {','.join(sorted(inputs))}"
+        )
 
 
 def _check_same_shape(first: np.ndarray, tensor: np.ndarray) -> None:

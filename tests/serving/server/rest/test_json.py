@@ -116,6 +116,36 @@ def test_refusing_a_large_body_takes_linear_time():
     assert time.monotonic() - start < 5  # quadratic time is half a minute
 
 
+@pytest.mark.parametrize("bad", [0, 1, 2, 3, 499, 998, 999])
+def test_the_first_row_that_does_not_fit_is_named(bad):
+    rows = [{"text": "a", "text_pair": "b"} for _ in range(1000)]
+    for number in {bad, min(bad + 5, 999), 999}:
+        rows[number] = {"text": "a"}
+    reason = refusal(json.dumps({"instances": rows}), PAIR)
+    assert reason.startswith(f"Failed to process element: {bad} of 'instances' list.")
+    rows[bad] = {"text": 1, "text_pair": "b"}
+    reason = refusal(json.dumps({"instances": rows}), PAIR)
+    assert reason.startswith(f"Failed to process element: {bad} key: text of 'instances' list.")
+
+
+def test_finding_the_row_that_does_not_fit_converts_each_value_about_twice(monkeypatch):
+    converted, rows = [], 10_000
+    converter = json_requests._converter
+    monkeypatch.setattr(
+        json_requests,
+        "_converter",
+        lambda dtype: lambda value: converted.append(value) or converter(dtype)(value),
+    )
+    made, tensor = [], json_requests._tensor
+    monkeypatch.setattr(
+        json_requests, "_tensor", lambda *arguments: made.append(1) or tensor(*arguments)
+    )
+    reason = refusal(json.dumps({"instances": ["a"] * rows + [1]}), TEXT)
+    assert reason.startswith(f"Failed to process element: {rows} of 'instances' list.")
+    assert len(converted) < 2.1 * rows
+    assert len(made) < 40
+
+
 def test_refusing_a_large_body_takes_little_memory():
     text = "a" * 10**6
     tracemalloc.start()
