@@ -45,7 +45,7 @@ def run(options: Options) -> None:
             return finetune(options, report, notice=bar.print, planned=planned, on_step=on_step)
 
         if options.seeds > 1:
-            lines, result = [*finetune_seeds(options, one_run).lines()], None
+            lines, result = [*finetune_seeds(options, one_run, bar.print).lines()], None
         else:
             lines, result = [], one_run(options)
     if result is not None and result.evaluation is not None:

@@ -170,7 +170,7 @@ class Estimate:
 
 def _runs(run: Finetuning) -> int:
     """Fine-tunings of a run: every rate with one seed, and the further seeds of one."""
-    return len(run.options.learning_rate) + run.options.seeds - 1
+    return len(run.options.rates) + run.options.seeds - 1
 
 
 def _config(run: Pretraining, vocabulary_size: int) -> BertConfig:

@@ -119,7 +119,6 @@ PAPER = Scale(
     },
     finetuning={
         "batch_size": [32],
-        "learning_rate": [5e-5, 4e-5, 3e-5, 2e-5],
         "epochs": [3],
         "precision": "auto",
     },

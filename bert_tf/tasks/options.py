@@ -378,7 +378,8 @@ class SearchOptions(FinetuningSetup):
 
     Attributes:
         batch_size: batch sizes to try, over all devices.
-        learning_rate: peak learning rates to try.
+        learning_rate: peak learning rates to try; by default 5e-5, 4e-5, 3e-5 and 2e-5, with
+            --features_only 3e-3, 1e-3, 3e-4 and 1e-4.
         epochs: numbers of epochs to try.
         trials: number of settings to try, proposed by Optuna's TPE from the scores so far: one of
             the batch sizes, and any learning rate and number of epochs between the smallest and
@@ -389,10 +390,17 @@ class SearchOptions(FinetuningSetup):
     """
 
     batch_size: list[int] = option(factory=lambda: [16, 32], at_least=1)
-    learning_rate: list[float] = option(factory=lambda: [5e-5, 4e-5, 3e-5, 2e-5], above=0)
+    learning_rate: list[float] | None = option(None, above=0)
     epochs: list[int] = option(factory=lambda: [2, 3, 4], at_least=1)
     trials: int | None = option(None, at_least=1)
     keep_models: int = option(1, at_least=1)
+
+    @property
+    def rates(self) -> list[float]:
+        """The learning rates to try; a head on frozen vectors learns faster than a whole BERT."""
+        if self.learning_rate:
+            return self.learning_rate
+        return [3e-3, 1e-3, 3e-4, 1e-4] if self.features_only else [5e-5, 4e-5, 3e-5, 2e-5]
 
 
 def steps_to_profile(given: str | None) -> tuple[int, int] | None:

@@ -7,10 +7,15 @@ from pathlib import Path
 from shutil import copytree
 from typing import Any
 
+import tensorflow as tf
+
 from bert_tf.atomic import replace_directory, write_json
 from bert_tf.errors import InputError
+from bert_tf.outputs import check_output_folder
 from bert_tf.tasks.finetuning import FinetuningResult
 from bert_tf.tasks.options import FinetuningOptions
+from bert_tf.training.divergence import DivergedError
+from bert_tf.training.workers import hold_run_directory
 
 OneRun = Callable[[FinetuningOptions], FinetuningResult | None]
 
@@ -34,6 +39,17 @@ class Restarts:
         scores = result.evaluation.scores.items()
         self.best_by = result.best_by
         self.runs[seed] = {n: v for n, v in scores if n != "examples" and v is not None}
+
+    def make(self, options: FinetuningOptions, run: OneRun) -> str | None:
+        """Makes the run of a seed and adds its outcome; returns a line if it diverged."""
+        try:
+            result = run(options)
+            assert result is not None
+            self.add(options.seed, result)
+        except DivergedError as error:
+            self.runs[options.seed] = {}
+            return f"seed {options.seed} diverged: {error}"
+        return None
 
     @property
     def best_seed(self) -> int | None:
@@ -70,27 +86,44 @@ def _summary(scores: dict[int, float]) -> dict[str, Any]:
     }
 
 
-def finetune_seeds(options: FinetuningOptions, run: OneRun) -> Restarts:
+def finetune_seeds(
+    options: FinetuningOptions, run: OneRun, notice: Callable[[str], object] = print
+) -> Restarts:
     """Fine-tunes with several seeds, in `<output>/seed-N`, and keeps the best model as `best/`.
 
     Args:
         options: options of the command; the runs count their seed up from its seed.
         run: makes one run.
+        notice: called with lines for the user: runs that diverged.
 
     Returns:
         The scores, whose summary is written to `seeds.json`; none for a dry run.
 
     Raises:
-        InputError: the runs would need several workers.
+        InputError: the runs would need several workers, or another process trains there.
+        DivergedError: every run diverged.
     """
     refuse_workers(options, "--seeds")
     restarts = Restarts()
-    for one in seed_options(options):
-        if (result := run(one)) is not None:
-            restarts.add(one.seed, result)
-    if restarts.best_seed is not None:
-        keep_best(seed_folder(options.output, restarts.best_seed), options.output)
-        write_json(Path(options.output) / "seeds.json", restarts.summary())
+    if options.dry_run:
+        for one in seed_options(options):
+            run(one)
+        return restarts
+    inputs = [options.model, options.source, options.validation]
+    output = check_output_folder(options.output, inputs)
+    with hold_run_directory(output, tf.distribute.get_strategy()):
+        for one in seed_options(options):
+            if (line := restarts.make(one, run)) is not None:
+                notice(line)
+        finished = [seed for seed, scores in restarts.runs.items() if scores]
+        if not finished:
+            raise DivergedError("every seed diverged: give a smaller --learning_rate")
+        best = restarts.best_seed
+        if best is None:
+            best = finished[0]
+            notice(f"{restarts.best_by} was undefined in every run: best/ is that of seed {best}")
+        keep_best(seed_folder(output, best), output)
+        write_json(output / "seeds.json", restarts.summary())
     return restarts
 
 

@@ -27,7 +27,6 @@ from bert_tf.tasks.restarts import (
 )
 from bert_tf.tasks.search_report import write_report
 from bert_tf.tasks.trials import Setting, Trial, ranked
-from bert_tf.training.divergence import DivergedError
 from bert_tf.training.workers import hold_run_directory
 from pipelines.examples.records import is_dataset_name
 
@@ -81,13 +80,8 @@ def search(
             for one in seed_options(_finetuning(options, trial.setting)):
                 if one.seed in trial.restarts.runs:
                     continue
-                try:
-                    result = run(one)
-                    assert result is not None
-                    trial.restarts.add(one.seed, result)
-                except DivergedError as error:
-                    notice(f"{trial.setting}: {error}")
-                    trial.restarts.runs[one.seed] = {}
+                if (line := trial.restarts.make(one, run)) is not None:
+                    notice(f"{trial.setting}: {line}")
                 record.write()
                 save_config(options, output)
             record.report(options)
@@ -186,8 +180,10 @@ class _Record:
                 for name in ("checkpoints", "last", *(() if is_kept else ("best",))):
                     shutil.rmtree(folder / name, ignore_errors=True)
         seeds = [options.seed, options.seed + options.seeds - 1]
-        values = {
-            name: getattr(options, name) for name in ("batch_size", "learning_rate", "epochs")
+        values: dict[str, Any] = {
+            "batch_size": options.batch_size,
+            "learning_rate": options.rates,
+            "epochs": options.epochs,
         }
         if options.trials is not None:
             values |= {n: (min(values[n]), max(values[n])) for n in ("learning_rate", "epochs")}
@@ -250,7 +246,7 @@ def _finetuning(options: SearchOptions, setting: Setting) -> FinetuningOptions:
 
 def _grid(options: SearchOptions) -> dict[Setting, None]:
     """Every combination of the values given, in their order."""
-    values = itertools.product(options.batch_size, options.learning_rate, options.epochs)
+    values = itertools.product(options.batch_size, options.rates, options.epochs)
     return dict.fromkeys(itertools.starmap(Setting, values))
 
 
@@ -281,7 +277,7 @@ def _proposal(options: SearchOptions, trials: Sequence[Trial], attempt: int) -> 
     except ImportError as error:
         raise InputError("--trials needs Optuna: pip install 'bert-tf[search]'") from error
     optuna.logging.set_verbosity(optuna.logging.WARNING)
-    rates, epochs = options.learning_rate, options.epochs
+    rates, epochs = options.rates, options.epochs
     space: dict[str, optuna.distributions.BaseDistribution] = {
         "batch_size": optuna.distributions.CategoricalDistribution(options.batch_size),
         "learning_rate": optuna.distributions.FloatDistribution(min(rates), max(rates), log=True),
@@ -304,6 +300,6 @@ def _proposal(options: SearchOptions, trials: Sequence[Trial], attempt: int) -> 
 def _lies_in(options: SearchOptions, setting: Setting) -> bool:
     return (
         setting.batch_size in options.batch_size
-        and min(options.learning_rate) <= setting.learning_rate <= max(options.learning_rate)
+        and min(options.rates) <= setting.learning_rate <= max(options.rates)
         and min(options.epochs) <= setting.epochs <= max(options.epochs)
     )

@@ -13,8 +13,9 @@ from bert_tf.cli.search import run as run_search
 from bert_tf.errors import InputError
 from bert_tf.tasks.fine_tuned import Evaluation
 from bert_tf.tasks.finetuning import FinetuningResult
-from bert_tf.tasks.options import SearchOptions
+from bert_tf.tasks.options import FinetuningOptions, SearchOptions
 from bert_tf.tasks.report import markdown
+from bert_tf.tasks.restarts import finetune_seeds
 from bert_tf.tasks.search import search
 from bert_tf.tasks.search_report import picture, table
 from bert_tf.tasks.trials import Setting, ranked
@@ -307,3 +308,48 @@ def test_a_dry_run_writes_nothing(options, tmp_path):
     assert search(replace(options, dry_run=True), Runs(), notice=told.append) == []
     assert told == ["The search has 24 settings with 1 run(s) each"]
     assert not (tmp_path / "run").exists()
+
+
+def test_features_have_rates_of_their_own(options):
+    options = replace(options, batch_size=[32], epochs=[3], features_only="concat_last_four")
+    runs = Runs()
+    assert [setting.learning_rate for setting in tried(options, runs)] == [3e-3, 1e-3, 3e-4, 1e-4]
+    options = replace(options, learning_rate=[1e-3], output=f"{options.output}-2")
+    assert [setting.learning_rate for setting in tried(options)] == [1e-3]
+
+
+@pytest.fixture
+def seeds(options) -> FinetuningOptions:
+    output = options.output
+    return FinetuningOptions(
+        model="m", train="t", output=output, seed=1, seeds=3, learning_rate=BEST, batch_size=32,
+        epochs=3,
+    )  # fmt: skip
+
+
+def test_seeds_of_which_one_diverges(seeds):
+    class Second(Runs):
+        def __call__(self, options):
+            if options.seed == 2:
+                raise DivergedError("step 3: non-finite loss")
+            return super().__call__(options)
+
+    told = []
+    restarts = finetune_seeds(seeds, Second(), told.append)
+    assert told == ["seed 2 diverged: step 3: non-finite loss"]
+    assert restarts.best_seed == 3 and restarts.summary()["f1"]["runs"] == 2
+    output = Path(seeds.output)
+    assert (output / "best" / "model.safetensors").read_text() == "run/seed-3"
+    assert list(json.loads((output / "seeds.json").read_text())["f1"]["scores"]) == ["1", "3"]
+    with pytest.raises(DivergedError, match="every seed diverged: give a smaller --learning_rate"):
+        finetune_seeds(replace(seeds, learning_rate=0.1), Runs(), told.append)
+
+
+def test_two_commands_do_not_share_an_output(seeds):
+    class Nested(Runs):
+        def __call__(self, options):
+            with pytest.raises(InputError, match="another process is training there"):
+                finetune_seeds(seeds, Runs())
+            return super().__call__(options)
+
+    assert finetune_seeds(seeds, Nested()).best_seed == 3
