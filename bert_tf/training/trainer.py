@@ -332,20 +332,23 @@ class Trainer(keras.Model):
 
             return keras.tree.map_structure(cut, data)
 
-        def body(number: tf.Tensor, sums: Any, gradients: Any, states: Any) -> tuple:
-            of_sums, of_gradients, states = of_piece(*part(number), states)
-            gradients = [t + g for t, g in zip(gradients, of_gradients, strict=True)]
-            return number + 1, sums + of_sums, gradients, states
+        def body(number: tf.Tensor, totals: list[tf.Tensor], states: Any) -> tuple:
+            sums, gradients, states = of_piece(*part(number), states)
+            # Totals are negative. TensorFlow would join `total + (first half + second half)` into
+            # one `AddN`, whose order, and so whose rounding, follows from which of its inputs
+            # happen to share memory with another tensor at that moment.
+            parts = [sums, *gradients]
+            return number + 1, [t - x for t, x in zip(totals, parts, strict=True)], states
 
         zeros = [tf.zeros(v.shape, v.dtype) for v in self.trainable_variables]
         # One after the other, so that only one's activations are in memory.
-        _, *results = tf.while_loop(
+        _, (sums, *gradients), states = tf.while_loop(
             lambda number, *_: number < pieces,
             body,
-            (tf.constant(0), tf.zeros([len(self.metrics)]), zeros, states),
+            (tf.constant(0), [tf.zeros([len(self.metrics)]), *zeros], states),
             parallel_iterations=1,
         )
-        return tuple(results)
+        return -sums, [-gradient for gradient in gradients], states
 
     def _update_means(self, sums: tf.Tensor, weight_sums: tf.Tensor, counts: tf.Tensor) -> None:
         """Adds a batch to the means if `counts`."""
