@@ -1,5 +1,6 @@
 """Named entities: a label for every word, decided at its first piece (paper, section 5.3)."""
 
+import re
 from collections import defaultdict
 from collections.abc import Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -27,7 +28,14 @@ from bert_tf.tokenization.words import (
 )
 from pipelines.examples.labelled_text import Examples, format_of
 from pipelines.examples.records import is_dataset_name
-from pipelines.examples.tagged_words import read_columns, read_json_words, read_texts
+from pipelines.examples.tagged_words import (
+    column_number,
+    is_column_file,
+    read_columns,
+    read_json_words,
+    read_texts,
+    to_iob2,
+)
 
 
 @dataclass(frozen=True)
@@ -66,15 +74,18 @@ class Tagging(Kind):
     def read(self, dataset: Dataset, path: str | Path, *, labelled: bool = True) -> Examples:
         """Reads a column file or JSON lines; without labels also raw text, as column "text"."""
         format, text, label = dataset.format or format_of(path), dataset.text, dataset.label
+        if not (format or is_dataset_name(path)) and (
+            labelled or dataset.split_of(path) or is_column_file(path)
+        ):
+            format = "conll"
         if not labelled:
             return read_texts(
-                path, text=text, format=format or "conll", header=dataset.header,
-                documents=self.documents,
-            )  # fmt: skip
+                path, text=text, format=format, header=dataset.header, documents=self.documents
+            )
         if format == "jsonl" or is_dataset_name(path):
             return read_json_words(path, words="words" if text == "text" else text, labels=label)
-        word = int(text) if text.isdecimal() else 0
-        number = int(label) if label.isdecimal() else -1
+        word = column_number(path, "--text_column", text)
+        number = column_number(path, "--label_column", label)
         return read_columns(path, word=word, label=number, documents=self.documents)
 
     def label_names(self, dataset: Dataset, examples: Examples) -> list[str]:
@@ -95,7 +106,7 @@ class Tagging(Kind):
                 # A model may know IOB1 or IO only.
                 number = number_of.get(label, number_of.get(f"I{label[1:]}"))
                 if number is None:
-                    word = examples.columns["words"][index].split()[place]
+                    word = re.split("[ \n]", examples.columns["words"][index])[place]
                     raise InputError(
                         f"{examples.place(index)}: the word {word!r} has the label {label!r}, "
                         f"which is not one of the model's ({', '.join(labels)}); correct or "
@@ -348,8 +359,11 @@ class _Sentence(NamedTuple):
 
 
 def _sentences(examples: Examples, answers: Answers) -> Iterator[_Sentence]:
-    """The sentences of all examples; a raw text is one sentence."""
-    for index, predicted in enumerate(answers["words_label"]):
+    """The sentences of all examples; a raw text is one sentence.
+
+    Labels to compare are all IOB2: right ones as they are read, predicted ones from here.
+    """
+    for index, of_words in enumerate(answers["words_label"]):
         if "words" in examples.columns:
             lines = [line.split(" ") for line in examples.columns["words"][index].split("\n")]
         else:
@@ -359,11 +373,12 @@ def _sentences(examples: Examples, answers: Answers) -> Iterator[_Sentence]:
         start = 0
         for number, words in enumerate(lines):
             here = slice(start, start + len(words))
+            predicted = [label.decode() for label in of_words[here]]
             yield _Sentence(
                 index,
                 words,
                 gold[number].split(" ") if gold is not None else None,
-                [label.decode() for label in predicted[here]],
+                to_iob2(predicted) if gold is not None else predicted,
                 answers["words_score"][index][here].tolist(),
             )
             start += len(words)

@@ -25,6 +25,13 @@ from pipelines.examples.records import (
 _DOCUMENT = "-DOCSTART-"
 _SENTENCE_END = "-X-"
 _LABEL = re.compile(r"O|[BIESLU]-\S+")
+_SPACE = re.compile(r"[ \t\n\r\v\f]")  # what ends a word for `words_between_spaces`
+_OTHER_SPACES = frozenset("\r\v\f")  # do not separate columns
+# Option -> usual names of its column in JSON lines, and the column of a column file.
+_USUAL = {
+    "--text_column": ({"text", "words"}, 0),
+    "--label_column": ({"label", "labels", "-1"}, -1),
+}
 
 # A word with its label and its line.
 _Row = tuple[str, str, int]
@@ -94,6 +101,8 @@ def read_columns(
             sentences[-1].append([])
         else:
             place = f"{path}, line {number}"
+            if not _OTHER_SPACES.isdisjoint(line.rstrip("\r")):
+                cells = [_word(place, cell) for cell in cells]
             width = width or (len(cells), number)
             if len(cells) != width[0]:
                 raise InputError(
@@ -127,6 +136,27 @@ def is_column_file(path: str | os.PathLike) -> bool:
     if {len(row) for row in words} == {1}:
         return [""] in rows[:-1]
     return len({len(row) for row in words}) == 1 and all(_LABEL.fullmatch(r[-1]) for r in words)
+
+
+def column_number(path: str | os.PathLike, option: str, name: str) -> int:
+    """The place of a column in a column file.
+
+    Args:
+        path: the file, for messages.
+        option: "--text_column" or "--label_column".
+        name: number of the column, counted from 0; or its usual name in JSON lines, for the first
+            column of words and the last one of labels.
+
+    Raises:
+        InputError: it is another name.
+    """
+    usual, number = _USUAL[option]
+    if name.isdecimal() or name in usual:
+        return int(name) if name.isdecimal() else number
+    raise InputError(
+        f"{path}: a column file has no column names such as {name!r}: give {option} a number, "
+        "counted from 0"
+    )
 
 
 def read_texts(
@@ -163,8 +193,14 @@ def read_texts(
         if records and isinstance(records[0][2].get(text), list):
             return read_json_words(path, words=text, labels=None, records=records)
     elif format == "conll":
-        word = int(text) if text.isdecimal() else 0
+        word = column_number(path, "--text_column", text)
         return read_columns(path, word=word, label=None, documents=documents)
+    elif format is None:
+        read_text(path)  # raises: there is no such file
+        raise InputError(
+            f"{path}: unknown format: give --format lines for a text on each line, --format conll "
+            "for a word on each line, or a file named .tsv, .csv, .jsonl"
+        )
     columns = {"text": text, **({} if pair is None else {"text_pair": pair})}
     return read_examples(path, columns, format=format, header=header, records=records)
 
@@ -190,8 +226,7 @@ def read_json_words(
     examples = []
     for number, place, row in read_records(path) if records is None else records:
         lists = [list(_strings(place, key, row)) for key in (words, labels) if key is not None]
-        if any(not value or value.split() != [value] for value in lists[0]):
-            raise InputError(f"{place}: a word is empty or holds white space; split it, or drop it")
+        lists[0] = [_word(place, word) for word in lists[0]]
         if not lists[0]:
             raise InputError(f"{place}: no words; remove the line")
         if len(lists[-1]) != len(lists[0]):
@@ -211,6 +246,14 @@ def _strings(place: str, key: str, row: dict[str, Any]) -> Iterator[str]:
             "--text_column and --label_column"
         )
     yield from (check_text(place, key, value) for value in values)
+
+
+def _word(place: str, word: str) -> str:
+    if not word or _SPACE.search(word):
+        raise InputError(
+            f"{place}: the word {word!r} is empty or holds white space; split it, or drop it"
+        )
+    return word
 
 
 def _label(place: str, label: str) -> str:

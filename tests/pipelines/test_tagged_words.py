@@ -5,7 +5,7 @@ import gzip
 import pytest
 
 from bert_tf.errors import InputError
-from pipelines.examples.tagged_words import read_columns, read_json_words
+from pipelines.examples.tagged_words import column_number, read_columns, read_json_words
 
 COLUMNS = """-DOCSTART- -X- -X- O
 
@@ -55,6 +55,24 @@ def test_columns_by_number_and_words_without_labels(write):
     assert read_columns(path, word=1, label=None).columns == {"words": ["Anna ."]}
 
 
+@pytest.mark.parametrize(
+    ("option", "name", "number"),
+    [
+        ("--text_column", "text", 0), ("--text_column", "words", 0), ("--text_column", "2", 2),
+        ("--label_column", "label", -1), ("--label_column", "labels", -1),
+        ("--label_column", "-1", -1), ("--label_column", "1", 1),
+        ("--text_column", "word", None), ("--label_column", "pos", None),
+        ("--label_column", "words", None),
+    ],
+)  # fmt: skip
+def test_columns_of_a_column_file_have_no_names(option, name, number):
+    if number is not None:
+        assert column_number("data.txt", option, name) == number
+    else:
+        with pytest.raises(InputError, match=f"such as '{name}': give {option} a number, counted"):
+            column_number("data.txt", option, name)
+
+
 def test_json_lines(write):
     path = write(
         '{"words": ["Anna", "."], "labels": ["S-PER", "O"]}\n\n{"words": ["é"], "labels": ["O"]}'
@@ -73,6 +91,10 @@ def test_json_lines(write):
         ("a O\nb I-\n", "line 2: the label 'I-' is neither"),
         ("-DOCSTART- -X- O\n\n", "no words"),
         ("\n", "the file is empty"),
+        ("a O\n\f O\n", r"line 2: the word '\x0c' is empty or holds white space"),
+        ("a O\nb\vc O\n", r"line 2: the word 'b\x0bc' is empty or holds white space"),
+        ("a O\rb O\n", r"line 1: the word 'O\rb' is empty or holds white space"),
+        ("a\rb O\n", r"line 1: the word 'a\rb' is empty or holds white space"),
     ],
 )
 def test_bad_columns_are_named(text, expected, write):
@@ -88,7 +110,7 @@ def test_bad_columns_are_named(text, expected, write):
         ('{"words": "a b", "labels": ["O"]}', "'words' is no list of strings"),
         ('{"words": ["a"], "labels": [0]}', "'labels' is no list of strings"),
         ('{"words": ["a b"], "labels": ["O"]}', "holds white space"),
-        ('{"words": [""], "labels": ["O"]}', "a word is empty"),
+        ('{"words": [""], "labels": ["O"]}', "the word '' is empty"),
         ('{"words": ["\\ud800"], "labels": ["O"]}', "'words' has half of a surrogate pair"),
         ('{"words": [], "labels": []}', "no words"),
         ('{"words": ["a"], "labels": []}', "1 words but 0 labels"),

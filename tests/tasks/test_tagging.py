@@ -1,6 +1,7 @@
 """Tagging: labels of words, entities and windows, in graph."""
 
 import json
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -11,6 +12,7 @@ from bert_tf.errors import InputError
 from bert_tf.serving.predictor import rows
 from bert_tf.tasks.table import TASKS
 from bert_tf.tasks.tagging import Tagging
+from bert_tf.tokenization.words import words_between_spaces
 from pipelines.examples.labelled_text import Examples
 from pipelines.examples.tagged_words import chunks
 
@@ -108,6 +110,64 @@ def test_scores_and_files_of_documents(tmp_path):
     written = (tmp_path / "predictions.conll").read_text()
     assert written == "a B-LOC B-LOC\nb O O\n\nc I-LOC B-LOC\n\nd O B-PER\n\n"
     assert "found: 3 phrases; correct: 2." in (tmp_path / "conlleval.txt").read_text()
+
+
+@pytest.mark.parametrize(
+    "labels", [["I-LOC", "I-LOC", "B-LOC", "O"], ["B-LOC", "E-LOC", "S-LOC", "O"]]
+)
+def test_right_labels_of_another_scheme_are_right(labels, tmp_path):
+    """Right labels are read as IOB2; a model may know IOB1 or IOBES."""
+    given = examples(["a b c d"], ["B-LOC I-LOC B-LOC O"])
+    predicted = np.array([[label.encode() for label in labels]], object)
+    answers = {"words_label": predicted, "words_score": np.ones([1, 4])}
+    scores = KIND.scores(DATASET, given, answers, LABELS)
+    assert scores["f1"] == scores["accuracy"] == 1
+    KIND.write_predictions(tmp_path, DATASET, given, answers, LABELS)
+    written = (tmp_path / "predictions.conll").read_text()
+    assert written == "a B-LOC B-LOC\nb I-LOC I-LOC\nc B-LOC B-LOC\nd O O\n\n"
+    # Without labels to compare with, they are written as the model gives them.
+    given.columns.pop("label")
+    KIND.write_predictions(tmp_path, DATASET, given, answers, LABELS)
+    assert f"a {labels[0]}\nb {labels[1]}\n" in (tmp_path / "predictions.conll").read_text()
+
+
+def test_words_that_are_read_are_the_words_that_are_tagged(tokenizer, tmp_path):
+    """No word of a file holds what ends a word: its labels would move on to other words."""
+    words = [chr(c) for c in range(256) if chr(c).encode() not in b" \t\n\r\v\f"]
+    words += [f"w{c}" for c in words] + ["a\u2028b", "\u3000", "-DOCSTART"]
+    path = tmp_path / "all.conll"
+    path.write_text("".join(f"{word} O\n" for word in words), encoding="utf-8", newline="")
+    (text,) = KIND.read(DATASET, path).columns["words"]
+    assert words_between_spaces(tf.constant([text]), tokenizer).starts.shape[0] == len(words)
+    for space in "\v\f\r":
+        path.write_text(f"w0 O\nw1{space}w2 B-PER\nw3 O\n", encoding="utf-8", newline="")
+        for labelled in (True, False):
+            with pytest.raises(InputError, match=r"line 2: the word .* holds white space"):
+                KIND.read(DATASET, path, labelled=labelled)
+
+
+def test_a_name_is_no_column_of_a_column_file(tmp_path):
+    (tmp_path / "a.conll").write_text("Anna NN B-PER\nruns VB O\n")
+    for options in ({"label_column": "pos"}, {"text_column": "token"}):
+        with pytest.raises(InputError, match="a column file has no column names such as"):
+            KIND.read(DATASET.with_settings(options), tmp_path / "a.conll")
+    with pytest.raises(InputError, match="such as 'token': give --text_column a number"):
+        KIND.read(DATASET.with_settings(options), tmp_path / "a.conll", labelled=False)
+
+
+def test_a_file_to_predict_is_not_taken_for_columns_without_a_reason(tmp_path):
+    (tmp_path / "raw.txt").write_text("Anna lives in Paris.\n")
+    with pytest.raises(InputError, match=r"raw\.txt: unknown format: give --format lines for a"):
+        KIND.read(DATASET, tmp_path / "raw.txt", labelled=False)
+    with pytest.raises(InputError, match=r"none\.txt: cannot be read"):
+        KIND.read(DATASET, tmp_path / "none.txt", labelled=False)
+    lines = KIND.read(replace(DATASET, format="lines"), tmp_path / "raw.txt", labelled=False)
+    assert lines.columns == {"text": ["Anna lives in Paris."]}
+    # Published files are columns, whatever their name; so is what has labels.
+    (tmp_path / "test.txt").write_text("Anna NNP I-NP B-PER\n")
+    columns = TASKS["conll2003"].read(tmp_path, "test", labelled=False)
+    assert columns.columns == {"words": ["Anna"]}
+    assert KIND.read(DATASET, tmp_path / "test.txt").columns["label"] == ["B-PER"]
 
 
 @pytest.mark.parametrize(
