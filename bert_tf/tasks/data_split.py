@@ -1,5 +1,6 @@
 """The split of examples into training and validation, and what the splits of a data set share."""
 
+from collections import Counter
 from collections.abc import Hashable, Mapping, Sequence
 from typing import Any
 
@@ -13,7 +14,7 @@ TEXT = "text"
 
 
 def split(
-    targets: np.ndarray, keys: Sequence[Hashable], share: float, seed: int
+    targets: np.ndarray, keys: Sequence[Hashable], share: float, seed: int, *, unit: str = TEXT
 ) -> tuple[np.ndarray, np.ndarray]:
     """Draws a stratified share of the examples: every class (or range of values) gives its part.
 
@@ -23,28 +24,32 @@ def split(
             They count for the class of the first of them.
         share: share to set aside, at least one example.
         seed: random seed.
+        unit: what the keys stand for. A text of more examples than the share is divided.
 
     Returns:
         The indices that stay and the indices set aside.
     """
+    count = len(targets)
+    number = min(count, max(1, round(count * share)))
+    if unit == TEXT:
+        sizes = Counter(keys)
+        keys = [(key, i if sizes[key] > number else -1) for i, key in enumerate(keys)]
     numbers: dict[Hashable, int] = {}
     of_key = np.array([numbers.setdefault(key, len(numbers)) for key in keys])
-    _, first, sizes = np.unique(of_key, return_index=True, return_counts=True)
+    _, first, size = np.unique(of_key, return_index=True, return_counts=True)
     order = np.random.default_rng(seed).permutation(len(first))
     if targets.ndim == 1:
         order = order[np.argsort(targets[first[order]], kind="stable")]  # shuffled within a class
-    count = len(targets)
-    number = min(count, max(1, round(count * share)))
     places = ((np.arange(number) + 0.5) * count / number).astype(int)
     # A key follows as soon as its examples are no further from the share than without them.
-    due = np.searchsorted(places, np.cumsum(sizes[order]))
+    due = np.searchsorted(places, np.cumsum(size[order]))
     chosen: list[int] = []
     aside = 0
     for key, by_now in zip(order.tolist(), due.tolist(), strict=True):
-        if by_now - aside >= sizes[key] / 2:
+        if by_now - aside >= size[key] / 2:
             chosen.append(key)
-            aside += int(sizes[key])
-    is_aside = np.isin(of_key, chosen or [order[np.argmin(sizes[order])]])
+            aside += int(size[key])
+    is_aside = np.isin(of_key, chosen or [order[np.argmin(size[order])]])
     return np.flatnonzero(~is_aside), np.flatnonzero(is_aside)
 
 

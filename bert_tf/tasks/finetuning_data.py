@@ -34,7 +34,7 @@ class FinetuningData:
         columns: R training rows by column: the examples, or several rows of each.
         arrays: targets [R, ...], and weights [R] if there are any.
         kept_whole: what the split into training and validation left undivided, such as "context";
-            None without such a split, or if every example stands alone.
+            None without such a split, or if it is that of single examples.
     """
 
     task: Dataset
@@ -93,15 +93,16 @@ class FinetuningData:
                 doubts.append(f"{held_out.path}: no example has the label {', '.join(missing)}")
         else:
             unit, keys = kind.split_keys(task, examples)
-            kept, aside = split(kind.targets(examples, labels), keys, validation_share, seed)
+            targets = kind.targets(examples, labels)
+            kept, aside = split(targets, keys, validation_share, seed, unit=unit)
             if not len(kept):
                 raise InputError(
                     f"{examples.path}: {len(examples)} examples with {len(set(keys))} different "
                     f"{unit}s are too few to set a share of {validation_share} aside: give "
                     "--validation a file"
                 )
-            if len(set(keys)) < len(keys):
-                kept_whole = unit
+            _, one_by_one = split(targets, range(len(targets)), validation_share, seed)
+            kept_whole = None if np.array_equal(aside, one_by_one) else unit
             examples, held_out = examples.take(kept), examples.take(aside)
         splits = {"train": examples, "validation": held_out}
         with contextlib.suppress(InputError):  # nothing else depends on the test examples

@@ -286,7 +286,7 @@ def test_a_data_set_of_tensorflow_datasets_up_to_the_official_file(
         out, _ = call(capsys, "evaluate", "--model", best, *data)
         call(capsys, "predict", "--model", best, "--input", name, "--output", tmp_path / "answers",
              "--submission", tmp_path / "files")  # fmt: skip
-    assert asked == ["train", "validation", "validation", "test"]
+    assert asked == ["train", "validation", "test", "validation", "test"]
     assert json.loads(out) == json.loads((best / "metrics.json").read_text())
     answers = (tmp_path / "answers").read_text().splitlines()
     labels = [json.loads(line)["label"] for line in answers]

@@ -14,9 +14,9 @@ from pipelines.examples.labelled_text import Examples
 
 def sides(task, examples, share=0.1, seed=1):
     """Training and validation examples."""
-    _, keys = task.kind.split_keys(task, examples)
+    unit, keys = task.kind.split_keys(task, examples)
     targets = task.kind.targets(examples, task.kind.label_names(task, examples))
-    return [examples.take(part) for part in split(targets, keys, share, seed)]
+    return [examples.take(part) for part in split(targets, keys, share, seed, unit=unit)]
 
 
 @pytest.mark.parametrize("count", [1, 2, 7, 100, 1001])
@@ -46,11 +46,15 @@ def test_examples_with_one_key_stay_together(seed):
 
 
 def test_keys_larger_than_the_share():
-    """The smallest is set aside, if there is another."""
-    kept, aside = split(np.zeros(10), [*"aaaaaabbbb"], 0.1, 1)
+    """The smallest context is set aside, if there is another; a text is divided."""
+    kept, aside = split(np.zeros(10), [*"aaaaaabbbb"], 0.1, 1, unit="context")
     assert (kept.tolist(), aside.tolist()) == ([0, 1, 2, 3, 4, 5], [6, 7, 8, 9])
-    kept, aside = split(np.zeros(10), ["a"] * 10, 0.1, 1)
+    kept, aside = split(np.zeros(10), ["a"] * 10, 0.1, 1, unit="context")
     assert (len(kept), len(aside)) == (0, 10)
+    keys = ["frequent"] * 60 + [str(n // 2) for n in range(40)]
+    kept, aside = split(np.zeros(100), keys, 0.1, 1)
+    assert not {keys[i] for i in kept} & {keys[i] for i in aside} - {"frequent"}
+    assert (aside < 60).sum() == 6 and len(aside) == 10
 
 
 def test_all_questions_of_a_context_are_on_one_side():
@@ -158,11 +162,15 @@ def test_a_run_that_was_split_otherwise_is_not_resumed(tmp_path):
     data = read(tmp_path, path)
     assert data.settings().keys() == {"labels", "train", "validation", "tokenizer"}
     assert data.doubts == ["also in train: 0 of 1 validation examples"]
-    path.write_text("text\tlabel\na\tx\nb\ty\nc\tx\na\ty\n")
-    assert read(tmp_path, path).settings()["validation_share"] == "by text"
-    path.write_text("text\tlabel\na\tx\na\ty\n")
-    with pytest.raises(InputError, match="2 examples with 1 different texts are too few"):
-        read(tmp_path, path)
+    path.write_text("text\tlabel\n" + "a\tx\nb\ty\nc\tx\nd\ty\ne\tx\n" * 2)
+    data = read(tmp_path, path)
+    assert data.settings()["validation_share"] == "by text"
+    assert not set(data.train.columns["text"]) & set(data.validation.columns["text"])
+    row = {"context": "cow", "answers": [{"text": "cow", "answer_start": 0}], "question": "a"}
+    path = tmp_path / "q.jsonl"
+    path.write_text(f"{json.dumps(row)}\n" * 3)
+    with pytest.raises(InputError, match="3 examples with 1 different contexts are too few"):
+        read(tmp_path, path, task="squad")
 
 
 def test_duplicates_in_published_test_examples_are_counted(tmp_path):
