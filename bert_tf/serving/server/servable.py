@@ -169,6 +169,12 @@ class Servable:
             raise invalid(f'Serving signature name: "{name}" not found in signature def')
         return self.signatures[name]
 
+    def check_rows(self, count: int) -> None:
+        """Refuses a request with more rows than a batch may have (INVALID_ARGUMENT)."""
+        most = self._queue.parameters.max_batch_size
+        if self._is_batched and count > most:
+            raise invalid(f"Task size {count} is larger than maximum input batch size {most}")
+
     async def predict(
         self,
         signature_name: str,
@@ -195,11 +201,7 @@ class Servable:
         """
         signature = self.signature(signature_name)
         check_inputs(signature, inputs)
-        most = self._queue.parameters.max_batch_size
-        if self._is_batched and row_count(inputs) > most:
-            raise invalid(
-                f"Task size {row_count(inputs)} is larger than maximum input batch size {most}"
-            )
+        self.check_rows(row_count(inputs))
         name = signature_name or "serving_default"
         run = functools.partial(self._run, name)
         key = (name,) if self._is_batched and inputs and can_join(signature) else None

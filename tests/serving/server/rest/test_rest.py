@@ -16,7 +16,7 @@ from bert_tf.serving.server import json_parser, json_requests
 from bert_tf.serving.server.access_log import AccessLog
 from bert_tf.serving.server.app import make_app
 from bert_tf.serving.server.authorization import is_authorized
-from bert_tf.serving.server.errors import ServingError
+from bert_tf.serving.server.errors import ServingError, invalid
 from bert_tf.serving.server.models import Models
 from bert_tf.serving.server.rest import HTTP_STATUS, Limits, RestApi
 
@@ -266,6 +266,10 @@ class Stub:
             self.signature, self.signatures = found.signature, found.signatures
             yield self
 
+    def check_rows(self, count):
+        if count > 3:
+            raise invalid("too many rows")
+
     async def predict(self, signature_name, inputs, deadline):
         return await self._answer(deadline)
 
@@ -288,6 +292,18 @@ def test_each_code_has_its_http_status(client, models, code, status):
     with serving(Stub(models, fail)) as failing:
         assert error(ask(failing, '{"inputs": [1]}'), status) == 'a "message"'
     assert HTTP_STATUS.keys() == set(grpc.StatusCode)
+
+
+@pytest.mark.parametrize(
+    ("verb", "body"), [("predict", '{"instances": [%s]}'), ("regress", '{"examples": [%s]}')]
+)
+def test_too_many_rows_are_refused_before_they_are_converted(
+    client, models, monkeypatch, verb, body
+):
+    for name in ("tensors", "examples"):
+        monkeypatch.delattr(json_requests, name)
+    with serving(Stub(models, None)) as stub:
+        assert error(ask(stub, body % "1,2,3,4", verb), 400) == "too many rows"
 
 
 def test_a_defect_is_a_500_without_its_cause(client, models, caplog):
