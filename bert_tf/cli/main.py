@@ -118,6 +118,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         values = parsed[called].as_dict()
         values.pop("config", None)
         options = module.Options(**values)
+        if hasattr(module, "prepare"):  # what needs no TensorFlow, whose import takes seconds
+            module.prepare(options)
         keep_freed_memory()
         import_tensorflow()
         module.run(options)

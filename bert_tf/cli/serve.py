@@ -84,19 +84,28 @@ class Options(CheckedOptions):
     access_log: str | None = None
 
 
-def run(options: Options) -> None:
+def prepare(options: Options) -> None:
+    """Checks what needs no TensorFlow, and says what will be loaded."""
     if any(find_spec(package) is None for package in _PACKAGES):
         raise InputError("packages for serving are missing: pip install 'bert-tf[serve]'")
     if bool(options.tls_certificate) != bool(options.tls_key):
         raise InputError("TLS needs both files: give --tls_certificate and --tls_key")
+    if options.tls_certificate and options.tls_key:
+        _check_tls(Path(options.tls_certificate), Path(options.tls_key))
     source = Path(options.models)
     if not source.exists():
         raise InputError(f"{source}: no such folder: give the one that bert-tf export writes to")
+    _token(options.token_file)
+    _ports(options)
+    versions = (path for path in source.glob("*/*") if path.name.isdecimal())
+    names = ", ".join(sorted({path.parent.name for path in versions}))
+    console.print(f"Loading TensorFlow, then the models of {source}{names and f': {names}'}")
+
+
+def run(options: Options) -> None:
+    source = Path(options.models)
     token = _token(options.token_file)
-    ports = [
-        _port(options.rest_port, "rest_port", 8501),
-        _port(options.grpc_port, "grpc_port", 8500),
-    ]
+    rest_port, grpc_port = _ports(options)
 
     from bert_tf.serving.server import playground
     from bert_tf.serving.server.access_log import AccessLog
@@ -107,15 +116,14 @@ def run(options: Options) -> None:
     from bert_tf.serving.server.rest import Limits
     from bert_tf.serving.server.server import bind, serve
 
-    rest_socket = bind(options.host, ports[0], "--rest_port")
+    rest_socket = bind(options.host, rest_port, "--rest_port")
     # Found to be free now, before models are loaded.
-    with bind(options.host, ports[1], "--grpc_port") as grpc_socket:
+    with bind(options.host, grpc_port, "--grpc_port") as grpc_socket:
         host = f"[{options.host}]" if ":" in options.host else options.host
         grpc_address = f"{host}:{grpc_socket.getsockname()[1]}"
     tls = None
     if options.tls_certificate and options.tls_key:
         tls = Tls(Path(options.tls_certificate), Path(options.tls_key))
-        _check_tls(tls.certificate, tls.key)
     batching = ("max_batch_size", "batch_timeout_micros", "max_enqueued_batches")
     given = {name: getattr(options, name) for name in batching}
     overrides = {name: value for name, value in given.items() if value is not None}
@@ -206,6 +214,11 @@ def _check_tls(certificate: Path, key: Path) -> None:
         ) from error
 
 
+def _ports(options: Options) -> tuple[int, int]:
+    rest = _port(options.rest_port, "rest_port", 8501)
+    return rest, _port(options.grpc_port, "grpc_port", 8500)
+
+
 def _port(given: int | None, name: str, default: int) -> int:
     text = os.environ.get(name.upper(), "")
     if given is not None or not text:
@@ -224,6 +237,10 @@ def _token(file: str | None) -> str | None:
         raise InputError(f"{file} cannot be read ({error}): give a file with a token") from error
     if not token:
         raise InputError(f"{file}: its first line is empty: write a token there")
+    if not (token.isascii() and token.isprintable()):
+        raise InputError(
+            f"{file}: the token has characters that headers cannot carry: use printable ASCII"
+        )
     return token
 
 

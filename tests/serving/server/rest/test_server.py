@@ -7,6 +7,7 @@ import signal
 import socket
 import ssl
 import subprocess
+import sys
 import time
 from contextlib import closing, contextmanager
 from pathlib import Path
@@ -19,6 +20,7 @@ from tensorflow_serving.apis.predict_pb2 import PredictRequest
 from tensorflow_serving.apis.prediction_service_pb2_grpc import PredictionServiceStub
 
 from bert_tf.cli.main import main
+from bert_tf.errors import InputError
 
 # Models are found as soon as the address is printed.
 PATH = "/v1/models/half_plus_three:predict"
@@ -248,6 +250,40 @@ def test_tls_and_the_token(toy_models, tmp_path):
             )
             connection.request("POST", PATH, BODY, {"Authorization": "Bearer s3cret"})
             assert connection.getresponse().status == 200
+
+
+@pytest.fixture
+def without_tensorflow(monkeypatch):
+    """Ends a command before it imports TensorFlow."""
+
+    def stop():
+        raise InputError("TensorFlow would be imported")
+
+    monkeypatch.setattr("bert_tf.cli.main.import_tensorflow", stop)
+
+
+def test_serve_says_at_once_what_it_loads(toy_models, capsys, without_tensorflow):
+    assert main(["serve", str(toy_models)]) == 2
+    said, end = capsys.readouterr().err.splitlines()
+    assert said == f"Loading TensorFlow, then the models of {toy_models}: half_plus_three"
+    assert end.endswith("TensorFlow would be imported")
+
+
+def test_serve_without_its_packages(toy_models, capsys, without_tensorflow, monkeypatch):
+    monkeypatch.setitem(sys.modules, "uvicorn", None)
+    assert main(["serve", str(toy_models)]) == 2
+    assert "pip install 'bert-tf[serve]'" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("token", ["", "pässword", "a\tb"])
+def test_a_token_that_no_request_could_show(
+    token, toy_models, tmp_path, capsys, without_tensorflow
+):
+    file = tmp_path / "token"
+    file.write_text(f"{token}\n", encoding="utf-8")
+    assert main(["serve", str(toy_models), "--token_file", str(file)]) == 2
+    (error,) = capsys.readouterr().err.splitlines()
+    assert str(file) in error
 
 
 @pytest.mark.parametrize(
