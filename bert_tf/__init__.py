@@ -6,6 +6,7 @@ The public names load on first use, so that `import bert_tf` (and `bert-tf --hel
 import importlib
 from typing import TYPE_CHECKING, Any
 
+from bert_tf import keras_classes
 from bert_tf.version import __version__
 
 if TYPE_CHECKING:
@@ -43,6 +44,9 @@ _HOMES = {
     "save_model": "bert_tf.checkpoints.model_directory",
 }
 __all__ = ["__version__", *sorted(_HOMES)]
+
+
+keras_classes.register()
 
 
 def __getattr__(name: str) -> Any:

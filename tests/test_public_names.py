@@ -1,10 +1,14 @@
+import importlib
 import inspect
+import os
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
 import bert_tf
+from bert_tf.keras_classes import NAMES
 
 
 def test_the_public_names_are_where_the_front_door_says():
@@ -44,3 +48,83 @@ def test_importing_the_package_imports_nothing_heavy():
         "import sys, bert_tf; sys.exit(bool({'tensorflow', 'keras', 'numpy'} & set(sys.modules)))"
     )
     assert subprocess.run([sys.executable, "-c", code]).returncode == 0
+
+
+def test_keras_finds_a_class_after_importing_the_package_alone():
+    code = (
+        "import bert_tf, keras\n"
+        "config = {'class_name': 'Pooler', 'registered_name': 'bert_tf>Pooler',\n"
+        "          'module': 'bert_tf.layers.heads',\n"
+        "          'config': {'config': bert_tf.BertConfig().to_dict()}}\n"
+        "print(type(keras.saving.deserialize_keras_object(config)).__module__)\n"
+    )
+    env = {**os.environ, "KERAS_BACKEND": "numpy"}  # starts sooner
+    done = subprocess.run([sys.executable, "-c", code], env=env, capture_output=True, text=True)
+    assert done.stdout == "bert_tf.layers.heads\n", done.stderr
+
+
+def test_every_registered_class_has_a_stand_in():
+    import keras
+
+    for home, _ in NAMES.values():
+        importlib.import_module(home)
+    found = keras.saving.get_custom_objects()
+    assert {name: (found[name].__module__, found[name].__name__) for name in NAMES} == NAMES
+    text = "".join(path.read_text() for path in Path(bert_tf.__file__).parent.rglob("*.py"))
+    assert text.count("@keras.saving.register_keras_serializable(") == len(NAMES)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("keras_first", [False, True])
+def test_saved_models_load_in_a_fresh_process(tmp_path, keras_first):
+    """With their optimizers and schedules."""
+    import numpy as np
+
+    from bert_tf.models.lstm_encoder import LstmEncoder
+    from bert_tf.models.masked_language_model import BertMaskedLanguageModel
+    from bert_tf.training import schedule
+    from bert_tf.training.lamb import Lamb
+
+    sizes = {
+        "vocab_size": 9, "hidden_size": 4, "num_hidden_layers": 1, "num_attention_heads": 2,
+        "intermediate_size": 8, "max_position_embeddings": 8,
+    }  # fmt: skip
+    config = bert_tf.BertConfig(**sizes)
+    models = [
+        bert_tf.BertEncoder(config),
+        bert_tf.BertPreTrainer(config),
+        BertMaskedLanguageModel(config),
+        bert_tf.BertClassifier(config, 2),
+        bert_tf.BertTagger(config, 3),
+        bert_tf.BertRegressor(config),
+        bert_tf.BertSpanClassifier(config),
+        bert_tf.BertChooser(config),
+        LstmEncoder(config),
+        bert_tf.BertTagger(bert_tf.BertConfig(**sizes, feature_lstm_layers=1), 3),
+    ]
+    for number, model in enumerate(models):
+        make = [bert_tf.AdamWeightDecay, Lamb][number % 2]
+        names = ["WarmupLinearDecay", "WarmupCosineDecay", "WarmupConstant", "WarmupStableDecay"]
+        rate = getattr(schedule, names[number % 4])(1e-3, 1, 5)
+        model.compile(make(rate))
+        model.optimizer.build(model.trainable_variables)
+        model.save(tmp_path / f"{number}.keras")
+    code = (
+        f"import {'keras, bert_tf' if keras_first else 'bert_tf, keras'}, sys, numpy\n"
+        "from pathlib import Path\n"
+        "for path in sorted(Path(sys.argv[1]).glob('*.keras')):\n"
+        "    model = keras.saving.load_model(path)\n"
+        "    rate = model.optimizer._learning_rate\n"
+        "    sums = [float(numpy.sum(w)) for w in model.get_weights()]\n"
+        "    print(type(model).__name__, type(model.optimizer).__name__, type(rate).__name__, sums)"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code, tmp_path], capture_output=True, text=True, check=True
+    )
+    expected = [
+        f"{type(model).__name__} {type(model.optimizer).__name__} "
+        f"{type(model.optimizer._learning_rate).__name__} "
+        f"{[float(np.sum(w)) for w in model.get_weights()]}"
+        for model in models
+    ]
+    assert done.stdout.splitlines() == expected

@@ -1,0 +1,80 @@
+"""Keras loads `.keras` files with this package's classes after `import bert_tf` alone.
+
+Keras asks its table of registered names for a class, and imports no module for it. Importing every
+module here would take seconds, so the table gets stand-ins, which import the class when a file
+needs it. The class then registers itself in place of its stand-in.
+"""
+
+import importlib
+import importlib.util
+import sys
+from importlib.machinery import ModuleSpec
+from types import ModuleType
+from typing import Any
+
+_HOMES = {
+    "bert_tf.layers.embeddings": ("BertEmbeddings", "WordEmbeddings"),
+    "bert_tf.layers.heads": (
+        "ClassificationHead", "MaskedLanguageModelHead", "Pooler", "SummaryFirst",
+    ),
+    "bert_tf.layers.lstm": ("LstmBlock",),
+    "bert_tf.layers.transformer": ("FeedForward", "SelfAttention", "TransformerBlock"),
+    "bert_tf.models.encoder": ("BertEncoder",),
+    "bert_tf.models.feature_encoder": ("FeatureEncoder", "FrozenLayers", "LayerMix"),
+    "bert_tf.models.language_model": ("BertLanguageModel",),
+    "bert_tf.models.lstm_encoder": ("LstmEncoder",),
+    "bert_tf.models.masked_language_model": ("BertMaskedLanguageModel",),
+    "bert_tf.models.pretrainer": ("BertPreTrainer",),
+    "bert_tf.models.task_models": (
+        "BertChooser", "BertClassifier", "BertRegressor", "BertSpanClassifier", "BertTagger",
+    ),
+    "bert_tf.models.two_encoders": ("TwoEncoders",),
+    "bert_tf.training.lamb": ("Lamb",),
+    "bert_tf.training.optimizer": ("AdamWeightDecay",),
+    "bert_tf.training.schedule": (
+        "WarmupConstant", "WarmupCosineDecay", "WarmupLinearDecay", "WarmupStableDecay",
+    ),
+}  # fmt: skip
+NAMES = {f"bert_tf>{name}": (home, name) for home, names in _HOMES.items() for name in names}
+
+
+class _StandIn:
+    def __init__(self, home: str, name: str):
+        self._home, self._name = home, name
+
+    def from_config(self, config: dict[str, Any]) -> Any:
+        """Imports the class and makes an instance."""
+        return getattr(importlib.import_module(self._home), self._name).from_config(config)
+
+
+class _KerasFinder:
+    """Finds Keras as other importers do; once it is imported, its table gets the stand-ins."""
+
+    def find_spec(self, name: str, path: Any, target: Any = None) -> ModuleSpec | None:
+        if name != "keras":
+            return None
+        sys.meta_path.remove(self)
+        spec = importlib.util.find_spec(name)
+        if spec is not None and spec.loader is not None:
+            execute = spec.loader.exec_module
+
+            def execute_and_register(module: ModuleType) -> None:
+                execute(module)
+                _register(module)
+
+            spec.loader.exec_module = execute_and_register  # type: ignore[method-assign]
+        return spec
+
+
+def _register(keras: Any) -> None:
+    table = keras.saving.get_custom_objects()
+    for registered_name, (home, name) in NAMES.items():
+        table.setdefault(registered_name, _StandIn(home, name))
+
+
+def register() -> None:
+    """Registers stand-ins of all classes, now or when Keras is imported."""
+    if "keras" in sys.modules:
+        _register(sys.modules["keras"])
+    else:
+        sys.meta_path.insert(0, _KerasFinder())  # type: ignore[arg-type]
