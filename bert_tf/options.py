@@ -10,7 +10,7 @@ import operator
 import os
 import typing
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Literal
 
 from bert_tf.errors import InputError
 
@@ -37,6 +37,8 @@ def option(
     below: float | None = None,
     identity: bool = False,
     path: bool = False,
+    writes: Literal["file", "folder"] | None = None,
+    first: bool = False,
     saved: bool = True,
     positional: bool = False,
     alone: str | None = None,
@@ -47,7 +49,9 @@ def option(
     bounds `at_least` and `at_most` are values that it may have, `above` and `below` are not.
 
     - identity: the result of a run depends on it: a run cannot be resumed with another value.
-    - path: it names a file or folder, which can be spelled in several ways.
+    - path: it names files or folders to read, which must exist.
+    - writes: it names a file or a folder to write.
+    - first: the help shows it first, as all that is required, read or written.
     - saved: a run's config.yaml repeats it.
     - positional: it is given by its place on the command line, not by name.
     - alone: the value of an option that is given without one; None if it needs one.
@@ -57,6 +61,8 @@ def option(
         "bounds": {name: bound for name, bound in bounds.items() if bound is not None},
         "identity": identity,
         "path": path,
+        "writes": writes,
+        "first": first,
         "saved": saved,
         "positional": positional,
         "alone": alone,
@@ -76,6 +82,14 @@ def _is_in_range(value: float, bounds: dict[str, float]) -> bool:
     return is_usual and all(_IS_WITHIN[name](value, bound) for name, bound in bounds.items())
 
 
+def _broken_range(field: dataclasses.Field, value: float) -> str:
+    """The range that a value is out of: the option's own, or that of usual numbers."""
+    bounds = field.metadata.get("bounds", {})
+    if value == value and all(_IS_WITHIN[name](value, bound) for name, bound in bounds.items()):
+        return f"at most {_LARGEST:,}" if value > 0 else f"at least {-_LARGEST:,}"
+    return range_text(field) or "a finite number"
+
+
 @dataclasses.dataclass(kw_only=True)
 class CheckedOptions:
     """Options that refuse, with InputError, a value outside its range or its choices."""
@@ -91,17 +105,16 @@ class CheckedOptions:
             if isinstance(given, str) and (not given or "\0" in given):
                 raise InputError(f"{name} is {given!r}: give a text, without null characters")
             for value in given if isinstance(given, list) else [given]:
-                choices = _choices(hints[field.name])
+                choices = choices_of(hints[field.name])
                 if choices and value not in choices:
                     listed = ", ".join(str(choice) for choice in choices if choice is not None)
                     raise InputError(f"{name} is {value!r}: give one of {listed}")
                 is_number = isinstance(value, int | float) and not isinstance(value, bool)
                 if is_number and not _is_in_range(value, field.metadata.get("bounds", {})):
-                    expected = range_text(field) or "a finite number of usual size"
-                    raise InputError(f"{name} is {value}: give {expected}")
+                    raise InputError(f"{name} is {value}: give {_broken_range(field, value)}")
 
 
-def _choices(hint: Any) -> list[Any]:
+def choices_of(hint: Any) -> list[Any]:
     """The values that a `Literal`, or a union of one with None, allows; empty for other types."""
     members = typing.get_args(hint)
     if typing.get_origin(hint) is typing.Literal:

@@ -14,6 +14,8 @@ class Options(CheckedOptions):
     model: str = option(positional=True, identity=True)
     steps: int = option(10, at_least=1, identity=True)
     share: float | None = option(None, above=0, below=1)
+    rate: float = option(1.0, above=0)
+    place: float = 0.0
     kind: Literal["a", "b"] | None = None
     sizes: list[int] = option(factory=list, at_least=5, at_most=8)
 
@@ -24,6 +26,11 @@ class Options(CheckedOptions):
         ({"steps": 0}, "--steps is 0: give at least 1"),
         ({"share": 0.0}, "--share is 0.0: give above 0 and below 1"),
         ({"share": float("nan")}, "--share is nan: give above 0 and below 1"),
+        ({"rate": 1e30}, "--rate is 1e+30: give at most 9,007,199,254,740,992"),
+        ({"rate": float("inf")}, "--rate is inf: give at most 9,007,199,254,740,992"),
+        ({"rate": 0.0}, "--rate is 0.0: give above 0"),
+        ({"place": -1e30}, "--place is -1e+30: give at least -9,007,199,254,740,992"),
+        ({"place": float("nan")}, "--place is nan: give a finite number"),
         ({"kind": "c"}, "--kind is 'c': give one of a, b"),
         ({"sizes": [5, 9]}, "--sizes is 9: give at least 5 and at most 8"),
     ],

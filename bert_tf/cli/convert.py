@@ -32,7 +32,7 @@ class Options(CheckedOptions):
         overwrite: replace an earlier output of this command.
     """
 
-    source: str = option(positional=True)
+    source: str = option(positional=True, path=True)
     output: str = option(positional=True)
     to: Literal["hugging_face", "tf1", "keras_hub", "model_garden"] = "hugging_face"
     dtype: Literal["float32", "float16", "bfloat16"] = "float32"

@@ -45,8 +45,8 @@ class Options(CheckedOptions):
         seed: random seed for the data and the training.
     """
 
-    output: str = "runs/demo"
-    corpus: list[str] = option(factory=list)
+    output: str = option("runs/demo", writes="folder")
+    corpus: list[str] = option(factory=list, path=True)
     steps: int = option(4000, at_least=1)
     size: str = "tiny"
     seed: int = option(1, at_least=0)

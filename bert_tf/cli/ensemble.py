@@ -32,9 +32,9 @@ class Options(EvaluationOptions):
         submission: folder for the official files of the task, for data with or without labels.
     """
 
-    models: list[str] = option(positional=True)
+    models: list[str] = option(positional=True, path=True)
     split: str | None = None
-    submission: str | None = None
+    submission: str | None = option(None, writes="folder")
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING
 import rich.table
 
 from bert_tf.cli.progress import console, export_line, progress, typed
+from bert_tf.options import option
 from bert_tf.outputs import check_output_folder
 from bert_tf.tasks.options import EvaluationOptions
 
@@ -42,7 +43,7 @@ class Options(EvaluationOptions):
             validation_mismatched.
     """
 
-    model: str
+    model: str = option(path=True)
     split: str = "validation"
 
 

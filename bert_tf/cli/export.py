@@ -36,7 +36,7 @@ class Options(TaskOptions):
         label_map: names to serve for labels of the model, as MODEL_LABEL=LABEL.
     """
 
-    model: str
+    model: str = option(path=True)
     name: str
     output: str = "saved_models"
     version: int = option(0, at_least=0)

@@ -43,9 +43,9 @@ class Options(FileOptions):
         batch_size: texts per batch.
     """
 
-    model: str
-    data: str
-    output: str
+    model: str = option(path=True)
+    data: str = option(path=True)
+    output: str = option(writes="file")
     pair_column: str | None = None
     layers: list[str] = option(factory=list)
     per: Literal["token", "word", "text"] = "token"

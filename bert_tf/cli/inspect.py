@@ -42,11 +42,11 @@ class Options(CheckedOptions):
         verify: read all shards and compare their checksums.
     """
 
-    shards: str
+    shards: str = option(path=True)
     split: Literal["train", "held_out"] = "train"
     examples: int = option(5, at_least=0, at_most=100_000)
     seed: int = option(0, at_least=0, below=2**31)
-    tokenizer: str | None = None
+    tokenizer: str | None = option(None, path=True)
     verify: bool = True
 
 

@@ -1,5 +1,6 @@
 """The `bert-tf` command: reads the options of a subcommand, runs it, reports its errors."""
 
+import contextlib
 import errno
 import importlib
 import os
@@ -7,11 +8,14 @@ import re
 import select
 import signal
 import sys
+from argparse import ArgumentError
 from collections.abc import Sequence
+from typing import NoReturn
 
 from jsonargparse import ArgumentParser, DefaultHelpFormatter
 
-from bert_tf.cli.options import add_options, check_arguments
+from bert_tf.cli.inputs import check_inputs
+from bert_tf.cli.options import add_options, check_arguments, nearest, parser_message, usage
 from bert_tf.errors import InputError
 from bert_tf.startup import import_tensorflow, keep_freed_memory
 from bert_tf.training.preemption import Preempted
@@ -68,13 +72,17 @@ def _parser(called: str | None) -> ArgumentParser:
         epilog=_EPILOG,
         version=__version__,
         formatter_class=_Formatter,
+        exit_on_error=False,
     )
     subcommands = parser.add_subcommands(required=True, metavar="COMMAND")
     for name, summary in COMMANDS.items():
-        subparser = ArgumentParser(description=summary, formatter_class=_Formatter)
+        subparser = ArgumentParser(
+            description=summary, formatter_class=_Formatter, exit_on_error=False
+        )
         if name == called:
             module = importlib.import_module(f"bert_tf.cli.{name}")
             subparser.description = module.__doc__
+            subparser.usage = usage(name, module.Options)
             add_options(subparser, module.Options)
         subcommands.add_subcommand(name, subparser, help=summary)
     return parser
@@ -110,16 +118,27 @@ def main(arguments: Sequence[str] | None = None) -> int:
         parser.print_help()
         return 0
     try:
-        if called in COMMANDS:
-            module = importlib.import_module(f"bert_tf.cli.{called}")
-            check_arguments(arguments, module.Options)
-        parsed = parser.parse_args(arguments)
-        assert called is not None  # or the parser has ended the process
+        if called is not None and called not in COMMANDS:
+            cure = nearest(called, COMMANDS) or f"one of {', '.join(COMMANDS)}"
+            raise InputError(f"there is no command {called!r}: give {cure}")
+        if called is None:
+            _without_command(parser, arguments)
+        module = importlib.import_module(f"bert_tf.cli.{called}")
+        check_arguments(arguments, module.Options)
+        try:
+            parsed = parser.parse_args(arguments)
+        except ArgumentError as error:
+            message = parser_message(str(error), module.Options)
+            raise InputError(f"{message}; bert-tf {called} --help shows all options") from error
         values = parsed[called].as_dict()
         values.pop("config", None)
         options = module.Options(**values)
+<<<<<<< Updated upstream
         if hasattr(module, "prepare"):  # what needs no TensorFlow, whose import takes seconds
             module.prepare(options)
+=======
+        check_inputs(options)
+>>>>>>> Stashed changes
         keep_freed_memory()
         import_tensorflow()
         module.run(options)
@@ -140,8 +159,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if error.errno not in _CURES:
             raise
         message, code = f"error: {error}: {_CURES[error.errno]}", 2
-    print(f"bert-tf {called}: {message}", file=sys.stderr)
+    named = f"bert-tf {called}" if called in COMMANDS else "bert-tf"
+    print(f"{named}: {message}", file=sys.stderr)
     return code
+
+
+def _without_command(parser: ArgumentParser, arguments: Sequence[str]) -> NoReturn:
+    """Ends the process after `--help` or `--version`; refuses other options."""
+    with contextlib.suppress(ArgumentError):
+        parser.parse_args(arguments)
+    raise InputError(f"there is no command in {' '.join(arguments)!r}: bert-tf --help lists them")
 
 
 def _reader_has_left() -> bool:

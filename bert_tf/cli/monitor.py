@@ -26,7 +26,7 @@ class Options(CheckedOptions):
         port: port to listen on; 0 for any free one.
     """
 
-    run: str = option(positional=True)
+    run: str = option(positional=True, path=True)
     host: str = "localhost"
     port: int = option(6006, at_least=0, at_most=65535)
 

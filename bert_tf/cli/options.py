@@ -2,8 +2,10 @@
 
 import dataclasses
 import difflib
+import inspect
+import re
 import typing
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 import docstring_parser
@@ -11,6 +13,7 @@ import yaml
 from jsonargparse import ActionYesNo, ArgumentParser
 
 from bert_tf.errors import InputError
+from bert_tf.options import choices_of
 
 
 def _field_descriptions(options: type) -> dict[str, str]:
@@ -30,10 +33,13 @@ def add_options(parser: ArgumentParser, options: type) -> None:
     `batch_size:` in a YAML file; a list takes several values, a bool has a `--no_` form. A field
     with the metadata `positional` is given by its place instead.
     """
-    parser.add_argument("--config", action="config", help="YAML file of these options")
     hints = typing.get_type_hints(options)
     described = _field_descriptions(options)
-    for field in dataclasses.fields(options):
+    titles: dict[str, typing.Any] = {}
+    parser.add_argument("--config", action="config", help="YAML file of these options")
+    for title, field in _titled_fields(options):
+        if title not in titles:
+            titles[title] = parser.add_argument_group(title)
         is_positional = field.metadata.get("positional", False)
         arguments: dict[str, typing.Any] = {"help": described.get(field.name, "")}
         if field.default is not dataclasses.MISSING:
@@ -53,7 +59,93 @@ def add_options(parser: ArgumentParser, options: type) -> None:
             arguments["type"] = str if hint == str | None else hint
         if field.metadata.get("alone") is not None:
             arguments |= {"nargs": "?", "const": field.metadata["alone"]}
-        parser.add_argument(field.name if is_positional else f"--{field.name}", **arguments)
+        titles[title].add_argument(field.name if is_positional else f"--{field.name}", **arguments)
+
+
+def _titled_fields(options: type) -> list[tuple[str, dataclasses.Field]]:
+    """The fields in the order of the help, each with the title of its group.
+
+    First comes what is required, read or written; then the options of each class, the most special
+    first, under the first words of its docstring.
+    """
+    essential, others = [], []
+    left = {field.name: field for field in dataclasses.fields(options)}
+    for cls in options.__mro__:
+        title = re.split(r"[.;](?:\s|$)", inspect.getdoc(cls) or "")[0].replace("`", "")
+        for name in [name for name in inspect.get_annotations(cls) if name in left]:
+            field = left.pop(name)
+            marks = ("path", "writes", "first", "positional")
+            if _is_required(field) or any(field.metadata.get(mark) for mark in marks):
+                essential.append(("Essentials", field))
+            else:
+                others.append((title, field))
+    return essential + others
+
+
+def _is_required(field: dataclasses.Field) -> bool:
+    return field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING
+
+
+def usage(command: str, options: type) -> str:
+    """The usage of a command: what it needs, and that there is more."""
+    needed = []
+    for _, field in _titled_fields(options):
+        if field.metadata.get("positional"):
+            needed.append(field.name.upper())
+        elif _is_required(field):
+            needed.append(f"--{field.name} {field.name.upper()}")
+    return " ".join(["bert-tf", command, *needed, "[options]"])
+
+
+def nearest(given: str, known: Iterable[str]) -> str | None:
+    """The name that a user may have meant, or None."""
+    found = difflib.get_close_matches(given, list(known), n=1)
+    return found[0] if found else None
+
+
+_EXPECTED = {int: "a whole number", float: "a number", bool: "true or false"}
+
+
+def parser_message(message: str, options: type) -> str:
+    """What an error of the parser means to a user, in one line.
+
+    Args:
+        message: the parser's.
+        options: dataclass of the command's options.
+    """
+    fields = {field.name: field for field in dataclasses.fields(options)}
+
+    def shown(name: str) -> str:
+        field = fields.get(name)
+        is_positional = field is not None and field.metadata.get("positional")
+        return name.upper() if is_positional else f"--{name}"
+
+    if found := re.match(r"unrecognized arguments: (\S+)", message):
+        name = found[1].partition("=")[0]
+        if not name.startswith("--"):
+            return f"{found[1]!r} belongs to no option: put texts with spaces in quotes"
+        names = [*fields, "config", "help", *(f"no_{field}" for field in fields)]
+        near = nearest(name[2:], names)
+        return f"there is no option {name}" + f": did you mean --{near}?" * bool(near)
+    if found := re.match(r"the following arguments are required: (.*)", message, re.S):
+        return f"give {' and '.join(shown(each.split('.')[-1]) for each in found[1].split(', '))}"
+    if found := re.match(r'Parser key "(?:\w+\.)?(\w+)"', message):
+        value = re.search(r"(?:Got|Given) value: (.*)", message, re.S)
+        given = "" if value is None else f" {value[1]}"
+        hint = typing.get_type_hints(options).get(found[1])
+        if choices := choices_of(hint):
+            listed = ", ".join(str(choice) for choice in choices if choice is not None)
+            near = nearest(given.strip(), map(str, choices))
+            cure = f"did you mean {near}? There are" if near else "give one of"
+            return f"{shown(found[1])}{given} is no choice: {cure} {listed}"
+        kinds = [kind for kind in _EXPECTED if kind in (hint, *typing.get_args(hint))]
+        expected = _EXPECTED[kinds[0]] if kinds else "such a value"
+        return f"{shown(found[1])}{given} is not {expected}: correct it"
+    if found := re.match(r"argument (--\w+)\S*: expected", message):
+        return f"{found[1]} needs a value"
+    if found := re.match(r"argument (--\w+)\S*: ignored explicit argument '(.*)'", message):
+        return f"{found[1]} takes no value: write {found[1]} or --no_{found[1][2:]}"
+    return message
 
 
 def check_arguments(arguments: Sequence[str], options: type) -> None:

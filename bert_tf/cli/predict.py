@@ -46,31 +46,33 @@ class Options(TaskOptions, FileOptions):
         batch_size: texts per batch.
     """
 
-    model: str
-    text: list[str] = option(factory=list)
-    pair: list[str] = option(factory=list)
-    input: str | None = None
+    model: str = option(path=True)
+    text: list[str] = option(factory=list, first=True)
+    pair: list[str] = option(factory=list, first=True)
+    input: str | None = option(None, path=True)
     split: str = "test"
     signature: str | None = None
     label_map: list[str] = option(factory=list)
-    output: str | None = None
-    submission: str | None = None
+    output: str | None = option(None, writes="file")
+    submission: str | None = option(None, writes="folder")
     batch_size: int = option(32, at_least=1)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if bool(self.text) == bool(self.input):
+            raise InputError("give exactly one of --text and --input")
+        if self.submission and not self.input:
+            raise InputError("--submission is for files and data sets: give --input")
+        if self.submission and self.signature:
+            raise InputError("--submission has the task's answers: leave --signature out")
+        if self.pair and len(self.pair) != len(self.text):
+            raise InputError(
+                f"{len(self.pair)} --pair strings for {len(self.text)} --text strings: give as many"
+            )
 
 
 def run(options: Options) -> None:
     source = options.input
-    if bool(options.text) == bool(source):
-        raise InputError("give exactly one of --text and --input")
-    if options.submission and not source:
-        raise InputError("--submission is for files and data sets: give --input")
-    if options.submission and options.signature:
-        raise InputError("--submission has the task's answers: leave --signature out")
-    if options.pair and len(options.pair) != len(options.text):
-        raise InputError(
-            f"{len(options.pair)} --pair strings for {len(options.text)} --text strings: "
-            "give as many"
-        )
     inputs = [options.model, source]
     output = options.output and check_output_file(options.output, inputs)
     folder = options.submission and check_output_folder(options.submission, inputs)

@@ -46,7 +46,7 @@ class Options(CorpusOptions):
 
     table: str = option(positional=True)
     scale: Literal["small", "paper"] = "small"
-    corpus: list[str] = option(factory=list)
+    corpus: list[str] = option(factory=list, path=True)
     tasks: list[str] = option(factory=list)
     seeds: int | None = option(None, at_least=1)
     output: str = "runs/reproduce"

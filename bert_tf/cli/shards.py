@@ -47,8 +47,8 @@ class Options(PretrainingDataOptions):
             DirectRunner, with a process per core.
     """
 
-    corpus: list[str]
-    tokenizer: str
+    corpus: list[str] = option(path=True)
+    tokenizer: str = option(path=True)
     output: str
     max_seq_length: list[int] = option(  # type: ignore[assignment]
         factory=lambda: [128], at_least=5, at_most=2**16

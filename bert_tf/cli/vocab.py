@@ -40,7 +40,7 @@ class Options(CorpusOptions):
         overwrite: replace an older tokenizer folder.
     """
 
-    corpus: list[str]
+    corpus: list[str] = option(path=True)
     output: str
     size: int = option(30522, at_least=6, at_most=10_000_000)
     min_frequency: int = option(2, at_least=1, below=2**31)

@@ -65,7 +65,7 @@ class TrainingOptions(CheckedOptions):
         profile: steps to profile for TensorBoard, as FIRST:LAST (10:20).
     """
 
-    output: str
+    output: str = option(writes="folder")
     seed: int = option(12345, at_least=0, below=2**31, identity=True)
     strategy: Literal["auto", "one", "mirrored", "multi_worker", "tpu"] = "auto"
     precision: Literal["auto", "float32", "mixed_bfloat16", "mixed_float16"] = option(
@@ -159,13 +159,13 @@ class PretrainingOptions(TrainingOptions):
             the model's five best words for each. By default texts of the held-out shards.
     """
 
-    shards: str
-    long_shards: str | None = None
+    shards: str = option(path=True)
+    long_shards: str | None = option(None, path=True)
     long_share: float | None = option(None, above=0, below=1)
     long_gradient_accumulation_steps: int | None = option(None, at_least=1)
-    size: str | None = None
+    size: str | None = option(None, first=True)
     model: str | None = option(None, identity=True, path=True)
-    tokenizer: str | None = None
+    tokenizer: str | None = option(None, path=True)
     objective: Literal["mlm+nsp", "mlm", "ltr", "rtl", "ltr+rtl", "bilm"] | None = option(
         None, identity=True
     )
@@ -244,7 +244,7 @@ class TaskOptions(CheckedOptions):
         max_answer_length: for SQuAD, maximum word pieces of an answer.
     """
 
-    task: str | None = option(None, identity=True)
+    task: str | None = option(None, identity=True, first=True)
     pair_column: str | None = None
     max_length: int | None = option(None, at_least=3, identity=True)
     doc_stride: int | None = option(None, at_least=1)
@@ -283,10 +283,10 @@ class EvaluationOptions(TaskOptions, FileOptions):
         batch_size: examples per batch.
     """
 
-    data: str
+    data: str = option(path=True)
     label_column: str | None = None
     label_map: list[str] = option(factory=list)
-    output: str | None = None
+    output: str | None = option(None, writes="folder")
     batch_size: int = option(32, at_least=1)
 
 
@@ -325,9 +325,9 @@ class FinetuningSetup(TaskOptions, FileOptions, TrainingOptions):
     """
 
     model: str = option(identity=True, path=True)
-    data: str | None = None
-    train: str | None = None
-    validation: str | None = None
+    data: str | None = option(None, path=True)
+    train: str | None = option(None, path=True)
+    validation: str | None = option(None, path=True)
     validation_share: float = option(0.1, above=0, below=1)
     label_column: str | None = None
     features_only: str | None = option(None, alone="concat_last_four", identity=True)

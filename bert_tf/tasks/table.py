@@ -1,7 +1,6 @@
 """All tasks in one table, and how `--task` finds others."""
 
 import dataclasses
-import difflib
 import hashlib
 import importlib.util
 import sys
@@ -18,6 +17,7 @@ from bert_tf.tasks.dataset import Dataset
 from bert_tf.tasks.embedding import Embedding
 from bert_tf.tasks.masked_language_model import MaskedLanguageModel
 from bert_tf.tasks.metrics import accuracy, f1, matthews_correlation, pearson, spearman
+from bert_tf.tasks.names import check_name
 from bert_tf.tasks.regression import Regression
 from bert_tf.tasks.span import Span
 from bert_tf.tasks.tagging import Tagging
@@ -190,13 +190,8 @@ def find_task(name: str, *, brought_by: str | Path | None = None) -> Dataset:
                 "with --task"
             ) from error
     else:
-        found = entry_points(group="bert_tf.tasks", name=name)
-        if not found:
-            known = [*TASKS, *(point.name for point in entry_points(group="bert_tf.tasks"))]
-            near = difflib.get_close_matches(name, known, n=1)
-            hint = f"did you mean {near[0]}?" if near else f"give one of {', '.join(known)}"
-            raise InputError(f"there is no task {name!r}: {hint}")
-        task = found[name].load()
+        check_name(name)
+        task = entry_points(group="bert_tf.tasks")[name].load()
     if not isinstance(task, Dataset):
         raise InputError(f"{name}: TASK is a {type(task).__name__}; make it a Dataset")
     # Stored in task.json, so that the model directory finds the task again.

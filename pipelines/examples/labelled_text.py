@@ -1,10 +1,13 @@
 """Labelled text: tables, JSON lines, plain lines and TensorFlow Datasets become `Examples`."""
 
+import contextlib
 import csv
+import gzip
 import hashlib
 import io
 import json
 import os
+import zlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -160,6 +163,53 @@ def read_examples(
     if not lines:
         raise InputError(f"{path}: no example; give a file, or a split, that has some")
     return Examples(shown_name(path), lines, values, tuple(skipped))
+
+
+def check_columns(
+    path: str | os.PathLike,
+    columns: Mapping[str, str],
+    *,
+    format: Format | None = None,
+    header: bool = True,
+) -> None:
+    """Refuses a file that lacks one of some columns, by its first row alone.
+
+    Whatever is no table, no JSON lines, or not readable passes: `read_examples` reports it.
+
+    Args:
+        path: the file.
+        columns: as of `read_examples`; also `format` and `header`.
+        format: format of the file; None to go by its extension.
+        header: whether the first line of a table names the columns.
+
+    Raises:
+        InputError: a column is missing, or named twice.
+    """
+    format = format or format_of(path)
+    if format not in ("tsv", "csv", "jsonl") or not Path(path).is_file():
+        return
+    names: list[str] = []
+    unreadable = (OSError, EOFError, ValueError, TypeError, csv.Error, RecursionError, zlib.error)
+    with contextlib.suppress(*unreadable), Path(path).open("rb") as file:
+        is_gzip = file.read(2) == b"\x1f\x8b"
+        file.seek(0)
+        stream: Any = gzip.GzipFile(fileobj=file) if is_gzip else file
+        text = io.TextIOWrapper(stream, "utf-8-sig", newline="" if format == "csv" else None)
+        if format == "csv":
+            names = next(filter(None, csv.reader(text, strict=True)), [])
+        else:
+            line = next((line for line in text if line.strip()), "").rstrip("\n")
+            names = line.split("\t") if format == "tsv" else list(dict(json.loads(line)))
+    if not names:
+        return
+    if format != "jsonl" and not header:
+        names = [str(number) for number in range(len(names))]
+    for role, column in columns.items():
+        for name in _numbered(str(path), role, column, names):
+            if format != "jsonl":
+                _place(path, role, name, names)
+            elif name not in names:
+                raise _no_column(str(path), role, name, names)
 
 
 def read_columns_of(

@@ -126,6 +126,7 @@ def test_config_yaml_repeats_the_run(options, tmp_path, monkeypatch):
     command = "finetune" if isinstance(options, FinetuningOptions) else "pretrain"
     taken = []
     monkeypatch.setattr(importlib.import_module(f"bert_tf.cli.{command}"), "run", taken.append)
+    monkeypatch.setattr(cli, "check_inputs", lambda options: None)  # the files are made up
     save_config(options, tmp_path)
     assert code_of([command, "--config", str(tmp_path / "config.yaml")]) == 0
     options.override = options.dry_run = False
@@ -142,6 +143,7 @@ def test_interrupting_a_run_is_no_error(monkeypatch, capsys):
         raise KeyboardInterrupt("stopped at step 7 and saved")
 
     monkeypatch.setattr("bert_tf.cli.pretrain.run", stopped)
+    monkeypatch.setattr(cli, "check_inputs", lambda options: None)
     assert cli.main(["pretrain", "--shards", "s", "--output", "o"]) == 130
     assert capsys.readouterr().err == "bert-tf pretrain: stopped at step 7 and saved\n"
 

@@ -194,7 +194,7 @@ def test_export_names_and_versions(finetuned, exported, capsys):
 
 def test_predict_without_a_model_or_a_text(exported, tmp_path, capsys):
     line = refused(capsys, "predict", "--model", tmp_path, "--text", "x")
-    assert "no SavedModel" in line
+    assert "neither config.json nor a SavedModel" in line
     line = refused(capsys, "predict", "--model", exported)
     assert "--text" in line
 
@@ -277,10 +277,8 @@ def test_an_older_output_is_replaced_through_a_link(corpus, tokenizer, tmp_path)
 
 def test_unknown_options_and_bad_values_exit_with_2(capsys):
     for arguments in (["vocab", "--corpsu", "x"], ["vocab", "--size", "many"], ["nothing"]):
-        with pytest.raises(SystemExit) as exit_:
-            main(arguments)
-        assert exit_.value.code == 2
-        assert "error" in capsys.readouterr().err
+        assert main(arguments) == 2
+        assert capsys.readouterr().err.count("\n") == 1
 
 
 def test_batch_that_replicas_cannot_share(shards, small_config, out, capsys):

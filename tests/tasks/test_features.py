@@ -231,11 +231,13 @@ def test_words_that_a_file_has_split(tmp_path):
 )
 def test_what_cannot_be_done(arguments, message, model, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
+    for name in (data := ("a.npy.jsonl", "a.tsv")):
+        (tmp_path / name).write_text("text\nsea\n" if name == "a.tsv" else '{"text": "sea"}\n')
     given = ["--output", "a.npy"] if "--output" not in arguments else []
     code = main(["features", "--model", str(model), "--data", "a.tsv", *given, *arguments])
     assert code == 2
     assert message in capsys.readouterr().err
-    assert not list(tmp_path.iterdir())
+    assert sorted(path.name for path in tmp_path.iterdir()) == sorted(data)
 
 
 @pytest.mark.parametrize("name", ["a.npy", "a.jsonl", "a.tfrecord"])

@@ -125,6 +125,7 @@ def test_tasks_are_found_by_entry_point_and_file(tmp_path, monkeypatch):
         return {"own": Point()} if name in (None, "own") else {}
 
     monkeypatch.setattr("bert_tf.tasks.table.entry_points", points)
+    monkeypatch.setattr("bert_tf.tasks.names.entry_points", points)
     assert find_task("own") == dataclasses.replace(own, name="own")
     for text, message in (
         ("TASK = 1", "TASK is a int"), ("1 / 0", "ZeroDivisionError"), ("", "define TASK"),

@@ -1,0 +1,124 @@
+"""Checks of what a command reads and writes, made before TensorFlow is imported.
+
+A mistyped path, column or task is then reported in a second or two.
+"""
+
+import contextlib
+import dataclasses
+import difflib
+import json
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from bert_tf.errors import InputError
+from bert_tf.outputs import check_output_file, check_output_folder
+from bert_tf.tasks.names import NAMES, check_name
+
+_CONFIG = "config.json"
+_BEST = "best"
+# Tasks that read tables by the columns "text" and "label" unless told others.
+_OF_TABLES = ("classification", "regression")
+# Tasks whose files have no columns to choose.
+_OF_QUESTIONS = ("squad", "squad2")
+# What stands for a path: a TensorFlow checkpoint's prefix, and shards that are being made.
+_SUFFIXES = (".index", ".unfinished")
+# Files of models that have no config.json: a SavedModel, a checkpoint of TensorFlow.
+_OTHER_MODELS = (".pb", ".index")
+
+
+def check_inputs(options: Any) -> None:
+    """Refuses paths, outputs, tasks and columns that cannot be used, as far as this is quick.
+
+    Raises:
+        InputError: the message names the option and proposes the nearest name.
+    """
+    inputs = list(_values(options, "path"))
+    for name, path in inputs:
+        is_positional = type(options).__dataclass_fields__[name].metadata["positional"]
+        _check_exists(path, "" if is_positional else f"--{name} ", name in ("model", "models"))
+    read = [path for _, path in inputs]
+    for name, path in _values(options, "writes"):
+        is_file = type(options).__dataclass_fields__[name].metadata["writes"] == "file"
+        (check_output_file if is_file else check_output_folder)(path, read)
+    if getattr(options, "task", None):
+        check_name(options.task)
+    if hasattr(options, "text_column"):
+        _check_columns(options)
+
+
+def _values(options: Any, mark: str) -> Iterator[tuple[str, str]]:
+    """The names and values of the options with a mark, one pair for each value of a list."""
+    for field in dataclasses.fields(options):
+        if field.metadata.get(mark):
+            value = getattr(options, field.name)
+            for each in value if isinstance(value, list) else [value]:
+                if each is not None:
+                    yield field.name, each
+
+
+def _check_exists(given: str, option: str, is_model: bool) -> None:
+    path = Path(given)
+    if given == "-" or ":" in given or set(given) & set("*?["):  # a stream, a data set, a glob
+        return
+    if not path.exists():
+        missing = [each for each in (path, *path.parents) if not each.exists()][-1]
+        if any(missing.with_name(missing.name + suffix).exists() for suffix in _SUFFIXES):
+            return
+        there: list[str] = []
+        with contextlib.suppress(OSError):
+            there = sorted(each.name for each in missing.parent.iterdir())
+        near = [name for name in there if name.startswith(f"{missing.name}.")]
+        near += difflib.get_close_matches(missing.name, there, n=1, cutoff=0.5)
+        cure = f"did you mean {missing.with_name(near[0])}?" if near else "check the path"
+        raise InputError(f"{option}{given}: no such file or folder; {cure}")
+    if is_model and path.is_dir() and not (path / _CONFIG).exists():
+        if (path / _BEST / _CONFIG).is_file():
+            best = path / _BEST
+            raise InputError(f"{given} is a run directory, not a model: did you mean {best}?")
+        if not any(
+            each.suffix in _OTHER_MODELS or each.name.isdecimal() for each in path.iterdir()
+        ):
+            raise InputError(
+                f"{given} holds neither {_CONFIG} nor a SavedModel: give a model directory or, to "
+                "bert-tf predict, saved_models/NAME"
+            )
+
+
+def _stored_task(model: str | None) -> Mapping[str, Any]:
+    """What task.json of a model directory says; nothing if it cannot be read."""
+    try:
+        found = json.loads((Path(model or "") / "task.json").read_text(encoding="utf-8"))
+    except (OSError, ValueError, RecursionError):
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
+def _check_columns(options: Any) -> None:
+    from pipelines.examples.labelled_text import check_columns
+
+    stored = _stored_task(getattr(options, "model", None))
+    task = getattr(options, "task", None) or stored.get("task")
+    if hasattr(options, "train") and task in (None, "masked_words", "embedding"):
+        task = options.task or "classification"
+    if task in _OF_QUESTIONS or task not in (None, *NAMES):
+        return
+    if stored.get("task") != task:
+        stored = {}
+    labelled = hasattr(options, "label_column") and not getattr(options, "submission", None)
+    roles = {"text": "text_column", "text_pair": "pair_column"}
+    roles |= {"label": "label_column"} if labelled else {}
+    defaults = {"text": "text", "label": "label"} if task in _OF_TABLES else {}
+    columns = {}
+    for role, name in roles.items():
+        column = getattr(options, name, None)
+        if task in _OF_TABLES:
+            column = column or stored.get(name) or defaults.get(role)
+        if column:
+            columns[role] = str(column)
+    named = any(not column.isdecimal() for column in columns.values())
+    header = options.header and (stored.get("header", True) or named)
+    for name in ("data", "train", "validation", "input"):
+        if path := getattr(options, name, None):
+            format = options.format or stored.get("format")
+            check_columns(path, columns, format=format, header=header)
