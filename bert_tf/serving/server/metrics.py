@@ -4,6 +4,8 @@ Names, labels and buckets are those of tensorflow_serving/servables/tensorflow/u
 are in microseconds.
 """
 
+import contextlib
+
 import grpc
 import prometheus_client as prometheus
 
@@ -108,6 +110,13 @@ class Metrics:
     def warm_up(self, path: str, seconds: float) -> None:
         """Counts a version that was warmed up."""
         self._warm_up.labels(path, "OK").observe(seconds * 1e6)
+
+    def forget(self, path: str) -> None:
+        """Drops the counts of a version that was unloaded long ago."""
+        for code in grpc.StatusCode:
+            for metric in (self._loads, self._warm_up):
+                with contextlib.suppress(KeyError):  # not counted
+                    metric.remove(path, code.name)
 
     def examples(self, model: str, count: int) -> None:
         """Counts the examples of a request to classify or regress."""

@@ -5,6 +5,7 @@ import contextlib
 import dataclasses
 import gc
 import logging
+import time
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -43,8 +44,10 @@ class Models:
 
     New versions are found by looking for them, loaded and warmed up while the old one serves, then
     take over; the old one is unloaded after its last request. A version that cannot be loaded is
-    reported in its status, and tried again once its files change. A models.config that changes is
-    followed; a label moves when the version that it is to name has been loaded.
+    reported in its status, and tried again once its files change, or after a minute, then two, up
+    to an hour. A model whose whole folder disappears stays loaded, as in TensorFlow Serving. A
+    models.config that changes is followed; a label moves when the version that it is to name has
+    been loaded.
 
     Args:
         source: folder whose subfolders with numbered versions are the models, named for their
@@ -81,7 +84,6 @@ class Models:
         self._wanted: dict[str, dict[int, Path]] = {}
         self._labels: dict[str, dict[str, int]] = {}
         self._tasks: set[asyncio.Task[None]] = set()
-        self._polling = asyncio.Lock()
         self._is_closing = False
 
     @contextlib.asynccontextmanager
@@ -97,12 +99,17 @@ class Models:
         """Returns when every version that is to be served first is loaded, or has failed.
 
         Raises:
-            InputError: the source cannot be read, or has no models.
+            InputError: the source cannot be read, has no models, or none that can be loaded.
         """
-        if isinstance(self._source, Path) and self._source.is_file():
-            self._config_file = self._source
-            self._source = read_models_config(self._config_file)
+        folder = self._source
         try:
+            if isinstance(folder, Path) and folder.is_file():
+                self._config_file = folder
+                self._source = read_models_config(folder)
+            elif isinstance(folder, Path) and _versions(folder):
+                self._source = ModelServerConfig()
+                model = self._source.model_config_list.config.add(name=folder.resolve().name)
+                model.base_path = str(folder.absolute())
             await self._poll()
         except OSError as error:
             raise InputError(f"{self._source} cannot be read ({error}): check it") from error
@@ -113,6 +120,12 @@ class Models:
                 "writes them (<name>/<version>/saved_model.pb)"
             )
         await self._settled()
+        failed = [
+            f"{each.directory}: {each.error.message}" for each in self._failed() if each.error
+        ]
+        if failed and not self.names:
+            await self.close()
+            raise InputError(f"no model can be loaded ({'; '.join(failed)}): fix or replace them")
         self._begin(self._watch())
 
     async def close(self) -> None:
@@ -155,21 +168,28 @@ class Models:
 
     async def _poll(self) -> None:
         """Looks for versions, and starts to load and to retire what has changed."""
-        async with self._polling:
-            failed = [
-                servable
-                for versions in self._servables.values()
-                for servable in versions.values()
-                if servable.error
-            ]
-            found, changed = await asyncio.to_thread(_look, self._source, failed)
-            for servable in changed:
-                del self._servables[servable.name][servable.version]
-            self._label()
-            for name in {*self._wanted, *found}:
-                self._wanted[name] = found.get(name, {})
-                self._settle(name)
-            self.metrics.models = set(found)
+        failed = self._failed()
+        found, changed = await asyncio.to_thread(_look, self._source, {*self._wanted}, failed)
+        for servable in changed:
+            del self._servables[servable.name][servable.version]
+        self._label()
+        self._wanted |= found
+        for name in self._wanted:
+            self._settle(name)
+        for servable in failed:
+            is_wanted = servable.version in self._wanted.get(servable.name, {})
+            if servable not in changed and is_wanted and servable.retry_at <= time.monotonic():
+                servable.error, servable.state = None, ModelVersionStatus.START
+                self._begin(self._load(servable))
+        self.metrics.models = {name for name, wanted in self._wanted.items() if wanted}
+
+    def _failed(self) -> list[Servable]:
+        return [
+            servable
+            for versions in self._servables.values()
+            for servable in versions.values()
+            if servable.error
+        ]
 
     def _label(self) -> None:
         """Moves labels; one whose version is not loaded yet names its old version until then."""
@@ -212,7 +232,7 @@ class Models:
             elif version not in wanted and servable.state == ModelVersionStatus.END:
                 ended.append(version)
         for version in sorted(ended)[:-_REMEMBERED]:
-            del servables[version]
+            self.metrics.forget(str(servables.pop(version).directory))
 
     async def _load(self, servable: Servable) -> None:
         await self._in_loader(servable.load)
@@ -349,32 +369,44 @@ def _stopping() -> ServingError:
 
 
 def _look(
-    source: Path | ModelServerConfig, failed: list[Servable]
+    source: Path | ModelServerConfig, known: set[str], failed: list[Servable]
 ) -> tuple[dict[str, dict[int, Path]], list[Servable]]:
-    """Returns name -> version -> folder of what is to be served, and failed versions that changed.
+    """Looks for versions to serve, and for failed ones whose files have changed.
+
+    Args:
+        source: folder of models, or their configuration.
+        known: names of the models that were found before.
+        failed: versions that could not be loaded.
+
+    Returns:
+        Name -> version -> folder, without the models whose folders are not there; the changed ones.
 
     Raises:
         OSError: the file system does not answer.
     """
-    found = {}
+    found: dict[str, dict[int, Path]] = {}
     if isinstance(source, ModelServerConfig):
-        for model in source.model_config_list.config:
+        listed = source.model_config_list.config
+        found |= {name: {} for name in known - {model.name for model in listed}}
+        for model in listed:
             folders = _versions(Path(model.base_path))
             if not folders:
                 _LOG.debug("No versions of %s found under %s", model.name, model.base_path)
-            found[model.name] = {number: folders[number] for number in _chosen(model, folders)}
-    elif folders := _versions(source):
-        found[source.resolve().name] = {max(folders): folders[max(folders)]}
+            if folders is not None:
+                found[model.name] = {number: folders[number] for number in _chosen(model, folders)}
     elif source.is_dir():
         for path in source.iterdir():
             if folders := _versions(path):
                 found[path.name] = {max(folders): folders[max(folders)]}
+            elif folders == {} and path.name in known:
+                found[path.name] = {}
     return found, [servable for servable in failed if stamp(servable.directory) != servable.stamp]
 
 
-def _versions(folder: Path) -> dict[int, Path]:
+def _versions(folder: Path) -> dict[int, Path] | None:
+    """Number -> folder of each version; None if the folder is not there."""
     if not folder.is_dir():
-        return {}
+        return None
     children = [path for path in folder.iterdir() if path.name.isascii() and path.name.isdecimal()]
     return {int(path.name): path for path in children if path.is_dir()}
 

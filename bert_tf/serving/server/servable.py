@@ -34,6 +34,10 @@ from bert_tf.serving.server.warm_up import warm_up
 # BERT-base is about this large.
 _LARGEST_ANSWER = 2**28
 
+# A failure may pass: memory is freed, a network's file system comes back.
+_FIRST_RETRY_SECONDS = 60.0
+_LAST_RETRY_SECONDS = 3600.0
+
 _LOG = logging.getLogger(__name__)
 
 
@@ -57,6 +61,7 @@ class Servable:
         name, version, directory: as given.
         state: a state of `ModelVersionStatus`.
         error: why it could not be loaded.
+        retry_at: moment of `time.monotonic()` from which loading may be tried again.
         stamp: sizes and times of the folder's files before they were loaded.
     """
 
@@ -75,13 +80,15 @@ class Servable:
         self.directory = directory
         self.state = ModelVersionStatus.START
         self.error: ServingError | None = None
-        self.stamp = stamp(directory)
+        self.retry_at = 0.0
+        self.stamp: dict[str, tuple[int, int]] = {}
         self._workers = workers
         self._parameters = parameters
         self._overrides = overrides
         self._metrics = metrics
         self._model: LoadedModel
         self._queue: BatchQueue
+        self._retry_seconds = _FIRST_RETRY_SECONDS
         self._holders = 0
         self._released = asyncio.Event()
         self._released.set()
@@ -96,8 +103,11 @@ class Servable:
         self.state = ModelVersionStatus.LOADING
         path, started = str(self.directory), time.monotonic()
         try:
+            self.stamp = stamp(self.directory)
             self._load()
         except Exception as error:
+            self.retry_at = time.monotonic() + self._retry_seconds
+            self._retry_seconds = min(2 * self._retry_seconds, _LAST_RETRY_SECONDS)
             self.error = _load_error(error, self.directory)
             self._metrics.load(path, self.error.code)
             self.state = ModelVersionStatus.END
@@ -279,6 +289,8 @@ def _load_error(error: Exception, directory: Path) -> ServingError:
         )
     if isinstance(error, OSError):
         return ServingError(grpc.StatusCode.UNAVAILABLE, str(error))
+    if isinstance(error, MemoryError):
+        return ServingError(grpc.StatusCode.RESOURCE_EXHAUSTED, "Out of memory")
     if isinstance(error, DecodeError | ValueError | InputError):
         return invalid(str(error).splitlines()[0])
     _LOG.error("a defect while loading %s", directory, exc_info=error)

@@ -1,5 +1,7 @@
 import asyncio
+import re
 import shutil
+import time
 from pathlib import Path
 
 import grpc
@@ -10,6 +12,7 @@ from tensorflow_serving.apis.get_model_status_pb2 import ModelVersionStatus
 from tensorflow_serving.apis.prediction_log_pb2 import PredictionLog
 
 from bert_tf.errors import InputError
+from bert_tf.serving.server import models as models_module
 from bert_tf.serving.server import servable
 from bert_tf.serving.server.configuration import BatchingParameters
 from bert_tf.serving.server.errors import ServingError
@@ -132,7 +135,7 @@ def test_a_new_version_takes_over_while_requests_run(toys, tmp_path):
             shutil.rmtree(tmp_path / "toy" / "2")
             await until(lambda: states(models) == {2: State.END, 1: State.AVAILABLE})
             await predict(models)
-            shutil.rmtree(tmp_path / "toy")
+            shutil.rmtree(tmp_path / "toy" / "1")
             await until(lambda: not models.names)
 
     asyncio.run(run())
@@ -185,11 +188,8 @@ def test_warm_up_requests_are_replayed_and_a_failing_one_fails_the_load(toys, tm
         async with (models := Models(tmp_path / "1")).running():
             assert models.names == ["toy"]
             assert b":tensorflow:serving:model_warmup_latency_count{" in models.metrics.render()
-        async with (models := Models(tmp_path / "2")).running():
-            assert models.names == []
-            (status,) = models.status("toy").model_version_status
-            assert status.state == State.END
-            assert 'Serving signature key "absent" not found.' in status.status.error_message
+        with pytest.raises(InputError, match='Serving signature key "absent" not found'):
+            await Models(tmp_path / "2").start()
 
     asyncio.run(run())
 
@@ -327,9 +327,10 @@ def test_batching_parameters_of_a_version_are_honoured(toys, tmp_path):
     file.write_text("max_batch_size: 4")
 
     async def run():
-        async with (models := Models(tmp_path)).running():
-            (status,) = models.status("toy").model_version_status
-            assert status.state == State.END and "batching parameters" in str(status)
+        with pytest.raises(
+            InputError, match=r"no model can be loaded .* has no batching parameters"
+        ):
+            await Models(tmp_path).start()
 
     asyncio.run(run())
 
@@ -374,5 +375,77 @@ def test_an_answer_that_is_too_large_is_refused(toys, monkeypatch):
             with pytest.raises(ServingError, match="send fewer rows") as refused:
                 await predict(models, text=np.array([b"a" * 400], object))
             assert refused.value.code == grpc.StatusCode.INVALID_ARGUMENT
+
+    asyncio.run(run())
+
+
+@pytest.mark.parametrize("source", ["", "toy", "models.config"])
+def test_a_model_whose_folder_is_moved_away_stays_loaded(toys, tmp_path, source):
+    shutil.copytree(toys, tmp_path, dirs_exist_ok=True)
+    config = 'model_config_list { config { name: "toy" base_path: "toy" } }'
+    (tmp_path / "models.config").write_text(config)
+
+    async def run():
+        async with (models := Models(tmp_path / source, poll_seconds=3600)).running():
+            (tmp_path / "toy").rename(tmp_path.parent / f"away-{tmp_path.name}")
+            await models._poll()
+            assert states(models) == {1: State.AVAILABLE}
+            await predict(models)
+            (tmp_path / "toy").mkdir()  # without versions: nothing is to be served
+            await models._poll()
+            await until(lambda: states(models) == {1: State.END})
+
+    asyncio.run(run())
+
+
+def test_a_failure_to_load_that_passes_is_tried_again_and_late_ones_less_often(
+    toys, tmp_path, monkeypatch
+):
+    shutil.copytree(toys / "toy", tmp_path / "other")
+    shutil.copytree(toys / "toy", tmp_path / "toy")
+    failures = [MemoryError(), OSError("Stale file handle")]
+
+    class Failing(servable.LoadedModel):
+        def __init__(self, directory):
+            if failures and directory.parent.name == "toy":
+                raise failures.pop(0)
+            super().__init__(directory)
+
+    monkeypatch.setattr(servable, "LoadedModel", Failing)
+
+    async def run():
+        async with (models := Models(tmp_path, poll_seconds=3600)).running():
+            assert models.names == ["other"]
+            for code, seconds in [("RESOURCE_EXHAUSTED", 60), ("UNAVAILABLE", 120)]:
+                failed = models._servables["toy"][1]
+                assert failed.error.code.name == code
+                assert 0 <= failed.retry_at - time.monotonic() - seconds + 30 <= 30
+                await models._poll()
+                assert failed.error.code.name == code  # it is too early
+                failed.retry_at = time.monotonic()
+                await models._poll()
+                await until(lambda: states(models)[1] in (State.AVAILABLE, State.END))
+            await predict(models)
+            (status,) = models.status("toy").model_version_status
+            assert status.status.error_message == ""
+
+    asyncio.run(run())
+
+
+def test_metrics_forget_versions_that_were_unloaded_long_ago(toys, tmp_path, monkeypatch):
+    monkeypatch.setattr(models_module, "_REMEMBERED", 1)
+    shutil.copytree(toys, tmp_path, dirs_exist_ok=True)
+
+    async def run():
+        async with (models := Models(tmp_path, poll_seconds=0.02)).running():
+            for version in (2, 3):
+                add_version(toys, tmp_path, version)
+                shutil.rmtree(tmp_path / "toy" / str(version - 1))
+                await until(lambda v=version: states(models).get(v) == State.AVAILABLE)
+                await until(lambda v=version: states(models).get(v - 1) == State.END)
+            await until(lambda: list(states(models)) == [3, 2])
+            text = models.metrics.render().decode()
+            paths = set(re.findall('model_path="[^"]*/toy/([0-9])"', text))
+            assert paths == {"2", "3"}
 
     asyncio.run(run())
