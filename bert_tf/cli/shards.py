@@ -7,7 +7,7 @@ r"""Make TFRecord shards of pre-training instances from text.
 
 Reads text with a sentence per line and a blank line between documents, plain text in paragraphs
 (--corpus_format text), JSONL, or a dataset of TensorFlow Datasets; files may be compressed with
-gzip or zstd. Two sequence lengths make two folders in one pass. The same command resumes a stopped
+gzip, zstd, xz or bzip2. Two sequence lengths make two folders in one pass. The same command resumes a stopped
 run; until it is done, OUTPUT.unfinished holds the work.
 
 The output holds shards, held-out shards, the vocabulary and manifest.json. Choose --masking dynamic

@@ -54,7 +54,6 @@ COUNTED = (
     "invalid_utf8_lines",
     "nul_bytes",
     "cut_lines",
-    "unreadable_files",
 )
 
 Document = tuple[int, int]  # number of the unit, and of the document in order of reading
@@ -124,7 +123,7 @@ class UnitReader:
         finished: groups of batches to read but not to yield.
 
     Iterating raises `InputError` for an unusable file and for a corpus of a single document.
-    A unit without text is one batch without lines.
+    A unit without text is one batch without lines. `unreadable` holds the paths of skipped files.
     """
 
     corpus: Corpus
@@ -140,6 +139,7 @@ class UnitReader:
         self._documents = 0
         self._positions: Counter[int] = Counter()  # by slice: bytes read
         self._counts: Counter[str] = Counter()  # since the previous batch
+        self.unreadable: set[str] = set()
         self._group = 0
         self._group_size = 0
         self._held_out_below = self.held_out_share  # documents with a lower draw are held out
@@ -184,7 +184,7 @@ class UnitReader:
         """Parts of a slice: number of the slice, and of the part in its document; lines, bytes."""
         ordinal, size = 0, 0
         lines: list[bytes] = []
-        for passage in read_slice(slice_, self.corpus.options, self._counts):
+        for passage in read_slice(slice_, self.corpus.options, self._counts, self.unreadable):
             self._positions[file] = passage.position
             for line in passage.lines:
                 if line:

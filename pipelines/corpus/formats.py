@@ -8,8 +8,8 @@
 - the name of a TensorFlow Dataset, `tfds:wikipedia/20230601.en`, optionally with version and split,
   `tfds:wikipedia/20230601.en:1.0.0:train[:1%]`: a document per example, its text in one feature.
 
-Files may be compressed with gzip or zstd. Except in the first format, the graph splits paragraphs
-into sentences later (`pipelines.corpus.sentence_splitting`).
+Files may be compressed with gzip, zstd, xz or bzip2. Except in the first format, the graph splits
+paragraphs into sentences later (`pipelines.corpus.sentence_splitting`).
 """
 
 import itertools
@@ -56,14 +56,16 @@ class Passage(NamedTuple):
     position: int
 
 
-def read_slice(slice_: Slice, options: CorpusOptions, counts: Counter) -> Iterator[Passage]:
+def read_slice(
+    slice_: Slice, options: CorpusOptions, counts: Counter, unreadable: set[str] | None = None
+) -> Iterator[Passage]:
     """Reads the documents of a slice.
 
     Args:
         slice_: slice of an opened corpus.
         options: options of the corpus.
-        counts: receives counts of repaired faults: `empty_documents`, `unreadable_files`, and those
-            of `read_blocks`.
+        counts: receives counts of repaired faults: `empty_documents`, and those of `read_blocks`.
+        unreadable: receives the path of a file that is skipped, as it cannot be read.
 
     Raises:
         InputError: the source cannot be used; the message names the place.
@@ -79,18 +81,21 @@ def read_slice(slice_: Slice, options: CorpusOptions, counts: Counter) -> Iterat
     except UnreadableFile:
         if not options.skip_unreadable:
             raise
-        counts["unreadable_files"] += 1
+        if unreadable is not None:
+            unreadable.add(slice_.source)
         yield Passage([b""], slice_.size)
 
 
 def _sentences(slice_: Slice, options: CorpusOptions, counts: Counter) -> Iterator[Passage]:
-    for block in read_blocks(*slice_[:3], counts=counts):
+    for block in read_blocks(*slice_[:3], state=slice_.state, counts=counts):
         yield Passage([strip(line) for line in block.lines], block.position)
 
 
 def _plain_text(slice_: Slice, options: CorpusOptions, counts: Counter) -> Iterator[Passage]:
     wrapped: list[bytes] = []
-    for block in read_blocks(*slice_[:3], counts=counts, cut_to=LONG_LINE_BYTES):
+    for block in read_blocks(
+        *slice_[:3], state=slice_.state, counts=counts, cut_to=LONG_LINE_BYTES
+    ):
         yield Passage(list(_paragraphs(block.lines, wrapped)), block.position)
     yield Passage([b" ".join(wrapped), b""] if wrapped else [b""], slice_.size)
 
@@ -136,7 +141,7 @@ def _document(text: str, counts: Counter) -> list[bytes]:
 
 
 def _json_lines(slice_: Slice, options: CorpusOptions, counts: Counter) -> Iterator[Passage]:
-    for block in read_blocks(*slice_[:3], counts=counts, cut_to=None):
+    for block in read_blocks(*slice_[:3], state=slice_.state, counts=counts, cut_to=None):
         lines: list[bytes] = []
         for index, line in enumerate(block.lines):
             if not line.strip():

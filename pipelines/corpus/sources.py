@@ -12,7 +12,14 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from bert_tf.errors import InputError
-from pipelines.corpus.text_files import UnreadableFile, is_compressed, line_start, read_errors
+from pipelines.corpus.text_files import (
+    COMPRESSED,
+    UnreadableFile,
+    file_state,
+    is_compressed,
+    line_start,
+    read_errors,
+)
 from pipelines.options import CorpusOptions
 
 CorpusInputs = str | os.PathLike | Iterable[str | os.PathLike]
@@ -32,19 +39,19 @@ class Slice(NamedTuple):
         start: byte of a plain file, or example of a dataset, at which a document may begin.
         end: first byte or example after the slice; None for the end of the source.
         size: bytes on disk, or bytes of the examples.
-        modified: modification time of a file.
+        state: size and modification time of the whole file, see `text_files.file_state`.
     """
 
     source: str
     start: int
     end: int | None
     size: int
-    modified: int | None = None
+    state: tuple[int, int] | None = None
 
     @property
     def text_bytes(self) -> int:
         """Approximate bytes of text; an estimate for compressed files."""
-        return self.size * (COMPRESSION if self.source.endswith((".gz", ".zst", ".zstd")) else 1)
+        return self.size * (COMPRESSION if self.source.endswith(COMPRESSED) else 1)
 
 
 Unit = list[Slice]
@@ -175,6 +182,7 @@ def open_corpus(inputs: CorpusInputs, options: CorpusOptions | None = None) -> C
     datasets = [name for name in names if name.startswith(TFDS)]
     paths = [name for name in names if not name.startswith(TFDS)]
     files = find_files(paths) if paths or not datasets else []
+    files = [str(Path(file).absolute()) for file in files]  # workers may run in other folders
     formats = {text_format(file, options) for file in files} | ({"tfds"} if datasets else set())
     if len(formats - {"tfds"}) > 1 or formats == {"sentences", "tfds"}:
         raise InputError(
@@ -200,23 +208,24 @@ def open_corpus(inputs: CorpusInputs, options: CorpusOptions | None = None) -> C
 def text_format(file: str, options: CorpusOptions) -> str:
     if options.corpus_format != "auto":
         return options.corpus_format
-    name = re.sub(r"\.(gz|zst|zstd)$", "", file.lower())
+    path = Path(file.lower())
+    name = path.stem if path.suffix in COMPRESSED else path.name
     return "jsonl" if name.endswith((".jsonl", ".ndjson")) else "sentences"
 
 
 def _file_slices(file: str, name: str) -> list[Slice]:
     with read_errors(file):
-        status = Path(file).stat()
-    size, modified = status.st_size, status.st_mtime_ns
+        state = file_state(Path(file).stat())
+    size = state[0]
     if size <= 2 * UNIT_BYTES or name == "text" or is_compressed(file):
-        return [Slice(file, 0, None, size, modified)]
+        return [Slice(file, 0, None, size, state)]
     bounds = [0]
     for offset in range(UNIT_BYTES, size - UNIT_BYTES // 2, UNIT_BYTES):
         if offset > bounds[-1]:  # else its document was searched already
             bounds.append(line_start(file, offset, after_blank=name == "sentences"))
     if bounds[-1] < size:
         bounds.append(size)
-    return [Slice(file, a, b, b - a, modified) for a, b in itertools.pairwise(bounds)]
+    return [Slice(file, a, b, b - a, state) for a, b in itertools.pairwise(bounds)]
 
 
 def _units(slices: list[Slice]) -> Iterator[Unit]:

@@ -1,4 +1,4 @@
-"""Reads text files in blocks of lines: plain, gzip or zstd, of any size and content.
+"""Reads text files in blocks of lines: plain or compressed, of any size and content.
 
 A block has about a megabyte and ends at a line end, so memory depends neither on the size of a file
 nor on the length of its lines. Faults are repaired by a rule and counted:
@@ -15,6 +15,7 @@ import codecs
 import contextlib
 import gzip
 import operator
+import os
 import zlib
 from collections import Counter
 from collections.abc import Iterator
@@ -25,6 +26,18 @@ from backports import zstd
 
 from bert_tf.errors import InputError
 
+try:
+    import bz2
+    import lzma
+
+    _HAS_XZ_AND_BZIP2 = True
+except ImportError:  # this Python was built without one of them
+    _HAS_XZ_AND_BZIP2 = False
+
+_READ_ERRORS: tuple[type[Exception], ...] = (OSError, EOFError, zlib.error, zstd.ZstdError)
+if _HAS_XZ_AND_BZIP2:
+    _READ_ERRORS += (lzma.LZMAError,)
+
 BLOCK_BYTES = 1 << 20
 LONG_LINE_BYTES = 1 << 16
 CUT_LINE_BYTES = 512
@@ -33,7 +46,10 @@ CUT_LINE_BYTES = 512
 # 1.5% of German, 3% of French.
 _MOST_INVALID_BYTES = 0.005
 
-_GZIP, _ZSTD = b"\x1f\x8b", b"\x28\xb5\x2f\xfd"
+_GZIP, _ZSTD, _XZ = b"\x1f\x8b", b"\x28\xb5\x2f\xfd", b"\xfd7zX"
+_BZIP2 = tuple(b"BZh%d" % level for level in range(1, 10))
+# Endings of the names of compressed files.
+COMPRESSED = (".gz", ".zst", ".zstd", ".xz", ".bz2")
 
 # First bytes of white space that `str.strip` removes and `bytes.strip` does not.
 _UNICODE_SPACE_LEADS = frozenset(b"\x1c\x1d\x1e\x1f\xc2\xe1\xe2\xe3")
@@ -58,13 +74,18 @@ class UnreadableFile(InputError):
 
 
 def is_compressed(path: str) -> bool:
-    """Whether a file is gzip or zstd, according to its first bytes.
+    """Whether a file is gzip, zstd, xz or bzip2, according to its first bytes.
 
     Raises:
         InputError: the file cannot be read.
     """
     with read_errors(path), Path(path).open("rb") as file:
-        return file.read(4).startswith((_GZIP, _ZSTD))
+        return file.read(4).startswith((_GZIP, _ZSTD, _XZ, *_BZIP2))
+
+
+def file_state(status: os.stat_result) -> tuple[int, int]:
+    """Size and modification time of a file: it has changed if they have."""
+    return status.st_size, status.st_mtime_ns
 
 
 def read_blocks(
@@ -72,6 +93,7 @@ def read_blocks(
     start: int = 0,
     end: int | None = None,
     *,
+    state: tuple[int, int] | None = None,
     counts: Counter | None = None,
     cut_to: int | None = CUT_LINE_BYTES,
 ) -> Iterator[Block]:
@@ -81,31 +103,31 @@ def read_blocks(
         path: path of the file.
         start: first byte of the first line to read; 0 for a compressed file.
         end: first byte of the line after the last one; None for the end of the file.
+        state: `file_state` that the file must have before and after reading; None for any.
         counts: receives counts of repaired faults: `invalid_utf8_lines`, `nul_bytes`, `cut_lines`.
         cut_to: bytes per line when a line of over 64 kB is cut; None to keep it whole.
 
     Raises:
-        InputError: the file is missing, unreadable, damaged, or not UTF-8; the message names the
-            file and, if known, the line.
+        InputError: the file is missing, unreadable, changed, damaged, or not UTF-8; the message
+            names the file and, if known, the line.
     """
     counts = Counter() if counts is None else counts
     first_line = 1
     with read_errors(path), Path(path).open("rb") as raw:
+        _check_unchanged(path, raw, state)
         magic = raw.read(4)
-        if magic.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
-            raise InputError(f"{path}: UTF-16 text: convert it with iconv -f UTF-16 -t UTF-8")
         raw.seek(start)
-        text: Any = raw
-        if magic.startswith(_GZIP):
-            text = gzip.GzipFile(fileobj=raw)
-        elif magic.startswith(_ZSTD):
-            text = zstd.ZstdFile(raw)
+        text = _decompressed(path, raw, magic)
         left = None if end is None else end - start
         continues = False  # whether a block begins within a line
         total = invalid = 0  # bytes read so far
         for block in _whole_lines(text, left, may_cut=cut_to is not None):
             lines_ended, continued = block.count(b"\n"), not block.endswith(b"\n")
             if first_line == 1 and start == 0:
+                if block.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
+                    raise InputError(
+                        f"{path}: UTF-16 text: convert it with iconv -f UTF-16 -t UTF-8"
+                    )
                 block = block.removeprefix(codecs.BOM_UTF8)
             total += len(block)
             valid = _valid_utf8(block, counts)
@@ -126,6 +148,31 @@ def read_blocks(
             yield Block(first_line, lines, raw.tell() - start)
             first_line += lines_ended
             continues = continued
+        _check_unchanged(path, raw, state)
+
+
+def _check_unchanged(path: str, file: IO[bytes], state: tuple[int, int] | None) -> None:
+    if state is not None and file_state(os.fstat(file.fileno())) != state:
+        raise InputError(
+            f"{path}: has changed since the run began: leave the text unchanged while it is read, "
+            "and give the command again"
+        )
+
+
+def _decompressed(path: str, raw: IO[bytes], magic: bytes) -> Any:
+    """A file as it is read, by the first bytes that it has on disk."""
+    if magic.startswith(_GZIP):
+        return gzip.GzipFile(fileobj=raw)
+    if magic.startswith(_ZSTD):  # with the largest window, which only its own frames need
+        window = zstd.DecompressionParameter.window_log_max
+        return zstd.ZstdFile(raw, options={window: window.bounds()[1]})
+    if not magic.startswith((_XZ, *_BZIP2)):
+        return raw
+    if not _HAS_XZ_AND_BZIP2:
+        raise InputError(
+            f"{path}: compressed with xz or bzip2, which this Python was built without: unpack it"
+        )
+    return lzma.LZMAFile(raw) if magic.startswith(_XZ) else bz2.BZ2File(raw)
 
 
 @contextlib.contextmanager
@@ -133,11 +180,11 @@ def read_errors(path: str) -> Iterator[None]:
     """Raises InputError with the path for any error while reading a file."""
     try:
         yield
-    except (EOFError, zlib.error, gzip.BadGzipFile, zstd.ZstdError) as error:
-        raise InputError(
-            f"{path}: damaged compressed file ({error}): copy or compress it again"
-        ) from error
-    except OSError as error:
+    except _READ_ERRORS as error:
+        if not isinstance(error, OSError) or error.errno is None:  # gzip's and bzip2's own
+            raise InputError(
+                f"{path}: damaged compressed file ({error}): copy or compress it again"
+            ) from error
         reason = error.strerror or str(error)
         raise UnreadableFile(f"{path}: cannot be read ({reason}): restore or remove it") from error
 

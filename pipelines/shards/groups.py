@@ -76,6 +76,7 @@ class FinishedGroup:
         ends_unit: whether it is the last group of the unit.
         bytes_read: bytes on disk of the unit, up to the end of the group.
         text: counts of the text, by name.
+        unreadable: paths of the unit's files that could not be read so far.
         short_documents: by length, number of documents with fewer tokens than an instance.
         shards: by length and split.
         counts: by length and split.
@@ -86,6 +87,7 @@ class FinishedGroup:
     ends_unit: bool
     bytes_read: int
     text: Counter[str]
+    unreadable: list[str]
     short_documents: list[int]
     shards: list[dict[str, list[Shard]]]
     counts: list[dict[str, InstanceCounts]]
@@ -103,6 +105,15 @@ class FinishedGroup:
     def path(self, folder: Path) -> Path:
         """The entry's file in the journal of `folder`."""
         return folder / JOURNAL / f"{self.unit:05d}-{self.group:05d}.json"
+
+    def files(self, job: ShardsJob) -> dict[Path, int]:
+        """The paths of the shards, and their sizes."""
+        return {
+            job.folder / name / shard.file: shard.bytes
+            for name, splits in zip(job.names, self.shards, strict=True)
+            for shards in splits.values()
+            for shard in shards
+        }
 
     def save(self, folder: Path) -> None:
         """Writes the entry into the journal of `folder`."""
@@ -144,12 +155,7 @@ def forget_incomplete_groups(job: ShardsJob) -> None:
     """Forgets journal entries whose shards are gone and deletes shards that no entry names."""
     kept: set[Path] = set()
     for group in finished_groups(job):
-        sizes = {
-            job.folder / name / shard.file: shard.bytes
-            for name, splits in zip(job.names, group.shards, strict=True)
-            for shards in splits.values()
-            for shard in shards
-        }
+        sizes = group.files(job)
         if all(file.is_file() and file.stat().st_size == size for file, size in sizes.items()):
             kept.update(sizes)
         else:
@@ -174,13 +180,20 @@ def write_units(
     done = finished_groups(job, units)
     units = range(len(corpus.units)) if units is None else units
     complete = complete_units(done)
+    if options.skip_unreadable:  # what could be read then may not be what can be read now
+        for begun in done:
+            if begun.unit not in complete:
+                begun.path(job.folder).unlink()
+                remove(*begun.files(job))
+        done = [group for group in done if group.unit in complete]
     sizes = [sum(slice_.size for slice_ in unit) for unit in corpus.units]
     instances = sum(group.instances for group in done)
+    readers: dict[int, UnitReader] = {}
 
     def batches() -> Iterator[DocumentBatch]:
         for unit in units:
             if unit not in complete:
-                yield from UnitReader(
+                readers[unit] = UnitReader(
                     corpus,
                     unit,
                     buffer_bytes=options.buffer_bytes,
@@ -189,6 +202,7 @@ def write_units(
                     for_pairs=options.instances == "sentence_pairs",
                     finished={group.group for group in done if group.unit == unit},
                 )
+                yield from readers[unit]
 
     with input_errors(), _full_disk_as_os_error(), ThreadPoolExecutor(max_workers=1) as threads:
         made = record_batches(
@@ -201,7 +215,7 @@ def write_units(
             bytes_before = sum(sizes[each] for each in units if each < unit or each in complete)
             with _OpenGroup(job, unit, number) as group:
                 for records in in_group:
-                    instances += group.write(records)
+                    instances += group.write(records, readers[unit].unreadable)
                     bytes_read = bytes_before + int(records.batch.bytes_read)
                     progress(ShardsProgress(bytes_read, sum(sizes), instances))
                 if finishing is not None:
@@ -234,16 +248,18 @@ class _OpenGroup:
             ends_unit=False,
             bytes_read=0,
             text=Counter(),
+            unreadable=[],
             short_documents=[0 for _ in job.options],
             shards=[{} for _ in job.options],
             counts=[{} for _ in job.options],
         )
 
-    def write(self, records: RecordBatch) -> int:
-        """Writes a round of a batch; returns its number of instances."""
+    def write(self, records: RecordBatch, unreadable: Collection[str]) -> int:
+        """Writes a round of a batch, and what was unreadable so far; returns its instances."""
         batch, group = records.batch, self._made
         split = "held_out" if batch.held_out else "train"
         group.ends_unit, group.bytes_read = bool(batch.ends_unit), int(batch.bytes_read)
+        group.unreadable = sorted(unreadable)
         if records.round == 0:
             group.text.update(dict(zip(COUNTED, batch.counts.tolist(), strict=True)))
             group.text["sentences"] += int(records.sentences)

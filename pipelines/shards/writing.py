@@ -145,6 +145,7 @@ def write_shards_of_lengths(
             (folder / name).mkdir(exist_ok=True)
         forget_incomplete_groups(job)
         (runner or write_units)(job, tokenizer, progress)
+        forget_incomplete_groups(job)
         groups = finished_groups(job)
         if missing := set(range(len(corpus.units))) - complete_units(groups):
             raise InputError(
@@ -256,9 +257,11 @@ def _finish(
     job: ShardsJob, groups: list[FinishedGroup], tokenizer: "BertTokenizer"
 ) -> list[Manifest]:
     """Writes the manifests, one per sequence length."""
-    text: Counter[str] = Counter(unreadable_files=len(job.corpus.unreadable))
+    text: Counter[str] = Counter()
+    unreadable = set(job.corpus.unreadable)
     for group in groups:
         text.update(group.text)
+        unreadable.update(group.unreadable)
     if not text["documents"]:
         raise empty_corpus(job.corpus.name)
     manifests = []
@@ -289,6 +292,7 @@ def _finish(
                 "documents_shorter_than_an_instance": short,
                 "sentences_without_tokens": text["sentences_without_tokens"],
                 **{what: text[what] for what in COUNTED if what != "documents"},
+                "unreadable_files": len(unreadable),
             },
             shards=shards,
             statistics={

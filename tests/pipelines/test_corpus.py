@@ -1,6 +1,7 @@
 import gzip
 import itertools
 import json
+import lzma
 from collections import Counter
 
 import pytest
@@ -13,19 +14,19 @@ from pipelines.corpus.text_files import line_start
 from pipelines.options import CorpusOptions
 
 
-def passages_of(opened, counts=None):
+def passages_of(opened, counts=None, unreadable=None):
     """All lines of a corpus; an empty one is where a document ends."""
     counts = Counter() if counts is None else counts
     return [
         line
         for slice_ in itertools.chain.from_iterable(opened.units)
-        for passage in read_slice(slice_, opened.options, counts)
+        for passage in read_slice(slice_, opened.options, counts, unreadable)
         for line in passage.lines
     ]
 
 
-def documents_of(opened, counts=None):
-    runs = itertools.groupby(passages_of(opened, counts), key=bool)
+def documents_of(opened, *arguments):
+    runs = itertools.groupby(passages_of(opened, *arguments), key=bool)
     return [list(lines) for has_text, lines in runs if has_text]
 
 
@@ -85,7 +86,10 @@ def test_a_corpus_without_text_is_refused(tmp_path):
 SENTENCES = "one a\none b\n\n\n \ntwo a\n"
 
 
-@pytest.mark.parametrize("compress", [bytes, gzip.compress, zstd.compress])
+@pytest.mark.parametrize(
+    ("compress", "suffix"),
+    [(bytes, "zst"), (gzip.compress, "zst"), (zstd.compress, "zst"), (lzma.compress, "xz")],
+)
 @pytest.mark.parametrize(
     ("name", "text", "documents"),
     [
@@ -98,9 +102,9 @@ SENTENCES = "one a\none b\n\n\n \ntwo a\n"
     ],
 )
 def test_formats_are_known_by_name_whatever_the_compression(
-    tmp_path, name, text, documents, compress
+    tmp_path, name, text, documents, compress, suffix
 ):
-    path = tmp_path / f"{name}.zst"
+    path = tmp_path / f"{name}.{suffix}"
     path.write_bytes(compress(text.encode()))
     opened = open_corpus(path)
     assert documents_of(opened) == documents
@@ -146,6 +150,7 @@ def test_json_lines_of_another_field_and_bad_ones(tmp_path):
     nested = '{"body": ' + "[" * 100_000 + "]" * 100_000 + "}"
     for bad in ('{"body": 3}', '{"text": "x"}', "[1]", '"x"', '{"body": "x"', nested):
         path.write_text('{"body": "one"}\n' + bad + "\n")
+        opened = open_corpus(path, CorpusOptions(text_field="body"))
         with pytest.raises(InputError, match=r"corpus\.jsonl, line 2: .*--text_field") as raised:
             documents_of(opened)
         assert "\n" not in str(raised.value)
@@ -197,6 +202,13 @@ def test_large_files_are_cut_where_documents_begin(tmp_path, monkeypatch, text_f
         assert parts == whole
 
 
+def test_files_are_known_by_absolute_paths(tmp_path, monkeypatch):
+    """Workers run in other folders."""
+    (tmp_path / "a.txt").write_text("a")
+    monkeypatch.chdir(tmp_path)
+    assert open_corpus("a.txt").files == [str(tmp_path / "a.txt")]
+
+
 def test_text_without_blank_lines_is_searched_through_once(tmp_path, monkeypatch):
     monkeypatch.setattr("pipelines.corpus.sources.UNIT_BYTES", 100)
     searched = []
@@ -227,9 +239,9 @@ def test_unreadable_files_stop_or_are_counted(tmp_path):
     options = CorpusOptions(skip_unreadable=True)
     opened, strict = open_corpus(tmp_path, options), open_corpus(tmp_path)
     (tmp_path / "b.txt").unlink()  # after it was listed
-    counts = Counter()
-    assert documents_of(opened, counts) == [[b"a"], [b"c"]]
-    assert counts == {"unreadable_files": 1}
+    unreadable = set()
+    assert documents_of(opened, None, unreadable) == [[b"a"], [b"c"]]
+    assert unreadable == {str(tmp_path / "b.txt")}
     with pytest.raises(InputError, match=r"b\.txt: cannot be read"):
         documents_of(strict)
     with pytest.raises(InputError, match=r"b\.txt: cannot be read"), input_errors():

@@ -10,6 +10,8 @@ import tensorflow as tf
 
 from bert_tf.atomic import temporary_name
 from bert_tf.errors import InputError
+from pipelines.corpus import formats
+from pipelines.corpus.text_files import UnreadableFile
 from pipelines.options import PretrainingDataOptions
 from pipelines.shards.groups import write_units
 from pipelines.shards.manifest import Manifest, verify
@@ -450,10 +452,13 @@ def test_a_shard_lost_from_a_finished_unit_is_made_again(
     assert contents(out) == contents(whole)
 
 
-def test_a_run_that_lacks_groups_at_its_end_is_no_success(tmp_path, many, number_tokenizer, units):
+@pytest.mark.parametrize("lost", [".journal/00001-*.json", "train-00001-*.tfrecord"])
+def test_a_run_that_lacks_groups_at_its_end_is_no_success(
+    tmp_path, many, number_tokenizer, units, lost
+):
     def forgetful(job, tokenizer, progress):
         write_units(job, tokenizer, progress)
-        next((job.folder / ".journal").glob("00001-*.json")).unlink()
+        next(job.folder.glob(lost)).unlink()
 
     out = tmp_path / "out"
     with pytest.raises(InputError, match=r"shards of 1 of \d+ units .* same command again"):
@@ -541,11 +546,61 @@ def test_a_file_that_vanishes_stops_the_run_or_is_counted(
     with pytest.raises(InputError, match=r"9\.txt: cannot be read"):
         write_shards(many, out, number_tokenizer, many_options(), progress=vanish)
     assert not out.exists()
-    (many / "9.txt").write_text("1 2 3\n\n4 5 6")
+    shutil.copy(many / "8.txt", many / "9.txt")
+    assert (many / "9.txt").stat().st_size > 2 * 8000  # several slices: it counts once
     skipping = many_options(skip_unreadable=True)
     manifest = write_shards(many, tmp_path / "skipped", number_tokenizer, skipping, progress=vanish)
     assert manifest.irregularities["unreadable_files"] == 1
     assert manifest.documents == 270
+
+
+def test_a_file_that_changes_stops_the_run(tmp_path, number_corpus, number_tokenizer, units):
+    many = write_many(tmp_path / "many", number_corpus, files=10)
+
+    def change(progress):
+        with (many / "9.txt").open("a") as file:
+            file.write("\n\n1 2 3\n")
+
+    with pytest.raises(InputError, match=r"9\.txt: has changed since the run began"):
+        write_shards(many, tmp_path / "out", number_tokenizer, many_options(), progress=change)
+
+
+@pytest.mark.parametrize("passing", [True, False])
+def test_a_file_that_can_be_read_again_or_no_more_is_neither_lost_nor_doubled(
+    tmp_path, number_corpus, number_tokenizer, units, monkeypatch, passing
+):
+    """A unit that was stopped within is made anew, with all files that can be read now."""
+    folder = tmp_path / "text"
+    folder.mkdir()
+    for index in range(8):
+        (folder / f"{index}.txt").write_text(number_corpus(3, first=10 + index * 3 * 12 * 9))
+    skipping = many_options(
+        skip_unreadable=True, held_out_share=0, buffer_bytes=1000, dupe_factor=1, num_shards=1
+    )
+    read_blocks = formats.read_blocks
+
+    def failing(path, *arguments, **named):
+        if path.endswith("1.txt"):
+            raise UnreadableFile(f"{path}: cannot be read")
+        return read_blocks(path, *arguments, **named)
+
+    def run(name, fails, **named):
+        monkeypatch.setattr(formats, "read_blocks", failing if fails else read_blocks)
+        return write_shards(folder, tmp_path / name, number_tokenizer, skipping, **named)
+
+    expected = run("undisturbed", not passing)
+    assert expected.irregularities["unreadable_files"] == (not passing)
+    unfinished = tmp_path / "out.unfinished"
+
+    def stop(progress):  # when the second group of the first unit is begun
+        if any(unfinished.glob("*train-00000-00001-*")):
+            raise Killed
+
+    with pytest.raises(Killed):
+        run("out", passing, progress=stop)
+    assert [path.name for path in (unfinished / ".journal").glob("*-*")] == ["00000-00000.json"]
+    run("out", not passing)
+    assert contents(tmp_path / "out") == contents(tmp_path / "undisturbed")
 
 
 def test_only_one_process_writes_a_folder(tmp_path, many, number_tokenizer, units):

@@ -1,6 +1,8 @@
+import bz2
 import codecs
 import gzip
 import itertools
+import lzma
 import os
 from collections import Counter
 
@@ -11,7 +13,13 @@ from hypothesis import strategies as st
 
 from bert_tf.errors import InputError
 from pipelines.corpus import text_files
-from pipelines.corpus.text_files import is_compressed, line_start, read_blocks, strip
+from pipelines.corpus.text_files import (
+    file_state,
+    is_compressed,
+    line_start,
+    read_blocks,
+    strip,
+)
 
 
 def lines_of(path, *bounds, counts=None, **options):
@@ -36,7 +44,10 @@ def test_blocks_end_at_line_ends_and_number_lines(tmp_path, monkeypatch):
     assert block.position == path.stat().st_size
 
 
-@pytest.mark.parametrize("compress", [gzip.compress, zstd.compress])
+COMPRESSIONS = [gzip.compress, zstd.compress, lzma.compress, bz2.compress]
+
+
+@pytest.mark.parametrize("compress", COMPRESSIONS)
 def test_compression_is_known_by_content(tmp_path, compress):
     path = tmp_path / "text"
     # Several members or frames, as parallel compressors write them.
@@ -47,7 +58,15 @@ def test_compression_is_known_by_content(tmp_path, compress):
     assert not is_compressed(str(path))
 
 
-@pytest.mark.parametrize("compress", [gzip.compress, zstd.compress])
+def test_zstd_frames_may_have_the_largest_window(tmp_path):
+    """As `zstd --long=31` writes them: a descriptor of 2^31 bytes, and a block."""
+    text = b"one\ntwo\n"
+    block = (len(text) << 3 | 1).to_bytes(3, "little") + text  # the last one, uncompressed
+    (tmp_path / "long.zst").write_bytes(b"\x28\xb5\x2f\xfd\x00" + bytes([21 << 3]) + block)
+    assert lines_of(tmp_path / "long.zst") == [b"one", b"two"]
+
+
+@pytest.mark.parametrize("compress", COMPRESSIONS)
 def test_damaged_compressed_files_are_named(tmp_path, compress):
     path = tmp_path / "cut"
     path.write_bytes(compress(os.urandom(5000).hex().encode())[:-100])
@@ -60,6 +79,26 @@ def test_missing_and_unreadable_files_are_named(tmp_path):
         lines_of(tmp_path / "gone.txt")
     with pytest.raises(InputError, match=r"cannot be read \(Is a directory"):
         lines_of(tmp_path)
+
+
+def test_files_that_change_are_noticed(tmp_path, monkeypatch):
+    monkeypatch.setattr(text_files, "BLOCK_BYTES", 4)
+    path = tmp_path / "text.txt"
+    path.write_bytes(b"one\ntwo\n")
+    state = file_state(path.stat())
+    assert lines_of(path, state=state) == [b"one", b"two"]
+    blocks = read_blocks(str(path), state=state)
+    assert next(blocks).lines == [b"one"]
+    with path.open("ab") as file:
+        file.write(b"six\n")
+    with pytest.raises(InputError, match=r"text\.txt: has changed since the run began: leave"):
+        list(blocks)
+    # Of the same length, a moment later.
+    state = file_state(path.stat())
+    path.write_bytes(b"one\ntwo\nten\n")
+    os.utime(path, ns=(state[1], state[1] + 1))
+    with pytest.raises(InputError, match="has changed"):
+        lines_of(path, state=state)
 
 
 def test_a_few_invalid_bytes_are_dropped_and_counted(tmp_path):
@@ -79,9 +118,11 @@ def test_a_file_in_another_encoding_is_refused(tmp_path, monkeypatch):
     with pytest.raises(InputError, match=r"latin\.txt, line 4\d: invalid UTF-8 .*iconv") as raised:
         lines_of(path)
     assert "\n" not in str(raised.value)
-    path.write_bytes(codecs.BOM_UTF16_LE + "text\n".encode("utf-16-le"))
-    with pytest.raises(InputError, match=r"latin\.txt: UTF-16 .*iconv"):
-        lines_of(path)
+    utf_16 = codecs.BOM_UTF16_LE + "text\n".encode("utf-16-le") * 400
+    for content in (utf_16, gzip.compress(utf_16)):
+        path.write_bytes(content)
+        with pytest.raises(InputError, match=r"latin\.txt: UTF-16 .*iconv"):
+            lines_of(path)
 
 
 @pytest.mark.parametrize(
