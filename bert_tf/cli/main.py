@@ -133,12 +133,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         values = parsed[called].as_dict()
         values.pop("config", None)
         options = module.Options(**values)
-<<<<<<< Updated upstream
+        check_inputs(options)
         if hasattr(module, "prepare"):  # what needs no TensorFlow, whose import takes seconds
             module.prepare(options)
-=======
-        check_inputs(options)
->>>>>>> Stashed changes
         keep_freed_memory()
         import_tensorflow()
         module.run(options)
