@@ -7,7 +7,6 @@ this module is quick, so that `--help` is.
 import dataclasses
 import math
 import operator
-import os
 import typing
 from collections.abc import Callable
 from typing import Any, Literal
@@ -124,17 +123,7 @@ def choices_of(hint: Any) -> list[Any]:
     return [*typing.get_args(literals[0]), *nones] if literals else []
 
 
-def identity(options: Any, directory: str = ".") -> dict[str, Any]:
-    """The values that a run's result depends on: those of the fields marked `identity`.
-
-    Paths are given relative to the run `directory`, so that each has one spelling, which stays the
-    same when a tree of runs is moved.
-    """
-    found = {}
-    for field in dataclasses.fields(options):
-        if field.metadata.get("identity"):
-            value = getattr(options, field.name)
-            if field.metadata["path"] and value is not None:
-                value = os.path.relpath(os.path.realpath(value), os.path.realpath(directory))
-            found[field.name] = value
-    return found
+def identity(options: Any) -> dict[str, Any]:
+    """The values that a run's result depends on: those of the fields marked `identity`."""
+    marked = [f.name for f in dataclasses.fields(options) if f.metadata.get("identity")]
+    return {name: getattr(options, name) for name in marked}

@@ -1,5 +1,6 @@
 """The format of a model on disk."""
 
+import hashlib
 import json
 import os
 from dataclasses import dataclass
@@ -79,6 +80,16 @@ def check_is_model_directory(directory: Path) -> None:
             f"{directory} holds {TITLES[found.format]}: make a model directory of it with "
             f"bert-tf convert {directory} NEW_DIRECTORY, and give that one."
         )
+
+
+def content_hash(directory: str | os.PathLike) -> str:
+    """SHA-256 of the config and the weights of a model directory, whatever its path."""
+    files = [Path(directory) / CONFIG, *sorted(Path(directory).glob("*.safetensors"))]
+    found = hashlib.sha256()
+    for path in filter(Path.is_file, files):
+        with path.open("rb") as file:
+            found.update(hashlib.file_digest(file, "sha256").digest())
+    return found.hexdigest()
 
 
 def _in_folder(folder: Path) -> Location | None:

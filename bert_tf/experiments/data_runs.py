@@ -141,6 +141,11 @@ class Shards(Run):
         """The options of each length."""
         return {"lengths": [chosen_options(one) for one in self.options]}
 
+    @property
+    def all_options(self) -> Sequence[PretrainingDataOptions]:
+        """Those of each length."""
+        return self.options
+
     def folders(self, cache: Cache) -> list[Path]:
         """A folder for each length."""
         names = [str(one.max_seq_length) for one in self.options]

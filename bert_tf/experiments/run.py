@@ -10,6 +10,7 @@ import hashlib
 import json
 import time
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from dataclasses import MISSING, dataclass, fields
 from pathlib import Path
 from typing import Any, Protocol
@@ -17,6 +18,7 @@ from typing import Any, Protocol
 from bert_tf.atomic import write_json
 from bert_tf.errors import InputError
 from bert_tf.options import CheckedOptions
+from bert_tf.version import TRAJECTORY
 
 # Options that do not change what a run makes, or that name its inputs, which count by content.
 _NOT_IN_IDENTITY = {
@@ -46,13 +48,22 @@ class Cache:
     def outcome(self, run: "Run") -> dict[str, Any] | None:
         """The outcome of a finished run, else None."""
         try:
-            return json.loads(self._record(run).read_text(encoding="utf-8"))["outcome"]
+            record = json.loads(self._record(run).read_text(encoding="utf-8"))
+            outcome, before = record["outcome"], dict(record.get("made_with", {}))
         except FileNotFoundError:
             return None
         except (OSError, ValueError, KeyError, TypeError) as error:
             raise InputError(
                 f"{self._record(run)} cannot be read ({error}): delete it to repeat the run"
             ) from error
+        # Earlier versions recorded none of them, or not all.
+        for name, value in run.made_with.items():
+            if before.get(name, value) != value:
+                raise InputError(
+                    f"{self._record(run)} was made with {name} {before[name]}, not {value} as now: "
+                    f"delete it and {self.of(run)} to repeat the run, or give another --output"
+                )
+        return outcome
 
     def make(self, run: "Run", show: Show) -> None:
         """Makes a run whose inputs are finished, or goes on with it, and writes its outcome."""
@@ -63,6 +74,7 @@ class Cache:
             {
                 "run": run.title,
                 "options": run.identity,
+                "made_with": run.made_with,
                 "inputs": [one.name for one in run.inputs],
                 "seconds": round(time.perf_counter() - started, 1),
                 "outcome": outcome,
@@ -102,6 +114,21 @@ class Run(ABC):
             InputError: the data cannot be used.
             Preempted: the run was stopped; it goes on where it was.
         """
+
+    @property
+    def all_options(self) -> Sequence[CheckedOptions]:
+        """The options that it is made with."""
+        return ()
+
+    @functools.cached_property
+    def made_with(self) -> dict[str, Any]:
+        """What decides its numbers and is not in its name: the version, and values by default."""
+        found: dict[str, Any] = {"version": TRAJECTORY}
+        for options in self.all_options:
+            for name, value in vars(options).items():
+                if name not in _NOT_IN_IDENTITY:
+                    found.setdefault(name, []).append(value)
+        return json.loads(json.dumps(found))
 
     @functools.cached_property
     def name(self) -> str:

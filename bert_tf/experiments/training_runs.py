@@ -17,6 +17,7 @@ from bert_tf.experiments.data_runs import Shards, TaskData
 from bert_tf.experiments.run import Cache, Run, Show, chosen_options
 from bert_tf.models.language_model import BertLanguageModel
 from bert_tf.models.pretrainer import BertPreTrainer
+from bert_tf.options import CheckedOptions
 from bert_tf.tasks.finetuning import finetune
 from bert_tf.tasks.options import FinetuningOptions, PretrainingOptions, SearchOptions
 from bert_tf.tasks.pretraining import pretrain
@@ -48,6 +49,11 @@ class Pretraining(Run):
     def identity(self) -> dict[str, Any]:
         """The options."""
         return chosen_options(self.options)
+
+    @property
+    def all_options(self) -> tuple[CheckedOptions, ...]:
+        """Those of the command."""
+        return (self.options,)
 
     def model(self, cache: Cache, step: int | None = None) -> Path:
         """The model of a step; by default the best one."""
@@ -113,6 +119,11 @@ class Finetuning(Run):
         """Options, step, and content of the user's examples."""
         content = {} if self.data.run else {"content": self.data.content}
         return {**chosen_options(self.options), "step": self.step, **content}
+
+    @property
+    def all_options(self) -> tuple[CheckedOptions, ...]:
+        """Those of the command."""
+        return (self.options,)
 
     @property
     def record(self) -> str:

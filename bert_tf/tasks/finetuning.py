@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import tensorflow as tf
 
-from bert_tf.checkpoints.formats import CONFIG
+from bert_tf.checkpoints.formats import CONFIG, content_hash
 from bert_tf.checkpoints.model_directory import load_model
 from bert_tf.config import BertConfig
 from bert_tf.errors import InputError
@@ -174,7 +174,11 @@ def _finetune(
         warmup_steps=round(total_steps * options.warmup_share),
         loss=loss,
         metrics=task.kind.metrics,
-        settings={"config": tuned.model.config.to_dict(), **data.settings()},
+        settings={
+            "config": tuned.model.config.to_dict(),
+            "model_content": content_hash(options.model),
+            **data.settings(),
+        },
         examples=lambda: batches(size),
         values={"model": options.model, "train": options.source},
         score=f"best_{best_by}",

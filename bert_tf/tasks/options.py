@@ -83,7 +83,7 @@ class TrainingOptions(CheckedOptions):
     clip_norm: float = option(1.0, above=0, identity=True)
     bias_correction: bool = option(False, identity=True)
     epsilon: float | None = option(None, above=0, identity=True)
-    gradient_accumulation_steps: int = option(1, at_least=1, identity=True)
+    gradient_accumulation_steps: int = option(1, at_least=1)
     rematerialize: bool = False
     freeze_layers: int | None = option(None, at_least=0, identity=True)
     steps_per_execution: int = option(1, at_least=1)
@@ -164,7 +164,7 @@ class PretrainingOptions(TrainingOptions):
     long_share: float | None = option(None, above=0, below=1)
     long_gradient_accumulation_steps: int | None = option(None, at_least=1)
     size: str | None = option(None, first=True)
-    model: str | None = option(None, identity=True, path=True)
+    model: str | None = option(None, path=True)
     tokenizer: str | None = option(None, path=True)
     objective: Literal["mlm+nsp", "mlm", "ltr", "rtl", "ltr+rtl", "bilm"] | None = option(
         None, identity=True
@@ -324,7 +324,7 @@ class FinetuningSetup(TaskOptions, FileOptions, TrainingOptions):
         seeds: number of runs, each with the next seed; reports mean, deviation and best.
     """
 
-    model: str = option(identity=True, path=True)
+    model: str = option(path=True)
     data: str | None = option(None, path=True)
     train: str | None = option(None, path=True)
     validation: str | None = option(None, path=True)

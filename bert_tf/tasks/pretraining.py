@@ -8,6 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from bert_tf.checkpoints.formats import content_hash
 from bert_tf.checkpoints.model_directory import load_model, save_model
 from bert_tf.config import BertConfig
 from bert_tf.errors import InputError
@@ -86,6 +87,8 @@ def _settings(
         "data": data.fingerprint(0),
         "tokenizer": {"vocabulary": data.tokenizer.vocabulary_hash, **data.tokenizer.settings},
     }
+    if options.model is not None:
+        settings["model_content"] = content_hash(options.model)
     if options.long_shards is not None:
         settings["long"] = {
             "data": data.fingerprint(1),

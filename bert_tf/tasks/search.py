@@ -12,6 +12,7 @@ from typing import Any
 import tensorflow as tf
 
 from bert_tf.atomic import write_json
+from bert_tf.checkpoints.formats import content_hash
 from bert_tf.errors import InputError
 from bert_tf.options import identity
 from bert_tf.outputs import check_output_folder
@@ -28,6 +29,7 @@ from bert_tf.tasks.restarts import (
 from bert_tf.tasks.search_report import write_report
 from bert_tf.tasks.trials import Setting, Trial, ranked
 from bert_tf.training.workers import hold_run_directory
+from bert_tf.version import TRAJECTORY
 from pipelines.examples.records import is_dataset_name
 
 _RECORD = "search.json"
@@ -36,6 +38,11 @@ _DATA = (
     "data", "train", "validation", "validation_share",
     "text_column", "pair_column", "label_column", "format", "header",
 )  # fmt: skip
+_SHOWN = {
+    "content": "content of the data",
+    "model_content": "content of --model",
+    "version": "version of bert-tf",
+}
 _ATTEMPTS = 100  # proposals to look at for one that was not tried
 
 
@@ -111,7 +118,13 @@ class _Record:
     def read(cls, output: Path, options: SearchOptions) -> "_Record":
         data = {name: getattr(options, name) for name in _DATA}
         data["content"] = data_content(options)
-        own = {**identity(options, str(output)), **data}
+        own = {
+            **identity(options),
+            **data,
+            "gradient_accumulation_steps": options.gradient_accumulation_steps,
+            "version": TRAJECTORY,
+            "model_content": content_hash(options.model),
+        }
         del own["seed"]  # more seeds may be added
         path = output / _RECORD
         if not path.exists():
@@ -128,9 +141,10 @@ class _Record:
             kept, best = stored["options"], stored.get("best")
         except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:
             raise InputError(f"{path} cannot be read ({error}): restore or delete it") from error
+        # Searches of earlier versions lack some.
         changed = [
-            "content of the data" if name == "content" else f"--{name}"
-            for name in own if kept.get(name) != own[name]
+            _SHOWN.get(name, f"--{name}")
+            for name in own if name in kept and kept[name] != own[name]
         ]  # fmt: skip
         if changed and not options.override:
             raise InputError(

@@ -27,8 +27,9 @@ from bert_tf.training.schedule import (
     WarmupLinearDecay,
     WarmupStableDecay,
 )
-from bert_tf.training.strategy import runs_on_cpus
+from bert_tf.training.strategy import reader_count, runs_on_cpus
 from bert_tf.training.trainer import Trainer
+from bert_tf.version import TRAJECTORY
 
 _SCHEDULES = {
     "linear": WarmupLinearDecay,
@@ -36,6 +37,9 @@ _SCHEDULES = {
     "constant": WarmupConstant,
     "warmup_stable_decay": WarmupStableDecay,
 }
+
+# Settings that runs of earlier versions did not record.
+_LATER = ("version", "workers", "devices", "jit_compile", "rematerialize", "model_content")
 
 
 def _layer_factors(layers: int, decay: float) -> dict[str, float]:
@@ -129,11 +133,13 @@ def prepare(
     precision = {"precision": run.precision}  # the one that "auto" has found
     run.prepare(
         trainer,
-        settings={**identity(options, options.output), **precision, **settings},
+        settings={**identity(options), **precision, **settings, **_order_of(trainer, options)},
+        compared_if_known=[*_LATER, "gradient_accumulation_steps", "model"],
         keep=options.keep,
         keep_every=options.keep_every,
     )
-    shown = {**identity(options), **precision, **values}
+    accumulation = {"gradient_accumulation_steps": options.gradient_accumulation_steps}
+    shown = {**identity(options), **accumulation, **precision, **values}
     name = str(run.directory)
     run.watch(HyperParameters(run.state, run.logs, name, shown, score, total_steps))
     every, profile = options.histograms_every, steps_to_profile(options.profile)
@@ -152,6 +158,25 @@ def prepare(
     if profile is not None:
         run.watch(Profile(run.state, run.logs, *profile))
     return trainer
+
+
+def _order_of(trainer: Trainer, options: TrainingOptions) -> dict[str, Any]:
+    """What decides the order of the data and, where there is dropout, what each step draws.
+
+    Without dropout, the parts that a batch is cut into change no more than the rounding of sums.
+    """
+    strategy = trainer.distribute_strategy
+    parts = {
+        "devices": strategy.num_replicas_in_sync,
+        "gradient_accumulation_steps": options.gradient_accumulation_steps,
+        "jit_compile": trainer.jit_compile,
+        "rematerialize": options.rematerialize,
+    }
+    return {
+        "version": TRAJECTORY,
+        "workers": reader_count(strategy),
+        **(parts if trainer.has_dropout else {}),
+    }
 
 
 def make_plan(options: TrainingOptions, **values: Any) -> TrainingPlan:

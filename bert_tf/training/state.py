@@ -10,7 +10,7 @@ import json
 import re
 import warnings
 from collections import Counter, defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -73,6 +73,8 @@ class TrainingState(Progress):
         model: a compiled and built `keras.Model`.
         directory: folder of the checkpoints, made when needed.
         settings: JSON values that must be the same when the run is resumed.
+        compared_if_known: names of settings, with dots for nested ones, that are compared only
+            where both the checkpoint and `settings` have them: older runs did not record them.
         keep: number of newest checkpoints to keep.
         keep_every: keep checkpoints at multiples of this step for good.
         notice: called with lines for the user: damaged checkpoints, overridden settings.
@@ -84,6 +86,7 @@ class TrainingState(Progress):
         directory: str | Path,
         *,
         settings: dict,
+        compared_if_known: Collection[str] = (),
         keep: int = 2,
         keep_every: int | None = None,
         notice: Callable[[str], object] = warnings.warn,
@@ -96,6 +99,7 @@ class TrainingState(Progress):
         self.model = model
         self.directory = Path(directory)
         self.settings = json.loads(json.dumps(settings))  # as it will be read again
+        self._compared_if_known = frozenset(compared_if_known)
         self.keep = keep
         self.keep_every = keep_every
         self.notice = notice
@@ -227,9 +231,10 @@ class TrainingState(Progress):
     def _changed_settings(self, saved: dict) -> str:
         """The settings that differ from the saved ones, "seed was 0, is now 1; ..."."""
         before, now = _flattened(saved), _flattened(self.settings)
+        unknown = self._compared_if_known & (before.keys() ^ now.keys())
         return "; ".join(
             f"{name} was {before.get(name)!r}, is now {now.get(name)!r}"
-            for name in sorted(before.keys() | now.keys())
+            for name in sorted((before.keys() | now.keys()) - unknown)
             if before.get(name) != now.get(name)
         )
 

@@ -137,6 +137,14 @@ def distribute_batches(
     return strategy.distribute_datasets_from_function(of_worker)
 
 
+def reader_count(strategy: tf.distribute.Strategy) -> int:
+    """How many processes read batches, each its share: the order of the data depends on it."""
+    if not isinstance(strategy, _READERS):
+        return 1
+    cluster = strategy.cluster_resolver.cluster_spec().as_dict()
+    return max(1, sum(len(cluster.get(job, ())) for job in ("chief", "worker")))
+
+
 def share_batches(
     dataset: tf.data.Dataset, strategy: tf.distribute.Strategy, batch_size: int
 ) -> tf.data.Dataset | tf.distribute.DistributedDataset:

@@ -168,6 +168,11 @@ class Trainer(keras.Model):
             logs["loss_scale"] = tf.convert_to_tensor(self.loss_scale.scale)
         return {**logs, **stop_asked}
 
+    @property
+    def has_dropout(self) -> bool:
+        """Whether steps draw random numbers, which differ with the parts a batch is cut into."""
+        return bool(self._seeds)
+
     def test_step(self, data: Any) -> dict[str, tf.Tensor]:
         """Losses and metrics of this replica's part of a batch, dropout off."""
         inputs, labels, weights = self._unpack(data)

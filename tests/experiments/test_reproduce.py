@@ -393,6 +393,26 @@ def test_a_damaged_record_is_named(data, tmp_path):
         Cache(tmp_path / "runs").outcome(run)
 
 
+def test_a_run_that_another_version_would_make_otherwise(data, tmp_path, monkeypatch):
+    """A default that has changed, or the order of the data; older records say neither."""
+    reproduction = toy(data, tmp_path)
+    run = next(run for run in reproduction.plan.runs if isinstance(run, Pretraining))
+    cache = Cache(tmp_path / "runs")
+    monkeypatch.setattr(type(run), "make", lambda *arguments: {"held_out": {}})
+    cache.make(run, None)
+    assert cache.outcome(run) == {"held_out": {}}
+    record = tmp_path / "runs" / f"{run.name}.json"
+    content = json.loads(record.read_text())
+    for name, value in (("version", 0), ("weight_decay", [0.5])):
+        changed = {**content, "made_with": {**content["made_with"], name: value}}
+        record.write_text(json.dumps(changed))
+        with pytest.raises(InputError, match=rf"was made with {name} .*: delete it and"):
+            cache.outcome(run)
+    del content["made_with"]
+    record.write_text(json.dumps(content))
+    assert cache.outcome(run) == {"held_out": {}}
+
+
 def test_the_rate_of_an_lstm_is_measured():
     options = PretrainingOptions(shards="unread", output="unwritten", precision="float32")
     assert 1e3 < _measured_lstm_rate(4, options) < 1e12

@@ -303,6 +303,25 @@ def test_a_search_that_cannot_be_is_refused(options, tmp_path):
         tried(small)
 
 
+def test_a_search_goes_on_with_the_same_model_wherever_it_is(options, tmp_path):
+    def model(name, text):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "model.safetensors").write_text(text)
+        return str(tmp_path / name)
+
+    options = replace(options, batch_size=[16], learning_rate=[BEST], epochs=[3])
+    tried(replace(options, model=model("first", "weights")))
+    tried(replace(options, model=model("moved", "weights")))
+    with pytest.raises(InputError, match="a search with another content of --model: give"):
+        tried(replace(options, model=model("other", "other weights")))
+    # A search of an earlier version has the model's path alone.
+    record = Path(options.output) / "search.json"
+    stored = json.loads(record.read_text())
+    del stored["options"]["model_content"], stored["options"]["version"]
+    record.write_text(json.dumps({**stored, "options": {**stored["options"], "model": "../x"}}))
+    tried(replace(options, model=str(tmp_path / "other")))
+
+
 def test_a_dry_run_writes_nothing(options, tmp_path):
     told = []
     assert search(replace(options, dry_run=True), Runs(), notice=told.append) == []

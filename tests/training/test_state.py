@@ -205,6 +205,21 @@ def test_other_settings_are_named(tmp_path):
     assert "config.vocab_size was 9, is now 7; seed was 0, is now 1" in notice
 
 
+def test_settings_that_either_side_lacks(tmp_path):
+    """They are changes, except for those that older runs did not record."""
+    model = compiled_model()
+    TrainingState(model, tmp_path, settings={"seed": 0, "path": "a", "of": {"old": 1}}).save()
+    known = {"compared_if_known": ["path", "version", "of.new"]}
+    now = {"seed": 0, "version": 1, "of": {"old": 1, "new": 2}}
+    state = TrainingState(model, tmp_path, settings=now, **known)
+    assert state.restore()
+    state.save()
+    with pytest.raises(InputError, match="version was 1, is now 2"):
+        TrainingState(model, tmp_path, settings={**now, "version": 2}, **known).restore()
+    with pytest.raises(InputError, match="other was None, is now 1"):
+        TrainingState(model, tmp_path, settings={**now, "other": 1}, **known).restore()
+
+
 def test_settings_are_compared_as_json(tmp_path):
     model = compiled_model()
     TrainingState(model, tmp_path, settings={"range": (1, 2)}).save()
