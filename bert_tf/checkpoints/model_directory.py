@@ -223,6 +223,7 @@ def _fill(model: PretrainedModel, stored: StoredModel, kept: tuple[str, ...], pa
     check_shapes(tensors, {name: weight.shape for name, weight in weights.items()}, path)
     new = sorted(name for name in weights if name not in tensors)
     if new:
-        _warn_of_new(path, ", ".join(new))
+        titles = [next((t for p, t in PARTS.items() if name.startswith(p)), name) for name in new]
+        _warn_of_new(path, " and ".join(dict.fromkeys(titles)))
     for name in weights.keys() & tensors.keys():
         weights[name].assign(tensors[name])

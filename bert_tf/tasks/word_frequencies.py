@@ -18,7 +18,7 @@ from bert_tf.atomic import write_json
 _METRICS = "metrics.json"
 _HEADS = ("mlm", "ltr", "rtl")
 
-# A loss this close to that of the frequencies alone is on the plateau.
+# A loss this close to that of the frequencies alone, or above it, is on the plateau.
 _PLATEAU = 0.97
 
 
@@ -72,8 +72,10 @@ def plateau_notice(model_directory: str | Path) -> str | None:
     except (OSError, ValueError, TypeError, AttributeError):
         return None
     loss, frequencies = max(losses_per_word(metrics).values()), metrics["word_frequency_loss"]
+    is_worse = loss > frequencies / _PLATEAU
+    found = "predicts words worse than" if is_worse else "has learned little beyond"
     return (
-        f"{model_directory} has learned little but how frequent words are (loss per word "
-        f"{loss:.2f}, of the frequencies alone {frequencies:.2f}): pre-train it for more steps, "
-        "or with a higher --learning_rate"
+        f"{model_directory} {found} word frequencies (loss {loss:.2f} per word; frequencies alone "
+        f"give {frequencies:.2f}): pre-train it for more steps, or with "
+        f"{'another' if is_worse else 'a higher'} --learning_rate"
     )

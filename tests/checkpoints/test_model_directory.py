@@ -265,12 +265,21 @@ def test_untied_decoder_is_refused(directory):
     load_model(directory, BertEncoder)  # has no decoder to tie
 
 
+def test_continuing_without_heads_names_them(directory, caplog):
+    """It listed tensors."""
+    saved(BertEncoder, directory)
+    with caplog.at_level(logging.WARNING):
+        BertPreTrainer.from_directory(directory, allow_new_head=True)
+    heads = "masked language model head and next sentence head initialized at random"
+    assert heads in caplog.text and "cls." not in caplog.text
+
+
 def test_missing_pooler_warns(directory, caplog):
     model = saved(BertEncoder, directory)
     rewrite(directory, lambda ts: {k: v for k, v in ts.items() if not k.startswith("pooler")})
     with caplog.at_level(logging.WARNING):
         loaded = load_model(directory, seed=1)
-    assert "pooler.dense.bias, pooler.dense.weight initialized at random" in caplog.text
+    assert "model.safetensors: pooler initialized at random" in caplog.text
     np.testing.assert_array_equal(
         loaded(INPUTS_OF_ENCODER)["sequence_output"], model(INPUTS_OF_ENCODER)["sequence_output"]
     )

@@ -31,6 +31,14 @@ def test_a_small_sample_of_many_words_does_not_hide_most_of_them():
     assert loss == pytest.approx(-(shares * np.log(shares)).sum(), rel=0.1)
 
 
+def test_a_model_that_is_worse_than_frequencies_is_said_to_be(tmp_path):
+    write_metrics(tmp_path, {"mlm_loss": 7.3, "word_frequency_loss": 4.51})
+    assert (
+        "predicts words worse than word frequencies (loss 7.30 per word; frequencies alone give "
+        "4.51): pre-train it for more steps" in plateau_notice(tmp_path)
+    )
+
+
 @pytest.mark.parametrize(
     ("scores", "is_told"),
     [
@@ -47,5 +55,6 @@ def test_a_model_on_the_plateau_is_named(tmp_path, scores, is_told):
     assert plateau_notice(tmp_path) is None
     write_metrics(tmp_path, scores)
     line = plateau_notice(tmp_path)
+    assert line is None or "has learned little beyond word frequencies" in line
     assert (line is not None) == is_told
     assert line is None or (str(tmp_path) in line and "more steps" in line)
