@@ -26,9 +26,9 @@ def beside(inputs: Mapping[str, Any], answer: Mapping[str, Any]) -> dict[str, An
     return {**renamed, **answer}
 
 
-def json_line(row: Mapping[str, Any]) -> str:
-    """A row as a JSON object."""
-    return json.dumps(row, ensure_ascii=False)
+def json_line(value: Any) -> str:
+    """A value as JSON in one line."""
+    return json.dumps(value, ensure_ascii=False)
 
 
 def write_answers(path: Path, rows: Sequence[Mapping[str, Any]]) -> None:
