@@ -8,7 +8,7 @@ false for Korean, and for languages that distinguish words by accents.
 """
 
 import shlex
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Any
 
 from bert_tf.atomic import replace_directory
@@ -62,6 +62,7 @@ def run(options: Options) -> None:
     with progress("counting words") as bar:
         from bert_tf.tokenization import BertTokenizer, count_words, learn_vocabulary
         from bert_tf.tokenization.normalizer import lost_letters
+        from bert_tf.tokenization.vocabulary import check_alphabet
         from pipelines.corpus.formats import input_errors, read_lines, sample_text
         from pipelines.corpus.sources import open_corpus
 
@@ -76,15 +77,26 @@ def run(options: Options) -> None:
                 )
         with input_errors():
             lines = read_lines(corpus)
-            counts = count_words(lines, **switches, progress=bar.update)
-    with progress(f"learning {options.size} pieces from {len(counts)} words"):
-        pieces = learn_vocabulary(counts, options.size, min_frequency=options.min_frequency)
+            counts = count_words(
+                lines,
+                **switches,
+                progress=bar.update,
+                check=lambda counts: check_alphabet(counts, options.size, corpus.text_bytes),
+                notice=bar.print,
+            )
+    with progress(f"learning {options.size} pieces from {len(counts)} words") as bar:
+        pieces = learn_vocabulary(
+            counts, options.size, min_frequency=options.min_frequency, notice=bar.print
+        )
         with replace_directory(output) as folder:
             BertTokenizer(pieces, **switches).save(folder)
-    as_read = "" if options.corpus_format == "auto" else f"--corpus_format {options.corpus_format} "
+    words = ["shards", "--corpus", *options.corpus]
+    for each in fields(CorpusOptions):
+        if (value := getattr(options, each.name)) != each.default:
+            words += [f"--{each.name}", *([] if value is True else [str(value)])]
+    words += ["--tokenizer", options.output, "--output", "shards/"]
     console.print(
         f"{len(pieces)} pieces from {sum(counts.values())} words ({len(counts)} distinct): "
         f"{options.output}\n"
-        f"Next: {typed('bert-tf')} shards --corpus {shlex.join(options.corpus)} "
-        f"{as_read}--tokenizer {options.output} --output shards/"
+        f"Next: {typed('bert-tf')} {shlex.join(words)}"
     )

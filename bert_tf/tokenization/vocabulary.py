@@ -3,7 +3,7 @@
 import hashlib
 import os
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 import tensorflow as tf
@@ -16,6 +16,13 @@ from bert_tf.tokenization.wordpiece import LONGEST_WORD
 SPECIAL_TOKENS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
 # Maximum number of words shown to the learner, which takes about half a second per million.
 MOST_OCCURRENCES = 100_000_000
+# Maximum number of distinct words counted at once, in about 3 GB of memory.
+MOST_DISTINCT = 10_000_000
+# A character that is one of fewer characters of the text gets a piece, if it occurs twice.
+_RAREST_CHARACTER = 10_000_000
+_FIRST_CHECK = 10_000  # distinct words
+
+Notice = Callable[[str], object]
 
 
 class Vocabulary:
@@ -111,10 +118,13 @@ def count_words(
     strip_accents: bool | None = None,
     tokenize_chinese_chars: bool = True,
     progress: Callable[[int], None] | None = None,
+    check: Callable[[Mapping[bytes, int]], object] | None = None,
+    notice: Notice = print,
 ) -> dict[str, int]:
     """Counts the words of a corpus, cleaned and split as by the tokenizer.
 
-    Memory grows with the number of distinct words, not with the corpus.
+    Memory is bounded: words of over 200 characters, which are [UNK] to the tokenizer, do not count,
+    and the rarest are forgotten whenever there are more than `MOST_DISTINCT` different ones.
 
     Args:
         texts: string batches [n] of any size; some thousands each are fastest.
@@ -122,6 +132,9 @@ def count_words(
         strip_accents: as in BertTokenizer.
         tokenize_chinese_chars: as in BertTokenizer.
         progress: called after each batch with the number of texts counted so far.
+        check: called with the words counted so far, as UTF-8, whenever there are twice as many;
+            what it raises ends the counting.
+        notice: called with a line about what was not counted.
     """
     normalizer = Normalizer(
         do_lower_case,
@@ -130,27 +143,98 @@ def count_words(
         isolate_punctuation="all",
     )
 
-    def distinct_words(batch: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
+    def distinct_words(batch: tf.Tensor) -> tuple[tf.Tensor, ...]:
         words, _, counts = tf.unique_with_counts(
             tf.strings.split(normalizer(batch)).flat_values, tf.int64
         )
-        return words, counts, tf.size(batch)
+        is_known = tf.strings.length(words, unit="UTF8_CHAR") <= LONGEST_WORD
+        too_long = tf.reduce_sum(tf.where(is_known, tf.constant(0, tf.int64), counts))
+        words, counts = tf.boolean_mask(words, is_known), tf.boolean_mask(counts, is_known)
+        return words, counts, too_long, tf.size(batch)
 
     options = tf.data.Options()
     options.autotune.enabled = False
     parallel = os.cpu_count() or 1
     counted = texts.map(distinct_words, num_parallel_calls=parallel).prefetch(2)
     totals: Counter[bytes] = Counter()
-    texts_seen = 0
-    for words, counts, batch_size in counted.with_options(options).as_numpy_iterator():
+    texts_seen = long_words = forgotten = 0
+    next_check = _FIRST_CHECK
+    for words, counts, too_long, size in counted.with_options(options).as_numpy_iterator():
         for word, count in zip(words.tolist(), counts.tolist(), strict=True):
             totals[word] += count
-        texts_seen += int(batch_size)
+        long_words += int(too_long)
+        if len(totals) > MOST_DISTINCT:
+            rarest = 0
+            while len(totals) > MOST_DISTINCT // 2:
+                rarest += 1
+                for word in [word for word, count in totals.items() if count <= rarest]:
+                    forgotten += totals.pop(word)
+        if check is not None and len(totals) >= next_check:
+            check(totals)
+            next_check = 2 * len(totals)
+        texts_seen += int(size)
         if progress is not None:
             progress(texts_seen)
-    # The graph lets invalid UTF-8 pass, but not U+FFFD, which therefore marks it after decoding.
-    decoded = ((word.decode("utf-8", "replace"), count) for word, count in totals.items())
-    return {word: count for word, count in decoded if "\ufffd" not in word}
+    if long_words:
+        notice(f"{long_words:,} words of over {LONGEST_WORD} characters are not counted")
+    if forgotten:
+        notice(
+            f"{forgotten:,} occurrences of rare words are not counted: memory is for "
+            f"{MOST_DISTINCT:,} different words"
+        )
+    return dict(_decoded(totals.popitem() for _ in range(len(totals))))  # each word once in memory
+
+
+def _decoded(counts: Iterable[tuple[bytes, int]]) -> Iterator[tuple[str, int]]:
+    """Words as text, without those that are not UTF-8."""
+    for word, count in counts:
+        # The graph lets invalid UTF-8 pass, but not U+FFFD, which therefore marks it here.
+        if "\ufffd" not in (text := word.decode("utf-8", "replace")):
+            yield text, count
+
+
+def check_alphabet(counts: Mapping[bytes, int], vocabulary_size: int, text_bytes: int) -> None:
+    """Refuses a vocabulary that is too small for the characters of a part of a corpus.
+
+    Args:
+        counts: words of the part, as UTF-8.
+        vocabulary_size: maximum number of pieces.
+        text_bytes: about the bytes of the whole corpus.
+
+    Raises:
+        InputError: the characters do not fit, whatever the rest of the corpus holds.
+    """
+    least = max(2, 4 * text_bytes // _RAREST_CHARACTER)  # 4, for estimates may be too low
+    _alphabet(_decoded(counts.items()), vocabulary_size, least)
+
+
+def _alphabet(
+    counts: Iterable[tuple[str, int]], vocabulary_size: int, least: int | None
+) -> tuple[list[str], set[str]]:
+    """The special tokens and the pieces of one character, and the characters without one.
+
+    Raises:
+        InputError: there are more than `vocabulary_size`.
+    """
+    characters: Counter[str] = Counter()
+    within: set[str] = set()
+    for word, count in counts:
+        for character in word:
+            characters[character] += count
+        within.update(word[1:])
+    if least is None:
+        least = max(2, characters.total() // _RAREST_CHARACTER)
+    rare = {c for c, count in characters.items() if count < least}
+    # All words count for the places of characters, but only spellable ones for merges.
+    firsts, rests = sorted(characters.keys() - rare), sorted(within - rare)
+    alphabet = [*SPECIAL_TOKENS, *firsts, *(f"##{c}" for c in rests)]
+    if len(alphabet) > vocabulary_size:
+        raise InputError(
+            f"a vocabulary of {vocabulary_size} cannot hold the {len(SPECIAL_TOKENS)} special "
+            f"tokens and {len(alphabet) - len(SPECIAL_TOKENS)} pieces of one character; give "
+            f"--size {len(alphabet)} or more"
+        )
+    return alphabet, rare
 
 
 def learn_vocabulary(
@@ -159,6 +243,7 @@ def learn_vocabulary(
     *,
     min_frequency: int = 2,
     character_min_frequency: int | None = None,
+    notice: Notice = print,
 ) -> list[str]:
     """Learns WordPiece pieces from the words of a corpus.
 
@@ -173,6 +258,7 @@ def learn_vocabulary(
         character_min_frequency: minimum number of occurrences for a character to get a piece; words
             with rarer ones are unknown. By default 2, or a ten-millionth of all characters if that
             is more.
+        notice: called with a line if scaling raises `min_frequency`.
 
     Raises:
         InputError: there are no words, or their characters do not fit.
@@ -181,28 +267,20 @@ def learn_vocabulary(
     never published; TF Text's takes tens of times as long (`benchmarks/vocabulary.py`).
     """
     # Longer words are unknown to the tokenizer in any case.
-    counts = {word: n for word, n in counts.items() if 0 < len(word) <= LONGEST_WORD and n > 0}
-    if not counts:
+    words = [word for word, n in counts.items() if 0 < len(word) <= LONGEST_WORD and n > 0]
+    if not words:
         raise InputError("the corpus has no words; give a file with text in it")
-    characters: Counter[str] = Counter()
-    for word, count in counts.items():
-        for character in word:
-            characters[character] += count
-    if character_min_frequency is None:
-        character_min_frequency = max(2, characters.total() // 10_000_000)
-    rare = {c for c, count in characters.items() if count < character_min_frequency}
-    # All words count for the places of characters, but only spellable ones for merges.
-    firsts = sorted(characters.keys() - rare)
-    rests = sorted({c for word in counts for c in word[1:]} - rare)
-    alphabet = [*SPECIAL_TOKENS, *firsts, *(f"##{c}" for c in rests)]
-    if len(alphabet) > vocabulary_size:
-        raise InputError(
-            f"a vocabulary of {vocabulary_size} cannot hold the {len(SPECIAL_TOKENS)} special "
-            f"tokens and {len(alphabet) - len(SPECIAL_TOKENS)} pieces of one character; raise its "
-            f"size to more than {len(alphabet)}, or character_min_frequency above "
-            f"{character_min_frequency}"
+    known = ((word, counts[word]) for word in words)
+    alphabet, rare = _alphabet(known, vocabulary_size, character_min_frequency)
+    spellable = sorted(word for word in words if rare.isdisjoint(word))
+    total = sum(counts[word] for word in spellable)
+    shown = min(total, MOST_OCCURRENCES)
+    shown_frequency = max(1, -(-min_frequency * shown // max(total, 1)))
+    if (acts_as := shown_frequency * total // max(shown, 1)) > min_frequency:
+        notice(
+            f"of {total:,} words {shown:,} are learned from, in proportion: two pieces are merged "
+            f"from about {acts_as:,} occurrences on, not --min_frequency {min_frequency}"
         )
-    spellable = {word: n for word, n in sorted(counts.items()) if rare.isdisjoint(word)}
 
     from tokenizers import Tokenizer, models, pre_tokenizers, trainers
 
@@ -210,24 +288,25 @@ def learn_vocabulary(
     learner.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
     trainer = trainers.WordPieceTrainer(
         vocab_size=vocabulary_size,
-        min_frequency=min_frequency,
+        min_frequency=shown_frequency,
         # As special tokens, they keep their numbers, which break ties between merges. The library
         # would number the "##c" in the order of a hash map, differently in every run.
         special_tokens=alphabet,
         continuing_subword_prefix="##",
         show_progress=False,
     )
-    learner.train_from_iterator(_occurrences(spellable), trainer)
+    learner.train_from_iterator(_occurrences(counts, spellable), trainer)
     ids = learner.get_vocab(with_added_tokens=False)
     return sorted(ids, key=ids.__getitem__)
 
 
-def _occurrences(counts: Mapping[str, int]) -> Iterator[str]:
+def _occurrences(counts: Mapping[str, int], words: Sequence[str]) -> Iterator[str]:
     """Lines that repeat each word as often as it was counted, scaled down if necessary."""
-    total = sum(counts.values())
+    total = sum(counts[word] for word in words)
     shown = min(total, MOST_OCCURRENCES)
     seen = 0
-    for word, count in counts.items():
+    for word in words:
+        count = counts[word]
         # Rounding the running sum loses at most one occurrence in total.
         repeats = (seen + count) * shown // total - seen * shown // total
         seen += count

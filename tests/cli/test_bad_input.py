@@ -1,6 +1,7 @@
 """What a user can get wrong: one line that names file and cure, exit code 2, nothing left."""
 
 import json
+import shlex
 import shutil
 from pathlib import Path
 
@@ -263,6 +264,19 @@ def test_vocab_proposes_the_switch_that_the_text_needs(text, example, tmp_path, 
     given = [*arguments, "--strip_accents", "false", "--output", str(tmp_path / "kept")]
     assert main(given) == 0
     assert "fall apart" not in capsys.readouterr().err
+
+
+def test_vocab_proposes_shards_of_the_text_that_it_has_read(tmp_path, capsys):
+    text = tmp_path / "my text.jsonl"
+    text.write_text('{"body": "the sea and the ship"}\n' * 3)
+    arguments = ["vocab", "--corpus", text, "--text_field", "body", "--skip_unreadable",
+                 "--size", 100, "--output", tmp_path / "vocab"]  # fmt: skip
+    assert main([str(argument) for argument in arguments]) == 0
+    told = capsys.readouterr().err.splitlines()[-1]
+    _, _, command = told.partition("Next: ")
+    shards = [*shlex.split(command)[1:-1], str(tmp_path / "shards")]
+    assert shards[:4] == ["shards", "--corpus", str(text), "--text_field"]
+    assert main([*shards, "--held_out_share", "0"]) == 0
 
 
 def test_an_older_output_is_replaced_through_a_link(corpus, tokenizer, tmp_path):

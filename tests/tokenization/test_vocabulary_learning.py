@@ -11,6 +11,7 @@ import tensorflow as tf
 from bert_tf.errors import InputError
 from bert_tf.tokenization import BertTokenizer, count_words, learn_vocabulary, write_vocabulary
 from bert_tf.tokenization import vocabulary as vocabulary_module
+from bert_tf.tokenization.vocabulary import check_alphabet
 
 SPECIALS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
 # Words enough to merge, from one sentence's letters and their neighbours.
@@ -41,9 +42,55 @@ def test_counts_words_as_the_tokenizer_cuts_them():
         "mask": 1,
         "]": 1,
         "ας": 1,
-        "x" * 300: 1,
         "ab": 1,
     }
+
+
+def test_words_that_the_tokenizer_does_not_know_take_no_memory():
+    """Lines of Thai or base64, which are words of 64 kB, filled it."""
+    said = []
+    texts = ["ก" * 200 + " " + "ก" * 201, "x" * 60_000 + " y", "x" * 60_000]
+    assert count_words(batches(texts), notice=said.append) == {"ก" * 200: 1, "y": 1}
+    assert said == ["3 words of over 200 characters are not counted"]
+
+
+def test_the_rarest_words_are_forgotten_where_there_are_too_many(monkeypatch):
+    monkeypatch.setattr(vocabulary_module, "MOST_DISTINCT", 100)
+    texts = ["usual words"] * 9 + [f"r{i} s{i} t{i}" for i in range(1000)] + ["usual words"] * 9
+    said, sizes = [], []
+    counts = count_words(batches(texts), notice=said.append, check=lambda n: sizes.append(len(n)))
+    assert counts["usual"] == counts["words"] == 18 and len(counts) <= 100
+    forgotten = 36 + 3000 - sum(counts.values())
+    assert said == [
+        f"{forgotten:,} occurrences of rare words are not counted: memory is for 100 different "
+        "words"
+    ]
+
+
+def test_a_size_without_room_for_the_characters_is_refused_while_counting(monkeypatch):
+    """It was refused hours later, in favour of an option that does not exist."""
+    monkeypatch.setattr(vocabulary_module, "_FIRST_CHECK", 10)
+    seen = []
+
+    def count(size, text_bytes=1):
+        seen.clear()
+        return count_words(
+            batches([f"{chr(0xAC00 + i % 50)}{i}" for i in range(600)]),
+            do_lower_case=False,
+            progress=seen.append,
+            check=lambda counts: check_alphabet(counts, size, text_bytes),
+        )
+
+    # 50 syllables and 10 digits, which are within words, too; all are there twice by half-way.
+    with pytest.raises(InputError, match=r"of 60 cannot hold the 5 .* give --size \d+ or more$"):
+        count(60)
+    assert seen[-1] < 300
+    with pytest.raises(InputError, match=r"give --size 75 or more$"):
+        learn_vocabulary(count(75), 74)
+    assert len(learn_vocabulary(count(75), 75)) == 75
+    # In ten times ten million characters, twelve of a kind may be too few.
+    count(60, text_bytes=100_000_000)
+    assert seen[-1] == 600
 
 
 def test_counts_with_other_switches():
@@ -105,11 +152,27 @@ def test_counts_scaled_down_keep_their_proportions(monkeypatch):
     monkeypatch.setattr(vocabulary_module, "MOST_OCCURRENCES", 1000)
     shown = Counter()
     counts = {"a": 600_000, "b": 300_000, **{f"c{i}": 100 for i in range(1000)}}
-    for line in vocabulary_module._occurrences(counts):
+    for line in vocabulary_module._occurrences(counts, list(counts)):
         shown.update(line.split())
     assert shown.total() == 1000
     assert (shown["a"], shown["b"]) == (600, 300)
     assert max(n for word, n in shown.items() if word.startswith("c")) == 1
+
+
+def test_min_frequency_counts_words_of_the_corpus(monkeypatch):
+    """It counted those shown to the learner: 100 of a billion words meant 1,000."""
+    monkeypatch.setattr(vocabulary_module, "MOST_OCCURRENCES", 1000)
+    counts = {"a": 9000, "xy": 100, "pq": 90, **{c * 2: 10 for c in "bcde"}}
+    counts["a"] = 10_000 - sum(counts.values()) + 9000  # of which one in ten is shown
+    said = []
+    pieces = learn_vocabulary(counts, 100, min_frequency=95, notice=said.append)
+    assert "xy" in pieces and "pq" not in pieces and not {"bb", "cc"} & set(pieces)
+    assert "about 100 occurrences on, not --min_frequency 95" in said.pop()
+    learn_vocabulary(counts, 100, min_frequency=2, notice=said.append)
+    assert said == [
+        "of 10,000 words 1,000 are learned from, in proportion: two pieces are merged from about "
+        "10 occurrences on, not --min_frequency 2"
+    ]
 
 
 def test_no_words_and_no_room():
