@@ -132,12 +132,21 @@ def answer(
             does not fit in the device's memory.
     """
     batches, order = [], []
+    known: dict[bytes, bytes] = {}
     for places, outputs in _answer_batches(signature, strings, batch_size, lengths, answered):
-        batches.append(outputs)
+        batches.append({name: _shared(values, known) for name, values in outputs.items()})
         order.append(places)
     places = np.argsort(np.concatenate(order)) if order else []
-    names = batches[0] if batches else ()
-    return {name: _join([batch[name] for batch in batches])[places] for name in names}
+    names = list(batches[0]) if batches else []
+    return {name: _join([batch.pop(name) for batch in batches])[places] for name in names}
+
+
+def _shared(values: np.ndarray, known: dict[bytes, bytes]) -> np.ndarray:
+    """The same strings, equal ones in memory once: every answer of a classifier has all labels."""
+    if values.dtype != object:
+        return values
+    shared = (known.setdefault(value, value) for value in values.flat)
+    return np.fromiter(shared, object, values.size).reshape(values.shape)
 
 
 def answer_rows(

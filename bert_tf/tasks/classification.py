@@ -1,7 +1,7 @@
 """Classification of texts, or of pairs of texts (paper, section 4.1)."""
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import keras
@@ -17,6 +17,7 @@ from bert_tf.tasks.metrics import Score, f1, macro_f1
 from bert_tf.tasks.report import Report, classes_report
 from pipelines.examples.labelled_text import Examples
 
+_AT_ONCE = 1 << 20  # probabilities put in order
 _SMALLEST = np.finfo(np.float32).tiny  # a probability with a finite logarithm
 
 
@@ -83,12 +84,7 @@ class Classification(RowKind):
 
     def outputs(self, answers: Answers, labels: Sequence[str]) -> np.ndarray:
         """Logarithms of the probabilities, float32 [E, C], in the order of `labels`."""
-        names = np.array([label.encode() for label in labels])
-        order = np.argsort(names)  # places of the sorted labels
-        places = order[np.searchsorted(names[order], answers["labels"].astype(names.dtype))]
-        found = np.empty_like(answers["probabilities"])
-        np.put_along_axis(found, places, answers["probabilities"], axis=1)
-        return np.log(np.maximum(found, _SMALLEST))
+        return np.log(np.maximum(_in_order(answers, labels), _SMALLEST))
 
     def score_functions(self, dataset: Dataset, labels: Sequence[str]) -> list[Score]:
         """F1 becomes macro F1 for more than two classes."""
@@ -122,13 +118,27 @@ class Classification(RowKind):
 
     def predicted(
         self, examples: Examples, answers: Answers, labels: Sequence[str]
-    ) -> list[tuple[str, Sequence[object]]]:
+    ) -> list[tuple[str, Iterable[object]]]:
         """The predicted label, and the probability of each label (a SavedModel tells no order)."""
         labels = labels or sorted(label.decode() for label in answers["labels"][0])
-        rows = zip(answers["labels"], answers["probabilities"], strict=True)
-        of_label = [dict(zip(names, values, strict=True)) for names, values in rows]
-        shares = [(name, [f"{row[name.encode()]:.6f}" for row in of_label]) for name in labels]
+        columns = _in_order(answers, labels).T
+        shares = [
+            (n, map("{:.6f}".format, column)) for n, column in zip(labels, columns, strict=True)
+        ]
         return [("predicted", [label.decode() for label in answers["label"]]), *shares]
+
+
+def _in_order(answers: Answers, labels: Sequence[str]) -> np.ndarray:
+    """Probabilities, float32 [E, C], in the order of `labels`."""
+    number_of = {label.encode(): number for number, label in enumerate(labels)}
+    found = np.empty_like(answers["probabilities"])
+    step = max(1, _AT_ONCE // len(labels))
+    for rows in (slice(first, first + step) for first in range(0, len(found), step)):
+        names = answers["labels"][rows]
+        numbers = np.fromiter(map(number_of.__getitem__, names.flat), np.int64, names.size)
+        chosen = numbers.reshape(names.shape)
+        np.put_along_axis(found[rows], chosen, answers["probabilities"][rows], axis=1)
+    return found
 
 
 def _in_order_of(dataset: Dataset, labels: Sequence[str]) -> Sequence[str]:

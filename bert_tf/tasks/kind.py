@@ -1,7 +1,8 @@
 """Kinds of tasks: code that the driver of fine-tuning, evaluation and export calls."""
 
+import itertools
 from abc import ABC, abstractmethod
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -363,7 +364,7 @@ class RowKind(Kind):
     @abstractmethod
     def predicted(
         self, examples: Examples, answers: Answers, labels: Sequence[str]
-    ) -> list[tuple[str, Sequence[object]]]:
+    ) -> Sequence[tuple[str, Iterable[object]]]:
         """Columns of predictions.tsv after texts and labels: name and E values each.
 
         The column "predicted" is among them.
@@ -382,7 +383,7 @@ class RowKind(Kind):
 
     def submitted(
         self, examples: Examples, answers: Answers, labels: Sequence[str]
-    ) -> Sequence[object]:
+    ) -> Iterable[object]:
         """The predictions [E] as official files have them."""
         return dict(self.predicted(examples, answers, labels))["predicted"]
 
@@ -426,7 +427,7 @@ def write_table(
     path: Path,
     dataset: Dataset,
     examples: Examples,
-    predicted: Sequence[tuple[str, Sequence[object]]],
+    predicted: Sequence[tuple[str, Iterable[object]]],
 ) -> None:
     """Writes texts, labels if known, and predicted columns as a TSV that `read_examples` reads.
 
@@ -438,8 +439,8 @@ def write_table(
         examples: E examples.
         predicted: more columns: name and E values each.
     """
-    columns: dict[str, Sequence[object]] = {}
-    known: list[tuple[str, Sequence[object]]] = []
+    columns: dict[str, Iterable[object]] = {}
+    known: list[tuple[str, Iterable[object]]] = []
     for role, column in dataset.columns().items():
         if role in examples.columns:
             by_role = role == "label" or (column.isdecimal() and not dataset.header)
@@ -450,4 +451,5 @@ def write_table(
             number += 1
             unique = f"{name}_{number}"
         columns[unique] = values
-    write_tsv(path, [list(columns), *zip(*columns.values(), strict=True)])
+    rows = zip(*columns.values(), strict=True)
+    write_tsv(path, itertools.chain([list(columns)], rows))

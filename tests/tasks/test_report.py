@@ -155,7 +155,7 @@ def test_words():
     assert table(report, "types").rows == [["LOC", 0, 0, 0, 1, 0], ["PER", 0.5, 1, 2 / 3, 1, 2]]
     assert table(report, "confusion").rows == [["LOC", 0, 0, 1], ["O", 0, 2, 0], ["PER", 0, 0, 1]]
     assert [part.rows for part in report if getattr(part, "name", "") == "worst"] == [
-        [["d, line 1", "[Bonn]", "B-LOC", "I-PER", 0.7]]
+        [["d, line 1", "[Bonn]", "B-LOC", "B-PER", 0.7]]
     ]
     calibrated = table(report, "calibration")
     assert sum(row[1] for row in calibrated.rows) == 4
