@@ -1,6 +1,7 @@
 # Every target makes the virtual environment it needs; `make` alone lists the targets.
 SHELL := /bin/bash
 PYTHON ?= python3
+PYTHONS := 3.11 3.12 3.13
 VENV := .venv
 BIN := $(VENV)/bin
 COMMANDS := $(VENV)/.commands
@@ -15,11 +16,11 @@ CORPUS ?=
 ARGS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help setup lock demo test test-slow lint format bench clean
+.PHONY: help setup lock demo test test-pythons test-slow lint format bench clean
 
 help:  ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):[^#]*## */\1|/' \
-	  | awk -F'|' '{printf "  make %-10s %s\n", $$1, $$2}'
+	  | awk -F'|' '{printf "  make %-12s %s\n", $$1, $$2}'
 
 # Installs a lock file, checking every hash, then bert-tf itself. pip skips what is installed.
 define install
@@ -52,6 +53,26 @@ demo: $(COMMANDS)  ## raw text to a served model in minutes; CORPUS=folder takes
 
 test: $(READY)  ## run the tests except the slow ones
 	$(BIN)/python -m pytest -m "not slow" $(PARALLEL) $(ARGS)
+
+# A name in PATH may be a shim of pyenv that finds no Python of its version: each one is asked.
+test-pythons:  ## run the tests except the slow ones on each of Python 3.11, 3.12 and 3.13 found here
+	@passed=; failed=; missing=; \
+	for version in $(PYTHONS); do \
+	  found=; \
+	  for python in python$$version $(PYTHON) $${PYENV_ROOT:-$$HOME/.pyenv}/versions/$$version.*/bin/python3; do \
+	    if [ "$$($$python -c 'import sys; print("%d.%d" % sys.version_info[:2])' 2>/dev/null)" = $$version ]; \
+	    then found=$$python; break; fi; \
+	  done; \
+	  if [ -z "$$found" ]; then missing="$$missing $$version"; continue; fi; \
+	  echo "Python $$version: $$found, in .venv-$$version"; \
+	  if $(MAKE) test PYTHON=$$found VENV=.venv-$$version; \
+	  then passed="$$passed $$version"; else failed="$$failed $$version"; fi; \
+	done; \
+	echo "passed:$${passed:- none}; failed:$${failed:- none}; not found:$${missing:- none}"; \
+	if [ -n "$$missing" ]; then \
+	  echo "Install what was not found, such as by \"pyenv install VERSION\", and repeat make test-pythons."; \
+	fi; \
+	[ -n "$$passed" ] && [ -z "$$failed" ]
 
 test-slow: $(READY)  ## run the slow tests
 	$(BIN)/python -m pytest -m slow $(PARALLEL) $(ARGS)

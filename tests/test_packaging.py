@@ -94,3 +94,33 @@ def test_the_wheel_alone_goes_from_text_to_predictions(tmp_path):
         )
         assert done.returncode == 0, f"{done.stdout}{done.stderr}"
     assert json.loads(done.stdout)["label"] in ("sea", "farm")
+
+
+def test_the_tests_run_on_every_python_that_is_found(tmp_path):
+    """`make test-pythons` with one version in PATH, one of pyenv, and shims that find nothing."""
+
+    def interpreter(path, body):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(f"#!/bin/sh\n{body}\n")
+        path.chmod(0o755)
+        return path
+
+    interpreter(tmp_path / "bin" / "python3.11", "echo 3.11")
+    for name in ("python3.12", "python3.13"):
+        interpreter(tmp_path / "bin" / name, "echo pyenv: command not found >&2; exit 127")
+    of_pyenv = interpreter(tmp_path / "pyenv/versions/3.12.9/bin/python3", "echo 3.12")
+
+    def run(make):
+        command = ["make", "test-pythons", f"MAKE={make}", "PYTHON=nothing"]
+        path = f"{tmp_path / 'bin'}:/usr/bin:/bin"
+        env = {"PATH": path, "PYENV_ROOT": str(tmp_path / "pyenv")}
+        return subprocess.run(command, cwd=REPOSITORY, env=env, capture_output=True, text=True)
+
+    done = run("echo")
+    assert done.returncode == 0
+    assert "test PYTHON=python3.11 VENV=.venv-3.11\n" in done.stdout
+    assert f"test PYTHON={of_pyenv} VENV=.venv-3.12\n" in done.stdout
+    assert "passed: 3.11 3.12; failed: none; not found: 3.13\nInstall" in done.stdout
+    failed = run("false")
+    assert failed.returncode != 0
+    assert "passed: none; failed: 3.11 3.12; not found: 3.13\n" in failed.stdout
