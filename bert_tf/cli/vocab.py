@@ -2,7 +2,7 @@
 
   bert-tf vocab --corpus text/ --output vocab/
 
-Reads plain text or JSONL, which may be compressed with gzip or zstd. Writes vocab.txt and
+Reads plain text or JSONL, which may be compressed. Writes vocab.txt and
 tokenizer_config.json, for every command with --tokenizer and for Hugging Face. Give --strip_accents
 false for Korean, and for languages that distinguish words by accents.
 """
