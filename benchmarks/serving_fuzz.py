@@ -1,11 +1,13 @@
-"""Hostile requests to the REST server: each is refused with a 4xx, and the server goes on.
+"""Hostile and expensive requests to the server: it refuses or answers them, and goes on.
 
     python benchmarks/serving_fuzz.py --models saved_models --requests 10000
 
 Starts `bert-tf serve` on a free port of 127.0.0.1 and sends it requests drawn from a seed: bad
 JSON, wrong types, deep nesting, huge strings, invalid UTF-8, bad base64, unknown places, bytes that
-are not HTTP; clients that send slowly, and such that hang up half-way. Prints the answers by kind
-and status; fails if one is not a 4xx, if the server writes a traceback, or if its memory grows.
+are not HTTP; clients that send slowly, and such that hang up half-way; then, for at most
+`--seconds`, requests that cost more than they weigh (serving_expensive.py). Prints the answers by
+kind and status; fails if a hostile one is not a 4xx, if small questions wait long beside the
+expensive ones, if the server writes a traceback, or if its memory grows.
 """
 
 import http.client
@@ -18,10 +20,9 @@ import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 
+from serving_expensive import Signature, expensive
 from serving_load import parsed_arguments, served
 
-# A signature: the name of a model, of the signature, its inputs and their types.
-Signature = tuple[str, str, Mapping[str, str]]
 _PATIENCE = 120  # seconds for an answer
 
 
@@ -196,7 +197,7 @@ def refusals(seen: Counter) -> list[str]:
 
 def main() -> None:
     """Runs the command line."""
-    arguments = parsed_arguments(__doc__, requests=10_000, seed=0)
+    arguments = parsed_arguments(__doc__, requests=10_000, seed=0, times=2, seconds=300.0)
     with served(arguments.models, "--max_request_mb=2") as server:
         signatures, slow = signatures_of(server.rest_port), []
         senders = [
@@ -212,18 +213,25 @@ def main() -> None:
         seen += fuzz(server.rest_port, rest, arguments.seed + 1, signatures)
         for sender in senders:
             sender.join()
-        after, errors = server.resident_megabytes(), server.errors.read_text()
-    problems = refusals(seen)
+        after = server.resident_megabytes()
+        costly, problems = expensive(
+            server, signatures, 2 * 2**20, arguments.times, arguments.seconds
+        )
+        last, errors = server.resident_megabytes(), server.errors.read_text()
+    problems += refusals(seen)
     if slow != [408] * len(senders):
         problems.append(f"slow senders were answered {slow}")
     if "Traceback" in errors:
         problems.append(errors)
     if after > before + 50:
         problems.append("memory grew")
-    for (kind, status), count in sorted(seen.items()):
+    for (kind, status), count in sorted((seen + costly).items(), key=str):
         print(f"{kind}: {count:,} x {status or 'no answer'}")
     print(f"slow senders: {slow}")
-    print(f"memory: {before:.0f} MB after a fifth, {after:.0f} MB at the end")
+    print(
+        f"memory: {before:.0f} MB after a fifth, {after:.0f} MB after the hostile requests, "
+        f"{last:.0f} MB after the expensive ones"
+    )
     for problem in problems:
         print(f"PROBLEM: {problem}")
     sys.exit(bool(problems))

@@ -20,12 +20,14 @@ async def in_thread_if(is_large: bool, function: Callable[..., _T], *arguments: 
         return function(*arguments)
     is_wanted = True
 
-    def run() -> _T | None:
-        return function(*arguments) if is_wanted else None
+    def run() -> _T:
+        if not is_wanted:
+            raise RuntimeError("the caller has gone")
+        return function(*arguments)
 
     running = asyncio.ensure_future(asyncio.to_thread(run))
     try:
-        return await asyncio.shield(running)  # type: ignore[return-value]
+        return await asyncio.shield(running)
     except asyncio.CancelledError:
         is_wanted = False
         await asyncio.gather(running, return_exceptions=True)
