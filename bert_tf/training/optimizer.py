@@ -88,7 +88,8 @@ class AdamWeightDecay(keras.optimizers.Optimizer):
         self._means = self.add_optimizer_variables(variables, "mean")
         self._squares = self.add_optimizer_variables(variables, "square")
         self._decays = [
-            not any(re.search(pattern, variable.path) for pattern in self.excluded_patterns)
+            self._use_weight_decay(variable)  # asks Keras' `exclude_from_weight_decay`
+            and not any(re.search(pattern, variable.path) for pattern in self.excluded_patterns)
             for variable in variables
         ]
         factors = self.learning_rate_factors.items()

@@ -10,6 +10,7 @@ import tensorflow as tf
 from preloaded import run_code
 
 from bert_tf.fused import kernels
+from bert_tf.training.lamb import Lamb
 from bert_tf.training.optimizer import AdamWeightDecay
 from bert_tf.training.schedule import WarmupLinearDecay
 
@@ -63,6 +64,18 @@ def step_by_hand(value, gradient, mean, square, rate, decay):
     square = 0.999 * square + 0.001 * gradient**2
     update = mean / (np.sqrt(square) + 1e-6) + decay * value
     return value - rate * update, mean, square
+
+
+@pytest.mark.parametrize("optimizer_class", [AdamWeightDecay, Lamb])
+def test_keras_exclusion_from_weight_decay(optimizer_class):
+    """By variable and by name, beside the patterns of `__init__`."""
+    variables = parameters(3)
+    values = [variable.numpy().copy() for variable in variables]
+    optimizer = optimizer_class(0.1, weight_decay_rate=0.5, exclude_from_weight_decay=())
+    optimizer.exclude_from_weight_decay([variables[0]], [f"{variables[1].name}$"])
+    optimizer.apply([tf.zeros_like(variable) for variable in variables], variables)
+    moved = [(v.numpy() != x).any() for v, x in zip(variables, values, strict=True)]
+    assert moved == [False, False, True]
 
 
 def test_formula_and_who_decays():
@@ -186,6 +199,7 @@ def test_gradients_accumulate():
 TWO_DEVICES = """
 import keras, numpy as np, tensorflow as tf
 from bert_tf.fused import kernels
+from bert_tf.training.lamb import Lamb
 from bert_tf.training.optimizer import AdamWeightDecay
 from bert_tf.training.schedule import WarmupLinearDecay
 
