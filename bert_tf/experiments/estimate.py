@@ -13,6 +13,7 @@ from bert_tf.experiments.data_runs import Documentation, Shards
 from bert_tf.experiments.plan import BYTES_PER_TOKEN
 from bert_tf.experiments.run import Run
 from bert_tf.experiments.training_runs import Finetuning, Pretraining
+from bert_tf.fused.devices import device_type
 from bert_tf.fused.training import fuse
 from bert_tf.layers.lstm import new_lstm
 from bert_tf.models.cost import classification_flops, lstm_flops, pretraining_flops
@@ -27,7 +28,6 @@ from bert_tf.training.dry_run import step_seconds
 from bert_tf.training.means import cross_entropy
 from bert_tf.training.optimizer import AdamWeightDecay
 from bert_tf.training.run import Run as TrainingRun
-from bert_tf.training.strategy import runs_on_cpus
 from bert_tf.training.trainer import Trainer
 
 # A step is measured with at most so many layers and tokens, and scaled to the whole by its
@@ -220,7 +220,7 @@ def _measured(options: PretrainingOptions, config: BertConfig, length: int, batc
     with TrainingRun("unused", precision=options.precision) as run:
         with run.strategy.scope():
             model = BertPreTrainer(config, seed=0)
-        if runs_on_cpus(run.strategy):
+        if device_type(run.strategy) == "CPU":
             fuse(model)
         with run.strategy.scope():
             losses = {"mlm_logits": cross_entropy, "nsp_logits": cross_entropy}

@@ -17,6 +17,8 @@ import keras
 import numpy as np
 import tensorflow as tf
 
+from bert_tf.fused.devices import device_type
+
 _BITS = 16
 # Elements of a tensor from which on compiling pays: it takes a tenth of a second for each kernel.
 _WORTH_COMPILING = 2**18
@@ -76,13 +78,13 @@ def known_shape(x: tf.Tensor) -> list[Any]:
 def _pays(*sizes: Any) -> bool:
     """Whether to compile what has tensors of these sizes, None if unknown when it is traced.
 
-    On CPUs it is, for a large one.
+    On CPUs it does, for a large one. TPUs cannot compile a part of what they compile whole.
     """
     if not all(isinstance(size, int) for size in sizes):
         return False
     if max(sizes, default=0) < _WORTH_COMPILING:
         return False
-    return not tf.config.list_physical_devices("GPU")
+    return device_type() == "CPU"
 
 
 def _in_few_passes(function: Callable) -> Callable:

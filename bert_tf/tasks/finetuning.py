@@ -14,6 +14,7 @@ from bert_tf.checkpoints.formats import CONFIG, content_hash
 from bert_tf.checkpoints.model_directory import load_model
 from bert_tf.config import BertConfig
 from bert_tf.errors import InputError
+from bert_tf.fused.devices import device_type
 from bert_tf.models.cost import classification_flops
 from bert_tf.tasks.dataset import Dataset
 from bert_tf.tasks.feature_cache import FeatureCache
@@ -163,7 +164,7 @@ def _finetune(
         features.remember = cache.remember
     loss = task.kind.loss(label_smoothing=options.label_smoothing)
     # Devices that compile the step compile it for every new shape.
-    fixed_length = options.jit_compile or isinstance(run.strategy, tf.distribute.TPUStrategy)
+    fixed_length = options.jit_compile is True or device_type(run.strategy) == "TPU"
     batches = functools.partial(data.batches, seed=options.seed, fixed_length=fixed_length)
     trainer = prepare(
         run,
@@ -182,12 +183,16 @@ def _finetune(
         examples=lambda: batches(size),
         values={"model": options.model, "train": options.source},
         score=f"best_{best_by}",
+        fixed_shapes=fixed_length,
     )
     phase = Phase(
         until=total_steps,
         batch_size=size,
         batches=lambda step: distribute_batches(
-            functools.partial(batches, start_step=step), run.strategy, size
+            functools.partial(batches, start_step=step),
+            run.strategy,
+            size,
+            fixed_rows=fixed_length,
         ),
         evaluate=lambda: _validation_scores(tuned, data, loss, size),
         **_amounts(tuned, batches(size)),

@@ -26,7 +26,8 @@ class TrainingOptions(CheckedOptions):
         precision: compute precision; variables stay float32. auto takes mixed_bfloat16 on TPUs,
             GPUs from Ampere on and processors measured to multiply it faster, else float32; a
             resumed run keeps its precision.
-        jit_compile: compile the training step with XLA (one device only).
+        jit_compile: compile the training step with XLA (one device only); auto does so on a GPU
+            where all batches have one shape, as in pre-training.
         deterministic: use deterministic TensorFlow ops alone: GPUs give the same numbers on every
             run, more slowly. CPUs do so without it.
         optimizer: adam, as in the original; lamb for very large batches.
@@ -71,7 +72,7 @@ class TrainingOptions(CheckedOptions):
     precision: Literal["auto", "float32", "mixed_bfloat16", "mixed_float16"] = option(
         "float32", identity=True
     )
-    jit_compile: bool = False
+    jit_compile: Literal["auto", True, False] = option("auto", alone=True)
     deterministic: bool = False
     optimizer: Literal["adam", "lamb"] = option("adam", identity=True)
     schedule: Literal["linear", "cosine", "constant", "warmup_stable_decay"] = option(
@@ -104,6 +105,16 @@ class TrainingOptions(CheckedOptions):
             raise InputError(
                 f"--decay_share is for --schedule warmup_stable_decay, not {self.schedule}: leave "
                 "it out, or choose that schedule"
+            )
+        if self.jit_compile is True and self.deterministic:
+            raise InputError(
+                "--jit_compile and --deterministic cannot be combined: Keras does not compile "
+                "deterministic steps. Leave one of them out"
+            )
+        if self.jit_compile is True and self.strategy == "tpu":
+            raise InputError(
+                "--jit_compile does not work under --strategy tpu, which compiles every step: "
+                "leave --jit_compile out"
             )
         steps_to_profile(self.profile)
 
@@ -345,7 +356,7 @@ class FinetuningSetup(TaskOptions, FileOptions, TrainingOptions):
         super().__post_init__()
         if (self.data is None) == (self.train is None):
             raise InputError("give exactly one of --data and --train")
-        if self.features_only is not None and (self.jit_compile or self.strategy == "tpu"):
+        if self.features_only is not None and (self.jit_compile is True or self.strategy == "tpu"):
             raise InputError(
                 "--features_only reads vectors from the disk, which neither XLA nor TPUs can: "
                 "leave --jit_compile and --strategy tpu out"

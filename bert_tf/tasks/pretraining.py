@@ -179,6 +179,7 @@ def _pretrain(
             "warmup_steps": warmup_steps,
         },
         score="best_loss",
+        fixed_shapes=True,
     )
     sample = data.held_out_sample(data.phases[-1]) if run.is_chief else None
     texts = options.watch_text or hide_words(sample or [], data.tokenizer)

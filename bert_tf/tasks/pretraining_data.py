@@ -158,7 +158,8 @@ class PretrainingData:
         """The held-out batches that each evaluation of the phase uses, spread over all files."""
         sample = self.held_out_sample(phase)
         size = self._options.batch_size
-        return None if sample is None else share_batches(sample, strategy, size)
+        fixed = self._options.jit_compile is True
+        return None if sample is None else share_batches(sample, strategy, size, fixed_rows=fixed)
 
     def held_out_sample(self, phase: PhaseShards) -> tf.data.Dataset | None:
         """The same batches, whole; None where nothing was held out."""

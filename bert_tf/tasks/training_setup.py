@@ -9,6 +9,7 @@ from typing import Any
 
 import tensorflow as tf
 
+from bert_tf.fused.devices import device_type
 from bert_tf.fused.training import fuse
 from bert_tf.options import identity
 from bert_tf.outputs import check_output_folder
@@ -27,7 +28,7 @@ from bert_tf.training.schedule import (
     WarmupLinearDecay,
     WarmupStableDecay,
 )
-from bert_tf.training.strategy import reader_count, runs_on_cpus
+from bert_tf.training.strategy import compiles_step, reader_count
 from bert_tf.training.trainer import Trainer
 from bert_tf.version import TRAJECTORY
 
@@ -62,7 +63,7 @@ def make_run(
     """
     folder = check_output_folder(options.output, inputs)
     # Not under XLA nor for workers, whose steps have no halves.
-    if options.strategy in ("auto", "one") and not options.jit_compile:
+    if options.strategy in ("auto", "one") and options.jit_compile is not True:
         share_cores()
     return Run(
         folder,
@@ -88,6 +89,7 @@ def prepare(
     examples: Callable[[], Iterable[Any]],
     values: dict[str, Any],
     score: str,
+    fixed_shapes: bool,
 ) -> Trainer:
     """Wraps `model` in a trainer, prepares the run for it and has TensorBoard show the run.
 
@@ -96,6 +98,7 @@ def prepare(
 
     - `settings` must be the same when the run is resumed, as the options that are its identity.
     - `values` are hyper-parameters to show beside these options, `score` names the best score.
+    - `fixed_shapes`: whether all batches have one shape.
     - `examples` makes a dataset of training batches (inputs, ...); histograms of activations use
       the first one.
     """
@@ -103,7 +106,13 @@ def prepare(
         model.encoder.freeze_layers(options.freeze_layers)
     model.encoder.rematerialize = options.rematerialize
     # Not under XLA, for which shapes are fixed, nor on accelerators, where it was not measured.
-    if runs_on_cpus(run.strategy) and not options.jit_compile:
+    jit_compile = compiles_step(
+        options.jit_compile,
+        run.strategy,
+        fixed_shapes=fixed_shapes,
+        deterministic=options.deterministic,
+    )
+    if device_type(run.strategy) == "CPU" and not jit_compile:
         fuse(model)
     # None, not the default's value, is in the options: runs begun before it was one resume.
     epsilon = {} if options.epsilon is None else {"epsilon": options.epsilon}
@@ -128,7 +137,7 @@ def prepare(
             metrics=metrics,
             gradient_accumulation_steps=options.gradient_accumulation_steps,
             steps_per_execution=options.steps_per_execution,
-            jit_compile=options.jit_compile,
+            jit_compile=jit_compile,
         )
     precision = {"precision": run.precision}  # the one that "auto" has found
     run.prepare(

@@ -18,7 +18,7 @@ from bert_tf.training.loop import TrainingResult, train
 from bert_tf.training.plan import Phase
 from bert_tf.training.precision import fast_precision
 from bert_tf.training.state import TrainingState, stored_settings
-from bert_tf.training.strategy import device_names, make_strategy
+from bert_tf.training.strategy import device_names, make_strategy, unseen_gpu
 from bert_tf.training.trainer import Trainer
 from bert_tf.training.workers import (
     from_all_replicas,
@@ -108,6 +108,8 @@ class Run(AbstractContextManager):
                 stack.callback(tf_config.disable_op_determinism)
                 tf.config.experimental.enable_op_determinism()
             self.strategy = make_strategy(self._strategy_name)
+            if warning := unseen_gpu():
+                self.notice(warning)
             if not self.is_chief:  # the chief logs what all workers would
                 logger = logging.getLogger("bert_tf")
                 stack.callback(logger.setLevel, logger.level)

@@ -5,14 +5,18 @@ import json
 import os
 import re
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import tensorflow as tf
 
 from bert_tf.errors import InputError
+from bert_tf.fused.devices import device_type
 
 # Strategies whose processes each read for their own replicas.
 _READERS = (tf.distribute.MultiWorkerMirroredStrategy, tf.distribute.TPUStrategy)
+
+_DEVICE_FILES = Path("/dev")
 
 STRATEGIES = ("auto", "one", "mirrored", "multi_worker", "tpu")
 
@@ -64,22 +68,12 @@ def make_strategy(name: str = "auto") -> tf.distribute.Strategy:
     return tf.distribute.TPUStrategy(resolver)
 
 
-def runs_on_cpus(strategy: tf.distribute.Strategy) -> bool:
-    """Whether the devices of a strategy are processors."""
-    is_tpu = isinstance(strategy, tf.distribute.TPUStrategy)
-    return not is_tpu and not tf.config.list_physical_devices("GPU")
-
-
 def device_names(strategy: tf.distribute.Strategy) -> str:
     """The devices of a strategy in a few words, such as "CPU" or "8 x NVIDIA H200"."""
-    count = strategy.num_replicas_in_sync
-    gpus = tf.config.list_physical_devices("GPU")
-    if isinstance(strategy, tf.distribute.TPUStrategy):
-        name = "TPU"
-    elif gpus:
-        name = tf.config.experimental.get_device_details(gpus[0]).get("device_name", "GPU")
-    else:
-        name = "CPU"
+    count, name = strategy.num_replicas_in_sync, device_type(strategy)
+    if name == "GPU":
+        gpu, *_ = tf.config.list_physical_devices("GPU")
+        name = tf.config.experimental.get_device_details(gpu).get("device_name", "GPU")
     return name if count == 1 else f"{count} x {name}"
 
 
@@ -113,17 +107,26 @@ def distribute_batches(
     batches: Callable[[int, int, int], tf.data.Dataset],
     strategy: tf.distribute.Strategy,
     batch_size: int,
+    *,
+    fixed_rows: bool = False,
 ) -> tf.data.Dataset | tf.distribute.DistributedDataset:
     """Batches for `fit`, which each of several workers reads for itself.
 
     `batches` maps (batch size, worker, number of workers) to a worker's batches. One batch of every
     worker makes a global batch of `batch_size`; all workers have the same number of batches, some
-    perhaps with fewer rows or none.
+    perhaps with fewer rows or none. With `fixed_rows`, and on TPUs, they get rows of weight 0
+    instead: what XLA compiles has fixed shapes.
 
     Returns:
         A dataset of global batches, which `fit` splits, where one process feeds all replicas; else
         a distributed dataset of this worker's share. Both without autotuning.
     """
+    if fixed_rows or device_type(strategy) == "TPU":
+        of_any_rows = batches
+
+        def batches(size: int, worker: int, workers: int) -> tf.data.Dataset:
+            return _with_fixed_rows(of_any_rows(size, worker, workers), size)
+
     if not isinstance(strategy, _READERS):
         return without_autotuning(batches(batch_size, 0, 1))
 
@@ -146,7 +149,11 @@ def reader_count(strategy: tf.distribute.Strategy) -> int:
 
 
 def share_batches(
-    dataset: tf.data.Dataset, strategy: tf.distribute.Strategy, batch_size: int
+    dataset: tf.data.Dataset,
+    strategy: tf.distribute.Strategy,
+    batch_size: int,
+    *,
+    fixed_rows: bool = False,
 ) -> tf.data.Dataset | tf.distribute.DistributedDataset:
     """Global batches that every worker reads whole, and takes its rows from.
 
@@ -157,7 +164,7 @@ def share_batches(
     def of_worker(size: int, worker: int, workers: int) -> tf.data.Dataset:
         return dataset.map(_rows(worker * size, size)) if workers > 1 else dataset
 
-    return distribute_batches(of_worker, strategy, batch_size)
+    return distribute_batches(of_worker, strategy, batch_size, fixed_rows=fixed_rows)
 
 
 def _parts(dataset: tf.data.Dataset, replicas: int, size: int) -> tf.data.Dataset:
@@ -176,6 +183,24 @@ def _parts(dataset: tf.data.Dataset, replicas: int, size: int) -> tf.data.Datase
     if batches == tf.data.INFINITE_CARDINALITY:  # else workers ask one another each step
         cut_up = cut_up.apply(tf.data.experimental.assert_cardinality(batches))
     return cut_up
+
+
+def _with_fixed_rows(dataset: tf.data.Dataset, size: int) -> tf.data.Dataset:
+    """Batches (inputs, labels, weights) of up to `size` rows with rows of weight 0 up to `size`."""
+    if all(spec.shape[0] == size for spec in tf.nest.flatten(dataset.element_spec)):
+        return dataset
+
+    def pad(x: tf.Tensor) -> tf.Tensor:  # [B, ...] -> [size, ...]
+        gaps = [[0, size - tf.shape(x)[0]], *[[0, 0]] * (x.shape.rank - 1)]
+        return tf.ensure_shape(tf.pad(x, gaps), [size, *x.shape[1:]])
+
+    @tf.autograph.experimental.do_not_convert
+    def padded(inputs: Any, labels: Any, weights: Any = None) -> Any:
+        if weights is None:
+            weights = tf.nest.map_structure(lambda x: tf.ones(tf.shape(x)[:1]), labels)
+        return tf.nest.map_structure(pad, (inputs, labels, weights))
+
+    return dataset.map(padded)
 
 
 def _rows(first: Any, size: int) -> Callable:
@@ -233,16 +258,51 @@ def check_batch_size(
 
 
 def check_jit_compile(jit_compile: bool, strategy: tf.distribute.Strategy) -> None:
-    """Refuses XLA for mirrored replicas, which communicate outside compiled code.
+    """Refuses XLA for mirrored replicas, which communicate outside compiled code, and for TPUs.
 
     Raises:
         InputError: both are asked for.
     """
+    if not jit_compile:
+        return
+    if device_type(strategy) == "TPU":
+        raise InputError(
+            "--jit_compile does not work under --strategy tpu, which compiles every step: leave "
+            "--jit_compile out"
+        )
     for kind, name in (
         (tf.distribute.MirroredStrategy, "mirrored"),
         (tf.distribute.MultiWorkerMirroredStrategy, "multi_worker"),
     ):
-        if jit_compile and isinstance(strategy, kind):
+        if isinstance(strategy, kind):
             raise InputError(
                 f"--jit_compile does not work under --strategy {name}: leave one of them out"
             )
+
+
+def compiles_step(
+    jit_compile: bool | str,
+    strategy: tf.distribute.Strategy,
+    *,
+    fixed_shapes: bool,
+    deterministic: bool = False,
+) -> bool:
+    """Whether to compile the step with XLA; "auto" does so for fixed shapes on one GPU."""
+    if jit_compile != "auto":
+        return bool(jit_compile)
+    is_one = strategy.num_replicas_in_sync == 1
+    return is_one and device_type(strategy) == "GPU" and fixed_shapes and not deterministic
+
+
+def unseen_gpu() -> str | None:
+    """A warning, if this machine has an NVIDIA device that TensorFlow cannot use."""
+    hidden = os.environ.get("CUDA_VISIBLE_DEVICES") in ("", "-1")
+    if hidden or not any(_DEVICE_FILES.glob("nvidia[0-9]*")):
+        return None
+    if tf.config.list_physical_devices("GPU"):
+        return None
+    return (
+        "warning: this machine has an NVIDIA GPU that TensorFlow does not see: install its "
+        "libraries (pip install 'bert-tf[cuda]') and a recent driver, or set "
+        "CUDA_VISIBLE_DEVICES=-1 to train on the CPU"
+    )

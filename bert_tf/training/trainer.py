@@ -8,10 +8,11 @@ import keras
 import tensorflow as tf
 
 from bert_tf.errors import InputError
+from bert_tf.fused.devices import device_type
 from bert_tf.training.loss_scale import LossScale, add_counter, computes_in_float16
 from bert_tf.training.means import OutputMeans, Values
 from bert_tf.training.stop_flag import StopFlag
-from bert_tf.training.strategy import check_jit_compile, runs_on_cpus
+from bert_tf.training.strategy import check_jit_compile
 from bert_tf.training.summed_gradients import apply_summed, check_optimizer
 from bert_tf.training.workers import has_workers
 
@@ -98,8 +99,9 @@ class Trainer(keras.Model):
         check_jit_compile(jit_compile, self.distribute_strategy)
         self.model = model
         self.gradient_accumulation_steps = gradient_accumulation_steps
-        is_alone = self.distribute_strategy.num_replicas_in_sync == 1
-        self._halves = is_alone and runs_on_cpus(self.distribute_strategy) and not jit_compile
+        strategy = self.distribute_strategy
+        is_one_cpu = strategy.num_replicas_in_sync == 1 and device_type(strategy) == "CPU"
+        self._halves = is_one_cpu and not jit_compile
         metrics = metrics or {}
         losses = dict(loss) if isinstance(loss, Mapping) else {None: loss}
         self._outputs = [
@@ -114,7 +116,6 @@ class Trainer(keras.Model):
         self._seeds = [v for v in model.variables if id(v) not in weights]
         self.nonfinite_steps = add_counter(self, "nonfinite_steps")
         self.loss_scale = LossScale() if computes_in_float16(model) else None
-        strategy = self.distribute_strategy
         self.stop_flag = StopFlag(strategy) if has_workers(strategy) else None
         self.compile(
             optimizer=optimizer,

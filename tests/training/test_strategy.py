@@ -3,13 +3,16 @@ import tensorflow as tf
 from preloaded import run_code
 
 from bert_tf.errors import InputError
+from bert_tf.fused.devices import device_type
 from bert_tf.training import strategy as strategies
 from bert_tf.training.strategy import (
     check_batch_size,
     check_jit_compile,
+    compiles_step,
     distribute_batches,
     make_strategy,
     share_batches,
+    unseen_gpu,
 )
 
 # Logical devices must be made before TensorFlow starts, hence a process of its own. What training
@@ -60,8 +63,69 @@ def test_names_and_batches_that_cannot_be_used():
         check_jit_compile(True, make_strategy("mirrored"))
 
 
-class Hosts:
+def test_xla_compiles_fixed_shapes_on_a_gpu(monkeypatch):
+    one, fixed = make_strategy("one"), {"fixed_shapes": True}
+    monkeypatch.setattr(strategies, "device_type", lambda strategy: "GPU")
+    assert compiles_step("auto", one, **fixed)
+    assert not compiles_step("auto", one, fixed_shapes=False)
+    assert not compiles_step("auto", one, **fixed, deterministic=True)
+    assert compiles_step(True, one, fixed_shapes=False)
+    assert not compiles_step(False, one, **fixed)
+    assert not compiles_step("auto", Devices("GPU", "GPU"), **fixed)
+    monkeypatch.setattr(strategies, "device_type", lambda strategy: "CPU")
+    assert not compiles_step("auto", one, **fixed)
+
+
+class Devices:
+    """Stands in for a strategy of these devices."""
+
+    def __init__(self, *kinds):
+        self.extended = self
+        self.num_replicas_in_sync = len(kinds)
+        self.worker_devices = tuple(
+            f"/job:worker/replica:0/task:0/device:{kind}:{n}" for n, kind in enumerate(kinds)
+        )
+
+
+def test_devices_are_those_of_the_strategy():
+    """Not those of the machine: the host of a TPU has CPUs."""
+    assert device_type(Devices("TPU", "TPU")) == "TPU"
+    assert device_type(Devices("GPU")) == "GPU"
+    assert device_type(make_strategy("mirrored")) == device_type(make_strategy("one"))
+    with pytest.raises(InputError, match="--jit_compile does not work under --strategy tpu"):
+        check_jit_compile(True, Devices("TPU"))
+
+
+def test_a_gpu_that_tensorflow_does_not_see(monkeypatch, tmp_path):
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    monkeypatch.setattr(strategies, "_DEVICE_FILES", tmp_path)
+    monkeypatch.setattr(tf.config, "list_physical_devices", lambda kind=None: [])
+    (tmp_path / "nvidiactl").touch()  # the driver's, also without a GPU
+    assert unseen_gpu() is None
+    (tmp_path / "nvidia0").touch()
+    assert "pip install 'bert-tf[cuda]'" in unseen_gpu()
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "-1")
+    assert unseen_gpu() is None
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES")
+    monkeypatch.setattr(tf.config, "list_physical_devices", lambda kind=None: ["a GPU"])
+    assert unseen_gpu() is None
+
+
+@pytest.mark.parametrize("weights", [False, True])
+def test_rows_of_weight_0_fill_a_batch(weights):
+    numbers = tf.data.Dataset.range(1, 6)
+    rows = tf.data.Dataset.zip(numbers, numbers, *[numbers] * weights).batch(3)
+    fixed = share_batches(rows, make_strategy("one"), 3, fixed_rows=True)
+    assert {tuple(spec.shape) for spec in fixed.element_spec} == {(3,)}
+    last = [values.tolist() for values in list(fixed.as_numpy_iterator())[-1]]
+    assert last == [[4, 5, 0], [4, 5, 0], [4, 5, 0] if weights else [1, 1, 0]]
+
+
+class Hosts(Devices):
     """Stands in for a strategy of two workers of two replicas each."""
+
+    def __init__(self):
+        super().__init__("CPU")
 
     def distribute_datasets_from_function(self, batches):
         return [

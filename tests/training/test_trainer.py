@@ -8,12 +8,15 @@ from preloaded import run_code
 
 from bert_tf.config import BertConfig
 from bert_tf.errors import InputError
+from bert_tf.fused import kernels
 from bert_tf.fused.training import fuse
 from bert_tf.models.pretrainer import BertPreTrainer
 from bert_tf.models.task_models import BertClassifier
+from bert_tf.training import trainer as trainers
 from bert_tf.training.means import accuracy, cross_entropy
 from bert_tf.training.optimizer import AdamWeightDecay
 from bert_tf.training.schedule import WarmupLinearDecay
+from bert_tf.training.strategy import make_strategy, share_batches
 from bert_tf.training.trainer import Trainer
 
 V, T, P = 31, 6, 3
@@ -220,6 +223,32 @@ def test_pieces_that_rows_do_not_divide_into():
         InputError, match="a batch of 8 per device does not divide into 3 micro-batches"
     ):
         fit(trainer, BATCHES[:1])
+
+
+@pytest.mark.parametrize("device", ["CPU", "TPU"])
+def test_a_tpu_step_holds_no_compiled_functions(device, monkeypatch):
+    """XLA cannot compile a step that has parts of its own to compile; a CPU's has such parts."""
+    monkeypatch.setattr(kernels, "_WORTH_COMPILING", 0)
+    for module in (kernels, trainers):
+        monkeypatch.setattr(module, "device_type", lambda strategy=None: device)
+    trainer = pretraining(dropout=0.1, gradient_accumulation_steps=2)
+    batch = tf.nest.map_structure(tf.constant, BATCHES[0])
+    step = tf.function(lambda: trainer.train_step(batch), autograph=False)
+    graph = step.get_concrete_function().graph.as_graph_def()
+    nodes = [*graph.node, *(n for f in graph.library.function for n in f.node_def)]
+    marked = [item.attr for item in [*nodes, *graph.library.function]]
+    assert any(attributes["_XlaMustCompile"].b for attributes in marked) == (device == "CPU")
+
+
+def test_rows_of_unknown_number_compile_once_padded():
+    """XLA, micro-batches and a smaller last batch, as fine-tuning feeds them."""
+    rows = tf.data.Dataset.from_tensor_slices(pretraining_batch(7, rows=7))
+    one = make_strategy("one")
+    ours = pretraining(gradient_accumulation_steps=2, jit_compile=True, fused=False)
+    fit(ours, share_batches(rows.batch(4), one, 4, fixed_rows=True))
+    theirs = pretraining(gradient_accumulation_steps=2, fused=False)
+    fit(theirs, rows.batch(4))
+    assert_close(ours, theirs, atol=1e-6)
 
 
 def test_several_steps_in_one_call(whole):
