@@ -59,7 +59,7 @@ def resume(folder, *, dropout=0.1, settings=None, begin=False, **values):
         prepare(
             run, classifier(dropout), options, learning_rate=0.1, total_steps=9, warmup_steps=0,
             loss=cross_entropy, metrics={}, settings=settings or {}, examples=list, values={},
-            score="best_accuracy",
+            score="best_accuracy", fixed_shapes=False,
         )  # fmt: skip
         run.open(override=values.get("override", False))
         if begin:
@@ -105,3 +105,11 @@ def test_a_run_of_an_earlier_version_is_resumed(tmp_path, monkeypatch):
         resume(tmp_path, gradient_accumulation_steps=2)
     with pytest.raises(InputError, match=r"weight_decay was 0.01, is now 0.5"):
         resume(tmp_path, weight_decay=0.5)
+
+
+@pytest.mark.parametrize("other", [{"deterministic": True}, {"strategy": "tpu"}])
+def test_what_xla_is_not_combined_with(other):
+    options = {"output": "run", "model": "bert", "train": "x.tsv"}
+    with pytest.raises(InputError, match="--jit_compile"):
+        FinetuningOptions(**options, **other, jit_compile=True)
+    assert FinetuningOptions(**options, **other).jit_compile == "auto"
