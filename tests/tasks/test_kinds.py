@@ -159,9 +159,7 @@ def test_many_classes_and_rows_share_the_strings_of_the_labels(tmp_path):
     KIND.write_predictions(tmp_path, CLASSES, examples, found, labels)
     _, most = tracemalloc.get_traced_memory()
     tracemalloc.stop()
-    # A probability and a reference for each, and one order more; the file; numbers of a part.
-    file = (tmp_path / "predictions.tsv").stat().st_size
-    assert most < 30 * logits.size + 4 * file + 30e6
+    assert most < 64 * logits.size  # what strings of their own would take, without anything else
     np.testing.assert_allclose(np.exp(outputs), tf.nn.softmax(logits), rtol=1e-5)
     last = (tmp_path / "predictions.tsv").read_text().splitlines()[-1].split("\t")
     assert last[2] == labels[int(np.argmax(logits[-1]))] and len(last) == 3 + len(labels)
