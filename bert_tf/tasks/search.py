@@ -40,6 +40,7 @@ _DATA = (
 )  # fmt: skip
 _SHOWN = {
     "content": "content of the data",
+    "split": "split into training and validation examples",
     "model_content": "content of --model",
     "version": "version of bert-tf",
 }
@@ -126,6 +127,8 @@ class _Record:
             "model_content": content_hash(options.model),
         }
         del own["seed"]  # more seeds may be added
+        if not (options.validation or task_to_train(options).has(options.source, "validation")):
+            own["split"] = "undivided texts, contexts and documents"
         path = output / _RECORD
         if not path.exists():
             return cls(output, own, [])
@@ -138,7 +141,7 @@ class _Record:
                 )
                 for trial in stored["trials"]
             ]
-            kept, best = stored["options"], stored.get("best")
+            kept, best = {"split": "by example", **stored["options"]}, stored.get("best")
         except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:
             raise InputError(f"{path} cannot be read ({error}): restore or delete it") from error
         # Searches of earlier versions lack some.

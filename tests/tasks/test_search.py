@@ -322,6 +322,22 @@ def test_a_search_goes_on_with_the_same_model_wherever_it_is(options, tmp_path):
     tried(replace(options, model=str(tmp_path / "other")))
 
 
+def test_scores_on_differently_drawn_examples_are_not_compared(options, tmp_path):
+    """Equal texts, and the questions of a context, were on both sides of the split."""
+    (tmp_path / "d.tsv").write_text("text\tlabel\na\tx\n")
+    own = replace(options, data=None, train=str(tmp_path / "d.tsv"), learning_rate=[BEST])
+    file = replace(own, validation=own.train, output=f"{options.output}-2")
+    for each in (own, file):
+        tried(each)
+        record = Path(each.output) / "search.json"
+        stored = json.loads(record.read_text())
+        stored["options"].pop("split", None)
+        record.write_text(json.dumps(stored))
+    tried(file)  # a search of an earlier version, whose examples are the same
+    with pytest.raises(InputError, match="search with another split into training and validation"):
+        tried(own)
+
+
 def test_a_dry_run_writes_nothing(options, tmp_path):
     told = []
     assert search(replace(options, dry_run=True), Runs(), notice=told.append) == []
