@@ -59,6 +59,7 @@ def run(options: Options) -> None:
         from bert_tf.experiments.data_runs import Corpus
         from bert_tf.experiments.plan import find_table, task_data
         from bert_tf.experiments.reproduce import Reproduction
+        from bert_tf.experiments.result import NOTE
         from bert_tf.experiments.run import Run
         from bert_tf.experiments.scale import SCALES
         from bert_tf.tasks.report import markdown
@@ -119,6 +120,7 @@ def run(options: Options) -> None:
     print(markdown(rows))
     folder = Path(options.output) / options.table
     console.print(
+        f"{NOTE}\n"
         f"Table, settings and picture: {folder}/table.md, table.json, table.png\n"
         f"Curves of all runs: {typed('bert-tf')} monitor {options.output}/runs"
     )

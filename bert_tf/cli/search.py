@@ -21,9 +21,8 @@ from bert_tf.tasks.options import SearchOptions as Options
 def run(options: Options) -> None:
     with progress("searching") as bar:
         from bert_tf.tasks.finetuning import FinetuningResult, finetune
-        from bert_tf.tasks.report import markdown
         from bert_tf.tasks.search import search
-        from bert_tf.tasks.search_report import table
+        from bert_tf.tasks.search_report import page
         from bert_tf.tasks.trials import Setting, ranked
 
         where, total_steps = "", 0
@@ -58,7 +57,7 @@ def run(options: Options) -> None:
         trials = search(options, one_run, started, notice)
     if not trials:  # a dry run
         return
-    print(markdown(table(trials)))
+    print(page(trials), end="")
     output = options.output
     if not ranked(trials):
         console.print("No run has the score that ranks them: give --best_by another")

@@ -16,12 +16,18 @@ from bert_tf.experiments.table import Column
 from bert_tf.experiments.training_runs import Finetuning, Pretraining
 from bert_tf.tasks import pictures
 from bert_tf.tasks.report import markdown
+from bert_tf.tasks.restarts import best_of
 from bert_tf.tasks.table import find_task
 from bert_tf.tasks.word_frequencies import is_on_plateau, losses_per_word
 
 # Title of a pre-training -> its held-out scores.
 HeldOut = Mapping[str, Mapping[str, float]]
 
+# What the scores of every table are.
+NOTE = (
+    "Ours are development scores: each is the best of a run's evaluations on the validation "
+    "examples, at the best of the learning rates tried with the first seed."
+)
 NOT_RUN, NOT_PUBLISHED, NO_SCORE = "not run here", "not in the paper", "no score"
 
 
@@ -33,11 +39,13 @@ class Cell:
         scores: one for each seed.
         setting: setting of the fine-tuning, if it is one.
         run: name of the run's folder.
+        best_of: what a score is, "best of 3 evaluations"; empty if it is of one, or unknown.
     """
 
     scores: list[float]
     setting: str
     run: str
+    best_of: str = ""
 
     @property
     def mean(self) -> float | None:
@@ -69,7 +77,8 @@ def read_cells(plan: Plan, cache: Cache) -> dict[tuple[int, int], Cell]:
         name = plan.columns[number].score or outcome["best_by"]
         factor = 1.0 if find_task(run.data.task).kind.scores_are_percentages else 100.0
         scores = [factor * score for score in outcome["scores"].get(name, [])]
-        cells[row, number] = Cell(scores, outcome["setting"], run.name)
+        of_evaluations = best_of(outcome.get("evaluations", ()))
+        cells[row, number] = Cell(scores, outcome["setting"], run.name, of_evaluations)
     return cells
 
 
@@ -139,6 +148,7 @@ def _json(plan: Plan, cells: Mapping[tuple[int, int], Cell], held_out: HeldOut) 
                 "deviation": cell.deviation,
                 "scores": cell.scores,
                 "setting": cell.setting,
+                "best_of": cell.best_of,
                 "run": cell.run,
             }
         rows.append(
@@ -183,8 +193,8 @@ def _page(
         f"{table.source} (Devlin et al., arXiv 1810.04805v2).",
         markdown(rows),
         f"Ours: mean ± standard deviation over {len(seeds)} seed(s) of the fine-tuning"
-        f"{', on the validation examples' if finetuned else ''}; one pre-training each. The "
-        "learning rate of each fine-tuning is the best of those tried with the first seed.",
+        f"{', on the validation examples' if finetuned else ''}; one pre-training each. "
+        f"{NOTE if finetuned else ''}",
         *table.remarks,
         f"![{table.title}](table.png)",
         "## Pre-training",
@@ -192,7 +202,12 @@ def _page(
         "## Settings",
         *_setting_lines(plan),
         "## Fine-tunings",
-        markdown([["system", "score", "setting", "seeds", "run"], *_finetuning_rows(plan, cells)]),
+        markdown(
+            [
+                ["system", "score", "setting", "seeds", "each the", "run"],
+                *_finetuning_rows(plan, cells),
+            ]
+        ),
     ]
     return "\n\n".join(lines) + "\n"
 
@@ -238,6 +253,7 @@ def _finetuning_rows(plan: Plan, cells: Mapping[tuple[int, int], Cell]) -> list[
             plan.columns[number].title,
             cell.setting,
             " ".join(f"{score:.1f}" for score in cell.scores) or NO_SCORE,
+            cell.best_of or "-",
             cell.run,
         ]
         for (row, number), cell in cells.items()

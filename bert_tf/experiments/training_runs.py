@@ -168,11 +168,13 @@ class Finetuning(Run):
             if trial.setting == chosen:
                 best = trial
         seeds = range(options.seed, options.seed + options.seeds)
-        of_seeds = Restarts(best.restarts.best_by, {s: best.restarts.runs[s] for s in seeds})
+        found = best.restarts
+        of_seeds = Restarts(found.best_by, {seed: found.runs[seed] for seed in seeds})
         return {
             "setting": str(best.setting),
             "best_by": of_seeds.best_by,
             "scores": {n: list(s["scores"].values()) for n, s in of_seeds.summary().items()},
+            "evaluations": [found.evaluations[s] for s in seeds if s in found.evaluations],
         }
 
 

@@ -52,7 +52,8 @@ class Dataset:
         epochs: passes over the training data; like the next two, the paper's where it names them.
         batch_size: examples per training step.
         learning_rate: peak learning rate.
-        paper: test scores of BERT's paper by model size.
+        paper: scores of BERT's paper by model size.
+        paper_split: examples of these scores, "test" or "dev".
         reached: scores of the development set by weights, in the units of `paper`: the first of
             `scores`, the mean of three seeds, by the recipe of docs/finetuning-scores.md.
     """
@@ -77,6 +78,7 @@ class Dataset:
     batch_size: int = 32
     learning_rate: float = 5e-5
     paper: Mapping[str, float] = field(default_factory=dict)
+    paper_split: str = "test"
     reached: Mapping[str, float] = field(default_factory=dict)
 
     def columns(self, *, labelled: bool = True) -> dict[str, str]:

@@ -51,12 +51,15 @@ class FinetuningResult:
         evaluation: evaluation of the best model on the validation examples; None but on the chief
             worker.
         train_examples: number of training examples.
+        evaluations: number of evaluations on the validation examples; the best model is the best
+            of so many.
     """
 
     training: TrainingResult
     best_by: str
     evaluation: Evaluation | None
     train_examples: int
+    evaluations: int = 1
 
     @property
     def score(self) -> float | None:
@@ -239,7 +242,8 @@ def _finetune(
         traced = run.precision == "float32" and options.features_only is None
         evaluation = _evaluate_best(run.directory / "best", data, size, tuned if traced else None)
     run.meet()
-    return FinetuningResult(training, best_by, evaluation, len(data.train))
+    evaluations = math.ceil(training.step / evaluate_every)
+    return FinetuningResult(training, best_by, evaluation, len(data.train), evaluations)
 
 
 def _new_model(run: Run, data: FinetuningData, options: FinetuningOptions) -> FineTuned:

@@ -401,7 +401,7 @@ class SearchOptions(FinetuningSetup):
     """
 
     batch_size: list[int] = option(factory=lambda: [16, 32], at_least=1)
-    learning_rate: list[float] | None = option(None, above=0)
+    learning_rate: list[float] = option(factory=list, above=0)
     epochs: list[int] = option(factory=lambda: [2, 3, 4], at_least=1)
     trials: int | None = option(None, at_least=1)
     keep_models: int = option(1, at_least=1)

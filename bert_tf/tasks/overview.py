@@ -22,7 +22,10 @@ def overview(tasks: Iterable[Dataset]) -> list[list[str]]:
                 ", ".join(_scores(task)[:2]),
                 str(task.max_length),
                 *(_defaults(task).values() if task.kind.is_trained else ("", "", "")),
-                " ".join(str(task.paper.get(size, "-")) for size in ("base", "large"))
+                " ".join(
+                    [str(task.paper.get(size, "-")) for size in ("base", "large")]
+                    + [task.paper_split] * (task.paper_split != "test")
+                )
                 if task.paper
                 else "",
                 _by_name(task.reached),
@@ -54,7 +57,7 @@ def describe(task: Dataset) -> list[list[str]]:
         "files": "\n".join(files) or "any; name the columns that differ",
         "submission": ", ".join(f"{split}: {name}" for split, name in task.submissions.items()),
         "defaults": " ".join(f"--{name} {value}" for name, value in options.items()),
-        "paper": _by_name(task.paper),
+        "paper": f"{_by_name(task.paper)}, {task.paper_split} set" if task.paper else "",
         "reached": _by_name(task.reached),
         "example": f"bert-tf {command} --task {task.name} --model models/base {example}",
     }

@@ -1,7 +1,7 @@
 """Restarts: the same fine-tuning with several seeds (paper, section 4.1)."""
 
 import statistics
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from shutil import copytree
@@ -28,16 +28,20 @@ class Restarts:
         best_by: name of the score that chooses the best run.
         runs: seed -> scores of the run's best model on the validation examples; undefined ones,
             and all of a run that diverged, are left out.
+        evaluations: seed -> evaluations on these examples that the best model is the best of;
+            unknown ones are left out.
     """
 
     best_by: str = ""
     runs: dict[int, dict[str, float]] = field(default_factory=dict)
+    evaluations: dict[int, int] = field(default_factory=dict)
 
     def add(self, seed: int, result: FinetuningResult) -> None:
         """Adds the outcome of a run."""
         assert result.evaluation is not None  # that of a worker other than the chief
         scores = result.evaluation.scores.items()
         self.best_by = result.best_by
+        self.evaluations[seed] = result.evaluations
         self.runs[seed] = {n: v for n, v in scores if n != "examples" and v is not None}
 
     def make(self, options: FinetuningOptions, run: OneRun) -> str | None:
@@ -70,9 +74,24 @@ class Restarts:
                 f"{name}: mean {each['mean']:.4g}, deviation {each['deviation']:.2g}, "
                 f"best {each['best']:.4g} of {scores}"
             )
+        if self.best_of:
+            yield f"Each run's scores are those of the {self.best_by} that is the {self.best_of}"
+
+    @property
+    def best_of(self) -> str:
+        """What the scores of a run are, "best of 3 evaluations"; empty for one or if unknown."""
+        return best_of(self.evaluations.values())
 
     def _by_seed(self, name: str) -> dict[int, float]:
         return {seed: scores[name] for seed, scores in self.runs.items() if name in scores}
+
+
+def best_of(evaluations: Iterable[int]) -> str:
+    """The words for scores that are each the maximum over so many evaluations."""
+    numbers = sorted(set(evaluations))
+    if not numbers or numbers[-1] == 1:
+        return ""
+    return f"best of {' to '.join(map(str, dict.fromkeys((numbers[0], numbers[-1]))))} evaluations"
 
 
 def _summary(scores: dict[int, float]) -> dict[str, Any]:

@@ -4,7 +4,7 @@ import hashlib
 import itertools
 import json
 import shutil
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any
@@ -137,7 +137,11 @@ class _Record:
             trials = [
                 Trial(
                     Setting(**trial["setting"]),
-                    Restarts(trial["best_by"], {int(seed): s for seed, s in trial["runs"].items()}),
+                    Restarts(
+                        trial["best_by"],
+                        _by_seed(trial["runs"]),
+                        _by_seed(trial.get("evaluations", {})),
+                    ),
                 )
                 for trial in stored["trials"]
             ]
@@ -162,6 +166,7 @@ class _Record:
                 "setting": asdict(trial.setting),
                 "best_by": trial.restarts.best_by,
                 "runs": trial.restarts.runs,
+                "evaluations": trial.restarts.evaluations,
             }
             for trial in self.trials
         ]
@@ -243,6 +248,11 @@ class _Record:
         }
         seed = Restarts(trial.restarts.best_by, kept).best_seed
         return None if seed is None else seed_folder(folder, seed)
+
+
+def _by_seed(stored: Mapping[str, Any]) -> dict[int, Any]:
+    """JSON's keys as numbers again."""
+    return {int(seed): values for seed, values in stored.items()}
 
 
 def data_content(options: SearchOptions) -> str:

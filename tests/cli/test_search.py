@@ -45,7 +45,7 @@ def test_a_search_from_the_command_line(data, tmp_path, capsys):
     assert main(arguments) == 0
     out, err = capsys.readouterr()
     assert out == (output / "search.md").read_text()
-    assert [line.split("|")[2].strip() for line in out.splitlines()[2:]] == ["0.001", "0.0001"]
+    assert [line.split("|")[2].strip() for line in out.splitlines()[2:4]] == ["0.001", "0.0001"]
     assert "Setting 2 of 2: batch size 8, learning rate 0.0001, 1 epoch\n" in err
     assert f"best model: {output}/best" in err
     score = json.loads((output / "best" / "metrics.json").read_text())["accuracy"]

@@ -14,10 +14,16 @@ def test_the_table_has_every_task(capsys):
     out, err = capsys.readouterr()
     rows = {line.split()[0]: " ".join(line.split()) for line in out.splitlines() if line.split()}
     assert rows.keys() > TASKS.keys()
-    assert rows["squad2"] == "squad2 span best_f1, best_exact 384 2 48 5e-05 - 81.9"
-    assert rows["swag"].startswith("swag choice accuracy 128 3 16 2e-05 81.6 86.3")
+    assert rows["squad2"] == "squad2 span best_f1, best_exact 384 2 48 5e-05 - 81.9 dev"
+    assert rows["swag"].startswith("swag choice accuracy 128 3 16 2e-05 81.6 86.6 dev")
     assert rows["masked_words"].endswith("accuracy, pseudo_perplexity 512")  # trains nothing
     assert "bert-tf tasks NAME" in err
+
+
+def test_scores_of_the_paper_name_their_examples(capsys):
+    for name, expected in (("swag", "81.6 (base), 86.6 (large), dev set"), ("rte", ", test set")):
+        assert main(["tasks", name]) == 0
+        assert expected in " ".join(capsys.readouterr().out.split())
 
 
 def test_the_score_reached_names_its_weights():

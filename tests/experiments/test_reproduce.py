@@ -106,7 +106,7 @@ def learned(options, report, **named):
     is_last = options.learning_rate == RATES[-1]
     score = (0.75 if is_last else 0.5) if options.seed == 1 else (0.25 if is_last else 0.5)
     return FinetuningResult(
-        training=None, best_by="accuracy", train_examples=8,
+        training=None, best_by="accuracy", train_examples=8, evaluations=3,
         evaluation=Evaluation(None, {}, {"accuracy": score}, []),
     )  # fmt: skip
 
@@ -155,6 +155,8 @@ def test_the_result(made):
     assert table["rows"][0]["scores"][PERPLEXITY] == table["rows"][1]["scores"][PERPLEXITY]
     # Eight steps are too few: the reader is told.
     page = " ".join((output / "toy" / "table.md").read_text().split())
+    assert "each is the best of a run's evaluations on the validation examples" in page
+    assert "best of 3 evaluations" in page
     scores = table["held_out"]["pre-training: BERT"]
     assert f"| pre-training: BERT | {scores['step']} | {scores['mlm_loss']:.2f} |" in page
     assert "Learned little but how frequent words are: pre-training: BERT." in page

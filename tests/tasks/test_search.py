@@ -53,7 +53,7 @@ class Runs:
         scores = {"examples": 8, "f1": score, "accuracy": score / 2, "pearson": None}
         return FinetuningResult(
             training=None, best_by="f1", evaluation=Evaluation(None, {}, scores, []),
-            train_examples=8,
+            train_examples=8, evaluations=options.epochs,
         )  # fmt: skip
 
 
@@ -190,15 +190,18 @@ def test_settings_are_ranked_by_the_mean_over_seeds(options, monkeypatch):
         "f1",
         "deviation",
         "runs",
+        "evaluations",
         "accuracy",
     ]
-    assert rows[1] == ["16", "3e-05", "3", "1.034", "0.001", "1.033 1.034 1.035", "0.5168"]
+    assert rows[1] == ["16", "3e-05", "3", "1.034", "0.001", "1.033 1.034 1.035", "3 3 3", "0.5168"]
     assert rows[2][:4] == ["16", "5e-05", "3", "0.8336"]
     output = Path(options.output)
     assert (
         (output / "best" / "model.safetensors").read_text().endswith("rate-3e-05_epochs-3/seed-3")
     )
-    assert (output / "search.md").read_text() == markdown(rows) + "\n"
+    text = (output / "search.md").read_text()
+    assert text.startswith(markdown(rows) + "\n")
+    assert "Each run is the best of 3 evaluations on the validation examples" in text
     lines = (output / "search.tsv").read_text().splitlines()
     assert [line.split("\t") for line in lines] == rows
     with Image.open(output / "search.png") as image:
@@ -375,6 +378,8 @@ def test_seeds_of_which_one_diverges(seeds):
     assert restarts.best_seed == 3 and restarts.summary()["f1"]["runs"] == 2
     output = Path(seeds.output)
     assert (output / "best" / "model.safetensors").read_text() == "run/seed-3"
+    *_, last = restarts.lines()
+    assert last.endswith("the best of 3 evaluations")
     assert list(json.loads((output / "seeds.json").read_text())["f1"]["scores"]) == ["1", "3"]
     with pytest.raises(DivergedError, match="every seed diverged: give a smaller --learning_rate"):
         finetune_seeds(replace(seeds, learning_rate=0.1), Runs(), told.append)
