@@ -188,6 +188,7 @@ def _finetune(
         score=f"best_{best_by}",
         fixed_shapes=fixed_length,
     )
+    rows_at_once = size // options.gradient_accumulation_steps  # of an evaluation
     phase = Phase(
         until=total_steps,
         batch_size=size,
@@ -197,7 +198,7 @@ def _finetune(
             size,
             fixed_rows=fixed_length,
         ),
-        evaluate=lambda: _validation_scores(tuned, data, loss, size),
+        evaluate=lambda: _validation_scores(tuned, data, loss, rows_at_once),
         **_amounts(tuned, batches(size)),
         peak=strategy_peak(run.strategy, tuned.model.encoder.compute_dtype),
     )

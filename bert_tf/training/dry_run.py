@@ -17,7 +17,9 @@ _EXECUTIONS = 6
 
 
 def dry_run(trainer: Trainer, phases: Sequence[Phase]) -> list[str]:
-    """Takes a few steps of each phase; writes nothing. The trainer's weights change.
+    """Takes a few steps of each phase and evaluates a batch; writes nothing.
+
+    The trainer's weights change.
 
     Returns:
         Lines for the user: parameters, steps, and estimates of time and memory on this machine.
@@ -29,6 +31,8 @@ def dry_run(trainer: Trainer, phases: Sequence[Phase]) -> list[str]:
     for phase in phases:
         phase.begin()
         seconds = step_seconds(trainer, phase.batches(0))
+        if phase.held_out is not None:  # it may take more memory than the steps
+            trainer.evaluate(phase.held_out, steps=1, verbose=0)
         total += seconds * (phase.until - start)
         lines.append(f"{phase.until - start:,} steps of about {1000 * seconds:,.0f} ms")
         start = phase.until

@@ -1,6 +1,7 @@
 """The training step: sums over micro-batches and replicas, then one optimizer step."""
 
 import itertools
+import math
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -31,7 +32,7 @@ class Trainer(keras.Model):
       global batch. Replicas and micro-batches may hold different numbers of masked words: the loss
       is the mean over the words. The training loss is the sum of the outputs' losses.
     - `gradient_accumulation_steps` cuts the batch of each replica into micro-batches, and adds up
-      their gradients for one optimizer step.
+      their gradients for one optimizer step. Evaluations work on micro-batches, too.
     - The replicas' gradients are summed, then clipped by their global norm.
     - A step with a non-finite loss or gradient is skipped: parameters and optimizer means stay
       unchanged. `optimizer.iterations`, the learning rate and the dropout seeds still advance, as
@@ -134,7 +135,7 @@ class Trainer(keras.Model):
     def accumulate_gradients(self, steps: int) -> None:
         """Cuts a replica's batch into another number of micro-batches from here on."""
         self.gradient_accumulation_steps = steps
-        self.train_function = None  # to be traced again
+        self.train_function = self.test_function = None  # to be traced again
 
     def call(self, inputs: Any, training: bool = False) -> Any:
         return self.model(inputs, training=training)
@@ -181,12 +182,20 @@ class Trainer(keras.Model):
         def of_rows(inputs: Any, labels: Any, weights: Any) -> tf.Tensor:
             return self._sums(labels, weights, self.model(inputs, training=False))
 
+        of_half = tf.function(of_rows, autograph=False)
+
+        def of_piece(*arguments: Any) -> tuple:
+            *data, states = arguments
+            if not self._halves:
+                return [of_rows(*data)], states
+            return [tf.add_n([of_half(*half) for half in _halves(tuple(data))])], states
+
         data = (inputs, labels, weights)
-        if self._halves:
-            of_half = tf.function(of_rows, autograph=False)
-            sums = tf.add_n([of_half(*half) for half in _halves(data)])
-        else:
-            sums = of_rows(*data)
+        # Whatever training has memory for: its micro-batches, if the rows divide into them.
+        rows = keras.tree.flatten(data)[0].shape[0]
+        pieces = math.gcd(rows or 0, self.gradient_accumulation_steps)
+        zeros = [tf.zeros([len(self.metrics)])]
+        (sums,), _ = self._over_pieces(of_piece, data, pieces, zeros, [])
         sums, stop_asked = self._over_replicas(sums)
         self._update_means(sums, self._weight_sums(weights), tf.constant(True))
         return {**self._means(), **stop_asked}
@@ -272,10 +281,14 @@ class Trainer(keras.Model):
             return sums, gradients, [scope.get_current_value(v) for v in self._seeds]
 
         of_rows = self._at_once(of_piece) if self._halves else of_piece
-        if self.gradient_accumulation_steps == 1:
-            sums, gradients, states = of_rows(*data, states)
-        else:
-            sums, gradients, states = self._over_pieces(of_rows, data, states)
+
+        def parts(*arguments: Any) -> tuple:
+            sums, gradients, states = of_rows(*arguments)
+            return [sums, *gradients], states
+
+        zeros = [tf.zeros([len(self.metrics)]), *(tf.zeros(v.shape, v.dtype) for v in variables)]
+        pieces = self.gradient_accumulation_steps
+        (sums, *gradients), states = self._over_pieces(parts, data, pieces, zeros, states)
         for variable, state, offset in zip(self._seeds, states, offsets, strict=True):
             variable.assign(state - offset)
         # Variables that the loss does not depend on stay unchanged: no weight decay either.
@@ -314,10 +327,19 @@ class Trainer(keras.Model):
         return of_rows
 
     def _over_pieces(
-        self, of_piece: Callable, data: tuple[Any, Any, Any], states: list[tf.Tensor]
-    ) -> tuple[tf.Tensor, list[tf.Tensor], list[tf.Tensor]]:
-        """Like `of_piece`, with sums and gradients added up over the micro-batches of a batch."""
-        pieces = self.gradient_accumulation_steps
+        self,
+        of_piece: Callable,
+        data: tuple[Any, Any, Any],
+        pieces: int,
+        zeros: list[tf.Tensor],
+        states: list[tf.Tensor],
+    ) -> tuple[list[tf.Tensor], list[tf.Tensor]]:
+        """Like `of_piece`, which gives tensors shaped as `zeros` and new states.
+
+        The tensors are added up over the micro-batches of `data`, `pieces` of them.
+        """
+        if pieces == 1:
+            return of_piece(*data, states)
         first = keras.tree.flatten(data)[0]
         rows = first.shape[0]
         if rows is not None and rows % pieces:
@@ -339,22 +361,20 @@ class Trainer(keras.Model):
             return keras.tree.map_structure(cut, data)
 
         def body(number: tf.Tensor, totals: list[tf.Tensor], states: Any) -> tuple:
-            sums, gradients, states = of_piece(*part(number), states)
+            parts, states = of_piece(*part(number), states)
             # Totals are negative. TensorFlow would join `total + (first half + second half)` into
             # one `AddN`, whose order, and so whose rounding, follows from which of its inputs
             # happen to share memory with another tensor at that moment.
-            parts = [sums, *gradients]
             return number + 1, [t - x for t, x in zip(totals, parts, strict=True)], states
 
-        zeros = [tf.zeros(v.shape, v.dtype) for v in self.trainable_variables]
         # One after the other, so that only one's activations are in memory.
-        _, (sums, *gradients), states = tf.while_loop(
+        _, totals, states = tf.while_loop(
             lambda number, *_: number < pieces,
             body,
-            (tf.constant(0), [tf.zeros([len(self.metrics)]), *zeros], states),
+            (tf.constant(0), zeros, states),
             parallel_iterations=1,
         )
-        return -sums, [-gradient for gradient in gradients], states
+        return [-total for total in totals], states
 
     def _update_means(self, sums: tf.Tensor, weight_sums: tf.Tensor, counts: tf.Tensor) -> None:
         """Adds a batch to the means if `counts`."""

@@ -13,8 +13,10 @@ from bert_tf.fused.training import fuse
 from bert_tf.models.pretrainer import BertPreTrainer
 from bert_tf.models.task_models import BertClassifier
 from bert_tf.training import trainer as trainers
+from bert_tf.training.dry_run import dry_run
 from bert_tf.training.means import accuracy, cross_entropy
 from bert_tf.training.optimizer import AdamWeightDecay
+from bert_tf.training.plan import Phase
 from bert_tf.training.schedule import WarmupLinearDecay
 from bert_tf.training.strategy import make_strategy, share_batches
 from bert_tf.training.trainer import Trainer
@@ -271,6 +273,46 @@ def test_evaluation_weighs_words_not_batches(whole):
     assert results[0]["loss"] == pytest.approx(
         results[0]["mlm_logits_loss"] + results[0]["nsp_logits_loss"], rel=1e-6
     )
+
+
+@pytest.mark.parametrize("rows_are_known", [True, False])
+def test_evaluation_works_on_micro_batches(rows_are_known, whole):
+    """Their logits are what takes memory; other rows give as many, or a common divisor."""
+    shapes = []
+
+    def watched(labels, outputs):
+        shapes.append(outputs.shape[0])
+        return cross_entropy(labels, outputs)
+
+    model = whole[0].model
+    trainer = Trainer(
+        model, adam(), loss={**LOSSES, "mlm_logits": watched}, metrics=METRICS,
+        gradient_accumulation_steps=4,
+    )  # fmt: skip
+    data = dataset(BATCHES[:2])
+    if not rows_are_known:
+        data = tf.data.Dataset.from_tensor_slices(BATCHES[0]).batch(3)
+    ours = trainer.evaluate(data, verbose=0, return_dict=True)
+    assert set(shapes) == {1 if rows_are_known else None}  # half of 8 / 4
+    assert ours == pytest.approx(whole[0].evaluate(data, verbose=0, return_dict=True), rel=1e-5)
+    trainer.accumulate_gradients(3)
+    shapes.clear()
+    trainer.evaluate(data, verbose=0)
+    assert set(shapes) == {4 if rows_are_known else None}
+
+
+def test_a_dry_run_evaluates_a_batch():
+    trainer = pretraining()
+    evaluated = []
+    evaluate = trainer.evaluate
+    trainer.evaluate = lambda *data, **how: evaluated.append(
+        evaluate(*data, return_dict=True, **how)
+    )
+    batches = dataset(BATCHES)
+    phase = Phase(until=9, batch_size=8, batches=lambda step: batches.repeat(), held_out=batches)
+    dry_run(trainer, [phase])
+    assert [set(logs) >= {"loss", "mlm_logits_loss"} for logs in evaluated] == [True]
+    assert trainer.metrics[0].weight.numpy() == BATCHES[0][2]["mlm_logits"].sum()
 
 
 def test_all_state_is_in_variables(whole):
