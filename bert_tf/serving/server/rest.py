@@ -243,9 +243,10 @@ class RestApi:
                 access["rows"] = max(
                     (len(each) for each in tensors.values() if each.ndim), default=1
                 )
+                write = json_answers.outputs if "inputs" in document else json_answers.predictions
+                del document  # several times the size of its body
                 answer = await servable.predict(name, tensors, deadline)
                 outputs = dict(sorted(answer.items()))
-                write = json_answers.outputs if "inputs" in document else json_answers.predictions
                 is_large = sum(output.size for output in outputs.values()) > LARGE_ANSWER
                 return await in_thread_if(is_large, write, outputs)
             servable.check_rows(_row_count(document.get("examples")))

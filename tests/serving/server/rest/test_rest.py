@@ -437,13 +437,14 @@ def test_slow_uploads_leave_room_for_others(models):
 
     async def test():
         slow = [asyncio.create_task(_run(app, [dict(part), dict(never)])) for _ in range(3)]
-        await asyncio.sleep(0.01)
-        assert app._held == 297_000
+        async with asyncio.timeout(60):
+            while app._held < 297_000:
+                await asyncio.sleep(0)
         for body in (whole, large, whole):
             start, _ = await _run(app, [dict(body)])
             assert start["status"] == 200
-        ended = [task.result()[0]["status"] for task in slow if task.done()]
-        assert ended == [429]
+        ended, _ = await asyncio.wait(slow, timeout=60, return_when=asyncio.FIRST_COMPLETED)
+        assert [task.result()[0]["status"] for task in ended] == [429]
         assert app._held == 198_000
         for task in slow:
             task.cancel()
