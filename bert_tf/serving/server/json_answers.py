@@ -2,28 +2,32 @@
 
 import base64
 import math
+import time
 from collections.abc import Mapping
 from json.encoder import encode_basestring
 
+import grpc
 import numpy as np
 import tensorflow as tf
 from tensorflow_serving.apis.classification_pb2 import ClassificationResult
 from tensorflow_serving.apis.regression_pb2 import RegressionResult
 
-from bert_tf.serving.server.errors import invalid
+from bert_tf.serving.server.errors import ServingError, invalid
 
 # Values that are strings of Python's at a time: some 60 bytes each.
 _BLOCK = 2**14
 
 
-def predictions(outputs: Mapping[str, np.ndarray]) -> bytes:
+def predictions(outputs: Mapping[str, np.ndarray], deadline: float = math.inf) -> bytes:
     """The answer to a request in row format; one output's values stand bare.
 
     Args:
         outputs: name -> array, batch first.
+        deadline: moment of `time.monotonic()` at which to give up.
 
     Raises:
-        ServingError: the outputs are not of one batch, or of a type that JSON has no form for.
+        ServingError: the outputs are not of one batch, or of a type that JSON has no form for, or
+            the deadline has passed.
     """
     _refuse_none(outputs)
     size = None
@@ -35,7 +39,7 @@ def predictions(outputs: Mapping[str, np.ndarray]) -> bytes:
                 f"Tensor name: {name} has inconsistent batch size: {len(value)} expecting: {size}"
             )
         size = len(value)
-    columns = {name: _rows(name, value) for name, value in outputs.items()}
+    columns = {name: _rows(name, value, deadline) for name, value in outputs.items()}
     if len(columns) == 1:
         ((_, rows),) = columns.items()
         return _body("predictions", f"[{', '.join(rows)}]")
@@ -48,10 +52,10 @@ def predictions(outputs: Mapping[str, np.ndarray]) -> bytes:
     return _body("predictions", f"[{listed}\n    ]" if objects else "[]")
 
 
-def outputs(values: Mapping[str, np.ndarray]) -> bytes:
-    """The answer to a request in column format; one output's values stand bare."""
+def outputs(values: Mapping[str, np.ndarray], deadline: float = math.inf) -> bytes:
+    """The answer to a request in column format; arguments and errors as of `predictions`."""
     _refuse_none(values)
-    columns = {name: _text(name, value) for name, value in values.items()}
+    columns = {name: _text(name, value, deadline) for name, value in values.items()}
     if len(columns) == 1:
         ((_, column),) = columns.items()
         return _body("outputs", column)
@@ -92,18 +96,20 @@ def _body(key: str, value: str) -> bytes:
     return f'{{\n    "{key}": {value}\n}}'.encode()
 
 
-def _text(name: str, array: np.ndarray) -> str:
-    return f"[{', '.join(_rows(name, array))}]" if array.ndim else _leaves(name, array)[0]
+def _text(name: str, array: np.ndarray, deadline: float) -> str:
+    return f"[{', '.join(_rows(name, array, deadline))}]" if array.ndim else _leaves(name, array)[0]
 
 
-def _rows(name: str, array: np.ndarray) -> list[str]:
+def _rows(name: str, array: np.ndarray, deadline: float) -> list[str]:
     """JSON of each row of an array."""
+    if time.monotonic() > deadline:
+        raise ServingError(grpc.StatusCode.DEADLINE_EXCEEDED, "Deadline exceeded")
     if array.size > _BLOCK:
         rows = _BLOCK * len(array) // array.size  # of a block
         if not rows:
-            return [_text(name, row) for row in array]
+            return [_text(name, row, deadline) for row in array]
         blocks = (array[start : start + rows] for start in range(0, len(array), rows))
-        return [row for block in blocks for row in _rows(name, block)]
+        return [row for block in blocks for row in _rows(name, block, deadline)]
     parts = _leaves(name, array)
     for dimension in range(array.ndim - 1, 0, -1):
         size = array.shape[dimension]

@@ -248,7 +248,7 @@ class RestApi:
                 answer = await servable.predict(name, tensors, deadline)
                 outputs = dict(sorted(answer.items()))
                 is_large = sum(output.size for output in outputs.values()) > LARGE_ANSWER
-                return await in_thread_if(is_large, write, outputs)
+                return await in_thread_if(is_large, write, outputs, deadline)
             servable.check_rows(_row_count(document.get("examples")))
             examples = await in_thread_if(is_large, json_requests.examples, document)
             access["rows"] = len(document["examples"])

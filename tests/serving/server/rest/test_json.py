@@ -361,6 +361,13 @@ def test_large_answers(shape):
     assert json.loads(json_answers.predictions({"x": array})) == {"predictions": array.tolist()}
 
 
+@pytest.mark.parametrize("write", [json_answers.predictions, json_answers.outputs])
+def test_a_large_answer_is_given_up_at_its_deadline(write):
+    large = {"x": np.zeros((4, 2, 10**6), bool)}  # a second of writing
+    with pytest.raises(ServingError, match="Deadline exceeded"):
+        write(large, time.monotonic() + 0.01)
+
+
 def test_answers_in_column_format():
     assert json.loads(json_answers.outputs({"x": np.array(3.0)})) == {"outputs": 3.0}
     found = json_answers.outputs({"x": np.array([[1], [2]]), "y": np.array([b"a"], object)})
