@@ -7,6 +7,7 @@ import math
 import os
 import re
 from pathlib import Path
+from typing import TypeGuard
 
 import tensorflow as tf
 
@@ -73,16 +74,17 @@ def _rates(processor: str) -> dict[str, float]:
         file = _cache_folder() / "product_rates.json"
         known = json.loads(file.read_text(encoding="utf-8"))
     known = known if isinstance(known, dict) else {}
-    found = known.get(processor)
-    if not _are_rates(found, dtypes):
-        found = product_rates(dtypes, _SECONDS)
-        if file is not None:
-            with contextlib.suppress(OSError):  # a cache that cannot be written
-                write_json(file, {**known, processor: found})
+    remembered = known.get(processor)
+    if _are_rates(remembered, dtypes):
+        return remembered
+    found = product_rates(dtypes, _SECONDS)
+    if file is not None:
+        with contextlib.suppress(OSError):  # a cache that cannot be written
+            write_json(file, {**known, processor: found})
     return found
 
 
-def _are_rates(value: object, dtypes: tuple[str, ...]) -> bool:
+def _are_rates(value: object, dtypes: tuple[str, ...]) -> TypeGuard[dict[str, float]]:
     return isinstance(value, dict) and all(
         isinstance(value.get(dtype), float) and 0 < value[dtype] < math.inf for dtype in dtypes
     )
