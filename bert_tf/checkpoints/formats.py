@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from bert_tf.checkpoints.safetensors_file import INDEX, PICKLE, WEIGHTS
+from bert_tf.checkpoints.safetensors_file import INDEX, WEIGHTS
 from bert_tf.errors import InputError
 
 Format = Literal["hugging_face", "tf1", "keras_hub", "model_garden"]
@@ -95,7 +95,8 @@ def content_hash(directory: str | os.PathLike) -> str:
 def _in_folder(folder: Path) -> Location | None:
     indexes = sorted(folder.glob("*.index"))
     config = folder / CONFIG
-    weights = any((folder / name).exists() for name in (WEIGHTS, INDEX, PICKLE))
+    # A pickle, which is never read, does not hide a checkpoint beside it.
+    weights = any((folder / name).exists() for name in (WEIGHTS, INDEX))
     if config.is_file() and (weights or not indexes):
         try:
             values = json.loads(config.read_text(encoding="utf-8"))

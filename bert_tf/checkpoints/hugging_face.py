@@ -13,7 +13,7 @@ from bert_tf.checkpoints.safetensors_file import (
     weights_path,
     write_sharded_weights,
 )
-from bert_tf.checkpoints.stored_model import StoredModel, check_tensors
+from bert_tf.checkpoints.stored_model import StoredModel, check_tensors, left_out
 from bert_tf.checkpoints.weight_names import (
     FEATURE_BASED,
     HEADS_PREFIXES,
@@ -30,17 +30,27 @@ _NOT_KEPT = ("architectures", "dtype", "num_labels", "problem_type", "tie_word_e
              "torch_dtype")  # fmt: skip
 
 
+# The first words of the names of all tensors that a model can use.
+_OF_BERT = ("embeddings.", "encoder.", "pooler.", *HEADS_PREFIXES)
+
+
 def read_weights(folder: Path) -> tuple[StoredModel, Path]:
     """Reads config.json and the weights, including a decoder's copies of other weights.
+
+    Tensors that belong to no part of a BERT are left out, with a note.
 
     Returns the model without a tokenizer, and the path of the weights file or of the index.
     """
     config = BertConfig.from_json(folder / CONFIG)
     tensors: dict[str, np.ndarray] = {}
     both: dict[str, dict[str, np.ndarray]] = {}
+    others = []
     path = weights_path(folder)
     for name, tensor in read_tensors(path):
         canonical = canonical_name(name)
+        if not canonical.startswith(_OF_BERT) and not name.startswith("bert."):
+            others.append(name)
+            continue
         if is_stacked(canonical, config):
             both.setdefault(canonical, {})[name.partition(".")[0]] = tensor
             continue
@@ -57,7 +67,8 @@ def read_weights(folder: Path) -> tuple[StoredModel, Path]:
                 f"{path} lacks {canonical} of one encoder, or in one shape: restore the file."
             )
         tensors[canonical] = np.stack([parts[direction] for direction in config.directions])
-    return StoredModel(config, tensors), path
+    notes = [left_out(others)] if others else []
+    return StoredModel(config, tensors, notes=notes), path
 
 
 def read_hugging_face(location: Location, do_lower_case: bool | None = None) -> StoredModel:

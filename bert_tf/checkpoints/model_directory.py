@@ -108,6 +108,8 @@ def load_model(
     directory = Path(directory)
     check_is_model_directory(directory)
     stored, path = read_weights(directory)
+    for note in stored.notes:
+        _log.warning("%s: %s", path, note)
     vocabulary = directory / "vocab.txt"
     if vocabulary.exists():
         pieces = len(vocabulary.read_bytes().rstrip().split(b"\n"))

@@ -1,6 +1,6 @@
 """A stored model: the one form between our models and every format on disk."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -211,6 +211,12 @@ def check_shapes(
             f"{source} does not hold the BERT that its config describes: "
             f"{'; '.join(problems[:5])}{more}. Put the model's own config and weights together."
         )
+
+
+def left_out(names: Sequence[str]) -> str:
+    """A note on tensors that are read from no part of a BERT."""
+    more = f" and {len(names) - 5} more" * (len(names) > 5)
+    return f"Left out, as no part of a BERT: {', '.join(names[:5])}{more}."
 
 
 def check_vocabulary(pieces: int, config: BertConfig, source: Path) -> None:

@@ -11,7 +11,7 @@ import numpy as np
 import tensorflow as tf
 
 from bert_tf.checkpoints.formats import Location
-from bert_tf.checkpoints.stored_model import StoredModel, check_tensors
+from bert_tf.checkpoints.stored_model import StoredModel, check_tensors, left_out
 from bert_tf.checkpoints.tensorflow_checkpoint import (
     CHECKPOINT_CONFIGS,
     PREFIX,
@@ -92,8 +92,7 @@ def read_tf1(location: Location, do_lower_case: bool | None = None) -> StoredMod
     model = StoredModel(config, tensors)
     check_tensors(model, location.path)
     if others:
-        more = f" and {len(others) - 5} more" if len(others) > 5 else ""
-        model.notes.append(f"Left out, as no part of a BERT: {', '.join(others[:5])}{more}.")
+        model.notes.append(left_out(others))
     model.tokenizer = read_tokenizer(location, do_lower_case, model.notes)
     return model
 

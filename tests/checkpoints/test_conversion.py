@@ -306,6 +306,18 @@ def test_where_a_checkpoint_may_lie(published, models, tmp_path):
     assert str(inside) in message
 
 
+def test_a_pickle_does_not_hide_a_checkpoint(published, tmp_path):
+    """As in folders that hold a model in each format, with PyTorch's config."""
+    folder = published()
+    shutil.copy(folder / "bert_config.json", folder / "config.json")
+    (folder / "pytorch_model.bin").write_bytes(b"never read")
+    assert locate(folder).format == "tf1"
+    for file in folder.glob("*.ckpt*"):
+        file.unlink()
+    assert locate(folder).format == "hugging_face"  # whose reader names the pickle
+    assert "pytorch_model.bin" in refusal(folder, tmp_path / "out")
+
+
 def test_several_checkpoints_in_a_folder(published, tmp_path):
     folder = published(prefix="model.ckpt-1000")
     published(prefix="model.ckpt-2000")

@@ -401,6 +401,13 @@ def test_missing_unexpected_and_misshaped_tensors_are_named(directory):
     assert "embeddings.LayerNorm.weight is [9], not [8]" in message
 
 
+def test_a_tensor_of_no_part_is_left_out(directory, caplog):
+    saved(BertEncoder, directory)
+    rewrite(directory, lambda tensors: tensors.update({"adapter.scale": np.zeros(3, "float32")}))
+    BertEncoder.from_directory(directory)
+    assert "Left out, as no part of a BERT: adapter.scale." in caplog.text
+
+
 def test_no_model_of_a_wrong_size_is_made(directory):
     saved(BertEncoder, directory)
     set_config(directory, vocab_size=10**15)
