@@ -131,14 +131,15 @@ def answer(
         InputError: a string is not valid Unicode, the names are not the model's inputs, or a batch
             does not fit in the device's memory.
     """
-    batches, order = [], []
+    batches: list[dict[str, np.ndarray]] = []
+    order: list[int] = []
     known: dict[bytes, bytes] = {}
     for places, outputs in _answer_batches(signature, strings, batch_size, lengths, answered):
         batches.append({name: _shared(values, known) for name, values in outputs.items()})
-        order.append(places)
-    places = np.argsort(np.concatenate(order)) if order else []
+        order += places.tolist()
+    back = np.argsort(order)
     names = list(batches[0]) if batches else []
-    return {name: _join([batch.pop(name) for batch in batches])[places] for name in names}
+    return {name: _join([batch.pop(name) for batch in batches])[back] for name in names}
 
 
 def _shared(values: np.ndarray, known: dict[bytes, bytes]) -> np.ndarray:
