@@ -15,6 +15,7 @@ from bert_tf.errors import InputError
 from bert_tf.outputs import check_output_file, check_output_folder
 from bert_tf.tasks.names import NAMES, check_name
 
+_MODELS = ("model", "models")
 _CONFIG = "config.json"
 _BEST = "best"
 # Tasks that read tables by the columns "text" and "label" unless told others.
@@ -33,10 +34,10 @@ def check_inputs(options: Any) -> None:
     Raises:
         InputError: the message names the option and proposes the nearest name.
     """
-    inputs = list(_values(options, "path"))
+    inputs = sorted(_values(options, "path"), key=lambda pair: pair[0] not in _MODELS)
     for name, path in inputs:
         is_positional = type(options).__dataclass_fields__[name].metadata["positional"]
-        _check_exists(path, "" if is_positional else f"--{name} ", name in ("model", "models"))
+        _check_exists(path, "" if is_positional else f"--{name} ", name in _MODELS)
     read = [path for _, path in inputs]
     for name, path in _values(options, "writes"):
         is_file = type(options).__dataclass_fields__[name].metadata["writes"] == "file"

@@ -138,7 +138,9 @@ def parser_message(message: str, options: type) -> str:
             near = nearest(given.strip(), map(str, choices))
             cure = f"did you mean {near}? There are" if near else "give one of"
             return f"{shown(found[1])}{given} is no choice: {cure} {listed}"
-        kinds = [kind for kind in _EXPECTED if kind in (hint, *typing.get_args(hint))]
+        members = typing.get_args(hint)
+        inner = [each for member in members for each in typing.get_args(member)]  # of `list | None`
+        kinds = [kind for kind in _EXPECTED if kind in (hint, *members, *inner)]
         expected = _EXPECTED[kinds[0]] if kinds else "such a value"
         return f"{shown(found[1])}{given} is not {expected}: correct it"
     if found := re.match(r"argument (--\w+)\S*: expected", message):
