@@ -147,8 +147,8 @@ class UnitReader:
     def __iter__(self) -> Iterator[DocumentBatch]:
         train = _Split(held_out=False)
         held_out = _Split(held_out=True)
-        self._held_out_below = self._lowest_trained_on()
-        for part in self.parts():
+        parts, self._held_out_below = self._drawn()
+        for part in parts:
             split = held_out if part.draw < self._held_out_below else train
             if split.size + part.size > self.buffer_bytes and split.parts:
                 yield from self._batch(split, train)
@@ -207,29 +207,28 @@ class UnitReader:
         key = b"%d\n%b" % (self.seed, first)
         return int.from_bytes(hashlib.blake2b(key, digest_size=8).digest(), "big") / 2**64
 
-    def _lowest_trained_on(self) -> float:
-        """The draw from which on documents are trained on: the share, or near it in a small corpus.
+    def _drawn(self) -> tuple[Iterator[Part], float]:
+        """The parts, and the draw below which a document is held out.
 
-        It leaves each side of a corpus of one unit two documents, or training all. Reads until
-        both have them, which in other corpora is soon.
+        It is the share, or near it in a small corpus, so that each side has two documents, or
+        training has all. Parts are kept until it is known, which in other corpora is soon.
         """
-        share = self.held_out_share
+        share, parts = self.held_out_share, self.parts()
         if not share or len(self.corpus.units) > 1:
-            return share
-        draws: dict[Document, float] = {}
-        size = held_out = 0
-        for part in replace(self).parts():
-            if part.ordinal == 0:
-                draws[part.document] = part.draw
-                held_out += part.draw < share
+            return parts, share
+        kept: list[Part] = []
+        size = documents = held_out = 0
+        for part in parts:
+            kept.append(part)
             size += part.size
-            if min(held_out, len(draws) - held_out) >= 2 or size > 2 * UNIT_BYTES:
-                return share
-        ascending = sorted(draws.values())
-        possible = [n for n in range(2, len(draws) - 1) if ascending[n - 1] < ascending[n]]
-        if not possible:
-            return 0.0
-        return ascending[min(possible, key=lambda n: abs(n - held_out))]
+            documents += part.ordinal == 0
+            held_out += part.ordinal == 0 and part.draw < share
+            if min(held_out, documents - held_out) >= 2 or size > UNIT_BYTES:
+                return itertools.chain(kept, parts), share
+        draws = sorted(part.draw for part in kept if part.ordinal == 0)
+        possible = [n for n in range(2, documents - 1) if draws[n - 1] < draws[n]]
+        nearest = min(possible, key=lambda n: abs(n - held_out), default=None)
+        return iter(kept), 0.0 if nearest is None else draws[nearest]
 
     def _batch(
         self, split: "_Split", train: "_Split", ends_unit: bool = False
