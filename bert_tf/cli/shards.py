@@ -7,8 +7,8 @@ r"""Make TFRecord shards of pre-training instances from text.
 
 Reads text with a sentence per line and a blank line between documents, plain text in paragraphs
 (--corpus_format text), JSONL, or a dataset of TensorFlow Datasets; files may be compressed with
-gzip, zstd, xz or bzip2. Two sequence lengths make two folders in one pass. The same command resumes a stopped
-run; until it is done, OUTPUT.unfinished holds the work.
+gzip, zstd, xz or bzip2. Two sequence lengths make two folders in one pass. The same command resumes
+a stopped run; until it is done, OUTPUT.unfinished holds the work.
 
 The output holds shards, held-out shards, the vocabulary and manifest.json. Choose --masking dynamic
 for new work; static writes the features of the original's script.
