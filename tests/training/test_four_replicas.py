@@ -1,0 +1,63 @@
+"""Options of training on four logical CPU devices: losses as on one device."""
+
+import pytest
+from preloaded import run_code
+
+# Logical devices must be made before TensorFlow starts, hence a process of its own.
+_FOUR = """
+import sys
+import tensorflow as tf
+
+cpu = tf.config.list_physical_devices("CPU")[0]
+tf.config.set_logical_device_configuration(cpu, [tf.config.LogicalDeviceConfiguration()] * 4)
+sys.path.insert(0, sys.argv[1])
+from test_trainer import *
+from bert_tf.training.lamb import Lamb
+from bert_tf.training.strategy import make_strategy
+
+name = sys.argv[2]
+policy = name if name.startswith("mixed") else "float32"
+
+
+def losses(strategy, pieces):
+    with strategy.scope():
+        keras.config.set_dtype_policy(policy)
+        model = BertPreTrainer(config(layers=2), seed=3)
+        if name == "frozen_layers":
+            model.encoder.freeze_layers(1)
+        fuse(model)
+        optimizer = (Lamb if name == "lamb" else AdamWeightDecay)(WarmupLinearDecay(1e-2, 2, 20))
+        trainer = Trainer(model, optimizer, loss=LOSSES, gradient_accumulation_steps=pieces)
+    trainer._halves = False  # each row stands among the same rows, on one device and on four
+    start = model.get_weights()
+    lines = fit(trainer, BATCHES[:2])
+    if name == "late_batches":
+        trainer.accumulate_gradients(2 * pieces)
+        lines += fit(trainer, [pretraining_batch(n, rows=16) for n in (7, 8)])
+    kept = [v.path for v, x in zip(model.weights, start, strict=True) if (v.numpy() == x).all()]
+    return lines, kept
+
+
+# A replica's rows are a micro-batch of the one device: only the sum over the four may round in
+# another order, by the float32 epsilon for each of up to 16 * 3 words. A weight that it moves may
+# then be cast to the next number of the compute dtype.
+tolerance = 48 * 2.0**-23 + {"mixed_bfloat16": 2.0**-8, "mixed_float16": 2.0**-11}.get(policy, 0)
+four, kept = losses(make_strategy("mirrored"), 1)
+one, kept_of_one = losses(make_strategy("one"), 4)
+assert kept == kept_of_one and bool(kept) == (name == "frozen_layers"), (kept, kept_of_one)
+for ours, theirs in zip(four, one, strict=True):
+    assert ours["nonfinite"] == theirs["nonfinite"] == 0
+    for key in ("loss", "mlm_logits_loss", "nsp_logits_loss"):
+        assert ours[key] == pytest.approx(theirs[key], rel=tolerance), (key, ours, theirs)
+print(four, one)
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "name",
+    ["float32", "mixed_bfloat16", "mixed_float16", "lamb", "frozen_layers", "late_batches"],
+)
+def test_four_replicas_train_as_one_device_does(request, name):
+    done = run_code(_FOUR, [request.path.parent, name])
+    assert done.returncode == 0, done.stderr[-3000:]
