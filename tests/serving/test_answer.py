@@ -1,6 +1,7 @@
 """The loop over batches that `predict` and `evaluate` share."""
 
 import threading
+import time
 
 import numpy as np
 import pytest
@@ -46,6 +47,7 @@ def test_a_failure_ends_the_loop():
 
     def begun(texts):
         asked.append(len(texts))
+        time.sleep(0.01)  # a batch takes longer than the loop to see the failure
         raise ValueError("no memory")
 
     with pytest.raises(ValueError, match="no memory"):
