@@ -77,4 +77,4 @@ def register() -> None:
     if "keras" in sys.modules:
         _register(sys.modules["keras"])
     else:
-        sys.meta_path.insert(0, _KerasFinder())  # type: ignore[arg-type]
+        sys.meta_path.insert(0, _KerasFinder())

@@ -40,7 +40,7 @@ def option(
     first: bool = False,
     saved: bool = True,
     positional: bool = False,
-    alone: str | None = None,
+    alone: str | bool | None = None,
 ) -> Any:
     """A dataclass field with the range of its values, which `CheckedOptions` enforces.
 
