@@ -189,6 +189,7 @@ def _finetune(
         fixed_shapes=fixed_length,
     )
     rows_at_once = size // options.gradient_accumulation_steps  # of an evaluation
+    tokens, flops = _amounts(tuned, batches(size))
     phase = Phase(
         until=total_steps,
         batch_size=size,
@@ -199,7 +200,8 @@ def _finetune(
             fixed_rows=fixed_length,
         ),
         evaluate=lambda: _validation_scores(tuned, data, loss, rows_at_once),
-        **_amounts(tuned, batches(size)),
+        tokens=tokens,
+        flops=flops,
         peak=strategy_peak(run.strategy, tuned.model.encoder.compute_dtype),
     )
     lines = [
@@ -262,7 +264,7 @@ def _new_model(run: Run, data: FinetuningData, options: FinetuningOptions) -> Fi
     return FineTuned(data.task, model, data.tokenizer, data.labels)
 
 
-def _amounts(tuned: FineTuned, batches: tf.data.Dataset) -> dict[str, float]:
+def _amounts(tuned: FineTuned, batches: tf.data.Dataset) -> tuple[float, float]:
     """Mean tokens and operations per example, from the lengths of a few batches."""
     masks = [inputs["padding_mask"].numpy() for inputs, *_ in batches.take(_SAMPLED_BATCHES)]
     examples = sum(len(mask) for mask in masks)  # each (B, T)
@@ -271,7 +273,7 @@ def _amounts(tuned: FineTuned, batches: tf.data.Dataset) -> dict[str, float]:
         length=sum(mask.size for mask in masks) / examples,
         classes=len(tuned.labels) or 1,
     )
-    return {"tokens": sum(mask.sum() for mask in masks) / examples, "flops": flops}
+    return sum(mask.sum() for mask in masks) / examples, flops
 
 
 def _validation_scores(
