@@ -90,11 +90,7 @@ def _settings(
     if options.model is not None:
         settings["model_content"] = content_hash(options.model)
     if options.long_shards is not None:
-        settings["long"] = {
-            "data": data.fingerprint(1),
-            "share": options.long_share,
-            "gradient_accumulation_steps": options.long_gradient_accumulation_steps,
-        }
+        settings["long"] = {"data": data.fingerprint(1), "share": options.long_share}
     return settings
 
 

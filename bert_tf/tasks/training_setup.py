@@ -42,6 +42,9 @@ _SCHEDULES = {
 # Settings that runs of earlier versions did not record.
 _LATER = ("version", "workers", "devices", "jit_compile", "rematerialize", "model_content")
 
+# Settings that only runs with dropout compare; earlier versions recorded them for every run.
+_MICRO_BATCHES = ("gradient_accumulation_steps", "long.gradient_accumulation_steps")
+
 
 def _layer_factors(layers: int, decay: float) -> dict[str, float]:
     """Learning rate factors by parameter path: 1 for the heads, less with each layer below."""
@@ -143,7 +146,7 @@ def prepare(
     run.prepare(
         trainer,
         settings={**identity(options), **precision, **settings, **_order_of(trainer, options)},
-        compared_if_known=[*_LATER, "gradient_accumulation_steps", "model"],
+        compared_if_known=[*_LATER, *_MICRO_BATCHES, "model"],
         keep=options.keep,
         keep_every=options.keep_every,
     )
@@ -178,6 +181,9 @@ def _order_of(trainer: Trainer, options: TrainingOptions) -> dict[str, Any]:
     parts = {
         "devices": strategy.num_replicas_in_sync,
         "gradient_accumulation_steps": options.gradient_accumulation_steps,
+        "long.gradient_accumulation_steps": getattr(
+            options, "long_gradient_accumulation_steps", None
+        ),
         "jit_compile": trainer.jit_compile,
         "rematerialize": options.rematerialize,
     }

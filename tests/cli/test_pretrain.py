@@ -303,6 +303,15 @@ def test_the_last_steps_are_taken_on_long_sequences(
         assert weights(killed(made.output)) == weights(made.output)
 
 
+@pytest.mark.slow
+def test_without_dropout_long_micro_batches_may_change(
+    shards_of_two_lengths, small_config, tmp_path
+):
+    made = two_lengths(shards_of_two_lengths, small_config, tmp_path, steps=2, dropout=0.0)
+    run(made)
+    run(replace(made, long_gradient_accumulation_steps=2))
+
+
 @pytest.mark.parametrize(
     ("changed", "cause"),
     [

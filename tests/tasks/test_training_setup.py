@@ -7,7 +7,7 @@ import tensorflow as tf
 from bert_tf.config import BertConfig
 from bert_tf.errors import InputError
 from bert_tf.models.task_models import BertClassifier
-from bert_tf.tasks.options import FinetuningOptions
+from bert_tf.tasks.options import FinetuningOptions, PretrainingOptions
 from bert_tf.tasks.training_setup import _layer_factors, make_run, prepare
 from bert_tf.training.means import cross_entropy
 from bert_tf.training.optimizer import AdamWeightDecay
@@ -53,8 +53,9 @@ def test_no_layer_decay_leaves_every_rate_alone():
 
 def resume(folder, *, dropout=0.1, settings=None, begin=False, **values):
     """Begins a run or resumes it, without a step; returns the settings of its checkpoint."""
-    given = {"model": "m", "train": "t", "output": str(folder), "strategy": "one", **values}
-    options = FinetuningOptions(**given)
+    shards = {"shards": "s", "long_shards": "l"}
+    given = {"model": "m", **shards, "output": str(folder), "strategy": "one", **values}
+    options = PretrainingOptions(**given)
     with make_run(options, notice=lambda line: None) as run:
         prepare(
             run, classifier(dropout), options, learning_rate=0.1, total_steps=9, warmup_steps=0,
@@ -73,9 +74,11 @@ def test_a_run_is_resumed_as_its_dropout_was_drawn(tmp_path, dropout):
     resume(tmp_path, dropout=dropout, begin=True)
     for name, value in (
         ("rematerialize", True), ("gradient_accumulation_steps", 2), ("jit_compile", True),
+        ("long_gradient_accumulation_steps", 2),
     ):  # fmt: skip
         if dropout:
-            with pytest.raises(InputError, match=rf"{name} was .*, is now {value}.* --override"):
+            shown = name.replace("long_", "long.")
+            with pytest.raises(InputError, match=rf"{shown} was .*, is now {value}.* --override"):
                 resume(tmp_path, dropout=dropout, **{name: value})
         resume(tmp_path, dropout=dropout, override=bool(dropout), **{name: value})
 
