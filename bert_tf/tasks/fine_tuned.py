@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import keras
+import numpy as np
 
 from bert_tf.atomic import write_json
 from bert_tf.checkpoints.model_directory import load_model, save_model
@@ -155,6 +156,11 @@ class FineTuned:
         strings = self._strings(examples)
         lengths = self.task.kind.lengths(strings, self.tokenizer)
         return answer(self.signature, strings, batch_size, lengths=lengths, answered=answered)
+
+    def longest(self, examples: Examples, number: int) -> Examples:
+        """The longest `number` examples, which take the most memory to answer."""
+        lengths = self.task.kind.lengths(self._strings(examples), self.tokenizer)
+        return examples.take(np.argsort(lengths, kind="stable")[-number:])
 
     def evaluate(
         self,

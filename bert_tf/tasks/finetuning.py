@@ -31,6 +31,7 @@ from bert_tf.training.peak import strategy_peak
 from bert_tf.training.plan import Phase
 from bert_tf.training.run import Run
 from bert_tf.training.strategy import check_batch_size, distribute_batches
+from pipelines.examples.labelled_text import Examples
 
 # Enough batches to measure the mean length of examples.
 _SAMPLED_BATCHES = 8
@@ -189,6 +190,9 @@ def _finetune(
         fixed_shapes=fixed_length,
     )
     rows_at_once = size // options.gradient_accumulation_steps  # of an evaluation
+    evaluated = data.validation
+    if options.dry_run:  # two batches, as evaluations compute two at the same time
+        evaluated = tuned.longest(evaluated, 2 * rows_at_once)
     tokens, flops = _amounts(tuned, batches(size))
     phase = Phase(
         until=total_steps,
@@ -199,7 +203,7 @@ def _finetune(
             size,
             fixed_rows=fixed_length,
         ),
-        evaluate=lambda: _validation_scores(tuned, data, loss, rows_at_once),
+        evaluate=lambda: _validation_scores(tuned, evaluated, loss, rows_at_once),
         tokens=tokens,
         flops=flops,
         peak=strategy_peak(run.strategy, tuned.model.encoder.compute_dtype),
@@ -243,7 +247,9 @@ def _finetune(
             tuned.save(run.directory / "best")
         # In float32 the trained model computes what one that is read anew does, and is traced.
         traced = run.precision == "float32" and options.features_only is None
-        evaluation = _evaluate_best(run.directory / "best", data, size, tuned if traced else None)
+        evaluation = _evaluate_best(
+            run.directory / "best", data, rows_at_once, tuned if traced else None
+        )
     run.meet()
     evaluations = math.ceil(training.step / evaluate_every)
     return FinetuningResult(training, best_by, evaluation, len(data.train), evaluations)
@@ -277,16 +283,16 @@ def _amounts(tuned: FineTuned, batches: tf.data.Dataset) -> tuple[float, float]:
 
 
 def _validation_scores(
-    tuned: FineTuned, data: FinetuningData, loss: Values, size: int
+    tuned: FineTuned, examples: Examples, loss: Values, size: int
 ) -> dict[str, float]:
     """Scores on the validation examples, without undefined ones, and their loss if it is known."""
     kind = tuned.task.kind
-    answers = tuned.answers(data.validation, size)
-    found = kind.scores(tuned.task, data.validation, answers, tuned.labels)
+    answers = tuned.answers(examples, size)
+    found = kind.scores(tuned.task, examples, answers, tuned.labels)
     scores = {name: value for name, value in found.items() if value is not None}
     outputs = kind.outputs(answers, tuned.labels)
     if outputs is not None:
-        losses = loss(kind.targets(data.validation, tuned.labels), outputs)
+        losses = loss(kind.targets(examples, tuned.labels), outputs)
         scores["loss"] = float(np.mean(losses))
     return scores
 

@@ -10,6 +10,7 @@ import tensorflow as tf
 
 from bert_tf.training.plan import Phase
 from bert_tf.training.trainer import Trainer
+from bert_tf.training.workers import is_chief
 
 # Executions of a phase: the first one compiles and, in fine-tuning, has the longest batch; the mean
 # of the others counts, as batches differ in length.
@@ -33,6 +34,8 @@ def dry_run(trainer: Trainer, phases: Sequence[Phase]) -> list[str]:
         seconds = step_seconds(trainer, phase.batches(0))
         if phase.held_out is not None:  # it may take more memory than the steps
             trainer.evaluate(phase.held_out, steps=1, verbose=0)
+        if phase.evaluate is not None and is_chief(trainer.distribute_strategy):
+            phase.evaluate()
         total += seconds * (phase.until - start)
         lines.append(f"{phase.until - start:,} steps of about {1000 * seconds:,.0f} ms")
         start = phase.until

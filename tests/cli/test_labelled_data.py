@@ -304,14 +304,27 @@ def test_a_class_missing_from_the_validation_file_is_said(encoder, tmp_path, cap
     assert "dev.tsv: no example has the label b" in err
 
 
-def test_a_dry_run_says_what_is_odd_and_writes_nothing(encoder, tmp_path, capsys):
+def test_a_dry_run_says_what_is_odd_answers_the_longest_texts_and_writes_nothing(
+    encoder, tmp_path, capsys, monkeypatch
+):
+    answered, answers = [], FineTuned.answers
+
+    def watched(self, examples, size):
+        answered.append((examples.columns["text"], size))
+        return answers(self, examples, size)
+
+    monkeypatch.setattr(FineTuned, "answers", watched)
     train = write(tmp_path / "train.tsv", "text\tlabel", *["sea\t1.5", "\t2.25"] * 4)
+    texts = [" ".join(["sea"] * (1 + number)) for number in range(9)]
+    dev = write(tmp_path / "dev.tsv", "text\tlabel", *[f"{text}\t1.5" for text in texts])
     _, err = call(
         capsys, "finetune", "--model", encoder, "--train", train, "--output", tmp_path / "run",
-        "--max_length", 8, "--dry_run",
+        "--validation", dev, "--max_length", 8, "--batch_size", 4,
+        "--gradient_accumulation_steps", 2, "--dry_run",
     )  # fmt: skip
     said = " ".join(err.split())
-    assert "CPU, float32: 7 training and 1 validation examples, 2 labels (1.5, 2.25)" in said
+    assert answered == [(texts[-4:], 2)]  # micro-batches, of which two are computed at once
+    assert "CPU, float32: 8 training and 9 validation examples, 2 labels (1.5, 2.25)" in said
     assert "labels such as 1.5 are numbers with decimals; for regression give --task" in said
     assert "4 examples have a blank text, the first in line 3" in said
     assert "parameters" in said and "GiB of memory" in said

@@ -315,8 +315,13 @@ def test_a_dry_run_evaluates_a_batch():
         evaluate(*data, return_dict=True, **how)
     )
     batches = dataset(BATCHES)
-    phase = Phase(until=9, batch_size=8, batches=lambda step: batches.repeat(), held_out=batches)
+    asked = []
+    phase = Phase(
+        until=9, batch_size=8, batches=lambda step: batches.repeat(), held_out=batches,
+        evaluate=lambda: asked.append("evaluate"),
+    )  # fmt: skip
     dry_run(trainer, [phase])
+    assert asked == ["evaluate"]
     assert [set(logs) >= {"loss", "mlm_logits_loss"} for logs in evaluated] == [True]
     assert trainer.metrics[0].weight.numpy() == BATCHES[0][2]["mlm_logits"].sum()
 
