@@ -42,6 +42,21 @@ def wait_for_progress(process, output) -> None:
         time.sleep(0.002)
 
 
+def kill_at_random_moments(command: list[str], output: Path, kills: int, setup: str = "") -> None:
+    draw = random.Random(kills)
+    for _ in range(kills):
+        process = start_command(command, setup=setup)
+        wait_for_progress(process, output)
+        time.sleep(draw.random() * 0.2)  # tens of steps, checkpoints and evaluations
+        process.kill()
+        assert process.wait() == -signal.SIGKILL
+    assert not (output / "last").exists()
+
+
+def models(output: Path) -> list[bytes]:
+    return [(output / name / "model.safetensors").read_bytes() for name in ("best", "last")]
+
+
 def logged(output) -> tuple[list, list]:
     """The lines of scalars.jsonl and the TensorBoard events, but for how long things took."""
     text = (output / "logs" / "scalars.jsonl").read_text(encoding="utf-8")
@@ -66,15 +81,7 @@ def logged(output) -> tuple[list, list]:
 )
 def test_sigkill_of_pre_training_at_random_moments(shards, small_config, tmp_path, kills, steps):
     killed, undisturbed = tmp_path / "killed", tmp_path / "undisturbed"
-    draw = random.Random(kills)
-    for _ in range(kills):
-        process = start_command(pretraining(shards, small_config, killed, steps))
-        wait_for_progress(process, killed)
-        time.sleep(draw.random() * 0.2)  # tens of steps, checkpoints and evaluations
-        process.kill()
-        assert process.wait() == -signal.SIGKILL
-    assert not (killed / "last").exists()
-
+    kill_at_random_moments(pretraining(shards, small_config, killed, steps), killed, kills)
     assert main(pretraining(shards, small_config, killed, steps)) == 0
     assert not list((killed / "checkpoints").glob(".*"))
     assert main(pretraining(shards, small_config, undisturbed, steps)) == 0
@@ -86,11 +93,29 @@ def test_sigkill_of_pre_training_at_random_moments(shards, small_config, tmp_pat
     assert lines == expected_lines
     assert events == expected_events
     assert len(events) > len(lines)
-    for model in ("best", "last"):
-        weights = [
-            (output / model / "model.safetensors").read_bytes() for output in (killed, undisturbed)
+    assert models(killed) == models(undisturbed)
+
+
+@pytest.mark.slow
+def test_sigkill_of_fine_tuning_on_micro_batches(pretrained, labelled, tmp_path):
+    """The last batch of an epoch divides unevenly; graphs are optimized, as for users."""
+    optimized = """
+import tensorflow as tf
+tf.config.optimizer.set_experimental_options({"disable_meta_optimizer": False})
+"""
+    killed, undisturbed = (
+        [
+            "finetune", "--model", str(pretrained / "last"), "--output", str(tmp_path / name),
+            "--train", str(labelled / "train.tsv"), "--max-length", "16", "--batch-size", "9",
+            "--gradient_accumulation_steps", "3", "--epochs", "60", "--save-every", "5",
         ]
-        assert weights[0] == weights[1]
+        for name in ("killed", "undisturbed")
+    )  # fmt: skip
+    kill_at_random_moments(killed, tmp_path / "killed", 5, optimized)
+    for command in (killed, undisturbed):
+        done = run_command(command, setup=optimized, check=True)
+    assert "86 training" in done.stderr  # 9 x 9 + 5
+    assert models(tmp_path / "killed") == models(tmp_path / "undisturbed")
 
 
 def test_a_run_keeps_others_out_until_sigterm(
