@@ -19,6 +19,20 @@ name = sys.argv[2]
 policy = name if name.startswith("mixed") else "float32"
 
 
+def packed(batch):
+    inputs, labels, weights = batch
+    first = (2 + np.arange(len(labels["nsp_logits"])) % 4)[:, None]  # tokens of two instances
+    second = np.arange(T) >= first
+    instances = {
+        "padding_mask": 1 + second,
+        "position_ids": np.arange(T) - second * first,
+        "first_positions": np.hstack([0 * first, first]),
+    }
+    inputs = {**inputs, **{name: x.astype("int32") for name, x in instances.items()}}
+    of_both = ({**x, "nsp_logits": np.stack([x["nsp_logits"]] * 2, 1)} for x in (labels, weights))
+    return inputs, *of_both
+
+
 def losses(strategy, pieces):
     with strategy.scope():
         keras.config.set_dtype_policy(policy)
@@ -30,7 +44,8 @@ def losses(strategy, pieces):
         trainer = Trainer(model, optimizer, loss=LOSSES, gradient_accumulation_steps=pieces)
     trainer._halves = False  # each row stands among the same rows, on one device and on four
     start = model.get_weights()
-    lines = fit(trainer, BATCHES[:2])
+    batches = BATCHES[:2]
+    lines = fit(trainer, [packed(batch) for batch in batches] if name == "packed_rows" else batches)
     if name == "late_batches":
         trainer.accumulate_gradients(2 * pieces)
         lines += fit(trainer, [pretraining_batch(n, rows=16) for n in (7, 8)])
@@ -56,8 +71,11 @@ print(four, one)
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "name",
-    ["float32", "mixed_bfloat16", "mixed_float16", "lamb", "frozen_layers", "late_batches"],
-)
+    [
+        "float32", "mixed_bfloat16", "mixed_float16", "lamb", "frozen_layers", "packed_rows",
+        "late_batches",
+    ],
+)  # fmt: skip
 def test_four_replicas_train_as_one_device_does(request, name):
     done = run_code(_FOUR, [request.path.parent, name])
     assert done.returncode == 0, done.stderr[-3000:]
