@@ -59,8 +59,8 @@ class TrainingOptions(CheckedOptions):
         keep_every: keep the checkpoints at multiples of this step for good.
         skip_nonfinite: number of steps with a non-finite loss or gradient to skip before stopping.
         override: resume a run although its settings have changed.
-        dry_run: take a few steps, print the parameters and the steps, time and memory that the run
-            would take, and write nothing.
+        dry_run: take a few steps, evaluate a batch, print the parameters and the steps, time and
+            memory that the run would take, and write nothing.
         histograms_every: steps between two histograms of weights and activations in TensorBoard;
             none by default.
         profile: steps to profile for TensorBoard, as FIRST:LAST (10:20).
