@@ -22,7 +22,6 @@ from bert_tf.config import BertConfig
 from bert_tf.errors import InputError
 from bert_tf.models.language_model import BertLanguageModel
 from bert_tf.models.pretrainer import BertPreTrainer
-from bert_tf.options import identity
 from bert_tf.tasks.options import PretrainingOptions
 from bert_tf.tasks.pretraining import pretrain
 from bert_tf.tasks.pretraining_data import DIRECTIONS, PretrainingData
@@ -553,17 +552,6 @@ def test_a_held_out_share_of_every_file_is_evaluated_on(shards, small_config, tm
 def test_options_that_would_be_ignored_or_do_harm_are_refused(changed, cause):
     with pytest.raises(InputError, match=cause):
         PretrainingOptions(shards="shards", output="run", **{"steps": 8, **changed})
-
-
-def test_a_path_has_one_spelling_in_the_identity(tmp_path):
-    (tmp_path / "pre" / "best").mkdir(parents=True)
-    (tmp_path / "link").symlink_to(tmp_path / "pre")
-    spellings = ["pre/best", "pre/best/", "./pre/../pre/best", "link/best"]
-    made = [
-        PretrainingOptions(shards="s", output=str(tmp_path / "run"), model=f"{tmp_path}/{spelling}")
-        for spelling in spellings
-    ]
-    assert {identity(each, each.output)["model"] for each in made} == {"../pre/best"}
 
 
 @pytest.mark.slow

@@ -1,7 +1,6 @@
 import gzip
 import io
 import json
-from types import SimpleNamespace
 
 import pytest
 
@@ -82,7 +81,7 @@ def test_files_as_published(tmp_path):
 
 
 def test_standard_input(monkeypatch):
-    monkeypatch.setattr("sys.stdin", SimpleNamespace(buffer=io.BytesIO(b"text\none\n")))
+    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(b"text\none\n")))
     found = read("-", format="tsv")
     assert (found.columns["text"], found.place(0)) == (["one"], "standard input, line 2")
 
