@@ -87,7 +87,7 @@ def test_a_megabyte_and_ten_thousand_windows_take_bounded_memory(name, inputs, e
     """At once they would take some hundred MB to a GB."""
     config = replace(CONFIG, vocab_size=2000, hidden_size=64, intermediate_size=256)
     task = TASKS[name].with_settings({"max_length": LENGTH, "doc_stride": 2})
-    labels = ["O", "B-PER", "I-PER"] if name == "tagging" else task.labels or ["no", "yes"]
+    labels = {"tagging": ["O", "B-PER", "I-PER"], "classification": ["no", "yes"]}.get(name)
     model = task.kind.model_class(config, seed=1, **task.kind.head(labels))
     tokenizer = BertTokenizer(PIECES + [f"[unused{i}]" for i in range(2000 - len(PIECES))])
     signature = FineTuned(task, model, tokenizer, labels).module().signature()
