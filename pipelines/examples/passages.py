@@ -29,7 +29,7 @@ _NAMES = {
     STANDARD_LIBRARY: ["python", "cpython", "python's"],
     "huggingface_hub": ["huggingface_hub", "huggingface", "hugging face", "hf", "hf_hub"],
 }
-_EXAMPLES_PER_LABEL = {"train": 160, "validation": 25, "test": 100}
+_EXAMPLES_PER_LABEL = {"train": 400, "validation": 50, "test": 100}
 
 
 @dataclass(frozen=True)

@@ -38,10 +38,9 @@ def test_pre_training_wins_on_the_installed_documentation(tmp_path, capsys, monk
     assert sum(map(len, sentences)) > 5_000_000
     assert {STANDARD_LIBRARY, "tensorflow", "keras", "numpy"} <= {m.package for m in modules}
 
-    majority = 1 / 8  # as many test passages of each of eight packages
     random, pretrained = accuracy(output / "from_random"), accuracy(output / "from_pretrained")
     assert pretrained > random + 0.05
-    assert pretrained > 4 * majority
+    assert pretrained > 0.6  # below every run of the README
     captured = capsys.readouterr()
     answers = [json.loads(line) for line in captured.out.splitlines() if '"text"' in line]
     assert len(answers) == 5
