@@ -21,6 +21,7 @@ from bert_tf.tasks.span import Span
 from bert_tf.tasks.table import TASKS
 from bert_tf.tasks.tagging import Tagging
 from pipelines.examples.labelled_text import read_examples
+from pipelines.examples.tagged_words import to_iob2
 
 WORDS = ["sea", "ship", "wave", "farm", "cow", "barn"]
 PIECES = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *WORDS]
@@ -118,7 +119,9 @@ def check_columns(folder, task, examples, answers) -> None:
     lines = "\n".join(examples.columns["words"]).replace("\n", "\n\n").replace(" ", "\n")
     read = (folder / "predictions.conll").read_text().removesuffix("\n\n").split("\n")
     assert [line.partition(" ")[0] for line in read] == lines.split("\n")
-    labels = [label.decode() for row in answers["words_label"] for label in row if label]
+    answered = iter(label.decode() for row in answers["words_label"] for label in row if label)
+    sentences = [s.split(" ") for words in examples.columns["words"] for s in words.split("\n")]
+    labels = [label for s in sentences for label in to_iob2([next(answered) for _ in s])]
     assert [line.split(" ")[2] for line in read if line] == labels
 
 
