@@ -5,7 +5,7 @@ r"""Fine-tuned scores beside Hugging Face's: same weights, data, recipe and seed
       --task conll2003=conll2003 --task squad=squad
 
 --task names a task with its training data and, unless that is the folder of the published files,
-its validation data. Ours is `bert_tf.tasks.finetuning.finetune`, the driver of `bert-tf finetune`;
+its validation data. Ours is `finetune` of `bert_tf.finetuning`, the driver of `bert-tf finetune`;
 theirs is Hugging Face's model class for the task in a plain PyTorch loop (AdamW, linear warm-up and
 decay, batches padded to their longest example). Both train for all epochs, and the last model
 predicts the validation examples; the same functions score both sides.
@@ -93,8 +93,8 @@ def score(given: str, predictions: Any) -> dict[str, float | None]:
     """Scores Hugging Face's predictions with the functions that score ours."""
     import numpy as np
 
-    from bert_tf.tasks.conlleval import score_entities
-    from bert_tf.tasks.squad_scores import squad_1_scores
+    from bert_tf.tasks.scoring.conlleval import score_entities
+    from bert_tf.tasks.scoring.squad_scores import squad_1_scores
 
     task, train, validation = find_data(given)
     examples = task.read(validation, "validation")
@@ -120,9 +120,9 @@ def train_here(options: argparse.Namespace, given: str, seed: int, work: Path) -
     """Fine-tunes with bert-tf."""
     import tensorflow as tf
 
+    from bert_tf.finetuning.finetune import finetune
     from bert_tf.startup import keep_freed_memory
-    from bert_tf.tasks.finetuning import finetune
-    from bert_tf.tasks.options import FinetuningOptions
+    from bert_tf.training_options import FinetuningOptions
 
     keep_freed_memory()
     task, train, validation = find_data(given)

@@ -39,7 +39,7 @@ SIDES = {
 
 def read_data(options: argparse.Namespace) -> Any:
     """The training examples."""
-    from bert_tf.tasks.finetuning_data import FinetuningData
+    from bert_tf.finetuning.data import FinetuningData
     from bert_tf.tasks.table import find_task
 
     return FinetuningData.read(

@@ -65,8 +65,8 @@ def prepare(side: str, work: Path) -> None:
     if side in OURS:
         from bert_tf import BertConfig, BertTokenizer
         from bert_tf.models.task_models import BertClassifier
-        from bert_tf.tasks.fine_tuned import FineTuned
         from bert_tf.tasks.table import find_task
+        from bert_tf.trained.fine_tuned import FineTuned
 
         policy = "float32" if side == "float32" else "mixed_bfloat16"
         model = BertClassifier(BertConfig(), labels=["no", "yes"], seed=0, dtype=policy)

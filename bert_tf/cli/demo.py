@@ -100,7 +100,7 @@ def _write_texts(options: Options, corpus: Path, labelled: Path) -> list[str]:
 def _show_guesses(model_directory: str, sentences: Sequence[str], seed: int) -> None:
     """Hides a word in each of some sentences drawn at random, and prints the model's guesses."""
     from bert_tf import BertPreTrainer, BertTokenizer, load_model
-    from bert_tf.tasks.pretraining_guesses import MaskedWords
+    from bert_tf.pretraining.guesses import MaskedWords
 
     tokenizer = BertTokenizer.from_directory(model_directory)
     known = {piece for piece in tokenizer.vocabulary if piece.isalpha() and len(piece) > 1}

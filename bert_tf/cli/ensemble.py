@@ -19,7 +19,7 @@ from bert_tf.cli.progress import console, progress, scores_line
 from bert_tf.errors import InputError
 from bert_tf.options import option
 from bert_tf.outputs import check_output_folder
-from bert_tf.tasks.options import EvaluationOptions
+from bert_tf.training_options import EvaluationOptions
 
 
 @dataclass(kw_only=True)
@@ -48,9 +48,9 @@ def run(options: Options) -> None:
     output = options.output or options.submission
     folder = output and check_output_folder(output, inputs)
     with progress("answering", total=len(options.models)) as bar:
-        from bert_tf.tasks.ensemble import Ensemble
-        from bert_tf.tasks.fine_tuned import Evaluation
-        from bert_tf.tasks.report import write_report
+        from bert_tf.tasks.reports.report import write_report
+        from bert_tf.trained.ensemble import Ensemble
+        from bert_tf.trained.fine_tuned import Evaluation
 
         ensemble = Ensemble.from_directories(options.models, dataclasses.asdict(options))
         first = ensemble.members[0]

@@ -25,10 +25,10 @@ import rich.table
 from bert_tf.cli.progress import console, export_line, progress, typed
 from bert_tf.options import option
 from bert_tf.outputs import check_output_folder
-from bert_tf.tasks.options import EvaluationOptions
+from bert_tf.training_options import EvaluationOptions
 
 if TYPE_CHECKING:
-    from bert_tf.tasks.report import Table
+    from bert_tf.tasks.reports.report import Table
 
 _MOST_ROWS = 20  # of a table on the terminal
 
@@ -50,8 +50,8 @@ class Options(EvaluationOptions):
 def run(options: Options) -> None:
     output = options.output and check_output_folder(options.output, [options.model, options.data])
     with progress("evaluating", total=1) as bar:
-        from bert_tf.tasks.fine_tuned import FineTuned
-        from bert_tf.tasks.report import Picture, write_report
+        from bert_tf.tasks.reports.report import Picture, write_report
+        from bert_tf.trained.fine_tuned import FineTuned
 
         model = FineTuned.from_directory(options.model, dataclasses.asdict(options))
         examples = model.task.read(options.data, options.split)

@@ -19,7 +19,7 @@ from typing import Literal
 from bert_tf.cli.progress import console, progress, typed
 from bert_tf.options import option
 from bert_tf.outputs import check_output_folder
-from bert_tf.tasks.options import TaskOptions
+from bert_tf.training_options import TaskOptions
 
 
 @dataclass(kw_only=True)
@@ -48,7 +48,7 @@ def run(options: Options) -> None:
     folder = check_output_folder(Path(options.output) / options.name, [options.model])
     with progress("exporting"):
         from bert_tf.serving.export import check_export
-        from bert_tf.tasks.fine_tuned import FineTuned
+        from bert_tf.trained.fine_tuned import FineTuned
 
         check_export(options.name, root=folder.parent, version=options.version)
         dtype, remark = _dtype(options.precision)

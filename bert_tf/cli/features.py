@@ -19,7 +19,7 @@ from bert_tf.cli.progress import console, progress
 from bert_tf.errors import InputError
 from bert_tf.options import option
 from bert_tf.outputs import check_output_file
-from bert_tf.tasks.options import FileOptions
+from bert_tf.training_options import FileOptions
 
 
 @dataclass(kw_only=True)
@@ -61,14 +61,14 @@ def run(options: Options) -> None:
         from bert_tf.checkpoints.hugging_face import read_weights
         from bert_tf.device_memory import memory_errors
         from bert_tf.models.encoder import BertEncoder
-        from bert_tf.tasks.feature_files import (
+        from bert_tf.tokenization.tokenizer import BertTokenizer
+        from bert_tf.trained.feature_files import (
             check_format,
             feature_file,
             how_to_read,
             written_files,
         )
-        from bert_tf.tasks.features import FeatureExtractor
-        from bert_tf.tokenization.tokenizer import BertTokenizer
+        from bert_tf.trained.features import FeatureExtractor
         from pipelines.examples.tagged_words import read_texts
 
         check_format(output)

@@ -21,13 +21,13 @@ from bert_tf.cli.progress import (
     training_line,
     typed,
 )
-from bert_tf.tasks.options import FinetuningOptions as Options
+from bert_tf.training_options import FinetuningOptions as Options
 
 
 def run(options: Options) -> None:
     with progress("fine-tuning") as bar:
-        from bert_tf.tasks.finetuning import FinetuningResult, finetune
-        from bert_tf.tasks.restarts import finetune_seeds
+        from bert_tf.finetuning.finetune import FinetuningResult, finetune
+        from bert_tf.finetuning.restarts import finetune_seeds
 
         total_steps = 0
 

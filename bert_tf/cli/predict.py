@@ -22,7 +22,7 @@ from bert_tf.cli.progress import console, progress
 from bert_tf.errors import InputError
 from bert_tf.options import option
 from bert_tf.outputs import check_output_file, check_output_folder
-from bert_tf.tasks.options import FileOptions, TaskOptions
+from bert_tf.training_options import FileOptions, TaskOptions
 
 
 @dataclass(kw_only=True)
@@ -78,8 +78,8 @@ def run(options: Options) -> None:
     folder = options.submission and check_output_folder(options.submission, inputs)
     with progress("loading", total=1) as bar:
         from bert_tf.serving.predictor import answer, answer_rows, rows
-        from bert_tf.tasks.answer_files import beside, is_table, json_line, write_answers
-        from bert_tf.tasks.prediction import load
+        from bert_tf.trained.answer_files import beside, is_table, json_line, write_answers
+        from bert_tf.trained.prediction import load
         from pipelines.examples.labelled_text import read_columns_of
 
         model = load(options.model, dataclasses.asdict(options))

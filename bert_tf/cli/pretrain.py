@@ -11,12 +11,12 @@ which load in Hugging Face, too (docs/objectives.md).
 """
 
 from bert_tf.cli.progress import console, outcome_lines, progress, training_line, typed
-from bert_tf.tasks.options import PretrainingOptions as Options
+from bert_tf.training_options import PretrainingOptions as Options
 
 
 def run(options: Options) -> None:
     with progress("pre-training", total=options.steps) as bar:
-        from bert_tf.tasks.pretraining import pretrain
+        from bert_tf.pretraining.pretrain import pretrain
 
         def report(step: int, kind: str, scalars: dict[str, float]) -> None:
             bar.print(training_line(step, kind, scalars, options.steps))
@@ -24,7 +24,7 @@ def run(options: Options) -> None:
         result = pretrain(options, report, notice=bar.print, on_step=bar.update)
     if result is None or not result.is_chief:
         return
-    from bert_tf.tasks.word_frequencies import plateau_notice
+    from bert_tf.pretraining.word_frequencies import plateau_notice
 
     lines = outcome_lines(result, options.steps)
     model = f"{options.output}/{'last' if result.best is None else 'best'}"

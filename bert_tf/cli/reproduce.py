@@ -62,7 +62,7 @@ def run(options: Options) -> None:
         from bert_tf.experiments.result import NOTE
         from bert_tf.experiments.run import Run
         from bert_tf.experiments.scale import SCALES
-        from bert_tf.tasks.report import markdown
+        from bert_tf.tasks.reports.report import markdown
 
         read_as = {field.name: getattr(options, field.name) for field in fields(CorpusOptions)}
         reproduction = Reproduction(

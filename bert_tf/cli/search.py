@@ -14,16 +14,16 @@ extends a finished one. All other options are those of bert-tf finetune.
 """
 
 from bert_tf.cli.progress import console, export_line, progress, scores_line, typed
-from bert_tf.tasks.options import FinetuningOptions
-from bert_tf.tasks.options import SearchOptions as Options
+from bert_tf.training_options import FinetuningOptions
+from bert_tf.training_options import SearchOptions as Options
 
 
 def run(options: Options) -> None:
     with progress("searching") as bar:
-        from bert_tf.tasks.finetuning import FinetuningResult, finetune
-        from bert_tf.tasks.search import search
-        from bert_tf.tasks.search_report import page
-        from bert_tf.tasks.trials import Setting, ranked
+        from bert_tf.finetuning.finetune import FinetuningResult, finetune
+        from bert_tf.finetuning.search import search
+        from bert_tf.finetuning.search_report import page
+        from bert_tf.finetuning.trials import Setting, ranked
 
         where, total_steps = "", 0
         told: set[str] = set()

@@ -8,9 +8,9 @@ from typing import Any
 
 from bert_tf.atomic import replace_directory
 from bert_tf.experiments.run import FOLDER, Cache, Run, Show, chosen_options
-from bert_tf.tasks.options import SearchOptions
-from bert_tf.tasks.search import data_content
+from bert_tf.finetuning.search import data_content
 from bert_tf.tokenization import BertTokenizer, count_words, learn_vocabulary
+from bert_tf.training_options import SearchOptions
 from pipelines.corpus.formats import input_errors, read_lines
 from pipelines.corpus.sources import open_corpus
 from pipelines.examples.passages import SPLITS, documentation, write_task

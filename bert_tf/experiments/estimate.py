@@ -19,16 +19,16 @@ from bert_tf.layers.lstm import new_lstm
 from bert_tf.models.cost import classification_flops, lstm_flops, pretraining_flops
 from bert_tf.models.feature_encoder import lstm_units
 from bert_tf.models.pretrainer import BertPreTrainer
-from bert_tf.tasks.options import PretrainingOptions
-from bert_tf.tasks.pretraining_data import DIRECTIONS
-from bert_tf.tasks.regression import squared_error
+from bert_tf.pretraining.data import DIRECTIONS
+from bert_tf.pretraining.training_setup import feature_settings
+from bert_tf.tasks.kinds.regression import squared_error
 from bert_tf.tasks.table import find_task, with_options
-from bert_tf.tasks.training_setup import feature_settings
 from bert_tf.training.dry_run import step_seconds
 from bert_tf.training.means import cross_entropy
 from bert_tf.training.optimizer import AdamWeightDecay
 from bert_tf.training.run import Run as TrainingRun
 from bert_tf.training.trainer import Trainer
+from bert_tf.training_options import PretrainingOptions
 
 # A step is measured with at most so many layers and tokens, and scaled to the whole by its
 # floating-point operations: a step of a large model can take minutes.

@@ -14,11 +14,11 @@ from bert_tf.experiments.plan import Plan
 from bert_tf.experiments.run import Cache
 from bert_tf.experiments.table import Column
 from bert_tf.experiments.training_runs import Finetuning, Pretraining
-from bert_tf.tasks import pictures
-from bert_tf.tasks.report import markdown
-from bert_tf.tasks.restarts import best_of
+from bert_tf.finetuning.restarts import best_of
+from bert_tf.pretraining.word_frequencies import is_on_plateau, losses_per_word
+from bert_tf.tasks.reports import pictures
+from bert_tf.tasks.reports.report import markdown
 from bert_tf.tasks.table import find_task
-from bert_tf.tasks.word_frequencies import is_on_plateau, losses_per_word
 
 # Title of a pre-training -> its held-out scores.
 HeldOut = Mapping[str, Mapping[str, float]]

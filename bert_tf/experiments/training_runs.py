@@ -15,17 +15,17 @@ from bert_tf.config import BertConfig
 from bert_tf.errors import InputError
 from bert_tf.experiments.data_runs import Shards, TaskData
 from bert_tf.experiments.run import Cache, Run, Show, chosen_options
+from bert_tf.finetuning.finetune import finetune
+from bert_tf.finetuning.restarts import Restarts
+from bert_tf.finetuning.search import search
+from bert_tf.finetuning.trials import Trial
 from bert_tf.models.language_model import BertLanguageModel
 from bert_tf.models.pretrainer import BertPreTrainer
 from bert_tf.options import CheckedOptions
-from bert_tf.tasks.finetuning import finetune
-from bert_tf.tasks.options import FinetuningOptions, PretrainingOptions, SearchOptions
-from bert_tf.tasks.pretraining import pretrain
-from bert_tf.tasks.restarts import Restarts
-from bert_tf.tasks.search import search
-from bert_tf.tasks.trials import Trial
+from bert_tf.pretraining.pretrain import pretrain
 from bert_tf.tokenization import BertTokenizer
 from bert_tf.training.state import load_weights
+from bert_tf.training_options import FinetuningOptions, PretrainingOptions, SearchOptions
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)

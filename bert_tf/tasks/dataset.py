@@ -6,12 +6,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from bert_tf.errors import InputError
-from bert_tf.tasks.metrics import Score
+from bert_tf.tasks.scoring.metrics import Score
 from pipelines.examples.labelled_text import Examples, Format, MissingColumnError
 from pipelines.examples.records import is_dataset_name, split_in
 
 if TYPE_CHECKING:
-    from bert_tf.tasks.kind import Kind
+    from bert_tf.tasks.kinds.kind import Kind
 
 # Names in options and task.json -> attributes of `Dataset`.
 _SETTINGS = {
@@ -38,7 +38,7 @@ class Dataset:
         label: column of the label.
         labels: label names in the order of a new model's outputs; empty to take the sorted labels
             of the training data.
-        scores: functions of `bert_tf.tasks.metrics`; the first chooses the best model.
+        scores: functions of `bert_tf.tasks.scoring.metrics`; the first chooses the best model.
         format: file format; None to go by the extension.
         header: whether tables begin with a line of column names.
         skip_broken: skip (and count) table rows with a wrong number of columns.

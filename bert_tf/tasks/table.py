@@ -11,16 +11,16 @@ from types import ModuleType
 from typing import Any
 
 from bert_tf.errors import InputError
-from bert_tf.tasks.choice import Choice
-from bert_tf.tasks.classification import Classification
 from bert_tf.tasks.dataset import Dataset
-from bert_tf.tasks.embedding import Embedding
-from bert_tf.tasks.masked_language_model import MaskedLanguageModel
-from bert_tf.tasks.metrics import accuracy, f1, matthews_correlation, pearson, spearman
+from bert_tf.tasks.kinds.choice import Choice
+from bert_tf.tasks.kinds.classification import Classification
+from bert_tf.tasks.kinds.embedding import Embedding
+from bert_tf.tasks.kinds.masked_language_model import MaskedLanguageModel
+from bert_tf.tasks.kinds.regression import Regression
+from bert_tf.tasks.kinds.span import Span
+from bert_tf.tasks.kinds.tagging import Tagging
 from bert_tf.tasks.names import check_name
-from bert_tf.tasks.regression import Regression
-from bert_tf.tasks.span import Span
-from bert_tf.tasks.tagging import Tagging
+from bert_tf.tasks.scoring.metrics import accuracy, f1, matthews_correlation, pearson, spearman
 
 # Names of GLUE's published files in their folders.
 _GLUE = {"train": ("train.tsv",), "validation": ("dev.tsv",), "test": ("test.tsv",)}

@@ -25,8 +25,8 @@ from bert_tf.models.task_models import (
     BertSpanClassifier,
     BertTagger,
 )
-from bert_tf.tasks.regression import squared_error
-from bert_tf.tasks.span import span_loss
+from bert_tf.tasks.kinds.regression import squared_error
+from bert_tf.tasks.kinds.span import span_loss
 from bert_tf.training.means import cross_entropy
 
 SCRIPT = Path(__file__).with_name("hugging_face_heads_peer.py")

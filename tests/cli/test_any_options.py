@@ -10,7 +10,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from bert_tf.cli import main as cli
-from bert_tf.tasks.options import FinetuningOptions, PretrainingOptions, save_config
+from bert_tf.training_options import FinetuningOptions, PretrainingOptions, save_config
 
 INTEGERS = st.sampled_from([-(10**30), -5, -1, 0, 1, 3, 2**31, 2**63, 10**30]) | st.integers()
 FLOATS = st.sampled_from([0.0, -1.0, 0.5, 1.0, 1e300]) | st.floats()

@@ -7,8 +7,8 @@ import pytest
 
 from bert_tf import BertClassifier, BertConfig, BertTokenizer
 from bert_tf.cli.main import main
-from bert_tf.tasks.fine_tuned import FineTuned
 from bert_tf.tasks.table import TASKS
+from bert_tf.trained.fine_tuned import FineTuned
 
 PIECES = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "sea", "ship", "farm", "cow"]
 

@@ -6,11 +6,10 @@ import keras
 import pytest
 
 from bert_tf import BertConfig, BertTokenizer
+from bert_tf.finetuning.finetune import finetune
 from bert_tf.models.pretrainer import BertPreTrainer
 from bert_tf.models.task_models import BertClassifier
-from bert_tf.tasks.classification import Classification
-from bert_tf.tasks.finetuning import finetune
-from bert_tf.tasks.options import FinetuningOptions
+from bert_tf.tasks.kinds.classification import Classification
 from bert_tf.tasks.table import TASKS
 from bert_tf.training.loop import train
 from bert_tf.training.means import cross_entropy
@@ -18,6 +17,7 @@ from bert_tf.training.optimizer import AdamWeightDecay
 from bert_tf.training.plan import Phase, TrainingPlan
 from bert_tf.training.state import TrainingState
 from bert_tf.training.trainer import Trainer
+from bert_tf.training_options import FinetuningOptions
 from pipelines.examples.batches import example_batches
 from pipelines.shards.pretraining_batches import pretraining_batches
 

@@ -25,7 +25,7 @@ from pathlib import Path
 _CONTEXT = multiprocessing.get_context("forkserver")
 _CONTEXT.set_forkserver_preload(
     ["tensorflow", "tensorflow_text", "keras", "bert_tf", "bert_tf.cli.main",
-     "bert_tf.cli.pretrain", "bert_tf.cli.shards", "bert_tf.tasks.pretraining",
+     "bert_tf.cli.pretrain", "bert_tf.cli.shards", "bert_tf.pretraining.pretrain",
      "pipelines.shards.writing"]
 )  # fmt: skip
 

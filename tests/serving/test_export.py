@@ -17,7 +17,7 @@ from bert_tf.serving.checks import SERVED_TEXT_OPS, ops_of, refuse_unservable
 from bert_tf.serving.export import export, versions
 from bert_tf.serving.predictor import Predictor, answer, rows
 from bert_tf.serving.signatures import DEFAULT, RawTextModel, Signature
-from bert_tf.tasks.classification import Classification
+from bert_tf.tasks.kinds.classification import Classification
 from bert_tf.tokenization import Packer
 
 PIECES = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "sea", "##s", "farm", "the", "é", "。"]

@@ -22,8 +22,8 @@ from bert_tf.models.task_models import (
     BertTagger,
 )
 from bert_tf.serving.saved_model import LoadedModel
-from bert_tf.tasks.fine_tuned import FineTuned
 from bert_tf.tasks.table import find_task
+from bert_tf.trained.fine_tuned import FineTuned
 
 CONFIG = BertConfig(
     vocab_size=13, hidden_size=8, num_hidden_layers=2, num_attention_heads=2,

@@ -28,8 +28,8 @@ from bert_tf.serving.saved_model import LoadedModel
 from bert_tf.serving.server.app import make_app
 from bert_tf.serving.server.models import Models
 from bert_tf.serving.warmup_requests import requests
-from bert_tf.tasks.fine_tuned import FineTuned
 from bert_tf.tasks.table import TASKS
+from bert_tf.trained.fine_tuned import FineTuned
 
 PIECES = [
     "[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "the", "ship", "left", "harbour", "at", "dawn",

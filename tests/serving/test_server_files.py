@@ -30,9 +30,9 @@ from bert_tf.serving.warmup_requests import (
     prediction_log,
     requests,
 )
-from bert_tf.tasks.classification import Classification
 from bert_tf.tasks.dataset import Dataset
-from bert_tf.tasks.fine_tuned import FineTuned
+from bert_tf.tasks.kinds.classification import Classification
+from bert_tf.trained.fine_tuned import FineTuned
 
 PIECES = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "ship", "##s", "dawn", "море", "海", "."]
 _INIT_OP = "__saved_model_init_op"

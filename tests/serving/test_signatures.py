@@ -23,10 +23,10 @@ from bert_tf import (
 from bert_tf.cli.main import main
 from bert_tf.errors import InputError
 from bert_tf.serving.predictor import Predictor, answer
-from bert_tf.tasks.fine_tuned import FineTuned
-from bert_tf.tasks.masked_language_model import MaskedLanguageModel
+from bert_tf.tasks.kinds.masked_language_model import MaskedLanguageModel
 from bert_tf.tasks.table import TASKS
 from bert_tf.tokenization import Packer
+from bert_tf.trained.fine_tuned import FineTuned
 
 WORDS = ["sea", "##s", "ship", "e", "##e", "北", "é", ".", "-"]
 PIECES = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *WORDS]

@@ -10,7 +10,7 @@ from bert_tf import BertConfig, BertTokenizer
 from bert_tf.models.task_models import BertClassifier
 from bert_tf.serving.export import export
 from bert_tf.serving.signatures import DEFAULT, TEXTS, RawTextModel, Signature
-from bert_tf.tasks.classification import Classification
+from bert_tf.tasks.kinds.classification import Classification
 
 PIECES = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "sea", "##s", "farm", "the", "é", "。"]
 

@@ -1,0 +1,317 @@
+"""Fine-tuning, for every kind of task."""
+
+import functools
+import math
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+import tensorflow as tf
+
+from bert_tf.checkpoints.formats import CONFIG, content_hash
+from bert_tf.checkpoints.model_directory import load_model
+from bert_tf.config import BertConfig
+from bert_tf.errors import InputError
+from bert_tf.finetuning.data import FinetuningData
+from bert_tf.finetuning.feature_cache import FeatureCache
+from bert_tf.fused.devices import device_type
+from bert_tf.models.cost import classification_flops
+from bert_tf.pretraining.training_setup import feature_settings, make_plan, make_run, prepare
+from bert_tf.pretraining.word_frequencies import plateau_notice
+from bert_tf.tasks.dataset import Dataset
+from bert_tf.tasks.table import TASKS, find_task, with_options
+from bert_tf.trained.fine_tuned import TASK_FILE, Evaluation, FineTuned, read_settings
+from bert_tf.training.dry_run import dry_run
+from bert_tf.training.loop import TrainingResult, check_steps_per_execution
+from bert_tf.training.means import Values
+from bert_tf.training.peak import strategy_peak
+from bert_tf.training.plan import Phase
+from bert_tf.training.run import Run
+from bert_tf.training.strategy import check_batch_size, distribute_batches
+from bert_tf.training_options import FinetuningOptions, FinetuningSetup, save_config
+from pipelines.examples.labelled_text import Examples
+
+# Enough batches to measure the mean length of examples.
+_SAMPLED_BATCHES = 8
+
+# A head on frozen vectors learns faster than a whole BERT.
+_FEATURES_LEARNING_RATE = 1e-3
+
+ReportLine = Callable[[int, str, dict[str, float]], None]
+
+
+@dataclass(frozen=True)
+class FinetuningResult:
+    """Outcome of a fine-tuning run.
+
+    Attributes:
+        training: steps and their time.
+        best_by: name of the score that chooses the best model.
+        evaluation: evaluation of the best model on the validation examples; None but on the chief
+            worker.
+        train_examples: number of training examples.
+        evaluations: number of evaluations on the validation examples; the best model is the best
+            of so many.
+    """
+
+    training: TrainingResult
+    best_by: str
+    evaluation: Evaluation | None
+    train_examples: int
+    evaluations: int = 1
+
+    @property
+    def score(self) -> float | None:
+        """The score that chooses; None if undefined, as F1 of a type that never occurs."""
+        return self.evaluation.scores.get(self.best_by) if self.evaluation else None
+
+
+def finetune(
+    options: FinetuningOptions,
+    report: ReportLine,
+    notice: Callable[[str], object] = print,
+    planned: Callable[[int], object] = lambda steps: None,
+    on_step: Callable[[int], object] = lambda step: None,
+) -> FinetuningResult | None:
+    """Fine-tunes a model; the run directory is `options.output`.
+
+    `best/` there is the model with the best score on the validation examples (the first of them in
+    a tie), with its predictions and `metrics.json`, both computed in float32.
+
+    Args:
+        options: options of the command.
+        report: called with (step, "train" or "held_out", scalars) for each line logged.
+        notice: called with lines for the user.
+        planned: called with the total number of steps, before the first.
+        on_step: called with each step.
+
+    Returns:
+        The outcome; None for a dry run.
+
+    Raises:
+        InputError: the data, the model or the options cannot be used.
+        Preempted: the run was stopped, or another worker has gone.
+    """
+    # First of all: several workers have to connect before TensorFlow runs an op.
+    with make_run(options, notice, [options.model, options.source, options.validation]) as run:
+        return _finetune(run, options, report, planned, on_step)
+
+
+def task_to_train(options: FinetuningSetup) -> Dataset:
+    """The task that options name, else the one that their model was trained for.
+
+    Classification without either, or if that task trains nothing. The model's task keeps the
+    settings of the model's task.json.
+
+    Raises:
+        InputError: the task cannot be used.
+    """
+    stored = read_settings(Path(options.model) / TASK_FILE) or {}
+    own = stored.get("task", "classification")
+    brought_by = None if options.task else options.model
+    task = find_task(options.task or own, brought_by=brought_by)
+    if options.task is None and not task.kind.is_trained:
+        task = TASKS["classification"]
+    if task.name == own:
+        task = task.with_settings(stored)
+    return with_options(task, vars(options))
+
+
+def _finetune(
+    run: Run,
+    options: FinetuningOptions,
+    report: ReportLine,
+    planned: Callable[[int], object],
+    on_step: Callable[[int], object],
+) -> FinetuningResult | None:
+    task = task_to_train(options)
+    if not task.kind.is_trained:
+        raise InputError(
+            f"{task.name} trains no model: to train on plain text make shards of it (bert-tf "
+            "shards), then give bert-tf pretrain --model DIRECTORY --shards SHARDS"
+        )
+    size = options.batch_size or task.batch_size
+    epochs = options.epochs or task.epochs
+    of_task = _FEATURES_LEARNING_RATE if options.features_only else task.learning_rate
+    learning_rate = options.learning_rate or of_task
+    options = replace(
+        options, task=task.name, max_length=task.max_length, epochs=epochs, batch_size=size,
+        learning_rate=learning_rate,
+    )  # fmt: skip
+    check_batch_size(size, run.strategy, options.gradient_accumulation_steps)
+    data = FinetuningData.read(
+        task,
+        options.model,
+        options.source,
+        validation=options.validation,
+        validation_share=options.validation_share,
+        seed=options.seed,
+        class_weights=options.class_weights is not None,
+    )
+    scores = task.kind.score_names(task, data.labels)
+    best_by = options.best_by or scores[0]
+    if best_by not in scores:
+        raise InputError(f"--best_by {best_by} is no score of this task: give {', '.join(scores)}")
+    steps_per_epoch = math.ceil(data.rows / size)
+    total_steps = min(steps_per_epoch * epochs, options.max_steps or sys.maxsize)
+    evaluate_every = options.evaluate_every or steps_per_epoch
+    check_steps_per_execution(options.steps_per_execution, evaluate_every, [total_steps])
+
+    tuned = _new_model(run, data, options)
+    cache = None
+    if options.features_only is not None:
+        folder = run.directory / "features" if run.is_chief and not options.dry_run else None
+        features = tuned.model.encoder.features
+        cache = FeatureCache(features, folder)
+        features.remember = cache.remember
+    loss = task.kind.loss(label_smoothing=options.label_smoothing)
+    # Devices that compile the step compile it for every new shape.
+    fixed_length = options.jit_compile is True or device_type(run.strategy) == "TPU"
+    batches = functools.partial(data.batches, seed=options.seed, fixed_length=fixed_length)
+    trainer = prepare(
+        run,
+        tuned.model,
+        options,
+        learning_rate=learning_rate,
+        total_steps=total_steps,
+        warmup_steps=round(total_steps * options.warmup_share),
+        loss=loss,
+        metrics=task.kind.metrics,
+        settings={
+            "config": tuned.model.config.to_dict(),
+            "model_content": content_hash(options.model),
+            **data.settings(),
+        },
+        examples=lambda: batches(size),
+        values={"model": options.model, "train": options.source},
+        score=f"best_{best_by}",
+        fixed_shapes=fixed_length,
+    )
+    rows_at_once = size // options.gradient_accumulation_steps  # of an evaluation
+    evaluated = data.validation
+    if options.dry_run:  # two batches, as evaluations compute two at the same time
+        evaluated = tuned.longest(evaluated, 2 * rows_at_once)
+    tokens, flops = _amounts(tuned, batches(size))
+    phase = Phase(
+        until=total_steps,
+        batch_size=size,
+        batches=lambda step: distribute_batches(
+            functools.partial(batches, start_step=step),
+            run.strategy,
+            size,
+            fixed_rows=fixed_length,
+        ),
+        evaluate=lambda: _validation_scores(tuned, evaluated, loss, rows_at_once),
+        tokens=tokens,
+        flops=flops,
+        peak=strategy_peak(run.strategy, tuned.model.encoder.compute_dtype),
+    )
+    lines = [
+        f"{run.devices}: {data}, {total_steps:,} step{'s' * (total_steps != 1)} of {size}",
+        *data.doubts,
+        *filter(None, [plateau_notice(options.model)]),
+    ]
+    if options.dry_run:
+        lines += dry_run(trainer, [phase])
+    else:
+        run.open(override=options.override)
+    for line in lines:
+        run.notice(line)
+    if options.dry_run:
+        return None
+    if run.is_chief:
+        save_config(options, run.directory)
+    planned(total_steps)
+    training = run.train(
+        [phase],
+        plan=make_plan(
+            options,
+            evaluate_every=evaluate_every,
+            best_by=best_by,
+            larger_is_better=True,
+        ),
+        save_model=tuned.save,
+        report=report,
+        on_step=on_step,
+    )
+    if cache is not None:
+        if cache.full:
+            run.notice("some vectors found no room on the disk, and were computed at every step")
+        cache.close()
+    evaluation = None
+    if run.is_chief:
+        if training.best is None:
+            run.notice(f"{best_by} was undefined at every evaluation: best/ is the last model")
+            tuned.save(run.directory / "best")
+        # In float32 the trained model computes what one that is read anew does, and is traced.
+        traced = run.precision == "float32" and options.features_only is None
+        evaluation = _evaluate_best(
+            run.directory / "best", data, rows_at_once, tuned if traced else None
+        )
+    run.meet()
+    evaluations = math.ceil(training.step / evaluate_every)
+    return FinetuningResult(training, best_by, evaluation, len(data.train), evaluations)
+
+
+def _new_model(run: Run, data: FinetuningData, options: FinetuningOptions) -> FineTuned:
+    kind = data.task.kind
+    head = {**kind.head(data.labels), "seed": options.seed}
+    features = feature_settings(options, kind)
+    with run.strategy.scope():
+        if options.from_scratch:
+            config = BertConfig.from_json(Path(options.model) / CONFIG)
+            model = kind.model_class(replace(config, **features), **head)
+        else:
+            model = load_model(
+                options.model, kind.model_class, allow_new_head=True, **head, **features
+            )
+    return FineTuned(data.task, model, data.tokenizer, data.labels)
+
+
+def _amounts(tuned: FineTuned, batches: tf.data.Dataset) -> tuple[float, float]:
+    """Mean tokens and operations per example, from the lengths of a few batches."""
+    masks = [inputs["padding_mask"].numpy() for inputs, *_ in batches.take(_SAMPLED_BATCHES)]
+    examples = sum(len(mask) for mask in masks)  # each (B, T)
+    flops = classification_flops(
+        tuned.model.config,
+        length=sum(mask.size for mask in masks) / examples,
+        classes=len(tuned.labels) or 1,
+    )
+    return sum(mask.sum() for mask in masks) / examples, flops
+
+
+def _validation_scores(
+    tuned: FineTuned, examples: Examples, loss: Values, size: int
+) -> dict[str, float]:
+    """Scores on the validation examples, without undefined ones, and their loss if it is known."""
+    kind = tuned.task.kind
+    answers = tuned.answers(examples, size)
+    found = kind.scores(tuned.task, examples, answers, tuned.labels)
+    scores = {name: value for name, value in found.items() if value is not None}
+    outputs = kind.outputs(answers, tuned.labels)
+    if outputs is not None:
+        losses = loss(kind.targets(examples, tuned.labels), outputs)
+        scores["loss"] = float(np.mean(losses))
+    return scores
+
+
+def _evaluate_best(
+    folder: Path, data: FinetuningData, size: int, traced: FineTuned | None
+) -> Evaluation:
+    """Evaluates the best model as `bert-tf evaluate` does, in float32, and writes the outcome.
+
+    `traced`, a float32 model of the run, is given the weights; None makes another model.
+    """
+    best = FineTuned.from_directory(folder)
+    if traced is not None:
+        traced.model.set_weights(best.model.get_weights())
+        best = traced
+    evaluation = best.evaluate(data.validation, size)
+    chosen = best.tuned(evaluation)
+    if chosen is not best:
+        chosen.save(folder)
+        evaluation = chosen.evaluate(data.validation, size)
+    chosen.write(evaluation, folder)
+    return evaluation

@@ -1,0 +1,169 @@
+"""Restarts: the same fine-tuning with several seeds (paper, section 4.1)."""
+
+import statistics
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from shutil import copytree
+from typing import Any
+
+import tensorflow as tf
+
+from bert_tf.atomic import replace_directory, write_json
+from bert_tf.errors import InputError
+from bert_tf.finetuning.finetune import FinetuningResult
+from bert_tf.outputs import check_output_folder
+from bert_tf.training.divergence import DivergedError
+from bert_tf.training.workers import hold_run_directory
+from bert_tf.training_options import FinetuningOptions
+
+OneRun = Callable[[FinetuningOptions], FinetuningResult | None]
+
+
+@dataclass
+class Restarts:
+    """Scores of runs that differ in their seed alone.
+
+    Attributes:
+        best_by: name of the score that chooses the best run.
+        runs: seed -> scores of the run's best model on the validation examples; undefined ones,
+            and all of a run that diverged, are left out.
+        evaluations: seed -> evaluations on these examples that the best model is the best of;
+            unknown ones are left out.
+    """
+
+    best_by: str = ""
+    runs: dict[int, dict[str, float]] = field(default_factory=dict)
+    evaluations: dict[int, int] = field(default_factory=dict)
+
+    def add(self, seed: int, result: FinetuningResult) -> None:
+        """Adds the outcome of a run."""
+        assert result.evaluation is not None  # that of a worker other than the chief
+        scores = result.evaluation.scores.items()
+        self.best_by = result.best_by
+        self.evaluations[seed] = result.evaluations
+        self.runs[seed] = {n: v for n, v in scores if n != "examples" and v is not None}
+
+    def make(self, options: FinetuningOptions, run: OneRun) -> str | None:
+        """Makes the run of a seed and adds its outcome; returns a line if it diverged."""
+        try:
+            result = run(options)
+            assert result is not None
+            self.add(options.seed, result)
+        except DivergedError as error:
+            self.runs[options.seed] = {}
+            return f"seed {options.seed} diverged: {error}"
+        return None
+
+    @property
+    def best_seed(self) -> int | None:
+        """The seed of the best run, the first in a tie; None if no run has the score."""
+        having = [seed for seed, scores in self.runs.items() if self.best_by in scores]
+        return max(having, key=lambda seed: self.runs[seed][self.best_by], default=None)
+
+    def summary(self) -> dict[str, dict[str, Any]]:
+        """Score -> "mean", "deviation" (of the sample), "best", "runs", and "scores" by seed."""
+        names = dict.fromkeys(name for scores in self.runs.values() for name in scores)
+        return {name: _summary(self._by_seed(name)) for name in names}
+
+    def lines(self) -> Iterator[str]:
+        """The summary, a line for each score."""
+        for name, each in self.summary().items():
+            scores = ", ".join(f"{value:.4g}" for value in each["scores"].values())
+            yield (
+                f"{name}: mean {each['mean']:.4g}, deviation {each['deviation']:.2g}, "
+                f"best {each['best']:.4g} of {scores}"
+            )
+        if self.best_of:
+            yield f"Each run's scores are those of the {self.best_by} that is the {self.best_of}"
+
+    @property
+    def best_of(self) -> str:
+        """What the scores of a run are, "best of 3 evaluations"; empty for one or if unknown."""
+        return best_of(self.evaluations.values())
+
+    def _by_seed(self, name: str) -> dict[int, float]:
+        return {seed: scores[name] for seed, scores in self.runs.items() if name in scores}
+
+
+def best_of(evaluations: Iterable[int]) -> str:
+    """The words for scores that are each the maximum over so many evaluations."""
+    numbers = sorted(set(evaluations))
+    if not numbers or numbers[-1] == 1:
+        return ""
+    return f"best of {' to '.join(map(str, dict.fromkeys((numbers[0], numbers[-1]))))} evaluations"
+
+
+def _summary(scores: dict[int, float]) -> dict[str, Any]:
+    values = list(scores.values())
+    return {
+        "mean": statistics.fmean(values),
+        "deviation": statistics.stdev(values) if len(values) > 1 else 0.0,
+        "best": max(values),
+        "runs": len(values),
+        "scores": scores,
+    }
+
+
+def finetune_seeds(
+    options: FinetuningOptions, run: OneRun, notice: Callable[[str], object] = print
+) -> Restarts:
+    """Fine-tunes with several seeds, in `<output>/seed-N`, and keeps the best model as `best/`.
+
+    Args:
+        options: options of the command; the runs count their seed up from its seed.
+        run: makes one run.
+        notice: called with lines for the user: runs that diverged.
+
+    Returns:
+        The scores, whose summary is written to `seeds.json`; none for a dry run.
+
+    Raises:
+        InputError: the runs would need several workers, or another process trains there.
+        DivergedError: every run diverged.
+    """
+    refuse_workers(options, "--seeds")
+    restarts = Restarts()
+    if options.dry_run:
+        for one in seed_options(options):
+            run(one)
+        return restarts
+    inputs = [options.model, options.source, options.validation]
+    output = check_output_folder(options.output, inputs)
+    with hold_run_directory(output, tf.distribute.get_strategy()):
+        for one in seed_options(options):
+            if (line := restarts.make(one, run)) is not None:
+                notice(line)
+        finished = [seed for seed, scores in restarts.runs.items() if scores]
+        if not finished:
+            raise DivergedError("every seed diverged: give a smaller --learning_rate")
+        best = restarts.best_seed
+        if best is None:
+            best = finished[0]
+            notice(f"{restarts.best_by} was undefined in every run: best/ is that of seed {best}")
+        keep_best(seed_folder(output, best), output)
+        write_json(output / "seeds.json", restarts.summary())
+    return restarts
+
+
+def refuse_workers(options: Any, what: str) -> None:
+    """Refuses several workers: runs follow each other in one process."""
+    if options.strategy == "multi_worker":
+        raise InputError(f"{what} and --strategy multi_worker cannot be combined: leave one out")
+
+
+def seed_options(options: FinetuningOptions) -> Iterator[FinetuningOptions]:
+    """The options of the runs with one seed each."""
+    for seed in range(options.seed, options.seed + options.seeds):
+        yield replace(options, seeds=1, seed=seed, output=str(seed_folder(options.output, seed)))
+
+
+def seed_folder(output: str | Path, seed: int) -> Path:
+    """The run directory of a seed."""
+    return Path(output) / f"seed-{seed}"
+
+
+def keep_best(run: Path, output: str | Path) -> None:
+    """Copies a run's best model to `<output>/best`."""
+    with replace_directory(Path(output) / "best") as temporary:
+        copytree(run / "best", temporary, dirs_exist_ok=True)

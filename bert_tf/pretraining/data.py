@@ -1,0 +1,282 @@
+"""The data of a pre-training run: shards of one length, or short ones and then long ones."""
+
+import functools
+import hashlib
+import json
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import tensorflow as tf
+
+from bert_tf.checkpoints.formats import CONFIG
+from bert_tf.config import BertConfig
+from bert_tf.errors import InputError
+from bert_tf.tokenization.tokenizer import BertTokenizer
+from bert_tf.training.strategy import distribute_batches, share_batches
+from bert_tf.training_options import LATE_SHARE, PretrainingOptions
+from pipelines.shards.folder import ShardFolder, open_shards, tokenizer_of_shards
+from pipelines.shards.manifest import FILE_NAME as MANIFEST
+from pipelines.shards.pretraining_batches import held_out_batches, pretraining_batches
+
+# Sample batch for histograms of activations.
+_WATCHED_EXAMPLES = 8
+
+_PAPERS_LONG_SHARE = 0.1
+
+# Objectives of language models, and what their tokens attend to.
+DIRECTIONS = {
+    "ltr": "left_to_right", "rtl": "right_to_left", "ltr+rtl": "left_to_right+right_to_left",
+    "bilm": "recurrent",
+}  # fmt: skip
+
+_OF_MASKS = (
+    "masked_lm_prob", "mask_token_share", "random_token_share", "whole_word_masking", "max_ngram",
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class PhaseShards:
+    """The shards of one phase, up to the step `until`; `held_out` is None if nothing was.
+
+    `first_batch` is the number of the phase's first batch, counted from 0: where an earlier phase
+    has read the same shards, this one reads on.
+    """
+
+    until: int
+    train: ShardFolder
+    held_out: ShardFolder | None
+    batch_size: int
+    gradient_accumulation_steps: int
+    first_batch: int = 0
+
+    @property
+    def mean_tokens(self) -> float:
+        """Mean tokens per record, without padding where that is known."""
+        manifest, split = self.train.manifest, self.train.split
+        if manifest is None:
+            return self.train.max_seq_length
+        counted = manifest.statistics[split]
+        return counted["length_mean"] * counted["instances"] / manifest.instances(split)
+
+    @property
+    def left_out(self) -> dict[str, int]:
+        """Path of a shard -> number of corrupt records in it, which are skipped."""
+        return {**self.train.left_out, **(self.held_out.left_out if self.held_out else {})}
+
+
+class PretrainingData:
+    """The phases of a run of `bert-tf pretrain`, and their batches.
+
+    Raises:
+        InputError: shards are missing, damaged, or do not go together.
+
+    Attributes:
+        phases: one; or two: short sequences, then long ones (paper, section A.2), or small
+            batches, then large ones.
+        objective: the options' objective, or the default for model and shards.
+        direction: the `attention_direction` of models with this objective.
+        predicted: names of what is predicted, as in the outputs of the models.
+        tokenizer: the shards' tokenizer.
+    """
+
+    def __init__(self, options: PretrainingOptions) -> None:
+        self._options = options
+        self.phases = _open(options)
+        self.objective = _objective(options, self.phases[0].train.has_next_sentences)
+        self.direction = DIRECTIONS.get(self.objective, "both")
+        self.predicted = self.objective.replace("bilm", "ltr+rtl").split("+")
+        self.tokenizer = tokenizer_of_shards(options.shards, options.tokenizer)
+        self._reading: dict[str, Any] = {
+            "vocabulary_hash": self.tokenizer.vocabulary_hash,
+            "tokenizer": self.tokenizer,
+            **{name: getattr(options, name) for name in _OF_MASKS},
+        }
+        if self.direction != "both":
+            self._reading["objective"] = "+".join(self.predicted)
+            if self.objective == "bilm" and any(phase.train.has_rows for phase in self.phases):
+                raise InputError(
+                    "--objective bilm reads one instance in a row: make shards without "
+                    "--instances_per_row"
+                )
+            for name in _OF_MASKS:
+                if getattr(options, name) is not None:
+                    raise InputError(
+                        f"--{name} is for masked words, and --objective {self.objective} has none: "
+                        "leave it out"
+                    )
+        self._batches: Callable[..., Any] = functools.partial(pretraining_batches, **self._reading)
+
+    @property
+    def summary(self) -> str:
+        """Records and steps, such as "12,345 instances of 128 tokens, 1,000 steps of 64"."""
+        shards = (
+            f"{phase.train.instances:,} {'rows' if phase.train.has_rows else 'instances'} of "
+            f"{phase.train.max_seq_length} tokens"
+            for phase in self.phases
+        )
+        first, last = self.phases[0], self.phases[-1]
+        steps = f"{last.until:,} step{'s' * (last.until != 1)} of {first.batch_size}"
+        if last.batch_size != first.batch_size:
+            steps += f", the last {last.until - first.until:,} of {last.batch_size}"
+        return f"{', then '.join(dict.fromkeys(shards))}, {steps}"
+
+    def fingerprint(self, phase: int) -> str:
+        """Hash of a phase's manifest, or of the names and sizes of shards without one."""
+        shards = self.phases[phase].train
+        manifest = shards.directory / MANIFEST
+        if manifest.is_file():
+            content = manifest.read_bytes()
+        else:
+            files = [(Path(file).name, Path(file).stat().st_size) for file in shards.files]
+            content = json.dumps(files).encode()
+        return hashlib.sha256(content).hexdigest()
+
+    def train_batches(
+        self, phase: PhaseShards, strategy: tf.distribute.Strategy, step: int
+    ) -> tf.data.Dataset | tf.distribute.DistributedDataset:
+        """Endless global batches from a step of the phase on."""
+        options = self._options
+        batches = functools.partial(
+            self._batches,
+            start_step=phase.first_batch + step,
+            seed=options.seed,
+            data_service=options.data_service,
+        )
+        return distribute_batches(
+            lambda size, worker, workers: batches(
+                phase.train, size, worker=worker, num_workers=workers
+            ),
+            strategy,
+            phase.batch_size,
+        )
+
+    def held_out_batches(
+        self, phase: PhaseShards, strategy: tf.distribute.Strategy
+    ) -> tf.data.Dataset | tf.distribute.DistributedDataset | None:
+        """The held-out batches that each evaluation of the phase uses, spread over all files."""
+        sample = self.held_out_sample(phase)
+        size = self._options.batch_size
+        fixed = self._options.jit_compile is True
+        return None if sample is None else share_batches(sample, strategy, size, fixed_rows=fixed)
+
+    def held_out_sample(self, phase: PhaseShards) -> tf.data.Dataset | None:
+        """The same batches, whole; None where nothing was held out."""
+        if phase.held_out is None:
+            return None
+        size, count = self._options.batch_size, self._options.evaluation_batches
+        return held_out_batches(phase.held_out, size, count, **self._reading)
+
+    def watched_batches(self) -> tf.data.Dataset:
+        """Batches of a few training examples, for histograms."""
+        return self._batches(self.phases[0].train, _WATCHED_EXAMPLES)
+
+    def check_fits(self, config: BertConfig) -> None:
+        """Refuses shards with longer sequences or another vocabulary than the model's.
+
+        Raises:
+            InputError: naming shards and model.
+        """
+        for phase in self.phases:
+            length, positions = phase.train.max_seq_length, config.max_position_embeddings
+            if length > positions:
+                raise InputError(
+                    f"{phase.train.directory} has sequences of {length} tokens, the model "
+                    f"{positions} positions: make shards with a lower --max_seq_length"
+                )
+        config.check_fits(length=1, pairs=True)
+        model, shards = self._options.model, self._options.shards
+        if model is None:
+            return
+        cure = f"make shards with bert-tf shards --tokenizer {model}"
+        differs = self.tokenizer.vocabulary_size > config.vocab_size
+        if any((Path(model) / name).is_file() for name in ("vocab.txt", "tokenizer.json")):
+            own = BertTokenizer.from_directory(model)
+            differs = own.vocabulary_hash != self.tokenizer.vocabulary_hash
+            switches = own.other_switches(self.tokenizer.settings)
+            if switches:
+                raise InputError(
+                    f"{model} tokenizes in another way than {shards}: {switches}: {cure}"
+                )
+        if differs:
+            raise InputError(
+                f"{shards} was made with another vocabulary than that of {model}: {cure}"
+            )
+
+
+def _objective(options: PretrainingOptions, of_pairs: bool) -> str:
+    """The objective, by default that of the model to start from, and then of the shards."""
+    sees = "both"
+    config = Path(options.model, CONFIG) if options.model else Path(options.size or "")
+    if config.suffix == ".json" and config.is_file():
+        sees = BertConfig.from_json(config).attention_direction
+    of_model = next((name for name, sees_too in DIRECTIONS.items() if sees_too == sees), None)
+    objective = options.objective or of_model or ("mlm+nsp" if of_pairs else "mlm")
+    if DIRECTIONS.get(objective, "both") != sees and (options.model or of_model):
+        fitting = of_model or "mlm+nsp or mlm"
+        raise InputError(
+            f"{options.model or options.size} has attention_direction {sees}, which --objective "
+            f"{objective} cannot train: give --objective {fitting}, or another model"
+        )
+    if objective == "mlm+nsp" and not of_pairs:
+        raise InputError(
+            f"--objective mlm+nsp needs pairs of sentences, {options.shards} holds full "
+            "sentences: give --objective mlm, or make shards with --instances sentence_pairs"
+        )
+    return objective
+
+
+def _open(options: PretrainingOptions) -> list[PhaseShards]:
+    first, pieces = _phase(options, options.shards), options.gradient_accumulation_steps
+    if options.late_batch_size is not None:
+        times = options.late_batch_size // options.batch_size
+        until = _steps_before(options, "late_share", options.late_share or LATE_SHARE, times)
+        late = replace(
+            first,
+            batch_size=options.late_batch_size,
+            gradient_accumulation_steps=pieces * times,  # of the same size: the memory stays
+            first_batch=until // times,
+        )
+        return [replace(first, until=until), late]
+    if options.long_shards is None:
+        return [first]
+    until = _steps_before(options, "long_share", options.long_share or _PAPERS_LONG_SHARE)
+    short = replace(first, until=until)
+    long = replace(
+        _phase(options, options.long_shards),
+        gradient_accumulation_steps=options.long_gradient_accumulation_steps or pieces,
+    )
+    if short.train.has_next_sentences != long.train.has_next_sentences:
+        raise InputError(
+            f"only one of {options.shards} and {options.long_shards} holds pairs of sentences: "
+            "make both with the same --instances"
+        )
+    return [short, long]
+
+
+def _steps_before(options: PretrainingOptions, name: str, share: float, multiple: int = 1) -> int:
+    """The steps before the last `share` of them, rounded down to a multiple."""
+    before = options.steps - round(options.steps * share)
+    until = before - before % multiple
+    if not 0 < until < options.steps:
+        left = "none for" if until else f"{before or 'none'} before"
+        rule = f", which starts after a multiple of {multiple} steps" * (multiple > 1)
+        raise InputError(
+            f"--{name} {share:g} of {options.steps} steps leaves {left} the last phase{rule}: "
+            "give another share, or more steps"
+        )
+    return until
+
+
+def _phase(options: PretrainingOptions, folder: str) -> PhaseShards:
+    """The whole run on one folder of shards."""
+    train, held_out = (
+        open_shards(folder, split, skip_corrupt=options.skip_corrupt)
+        for split in ("train", "held_out")
+    )
+    if train is None:
+        raise InputError(f"{folder}: has no training shards; make them again")
+    return PhaseShards(
+        options.steps, train, held_out, options.batch_size, options.gradient_accumulation_steps
+    )

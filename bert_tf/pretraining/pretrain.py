@@ -1,0 +1,252 @@
+"""Pre-training: masked words and next sentences (paper, section 3.1), or language models."""
+
+import contextlib
+import functools
+import re
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from bert_tf.checkpoints.formats import content_hash
+from bert_tf.checkpoints.model_directory import load_model, save_model
+from bert_tf.config import BertConfig
+from bert_tf.errors import InputError
+from bert_tf.models.cost import pretraining_flops
+from bert_tf.models.encoder import BertEncoder
+from bert_tf.models.language_model import BertLanguageModel
+from bert_tf.models.pretrained_model import PretrainedModel
+from bert_tf.models.pretrainer import BertPreTrainer
+from bert_tf.pretraining.data import PhaseShards, PretrainingData
+from bert_tf.pretraining.guesses import MaskedWordLog, MaskedWords, hide_words
+from bert_tf.pretraining.training_setup import make_plan, make_run, prepare
+from bert_tf.pretraining.word_frequencies import word_frequency_loss, write_metrics
+from bert_tf.tokenization.tokenizer import BertTokenizer
+from bert_tf.tokenization.vocabulary import SPECIAL_TOKENS
+from bert_tf.training.dry_run import dry_run
+from bert_tf.training.loop import TrainingResult, check_steps_per_execution
+from bert_tf.training.means import accuracy, cross_entropy
+from bert_tf.training.peak import strategy_peak
+from bert_tf.training.plan import Phase
+from bert_tf.training.projector import ProjectorLog
+from bert_tf.training.run import Run
+from bert_tf.training.strategy import check_batch_size
+from bert_tf.training.trainer import Trainer
+from bert_tf.training_options import PretrainingOptions, save_config
+from pipelines.shards.folder import shard_errors
+
+# The paper warms up over 10,000 steps (section A.2); a short run over a tenth of its steps.
+_LONGEST_WARMUP = 10_000
+
+# Beside the identity of a run, what TensorBoard tells runs apart by.
+_WATCHED_OPTIONS = (
+    "model", "shards", "long_shards", "long_share", "size", "dropout", "initializer_range",
+)  # fmt: skip
+
+_SCALAR_NAMES = {
+    f"{head}_logits_{score}": f"{head}_{score}"
+    for head in ("mlm", "nsp", "ltr", "rtl")
+    for score in ("loss", "accuracy")
+}
+
+
+def _model(
+    options: PretrainingOptions, tokenizer: BertTokenizer, direction: str
+) -> BertPreTrainer | BertLanguageModel:
+    """A new model, or the one to start from."""
+    model_class = BertPreTrainer if direction == "both" else BertLanguageModel
+    changed: dict[str, Any] = {"attention_direction": direction}
+    if options.dropout is not None:
+        changed["hidden_dropout_prob"] = options.dropout
+        changed["attention_probs_dropout_prob"] = options.dropout
+    if options.model:
+        return load_model(
+            options.model, model_class, allow_new_head=True, seed=options.seed, **changed
+        )
+    if options.initializer_range is not None:
+        changed["initializer_range"] = options.initializer_range
+    size, entries = options.size or "small", tokenizer.vocabulary_size
+    if not size.endswith(".json"):
+        config = BertConfig.named(size, vocab_size=entries, pad_token_id=tokenizer.pad_token_id)
+    else:
+        config = BertConfig.from_json(size)
+        if config.vocab_size != entries:
+            raise InputError(
+                f"{size} has vocab_size {config.vocab_size}, the tokenizer {entries} entries: make "
+                "them equal"
+            )
+    return model_class(replace(config, **changed), seed=options.seed)
+
+
+def _settings(
+    model: PretrainedModel, options: PretrainingOptions, data: PretrainingData
+) -> dict[str, Any]:
+    """What must not change when the run is resumed, beside the options' own identity."""
+    settings: dict[str, Any] = {
+        "config": model.encoder.config.to_dict(),
+        "data": data.fingerprint(0),
+        "tokenizer": {"vocabulary": data.tokenizer.vocabulary_hash, **data.tokenizer.settings},
+    }
+    if options.model is not None:
+        settings["model_content"] = content_hash(options.model)
+    if options.long_shards is not None:
+        settings["long"] = {"data": data.fingerprint(1), "share": options.long_share}
+    return settings
+
+
+def pretrain(
+    options: PretrainingOptions,
+    report: Callable[[int, str, dict[str, float]], None],
+    notice: Callable[[str], object] = print,
+    on_step: Callable[[int], object] = lambda step: None,
+) -> TrainingResult | None:
+    """Pre-trains a BERT on shards; the run directory is `options.output`.
+
+    The loss is the mean over the words to predict plus, for the objective mlm+nsp, the mean over
+    the next-sentence labels. Without these the pooler and the next-sentence head are not trained.
+
+    Args:
+        options: options of the command.
+        report: called with (step, "train" or "held_out", scalars) for each line logged.
+        notice: called with lines for the user.
+        on_step: called with the step after each execution.
+
+    Returns:
+        The outcome; None for a dry run.
+
+    Raises:
+        InputError: the shards, the model or the options cannot be used; the message says why.
+        Preempted: see `train`; or another worker of the run has gone.
+    """
+    inputs = [options.shards, options.long_shards, options.model, options.tokenizer]
+    with contextlib.ExitStack() as stack:
+        # First of all: several workers have to connect before TensorFlow runs an op.
+        run = stack.enter_context(make_run(options, notice, inputs))
+        data = PretrainingData(options)
+        for phase in data.phases:
+            stack.enter_context(shard_errors(phase.train.directory))
+        return _pretrain(run, data, options, report, on_step)
+
+
+def _pretrain(
+    run: Run,
+    data: PretrainingData,
+    options: PretrainingOptions,
+    report: Callable[[int, str, dict[str, float]], None],
+    on_step: Callable[[int], object],
+) -> TrainingResult | None:
+    for phase in data.phases:  # fails on what it cannot do before anything is written
+        check_batch_size(phase.batch_size, run.strategy, phase.gradient_accumulation_steps)
+        data.train_batches(phase, run.strategy, 0)
+    check_steps_per_execution(
+        options.steps_per_execution, options.evaluate_every, [phase.until for phase in data.phases]
+    )
+    run.notice(f"{run.devices}: {data.summary}")
+    for phase in data.phases:
+        for shard, records in phase.left_out.items():
+            run.notice(f"skipping {records} corrupt record(s) of {shard}")
+    warmup_steps = options.warmup_steps
+    if warmup_steps is None:
+        warmup_steps = min(_LONGEST_WARMUP, options.steps // 10)
+    with run.strategy.scope():
+        model = _model(options, data.tokenizer, data.direction)
+    data.check_fits(model.encoder.config)
+    # Means over the words to predict, not over the padded slots.
+    losses = {f"{name}_logits": cross_entropy for name in data.predicted}
+    if "nsp_logits" not in losses:  # nothing trains these: weight decay must leave them alone, too
+        for encoder in model.encoder.towers():
+            if isinstance(encoder, BertEncoder):
+                encoder.pooler.trainable = False
+        if isinstance(model, BertPreTrainer):
+            model.next_sentence.trainable = False
+    trainer = prepare(
+        run,
+        model,
+        options,
+        learning_rate=options.learning_rate,
+        total_steps=options.steps,
+        warmup_steps=warmup_steps,
+        loss=losses,
+        metrics={name: {"accuracy": accuracy} for name in losses},
+        settings=_settings(model, options, data),
+        examples=data.watched_batches,
+        values={
+            **{name: getattr(options, name) for name in _WATCHED_OPTIONS},
+            "warmup_steps": warmup_steps,
+        },
+        score="best_loss",
+        fixed_shapes=True,
+    )
+    sample = data.held_out_sample(data.phases[-1]) if run.is_chief else None
+    texts = options.watch_text or hide_words(sample or [], data.tokenizer)
+    if texts:
+        words = MaskedWords(model, data.tokenizer, texts)
+        run.watch(MaskedWordLog(run.state, run.logs, words))
+    first, *_ = model.encoder.towers()  # the projector shows one table
+    run.watch(_embeddings(run, first, data.tokenizer.vocabulary))
+    phases = [_phase(run, trainer, data, phase) for phase in data.phases]
+    if options.dry_run:
+        for line in dry_run(trainer, phases):
+            run.notice(line)
+        return None
+
+    scores: dict[str, float] = {"word_frequency_loss": word_frequency_loss(sample or [])}
+
+    def keep_scores(step: int, kind: str, scalars: dict[str, float]) -> None:
+        if kind == "held_out":
+            scores.update(scalars, step=step)
+        report(step, kind, scalars)
+
+    def save(directory: Path) -> None:
+        save_model(model, directory, tokenizer=data.tokenizer)
+        if directory.name == "best":
+            write_metrics(directory, scores)
+
+    run.open(override=options.override)
+    if run.is_chief:
+        save_config(options, run.directory)
+    plan = make_plan(
+        options,
+        evaluate_every=options.evaluate_every,
+        best_by="loss",
+        larger_is_better=False,
+        scalar_names=_SCALAR_NAMES,
+    )
+    return run.train(phases, plan=plan, save_model=save, report=keep_scores, on_step=on_step)
+
+
+def _embeddings(run: Run, encoder: BertEncoder, pieces: list[str]) -> ProjectorLog:
+    """Writes the word embeddings after each evaluation, with the kind of each piece."""
+    columns = {"piece": pieces, "id": range(len(pieces)), "kind": [_kind(p) for p in pieces]}
+    table = encoder.embeddings.word_embeddings.embeddings
+    return ProjectorLog(run.state, run.logs, "word_embeddings", table, columns)
+
+
+def _kind(piece: str) -> str:
+    if piece in SPECIAL_TOKENS:
+        return "special"
+    if re.fullmatch(r"\[unused\d+\]", piece):  # the spare entries of the published vocabularies
+        return "unused"
+    return "continuation" if piece.startswith("##") and piece != "##" else "word"
+
+
+def _phase(run: Run, trainer: Trainer, data: PretrainingData, phase: PhaseShards) -> Phase:
+    shards, encoder = phase.train, trainer.model.encoder
+    flops = pretraining_flops(
+        encoder.config,
+        instances=1,
+        length=shards.max_seq_length,
+        predictions=shards.predictions if data.direction == "both" else shards.max_seq_length,
+    )
+    return Phase(
+        until=phase.until,
+        batch_size=phase.batch_size,
+        batches=functools.partial(data.train_batches, phase, run.strategy),
+        first_batch=phase.first_batch,
+        held_out=data.held_out_batches(phase, run.strategy),
+        tokens=phase.mean_tokens,
+        flops=flops,
+        peak=strategy_peak(run.strategy, encoder.compute_dtype),
+        cost=flops * phase.batch_size,
+        begin=functools.partial(trainer.accumulate_gradients, phase.gradient_accumulation_steps),
+    )

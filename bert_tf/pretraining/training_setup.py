@@ -1,0 +1,214 @@
+"""From the options of a training command to a run, its trainer and its plan.
+
+The options go no further than here and the drivers.
+"""
+
+import functools
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import tensorflow as tf
+
+from bert_tf.fused.devices import device_type
+from bert_tf.fused.training import fuse
+from bert_tf.options import identity
+from bert_tf.outputs import check_output_folder
+from bert_tf.startup import share_cores
+from bert_tf.tasks.kinds.kind import Kind
+from bert_tf.training.hyper_parameters import HyperParameters
+from bert_tf.training.lamb import Lamb
+from bert_tf.training.monitoring import Histograms, Profile
+from bert_tf.training.optimizer import AdamWeightDecay
+from bert_tf.training.plan import TrainingPlan
+from bert_tf.training.run import Run
+from bert_tf.training.schedule import (
+    WarmupConstant,
+    WarmupCosineDecay,
+    WarmupLinearDecay,
+    WarmupStableDecay,
+)
+from bert_tf.training.strategy import compiles_step, reader_count
+from bert_tf.training.trainer import Trainer
+from bert_tf.training_options import FinetuningSetup, TrainingOptions, steps_to_profile
+from bert_tf.version import TRAJECTORY
+
+_SCHEDULES = {
+    "linear": WarmupLinearDecay,
+    "cosine": WarmupCosineDecay,
+    "constant": WarmupConstant,
+    "warmup_stable_decay": WarmupStableDecay,
+}
+
+# Settings that runs of earlier versions did not record.
+_LATER = ("version", "workers", "devices", "jit_compile", "rematerialize", "model_content")
+
+# Settings that only runs with dropout compare; earlier versions recorded them for every run.
+_MICRO_BATCHES = ("gradient_accumulation_steps", "long.gradient_accumulation_steps")
+
+
+def _layer_factors(layers: int, decay: float) -> dict[str, float]:
+    """Learning rate factors by parameter path: 1 for the heads, less with each layer below."""
+    if decay == 1:
+        return {}
+    factors = {rf"(^|/)layer_{n}/": decay ** (layers - n) for n in range(layers)}
+    return {**factors, r"(^|/)embeddings/": decay ** (layers + 1)}
+
+
+def make_run(
+    options: TrainingOptions,
+    notice: Callable[[str], object] = print,
+    inputs: Iterable[str | None] = (),
+) -> Run:
+    """The run that `options` ask for, to be entered; its output must not touch the `inputs`.
+
+    Raises:
+        InputError: the output cannot be used.
+    """
+    folder = check_output_folder(options.output, inputs)
+    # Not under XLA nor for workers, whose steps have no halves.
+    if options.strategy in ("auto", "one") and options.jit_compile is not True:
+        share_cores()
+    return Run(
+        folder,
+        seed=options.seed,
+        strategy=options.strategy,
+        precision=options.precision,
+        deterministic=options.deterministic,
+        notice=notice,
+    )
+
+
+def prepare(
+    run: Run,
+    model: Any,
+    options: TrainingOptions,
+    *,
+    learning_rate: float,
+    total_steps: int,
+    warmup_steps: int,
+    loss: Any,
+    metrics: Any,
+    settings: dict[str, Any],
+    examples: Callable[[], Iterable[Any]],
+    values: dict[str, Any],
+    score: str,
+    fixed_shapes: bool,
+) -> Trainer:
+    """Wraps `model` in a trainer, prepares the run for it and has TensorBoard show the run.
+
+    The run was entered; the model has an `encoder` and was made under the strategy's scope. At
+    `total_steps` the learning rate has reached its end. For `loss` and `metrics` see `Trainer`.
+
+    - `settings` must be the same when the run is resumed, as the options that are its identity.
+    - `values` are hyper-parameters to show beside these options, `score` names the best score.
+    - `fixed_shapes`: whether all batches have one shape.
+    - `examples` makes a dataset of training batches (inputs, ...); histograms of activations use
+      the first one.
+    """
+    if options.freeze_layers is not None:
+        model.encoder.freeze_layers(options.freeze_layers)
+    model.encoder.rematerialize = options.rematerialize
+    # Not under XLA, for which shapes are fixed, nor on accelerators, where it was not measured.
+    jit_compile = compiles_step(
+        options.jit_compile,
+        run.strategy,
+        fixed_shapes=fixed_shapes,
+        deterministic=options.deterministic,
+    )
+    if device_type(run.strategy) == "CPU" and not jit_compile:
+        fuse(model)
+    # None, not the default's value, is in the options: runs begun before it was one resume.
+    epsilon = {} if options.epsilon is None else {"epsilon": options.epsilon}
+    # The options admit it for the one schedule that takes it.
+    decay = {} if options.decay_share is None else {"decay_share": options.decay_share}
+    schedule = _SCHEDULES[options.schedule](learning_rate, warmup_steps, total_steps, **decay)
+    with run.strategy.scope():
+        optimizer = {"adam": AdamWeightDecay, "lamb": Lamb}[options.optimizer](
+            learning_rate=schedule,
+            learning_rate_factors=_layer_factors(
+                model.encoder.config.num_hidden_layers, options.layer_decay
+            ),
+            weight_decay_rate=options.weight_decay,
+            clip_norm=options.clip_norm,
+            bias_correction=options.bias_correction or options.optimizer == "lamb",
+            **epsilon,
+        )
+        trainer = Trainer(
+            model,
+            optimizer,
+            loss=loss,
+            metrics=metrics,
+            gradient_accumulation_steps=options.gradient_accumulation_steps,
+            steps_per_execution=options.steps_per_execution,
+            jit_compile=jit_compile,
+        )
+    precision = {"precision": run.precision}  # the one that "auto" has found
+    run.prepare(
+        trainer,
+        settings={**identity(options), **precision, **settings, **_order_of(trainer, options)},
+        compared_if_known=[*_LATER, *_MICRO_BATCHES, "model"],
+        keep=options.keep,
+        keep_every=options.keep_every,
+    )
+    accumulation = {"gradient_accumulation_steps": options.gradient_accumulation_steps}
+    shown = {**identity(options), **accumulation, **precision, **values}
+    name = str(run.directory)
+    run.watch(HyperParameters(run.state, run.logs, name, shown, score, total_steps))
+    every, profile = options.histograms_every, steps_to_profile(options.profile)
+    if every is not None:
+
+        @functools.cache  # the same examples each time
+        def inputs() -> dict[str, tf.Tensor]:
+            given, *_ = next(iter(examples()))
+            return {name: given[name] for name in given if not name.endswith("_positions")}
+
+        def activations() -> dict[str, tf.Tensor]:
+            states = model.encoder(inputs(), training=False)["hidden_states"]
+            return {f"hidden_state_{layer}": values for layer, values in enumerate(states)}
+
+        run.watch(Histograms(run.state, run.logs, every, model, activations))
+    if profile is not None:
+        run.watch(Profile(run.state, run.logs, *profile))
+    return trainer
+
+
+def _order_of(trainer: Trainer, options: TrainingOptions) -> dict[str, Any]:
+    """What decides the order of the data and, where there is dropout, what each step draws.
+
+    Without dropout, the parts that a batch is cut into change no more than the rounding of sums.
+    """
+    strategy = trainer.distribute_strategy
+    parts = {
+        "devices": strategy.num_replicas_in_sync,
+        "gradient_accumulation_steps": options.gradient_accumulation_steps,
+        "long.gradient_accumulation_steps": getattr(
+            options, "long_gradient_accumulation_steps", None
+        ),
+        "jit_compile": trainer.jit_compile,
+        "rematerialize": options.rematerialize,
+    }
+    return {
+        "version": TRAJECTORY,
+        "workers": reader_count(strategy),
+        **(parts if trainer.has_dropout else {}),
+    }
+
+
+def make_plan(options: TrainingOptions, **values: Any) -> TrainingPlan:
+    """The plan that `options` ask for; `values` are the other fields of `TrainingPlan`."""
+    return TrainingPlan(
+        save_every=options.save_every,
+        log_every=options.log_every,
+        patience=options.patience,
+        skip_nonfinite=options.skip_nonfinite,
+        **values,
+    )
+
+
+def feature_settings(options: FinetuningSetup, kind: Kind) -> dict[str, Any]:
+    """What a model's `BertConfig` says of the layers between its encoder and its head."""
+    chosen, lstm_layers = None, int(options.bilstm)
+    if options.features_only is not None:
+        chosen = options.features_only.split(",")
+        lstm_layers = max(kind.feature_lstm_layers, lstm_layers)
+    return {"feature_layers": chosen, "feature_lstm_layers": lstm_layers}

@@ -1,0 +1,178 @@
+"""Multiple choice: which of several texts goes with a context? (paper, section 4.4)."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, ClassVar
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+from bert_tf.errors import InputError
+from bert_tf.models.task_models import BertChooser
+from bert_tf.serving.signatures import DEFAULT, LISTS, TEXTS, Signature
+from bert_tf.tasks.dataset import Dataset
+from bert_tf.tasks.kinds.kind import Answers, RowKind, count_pieces
+from bert_tf.tasks.reports.report import Report, classes_report
+from bert_tf.tokenization.packing import Packer
+from bert_tf.tokenization.word_windows import map_rows
+from pipelines.examples.labelled_text import Examples, read_examples
+
+
+@dataclass(frozen=True)
+class Choice(RowKind):
+    """One of n texts for each context: each pair gets a score, and softmax runs over the n.
+
+    The answers are `choice` (int32 [B], counted from 0), `probability` (float32 [B]) and
+    `probabilities` (float32 [B, n]). An empty choice has the probability 0, so that lists of
+    unequal length may be padded, unless all choices are empty.
+
+    Attributes:
+        opening: column of a text that every choice of the example begins with; None for none.
+    """
+
+    model_class = BertChooser
+    token_inputs: ClassVar[Mapping[str, tf.TensorSpec]] = dict.fromkeys(
+        RowKind.token_inputs, tf.TensorSpec([None, None, None], tf.int32)
+    )
+    opening: str | None = None
+
+    def signatures(self, dataset: Dataset) -> dict[str, Signature]:
+        """A context and a list of choices."""
+        return {DEFAULT: Signature({"context": TEXTS, "choices": LISTS}, self.respond)}
+
+    def read(self, dataset: Dataset, path: str | Path, *, labelled: bool = True) -> Examples:
+        """Reads tables, and JSON lines with a list of choices."""
+        columns = {"context": dataset.text, "choices": dataset.pair or "choices*"}
+        if self.opening is not None:
+            columns["opening"] = self.opening
+        if labelled:
+            columns["label"] = dataset.label
+        examples = read_examples(path, columns, format=dataset.format, header=dataset.header)
+        number = len(examples.columns["choices"][0])
+        for index, choices in enumerate(examples.columns["choices"]):
+            if len(choices) < 2 or len(choices) != number:
+                raise InputError(
+                    f"{examples.place(index)}: {len(choices)} choices where line "
+                    f"{examples.lines[0]} has {number}; give all examples the same number, 2 or "
+                    "more"
+                )
+            for place, choice in enumerate(choices):
+                if not choice.strip():
+                    raise InputError(
+                        f"{examples.place(index)}: choice {place} is empty; fill it in or remove "
+                        "the line"
+                    )
+        for index, opening in enumerate(examples.columns.pop("opening", ())):
+            choices = examples.columns["choices"][index]
+            examples.columns["choices"][index] = [f"{opening} {c}".strip() for c in choices]
+        return examples
+
+    def targets(self, examples: Examples, labels: Sequence[str]) -> np.ndarray:
+        """Numbers of the right choices, int32 [E]."""
+        number = len(examples.columns["choices"][0])
+        for index, label in enumerate(examples.columns["label"]):
+            if not label.isdecimal() or int(label) >= number:
+                raise InputError(
+                    f"{examples.place(index)}: the label {label!r} is no choice; give a number "
+                    f"from 0 to {number - 1}"
+                )
+        return np.array([int(label) for label in examples.columns["label"]], np.int32)
+
+    def model_inputs(
+        self, strings: Mapping[str, tf.Tensor], tokenizer: Any, max_length: int
+    ) -> Any:
+        """[CLS] context [SEP] choice [SEP] for each choice, [B, n, T] each."""
+        return _rows(strings, tokenizer, max_length)[0]
+
+    def respond(
+        self, strings: Mapping[str, tf.Tensor], model: Any, tokenizer: Any, labels: Sequence[str],
+        max_length: int,
+    ) -> dict[str, tf.Tensor]:  # fmt: skip
+        """Answers; `truncated`, int32 [B], is that of the choice that lost most word pieces.
+
+        Lists without a choice, or more or fewer lists than contexts are refused in graph.
+        """
+        inputs, truncated = _rows(strings, tokenizer, max_length)
+        choices = strings["choices"]
+        rows = {name: tf.reshape(x, [-1, 1, tf.shape(x)[2]]) for name, x in inputs.items()}
+        scores = map_rows(lambda part: model(part, training=False), rows)  # (B * n, 1)
+        is_blank = choices == ""
+        is_blank &= ~tf.reduce_all(is_blank, -1, keepdims=True)
+        scores = tf.where(is_blank, scores.dtype.min, tf.reshape(scores, tf.shape(choices)))
+        return {**self.answers(scores, labels), "truncated": tf.reduce_max(truncated, -1)}
+
+    def lengths(self, columns: Mapping[str, Sequence[Any]], tokenizer: Any) -> np.ndarray:
+        """Tokens of each example's longest choice with the context, int64 [E]."""
+        choices = [text for choices in columns["choices"] for text in choices]
+        of_choices = count_pieces(choices, tokenizer).reshape(len(columns["choices"]), -1)
+        return 3 + count_pieces(columns["context"], tokenizer) + of_choices.max(axis=1)
+
+    def answers(self, outputs: Any, labels: Sequence[str]) -> dict[str, tf.Tensor]:
+        """The most probable choice, and the probabilities of all."""
+        probabilities = keras.ops.softmax(outputs, axis=-1)
+        return {
+            # One more column: an empty batch may have no choices.
+            "choice": tf.argmax(tf.pad(probabilities, [[0, 0], [0, 1]]), -1, tf.int32),
+            "probability": tf.reduce_max(probabilities, -1),
+            "probabilities": probabilities,
+        }
+
+    def outputs(self, answers: Answers, labels: Sequence[str]) -> np.ndarray:
+        """Logarithms of the probabilities, float32 [E, n]."""
+        return np.log(np.maximum(answers["probabilities"], np.finfo(np.float32).tiny))
+
+    def compared(
+        self, dataset: Dataset, examples: Examples, answers: Answers, labels: Sequence[str]
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """Numbers of the right and of the most probable choices."""
+        return self.targets(examples, labels), answers["choice"]
+
+    def report(
+        self, dataset: Dataset, examples: Examples, answers: Answers, labels: Sequence[str]
+    ) -> Report:
+        """Confusion matrix, scores of each place, calibration, worst errors."""
+        numbers = [str(number) for number in range(answers["probabilities"].shape[-1])]
+        truth = self.targets(examples, labels)
+        return classes_report(examples, numbers, truth, answers["probabilities"])
+
+    def predicted(
+        self, examples: Examples, answers: Answers, labels: Sequence[str]
+    ) -> list[tuple[str, Sequence[object]]]:
+        """Context and choices, the predicted choice, and the probabilities of all."""
+        choices = zip(*examples.columns["choices"], strict=True)
+        return [
+            ("context", examples.columns["context"]),
+            *((f"choices{i}", texts) for i, texts in enumerate(choices)),
+            ("predicted", answers["choice"].tolist()),
+            *(
+                (f"probability{i}", [f"{value:.6f}" for value in values])
+                for i, values in enumerate(answers["probabilities"].T)
+            ),
+        ]
+
+
+def _rows(
+    strings: Mapping[str, tf.Tensor], tokenizer: Any, max_length: int
+) -> tuple[dict[str, tf.Tensor], tf.Tensor]:
+    """A row for each choice, [B, n, T], and the word pieces that it lost, int32 [B, n]."""
+    texts, choices = strings["context"], strings["choices"]
+    batch, number = tf.unstack(tf.shape(choices))
+    one_list_each = tf.debugging.Assert(
+        (batch == tf.size(texts)) & ((number > 0) | (batch == 0)),
+        ["give a list of one choice or more for each context, not", tf.shape(choices)],
+    )
+    with tf.control_dependencies([one_list_each]):  # or the gathering below might fail first
+        of_choice = tf.repeat(tf.range(batch), number)
+    contexts = tokenizer.tokenize(texts)
+    ids = tokenizer.tokenize(tf.reshape(choices, [-1]))
+    pack = Packer(tokenizer, max_length)
+    # What cannot fit is cut before the copies are made: a context may be long, the choices many.
+    rows = pack(tf.gather(contexts[:, :max_length], of_choice), ids)
+    shape = [batch, number, tf.shape(rows["token_ids"])[1]]
+    truncated = pack.truncated(tf.gather(contexts.row_lengths(), of_choice), ids.row_lengths())
+    return (
+        {name: tf.reshape(x, shape) for name, x in rows.items()},
+        tf.reshape(truncated, [batch, number]),
+    )

@@ -1,0 +1,146 @@
+"""Classification of texts, or of pairs of texts (paper, section 4.1)."""
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+from bert_tf.errors import InputError
+from bert_tf.models.task_models import BertClassifier
+from bert_tf.serving.signatures import CLASSIFY, DEFAULT, Signature, of_examples
+from bert_tf.tasks.dataset import Dataset
+from bert_tf.tasks.kinds.kind import Answers, RowKind
+from bert_tf.tasks.reports.report import Report, classes_report
+from bert_tf.tasks.scoring.metrics import Score, f1, macro_f1
+from pipelines.examples.labelled_text import Examples
+
+_AT_ONCE = 1 << 20  # probabilities put in order
+_SMALLEST = np.finfo(np.float32).tiny  # a probability with a finite logarithm
+
+
+class Classification(RowKind):
+    """One label for each example.
+
+    The answers are `label` (string [B], the most probable label), `probability` (float32 [B]),
+    `labels` (string [B, C], the most probable first) and `probabilities` (float32 [B, C]).
+    """
+
+    model_class = BertClassifier
+
+    def signatures(self, dataset: Dataset) -> dict[str, Signature]:
+        """The same for tf.Examples, by the API classify."""
+        own = super().signatures(dataset)
+        outputs = {"classes": "labels", "scores": "probabilities"}
+        return {**own, "classify": of_examples(own[DEFAULT], CLASSIFY, outputs)}
+
+    def label_names(self, dataset: Dataset, examples: Examples) -> list[str]:
+        """The dataset's labels, or the sorted labels of the training examples."""
+        labels = list(dataset.labels) or sorted(set(examples.columns["label"]))
+        if len(labels) < 2:
+            raise InputError(
+                f"{examples.path} has one label only, {labels[0]!r}: classification needs at least "
+                "two"
+            )
+        return labels
+
+    def doubts(self, examples: Examples) -> list[str]:
+        """Labels with decimals look like regression."""
+        labels = set(examples.columns["label"])
+        decimal = re.compile(r"-?\d+(\.\d+)?")
+        found = super().doubts(examples)
+        fractions = sorted(label for label in labels if "." in label)
+        if fractions and all(map(decimal.fullmatch, labels)):
+            found.append(
+                f"{examples.path}: labels such as {fractions[0]} are numbers with decimals; for "
+                "regression give --task regression"
+            )
+        return found
+
+    def targets(self, examples: Examples, labels: Sequence[str]) -> np.ndarray:
+        """Class ids, int32 [E]."""
+        number_of = {label: number for number, label in enumerate(labels)}
+        for index, label in enumerate(examples.columns["label"]):
+            if label not in number_of:
+                raise InputError(
+                    f"{examples.place(index)}: the label {label!r} is not one of the model's "
+                    f"({', '.join(labels)}); correct or remove the line"
+                )
+        return np.array([number_of[label] for label in examples.columns["label"]], np.int32)
+
+    def answers(self, outputs: Any, labels: Sequence[str]) -> dict[str, tf.Tensor]:
+        """Labels and probabilities, sorted by probability."""
+        probabilities = keras.ops.softmax(outputs, axis=-1)
+        ordered, classes = tf.math.top_k(probabilities, k=len(labels))  # (B, C) both
+        names = tf.gather(tf.constant(list(labels)), classes)
+        return {
+            "label": names[:, 0],
+            "probability": ordered[:, 0],
+            "labels": names,
+            "probabilities": ordered,
+        }
+
+    def outputs(self, answers: Answers, labels: Sequence[str]) -> np.ndarray:
+        """Logarithms of the probabilities, float32 [E, C], in the order of `labels`."""
+        return np.log(np.maximum(_in_order(answers, labels), _SMALLEST))
+
+    def score_functions(self, dataset: Dataset, labels: Sequence[str]) -> list[Score]:
+        """F1 becomes macro F1 for more than two classes."""
+        two = len(labels) == 2
+        return [macro_f1 if score is f1 and not two else score for score in dataset.scores]
+
+    def compared(
+        self, dataset: Dataset, examples: Examples, answers: Answers, labels: Sequence[str]
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """Class ids of the true and the most probable labels."""
+        labels = _in_order_of(dataset, labels)
+        number_of = {label.encode(): number for number, label in enumerate(labels)}
+        predicted = np.array([number_of[label] for label in answers["label"]], np.int32)
+        return self.targets(examples, labels), predicted
+
+    def remarks(
+        self, dataset: Dataset, scores: Mapping[str, float | None], labels: Sequence[str]
+    ) -> list[str]:
+        """Names the class that F1 refers to."""
+        positive = _in_order_of(dataset, labels)[-1]
+        own = [f"f1 is the F1 score of the label {positive!r}"] if "f1" in scores else []
+        return own + super().remarks(dataset, scores, labels)
+
+    def report(
+        self, dataset: Dataset, examples: Examples, answers: Answers, labels: Sequence[str]
+    ) -> Report:
+        """Confusion matrix, scores of each label, calibration, worst errors."""
+        order = _in_order_of(dataset, labels)
+        probabilities = np.exp(self.outputs(answers, order))
+        return classes_report(examples, order, self.targets(examples, order), probabilities)
+
+    def predicted(
+        self, examples: Examples, answers: Answers, labels: Sequence[str]
+    ) -> list[tuple[str, Iterable[object]]]:
+        """The predicted label, and the probability of each label (a SavedModel tells no order)."""
+        labels = labels or sorted(label.decode() for label in answers["labels"][0])
+        columns = _in_order(answers, labels).T
+        shares = [
+            (n, map("{:.6f}".format, column)) for n, column in zip(labels, columns, strict=True)
+        ]
+        return [("predicted", [label.decode() for label in answers["label"]]), *shares]
+
+
+def _in_order(answers: Answers, labels: Sequence[str]) -> np.ndarray:
+    """Probabilities, float32 [E, C], in the order of `labels`."""
+    number_of = {label.encode(): number for number, label in enumerate(labels)}
+    found = np.empty_like(answers["probabilities"])
+    step = max(1, _AT_ONCE // len(labels))
+    for rows in (slice(first, first + step) for first in range(0, len(found), step)):
+        names = answers["labels"][rows]
+        numbers = np.fromiter(map(number_of.__getitem__, names.flat), np.int64, names.size)
+        chosen = numbers.reshape(names.shape)
+        np.put_along_axis(found[rows], chosen, answers["probabilities"][rows], axis=1)
+    return found
+
+
+def _in_order_of(dataset: Dataset, labels: Sequence[str]) -> Sequence[str]:
+    """The labels in the dataset's order, if it names them; a model may have another order."""
+    return dataset.labels if sorted(dataset.labels) == sorted(labels) else labels

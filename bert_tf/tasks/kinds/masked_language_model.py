@@ -1,0 +1,330 @@
+"""Masked words: how well a pre-trained model predicts the words of a text."""
+
+import functools
+import math
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from bert_tf.errors import InputError
+from bert_tf.models.masked_language_model import BertMaskedLanguageModel
+from bert_tf.models.pretrainer import BertPreTrainer
+from bert_tf.serving.signatures import DEFAULT, TEXTS, Signature
+from bert_tf.tasks.dataset import Dataset
+from bert_tf.tasks.kinds.kind import Answers, Kind, checked_rows, none_cut, write_table
+from bert_tf.tasks.reports.report import Report, worst
+from bert_tf.tokenization.word_windows import WordRows, map_rows, word_rows
+from bert_tf.tokenization.words import Words, code_points
+from pipelines.examples.labelled_text import Examples, format_of, read_examples
+
+_GUESSES, _MORE_GUESSES = 5, 20
+_MASK = "[MASK]"
+
+
+class MaskedLanguageModel(Kind):
+    """Guesses for each [MASK] of a text; scores of plain text, each piece masked in turn.
+
+    The answers to `text` are lists, padded: `masks_count` [B], and for each [MASK] the most
+    probable `masks_words` [B, M, 5], their `masks_probabilities`, and the span of the "[MASK]" in
+    the text: `masks_start`, `masks_end` in code points, `masks_start_byte`, `masks_end_byte`.
+
+    The answers to `sentence` are `pieces_count` [B], and for each piece of the text, masked alone
+    in a copy of it, `pieces_text`, its `pieces_log_probability`, and the model's `pieces_guess`
+    [B, P] (pseudo-log-likelihood; Salazar et al. 2020, "Masked Language Model Scoring"). Beside
+    them is what pre-training measures, with 15% of the pieces drawn at once: the number of these
+    `drawn_count`, how many the model guesses right, `drawn_right`, and the sum of their
+    log-probabilities `drawn_log_probability` [B].
+
+    Texts of any length are read in windows: each piece in the one that shows most of its context.
+    `truncated`, int32 [B], is 0.
+    """
+
+    model_class = BertMaskedLanguageModel
+    opens = (BertPreTrainer,)
+    is_trained = False
+    evaluated = "pseudo_likelihood"
+
+    def signatures(self, dataset: Dataset) -> dict[str, Signature]:
+        """Five guesses by default, 20 as `top_20`; `pseudo_likelihood` scores plain text."""
+        more = functools.partial(self.respond, number=_MORE_GUESSES)
+        return {
+            DEFAULT: Signature({"text": TEXTS}, self.respond),
+            f"top_{_MORE_GUESSES}": Signature({"text": TEXTS}, more),
+            "pseudo_likelihood": Signature({"sentence": TEXTS}, self.respond),
+        }
+
+    def read(self, dataset: Dataset, path: str | Path, *, labelled: bool = True) -> Examples:
+        """Reads texts: "sentence" to score, without blank ones; "text" to guess."""
+        format = dataset.format or format_of(path) or "lines"
+        examples = read_examples(path, {"text": dataset.text}, format=format, header=dataset.header)
+        if labelled:
+            texts = examples.columns["text"]
+            examples = examples.take([i for i, text in enumerate(texts) if text.strip()])
+            if not len(examples):
+                raise InputError(f"{path}: every text is blank: give texts with words")
+            examples.columns["sentence"] = examples.columns.pop("text")
+        return examples
+
+    def targets(self, examples: Examples, labels: Sequence[str]) -> np.ndarray:
+        """The texts are their own labels."""
+        return np.zeros(len(examples), np.int32)
+
+    def cut(
+        self, columns: Mapping[str, Sequence[Any]], tokenizer: Any, max_length: int
+    ) -> tuple[int, str]:
+        """None is cut."""
+        return none_cut(self.lengths(columns, tokenizer), max_length)
+
+    def respond(
+        self, strings: dict[str, tf.Tensor], model: Any, tokenizer: Any, labels: Sequence[str],
+        max_length: int, number: int = _GUESSES,
+    ) -> dict[str, tf.Tensor]:  # fmt: skip
+        """That many guesses, or scores."""
+        ((name, texts),) = strings.items()
+        if name == "text":
+            return _guesses(texts, number, model, tokenizer, max_length)
+        return _scores(texts, model, tokenizer, max_length)
+
+    def respond_to_tokens(
+        self, tensors: dict[str, tf.Tensor], model: Any, tokenizer: Any, labels: Sequence[str],
+        max_length: int,
+    ) -> dict[str, tf.Tensor]:  # fmt: skip
+        """Guesses for each [MASK] of rows of tokens, and its place, `masks_token`."""
+        inputs = checked_rows(tensors, model)
+        is_mask = inputs["token_ids"] == tokenizer.mask_token_id
+        places = tf.where(is_mask & (inputs["padding_mask"] != 0))  # (N, 2)
+        lists = _best(inputs, places, _GUESSES, model, tokenizer)
+        lists["token"] = tf.cast(places[:, 1], tf.int32)
+        return _lists(lists, places[:, 0], inputs["token_ids"])
+
+    def score_names(self, dataset: Dataset, labels: Sequence[str]) -> list[str]:
+        """With each piece masked in turn, and with 15% drawn at once as in pre-training."""
+        return ["accuracy", "pseudo_perplexity", "masked_lm_accuracy", "masked_lm_perplexity"]
+
+    def scores(
+        self, dataset: Dataset, examples: Examples, answers: Answers, labels: Sequence[str]
+    ) -> dict[str, float | None]:
+        """Over all pieces; None where there are none."""
+        is_piece = _is_piece(answers)
+        right = (answers["pieces_guess"] == answers["pieces_text"]) & is_piece
+        logs = answers["pieces_log_probability"][is_piece]
+        drawn = [answers[f"drawn_{name}"] for name in ("right", "log_probability", "count")]
+        found: list[float | None] = []
+        for correct, log, count in ((right, logs, is_piece), drawn):
+            pieces = int(count.sum())
+            share, mean = (x.sum(dtype=np.float64) / max(pieces, 1) for x in (correct, log))
+            found += [float(share), math.exp(-mean)] if pieces else [None, None]
+        return dict(zip(self.score_names(dataset, labels), found, strict=True))
+
+    def remarks(
+        self, dataset: Dataset, scores: Mapping[str, float | None], labels: Sequence[str]
+    ) -> list[str]:
+        """Which perplexity is which."""
+        return [
+            "accuracy and pseudo_perplexity mask one word piece at a time; masked_lm_accuracy and "
+            "masked_lm_perplexity, that of the paper's table 6, 15% at once as in pre-training"
+        ]
+
+    def report(
+        self, dataset: Dataset, examples: Examples, answers: Answers, labels: Sequence[str]
+    ) -> Report:
+        """The wrong guesses that were least expected."""
+        row, column = np.nonzero(_is_piece(answers))
+        piece, guess, probability = (
+            answers[f"pieces_{name}"][row, column] for name in ("text", "guess", "log_probability")
+        )
+        shown: dict[str, Sequence[Any]] = {
+            "text": [examples.columns["sentence"][index] for index in row],
+            "piece": [text.decode() for text in piece],
+            "guess": [text.decode() for text in guess],
+            "log probability": probability.tolist(),
+        }
+        return [
+            worst(
+                "Wrong guesses for the pieces with the lowest probability",
+                lambda index: examples.place(row[index]),
+                -probability,
+                piece != guess,
+                shown,
+            )
+        ]
+
+    def write_predictions(
+        self, folder: Path, dataset: Dataset, examples: Examples, answers: Answers,
+        labels: Sequence[str],
+    ) -> None:  # fmt: skip
+        """Writes predictions.tsv: each text's number of pieces, right guesses, log-likelihood."""
+        is_piece = _is_piece(answers)
+        right = (answers["pieces_guess"] == answers["pieces_text"]) & is_piece
+        total = np.where(is_piece, answers["pieces_log_probability"], 0).sum(-1, dtype=np.float64)
+        columns: list[tuple[str, Sequence[object]]] = [
+            ("text", examples.columns["sentence"]),
+            ("pieces", list(answers["pieces_count"])),
+            ("right", list(right.sum(-1))),
+            ("pseudo_log_likelihood", [f"{value:.6f}" for value in total]),
+        ]
+        write_table(folder / "predictions.tsv", dataset, examples, columns)
+
+
+def _is_piece(answers: Answers) -> np.ndarray:
+    """Which places [B, P] are no padding."""
+    return np.arange(answers["pieces_text"].shape[1]) < answers["pieces_count"][:, np.newaxis]
+
+
+def _scores(texts: tf.Tensor, model: Any, tokenizer: Any, max_length: int) -> dict[str, tf.Tensor]:
+    pieces = tokenizer.tokenize(texts)  # (B, None)
+    ids = pieces.flat_values
+
+    def predict(logs: tf.Tensor, ids: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+        own = tf.gather(logs, ids, batch_dims=1)
+        return own, tf.argmax(logs, -1, output_type=tf.int32)
+
+    rows = _rows(ids, pieces.value_rowids(), tf.size(texts), tokenizer, max_length)
+    log, guess = _predict(rows.inputs, rows.pieces, predict, model, tokenizer, ids, hide=True)
+    vocabulary = tf.constant(tokenizer.vocabulary)
+    lists = {
+        "text": tf.gather(vocabulary, ids),
+        "log_probability": log,
+        "guess": tf.gather(vocabulary, guess),
+    }
+    drawn, corrupted = _draw(texts, pieces, tokenizer)
+    rows = _rows(corrupted, pieces.value_rowids(), tf.size(texts), tokenizer, max_length)
+    places, truth = tf.gather(rows.pieces, drawn), tf.gather(ids, drawn)
+    log, guess = _predict(rows.inputs, places, predict, model, tokenizer, truth)
+    text = tf.gather(pieces.value_rowids(), drawn)
+    of_texts = {
+        "count": tf.ones_like(drawn),
+        "right": tf.cast(guess == truth, tf.int32),
+        "log_probability": log,
+    }
+    return {
+        **{
+            f"drawn_{key}": tf.math.unsorted_segment_sum(x, text, tf.size(texts))
+            for key, x in of_texts.items()
+        },
+        "pieces_count": tf.cast(pieces.row_lengths(), tf.int32),
+        **{f"pieces_{key}": pieces.with_flat_values(x).to_tensor() for key, x in lists.items()},
+        "truncated": tf.zeros_like(texts, tf.int32),
+    }
+
+
+def _draw(texts: tf.Tensor, pieces: Any, tokenizer: Any) -> tuple[tf.Tensor, tf.Tensor]:
+    """Draws 15% of the pieces as pre-training does: 80% are masked, 10% replaced, 10% kept.
+
+    The draw is a function of text and place, whatever the batch.
+
+    Returns:
+        The pieces drawn, int32 [N]; all pieces with what stands in their place, int32 [P].
+    """
+    text = tf.strings.as_string(tf.strings.to_hash_bucket_fast(texts, 2**31))
+    places = tf.ragged.range(pieces.row_lengths()).flat_values
+    keys = [tf.gather(text, pieces.value_rowids()), tf.strings.as_string(places)]
+    number = tf.strings.to_hash_bucket_fast(tf.strings.join(keys, ":"), 1000)
+    word = tf.strings.to_hash_bucket_fast(tf.strings.join(keys, "/"), tokenizer.vocabulary_size)
+    corrupted = tf.where(number < 135, tf.cast(word, tf.int32), pieces.flat_values)
+    corrupted = tf.where(number < 120, tokenizer.mask_token_id, corrupted)
+    drawn = tf.cast(tf.where(number < 150)[:, 0], tf.int32)
+    return drawn, tf.where(number < 150, corrupted, pieces.flat_values)
+
+
+def _guesses(
+    texts: tf.Tensor, number: int, model: Any, tokenizer: Any, max_length: int
+) -> dict[str, tf.Tensor]:
+    # The tokenizer reads "[MASK]" as any text: a [MASK] stands between two parts.
+    parts = tf.strings.split(texts, _MASK)  # (B, None)
+    tokens = tokenizer.tokenize(parts.flat_values).with_row_splits_dtype(tf.int64)
+    after = tf.tensor_scatter_nd_update(
+        tf.ones_like(parts.value_rowids()),
+        tf.expand_dims(parts.row_limits() - 1, -1),
+        tf.zeros_like(parts.row_limits()),
+    )  # masks behind each part
+    masks = tf.fill([tf.reduce_sum(after)], tokenizer.mask_token_id)
+    joined = tf.concat([tokens, tf.RaggedTensor.from_row_lengths(masks, after)], axis=1)
+    ids = joined.flat_values
+    text = tf.gather(parts.value_rowids(), joined.value_rowids())
+    rows = _rows(ids, text, tf.size(texts), tokenizer, max_length)
+    places = tf.where(ids == tokenizer.mask_token_id)[:, 0]
+    of_text = tf.gather(text, places)
+    lists = _best(rows.inputs, tf.gather(rows.pieces, places), number, model, tokenizer)
+
+    # A [MASK] begins behind the parts and masks before it.
+    lengths = parts.with_flat_values(tf.strings.length(parts.flat_values) + len(_MASK))
+    ends = tf.cast(tf.cumsum(lengths.to_tensor(), axis=1), tf.int64)
+    ends = tf.RaggedTensor.from_tensor(ends, parts.row_lengths() - 1)
+    for name, place in {"start": ends - len(_MASK), "end": ends}.items():
+        lists[f"{name}_byte"] = place.flat_values
+        lists[name] = code_points(texts, of_text, place.flat_values)
+    return {**_lists(lists, of_text, texts), "truncated": tf.zeros_like(texts, tf.int32)}
+
+
+def _lists(values: dict[str, tf.Tensor], row: tf.Tensor, rows: tf.Tensor) -> dict[str, tf.Tensor]:
+    """Values [N, ...] of masks as lists, one for each of `rows`, [B, ...]; and `masks_count`."""
+    count = tf.shape(rows, tf.int64)[0]
+    lists = {
+        f"masks_{name}": tf.RaggedTensor.from_value_rowids(x, row, nrows=count)
+        for name, x in values.items()
+    }
+    lengths = next(iter(lists.values())).row_lengths()
+    return {"masks_count": tf.cast(lengths, tf.int32),
+            **{name: x.to_tensor() for name, x in lists.items()}}  # fmt: skip
+
+
+def _best(
+    inputs: dict[str, tf.Tensor], places: tf.Tensor, number: int, model: Any, tokenizer: Any
+) -> dict[str, tf.Tensor]:
+    """The most probable words at N places of rows, string [N, number], and their probabilities."""
+    number = min(number, tokenizer.vocabulary_size)
+
+    def best(logs: tf.Tensor, ids: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+        found = tf.math.top_k(tf.exp(logs), number)
+        return found.values, found.indices
+
+    unknown = tf.zeros_like(places[:, 0], tf.int32)
+    probabilities, words = _predict(inputs, places, best, model, tokenizer, unknown)
+    vocabulary = tf.constant(tokenizer.vocabulary)
+    return {"words": tf.gather(vocabulary, words), "probabilities": probabilities}
+
+
+def _rows(
+    ids: tf.Tensor, text: tf.Tensor, texts: tf.Tensor, tokenizer: Any, max_length: int
+) -> WordRows:
+    """Windows over P pieces, int32 [P], of texts with the numbers `text`, int64 [P]."""
+    alone = tf.RaggedTensor.from_uniform_row_length(ids, 1)
+    nowhere = tf.zeros_like(text)
+    return word_rows(Words(text, alone, nowhere, nowhere), texts, tokenizer, max_length)
+
+
+def _predict(
+    inputs: dict[str, tf.Tensor], places: tf.Tensor, function: Any, model: Any, tokenizer: Any,
+    ids: tf.Tensor, *, hide: bool = False,
+) -> Any:  # fmt: skip
+    """What `function` makes of the predictions at some places of rows, each in a row of its own.
+
+    Args:
+        inputs: rows, int32 [R, T] each.
+        places: row and place of N tokens, int64 [N, 2].
+        function: log-probabilities [r, V] and true pieces [r] -> tensors [r, ...].
+        model: a `BertMaskedLanguageModel`.
+        tokenizer: its tokenizer.
+        ids: true pieces, int32 [N].
+        hide: mask the token to predict.
+    """
+    # One row more: without any place `map_rows` computes one of a row that is not there.
+    inputs = {name: tf.pad(values, [[0, 1], [0, 0]]) for name, values in inputs.items()}
+
+    def predict(part: dict[str, tf.Tensor]) -> Any:
+        row, column = tf.unstack(part["places"], axis=1)
+        given = {name: tf.gather(values, row) for name, values in inputs.items()}
+        if hide:
+            length = tf.shape(given["token_ids"])[1]
+            here = tf.one_hot(column, length, on_value=True, off_value=False)
+            given["token_ids"] = tf.where(here, tokenizer.mask_token_id, given["token_ids"])
+        given["mask_positions"] = tf.cast(column, tf.int32)[:, tf.newaxis]
+        logits = model(given, training=False)[:, 0, : tokenizer.vocabulary_size]  # padded tables
+        return function(tf.nn.log_softmax(logits), part["ids"])
+
+    length = tf.shape(inputs["token_ids"])[1]
+    return map_rows(predict, {"places": places, "ids": ids}, length)

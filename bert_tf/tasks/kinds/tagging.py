@@ -1,0 +1,389 @@
+"""Named entities: a label for every word, decided at its first piece (paper, section 5.3)."""
+
+import re
+from collections import defaultdict
+from collections.abc import Hashable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import tensorflow as tf
+
+from bert_tf.atomic import write_text
+from bert_tf.errors import InputError
+from bert_tf.models.task_models import BertTagger
+from bert_tf.serving.signatures import DEFAULT, TEXTS, Signature
+from bert_tf.tasks.dataset import Dataset
+from bert_tf.tasks.kinds.kind import Answers, Kind, none_cut
+from bert_tf.tasks.reports.report import Report, Table, calibration, confusion, worst
+from bert_tf.tasks.scoring.conlleval import EntityScores, score_entities
+from bert_tf.tokenization.word_windows import map_rows, word_rows
+from bert_tf.tokenization.words import (
+    code_points,
+    spans,
+    valid_utf_8,
+    words_between_spaces,
+    words_of_raw_text,
+)
+from pipelines.examples.labelled_text import Examples, format_of
+from pipelines.examples.records import is_dataset_name
+from pipelines.examples.tagged_words import (
+    column_number,
+    is_column_file,
+    read_columns,
+    read_json_words,
+    read_texts,
+    to_iob2,
+)
+
+
+@dataclass(frozen=True)
+class Tagging(Kind):
+    """A label for each word, and the entities that these labels describe.
+
+    Texts longer than the model's length are read in windows that overlap by half. Each word gets
+    its label from the window in which it has the most context.
+
+    The answers are lists, padded: `words_count` [B], and for each word its `words_text`,
+    `words_label`, `words_score` (probability) [B, W]; `entities_count` [B], and for each entity
+    `entities_text`, `entities_type` and `entities_score` (mean probability of its words) [B, N].
+    Spans are in code points (`..._start`, `..._end`) and in bytes (`..._start_byte`,
+    `..._end_byte`) of the text. `truncated`, int32 [B], is 0. Invalid UTF-8 in a text becomes
+    U+FFFD in its words; places in code points count the bytes that begin a character.
+
+    Attributes:
+        documents: make an example of each document of a column file, so that a word's context
+            goes beyond its sentence.
+        in_detail: answer with the probabilities of all labels, too: `words_probabilities`
+            [B, W, C].
+    """
+
+    model_class = BertTagger
+    feature_lstm_layers = 2
+    batches_of_like_length = False
+    evaluated = "words"
+    documents: bool = False
+    in_detail: bool = False
+
+    def signatures(self, dataset: Dataset) -> dict[str, Signature]:
+        """Raw text by default; `words` takes words between spaces, as evaluation has them."""
+        names = {DEFAULT: "text", "words": "words"}
+        return {key: Signature({name: TEXTS}, self.respond) for key, name in names.items()}
+
+    def read(self, dataset: Dataset, path: str | Path, *, labelled: bool = True) -> Examples:
+        """Reads a column file or JSON lines; without labels also raw text, as column "text"."""
+        format, text, label = dataset.format or format_of(path), dataset.text, dataset.label
+        if not (format or is_dataset_name(path)) and (
+            labelled or dataset.split_of(path) or is_column_file(path)
+        ):
+            format = "conll"
+        if not labelled:
+            return read_texts(
+                path, text=text, format=format, header=dataset.header, documents=self.documents
+            )
+        if format == "jsonl" or is_dataset_name(path):
+            return read_json_words(path, words="words" if text == "text" else text, labels=label)
+        word = column_number(path, "--text_column", text)
+        number = column_number(path, "--label_column", label)
+        return read_columns(path, word=word, label=number, documents=self.documents)
+
+    def label_names(self, dataset: Dataset, examples: Examples) -> list[str]:
+        """The dataset's labels, or O and both labels of every type in the training examples."""
+        found = {label for text in examples.columns["label"] for label in text.split()}
+        types = sorted({label[2:] for label in found - {"O"}})
+        if not types:
+            raise InputError(f"{examples.path}: every label is O; give examples with entities")
+        return list(dataset.labels) or ["O", *(f"{p}-{type_}" for type_ in types for p in "BI")]
+
+    def targets(self, examples: Examples, labels: Sequence[str]) -> np.ndarray:
+        """Label ids of each example's words, int32 [E, W], padded with -1."""
+        number_of = {label: number for number, label in enumerate(labels)}
+        rows = [text.split() for text in examples.columns["label"]]
+        targets = np.full((len(rows), max(map(len, rows))), -1, np.int32)
+        for index, row in enumerate(rows):
+            for place, label in enumerate(row):
+                # A model may know IOB1 or IO only.
+                number = number_of.get(label, number_of.get(f"I{label[1:]}"))
+                if number is None:
+                    word = re.split("[ \n]", examples.columns["words"][index])[place]
+                    raise InputError(
+                        f"{examples.place(index)}: the word {word!r} has the label {label!r}, "
+                        f"which is not one of the model's ({', '.join(labels)}); correct or "
+                        "remove it"
+                    )
+                targets[index, place] = number
+        return targets
+
+    def split_keys(self, dataset: Dataset, examples: Examples) -> tuple[str, Sequence[Hashable]]:
+        """All sentences of a document stay together, if the file divides documents."""
+        if not examples.documents:
+            return super().split_keys(dataset, examples)
+        texts: dict[int, list[str]] = defaultdict(list)
+        for document, words in zip(examples.documents, examples.columns["words"], strict=True):
+            texts[document].append(words)
+        of_document = {document: "\n".join(words) for document, words in texts.items()}
+        return "document", [of_document[document] for document in examples.documents]
+
+    def batch(
+        self, strings: Mapping[str, tf.Tensor], arrays: Sequence[tf.Tensor], tokenizer: Any,
+        max_length: int,
+    ) -> tuple:  # fmt: skip
+        """Windows, with the label and the weight 1 at the first piece of every word."""
+        words = words_between_spaces(strings["words"], tokenizer)
+        rows = word_rows(words, tf.size(strings["words"]), tokenizer, max_length)
+        (targets,) = arrays
+        of_words = tf.boolean_mask(targets, targets >= 0)  # (W,)
+        shape = tf.shape(rows.inputs["token_ids"], tf.int64)
+        weights = tf.ones_like(of_words, tf.float32)
+        return (
+            rows.inputs,
+            tf.scatter_nd(rows.first_pieces, of_words, shape),
+            tf.scatter_nd(rows.first_pieces, weights, shape),
+        )
+
+    def cut(
+        self, columns: Mapping[str, Sequence[Any]], tokenizer: Any, max_length: int
+    ) -> tuple[int, str]:
+        """None is cut."""
+        return none_cut(self.lengths(columns, tokenizer), max_length)
+
+    def respond(
+        self, strings: Mapping[str, tf.Tensor], model: Any, tokenizer: Any, labels: Sequence[str],
+        max_length: int,
+    ) -> dict[str, tf.Tensor]:  # fmt: skip
+        """Words and entities of texts."""
+        ((name, texts),) = strings.items()
+        split = words_of_raw_text if name == "text" else words_between_spaces
+        words = split(texts, tokenizer)
+        rows = word_rows(words, tf.size(texts), tokenizer, max_length)
+        logits = map_rows(lambda part: model(part, training=False), rows.inputs)
+        probabilities = tf.nn.softmax(tf.gather_nd(logits, rows.first_pieces))  # (W, C)
+        return self._answers(texts, words.text, words.starts, words.ends, probabilities, labels)
+
+    def token_answers(self, outputs: Any, labels: Sequence[str]) -> dict[str, tf.Tensor]:
+        """The label of each token, string [B, T], and its probability."""
+        probabilities = tf.nn.softmax(outputs)
+        classes = tf.argmax(probabilities, -1)
+        return {
+            "label": tf.gather(tf.constant(list(labels)), classes),
+            "probability": tf.reduce_max(probabilities, -1),
+        }
+
+    def _answers(
+        self, texts: tf.Tensor, text: tf.Tensor, starts: tf.Tensor, ends: tf.Tensor,
+        probabilities: tf.Tensor, labels: Sequence[str],
+    ) -> dict[str, tf.Tensor]:  # fmt: skip
+        """Answers from the probabilities of W words.
+
+        Args:
+            texts: string [B].
+            text: number of each word's text, int64 [W].
+            starts: first byte of each word, int64 [W].
+            ends: the byte after it.
+            probabilities: float [W, C].
+            labels: C names.
+        """
+        classes = tf.argmax(probabilities, -1)
+        scores = tf.reduce_max(probabilities, -1)
+        first_points, end_points = code_points(texts, text, starts), code_points(texts, text, ends)
+        first, last, of_entity, of_words = _entities(text, classes, labels)
+        types = tf.constant([label.partition("-")[2] for label in labels])
+
+        def lists(name: str, first: tf.Tensor, last: tf.Tensor, **more: tf.Tensor):
+            of_text = tf.gather(text, first)
+            start, end = tf.gather(starts, first), tf.gather(ends, last)
+            spanned = {
+                "text": valid_utf_8(spans(texts, of_text, start, end)),
+                "start": tf.gather(first_points, first),
+                "end": tf.gather(end_points, last),
+                "start_byte": start,
+                "end_byte": end,
+            }
+            rows = tf.RaggedTensor.from_value_rowids(
+                first, of_text, nrows=tf.size(texts, tf.int64), validate=False
+            )
+            padded = {
+                f"{name}_{key}": rows.with_values(values).to_tensor()
+                for key, values in {**spanned, **more}.items()
+            }
+            return {f"{name}_count": tf.cast(rows.row_lengths(), tf.int32), **padded}
+
+        every = tf.range(tf.size(classes))
+        detail = {"probabilities": probabilities} if self.in_detail else {}
+        return {
+            **lists(
+                "entities", first, last,
+                type=tf.gather(types, tf.gather(classes, first)),
+                score=tf.math.segment_mean(tf.gather(scores, of_words), of_entity),
+            ),
+            **lists(
+                "words", every, every,
+                label=tf.gather(tf.constant(list(labels)), classes), score=scores, **detail,
+            ),
+            "truncated": tf.zeros_like(texts, tf.int32),
+        }  # fmt: skip
+
+    def in_ensemble(self, kinds: Sequence[Kind]) -> "Tagging":
+        """Answers in detail."""
+        return replace(self, in_detail=True)
+
+    def averaged(
+        self, examples: Examples, answers: Sequence[Answers], labels: Sequence[Sequence[str]]
+    ) -> Answers:
+        """Words and entities from the mean probabilities of each word."""
+        first = answers[0]
+        is_word = np.arange(first["words_label"].shape[1]) < first["words_count"][:, np.newaxis]
+        probabilities = [
+            each["words_probabilities"][is_word][:, [*map(own.index, labels[0])]]
+            for each, own in zip(answers, labels, strict=True)
+        ]
+        found = self._answers(
+            tf.constant(examples.columns["words"]), tf.constant(np.nonzero(is_word)[0]),
+            tf.constant(first["words_start_byte"][is_word]),
+            tf.constant(first["words_end_byte"][is_word]),
+            tf.constant(np.mean(probabilities, axis=0)), labels[0],
+        )  # fmt: skip
+        return {name: values.numpy() for name, values in found.items()}
+
+    def score_names(self, dataset: Dataset, labels: Sequence[str]) -> list[str]:
+        """Scores over all types, F1 first, and the F1 score of each type."""
+        types = sorted({label.partition("-")[2] for label in labels} - {""})
+        return ["f1", "precision", "recall", "accuracy", *(f"f1_{type_}" for type_ in types)]
+
+    def scores(
+        self, dataset: Dataset, examples: Examples, answers: Answers, labels: Sequence[str]
+    ) -> dict[str, float | None]:
+        """Entity scores as conlleval computes them, and the accuracy of the words' labels."""
+        result = _compare(examples, answers)
+        return {
+            "f1": result.all.f1,
+            "precision": result.all.precision,
+            "recall": result.all.recall,
+            "accuracy": result.accuracy,
+            **{f"f1_{type_}": counts.f1 for type_, counts in result.by_type.items()},
+        }
+
+    def report(
+        self, dataset: Dataset, examples: Examples, answers: Answers, labels: Sequence[str]
+    ) -> Report:
+        """Entity scores of each type; confusion, calibration and worst errors of words."""
+        sentences = list(_sentences(examples, answers))
+        gold = np.array([label for each in sentences for label in each.gold or ()])
+        found = np.array([label for each in sentences for label in each.predicted])
+        scores = np.array([score for each in sentences for score in each.scores])
+        where = [(each, place) for each in sentences for place in range(len(each.words))]
+        types = sorted({label.partition("-")[2] or "O" for label in {*labels, *gold.tolist()}})
+        truth, guessed = (
+            np.array([types.index(label.partition("-")[2] or "O") for label in values])
+            for values in (gold, found)
+        )
+        shown: dict[str, Any] = {
+            "words": [_in_context(each.words, place) for each, place in where],
+            "label": gold,
+            "predicted": found,
+            "probability": scores,
+        }
+        by_type = Table(
+            "types",
+            "Scores of entities, as conlleval computes them",
+            ["type", "precision", "recall", "f1", "examples", "predicted"],
+            [
+                [type_, each.precision, each.recall, each.f1, each.gold, each.found]
+                for type_, each in _compare(examples, answers).by_type.items()
+            ],
+            brief=True,
+        )
+        return [
+            by_type,
+            *confusion(types, truth, guessed),
+            *calibration(scores, found == gold),
+            worst(
+                "Wrong labels of words with the highest probability",
+                lambda index: examples.place(where[index][0].example),
+                scores,
+                found != gold,
+                shown,
+            ),
+        ]
+
+    def write_predictions(
+        self, folder: Path, dataset: Dataset, examples: Examples, answers: Answers,
+        labels: Sequence[str],
+    ) -> None:  # fmt: skip
+        """Writes predictions.conll: word, label and predicted label; for labels conlleval.txt."""
+        lines = []
+        for _, words, gold, predicted, _ in _sentences(examples, answers):
+            columns = [words, predicted] if gold is None else [words, gold, predicted]
+            lines += [" ".join(row) for row in zip(*columns, strict=True)] + [""]
+        write_text(folder / "predictions.conll", "\n".join(lines) + "\n")
+        if "label" in examples.columns:
+            write_text(folder / "conlleval.txt", _compare(examples, answers).report())
+
+
+def _entities(text: tf.Tensor, classes: tf.Tensor, labels: Sequence[str]) -> tuple[tf.Tensor, ...]:
+    """Finds entities as `chunks` does, in graph.
+
+    Returns:
+        First and last word of each entity [N]; entity [M] and number [M] of each word in one.
+    """
+    parts = [label.partition("-") for label in labels]
+    types = {type_: number for number, type_ in enumerate(sorted({p[2] for p in parts}))}
+    begins = tf.gather(tf.constant([prefix in "BSU" for prefix, _, _ in parts]), classes)
+    ends = tf.gather(tf.constant([prefix in "OELSU" for prefix, _, _ in parts]), classes)
+    type_ = tf.gather(tf.constant([types[p[2]] for p in parts]), classes)
+    inside = tf.gather(tf.constant([prefix != "O" for prefix, _, _ in parts]), classes)
+    # A first word follows nothing.
+    changes = (type_[1:] != type_[:-1]) | (text[1:] != text[:-1]) | ends[:-1]
+    changes = tf.concat([[True], changes], 0)[: tf.size(classes)]
+    starts = inside & (begins | changes)
+    of_words = tf.where(inside)[:, 0]
+    of_entity = tf.gather(tf.cumsum(tf.cast(starts, tf.int32)) - 1, of_words)
+    return tf.where(starts)[:, 0], tf.math.segment_max(of_words, of_entity), of_entity, of_words
+
+
+def _in_context(words: list[str], place: int) -> str:
+    """A word in brackets, with five words on both sides."""
+    before, after = words[max(0, place - 5) : place], words[place + 1 : place + 6]
+    return " ".join([*before, f"[{words[place]}]", *after])
+
+
+class _Sentence(NamedTuple):
+    """Words of a sentence with their labels, None if unknown, and the predictions for them."""
+
+    example: int
+    words: list[str]
+    gold: list[str] | None
+    predicted: list[str]
+    scores: list[float]
+
+
+def _sentences(examples: Examples, answers: Answers) -> Iterator[_Sentence]:
+    """The sentences of all examples; a raw text is one sentence.
+
+    Labels to compare are all IOB2: right ones as they are read, predicted ones from here.
+    """
+    for index, of_words in enumerate(answers["words_label"]):
+        if "words" in examples.columns:
+            lines = [line.split(" ") for line in examples.columns["words"][index].split("\n")]
+        else:
+            words = answers["words_text"][index][: answers["words_count"][index]]
+            lines = [[word.decode() for word in words]]
+        gold = examples.columns["label"][index].split("\n") if "label" in examples.columns else None
+        start = 0
+        for number, words in enumerate(lines):
+            here = slice(start, start + len(words))
+            predicted = [label.decode() for label in of_words[here]]
+            yield _Sentence(
+                index,
+                words,
+                gold[number].split(" ") if gold is not None else None,
+                to_iob2(predicted) if gold is not None else predicted,
+                answers["words_score"][index][here].tolist(),
+            )
+            start += len(words)
+
+
+def _compare(examples: Examples, answers: Answers) -> EntityScores:
+    pairs = [(each.gold or [], each.predicted) for each in _sentences(examples, answers)]
+    return score_entities(*zip(*pairs, strict=True))

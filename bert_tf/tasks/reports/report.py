@@ -1,0 +1,226 @@
+"""What `evaluate` reports beside the scores: tables and pictures, in files and in TensorBoard."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from bert_tf.atomic import write_text, write_tsv
+from bert_tf.tasks.reports import pictures
+from bert_tf.training.event_folder import EventFolder
+from pipelines.examples.labelled_text import Examples
+
+_BINS = 10  # of confidences
+_WORST = 20  # errors to show
+_LONGEST = 200  # characters of a cell
+
+Cell = Any  # a text, a number, or None
+
+
+@dataclass(frozen=True)
+class Table:
+    """A table of a report.
+
+    Attributes:
+        name: name of its file, without extension.
+        title: title.
+        columns: names of the columns.
+        rows: cells; None for an undefined value.
+        note: summary of the table, a sentence; "" for none.
+        brief: whether the terminal shows the table, too.
+    """
+
+    name: str
+    title: str
+    columns: Sequence[str]
+    rows: Sequence[Sequence[Cell]]
+    note: str = ""
+    brief: bool = False
+
+    def texts(self) -> list[list[str]]:
+        """The cells as text: four decimals, "-" for an undefined value."""
+        return [[_text(cell) for cell in row] for row in self.rows]
+
+
+@dataclass(frozen=True)
+class Picture:
+    """A picture of a report.
+
+    Attributes:
+        name: name of its file, without extension.
+        image: uint8 [height, width, 3].
+    """
+
+    name: str
+    image: np.ndarray
+
+
+Report = list[Table | Picture]
+
+
+def confusion(labels: Sequence[str], truth: np.ndarray, predicted: np.ndarray) -> Report:
+    """Counts of predicted classes by true class.
+
+    Args:
+        labels: names of C classes.
+        truth: numbers of the true classes, int [E].
+        predicted: numbers of the predicted classes, int [E].
+    """
+    counts = np.zeros((len(labels), len(labels)), int)
+    np.add.at(counts, (truth, predicted), 1)
+    rows = [[label, *row] for label, row in zip(labels, counts.tolist(), strict=True)]
+    title = "Confusion matrix: a row for each true label, a column for each predicted one"
+    picture = pictures.heat_map(
+        "Confusion matrix", labels, counts, rows="true", columns="predicted"
+    )
+    return [
+        Table("confusion", title, ["true", *labels], rows),
+        Picture("confusion", picture),
+    ]
+
+
+def per_class(labels: Sequence[str], truth: np.ndarray, predicted: np.ndarray) -> Table:
+    """Precision, recall and F1 of each class; arguments as of `confusion`.
+
+    Precision is undefined for a class that is never predicted, recall for one without examples.
+    """
+    rows: list[list[Cell]] = []
+    for number, label in enumerate(labels):
+        gold, found = truth == number, predicted == number
+        right = int(np.sum(gold & found))
+        of_gold, of_found = int(gold.sum()), int(found.sum())
+        rows.append(
+            [
+                label,
+                right / of_found if of_found else None,
+                right / of_gold if of_gold else None,
+                2 * right / (of_gold + of_found) if of_gold + of_found else None,
+                of_gold,
+                of_found,
+            ]
+        )
+    missing = [str(row[0]) for row in rows if not row[4]]
+    note = f"no example has the label {', '.join(missing)}" if missing else ""
+    columns = ["label", "precision", "recall", "f1", "examples", "predicted"]
+    return Table("classes", "Scores of each label", columns, rows, note, brief=True)
+
+
+def calibration(confidence: np.ndarray, right: np.ndarray) -> Report:
+    """Confidence beside accuracy, and their expected difference (Guo et al., 2017).
+
+    Args:
+        confidence: probability of each answer, [E].
+        right: whether each answer is right, bool [E].
+    """
+    number = np.minimum((confidence * _BINS).astype(int), _BINS - 1)
+    rows: list[list[Cell]] = []
+    error = 0.0
+    for place in range(_BINS):
+        inside = number == place
+        count = int(inside.sum())
+        mean, share = (
+            (float(np.mean(values[inside])) if count else None) for values in (confidence, right)
+        )
+        if mean is not None and share is not None:
+            error += count / len(right) * abs(mean - share)
+        rows.append([f"{place / _BINS:.1f} to {(place + 1) / _BINS:.1f}", count, mean, share])
+    note = f"expected calibration error {error:.4f} ({_BINS} bins)"
+    columns = ["confidence", "examples", "mean confidence", "accuracy"]
+    heights = [row[3] if isinstance(row[3], float) else None for row in rows]
+    picture = pictures.bars("Calibration", heights, "confidence", "accuracy")
+    return [
+        Table("calibration", "Calibration", columns, rows, note),
+        Picture("calibration", picture),
+    ]
+
+
+def worst(
+    title: str,
+    place: Callable[[int], str],
+    badness: np.ndarray,
+    wrong: np.ndarray,
+    columns: Mapping[str, Sequence[Cell]],
+) -> Table:
+    """The worst errors, with their places.
+
+    Args:
+        title: title of the table.
+        place: gives the file and line of an answer.
+        badness: larger for a worse error, [E].
+        wrong: whether each answer is wrong, bool [E].
+        columns: columns to show beside the place: name -> E cells.
+    """
+    order = [index for index in np.argsort(-badness, kind="stable").tolist() if wrong[index]]
+    rows = [
+        [place(index), *(cells[index] for cells in columns.values())] for index in order[:_WORST]
+    ]
+    return Table("worst", title, ["place", *columns], rows, "" if rows else "no errors")
+
+
+def classes_report(
+    examples: Examples, labels: Sequence[str], truth: np.ndarray, probabilities: np.ndarray
+) -> Report:
+    """A report on answers that are classes.
+
+    Args:
+        examples: E examples.
+        labels: names of C classes.
+        truth: numbers of the true classes, int [E].
+        probabilities: [E, C].
+    """
+    predicted = np.argmax(probabilities, -1)
+    confidence = np.max(probabilities, -1)
+    of_truth = np.take_along_axis(probabilities, truth[:, np.newaxis], -1)[:, 0]
+    loss = -np.log(np.maximum(of_truth, np.finfo(np.float32).tiny))
+    texts = {role: values for role, values in examples.columns.items() if role != "label"}
+    shown = {
+        **texts,
+        "label": [labels[number] for number in truth],
+        "predicted": [labels[number] for number in predicted],
+        "probability": confidence,
+        "loss": loss,
+    }
+    return [
+        per_class(labels, truth, predicted),
+        *confusion(labels, truth, predicted),
+        *calibration(confidence, predicted == truth),
+        worst("Errors with the highest loss", examples.place, loss, predicted != truth, shown),
+    ]
+
+
+def write_report(report: Report, folder: Path) -> None:
+    """Writes report.md, a TSV for each table, a PNG for each picture, and TensorBoard's events."""
+    lines = ["# Evaluation"]
+    with EventFolder(folder).at(0):
+        for part in report:
+            if isinstance(part, Picture):
+                lines.append(f"![{part.name}]({part.name}.png)")
+                pictures.save_png(folder / f"{part.name}.png", part.image)
+                tf.summary.image(part.name, part.image[np.newaxis])
+            else:
+                table = markdown([part.columns, *part.texts()])
+                lines += [f"## {part.title}", *filter(None, [part.note]), table]
+                write_tsv(folder / f"{part.name}.tsv", [part.columns, *part.texts()])
+                tf.summary.text(part.name, table)
+    write_text(folder / "report.md", "\n\n".join(lines) + "\n")
+
+
+def markdown(rows: Sequence[Sequence[str]]) -> str:
+    """A table as Markdown, its columns aligned for a terminal; the first row names them."""
+    cells = [[cell.replace("|", "&#124;") for cell in row] for row in rows]
+    widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
+    cells.insert(1, ["-" * width for width in widths])
+    lines = [[cell.ljust(width) for cell, width in zip(row, widths, strict=True)] for row in cells]
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+
+
+def _text(cell: Cell) -> str:
+    if isinstance(cell, float | np.floating):
+        return f"{cell:.4f}" if np.isfinite(cell) else "-"
+    if cell is None:
+        return "-"
+    text = " ".join(str(cell).split())  # no tab or line end
+    return text if len(text) <= _LONGEST else f"{text[: _LONGEST - 3]}..."

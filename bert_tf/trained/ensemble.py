@@ -1,0 +1,105 @@
+"""Ensembles: several fine-tuned models of one task answer together (paper, section 4.2)."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from bert_tf.errors import InputError
+from bert_tf.tasks.kinds.kind import Answers
+from bert_tf.trained.fine_tuned import Evaluation, FineTuned
+from pipelines.examples.labelled_text import Examples
+
+
+@dataclass(frozen=True)
+class Ensemble:
+    """Models of one task with the same labels; each keeps its length and tokenizer.
+
+    Attributes:
+        members: the models. The first one names task, columns and the order of the labels.
+    """
+
+    members: Sequence[FineTuned]
+
+    @classmethod
+    def from_directories(
+        cls, directories: Sequence[str | Path], settings: Mapping[str, Any] | None = None
+    ) -> "Ensemble":
+        """Loads the models.
+
+        Args:
+            directories: model directories.
+            settings: see `FineTuned.from_directory`; for all models.
+
+        Raises:
+            InputError: a directory holds no fine-tuned model, or they do not fit together.
+        """
+        models = [FineTuned.from_directory(directory, settings) for directory in directories]
+        for directory, model in zip(directories, models, strict=True):
+            for what, (own, others) in {
+                "task": (model.task.name, models[0].task.name),
+                "inputs": (model.inputs, models[0].inputs),
+                "labels": (sorted(model.labels), sorted(models[0].labels)),
+            }.items():
+                if own != others:
+                    raise InputError(
+                        f"the {what} of {directory} ({_listed(own)}) and of {directories[0]} "
+                        f"({_listed(others)}) differ: give models of one task"
+                    )
+        return cls(models)
+
+    def evaluate(
+        self,
+        examples: Examples,
+        batch_size: int,
+        *,
+        labelled: bool = True,
+        answered: Callable[[Evaluation], object] = lambda evaluation: None,
+    ) -> tuple[FineTuned, Evaluation]:
+        """What the models answer together.
+
+        Args:
+            examples: examples.
+            batch_size: examples per batch.
+            labelled: whether the examples have labels, to score the answers.
+            answered: called with the evaluation of each model.
+
+        Returns:
+            The first model with the settings of the ensemble, which can write the evaluation, and
+            the evaluation.
+
+        Raises:
+            InputError: a label is not one of the models', or the examples are of another kind.
+        """
+
+        def evaluation(model: FineTuned, answers: Answers) -> Evaluation:
+            judge = model.scored if labelled else model.unscored
+            return judge(examples, answers)
+
+        if missing := set(self.members[0].inputs) - examples.columns.keys():
+            raise InputError(
+                f"{examples.path} has no {', '.join(sorted(missing))}: give a file that bert-tf "
+                "evaluate reads, with or without labels"
+            )
+        if labelled:
+            self.members[0].task.kind.targets(examples, self.members[0].labels)
+        kinds = [member.task.kind for member in self.members]
+        answers: list[Answers] = []
+        for member in self.members:
+            kind = member.task.kind.in_ensemble(kinds)
+            answering = replace(member, task=replace(member.task, kind=kind))
+            answers.append(answering.answers(examples, batch_size))
+            answered(evaluation(member, answers[-1]))
+        first = self.members[0]
+        together = replace(first, task=replace(first.task, kind=first.task.kind.in_ensemble(kinds)))
+        labels = [member.labels for member in self.members]
+        averaged = together.task.kind.averaged(examples, answers, labels)
+        if "truncated" in answers[0]:
+            averaged["truncated"] = np.max([each["truncated"] for each in answers], axis=0)
+        return together, evaluation(together, averaged)
+
+
+def _listed(names: str | Sequence[str]) -> str:
+    return names if isinstance(names, str) else ", ".join(names) or "none"

@@ -1,0 +1,166 @@
+"""What the kinds and the driver do without a model."""
+
+import dataclasses
+import tracemalloc
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from bert_tf.errors import InputError
+from bert_tf.serving.predictor import answer
+from bert_tf.tasks.data_split import split
+from bert_tf.tasks.scoring.metrics import accuracy, macro_f1, matthews_correlation
+from bert_tf.tasks.table import TASKS, find_task
+from bert_tf.training.means import cross_entropy
+from pipelines.examples.labelled_text import Examples, read_examples
+
+CLASSES = TASKS["classification"]
+KIND = CLASSES.kind
+
+
+def answers_of(labels, predicted) -> dict[str, np.ndarray]:
+    outputs = tf.one_hot([labels.index(label) for label in predicted], len(labels)) * 9
+    return {name: value.numpy() for name, value in KIND.answers(outputs, labels).items()}
+
+
+def test_predictions_are_read_back_whatever_columns_and_labels_are_called(tmp_path):
+    """Columns and labels called label, text and predicted clashed; `x  y` became `x y`."""
+    data = tmp_path / "d.tsv"
+    data.write_text("label\tpredicted\tx\none\t two  spaces\tx  y\n\tb\tx y\nc\t\tlabel\n")
+    task = CLASSES.with_settings(
+        {"text_column": "label", "pair_column": "predicted", "label_column": "x"}
+    )
+    examples = KIND.read(task, data)
+    labels = ["label", "predicted", "text", "x  y", "x y"]
+    predicted = ["x y", "x  y", "text"]
+    KIND.write_predictions(tmp_path, task, examples, answers_of(labels, predicted), labels)
+    header = (tmp_path / "predictions.tsv").read_text().splitlines()[0].split("\t")
+    assert header == ["label", "predicted", "label_2", "predicted_2", "label_3", "predicted_3",
+                      "text", "x  y", "x y"]  # fmt: skip
+    read = read_examples(
+        tmp_path / "predictions.tsv",
+        {"text": "label", "text_pair": "predicted", "label": "label_2", "answer": "predicted_2"},
+    ).columns
+    assert read.pop("answer") == predicted
+    assert read == examples.columns
+
+
+def test_f1_is_of_the_dataset_s_second_label_whatever_the_model_s_order(tmp_path):
+    data = tmp_path / "d.tsv"
+    data.write_text("#1 String\t#2 String\tQuality\na\tb\t1\na\tb\t0\na\tb\t0\na\tb\t0\n")
+    task = TASKS["mrpc"]
+    examples = KIND.read(task, data)
+    for labels in (["0", "1"], ["1", "0"]):
+        answers = answers_of(labels, ["1", "1", "0", "0"])
+        assert KIND.scores(task, examples, answers, labels) == {
+            "f1": pytest.approx(2 / 3), "accuracy": 0.75,
+        }  # fmt: skip
+        assert KIND.remarks(task, {"f1": 1.0}, labels) == ["f1 is the F1 score of the label '1'"]
+    of_three = KIND.score_functions(CLASSES, ["a", "b", "c"])
+    assert of_three == [accuracy, macro_f1, matthews_correlation]
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_the_split_is_stratified(seed):
+    """A rare class could miss the validation examples, or be in them alone."""
+    targets = np.random.default_rng(9).permutation([0] * 80 + [1] * 20)
+    kept, aside = split(targets, range(100), 0.1, seed)
+    assert sorted([*kept, *aside]) == list(range(100))
+    assert np.bincount(targets[aside]).tolist() == [8, 2]
+    assert aside.tolist() != split(targets, range(100), 0.1, seed + 1)[1].tolist()
+    assert aside.tolist() == split(targets, range(100), 0.1, seed)[1].tolist()
+
+
+def test_class_weights_give_classes_the_same_total():
+    targets = np.array([0, 0, 0, 1], np.int32)
+    assert KIND.weights(targets).tolist() == pytest.approx([2 / 3, 2 / 3, 2 / 3, 2])
+
+
+@pytest.mark.parametrize("targets", [np.array([0.5, 1]), np.array([[0, 1], [2, -1]])])
+def test_class_weights_need_one_class_for_each_example(targets):
+    with pytest.raises(InputError, match="--class_weights is for"):
+        KIND.weights(targets)
+
+
+def test_label_smoothing_is_cross_entropy_with_smoothed_targets():
+    logits, labels = np.array([[1.0, 2.0, 4.0]], np.float32), np.array([2], np.int32)
+    logs = logits - np.log(np.exp(logits).sum())
+    expected = -(logs * [0.1 / 3, 0.1 / 3, 0.9 + 0.1 / 3]).sum()
+    assert KIND.loss(label_smoothing=0.1)(labels, logits).numpy()[0] == pytest.approx(expected)
+    assert KIND.loss() is cross_entropy
+
+
+@pytest.mark.parametrize("task", ["classification", "choice", "regression"])
+def test_the_validation_loss_is_that_of_the_model_s_outputs(task):
+    kind = TASKS[task].kind
+    labels = ["no", "yes", "né"] if task == "classification" else []
+    draw = np.random.default_rng(3)
+    outputs = draw.normal(size=(20, 3) if task != "regression" else 20).astype(np.float32)
+    targets = draw.integers(0, 3, 20).astype(outputs.dtype if task == "regression" else np.int32)
+    answers = {k: v.numpy() for k, v in kind.answers(tf.constant(outputs), labels).items()}
+    found = kind.loss()(targets, kind.outputs(answers, labels))
+    np.testing.assert_allclose(found, kind.loss()(targets, outputs), rtol=1e-5, atol=1e-6)
+
+
+def test_settings_come_back_from_task_json():
+    cola = TASKS["cola"]
+    changed = cola.with_settings({"text_column": "sentence", "max_length": 9, "format": "csv"})
+    assert changed == dataclasses.replace(
+        cola, text="sentence", max_length=9, format="csv", header=True
+    )
+    for task in (*TASKS.values(), changed):
+        assert find_task(task.name).with_settings(task.settings()) == task
+
+
+def test_tasks_are_found_by_entry_point_and_file(tmp_path, monkeypatch):
+    own = dataclasses.replace(CLASSES, text="body")
+
+    class Point:
+        name = "own"
+
+        def load(self):
+            return own
+
+    def points(group, name=None):
+        assert group == "bert_tf.tasks"
+        return {"own": Point()} if name in (None, "own") else {}
+
+    monkeypatch.setattr("bert_tf.tasks.table.entry_points", points)
+    monkeypatch.setattr("bert_tf.tasks.names.entry_points", points)
+    assert find_task("own") == dataclasses.replace(own, name="own")
+    for text, message in (
+        ("TASK = 1", "TASK is a int"), ("1 / 0", "ZeroDivisionError"), ("", "define TASK"),
+    ):  # fmt: skip
+        (tmp_path / "own.py").write_text(text)
+        with pytest.raises(InputError, match=message):
+            find_task(str(tmp_path / "own.py"))
+    with pytest.raises(InputError, match=r"gone\.py"):
+        find_task(str(tmp_path / "gone.py"))
+
+
+def test_many_classes_and_rows_share_the_strings_of_the_labels(tmp_path):
+    """5,000 classes of 20,000 rows were 10^8 strings, three times."""
+    labels = [f"a label of some length, number {n}" for n in range(500)]
+    logits = np.random.default_rng(1).normal(size=[600, len(labels)]).astype(np.float32)
+
+    class Signature:
+        structured_input_signature = ((), {"text": tf.TensorSpec([None], tf.string)})
+
+        def __call__(self, text):
+            rows = tf.strings.to_number(text, tf.int32)
+            return KIND.answers(tf.gather(tf.constant(logits), rows), labels)
+
+    texts = [str(n) for n in range(len(logits))]
+    tracemalloc.start()
+    found = answer(Signature(), {"text": texts}, 32)
+    examples = Examples("d.tsv", [*range(600)], {"text": texts, "label": [labels[0]] * 600})
+    outputs = KIND.outputs(found, labels)
+    KIND.write_predictions(tmp_path, CLASSES, examples, found, labels)
+    _, most = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert most < 64 * logits.size  # what strings of their own would take, without anything else
+    np.testing.assert_allclose(np.exp(outputs), tf.nn.softmax(logits), rtol=1e-5)
+    last = (tmp_path / "predictions.tsv").read_text().splitlines()[-1].split("\t")
+    assert last[2] == labels[int(np.argmax(logits[-1]))] and len(last) == 3 + len(labels)
+    assert last[3] == f"{float(tf.nn.softmax(logits[-1])[0]):.6f}"

@@ -1,0 +1,192 @@
+"""Masked words: guesses and pseudo-perplexity against one masked copy at a time."""
+
+import functools
+import json
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from bert_tf import BertConfig, BertPreTrainer, BertTokenizer, load_model, save_model
+from bert_tf.cli.main import main
+from bert_tf.models.masked_language_model import BertMaskedLanguageModel
+from bert_tf.pretraining.guesses import MaskedWords
+from bert_tf.serving.predictor import Predictor, answer
+from bert_tf.serving.signatures import DEFAULT
+from bert_tf.tasks.kinds.masked_language_model import _draw
+from bert_tf.trained.fine_tuned import FineTuned
+
+WORDS = ["sea", "ship", "##s", "sail", "##ed", "cow", "barn", ","]
+PIECES = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *WORDS]
+CONFIG = BertConfig(
+    vocab_size=len(PIECES) + 3,  # a padded table
+    hidden_size=8, num_hidden_layers=1, num_attention_heads=2, intermediate_size=16,
+    max_position_embeddings=10, initializer_range=0.5,
+)  # fmt: skip
+LONG = "ships sailed , cow barn sea " * 3
+TEXTS = ["ships sailed", LONG, "cow , sea"]
+
+
+@pytest.fixture(scope="module")
+def directory(made_once):
+    model = BertPreTrainer(CONFIG, seed=1)
+    return made_once("mlm", lambda path: save_model(model, path, BertTokenizer(PIECES)))
+
+
+@pytest.fixture(scope="module")
+def scorer(directory):
+    return FineTuned.from_directory(directory, {"task": "masked_words"})
+
+
+@pytest.fixture(scope="module")
+def signature(scorer):
+    """The functions of the model by name, each traced once."""
+    return functools.cache(scorer.module().signature)
+
+
+def log_probabilities(scorer, ids, place):
+    """Of every piece at a place of one row of tokens, without padding."""
+    row = list(ids)
+    row[place] = PIECES.index("[MASK]")
+    inputs = {
+        "token_ids": np.array([row]), "segment_ids": np.zeros((1, len(row)), int),
+        "padding_mask": np.ones((1, len(row)), int), "mask_positions": np.array([[place]]),
+    }  # fmt: skip
+    logits = scorer.model(inputs)[0, 0, : len(PIECES)]
+    return tf.nn.log_softmax(logits).numpy()
+
+
+def test_each_piece_is_masked_in_turn(scorer, signature):
+    found = answer(signature("pseudo_likelihood"), {"sentence": TEXTS}, 2)
+    ids = [scorer.tokenizer.tokenize([text])[0].numpy() for text in TEXTS]
+    assert found["pieces_count"].tolist() == [4, 24, 3]
+    for text, row in ((0, [2, *ids[0], 3]), (2, [2, *ids[2], 3])):
+        for place, piece in enumerate(ids[text]):
+            logs = log_probabilities(scorer, row, place + 1)
+            assert found["pieces_text"][text, place].decode() == PIECES[piece]
+            assert found["pieces_guess"][text, place].decode() == PIECES[np.argmax(logs)]
+            np.testing.assert_allclose(
+                found["pieces_log_probability"][text, place], logs[piece], atol=1e-5
+            )
+    # Windows of 8 pieces begin every 4: piece 10 is the seventh in one and the third in the next,
+    # where its poorer side has more context.
+    logs = log_probabilities(scorer, [2, *ids[1][8:16], 3], 1 + 10 - 8)
+    np.testing.assert_allclose(found["pieces_log_probability"][1, 10], logs[ids[1][10]], atol=1e-5)
+
+
+def test_a_share_of_the_pieces_is_drawn_as_in_pre_training(scorer):
+    texts = [" ".join(["sea", "barn", "cow"][i % 3] for i in range(n)) for n in range(1500, 1510)]
+    pieces = scorer.tokenizer.tokenize(texts)
+    drawn, corrupted = (x.numpy() for x in _draw(tf.constant(texts), pieces, scorer.tokenizer))
+    ids = pieces.flat_values.numpy()
+    assert len(drawn) / len(ids) == pytest.approx(0.15, abs=0.01)
+    assert (np.delete(corrupted, drawn) == np.delete(ids, drawn)).all()
+    masked = corrupted[drawn] == PIECES.index("[MASK]")
+    kept = corrupted[drawn] == ids[drawn]
+    assert masked.mean() == pytest.approx(0.8 + 0.1 / 13, abs=0.03)
+    assert kept.mean() == pytest.approx(0.1 + 0.1 / 13, abs=0.03)
+    # The draw is the text's own, whatever stands beside it.
+    alone = _draw(tf.constant(texts[1:2]), pieces[1:2], scorer.tokenizer)[1].numpy()
+    np.testing.assert_array_equal(alone, corrupted[1500:3001])
+
+
+def test_drawn_pieces_are_predicted_at_once(scorer, signature):
+    text = "cow sea , ships barn sea"  # one row; two of its pieces are masked, one replaced
+    pieces = scorer.tokenizer.tokenize([text])
+    found = answer(signature("pseudo_likelihood"), {"sentence": [text]}, 1)
+    drawn, corrupted = _draw(tf.constant([text]), pieces, scorer.tokenizer)
+    assert found["drawn_count"].tolist() == [len(drawn)]
+    row = np.array([[2, *corrupted.numpy(), 3]])
+    inputs = {"token_ids": row, "segment_ids": 0 * row, "padding_mask": 0 * row + 1,
+              "mask_positions": drawn.numpy()[np.newaxis] + 1}  # fmt: skip
+    logs = tf.nn.log_softmax(scorer.model(inputs)[0, :, : len(PIECES)]).numpy()
+    ids = pieces.flat_values.numpy()[drawn]
+    own = logs[np.arange(len(ids)), ids]
+    assert corrupted.numpy()[drawn.numpy()].tolist() == [4, 4, 11]
+    np.testing.assert_allclose(found["drawn_log_probability"], [own.sum()], atol=1e-5)
+    assert found["drawn_right"].tolist() == [(logs.argmax(-1) == ids).sum()]
+
+
+def test_guesses_are_those_that_training_shows(scorer, signature, directory):
+    texts = ["[MASK]s sailed, [MASK]", "no gap", "the [MASK]"]
+    found = answer(signature(DEFAULT), {"text": texts}, 3)
+    assert found["masks_count"].tolist() == [2, 0, 1]
+    expected = MaskedWords(load_model(directory), scorer.tokenizer, [texts[0], texts[2]])()
+    for row, gaps in zip((0, 2), expected, strict=True):
+        for gap, guesses in enumerate(gaps):
+            words = [word.decode() for word in found["masks_words"][row, gap]]
+            assert words == [guess.piece for guess in guesses]
+            np.testing.assert_allclose(
+                found["masks_probabilities"][row, gap], [g.probability for g in guesses], atol=1e-5
+            )
+
+
+def test_a_mask_far_into_a_long_text_is_guessed(scorer, signature):
+    found = answer(signature(DEFAULT), {"text": [LONG + "[MASK]"]}, 1)
+    ids = [*scorer.tokenizer.tokenize([LONG])[0].numpy(), 4]
+    logs = log_probabilities(scorer, [2, *ids[20:], 3], 1 + 24 - 20)  # the last window
+    assert found["masks_count"].tolist() == [1]
+    np.testing.assert_allclose(
+        found["masks_probabilities"][0, 0], np.sort(np.exp(logs))[:-6:-1], atol=1e-5
+    )
+
+
+def test_the_commands(signature, directory, tmp_path, capsys):
+    model, data, served = str(directory), str(tmp_path / "text.txt"), str(tmp_path / "served")
+    (tmp_path / "text.txt").write_text("\n".join([TEXTS[0], "", *TEXTS[1:]]) + "\n")
+    task = ["--task", "masked_words"]
+    assert main(["evaluate", "--model", model, *task, "--data", data, "--output", served]) == 0
+    out, err = capsys.readouterr()
+    found = answer(signature("pseudo_likelihood"), {"sentence": TEXTS}, 3)
+    logs = [found["pieces_log_probability"][i, :n] for i, n in enumerate(found["pieces_count"])]
+    scores = json.loads(out)
+    assert scores["examples"] == 3
+    assert scores["pseudo_perplexity"] == pytest.approx(np.exp(-np.concatenate(logs).mean()))
+    mean = found["drawn_log_probability"].sum() / found["drawn_count"].sum()
+    assert scores["masked_lm_perplexity"] == pytest.approx(np.exp(-mean))
+    assert "masked_lm_perplexity, that of the paper's table 6, 15% at once" in err
+    rows = (tmp_path / "served" / "predictions.tsv").read_text().splitlines()
+    assert rows[0].split("\t") == ["text", "pieces", "right", "pseudo_log_likelihood"]
+    assert float(rows[1].split("\t")[3]) == pytest.approx(logs[0].sum(), abs=1e-5)
+    right = sum(int(row.split("\t")[2]) for row in rows[1:])
+    assert scores["accuracy"] == pytest.approx(right / 31)
+
+    arguments = ["--train", data, "--output", str(tmp_path / "run")]
+    assert main(["finetune", "--model", model, *task, *arguments]) == 2
+    assert "bert-tf pretrain --model DIRECTORY" in capsys.readouterr().err
+    assert not (tmp_path / "run" / "best").exists()
+
+
+def test_texts_that_are_all_blank(directory, tmp_path, capsys):
+    (tmp_path / "blank.csv").write_text('text\n" "\n""\n')
+    command = ["evaluate", "--model", str(directory), "--task", "masked_words", "--data"]
+    assert main([*command, str(tmp_path / "blank.csv")]) == 2
+    assert "blank.csv: every text is blank: give texts with words" in capsys.readouterr().err
+
+
+@pytest.mark.slow
+def test_the_export_answers_as_the_directory_does(signature, directory, tmp_path, capsys):
+    model, task = str(directory), ["--task", "masked_words"]
+    arguments = ["--output", str(tmp_path / "models"), "--name", "words"]
+    assert main(["export", "--model", model, *task, *arguments]) == 0
+    lines = []
+    for source, more in ((model, task), (str(tmp_path / "models" / "words"), [])):
+        capsys.readouterr()
+        assert main(["predict", "--model", source, *more, "--text", "the [MASK] sea"]) == 0
+        lines.append(json.loads(capsys.readouterr().out))
+    assert [len(each["masks"][0]["words"]) for each in lines] == [5, 5]
+    assert lines[0]["masks"][0]["words"] == lines[1]["masks"][0]["words"]
+    predictor = Predictor(tmp_path / "models" / "words")
+    found = answer(signature("pseudo_likelihood"), {"sentence": TEXTS}, 3)
+    served = answer(predictor.signature("pseudo_likelihood"), {"sentence": TEXTS}, 3)
+    np.testing.assert_allclose(
+        served["pieces_log_probability"], found["pieces_log_probability"], atol=1e-5
+    )
+
+
+def test_a_masked_language_model_needs_no_task(scorer, tmp_path):
+    save_model(scorer.model, tmp_path, scorer.tokenizer)
+    assert '"BertForMaskedLM"' in (tmp_path / "config.json").read_text()
+    again = FineTuned.from_directory(tmp_path)
+    assert again.task.name == "masked_words"
+    assert isinstance(again.model, BertMaskedLanguageModel)

@@ -1,0 +1,255 @@
+"""The span kind: windows to train on, the threshold, files, commands."""
+
+import json
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from bert_tf import BertConfig, BertTokenizer, save_model
+from bert_tf.cli.main import main
+from bert_tf.errors import InputError
+from bert_tf.models.task_models import BertSpanClassifier
+from bert_tf.tasks.kinds.span import Span, span_accuracy, span_loss
+from bert_tf.tasks.scoring.squad_scores import squad_2_scores
+from bert_tf.tasks.table import TASKS
+from bert_tf.tokenization.question_windows import QuestionPacker, token_targets
+from bert_tf.trained.fine_tuned import FineTuned
+from pipelines.examples.labelled_text import Examples
+
+WORDS = ["sea", "ship", "wave", "farm", "cow", "barn"]
+CONTEXT = "cow 😀 sea ship (wave, farm) barn sea sea ship cow barn farm"
+
+
+@pytest.fixture(scope="module")
+def tokenizer():
+    return BertTokenizer(["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *WORDS, *"(,)"])
+
+
+@pytest.fixture(scope="module")
+def tuned(tokenizer):
+    config = BertConfig(
+        vocab_size=tokenizer.vocabulary_size, hidden_size=16, num_hidden_layers=1,
+        num_attention_heads=2, intermediate_size=32, max_position_embeddings=16,
+    )  # fmt: skip
+    model = BertSpanClassifier(config, seed=3)
+    task = replace(TASKS["squad2"], kind=Span(unanswerable=True, doc_stride=3), max_length=10)
+    return FineTuned(task, model, tokenizer)
+
+
+def write_questions(path, questions):
+    rows = [
+        {"id": f"q{i}", "question": question, "context": CONTEXT,
+         "answers": [{"text": text, "answer_start": CONTEXT.index(text)}] if text else []}
+        for i, (question, text) in enumerate(questions)
+    ]  # fmt: skip
+    path.write_text("\n".join(map(json.dumps, rows)), encoding="utf-8")
+    return path
+
+
+@pytest.mark.parametrize(
+    ("answer", "tokens"),
+    [
+        ("cow", (0, 0)),
+        ("wave", (5, 5)),
+        ("(wave, farm)", (4, 8)),
+        ("ship (wave, farm) barn sea", (3, 10)),  # longer than a window: nowhere
+        ("farm)", (7, 8)),
+        ("", None),
+    ],
+)
+def test_windows_to_train_on_point_at_the_answer_or_at_cls(tuned, answer, tokens, tmp_path):
+    path = write_questions(tmp_path / "own.jsonl", [("sea ship", answer)])
+    examples = tuned.task.kind.read(tuned.task, path)
+    rows, targets = tuned.task.kind.training_rows(tuned.task, examples, [], tuned.tokenizer)
+    assert rows["window"].tolist() == list(range(len(targets)))
+    length, stride, before, pieces = 5, 3, 4, len(tuned.tokenizer.tokenize(CONTEXT))
+    for number, target in enumerate(targets.tolist()):
+        first = number * stride
+        last = min(first + length, pieces) - 1
+        whole = tokens and first <= tokens[0] and tokens[1] <= last
+        assert target == ([token - first + before for token in tokens] if whole else [0, 0])
+    # What `model_inputs` makes of a row is that window.
+    strings = {name: tf.constant(values) for name, values in rows.items()}
+    inputs = tuned.task.kind.model_inputs(strings, tuned.tokenizer, 10)
+    pack = QuestionPacker(tuned.tokenizer, 10, 3)
+    windows = pack(tf.constant(["sea ship"]), tf.constant([CONTEXT]))
+    for name, values in windows.inputs.items():
+        np.testing.assert_array_equal(inputs[name], values)
+
+
+def test_an_answer_within_a_character_takes_all_its_pieces():
+    """한 is three pieces; the answer is it, in the middle of a word."""
+    jamo = [chr(c) for c in range(0x1100, 0x1200)]
+    tokenizer = BertTokenizer(
+        ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *jamo, *(f"##{c}" for c in jamo)]
+    )
+    windows = QuestionPacker(tokenizer, 16)(tf.constant([""]), tf.constant(["대한국"]))
+    assert token_targets(windows, tf.constant([[3, 6]], tf.int64)).numpy().tolist() == [[4, 6]]
+
+
+def test_answers_that_are_not_in_their_contexts_are_not_trained_on(tuned, tmp_path):
+    path = tmp_path / "own.jsonl"
+    row = {"question": "sea", "context": "sea ship", "answers": []}
+    lost = {**row, "answers": [{"text": "cow", "answer_start": 0}]}
+    path.write_text(f"{json.dumps(row)}\n{json.dumps(lost)}\n")
+    examples = tuned.task.kind.read(tuned.task, path)
+    rows, targets = tuned.task.kind.training_rows(tuned.task, examples, [], tuned.tokenizer)
+    assert len(targets) == 1 and rows["question"] == ["sea"]
+    with pytest.raises(InputError, match="no answer is in its context; check answer_start"):
+        tuned.task.kind.training_rows(tuned.task, examples.take([1]), [], tuned.tokenizer)
+
+
+def test_loss_and_accuracy_are_means_over_start_and_end():
+    logits = np.log(np.array([[[0.5, 0.1], [0.25, 0.8], [0.25, 0.1]]], np.float32))
+    targets = tf.constant([[0, 2]])
+    np.testing.assert_allclose(span_loss(targets, logits), [[-np.log(0.5), -np.log(0.1)]], 1e-5)
+    assert span_accuracy(targets, logits).numpy().tolist() == [[1, 0]]
+    with pytest.raises(InputError, match="--label_smoothing"):
+        Span().loss(label_smoothing=0.1)
+
+
+def test_the_threshold_is_tuned_stored_and_used(tuned, tmp_path):
+    questions = [("sea", "sea"), ("cow", ""), ("ship", ""), ("barn", "barn"), ("farm", "")]
+    path = write_questions(tmp_path / "dev.jsonl", questions)
+    examples = tuned.task.kind.read(tuned.task, path)
+    evaluation = tuned.evaluate(examples, 2)
+    odds = evaluation.answers["null_odds"]
+    chosen = tuned.tuned(evaluation)
+    threshold = chosen.task.kind.null_score_diff_threshold
+    assert threshold > evaluation.scores["best_f1_thresh"] != 0
+    chosen.save(tmp_path / "model")
+    again = FineTuned.from_directory(tmp_path / "model")
+    assert again.task.kind == chosen.task.kind
+    scores = again.evaluate(examples, 3)
+    assert scores.scores["f1"] == evaluation.scores["best_f1"]
+    assert [bool(text) for text in scores.answers["answer"]] == (odds <= threshold).tolist()
+    assert again.tuned(scores) is again
+    # A model of SQuAD 1.1 has no threshold.
+    first = replace(again, task=replace(again.task, kind=Span()))
+    assert first.tuned(scores) is first
+
+
+def judged(gold, best, odds, threshold=0.0):
+    """Questions with their right answers, and what a model with this threshold answers."""
+    kind = Span(unanswerable=True, null_score_diff_threshold=threshold)
+    columns = {"id": [*map(str, range(len(gold)))], "answers": gold}
+    given = [text if o <= threshold else "" for text, o in zip(best, odds, strict=True)]
+    answers = {
+        "answer": np.array([text.encode() for text in given], object),
+        "null_odds": np.array(odds, np.float32),
+        "answers_text": np.array([[text.encode()] for text in best], object),
+        "answers_count": np.ones(len(best), int),
+        **{f"answers_{name}": np.ones([len(best), 1])
+           for name in ("probability", "start_logit", "end_logit")},
+    }  # fmt: skip
+    return kind, Examples("q.json", [*range(len(gold))], columns), answers
+
+
+@pytest.mark.parametrize(
+    ("gold", "odds", "expected"),
+    [
+        ([[], [], [], ["sea"]], [-3.0, -2.0, -1.0, 5.0], -4.0),  # to answer nothing is best: 75
+        ([[], ["sea"]], [1e30, 1e30], 0.0),  # no candidates: as it was
+        ([["cow"], ["sea"]], [-4.0, 1e30], -4.0),  # 1e30 is no odds to be half-way to
+        ([["cow"], [], []], [-4.0, -1.0, 1e30], -2.5),
+    ],
+)
+def test_the_tuned_threshold_lies_between_odds_or_below_all(gold, odds, expected):
+    kind, *questions = judged(gold, ["cow" if o < 1e30 else "" for o in odds], odds)
+    best = kind.scores(None, *questions, [])["best_f1"]
+    threshold = kind.tuned(*questions).null_score_diff_threshold
+    assert threshold == expected
+    kind, *questions = judged(gold, ["cow" if o < 1e30 else "" for o in odds], odds, threshold)
+    assert kind.scores(None, *questions, [])["f1"] == best
+    assert kind.tuned(*questions) == kind
+
+
+def test_metrics_are_the_official_scores_of_predictions_json(tmp_path):
+    """A right answer without words is right where nothing is answered, whatever the odds."""
+    gold, odds = [["the"], ["cow"], []], [5.0, -5.0, -5.0]
+    kind, *questions = judged(gold, ["sea", "cow", "cow"], odds)
+    kind.write_predictions(tmp_path, None, *questions, [])
+    written = json.loads((tmp_path / "predictions.json").read_text())
+    assert written == {"0": "", "1": "cow", "2": "cow"}
+    official = squad_2_scores(dict(zip("012", gold, strict=True)), written)
+    assert official["f1"] == pytest.approx(200 / 3)
+    assert official.items() <= kind.scores(None, *questions, []).items()
+
+
+def test_a_context_of_any_length(tuned):
+    contexts = tf.constant([CONTEXT * 60, "", "cow"])
+    found = tuned.signature(question=tf.constant(["sea", "", "x"]), context=contexts)
+    assert len(tuned.tokenizer.tokenize(CONTEXT * 60)) > 64 * 10  # many chunks of windows
+    alone = tuned.signature(question=tf.constant(["sea"]), context=contexts[:1])
+    assert found["answers_count"][0] == alone["answers_count"][0] == 21
+    np.testing.assert_allclose(found["null_odds"][0], alone["null_odds"][0], atol=1e-5)
+
+
+@pytest.fixture(scope="module")
+def evaluated(tuned, tmp_path_factory):
+    """A folder with a model, data, and what `evaluate` wrote."""
+    folder = tmp_path_factory.mktemp("evaluated")
+    tuned.save(folder / "model")
+    path = write_questions(folder / "dev.jsonl", [("sea", "sea"), ("cow", ""), ("", "barn")])
+    arguments = ["--model", folder / "model", "--data", path, "--output", folder / "out"]
+    assert main(["evaluate", *map(str, arguments)]) == 0
+    return folder
+
+
+def written(folder, name):
+    return json.loads((folder / "out" / f"{name}.json").read_text(encoding="utf-8"))
+
+
+def test_evaluate_writes_the_official_files(evaluated):
+    scores = written(evaluated, "metrics")
+    assert scores["total"] == 3 and scores["examples"] == 3
+    predictions, n_bests, null_odds = (
+        written(evaluated, name) for name in ("predictions", "nbest_predictions", "null_odds")
+    )
+    for values in (predictions, n_bests, null_odds):
+        assert list(values) == ["q0", "q1", "q2"]
+    for id_, n_best in n_bests.items():
+        assert [set(each) for each in n_best] == [
+            {"text", "probability", "start_logit", "end_logit"}
+        ] * len(n_best)
+        assert sum(each["probability"] for each in n_best) == pytest.approx(1, abs=1e-5)
+        best = next(each["text"] for each in n_best if each["text"])
+        assert predictions[id_] == ("" if null_odds[id_] > 0 else best)
+
+
+@pytest.mark.parametrize("is_exported", [False, pytest.param(True, marks=pytest.mark.slow)])
+def test_predict_answers_as_evaluate_does(evaluated, tmp_path, capsys, is_exported):
+    """Also without answers in the data."""
+    model = str(evaluated / "model")
+    if is_exported:
+        arguments = ["--model", model, "--name", "squad", "--output", str(tmp_path / "served")]
+        assert main(["export", *arguments]) == 0
+        model = str(tmp_path / "served" / "squad")
+    predictions, n_bests = (
+        written(evaluated, "predictions"),
+        written(evaluated, "nbest_predictions"),
+    )
+    lines = (evaluated / "dev.jsonl").read_text(encoding="utf-8").splitlines()
+    rows = [json.loads(line) for line in lines]
+    new = tmp_path / "new.jsonl"
+    new.write_text("\n".join(json.dumps({k: r[k] for k in ("question", "context")}) for r in rows))
+    capsys.readouterr()
+    assert main(["predict", "--model", model, "--input", str(new)]) == 0
+    answers = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    assert [each["answer"] for each in answers] == list(predictions.values())
+    for each, n_best in zip(answers, n_bests.values(), strict=True):
+        assert CONTEXT[each["start"] : each["end"]] == each["answer"]
+        assert [one["text"] for one in each["answers"]] == [one["text"] for one in n_best]
+    assert main(["predict", "--model", model, "--text", "sea"]) == 2
+    said = "takes context and question: give the context with --pair"
+    assert said in capsys.readouterr().err
+    text = ["--text", "sea", "--pair", CONTEXT]
+    assert main(["predict", "--model", model, *text]) == 0
+    assert json.loads(capsys.readouterr().out)["answer"] == predictions["q0"]
+
+
+def test_a_directory_without_task_json_is_a_model_of_squad(tuned, tmp_path):
+    save_model(tuned.model, tmp_path, tokenizer=tuned.tokenizer)
+    assert FineTuned.from_directory(tmp_path).task.name == "squad"

@@ -1,0 +1,186 @@
+"""Tagging: labels of words, entities and windows, in graph."""
+
+import json
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from bert_tf import BertTokenizer
+from bert_tf.errors import InputError
+from bert_tf.serving.predictor import rows
+from bert_tf.tasks.kinds.tagging import Tagging
+from bert_tf.tasks.table import TASKS
+from bert_tf.tokenization.words import words_between_spaces
+from pipelines.examples.labelled_text import Examples
+from pipelines.examples.tagged_words import chunks
+
+LABELS = ["O", "B-PER", "I-PER", "B-LOC", "I-LOC", "E-LOC", "S-PER"]
+# The piece w3 gets the label LABELS[3], whatever stands around it.
+PIECES = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *(f"w{i}" for i in range(7)), "##x", "."]
+KIND, DATASET = Tagging(), TASKS["tagging"]
+
+
+@pytest.fixture(scope="module")
+def tokenizer():
+    return BertTokenizer(PIECES)
+
+
+def model(inputs, training):
+    """Stands in for a model: the label is a function of the piece alone."""
+    return 9.0 * tf.one_hot(inputs["token_ids"] - PIECES.index("w0"), len(LABELS))
+
+
+def respond(tokenizer, max_length=8, **strings):
+    strings = {name: tf.constant(values) for name, values in strings.items()}
+    found = KIND.respond(strings, model, tokenizer, LABELS, max_length)
+    return {name: value.numpy() for name, value in found.items()}
+
+
+def examples(words, labels):
+    return Examples("data.conll", list(range(len(words))), {"words": words, "label": labels})
+
+
+@pytest.mark.parametrize("max_length", [3, 4, 7, 16])
+def test_every_word_comes_back_once_whatever_the_length(max_length, tokenizer):
+    draw = np.random.RandomState(max_length)
+    sentences = []
+    for _ in range(20):
+        numbers = draw.randint(0, 7, draw.randint(1, 30))
+        sentences.append([f"w{n}{'x' * draw.randint(0, 3)}" for n in numbers])
+    found = respond(tokenizer, max_length, words=[" ".join(s) for s in sentences])
+    for row, words in zip(rows(found), sentences, strict=True):
+        expected = [LABELS[int(word[1])] for word in words]
+        assert [w["text"] for w in row["words"]] == words
+        assert [w["label"] for w in row["words"]] == expected
+        # Entities are those of conlleval's rules.
+        assert [e["text"] for e in row["entities"]] == [
+            " ".join(words[start:end]) for _, start, end in chunks(expected)
+        ]
+        assert [e["type"] for e in row["entities"]] == [type_ for type_, *_ in chunks(expected)]
+
+
+def test_entities_of_raw_text_have_exact_spans(tokenizer):
+    texts = ["é 😀 w3 w4, w1w0", "w3", "w4."]
+    answers = list(rows(respond(tokenizer, text=texts)))
+    (place,), (second,), (third,) = (row["entities"] for row in answers)
+    assert (place["text"], place["type"]) == ("w3 w4", "LOC")
+    assert texts[0][place["start"] : place["end"]] == "w3 w4"
+    assert texts[0].encode()[place["start_byte"] : place["end_byte"]] == b"w3 w4"
+    assert place["score"] == pytest.approx(np.exp(9) / (np.exp(9) + 6), abs=1e-6)
+    assert (second["text"], third["text"]) == ("w3", "w4")  # no entity crosses texts
+    json.dumps(answers)
+
+
+def test_the_loss_is_over_first_pieces_alone(tokenizer):
+    given = examples(["w3x w0 w0xx w1 w1 w1 w1", "w2"], ["B-PER O O B-LOC O O O", "I-PER"])
+    targets = KIND.targets(given, LABELS)
+    strings = {"words": tf.constant(given.columns["words"])}
+    inputs, labels, weights = KIND.batch(strings, [tf.constant(targets)], tokenizer, 6)
+    assert inputs["token_ids"].shape == labels.shape == weights.shape
+    assert float(tf.reduce_sum(weights)) == 8
+    at = weights.numpy() == 1
+    pairs = sorted(zip(inputs["token_ids"].numpy()[at], labels.numpy()[at], strict=True))
+    words = " ".join(given.columns["words"]).replace("x", "").split()
+    expected = zip(words, (t for row in targets for t in row if t >= 0), strict=True)
+    assert pairs == sorted((PIECES.index(word), label) for word, label in expected)
+
+
+def test_labels_of_a_new_model_and_labels_unseen_in_training():
+    given = examples(["a b c"], ["B-MISC O B-LOC"])
+    names = KIND.label_names(DATASET, given)
+    assert names == ["O", "B-LOC", "I-LOC", "B-MISC", "I-MISC"]
+    assert KIND.targets(given, names).tolist() == [[3, 0, 1]]
+    assert KIND.targets(given, ["I-LOC", "O", "I-MISC"]).tolist() == [[2, 1, 0]]  # an IOB1 model
+    with pytest.raises(InputError, match="line 0: the word 'a' has the label 'B-MISC'"):
+        KIND.targets(given, ["O", "B-LOC", "I-LOC"])
+    with pytest.raises(InputError, match="every label is O"):
+        KIND.label_names(DATASET, examples(["a"], ["O"]))
+
+
+def test_scores_and_files_of_documents(tmp_path):
+    given = examples(["a b\nc", "d"], ["B-LOC O\nI-LOC", "O"])
+    labels = np.array([[b"B-LOC", b"O", b"B-LOC"], [b"B-PER", b"", b""]], object)
+    answers = {"words_label": labels, "words_score": np.ones(labels.shape)}
+    scores = KIND.scores(DATASET, given, answers, LABELS)
+    assert scores["f1"] == pytest.approx(0.8) and scores["accuracy"] == 0.5
+    assert scores["f1_LOC"] == 1.0 and scores["f1_PER"] == 0.0
+    KIND.write_predictions(tmp_path, DATASET, given, answers, LABELS)
+    written = (tmp_path / "predictions.conll").read_text()
+    assert written == "a B-LOC B-LOC\nb O O\n\nc I-LOC B-LOC\n\nd O B-PER\n\n"
+    assert "found: 3 phrases; correct: 2." in (tmp_path / "conlleval.txt").read_text()
+
+
+@pytest.mark.parametrize(
+    "labels", [["I-LOC", "I-LOC", "B-LOC", "O"], ["B-LOC", "E-LOC", "S-LOC", "O"]]
+)
+def test_right_labels_of_another_scheme_are_right(labels, tmp_path):
+    """Right labels are read as IOB2; a model may know IOB1 or IOBES."""
+    given = examples(["a b c d"], ["B-LOC I-LOC B-LOC O"])
+    predicted = np.array([[label.encode() for label in labels]], object)
+    answers = {"words_label": predicted, "words_score": np.ones([1, 4])}
+    scores = KIND.scores(DATASET, given, answers, LABELS)
+    assert scores["f1"] == scores["accuracy"] == 1
+    KIND.write_predictions(tmp_path, DATASET, given, answers, LABELS)
+    written = (tmp_path / "predictions.conll").read_text()
+    assert written == "a B-LOC B-LOC\nb I-LOC I-LOC\nc B-LOC B-LOC\nd O O\n\n"
+    # Without labels to compare with, they are written as the model gives them.
+    given.columns.pop("label")
+    KIND.write_predictions(tmp_path, DATASET, given, answers, LABELS)
+    assert f"a {labels[0]}\nb {labels[1]}\n" in (tmp_path / "predictions.conll").read_text()
+
+
+def test_words_that_are_read_are_the_words_that_are_tagged(tokenizer, tmp_path):
+    """No word of a file holds what ends a word: its labels would move on to other words."""
+    words = [chr(c) for c in range(256) if chr(c).encode() not in b" \t\n\r\v\f"]
+    words += [f"w{c}" for c in words] + ["a\u2028b", "\u3000", "-DOCSTART"]
+    path = tmp_path / "all.conll"
+    path.write_text("".join(f"{word} O\n" for word in words), encoding="utf-8", newline="")
+    (text,) = KIND.read(DATASET, path).columns["words"]
+    assert words_between_spaces(tf.constant([text]), tokenizer).starts.shape[0] == len(words)
+    for space in "\v\f\r":
+        path.write_text(f"w0 O\nw1{space}w2 B-PER\nw3 O\n", encoding="utf-8", newline="")
+        for labelled in (True, False):
+            with pytest.raises(InputError, match=r"line 2: the word .* holds white space"):
+                KIND.read(DATASET, path, labelled=labelled)
+
+
+def test_a_name_is_no_column_of_a_column_file(tmp_path):
+    (tmp_path / "a.conll").write_text("Anna NN B-PER\nruns VB O\n")
+    for options in ({"label_column": "pos"}, {"text_column": "token"}):
+        with pytest.raises(InputError, match="a column file has no column names such as"):
+            KIND.read(DATASET.with_settings(options), tmp_path / "a.conll")
+    with pytest.raises(InputError, match="such as 'token': give --text_column a number"):
+        KIND.read(DATASET.with_settings(options), tmp_path / "a.conll", labelled=False)
+
+
+def test_a_file_to_predict_is_not_taken_for_columns_without_a_reason(tmp_path):
+    (tmp_path / "raw.txt").write_text("Anna lives in Paris.\n")
+    with pytest.raises(InputError, match=r"raw\.txt: unknown format: give --format lines for a"):
+        KIND.read(DATASET, tmp_path / "raw.txt", labelled=False)
+    with pytest.raises(InputError, match=r"none\.txt: cannot be read"):
+        KIND.read(DATASET, tmp_path / "none.txt", labelled=False)
+    lines = KIND.read(replace(DATASET, format="lines"), tmp_path / "raw.txt", labelled=False)
+    assert lines.columns == {"text": ["Anna lives in Paris."]}
+    # Published files are columns, whatever their name; so is what has labels.
+    (tmp_path / "test.txt").write_text("Anna NNP I-NP B-PER\n")
+    columns = TASKS["conll2003"].read(tmp_path, "test", labelled=False)
+    assert columns.columns == {"words": ["Anna"]}
+    assert KIND.read(DATASET, tmp_path / "test.txt").columns["label"] == ["B-PER"]
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "column", "expected"),
+    [
+        ("a.conll", "Anna NN I-PER\nruns VB O\n", "text", {"words": ["Anna runs"]}),
+        ("a.jsonl", '{"text": "Anna runs."}', "text", {"text": ["Anna runs."]}),
+        ("a.jsonl", '{"words": ["Anna", "runs"]}', "words", {"words": ["Anna runs"]}),
+        ("a.jsonl", '{"text": ["Anna", "runs"]}', "text", {"words": ["Anna runs"]}),
+        ("a.tsv", "text\nAnna runs.\n", "text", {"text": ["Anna runs."]}),
+    ],
+)
+def test_files_to_predict_hold_words_or_raw_text(name, content, column, expected, tmp_path):
+    (tmp_path / name).write_text(content, encoding="utf-8")
+    dataset = DATASET.with_settings({"text_column": column})
+    assert KIND.read(dataset, tmp_path / name, labelled=False).columns == expected

@@ -1,0 +1,110 @@
+"""The official scores of SQuAD, rule by rule; expected values are worked out by hand."""
+
+import pytest
+
+from bert_tf.tasks.scoring.squad_scores import normalize, squad_1_scores, squad_2_scores
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("The  Cat,\tsat.", "cat sat"),
+        ("a-b", "ab"),  # punctuation goes before articles: no "a" is left to drop
+        ("U.S.A.", "usa"),
+        ("an apple a day the", "apple day"),
+        ("theatre", "theatre"),
+        ("“quoted”", "“quoted”"),  # only the 32 ASCII characters
+        ("The", ""),
+        ("!?", ""),
+        ("Ünïcode the ß", "ünïcode ß"),
+    ],
+)
+def test_normalize(text, expected):
+    assert normalize(text) == expected
+
+
+@pytest.mark.parametrize(
+    ("answer", "gold", "exact", "f1"),
+    [
+        ("the cat", ["Cat!"], 100, 100),
+        ("black cat", ["the big black dog"], 0, 40),  # 1 of 2 and 1 of 3 words: 2/5
+        ("cat cat", ["cat dog"], 0, 50),  # a word counts as often as both have it
+        ("Paris", ["London", "Paris, France", "paris"], 100, 100),  # the best of several
+        ("Paris", ["London", "Paris, France"], 0, 200 / 3),
+        ("the", ["a"], 100, 0),  # no words on either side: 1.1 gives an F1 of 0
+        ("", ["cat"], 0, 0),
+    ],
+)
+def test_squad_1_rules(answer, gold, exact, f1):
+    found = squad_1_scores({"q": gold}, {"q": answer})
+    assert found == {"exact_match": exact, "f1": pytest.approx(f1)}
+
+
+def test_squad_1_counts_a_question_without_a_prediction_as_wrong():
+    gold = {"q1": ["cat"], "q2": ["dog"], "q3": ["cow"], "q4": ["sea"]}
+    found = squad_1_scores(gold, {"q1": "cat", "q3": "a brown cow", "other": "x"})
+    assert found == {"exact_match": 25, "f1": pytest.approx((1 + 2 / 3) / 4 * 100)}
+
+
+@pytest.mark.parametrize(
+    ("answer", "gold", "exact", "f1"),
+    [
+        ("", [], 100, 100),
+        ("cat", [], 0, 0),
+        ("", ["cat"], 0, 0),
+        ("the", ["a"], 100, 100),  # no words on either side: 1, not 0 as in 1.1
+        ("", ["the", "cat"], 0, 0),  # a gold answer without words is dropped, another is left
+        ("", ["the", "!"], 100, 100),  # none is left: the empty answer is right
+        ("black cat", ["big black dog"], 0, 40),
+    ],
+)
+def test_squad_2_rules(answer, gold, exact, f1):
+    found = squad_2_scores({"q": gold}, {"q": answer})
+    prefix = "HasAns" if gold else "NoAns"
+    assert found == {
+        "exact": exact, "f1": pytest.approx(f1), "total": 1,
+        f"{prefix}_exact": exact, f"{prefix}_f1": pytest.approx(f1), f"{prefix}_total": 1,
+    }  # fmt: skip
+
+
+def test_squad_2_leaves_out_questions_without_a_prediction():
+    gold = {"q1": ["cat"], "q2": [], "q3": ["cow"], "q4": []}
+    assert squad_2_scores(gold, {"q1": "cat", "q2": "x"}) == {
+        "exact": 50, "f1": 50, "total": 2,
+        "HasAns_exact": 100, "HasAns_f1": 100, "HasAns_total": 1,
+        "NoAns_exact": 0, "NoAns_f1": 0, "NoAns_total": 1,
+    }  # fmt: skip
+
+
+def test_squad_2_best_thresholds():
+    """Sorted by odds: q1 -5, q2 -4, q3 -2, q4 1, q5 2.
+
+    Nothing answered: the 2 unanswerable questions are right. Exact match: q1 +1, q2 +0, q3 -1, q4
+    +1, q5 0 (it has no text to give): 3 at -5, then 3, 2, 3, 3: the best is 3 at -5. F1: q1 +1, q2
+    +2/3, q3 -1, q4 +1: 3, 3.67, 2.67, 3.67: the best is 3.67, first reached at -4.
+    """
+    gold = {"q1": ["cat"], "q2": ["brown cow"], "q3": [], "q4": ["sea"], "q5": []}
+    answers = {"q1": "cat", "q2": "cow", "q3": "no", "q4": "sea", "q5": ""}
+    odds = {"q1": -5.0, "q2": -4.0, "q3": -2.0, "q4": 1.0, "q5": 2.0}
+    found = squad_2_scores(gold, answers, odds, threshold=-4.0)
+    assert found["best_exact"] == 60 and found["best_exact_thresh"] == -5
+    assert found["best_f1"] == pytest.approx(100 * (3 + 2 / 3) / 5)
+    assert found["best_f1_thresh"] == -4
+    # With that threshold the scores are the best: q4 is lost, q3 and q5 are won.
+    assert found["exact"] == 60 and found["f1"] == found["best_f1"]
+    assert found["HasAns_exact"] == pytest.approx(100 / 3) and found["NoAns_exact"] == 100
+    # The official script's default threshold is 1: only q5 goes without an answer.
+    assert squad_2_scores(gold, answers, odds)["exact"] == 60
+    assert squad_2_scores(gold, answers, odds)["NoAns_exact"] == 50
+
+
+def test_squad_2_threshold_is_0_where_answering_never_helps():
+    found = squad_2_scores({"q1": [], "q2": ["cat"]}, {"q1": "x", "q2": "dog"},
+                           {"q1": -1.0, "q2": 3.0})  # fmt: skip
+    assert found["best_f1"] == 50 and found["best_f1_thresh"] == 0.0
+
+
+def test_squad_2_counts_an_unanswerable_question_without_a_prediction_towards_the_best():
+    """As the official script: it counts all unanswerable questions, but divides by those scored."""
+    found = squad_2_scores({"q1": [], "q2": ["cat"]}, {"q2": "cat"}, {"q2": -1.0})
+    assert found["best_exact"] == 200
