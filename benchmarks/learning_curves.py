@@ -53,12 +53,10 @@ def make_shards(options: argparse.Namespace, work: Path) -> Path:
 
     corpus, corpus_format = options.corpus, options.corpus_format
     if not corpus:
-        from pipelines.corpus.installed_documentation import installed_documentation
-        from pipelines.examples.passages import LabelledDocument, write_corpus
+        from bert_tf.experiments.installed_documentation import installed_documentation
+        from bert_tf.experiments.passages import write_corpus
 
-        modules = installed_documentation()
-        documents = (LabelledDocument(m.package, m.docstrings) for m in modules)
-        write_corpus(work / "corpus.txt", documents)
+        write_corpus(work / "corpus.txt", installed_documentation())
         corpus, corpus_format = [str(work / "corpus.txt")], "sentences"
     common = ["--corpus", *corpus, "--corpus_format", corpus_format]
     for command in (

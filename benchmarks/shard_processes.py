@@ -23,7 +23,7 @@ def prepare(corpus: str, output: str) -> None:
     """Writes the corpus for both scripts: a sentence per line, blank lines between documents."""
     import tensorflow as tf
 
-    from pipelines.corpus.installed_documentation import installed_documentation
+    from bert_tf.experiments.installed_documentation import installed_documentation
     from pipelines.corpus.sentence_splitting import split_sentences
 
     def books() -> Iterator[tuple[str, list[bytes]]]:
@@ -37,8 +37,8 @@ def prepare(corpus: str, output: str) -> None:
     def packages() -> Iterator[tuple[str, list[bytes]]]:
         by_package: dict[str, list[bytes]] = {}
         for module in installed_documentation():
-            sentences = (sentence for docstring in module.docstrings for sentence in docstring)
-            by_package.setdefault(module.package, []).extend(map(str.encode, sentences))
+            sentences = (sentence for docstring in module.paragraphs for sentence in docstring)
+            by_package.setdefault(module.label, []).extend(map(str.encode, sentences))
         yield from by_package.items()
 
     Path(output).mkdir()

@@ -78,14 +78,14 @@ def _write_texts(options: Options, corpus: Path, labelled: Path) -> list[str]:
     Returns:
         The sentences of the documents left out.
     """
+    from bert_tf.experiments import installed_documentation, passages
     from pipelines.corpus.sources import find_files
-    from pipelines.examples import passages
 
     if options.corpus:
         documents = passages.read_labelled_documents(find_files(options.corpus))
     else:
         with progress("reading the installed documentation", total=1) as bar:
-            documents = passages.documentation(progress=bar.update)
+            documents = installed_documentation.installed_documentation(progress=bar.update)
     written = passages.write_task(
         documents, corpus, labelled, has_names=not options.corpus, seed=options.seed
     )

@@ -7,13 +7,14 @@ from pathlib import Path
 from typing import Any
 
 from bert_tf.atomic import replace_directory
+from bert_tf.experiments.installed_documentation import installed_documentation
+from bert_tf.experiments.passages import SPLITS, write_task
 from bert_tf.experiments.run import FOLDER, Cache, Run, Show, chosen_options
 from bert_tf.finetuning.search import data_content
 from bert_tf.tokenization import BertTokenizer, count_words, learn_vocabulary
 from bert_tf.training_options import SearchOptions
 from pipelines.corpus.formats import input_errors, read_lines
 from pipelines.corpus.sources import open_corpus
-from pipelines.examples.passages import SPLITS, documentation, write_task
 from pipelines.examples.records import is_dataset_name
 from pipelines.options import CorpusOptions, PretrainingDataOptions
 from pipelines.shards.manifest import Manifest, sha256
@@ -41,7 +42,7 @@ class Documentation(Run):
     def make(self, cache: Cache, show: Show) -> dict[str, Any]:
         """Writes corpus.txt, and the labelled passages."""
         with replace_directory(cache.of(self)) as folder:
-            documents = documentation(progress=show.update)
+            documents = installed_documentation(progress=show.update)
             written = write_task(
                 documents, self.corpus(folder), folder, has_names=True, seed=self.identity["seed"]
             )

@@ -5,9 +5,8 @@ import json
 import pytest
 
 from bert_tf.cli.main import main
+from bert_tf.experiments import installed_documentation as documentation
 from bert_tf.serving.predictor import Predictor, answer, rows
-from pipelines.corpus.installed_documentation import STANDARD_LIBRARY, installed_documentation
-from pipelines.examples import passages
 
 
 @pytest.fixture(scope="module")
@@ -23,20 +22,23 @@ def accuracy(run) -> float:
 @pytest.mark.timeout(1800)
 def test_pre_training_wins_on_the_installed_documentation(tmp_path, capsys, monkeypatch):
     modules = []
+    read = documentation.installed_documentation
 
-    def read(**options):
-        modules.extend(installed_documentation(**options))
+    def keep(**options):
+        modules.extend(read(**options))
         return modules
 
-    monkeypatch.setattr(passages, "installed_documentation", read)
+    monkeypatch.setattr(documentation, "installed_documentation", keep)
     output = tmp_path / "demo"
     assert main(["demo", "--output", str(output)]) == 0
 
     # The installed documentation is large.
-    sentences = [s for m in modules for d in m.docstrings for s in d]
+    sentences = [s for m in modules for d in m.paragraphs for s in d]
     assert len(sentences) == len(set(sentences))
     assert sum(map(len, sentences)) > 5_000_000
-    assert {STANDARD_LIBRARY, "tensorflow", "keras", "numpy"} <= {m.package for m in modules}
+    assert {documentation.STANDARD_LIBRARY, "tensorflow", "keras", "numpy"} <= {
+        m.label for m in modules
+    }
 
     random, pretrained = accuracy(output / "from_random"), accuracy(output / "from_pretrained")
     assert pretrained > random + 0.05

@@ -7,13 +7,13 @@ of a document go to one split, so the test text is not in the training text.
 import random
 import re
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from bert_tf.atomic import replace_file, write_tsv
 from bert_tf.errors import InputError
-from pipelines.corpus.installed_documentation import STANDARD_LIBRARY, installed_documentation
+from bert_tf.experiments.installed_documentation import STANDARD_LIBRARY, LabelledDocument
 from pipelines.corpus.text_files import read_blocks, strip
 
 _SHORTEST, _LONGEST = 120, 400  # characters of a passage
@@ -30,19 +30,6 @@ _NAMES = {
     "huggingface_hub": ["huggingface_hub", "huggingface", "hugging face", "hf", "hf_hub"],
 }
 _EXAMPLES_PER_LABEL = {"train": 400, "validation": 50, "test": 100}
-
-
-@dataclass(frozen=True)
-class LabelledDocument:
-    """A document and its source.
-
-    Attributes:
-        label: class of its passages.
-        paragraphs: the sentences of each paragraph.
-    """
-
-    label: str
-    paragraphs: Sequence[Sequence[str]]
 
 
 def without_names(text: str, names: Iterable[str]) -> str:
@@ -205,14 +192,6 @@ class WrittenTask:
     labels: list[str]
     examples: dict[str, int]
     left_out: list[str]
-
-
-def documentation(
-    progress: Callable[[int, int], None] = lambda done, total: None,
-) -> list[LabelledDocument]:
-    """The modules of `installed_documentation`, labelled by their package."""
-    modules = installed_documentation(progress=progress)
-    return [LabelledDocument(module.package, module.docstrings) for module in modules]
 
 
 def write_task(

@@ -9,7 +9,7 @@ import contextlib
 import hashlib
 import re
 import sysconfig
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
 from importlib import metadata
@@ -25,18 +25,16 @@ _TESTS = {"test", "tests", "testing", "idlelib", "lib2to3"}
 
 
 @dataclass(frozen=True)
-class DocumentedModule:
-    """The documentation of one Python source file.
+class LabelledDocument:
+    """A document and its source.
 
     Attributes:
-        package: name of the top-level package, or "python" for the standard library.
-        module: dotted name of the module.
-        docstrings: the sentences of each docstring.
+        label: top-level package, or "python" for the standard library; or a file of the user's.
+        paragraphs: the sentences of each paragraph: of each docstring of a module.
     """
 
-    package: str
-    module: str
-    docstrings: tuple[tuple[str, ...], ...]
+    label: str
+    paragraphs: Sequence[Sequence[str]]
 
 
 def _dependencies() -> set[str]:
@@ -60,8 +58,8 @@ def _dependencies() -> set[str]:
     } - {"bert_tf", "pipelines"}
 
 
-def _sources() -> Iterator[tuple[str, str, Path]]:
-    """(package, module, path) of every source file, in a fixed order."""
+def _sources() -> Iterator[tuple[str, Path]]:
+    """(package, path) of every source file, in a fixed order."""
     dependencies = _dependencies()
     for place in ("stdlib", "purelib"):
         root = Path(sysconfig.get_path(place))
@@ -72,7 +70,7 @@ def _sources() -> Iterator[tuple[str, str, Path]]:
                 is_ours = "site-packages" not in parts
             if is_ours and not _TESTS.intersection(parts) and not parts[-1].endswith("_test"):
                 package = STANDARD_LIBRARY if place == "stdlib" else parts[0]
-                yield package, ".".join(parts).removesuffix(".__init__"), path
+                yield package, path
 
 
 def _prose(docstring: str) -> Iterator[str]:
@@ -94,24 +92,24 @@ def _prose(docstring: str) -> Iterator[str]:
             paragraph = []
 
 
-def _read(source: tuple[str, str, Path]) -> DocumentedModule | None:
-    package, module, path = source
+def _docstrings(source: tuple[str, Path]) -> list[list[str]]:
+    """The sentences of each docstring of a source file."""
+    docstrings: list[list[str]] = []
     try:
-        tree = ast.parse(path.read_bytes())
+        tree = ast.parse(source[1].read_bytes())
     except (SyntaxError, ValueError, OSError):  # a template, a source of another Python version
-        return None
-    docstrings = []
+        return docstrings
     for node in ast.walk(tree):
         if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
             docstring = ast.get_docstring(node) or ""
-            if len(docstring) >= _SHORTEST_DOCSTRING and (prose := tuple(_prose(docstring))):
+            if len(docstring) >= _SHORTEST_DOCSTRING and (prose := list(_prose(docstring))):
                 docstrings.append(prose)
-    return DocumentedModule(package, module, tuple(docstrings)) if docstrings else None
+    return docstrings
 
 
 def installed_documentation(
     progress: Callable[[int, int], None] = lambda done, total: None,
-) -> list[DocumentedModule]:
+) -> list[LabelledDocument]:
     """The documented modules of the standard library and of bert-tf's dependencies, in order.
 
     Repeated sentences are dropped (copied and generated docstrings are common). `progress` is
@@ -128,13 +126,14 @@ def installed_documentation(
 
     # Spawned, not forked: TensorFlow may have threads in this process already.
     with ProcessPoolExecutor(mp_context=get_context("spawn")) as pool:
-        for done, found in enumerate(pool.map(_read, sources, chunksize=64), start=1):
+        found = pool.map(_docstrings, sources, chunksize=64)
+        for done, ((package, _), docstrings) in enumerate(zip(sources, found, strict=True), 1):
             progress(done, len(sources))
-            docstrings = []
-            for sentences in found.docstrings if found else ():
+            paragraphs = []
+            for sentences in docstrings:
                 encoded = (sentence.encode("utf-8", "replace") for sentence in sentences)
-                if fresh := tuple(sentence.decode() for sentence in encoded if is_new(sentence)):
-                    docstrings.append(fresh)
-            if found and docstrings:
-                modules.append(DocumentedModule(found.package, found.module, tuple(docstrings)))
+                if fresh := [sentence.decode() for sentence in encoded if is_new(sentence)]:
+                    paragraphs.append(fresh)
+            if paragraphs:
+                modules.append(LabelledDocument(package, paragraphs))
     return modules

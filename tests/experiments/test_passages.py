@@ -1,10 +1,13 @@
 import pytest
 
 from bert_tf.errors import InputError
-from pipelines.corpus import installed_documentation as module
-from pipelines.corpus.installed_documentation import STANDARD_LIBRARY, installed_documentation
-from pipelines.examples.passages import (
+from bert_tf.experiments import installed_documentation as module
+from bert_tf.experiments.installed_documentation import (
+    STANDARD_LIBRARY,
     LabelledDocument,
+    installed_documentation,
+)
+from bert_tf.experiments.passages import (
     labelled_passages,
     read_labelled_documents,
     without_names,
@@ -90,21 +93,25 @@ def test_labelled_text_is_one_row_an_example(tmp_path):
 
 
 def test_documentation_is_read_in_order_and_without_repetition(monkeypatch):
-    sources = [s for s in module._sources() if s[1].startswith(("json", "keras.losses", "numpy.l"))]
+    names = ("json/", "keras/src/losses/", "numpy/linalg/")
+    sources = [s for s in module._sources() if any(name in s[1].as_posix() for name in names)]
     monkeypatch.setattr(module, "_sources", lambda: iter(sources))
     modules = installed_documentation()
-    assert [m.module for m in modules] == [
-        name for _, name, _ in sources if name in {m.module for m in modules}
-    ]
-    json_module = next(m for m in modules if m.module == "json" and m.package == STANDARD_LIBRARY)
-    assert any("JSON (JavaScript Object Notation)" in s for d in json_module.docstrings for s in d)
-    sentences = [s for m in modules for d in m.docstrings for s in d]
+    first = [m.paragraphs[0][0] for m in modules]
+    own = [(package, {s for d in module._docstrings((package, path)) for s in d})
+           for package, path in sources]  # fmt: skip
+    places = [next(n for n, (_, texts) in enumerate(own) if text in texts) for text in first]
+    assert len(places) > 5 and places == sorted(set(places))
+    assert [m.label for m in modules] == [own[place][0] for place in places]
+    assert {m.label for m in modules} == {STANDARD_LIBRARY, "keras", "numpy"}
+    sentences = [s for m in modules for d in m.paragraphs for s in d]
+    assert any("JSON (JavaScript Object Notation)" in s for s in sentences)
     assert len(sentences) == len(set(sentences))
     assert [s for s in sentences if "\n" in s] == []
 
 
 def test_the_corpus_is_that_of_the_dependencies_alone():
     """Test tools and other packages beside bert-tf change nothing in the demo."""
-    packages = {package for package, _, _ in module._sources()}
+    packages = {package for package, _ in module._sources()}
     assert {STANDARD_LIBRARY, "tensorflow", "keras", "numpy"} <= packages
     assert not packages & {"_pytest", "hypothesis", "mypy", "apache_beam", "keras_nlp"}
