@@ -121,8 +121,8 @@ def train_here(options: argparse.Namespace, given: str, seed: int, work: Path) -
     import tensorflow as tf
 
     from bert_tf.finetuning.finetune import finetune
+    from bert_tf.finetuning.options import FinetuningOptions
     from bert_tf.startup import keep_freed_memory
-    from bert_tf.training_options import FinetuningOptions
 
     keep_freed_memory()
     task, train, validation = find_data(given)

@@ -1,7 +1,7 @@
-"""How the options of commands are declared: default, range and identity beside each field.
+"""How options are declared: default, range, identity and help beside each field.
 
-A command's options are a dataclass; `bert_tf.cli.options` turns it into a command line. Importing
-this module is quick, so that `--help` is.
+A command's options are a dataclass; `bert_tf.cli.command_line` turns it into a command line.
+Importing this module is quick, as `--help` needs it.
 """
 
 import dataclasses
@@ -34,7 +34,7 @@ def option(
     above: float | None = None,
     at_most: float | None = None,
     below: float | None = None,
-    identity: bool = False,
+    identity: bool = True,
     path: bool = False,
     writes: Literal["file", "folder"] | None = None,
     first: bool = False,
@@ -44,10 +44,12 @@ def option(
 ) -> Any:
     """A dataclass field with the range of its values, which `CheckedOptions` enforces.
 
-    Without a `default`, or a `factory` of a mutable one, the command line must give the option. The
-    bounds `at_least` and `at_most` are values that it may have, `above` and `below` are not.
+    The string below the field is the option's help. Without a `default`, or a `factory` of a
+    mutable one, the command line must give the option. The bounds `at_least` and `at_most` are
+    values that it may have, `above` and `below` are not.
 
-    - identity: the result of a run depends on it: a run cannot be resumed with another value.
+    - identity: a run cannot be resumed with another value. Mark what cannot change the result, or
+      what the run's settings record otherwise, with False. Files to read count by their content.
     - path: it names files or folders to read, which must exist.
     - writes: it names a file or a folder to write.
     - first: the help shows it first, as all that is required, read or written.
@@ -58,7 +60,7 @@ def option(
     bounds = {"at_least": at_least, "above": above, "at_most": at_most, "below": below}
     metadata = {
         "bounds": {name: bound for name, bound in bounds.items() if bound is not None},
-        "identity": identity,
+        "identity": identity and saved and not path and not writes,
         "path": path,
         "writes": writes,
         "first": first,
@@ -123,7 +125,7 @@ def choices_of(hint: Any) -> list[Any]:
     return [*typing.get_args(literals[0]), *nones] if literals else []
 
 
-def identity(options: Any) -> dict[str, Any]:
-    """The values that a run's result depends on: those of the fields marked `identity`."""
-    marked = [f.name for f in dataclasses.fields(options) if f.metadata.get("identity")]
-    return {name: getattr(options, name) for name in marked}
+def identity(options: Any, of: type | None = None) -> dict[str, Any]:
+    """The values that a run's result depends on; with `of`, only those of the fields it has."""
+    names = [f.name for f in dataclasses.fields(of or options) if f.metadata.get("identity", True)]
+    return {name: getattr(options, name) for name in names}

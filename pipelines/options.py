@@ -13,78 +13,71 @@ _NEWER = ("mask_token_share", "random_token_share")
 
 @dataclass(kw_only=True)
 class CorpusOptions(CheckedOptions):
-    """How text is read.
-
-    Args:
-        corpus_format: sentences (a sentence per line, a blank line between documents), text (plain
-            text in paragraphs, a document per file) or jsonl (an object per line, its text in one
-            field); auto reads files named *.jsonl as jsonl and others as sentences.
-        text_field: text field of JSON objects, or text feature of TensorFlow Datasets.
-        tfds_data_dir: folder of TensorFlow Datasets, for reading and downloading; by default
-            TFDS_DATA_DIR, or else ~/tensorflow_datasets.
-        skip_unreadable: skip and count files that cannot be read, instead of stopping.
-    """
+    """How text is read."""
 
     corpus_format: Literal["auto", "sentences", "text", "jsonl"] = "auto"
+    """sentences (a sentence per line, a blank line between documents), text (plain text in
+    paragraphs, a document per file) or jsonl (an object per line, its text in one field); auto
+    reads files named *.jsonl as jsonl and others as sentences."""
     text_field: str = "text"
+    """text field of JSON objects, or text feature of TensorFlow Datasets."""
     tfds_data_dir: str | None = None
+    """folder of TensorFlow Datasets, for reading and downloading; by default TFDS_DATA_DIR, or else
+    ~/tensorflow_datasets."""
     skip_unreadable: bool = False
+    """skip and count files that cannot be read, instead of stopping."""
 
 
 @dataclass(kw_only=True)
 class PretrainingDataOptions(CorpusOptions):
-    """How pre-training instances are made.
-
-    Args:
-        max_seq_length: tokens per instance, [CLS] and both [SEP] included.
-        max_predictions_per_seq: maximum number of tokens to predict in an instance; by default
-            masked_lm_prob of max_seq_length, rounded up (20 for 128, 77 for 512).
-        masked_lm_prob: share of the tokens to predict.
-        mask_token_share: share of the tokens to predict that [MASK] replaces.
-        random_token_share: share of them that a random token replaces; the rest stays as it is
-            (paper, appendix C.2).
-        masking: static stores masks in the shards, with the original's features; dynamic stores
-            unmasked text in two fifths of the space, and training draws new masks in every epoch:
-            the right choice for new work.
-        whole_word_masking: mask all pieces of a word or none.
-        max_ngram: longest run of whole words to mask together; 1 masks words independently.
-        instances: sentence_pairs, for masked words and next sentences; full_sentences fills each
-            instance with consecutive sentences, for masked words alone.
-        cut_long_sentences: cut a sentence (or line) that is longer than an instance into
-            consecutive sentences; false pairs it whole and truncates it, as the original does.
-        short_seq_prob: share of documents whose instances are shorter than max_seq_length.
-        instances_per_row: pack up to this many short instances into one row of max_seq_length
-            tokens, each seeing only itself: less padding in fixed shapes, for GPUs and TPUs; a
-            batch then counts rows. 1 packs none.
-        dupe_factor: passes over the corpus, with different pairs and masks in each (the original's
-            default is 10).
-        held_out_share: share of the documents to hold out for evaluation, chosen by a hash of their
-            first text: duplicates are on one side, and other documents make no difference.
-        num_shards: minimum number of files for the training instances; a large corpus has one for
-            every 32 MB of text in each of the dupe_factor passes.
-        seed: random seed; the same seed writes the same bytes.
-        buffer_bytes: bytes of text held at once; random next sentences are drawn from it, and
-            instances are shuffled within it.
-    """
+    """How pre-training instances are made."""
 
     max_seq_length: int = option(128, at_least=5, at_most=2**16)
+    """tokens per instance, [CLS] and both [SEP] included."""
     max_predictions_per_seq: int | None = option(None, at_least=1, at_most=2**16)
+    """maximum number of tokens to predict in an instance; by default masked_lm_prob of
+    max_seq_length, rounded up (20 for 128, 77 for 512)."""
     masked_lm_prob: float = option(0.15, above=0, below=1)
+    """share of the tokens to predict."""
     mask_token_share: float = option(0.8, at_least=0, at_most=1)
+    """share of the tokens to predict that [MASK] replaces."""
     random_token_share: float = option(0.1, at_least=0, at_most=1)
+    """share of them that a random token replaces; the rest stays as it is (paper, appendix C.2)."""
     masking: Literal["static", "dynamic"] = "static"
+    """static stores masks in the shards, with the original's features; dynamic stores unmasked text
+    in two fifths of the space, and training draws new masks in every epoch: the right choice for
+    new work."""
     whole_word_masking: bool = False
+    """mask all pieces of a word or none."""
     max_ngram: int = option(1, at_least=1, at_most=32)
+    """longest run of whole words to mask together; 1 masks words independently."""
     instances: Literal["sentence_pairs", "full_sentences"] = "sentence_pairs"
+    """sentence_pairs, for masked words and next sentences; full_sentences fills each instance with
+    consecutive sentences, for masked words alone."""
     cut_long_sentences: bool = True
+    """cut a sentence (or line) that is longer than an instance into consecutive sentences; false
+    pairs it whole and truncates it, as the original does."""
     short_seq_prob: float = option(0.1, at_least=0, at_most=1)
+    """share of documents whose instances are shorter than max_seq_length."""
     instances_per_row: int = option(1, at_least=1, at_most=256)
+    """pack up to this many short instances into one row of max_seq_length tokens, each seeing only
+    itself: less padding in fixed shapes, for GPUs and TPUs; a batch then counts rows. 1 packs
+    none."""
     # Every pass and shard of a group is an open file.
     dupe_factor: int = option(1, at_least=1, at_most=100)
+    """passes over the corpus, with different pairs and masks in each (the original's default is
+    10)."""
     held_out_share: float = option(0.01, at_least=0, below=1)
+    """share of the documents to hold out for evaluation, chosen by a hash of their first text:
+    duplicates are on one side, and other documents make no difference."""
     num_shards: int = option(8, at_least=1, at_most=200)
+    """minimum number of files for the training instances; a large corpus has one for every 32 MB of
+    text in each of the dupe_factor passes."""
     seed: int = option(12345, at_least=0, below=2**31)
+    """random seed; the same seed writes the same bytes."""
     buffer_bytes: int = option(4 << 20, at_least=1, at_most=2**40)
+    """bytes of text held at once; random next sentences are drawn from it, and instances are
+    shuffled within it."""
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -11,13 +11,16 @@ from bert_tf.options import CheckedOptions, identity, option
 
 @dataclass(kw_only=True)
 class Options(CheckedOptions):
-    model: str = option(positional=True, identity=True)
-    steps: int = option(10, at_least=1, identity=True)
-    share: float | None = option(None, above=0, below=1)
-    rate: float = option(1.0, above=0)
-    place: float = 0.0
+    model: str = option(positional=True)
+    steps: int = option(10, at_least=1)
+    share: float | None = option(None, above=0, below=1, identity=False)
+    rate: float = option(1.0, above=0, identity=False)
+    place: float = option(0.0, identity=False)
     kind: Literal["a", "b"] | None = None
-    sizes: list[int] = option(factory=list, at_least=5, at_most=8)
+    sizes: list[int] = option(factory=list, at_least=5, at_most=8, identity=False)
+    data: str | None = option(None, path=True)
+    output: str | None = option(None, writes="file")
+    override: bool = option(False, saved=False)
 
 
 @pytest.mark.parametrize(
@@ -46,5 +49,5 @@ def test_what_is_in_range_is_taken():
     assert options.sizes == [5, 8]
 
 
-def test_identity_holds_the_marked_fields_alone():
-    assert identity(Options(model="m")) == {"model": "m", "steps": 10}
+def test_identity_leaves_out_marked_fields_and_files():
+    assert identity(Options(model="m")) == {"model": "m", "steps": 10, "kind": None}

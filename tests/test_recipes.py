@@ -6,7 +6,8 @@ import pytest
 
 from bert_tf.cli.main import _parser
 from bert_tf.config import BertConfig
-from bert_tf.training_options import FinetuningOptions, PretrainingOptions
+from bert_tf.finetuning.options import FinetuningOptions
+from bert_tf.pretraining.options import PretrainingOptions
 
 RECIPES = Path(__file__).parents[1] / "recipes"
 NEEDED = {

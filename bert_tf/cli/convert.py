@@ -19,26 +19,22 @@ from bert_tf.options import CheckedOptions, option
 
 @dataclass(kw_only=True)
 class Options(CheckedOptions):
-    """Options of `bert-tf convert`.
-
-    Attributes:
-        source: folder of a model, or prefix of a TensorFlow checkpoint (models/bert_model.ckpt).
-        output: folder to write.
-        to: format to write.
-        dtype: float type of the tensors in a Hugging Face directory.
-        do_lower_case: whether the model is uncased; by default what its files or its name say.
-        shard_gigabytes: largest weights file of a Hugging Face directory; a larger model has
-            several.
-        overwrite: replace an earlier output of this command.
-    """
+    """Options of `bert-tf convert`."""
 
     source: str = option(positional=True, path=True)
+    """folder of a model, or prefix of a TensorFlow checkpoint (models/bert_model.ckpt)."""
     output: str = option(positional=True)
+    """folder to write."""
     to: Literal["hugging_face", "tf1", "keras_hub", "model_garden"] = "hugging_face"
+    """format to write."""
     dtype: Literal["float32", "float16", "bfloat16"] = "float32"
+    """float type of the tensors in a Hugging Face directory."""
     do_lower_case: bool | None = None
+    """whether the model is uncased; by default what its files or its name say."""
     shard_gigabytes: float = option(5.0, above=0, at_most=1_000_000)
+    """largest weights file of a Hugging Face directory; a larger model has several."""
     overwrite: bool = False
+    """replace an earlier output of this command."""
 
 
 def run(options: Options) -> None:

@@ -36,21 +36,18 @@ _EPOCHS = 8  # both models' validation scores have stopped rising by then
 
 @dataclass(kw_only=True)
 class Options(CheckedOptions):
-    """Options of `bert-tf demo`.
-
-    Attributes:
-        output: folder for everything the demo makes.
-        corpus: your own text instead: files, folders or globs in the format of `bert-tf vocab`.
-        steps: pre-training steps.
-        size: size of the model, as in `bert-tf pretrain`.
-        seed: random seed for the data and the training.
-    """
+    """Options of `bert-tf demo`."""
 
     output: str = option("runs/demo", writes="folder")
+    """folder for everything the demo makes."""
     corpus: list[str] = option(factory=list, path=True)
+    """your own text instead: files, folders or globs in the format of `bert-tf vocab`."""
     steps: int = option(3000, at_least=1)
+    """pre-training steps."""
     size: str = "tiny"
+    """size of the model, as in `bert-tf pretrain`."""
     seed: int = option(1, at_least=0)
+    """random seed for the data and the training."""
 
 
 def _command(name: str, /, **options: Any) -> None:

@@ -19,22 +19,19 @@ from bert_tf.cli.progress import console, progress, scores_line
 from bert_tf.errors import InputError
 from bert_tf.options import option
 from bert_tf.outputs import check_output_folder
-from bert_tf.training_options import EvaluationOptions
+from bert_tf.tasks.options import EvaluationOptions
 
 
 @dataclass(kw_only=True)
 class Options(EvaluationOptions):
-    """Options of `bert-tf ensemble`.
-
-    Attributes:
-        models: fine-tuned model directories, such as runs/seed-1/best runs/seed-2/best.
-        split: split to read from a data set; by default validation, with --submission test.
-        submission: folder for the official files of the task, for data with or without labels.
-    """
+    """Options of `bert-tf ensemble`."""
 
     models: list[str] = option(positional=True, path=True)
+    """fine-tuned model directories, such as runs/seed-1/best runs/seed-2/best."""
     split: str | None = None
+    """split to read from a data set; by default validation, with --submission test."""
     submission: str | None = option(None, writes="folder")
+    """folder for the official files of the task, for data with or without labels."""
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -25,7 +25,7 @@ import rich.table
 from bert_tf.cli.progress import console, export_line, progress, typed
 from bert_tf.options import option
 from bert_tf.outputs import check_output_folder
-from bert_tf.training_options import EvaluationOptions
+from bert_tf.tasks.options import EvaluationOptions
 
 if TYPE_CHECKING:
     from bert_tf.tasks.reports.report import Table
@@ -35,16 +35,13 @@ _MOST_ROWS = 20  # of a table on the terminal
 
 @dataclass(kw_only=True)
 class Options(EvaluationOptions):
-    """Options of `bert-tf evaluate`.
-
-    Attributes:
-        model: fine-tuned model directory, such as runs/classifier/best.
-        split: split to read from a data set: train, validation, test, or of MNLI also
-            validation_mismatched.
-    """
+    """Options of `bert-tf evaluate`."""
 
     model: str = option(path=True)
+    """fine-tuned model directory, such as runs/classifier/best."""
     split: str = "validation"
+    """split to read from a data set: train, validation, test, or of MNLI also
+    validation_mismatched."""
 
 
 def run(options: Options) -> None:

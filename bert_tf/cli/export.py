@@ -19,29 +19,26 @@ from typing import Literal
 from bert_tf.cli.progress import console, progress, typed
 from bert_tf.options import option
 from bert_tf.outputs import check_output_folder
-from bert_tf.training_options import TaskOptions
+from bert_tf.tasks.options import TaskOptions
 
 
 @dataclass(kw_only=True)
 class Options(TaskOptions):
-    """Options of `bert-tf export`.
-
-    Attributes:
-        model: fine-tuned model directory, such as runs/classifier/best.
-        name: name of the served model.
-        output: folder of all exports.
-        version: a free positive number; by default the next one.
-        precision: compute precision of the served model; auto takes bfloat16 where this machine
-            multiplies it fast.
-        label_map: names to serve for labels of the model, as MODEL_LABEL=LABEL.
-    """
+    """Options of `bert-tf export`."""
 
     model: str = option(path=True)
+    """fine-tuned model directory, such as runs/classifier/best."""
     name: str
+    """name of the served model."""
     output: str = "saved_models"
+    """folder of all exports."""
     version: int = option(0, at_least=0)
+    """a free positive number; by default the next one."""
     precision: Literal["float32", "bfloat16", "auto"] = "float32"
+    """compute precision of the served model; auto takes bfloat16 where this machine multiplies it
+    fast."""
     label_map: list[str] = option(factory=list)
+    """names to serve for labels of the model, as MODEL_LABEL=LABEL."""
 
 
 def run(options: Options) -> None:

@@ -19,39 +19,35 @@ from bert_tf.cli.progress import console, progress
 from bert_tf.errors import InputError
 from bert_tf.options import option
 from bert_tf.outputs import check_output_file
-from bert_tf.training_options import FileOptions
+from bert_tf.tasks.options import FileOptions
 
 
 @dataclass(kw_only=True)
 class Options(FileOptions):
-    """Options of `bert-tf features`.
-
-    Attributes:
-        model: model directory of any BERT.
-        data: texts: .tsv, .csv, .jsonl, .conll, or another file and --format; "-" for standard
-            input.
-        pair_column: column of the second text of a pair, by name or by number counted from 0.
-        output: file to write, .npy, .tfrecord or .jsonl.
-        layers: embeddings, last, second_to_last, sum_last_four, concat_last_four, sum_all (without
-            the embeddings), or numbers; the vectors of several are concatenated. By default last.
-        per: token for a vector of every token, [CLS] and [SEP] included; word for one of every
-            word, with long texts read in windows; text for one of the text.
-        pooling: vector of a word (first for its first piece, the default, or mean) or of a text
-            (mean over its tokens, the default, first for [CLS], or pooler for the pooled output).
-        max_length: maximum tokens the model reads at once, [CLS] and [SEP] included; by default
-            as many as it can. Longer text is cut, except for words.
-        batch_size: texts per batch.
-    """
+    """Options of `bert-tf features`."""
 
     model: str = option(path=True)
+    """model directory of any BERT."""
     data: str = option(path=True)
+    """texts: .tsv, .csv, .jsonl, .conll, or another file and --format; "-" for standard input."""
     output: str = option(writes="file")
+    """file to write, .npy, .tfrecord or .jsonl."""
     pair_column: str | None = None
+    """column of the second text of a pair, by name or by number counted from 0."""
     layers: list[str] = option(factory=list)
+    """embeddings, last, second_to_last, sum_last_four, concat_last_four, sum_all (without the
+    embeddings), or numbers; the vectors of several are concatenated. By default last."""
     per: Literal["token", "word", "text"] = "token"
+    """token for a vector of every token, [CLS] and [SEP] included; word for one of every word, with
+    long texts read in windows; text for one of the text."""
     pooling: Literal["first", "mean", "pooler"] | None = None
+    """vector of a word (first for its first piece, the default, or mean) or of a text (mean over
+    its tokens, the default, first for [CLS], or pooler for the pooled output)."""
     max_length: int | None = option(None, at_least=3)
+    """maximum tokens the model reads at once, [CLS] and [SEP] included; by default as many as it
+    can. Longer text is cut, except for words."""
     batch_size: int = option(32, at_least=1)
+    """texts per batch."""
 
 
 def run(options: Options) -> None:

@@ -21,7 +21,7 @@ from bert_tf.cli.progress import (
     training_line,
     typed,
 )
-from bert_tf.training_options import FinetuningOptions as Options
+from bert_tf.finetuning.options import FinetuningOptions as Options
 
 
 def run(options: Options) -> None:

@@ -30,24 +30,21 @@ _STYLES = {"masked": "bold yellow", "random": "bold red", "kept": "bold green"}
 
 @dataclass(kw_only=True)
 class Options(CheckedOptions):
-    """Options of `bert-tf inspect`.
-
-    Attributes:
-        shards: folder that `bert-tf shards` wrote, or TFRecord files of the original script.
-        split: split to print instances from.
-        examples: number of instances to print.
-        seed: random seed; prints the instances that training with this seed sees first.
-        tokenizer: tokenizer folder or vocab.txt that the shards were made with; only needed for
-            shards of the original script.
-        verify: read all shards and compare their checksums.
-    """
+    """Options of `bert-tf inspect`."""
 
     shards: str = option(path=True)
+    """folder that `bert-tf shards` wrote, or TFRecord files of the original script."""
     split: Literal["train", "held_out"] = "train"
+    """split to print instances from."""
     examples: int = option(5, at_least=0, at_most=100_000)
+    """number of instances to print."""
     seed: int = option(0, at_least=0, below=2**31)
+    """random seed; prints the instances that training with this seed sees first."""
     tokenizer: str | None = option(None, path=True)
+    """tokenizer folder or vocab.txt that the shards were made with; only needed for shards of the
+    original script."""
     verify: bool = True
+    """read all shards and compare their checksums."""
 
 
 def run(options: Options) -> None:

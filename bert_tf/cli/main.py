@@ -14,8 +14,8 @@ from typing import NoReturn
 
 from jsonargparse import ArgumentParser, DefaultHelpFormatter
 
+from bert_tf.cli.command_line import add_options, check_arguments, nearest, parser_message, usage
 from bert_tf.cli.inputs import check_inputs
-from bert_tf.cli.options import add_options, check_arguments, nearest, parser_message, usage
 from bert_tf.errors import InputError
 from bert_tf.startup import import_tensorflow, keep_freed_memory
 from bert_tf.training.preemption import Preempted

@@ -18,17 +18,14 @@ from bert_tf.options import CheckedOptions, option
 
 @dataclass(kw_only=True)
 class Options(CheckedOptions):
-    """Options of `bert-tf monitor`.
-
-    Attributes:
-        run: run directory of `bert-tf pretrain` or `finetune`, or a folder of several.
-        host: address to listen on; 0.0.0.0 lets other machines connect.
-        port: port to listen on; 0 for any free one.
-    """
+    """Options of `bert-tf monitor`."""
 
     run: str = option(positional=True, path=True)
+    """run directory of `bert-tf pretrain` or `finetune`, or a folder of several."""
     host: str = "localhost"
+    """address to listen on; 0.0.0.0 lets other machines connect."""
     port: int = option(6006, at_least=0, at_most=65535)
+    """port to listen on; 0 for any free one."""
 
 
 def run(options: Options) -> None:

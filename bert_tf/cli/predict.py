@@ -22,40 +22,37 @@ from bert_tf.cli.progress import console, progress
 from bert_tf.errors import InputError
 from bert_tf.options import option
 from bert_tf.outputs import check_output_file, check_output_folder
-from bert_tf.training_options import FileOptions, TaskOptions
+from bert_tf.tasks.options import FileOptions, TaskOptions
 
 
 @dataclass(kw_only=True)
 class Options(TaskOptions, FileOptions):
-    """Options of `bert-tf predict`.
-
-    Attributes:
-        model: saved_models/<name>, whose newest version answers, the folder of one version, or a
-            fine-tuned model directory.
-        text: raw strings.
-        pair: second strings, one per text, for a model of pairs.
-        input: texts: a .tsv, .csv or .jsonl file; a .txt file with one text per line; the folder of
-            a data set's published files, or its name in TensorFlow Datasets, such as
-            tfds:glue/mnli; "-" for standard input.
-        split: split to read from a data set, such as validation; MNLI has test_mismatched and ax.
-        signature: function of the model to ask, such as embed or top_20 (docs/signatures.md); by
-            default the one that gives the task's answers.
-        label_map: names to answer for labels of a model directory, as MODEL_LABEL=LABEL.
-        output: file to write: .csv, .tsv, or JSON lines; by default JSON lines on standard output.
-        submission: folder for the official files of the task.
-        batch_size: texts per batch.
-    """
+    """Options of `bert-tf predict`."""
 
     model: str = option(path=True)
+    """saved_models/<name>, whose newest version answers, the folder of one version, or a fine-tuned
+    model directory."""
     text: list[str] = option(factory=list, first=True)
+    """raw strings."""
     pair: list[str] = option(factory=list, first=True)
+    """second strings, one per text, for a model of pairs."""
     input: str | None = option(None, path=True)
+    """texts: a .tsv, .csv or .jsonl file; a .txt file with one text per line; the folder of a data
+    set's published files, or its name in TensorFlow Datasets, such as tfds:glue/mnli; "-" for
+    standard input."""
     split: str = "test"
+    """split to read from a data set, such as validation; MNLI has test_mismatched and ax."""
     signature: str | None = None
+    """function of the model to ask, such as embed or top_20 (docs/signatures.md); by default the
+    one that gives the task's answers."""
     label_map: list[str] = option(factory=list)
+    """names to answer for labels of a model directory, as MODEL_LABEL=LABEL."""
     output: str | None = option(None, writes="file")
+    """file to write: .csv, .tsv, or JSON lines; by default JSON lines on standard output."""
     submission: str | None = option(None, writes="folder")
+    """folder for the official files of the task."""
     batch_size: int = option(32, at_least=1)
+    """texts per batch."""
 
     def __post_init__(self) -> None:
         super().__post_init__()

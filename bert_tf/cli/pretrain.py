@@ -11,7 +11,7 @@ which load in Hugging Face, too (docs/objectives.md).
 """
 
 from bert_tf.cli.progress import console, outcome_lines, progress, training_line, typed
-from bert_tf.training_options import PretrainingOptions as Options
+from bert_tf.pretraining.options import PretrainingOptions as Options
 
 
 def run(options: Options) -> None:

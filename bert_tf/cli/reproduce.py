@@ -29,28 +29,24 @@ from pipelines.options import CorpusOptions
 
 @dataclass(kw_only=True)
 class Options(CorpusOptions):
-    """Options of `bert-tf reproduce`.
-
-    Attributes:
-        table: table of the paper.
-        scale: small for minutes to hours on a few cores; paper for the paper's own settings.
-        corpus: text to pre-train on: files, folders, globs, or names of TensorFlow Datasets; by
-            default the documentation of the installed packages.
-        tasks: examples to fine-tune on, as TASK=FOLDER or TASK=TRAIN,VALIDATION with the names of
-            bert-tf tasks, such as mrpc=glue/MRPC; by default passages of the documentation.
-        seeds: runs of every fine-tuning, each with the next seed; by default 3, with --scale paper
-            5.
-        output: folder of all tables and their runs.
-        dry_run: show the plan and the time it takes, and write nothing.
-    """
+    """Options of `bert-tf reproduce`."""
 
     table: str = option(positional=True)
+    """table of the paper."""
     scale: Literal["small", "paper"] = "small"
+    """small for minutes to hours on a few cores; paper for the paper's own settings."""
     corpus: list[str] = option(factory=list, path=True)
+    """text to pre-train on: files, folders, globs, or names of TensorFlow Datasets; by default the
+    documentation of the installed packages."""
     tasks: list[str] = option(factory=list)
+    """examples to fine-tune on, as TASK=FOLDER or TASK=TRAIN,VALIDATION with the names of bert-tf
+    tasks, such as mrpc=glue/MRPC; by default passages of the documentation."""
     seeds: int | None = option(None, at_least=1)
+    """runs of every fine-tuning, each with the next seed; by default 3, with --scale paper 5."""
     output: str = "runs/reproduce"
+    """folder of all tables and their runs."""
     dry_run: bool = False
+    """show the plan and the time it takes, and write nothing."""
 
 
 def run(options: Options) -> None:

@@ -14,8 +14,8 @@ extends a finished one. All other options are those of bert-tf finetune.
 """
 
 from bert_tf.cli.progress import console, export_line, progress, scores_line, typed
-from bert_tf.training_options import FinetuningOptions
-from bert_tf.training_options import SearchOptions as Options
+from bert_tf.finetuning.options import FinetuningOptions
+from bert_tf.finetuning.options import SearchOptions as Options
 
 
 def run(options: Options) -> None:

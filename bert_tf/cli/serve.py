@@ -32,56 +32,50 @@ _PACKAGES = ("grpc", "httptools", "prometheus_client", "starlette", "tensorflow_
 
 @dataclass(kw_only=True)
 class Options(CheckedOptions):
-    """Options of `bert-tf serve`.
-
-    Attributes:
-        models: folder of models, as `bert-tf export` writes it: saved_models/<name>/<version>; or
-            a models.config, which can also pin versions and give them labels.
-        host: address to listen on; 0.0.0.0 lets other machines connect.
-        rest_port: port of REST and the playground; 0 for any free one. By default $REST_PORT, or
-            8501.
-        grpc_port: port of gRPC; 0 for any free one. By default $GRPC_PORT, or 8500.
-        playground: answer / with a page to try the models.
-        threads: batches that run at once; by default one per core.
-        batching_parameters_file: batching parameters of all models, in TensorFlow Serving's
-            format, in place of each version's batching_params.pbtxt.
-        max_batch_size: most rows of a request, and of a batch that is joined from several. This
-            and the two below replace what the files say, and batch models without a file, too.
-        batch_timeout_micros: longest wait for requests to join, in microseconds; 0 joins those that
-            wait anyway, which is best on CPUs.
-        max_enqueued_batches: batches' worth of rows that may wait; what comes then is refused.
-        max_request_mb: size limit of a request in MiB; larger ones are refused.
-        deadline: seconds within which a REST request must be answered; gRPC clients set their own.
-        allowed_hosts: further names by which requests may call the server, such as
-            models.example.org; "*" for any. By default its loopback names, or any name where
-            --host is open to other machines.
-        tls_certificate: PEM file with the certificate chain; clients then use https and TLS.
-        tls_key: PEM file with the private key.
-        token_file: file whose first line is a token that every request must show, as
-            "Authorization: Bearer TOKEN" or as the password of a browser.
-        cors_origins: origins of web pages that may read answers, such as https://example.org;
-            "*" for all.
-        access_log: file for one line of JSON per request; "-" for standard output.
-    """
+    """Options of `bert-tf serve`."""
 
     models: str = option("saved_models", positional=True)
+    """folder of models, as `bert-tf export` writes it: saved_models/<name>/<version>; or a
+    models.config, which can also pin versions and give them labels."""
     host: str = "127.0.0.1"
+    """address to listen on; 0.0.0.0 lets other machines connect."""
     rest_port: int | None = option(None, at_least=0, at_most=65535)
+    """port of REST and the playground; 0 for any free one. By default $REST_PORT, or 8501."""
     grpc_port: int | None = option(None, at_least=0, at_most=65535)
+    """port of gRPC; 0 for any free one. By default $GRPC_PORT, or 8500."""
     playground: bool = True
+    """answer / with a page to try the models."""
     threads: int = option(0, at_least=0, at_most=1024)
+    """batches that run at once; by default one per core."""
     batching_parameters_file: str | None = None
+    """batching parameters of all models, in TensorFlow Serving's format, in place of each version's
+    batching_params.pbtxt."""
     max_batch_size: int | None = option(None, at_least=1, at_most=2**20)
+    """most rows of a request, and of a batch that is joined from several. This and the two below
+    replace what the files say, and batch models without a file, too."""
     batch_timeout_micros: int | None = option(None, at_least=0, at_most=10**7)
+    """longest wait for requests to join, in microseconds; 0 joins those that wait anyway, which is
+    best on CPUs."""
     max_enqueued_batches: int | None = option(None, at_least=1, at_most=2**20)
+    """batches' worth of rows that may wait; what comes then is refused."""
     max_request_mb: int = option(32, at_least=1, at_most=2047)
+    """size limit of a request in MiB; larger ones are refused."""
     deadline: float = option(30.0, above=0, at_most=86400)
+    """seconds within which a REST request must be answered; gRPC clients set their own."""
     allowed_hosts: list[str] = option(factory=list)
+    """further names by which requests may call the server, such as models.example.org; "*" for any.
+    By default its loopback names, or any name where --host is open to other machines."""
     tls_certificate: str | None = None
+    """PEM file with the certificate chain; clients then use https and TLS."""
     tls_key: str | None = None
+    """PEM file with the private key."""
     token_file: str | None = None
+    """file whose first line is a token that every request must show, as "Authorization: Bearer
+    TOKEN" or as the password of a browser."""
     cors_origins: list[str] = option(factory=list)
+    """origins of web pages that may read answers, such as https://example.org; "*" for all."""
     access_log: str | None = None
+    """file for one line of JSON per request; "-" for standard output."""
 
 
 def prepare(options: Options) -> None:

@@ -33,29 +33,26 @@ if TYPE_CHECKING:
 
 @dataclass(kw_only=True)
 class Options(PretrainingDataOptions):
-    """Options of `bert-tf shards`.
-
-    Attributes:
-        corpus: text files, folders, globs, or names of TensorFlow Datasets (tfds:NAME/CONFIG).
-        tokenizer: folder that `bert-tf vocab` wrote, or any BERT model directory.
-        output: folder to make.
-        max_seq_length: tokens per instance, [CLS] and both [SEP] included; several lengths are
-            made in one pass over the corpus, each in a folder of its own in the output.
-        overwrite: replace an older folder of shards.
-        runner: local, or beam for Apache Beam (pip install 'bert-tf[beam]').
-        beam_options: Beam's own options in one string, "--runner=FlinkRunner ..."; by default its
-            DirectRunner, with a process per core.
-    """
+    """Options of `bert-tf shards`."""
 
     corpus: list[str] = option(path=True)
+    """text files, folders, globs, or names of TensorFlow Datasets (tfds:NAME/CONFIG)."""
     tokenizer: str = option(path=True)
+    """folder that `bert-tf vocab` wrote, or any BERT model directory."""
     output: str
+    """folder to make."""
     max_seq_length: list[int] = option(  # type: ignore[assignment]
         factory=lambda: [128], at_least=5, at_most=2**16
     )
+    """tokens per instance, [CLS] and both [SEP] included; several lengths are made in one pass over
+    the corpus, each in a folder of its own in the output."""
     overwrite: bool = False
+    """replace an older folder of shards."""
     runner: Literal["local", "beam"] = "local"
+    """local, or beam for Apache Beam (pip install 'bert-tf[beam]')."""
     beam_options: str | None = None
+    """Beam's own options in one string, "--runner=FlinkRunner ..."; by default its DirectRunner,
+    with a process per core."""
 
     def __post_init__(self) -> None:
         CheckedOptions.__post_init__(self)

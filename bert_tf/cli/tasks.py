@@ -23,13 +23,10 @@ from bert_tf.options import CheckedOptions, option
 
 @dataclass(kw_only=True)
 class Options(CheckedOptions):
-    """Options of `bert-tf tasks`.
-
-    Attributes:
-        name: task to show in full: a name in the table, or a Python file that defines TASK.
-    """
+    """Options of `bert-tf tasks`."""
 
     name: str | None = option(None, positional=True)
+    """task to show in full: a name in the table, or a Python file that defines TASK."""
 
 
 def run(options: Options) -> None:

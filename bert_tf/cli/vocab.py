@@ -26,28 +26,24 @@ _LOST_LETTERS = 0.005
 
 @dataclass(kw_only=True)
 class Options(CorpusOptions):
-    """Options of `bert-tf vocab`.
-
-    Attributes:
-        corpus: text files, folders, globs, or names of TensorFlow Datasets (tfds:NAME/CONFIG).
-        output: tokenizer folder to make.
-        size: maximum number of pieces, by default the original's 30,522; a small corpus needs
-            fewer.
-        min_frequency: minimum number of occurrences for two pieces to be merged into one.
-        do_lower_case: lower-case the text, as the uncased models do.
-        strip_accents: drop accents; by default when the text is lower-cased.
-        tokenize_chinese_chars: make every Chinese character a word.
-        overwrite: replace an older tokenizer folder.
-    """
+    """Options of `bert-tf vocab`."""
 
     corpus: list[str] = option(path=True)
+    """text files, folders, globs, or names of TensorFlow Datasets (tfds:NAME/CONFIG)."""
     output: str
+    """tokenizer folder to make."""
     size: int = option(30522, at_least=6, at_most=10_000_000)
+    """maximum number of pieces, by default the original's 30,522; a small corpus needs fewer."""
     min_frequency: int = option(2, at_least=1, below=2**31)
+    """minimum number of occurrences for two pieces to be merged into one."""
     do_lower_case: bool = True
+    """lower-case the text, as the uncased models do."""
     strip_accents: bool | None = None
+    """drop accents; by default when the text is lower-cased."""
     tokenize_chinese_chars: bool = True
+    """make every Chinese character a word."""
     overwrite: bool = False
+    """replace an older tokenizer folder."""
 
 
 def run(options: Options) -> None:

@@ -10,9 +10,9 @@ from bert_tf.atomic import replace_directory
 from bert_tf.experiments.installed_documentation import installed_documentation
 from bert_tf.experiments.passages import SPLITS, write_task
 from bert_tf.experiments.run import FOLDER, Cache, Run, Show, chosen_options
+from bert_tf.finetuning.options import SearchOptions
 from bert_tf.finetuning.search import data_content
 from bert_tf.tokenization import BertTokenizer, count_words, learn_vocabulary
-from bert_tf.training_options import SearchOptions
 from pipelines.corpus.formats import input_errors, read_lines
 from pipelines.corpus.sources import open_corpus
 from pipelines.examples.records import is_dataset_name

@@ -13,6 +13,7 @@ from bert_tf.experiments.data_runs import Documentation, Shards
 from bert_tf.experiments.plan import BYTES_PER_TOKEN
 from bert_tf.experiments.run import Run
 from bert_tf.experiments.training_runs import Finetuning, Pretraining
+from bert_tf.finetuning.finetune import feature_settings
 from bert_tf.fused.devices import device_type
 from bert_tf.fused.training import fuse
 from bert_tf.layers.lstm import new_lstm
@@ -20,7 +21,7 @@ from bert_tf.models.cost import classification_flops, lstm_flops, pretraining_fl
 from bert_tf.models.feature_encoder import lstm_units
 from bert_tf.models.pretrainer import BertPreTrainer
 from bert_tf.pretraining.data import DIRECTIONS
-from bert_tf.pretraining.training_setup import feature_settings
+from bert_tf.pretraining.options import PretrainingOptions
 from bert_tf.tasks.kinds.regression import squared_error
 from bert_tf.tasks.table import find_task, with_options
 from bert_tf.training.dry_run import step_seconds
@@ -28,7 +29,6 @@ from bert_tf.training.means import cross_entropy
 from bert_tf.training.optimizer import AdamWeightDecay
 from bert_tf.training.run import Run as TrainingRun
 from bert_tf.training.trainer import Trainer
-from bert_tf.training_options import PretrainingOptions
 
 # A step is measured with at most so many layers and tokens, and scaled to the whole by its
 # floating-point operations: a step of a large model can take minutes.

@@ -15,8 +15,9 @@ from bert_tf.experiments.scale import Scale
 from bert_tf.experiments.table import Column, System, Table
 from bert_tf.experiments.tables import TABLES
 from bert_tf.experiments.training_runs import Finetuning, Pretraining
+from bert_tf.finetuning.options import SearchOptions
+from bert_tf.pretraining.options import PretrainingOptions
 from bert_tf.tasks.table import find_task
-from bert_tf.training_options import PretrainingOptions, SearchOptions
 from pipelines.examples.records import is_dataset_name
 from pipelines.options import PretrainingDataOptions
 

@@ -16,16 +16,17 @@ from bert_tf.errors import InputError
 from bert_tf.experiments.data_runs import Shards, TaskData
 from bert_tf.experiments.run import Cache, Run, Show, chosen_options
 from bert_tf.finetuning.finetune import finetune
+from bert_tf.finetuning.options import FinetuningOptions, SearchOptions
 from bert_tf.finetuning.restarts import Restarts
 from bert_tf.finetuning.search import search
 from bert_tf.finetuning.trials import Trial
 from bert_tf.models.language_model import BertLanguageModel
 from bert_tf.models.pretrainer import BertPreTrainer
 from bert_tf.options import CheckedOptions
+from bert_tf.pretraining.options import PretrainingOptions
 from bert_tf.pretraining.pretrain import pretrain
 from bert_tf.tokenization import BertTokenizer
 from bert_tf.training.state import load_weights
-from bert_tf.training_options import FinetuningOptions, PretrainingOptions, SearchOptions
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)

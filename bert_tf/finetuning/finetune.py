@@ -6,6 +6,7 @@ import sys
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import tensorflow as tf
@@ -16,21 +17,23 @@ from bert_tf.config import BertConfig
 from bert_tf.errors import InputError
 from bert_tf.finetuning.data import FinetuningData
 from bert_tf.finetuning.feature_cache import FeatureCache
+from bert_tf.finetuning.options import FinetuningOptions, FinetuningSetup
 from bert_tf.fused.devices import device_type
 from bert_tf.models.cost import classification_flops
-from bert_tf.pretraining.training_setup import feature_settings, make_plan, make_run, prepare
+from bert_tf.pretraining.training_setup import make_plan, make_run, prepare
 from bert_tf.pretraining.word_frequencies import plateau_notice
 from bert_tf.tasks.dataset import Dataset
+from bert_tf.tasks.kinds.kind import Kind
 from bert_tf.tasks.table import TASKS, find_task, with_options
 from bert_tf.trained.fine_tuned import TASK_FILE, Evaluation, FineTuned, read_settings
 from bert_tf.training.dry_run import dry_run
 from bert_tf.training.loop import TrainingResult, check_steps_per_execution
 from bert_tf.training.means import Values
+from bert_tf.training.options import save_config
 from bert_tf.training.peak import strategy_peak
 from bert_tf.training.plan import Phase
 from bert_tf.training.run import Run
 from bert_tf.training.strategy import check_batch_size, distribute_batches
-from bert_tf.training_options import FinetuningOptions, FinetuningSetup, save_config
 from pipelines.examples.labelled_text import Examples
 
 # Enough batches to measure the mean length of examples.
@@ -253,6 +256,15 @@ def _finetune(
     run.meet()
     evaluations = math.ceil(training.step / evaluate_every)
     return FinetuningResult(training, best_by, evaluation, len(data.train), evaluations)
+
+
+def feature_settings(options: FinetuningSetup, kind: Kind) -> dict[str, Any]:
+    """What a model's `BertConfig` says of the layers between its encoder and its head."""
+    chosen, lstm_layers = None, int(options.bilstm)
+    if options.features_only is not None:
+        chosen = options.features_only.split(",")
+        lstm_layers = max(kind.feature_lstm_layers, lstm_layers)
+    return {"feature_layers": chosen, "feature_lstm_layers": lstm_layers}
 
 
 def _new_model(run: Run, data: FinetuningData, options: FinetuningOptions) -> FineTuned:

@@ -12,10 +12,10 @@ import tensorflow as tf
 from bert_tf.atomic import replace_directory, write_json
 from bert_tf.errors import InputError
 from bert_tf.finetuning.finetune import FinetuningResult
+from bert_tf.finetuning.options import FinetuningOptions
 from bert_tf.outputs import check_output_folder
 from bert_tf.training.divergence import DivergedError
 from bert_tf.training.workers import hold_run_directory
-from bert_tf.training_options import FinetuningOptions
 
 OneRun = Callable[[FinetuningOptions], FinetuningResult | None]
 

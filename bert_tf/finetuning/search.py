@@ -15,6 +15,7 @@ from bert_tf.atomic import write_json
 from bert_tf.checkpoints.formats import content_hash
 from bert_tf.errors import InputError
 from bert_tf.finetuning.finetune import task_to_train
+from bert_tf.finetuning.options import FinetuningOptions, FinetuningSetup, SearchOptions
 from bert_tf.finetuning.restarts import (
     OneRun,
     Restarts,
@@ -27,8 +28,8 @@ from bert_tf.finetuning.search_report import write_report
 from bert_tf.finetuning.trials import Setting, Trial, ranked
 from bert_tf.options import identity
 from bert_tf.outputs import check_output_folder
+from bert_tf.training.options import save_config
 from bert_tf.training.workers import hold_run_directory
-from bert_tf.training_options import FinetuningOptions, FinetuningSetup, SearchOptions, save_config
 from bert_tf.version import TRAJECTORY
 from pipelines.examples.records import is_dataset_name
 
@@ -120,7 +121,7 @@ class _Record:
         data = {name: getattr(options, name) for name in _DATA}
         data["content"] = data_content(options)
         own = {
-            **identity(options),
+            **identity(options, FinetuningSetup),
             **data,
             "gradient_accumulation_steps": options.gradient_accumulation_steps,
             "version": TRAJECTORY,

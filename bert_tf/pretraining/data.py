@@ -13,9 +13,9 @@ import tensorflow as tf
 from bert_tf.checkpoints.formats import CONFIG
 from bert_tf.config import BertConfig
 from bert_tf.errors import InputError
+from bert_tf.pretraining.options import LATE_SHARE, PretrainingOptions
 from bert_tf.tokenization.tokenizer import BertTokenizer
 from bert_tf.training.strategy import distribute_batches, share_batches
-from bert_tf.training_options import LATE_SHARE, PretrainingOptions
 from pipelines.shards.folder import ShardFolder, open_shards, tokenizer_of_shards
 from pipelines.shards.manifest import FILE_NAME as MANIFEST
 from pipelines.shards.pretraining_batches import held_out_batches, pretraining_batches

@@ -19,6 +19,7 @@ from bert_tf.models.pretrained_model import PretrainedModel
 from bert_tf.models.pretrainer import BertPreTrainer
 from bert_tf.pretraining.data import PhaseShards, PretrainingData
 from bert_tf.pretraining.guesses import MaskedWordLog, MaskedWords, hide_words
+from bert_tf.pretraining.options import PretrainingOptions
 from bert_tf.pretraining.training_setup import make_plan, make_run, prepare
 from bert_tf.pretraining.word_frequencies import word_frequency_loss, write_metrics
 from bert_tf.tokenization.tokenizer import BertTokenizer
@@ -26,13 +27,13 @@ from bert_tf.tokenization.vocabulary import SPECIAL_TOKENS
 from bert_tf.training.dry_run import dry_run
 from bert_tf.training.loop import TrainingResult, check_steps_per_execution
 from bert_tf.training.means import accuracy, cross_entropy
+from bert_tf.training.options import save_config
 from bert_tf.training.peak import strategy_peak
 from bert_tf.training.plan import Phase
 from bert_tf.training.projector import ProjectorLog
 from bert_tf.training.run import Run
 from bert_tf.training.strategy import check_batch_size
 from bert_tf.training.trainer import Trainer
-from bert_tf.training_options import PretrainingOptions, save_config
 from pipelines.shards.folder import shard_errors
 
 # The paper warms up over 10,000 steps (section A.2); a short run over a tenth of its steps.

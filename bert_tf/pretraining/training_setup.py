@@ -14,11 +14,11 @@ from bert_tf.fused.training import fuse
 from bert_tf.options import identity
 from bert_tf.outputs import check_output_folder
 from bert_tf.startup import share_cores
-from bert_tf.tasks.kinds.kind import Kind
 from bert_tf.training.hyper_parameters import HyperParameters
 from bert_tf.training.lamb import Lamb
 from bert_tf.training.monitoring import Histograms, Profile
 from bert_tf.training.optimizer import AdamWeightDecay
+from bert_tf.training.options import TrainingOptions, steps_to_profile
 from bert_tf.training.plan import TrainingPlan
 from bert_tf.training.run import Run
 from bert_tf.training.schedule import (
@@ -29,7 +29,6 @@ from bert_tf.training.schedule import (
 )
 from bert_tf.training.strategy import compiles_step, reader_count
 from bert_tf.training.trainer import Trainer
-from bert_tf.training_options import FinetuningSetup, TrainingOptions, steps_to_profile
 from bert_tf.version import TRAJECTORY
 
 _SCHEDULES = {
@@ -203,12 +202,3 @@ def make_plan(options: TrainingOptions, **values: Any) -> TrainingPlan:
         skip_nonfinite=options.skip_nonfinite,
         **values,
     )
-
-
-def feature_settings(options: FinetuningSetup, kind: Kind) -> dict[str, Any]:
-    """What a model's `BertConfig` says of the layers between its encoder and its head."""
-    chosen, lstm_layers = None, int(options.bilstm)
-    if options.features_only is not None:
-        chosen = options.features_only.split(",")
-        lstm_layers = max(kind.feature_lstm_layers, lstm_layers)
-    return {"feature_layers": chosen, "feature_lstm_layers": lstm_layers}

@@ -10,7 +10,10 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from bert_tf.cli import main as cli
-from bert_tf.training_options import FinetuningOptions, PretrainingOptions, save_config
+from bert_tf.cli.command_line import option_helps
+from bert_tf.finetuning.options import FinetuningOptions
+from bert_tf.pretraining.options import PretrainingOptions
+from bert_tf.training.options import save_config
 
 INTEGERS = st.sampled_from([-(10**30), -5, -1, 0, 1, 3, 2**31, 2**63, 10**30]) | st.integers()
 FLOATS = st.sampled_from([0.0, -1.0, 0.5, 1.0, 1e300]) | st.floats()
@@ -80,6 +83,13 @@ def test_no_value_of_an_option_makes_a_traceback(command, tmp_path, monkeypatch)
         assert code_of([command, "--config", str(path)]) in (0, 2)
 
     check()
+
+
+@pytest.mark.parametrize("command", cli.COMMANDS)
+def test_each_option_has_a_help(command):
+    options = importlib.import_module(f"bert_tf.cli.{command}").Options
+    helps = option_helps(options)
+    assert all(helps.get(field.name) for field in fields(options))
 
 
 @pytest.mark.parametrize(

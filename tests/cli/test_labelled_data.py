@@ -11,10 +11,10 @@ from bert_tf import BertClassifier, BertConfig, BertEncoder, BertTokenizer, load
 from bert_tf.cli.main import main
 from bert_tf.errors import InputError
 from bert_tf.finetuning.finetune import task_to_train
+from bert_tf.finetuning.options import FinetuningOptions, SearchOptions
 from bert_tf.finetuning.search import data_content
 from bert_tf.models.task_models import BertRegressor
 from bert_tf.trained.fine_tuned import FineTuned
-from bert_tf.training_options import FinetuningOptions, SearchOptions
 
 ROOT = Path(__file__).parents[2]
 PIECES = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "sea", "ship", "farm", "cow"]

@@ -7,6 +7,7 @@ import pytest
 
 from bert_tf import BertConfig, BertTokenizer
 from bert_tf.finetuning.finetune import finetune
+from bert_tf.finetuning.options import FinetuningOptions
 from bert_tf.models.pretrainer import BertPreTrainer
 from bert_tf.models.task_models import BertClassifier
 from bert_tf.tasks.kinds.classification import Classification
@@ -17,7 +18,6 @@ from bert_tf.training.optimizer import AdamWeightDecay
 from bert_tf.training.plan import Phase, TrainingPlan
 from bert_tf.training.state import TrainingState
 from bert_tf.training.trainer import Trainer
-from bert_tf.training_options import FinetuningOptions
 from pipelines.examples.batches import example_batches
 from pipelines.shards.pretraining_batches import pretraining_batches
 

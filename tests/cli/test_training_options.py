@@ -10,7 +10,7 @@ from bert_tf.checkpoints.model_directory import save_model
 from bert_tf.cli.main import main
 from bert_tf.config import BertConfig
 from bert_tf.models.pretrainer import BertPreTrainer
-from bert_tf.training_options import PretrainingOptions
+from bert_tf.pretraining.options import PretrainingOptions
 
 
 def train(shards, config, output, *options):

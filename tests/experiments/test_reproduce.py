@@ -22,8 +22,8 @@ from bert_tf.experiments.table import PERPLEXITY, Column, System, Table
 from bert_tf.experiments.tables import TABLES
 from bert_tf.experiments.training_runs import Finetuning, Pretraining
 from bert_tf.finetuning.finetune import FinetuningResult
+from bert_tf.pretraining.options import PretrainingOptions
 from bert_tf.trained.fine_tuned import Evaluation
-from bert_tf.training_options import PretrainingOptions
 from pipelines.options import CorpusOptions
 
 TOY_SCALE = replace(

@@ -17,6 +17,7 @@ from bert_tf.cli.main import main
 from bert_tf.errors import InputError
 from bert_tf.finetuning.feature_cache import FeatureCache
 from bert_tf.finetuning.finetune import finetune
+from bert_tf.finetuning.options import FinetuningOptions
 from bert_tf.models.feature_encoder import FeatureEncoder, LayerMix
 from bert_tf.models.task_models import (
     BertChooser,
@@ -26,7 +27,6 @@ from bert_tf.models.task_models import (
     BertTagger,
 )
 from bert_tf.trained.fine_tuned import FineTuned
-from bert_tf.training_options import FinetuningOptions
 
 PIECES = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "sea", "ship", "cow", "barn"]
 CONFIG = BertConfig(

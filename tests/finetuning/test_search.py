@@ -12,6 +12,7 @@ from PIL import Image
 from bert_tf.cli.search import run as run_search
 from bert_tf.errors import InputError
 from bert_tf.finetuning.finetune import FinetuningResult
+from bert_tf.finetuning.options import FinetuningOptions, SearchOptions
 from bert_tf.finetuning.restarts import finetune_seeds
 from bert_tf.finetuning.search import search
 from bert_tf.finetuning.search_report import picture, table
@@ -19,7 +20,6 @@ from bert_tf.finetuning.trials import Setting, ranked
 from bert_tf.tasks.reports.report import markdown
 from bert_tf.trained.fine_tuned import Evaluation
 from bert_tf.training.divergence import DivergedError
-from bert_tf.training_options import FinetuningOptions, SearchOptions
 
 BEST = 3e-5
 

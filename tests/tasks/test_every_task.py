@@ -10,6 +10,7 @@ from killed import copy_when_saved  # tests/processes/killed.py
 from bert_tf import BertConfig, BertTokenizer, save_model
 from bert_tf.checkpoints.model_directory import load_model
 from bert_tf.finetuning.finetune import finetune
+from bert_tf.finetuning.options import FinetuningOptions
 from bert_tf.models.encoders import encoder_for
 from bert_tf.serving.export import ASSETS
 from bert_tf.serving.predictor import Predictor, answer
@@ -19,7 +20,6 @@ from bert_tf.tasks.kinds.tagging import Tagging
 from bert_tf.tasks.table import TASKS
 from bert_tf.trained.ensemble import Ensemble
 from bert_tf.trained.fine_tuned import TASK_FILE, FineTuned, read_settings
-from bert_tf.training_options import FinetuningOptions
 from pipelines.examples.labelled_text import read_examples
 from pipelines.examples.tagged_words import to_iob2
 

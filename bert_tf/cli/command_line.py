@@ -16,14 +16,14 @@ from bert_tf.errors import InputError
 from bert_tf.options import choices_of
 
 
-def _field_descriptions(options: type) -> dict[str, str]:
-    """Field name -> its line in the `Attributes:` of the class or of a class it extends."""
-    described: dict[str, str] = {}
-    for cls in reversed(options.__mro__):
-        if cls.__doc__ and dataclasses.is_dataclass(cls):
-            for parameter in docstring_parser.parse(cls.__doc__).params:
-                described[parameter.arg_name] = " ".join((parameter.description or "").split())
-    return described
+def option_helps(options: type) -> dict[str, str]:
+    """Field name -> the string below the field, in the class or in a class it extends."""
+    return {
+        parameter.arg_name: " ".join((parameter.description or "").split())
+        for cls in reversed(options.__mro__)
+        if dataclasses.is_dataclass(cls)
+        for parameter in docstring_parser.parse_from_object(cls).params
+    }
 
 
 def add_options(parser: ArgumentParser, options: type) -> None:
@@ -34,14 +34,14 @@ def add_options(parser: ArgumentParser, options: type) -> None:
     with the metadata `positional` is given by its place instead.
     """
     hints = typing.get_type_hints(options)
-    described = _field_descriptions(options)
+    helps = option_helps(options)
     titles: dict[str, typing.Any] = {}
     parser.add_argument("--config", action="config", help="YAML file of these options")
     for title, field in _titled_fields(options):
         if title not in titles:
             titles[title] = parser.add_argument_group(title)
         is_positional = field.metadata.get("positional", False)
-        arguments: dict[str, typing.Any] = {"help": described.get(field.name, "")}
+        arguments: dict[str, typing.Any] = {"help": helps.get(field.name, "")}
         if field.default is not dataclasses.MISSING:
             arguments["default"] = field.default
         elif field.default_factory is not dataclasses.MISSING:

@@ -1,0 +1,113 @@
+"""Options of fine-tuning and search. Importing this module is quick, as `--help` needs it."""
+
+from dataclasses import dataclass
+from typing import Literal
+
+from bert_tf.errors import InputError
+from bert_tf.options import option
+from bert_tf.tasks.options import FileOptions, TaskOptions
+from bert_tf.training.options import TrainingOptions
+
+
+@dataclass(kw_only=True)
+class FinetuningSetup(TaskOptions, FileOptions, TrainingOptions):
+    """Options that `bert-tf finetune` and `search` share."""
+
+    model: str = option(path=True)
+    """model directory to start from."""
+    data: str | None = option(None, path=True)
+    """data set with training and validation examples: the folder of its published files, or its
+    name in TensorFlow Datasets, such as tfds:glue/mrpc."""
+    train: str | None = option(None, path=True)
+    """labelled examples in place of --data: a .tsv, .csv or .jsonl file."""
+    validation: str | None = option(None, path=True)
+    """labelled examples that choose the best model; by default those of the data set, or else a
+    share of the training examples."""
+    validation_share: float = option(0.1, above=0, below=1, identity=False)
+    """share of the training examples to validate on, without a validation file; equal texts, the
+    questions of a context and the sentences of a document stay together."""
+    label_column: str | None = option(None, identity=False)
+    """column of the label, by name or number."""
+    features_only: str | None = option(None, alone="concat_last_four")
+    """train on vectors of these layers of the frozen encoder, computed once and kept in the run
+    directory until its end: concat_last_four by default, others of `bert-tf features`, separated by
+    commas (paper, section 5.3), or mix, a weighted sum of all layers whose weights are learned
+    (ELMo's). A tagger gets a BiLSTM of two layers, other tasks a dense layer. The learning rate is
+    then 1e-3 by default."""
+    bilstm: bool = False
+    """put a randomly initialized BiLSTM between the encoder and the head, and train it with both
+    (paper, table 5); with --features_only, on the frozen vectors of any task."""
+    from_scratch: bool = False
+    """start from random weights, with the size and vocabulary of the model; compare with a normal
+    run to see what pre-training gains."""
+    max_steps: int | None = option(None, at_least=1)
+    """end the training after this many steps, whatever the epochs."""
+    evaluate_every: int | None = option(None, at_least=1)
+    """steps between two evaluations on the validation examples; by default an epoch."""
+    best_by: str | None = None
+    """score that chooses the best model, such as accuracy, f1 or matthews_correlation; by default
+    the task's first."""
+    warmup_share: float = option(0.1, at_least=0, at_most=1)
+    """share of the steps with linear warm-up."""
+    label_smoothing: float = option(0.0, at_least=0, below=1)
+    """share of each target to spread over all classes."""
+    class_weights: Literal["balanced"] | None = None
+    """balanced weighs the examples so that all classes count the same."""
+    seeds: int = option(1, at_least=1, identity=False)
+    """number of runs, each with the next seed; reports mean, deviation and best."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if (self.data is None) == (self.train is None):
+            raise InputError("give exactly one of --data and --train")
+        if self.features_only is not None and (self.jit_compile is True or self.strategy == "tpu"):
+            raise InputError(
+                "--features_only reads vectors from the disk, which neither XLA nor TPUs can: "
+                "leave --jit_compile and --strategy tpu out"
+            )
+
+    @property
+    def source(self) -> str:
+        """What the training examples are read from."""
+        return self.data or self.train or ""
+
+
+@dataclass(kw_only=True)
+class FinetuningOptions(FinetuningSetup):
+    """Options of `bert-tf finetune`; the defaults lie within the paper's (section A.3)."""
+
+    batch_size: int | None = option(None, at_least=1)
+    """examples per step, over all devices; by default the task's, mostly 32."""
+    learning_rate: float | None = option(None, above=0)
+    """peak learning rate; by default the task's, mostly 5e-5."""
+    epochs: int | None = option(None, at_least=1)
+    """passes over the training examples; by default the task's, mostly 3."""
+
+
+@dataclass(kw_only=True)
+class SearchOptions(FinetuningSetup):
+    """Options of `bert-tf search`; the defaults are the settings that the paper tries."""
+
+    batch_size: list[int] = option(factory=lambda: [16, 32], at_least=1)
+    """batch sizes to try, over all devices."""
+    learning_rate: list[float] = option(factory=list, above=0)
+    """peak learning rates to try; by default 5e-5, 4e-5, 3e-5 and 2e-5, with --features_only 3e-3,
+    1e-3, 3e-4 and 1e-4."""
+    epochs: list[int] = option(factory=lambda: [2, 3, 4], at_least=1)
+    """numbers of epochs to try."""
+    trials: int | None = option(None, at_least=1)
+    """number of settings to try, proposed by Optuna's TPE from the scores so far: one of the batch
+    sizes, and any learning rate and number of epochs between the smallest and the largest given. By
+    default every combination of the values given."""
+    seeds: int = option(1, at_least=1)
+    """runs of each setting, each with the next seed; their mean score ranks it."""
+    keep_models: int = option(1, at_least=1)
+    """number of settings, the best first, whose best model is kept beside best/; `bert-tf ensemble`
+    averages several."""
+
+    @property
+    def rates(self) -> list[float]:
+        """The learning rates to try; a head on frozen vectors learns faster than a whole BERT."""
+        if self.learning_rate:
+            return self.learning_rate
+        return [3e-3, 1e-3, 3e-4, 1e-4] if self.features_only else [5e-5, 4e-5, 3e-5, 2e-5]

@@ -1,0 +1,58 @@
+"""Options of a task and its files. Importing this module is quick, as `--help` needs it."""
+
+from dataclasses import dataclass
+from typing import Literal
+
+from bert_tf.options import CheckedOptions, option
+
+
+@dataclass(kw_only=True)
+class TaskOptions(CheckedOptions):
+    """Options that say what a fine-tuned model is for."""
+
+    task: str | None = option(None, first=True)
+    """a task or data set that `bert-tf tasks` lists, or a Python file that defines TASK; by default
+    what task.json beside the model says, or classification."""
+    pair_column: str | None = option(None, identity=False)
+    """column of the second text of a pair, by name or by number counted from 0."""
+    max_length: int | None = option(None, at_least=3)
+    """maximum tokens per example, [CLS] and [SEP] included; longer text is cut. By default what the
+    model was fine-tuned with, 128 for a new one."""
+    doc_stride: int | None = option(None, at_least=1, identity=False)
+    """for SQuAD, word pieces between the starts of two windows over a context."""
+    max_query_length: int | None = option(None, at_least=1, identity=False)
+    """for SQuAD, word pieces that a question is cut to."""
+    max_answer_length: int | None = option(None, at_least=1, identity=False)
+    """for SQuAD, maximum word pieces of an answer."""
+
+
+@dataclass(kw_only=True)
+class FileOptions(CheckedOptions):
+    """Options that say how a file of texts is read."""
+
+    text_column: str | None = option(None, identity=False)
+    """column of the text, or of the first text of a pair, by name or by number counted from 0; by
+    default what the model was fine-tuned with, or "text"."""
+    format: Literal["tsv", "csv", "jsonl", "lines", "conll"] | None = option(None, identity=False)
+    """file format: tsv without quotes, csv with quotes, jsonl with one object per line, lines with
+    one text each, or conll with one word each; by default the extension decides."""
+    header: bool = option(True, identity=False)
+    """whether the first line of a table names the columns."""
+
+
+@dataclass(kw_only=True)
+class EvaluationOptions(TaskOptions, FileOptions):
+    """Options that `bert-tf evaluate` and `ensemble` share."""
+
+    data: str = option(path=True)
+    """examples: a .tsv, .csv or .jsonl file; the folder of a data set's published files; or its
+    name in TensorFlow Datasets, such as tfds:glue/mrpc; "-" for standard input."""
+    label_column: str | None = None
+    """column of the label, by name or number."""
+    label_map: list[str] = option(factory=list)
+    """names in the data for labels of the model, as MODEL_LABEL=LABEL."""
+    output: str | None = option(None, writes="folder")
+    """folder for metrics.json, the task's predictions and the report; without it none are
+    written."""
+    batch_size: int = option(32, at_least=1)
+    """examples per batch."""

@@ -1,0 +1,134 @@
+"""Options of every training run. Importing this module is quick, as `--help` needs it."""
+
+import json
+import re
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import Literal
+
+from bert_tf.atomic import write_text
+from bert_tf.errors import InputError
+from bert_tf.options import CheckedOptions, option
+
+
+@dataclass(kw_only=True)
+class TrainingOptions(CheckedOptions):
+    """Options that every training run has."""
+
+    output: str = option(writes="folder")
+    """run directory: models (best/, last/), TensorBoard logs, checkpoints, config.yaml. The same
+    command resumes a stopped run from its last checkpoint."""
+    seed: int = option(12345, at_least=0, below=2**31)
+    """random seed for weight initialization, dropout and data order."""
+    strategy: Literal["auto", "one", "mirrored", "multi_worker", "tpu"] = option(
+        "auto", identity=False
+    )
+    """devices to train on; auto takes a TPU, else all GPUs, else the CPU."""
+    precision: Literal["auto", "float32", "mixed_bfloat16", "mixed_float16"] = "float32"
+    """compute precision; variables stay float32. auto takes mixed_bfloat16 on TPUs, GPUs from
+    Ampere on and processors measured to multiply it faster, else float32; a resumed run keeps its
+    precision."""
+    jit_compile: Literal["auto", True, False] = option("auto", alone=True, identity=False)
+    """compile the training step with XLA (one device only); auto does so on a GPU where all batches
+    have one shape, as in pre-training."""
+    deterministic: bool = option(False, identity=False)
+    """use deterministic TensorFlow ops alone: GPUs give the same numbers on every run, more slowly.
+    CPUs do so without it."""
+    optimizer: Literal["adam", "lamb"] = "adam"
+    """adam, as in the original; lamb for very large batches."""
+    schedule: Literal["linear", "cosine", "constant", "warmup_stable_decay"] = "linear"
+    """learning rate after the warm-up; linear and cosine reach 0 at the last step,
+    warmup_stable_decay stays at the peak and falls to 0 over the last steps (MiniCPM; Hägele et al.
+    2024)."""
+    decay_share: float | None = option(None, above=0, at_most=1)
+    """share of the steps over which warmup_stable_decay falls; 0.1 by default."""
+    layer_decay: float = option(1.0, above=0, at_most=1)
+    """factor on the learning rate for each layer further from the output (ELECTRA's layer-wise
+    decay; 0.9 or 0.8 for fine-tuning); 1 for none."""
+    weight_decay: float = option(0.01, at_least=0)
+    """decoupled weight decay; LayerNorm and biases have none."""
+    clip_norm: float = option(1.0, above=0)
+    """largest global norm of the gradients; larger ones are scaled down to it."""
+    bias_correction: bool = False
+    """correct Adam's means for their start at 0, as other libraries do and the original does not;
+    without it the first thousand steps are up to 3 times as long, which can make short fine-tunings
+    unstable (Mosbach et al. 2021). LAMB always does."""
+    epsilon: float | None = option(None, above=0)
+    """constant that Adam and LAMB add to the root of the mean square; by default the original's
+    1e-6. Other libraries have 1e-8, with which weights of small gradients learn sooner."""
+    gradient_accumulation_steps: int = option(1, at_least=1, identity=False)
+    """micro-batches per device; their gradients are accumulated into one optimizer step."""
+    rematerialize: bool = option(False, identity=False)
+    """recompute activations in the backward pass to save memory; steps take a fifth to a third
+    longer."""
+    freeze_layers: int | None = option(None, at_least=0)
+    """freeze the embeddings and the first N encoder layers; 0 for the embeddings alone."""
+    steps_per_execution: int = option(1, at_least=1, identity=False)
+    """training steps per graph call; higher is faster on GPUs and TPUs."""
+    patience: int | None = option(None, at_least=1)
+    """end the run after this many evaluations without a better score."""
+    log_every: int = option(100, at_least=1, identity=False)
+    """steps between two lines of losses and accuracies."""
+    save_every: int = option(1000, at_least=1, identity=False)
+    """steps between two checkpoints; each evaluation is followed by one, too."""
+    keep: int = option(2, at_least=1, identity=False)
+    """number of newest checkpoints to keep."""
+    keep_every: int | None = option(None, at_least=1, identity=False)
+    """keep the checkpoints at multiples of this step for good."""
+    skip_nonfinite: int = option(0, at_least=0, identity=False)
+    """number of steps with a non-finite loss or gradient to skip before stopping."""
+    override: bool = option(False, saved=False)
+    """resume a run although its settings have changed."""
+    dry_run: bool = option(False, saved=False)
+    """take a few steps, evaluate a batch, print the parameters and the steps, time and memory that
+    the run would take, and write nothing."""
+    histograms_every: int | None = option(None, at_least=1, identity=False)
+    """steps between two histograms of weights and activations in TensorBoard; none by default."""
+    profile: str | None = option(None, identity=False)
+    """steps to profile for TensorBoard, as FIRST:LAST (10:20)."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.decay_share is not None and self.schedule != "warmup_stable_decay":
+            raise InputError(
+                f"--decay_share is for --schedule warmup_stable_decay, not {self.schedule}: leave "
+                "it out, or choose that schedule"
+            )
+        if self.jit_compile is True and self.deterministic:
+            raise InputError(
+                "--jit_compile and --deterministic cannot be combined: Keras does not compile "
+                "deterministic steps. Leave one of them out"
+            )
+        if self.jit_compile is True and self.strategy == "tpu":
+            raise InputError(
+                "--jit_compile does not work under --strategy tpu, which compiles every step: "
+                "leave --jit_compile out"
+            )
+        steps_to_profile(self.profile)
+
+
+def steps_to_profile(given: str | None) -> tuple[int, int] | None:
+    """The first and the last step that `--profile` names; None for None.
+
+    Raises:
+        InputError: it is not FIRST:LAST, with 1 <= FIRST <= LAST.
+    """
+    if given is None:
+        return None
+    parsed = re.fullmatch(r"(\d{1,18}):(\d{1,18})", given)
+    if parsed is None or not 1 <= int(parsed[1]) <= int(parsed[2]):
+        raise InputError(f"--profile is {given!r}: give FIRST:LAST, such as 10:20")
+    return int(parsed[1]), int(parsed[2])
+
+
+def save_config(options: CheckedOptions, directory: str | Path) -> None:
+    """Writes `config.yaml`, from which `--config` repeats the run, into a run directory.
+
+    Values are written as JSON, which is YAML in which a column named "1e3" stays text.
+    """
+    lines = [
+        f"{field.name}: {json.dumps(getattr(options, field.name), ensure_ascii=False)}\n"
+        for field in fields(options)
+        if field.metadata.get("saved", True)
+    ]
+    write_text(Path(directory) / "config.yaml", "".join(lines))
