@@ -28,7 +28,7 @@ from bert_tf.outputs import check_output_folder
 from bert_tf.tasks.options import EvaluationOptions
 
 if TYPE_CHECKING:
-    from bert_tf.tasks.reports.report import Table
+    from bert_tf.tasks.reports.report import ReportTable
 
 _MOST_ROWS = 20  # of a table on the terminal
 
@@ -75,7 +75,7 @@ def run(options: Options) -> None:
     console.print(export_line(options.model, f" --task {options.task}" * bool(options.task)))
 
 
-def _show(table: "Table") -> None:
+def _show(table: "ReportTable") -> None:
     """Prints a table, if it is a brief one, and what it says."""
     if table.brief:
         shown = rich.table.Table(*table.columns, title=table.title, title_justify="left")

@@ -14,7 +14,7 @@ from bert_tf.checkpoints.formats import CONFIG, check_is_model_directory
 from bert_tf.config import BertConfig
 from bert_tf.errors import InputError
 from bert_tf.tasks.data_split import duplicates, split
-from bert_tf.tasks.dataset import Dataset
+from bert_tf.tasks.task import Task
 from bert_tf.tokenization.tokenizer import BertTokenizer
 from pipelines.examples.batches import example_batches
 from pipelines.examples.labelled_text import Examples
@@ -37,7 +37,7 @@ class FinetuningData:
             None without such a split, or if it is that of single examples.
     """
 
-    task: Dataset
+    task: Task
     tokenizer: BertTokenizer
     labels: list[str]
     train: Examples
@@ -50,7 +50,7 @@ class FinetuningData:
     @classmethod
     def read(
         cls,
-        task: Dataset,
+        task: Task,
         model: str,
         train: str,
         *,
@@ -64,7 +64,7 @@ class FinetuningData:
         Args:
             task: dataset of the files.
             model: model directory to start from.
-            train: training data, as of `Dataset.read`.
+            train: training data, as of `Task.read`.
             validation: validation data; None for those of the data set `train`, or for a share of
                 a file.
             validation_share: share of the training examples to validate on.

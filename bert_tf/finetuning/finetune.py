@@ -22,9 +22,9 @@ from bert_tf.fused.devices import device_type
 from bert_tf.models.cost import classification_flops
 from bert_tf.pretraining.training_setup import make_plan, make_run, prepare
 from bert_tf.pretraining.word_frequencies import plateau_notice
-from bert_tf.tasks.dataset import Dataset
 from bert_tf.tasks.kinds.kind import Kind
 from bert_tf.tasks.table import TASKS, find_task, with_options
+from bert_tf.tasks.task import Task
 from bert_tf.trained.fine_tuned import TASK_FILE, Evaluation, FineTuned, read_settings
 from bert_tf.training.dry_run import dry_run
 from bert_tf.training.loop import TrainingResult, check_steps_per_execution
@@ -102,7 +102,7 @@ def finetune(
         return _finetune(run, options, report, planned, on_step)
 
 
-def task_to_train(options: FinetuningSetup) -> Dataset:
+def task_to_train(options: FinetuningSetup) -> Task:
     """The task that options name, else the one that their model was trained for.
 
     Classification without either, or if that task trains nothing. The model's task keeps the

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from bert_tf.tasks.dataset import Dataset
+from bert_tf.tasks.task import Task
 from pipelines.examples.labelled_text import Examples
 
 # Of `Kind.split_keys`, where only equal examples have to stay together.
@@ -53,7 +53,7 @@ def split(
     return np.flatnonzero(~is_aside), np.flatnonzero(is_aside)
 
 
-def duplicates(task: Dataset, splits: Mapping[str, Examples]) -> str:
+def duplicates(task: Task, splits: Mapping[str, Examples]) -> str:
     """A sentence that counts the examples of one split that are in another, too.
 
     Args:
@@ -83,7 +83,7 @@ def duplicates(task: Dataset, splits: Mapping[str, Examples]) -> str:
     return "; ".join(parts)
 
 
-def row_keys(task: Dataset, examples: Examples) -> list[Hashable]:
+def row_keys(task: Task, examples: Examples) -> list[Hashable]:
     """What the model reads of each example."""
     columns = [map(_hashable, examples.columns[name]) for name in task.kind.inputs(task)]
     return list(zip(*columns, strict=True))

@@ -4,14 +4,14 @@ import re
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
-from bert_tf.tasks.dataset import Dataset
+from bert_tf.tasks.task import Task
 
 _HEADER = [
     "task", "kind", "scores", "length", "epochs", "batch", "rate", "paper", "reached",
 ]  # fmt: skip
 
 
-def overview(tasks: Iterable[Dataset]) -> list[list[str]]:
+def overview(tasks: Iterable[Task]) -> list[list[str]]:
     """A row of column names, and one for each task."""
     return [
         _HEADER,
@@ -35,7 +35,7 @@ def overview(tasks: Iterable[Dataset]) -> list[list[str]]:
     ]
 
 
-def describe(task: Dataset) -> list[list[str]]:
+def describe(task: Task) -> list[list[str]]:
     """One task in full: a name and a value in each row."""
     columns = {"text": task.text, "pair": task.pair, "label": task.label}
     files = [f"{split}: {' or '.join(names)}" for split, names in task.files.items()]
@@ -64,7 +64,7 @@ def describe(task: Dataset) -> list[list[str]]:
     return [[name, value] for name, value in rows.items() if value]
 
 
-def _defaults(task: Dataset) -> dict[str, str]:
+def _defaults(task: Task) -> dict[str, str]:
     """Options of fine-tuning -> the task's values."""
     return {
         "epochs": str(task.epochs),
@@ -73,12 +73,12 @@ def _defaults(task: Dataset) -> dict[str, str]:
     }
 
 
-def _kind(task: Dataset) -> str:
+def _kind(task: Task) -> str:
     """The name of the kind's class in words."""
     return re.sub(r"(?<=[a-z])(?=[A-Z])", " ", type(task.kind).__name__).lower()
 
 
-def _scores(task: Dataset) -> list[str]:
+def _scores(task: Task) -> list[str]:
     return task.kind.score_names(task, task.labels)
 
 

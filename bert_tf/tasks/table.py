@@ -11,7 +11,6 @@ from types import ModuleType
 from typing import Any
 
 from bert_tf.errors import InputError
-from bert_tf.tasks.dataset import Dataset
 from bert_tf.tasks.kinds.choice import Choice
 from bert_tf.tasks.kinds.classification import Classification
 from bert_tf.tasks.kinds.embedding import Embedding
@@ -21,6 +20,7 @@ from bert_tf.tasks.kinds.span import Span
 from bert_tf.tasks.kinds.tagging import Tagging
 from bert_tf.tasks.names import check_name
 from bert_tf.tasks.scoring.metrics import accuracy, f1, matthews_correlation, pearson, spearman
+from bert_tf.tasks.task import Task
 
 # Names of GLUE's published files in their folders.
 _GLUE = {"train": ("train.tsv",), "validation": ("dev.tsv",), "test": ("test.tsv",)}
@@ -54,15 +54,15 @@ _MNLI_FILES = {
 # The paper's numbers are GLUE test scores (table 1): F1 for MRPC and QQP, Spearman for STS-B,
 # Matthews for CoLA, matched accuracy for MNLI; SQuAD's F1 and SWAG's accuracy are of the
 # development sets.
-TASKS: dict[str, Dataset] = {
+TASKS: dict[str, Task] = {
     task.name: task
     for task in (
-        Dataset(
+        Task(
             name="classification", kind=Classification(),
             scores=(accuracy, f1, matthews_correlation),
         ),
-        Dataset(name="regression", kind=Regression(), scores=(pearson, spearman)),
-        Dataset(
+        Task(name="regression", kind=Regression(), scores=(pearson, spearman)),
+        Task(
             name="cola", kind=Classification(), text="3", label="1", labels=("0", "1"),
             scores=(matthews_correlation, accuracy), header=False, files=_GLUE,
             test_columns={"3": "sentence"}, tfds={"3": "sentence", "1": "label"},
@@ -70,13 +70,13 @@ TASKS: dict[str, Dataset] = {
             submissions={"test": "CoLA.tsv"},
             paper={"base": 52.1, "large": 60.5}, reached={_MINILM: 28.0},
         ),
-        Dataset(
+        Task(
             name="sst2", kind=Classification(), text="sentence", labels=("0", "1"),
             scores=(accuracy,), files=_GLUE, submissions={"test": "SST-2.tsv"},
             label_aliases={"negative": "0", "positive": "1"}, paper={"base": 93.5, "large": 94.9},
             reached={_MINILM: 88.0},
         ),
-        Dataset(
+        Task(
             name="mrpc", kind=Classification(), text="#1 String", pair="#2 String",
             label="Quality", labels=("0", "1"), scores=(f1, accuracy), format="tsv",
             files={
@@ -88,14 +88,14 @@ TASKS: dict[str, Dataset] = {
             submissions={"test": "MRPC.tsv"},
             paper={"base": 88.9, "large": 89.3}, reached={_MINILM: 83.7},
         ),
-        Dataset(
+        Task(
             name="qqp", kind=Classification(), text="question1", pair="question2",
             label="is_duplicate", labels=("0", "1"), scores=(f1, accuracy), skip_broken=True,
             files=_GLUE, tfds={"is_duplicate": "label"}, submissions={"test": "QQP.tsv"},
             label_aliases={"not_duplicate": "0", "duplicate": "1"},
             paper={"base": 71.2, "large": 72.1},
         ),
-        Dataset(
+        Task(
             name="mnli", kind=Classification(), text="sentence1", pair="sentence2",
             label="gold_label", labels=_NLI, scores=(accuracy,), files=_MNLI_FILES,
             tfds={
@@ -108,71 +108,71 @@ TASKS: dict[str, Dataset] = {
             },
             paper={"base": 84.6, "large": 86.7},
         ),
-        Dataset(
+        Task(
             name="qnli", kind=Classification(), text="question", pair="sentence",
             labels=("entailment", "not_entailment"), scores=(accuracy,), files=_GLUE,
             submissions={"test": "QNLI.tsv"}, paper={"base": 90.5, "large": 92.7},
         ),
-        Dataset(
+        Task(
             name="rte", kind=Classification(), text="sentence1", pair="sentence2",
             labels=("entailment", "not_entailment"), scores=(accuracy,), files=_GLUE,
             submissions={"test": "RTE.tsv"}, paper={"base": 66.4, "large": 70.1},
             reached={_MINILM: 57.0},
         ),
-        Dataset(
+        Task(
             name="wnli", kind=Classification(), text="sentence1", pair="sentence2",
             labels=("0", "1"), scores=(accuracy,), files=_GLUE,
             label_aliases={"not_entailment": "0", "entailment": "1"},
             submissions={"test": "WNLI.tsv"},
         ),
-        Dataset(
+        Task(
             name="stsb", kind=Regression(lowest=0, highest=5), text="sentence1", pair="sentence2",
             label="score", scores=(spearman, pearson), files=_GLUE, tfds={"score": "label"},
             submissions={"test": "STS-B.tsv"}, paper={"base": 85.8, "large": 86.5},
             reached={_MINILM: 88.5},
         ),
-        Dataset(
+        Task(
             name="squad", kind=Span(), text="question", pair="context", label="answers",
             files=_SQUAD_1, max_length=384, paper={"base": 88.5, "large": 90.9},
             paper_split="dev",
         ),
-        Dataset(
+        Task(
             name="squad2", kind=Span(unanswerable=True), text="question", pair="context",
             label="answers", files=_SQUAD_2, max_length=384, epochs=2, batch_size=48,
             paper={"large": 81.9}, paper_split="dev",
         ),
-        Dataset(
+        Task(
             name="choice", kind=Choice(), text="context", pair="choices*", scores=(accuracy,),
         ),
-        Dataset(
+        Task(
             name="swag", kind=Choice(opening="sent2"), text="sent1", pair="ending*",
             scores=(accuracy,),
             files={"train": ("train.csv",), "validation": ("val.csv",), "test": ("test.csv",)},
             batch_size=16, learning_rate=2e-5, paper={"base": 81.6, "large": 86.6},
             paper_split="dev",
         ),
-        Dataset(name="tagging", kind=Tagging(), label="labels"),
-        Dataset(
+        Task(name="tagging", kind=Tagging(), label="labels"),
+        Task(
             name="conll2003", kind=Tagging(), label="labels", labels=_CONLL, files=_CONLL_FILES,
             tfds=_CONLL_TFDS, paper={"base": 92.4, "large": 92.8}, reached={_MINILM: 89.8},
         ),
-        Dataset(
+        Task(
             name="conll2003_documents", kind=Tagging(documents=True), label="labels",
             labels=_CONLL, files=_CONLL_FILES, tfds=_CONLL_TFDS,
             paper={"base": 92.4, "large": 92.8},
         ),
-        Dataset(name="masked_words", kind=MaskedLanguageModel(), max_length=512),
-        Dataset(name="embedding", kind=Embedding(), max_length=512),
+        Task(name="masked_words", kind=MaskedLanguageModel(), max_length=512),
+        Task(name="embedding", kind=Embedding(), max_length=512),
     )
 }  # fmt: skip
 
 
-def find_task(name: str, *, brought_by: str | Path | None = None) -> Dataset:
+def find_task(name: str, *, brought_by: str | Path | None = None) -> Task:
     """Finds a task by its name, its file, or an entry point of the group `bert_tf.tasks`.
 
     Args:
-        name: a name in `TASKS`, the path of a Python file that defines `TASK` (a `Dataset`), or
-            the name of an entry point that refers to a `Dataset`.
+        name: a name in `TASKS`, the path of a Python file that defines `TASK` (a `Task`), or
+            the name of an entry point that refers to a `Task`.
         brought_by: model whose task.json has the name; code that came with it is not run.
 
     Raises:
@@ -195,8 +195,8 @@ def find_task(name: str, *, brought_by: str | Path | None = None) -> Dataset:
     else:
         check_name(name)
         task = entry_points(group="bert_tf.tasks")[name].load()
-    if not isinstance(task, Dataset):
-        raise InputError(f"{name}: TASK is a {type(task).__name__}; make it a Dataset")
+    if not isinstance(task, Task):
+        raise InputError(f"{name}: TASK is a {type(task).__name__}; make it a Task")
     # Stored in task.json, so that the model directory finds the task again.
     return dataclasses.replace(task, name=name)
 
@@ -217,8 +217,8 @@ def _module(path: Path) -> ModuleType:
     return sys.modules[name]
 
 
-def with_options(task: Dataset, options: Mapping[str, Any]) -> Dataset:
-    """The task with a user's options, as of `Dataset.with_settings`.
+def with_options(task: Task, options: Mapping[str, Any]) -> Task:
+    """The task with a user's options, as of `Task.with_settings`.
 
     Raises:
         InputError: an option is for tasks of another kind.

@@ -17,10 +17,10 @@ from bert_tf.errors import InputError
 from bert_tf.serving.export import export
 from bert_tf.serving.predictor import answer
 from bert_tf.serving.signatures import RawTextModel
-from bert_tf.tasks.dataset import Dataset
 from bert_tf.tasks.kinds.kind import Answers
 from bert_tf.tasks.reports.report import Report
 from bert_tf.tasks.table import TASKS, find_task, with_options
+from bert_tf.tasks.task import Task
 from bert_tf.tokenization.tokenizer import BertTokenizer
 from bert_tf.trained.model_facts import model_facts
 from pipelines.examples.labelled_text import Examples
@@ -56,7 +56,7 @@ class FineTuned:
         labels: label names in the order of the outputs.
     """
 
-    task: Dataset
+    task: Task
     model: keras.Model
     tokenizer: BertTokenizer
     labels: Sequence[str] = ()

@@ -13,9 +13,9 @@ from bert_tf.serving.encoder_signatures import ENCODER_SIGNATURES
 from bert_tf.serving.export import ASSETS
 from bert_tf.serving.predictor import Predictor
 from bert_tf.serving.signatures import DEFAULT, PREDICT, find_signature
-from bert_tf.tasks.dataset import Dataset
 from bert_tf.tasks.kinds.embedding import Embedding
 from bert_tf.tasks.table import TASKS, find_task, with_options
+from bert_tf.tasks.task import Task
 from bert_tf.tokenization.tokenizer import VOCABULARY_FILE, BertTokenizer
 from bert_tf.trained.fine_tuned import TASK_FILE, FineTuned, read_settings
 from pipelines.examples.labelled_text import Examples
@@ -34,7 +34,7 @@ class Answering:
     """
 
     signature: Callable[[str], Any]
-    task: Dataset
+    task: Task
     labels: Sequence[str] = ()
     tokenizer: BertTokenizer | None = None
 
@@ -59,7 +59,7 @@ class Answering:
             )
         return list(found.inputs)
 
-    def reader(self, signature: str | None, path: str) -> Dataset:
+    def reader(self, signature: str | None, path: str) -> Task:
         """What reads a file of strings for a signature; None for the default one.
 
         A .txt file is a text per line, unless it holds words in columns.

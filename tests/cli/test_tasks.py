@@ -44,8 +44,8 @@ def test_a_task_in_full(name, capsys):
 def test_a_task_of_ones_own_and_one_that_is_not_there(tmp_path, capsys):
     (tmp_path / "mine.py").write_text(
         "from bert_tf.tasks.kinds.regression import Regression\n"
-        "from bert_tf.tasks.dataset import Dataset\n"
-        "TASK = Dataset(name='mine', kind=Regression(), max_length=77)\n"
+        "from bert_tf.tasks.task import Task\n"
+        "TASK = Task(name='mine', kind=Regression(), max_length=77)\n"
     )
     assert main(["tasks", str(tmp_path / "mine.py")]) == 0
     out, _ = capsys.readouterr()

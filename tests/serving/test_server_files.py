@@ -30,8 +30,8 @@ from bert_tf.serving.warmup_requests import (
     prediction_log,
     requests,
 )
-from bert_tf.tasks.dataset import Dataset
 from bert_tf.tasks.kinds.classification import Classification
+from bert_tf.tasks.task import Task
 from bert_tf.trained.fine_tuned import FineTuned
 
 PIECES = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "ship", "##s", "dawn", "море", "海", "."]
@@ -45,7 +45,7 @@ def tuned() -> FineTuned:
         vocab_size=len(PIECES), hidden_size=8, num_hidden_layers=1, num_attention_heads=2,
         intermediate_size=16, max_position_embeddings=16, initializer_range=1.0,
     )  # fmt: skip
-    task = Dataset(name="classification", kind=Classification(), max_length=16)
+    task = Task(name="classification", kind=Classification(), max_length=16)
     model = BertClassifier(config, labels=["bad", "good"], seed=0)
     return FineTuned(task, model, BertTokenizer(PIECES), ["bad", "good"])
 

@@ -12,9 +12,9 @@ import tensorflow as tf
 from bert_tf.errors import InputError
 from bert_tf.models.task_models import BertChooser
 from bert_tf.serving.signatures import DEFAULT, LISTS, TEXTS, Signature
-from bert_tf.tasks.dataset import Dataset
 from bert_tf.tasks.kinds.kind import Answers, RowKind, count_pieces
 from bert_tf.tasks.reports.report import Report, classes_report
+from bert_tf.tasks.task import Task
 from bert_tf.tokenization.packing import Packer
 from bert_tf.tokenization.word_windows import map_rows
 from pipelines.examples.labelled_text import Examples, read_examples
@@ -38,18 +38,18 @@ class Choice(RowKind):
     )
     opening: str | None = None
 
-    def signatures(self, dataset: Dataset) -> dict[str, Signature]:
+    def signatures(self, task: Task) -> dict[str, Signature]:
         """A context and a list of choices."""
         return {DEFAULT: Signature({"context": TEXTS, "choices": LISTS}, self.respond)}
 
-    def read(self, dataset: Dataset, path: str | Path, *, labelled: bool = True) -> Examples:
+    def read(self, task: Task, path: str | Path, *, labelled: bool = True) -> Examples:
         """Reads tables, and JSON lines with a list of choices."""
-        columns = {"context": dataset.text, "choices": dataset.pair or "choices*"}
+        columns = {"context": task.text, "choices": task.pair or "choices*"}
         if self.opening is not None:
             columns["opening"] = self.opening
         if labelled:
-            columns["label"] = dataset.label
-        examples = read_examples(path, columns, format=dataset.format, header=dataset.header)
+            columns["label"] = task.label
+        examples = read_examples(path, columns, format=task.format, header=task.header)
         number = len(examples.columns["choices"][0])
         for index, choices in enumerate(examples.columns["choices"]):
             if len(choices) < 2 or len(choices) != number:
@@ -124,13 +124,13 @@ class Choice(RowKind):
         return np.log(np.maximum(answers["probabilities"], np.finfo(np.float32).tiny))
 
     def compared(
-        self, dataset: Dataset, examples: Examples, answers: Answers, labels: Sequence[str]
+        self, task: Task, examples: Examples, answers: Answers, labels: Sequence[str]
     ) -> tuple[np.ndarray, np.ndarray]:
         """Numbers of the right and of the most probable choices."""
         return self.targets(examples, labels), answers["choice"]
 
     def report(
-        self, dataset: Dataset, examples: Examples, answers: Answers, labels: Sequence[str]
+        self, task: Task, examples: Examples, answers: Answers, labels: Sequence[str]
     ) -> Report:
         """Confusion matrix, scores of each place, calibration, worst errors."""
         numbers = [str(number) for number in range(answers["probabilities"].shape[-1])]

@@ -11,10 +11,10 @@ import tensorflow as tf
 from bert_tf.errors import InputError
 from bert_tf.models.task_models import BertClassifier
 from bert_tf.serving.signatures import CLASSIFY, DEFAULT, Signature, of_examples
-from bert_tf.tasks.dataset import Dataset
 from bert_tf.tasks.kinds.kind import Answers, RowKind
 from bert_tf.tasks.reports.report import Report, classes_report
 from bert_tf.tasks.scoring.metrics import Score, f1, macro_f1
+from bert_tf.tasks.task import Task
 from pipelines.examples.labelled_text import Examples
 
 _AT_ONCE = 1 << 20  # probabilities put in order
@@ -30,15 +30,15 @@ class Classification(RowKind):
 
     model_class = BertClassifier
 
-    def signatures(self, dataset: Dataset) -> dict[str, Signature]:
+    def signatures(self, task: Task) -> dict[str, Signature]:
         """The same for tf.Examples, by the API classify."""
-        own = super().signatures(dataset)
+        own = super().signatures(task)
         outputs = {"classes": "labels", "scores": "probabilities"}
         return {**own, "classify": of_examples(own[DEFAULT], CLASSIFY, outputs)}
 
-    def label_names(self, dataset: Dataset, examples: Examples) -> list[str]:
+    def label_names(self, task: Task, examples: Examples) -> list[str]:
         """The dataset's labels, or the sorted labels of the training examples."""
-        labels = list(dataset.labels) or sorted(set(examples.columns["label"]))
+        labels = list(task.labels) or sorted(set(examples.columns["label"]))
         if len(labels) < 2:
             raise InputError(
                 f"{examples.path} has one label only, {labels[0]!r}: classification needs at least "
@@ -86,33 +86,33 @@ class Classification(RowKind):
         """Logarithms of the probabilities, float32 [E, C], in the order of `labels`."""
         return np.log(np.maximum(_in_order(answers, labels), _SMALLEST))
 
-    def score_functions(self, dataset: Dataset, labels: Sequence[str]) -> list[Score]:
+    def score_functions(self, task: Task, labels: Sequence[str]) -> list[Score]:
         """F1 becomes macro F1 for more than two classes."""
         two = len(labels) == 2
-        return [macro_f1 if score is f1 and not two else score for score in dataset.scores]
+        return [macro_f1 if score is f1 and not two else score for score in task.scores]
 
     def compared(
-        self, dataset: Dataset, examples: Examples, answers: Answers, labels: Sequence[str]
+        self, task: Task, examples: Examples, answers: Answers, labels: Sequence[str]
     ) -> tuple[np.ndarray, np.ndarray]:
         """Class ids of the true and the most probable labels."""
-        labels = _in_order_of(dataset, labels)
+        labels = _in_order_of(task, labels)
         number_of = {label.encode(): number for number, label in enumerate(labels)}
         predicted = np.array([number_of[label] for label in answers["label"]], np.int32)
         return self.targets(examples, labels), predicted
 
     def remarks(
-        self, dataset: Dataset, scores: Mapping[str, float | None], labels: Sequence[str]
+        self, task: Task, scores: Mapping[str, float | None], labels: Sequence[str]
     ) -> list[str]:
         """Names the class that F1 refers to."""
-        positive = _in_order_of(dataset, labels)[-1]
+        positive = _in_order_of(task, labels)[-1]
         own = [f"f1 is the F1 score of the label {positive!r}"] if "f1" in scores else []
-        return own + super().remarks(dataset, scores, labels)
+        return own + super().remarks(task, scores, labels)
 
     def report(
-        self, dataset: Dataset, examples: Examples, answers: Answers, labels: Sequence[str]
+        self, task: Task, examples: Examples, answers: Answers, labels: Sequence[str]
     ) -> Report:
         """Confusion matrix, scores of each label, calibration, worst errors."""
-        order = _in_order_of(dataset, labels)
+        order = _in_order_of(task, labels)
         probabilities = np.exp(self.outputs(answers, order))
         return classes_report(examples, order, self.targets(examples, order), probabilities)
 
@@ -141,6 +141,6 @@ def _in_order(answers: Answers, labels: Sequence[str]) -> np.ndarray:
     return found
 
 
-def _in_order_of(dataset: Dataset, labels: Sequence[str]) -> Sequence[str]:
+def _in_order_of(task: Task, labels: Sequence[str]) -> Sequence[str]:
     """The labels in the dataset's order, if it names them; a model may have another order."""
-    return dataset.labels if sorted(dataset.labels) == sorted(labels) else labels
+    return task.labels if sorted(task.labels) == sorted(labels) else labels

@@ -11,8 +11,8 @@ from bert_tf.models.encoder import BertEncoder
 from bert_tf.models.language_model import BertLanguageModel
 from bert_tf.serving.encoder_signatures import ENCODER_SIGNATURES, embed, vectors
 from bert_tf.serving.signatures import DEFAULT, Signature
-from bert_tf.tasks.dataset import Dataset
 from bert_tf.tasks.kinds.kind import Answers, Kind, checked_rows
+from bert_tf.tasks.task import Task
 from pipelines.examples.labelled_text import Examples
 
 
@@ -23,7 +23,7 @@ class Embedding(Kind):
     opens = (BertLanguageModel,)
     is_trained = False
 
-    def signatures(self, dataset: Dataset) -> dict[str, Signature]:
+    def signatures(self, task: Task) -> dict[str, Signature]:
         """`embed`, by default."""
         return {DEFAULT: ENCODER_SIGNATURES["embed"]}
 
@@ -41,26 +41,26 @@ class Embedding(Kind):
         """The vectors of rows of tokens."""
         return vectors(checked_rows(tensors, model), model)
 
-    def read(self, dataset: Dataset, path: str | Path, *, labelled: bool = True) -> Examples:
+    def read(self, task: Task, path: str | Path, *, labelled: bool = True) -> Examples:
         """Reads texts; there are no labelled ones."""
-        return _refuse() if labelled else super().read(dataset, path, labelled=False)
+        return _refuse() if labelled else super().read(task, path, labelled=False)
 
     def targets(self, examples: Examples, labels: Sequence[str]) -> NoReturn:
         """Refuses."""
         _refuse()
 
-    def score_names(self, dataset: Dataset, labels: Sequence[str]) -> list[str]:
+    def score_names(self, task: Task, labels: Sequence[str]) -> list[str]:
         """None."""
         return []
 
     def scores(
-        self, dataset: Dataset, examples: Examples, answers: Answers, labels: Sequence[str]
+        self, task: Task, examples: Examples, answers: Answers, labels: Sequence[str]
     ) -> NoReturn:
         """Refuses."""
         _refuse()
 
     def write_predictions(
-        self, folder: Path, dataset: Dataset, examples: Examples, answers: Answers,
+        self, folder: Path, task: Task, examples: Examples, answers: Answers,
         labels: Sequence[str],
     ) -> NoReturn:  # fmt: skip
         """Refuses."""

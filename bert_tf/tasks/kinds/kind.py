@@ -15,9 +15,9 @@ from bert_tf.errors import InputError
 from bert_tf.serving.encoder_signatures import ENCODER_SIGNATURES
 from bert_tf.serving.signatures import DEFAULT, TEXTS, Signature
 from bert_tf.tasks.data_split import TEXT, row_keys
-from bert_tf.tasks.dataset import Dataset
 from bert_tf.tasks.reports.report import Report
 from bert_tf.tasks.scoring.metrics import Score
+from bert_tf.tasks.task import Task
 from bert_tf.tokenization.packing import Packer
 from bert_tf.tokenization.word_windows import map_rows
 from bert_tf.training.means import Values, accuracy, cross_entropy, smoothed_cross_entropy
@@ -32,7 +32,7 @@ class Kind(ABC):
     """A kind of task: what the driver asks of classification, regression and others.
 
     A kind holds settings at most, which never change. The driver hands it what it needs: the
-    dataset, the examples, and the label names in the order of the model's outputs (none for kinds
+    task, the examples, and the label names in the order of the model's outputs (none for kinds
     without labels).
     """
 
@@ -58,7 +58,7 @@ class Kind(ABC):
     loss_function: ClassVar[Any] = staticmethod(cross_entropy)
     metrics: ClassVar[Mapping[str, Values]] = {"accuracy": accuracy}
 
-    def read(self, dataset: Dataset, path: str | Path, *, labelled: bool = True) -> Examples:
+    def read(self, task: Task, path: str | Path, *, labelled: bool = True) -> Examples:
         """Reads examples from a file.
 
         Raises:
@@ -66,10 +66,10 @@ class Kind(ABC):
         """
         examples = read_examples(
             path,
-            dataset.columns(labelled=labelled),
-            format=dataset.format,
-            header=dataset.header,
-            skip_broken=dataset.skip_broken,
+            task.columns(labelled=labelled),
+            format=task.format,
+            header=task.header,
+            skip_broken=task.skip_broken,
         )
         for index, label in enumerate(examples.columns.get("label", ())):
             if not label.strip():
@@ -79,24 +79,24 @@ class Kind(ABC):
                 )
         return examples
 
-    def inputs(self, dataset: Dataset) -> list[str]:
+    def inputs(self, task: Task) -> list[str]:
         """Names of the strings that evaluation asks with."""
-        return list(self.signatures(dataset)[self.evaluated].inputs)
+        return list(self.signatures(task)[self.evaluated].inputs)
 
-    def signatures(self, dataset: Dataset) -> dict[str, Signature]:
+    def signatures(self, task: Task) -> dict[str, Signature]:
         """The kind's own signatures, `serving_default` among them.
 
         Their functions take the arguments of `respond`.
         """
-        return {DEFAULT: Signature(dict.fromkeys(dataset.columns(labelled=False), TEXTS),
+        return {DEFAULT: Signature(dict.fromkeys(task.columns(labelled=False), TEXTS),
                                    self.respond)}  # fmt: skip
 
-    def all_signatures(self, dataset: Dataset) -> dict[str, Signature]:
+    def all_signatures(self, task: Task) -> dict[str, Signature]:
         """All signatures of an export: the kind's own, and those that every model has."""
         tokens = Signature(self.token_inputs, self.respond_to_tokens)
-        return {**ENCODER_SIGNATURES, "tokens": tokens, **self.signatures(dataset)}
+        return {**ENCODER_SIGNATURES, "tokens": tokens, **self.signatures(task)}
 
-    def label_names(self, dataset: Dataset, examples: Examples) -> list[str]:
+    def label_names(self, task: Task, examples: Examples) -> list[str]:
         """The labels of a new model; `examples` is the training data."""
         return []
 
@@ -104,12 +104,12 @@ class Kind(ABC):
         """What looks wrong with training examples, a sentence each."""
         return examples.remarks()
 
-    def split_keys(self, dataset: Dataset, examples: Examples) -> tuple[str, Sequence[Hashable]]:
+    def split_keys(self, task: Task, examples: Examples) -> tuple[str, Sequence[Hashable]]:
         """What has to stay together when examples are split: its name, and a key for each example.
 
         By default the text: equal examples stay on one side.
         """
-        return TEXT, row_keys(dataset, examples)
+        return TEXT, row_keys(task, examples)
 
     def head(self, labels: Sequence[str]) -> dict[str, Any]:
         """Arguments of `model_class` for its head."""
@@ -165,13 +165,13 @@ class Kind(ABC):
         """
 
     def training_rows(
-        self, dataset: Dataset, examples: Examples, labels: Sequence[str], tokenizer: Any
+        self, task: Task, examples: Examples, labels: Sequence[str], tokenizer: Any
     ) -> tuple[Mapping[str, Sequence[Any]], np.ndarray]:
         """Columns of R rows to train on, for `batch`, and their targets [R, ...].
 
         An example is a row, unless a kind makes several of it, to be shuffled one by one.
         """
-        columns = {name: examples.columns[name] for name in self.inputs(dataset)}
+        columns = {name: examples.columns[name] for name in self.inputs(task)}
         return columns, self.targets(examples, labels)
 
     def loss(self, *, label_smoothing: float = 0.0) -> Values:
@@ -247,17 +247,17 @@ class Kind(ABC):
         raise InputError("models of this task cannot be averaged: give one of them to evaluate")
 
     @abstractmethod
-    def score_names(self, dataset: Dataset, labels: Sequence[str]) -> list[str]:
+    def score_names(self, task: Task, labels: Sequence[str]) -> list[str]:
         """The names of the scores; the first chooses the best model."""
 
     @abstractmethod
     def scores(
-        self, dataset: Dataset, examples: Examples, answers: Answers, labels: Sequence[str]
+        self, task: Task, examples: Examples, answers: Answers, labels: Sequence[str]
     ) -> dict[str, float | None]:
         """Scores of answers for labelled examples; None for an undefined score."""
 
     def remarks(
-        self, dataset: Dataset, scores: Mapping[str, float | None], labels: Sequence[str]
+        self, task: Task, scores: Mapping[str, float | None], labels: Sequence[str]
     ) -> list[str]:
         """Notes for a reader of the scores, a sentence each."""
         undefined = [name for name, value in scores.items() if value is None]
@@ -277,23 +277,23 @@ class Kind(ABC):
 
     @abstractmethod
     def write_predictions(
-        self, folder: Path, dataset: Dataset, examples: Examples, answers: Answers,
+        self, folder: Path, task: Task, examples: Examples, answers: Answers,
         labels: Sequence[str],
     ) -> None:  # fmt: skip
         """Writes the predictions files into a folder, for examples with or without labels."""
 
     def report(
-        self, dataset: Dataset, examples: Examples, answers: Answers, labels: Sequence[str]
+        self, task: Task, examples: Examples, answers: Answers, labels: Sequence[str]
     ) -> Report:
         """Tables and pictures of answers to labelled examples, beside the scores."""
         return []
 
     def write_submission(
-        self, folder: Path, dataset: Dataset, split: str, examples: Examples, answers: Answers,
+        self, folder: Path, task: Task, split: str, examples: Examples, answers: Answers,
         labels: Sequence[str],
     ) -> None:  # fmt: skip
         """Writes the official files for a split into a folder."""
-        self.write_predictions(folder, dataset, examples, answers, labels)
+        self.write_predictions(folder, task, examples, answers, labels)
 
 
 class RowKind(Kind):
@@ -331,35 +331,35 @@ class RowKind(Kind):
         mean = np.log(np.exp(outputs).mean(axis=0)) if is_class else outputs.mean(axis=0)
         return {name: x.numpy() for name, x in self.answers(tf.constant(mean), labels[0]).items()}
 
-    def score_functions(self, dataset: Dataset, labels: Sequence[str]) -> list[Score]:
+    def score_functions(self, task: Task, labels: Sequence[str]) -> list[Score]:
         """The functions of true and predicted values to compute."""
-        return list(dataset.scores)
+        return list(task.scores)
 
-    def score_names(self, dataset: Dataset, labels: Sequence[str]) -> list[str]:
+    def score_names(self, task: Task, labels: Sequence[str]) -> list[str]:
         """The names of the functions."""
-        return [score.__name__ for score in self.score_functions(dataset, labels)]
+        return [score.__name__ for score in self.score_functions(task, labels)]
 
     def scores(
-        self, dataset: Dataset, examples: Examples, answers: Answers, labels: Sequence[str]
+        self, task: Task, examples: Examples, answers: Answers, labels: Sequence[str]
     ) -> dict[str, float | None]:
         """The functions of `compared`."""
-        values = self.compared(dataset, examples, answers, labels)
-        functions = self.score_functions(dataset, labels)
+        values = self.compared(task, examples, answers, labels)
+        functions = self.score_functions(task, labels)
         return {function.__name__: function(*values) for function in functions}
 
     @abstractmethod
     def compared(
-        self, dataset: Dataset, examples: Examples, answers: Answers, labels: Sequence[str]
+        self, task: Task, examples: Examples, answers: Answers, labels: Sequence[str]
     ) -> tuple[np.ndarray, np.ndarray]:
         """True and predicted values [E] for the score functions."""
 
     def write_predictions(
-        self, folder: Path, dataset: Dataset, examples: Examples, answers: Answers,
+        self, folder: Path, task: Task, examples: Examples, answers: Answers,
         labels: Sequence[str],
     ) -> None:  # fmt: skip
         """Writes predictions.tsv."""
         predicted = self.predicted(examples, answers, labels)
-        write_table(folder / "predictions.tsv", dataset, examples, predicted)
+        write_table(folder / "predictions.tsv", task, examples, predicted)
 
     @abstractmethod
     def predicted(
@@ -371,14 +371,14 @@ class RowKind(Kind):
         """
 
     def write_submission(
-        self, folder: Path, dataset: Dataset, split: str, examples: Examples, answers: Answers,
+        self, folder: Path, task: Task, split: str, examples: Examples, answers: Answers,
         labels: Sequence[str],
     ) -> None:  # fmt: skip
         """Writes the dataset's official file in GLUE's format, or predictions.tsv without one."""
-        if (name := dataset.submissions.get(split)) is None:
-            return self.write_predictions(folder, dataset, examples, answers, labels)
+        if (name := task.submissions.get(split)) is None:
+            return self.write_predictions(folder, task, examples, answers, labels)
         values = [str(value) for value in self.submitted(examples, answers, labels)]
-        dataset.check_submission(split, examples, sorted(set(values) if dataset.labels else ()))
+        task.check_submission(split, examples, sorted(set(values) if task.labels else ()))
         write_tsv(folder / name, [("index", "prediction"), *enumerate(values)])
 
     def submitted(
@@ -425,7 +425,7 @@ def count_pieces(texts: Sequence[str], tokenizer: Any) -> np.ndarray:
 
 def write_table(
     path: Path,
-    dataset: Dataset,
+    task: Task,
     examples: Examples,
     predicted: Sequence[tuple[str, Iterable[object]]],
 ) -> None:
@@ -435,15 +435,15 @@ def write_table(
 
     Args:
         path: the file.
-        dataset: names the text columns.
+        task: names the text columns.
         examples: E examples.
         predicted: more columns: name and E values each.
     """
     columns: dict[str, Iterable[object]] = {}
     known: list[tuple[str, Iterable[object]]] = []
-    for role, column in dataset.columns().items():
+    for role, column in task.columns().items():
         if role in examples.columns:
-            by_role = role == "label" or (column.isdecimal() and not dataset.header)
+            by_role = role == "label" or (column.isdecimal() and not task.header)
             known.append((role if by_role else column, examples.columns[role]))
     for name, values in [*known, *predicted]:
         unique, number = name, 1

@@ -13,9 +13,9 @@ from bert_tf.errors import InputError
 from bert_tf.models.masked_language_model import BertMaskedLanguageModel
 from bert_tf.models.pretrainer import BertPreTrainer
 from bert_tf.serving.signatures import DEFAULT, TEXTS, Signature
-from bert_tf.tasks.dataset import Dataset
 from bert_tf.tasks.kinds.kind import Answers, Kind, checked_rows, none_cut, write_table
 from bert_tf.tasks.reports.report import Report, worst
+from bert_tf.tasks.task import Task
 from bert_tf.tokenization.word_windows import WordRows, map_rows, word_rows
 from bert_tf.tokenization.words import Words, code_points
 from pipelines.examples.labelled_text import Examples, format_of, read_examples
@@ -47,7 +47,7 @@ class MaskedLanguageModel(Kind):
     is_trained = False
     evaluated = "pseudo_likelihood"
 
-    def signatures(self, dataset: Dataset) -> dict[str, Signature]:
+    def signatures(self, task: Task) -> dict[str, Signature]:
         """Five guesses by default, 20 as `top_20`; `pseudo_likelihood` scores plain text."""
         more = functools.partial(self.respond, number=_MORE_GUESSES)
         return {
@@ -56,10 +56,10 @@ class MaskedLanguageModel(Kind):
             "pseudo_likelihood": Signature({"sentence": TEXTS}, self.respond),
         }
 
-    def read(self, dataset: Dataset, path: str | Path, *, labelled: bool = True) -> Examples:
+    def read(self, task: Task, path: str | Path, *, labelled: bool = True) -> Examples:
         """Reads texts: "sentence" to score, without blank ones; "text" to guess."""
-        format = dataset.format or format_of(path) or "lines"
-        examples = read_examples(path, {"text": dataset.text}, format=format, header=dataset.header)
+        format = task.format or format_of(path) or "lines"
+        examples = read_examples(path, {"text": task.text}, format=format, header=task.header)
         if labelled:
             texts = examples.columns["text"]
             examples = examples.take([i for i, text in enumerate(texts) if text.strip()])
@@ -100,12 +100,12 @@ class MaskedLanguageModel(Kind):
         lists["token"] = tf.cast(places[:, 1], tf.int32)
         return _lists(lists, places[:, 0], inputs["token_ids"])
 
-    def score_names(self, dataset: Dataset, labels: Sequence[str]) -> list[str]:
+    def score_names(self, task: Task, labels: Sequence[str]) -> list[str]:
         """With each piece masked in turn, and with 15% drawn at once as in pre-training."""
         return ["accuracy", "pseudo_perplexity", "masked_lm_accuracy", "masked_lm_perplexity"]
 
     def scores(
-        self, dataset: Dataset, examples: Examples, answers: Answers, labels: Sequence[str]
+        self, task: Task, examples: Examples, answers: Answers, labels: Sequence[str]
     ) -> dict[str, float | None]:
         """Over all pieces; None where there are none."""
         is_piece = _is_piece(answers)
@@ -117,10 +117,10 @@ class MaskedLanguageModel(Kind):
             pieces = int(count.sum())
             share, mean = (x.sum(dtype=np.float64) / max(pieces, 1) for x in (correct, log))
             found += [float(share), math.exp(-mean)] if pieces else [None, None]
-        return dict(zip(self.score_names(dataset, labels), found, strict=True))
+        return dict(zip(self.score_names(task, labels), found, strict=True))
 
     def remarks(
-        self, dataset: Dataset, scores: Mapping[str, float | None], labels: Sequence[str]
+        self, task: Task, scores: Mapping[str, float | None], labels: Sequence[str]
     ) -> list[str]:
         """Which perplexity is which."""
         return [
@@ -129,7 +129,7 @@ class MaskedLanguageModel(Kind):
         ]
 
     def report(
-        self, dataset: Dataset, examples: Examples, answers: Answers, labels: Sequence[str]
+        self, task: Task, examples: Examples, answers: Answers, labels: Sequence[str]
     ) -> Report:
         """The wrong guesses that were least expected."""
         row, column = np.nonzero(_is_piece(answers))
@@ -153,7 +153,7 @@ class MaskedLanguageModel(Kind):
         ]
 
     def write_predictions(
-        self, folder: Path, dataset: Dataset, examples: Examples, answers: Answers,
+        self, folder: Path, task: Task, examples: Examples, answers: Answers,
         labels: Sequence[str],
     ) -> None:  # fmt: skip
         """Writes predictions.tsv: each text's number of pieces, right guesses, log-likelihood."""
@@ -166,7 +166,7 @@ class MaskedLanguageModel(Kind):
             ("right", list(right.sum(-1))),
             ("pseudo_log_likelihood", [f"{value:.6f}" for value in total]),
         ]
-        write_table(folder / "predictions.tsv", dataset, examples, columns)
+        write_table(folder / "predictions.tsv", task, examples, columns)
 
 
 def _is_piece(answers: Answers) -> np.ndarray:

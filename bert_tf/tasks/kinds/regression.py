@@ -11,10 +11,10 @@ import tensorflow as tf
 from bert_tf.errors import InputError
 from bert_tf.models.task_models import BertRegressor
 from bert_tf.serving.signatures import DEFAULT, REGRESS, Signature, of_examples
-from bert_tf.tasks.dataset import Dataset
 from bert_tf.tasks.kinds.kind import Answers, RowKind
 from bert_tf.tasks.reports.pictures import scatter
-from bert_tf.tasks.reports.report import Picture, Report, Table, worst
+from bert_tf.tasks.reports.report import Picture, Report, ReportTable, worst
+from bert_tf.tasks.task import Task
 from bert_tf.training.means import Values
 from pipelines.examples.labelled_text import Examples
 
@@ -42,9 +42,9 @@ class Regression(RowKind):
     loss_function = staticmethod(squared_error)
     metrics: ClassVar[Mapping[str, Values]] = {}
 
-    def signatures(self, dataset: Dataset) -> dict[str, Signature]:
+    def signatures(self, task: Task) -> dict[str, Signature]:
         """The same for tf.Examples, by the API regress."""
-        own = super().signatures(dataset)
+        own = super().signatures(task)
         return {**own, "regress": of_examples(own[DEFAULT], REGRESS, {"outputs": "score"})}
 
     def targets(self, examples: Examples, labels: Sequence[str]) -> np.ndarray:
@@ -72,16 +72,16 @@ class Regression(RowKind):
         return answers["score"]
 
     def compared(
-        self, dataset: Dataset, examples: Examples, answers: Answers, labels: Sequence[str]
+        self, task: Task, examples: Examples, answers: Answers, labels: Sequence[str]
     ) -> tuple[np.ndarray, np.ndarray]:
         """The true and the predicted numbers, rounded: noise of the last bits breaks no ties."""
         return self.targets(examples, labels), answers["score"].round(4)
 
     def report(
-        self, dataset: Dataset, examples: Examples, answers: Answers, labels: Sequence[str]
+        self, task: Task, examples: Examples, answers: Answers, labels: Sequence[str]
     ) -> Report:
         """Predicted beside true numbers, mean errors by range, worst errors."""
-        truth, found = self.compared(dataset, examples, answers, labels)
+        truth, found = self.compared(task, examples, answers, labels)
         edges = np.linspace(truth.min(), truth.max(), _RANGES + 1)
         number = np.clip(np.searchsorted(edges, truth, "right") - 1, 0, _RANGES - 1)
         rows = []
@@ -94,7 +94,7 @@ class Regression(RowKind):
         shown = {**texts, "label": truth, "predicted": found, "error": found - truth}
         error = abs(found - truth)
         return [
-            Table(
+            ReportTable(
                 "errors",
                 "Errors by range of the true number",
                 ["true", "examples", "mean error", "mean absolute error"],

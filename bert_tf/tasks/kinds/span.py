@@ -15,12 +15,12 @@ from bert_tf.atomic import write_json
 from bert_tf.errors import InputError
 from bert_tf.models.task_models import BertSpanClassifier
 from bert_tf.serving.signatures import DEFAULT, TEXTS, Signature
-from bert_tf.tasks.dataset import Dataset
 from bert_tf.tasks.kinds.answer_ensemble import average_answers
 from bert_tf.tasks.kinds.answer_spans import NO_CANDIDATE, best_answers
 from bert_tf.tasks.kinds.kind import Answers, Kind, count_pieces
-from bert_tf.tasks.reports.report import Report, Table, calibration, confusion, worst
+from bert_tf.tasks.reports.report import Report, ReportTable, calibration, confusion, worst
 from bert_tf.tasks.scoring.squad_scores import squad_1_scores, squad_2_scores
+from bert_tf.tasks.task import Task
 from bert_tf.tokenization.question_windows import QuestionPacker, token_targets
 from bert_tf.tokenization.word_windows import map_rows
 from bert_tf.training.means import Values, accuracy, cross_entropy
@@ -77,11 +77,11 @@ class Span(Kind):
         given = {name: settings[name] for name in _SETTINGS if settings.get(name) is not None}
         return replace(self, **given)
 
-    def signatures(self, dataset: Dataset) -> dict[str, Signature]:
+    def signatures(self, task: Task) -> dict[str, Signature]:
         """Question and context."""
         return {DEFAULT: Signature({"question": TEXTS, "context": TEXTS}, self.respond)}
 
-    def read(self, dataset: Dataset, path: str | Path, *, labelled: bool = True) -> Examples:
+    def read(self, task: Task, path: str | Path, *, labelled: bool = True) -> Examples:
         """Reads questions: see `read_questions`."""
         return read_questions(path, labelled=labelled, unanswerable=self.unanswerable)
 
@@ -89,18 +89,18 @@ class Span(Kind):
         """Whether each question has an answer, int32 [E]; training needs windows."""
         return np.array([bool(texts) for texts in examples.columns["answers"]], np.int32)
 
-    def split_keys(self, dataset: Dataset, examples: Examples) -> tuple[str, Sequence[Hashable]]:
+    def split_keys(self, task: Task, examples: Examples) -> tuple[str, Sequence[Hashable]]:
         """All questions of a context stay together."""
         return "context", examples.columns["context"]
 
     def training_rows(
-        self, dataset: Dataset, examples: Examples, labels: Sequence[str], tokenizer: Any
+        self, task: Task, examples: Examples, labels: Sequence[str], tokenizer: Any
     ) -> tuple[Mapping[str, Sequence[Any]], np.ndarray]:
         """A row for each window: its start and end token, or [CLS] without the whole answer.
 
         Questions whose answer is not in the context are skipped.
         """
-        pack = self._packer(tokenizer, dataset.max_length)
+        pack = self._packer(tokenizer, task.max_length)
         kept = [row for row in zip(*(examples.columns[name] for name in
                 ("question", "context", "span")), strict=True) if row[2] is not None]  # fmt: skip
         if not kept:
@@ -176,13 +176,13 @@ class Span(Kind):
             answers, unanswerable=self.unanswerable, threshold=self.null_score_diff_threshold
         )
 
-    def score_names(self, dataset: Dataset, labels: Sequence[str]) -> list[str]:
+    def score_names(self, task: Task, labels: Sequence[str]) -> list[str]:
         """The official names; a model of SQuAD 2.0 is chosen by F1 at the best threshold."""
         return ["best_f1", "best_exact", "f1", "exact"] if self.unanswerable else [
             "f1", "exact_match"]  # fmt: skip
 
     def scores(
-        self, dataset: Dataset, examples: Examples, answers: Answers, labels: Sequence[str]
+        self, task: Task, examples: Examples, answers: Answers, labels: Sequence[str]
     ) -> dict[str, float | None]:
         """The official scores, in percent."""
         return dict(self._scores(examples, answers))
@@ -216,7 +216,7 @@ class Span(Kind):
         return replace(self, null_score_diff_threshold=float(np.mean(around)))
 
     def report(
-        self, dataset: Dataset, examples: Examples, answers: Answers, labels: Sequence[str]
+        self, task: Task, examples: Examples, answers: Answers, labels: Sequence[str]
     ) -> Report:
         """Scores by question word and by answer; calibration; worst errors."""
         given = [text.decode() for text in answers["answer"]]
@@ -237,7 +237,7 @@ class Span(Kind):
             )
         ]
         tables: Report = [
-            Table(
+            ReportTable(
                 "groups",
                 "Scores by question word and by right answer",
                 ["group", "examples", "exact match", "f1"],
@@ -265,7 +265,7 @@ class Span(Kind):
         ]  # fmt: skip
 
     def write_predictions(
-        self, folder: Path, dataset: Dataset, examples: Examples, answers: Answers,
+        self, folder: Path, task: Task, examples: Examples, answers: Answers,
         labels: Sequence[str],
     ) -> None:  # fmt: skip
         """Writes predictions.json, nbest_predictions.json and, for SQuAD 2.0, null_odds.json."""

@@ -14,10 +14,10 @@ from bert_tf.atomic import write_text
 from bert_tf.errors import InputError
 from bert_tf.models.task_models import BertTagger
 from bert_tf.serving.signatures import DEFAULT, TEXTS, Signature
-from bert_tf.tasks.dataset import Dataset
 from bert_tf.tasks.kinds.kind import Answers, Kind, none_cut
-from bert_tf.tasks.reports.report import Report, Table, calibration, confusion, worst
+from bert_tf.tasks.reports.report import Report, ReportTable, calibration, confusion, worst
 from bert_tf.tasks.scoring.conlleval import EntityScores, score_entities
+from bert_tf.tasks.task import Task
 from bert_tf.tokenization.word_windows import map_rows, word_rows
 from bert_tf.tokenization.words import (
     code_points,
@@ -66,21 +66,21 @@ class Tagging(Kind):
     documents: bool = False
     in_detail: bool = False
 
-    def signatures(self, dataset: Dataset) -> dict[str, Signature]:
+    def signatures(self, task: Task) -> dict[str, Signature]:
         """Raw text by default; `words` takes words between spaces, as evaluation has them."""
         names = {DEFAULT: "text", "words": "words"}
         return {key: Signature({name: TEXTS}, self.respond) for key, name in names.items()}
 
-    def read(self, dataset: Dataset, path: str | Path, *, labelled: bool = True) -> Examples:
+    def read(self, task: Task, path: str | Path, *, labelled: bool = True) -> Examples:
         """Reads a column file or JSON lines; without labels also raw text, as column "text"."""
-        format, text, label = dataset.format or format_of(path), dataset.text, dataset.label
+        format, text, label = task.format or format_of(path), task.text, task.label
         if not (format or is_dataset_name(path)) and (
-            labelled or dataset.split_of(path) or is_column_file(path)
+            labelled or task.split_of(path) or is_column_file(path)
         ):
             format = "conll"
         if not labelled:
             return read_texts(
-                path, text=text, format=format, header=dataset.header, documents=self.documents
+                path, text=text, format=format, header=task.header, documents=self.documents
             )
         if format == "jsonl" or is_dataset_name(path):
             return read_json_words(path, words="words" if text == "text" else text, labels=label)
@@ -88,13 +88,13 @@ class Tagging(Kind):
         number = column_number(path, "--label_column", label)
         return read_columns(path, word=word, label=number, documents=self.documents)
 
-    def label_names(self, dataset: Dataset, examples: Examples) -> list[str]:
+    def label_names(self, task: Task, examples: Examples) -> list[str]:
         """The dataset's labels, or O and both labels of every type in the training examples."""
         found = {label for text in examples.columns["label"] for label in text.split()}
         types = sorted({label[2:] for label in found - {"O"}})
         if not types:
             raise InputError(f"{examples.path}: every label is O; give examples with entities")
-        return list(dataset.labels) or ["O", *(f"{p}-{type_}" for type_ in types for p in "BI")]
+        return list(task.labels) or ["O", *(f"{p}-{type_}" for type_ in types for p in "BI")]
 
     def targets(self, examples: Examples, labels: Sequence[str]) -> np.ndarray:
         """Label ids of each example's words, int32 [E, W], padded with -1."""
@@ -115,10 +115,10 @@ class Tagging(Kind):
                 targets[index, place] = number
         return targets
 
-    def split_keys(self, dataset: Dataset, examples: Examples) -> tuple[str, Sequence[Hashable]]:
+    def split_keys(self, task: Task, examples: Examples) -> tuple[str, Sequence[Hashable]]:
         """All sentences of a document stay together, if the file divides documents."""
         if not examples.documents:
-            return super().split_keys(dataset, examples)
+            return super().split_keys(task, examples)
         texts: dict[int, list[str]] = defaultdict(list)
         for document, words in zip(examples.documents, examples.columns["words"], strict=True):
             texts[document].append(words)
@@ -246,13 +246,13 @@ class Tagging(Kind):
         )  # fmt: skip
         return {name: values.numpy() for name, values in found.items()}
 
-    def score_names(self, dataset: Dataset, labels: Sequence[str]) -> list[str]:
+    def score_names(self, task: Task, labels: Sequence[str]) -> list[str]:
         """Scores over all types, F1 first, and the F1 score of each type."""
         types = sorted({label.partition("-")[2] for label in labels} - {""})
         return ["f1", "precision", "recall", "accuracy", *(f"f1_{type_}" for type_ in types)]
 
     def scores(
-        self, dataset: Dataset, examples: Examples, answers: Answers, labels: Sequence[str]
+        self, task: Task, examples: Examples, answers: Answers, labels: Sequence[str]
     ) -> dict[str, float | None]:
         """Entity scores as conlleval computes them, and the accuracy of the words' labels."""
         result = _compare(examples, answers)
@@ -265,7 +265,7 @@ class Tagging(Kind):
         }
 
     def report(
-        self, dataset: Dataset, examples: Examples, answers: Answers, labels: Sequence[str]
+        self, task: Task, examples: Examples, answers: Answers, labels: Sequence[str]
     ) -> Report:
         """Entity scores of each type; confusion, calibration and worst errors of words."""
         sentences = list(_sentences(examples, answers))
@@ -284,7 +284,7 @@ class Tagging(Kind):
             "predicted": found,
             "probability": scores,
         }
-        by_type = Table(
+        by_type = ReportTable(
             "types",
             "Scores of entities, as conlleval computes them",
             ["type", "precision", "recall", "f1", "examples", "predicted"],
@@ -308,7 +308,7 @@ class Tagging(Kind):
         ]
 
     def write_predictions(
-        self, folder: Path, dataset: Dataset, examples: Examples, answers: Answers,
+        self, folder: Path, task: Task, examples: Examples, answers: Answers,
         labels: Sequence[str],
     ) -> None:  # fmt: skip
         """Writes predictions.conll: word, label and predicted label; for labels conlleval.txt."""

@@ -21,7 +21,7 @@ Cell = Any  # a text, a number, or None
 
 
 @dataclass(frozen=True)
-class Table:
+class ReportTable:
     """A table of a report.
 
     Attributes:
@@ -58,7 +58,7 @@ class Picture:
     image: np.ndarray
 
 
-Report = list[Table | Picture]
+Report = list[ReportTable | Picture]
 
 
 def confusion(labels: Sequence[str], truth: np.ndarray, predicted: np.ndarray) -> Report:
@@ -77,12 +77,12 @@ def confusion(labels: Sequence[str], truth: np.ndarray, predicted: np.ndarray) -
         "Confusion matrix", labels, counts, rows="true", columns="predicted"
     )
     return [
-        Table("confusion", title, ["true", *labels], rows),
+        ReportTable("confusion", title, ["true", *labels], rows),
         Picture("confusion", picture),
     ]
 
 
-def per_class(labels: Sequence[str], truth: np.ndarray, predicted: np.ndarray) -> Table:
+def per_class(labels: Sequence[str], truth: np.ndarray, predicted: np.ndarray) -> ReportTable:
     """Precision, recall and F1 of each class; arguments as of `confusion`.
 
     Precision is undefined for a class that is never predicted, recall for one without examples.
@@ -105,7 +105,7 @@ def per_class(labels: Sequence[str], truth: np.ndarray, predicted: np.ndarray) -
     missing = [str(row[0]) for row in rows if not row[4]]
     note = f"no example has the label {', '.join(missing)}" if missing else ""
     columns = ["label", "precision", "recall", "f1", "examples", "predicted"]
-    return Table("classes", "Scores of each label", columns, rows, note, brief=True)
+    return ReportTable("classes", "Scores of each label", columns, rows, note, brief=True)
 
 
 def calibration(confidence: np.ndarray, right: np.ndarray) -> Report:
@@ -132,7 +132,7 @@ def calibration(confidence: np.ndarray, right: np.ndarray) -> Report:
     heights = [row[3] if isinstance(row[3], float) else None for row in rows]
     picture = pictures.bars("Calibration", heights, "confidence", "accuracy")
     return [
-        Table("calibration", "Calibration", columns, rows, note),
+        ReportTable("calibration", "Calibration", columns, rows, note),
         Picture("calibration", picture),
     ]
 
@@ -143,7 +143,7 @@ def worst(
     badness: np.ndarray,
     wrong: np.ndarray,
     columns: Mapping[str, Sequence[Cell]],
-) -> Table:
+) -> ReportTable:
     """The worst errors, with their places.
 
     Args:
@@ -157,7 +157,7 @@ def worst(
     rows = [
         [place(index), *(cells[index] for cells in columns.values())] for index in order[:_WORST]
     ]
-    return Table("worst", title, ["place", *columns], rows, "" if rows else "no errors")
+    return ReportTable("worst", title, ["place", *columns], rows, "" if rows else "no errors")
 
 
 def classes_report(

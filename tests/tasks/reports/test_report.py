@@ -11,7 +11,7 @@ from PIL import Image
 from bert_tf.cli.main import main
 from bert_tf.tasks.reports import pictures
 from bert_tf.tasks.reports.report import (
-    Table,
+    ReportTable,
     calibration,
     classes_report,
     confusion,
@@ -24,8 +24,8 @@ from pipelines.examples.labelled_text import Examples
 TRUTH, PREDICTED = np.array([0, 0, 0, 1]), np.array([0, 1, 1, 1])
 
 
-def table(report, name) -> Table:
-    (found,) = (part for part in report if isinstance(part, Table) and part.name == name)
+def table(report, name) -> ReportTable:
+    (found,) = (part for part in report if isinstance(part, ReportTable) and part.name == name)
     return found
 
 
@@ -70,7 +70,9 @@ def rows(path) -> list[list[str]]:
 
 
 def test_files_pictures_and_events(tmp_path):
-    long = Table("long", "A | B", ["a|b", "c"], [["x\n" * 300, None], ["x", np.nan]], note="noted")
+    long = ReportTable(
+        "long", "A | B", ["a|b", "c"], [["x\n" * 300, None], ["x", np.nan]], note="noted"
+    )
     write_report([long, *confusion(["a", "한국어"], TRUTH, PREDICTED)], tmp_path)
     assert rows(tmp_path / "confusion.tsv")[1] == ["a", "1", "2"]
     header, row, other = rows(tmp_path / "long.tsv")

@@ -13,7 +13,7 @@ from pipelines.examples.records import is_dataset_name, split_in
 if TYPE_CHECKING:
     from bert_tf.tasks.kinds.kind import Kind
 
-# Names in options and task.json -> attributes of `Dataset`.
+# Names in options and task.json -> attributes of `Task`.
 _SETTINGS = {
     "text_column": "text",
     "pair_column": "pair",
@@ -27,7 +27,7 @@ _OF_FILES = ("text_column", "pair_column", "label_column", "format", "header")
 
 
 @dataclass(frozen=True, kw_only=True)
-class Dataset:
+class Task:
     """A task as data: how its files look and how it is scored.
 
     Attributes:
@@ -190,7 +190,7 @@ class Dataset:
             f"{self.name}{cure}"
         )
 
-    def with_settings(self, settings: Mapping[str, Any]) -> "Dataset":
+    def with_settings(self, settings: Mapping[str, Any]) -> "Task":
         """The dataset with other columns, length, format and kind; None keeps a value.
 
         Args:
@@ -210,7 +210,7 @@ class Dataset:
         header = settings.get("header") is not False and (self.header or named)
         return replace(self, kind=self.kind.with_settings(settings), header=header, **given)
 
-    def with_model_settings(self, stored: Mapping[str, Any]) -> "Dataset":
+    def with_model_settings(self, stored: Mapping[str, Any]) -> "Task":
         """The dataset with what task.json of a model says; the columns of another task stay out."""
         if stored.get("task", "classification") != self.name:
             stored = {name: value for name, value in stored.items() if name not in _OF_FILES}
