@@ -7,72 +7,42 @@ folding); this module provides ours.
 """
 
 import functools
+import re
+import string
 import sys
 import unicodedata
 from collections import Counter
-from collections.abc import Callable, Iterable
-from typing import ParamSpec, TypeVar
+from collections.abc import Iterable
 
 import flatbuffers
 import numpy as np
 import tensorflow as tf
 from tensorflow_text.python.ops.fast_bert_normalizer import gen_fast_bert_normalizer
-from tensorflow_text.python.ops.fast_wordpiece_tokenizer import (
-    gen_fast_wordpiece_tokenizer,
-    pywrap_fast_wordpiece_tokenizer_model_builder,
-)
 
-# Strings live in host memory; tables and integers on an accelerator would be copied per batch.
-HOST = "CPU:0"
+from bert_tf.tokenization.strings import host_constant
+from bert_tf.tokenization.wordpiece import WordPiece
 
-# Texts of an eager call that repay the tracing of a graph: one call then, not one for each op.
-MANY = 64
-
-Result = TypeVar("Result")
-Arguments = ParamSpec("Arguments")
-
-# First and last code point of the blocks in the original's `_is_chinese_char`.
-CHINESE_BLOCKS = (
-    (0x3400, 0x4DBF),
-    (0x4E00, 0x9FFF),
-    (0xF900, 0xFAFF),
-    (0x20000, 0x2A6DF),
-    (0x2A700, 0x2B73F),
-    (0x2B740, 0x2B81F),
-    (0x2B820, 0x2CEAF),
-    (0x2F800, 0x2FA1F),
+# The blocks of the original's `_is_chinese_char`.
+_CHINESE = re.compile(
+    "[\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff"
+    "\U00020000-\U0002a6df\U0002a700-\U0002ceaf\U0002f800-\U0002fa1f]"
 )
 
 
-def on_host(function: Callable[Arguments, Result]) -> Callable[Arguments, Result]:
-    """Places the ops of a function on the host."""
-
-    @functools.wraps(function)
-    def placed(*args: Arguments.args, **kwargs: Arguments.kwargs) -> Result:
-        with tf.device(HOST):
-            return function(*args, **kwargs)
-
-    return placed
-
-
-def is_chinese(code_point: int) -> bool:
-    """Whether the original tokenizer makes this code point a word of its own."""
-    return any(first <= code_point <= last for first, last in CHINESE_BLOCKS)
+def is_chinese(character: str) -> bool:
+    """Whether the original tokenizer makes this character a word of its own."""
+    return _CHINESE.match(character) is not None
 
 
 def is_punctuation(character: str) -> bool:
     """Whether the original tokenizer splits here: P* categories and every ASCII symbol."""
-    code_point = ord(character)
-    if code_point < 0x80:
-        return 0x21 <= code_point <= 0x7E and not character.isalnum()
-    return unicodedata.category(character).startswith("P")
+    return character in string.punctuation or unicodedata.category(character).startswith("P")
 
 
-def is_removed(character: str) -> bool:
+def _is_removed(character: str) -> bool:
     """Whether the original tokenizer drops the character: controls, formats, U+0000, U+FFFD."""
-    if character in "\t\n\r":
-        return False
-    return character in "\0\ufffd" or unicodedata.category(character) in ("Cc", "Cf")
+    is_control = unicodedata.category(character) in ("Cc", "Cf") and character not in "\t\n\r"
+    return is_control or character in "\0\ufffd"
 
 
 class Normalizer(tf.Module):
@@ -80,12 +50,13 @@ class Normalizer(tf.Module):
 
     Args:
         do_lower_case: whether to lower-case the text.
-        strip_accents: whether to decompose it (NFD) and drop nonspacing marks.
+        strip_accents: whether to decompose it (NFD) and drop nonspacing marks; by default
+            `do_lower_case`.
         isolate_chinese: whether to put spaces around Chinese characters, if no later op splits
             there.
         isolate_punctuation: "all" puts spaces around all punctuation; "unsplit" only where
-            `FastWordpieceTokenizeWithOffsets` does not split.
-        isolated: further characters to put spaces around.
+            `WordPiece` does not split.
+        isolated: private-use characters to put spaces around.
 
     One rule of the original needs two characters and is missing: NFD swaps *spacing* combining
     marks (25 code points: musical stems, Brahmic viramas, Hangul tone marks) in non-canonical
@@ -95,28 +66,25 @@ class Normalizer(tf.Module):
     def __init__(
         self,
         do_lower_case: bool,
-        strip_accents: bool,
+        strip_accents: bool | None,
         isolate_chinese: bool = False,
         isolate_punctuation: str = "unsplit",
         isolated: str = "",
     ):
         super().__init__()
         self._lower_case = do_lower_case
-        buffer = table_buffer(
-            do_lower_case, strip_accents, isolate_chinese, isolate_punctuation, isolated
+        if strip_accents is None:
+            strip_accents = do_lower_case
+        self._table = host_constant(
+            _table(do_lower_case, strip_accents, isolate_chinese, isolate_punctuation, isolated)
         )
-        with tf.init_scope(), tf.device(HOST):
-            self._table = tf.constant(buffer)  # uint8 [bytes]
 
     def __call__(self, texts: tf.Tensor) -> tf.Tensor:
         """Normalizes strings: [batch] to [batch]."""
         return self._normalize(texts, get_offsets=False)[0]
 
     def with_offsets(self, texts: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
-        """Normalizes strings and returns the origin of each byte.
-
-        Args:
-            texts: string [batch].
+        """Normalizes strings [batch] and returns the origin of each byte.
 
         Returns:
             normalized: string [batch].
@@ -143,13 +111,13 @@ def _lower_final_sigmas(texts: tf.Tensor) -> tf.Tensor:
     joined = tf.strings.reduce_join(texts)
     return tf.cond(
         tf.strings.regex_replace(joined, "Σ", "") != joined,
-        lambda: tf.strings.regex_replace(texts, final_sigma_pattern(), "\\1ς\\2"),
+        lambda: tf.strings.regex_replace(texts, _final_sigma_pattern(), "\\1ς\\2"),
         lambda: tf.identity(texts),
     )
 
 
 @functools.cache
-def final_sigma_pattern() -> str:
+def _final_sigma_pattern() -> str:
     """The regular expression for a capital sigma that ends a word, by `str.lower`'s rule.
 
     Cased letter, any case-ignorable characters, sigma, any case-ignorable characters, and then no
@@ -157,43 +125,31 @@ def final_sigma_pattern() -> str:
     no names for these classes, so each character is lower-cased beside a sigma.
     """
     through, cased = [], []
-    for code_point in _assigned():
-        character = chr(code_point)
-        if is_removed(character) or f"A{character}Σ".lower() == f"a{character.lower()}ς":
-            if f"{character}Σ".lower().endswith("ς"):
-                cased.append(code_point)
-            else:
-                through.append(code_point)
+    for character in _assigned():
+        if _is_removed(character) or f"A{character}Σ".lower() == f"a{character.lower()}ς":
+            (cased if f"{character}Σ".lower().endswith("ς") else through).append(ord(character))
     # The op has no lookahead: what follows the sigma is matched and put back. It cannot begin
     # another match, which begins with a cased letter.
-    neither = _character_class(through + cased, negated=True)
-    seen = _character_class(through)
-    return f"({_character_class(cased)}{seen}*)Σ({seen}*(?:{neither}|$))"
+    letter, ignorable, both = (_ranges(points) for points in (cased, through, through + cased))
+    return f"([{letter}][{ignorable}]*)Σ([{ignorable}]*(?:[^{both}]|$))"
 
 
-def _character_class(code_points: list[int], negated: bool = False) -> str:
-    """A regular expression class in RE2's syntax, with as few ranges as possible."""
-    points = np.sort(np.asarray(code_points))
-    breaks = np.flatnonzero(np.diff(points) > 1)
-    firsts = points[np.concatenate([[0], breaks + 1])]
-    lasts = points[np.concatenate([breaks, [len(points) - 1]])]
-    ranges = "".join(f"\\x{{{a:x}}}-\\x{{{b:x}}}" for a, b in zip(firsts, lasts, strict=True))
-    return f"[{'^' if negated else ''}{ranges}]"
+def _ranges(code_points: list[int]) -> str:
+    """The inside of a character class in RE2's syntax, with as few ranges as possible."""
+    points = np.sort(code_points)
+    runs = np.split(points, np.flatnonzero(np.diff(points) > 1) + 1)
+    return "".join(f"\\x{{{run[0]:x}}}-\\x{{{run[-1]:x}}}" for run in runs)
 
 
 @functools.cache
-def _assigned() -> list[int]:
-    """Assigned code points, without private use and surrogates."""
-    category = unicodedata.category
-    return [
-        code_point
-        for code_point in range(sys.maxunicode + 1)
-        if category(chr(code_point)) not in ("Cn", "Co", "Cs")
-    ]
+def _assigned() -> list[str]:
+    """Assigned characters, without private use and surrogates."""
+    characters = map(chr, range(sys.maxunicode + 1))
+    return [c for c in characters if unicodedata.category(c) not in ("Cn", "Co", "Cs")]
 
 
 @functools.lru_cache(maxsize=16)
-def table_buffer(
+def _table(
     do_lower_case: bool,
     strip_accents: bool,
     isolate_chinese: bool,
@@ -201,28 +157,24 @@ def table_buffer(
     isolated: str,
 ) -> np.ndarray:
     """The flatbuffer that `FastBertNormalize` reads: uint8 [bytes]."""
-    lone = _unsplit_punctuation() if isolate_punctuation == "unsplit" else None
-    replacements: dict[int, str] = {ord(character): f" {character} " for character in isolated}
-    for code_point in _assigned():
-        if code_point in replacements:
-            continue
-        character = chr(code_point)
+    is_isolated = is_punctuation
+    if isolate_punctuation == "unsplit":
+        is_isolated = _unsplit_punctuation().__contains__
+    replacements = {character: f" {character} " for character in isolated}
+    for character in _assigned():
         replacement = _replacement(character, do_lower_case, strip_accents)
-        if isolate_chinese and is_chinese(code_point):
+        if isolate_chinese and is_chinese(character):
             replacement = f" {replacement} "
         elif not replacement.isalnum():
-            replacement = "".join(
-                f" {c} " if (c in lone if lone is not None else is_punctuation(c)) else c
-                for c in replacement
-            )
+            replacement = "".join(f" {c} " if is_isolated(c) else c for c in replacement)
         if replacement != character:
-            replacements[code_point] = replacement
+            replacements[character] = replacement
     return _flatbuffer(replacements)
 
 
 def _replacement(character: str, do_lower_case: bool, strip_accents: bool) -> str:
     """The replacement of a character: `_clean_text`, `str.lower` and `_run_strip_accents`."""
-    if is_removed(character):
+    if _is_removed(character):
         return ""
     if character.isspace() or unicodedata.category(character) == "Zs":
         return " "
@@ -237,9 +189,8 @@ def _replacement(character: str, do_lower_case: bool, strip_accents: bool) -> st
 def lost_letters(texts: Iterable[str]) -> tuple[float, list[str]]:
     """What `strip_accents` removes from texts: accents, vowel signs, whole syllables (Hangul).
 
-    Returns:
-        The share of letters that change, and the most frequent words with such letters, as
-        "für -> fur".
+    Returns the share of letters that change, and the three most frequent words with such letters,
+    as "für -> fur".
     """
     text = " ".join(texts).lower()
     letters = {c: n for c, n in Counter(text).items() if unicodedata.category(c)[0] in "LM"}
@@ -255,33 +206,28 @@ def lost_letters(texts: Iterable[str]) -> tuple[float, list[str]]:
 
 @functools.cache
 def _unsplit_punctuation() -> frozenset[str]:
-    """Punctuation of this Python's Unicode at which the WordPiece op does not split."""
-    punctuation = [chr(c) for c in _assigned() if is_punctuation(chr(c))]
-    model = pywrap_fast_wordpiece_tokenizer_model_builder.build_fast_wordpiece_model(
-        ["[UNK]", "a"], 200, "##", "[UNK]", False, False
-    )
-    with tf.init_scope(), tf.device(HOST):
-        row_splits = gen_fast_wordpiece_tokenizer.fast_wordpiece_tokenize_with_offsets(
-            input_values=[f"a{c}a" for c in punctuation],
-            wp_model=np.frombuffer(model, np.uint8),
-        )[2]
-        words = np.diff(row_splits.numpy())
-    return frozenset(c for c, n in zip(punctuation, words, strict=True) if n != 3)
+    """Punctuation of this Python's Unicode at which `WordPiece` does not split."""
+    punctuation = [character for character in _assigned() if is_punctuation(character)]
+    with tf.init_scope():
+        wordpiece = WordPiece(["[UNK]", "a"], "[UNK]")
+        row_splits = wordpiece(tf.constant([f"a{c}a" for c in punctuation]))[1]
+        pieces = np.diff(row_splits.numpy())
+    return frozenset(c for c, n in zip(punctuation, pieces, strict=True) if n != 3)
 
 
-def _flatbuffer(replacements: dict[int, str]) -> np.ndarray:
-    """Packs a map from code points to strings in the op's format."""
+def _flatbuffer(replacements: dict[str, str]) -> np.ndarray:
+    """Packs a map from characters to strings in the op's format."""
     pool = bytearray()
     values: dict[str, int] = {}
     for replacement in dict.fromkeys(replacements.values()):
         encoded = replacement.encode()
         if len(encoded) > 63:
             raise ValueError(f"{replacement!r} is longer than the format's 63 bytes")
-        # Bit 30: the code point changes; then the place in the pool; 6 bits of length.
+        # Bit 30: the character changes; then the place in the pool; 6 bits of length.
         values[replacement] = 1 << 30 | len(pool) << 6 | len(encoded)
         pool += encoded
-    zero = values[replacements.pop(0)]  # U+0000 cannot be a key of the trie
-    trie = _double_array({code_point: values[text] for code_point, text in replacements.items()})
+    zero = values[replacements.pop("\0")]  # U+0000 cannot be a key of the trie
+    trie = _double_array({character: values[text] for character, text in replacements.items()})
 
     builder = flatbuffers.Builder(1 << 20)
     trie_offset = builder.CreateNumpyVector(trie)
@@ -295,10 +241,10 @@ def _flatbuffer(replacements: dict[int, str]) -> np.ndarray:
     return np.frombuffer(bytes(builder.Output()), np.uint8)
 
 
-def _double_array(values: dict[int, int]) -> np.ndarray:
-    """The darts-clone double array of a map from code points to values: uint32 [units].
+def _double_array(values: dict[str, int]) -> np.ndarray:
+    """The darts-clone double array of a map from characters to values: uint32 [units].
 
-    Its keys are the UTF-8 bytes of the code points. A node with base b has its child by byte c at
+    Its keys are the UTF-8 bytes of the characters. A node with base b has its child by byte c at
     index b ^ c, and its value, if any, at index b. All bytes of a UTF-8 sequence but the first are
     in 0x80 to 0xBF, so the children of a node fill an aligned page of 64 units of their own.
     """
@@ -317,8 +263,8 @@ def _double_array(values: dict[int, int]) -> np.ndarray:
             units[index] = key[-1] | (index ^ bases[key]) << 10
         return bases[key]
 
-    for code_point, value in values.items():
-        key = chr(code_point).encode()
+    for character, value in values.items():
+        key = character.encode()
         index = base(key[:-1]) ^ key[-1]
         units[index] = key[-1] | 1 << 8 | (index ^ places[value]) << 10
     array = np.zeros((max(units) | 255) + 1, np.uint32)  # whole blocks, for whatever byte follows

@@ -5,7 +5,7 @@ from typing import Literal, get_args
 import tensorflow as tf
 
 from bert_tf.errors import InputError
-from bert_tf.tokenization.normalizer import MANY, on_host
+from bert_tf.tokenization.strings import MANY, on_host
 from bert_tf.tokenization.tokenizer import BertTokenizer
 
 Truncation = Literal["longest_first", "first_only", "second_only"]
@@ -138,14 +138,10 @@ class Packer:
         if len(lengths) == 1:
             return [tf.minimum(lengths[0], room)]
         length_a, length_b = lengths
-        if self.truncation == "first_only":
-            length_b = tf.minimum(length_b, room)
-            return [tf.minimum(length_a, room - length_b), length_b]
-        most_a: tf.Tensor | int = room
-        if self.truncation == "longest_first":
-            # In the end, the shorter segment is whole and the longer fills the room, or both have
-            # half of it. B loses ties, so A has the odd token.
-            most_a = tf.maximum(room - length_b, (room + 1) // 2)
+        # The longest A that is never cut. Where both segments are cut longest first, each has half
+        # of the room in the end; B loses ties, so A has the odd token.
+        whole_a = {"longest_first": (room + 1) // 2, "first_only": 0, "second_only": room}
+        most_a = tf.maximum(room - length_b, whole_a[self.truncation])
         length_a = tf.minimum(length_a, most_a)
         return [length_a, tf.minimum(length_b, room - length_a)]
 

@@ -5,9 +5,10 @@ from typing import NamedTuple
 import tensorflow as tf
 
 from bert_tf.errors import InputError
-from bert_tf.tokenization.normalizer import on_host
 from bert_tf.tokenization.packing import Packer
+from bert_tf.tokenization.strings import on_host
 from bert_tf.tokenization.tokenizer import BertTokenizer
+from bert_tf.tokenization.word_windows import windows
 
 
 class QuestionWindows(NamedTuple):
@@ -75,26 +76,15 @@ class QuestionPacker:
         whole = self.tokenizer.tokenize(questions)
         question_ids = whole[:, : self.max_question]
         ids, starts, ends = self.tokenizer.tokenize_with_offsets(contexts)
-        pieces = ids.row_lengths()  # (B,)
-        room = self.room - tf.cast(question_ids.row_lengths(), tf.int64)
+        room = self.room - tf.cast(question_ids.row_lengths(), tf.int64)  # (B,)
+        if number is not None:
+            number = tf.cast(number, tf.int64)
         stride = tf.minimum(room, self.stride)
-        if number is None:
-            windows = 1 - tf.minimum(tf.constant(0, tf.int64), (room - pieces) // stride)
-            question = tf.repeat(tf.range(tf.size(windows, tf.int64)), windows)  # (W,)
-            first_window = tf.gather(tf.cumsum(windows, exclusive=True), question)
-            number = tf.range(tf.size(question, tf.int64)) - first_window
-        else:
-            question, number = tf.range(tf.size(pieces, tf.int64)), tf.cast(number, tf.int64)
-
-        # Pieces are numbered through the batch; a window has those from `begin` to `end`.
-        begin = number * tf.gather(stride, question)
-        length = tf.minimum(tf.gather(room, question), tf.gather(pieces, question) - begin)
-        begin += tf.gather(ids.row_starts(), question)
-        end = begin + length
+        question, number, begin, end, _ = windows(ids.row_lengths(), room, stride, number)
         question_ids = tf.gather(question_ids, question)
         inputs = self.pack(question_ids, tf.gather(ids.flat_values, tf.ragged.range(begin, end)))
 
-        begin, end, length = begin[:, tf.newaxis], end[:, tf.newaxis], length[:, tf.newaxis]
+        begin, end = begin[:, tf.newaxis], end[:, tf.newaxis]
         before = 2 + tf.cast(question_ids.row_lengths(), tf.int64)[:, tf.newaxis]
         token = tf.range(tf.shape(inputs["token_ids"], tf.int64)[1])
         piece = begin + token - before  # (W, T)
@@ -104,7 +94,7 @@ class QuestionPacker:
         # The smaller of left and right context, plus 0.01 times the length of the window; the
         # first window wins a tie. In whole numbers.
         around = tf.minimum(piece - begin, end - 1 - piece)
-        context = (100 * around + length) * 2**20 - number[:, tf.newaxis]
+        context = (100 * around + end - begin) * 2**20 - number[:, tf.newaxis]
         most = tf.math.unsorted_segment_max(context, piece, none + 1)
         return QuestionWindows(
             inputs,

@@ -15,7 +15,8 @@ import tensorflow as tf
 
 from bert_tf.atomic import write_text
 from bert_tf.errors import InputError
-from bert_tf.tokenization.normalizer import HOST, MANY, Normalizer, on_host
+from bert_tf.tokenization.normalizer import Normalizer
+from bert_tf.tokenization.strings import MANY, bytes_of, host_constant, on_host, starts_of
 from bert_tf.tokenization.tokenizer_json import FILE_NAME as TOKENIZER_JSON
 from bert_tf.tokenization.tokenizer_json import read_json_object, read_tokenizer_json
 from bert_tf.tokenization.vocabulary import (
@@ -24,7 +25,7 @@ from bert_tf.tokenization.vocabulary import (
     read_vocabulary,
     write_vocabulary,
 )
-from bert_tf.tokenization.wordpiece import WordPiece, starts_of
+from bert_tf.tokenization.wordpiece import WordPiece
 
 VOCABULARY_FILE = "vocab.txt"
 CONFIG_FILE = "tokenizer_config.json"
@@ -85,15 +86,14 @@ class BertTokenizer(tf.Module):
         self._placeholders, self._impostor = absent[:-1], absent[-1:]
         self._normalizer = Normalizer(
             do_lower_case,
-            do_lower_case if strip_accents is None else strip_accents,
+            strip_accents,
             isolate_punctuation="unsplit" if tokenize_chinese_chars else "all",
             isolated=self._placeholders,
         )
         self._wordpiece = WordPiece(
             [*pieces, *self._placeholders], self.unk_token, splits_words=tokenize_chinese_chars
         )
-        with tf.init_scope(), tf.device(HOST):
-            self._pieces = tf.constant(pieces)  # string [vocabulary_size]
+        self._pieces = host_constant(pieces)  # string [vocabulary_size]
         graph = tf.function(
             self._ids_in_parts, input_signature=[tf.TensorSpec([None], tf.string)], autograph=False
         )
@@ -190,9 +190,8 @@ class BertTokenizer(tf.Module):
         starts = tf.gather(origins, first_origin + starts)
         ends = tf.gather(origins, first_origin + ends)
         # If the next byte comes from the same character, the piece ends with the character.
-        text_bytes = tf.io.decode_raw(tf.strings.reduce_join(batch), tf.uint8)
         text_starts = starts_of(tf.strings.length(batch))[:-1]
-        first_byte = tf.gather(text_bytes, tf.repeat(text_starts, counts) + last)
+        first_byte = tf.gather(bytes_of(batch), tf.repeat(text_starts, counts) + last)
         width = 1 + sum(tf.cast(first_byte >= mark, tf.int64) for mark in (0xC0, 0xE0, 0xF0))
         ends = tf.where(ends > last, ends, last + width)
         if self._placeholders:

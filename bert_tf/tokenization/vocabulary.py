@@ -138,7 +138,7 @@ def count_words(
     """
     normalizer = Normalizer(
         do_lower_case,
-        do_lower_case if strip_accents is None else strip_accents,
+        strip_accents,
         isolate_chinese=tokenize_chinese_chars,
         isolate_punctuation="all",
     )

@@ -13,51 +13,41 @@ _MOST_TOKENS = 8192  # that a model reads together: with 512 in a row, 200 MB of
 
 
 class Windows(NamedTuple):
-    """R windows over B texts; each text has at least one.
+    """R windows over the tokens of B texts, which are numbered through all texts.
 
     Attributes:
         text: number of each window's text, int64 [R].
-        starts: place of each window's first token in its text, int64 [R].
-        ends: place behind its last token, int64 [R].
-        first: number of each text's first window, int64 [B].
+        number: the window's number in its text, from 0, int64 [R].
+        starts: each window's first token, int64 [R].
+        ends: the token behind its last one, int64 [R].
         counts: number of each text's windows, int64 [B].
     """
 
     text: tf.Tensor
+    number: tf.Tensor
     starts: tf.Tensor
     ends: tf.Tensor
-    first: tf.Tensor
     counts: tf.Tensor
 
 
-def windows(lengths: tf.Tensor, size: int, stride: int) -> Windows:
-    """Covers texts of `lengths` tokens, int64 [B], with windows of at most `size` tokens.
-
-    `stride` tokens, at most `size`, lie between the starts of two windows.
-    """
-    counts = 1 + tf.maximum(lengths - size + stride - 1, 0) // stride
-    text = tf.repeat(tf.range(tf.size(lengths, tf.int64)), counts)
-    starts = tf.ragged.range(counts).flat_values * stride
-    ends = tf.minimum(starts + size, tf.gather(lengths, text))
-    return Windows(text, starts, ends, tf.cumsum(counts, exclusive=True), counts)
-
-
-def best_window(
-    found: Windows, text: tf.Tensor, places: tf.Tensor, size: int, stride: int
-) -> tf.Tensor:
-    """The number of the window in which a token has the most context on its poorer side, int64 [N].
+def windows(lengths: tf.Tensor, size: Any, stride: Any, number: tf.Tensor | None = None) -> Windows:
+    """Covers texts with overlapping windows; each text has at least one.
 
     Args:
-        found: windows of `size` and `stride`.
-        text: text of each token, int64 [N].
-        places: place of each token in its text, int64 [N].
-        size: as of `windows`.
-        stride: as of `windows`.
+        lengths: tokens of each text, int64 [B].
+        size: maximum tokens of a window, int or int64 [B].
+        stride: tokens between the starts of two windows, at most `size`, int or int64 [B].
+        number: int64 [B], the one window to make of each text; None for all.
     """
-    # Inside a text, a window is best for the `stride` tokens in its middle.
-    number = (places - (size - stride) // 2) // stride
-    last = tf.gather(found.counts, text) - 1
-    return tf.gather(found.first, text) + tf.clip_by_value(number, 0, last)
+    text, counts = tf.range(tf.size(lengths, tf.int64)), tf.ones_like(lengths)
+    if number is None:
+        counts += tf.maximum(lengths - size + stride - 1, 0) // stride
+        text, number = tf.repeat(text, counts), tf.ragged.range(counts).flat_values
+    size, stride = (tf.gather(tf.zeros_like(lengths) + each, text) for each in (size, stride))
+    start = number * stride
+    end = tf.minimum(start + size, tf.gather(lengths, text))
+    first = tf.gather(tf.cumsum(lengths, exclusive=True), text)
+    return Windows(text, number, first + start, first + end, counts)
 
 
 class WordRows(NamedTuple):
@@ -90,15 +80,17 @@ def word_rows(
     stride = max(1, size // 2)
     text = tf.repeat(words.text, words.pieces.row_lengths())  # (P,)
     lengths = tf.math.unsorted_segment_sum(tf.ones_like(text), text, texts)  # (B,)
-    first = tf.cumsum(lengths, exclusive=True)  # first piece of each text
-    places = tf.range(tf.size(text, tf.int64)) - tf.gather(first, text)
     found = windows(lengths, size, stride)
-    row = best_window(found, text, places, size, stride)
-    column = 1 + places - tf.gather(found.starts, row)
-    begins = tf.gather(first, found.text)
-    indices = tf.ragged.range(begins + found.starts, begins + found.ends)  # (R, None)
-    ids = indices.with_flat_values(tf.gather(words.pieces.flat_values, indices.flat_values))
-    pieces = tf.stack([row, column], axis=1)
+    tokens = tf.ragged.range(found.starts, found.ends)  # (R, None)
+    ids = tokens.with_flat_values(tf.gather(words.pieces.flat_values, tokens.flat_values))
+
+    # Inside a text, a window has the most context around the `stride` tokens in its middle.
+    piece = tf.range(tf.size(text, tf.int64))
+    place = piece - tf.gather(tf.cumsum(lengths, exclusive=True), text)
+    number = (place - (size - stride) // 2) // stride
+    number = tf.clip_by_value(number, 0, tf.gather(found.counts, text) - 1)
+    row = tf.gather(tf.cumsum(found.counts, exclusive=True), text) + number
+    pieces = tf.stack([row, 1 + piece - tf.gather(found.starts, row)], axis=1)  # 1 for [CLS]
     first_pieces = tf.gather(pieces, words.pieces.row_starts())
     return WordRows(Packer(tokenizer, max_length)(ids), pieces, first_pieces)
 
@@ -127,7 +119,6 @@ def map_rows(
     traced = tf.function(function, autograph=False).get_concrete_function(
         {name: tf.TensorSpec([None, *x.shape[1:]], x.dtype) for name, x in tensors.items()}
     )
-
     parts = (rows + one + size - 1) // size
 
     def compute(number: tf.Tensor, found: Any) -> Any:

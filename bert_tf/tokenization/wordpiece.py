@@ -11,7 +11,7 @@ from tensorflow_text.python.ops.fast_wordpiece_tokenizer import (
 )
 
 from bert_tf.errors import InputError
-from bert_tf.tokenization.normalizer import HOST, on_host
+from bert_tf.tokenization.strings import characters_before, host_constant, on_host, starts_of
 
 LONGEST_WORD = 200  # characters; the original calls a longer word unknown
 
@@ -43,12 +43,11 @@ class WordPiece(tf.Module):
             piece if piece.split() == [piece] else f"[unmatchable {index}]"
             for index, piece in enumerate(vocabulary)
         )
-        with tf.init_scope(), tf.device(HOST):
-            # The op measures words in bytes, the original in characters, of 4 bytes at most.
-            self._model, self._patient_model = (
-                tf.constant(_model_buffer(matchable, unknown_token, longest_word, splits_words))
-                for longest_word in (LONGEST_WORD, 4 * LONGEST_WORD)
-            )
+        # The op measures words in bytes, the original in characters, of 4 bytes at most.
+        self._model, self._patient_model = (
+            host_constant(_model_buffer(matchable, unknown_token, longest_word, splits_words))
+            for longest_word in (LONGEST_WORD, 4 * LONGEST_WORD)
+        )
 
     def __call__(self, texts: tf.Tensor) -> Pieces:
         """Splits normalized texts into pieces.
@@ -68,17 +67,14 @@ class WordPiece(tf.Module):
         length = ends - starts
         doubtful = (length > LONGEST_WORD) & (length <= 4 * LONGEST_WORD)
         doubtful &= ids == self._unknown_id
-        return tf.cond(
-            tf.reduce_any(doubtful),
-            lambda: _count_characters(
-                texts,
-                pieces,
-                self._match(texts, self._patient_model),
-                doubtful,
-                tf.constant(self._unknown_id),
-            ),
-            lambda: pieces,
-        )
+
+        def count_characters() -> Pieces:
+            patient = self._match(texts, self._patient_model)
+            return _count_characters(
+                texts, pieces, patient, doubtful, tf.constant(self._unknown_id)
+            )
+
+        return tf.cond(tf.reduce_any(doubtful), count_characters, lambda: pieces)
 
     def _match(self, texts: tf.Tensor, model: tf.Tensor) -> Pieces:
         if self._splits_words:
@@ -94,64 +90,52 @@ class WordPiece(tf.Module):
 
 _INTEGERS = tf.TensorSpec([None], tf.int64)
 _PIECES = (tf.TensorSpec([None], tf.int32), _INTEGERS, _INTEGERS, _INTEGERS)
+_DOUBTFUL, _UNKNOWN_ID = tf.TensorSpec([None], tf.bool), tf.TensorSpec([], tf.int32)
 
 
+# Traced once per process: it is most of the tokenizer's graph, and rarely runs.
 @tf.function(
-    input_signature=[
-        tf.TensorSpec([None], tf.string),
-        _PIECES,
-        _PIECES,
-        tf.TensorSpec([None], tf.bool),
-        tf.TensorSpec([], tf.int32),
-    ],
+    input_signature=[tf.TensorSpec([None], tf.string), _PIECES, _PIECES, _DOUBTFUL, _UNKNOWN_ID],
     autograph=False,
-)  # traced once a process: it is most of the tokenizer's graph, and rarely runs
+)
 @on_host
 def _count_characters(
     texts: tf.Tensor, pieces: Pieces, patient: Pieces, doubtful: tf.Tensor, unknown_id: tf.Tensor
 ) -> Pieces:
-    """Pieces that are `patient` with longer words, but for the words of over 200 characters.
+    """Makes each word of over 200 characters one unknown piece again.
 
     Args:
         texts: string [batch].
-        pieces: their pieces.
+        pieces: their pieces if words may have up to 200 bytes.
         patient: their pieces if words may have up to 800 bytes.
         doubtful: bool [pieces], which of the first may be words of at most 200 characters.
         unknown_id: id of the unknown piece, int32 [].
     """
-    # Positions in the joined texts, so that rows need no loop.
     text_starts = starts_of(tf.strings.length(texts))
 
-    def row_starts(row_splits: tf.Tensor) -> tf.Tensor:
-        return tf.repeat(text_starts[:-1], row_splits[1:] - row_splits[:-1])
+    def in_all_texts(pieces: Pieces) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
+        """The first byte of each piece's text, and the piece's start and end, in `bytes_of`."""
+        _, row_splits, starts, ends = pieces
+        base = tf.repeat(text_starts[:-1], row_splits[1:] - row_splits[:-1])
+        return base, starts + base, ends + base
 
-    _, row_splits, starts, ends = pieces
-    starts += row_starts(row_splits)
-    ends += row_starts(row_splits)
-    # UTF-8 characters begin with any byte but 0b10xxxxxx.
-    text_bytes = tf.io.decode_raw(tf.strings.reduce_join(texts), tf.uint8)
-    characters = starts_of(tf.bitwise.bitwise_and(text_bytes, 0xC0) != 0x80)
-    counts = tf.gather(characters, ends) - tf.gather(characters, starts)
-    too_long = tf.boolean_mask(
-        tf.stack([starts, ends], 1), doubtful & (counts > LONGEST_WORD)
-    )  # (words, 2), in order
+    _, starts, ends = in_all_texts(pieces)
+    before = characters_before(texts)
+    doubtful &= tf.gather(before, ends) - tf.gather(before, starts) > LONGEST_WORD
+    too_long = tf.boolean_mask(tf.stack([starts, ends], 1), doubtful)  # (words, 2), in order
     # A span before all the others, so that every piece has one at or before it.
     too_long = tf.concat([tf.constant([[-1, -1]], tf.int64), too_long], 0)
 
-    ids, row_splits, starts, ends = patient
-    base = row_starts(row_splits)
-    starts += base
-    ends += base
+    base, starts, ends = in_all_texts(patient)
     span = tf.gather(too_long, tf.searchsorted(too_long[:, 0], starts, side="right") - 1)
     inside = starts < span[:, 1]
     # Of a word that is too long its first piece stays, unknown, and spans it.
-    first = starts == span[:, 0]
-    ids = tf.where(inside, unknown_id, ids)
+    ids = tf.where(inside, unknown_id, patient[0])
     ends = tf.where(inside, span[:, 1], ends)
-    keep = ~inside | first
+    keep = ~inside | (starts == span[:, 0])
     return (
         tf.boolean_mask(ids, keep),
-        tf.gather(starts_of(keep), row_splits),
+        tf.gather(starts_of(keep), patient[1]),
         tf.boolean_mask(starts - base, keep),
         tf.boolean_mask(ends - base, keep),
     )
@@ -162,11 +146,6 @@ def _match(texts: tf.Tensor, model: tf.Tensor) -> Pieces:
         input_values=texts, wp_model=model
     )
     return tf.cast(ids, tf.int32), *places
-
-
-def starts_of(sizes: tf.Tensor) -> tf.Tensor:
-    """int64 [n + 1], where each of n parts starts, and where the last one ends."""
-    return tf.pad(tf.cumsum(tf.cast(sizes, tf.int64)), [[1, 0]])
 
 
 @functools.lru_cache(maxsize=8)  # a tenth of a second each, and more for large vocabularies

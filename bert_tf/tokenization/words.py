@@ -2,16 +2,14 @@
 
 from typing import NamedTuple
 
-import numpy as np
 import tensorflow as tf
 
-from bert_tf.tokenization.normalizer import is_chinese, is_punctuation, on_host
+from bert_tf.tokenization.normalizer import is_chinese, is_punctuation
+from bert_tf.tokenization.strings import bytes_of, characters_before, on_host, starts_of
 from bert_tf.tokenization.tokenizer import BertTokenizer
-from bert_tf.tokenization.wordpiece import starts_of
 
 # Between letters or digits these do not end a word: "e-mail", "U.S", "AT&T", "and/or".
 _INNER_MARKS = "-.&/_@"
-_SPACES = b" \t\n\r\v\f"
 _HASH_BASE = 6364136223846793005  # Knuth's multiplier
 
 
@@ -39,11 +37,9 @@ def words_between_spaces(texts: tf.Tensor, tokenizer: BertTokenizer) -> Words:
         texts: strings [B].
         tokenizer: makes the pieces. A word of which it leaves nothing becomes [UNK].
     """
-    data = tf.io.decode_raw(tf.strings.reduce_join(tf.strings.join([texts, "\n"])), tf.uint8)
-    is_space = tf.gather(
-        tf.constant(np.isin(np.arange(256), list(_SPACES))), tf.cast(data, tf.int32)
-    )
-    after_space = tf.concat([[True], is_space[:-1]], 0)[: tf.size(is_space)]
+    data = bytes_of(tf.strings.join([texts, "\n"]))
+    is_space = (data == ord(" ")) | ((data >= ord("\t")) & (data <= ord("\r")))
+    after_space = tf.concat([[True], is_space], 0)[:-1]
     starts = tf.where(~is_space & after_space)[:, 0]
     ends = tf.where(is_space & ~after_space)[:, 0]
     text_starts = starts_of(tf.strings.length(texts) + 1)
@@ -71,31 +67,29 @@ def words_of_raw_text(texts: tf.Tensor, tokenizer: BertTokenizer) -> Words:
     ids, starts, ends = tokenizer.tokenize_with_offsets(texts)
     text, ids = ids.value_rowids(), ids.flat_values
     starts, ends = starts.flat_values, ends.flat_values
-    pieces = tokenizer.vocabulary
-    single = [
-        piece.removeprefix("##") if len(piece.removeprefix("##")) == 1 else "" for piece in pieces
-    ]
-    alone = [bool(c) and (is_punctuation(c) or is_chinese(ord(c))) for c in single]
-    inner = [bool(c) and c in _INNER_MARKS for c in single]
+    bare = [piece.removeprefix("##") for piece in tokenizer.vocabulary]
+    alone = [len(c) == 1 and (is_punctuation(c) or is_chinese(c)) for c in bare]
+    inner = [len(c) == 1 and c in _INNER_MARKS for c in bare]
 
-    def shifted(values: tf.Tensor, by: int, fill: object) -> tf.Tensor:
-        """Values of the piece before (1) or after (-1)."""
-        padded = tf.pad(values, [[1, 1]], constant_values=fill)
-        return padded[: tf.size(values)] if by == 1 else padded[2:]
+    def before(values: tf.Tensor, fill: object) -> tf.Tensor:
+        """For each piece the value of the one before it."""
+        return tf.concat([[fill], values], 0)[:-1]
 
-    continues = tf.gather(tf.constant(tokenizer.is_continuation), ids)
-    is_letters = ~tf.gather(tf.constant(alone), ids)
-    touches = (shifted(text, 1, -1) == text) & (shifted(ends, 1, 0) >= starts)  # the piece before
-    inside = tf.gather(tf.constant(inner), ids)
-    inside &= touches & shifted(touches, -1, False)
-    inside &= shifted(is_letters, 1, False) & shifted(is_letters, -1, False)
-    first = tf.where(~(continues | inside | shifted(inside, 1, False)))[:, 0]  # of each word
-    after = tf.concat([first[1:], [tf.size(ids, tf.int64)]], 0)[: tf.size(first)]
+    def after(values: tf.Tensor) -> tf.Tensor:
+        return tf.concat([values, [False]], 0)[1:]
+
+    is_letters = ~tf.gather(alone, ids)
+    touches = (before(text, -1) == text) & (before(ends, 0) >= starts)  # the piece before
+    inside = tf.gather(inner, ids) & touches & after(touches)
+    inside &= before(is_letters, False) & after(is_letters)
+    continues = tf.gather(tokenizer.is_continuation, ids) | inside | before(inside, False)
+    first = tf.where(~continues)[:, 0]  # of each word
+    limits = tf.concat([first, [tf.size(ids, tf.int64)]], 0)[1:]
     return Words(
         tf.gather(text, first),
-        tf.RaggedTensor.from_row_limits(ids, after),
+        tf.RaggedTensor.from_row_limits(ids, limits),
         tf.gather(starts, first),
-        tf.gather(ends, after - 1),
+        tf.gather(ends, limits - 1),
     )
 
 
@@ -114,7 +108,7 @@ def spans(texts: tf.Tensor, text: tf.Tensor, starts: tf.Tensor, ends: tf.Tensor)
     """
     # Not substr: a copy of its whole text for each part would fill the memory.
     data = tf.strings.bytes_split(tf.strings.reduce_join(texts))
-    first = tf.gather(starts_of(tf.strings.length(texts)), text)
+    first = _first_byte(texts, text)
     places = tf.ragged.range(first + starts, first + ends)
     parts = places.with_flat_values(tf.gather(data, places.flat_values))
     return tf.strings.reduce_join(parts, axis=-1)
@@ -127,35 +121,28 @@ def valid_utf_8(texts: tf.Tensor) -> tf.Tensor:
 
 @on_host
 def hashes(texts: tf.Tensor, text: tf.Tensor, starts: tf.Tensor, ends: tf.Tensor) -> tf.Tensor:
-    """Numbers that tell parts of texts apart, without a copy of each part.
+    """Hashes parts of texts, without a copy of each part; the arguments are those of `spans`.
 
     Returns:
-        int64 [N], the same for parts of the same bytes: a polynomial of them, modulo 2^64. The
-        arguments are those of `spans`.
+        int64 [N], the same for parts of the same bytes: a polynomial of them, modulo 2^64.
     """
-    data = tf.io.decode_raw(tf.strings.reduce_join(texts), tf.uint8)
+    data = bytes_of(texts)
     size = tf.size(data, tf.int64)
     powers = tf.math.cumprod(tf.fill([size + 1], tf.constant(_HASH_BASE, tf.int64)), exclusive=True)
     before = starts_of((tf.cast(data, tf.int64) + 1) * powers[:-1])
-    first = tf.gather(starts_of(tf.strings.length(texts)), text)
+    first = _first_byte(texts, text)
     of_part = tf.gather(before, first + ends) - tf.gather(before, first + starts)
     return of_part * tf.gather(powers, size - first - starts)  # as if all began at one place
 
 
 @on_host
 def code_points(texts: tf.Tensor, text: tf.Tensor, places: tf.Tensor) -> tf.Tensor:
-    """Converts places in bytes to places in Unicode code points.
-
-    Args:
-        texts: strings [B], UTF-8.
-        text: number of each place's text, int64 [N].
-        places: bytes, int64 [N].
-
-    Returns:
-        int64 [N].
-    """
-    data = tf.io.decode_raw(tf.strings.reduce_join(texts), tf.uint8)
-    # Code points before each byte; bytes 0b10xxxxxx continue a character.
-    before = starts_of(data & 0xC0 != 0x80)
-    first = tf.gather(starts_of(tf.strings.length(texts)), text)
+    """Converts `places` in UTF-8 bytes of the texts `text`, int64 [N] both, to code points."""
+    before = characters_before(texts)
+    first = _first_byte(texts, text)
     return tf.gather(before, first + places) - tf.gather(before, first)
+
+
+def _first_byte(texts: tf.Tensor, text: tf.Tensor) -> tf.Tensor:
+    """The place in `bytes_of` of the first byte of each text in `text`, int64 [N]."""
+    return tf.gather(starts_of(tf.strings.length(texts)), text)

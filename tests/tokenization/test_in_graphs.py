@@ -9,7 +9,7 @@ from preloaded import run_code
 from bert_tf import BertTokenizer
 from bert_tf.tokenization import packing
 from bert_tf.tokenization import tokenizer as tokenizer_module
-from bert_tf.tokenization.normalizer import MANY
+from bert_tf.tokenization.strings import MANY
 
 Graph = type(tf.function(lambda: None))  # what tf.Module would export
 

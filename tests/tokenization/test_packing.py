@@ -7,8 +7,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bert_tf.errors import InputError
-from bert_tf.tokenization.normalizer import MANY
 from bert_tf.tokenization.packing import Packer
+from bert_tf.tokenization.strings import MANY
 from bert_tf.tokenization.tokenizer import BertTokenizer
 
 # Special tokens away from their usual places: ids must be found by name.

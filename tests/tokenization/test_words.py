@@ -8,7 +8,7 @@ import tensorflow as tf
 
 from bert_tf import BertTokenizer
 from bert_tf.tokenization import word_windows
-from bert_tf.tokenization.word_windows import best_window, windows
+from bert_tf.tokenization.word_windows import windows, word_rows
 from bert_tf.tokenization.words import (
     code_points,
     hashes,
@@ -59,15 +59,21 @@ def test_words_between_spaces_all_come_back(tokenizer):
     assert named == [["u", ".", "s", "."], ["new", "york"], ["[UNK]"], ["e"]]
 
 
-@pytest.mark.parametrize(("size", "stride"), [(8, 4), (7, 3), (1, 1), (8, 8)])
-def test_windows_cover_a_text_and_the_best_has_the_most_context(size, stride):
+@pytest.mark.parametrize(("max_length", "stride"), [(10, 4), (9, 3), (3, 1)])
+def test_windows_cover_a_text_and_the_best_has_the_most_context(max_length, stride, tokenizer):
+    size = max_length - 2
     for length in range(1, 30):
+        texts = tf.constant(["a " * 3, "e " * length])
+        rows = word_rows(words_between_spaces(texts, tokenizer), 2, tokenizer, max_length)
         found = windows(tf.constant([3, length], tf.int64), size, stride)
-        rows = [r for r in range(len(found.text)) if found.text[r] == 1]
-        ranges = {r: range(int(found.starts[r]), int(found.ends[r])) for r in rows}
+        ranges = {
+            row: range(int(found.starts[row]) - 3, int(found.ends[row]) - 3)
+            for row in np.flatnonzero(found.text == 1)
+        }
         assert set().union(*ranges.values()) == set(range(length))
-        places = np.arange(length)
-        best = best_window(found, tf.ones(length, tf.int64), tf.constant(places), size, stride)
+        for row, window in ranges.items():
+            ids = rows.inputs["token_ids"][row].numpy()
+            assert (ids == PIECES.index("e")).sum() == len(window)
 
         def context(row, place, length=length, ranges=ranges):
             """The poorer side; the text's own ends do not count."""
@@ -78,9 +84,25 @@ def test_windows_cover_a_text_and_the_best_has_the_most_context(size, stride):
             right = size if window.stop == length else window.stop - 1 - place
             return min(left, right)
 
-        for place, row in zip(places, best.numpy(), strict=True):
-            most = max(context(r, place) for r in rows)
+        np.testing.assert_array_equal(rows.pieces, rows.first_pieces)
+        for place, (row, column) in enumerate(rows.pieces[3:].numpy()):
+            assert ranges[row][column - 1] == place
+            most = max(context(r, place) for r in ranges)
             assert context(row, place) >= max(0, most - 1)  # an odd rest has no exact middle
+
+
+def test_windows_of_any_stride():
+    for size, stride in ((8, 8), (8, 3), (1, 1)):
+        found = windows(tf.range(20, dtype=tf.int64), size, stride)
+        first = np.cumsum(np.arange(20)) - np.arange(20)
+        for length in range(20):
+            rows = np.flatnonzero(found.text == length)
+            assert found.number.numpy()[rows].tolist() == list(range(len(rows)))
+            assert len(rows) == found.counts[length] == 1 + max(0, -(-(length - size) // stride))
+            starts = first[length] + stride * np.arange(len(rows))
+            np.testing.assert_array_equal(found.starts.numpy()[rows], starts)
+            ends = np.minimum(starts + size, first[length] + length)
+            np.testing.assert_array_equal(found.ends.numpy()[rows], ends)
 
 
 def test_a_long_text_is_not_copied_for_each_word(tokenizer):
