@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 import tensorflow as tf
 
-from bert_tf.fused.kernels import known_shape
+from bert_tf.fused.passes import known_shape
 from bert_tf.layers.heads import last_places
 from bert_tf.layers.transformer import MASKED_SCORE, seen_tokens
 

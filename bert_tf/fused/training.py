@@ -2,7 +2,7 @@
 
 Letters as in `bert_tf.fused.inference`. What is done to each token is done on [n, H], which lets
 TensorFlow fuse a product with its bias; queries, keys and values are one product; dropout,
-residual, LayerNorm, GELU and softmax have gradients of their own (`bert_tf.fused.kernels`).
+residual, LayerNorm, GELU and softmax have gradients of their own.
 
 Batches whose shape is known when the step is traced, as in pre-training, keep their padding: XLA
 compiles what lies between the products. In others, as in fine-tuning, only the n tokens without
@@ -14,20 +14,13 @@ from typing import Any
 import keras
 import tensorflow as tf
 
+from bert_tf.fused.attention import attention
+from bert_tf.fused.dropout import Dropout, draw_dropout, drop
+from bert_tf.fused.elementwise import add_and_normalize, dense, fork, gelu
 from bert_tf.fused.inference import Inference, find_encoders
-from bert_tf.fused.kernels import (
-    Dropout,
-    add_and_normalize,
-    attention,
-    dense,
-    draw_dropout,
-    drop,
-    fork,
-    gelu,
-    known_shape,
-    word_logits,
-)
+from bert_tf.fused.passes import known_shape
 from bert_tf.fused.places import Places, find_places
+from bert_tf.fused.vocabulary_loss import word_logits
 from bert_tf.layers import MaskedLanguageModelHead, SelfAttention, TransformerBlock
 from bert_tf.layers.activations import ACTIVATIONS
 

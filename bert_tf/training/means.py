@@ -6,8 +6,8 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from bert_tf.fused.kernels import argmax
-from bert_tf.fused.kernels import cross_entropy as cross_entropy
+from bert_tf.fused.vocabulary_loss import argmax
+from bert_tf.fused.vocabulary_loss import cross_entropy as cross_entropy
 
 # (labels, outputs) -> float values of the labels' shape.
 Values = Callable[[Any, Any], Any]

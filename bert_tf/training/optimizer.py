@@ -7,7 +7,7 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from bert_tf.fused.kernels import adam
+from bert_tf.training.adam_pass import adam
 
 # Keras' weight decay and clipping, which every optimizer takes, would come on top: they stay off.
 _KERAS_OWN = ("clipnorm", "clipvalue", "global_clipnorm", "weight_decay")

@@ -7,7 +7,7 @@ import pytest
 import tensorflow as tf
 
 from bert_tf import BertConfig, BertEncoder
-from bert_tf.fused import kernels
+from bert_tf.fused import attention, dropout, elementwise, passes, vocabulary_loss
 from bert_tf.fused.training import fuse
 from bert_tf.models.feature_encoder import FeatureEncoder
 from bert_tf.models.pretrainer import BertPreTrainer
@@ -137,7 +137,7 @@ def compare(model, kind, static):
     ],
 )
 def test_gradients_are_those_of_the_layers(kind, static, compiled, monkeypatch):
-    monkeypatch.setattr(kernels, "_WORTH_COMPILING", 0 if compiled else 2**30)
+    monkeypatch.setattr(passes, "_WORTH_COMPILING", 0 if compiled else 2**30)
     model = randomize(MODELS[kind](seed=0))
     assert compare(model, kind, static) > 30
 
@@ -162,14 +162,14 @@ def test_half_precision_is_near_float32(policy):
 
 
 def dropped(seed, shape, rate=0.1):
-    drawn = kernels.draw_dropout(tf.constant(seed), shape, rate)
+    drawn = dropout.draw_dropout(tf.constant(seed), shape, rate)
     return drawn.numbers.numpy() < drawn.threshold
 
 
 def test_dropout_has_its_rate_and_is_independent(monkeypatch):
     rate, seeds = 6554 / 2**16, [[7, 0], [7, 1], [8, 0]]
     first, *others = (dropped(seed, [997, 1001]) for seed in seeds)
-    monkeypatch.setattr(kernels, "_WORTH_COMPILING", 2**30)
+    monkeypatch.setattr(passes, "_WORTH_COMPILING", 2**30)
     np.testing.assert_array_equal(first, dropped(seeds[0], [997, 1001]))
     sigma = np.sqrt(rate * (1 - rate) / first.size)
     assert abs(first.mean() - rate) < 5 * sigma
@@ -177,7 +177,7 @@ def test_dropout_has_its_rate_and_is_independent(monkeypatch):
     shifted = [np.roll(first, by, axis) for axis in (0, 1) for by in (1, 2, 3, 4, 8)]
     for other in (*shifted, *others):
         assert abs((first & other).mean() - rate**2) < 5 * rate / np.sqrt(first.size)
-    assert kernels.draw_dropout(tf.constant([7, 0]), [2, 2], 0.0) is None
+    assert dropout.draw_dropout(tf.constant([7, 0]), [2, 2], 0.0) is None
 
 
 def with_dropout(numbers, threshold, x):
@@ -187,7 +187,7 @@ def with_dropout(numbers, threshold, x):
 @pytest.mark.parametrize("compiled", [False, True])
 def test_gradients_with_dropout(compiled, monkeypatch):
     """As automatic differentiation of the formulae."""
-    monkeypatch.setattr(kernels, "_WORTH_COMPILING", 0 if compiled else 2**30)
+    monkeypatch.setattr(passes, "_WORTH_COMPILING", 0 if compiled else 2**30)
     random = np.random.default_rng(5)
 
     def normal(*shape):
@@ -196,14 +196,14 @@ def test_gradients_with_dropout(compiled, monkeypatch):
     x, y, gamma, beta, weights = (normal(*s) for s in ([6, 8], [6, 8], [8], [8], [6, 8]))
     heads = [normal(2, 3, 5, 4) for _ in range(4)]
     mask = tf.constant([[0.0, 0, 0, 0, 0], [0, 0, 0, -1e4, -1e4]])[:, None, None]
-    of_rows = kernels.draw_dropout(tf.constant([1, 2]), [6, 8], 0.4)
-    of_scores = kernels.draw_dropout(tf.constant([3, 4]), [2, 3, 5, 5], 0.4)
+    of_rows = dropout.draw_dropout(tf.constant([1, 2]), [6, 8], 0.4)
+    of_scores = dropout.draw_dropout(tf.constant([3, 4]), [2, 3, 5, 5], 0.4)
 
     def fused():
-        rows = kernels.drop(x, of_rows) + kernels.add_and_normalize(
+        rows = dropout.drop(x, of_rows) + elementwise.add_and_normalize(
             x, y, of_rows, gamma, beta, 1e-12, "float32"
         )
-        context = kernels.attention(*heads[:3], mask, of_scores)
+        context = attention.attention(*heads[:3], mask, of_scores)
         return tf.reduce_sum(rows * weights) + tf.reduce_sum(context * heads[3])
 
     def formulae():
@@ -236,18 +236,18 @@ def test_cross_entropy_and_argmax(dtype, monkeypatch):
     labels, weights = random.integers(0, 11, [2, 3]), tf.constant(random.normal(size=[2, 3]))
     results = []
     for least in (0, 2**30):
-        monkeypatch.setattr(kernels, "_WORTH_COMPILING", least)
+        monkeypatch.setattr(passes, "_WORTH_COMPILING", least)
         with tf.GradientTape() as tape:
             tape.watch([vectors, table, bias])
-            logits = kernels.word_logits(vectors, table, bias)
-            losses = kernels.cross_entropy(labels, logits)
+            logits = vocabulary_loss.word_logits(vectors, table, bias)
+            losses = vocabulary_loss.cross_entropy(labels, logits)
             total = tf.reduce_sum(losses * tf.cast(weights, tf.float32))
         gradients = [tf.cast(g, tf.float32) for g in tape.gradient(total, [vectors, table, bias])]
         results.append(
             [
                 losses,
                 tf.convert_to_tensor(logits),
-                tf.cast(kernels.argmax(logits), tf.float32),
+                tf.cast(vocabulary_loss.argmax(logits), tf.float32),
                 *gradients,
             ]
         )
@@ -255,7 +255,7 @@ def test_cross_entropy_and_argmax(dtype, monkeypatch):
     for compiled, plain in zip(*results, strict=True):
         rounding = 1e-5 if dtype == "float32" else 2**-7
         np.testing.assert_allclose(compiled, plain, rtol=rounding, atol=rounding)
-    plain = kernels.cross_entropy(labels, results[0][1])
+    plain = vocabulary_loss.cross_entropy(labels, results[0][1])
     np.testing.assert_allclose(plain, results[0][0], rtol=1e-5)
 
 

@@ -8,7 +8,7 @@ from preloaded import run_code
 
 from bert_tf.config import BertConfig
 from bert_tf.errors import InputError
-from bert_tf.fused import kernels
+from bert_tf.fused import passes
 from bert_tf.fused.training import fuse
 from bert_tf.models.pretrainer import BertPreTrainer
 from bert_tf.models.task_models import BertClassifier
@@ -236,8 +236,8 @@ def test_pieces_that_rows_do_not_divide_into():
 @pytest.mark.parametrize("device", ["CPU", "TPU"])
 def test_a_tpu_step_holds_no_compiled_functions(device, monkeypatch):
     """XLA cannot compile a step that has parts of its own to compile; a CPU's has such parts."""
-    monkeypatch.setattr(kernels, "_WORTH_COMPILING", 0)
-    for module in (kernels, trainers):
+    monkeypatch.setattr(passes, "_WORTH_COMPILING", 0)
+    for module in (passes, trainers):
         monkeypatch.setattr(module, "device_type", lambda strategy=None: device)
     trainer = pretraining(dropout=0.1, gradient_accumulation_steps=2)
     batch = tf.nest.map_structure(tf.constant, BATCHES[0])

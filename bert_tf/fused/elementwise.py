@@ -1,0 +1,150 @@
+"""Dense layer, GELU, and residual sum with LayerNorm, with gradients of few passes.
+
+n is a number of tokens, H the width of their vectors; statistics are computed in float32.
+"""
+
+import math
+from typing import Any
+
+import tensorflow as tf
+
+from bert_tf.fused.dropout import Dropout, kept, scale_of
+from bert_tf.fused.passes import in_few_passes
+
+
+def fork(x: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+    """The tensor [n, H] for two readers, whose gradients are added up in one pass."""
+
+    @tf.custom_gradient
+    def forked(x: tf.Tensor) -> Any:
+        return (tf.identity(x), tf.identity(x)), _sum
+
+    return forked(x)
+
+
+@in_few_passes
+def _sum(x: tf.Tensor, y: tf.Tensor) -> tf.Tensor:
+    return x + y
+
+
+def dense(x: tf.Tensor, kernel: tf.Tensor, bias: tf.Tensor) -> tf.Tensor:
+    """The product and sum x W + b of x [n, H], W [H, M] and b [M]."""
+
+    @tf.custom_gradient
+    def computed(x: tf.Tensor, kernel: tf.Tensor, bias: tf.Tensor) -> Any:
+        def gradient(upstream: tf.Tensor) -> tuple[tf.Tensor, ...]:
+            return (
+                tf.matmul(upstream, kernel, transpose_b=True),
+                tf.matmul(x, upstream, transpose_a=True),
+                sum_of_rows(upstream),
+            )
+
+        return tf.nn.bias_add(tf.matmul(x, kernel), bias), gradient
+
+    return computed(x, kernel, bias)
+
+
+def sum_of_rows(x: tf.Tensor) -> tf.Tensor:
+    """[n, M] -> [M], as a product, which is faster than a sum."""
+    return tf.matmul(tf.ones_like(x[:, :1]), x, transpose_a=True)[0]
+
+
+def gelu(x: tf.Tensor) -> tf.Tensor:
+    """The exact GELU, as `bert_tf.layers.activations.gelu`; keeps its derivative."""
+
+    @tf.custom_gradient
+    def activated(x: tf.Tensor) -> Any:
+        y, derivative = _gelu(x)
+        return y, lambda upstream: _product(upstream, derivative)
+
+    return activated(x)
+
+
+@in_few_passes
+def _product(x: tf.Tensor, y: tf.Tensor) -> tf.Tensor:
+    return x * y
+
+
+@in_few_passes
+def _gelu(x: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+    wide = tf.cast(x, tf.float32)
+    phi = 0.5 + 0.5 * tf.math.erf(wide * math.sqrt(0.5))
+    density = tf.exp(wide * wide * -0.5) * math.sqrt(0.5 / math.pi)
+    return tf.cast(wide * phi, x.dtype), tf.cast(phi + wide * density, x.dtype)
+
+
+def add_and_normalize(
+    x: tf.Tensor,
+    y: tf.Tensor,
+    dropout: Dropout | None,
+    gamma: tf.Tensor,
+    beta: tf.Tensor,
+    epsilon: float,
+    dtype: str,
+) -> tf.Tensor:
+    """LayerNorm of x + dropout(y).
+
+    Args:
+        x: [n, H].
+        y: [n, H].
+        dropout: elements of `y` to drop; None for none.
+        gamma: scale, float32 [H].
+        beta: shift, float32 [H].
+        epsilon: added to the variance.
+        dtype: type of the result.
+    """
+    numbers, threshold = dropout or (None, 0)
+
+    @tf.custom_gradient
+    def normalized(x: tf.Tensor, y: tf.Tensor, gamma: tf.Tensor, beta: tf.Tensor) -> Any:
+        result, standard, inverse = _normalized(
+            x, y, numbers, gamma, beta, threshold, epsilon, dtype
+        )
+
+        def gradient(upstream: tf.Tensor) -> tuple[tf.Tensor, ...]:
+            return _normalized_gradient(
+                upstream, standard, inverse, numbers, gamma, threshold, x.dtype, y.dtype
+            )
+
+        return result, gradient
+
+    return normalized(x, y, gamma, beta)
+
+
+@in_few_passes
+def _normalized(
+    x: tf.Tensor, y: tf.Tensor, numbers: tf.Tensor | None, gamma: tf.Tensor, beta: tf.Tensor,
+    threshold: int, epsilon: float, dtype: str,
+) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:  # fmt: skip
+    """The result, the vectors of mean 0 and variance 1, and what they were divided by."""
+    x, y = tf.cast(x, tf.float32), tf.cast(y, tf.float32)
+    if numbers is not None:
+        y *= kept(numbers, threshold, tf.float32) * scale_of(threshold)
+    total = x + y
+    centred = total - tf.reduce_mean(total, -1, keepdims=True)
+    variance = tf.reduce_mean(centred * centred, -1, keepdims=True)
+    inverse = tf.math.rsqrt(variance + epsilon)  # (n, 1)
+    standard = centred * inverse
+    return tf.cast(standard * gamma + beta, dtype), tf.cast(standard, dtype), inverse
+
+
+@in_few_passes
+def _normalized_gradient(
+    upstream: tf.Tensor, standard: tf.Tensor, inverse: tf.Tensor, numbers: tf.Tensor | None,
+    gamma: tf.Tensor, threshold: int, x_dtype: Any, y_dtype: Any,
+) -> tuple[tf.Tensor, ...]:  # fmt: skip
+    """Gradients of x, y, gamma and beta."""
+    upstream, standard = tf.cast(upstream, tf.float32), tf.cast(standard, tf.float32)
+    product = upstream * standard
+    mean = tf.reduce_mean(upstream * gamma, -1, keepdims=True)
+    slope = tf.reduce_mean(product * gamma, -1, keepdims=True)
+    total = (upstream * gamma - mean - standard * slope) * inverse
+    of_y = total
+    if numbers is not None:
+        of_y *= kept(numbers, threshold, tf.float32) * scale_of(threshold)
+    return (
+        tf.cast(total, x_dtype),
+        tf.cast(of_y, y_dtype),
+        tf.raw_ops.BiasAddGrad(out_backprop=product),  # the sum over n, faster than reduce_sum
+        tf.raw_ops.BiasAddGrad(out_backprop=upstream),
+    )

@@ -1,0 +1,46 @@
+"""What lies between the matrix products of a step, compiled into few passes over the memory.
+
+TensorFlow computes an expression operation by operation, each a pass over the memory. Where shapes
+are static XLA compiles it into few. The products stay outside: on a CPU TensorFlow's are faster
+than XLA's.
+"""
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import tensorflow as tf
+
+from bert_tf.fused.devices import device_type
+
+# Elements of a tensor from which on compiling pays: it takes a tenth of a second for each kernel.
+_WORTH_COMPILING = 2**18
+
+
+def known_shape(x: tf.Tensor) -> list[Any]:
+    """The shape in numbers if all are known when the graph is traced, else in tensors."""
+    return x.shape.as_list() if x.shape.is_fully_defined() else tf.unstack(tf.shape(x))
+
+
+def pays(*sizes: Any) -> bool:
+    """Whether to compile what has tensors of these sizes, None if unknown when it is traced.
+
+    On CPUs it does, for a large one. TPUs cannot compile a part of what they compile whole.
+    """
+    if not all(isinstance(size, int) for size in sizes):
+        return False
+    if max(sizes, default=0) < _WORTH_COMPILING:
+        return False
+    return device_type() == "CPU"
+
+
+def in_few_passes(function: Callable) -> Callable:
+    """Compiles a function where that pays."""
+    compiled = tf.function(function, jit_compile=True, autograph=False)
+
+    @functools.wraps(function)
+    def call(*arguments: Any) -> Any:
+        sizes = [x.shape.num_elements() for x in arguments if isinstance(x, tf.Tensor)]
+        return (compiled if pays(*sizes) else function)(*arguments)
+
+    return call
