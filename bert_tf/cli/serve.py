@@ -27,7 +27,9 @@ from bert_tf.errors import InputError
 from bert_tf.options import CheckedOptions, option
 
 _LAST_SECONDS = 5  # after the last answers, for what still computes or loads
-_PACKAGES = ("grpc", "httptools", "prometheus_client", "starlette", "tensorflow_serving", "uvicorn")
+_PACKAGES = (
+    "grpc", "httptools", "orjson", "prometheus_client", "starlette", "tensorflow_serving", "uvicorn"
+)  # fmt: skip
 
 
 @dataclass(kw_only=True)

@@ -20,7 +20,9 @@ from tensorflow_serving.apis.input_pb2 import Input
 
 from bert_tf.serving.server.errors import ServingError, invalid
 from bert_tf.serving.server.json_answers import dtype_name
-from bert_tf.serving.server.json_parser import DEEPEST, shown
+from bert_tf.serving.server.json_parser import shown
+
+_DEEPEST = 32  # dimensions of a tensor; NumPy has 64
 
 _JSON_TYPES = {
     type(None): "Null", str: "String", int: "Number", float: "Number", dict: "Object", list: "Array"
@@ -178,7 +180,7 @@ def _tensor(value: Any, dtype: tf.DType) -> np.ndarray:
     """A value, or a list of lists of values, as an array; its shape is that of first elements."""
     shape: list[int] = []
     first = value
-    while isinstance(first, list) and len(shape) < DEEPEST:
+    while isinstance(first, list) and len(shape) < _DEEPEST:
         shape.append(len(first))
         if not first:
             break
@@ -259,8 +261,8 @@ def _bytes(value: Any) -> bytes:
 
 
 # Integers from here on are refused, although the first is exact, and numbers beyond the range. The
-# largest float32 may come as it goes out, rounded to nine digits.
-_LARGEST = {tf.float32: (2**24, 3.40282347e38), tf.float64: (2**53, float(tf.float64.max))}
+# largest float32 may come as it goes out, in its shortest digits.
+_LARGEST = {tf.float32: (2**24, 3.4028235e38), tf.float64: (2**53, float(tf.float64.max))}
 
 
 def _float(value: Any, dtype: tf.DType) -> float:

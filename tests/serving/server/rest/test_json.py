@@ -2,6 +2,7 @@
 
 import json
 import math
+import re
 import time
 import tracemalloc
 
@@ -75,38 +76,39 @@ def test_numbers_without_a_json_form_are_bare_tokens():
 
 
 @pytest.mark.parametrize(
-    ("body", "message"),
+    ("body", "offset"),
     [
-        ("", "The document is empty"),
-        (" \n", "The document is empty. at offset: 2"),
-        ("{", "Missing a name for object member. at offset: 1"),
-        ('{"a" 1}', "Missing a colon after a name of object member. at offset: 5"),
-        ('{"a": 1 "b": 2}', "Missing a comma or } after an object member. at offset: 8"),
-        ('{"é": [1 2]}', "Missing a comma or ] after an array element. at offset: 10"),
-        ('{"a": [1,]}', "Invalid value. at offset: 9"),
-        ('{"é": [1, ]}', "Invalid value. at offset: 11"),
-        ('{"a": 1, \n}', "Missing a name for object member. at offset: 10"),
-        ('{"a": 01}', "Missing a comma or } after an object member. at offset: 7"),
-        ('{"a": tru}', "Invalid value. at offset: 6"),
-        ('{"a": "b', "Missing a closing quotation mark in string. at offset: 6"),
-        ('{"a": "\\x"}', "Invalid escape character in string. at offset: 7"),
-        ('{"a": "\\u12g4"}', "Incorrect hex digit after \\u escape in string. at offset: 8"),
-        ('{"a": "\n"}', "Invalid encoding in string. at offset: 7"),
-        (b'{"a": "\xff"}', "Invalid encoding in string. at offset: 7"),
-        ('{"a": "\\\\\\ud800"}', "The surrogate pair in string is invalid. at offset: 9"),
-        ('{"\\udc00": 1}', "The surrogate pair in string is invalid. at offset: 2"),
-        ("{} {}", "The document root must not be followed by other values. at offset: 3"),
-        ('{"a": 1e999}', "Number too big to be stored in double. at offset: 6"),
-        (f'{{"a": {"9" * 5000}}}', "Number too big to be stored in double. at offset: 6"),
-        ("[" * 100_000, "Nested too deeply. at offset: 32"),
-        (f'{{"a":{"[" * 99_999}{"]" * 99_999}}}', "Nested too deeply. at offset: 36"),
-        ('{"a":' * 50_000 + "1" + "}" * 50_000, "Nested too deeply. at offset: 160"),
+        ("{", 1),
+        ('{"a" 1}', 5),
+        ('{"a": 1 "b": 2}', 8),
+        ('{"é": [1 2]}', 10),
+        ('{"a": 01}', 7),
+        ('{"é": tru}', 7),
+        ('{"a": "b', 6),
+        ('{"a": "\\x"}', 7),
+        ('{"a": "\n"}', 7),
+        (b'{"a": "\xff"}', 7),
+        ('{"a": "\\\\\\ud800"}', 9),
+        ('{"\\udc00": 1, "\\udc00": 1}', 2),
+        ("{} {}", 3),
+        ('{"é": 1e999}', 7),
+        (f'{{"a": {"9" * 5000}}}', 6),
+        ("[" * 100_000, 0),
+        (f'{{"a":{"[" * 99_999}{"]" * 99_999}}}', 0),
+        ('{"a":' * 50_000 + "1" + "}" * 50_000, 0),
     ],
 )
-def test_what_is_not_json(body, message):
-    found = refusal(body, TEXT)
-    assert found == f"JSON Parse error: {message}"
-    found.encode()
+def test_what_is_not_json(body, offset):
+    assert re.fullmatch(f"JSON Parse error: .+ at offset: {offset}", refusal(body, TEXT))
+
+
+@pytest.mark.parametrize("body", [" \n", '{"a": [1, ]}', '{"a": 1, \n}', '{"a": "\\u12g4"}'])
+def test_what_is_not_json_at_an_offset_that_depends_on_python(body):
+    assert re.fullmatch(r"JSON Parse error: .+ at offset: \d+", refusal(body, TEXT))
+
+
+def test_an_empty_body():
+    assert refusal("", TEXT) == "JSON Parse error: The document is empty"
 
 
 def test_refusing_a_large_body_takes_linear_time():
@@ -150,7 +152,7 @@ def test_refusing_a_large_body_takes_little_memory():
     text = "a" * 10**6
     tracemalloc.start()
     try:
-        assert "Missing a comma or }" in refusal(f'{{"a": "{text}" "b": 1}}', TEXT)
+        assert "at offset: 1000009" in refusal(f'{{"a": "{text}" "b": 1}}', TEXT)
         assert tracemalloc.get_traced_memory()[1] < 16 * len(text)
     finally:
         tracemalloc.stop()
@@ -297,19 +299,19 @@ def test_examples_that_do_not_fit(body, message):
     assert message in raised.value.message
 
 
-def test_decimals():
-    """Those of the official test, then what it leaves out."""
-    given = [9000000, 999999, 0.5, 0.0003, 0.00003, 555557.5, math.nan, math.inf, 3, -math.inf]
-    assert json_answers.decimals(np.array(given, np.float32)) == [
-        "9e+06", "999999.0", "0.5", "0.0003", "3e-05", "555557.5", "NaN", "Infinity", "3.0",
-        "-Infinity",
-    ]  # fmt: skip
-    extremes = np.array([0.1, 1 / 3, 3.4028235e38, -0.0, 1e-45, 123456789], np.float32)
-    assert json_answers.decimals(extremes) == [
-        "0.1", "0.333333343", "3.40282347e+38", "-0.0", "1.4013e-45", "123456792.0",
-    ]  # fmt: skip
-    assert json_answers.decimals(np.array([1 / 3, 0.2])) == ["0.33333333333333331", "0.2"]
-    assert json_answers.decimals(np.array([])) == []
+def test_numbers_have_the_fewest_digits_and_floats_a_point():
+    given = [9e6, 0.5, 3, -0.0, 0.1, 1 / 3, 3.4028235e38, 1e-45, 123456789]
+    digits = "9000000.0,0.5,3.0,-0.0,0.1,0.33333334,3.4028235e+38,1e-45,123456790.0"
+    for array, text in [
+        (np.array(given, np.float32), digits),
+        (np.array([*given, math.nan, math.inf, -math.inf], np.float32),
+         f"{digits},NaN,Infinity,-Infinity"),
+        (np.array([1 / 3, 0.2]), "0.3333333333333333,0.2"),
+        (np.array([0.1, math.inf], np.float16), "0.099975586,Infinity"),
+        (np.array([2**63 - 1]), str(2**63 - 1)),
+    ]:  # fmt: skip
+        assert json_answers.outputs({"x": array}).decode() == f'{{"outputs": [{text}]}}'
+    assert json_answers.outputs({"x": np.array(math.nan)}) == b'{"outputs": NaN}'
 
 
 @given(st.lists(st.floats(width=32)))
@@ -336,8 +338,8 @@ def test_answers_in_row_format():
         }
     )
     text = found.decode()
-    assert '"label": "é\\"\\n\\u0001",' in text
-    assert '"score": 1.0,' in text
+    assert '"label":"é\\"\\n\\u0001",' in text
+    assert '"score":1.0,' in text
     assert json.loads(text) == {
         "predictions": [
             {"label": "a", "raw_bytes": [{"b64": "dGY="}], "count": 1, "score": 1.0, "is": True,
@@ -359,6 +361,12 @@ def test_large_answers(shape):
     assert json.loads(body) == {"outputs": array.tolist()}
     assert array.ndim == 1 or peak < 6 * len(body) + 2**21
     assert json.loads(json_answers.predictions({"x": array})) == {"predictions": array.tolist()}
+    both = json_answers.predictions(
+        {"x": array, "name": array.astype(str).astype("S").astype(object)}
+    )
+    rows = json.loads(both)["predictions"]
+    assert [row["x"] for row in rows] == array.tolist()
+    assert json.dumps([row["name"] for row in rows]).replace('"', "") == json.dumps(array.tolist())
 
 
 @pytest.mark.parametrize("write", [json_answers.predictions, json_answers.outputs])
@@ -413,14 +421,12 @@ def test_results():
         for label, score in row:
             listed.add(label=label, score=score)
     assert json_answers.classifications(result).decode() == (
-        '{\n    "results": [[["car", 0.2], ["büs", 0.7]], [["bus", 1.0], ["", NaN]]]\n}'
+        '{"results": [[["car",0.2],["büs",0.7]],[["bus",1.0],["",NaN]]]}'
     )
     regression = RegressionResult()
     for value in (0.2, math.inf, 1, -math.inf):
         regression.regressions.add(value=value)
-    assert json_answers.regressions(regression).decode() == (
-        '{\n    "results": [0.2, Infinity, 1.0, -Infinity]\n}'
-    )
+    assert json_answers.regressions(regression) == b'{"results": [0.2,Infinity,1.0,-Infinity]}'
 
 
 JSON = st.recursive(

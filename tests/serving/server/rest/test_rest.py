@@ -91,7 +91,7 @@ def test_row_and_column_format_of_several_inputs(client):
 
 def test_values_of_every_type(client):
     answer = ask(client, '{"signature_name": "types", "inputs": [7, 0, -9007199254740993]}')
-    assert '"infinite": [Infinity, NaN, -Infinity]' in answer.text
+    assert '"infinite":[Infinity,NaN,-Infinity]' in answer.text
     found = answer.json()["outputs"]
     assert found["int64"] == [7, 0, -9007199254740993]
     assert found["bool"] == [True, False, False]
@@ -125,7 +125,6 @@ def test_classify(client):
     ("body", "message"),
     [
         ("", "JSON Parse error: The document is empty"),
-        ("{", "JSON Parse error: Missing a name for object member. at offset: 1"),
         ("{}", "Missing 'inputs' or 'instances' key"),
         (
             '{"signature_name": "x", "instances": [1]}',

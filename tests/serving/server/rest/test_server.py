@@ -153,7 +153,7 @@ def _stopped(port: int, process) -> str:
         received += chunk
     assert received.startswith(b"HTTP/1.1 200 ")
     assert b"onnection: close" in received
-    assert b"3.5, 4.0, 5.5" in received
+    assert b"3.5,4.0,5.5" in received
     assert process.wait(60) == 0
     with pytest.raises(OSError):
         socket.create_connection(("127.0.0.1", port), timeout=5)
