@@ -140,7 +140,9 @@ def _leaves(name: str, array: Any) -> Any:
             raise invalid(f"Failed to write JSON value for tensor type: {dtype_name(dtype)}")
         if array.dtype.kind != "f" or np.isfinite(array).all():
             return np.asarray(array, order="C")[()]  # a scalar of NumPy, not an array without axes
-        leaves = [x if np.isfinite(x) else _NON_FINITE[str(x)] for x in array.ravel()]
+        leaves = list(array.ravel())
+        for place in np.flatnonzero(~np.isfinite(array)):
+            leaves[place] = _NON_FINITE[str(leaves[place])]
     return np.array(leaves, object).reshape(array.shape).tolist()
 
 
