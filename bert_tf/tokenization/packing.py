@@ -125,10 +125,7 @@ class Packer:
 
     @on_host
     def truncated(self, *lengths: tf.Tensor) -> tf.Tensor:
-        """The number of pieces that do not fit, int32 [batch].
-
-        `lengths` are those of one or two segments before they are cut, int [batch] each.
-        """
+        """Pieces that do not fit, int32 [batch], of segments with these lengths, int [batch]."""
         pieces = tf.add_n([tf.cast(each, tf.int32) for each in lengths])
         return tf.maximum(pieces + len(lengths) + 1 - self.max_length, 0)
 

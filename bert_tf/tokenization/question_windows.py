@@ -12,28 +12,18 @@ from bert_tf.tokenization.word_windows import windows
 
 
 class QuestionWindows(NamedTuple):
-    """W windows of T tokens, those of a question one after the other.
+    """W windows of T tokens, those of a question one after the other."""
 
-    Attributes:
-        inputs: model inputs, int32 [W, T].
-        question: int64 [W], the question's place in the batch.
-        number: int64 [W], the window's number within its question, from 0.
-        piece: int64 [W, T], the token's number among the pieces of all contexts; as many as there
-            are for tokens outside the context: question, special tokens and padding.
-        starts: int64 [W, T], where a token begins, in bytes of the context; -1 outside it.
-        ends: int64 [W, T], where it ends; -1 outside.
-        has_most_context: bool [W, T], whether no other window shows more text around the token.
-        truncated: int32 [B], pieces that each question lost.
-    """
-
-    inputs: dict[str, tf.Tensor]
-    question: tf.Tensor
-    number: tf.Tensor
+    inputs: dict[str, tf.Tensor]  # int32 [W, T] each
+    question: tf.Tensor  # int64 [W], the question's place in the batch
+    number: tf.Tensor  # int64 [W], the window's number within its question, from 0
+    # int64 [W, T], the token's number among the pieces of all contexts; for tokens outside the
+    # context (question, special tokens, padding) the number of these pieces
     piece: tf.Tensor
-    starts: tf.Tensor
-    ends: tf.Tensor
-    has_most_context: tf.Tensor
-    truncated: tf.Tensor
+    starts: tf.Tensor  # int64 [W, T], where a token begins, in bytes of the context, or -1
+    ends: tf.Tensor  # int64 [W, T], where it ends
+    has_most_context: tf.Tensor  # bool [W, T], whether no other window shows more text around it
+    truncated: tf.Tensor  # int32 [B], the pieces that each question lost
 
 
 class QuestionPacker:
@@ -66,12 +56,9 @@ class QuestionPacker:
     def __call__(
         self, questions: tf.Tensor, contexts: tf.Tensor, number: tf.Tensor | None = None
     ) -> QuestionWindows:
-        """Makes the windows of a batch.
+        """Makes the windows of questions and contexts, string [B] each.
 
-        Args:
-            questions: string [B].
-            contexts: string [B].
-            number: int [B], the one window to make of each context; None for all.
+        `number`, int [B], asks for one window of each context; None for all.
         """
         whole = self.tokenizer.tokenize(questions)
         question_ids = whole[:, : self.max_question]

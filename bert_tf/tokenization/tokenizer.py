@@ -97,10 +97,9 @@ class BertTokenizer(tf.Module):
         graph = tf.function(
             self._ids_in_parts, input_signature=[tf.TensorSpec([None], tf.string)], autograph=False
         )
-        # Concrete, or a process of many tokenizers is told that it traces too often; made at the
-        # first call. tf.Module would export a bare function.
-        graph_of_many = functools.cache(graph.get_concrete_function)
-        self._ids_of_many = lambda texts: graph_of_many()(texts)
+        # Concrete, or TensorFlow warns of retracing in a process of many tokenizers; made at the
+        # first call. In a function, because tf.Module would export it.
+        self._graph_of_many = functools.cache(graph.get_concrete_function)
 
     @classmethod
     def from_directory(cls, directory: str | os.PathLike) -> "BertTokenizer":
@@ -118,7 +117,7 @@ class BertTokenizer(tf.Module):
             raise InputError(f"{directory}: no such folder; give a folder with a {VOCABULARY_FILE}")
         path = directory / CONFIG_FILE
         config = read_json_object(path) if path.exists() else {}
-        names = [switch.name for switch in dataclasses.fields(_Switches)]
+        names = _Switches.__dataclass_fields__
         switches = {name: config.pop(name) for name in names if name in config}
         try:
             _Switches(**switches)
@@ -164,7 +163,7 @@ class BertTokenizer(tf.Module):
         """
         batch, is_single = self._batch(texts)
         is_many = tf.executing_eagerly() and len(batch) >= MANY
-        ids, row_splits = (self._ids_of_many if is_many else self._ids)(batch)
+        ids, row_splits = (self._graph_of_many() if is_many else self._ids)(batch)
         return ids if is_single else _ragged(ids, row_splits)
 
     @on_host
@@ -190,16 +189,15 @@ class BertTokenizer(tf.Module):
         starts = tf.gather(origins, first_origin + starts)
         ends = tf.gather(origins, first_origin + ends)
         # If the next byte comes from the same character, the piece ends with the character.
-        text_starts = starts_of(tf.strings.length(batch))[:-1]
-        first_byte = tf.gather(bytes_of(batch), tf.repeat(text_starts, counts) + last)
+        text_starts = tf.repeat(starts_of(tf.strings.length(batch))[:-1], counts)
+        first_byte = tf.gather(bytes_of(batch), text_starts + last)
         width = 1 + sum(tf.cast(first_byte >= mark, tf.int64) for mark in (0xC0, 0xE0, 0xF0))
         ends = tf.where(ends > last, ends, last + width)
         if self._placeholders:
             sizes = tf.constant([0, *map(len, SPECIAL_TOKENS)], tf.int64)
             ends = tf.where(special > 0, starts + tf.gather(sizes, special), ends)
-        if is_single:
-            return ids, starts, ends
-        return _ragged(ids, row_splits), _ragged(starts, row_splits), _ragged(ends, row_splits)
+        places = (ids, starts, ends)
+        return places if is_single else tuple(_ragged(each, row_splits) for each in places)
 
     @on_host
     def detokenize(self, ids: Any) -> tf.Tensor:
@@ -211,10 +209,9 @@ class BertTokenizer(tf.Module):
         Returns:
             string [batch], or a scalar; special tokens are included.
         """
-        if not isinstance(ids, tf.RaggedTensor):
-            ids = tf.ragged.constant(ids) if isinstance(ids, list) else tf.convert_to_tensor(ids)
-        ids = tf.cast(ids, tf.int32)
-        pieces = tf.ragged.map_flat_values(tf.gather, self._pieces, ids)
+        if isinstance(ids, list):
+            ids = tf.ragged.constant(ids)
+        pieces = tf.ragged.map_flat_values(tf.gather, self._pieces, tf.cast(ids, tf.int32))
         joined = tf.strings.reduce_join(pieces, axis=-1, separator=" ")
         return tf.strings.regex_replace(joined, " ##", "")
 
@@ -245,7 +242,12 @@ class BertTokenizer(tf.Module):
 
     def other_switches(self, settings: Mapping[str, Any]) -> str:
         """The switches that differ from `settings`, as "do_lower_case (False, not True)"."""
-        mine, theirs = _in_effect(self.settings), _in_effect(settings)
+
+        def in_effect(switches: Mapping[str, Any]) -> dict[str, Any]:
+            lower, strip = switches["do_lower_case"], switches.get("strip_accents")
+            return {**switches, "strip_accents": lower if strip is None else strip}
+
+        mine, theirs = in_effect(self.settings), in_effect(settings)
         differing = [name for name in theirs if mine.get(name) != theirs[name]]
         return ", ".join(f"{name} ({mine.get(name)}, not {theirs[name]})" for name in differing)
 
@@ -341,11 +343,6 @@ class _Switches:
         for name, value in vars(self).items():
             if not isinstance(value, bool) and not (name == "strip_accents" and value is None):
                 raise InputError(f"{name} is {value!r}; make it true or false")
-
-
-def _in_effect(settings: Mapping[str, Any]) -> dict[str, Any]:
-    strips = settings.get("strip_accents")
-    return dict(settings, strip_accents=settings["do_lower_case"] if strips is None else strips)
 
 
 def _absent_characters(pieces: Sequence[str]) -> str:

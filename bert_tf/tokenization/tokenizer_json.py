@@ -10,11 +10,7 @@ FILE_NAME = "tokenizer.json"
 
 
 def read_json_object(path: Path) -> dict[str, Any]:
-    """Reads a JSON object from a file.
-
-    Raises:
-        InputError: the file cannot be read or holds something else.
-    """
+    """Reads a JSON object from a file; InputError where it holds something else."""
     try:
         values = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError, RecursionError) as error:

@@ -26,11 +26,7 @@ Notice = Callable[[str], object]
 
 
 class Vocabulary:
-    """Pieces and their ids; a piece's id is its place in the list.
-
-    Args:
-        pieces: distinct strings, including the special tokens.
-        source: name of their source, for messages.
+    """Pieces and their ids; a piece's id is its place in the list. `source` is for messages.
 
     Raises:
         InputError: there are no pieces, a piece is repeated, empty or holds a line end, or a
@@ -42,14 +38,12 @@ class Vocabulary:
         if not self.pieces:
             raise InputError(f"{source}: holds no pieces; give a vocab.txt with one per line")
         self.ids = {piece: index for index, piece in enumerate(self.pieces)}
-        if len(self.ids) < len(self.pieces):
-            index = next(i for i, piece in enumerate(self.pieces) if self.ids[piece] != i)
-            piece = self.pieces[index]
-            raise InputError(
-                f"{source}: line {self.ids[piece] + 1} repeats line {index + 1}, {piece!r}; "
-                "remove or rename one of them (each piece needs an id of its own)"
-            )
         for index, piece in enumerate(self.pieces):
+            if self.ids[piece] != index:
+                raise InputError(
+                    f"{source}: line {self.ids[piece] + 1} repeats line {index + 1}, {piece!r}; "
+                    "remove or rename one of them (each piece needs an id of its own)"
+                )
             if not piece or "\n" in piece or "\r" in piece:
                 found = "a piece with a line end" if piece else "no piece"
                 raise InputError(
@@ -76,9 +70,8 @@ def read_vocabulary(path: str | os.PathLike) -> Vocabulary:
     Raises:
         InputError: the file is missing, is not UTF-8, or is no vocabulary.
     """
-    path = Path(path)
     try:
-        content = path.read_bytes()
+        content = Path(path).read_bytes()
     except OSError as error:
         reason = "no such file" if isinstance(error, FileNotFoundError) else error.strerror
         raise InputError(f"{path}: {reason}; give the path of a vocab.txt") from None
@@ -136,26 +129,19 @@ def count_words(
             what it raises ends the counting.
         notice: called with a line about what was not counted.
     """
-    normalizer = Normalizer(
-        do_lower_case,
-        strip_accents,
-        isolate_chinese=tokenize_chinese_chars,
-        isolate_punctuation="all",
-    )
+    normalizer = Normalizer(do_lower_case, strip_accents, tokenize_chinese_chars, "all")
 
     def distinct_words(batch: tf.Tensor) -> tuple[tf.Tensor, ...]:
-        words, _, counts = tf.unique_with_counts(
-            tf.strings.split(normalizer(batch)).flat_values, tf.int64
-        )
+        words = tf.strings.split(normalizer(batch)).flat_values
+        words, _, counts = tf.unique_with_counts(words, tf.int64)
         is_known = tf.strings.length(words, unit="UTF8_CHAR") <= LONGEST_WORD
-        too_long = tf.reduce_sum(tf.where(is_known, tf.constant(0, tf.int64), counts))
+        too_long = tf.reduce_sum(tf.boolean_mask(counts, ~is_known))
         words, counts = tf.boolean_mask(words, is_known), tf.boolean_mask(counts, is_known)
         return words, counts, too_long, tf.size(batch)
 
     options = tf.data.Options()
     options.autotune.enabled = False
-    parallel = os.cpu_count() or 1
-    counted = texts.map(distinct_words, num_parallel_calls=parallel).prefetch(2)
+    counted = texts.map(distinct_words, num_parallel_calls=os.cpu_count() or 1).prefetch(2)
     totals: Counter[bytes] = Counter()
     texts_seen = long_words = forgotten = 0
     next_check = _FIRST_CHECK
@@ -163,6 +149,7 @@ def count_words(
         for word, count in zip(words.tolist(), counts.tolist(), strict=True):
             totals[word] += count
         long_words += int(too_long)
+        texts_seen += int(size)
         if len(totals) > MOST_DISTINCT:
             rarest = 0
             while len(totals) > MOST_DISTINCT // 2:
@@ -172,7 +159,6 @@ def count_words(
         if check is not None and len(totals) >= next_check:
             check(totals)
             next_check = 2 * len(totals)
-        texts_seen += int(size)
         if progress is not None:
             progress(texts_seen)
     if long_words:
@@ -194,15 +180,9 @@ def _decoded(counts: Iterable[tuple[bytes, int]]) -> Iterator[tuple[str, int]]:
 
 
 def check_alphabet(counts: Mapping[bytes, int], vocabulary_size: int, text_bytes: int) -> None:
-    """Refuses a vocabulary that is too small for the characters of a part of a corpus.
+    """Raises InputError if a vocabulary is too small, whatever the rest of the corpus holds.
 
-    Args:
-        counts: words of the part, as UTF-8.
-        vocabulary_size: maximum number of pieces.
-        text_bytes: about the bytes of the whole corpus.
-
-    Raises:
-        InputError: the characters do not fit, whatever the rest of the corpus holds.
+    `counts` are words of a part of the corpus, as UTF-8; `text_bytes` estimates the whole.
     """
     least = max(2, 4 * text_bytes // _RAREST_CHARACTER)  # 4, for estimates may be too low
     _alphabet(_decoded(counts.items()), vocabulary_size, least)
@@ -213,8 +193,7 @@ def _alphabet(
 ) -> tuple[list[str], set[str]]:
     """The special tokens and the pieces of one character, and the characters without one.
 
-    Raises:
-        InputError: there are more than `vocabulary_size`.
+    InputError if there are more than `vocabulary_size`.
     """
     characters: Counter[str] = Counter()
     within: set[str] = set()
@@ -295,21 +274,21 @@ def learn_vocabulary(
         continuing_subword_prefix="##",
         show_progress=False,
     )
-    learner.train_from_iterator(_occurrences(counts, spellable), trainer)
+    learner.train_from_iterator(_occurrences(counts, spellable, total, shown), trainer)
     ids = learner.get_vocab(with_added_tokens=False)
     return sorted(ids, key=ids.__getitem__)
 
 
-def _occurrences(counts: Mapping[str, int], words: Sequence[str]) -> Iterator[str]:
-    """Lines that repeat each word as often as it was counted, scaled down if necessary."""
-    total = sum(counts[word] for word in words)
-    shown = min(total, MOST_OCCURRENCES)
+def _occurrences(
+    counts: Mapping[str, int], words: Sequence[str], total: int, shown: int
+) -> Iterator[str]:
+    """Lines that repeat each word as often as it was counted: `shown` of `total` occurrences."""
     seen = 0
     for word in words:
-        count = counts[word]
         # Rounding the running sum loses at most one occurrence in total.
-        repeats = (seen + count) * shown // total - seen * shown // total
-        seen += count
+        before = seen * shown // total
+        seen += counts[word]
+        repeats = seen * shown // total - before
         while repeats > 0:
             yield f"{word} " * min(repeats, 1000)
             repeats -= 1000

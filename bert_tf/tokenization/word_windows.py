@@ -13,21 +13,13 @@ _MOST_TOKENS = 8192  # that a model reads together: with 512 in a row, 200 MB of
 
 
 class Windows(NamedTuple):
-    """R windows over the tokens of B texts, which are numbered through all texts.
+    """R windows over the tokens of B texts, which are numbered through all texts."""
 
-    Attributes:
-        text: number of each window's text, int64 [R].
-        number: the window's number in its text, from 0, int64 [R].
-        starts: each window's first token, int64 [R].
-        ends: the token behind its last one, int64 [R].
-        counts: number of each text's windows, int64 [B].
-    """
-
-    text: tf.Tensor
-    number: tf.Tensor
-    starts: tf.Tensor
-    ends: tf.Tensor
-    counts: tf.Tensor
+    text: tf.Tensor  # int64 [R], the number of each window's text
+    number: tf.Tensor  # int64 [R], the window's number in its text, from 0
+    starts: tf.Tensor  # int64 [R], each window's first token
+    ends: tf.Tensor  # int64 [R], the token behind its last one
+    counts: tf.Tensor  # int64 [B], the number of each text's windows
 
 
 def windows(lengths: tf.Tensor, size: Any, stride: Any, number: tf.Tensor | None = None) -> Windows:
@@ -51,30 +43,19 @@ def windows(lengths: tf.Tensor, size: Any, stride: Any, number: tf.Tensor | None
 
 
 class WordRows(NamedTuple):
-    """R windows over texts, which overlap by half.
+    """R windows over texts, which overlap by half."""
 
-    Attributes:
-        inputs: model inputs, int32 [R, T] each.
-        pieces: row and place of each piece of the words, int64 [P, 2], in the row that shows most
-            of the piece's context.
-        first_pieces: the same for the first piece of each word, int64 [W, 2].
-    """
-
-    inputs: dict[str, tf.Tensor]
-    pieces: tf.Tensor
-    first_pieces: tf.Tensor
+    inputs: dict[str, tf.Tensor]  # int32 [R, T] each
+    pieces: tf.Tensor  # int64 [P, 2], row and place of each piece; the row shows most context
+    first_pieces: tf.Tensor  # int64 [W, 2], the same for the first piece of each word
 
 
 def word_rows(
     words: Words, texts: tf.Tensor, tokenizer: BertTokenizer, max_length: int
 ) -> WordRows:
-    """Packs words into windows; runs in graph.
+    """Packs W words of P pieces into windows of at most `max_length` tokens; runs in graph.
 
-    Args:
-        words: W words of P pieces.
-        texts: number of texts, int32 [].
-        tokenizer: provides the special tokens.
-        max_length: maximum tokens of a row, [CLS] and [SEP] included.
+    `texts` is the number of texts, int32 []; the special tokens count.
     """
     size = max_length - 2
     stride = max(1, size // 2)
@@ -100,16 +81,13 @@ def map_rows(
     tensors: dict[str, tf.Tensor],
     length: tf.Tensor | None = None,
 ) -> Any:
-    """Computes some rows at a time: texts of any number and length fit in memory.
+    """Computes `function` of a few rows at a time: any number of texts fits in memory.
 
     Args:
         function: a part of the tensors, [r, ...] each, r at least 1 -> one tensor or several,
             [r, ...] each, whose other axes are the same for all parts.
         tensors: [R, ...] each, such as model inputs.
         length: tokens of a row, int32 []; None for those of the first of `tensors`.
-
-    Returns:
-        As `function`, [R, ...].
     """
     shape = tf.shape(next(iter(tensors.values())))
     rows, length = shape[0], tf.reduce_prod(shape[1:]) if length is None else length

@@ -50,10 +50,7 @@ class WordPiece(tf.Module):
         )
 
     def __call__(self, texts: tf.Tensor) -> Pieces:
-        """Splits normalized texts into pieces.
-
-        Args:
-            texts: string [batch].
+        """Splits normalized texts, string [batch], into pieces.
 
         Returns:
             ids: int32 [pieces], of all texts together.
@@ -104,12 +101,8 @@ def _count_characters(
 ) -> Pieces:
     """Makes each word of over 200 characters one unknown piece again.
 
-    Args:
-        texts: string [batch].
-        pieces: their pieces if words may have up to 200 bytes.
-        patient: their pieces if words may have up to 800 bytes.
-        doubtful: bool [pieces], which of the first may be words of at most 200 characters.
-        unknown_id: id of the unknown piece, int32 [].
+    `pieces` are those of the texts if words may have up to 200 bytes, `patient` if they may have
+    up to 800; `doubtful`, bool [pieces], marks those that may be words of at most 200 characters.
     """
     text_starts = starts_of(tf.strings.length(texts))
 

@@ -14,28 +14,19 @@ _HASH_BASE = 6364136223846793005  # Knuth's multiplier
 
 
 class Words(NamedTuple):
-    """W words of a batch of texts.
+    """W words of a batch of texts."""
 
-    Attributes:
-        text: number of each word's text, int64 [W], ascending.
-        pieces: pieces of each word, at least one: RaggedTensor int32 [W, (P)].
-        starts: byte of the text where each word starts, int64 [W].
-        ends: byte behind each word, int64 [W].
-    """
-
-    text: tf.Tensor
-    pieces: tf.RaggedTensor
-    starts: tf.Tensor
-    ends: tf.Tensor
+    text: tf.Tensor  # int64 [W], the number of each word's text, ascending
+    pieces: tf.RaggedTensor  # int32 [W, (P)], at least one each
+    starts: tf.Tensor  # int64 [W], the byte of the text where each word starts
+    ends: tf.Tensor  # int64 [W], the byte behind each word
 
 
 @on_host
 def words_between_spaces(texts: tf.Tensor, tokenizer: BertTokenizer) -> Words:
-    """Words that a person or a data set has split: whatever stands between ASCII white space.
+    """Words of texts, strings [B], that are already split: what stands between ASCII white space.
 
-    Args:
-        texts: strings [B].
-        tokenizer: makes the pieces. A word of which it leaves nothing becomes [UNK].
+    A word without pieces becomes [UNK].
     """
     data = bytes_of(tf.strings.join([texts, "\n"]))
     is_space = (data == ord(" ")) | ((data >= ord("\t")) & (data <= ord("\r")))
@@ -55,14 +46,10 @@ def words_between_spaces(texts: tf.Tensor, tokenizer: BertTokenizer) -> Words:
 
 @on_host
 def words_of_raw_text(texts: tf.Tensor, tokenizer: BertTokenizer) -> Words:
-    """Words of raw text.
+    """Words of raw texts, strings [B].
 
     White space, every Chinese character and every punctuation mark ends a word, but for marks
     such as a hyphen between two letters or digits. A mark is a word of its own.
-
-    Args:
-        texts: strings [B].
-        tokenizer: makes the pieces.
     """
     ids, starts, ends = tokenizer.tokenize_with_offsets(texts)
     text, ids = ids.value_rowids(), ids.flat_values
@@ -95,16 +82,13 @@ def words_of_raw_text(texts: tf.Tensor, tokenizer: BertTokenizer) -> Words:
 
 @on_host
 def spans(texts: tf.Tensor, text: tf.Tensor, starts: tf.Tensor, ends: tf.Tensor) -> tf.Tensor:
-    """Cuts parts out of texts.
+    """Cuts parts out of texts: strings [N].
 
     Args:
         texts: strings [B].
         text: number of each part's text, int64 [N].
         starts: first byte of each part, int64 [N].
         ends: byte behind each part, int64 [N].
-
-    Returns:
-        Strings [N].
     """
     # Not substr: a copy of its whole text for each part would fill the memory.
     data = tf.strings.bytes_split(tf.strings.reduce_join(texts))
@@ -121,11 +105,7 @@ def valid_utf_8(texts: tf.Tensor) -> tf.Tensor:
 
 @on_host
 def hashes(texts: tf.Tensor, text: tf.Tensor, starts: tf.Tensor, ends: tf.Tensor) -> tf.Tensor:
-    """Hashes parts of texts, without a copy of each part; the arguments are those of `spans`.
-
-    Returns:
-        int64 [N], the same for parts of the same bytes: a polynomial of them, modulo 2^64.
-    """
+    """Hashes what `spans` cuts out, without copies: a polynomial of the bytes, int64 [N]."""
     data = bytes_of(texts)
     size = tf.size(data, tf.int64)
     powers = tf.math.cumprod(tf.fill([size + 1], tf.constant(_HASH_BASE, tf.int64)), exclusive=True)

@@ -148,11 +148,10 @@ def test_min_frequency():
     assert "xy" not in learn_vocabulary(counts, 30, min_frequency=5)
 
 
-def test_counts_scaled_down_keep_their_proportions(monkeypatch):
-    monkeypatch.setattr(vocabulary_module, "MOST_OCCURRENCES", 1000)
+def test_counts_scaled_down_keep_their_proportions():
     shown = Counter()
     counts = {"a": 600_000, "b": 300_000, **{f"c{i}": 100 for i in range(1000)}}
-    for line in vocabulary_module._occurrences(counts, list(counts)):
+    for line in vocabulary_module._occurrences(counts, list(counts), 1_000_000, 1000):
         shown.update(line.split())
     assert shown.total() == 1000
     assert (shown["a"], shown["b"]) == (600, 300)
