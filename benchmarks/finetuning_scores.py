@@ -123,16 +123,21 @@ def train_here(options: argparse.Namespace, given: str, seed: int, work: Path) -
     from bert_tf.finetuning.finetune import finetune
     from bert_tf.finetuning.options import FinetuningOptions
     from bert_tf.startup import keep_freed_memory
+    from bert_tf.training.listener import Listener
 
     keep_freed_memory()
     task, train, validation = find_data(given)
     watch = Stopwatch()
     spent: dict[str, Any] = {}
 
-    def on_step(step: int) -> None:
-        spent.update(end=watch.read())
-        if step % LOG_EVERY == 0:
-            print(f"step {step:,} of {spent['steps']:,}: {spent['end']}", flush=True)
+    class Watch(Listener):
+        def planned(self, steps: int) -> None:
+            spent.update(watch.read(), steps=steps)
+
+        def on_step(self, step: int) -> None:
+            spent.update(end=watch.read())
+            if step % LOG_EVERY == 0:
+                print(f"step {step:,} of {spent['steps']:,}: {spent['end']}", flush=True)
 
     result = finetune(
         FinetuningOptions(
@@ -147,9 +152,7 @@ def train_here(options: argparse.Namespace, given: str, seed: int, work: Path) -
             precision=options.precision,
             evaluate_every=10**9,  # the last model alone, as on the other side
         ),
-        lambda step, kind, scalars: None,
-        planned=lambda steps: spent.update(watch.read(), steps=steps),
-        on_step=on_step,
+        Watch(),
     )  # fmt: skip
     shutil.rmtree(work / "run")
     scores = {name: value for name, value in result.evaluation.scores.items() if name != "examples"}

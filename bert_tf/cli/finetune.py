@@ -13,12 +13,12 @@ learning rates of 5e-5, 3e-5 and 2e-5, and 2 to 4 epochs. The same command resum
 """
 
 from bert_tf.cli.progress import (
+    RunProgress,
     console,
     export_line,
     outcome_lines,
     progress,
     scores_line,
-    training_line,
     typed,
 )
 from bert_tf.finetuning.options import FinetuningOptions as Options
@@ -26,31 +26,17 @@ from bert_tf.finetuning.options import FinetuningOptions as Options
 
 def run(options: Options) -> None:
     with progress("fine-tuning") as bar:
-        from bert_tf.finetuning.finetune import FinetuningResult, finetune
+        from bert_tf.finetuning.finetune import finetune
         from bert_tf.finetuning.restarts import finetune_seeds
 
-        total_steps = 0
-
-        def planned(steps: int) -> None:
-            nonlocal total_steps
-            total_steps = steps
-
-        def on_step(step: int) -> None:
-            bar.update(step, total=total_steps)
-
-        def report(step: int, kind: str, scalars: dict[str, float]) -> None:
-            bar.print(training_line(step, kind, scalars, total_steps))
-
-        def one_run(options: Options) -> FinetuningResult | None:
-            return finetune(options, report, notice=bar.print, planned=planned, on_step=on_step)
-
+        shown = RunProgress(bar)
         if options.seeds > 1:
-            lines, result = [*finetune_seeds(options, one_run, bar.print).lines()], None
+            lines, result = [*finetune_seeds(options, shown).lines()], None
         else:
-            lines, result = [], one_run(options)
+            lines, result = [], finetune(options, shown)
     if result is not None and result.evaluation is not None:
         lines = [
-            *outcome_lines(result.training, total_steps),
+            *outcome_lines(result.training, shown.total_steps),
             f"Fine-tuned on {result.train_examples:,} examples; validation: "
             f"{scores_line(result.evaluation.scores)}",
             *result.evaluation.remarks,

@@ -10,7 +10,7 @@ The run directory holds the model with the lowest held-out loss (best/) and the 
 which load in Hugging Face, too (docs/objectives.md).
 """
 
-from bert_tf.cli.progress import console, outcome_lines, progress, training_line, typed
+from bert_tf.cli.progress import RunProgress, console, outcome_lines, progress, typed
 from bert_tf.pretraining.options import PretrainingOptions as Options
 
 
@@ -18,10 +18,7 @@ def run(options: Options) -> None:
     with progress("pre-training", total=options.steps) as bar:
         from bert_tf.pretraining.pretrain import pretrain
 
-        def report(step: int, kind: str, scalars: dict[str, float]) -> None:
-            bar.print(training_line(step, kind, scalars, options.steps))
-
-        result = pretrain(options, report, notice=bar.print, on_step=bar.update)
+        result = pretrain(options, RunProgress(bar))
     if result is None or not result.is_chief:
         return
     from bert_tf.pretraining.word_frequencies import plateau_notice

@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING
 import rich.progress
 from rich.console import Console
 
+from bert_tf.training.listener import Listener
+
 if TYPE_CHECKING:
     from bert_tf.training.loop import TrainingResult
 
@@ -55,6 +57,42 @@ class ProgressBar:
     def print(self, line: str) -> None:
         """Prints a line above the bar."""
         console.print(line)
+
+
+class RunProgress(Listener):
+    """Shows training runs in a bar and lines.
+
+    Args:
+        bar: the bar.
+        one_of_many: what a run is, such as "Setting"; its losses, and lines that an earlier run had
+            too, are left out. Empty for a single run.
+    """
+
+    def __init__(self, bar: ProgressBar, one_of_many: str = "") -> None:
+        self.total_steps = 0
+        self._bar = bar
+        self._what = one_of_many
+        self._where = ""
+        self._told: set[str] = set()
+
+    def notice(self, line: str) -> None:
+        if not self._what or line not in self._told:
+            self._bar.print(line)
+        self._told.add(line)
+
+    def started(self, title: str, number: int, total: int) -> None:
+        self._where = f"{number} of {total}"
+        self._bar.print(f"{self._what} {self._where}: {title}")
+
+    def planned(self, steps: int) -> None:
+        self.total_steps = steps
+
+    def on_step(self, step: int) -> None:
+        self._bar.update(step, total=self.total_steps, note=self._where)
+
+    def report(self, step: int, kind: str, scalars: dict[str, float]) -> None:
+        if not self._what:
+            self._bar.print(training_line(step, kind, scalars, self.total_steps))
 
 
 def export_line(model: str, options: str = "") -> str:

@@ -13,9 +13,10 @@ continues a stopped search, without repeating finished runs; with more values, s
 extends a finished one. All other options are those of bert-tf finetune.
 """
 
-from bert_tf.cli.progress import console, export_line, progress, scores_line, typed
+from bert_tf.cli.progress import RunProgress, console, export_line, progress, scores_line, typed
 from bert_tf.finetuning.options import FinetuningOptions
 from bert_tf.finetuning.options import SearchOptions as Options
+from bert_tf.training.listener import Listener
 
 
 def run(options: Options) -> None:
@@ -23,38 +24,16 @@ def run(options: Options) -> None:
         from bert_tf.finetuning.finetune import FinetuningResult, finetune
         from bert_tf.finetuning.search import search
         from bert_tf.finetuning.search_report import page
-        from bert_tf.finetuning.trials import Setting, ranked
+        from bert_tf.finetuning.trials import ranked
 
-        where, total_steps = "", 0
-        told: set[str] = set()
-
-        def started(setting: Setting, number: int, total: int) -> None:
-            nonlocal where
-            where = f"{number} of {total}"
-            bar.print(f"Setting {where}: {setting}")
-
-        def notice(line: str) -> None:
-            if line not in told:  # most lines are the same for every run
-                bar.print(line)
-            told.add(line)
-
-        def planned(steps: int) -> None:
-            nonlocal total_steps
-            total_steps = steps
-
-        def on_step(step: int) -> None:
-            bar.update(step, total=total_steps, note=where)
-
-        def one_run(options: FinetuningOptions) -> FinetuningResult | None:
-            result = finetune(
-                options, lambda *line: None, notice=notice, planned=planned, on_step=on_step
-            )
+        def one_run(options: FinetuningOptions, listener: Listener) -> FinetuningResult | None:
+            result = finetune(options, listener)
             if result is not None and result.evaluation is not None:
                 best = scores_line({result.best_by: result.score})
                 bar.print(f"  seed {options.seed}: {best}")
             return result
 
-        trials = search(options, one_run, started, notice)
+        trials = search(options, RunProgress(bar, "Setting"), one_run)
     if not trials:  # a dry run
         return
     print(page(trials), end="")

@@ -16,7 +16,7 @@ from bert_tf.errors import InputError
 from bert_tf.experiments.data_runs import Shards, TaskData
 from bert_tf.experiments.run import Cache, Run, Show, chosen_options
 from bert_tf.finetuning.finetune import finetune
-from bert_tf.finetuning.options import FinetuningOptions, SearchOptions
+from bert_tf.finetuning.options import SearchOptions
 from bert_tf.finetuning.restarts import Restarts
 from bert_tf.finetuning.search import search
 from bert_tf.finetuning.trials import Trial
@@ -26,6 +26,7 @@ from bert_tf.options import CheckedOptions
 from bert_tf.pretraining.options import PretrainingOptions
 from bert_tf.pretraining.pretrain import pretrain
 from bert_tf.tokenization import BertTokenizer
+from bert_tf.training.listener import Listener
 from bert_tf.training.state import load_weights
 
 
@@ -67,12 +68,7 @@ class Pretraining(Run):
         options = replace(
             self.options, shards=short, long_shards=long[0] if long else None, output=str(folder)
         )
-        result = pretrain(
-            options,
-            lambda *line: None,
-            notice=_no_lines,
-            on_step=lambda step: show.update(step, self.options.steps),
-        )
+        result = pretrain(options, _Steps(show))
         assert result is not None
         for path in sorted((folder / "checkpoints").glob("step-*.safetensors")):
             step = int(path.stem.removeprefix("step-"))
@@ -139,22 +135,7 @@ class Finetuning(Run):
             output=str(cache.of(self)),
             **self.data.options(cache),
         )
-        total = 0
-
-        def planned(steps: int) -> None:
-            nonlocal total
-            total = steps
-
-        def one_run(one: FinetuningOptions) -> Any:
-            return finetune(
-                one,
-                lambda *line: None,
-                notice=_no_lines,
-                planned=planned,
-                on_step=lambda step: show.update(step, total),
-            )
-
-        tried = search(replace(options, seeds=1), one_run, notice=_no_lines)
+        tried = search(replace(options, seeds=1), _Steps(show), finetune)
         best = _best(tried, options.seed)
         if best is None:
             raise InputError(f"{self.title}: no setting has a score: give a lower learning rate")
@@ -165,7 +146,7 @@ class Finetuning(Run):
             learning_rate=[chosen.learning_rate],
             epochs=[chosen.epochs],
         )
-        for trial in search(options, one_run, notice=_no_lines):
+        for trial in search(options, _Steps(show), finetune):
             if trial.setting == chosen:
                 best = trial
         seeds = range(options.seed, options.seed + options.seeds)
@@ -179,8 +160,21 @@ class Finetuning(Run):
         }
 
 
-def _no_lines(line: str) -> None:
-    """Leaves out what a run has to say: a table has dozens of runs."""
+class _Steps(Listener):
+    """Shows the steps of a run, and no lines: a table has dozens of runs."""
+
+    def __init__(self, show: Show) -> None:
+        self._show = show
+        self._total = 0
+
+    def notice(self, line: str) -> None:
+        """Leaves it out."""
+
+    def planned(self, steps: int) -> None:
+        self._total = steps
+
+    def on_step(self, step: int) -> None:
+        self._show.update(step, self._total)
 
 
 def _best(trials: Sequence[Trial], seed: int) -> Trial | None:

@@ -3,7 +3,6 @@
 import functools
 import math
 import sys
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -27,6 +26,7 @@ from bert_tf.tasks.table import TASKS, find_task, with_options
 from bert_tf.tasks.task import Task
 from bert_tf.trained.fine_tuned import TASK_FILE, Evaluation, FineTuned, read_settings
 from bert_tf.training.dry_run import dry_run
+from bert_tf.training.listener import Listener
 from bert_tf.training.loop import TrainingResult, check_steps_per_execution
 from bert_tf.training.means import Values
 from bert_tf.training.options import save_config
@@ -41,8 +41,6 @@ _SAMPLED_BATCHES = 8
 
 # A head on frozen vectors learns faster than a whole BERT.
 _FEATURES_LEARNING_RATE = 1e-3
-
-ReportLine = Callable[[int, str, dict[str, float]], None]
 
 
 @dataclass(frozen=True)
@@ -72,11 +70,7 @@ class FinetuningResult:
 
 
 def finetune(
-    options: FinetuningOptions,
-    report: ReportLine,
-    notice: Callable[[str], object] = print,
-    planned: Callable[[int], object] = lambda steps: None,
-    on_step: Callable[[int], object] = lambda step: None,
+    options: FinetuningOptions, listener: Listener | None = None
 ) -> FinetuningResult | None:
     """Fine-tunes a model; the run directory is `options.output`.
 
@@ -85,10 +79,7 @@ def finetune(
 
     Args:
         options: options of the command.
-        report: called with (step, "train" or "held_out", scalars) for each line logged.
-        notice: called with lines for the user.
-        planned: called with the total number of steps, before the first.
-        on_step: called with each step.
+        listener: is told how the run goes; by default notices are printed.
 
     Returns:
         The outcome; None for a dry run.
@@ -98,8 +89,10 @@ def finetune(
         Preempted: the run was stopped, or another worker has gone.
     """
     # First of all: several workers have to connect before TensorFlow runs an op.
-    with make_run(options, notice, [options.model, options.source, options.validation]) as run:
-        return _finetune(run, options, report, planned, on_step)
+    listener = listener or Listener()
+    inputs = [options.model, options.source, options.validation]
+    with make_run(options, listener.notice, inputs) as run:
+        return _finetune(run, options, listener)
 
 
 def task_to_train(options: FinetuningSetup) -> Task:
@@ -122,13 +115,7 @@ def task_to_train(options: FinetuningSetup) -> Task:
     return with_options(task, vars(options))
 
 
-def _finetune(
-    run: Run,
-    options: FinetuningOptions,
-    report: ReportLine,
-    planned: Callable[[int], object],
-    on_step: Callable[[int], object],
-) -> FinetuningResult | None:
+def _finetune(run: Run, options: FinetuningOptions, listener: Listener) -> FinetuningResult | None:
     task = task_to_train(options)
     if not task.kind.is_trained:
         raise InputError(
@@ -226,7 +213,7 @@ def _finetune(
         return None
     if run.is_chief:
         save_config(options, run.directory)
-    planned(total_steps)
+    listener.planned(total_steps)
     training = run.train(
         [phase],
         plan=make_plan(
@@ -236,8 +223,8 @@ def _finetune(
             larger_is_better=True,
         ),
         save_model=tuned.save,
-        report=report,
-        on_step=on_step,
+        report=listener.report,
+        on_step=listener.on_step,
     )
     if cache is not None:
         if cache.full:

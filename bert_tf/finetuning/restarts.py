@@ -11,13 +11,14 @@ import tensorflow as tf
 
 from bert_tf.atomic import replace_directory, write_json
 from bert_tf.errors import InputError
-from bert_tf.finetuning.finetune import FinetuningResult
+from bert_tf.finetuning.finetune import FinetuningResult, finetune
 from bert_tf.finetuning.options import FinetuningOptions
 from bert_tf.outputs import check_output_folder
 from bert_tf.training.divergence import DivergedError
+from bert_tf.training.listener import Listener
 from bert_tf.training.workers import hold_run_directory
 
-OneRun = Callable[[FinetuningOptions], FinetuningResult | None]
+OneRun = Callable[[FinetuningOptions, Listener], FinetuningResult | None]
 
 
 @dataclass
@@ -44,10 +45,10 @@ class Restarts:
         self.evaluations[seed] = result.evaluations
         self.runs[seed] = {n: v for n, v in scores if n != "examples" and v is not None}
 
-    def make(self, options: FinetuningOptions, run: OneRun) -> str | None:
+    def make(self, options: FinetuningOptions, listener: Listener, run: OneRun) -> str | None:
         """Makes the run of a seed and adds its outcome; returns a line if it diverged."""
         try:
-            result = run(options)
+            result = run(options, listener)
             assert result is not None
             self.add(options.seed, result)
         except DivergedError as error:
@@ -106,14 +107,14 @@ def _summary(scores: dict[int, float]) -> dict[str, Any]:
 
 
 def finetune_seeds(
-    options: FinetuningOptions, run: OneRun, notice: Callable[[str], object] = print
+    options: FinetuningOptions, listener: Listener, run: OneRun = finetune
 ) -> Restarts:
     """Fine-tunes with several seeds, in `<output>/seed-N`, and keeps the best model as `best/`.
 
     Args:
         options: options of the command; the runs count their seed up from its seed.
+        listener: is told how the runs go.
         run: makes one run.
-        notice: called with lines for the user: runs that diverged.
 
     Returns:
         The scores, whose summary is written to `seeds.json`; none for a dry run.
@@ -126,21 +127,23 @@ def finetune_seeds(
     restarts = Restarts()
     if options.dry_run:
         for one in seed_options(options):
-            run(one)
+            run(one, listener)
         return restarts
     inputs = [options.model, options.source, options.validation]
     output = check_output_folder(options.output, inputs)
     with hold_run_directory(output, tf.distribute.get_strategy()):
         for one in seed_options(options):
-            if (line := restarts.make(one, run)) is not None:
-                notice(line)
+            if (line := restarts.make(one, listener, run)) is not None:
+                listener.notice(line)
         finished = [seed for seed, scores in restarts.runs.items() if scores]
         if not finished:
             raise DivergedError("every seed diverged: give a smaller --learning_rate")
         best = restarts.best_seed
         if best is None:
             best = finished[0]
-            notice(f"{restarts.best_by} was undefined in every run: best/ is that of seed {best}")
+            listener.notice(
+                f"{restarts.best_by} was undefined in every run: best/ is that of seed {best}"
+            )
         keep_best(seed_folder(output, best), output)
         write_json(output / "seeds.json", restarts.summary())
     return restarts

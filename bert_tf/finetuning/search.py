@@ -4,7 +4,7 @@ import hashlib
 import itertools
 import json
 import shutil
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any
@@ -14,7 +14,7 @@ import tensorflow as tf
 from bert_tf.atomic import write_json
 from bert_tf.checkpoints.formats import content_hash
 from bert_tf.errors import InputError
-from bert_tf.finetuning.finetune import task_to_train
+from bert_tf.finetuning.finetune import finetune, task_to_train
 from bert_tf.finetuning.options import FinetuningOptions, FinetuningSetup, SearchOptions
 from bert_tf.finetuning.restarts import (
     OneRun,
@@ -28,6 +28,7 @@ from bert_tf.finetuning.search_report import write_report
 from bert_tf.finetuning.trials import Setting, Trial, ranked
 from bert_tf.options import identity
 from bert_tf.outputs import check_output_folder
+from bert_tf.training.listener import Listener
 from bert_tf.training.options import save_config
 from bert_tf.training.workers import hold_run_directory
 from bert_tf.version import TRAJECTORY
@@ -48,12 +49,7 @@ _SHOWN = {
 _ATTEMPTS = 100  # proposals to look at for one that was not tried
 
 
-def search(
-    options: SearchOptions,
-    run: OneRun,
-    started: Callable[[Setting, int, int], object] = lambda setting, number, total: None,
-    notice: Callable[[str], object] = print,
-) -> list[Trial]:
+def search(options: SearchOptions, listener: Listener, run: OneRun = finetune) -> list[Trial]:
     """Fine-tunes with one setting after another, in `<output>/<setting>/seed-N`.
 
     A search that was stopped goes on with the run that was stopped; it repeats no finished one. It
@@ -62,9 +58,8 @@ def search(
 
     Args:
         options: options of the command.
+        listener: is told how the runs go, and of each setting before its first run.
         run: makes one run.
-        started: called before each setting, with its number from 1 and the number of all.
-        notice: called with lines for the user.
 
     Returns:
         The settings tried, in their order; none for a dry run.
@@ -78,25 +73,27 @@ def search(
     output = check_output_folder(options.output, inputs)
     if options.dry_run:
         first = next(iter(_grid(options)))
-        run(next(seed_options(_finetuning(options, first))))
-        notice(f"The search has {_number(options, [])} settings with {options.seeds} run(s) each")
+        run(next(seed_options(_finetuning(options, first))), listener)
+        listener.notice(
+            f"The search has {_number(options, [])} settings with {options.seeds} run(s) each"
+        )
         return []
     with hold_run_directory(output, tf.distribute.get_strategy()):
         record = _Record.read(output, options)
         for trial in record.unfinished(options):
             number = record.trials.index(trial) + 1
-            started(trial.setting, number, _number(options, record.trials))
+            listener.started(str(trial.setting), number, _number(options, record.trials))
             for one in seed_options(_finetuning(options, trial.setting)):
                 if one.seed in trial.restarts.runs:
                     continue
-                if (line := trial.restarts.make(one, run)) is not None:
-                    notice(f"{trial.setting}: {line}")
+                if (line := trial.restarts.make(one, listener, run)) is not None:
+                    listener.notice(f"{trial.setting}: {line}")
                 record.write()
                 save_config(options, output)
             record.report(options)
         record.report(options)
         for line in record.remarks():
-            notice(line)
+            listener.notice(line)
     return record.trials
 
 

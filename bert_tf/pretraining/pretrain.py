@@ -3,7 +3,6 @@
 import contextlib
 import functools
 import re
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -25,6 +24,7 @@ from bert_tf.pretraining.word_frequencies import word_frequency_loss, write_metr
 from bert_tf.tokenization.tokenizer import BertTokenizer
 from bert_tf.tokenization.vocabulary import SPECIAL_TOKENS
 from bert_tf.training.dry_run import dry_run
+from bert_tf.training.listener import Listener
 from bert_tf.training.loop import TrainingResult, check_steps_per_execution
 from bert_tf.training.means import accuracy, cross_entropy
 from bert_tf.training.options import save_config
@@ -96,10 +96,7 @@ def _settings(
 
 
 def pretrain(
-    options: PretrainingOptions,
-    report: Callable[[int, str, dict[str, float]], None],
-    notice: Callable[[str], object] = print,
-    on_step: Callable[[int], object] = lambda step: None,
+    options: PretrainingOptions, listener: Listener | None = None
 ) -> TrainingResult | None:
     """Pre-trains a BERT on shards; the run directory is `options.output`.
 
@@ -108,9 +105,7 @@ def pretrain(
 
     Args:
         options: options of the command.
-        report: called with (step, "train" or "held_out", scalars) for each line logged.
-        notice: called with lines for the user.
-        on_step: called with the step after each execution.
+        listener: is told how the run goes; by default notices are printed.
 
     Returns:
         The outcome; None for a dry run.
@@ -119,22 +114,19 @@ def pretrain(
         InputError: the shards, the model or the options cannot be used; the message says why.
         Preempted: see `train`; or another worker of the run has gone.
     """
+    listener = listener or Listener()
     inputs = [options.shards, options.long_shards, options.model, options.tokenizer]
     with contextlib.ExitStack() as stack:
         # First of all: several workers have to connect before TensorFlow runs an op.
-        run = stack.enter_context(make_run(options, notice, inputs))
+        run = stack.enter_context(make_run(options, listener.notice, inputs))
         data = PretrainingData(options)
         for phase in data.phases:
             stack.enter_context(shard_errors(phase.train.directory))
-        return _pretrain(run, data, options, report, on_step)
+        return _pretrain(run, data, options, listener)
 
 
 def _pretrain(
-    run: Run,
-    data: PretrainingData,
-    options: PretrainingOptions,
-    report: Callable[[int, str, dict[str, float]], None],
-    on_step: Callable[[int], object],
+    run: Run, data: PretrainingData, options: PretrainingOptions, listener: Listener
 ) -> TrainingResult | None:
     for phase in data.phases:  # fails on what it cannot do before anything is written
         check_batch_size(phase.batch_size, run.strategy, phase.gradient_accumulation_steps)
@@ -196,7 +188,7 @@ def _pretrain(
     def keep_scores(step: int, kind: str, scalars: dict[str, float]) -> None:
         if kind == "held_out":
             scores.update(scalars, step=step)
-        report(step, kind, scalars)
+        listener.report(step, kind, scalars)
 
     def save(directory: Path) -> None:
         save_model(model, directory, tokenizer=data.tokenizer)
@@ -204,6 +196,7 @@ def _pretrain(
             write_metrics(directory, scores)
 
     run.open(override=options.override)
+    listener.planned(options.steps)
     if run.is_chief:
         save_config(options, run.directory)
     plan = make_plan(
@@ -213,7 +206,9 @@ def _pretrain(
         larger_is_better=False,
         scalar_names=_SCALAR_NAMES,
     )
-    return run.train(phases, plan=plan, save_model=save, report=keep_scores, on_step=on_step)
+    return run.train(
+        phases, plan=plan, save_model=save, report=keep_scores, on_step=listener.on_step
+    )
 
 
 def _embeddings(run: Run, encoder: BertEncoder, pieces: list[str]) -> ProjectorLog:

@@ -1,5 +1,6 @@
 """What `bert-tf pretrain` does with the different kinds of shards."""
 
+import contextlib
 import json
 import re
 import shutil
@@ -25,6 +26,7 @@ from bert_tf.models.pretrainer import BertPreTrainer
 from bert_tf.pretraining.data import DIRECTIONS, PretrainingData
 from bert_tf.pretraining.options import PretrainingOptions
 from bert_tf.pretraining.pretrain import pretrain
+from bert_tf.training.listener import Listener
 from pipelines.shards.manifest import Manifest
 from pipelines.shards.pretraining_batches import pretraining_batches
 
@@ -63,21 +65,19 @@ def run(options, kill_at=None, copy_at=None) -> list[tuple[int, str, dict[str, f
     """
     lines = []
 
-    def report(step, kind, scalars):
-        timed = ("second", "share_of_peak", "minutes_left")
-        kept = {k: v for k, v in scalars.items() if not any(part in k for part in timed)}
-        lines.append((step, kind, kept))
-        if step == kill_at:
-            raise Killed
-        if step == copy_at:
-            saved = (step - 1) // options.save_every * options.save_every
-            copy_when_saved(Path(options.output), saved, killed(options.output))
+    class Watching(Listener):
+        def report(self, step, kind, scalars):
+            timed = ("second", "share_of_peak", "minutes_left")
+            kept = {k: v for k, v in scalars.items() if not any(part in k for part in timed)}
+            lines.append((step, kind, kept))
+            if step == kill_at:
+                raise Killed
+            if step == copy_at:
+                saved = (step - 1) // options.save_every * options.save_every
+                copy_when_saved(Path(options.output), saved, killed(options.output))
 
-    if kill_at is None:
-        pretrain(options, report)
-    else:
-        with pytest.raises(Killed):
-            pretrain(options, report)
+    with contextlib.nullcontext() if kill_at is None else pytest.raises(Killed):
+        pretrain(options, Watching())
     return lines
 
 

@@ -101,8 +101,7 @@ def test_nothing_that_a_command_reads_tunes_itself(
         FinetuningOptions(
             model=str(pretrained / "last"), train=str(labelled / "train.tsv"), epochs=1,
             output=str(tmp_path / "run"), max_length=16, strategy=strategy,
-        ),
-        report=lambda *line: None,
+        )
     )  # fmt: skip
     datasets = [dataset for dataset in read if dataset is not None]
     assert datasets

@@ -27,6 +27,7 @@ from bert_tf.models.task_models import (
     BertTagger,
 )
 from bert_tf.trained.fine_tuned import FineTuned
+from bert_tf.training.listener import Listener
 
 PIECES = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "sea", "ship", "cow", "barn"]
 CONFIG = BertConfig(
@@ -268,12 +269,13 @@ def test_a_run_keeps_vectors_until_its_end(encoder, tmp_path, monkeypatch):
         strategy="one",
     )  # fmt: skip
 
-    def kill(step):
-        if step == 3:
-            raise KeyboardInterrupt
+    class Killing(Listener):
+        def on_step(self, step):
+            if step == 3:
+                raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        finetune(options, print, notice=print, on_step=kill)
+        finetune(options, Killing())
     # Two rows of two words, [CLS] and [SEP], each kept once.
     assert (run / "features" / "vectors").stat().st_size == 2 * 4 * 16 * 4
 
@@ -281,7 +283,7 @@ def test_a_run_keeps_vectors_until_its_end(encoder, tmp_path, monkeypatch):
         raise AssertionError("vectors were computed again")
 
     monkeypatch.setattr(FeatureCache, "_write", write)
-    finetune(options, print, notice=print)
+    finetune(options)
     assert not (run / "features").exists()
     tuned = FineTuned.from_directory(run / "best")
     assert tuned.model.encoder.chosen == ["last", "embeddings"]

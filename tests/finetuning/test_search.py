@@ -20,6 +20,7 @@ from bert_tf.finetuning.trials import Setting, ranked
 from bert_tf.tasks.reports.report import markdown
 from bert_tf.trained.fine_tuned import Evaluation
 from bert_tf.training.divergence import DivergedError
+from bert_tf.training.listener import Listener
 
 BEST = 3e-5
 
@@ -35,7 +36,7 @@ class Runs:
         self.made: list[str] = []
         self.killed_at = killed_at
 
-    def __call__(self, options) -> FinetuningResult | None:
+    def __call__(self, options, listener=None) -> FinetuningResult | None:
         if options.dry_run:
             return None
         folder = Path(options.output)
@@ -72,12 +73,18 @@ def blank_pictures(monkeypatch) -> None:
     monkeypatch.setattr("bert_tf.finetuning.search_report.picture", blank)
 
 
-def quiet(line) -> None:
-    pass
+class Notices(Listener):
+    """Keeps them."""
+
+    def __init__(self) -> None:
+        self.lines: list[str] = []
+
+    def notice(self, line) -> None:
+        self.lines.append(line)
 
 
 def tried(options, run=None) -> list[Setting]:
-    trials = search(options, run or Runs(), notice=quiet)
+    trials = search(options, Notices(), run or Runs())
     return [trial.setting for trial in trials]
 
 
@@ -85,7 +92,7 @@ def test_a_setting_that_comes_to_be_the_best_without_its_first_model(options):
     class Later(Runs):
         """Runs of the other rate, whose second seed is far better."""
 
-        def __call__(self, options):
+        def __call__(self, options, listener=None):
             result = super().__call__(options)
             if options.learning_rate != BEST and options.seed > 1:
                 scores = result.evaluation.scores
@@ -104,7 +111,7 @@ class Changing(Runs):
 
     scores: ClassVar = {5e-5: (0.9, 0.1, 0.1), 4e-5: (0.8, 0.2, 0.2), 2e-5: (0.7, 0.9, 0.8)}
 
-    def __call__(self, options):
+    def __call__(self, options, listener=None):
         result = super().__call__(options)
         scores = self.scores[options.learning_rate]
         result.evaluation.scores["f1"] = scores[options.seed - 1]
@@ -119,38 +126,38 @@ def models(output: Path) -> set[str]:
 
 def test_no_model_is_deleted_while_a_setting_lacks_seeds(options):
     options = replace(options, batch_size=[8], learning_rate=[*Changing.scores], epochs=[1])
-    output, told = Path(options.output), []
-    search(options, Changing(), notice=told.append)
+    output, told = Path(options.output), Notices()
+    search(options, told, Changing())
     first = "batch-8_rate-5e-05_epochs-1/seed-1"
     assert models(output) == {first}
     assert json.loads((output / "search.json").read_text())["best"] == first
-    assert told == [f"best/ is the best model of {first}"]
+    assert told.lines == [f"best/ is the best model of {first}"]
 
     # Killed when the first setting, now the worst, has all its seeds.
     more = replace(options, seeds=3)
     with pytest.raises(KilledError):
-        search(more, Changing(killed_at=2), notice=quiet)
+        search(more, Notices(), Changing(killed_at=2))
     assert models(output) >= {first}
     assert (output / "best" / "model.safetensors").read_text() == first
-    search(more, Changing(), notice=told.append)
+    search(more, told, Changing())
     best = "batch-8_rate-2e-05_epochs-1/seed-2"
     assert models(output) == {best}
     assert (output / "best" / "model.safetensors").read_text() == best
     assert json.loads((output / "search.json").read_text())["best"] == best
-    assert told[1:] == [f"best/ is the best model of {best}"]
+    assert told.lines[1:] == [f"best/ is the best model of {best}"]
 
 
 def test_a_best_setting_whose_model_was_deleted_is_said_to_be_so(options):
     """One setting alone gets more seeds, and falls behind one whose model is gone."""
     options = replace(options, batch_size=[8], learning_rate=[5e-5, 4e-5], epochs=[1])
-    output, told = Path(options.output), []
-    search(options, Changing(), notice=quiet)
-    search(replace(options, learning_rate=[5e-5], seeds=3), Changing(), notice=told.append)
+    output, told = Path(options.output), Notices()
+    search(options, Notices(), Changing())
+    search(replace(options, learning_rate=[5e-5], seeds=3), told, Changing())
     first = "batch-8_rate-5e-05_epochs-1/seed-1"
     assert models(output) == {first}
     assert (output / "best" / "model.safetensors").read_text() == first
-    assert told[0] == f"best/ is the best model of {first}"
-    assert "learning rate 4e-05" in told[1] and "were deleted" in told[1]
+    assert told.lines[0] == f"best/ is the best model of {first}"
+    assert "learning rate 4e-05" in told.lines[1] and "were deleted" in told.lines[1]
 
 
 def test_more_seeds_of_one_setting_leave_the_others_as_they_are(options):
@@ -181,7 +188,7 @@ def test_the_grid_is_the_papers(options):
 def test_settings_are_ranked_by_the_mean_over_seeds(options, monkeypatch):
     monkeypatch.setattr("bert_tf.finetuning.search_report.picture", picture)
     options = replace(options, batch_size=[16], learning_rate=[5e-5, BEST], epochs=[3], seeds=3)
-    trials = search(options, Runs(), notice=quiet)
+    trials = search(options, Notices(), Runs())
     rows = table(trials)
     assert rows[0] == [
         "batch size",
@@ -214,10 +221,10 @@ def test_a_killed_search_repeats_no_finished_run(options, tmp_path, trials, kill
     """Runs 0, 2, 4 ... begin a trial; run 3 is in the middle of one."""
     options = replace(options, batch_size=[16], epochs=[2], trials=trials, seeds=2)
     undisturbed, first, second = Runs(), Runs(killed_at), Runs()
-    search(replace(options, output=str(tmp_path / "other")), undisturbed, notice=quiet)
+    search(replace(options, output=str(tmp_path / "other")), Notices(), undisturbed)
     with pytest.raises(KilledError):
-        search(options, first, notice=quiet)
-    search(options, second, notice=quiet)
+        search(options, Notices(), first)
+    search(options, Notices(), second)
     assert first.made + second.made == undisturbed.made
     for name in ("search.tsv", "search.png"):
         outputs = (Path(options.output) / name, tmp_path / "other" / name)
@@ -236,15 +243,15 @@ def test_a_finished_search_runs_nothing_and_can_be_extended(options):
     settings = tried(replace(options, learning_rate=[5e-5, 2e-5], trials=5), again)
     assert len(set(settings)) == 5 and len(again.made) == 2 + 1 + 2
     best = (Path(options.output) / "best" / "model.safetensors").read_text()
-    assert best.startswith(ranked(search(options, Runs(), notice=quiet))[0].setting.folder)
+    assert best.startswith(ranked(search(options, Notices(), Runs()))[0].setting.folder)
 
 
 def test_a_search_whose_first_run_is_refused_leaves_nothing(options):
-    def refused(one):
+    def refused(one, listener):
         raise InputError("there is no such data")
 
     with pytest.raises(InputError, match="no such data"):
-        search(options, refused, notice=quiet)
+        search(options, Notices(), refused)
     assert [path.name for path in Path(options.output).iterdir()] == [".lock"]
 
 
@@ -270,9 +277,9 @@ def test_too_few_settings_for_the_trials_end_the_search(options):
 
 def test_a_diverged_run_is_ranked_last(options):
     options = replace(options, batch_size=[16], learning_rate=[0.1, BEST], epochs=[3])
-    told = []
-    trials = search(options, Runs(), notice=told.append)
-    assert "learning rate 0.1" in told[0] and "non-finite" in told[0]
+    told = Notices()
+    trials = search(options, told, Runs())
+    assert "learning rate 0.1" in told.lines[0] and "non-finite" in told.lines[0]
     assert [row[1:4] for row in table(trials)[1:]] == [["3e-05", "3", "1.033"], ["0.1", "3", "-"]]
     assert tried(options, again := Runs()) and again.made == []
 
@@ -281,7 +288,7 @@ def test_a_score_that_no_run_has(options, capsys):
     """F1 of a type of entities that is in no validation example and no answer."""
 
     class Undefined(Runs):
-        def __call__(self, options, *arguments, **more):
+        def __call__(self, options, listener=None):
             return replace(super().__call__(options), best_by="f1_LOC")
 
     with pytest.MonkeyPatch.context() as patch:
@@ -342,9 +349,9 @@ def test_scores_on_differently_drawn_examples_are_not_compared(options, tmp_path
 
 
 def test_a_dry_run_writes_nothing(options, tmp_path):
-    told = []
-    assert search(replace(options, dry_run=True), Runs(), notice=told.append) == []
-    assert told == ["The search has 24 settings with 1 run(s) each"]
+    told = Notices()
+    assert search(replace(options, dry_run=True), told, Runs()) == []
+    assert told.lines == ["The search has 24 settings with 1 run(s) each"]
     assert not (tmp_path / "run").exists()
 
 
@@ -367,14 +374,14 @@ def seeds(options) -> FinetuningOptions:
 
 def test_seeds_of_which_one_diverges(seeds):
     class Second(Runs):
-        def __call__(self, options):
+        def __call__(self, options, listener=None):
             if options.seed == 2:
                 raise DivergedError("step 3: non-finite loss")
             return super().__call__(options)
 
-    told = []
-    restarts = finetune_seeds(seeds, Second(), told.append)
-    assert told == ["seed 2 diverged: step 3: non-finite loss"]
+    told = Notices()
+    restarts = finetune_seeds(seeds, told, Second())
+    assert told.lines == ["seed 2 diverged: step 3: non-finite loss"]
     assert restarts.best_seed == 3 and restarts.summary()["f1"]["runs"] == 2
     output = Path(seeds.output)
     assert (output / "best" / "model.safetensors").read_text() == "run/seed-3"
@@ -382,14 +389,14 @@ def test_seeds_of_which_one_diverges(seeds):
     assert last.endswith("the best of 3 evaluations")
     assert list(json.loads((output / "seeds.json").read_text())["f1"]["scores"]) == ["1", "3"]
     with pytest.raises(DivergedError, match="every seed diverged: give a smaller --learning_rate"):
-        finetune_seeds(replace(seeds, learning_rate=0.1), Runs(), told.append)
+        finetune_seeds(replace(seeds, learning_rate=0.1), told, Runs())
 
 
 def test_two_commands_do_not_share_an_output(seeds):
     class Nested(Runs):
-        def __call__(self, options):
+        def __call__(self, options, listener=None):
             with pytest.raises(InputError, match="another process is training there"):
-                finetune_seeds(seeds, Runs())
+                finetune_seeds(seeds, Notices(), Runs())
             return super().__call__(options)
 
-    assert finetune_seeds(seeds, Nested()).best_seed == 3
+    assert finetune_seeds(seeds, Notices(), Nested()).best_seed == 3

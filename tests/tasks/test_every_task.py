@@ -20,6 +20,7 @@ from bert_tf.tasks.kinds.tagging import Tagging
 from bert_tf.tasks.table import TASKS
 from bert_tf.trained.ensemble import Ensemble
 from bert_tf.trained.fine_tuned import TASK_FILE, FineTuned, read_settings
+from bert_tf.training.listener import Listener
 from pipelines.examples.labelled_text import read_examples
 from pipelines.examples.tagged_words import to_iob2
 
@@ -200,17 +201,15 @@ def test_a_task_learns_resumes_is_evaluated_exported_and_read_back(
         **_OPTIONS.get(trained, {}),
     )  # fmt: skip
 
-    def no_report(*line):
-        pass
-
     resumes = trained in _OPTIONS or name in _OF_KIND.values()
 
-    def on_step(step):
-        if step == 32 and resumes:  # in the middle of an epoch
-            copy_when_saved(tmp_path / "run", 22, tmp_path / "killed")
+    class Copying(Listener):
+        def on_step(self, step):
+            if step == 32 and resumes:  # in the middle of an epoch
+                copy_when_saved(tmp_path / "run", 22, tmp_path / "killed")
 
     # It overfits.
-    result = finetune(options, no_report, notice=no_report, on_step=on_step)
+    result = finetune(options, Copying())
     best = tmp_path / "run" / "best"
     tuned = FineTuned.from_directory(best)
     perfect = 100 if isinstance(task.kind, Span) else 1
@@ -221,7 +220,7 @@ def test_a_task_learns_resumes_is_evaluated_exported_and_read_back(
     # It resumes exactly after a kill in the middle of an epoch.
     if resumes:
         again = replace(options, output=str(tmp_path / "killed"))
-        resumed = finetune(again, no_report, notice=no_report)
+        resumed = finetune(again)
         assert resumed.training.started_at == 22
         assert weights_of(tmp_path / "killed") == weights_of(tmp_path / "run")
 
