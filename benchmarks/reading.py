@@ -38,7 +38,7 @@ from pipelines.instances.schemas import masked_features, parse_compact
 from pipelines.options import PretrainingDataOptions
 from pipelines.shards import pretraining_batches as batches_module
 from pipelines.shards.manifest import BLOCK_RECORDS, Manifest
-from pipelines.shards.pretraining_batches import pretraining_batches
+from pipelines.shards.pretraining_batches import Masking, pretraining_batches
 from pipelines.shards.writing import write_shards
 
 CORPUS = Path(__file__).resolve().parents[2] / "shared" / "data" / "corpus" / "books"
@@ -310,10 +310,10 @@ def report_rates(static: Path, dynamic: Path, runs: int, sequences: int) -> None
         ways: dict[str, Callable[[], tf.data.Dataset]] = {
             "ours, dynamic": lambda b=batch_size: pretraining_batches(dynamic, b),
             "ours, dynamic, whole words": lambda b=batch_size: pretraining_batches(
-                dynamic, b, whole_word_masking=True
+                dynamic, b, masking=Masking(whole_word_masking=True)
             ),
             "ours, dynamic, spans of 3": lambda b=batch_size: pretraining_batches(
-                dynamic, b, max_ngram=3
+                dynamic, b, masking=Masking(max_ngram=3)
             ),
             "ours, static": lambda b=batch_size: pretraining_batches(static, b),
             "recipe, static": lambda b=batch_size: batches_by_recipe(static, b, buffer),

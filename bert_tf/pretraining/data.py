@@ -4,7 +4,7 @@ import functools
 import hashlib
 import json
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +18,12 @@ from bert_tf.tokenization.tokenizer import BertTokenizer
 from bert_tf.training.strategy import distribute_batches, share_batches
 from pipelines.shards.folder import ShardFolder, open_shards, tokenizer_of_shards
 from pipelines.shards.manifest import FILE_NAME as MANIFEST
-from pipelines.shards.pretraining_batches import held_out_batches, pretraining_batches
+from pipelines.shards.pretraining_batches import (
+    Masking,
+    Share,
+    held_out_batches,
+    pretraining_batches,
+)
 
 # Sample batch for histograms of activations.
 _WATCHED_EXAMPLES = 8
@@ -30,10 +35,6 @@ DIRECTIONS = {
     "ltr": "left_to_right", "rtl": "right_to_left", "ltr+rtl": "left_to_right+right_to_left",
     "bilm": "recurrent",
 }  # fmt: skip
-
-_OF_MASKS = (
-    "masked_lm_prob", "mask_token_share", "random_token_share", "whole_word_masking", "max_ngram",
-)  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -62,7 +63,7 @@ class PhaseShards:
 
     @property
     def left_out(self) -> dict[str, int]:
-        """Path of a shard -> number of corrupt records in it, which are skipped."""
+        """Path of a shard -> number of records in its damaged blocks, which are skipped."""
         return {**self.train.left_out, **(self.held_out.left_out if self.held_out else {})}
 
 
@@ -88,11 +89,8 @@ class PretrainingData:
         self.direction = DIRECTIONS.get(self.objective, "both")
         self.predicted = self.objective.replace("bilm", "ltr+rtl").split("+")
         self.tokenizer = tokenizer_of_shards(options.shards, options.tokenizer)
-        self._reading: dict[str, Any] = {
-            "vocabulary_hash": self.tokenizer.vocabulary_hash,
-            "tokenizer": self.tokenizer,
-            **{name: getattr(options, name) for name in _OF_MASKS},
-        }
+        masking = Masking(**{one.name: getattr(options, one.name) for one in fields(Masking)})
+        self._reading: dict[str, Any] = {"tokenizer": self.tokenizer, "masking": masking}
         if self.direction != "both":
             self._reading["objective"] = "+".join(self.predicted)
             if self.objective == "bilm" and any(phase.train.has_rows for phase in self.phases):
@@ -100,12 +98,11 @@ class PretrainingData:
                     "--objective bilm reads one instance in a row: make shards without "
                     "--instances_per_row"
                 )
-            for name in _OF_MASKS:
-                if getattr(options, name) is not None:
-                    raise InputError(
-                        f"--{name} is for masked words, and --objective {self.objective} has none: "
-                        "leave it out"
-                    )
+            for name in masking.changed:
+                raise InputError(
+                    f"--{name} is for masked words, and --objective {self.objective} has none: "
+                    "leave it out"
+                )
         self._batches: Callable[..., Any] = functools.partial(pretraining_batches, **self._reading)
 
     @property
@@ -145,9 +142,7 @@ class PretrainingData:
             data_service=options.data_service,
         )
         return distribute_batches(
-            lambda size, worker, workers: batches(
-                phase.train, size, worker=worker, num_workers=workers
-            ),
+            lambda size, worker, workers: batches(phase.train, size, share=Share(worker, workers)),
             strategy,
             phase.batch_size,
         )

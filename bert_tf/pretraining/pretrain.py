@@ -137,7 +137,7 @@ def _pretrain(
     run.notice(f"{run.devices}: {data.summary}")
     for phase in data.phases:
         for shard, records in phase.left_out.items():
-            run.notice(f"skipping {records} corrupt record(s) of {shard}")
+            run.notice(f"skipping {records} record(s) of {shard}: blocks that hold corrupt ones")
     warmup_steps = options.warmup_steps
     if warmup_steps is None:
         warmup_steps = min(_LONGEST_WARMUP, options.steps // 10)

@@ -46,10 +46,7 @@ def displayed_instances(
     Raises:
         InputError: a record is damaged, or the vocabulary does not match.
     """
-    batches = pretraining_batches(
-        shards, count, seed=seed, repeat=False, vocabulary_hash=tokenizer.vocabulary_hash,
-        tokenizer=tokenizer,
-    )  # fmt: skip
+    batches = pretraining_batches(shards, count, seed=seed, repeat=False, tokenizer=tokenizer)
     assert batches is not None  # the split exists
     with shard_errors(shards.directory):
         inputs, labels, weights = next(batches.as_numpy_iterator())

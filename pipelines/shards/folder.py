@@ -1,17 +1,16 @@
 """Opens and checks a folder of pre-training shards.
 
 A corrupt record (damaged on disk, truncated, or no instance at all) stops a run with an error that
-names file and record; or such records are found in advance and skipped.
+names file and record; or the blocks of such records are found in advance and skipped.
 """
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import numpy as np
 import tensorflow as tf
 from google.protobuf.message import DecodeError
 
@@ -19,7 +18,6 @@ from bert_tf.errors import InputError
 from pipelines.instances.rows import parse_rows, row_predictions
 from pipelines.instances.schemas import masked_features, parse_compact, parse_masked
 from pipelines.shards.manifest import (
-    BLOCK_RECORDS,
     FILE_NAME,
     SPLITS,
     UNFINISHED,
@@ -29,14 +27,8 @@ from pipelines.shards.manifest import (
     verify,
 )
 from pipelines.shards.record_blocks import (
-    FRAME_BYTES,
-    HEADER_BYTES,
     PARSE_ERRORS,
     RecordBlocks,
-    RecordScan,
-    find_unsound,
-    join_blocks,
-    scan_records,
     scanned_blocks,
     written_blocks,
 )
@@ -52,22 +44,25 @@ class ShardFolder:
     Args:
         directory: folder of the shards.
         split: "train" or "held_out".
-        files: paths of the shards.
         max_seq_length: tokens per instance.
         max_predictions_per_seq: predictions per instance, padding included.
         manifest: None for shards written by other programs.
-        blocks: places of the readable records.
-        left_out: number of skipped corrupt records by path of a shard.
+        blocks: places of the records.
+        left_out: path of a shard -> number of records in its damaged blocks, which are skipped.
     """
 
     directory: Path
     split: str
-    files: list[str]
     max_seq_length: int
     max_predictions_per_seq: int
     manifest: Manifest | None
-    blocks: RecordBlocks = field(init=False, repr=False)
+    blocks: RecordBlocks = field(repr=False)
     left_out: dict[str, int] = field(default_factory=dict)
+
+    @property
+    def files(self) -> list[str]:
+        """Paths of the shards."""
+        return self.blocks.files
 
     @property
     def instances(self) -> int:
@@ -125,8 +120,8 @@ def open_shards(
         directory: folder from `pipelines.shards.writing.write_shards`, or with `*.tfrecord*` files.
         split: "train" or "held_out".
         vocabulary_hash: `BertTokenizer.vocabulary_hash`, to compare with the manifest's.
-        skip_corrupt: whether to find and skip corrupt records. Compares all shards with their
-            checksums, or reads them if there is no manifest.
+        skip_corrupt: whether to find corrupt records and skip their blocks. Compares all shards
+            with their checksums, or reads them if there is no manifest.
 
     Returns:
         The shards; None if "held_out" is asked for and nothing was held out.
@@ -148,48 +143,41 @@ def open_shards(
                 )
         raise InputError(f"{folder}: no such folder: make one with bert-tf shards")
     if (folder / FILE_NAME).exists():
-        shards = _open_written_shards(folder, split, skip_corrupt)
+        manifest = Manifest.load(folder)
+        written = manifest.shards.get(split)
+        if not written:
+            return None
+        if not skip_corrupt:
+            check_sizes(folder, written)
+        suspects: Iterable[int] = altered(folder, written) if skip_corrupt else ()
+        blocks = written_blocks([folder / shard.file for shard in written], written)
+        options = manifest.options
+        sizes = options["max_seq_length"], options["max_predictions_per_seq"]
     else:
-        shards = _open_foreign_shards(folder, split, skip_corrupt)
-    if shards is None:
-        return None
+        manifest, paths = None, _foreign_files(folder)
+        if split != "train":
+            return None
+        blocks = scanned_blocks(paths)
+        suspects = range(len(paths)) if skip_corrupt else ()
+        _check_foreign(blocks, skip_corrupt)
+        sizes = _record_sizes(folder, blocks)
+    shards = ShardFolder(folder, split, *sizes, manifest, blocks)
     check_vocabulary(shards, vocabulary_hash)
+    for file in suspects:
+        for block in blocks.of_file(file):
+            if not blocks.is_sound(block, shards.parse):
+                path = shards.files[file]
+                shards.left_out[path] = shards.left_out.get(path, 0) + int(blocks.records[block])
+                blocks.records[block] = 0
     if not shards.instances:
         raise InputError(
-            f"{folder}: every record of the {split} shards is corrupt: make them again with "
-            "bert-tf shards"
+            f"{folder}: every block of the {split} shards holds a corrupt record: make them again "
+            "with bert-tf shards"
         )
     return shards
 
 
-def _open_written_shards(folder: Path, split: str, skip_corrupt: bool) -> ShardFolder | None:
-    manifest = Manifest.load(folder)
-    written = manifest.shards.get(split)
-    if not written:
-        return None
-    paths = [folder / shard.file for shard in written]
-    shards = ShardFolder(
-        directory=folder,
-        split=split,
-        files=[str(path) for path in paths],
-        max_seq_length=manifest.options["max_seq_length"],
-        max_predictions_per_seq=manifest.options["max_predictions_per_seq"],
-        manifest=manifest,
-    )
-    blocks = [written_blocks(shard) for shard in written]
-    if not skip_corrupt:
-        check_sizes(folder, written)
-    for index in altered(folder, written) if skip_corrupt else ():
-        path, shard = paths[index], written[index]
-        scan = scan_records(path, shard.bytes, after_damage=True)
-        unsound = find_unsound(path, scan, shards.parse)
-        blocks[index] = scanned_blocks(scan, np.array(shard.block_offsets), ~unsound)
-        shards.left_out[str(path)] = shard.instances - int((~unsound).sum())
-    shards.blocks = join_blocks(paths, blocks)
-    return shards
-
-
-def _open_foreign_shards(folder: Path, split: str, skip_corrupt: bool) -> ShardFolder | None:
+def _foreign_files(folder: Path) -> list[Path]:
     paths = sorted(path for path in folder.glob("*.tfrecord*") if path.is_file())
     if not paths:
         if lengths := sorted(path.parent.name for path in folder.glob(f"*/{FILE_NAME}")):
@@ -200,27 +188,7 @@ def _open_foreign_shards(folder: Path, split: str, skip_corrupt: bool) -> ShardF
             f"{folder}: holds neither {FILE_NAME} nor *.tfrecord files: make shards with bert-tf "
             "shards"
         )
-    if split != "train":
-        return None
-    scans = [scan_records(path, after_damage=skip_corrupt) for path in paths]
-    for path, scan in zip(paths, scans, strict=True):
-        _refuse_compressed(path, scan)
-        if not skip_corrupt and scan.end != path.stat().st_size:
-            raise _corrupt_record(path, len(scan.offsets))
-    length, predictions = _record_sizes(folder, paths, scans)
-    shards = ShardFolder(folder, split, [str(path) for path in paths], length, predictions, None)
-    blocks = []
-    for path, scan in zip(paths, scans, strict=True):
-        unsound = np.zeros(len(scan.offsets), bool)
-        if skip_corrupt:
-            unsound = find_unsound(path, scan, shards.parse)
-        blocks.append(scanned_blocks(scan, scan.offsets[::BLOCK_RECORDS], ~unsound))
-        # A damaged stretch held an unknown number of records, at least one.
-        lost = int(unsound.sum()) + len(scan.gaps) + (scan.end != path.stat().st_size)
-        if lost:
-            shards.left_out[str(path)] = lost
-    shards.blocks = join_blocks(paths, blocks)
-    return shards
+    return paths
 
 
 def tokenizer_of_shards(
@@ -270,43 +238,48 @@ def check_vocabulary(shards: ShardFolder, vocabulary_hash: str | None) -> None:
         )
 
 
-def _refuse_compressed(path: Path, scan: RecordScan) -> None:
-    with path.open("rb") as file:
-        magic = file.read(2)
-    no_records = not len(scan.offsets) or scan.offsets[0] > 0
-    if no_records and magic in (b"\x1f\x8b", b"\x78\x01", b"\x78\x9c", b"\x78\xda"):
-        kind = "gzip" if magic == b"\x1f\x8b" else "zlib"
-        raise InputError(
-            f"{path}: is {kind}-compressed, which prevents reading from any record: decompress it"
-        )
+def _check_foreign(blocks: RecordBlocks, skip_corrupt: bool) -> None:
+    """Refuses compressed files and, unless corrupt records are skipped, damaged lengths."""
+    for file, path in enumerate(blocks.files):
+        of_file = blocks.of_file(file)
+        if not len(of_file):
+            continue
+        with Path(path).open("rb") as opened:
+            magic = opened.read(2)
+        is_packed = magic in (b"\x1f\x8b", b"\x78\x01", b"\x78\x9c", b"\x78\xda")
+        if is_packed and not blocks.is_sound(of_file[0], tf.identity, 1):
+            kind = "gzip" if magic == b"\x1f\x8b" else "zlib"
+            raise InputError(
+                f"{path}: is {kind}-compressed, which prevents reading from any record: decompress "
+                "it"
+            )
+        # A damaged length leads astray: the last block is then unsound, too.
+        if not skip_corrupt and not blocks.is_sound(of_file[-1], tf.identity):
+            raise _corrupt_record(path, blocks.first_damaged(file, tf.identity) or 0)
 
 
-def _record_sizes(folder: Path, paths: list[Path], scans: list[RecordScan]) -> tuple[int, int]:
-    """Tokens and predictions per instance, from the first instance."""
+def _record_sizes(folder: Path, blocks: RecordBlocks) -> tuple[int, int]:
+    """Tokens and predictions per instance, from the first instance that begins a block."""
     problem = InputError(f"{folder}: the *.tfrecord files are empty: make them again")
-    for path, scan in zip(paths, scans, strict=True):
-        with path.open("rb") as file:
-            for offset, size in zip(scan.offsets.tolist(), scan.sizes.tolist(), strict=True):
-                file.seek(offset + HEADER_BYTES)
-                try:
-                    example = tf.train.Example.FromString(file.read(size - FRAME_BYTES))
-                except DecodeError:
-                    continue
-                features = example.features.feature
-                missing = [name for name in masked_features(1, 1) if name not in features]
-                if not missing:
-                    return (
-                        len(features["input_ids"].int64_list.value),
-                        len(features["masked_lm_ids"].int64_list.value),
-                    )
-                problem = InputError(
-                    f"{path}: records have no {', '.join(missing)}: give shards of pre-training "
-                    "instances, such as those of bert-tf shards"
-                )
+    for block, file in enumerate(blocks.file):
+        try:
+            (record,) = blocks.read(block, 1).numpy()
+            features = tf.train.Example.FromString(record).features.feature
+        except (tf.errors.OpError, DecodeError):
+            continue
+        missing = [name for name in masked_features(1, 1) if name not in features]
+        if not missing:
+            names = ("input_ids", "masked_lm_ids")
+            length, predictions = (len(features[name].int64_list.value) for name in names)
+            return length, predictions
+        problem = InputError(
+            f"{blocks.files[file]}: records have no {', '.join(missing)}: give shards of "
+            "pre-training instances, such as those of bert-tf shards"
+        )
     raise problem
 
 
-def _corrupt_record(path: Path, index: int) -> InputError:
+def _corrupt_record(path: str, index: int) -> InputError:
     return InputError(
         f"{path}: record {index + 1} is damaged, truncated or no instance: copy the shard again, "
         "make it again, or skip such records with --skip_corrupt"
@@ -318,7 +291,7 @@ def shard_errors(directory: str | os.PathLike) -> Iterator[None]:
     """Turns TensorFlow's error for a corrupt record into an `InputError` that names it.
 
     After a failure, compares the shards with their checksums, or reads them if there is no
-    manifest, and reads the damaged one record by record.
+    manifest, and reads the first damaged block record by record.
     """
     try:
         yield
@@ -335,15 +308,11 @@ def _name_corrupt_record(folder: Path) -> None:
         shards = open_shards(folder, split)  # raises for missing or truncated shards
         if shards is None:
             continue
-        paths = [Path(file) for file in shards.files]
+        suspects: Sequence[int] = range(len(shards.files))
         if shards.manifest is not None:
-            paths = [paths[i] for i in altered(folder, shards.manifest.shards[split])]
-        for path in paths:
-            scan = scan_records(path, after_damage=False)
-            unsound = np.flatnonzero(find_unsound(path, scan, shards.parse))
-            if len(unsound):
-                raise _corrupt_record(path, int(unsound[0]))
-            if scan.end != path.stat().st_size:
-                raise _corrupt_record(path, len(scan.offsets))
-        if paths and shards.manifest is not None:
+            suspects = list(altered(folder, shards.manifest.shards[split]))
+        for file in suspects:
+            if (number := shards.blocks.first_damaged(file, shards.parse)) is not None:
+                raise _corrupt_record(shards.files[file], number)
+        if suspects and shards.manifest is not None:
             verify(folder)  # every record is readable, but some shard was changed

@@ -9,8 +9,9 @@ Shards of the compact form are masked here, with new masks in every epoch.
 """
 
 import os
-from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import tensorflow as tf
@@ -22,19 +23,56 @@ from pipelines.instances.next_tokens import Objective, as_it_was, next_tokens, w
 from pipelines.instances.rows import lay_out_rows, parse_rows
 from pipelines.options import PretrainingDataOptions
 from pipelines.shards.data_service import from_data_service
-from pipelines.shards.folder import ShardFolder, check_vocabulary, open_shards, shard_errors
+from pipelines.shards.folder import ShardFolder, check_vocabulary, open_shards
 from pipelines.shards.record_blocks import RecordBlocks, read_run
 
 if TYPE_CHECKING:
     from bert_tf.tokenization import BertTokenizer
-
-__all__ = ["held_out_batches", "open_shards", "pretraining_batches", "shard_errors"]
 
 # Blocks loaded and shuffled together: 16,384 records.
 WINDOW_BLOCKS = 64
 
 # Random seed for the sample of held-out instances, so that runs with other seeds compare.
 _SAMPLE_SEED = 12345
+
+
+class Share(NamedTuple):
+    """A worker's share of the shards: every `num_workers`th block.
+
+    Attributes:
+        worker: number of the worker, from 0.
+        num_workers: number of workers, each with a stream of batches and epochs of its own.
+    """
+
+    worker: int = 0
+    num_workers: int = 1
+
+
+@dataclass(frozen=True, kw_only=True)
+class Masking:
+    """Masks drawn while shards are read; None for what the shards were made with.
+
+    Attributes:
+        masked_lm_prob: share of tokens to predict.
+        mask_token_share: share of these tokens that [MASK] replaces.
+        random_token_share: share that a random token replaces; the rest stays as it is.
+        whole_word_masking: whether to mask all pieces of a word or none.
+        max_ngram: longest run of whole words to mask together.
+    """
+
+    masked_lm_prob: float | None = None
+    mask_token_share: float | None = None
+    random_token_share: float | None = None
+    whole_word_masking: bool | None = None
+    max_ngram: int | None = None
+
+    @property
+    def changed(self) -> dict[str, Any]:
+        """What is not None, by name."""
+        return {name: value for name, value in vars(self).items() if value is not None}
+
+
+_WHOLE, _AS_MADE = Share(), Masking()
 
 
 def pretraining_batches(
@@ -47,26 +85,16 @@ def pretraining_batches(
     repeat: bool = True,
     drop_remainder: bool = False,
     start_step: int = 0,
-    vocabulary_hash: str | None = None,
-    skip_corrupt: bool = False,
-    worker: int = 0,
-    num_workers: int = 1,
+    share: Share = _WHOLE,
     tokenizer: "BertTokenizer | None" = None,
-    masked_lm_prob: float | None = None,
-    mask_token_share: float | None = None,
-    random_token_share: float | None = None,
-    whole_word_masking: bool | None = None,
-    max_ngram: int | None = None,
-    data_service: str | None = None,
+    masking: Masking = _AS_MADE,
     objective: Objective | None = None,
+    data_service: str | None = None,
 ) -> tf.data.Dataset | None:
     """Batches for `model.fit` of a model with outputs `mlm_logits` and `nsp_logits`.
 
-    With several workers, each reads every `num_workers`th block, in its own stream of batches and
-    epochs (docs/reading-shards.md shows the call).
-
     Args:
-        shard_directory: see `open_shards`; or its result, whose `split` and `skip_corrupt` hold.
+        shard_directory: see `open_shards`; or its result, whose `split` holds.
         batch_size: B, instances (or rows of several) per batch of this worker.
         split: "train" or "held_out".
         seed: random seed of the order and of masks drawn here.
@@ -74,21 +102,13 @@ def pretraining_batches(
         repeat: whether to read epochs without end; else one.
         drop_remainder: whether to drop the last batch of a single epoch if it is not full.
         start_step: number of batches to skip; the rest are the same as without skipping.
-        vocabulary_hash: `BertTokenizer.vocabulary_hash`, to compare with the shards'.
-        skip_corrupt: see `open_shards`.
-        worker: number of this worker, from 0.
-        num_workers: number of workers that share the shards.
+        share: this worker's share (docs/reading-shards.md shows the call).
         tokenizer: tokenizer of the shards, for masks drawn here; by default the one saved with
             them.
-        masked_lm_prob: share of tokens to predict, for masks drawn here; this and the next four
-            default to what the shards were made with.
-        mask_token_share: share of these tokens that [MASK] replaces.
-        random_token_share: share that a random token replaces; the rest stays as it is.
-        whole_word_masking: whether to mask all pieces of a word or none.
-        max_ngram: longest run of whole words to mask together.
+        masking: settings of these masks.
+        objective: objective of a language model, which reads unmasked text; None for masked words.
         data_service: address of a tf.data service that makes the batches, `grpc://host:port`; see
             `from_data_service` for their order.
-        objective: objective of a language model, which reads unmasked text; None for masked words.
 
     Returns:
         For a language model, a dataset of what `next_tokens` returns. Else one of (inputs, labels,
@@ -105,29 +125,24 @@ def pretraining_batches(
     """
     if isinstance(shard_directory, ShardFolder):
         shards: ShardFolder | None = shard_directory
-        check_vocabulary(shard_directory, vocabulary_hash)
     else:
-        shards = open_shards(shard_directory, split, vocabulary_hash, skip_corrupt=skip_corrupt)
+        shards = open_shards(shard_directory, split)
     if shards is None:
         return None
-    blocks = _workers_blocks(shards, worker, num_workers)
+    check_vocabulary(shards, tokenizer.vocabulary_hash if tokenizer else None)
+    blocks = _workers_blocks(shards, share)
     instances = int(blocks.records.sum())
     if drop_remainder and not repeat and instances < batch_size:
         raise InputError(
             f"{shards.directory}: {instances} {shards.split} instances do not fill a batch of "
             f"{batch_size}: lower the batch size, or make more shards"
         )
-    changed = {
-        "masked_lm_prob": masked_lm_prob,
-        "mask_token_share": mask_token_share,
-        "random_token_share": random_token_share,
-        "whole_word_masking": whole_word_masking,
-        "max_ngram": max_ngram,
-    }
-    masks = _masks(shards, tokenizer, {k: v for k, v in changed.items() if v is not None})
+    masks = _masks(shards, tokenizer, masking.changed)
     # Each worker has two streams of random numbers, on the device that tf.data runs on.
     with tf.device("CPU"):
-        order_seed, mask_seed = tf.unstack(tf.random.split(tf.constant([seed, worker], tf.int64)))
+        order_seed, mask_seed = tf.unstack(
+            tf.random.split(tf.constant([seed, share.worker], tf.int64))
+        )
 
     @tf.autograph.experimental.do_not_convert  # slow, and nothing branches on tensors
     def model_inputs(records: tf.Tensor, places: tf.Tensor) -> tuple[dict, dict, dict]:
@@ -180,7 +195,7 @@ def pretraining_batches(
     if repeat or data_service is None:  # each worker of a service ends with a batch of its own
         batches = batches.apply(tf.data.experimental.assert_cardinality(count))
     options = dataset_options()
-    if num_workers > 1:  # this is a worker's share already
+    if share.num_workers > 1:  # this is a worker's share already
         options.experimental_distribute.auto_shard_policy = tf.data.experimental.AutoShardPolicy.OFF
     return batches.prefetch(2).with_options(options)
 
@@ -199,7 +214,8 @@ def held_out_batches(
     return None if batches is None else batches.take(count)
 
 
-def _workers_blocks(shards: ShardFolder, worker: int, num_workers: int) -> RecordBlocks:
+def _workers_blocks(shards: ShardFolder, share: Share) -> RecordBlocks:
+    worker, num_workers = share
     if not 0 <= worker < num_workers:
         raise InputError(
             f"worker is {worker} of {num_workers}: number the workers from 0 to num_workers - 1"
@@ -207,9 +223,9 @@ def _workers_blocks(shards: ShardFolder, worker: int, num_workers: int) -> Recor
     blocks = shards.blocks.dealt(worker, num_workers)
     if not len(blocks.records):
         raise InputError(
-            f"{shards.directory}: {len(shards.blocks.runs)} blocks of {shards.split} records are "
-            f"too few for {num_workers} workers: use fewer workers, or make more shards (a higher "
-            "dupe_factor, more text)"
+            f"{shards.directory}: {len(shards.blocks.records)} blocks of {shards.split} records "
+            f"are too few for {num_workers} workers: use fewer workers, or make more shards (a "
+            "higher dupe_factor, more text)"
         )
     return blocks
 
@@ -234,7 +250,7 @@ def _masks(
         from bert_tf.tokenization import BertTokenizer
 
         tokenizer = BertTokenizer.from_directory(shards.directory)
-    check_vocabulary(shards, tokenizer.vocabulary_hash)
+        check_vocabulary(shards, tokenizer.vocabulary_hash)
     return options, tokenizer
 
 
@@ -252,17 +268,18 @@ def _records(
     Returns:
         Dataset of (records, string [n]; places, int64 [n], unique numbers over all epochs).
     """
-    has_records = blocks.runs > 0
+    has_records = blocks.records > 0
     windows = -(-int(has_records.sum()) // WINDOW_BLOCKS)
-    files, runs, *of_runs = map(tf.constant, blocks)  # of F files, of B blocks, of R runs
-    first_run = tf.cumsum(runs, exclusive=True)
+    files = tf.constant([str(Path(file).absolute()) for file in blocks.files])
+    columns = [tf.constant(values) for values in blocks[1:]]  # (B,) each
 
     def block_order(epoch: tf.Tensor) -> tf.Tensor:
-        order = tf.range(len(blocks.runs), dtype=tf.int64)
+        order = tf.range(len(has_records), dtype=tf.int64)
         if seed is not None:
             order = tf.random.experimental.stateless_shuffle(order, tf.random.fold_in(seed, epoch))
         # Empty blocks do not change the order of the others.
-        return order if has_records.all() else tf.boolean_mask(order, tf.gather(runs > 0, order))
+        kept = tf.gather(tf.constant(has_records), order)
+        return order if has_records.all() else tf.boolean_mask(order, kept)
 
     def bounds(window: tf.Tensor) -> tf.Tensor:
         return window * int(has_records.sum()) // windows
@@ -270,7 +287,7 @@ def _records(
     first_epoch, passed = divmod(first, int(blocks.records.sum()))
     with tf.device("CPU"):
         order = block_order(tf.constant(first_epoch, tf.int64)).numpy()
-    ends = np.cumsum(blocks.block_records[order])[bounds(np.arange(1, windows + 1)) - 1]
+    ends = np.cumsum(blocks.records[order])[bounds(np.arange(1, windows + 1)) - 1]
     first_window = int(np.searchsorted(ends, passed, side="right"))
     passed -= int(ends[first_window - 1]) if first_window else 0
     first_window += first_epoch * windows
@@ -279,9 +296,7 @@ def _records(
     def load(number: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
         epoch, window = number // windows, number % windows
         order = block_order(epoch)[bounds(window) : bounds(window + 1)]
-        starts = tf.gather(first_run, order)
-        run = tf.ragged.range(starts, starts + tf.gather(runs, order)).flat_values
-        file, *place, counts = (tf.gather(values, run) for values in of_runs)
+        file, *place, counts = (tf.gather(values, order) for values in columns)
         to_read = tf.data.Dataset.from_tensor_slices((tf.gather(files, file), *place, counts))
         count = tf.reduce_sum(counts)
         loaded = to_read.flat_map(read_run).batch(count).get_single_element()

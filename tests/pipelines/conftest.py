@@ -5,6 +5,8 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from pipelines.shards import groups, pretraining_batches, record_blocks
+
 
 class NumberTokenizer:
     """Reads text as numbers, each its own token id: tests choose the ids they look for."""
@@ -24,6 +26,16 @@ class NumberTokenizer:
 
     def save(self, directory: Path) -> None:
         (directory / "tokenizer_config.json").write_text(json.dumps(self.settings))
+
+
+@pytest.fixture(scope="module")
+def small_blocks():
+    """Blocks of 8 records and windows of 4 blocks, so that small data has many."""
+    with pytest.MonkeyPatch.context() as patch:
+        for where in (record_blocks, groups):
+            patch.setattr(where, "BLOCK_RECORDS", 8)
+        patch.setattr(pretraining_batches, "WINDOW_BLOCKS", 4)
+        yield
 
 
 @pytest.fixture(scope="session")

@@ -9,13 +9,12 @@ from preloaded import start_code
 
 from bert_tf.errors import InputError
 from pipelines.options import PretrainingDataOptions
-from pipelines.shards import folder as folder_module
-from pipelines.shards import groups, record_blocks
-from pipelines.shards import pretraining_batches as batches_module
 from pipelines.shards.folder import open_shards, shard_errors
 from pipelines.shards.manifest import Manifest
 from pipelines.shards.pretraining_batches import pretraining_batches
 from pipelines.shards.writing import write_shards
+
+pytestmark = pytest.mark.usefixtures("small_blocks")
 
 # As docs/reading-shards.md has it.
 _SERVER = """
@@ -52,16 +51,6 @@ def service():
 @pytest.fixture(scope="module")
 def one_worker(service):
     return service(1)
-
-
-@pytest.fixture(scope="module", autouse=True)
-def small_blocks():
-    """Small blocks and windows, so that small data has many."""
-    with pytest.MonkeyPatch.context() as patch:
-        for where in (record_blocks, folder_module, groups):
-            patch.setattr(where, "BLOCK_RECORDS", 8)
-        patch.setattr(batches_module, "WINDOW_BLOCKS", 4)
-        yield
 
 
 @pytest.fixture(scope="module")

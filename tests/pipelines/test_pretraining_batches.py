@@ -10,25 +10,19 @@ from preloaded import run_code
 
 from bert_tf.errors import InputError
 from pipelines.options import PretrainingDataOptions
-from pipelines.shards import folder as folder_module
-from pipelines.shards import groups, record_blocks
-from pipelines.shards import pretraining_batches as module
 from pipelines.shards.folder import open_shards
 from pipelines.shards.manifest import Manifest
-from pipelines.shards.pretraining_batches import held_out_batches, pretraining_batches
+from pipelines.shards.pretraining_batches import (
+    Masking,
+    Share,
+    held_out_batches,
+    pretraining_batches,
+)
 from pipelines.shards.writing import write_shards
 
-BLOCK = 8
+pytestmark = pytest.mark.usefixtures("small_blocks")
 
-
-@pytest.fixture(scope="module", autouse=True)
-def small_blocks():
-    """Small blocks and windows, so that small data has many."""
-    with pytest.MonkeyPatch.context() as patch:
-        for where in (record_blocks, folder_module, groups):
-            patch.setattr(where, "BLOCK_RECORDS", BLOCK)
-        patch.setattr(module, "WINDOW_BLOCKS", 4)
-        yield
+BLOCK = 8  # of `small_blocks`
 
 
 @pytest.fixture(scope="module")
@@ -213,44 +207,46 @@ def test_held_out_masks_are_the_same_at_every_evaluation(dynamic, batches):
 
 
 def test_masking_can_be_changed_for_compact_records_alone(dynamic, static, batches, tokenizer):
-    whole = {"shuffle": False, "repeat": False}
-    for inputs, _, weights in arrays(batches(dynamic, 16, masked_lm_prob=0.5, **whole)):
+    def masked(folder=dynamic, **changed):
+        made = batches(folder, 16, masking=Masking(**changed), shuffle=False, repeat=False)
+        return arrays(made)
+
+    for inputs, _, weights in masked(masked_lm_prob=0.5):
         assert weights["mlm_logits"].shape[1] == 16  # half of 32
         lengths = inputs["padding_mask"].sum(1)
         np.testing.assert_array_equal(weights["mlm_logits"].sum(1), np.round(lengths * 0.5))
-    for inputs, _, weights in arrays(batches(dynamic, 16, whole_word_masking=True, **whole)):
+    for inputs, _, weights in masked(whole_word_masking=True):
         for positions, count in zip(
             inputs["mask_positions"], weights["mlm_logits"].sum(1), strict=True
         ):
             assert count  # what words are is tested where masks are
             assert len({*positions[: int(count)]}) == count
-    spans = arrays(batches(dynamic, 16, max_ngram=3, **whole))
-    assert unmasked(spans) == unmasked(arrays(batches(dynamic, 16, **whole)))
+    spans = masked(max_ngram=3)
+    assert unmasked(spans) == unmasked(masked())
     gaps = [
         np.diff(inputs["mask_positions"])[weights["mlm_logits"][:, 1:] > 0]
         for inputs, _, weights in spans
     ]
     assert np.mean(np.concatenate(gaps) == 1) > 0.3  # of tokens chosen apart, about a seventh
-    for inputs, labels, weights in arrays(
-        batches(dynamic, 16, mask_token_share=0.0, random_token_share=0.0, **whole)
-    ):  # all kept
+    for inputs, labels, weights in masked(mask_token_share=0.0, random_token_share=0.0):
         shown = np.take_along_axis(inputs["token_ids"], inputs["mask_positions"], 1)
         real = weights["mlm_logits"] > 0
         np.testing.assert_array_equal(shown[real], labels["mlm_logits"][real])
     with pytest.raises(InputError, match=r"random_token_share 0\.1 are more than 1"):
-        batches(dynamic, 4, mask_token_share=1.0)  # the other share is that of the shards
+        masked(mask_token_share=1.0)  # the other share is that of the shards
     with pytest.raises(InputError, match=r"remove masked_lm_prob and max_ngram") as raised:
-        batches(static, 4, masked_lm_prob=0.2, max_ngram=3)
+        masked(static, masked_lm_prob=0.2, max_ngram=3)
     one_line(raised)
     with pytest.raises(InputError, match=r"masked_lm_prob is 1\.5"):
-        batches(dynamic, 4, masked_lm_prob=1.5)
+        masked(masked_lm_prob=1.5)
 
 
-def test_the_tokenizer_of_the_shards_is_needed(dynamic, tokenizer):
+def test_the_tokenizer_of_the_shards_is_needed(dynamic, static, tokenizer):
     other = copy.copy(tokenizer)
     other.vocabulary_hash = "f" * 64
-    with pytest.raises(InputError, match="made with another vocabulary"):
-        pretraining_batches(dynamic, 4, tokenizer=other)
+    for folder in (dynamic, static, open_shards(static, "held_out")):
+        with pytest.raises(InputError, match="made with another vocabulary"):
+            pretraining_batches(folder, 4, tokenizer=other)
     with pytest.raises(InputError, match=r"vocab\.txt"):  # which this tokenizer has not saved
         pretraining_batches(dynamic, 4)
 
@@ -296,7 +292,7 @@ def test_a_run_continues_at_any_step(made, batches):
 def test_any_step_follows_the_one_before(static, step, batch_size, seed, workers):
     def start(step):
         return pretraining_batches(
-            static, batch_size, seed=seed, start_step=step, worker=workers - 1, num_workers=workers
+            static, batch_size, seed=seed, start_step=step, share=Share(workers - 1, workers)
         )
 
     assert_equal(arrays(start(step), 3)[1:], arrays(start(step + 1), 2))
@@ -325,15 +321,16 @@ def test_instances_of_a_block_are_spread_over_the_window(static):
         )
     }
     shards = open_shards(static)
-    block = np.repeat(np.arange(len(shards.blocks.runs)), shards.blocks.block_records)
+    records = shards.blocks.records
+    block = np.repeat(np.arange(len(records)), records)
     stream = unmasked(arrays(pretraining_batches(static, 8, seed=1), shards.instances // 8))
     of_stream = block[[place[instance] for instance in stream]]
-    in_window = len(shards.blocks.runs) // -(-len(shards.blocks.runs) // 4)
+    in_window = len(records) // -(-len(records) // 4)
     assert in_window > 2
     # A window's blocks are of random places and come together, before any other block.
     _, firsts = np.unique(of_stream, return_index=True)
     first_window = np.argsort(firsts)[:in_window]
-    end = shards.blocks.block_records[first_window].sum()
+    end = records[first_window].sum()
     assert set(of_stream[:end]) == set(first_window)
     assert set(first_window) != set(range(in_window))
     neighbours = np.mean(of_stream[1:] == of_stream[:-1])
@@ -345,9 +342,9 @@ def test_workers_share_the_shards(made, batches):
     in_order = unmasked(arrays(batches(made, 5, shuffle=False, repeat=False)))
     shares = []
     for worker in range(num_workers):
-        mine = {"worker": worker, "num_workers": num_workers}
-        share = unmasked(arrays(batches(made, 7, repeat=False, **mine)))
-        stream = batches(made, len(share), seed=2, **mine)
+        mine = Share(worker, num_workers)
+        share = unmasked(arrays(batches(made, 7, repeat=False, share=mine)))
+        stream = batches(made, len(share), seed=2, share=mine)
         assert stream.cardinality() == tf.data.INFINITE_CARDINALITY
         first, second = arrays(stream, 2)
         assert sorted(unmasked([first])) == sorted(unmasked([second])) == sorted(share)
@@ -367,19 +364,19 @@ def test_a_workers_share_is_not_shared_out_again(static):
 
     policies = tf.data.experimental.AutoShardPolicy
     assert policy() == policies.DATA
-    assert policy(worker=1, num_workers=2) == policies.OFF
+    assert policy(share=Share(1, 2)) == policies.OFF
 
 
 def test_too_many_workers_are_refused(static):
-    blocks = len(open_shards(static).blocks.runs)
-    last = {"worker": blocks - 1, "num_workers": blocks}
-    assert len(arrays(pretraining_batches(static, 4, **last), 2)) == 2
+    blocks = len(open_shards(static).blocks.records)
+    last = Share(blocks - 1, blocks)
+    assert len(arrays(pretraining_batches(static, 4, share=last), 2)) == 2
     with pytest.raises(InputError, match=f"{blocks} blocks .* too few for {blocks + 1}") as raised:
-        pretraining_batches(static, 4, worker=blocks, num_workers=blocks + 1)
+        pretraining_batches(static, 4, share=Share(blocks, blocks + 1))
     one_line(raised)
     for worker in (-1, 2):
         with pytest.raises(InputError, match="number the workers from 0"):
-            pretraining_batches(static, 4, worker=worker, num_workers=2)
+            pretraining_batches(static, 4, share=Share(worker, 2))
 
 
 # Logical devices must be made before TensorFlow starts, hence a process of its own.
@@ -389,7 +386,12 @@ import numpy as np, tensorflow as tf
 cpu = tf.config.list_physical_devices("CPU")[0]
 tf.config.set_logical_device_configuration(cpu, [tf.config.LogicalDeviceConfiguration()] * 2)
 from pipelines.shards import record_blocks
-from pipelines.shards.pretraining_batches import held_out_batches, pretraining_batches
+from pipelines.shards.pretraining_batches import (
+    Masking,
+    Share,
+    held_out_batches,
+    pretraining_batches,
+)
 
 record_blocks.BLOCK_RECORDS = 8
 strategy = tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"])
@@ -433,8 +435,6 @@ def test_an_opened_folder_will_do(static):
         arrays(pretraining_batches(shards, 4, repeat=False)),
         arrays(pretraining_batches(static, 4, split="held_out", repeat=False)),
     )
-    with pytest.raises(InputError, match="another vocabulary"):
-        pretraining_batches(shards, 4, vocabulary_hash="f" * 64)
 
 
 def test_shards_without_manifest_are_read(static, tmp_path):

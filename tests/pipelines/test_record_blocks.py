@@ -4,19 +4,18 @@ import tensorflow as tf
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from pipelines.shards.record_blocks import (
-    FRAME_BYTES,
-    RecordBlocks,
-    find_unsound,
-    join_blocks,
-    read_run,
-    scan_records,
-    scanned_blocks,
-)
+from pipelines.shards import record_blocks
+from pipelines.shards.record_blocks import FRAME_BYTES, scanned_blocks
 
 SLOW_START = settings(
     max_examples=30, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
 )
+BLOCK = 4
+
+
+@pytest.fixture(autouse=True)
+def blocks_of_four(monkeypatch):
+    monkeypatch.setattr(record_blocks, "BLOCK_RECORDS", BLOCK)
 
 
 def write(path, records):
@@ -26,42 +25,29 @@ def write(path, records):
     return path
 
 
-def read(blocks: RecordBlocks):
-    """By block, the records of its runs."""
-    runs = iter(zip(blocks.file, blocks.offset, blocks.size, blocks.records, strict=True))
-    found = []
-    for count in blocks.runs:
-        found.append([])
-        for _ in range(count):
-            file, offset, size, records = next(runs)
-            run = read_run(tf.constant(blocks.files[file]), offset, size, records)
-            found[-1] += run.batch(records).get_single_element().numpy().tolist()
-            assert size == sum(len(record) + FRAME_BYTES for record in found[-1][-records:])
-    assert next(runs, None) is None
-    return found
+def read(blocks):
+    """The records of each block."""
+    return [blocks.read(n, count).numpy().tolist() for n, count in enumerate(blocks.records)]
 
 
-def anything(records: tf.Tensor) -> tf.Tensor:
-    return records
+def in_blocks(records):
+    return [records[i : i + BLOCK] for i in range(0, len(records), BLOCK)]
 
 
 @SLOW_START
 @given(st.lists(st.binary(max_size=40), max_size=30))
 def test_a_scan_finds_what_was_written(tmp_path, records):
-    path = write(tmp_path / "x", records)
-    scan = scan_records(path, after_damage=False)
-    assert scan.sizes.tolist() == [len(record) + FRAME_BYTES for record in records]
-    assert scan.end == path.stat().st_size
-    assert not len(scan.gaps)
-    sound = np.ones(len(records), bool)
-    blocks = join_blocks([path], [scanned_blocks(scan, scan.offsets[::4], sound)])
-    assert read(blocks) == [records[i : i + 4] for i in range(0, len(records), 4)]
-    assert blocks.block_records.tolist() == [len(block) for block in read(blocks)]
+    blocks = scanned_blocks([write(tmp_path / "x", records)])
+    assert read(blocks) == in_blocks(records)
+    assert blocks.records.tolist() == [len(block) for block in in_blocks(records)]
+    sizes = [sum(len(record) + FRAME_BYTES for record in block) for block in in_blocks(records)]
+    assert blocks.size.tolist() == sizes
+    assert blocks.first_damaged(0, tf.identity) is None
 
 
 @SLOW_START
 @given(st.data())
-def test_all_but_the_damaged_records_are_found(tmp_path, data):
+def test_no_damaged_record_is_in_a_sound_block(tmp_path, data):
     records = data.draw(st.lists(st.binary(min_size=1, max_size=40), min_size=1, max_size=30))
     path = write(tmp_path / "x", records)
     content = bytearray(path.read_bytes())
@@ -71,58 +57,56 @@ def test_all_but_the_damaged_records_are_found(tmp_path, data):
     kept = data.draw(st.integers(0, len(content)))
     path.write_bytes(content[:kept])
     ends = np.cumsum([len(record) + FRAME_BYTES for record in records])
-    hit = {int(np.searchsorted(ends, place, side="right")) for place in places}
-    sound = [i for i in range(len(records)) if i not in hit and ends[i] <= kept]
+    damaged = {int(np.searchsorted(ends, place, side="right")) for place in places}
+    damaged.update(np.flatnonzero(ends > kept).tolist())
+    starts = [0, *ends.tolist()]
 
-    scan = scan_records(path, after_damage=True)
-    unsound = find_unsound(path, scan, anything)
-    starts = np.concatenate([[0], ends[:-1]])
-    assert scan.offsets[~unsound].tolist() == starts[sound].tolist()
-    blocks = join_blocks([path], [scanned_blocks(scan, starts[::4], ~unsound)])
-    assert read(blocks) == [
-        [records[i] for i in sound if i // 4 == block] for block in range(len(starts[::4]))
-    ]
-    undamaged = not hit and kept == ends[-1]
-    assert undamaged == (not len(scan.gaps) and scan.end == ends[-1] and not unsound.any())
-
-    until_damage = scan_records(path, after_damage=False)
-    assert until_damage.offsets.tolist() == scan.offsets[: len(until_damage.offsets)].tolist()
-    assert not len(until_damage.gaps)
+    blocks = scanned_blocks([path])
+    sound = [n for n in range(len(blocks.records)) if blocks.is_sound(n, tf.identity)]
+    for n in sound:  # what is read was written, whatever the lengths say
+        first = starts.index(blocks.offset[n])
+        count = int(blocks.records[n])
+        assert blocks.read(n, count).numpy().tolist() == records[first : first + count]
+    if kept in starts:  # cut between two records, which the file alone cannot tell
+        damaged = {n for n in damaged if ends[n] <= kept}
+    first = min(damaged, default=None)
+    assert blocks.first_damaged(0, tf.identity) == first
+    if first is not None:  # the blocks before are read
+        assert [n for n in sound if n < first // BLOCK] == list(range(first // BLOCK))
 
 
 def test_records_of_another_kind_are_found(tmp_path):
-    records = [str(number).encode() for number in range(1000)]
-    records[300] = records[301] = records[999] = b"x"
-    path = write(tmp_path / "x", records)
-    scan = scan_records(path, after_damage=False)
-    unsound = find_unsound(path, scan, tf.strings.to_number)
-    assert np.flatnonzero(unsound).tolist() == [300, 301, 999]
+    records = [str(number).encode() for number in range(100)]
+    records[30] = records[31] = records[99] = b"x"
+    blocks = scanned_blocks([write(tmp_path / "x", records)])
+    found = [n for n in range(25) if not blocks.is_sound(n, tf.strings.to_number)]
+    assert found == [7, 24]
+    assert blocks.first_damaged(0, tf.strings.to_number) == 30
+
+
+def test_what_a_damaged_length_hides_is_estimated(tmp_path):
+    path = write(tmp_path / "x", [b"12345"] * 100)
+    content = bytearray(path.read_bytes())
+    content[41 * (5 + FRAME_BYTES) + 6] = 1
+    path.write_bytes(content)
+    assert scanned_blocks([path]).records.tolist() == [4] * 10 + [60]
 
 
 def test_blocks_are_dealt_to_workers(tmp_path):
     paths = [
-        write(tmp_path / str(file), [f"{file}.{i}".encode() for i in range(50)])
+        write(tmp_path / str(file), [f"{file}.{i}".encode() for i in range(10)])
         for file in range(3)
     ]
-    is_sound = np.ones(50, bool)
-    is_sound[[0, 5, 17, *range(24, 32)]] = False  # the fourth block of 8 is lost
-    blocks = join_blocks(
-        paths,
-        [
-            scanned_blocks(scan, scan.offsets[::8], is_sound)
-            for scan in (scan_records(path, after_damage=False) for path in paths)
-        ],
-    )
+    blocks = scanned_blocks(paths)
     whole = read(blocks)
-    assert [len(block) for block in whole] == 3 * [6, 8, 7, 0, 8, 8, 2]
-    assert blocks.runs.tolist() == 3 * [2, 1, 2, 0, 1, 1, 1]
+    assert [len(block) for block in whole] == 3 * [4, 4, 2]
+    assert blocks.of_file(1).tolist() == [3, 4, 5]
     for worker in range(4):
         assert read(blocks.dealt(worker, 4)) == whole[worker::4]
 
 
-@pytest.mark.parametrize("content", [b"", b"\0" * 5, b"\0" * 100, b"text\n" * 1000])
+@pytest.mark.parametrize("content", [b"\0" * 5, b"\0" * 100, b"text\n" * 1000])
 def test_files_that_hold_no_records(tmp_path, content):
     (tmp_path / "x").write_bytes(content)
-    for after_damage in (False, True):
-        scan = scan_records(tmp_path / "x", after_damage=after_damage)
-        assert not len(scan.offsets) and scan.end == 0
+    blocks = scanned_blocks([tmp_path / "x"])
+    assert blocks.first_damaged(0, tf.identity) == 0

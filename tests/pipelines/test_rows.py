@@ -205,4 +205,5 @@ def test_a_damaged_row_is_named(folders, tokenizer, tmp_path):
     with pytest.raises(InputError, match=rf"{shard.name}: record \d+ is damaged"):  # noqa: SIM117
         with shard_errors(tmp_path):
             whole_epoch(tmp_path, tokenizer)
-    assert open_shards(tmp_path, skip_corrupt=True).left_out == {str(shard): 1}
+    found = open_shards(tmp_path, skip_corrupt=True)
+    assert found.left_out == {str(shard): open_shards(folders[1]).instances - found.instances}
