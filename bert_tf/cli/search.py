@@ -23,8 +23,7 @@ def run(options: Options) -> None:
     with progress("searching") as bar:
         from bert_tf.finetuning.finetune import FinetuningResult, finetune
         from bert_tf.finetuning.search import search
-        from bert_tf.finetuning.search_report import page
-        from bert_tf.finetuning.trials import ranked
+        from bert_tf.finetuning.trials import page, ranked
 
         def one_run(options: FinetuningOptions, listener: Listener) -> FinetuningResult | None:
             result = finetune(options, listener)

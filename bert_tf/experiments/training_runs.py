@@ -150,13 +150,12 @@ class Finetuning(Run):
             if trial.setting == chosen:
                 best = trial
         seeds = range(options.seed, options.seed + options.seeds)
-        found = best.restarts
-        of_seeds = Restarts(found.best_by, {seed: found.runs[seed] for seed in seeds})
+        of_seeds = Restarts(best.best_by, {seed: best.runs[seed] for seed in seeds})
         return {
             "setting": str(best.setting),
             "best_by": of_seeds.best_by,
             "scores": {n: list(s["scores"].values()) for n, s in of_seeds.summary().items()},
-            "evaluations": [found.evaluations[s] for s in seeds if s in found.evaluations],
+            "evaluations": [best.evaluations[s] for s in seeds if s in best.evaluations],
         }
 
 
@@ -181,7 +180,7 @@ def _best(trials: Sequence[Trial], seed: int) -> Trial | None:
     """The trial with the best score of one seed: further seeds do not change the choice."""
 
     def score(trial: Trial) -> float | None:
-        return trial.restarts.runs.get(seed, {}).get(trial.restarts.best_by)
+        return trial.runs.get(seed, {}).get(trial.best_by)
 
     scored = [trial for trial in trials if score(trial) is not None]
     return max(scored, key=lambda trial: score(trial) or 0.0, default=None)

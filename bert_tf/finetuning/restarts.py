@@ -12,7 +12,7 @@ import tensorflow as tf
 from bert_tf.atomic import replace_directory, write_json
 from bert_tf.errors import InputError
 from bert_tf.finetuning.finetune import FinetuningResult, finetune
-from bert_tf.finetuning.options import FinetuningOptions
+from bert_tf.finetuning.options import FinetuningOptions, FinetuningSetup
 from bert_tf.outputs import check_output_folder
 from bert_tf.training.divergence import DivergedError
 from bert_tf.training.listener import Listener
@@ -27,33 +27,27 @@ class Restarts:
 
     Attributes:
         best_by: name of the score that chooses the best run.
-        runs: seed -> scores of the run's best model on the validation examples; undefined ones,
-            and all of a run that diverged, are left out.
-        evaluations: seed -> evaluations on these examples that the best model is the best of;
-            unknown ones are left out.
+        runs: seed -> scores of the run's best model on the validation examples, without undefined
+            ones; empty for a run that diverged.
+        evaluations: seed -> evaluations that the best model is the best of, if known.
     """
 
     best_by: str = ""
     runs: dict[int, dict[str, float]] = field(default_factory=dict)
     evaluations: dict[int, int] = field(default_factory=dict)
 
-    def add(self, seed: int, result: FinetuningResult) -> None:
-        """Adds the outcome of a run."""
-        assert result.evaluation is not None  # that of a worker other than the chief
-        scores = result.evaluation.scores.items()
-        self.best_by = result.best_by
-        self.evaluations[seed] = result.evaluations
-        self.runs[seed] = {n: v for n, v in scores if n != "examples" and v is not None}
-
     def make(self, options: FinetuningOptions, listener: Listener, run: OneRun) -> str | None:
         """Makes the run of a seed and adds its outcome; returns a line if it diverged."""
         try:
             result = run(options, listener)
-            assert result is not None
-            self.add(options.seed, result)
         except DivergedError as error:
             self.runs[options.seed] = {}
             return f"seed {options.seed} diverged: {error}"
+        assert result is not None and result.evaluation is not None  # no dry run, and one worker
+        scores = result.evaluation.scores.items()
+        self.best_by = result.best_by
+        self.evaluations[options.seed] = result.evaluations
+        self.runs[options.seed] = {n: v for n, v in scores if n != "examples" and v is not None}
         return None
 
     @property
@@ -62,10 +56,25 @@ class Restarts:
         having = [seed for seed, scores in self.runs.items() if self.best_by in scores]
         return max(having, key=lambda seed: self.runs[seed][self.best_by], default=None)
 
+    @property
+    def score(self) -> float | None:
+        """The mean of the score that chooses; None if no run has it."""
+        return self.summary()[self.best_by]["mean"] if self.best_seed is not None else None
+
     def summary(self) -> dict[str, dict[str, Any]]:
         """Score -> "mean", "deviation" (of the sample), "best", "runs", and "scores" by seed."""
-        names = dict.fromkeys(name for scores in self.runs.values() for name in scores)
-        return {name: _summary(self._by_seed(name)) for name in names}
+        found = {}
+        for name in dict.fromkeys(name for scores in self.runs.values() for name in scores):
+            scores = {seed: run[name] for seed, run in self.runs.items() if name in run}
+            values = list(scores.values())
+            found[name] = {
+                "mean": statistics.fmean(values),
+                "deviation": statistics.stdev(values) if len(values) > 1 else 0.0,
+                "best": max(values),
+                "runs": len(values),
+                "scores": scores,
+            }
+        return found
 
     def lines(self) -> Iterator[str]:
         """The summary, a line for each score."""
@@ -75,35 +84,16 @@ class Restarts:
                 f"{name}: mean {each['mean']:.4g}, deviation {each['deviation']:.2g}, "
                 f"best {each['best']:.4g} of {scores}"
             )
-        if self.best_of:
-            yield f"Each run's scores are those of the {self.best_by} that is the {self.best_of}"
-
-    @property
-    def best_of(self) -> str:
-        """What the scores of a run are, "best of 3 evaluations"; empty for one or if unknown."""
-        return best_of(self.evaluations.values())
-
-    def _by_seed(self, name: str) -> dict[int, float]:
-        return {seed: scores[name] for seed, scores in self.runs.items() if name in scores}
+        if several := best_of(self.evaluations.values()):
+            yield f"Each run's scores are those of the {self.best_by} that is the {several}"
 
 
 def best_of(evaluations: Iterable[int]) -> str:
-    """The words for scores that are each the maximum over so many evaluations."""
+    """The words "best of 3 evaluations"; empty for one evaluation, or an unknown number."""
     numbers = sorted(set(evaluations))
     if not numbers or numbers[-1] == 1:
         return ""
     return f"best of {' to '.join(map(str, dict.fromkeys((numbers[0], numbers[-1]))))} evaluations"
-
-
-def _summary(scores: dict[int, float]) -> dict[str, Any]:
-    values = list(scores.values())
-    return {
-        "mean": statistics.fmean(values),
-        "deviation": statistics.stdev(values) if len(values) > 1 else 0.0,
-        "best": max(values),
-        "runs": len(values),
-        "scores": scores,
-    }
 
 
 def finetune_seeds(
@@ -149,7 +139,7 @@ def finetune_seeds(
     return restarts
 
 
-def refuse_workers(options: Any, what: str) -> None:
+def refuse_workers(options: FinetuningSetup, what: str) -> None:
     """Refuses several workers: runs follow each other in one process."""
     if options.strategy == "multi_worker":
         raise InputError(f"{what} and --strategy multi_worker cannot be combined: leave one out")

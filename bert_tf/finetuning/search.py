@@ -1,17 +1,19 @@
 """Search for the settings of a fine-tuning: batch size, learning rate and epochs (section A.3)."""
 
+import contextlib
+import functools
 import hashlib
 import itertools
 import json
 import shutil
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, fields
+from collections.abc import Iterable, Iterator
+from dataclasses import asdict, fields
 from pathlib import Path
 from typing import Any
 
 import tensorflow as tf
 
-from bert_tf.atomic import write_json
+from bert_tf.atomic import write_json, write_text, write_tsv
 from bert_tf.checkpoints.formats import content_hash
 from bert_tf.errors import InputError
 from bert_tf.finetuning.finetune import finetune, task_to_train
@@ -24,10 +26,11 @@ from bert_tf.finetuning.restarts import (
     seed_folder,
     seed_options,
 )
-from bert_tf.finetuning.search_report import write_report
-from bert_tf.finetuning.trials import Setting, Trial, ranked
+from bert_tf.finetuning.trials import Setting, Trial, best_by, page, picture, ranked, table
 from bert_tf.options import identity
 from bert_tf.outputs import check_output_folder
+from bert_tf.tasks.reports.pictures import save_png
+from bert_tf.training.hyper_parameters import write_columns
 from bert_tf.training.listener import Listener
 from bert_tf.training.options import save_config
 from bert_tf.training.workers import hold_run_directory
@@ -71,55 +74,55 @@ def search(options: SearchOptions, listener: Listener, run: OneRun = finetune) -
     refuse_workers(options, "a search")
     inputs = [options.model, options.source, options.validation]
     output = check_output_folder(options.output, inputs)
+    found = _Search(options, output)
     if options.dry_run:
-        first = next(iter(_grid(options)))
-        run(next(seed_options(_finetuning(options, first))), listener)
-        listener.notice(
-            f"The search has {_number(options, [])} settings with {options.seeds} run(s) each"
-        )
+        first = next(iter(found.grid))
+        run(next(found.runs(first)), listener)
+        listener.notice(f"The search has {found.size} settings with {options.seeds} run(s) each")
         return []
     with hold_run_directory(output, tf.distribute.get_strategy()):
-        record = _Record.read(output, options)
-        for trial in record.unfinished(options):
-            number = record.trials.index(trial) + 1
-            listener.started(str(trial.setting), number, _number(options, record.trials))
-            for one in seed_options(_finetuning(options, trial.setting)):
-                if one.seed in trial.restarts.runs:
+        found.read()
+        for trial in found.unfinished():
+            number = found.trials.index(trial) + 1
+            listener.started(str(trial.setting), number, found.size)
+            for one in found.runs(trial.setting):
+                if one.seed in trial.runs:
                     continue
-                if (line := trial.restarts.make(one, listener, run)) is not None:
+                if (line := trial.make(one, listener, run)) is not None:
                     listener.notice(f"{trial.setting}: {line}")
-                record.write()
+                found.write()
                 save_config(options, output)
-            record.report(options)
-        record.report(options)
-        for line in record.remarks():
+            found.report()
+        found.report()
+        for line in found.remarks():
             listener.notice(line)
-    return record.trials
+    return found.trials
 
 
-@dataclass
-class _Record:
-    """The trials of a search, in a file of its folder that is replaced after every run.
+class _Search:
+    """The state of a search, in a file of its folder that is replaced after every run.
 
     Attributes:
-        output: folder of the search.
-        identity: what must be the same when the search goes on.
         trials: settings tried, and their scores.
         best: run that best/ is a copy of, relative to `output`; None for none yet.
     """
 
-    output: Path
-    identity: dict[str, Any]
-    trials: list[Trial]
-    best: str | None = None
+    def __init__(self, options: SearchOptions, output: Path) -> None:
+        self.options = options
+        self.output = output
+        self.trials: list[Trial] = []
+        self.best: str | None = None
+        values = itertools.product(options.batch_size, options.rates, options.epochs)
+        self.grid = list(dict.fromkeys(itertools.starmap(Setting, values)))
 
-    @classmethod
-    def read(cls, output: Path, options: SearchOptions) -> "_Record":
-        data = {name: getattr(options, name) for name in _DATA}
-        data["content"] = data_content(options)
+    @functools.cached_property
+    def identity(self) -> dict[str, Any]:
+        """What must be the same when the search goes on."""
+        options = self.options
         own = {
             **identity(options, FinetuningSetup),
-            **data,
+            **{name: getattr(options, name) for name in _DATA},
+            "content": data_content(options),
             "gradient_accumulation_steps": options.gradient_accumulation_steps,
             "version": TRAJECTORY,
             "model_content": content_hash(options.model),
@@ -127,79 +130,127 @@ class _Record:
         del own["seed"]  # more seeds may be added
         if not (options.validation or task_to_train(options).has(options.source, "validation")):
             own["split"] = "undivided texts, contexts and documents"
-        path = output / _RECORD
+        return own
+
+    def read(self) -> None:
+        """Takes up the search of the folder, if there is one.
+
+        Raises:
+            InputError: the file cannot be read, or the search is another.
+        """
+        own, path = self.identity, self.output / _RECORD
         if not path.exists():
-            return cls(output, own, [])
+            return
         try:
             stored = json.loads(path.read_text(encoding="utf-8"))
-            trials = [
-                Trial(
-                    Setting(**trial["setting"]),
-                    Restarts(
-                        trial["best_by"],
-                        _by_seed(trial["runs"]),
-                        _by_seed(trial.get("evaluations", {})),
-                    ),
+            for trial in stored["trials"]:
+                runs, evaluations = (
+                    {int(seed): value for seed, value in trial.get(name, {}).items()}
+                    for name in ("runs", "evaluations")
                 )
-                for trial in stored["trials"]
-            ]
-            kept, best = {"split": "by example", **stored["options"]}, stored.get("best")
+                setting = Setting(**trial["setting"])
+                self.trials.append(Trial(trial["best_by"], runs, evaluations, setting=setting))
+            kept, self.best = {"split": "by example", **stored["options"]}, stored.get("best")
         except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:
             raise InputError(f"{path} cannot be read ({error}): restore or delete it") from error
         # Searches of earlier versions lack some.
-        changed = [
-            _SHOWN.get(name, f"--{name}")
-            for name in own if name in kept and kept[name] != own[name]
-        ]  # fmt: skip
-        if changed and not options.override:
+        changed = [name for name in own if name in kept and kept[name] != own[name]]
+        if changed and not self.options.override:
+            listed = ", ".join(_SHOWN.get(name, f"--{name}") for name in changed)
             raise InputError(
-                f"{output} holds a search with another {', '.join(changed)}: give the same, or "
-                "another --output"
+                f"{self.output} holds a search with another {listed}: give the same, or another "
+                "--output"
             )
-        return cls(output, own, trials, best)
 
     def write(self) -> None:
-        trials = [
-            {
-                "setting": asdict(trial.setting),
-                "best_by": trial.restarts.best_by,
-                "runs": trial.restarts.runs,
-                "evaluations": trial.restarts.evaluations,
-            }
-            for trial in self.trials
-        ]
+        """Writes the file."""
+        trials = [asdict(trial) for trial in self.trials]
         found = {"options": self.identity, "best": self.best, "trials": trials}
         write_json(self.output / _RECORD, found)
 
-    def _lacking(self, options: SearchOptions) -> list[Trial]:
-        """The known trials of the given values that lack runs of some seeds."""
-        seeds = set(range(options.seed, options.seed + options.seeds))
-        wanted = _grid(options) if options.trials is None else {t.setting for t in self.trials}
-        known = [trial for trial in self.trials if trial.setting in wanted]
-        return [trial for trial in known if not seeds <= trial.restarts.runs.keys()]
+    @property
+    def size(self) -> int:
+        """The number of trials of the whole search."""
+        known = {trial.setting for trial in self.trials}
+        return max(self.options.trials or len(known.union(self.grid)), len(known))
 
-    def unfinished(self, options: SearchOptions) -> Iterator[Trial]:
+    def runs(self, setting: Setting) -> Iterator[FinetuningOptions]:
+        """The options of the runs of a setting."""
+        shared = {each.name: getattr(self.options, each.name) for each in fields(FinetuningSetup)}
+        shared["output"] = str(self.output / setting.folder)
+        return seed_options(FinetuningOptions(**shared, **asdict(setting)))
+
+    def unfinished(self) -> Iterator[Trial]:
         """The trials of the given values with a run to make: known ones, then new ones."""
-        yield from self._lacking(options)
-        while (setting := _next_setting(options, self.trials)) is not None:
-            self.trials.append(Trial(setting))
+        yield from self._lacking()
+        while (setting := self._next_setting()) is not None:
+            self.trials.append(Trial(setting=setting))
             yield self.trials[-1]
 
-    def report(self, options: SearchOptions) -> None:
+    def _lacking(self) -> list[Trial]:
+        """The known trials of the given values that lack runs of some seeds."""
+        options = self.options
+        seeds = set(range(options.seed, options.seed + options.seeds))
+        known = [t for t in self.trials if options.trials is not None or t.setting in self.grid]
+        return [trial for trial in known if not seeds <= trial.runs.keys()]
+
+    def _next_setting(self) -> Setting | None:
+        known = {trial.setting for trial in self.trials}
+        proposals: Iterable[Setting] = self.grid
+        if self.options.trials is not None:
+            attempts = _ATTEMPTS if len(known) < self.options.trials else 0
+            proposals = map(self._proposal, range(attempts))
+        return next((setting for setting in proposals if setting not in known), None)
+
+    def _proposal(self, attempt: int) -> Setting:
+        """What TPE would try next; a function of the trials, the seed and the attempt.
+
+        Raises:
+            InputError: Optuna is missing.
+        """
+        try:
+            import optuna
+        except ImportError as error:
+            raise InputError("--trials needs Optuna: pip install 'bert-tf[search]'") from error
+        optuna.logging.set_verbosity(optuna.logging.WARNING)
+        options, of = self.options, optuna.distributions
+        rates, epochs = options.rates, options.epochs
+        space: dict[str, of.BaseDistribution] = {
+            "batch_size": of.CategoricalDistribution(options.batch_size),
+            "learning_rate": of.FloatDistribution(min(rates), max(rates), log=True),
+            "epochs": of.IntDistribution(min(epochs), max(epochs)),
+        }
+        sampler = optuna.samplers.TPESampler(
+            seed=options.seed + _ATTEMPTS * len(self.trials) + attempt
+        )
+        study = optuna.create_study(direction="maximize", sampler=sampler)
+        for trial in ranked(self.trials):
+            params = asdict(trial.setting)
+            with contextlib.suppress(ValueError):  # it is outside the given values
+                known = optuna.create_trial(params=params, distributions=space, value=trial.score)
+                study.add_trial(known)
+        found = study.ask(space).params
+        rate = float(f"{found['learning_rate']:.3g}")  # as short as its folder's name
+        return Setting(found["batch_size"], min(max(rate, min(rates)), max(rates)), found["epochs"])
+
+    def report(self) -> None:
         """Writes best/, the table, the picture and the columns; deletes what is not kept.
 
         Trials with different numbers of runs do not compare yet: until each known one has its
         runs, best/ stays, and no model is deleted. The checkpoints of finished runs are.
         """
-        complete = not self._lacking(options)
-        kept = self._keep_best(options.keep_models) if complete else []
-        for trial in self.trials:
-            for seed in trial.restarts.runs:
-                folder = seed_folder(self.output / trial.setting.folder, seed)
+        options, output, trials = self.options, self.output, self.trials
+        complete = not self._lacking()
+        kept = self._keep_best() if complete else []
+        for trial in trials:
+            for seed in trial.runs:
+                folder = seed_folder(output / trial.setting.folder, seed)
                 is_kept = not complete or folder in kept
                 for name in ("checkpoints", "last", *(() if is_kept else ("best",))):
                     shutil.rmtree(folder / name, ignore_errors=True)
-        seeds = [options.seed, options.seed + options.seeds - 1]
+        write_tsv(output / "search.tsv", table(trials))
+        write_text(output / "search.md", page(trials))
+        save_png(output / "search.png", picture(trials))
         values: dict[str, Any] = {
             "batch_size": options.batch_size,
             "learning_rate": options.rates,
@@ -207,9 +258,10 @@ class _Record:
         }
         if options.trials is not None:
             values |= {n: (min(values[n]), max(values[n])) for n in ("learning_rate", "epochs")}
-        write_report(self.trials, self.output, {**values, "seed": (min(seeds), max(seeds))})
+        values["seed"] = (options.seed, options.seed + options.seeds - 1)
+        write_columns(output / "logs", values, f"best_{best_by(trials)}")
 
-    def _keep_best(self, number: int) -> list[Path]:
+    def _keep_best(self) -> list[Path]:
         """Copies the best model to best/; returns the runs of the best settings with a model.
 
         A setting that further seeds made the best may have lost its models: the next one that has
@@ -222,35 +274,25 @@ class _Record:
                 keep_best(models[0], self.output)
                 self.best = best
                 self.write()
-        return models[:number]
+        return models[: self.options.keep_models]
+
+    def _best_kept(self, trial: Trial) -> Path | None:
+        """The run of the best seed whose model is there."""
+        folders = {s: seed_folder(self.output / trial.setting.folder, s) for s in trial.runs}
+        kept = {s: scores for s, scores in trial.runs.items() if (folders[s] / "best").is_dir()}
+        seed = Restarts(trial.best_by, kept).best_seed
+        return None if seed is None else folders[seed]
 
     def remarks(self) -> Iterator[str]:
         """Sentences on where best/ comes from."""
         best = ranked(self.trials)[:1]
         if best and self.best is not None:
             yield f"best/ is the best model of {self.best}"
-            folder = best[0].setting.folder
-            if Path(self.best).parts[0] != folder:
+            if Path(self.best).parts[0] != best[0].setting.folder:
                 yield (
                     "the models of the best setting were deleted before it was the best: for one, "
                     f"give bert-tf finetune its values ({best[0].setting})"
                 )
-
-    def _best_kept(self, trial: Trial) -> Path | None:
-        """The run of the best seed whose model is there."""
-        folder = self.output / trial.setting.folder
-        kept = {
-            seed: scores
-            for seed, scores in trial.restarts.runs.items()
-            if (seed_folder(folder, seed) / "best").is_dir()
-        }
-        seed = Restarts(trial.restarts.best_by, kept).best_seed
-        return None if seed is None else seed_folder(folder, seed)
-
-
-def _by_seed(stored: Mapping[str, Any]) -> dict[int, Any]:
-    """JSON's keys as numbers again."""
-    return {int(seed): values for seed, values in stored.items()}
 
 
 def data_content(options: SearchOptions) -> str:
@@ -261,70 +303,3 @@ def data_content(options: SearchOptions) -> str:
         if data and not is_dataset_name(data) and (path := task.file(data, split)).is_file():
             found.update(path.read_bytes())
     return found.hexdigest()
-
-
-def _finetuning(options: SearchOptions, setting: Setting) -> FinetuningOptions:
-    shared = {each.name: getattr(options, each.name) for each in fields(FinetuningSetup)}
-    shared["output"] = str(Path(options.output) / setting.folder)
-    return FinetuningOptions(**shared, **asdict(setting))
-
-
-def _grid(options: SearchOptions) -> dict[Setting, None]:
-    """Every combination of the values given, in their order."""
-    values = itertools.product(options.batch_size, options.rates, options.epochs)
-    return dict.fromkeys(itertools.starmap(Setting, values))
-
-
-def _number(options: SearchOptions, trials: Sequence[Trial]) -> int:
-    """The number of trials of the whole search."""
-    known = {trial.setting for trial in trials}
-    return max(options.trials or len(known | _grid(options).keys()), len(known))
-
-
-def _next_setting(options: SearchOptions, trials: Sequence[Trial]) -> Setting | None:
-    known = {trial.setting for trial in trials}
-    if options.trials is None:
-        return next((setting for setting in _grid(options) if setting not in known), None)
-    if len(trials) >= options.trials:
-        return None
-    proposals = (_proposal(options, trials, attempt) for attempt in range(_ATTEMPTS))
-    return next((setting for setting in proposals if setting not in known), None)
-
-
-def _proposal(options: SearchOptions, trials: Sequence[Trial], attempt: int) -> Setting:
-    """What TPE would try next; a function of the trials, the seed and the attempt.
-
-    Raises:
-        InputError: Optuna is missing.
-    """
-    try:
-        import optuna
-    except ImportError as error:
-        raise InputError("--trials needs Optuna: pip install 'bert-tf[search]'") from error
-    optuna.logging.set_verbosity(optuna.logging.WARNING)
-    rates, epochs = options.rates, options.epochs
-    space: dict[str, optuna.distributions.BaseDistribution] = {
-        "batch_size": optuna.distributions.CategoricalDistribution(options.batch_size),
-        "learning_rate": optuna.distributions.FloatDistribution(min(rates), max(rates), log=True),
-        "epochs": optuna.distributions.IntDistribution(min(epochs), max(epochs)),
-    }
-    seed = options.seed + _ATTEMPTS * len(trials) + attempt
-    study = optuna.create_study(direction="maximize", sampler=optuna.samplers.TPESampler(seed=seed))
-    for trial in ranked(trials):
-        if _lies_in(options, trial.setting):
-            study.add_trial(
-                optuna.create_trial(
-                    params=asdict(trial.setting), distributions=space, value=trial.score
-                )
-            )
-    found = study.ask(space).params
-    rate = float(f"{found['learning_rate']:.3g}")  # as short as its folder's name
-    return Setting(found["batch_size"], min(max(rate, min(rates)), max(rates)), found["epochs"])
-
-
-def _lies_in(options: SearchOptions, setting: Setting) -> bool:
-    return (
-        setting.batch_size in options.batch_size
-        and min(options.rates) <= setting.learning_rate <= max(options.rates)
-        and min(options.epochs) <= setting.epochs <= max(options.epochs)
-    )

@@ -15,8 +15,7 @@ from bert_tf.finetuning.finetune import FinetuningResult
 from bert_tf.finetuning.options import FinetuningOptions, SearchOptions
 from bert_tf.finetuning.restarts import finetune_seeds
 from bert_tf.finetuning.search import search
-from bert_tf.finetuning.search_report import picture, table
-from bert_tf.finetuning.trials import Setting, ranked
+from bert_tf.finetuning.trials import Setting, picture, ranked, table
 from bert_tf.tasks.reports.report import markdown
 from bert_tf.trained.fine_tuned import Evaluation
 from bert_tf.training.divergence import DivergedError
@@ -70,7 +69,7 @@ def blank_pictures(monkeypatch) -> None:
     def blank(trials) -> np.ndarray:
         return np.zeros((1, 1 + len(ranked(trials)), 3), np.uint8)
 
-    monkeypatch.setattr("bert_tf.finetuning.search_report.picture", blank)
+    monkeypatch.setattr("bert_tf.finetuning.search.picture", blank)
 
 
 class Notices(Listener):
@@ -186,7 +185,7 @@ def test_the_grid_is_the_papers(options):
 
 
 def test_settings_are_ranked_by_the_mean_over_seeds(options, monkeypatch):
-    monkeypatch.setattr("bert_tf.finetuning.search_report.picture", picture)
+    monkeypatch.setattr("bert_tf.finetuning.search.picture", picture)
     options = replace(options, batch_size=[16], learning_rate=[5e-5, BEST], epochs=[3], seeds=3)
     trials = search(options, Notices(), Runs())
     rows = table(trials)
