@@ -6,13 +6,11 @@ It never contains request texts or answers.
 import datetime
 import json
 import logging
-import os
 import queue
 import sys
 import threading
 import time
 from collections.abc import Mapping
-from io import FileIO
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +20,8 @@ from bert_tf.serving.server.rest import raw_path
 
 _LONGEST_PATH = 256
 _MOST_LINES = 2**14  # that wait for a slow disk
+_MOST_AT_ONCE = 2**10
+_GATHER_SECONDS = 0.05  # lines of this time are written at once: waking the thread costs the most
 _CLOSE_SECONDS = 5
 
 _LOG = logging.getLogger(__name__)
@@ -30,8 +30,7 @@ _LOG = logging.getLogger(__name__)
 class AccessLog:
     """Writes the lines, in a thread of its own.
 
-    A file that a log rotation has moved is opened again. Lines that cannot be written are dropped:
-    no answer fails or waits for them.
+    Lines that cannot be written are dropped: no answer fails or waits for them.
 
     Args:
         path: file to append to; "-" for standard output.
@@ -41,10 +40,11 @@ class AccessLog:
     """
 
     def __init__(self, path: str | Path) -> None:
-        self._path = None if str(path) == "-" else Path(path)
-        self._file = self._opened()
-        self._lines: queue.SimpleQueue[str | None] = queue.SimpleQueue()
+        self._file = sys.stdout.fileno() if str(path) == "-" else path
+        self._lines: queue.SimpleQueue[str] = queue.SimpleQueue()
+        self._closing = threading.Event()
         self._is_losing = False
+        self._append("")
         self._thread = threading.Thread(target=self._write_lines, name="access log", daemon=True)
         self._thread.start()
 
@@ -54,38 +54,33 @@ class AccessLog:
             return self._lose("it is too slow")
         now = datetime.datetime.now(datetime.UTC).isoformat(timespec="milliseconds")
         line = json.dumps({"time": now, **fields})
-        self._lines.put(line.replace("\x7f", "\\u007f"))
+        self._lines.put(line.replace("\x7f", "\\u007f") + "\n")
 
     def close(self) -> None:
         """Writes the lines that wait, unless that takes too long."""
-        self._lines.put(None)
+        self._closing.set()
+        self._lines.put("")
         self._thread.join(_CLOSE_SECONDS)
 
-    def _opened(self) -> FileIO:
-        if self._path is None:
-            return FileIO(sys.stdout.fileno(), "a", closefd=False)
-        return FileIO(self._path, "a")
-
     def _write_lines(self) -> None:
-        while (line := self._lines.get()) is not None:
+        is_open = True
+        while is_open or not self._lines.empty():
+            lines = [self._lines.get()]
+            is_open = not self._closing.wait(_GATHER_SECONDS)
+            while len(lines) < _MOST_AT_ONCE and not self._lines.empty():
+                lines.append(self._lines.get())
             try:
-                if self._has_moved():
-                    self._file, moved = self._opened(), self._file
-                    moved.close()
-                self._file.write(f"{line}\n".encode())
+                self._append("".join(lines))
             except OSError as error:
                 self._lose(str(error))
             else:
                 self._is_losing = False
-        self._file.close()
 
-    def _has_moved(self) -> bool:
-        if self._path is None:
-            return False
-        try:
-            return not os.path.samestat(self._path.stat(), os.fstat(self._file.fileno()))
-        except FileNotFoundError:
-            return True
+    def _append(self, lines: str) -> None:
+        # Opened each time: a log rotation may have moved the file.
+        is_path = not isinstance(self._file, int)
+        with open(self._file, "a", encoding="ascii", closefd=is_path) as file:
+            file.write(lines)
 
     def _lose(self, reason: str) -> None:
         """Reports the first of several lines that are dropped."""

@@ -87,7 +87,7 @@ def test_a_server_from_its_first_request_to_its_last(toy_models, tmp_path, bench
         process.stderr.seek(0)
         printed = re.search(r"Try: curl -d '(.*)' http", process.stderr.read())[1]
         assert ask(port, printed)[0] == 200
-        assert json.loads(log.read_text().splitlines()[0])["rows"] == 3
+        assert json.loads(_logged(log, '"rows"')[0])["rows"] == 3
         _check_refusals(port)
         seen = serving_fuzz.fuzz(port, 300, 1, serving_fuzz.signatures_of(port))
         assert serving_fuzz.refusals(seen) == []
@@ -110,11 +110,16 @@ def _check_grpc(process, log: Path) -> None:
     with grpc.insecure_channel(f"127.0.0.1:{port}") as channel:
         answer = PredictionServiceStub(channel).Predict(request, timeout=60)
     assert tf.make_ndarray(answer.outputs["y"]).tolist() == [3.5, 4.0]
+    assert json.loads(_logged(log, '"gRPC"')[-1])["protocol"] == "gRPC"
+
+
+def _logged(log: Path, text: str) -> list[str]:
+    """The lines of the access log once it has a text; they are written after the answer."""
     deadline = time.monotonic() + 60
-    while '"gRPC"' not in log.read_text():  # written in a thread of its own
+    while text not in (lines := log.read_text()):
         assert time.monotonic() < deadline
         time.sleep(0.01)
-    assert json.loads(log.read_text().splitlines()[-1])["protocol"] == "gRPC"
+    return lines.splitlines()
 
 
 def _check_refusals(port: int) -> None:
