@@ -184,7 +184,8 @@ class BatchQueue:
                 "The batch scheduling queue to which this task was submitted is full; "
                 f"max_enqueued_batches is {self.parameters.max_enqueued_batches}",
             )
-        future = asyncio.get_running_loop().create_future()
+        loop = asyncio.get_running_loop()
+        future = loop.create_future()
         request = _Request(function, inputs, key is not None, rows, deadline, future)
         if not request.is_wanted():
             raise _expired()
@@ -192,12 +193,14 @@ class BatchQueue:
         self._waiting.setdefault(group, deque()).append(request)
         self.rows += rows
         self._workers.watch(self)
+        timer = None
+        if deadline is not None:
+            timer = loop.call_later(deadline - time.monotonic(), _expire, future)
         try:
-            async with asyncio.timeout(None if deadline is None else deadline - time.monotonic()):
-                return await future
-        except TimeoutError:
-            raise _expired() from None
+            return await future
         finally:
+            if timer:
+                timer.cancel()
             self._drop(group, request)
 
     def _drop(self, group: Any, request: _Request) -> None:
@@ -235,6 +238,11 @@ class BatchQueue:
         if not waiting:
             del self._waiting[group]
         return batch
+
+
+def _expire(future: asyncio.Future) -> None:
+    if not future.done():
+        future.set_exception(_expired())
 
 
 def _expired() -> ServingError:

@@ -3,14 +3,14 @@
 import asyncio
 import contextlib
 import dataclasses
+import functools
 import logging
 import time
-from collections.abc import Awaitable, Callable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Iterator
 from pathlib import Path
 from typing import Any, TypeVar
 
 import grpc
-import numpy as np
 from google.protobuf.message import DecodeError, Message
 from tensorflow_serving.apis.classification_pb2 import (
     ClassificationRequest,
@@ -24,8 +24,6 @@ from tensorflow_serving.apis.get_model_status_pb2 import (
     GetModelStatusRequest,
     GetModelStatusResponse,
 )
-from tensorflow_serving.apis.inference_pb2 import MultiInferenceRequest, MultiInferenceResponse
-from tensorflow_serving.apis.input_pb2 import Input
 from tensorflow_serving.apis.model_pb2 import ModelSpec
 from tensorflow_serving.apis.predict_pb2 import PredictRequest, PredictResponse
 from tensorflow_serving.apis.regression_pb2 import RegressionRequest, RegressionResponse
@@ -34,7 +32,7 @@ from bert_tf.serving.server.access_log import AccessLog
 from bert_tf.serving.server.authorization import is_authorized
 from bert_tf.serving.server.conversion import LARGE_ANSWER, LARGE_BODY, in_thread_if
 from bert_tf.serving.server.errors import ServingError, invalid
-from bert_tf.serving.server.example_requests import classify, multi_inference, regress
+from bert_tf.serving.server.example_requests import classify, regress
 from bert_tf.serving.server.models import Models
 from bert_tf.serving.server.servable import Servable
 from bert_tf.serving.server.tensors import predict_inputs, to_proto
@@ -154,7 +152,8 @@ class _Services:
         async def answer(messages: Any, context: grpc.aio.ServicerContext) -> bytes:
             started, code, size, request = time.monotonic(), grpc.StatusCode.OK, 0, request_type()
             try:
-                self._check_token(context)
+                if self._token:
+                    _check_token(context, self._token)
                 message = await self._message(context)
                 size = len(message)
                 with self._held(size):
@@ -178,12 +177,6 @@ class _Services:
             raise AssertionError("abort raises")
 
         return grpc.stream_unary_rpc_method_handler(answer)
-
-    def _check_token(self, context: grpc.aio.ServicerContext) -> None:
-        metadata = dict(context.invocation_metadata() or ())
-        if self._token and not is_authorized(metadata.get("authorization", ""), self._token):
-            message = "send the metadata authorization: Bearer <token>"
-            raise ServingError(grpc.StatusCode.UNAUTHENTICATED, message)
 
     async def _message(self, context: grpc.aio.ServicerContext) -> bytes:
         """The call's message, which must arrive in time."""
@@ -217,7 +210,7 @@ class _Services:
         self, api: str, request: Any, size: int, peer: str, code: grpc.StatusCode, seconds: float
     ) -> None:
         """Counts and logs a request that has been answered."""
-        spec = _model_spec(request)
+        spec = request.model_spec
         if api != "GetModelStatus":
             self._models.metrics.request(spec.name, api, "GRPC", code, seconds)
         if self._access_log:
@@ -272,16 +265,6 @@ class _Services:
     ) -> RegressionResponse:
         return await self._of_examples(regress, RegressionResponse, request, deadline)
 
-    async def MultiInference(
-        self, request: MultiInferenceRequest, deadline: float | None
-    ) -> MultiInferenceResponse:
-        with self._models.servable(*_asked(_model_spec(request))) as servable:
-            run = self._runs(servable, request.input, deadline)
-            results = await multi_inference(run, servable.signatures, request)
-            for result in results:
-                result.model_spec.CopyFrom(_spec(servable, result.model_spec))
-            return MultiInferenceResponse(results=results)
-
     async def GetModelMetadata(
         self, request: GetModelMetadataRequest, deadline: float | None
     ) -> GetModelMetadataResponse:
@@ -299,24 +282,16 @@ class _Services:
         """Answers with `classify` or `regress`."""
         with self._servable(request) as servable:
             name = request.model_spec.signature_name
-            run = self._runs(servable, request.input, deadline)
+            kind = request.input.WhichOneof("kind") or "example_list"
+            count = len(getattr(request.input, kind).examples)
+            self._models.metrics.examples(servable.name, count)
+            run = functools.partial(servable.predict, deadline=deadline)
             result = await call(run, servable.signatures, name, request.input)
             return response(result=result, model_spec=_spec(servable, request.model_spec))
 
     def _servable(self, request: Any):
         _check_spec(request)
         return self._models.servable(*_asked(request.model_spec))
-
-    def _runs(self, servable: Servable, examples: Input, deadline: float | None):
-        """Runs signatures of a servable, and counts the examples."""
-        kind = examples.WhichOneof("kind")
-        count = len(getattr(examples, kind).examples) if kind else 0
-        self._models.metrics.examples(servable.name, count)
-
-        async def run(name: str, inputs: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-            return await servable.predict(name, inputs, deadline)
-
-        return run
 
     async def GetModelStatus(
         self, request: GetModelStatusRequest, deadline: float | None
@@ -325,13 +300,13 @@ class _Services:
         return self._models.status(*_asked(request.model_spec))
 
 
-# Clients cannot change the models: HandleReloadConfigRequest is UNIMPLEMENTED.
+# Clients cannot change the models: HandleReloadConfigRequest, as MultiInference, is
+# UNIMPLEMENTED.
 _METHODS: dict[str, dict[Any, type[Message]]] = {
     "PredictionService": {
         _Services.Predict: PredictRequest,
         _Services.Classify: ClassificationRequest,
         _Services.Regress: RegressionRequest,
-        _Services.MultiInference: MultiInferenceRequest,
         _Services.GetModelMetadata: GetModelMetadataRequest,
     },
     "ModelService": {_Services.GetModelStatus: GetModelStatusRequest},
@@ -345,10 +320,11 @@ def _parsed(request_type: type[Message], message: bytes) -> Message:
         raise invalid(f"The message is no {request_type.DESCRIPTOR.name}: {error}") from error
 
 
-def _model_spec(request: Any) -> ModelSpec:
-    if isinstance(request, MultiInferenceRequest):
-        return request.tasks[0].model_spec if request.tasks else ModelSpec()
-    return request.model_spec
+def _check_token(context: grpc.aio.ServicerContext, token: str) -> None:
+    metadata = dict(context.invocation_metadata() or ())
+    if not is_authorized(metadata.get("authorization", ""), token):
+        message = "send the metadata authorization: Bearer <token>"
+        raise ServingError(grpc.StatusCode.UNAUTHENTICATED, message)
 
 
 def _check_spec(request: Any) -> None:

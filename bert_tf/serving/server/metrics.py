@@ -55,7 +55,7 @@ class Metrics:
             "batching_session:queuing_latency",
             "Distribution of wall time spent (in microseconds) in queuing",
             ["thread_pool_name"],
-        )
+        ).labels("batch")
         self._warm_up = self._histogram(
             "model_warmup_latency",
             "Distribution of wall time (in microseconds) for warming up the model.",
@@ -86,7 +86,7 @@ class Metrics:
 
         Args:
             model: the model that was asked for.
-            api: "Predict", "Classify", "Regress", "MultiInference" or "GetModelMetadata".
+            api: "Predict", "Classify", "Regress" or "GetModelMetadata".
             entrypoint: "REST" or "GRPC".
             code: status of the answer.
             seconds: wall time.
@@ -101,7 +101,7 @@ class Metrics:
 
     def wait(self, seconds: float) -> None:
         """Counts a request that leaves its queue."""
-        self._queueing.labels("batch").observe(seconds * 1e6)
+        self._queueing.observe(seconds * 1e6)
 
     def load(self, path: str, code: grpc.StatusCode) -> None:
         """Counts a version that was loaded or could not be."""

@@ -6,13 +6,12 @@ import dataclasses
 import gc
 import logging
 import time
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Mapping
+from collections.abc import AsyncIterator, Callable, Coroutine, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import grpc
-import numpy as np
 from tensorflow_serving.apis.get_model_metadata_pb2 import (
     GetModelMetadataResponse,
     SignatureDefMap,
@@ -38,9 +37,8 @@ class Models:
 
         models = Models("saved_models")
         async with models.running():
-            outputs = await models.predict(
-                "classifier", None, None, "", {"text": np.array([b"a text"], object)}
-            )
+            with models.servable("classifier") as servable:
+                outputs = await servable.predict("", {"text": np.array([b"a text"], object)})
 
     New versions are found by looking for them, loaded and warmed up while the old one serves, then
     take over; the old one is unloaded after its last request. A version that cannot be loaded is
@@ -272,10 +270,9 @@ class Models:
             if any(servable.is_available for servable in versions.values())
         )
 
-    @contextlib.contextmanager
     def servable(
         self, name: str, version: int | None = None, label: str | None = None
-    ) -> Iterator[Servable]:
+    ) -> contextlib.AbstractContextManager[Servable]:
         """Holds the version that a request is for: it stays loaded until the block ends.
 
         Args:
@@ -289,20 +286,16 @@ class Models:
                 UNAVAILABLE once the server stops.
         """
         if self._is_closing:
-            raise _stopping()
+            raise ServingError(grpc.StatusCode.UNAVAILABLE, "The server is stopping")
         version = self._labelled(name, version, label)
-        available = {
-            number: servable
-            for number, servable in self._servables.get(name, {}).items()
-            if servable.is_available
-        }
+        servables = self._servables.get(name, {})
+        available = [number for number, each in servables.items() if each.is_available]
         chosen = max(available, default=-1) if version is None else version
         if chosen not in available:
             asked = f"Latest({name})" if version is None else f"Specific({name}, {version})"
             message = f"Servable not found for request: {asked}"
             raise ServingError(grpc.StatusCode.NOT_FOUND, message)
-        with available[chosen].held() as servable:
-            yield servable
+        return servables[chosen].held()
 
     def _labelled(self, name: str, version: int | None, label: str | None) -> int | None:
         if not name:
@@ -313,19 +306,6 @@ class Models:
         if label not in labels:
             raise invalid(f"Unrecognized servable version label: {label}")
         return labels[label]
-
-    async def predict(
-        self,
-        name: str,
-        version: int | None,
-        label: str | None,
-        signature_name: str,
-        inputs: Mapping[str, np.ndarray],
-        deadline: float | None = None,
-    ) -> dict[str, np.ndarray]:
-        """`servable(...)` and `Servable.predict` in one: their arguments and errors."""
-        with self.servable(name, version, label) as servable:
-            return await servable.predict(signature_name, inputs, deadline)
 
     def status(
         self, name: str, version: int | None = None, label: str | None = None
@@ -362,10 +342,6 @@ class Models:
             signatures = SignatureDefMap(signature_def=servable.signatures)
             response.metadata["signature_def"].Pack(signatures)
             return response
-
-
-def _stopping() -> ServingError:
-    return ServingError(grpc.StatusCode.UNAVAILABLE, "The server is stopping")
 
 
 def _look(

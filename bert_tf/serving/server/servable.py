@@ -128,6 +128,9 @@ class Servable:
         parameters = dataclasses.replace(parameters, **self._overrides)
         self._queue = BatchQueue(self._workers, parameters)
         self._model = LoadedModel(self.directory)
+        self._joined = {
+            name for name, each in self.signatures.items() if each.inputs and can_join(each)
+        }
         started = time.monotonic()
         try:
             if warm_up(self._model, self.directory):
@@ -214,7 +217,7 @@ class Servable:
         self.check_rows(row_count(inputs))
         name = signature_name or "serving_default"
         run = functools.partial(self._run, name)
-        key = (name,) if self._is_batched and inputs and can_join(signature) else None
+        key = name if self._is_batched and name in self._joined else None
         started = time.monotonic()
         outputs = await self._queue.run(run, inputs, key, deadline)
         self._metrics.run(self.name, time.monotonic() - started)

@@ -1,8 +1,8 @@
 """TensorProto to and from arrays, for values that anyone may send."""
 
 import math
-from collections.abc import Collection, Mapping
-from itertools import accumulate, pairwise, repeat
+from collections.abc import Mapping
+from itertools import repeat
 
 import grpc
 import numpy as np
@@ -42,11 +42,11 @@ def check_inputs(signature: SignatureDef, inputs: Mapping[str, np.ndarray]) -> N
     check_names(signature, inputs)
     for name, array in inputs.items():
         info = signature.inputs[name]
-        expected = tf.as_dtype(info.dtype)
         given = tf.string if array.dtype == object else tf.as_dtype(array.dtype)
-        if given != expected:
+        if given.as_datatype_enum != info.dtype:
+            expected = tf.as_dtype(info.dtype).name
             raise invalid(
-                f'input "{name}" has the type {given.name}: the signature takes {expected.name}'
+                f'input "{name}" has the type {given.name}: the signature takes {expected}'
             )
         sizes = [dimension.size for dimension in info.tensor_shape.dim]
         if not info.tensor_shape.unknown_rank and (
@@ -56,7 +56,7 @@ def check_inputs(signature: SignatureDef, inputs: Mapping[str, np.ndarray]) -> N
             raise invalid(
                 f'input "{name}" has the shape {list(array.shape)}: the signature takes {sizes}'
             )
-    if joins_rows(signature) and len({len(array) for array in inputs.values()}) > 1:
+    if len({array.shape[:1] for array in inputs.values()}) > 1 and _joins_rows(signature):
         raise invalid("input tensors must have equal 0th-dimension size")
 
 
@@ -68,14 +68,13 @@ def check_names(signature: SignatureDef, inputs: Mapping[str, object]) -> None:
     """
     given, wanted = set(inputs), set(signature.inputs)
     if given != wanted:
-
-        def listed(names: set[str]) -> str:
-            return "{" + ",".join(sorted(names)) + "}"
-
+        sent, takes, extra, missing = (
+            f"{{{','.join(sorted(names))}}}"
+            for names in (given, wanted, given - wanted, wanted - given)
+        )
         raise invalid(
             f"input size does not match signature: {len(given)}!={len(wanted)} "
-            f"len({listed(given)}) != len({listed(wanted)}). "
-            f"Sent extra: {listed(given - wanted)}. Missing but required: {listed(wanted - given)}."
+            f"len({sent}) != len({takes}). Sent extra: {extra}. Missing but required: {missing}."
         )
 
 
@@ -97,7 +96,7 @@ def predict_inputs(
     return name, {key: to_array(key, x, inputs[key].dtype) for key, x in request.inputs.items()}
 
 
-def joins_rows(signature: SignatureDef) -> bool:
+def _joins_rows(signature: SignatureDef) -> bool:
     """Whether every input and output has the batch first, so that requests can be joined."""
 
     def has_batch(info: TensorInfo) -> bool:
@@ -113,26 +112,22 @@ def can_join(signature: SignatureDef) -> bool:
     An output whose width depends on the texts is padded to the widest of a batch: only a list that
     `<list>_count` counts can be cut to the request's own width.
     """
-    inputs = signature.inputs.values()
-    # Only requests of equal shapes are joined.
-    is_fixed = any(-1 in [size.size for size in info.tensor_shape.dim[1:]] for info in inputs)
+    counts = [name for name in signature.outputs if name.endswith("_count")]
+    prefixes = tuple(name.removesuffix("count") for name in counts)
 
     def is_cut(name: str, info: TensorInfo) -> bool:
         sizes = [dimension.size for dimension in info.tensor_shape.dim]
-        is_list = is_listed(name, signature.outputs) and -1 not in sizes[2:]
+        is_list = name.startswith(prefixes) and -1 not in sizes[2:]
         return not info.tensor_shape.unknown_rank and (-1 not in sizes[1:] or is_list)
 
-    return joins_rows(signature) and (
-        is_fixed or all(is_cut(name, info) for name, info in signature.outputs.items())
+    # Only requests of equal shapes are joined.
+    is_fixed = any(
+        dimension.size == -1
+        for info in signature.inputs.values()
+        for dimension in info.tensor_shape.dim[1:]
     )
-
-
-def is_listed(name: str, outputs: Collection[str]) -> bool:
-    """Whether an output is one of the columns `<list>_...` that `<list>_count` counts."""
-    return any(
-        name.startswith(counted.removesuffix("count"))
-        for counted in outputs
-        if counted.endswith("_count")
+    return _joins_rows(signature) and (
+        is_fixed or all(is_cut(name, info) for name, info in signature.outputs.items())
     )
 
 
@@ -159,43 +154,19 @@ def to_array(name: str, proto: TensorProto, dtype: int) -> np.ndarray:
         raise invalid(f'input "{name}" stands for more values than it holds: send each of them')
     if len(sizes) > 32:
         raise invalid(f'input "{name}" has {len(sizes)} dimensions: send at most 32')
-    count = math.prod(sizes)
     try:
-        if dtype == tf.string.as_datatype_enum:
-            if proto.tensor_content:
-                values = _strings(proto.tensor_content, count)
-            else:
-                values = [*proto.string_val]
+        if dtype == tf.string.as_datatype_enum and proto.tensor_content:
+            return tf.io.parse_tensor(proto.SerializeToString(), tf.string).numpy()
+        if dtype == tf.string.as_datatype_enum:  # in a quarter of the time of `make_ndarray`
+            values = [*proto.string_val]
             # As TensorFlow does: the last value stands for those that are left out.
-            values += [values[-1] if values else b""] * (count - len(values))
+            values += [values[-1] if values else b""] * (math.prod(sizes) - len(values))
             array = np.empty(len(values), object)
             array[:] = values
             return array.reshape(sizes)
         return tf.make_ndarray(proto)
-    except (TypeError, ValueError, IndexError) as error:
+    except (TypeError, ValueError, tf.errors.InvalidArgumentError) as error:
         raise invalid(f'input "{name}" is no tensor of the shape {sizes}') from error
-
-
-def _strings(content: bytes, count: int) -> list[bytes]:
-    """The strings of a tensor's content: all lengths, each a varint, then all bytes.
-
-    Raises:
-        IndexError, ValueError: the content is damaged or holds another number of strings.
-    """
-    lengths, place = [], 0
-    for _ in range(count):
-        length, shift = 0, 0
-        while (byte := content[place]) > 127:
-            length |= (byte & 127) << shift
-            shift, place = shift + 7, place + 1
-            if shift > 28:
-                raise ValueError("a length has more than 32 bits")
-        lengths.append(length | byte << shift)
-        place += 1
-    if place + sum(lengths) != len(content):
-        raise ValueError("the strings do not fill the content")
-    ends = [*accumulate(lengths, initial=place)]
-    return [content[start:end] for start, end in pairwise(ends)]
 
 
 def to_proto(array: np.ndarray) -> TensorProto:

@@ -11,7 +11,7 @@ from tensorflow_serving.apis.prediction_log_pb2 import PredictionLog
 
 from bert_tf.serving.saved_model import LoadedModel
 from bert_tf.serving.server.errors import ServingError, from_tensorflow, invalid
-from bert_tf.serving.server.example_requests import classify, multi_inference, regress
+from bert_tf.serving.server.example_requests import classify, regress
 from bert_tf.serving.server.tensors import check_inputs, predict_inputs
 
 REQUESTS = Path("assets.extra", "tf_serving_warmup_requests")
@@ -55,19 +55,17 @@ async def _run(model: LoadedModel, log: PredictionLog) -> None:
         check_inputs(model.signatures[name], inputs)
         return model.run(name, inputs)
 
-    kind = log.WhichOneof("log_type")
-    if kind == "predict_log":
-        await predict(*predict_inputs(model.signatures, log.predict_log.request))
-    elif kind in ("classify_log", "regress_log"):
-        call, request = (
-            (classify, log.classify_log.request)
-            if kind == "classify_log"
-            else (regress, log.regress_log.request)
-        )
-        name = request.model_spec.signature_name
-        await call(predict, model.signatures, name, request.input)
-    elif kind == "multi_inference_log":
-        await multi_inference(predict, model.signatures, log.multi_inference_log.request)
-    elif kind is not None:
-        message = f"Unsupported log_type for warmup: {kind}"
-        raise ServingError(grpc.StatusCode.UNIMPLEMENTED, message)
+    match log.WhichOneof("log_type"):
+        case "predict_log":
+            await predict(*predict_inputs(model.signatures, log.predict_log.request))
+        case "classify_log":
+            asked = log.classify_log.request
+            name = asked.model_spec.signature_name
+            await classify(predict, model.signatures, name, asked.input)
+        case "regress_log":
+            asked = log.regress_log.request
+            name = asked.model_spec.signature_name
+            await regress(predict, model.signatures, name, asked.input)
+        case kind if kind is not None:
+            message = f"Unsupported log_type for warmup: {kind}"
+            raise ServingError(grpc.StatusCode.UNIMPLEMENTED, message)

@@ -48,12 +48,13 @@ def test_memory_stays_flat_over_requests_and_versions(tmp_path):
             shutil.copytree(tmp_path / "export", hidden)
             hidden.rename(hidden.with_name(str(version)))
 
+        async def predict() -> dict[str, np.ndarray]:
+            with models.servable("large") as servable:
+                return await servable.predict("", {"text": texts})
+
         async def ask(requests: int) -> None:
             for _ in range(requests // 20):
-                asked = [
-                    models.predict("large", None, None, "", {"text": texts}) for _ in range(20)
-                ]
-                for answer in await asyncio.gather(*asked):
+                for answer in await asyncio.gather(*(predict() for _ in range(20))):
                     assert answer["length"].tolist() == [1000] * 8
 
         async def swap(versions: range) -> None:

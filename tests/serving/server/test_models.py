@@ -33,8 +33,9 @@ def states(models, name="toy") -> dict[int, int]:
     return {each.version: each.state for each in models.status(name).model_version_status}
 
 
-async def predict(models, name="toy", version=None, label=None, **inputs):
-    return await models.predict(name, version, label, "", inputs or {"text": TEXTS})
+async def predict(models, name="toy", version=None, label=None, signature_name="", **inputs):
+    with models.servable(name, version, label) as found:
+        return await found.predict(signature_name, inputs or {"text": TEXTS})
 
 
 def add_version(toys: Path, folder: Path, version: int) -> Path:
@@ -96,7 +97,7 @@ def test_inputs_that_a_signature_does_not_take_are_refused(toys):
             with pytest.raises(
                 ServingError, match='signature name: "x" not found in signature def'
             ):
-                await models.predict("toy", None, None, "x", {"text": TEXTS})
+                await predict(models, signature_name="x")
             empty = await predict(models, text=np.empty(0, object))
             assert empty["length"].shape == (0,)
 
