@@ -20,7 +20,7 @@ import tensorflow as tf
 from tensorflow_text.python.ops.fast_bert_normalizer import gen_fast_bert_normalizer
 
 from bert_tf.tokenization.strings import host_constant
-from bert_tf.tokenization.wordpiece import WordPiece
+from bert_tf.tokenization.wordpiece import LONGEST_WORD, match, model_buffer
 
 # The blocks of the original's `_is_chinese_char`.
 _CHINESE = re.compile(
@@ -208,10 +208,9 @@ def lost_letters(texts: Iterable[str]) -> tuple[float, list[str]]:
 def _unsplit_punctuation() -> frozenset[str]:
     """Punctuation of this Python's Unicode at which `WordPiece` does not split."""
     punctuation = [character for character in _assigned() if is_punctuation(character)]
+    model = host_constant(model_buffer(("[UNK]", "a"), "[UNK]", LONGEST_WORD, True))
     with tf.init_scope():
-        wordpiece = WordPiece(["[UNK]", "a"], "[UNK]")
-        row_splits = wordpiece(tf.constant([f"a{c}a" for c in punctuation]))[1]
-        pieces = np.diff(row_splits.numpy())
+        pieces = np.diff(match(tf.constant([f"a{c}a" for c in punctuation]), model)[1])
     return frozenset(c for c, n in zip(punctuation, pieces, strict=True) if n != 3)
 
 

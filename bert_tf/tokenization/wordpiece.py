@@ -45,7 +45,7 @@ class WordPiece(tf.Module):
         )
         # The op measures words in bytes, the original in characters, of 4 bytes at most.
         self._model, self._patient_model = (
-            host_constant(_model_buffer(matchable, unknown_token, longest_word, splits_words))
+            host_constant(model_buffer(matchable, unknown_token, longest_word, splits_words))
             for longest_word in (LONGEST_WORD, 4 * LONGEST_WORD)
         )
 
@@ -75,9 +75,9 @@ class WordPiece(tf.Module):
 
     def _match(self, texts: tf.Tensor, model: tf.Tensor) -> Pieces:
         if self._splits_words:
-            return _match(texts, model)
+            return match(texts, model)
         words = tf.strings.split(texts, " ")  # (batch, (words)), empty ones between two spaces
-        ids, word_splits, starts, ends = _match(words.flat_values, model)
+        ids, word_splits, starts, ends = match(words.flat_values, model)
         # A word begins one space after the end of the word before it.
         edges = starts_of(tf.strings.length(words.flat_values) + 1)
         text_start = tf.repeat(tf.gather(edges, words.row_splits[:-1]), words.row_lengths())
@@ -134,7 +134,8 @@ def _count_characters(
     )
 
 
-def _match(texts: tf.Tensor, model: tf.Tensor) -> Pieces:
+def match(texts: tf.Tensor, model: tf.Tensor) -> Pieces:
+    """Splits texts by the op alone, which measures words in bytes; `model` is a `model_buffer`."""
     _, ids, *places = gen_fast_wordpiece_tokenizer.fast_wordpiece_tokenize_with_offsets(
         input_values=texts, wp_model=model
     )
@@ -142,7 +143,7 @@ def _match(texts: tf.Tensor, model: tf.Tensor) -> Pieces:
 
 
 @functools.lru_cache(maxsize=8)  # a tenth of a second each, and more for large vocabularies
-def _model_buffer(
+def model_buffer(
     pieces: tuple[str, ...], unknown_token: str, longest_word: int, splits_words: bool
 ) -> np.ndarray:
     """The flatbuffer that the op reads: uint8 [bytes]."""
