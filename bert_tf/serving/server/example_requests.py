@@ -4,11 +4,12 @@ The rules and messages are those of `classifier.cc` and `regressor.cc` in
 tensorflow_serving/servables/tensorflow.
 """
 
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 
 import grpc
 import numpy as np
 import tensorflow as tf
+from tensorflow.core.example.example_pb2 import Example
 from tensorflow.core.protobuf.meta_graph_pb2 import SignatureDef
 from tensorflow_serving.apis.classification_pb2 import ClassificationResult
 from tensorflow_serving.apis.input_pb2 import Input
@@ -92,10 +93,14 @@ async def regress(
     return RegressionResult(regressions=[Regression(value=value) for value in values.ravel()])
 
 
+def listed_examples(examples: Input) -> Sequence[Example]:
+    """The examples of a request, without their context."""
+    return getattr(examples, examples.WhichOneof("kind") or "example_list").examples
+
+
 async def _rows(examples: Input) -> np.ndarray:
     """The examples [B], each serialized, with the context merged in."""
-    kind = examples.WhichOneof("kind") or "example_list"
-    listed = getattr(examples, kind).examples
+    listed = listed_examples(examples)
     if not listed:
         raise invalid("Input is empty.")
     # Empty without a context. Protobuf merges messages that follow each other.

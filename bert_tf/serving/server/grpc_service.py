@@ -1,14 +1,13 @@
 """TensorFlow Serving's gRPC services: PredictionService and ModelService."""
 
 import asyncio
-import contextlib
 import dataclasses
 import functools
 import logging
 import time
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import grpc
 from google.protobuf.message import DecodeError, Message
@@ -16,14 +15,8 @@ from tensorflow_serving.apis.classification_pb2 import (
     ClassificationRequest,
     ClassificationResponse,
 )
-from tensorflow_serving.apis.get_model_metadata_pb2 import (
-    GetModelMetadataRequest,
-    GetModelMetadataResponse,
-)
-from tensorflow_serving.apis.get_model_status_pb2 import (
-    GetModelStatusRequest,
-    GetModelStatusResponse,
-)
+from tensorflow_serving.apis.get_model_metadata_pb2 import GetModelMetadataRequest
+from tensorflow_serving.apis.get_model_status_pb2 import GetModelStatusRequest
 from tensorflow_serving.apis.model_pb2 import ModelSpec
 from tensorflow_serving.apis.predict_pb2 import PredictRequest, PredictResponse
 from tensorflow_serving.apis.regression_pb2 import RegressionRequest, RegressionResponse
@@ -32,13 +25,12 @@ from bert_tf.serving.server.access_log import AccessLog
 from bert_tf.serving.server.authorization import is_authorized
 from bert_tf.serving.server.conversion import LARGE_ANSWER, LARGE_BODY, in_thread_if
 from bert_tf.serving.server.errors import ServingError, invalid
-from bert_tf.serving.server.example_requests import classify, regress
+from bert_tf.serving.server.example_requests import classify, listed_examples, regress
 from bert_tf.serving.server.models import Models
 from bert_tf.serving.server.servable import Servable
 from bert_tf.serving.server.tensors import predict_inputs, to_proto
 
 _LOG = logging.getLogger(__name__)
-_T = TypeVar("_T")
 # Bytes of a message: gRPC sends it in a header, whose size is limited.
 _LONGEST_MESSAGE = 1024
 _LONGEST_NAME = 256
@@ -100,12 +92,9 @@ async def start_grpc(
             ("grpc.so_reuseport", 0),
         ],
     )
-    services = _Services(models, max_held_bytes, token, access_log)
+    calls = _Calls(models, max_held_bytes, token, access_log)
     for service, methods in _METHODS.items():
-        handlers = {
-            method.__name__: services.handler(method, request_type)
-            for method, request_type in methods.items()
-        }
+        handlers = {api: calls.handler(api, *method) for api, method in methods.items()}
         name = f"tensorflow.serving.{service}"
         server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(name, handlers),))
     if tls:
@@ -117,19 +106,84 @@ async def start_grpc(
     return server, port
 
 
-class _Services:
-    """The methods of both services, each of a request and its deadline.
+async def _predict(
+    models: Models, request: PredictRequest, deadline: float | None
+) -> PredictResponse:
+    with models.servable(*_asked(request.model_spec)) as servable:
+        is_large = request.ByteSize() > LARGE_BODY
+        name, arrays = await in_thread_if(is_large, predict_inputs, servable.signatures, request)
+        outputs = servable.signatures[name].outputs
+        chosen = list(request.output_filter) or list(outputs)
+        for place, alias in enumerate(chosen):
+            if alias not in outputs:
+                raise invalid(
+                    f"output tensor alias not found in signature: {alias} "
+                    f"Outputs expected to be in the set {{{','.join(sorted(outputs))}}}."
+                )
+            if alias in chosen[:place]:
+                raise invalid(f"duplicate output tensor alias: {alias}")
+        answer = await servable.predict(name, arrays, deadline)
+        response = PredictResponse(model_spec=_spec(servable, request.model_spec))
 
-    Args:
-        models, max_held_bytes, token, access_log: as of `start_grpc`.
-    """
+        def write() -> None:
+            for alias in chosen:
+                response.outputs[alias].CopyFrom(to_proto(answer[alias]))
+
+        values = sum(answer[alias].size for alias in chosen)
+        await in_thread_if(values > LARGE_ANSWER, write)
+        return response
+
+
+async def _of_examples(
+    call: Any, response: type[Message], models: Models, request: Any, deadline: float | None
+) -> Message:
+    """Answers with `classify` or `regress`."""
+    with models.servable(*_asked(request.model_spec)) as servable:
+        models.metrics.examples(servable.name, len(listed_examples(request.input)))
+        run = functools.partial(servable.predict, deadline=deadline)
+        name = request.model_spec.signature_name
+        result = await call(run, servable.signatures, name, request.input)
+        return response(result=result, model_spec=_spec(servable, request.model_spec))
+
+
+async def _metadata(models: Models, request: GetModelMetadataRequest, deadline: float | None):
+    if not request.metadata_field:
+        raise invalid("GetModelMetadataRequest must specify at least one metadata_field")
+    for field in request.metadata_field:
+        if field != "signature_def":
+            raise invalid(f"Metadata field {field} is not supported")
+    return models.metadata(*_asked(request.model_spec))
+
+
+async def _status(models: Models, request: GetModelStatusRequest, deadline: float | None):
+    return models.status(*_asked(request.model_spec))
+
+
+# Answers a request, until a moment of `time.monotonic()` if one is given.
+_Method = Callable[[Models, Any, float | None], Awaitable[Message]]
+# HandleReloadConfigRequest, by which clients change the models, and MultiInference are left out.
+_METHODS: dict[str, dict[str, tuple[type[Message], _Method]]] = {
+    "PredictionService": {
+        "Predict": (PredictRequest, _predict),
+        "Classify": (
+            ClassificationRequest,
+            functools.partial(_of_examples, classify, ClassificationResponse),
+        ),
+        "Regress": (
+            RegressionRequest,
+            functools.partial(_of_examples, regress, RegressionResponse),
+        ),
+        "GetModelMetadata": (GetModelMetadataRequest, _metadata),
+    },
+    "ModelService": {"GetModelStatus": (GetModelStatusRequest, _status)},
+}
+
+
+class _Calls:
+    """What all calls have in common: token, limits, errors, metrics and log."""
 
     def __init__(
-        self,
-        models: Models,
-        max_held_bytes: int,
-        token: str | None,
-        access_log: AccessLog | None,
+        self, models: Models, max_held_bytes: int, token: str | None, access_log: AccessLog | None
     ) -> None:
         self._models = models
         self._max_held_bytes = max_held_bytes
@@ -139,29 +193,34 @@ class _Services:
         self._held_bytes = 0
 
     def handler(
-        self,
-        method: Callable[["_Services", Any, float | None], Awaitable[Message]],
-        request_type: type[Message],
+        self, api: str, request_type: type[Message], method: _Method
     ) -> grpc.RpcMethodHandler:
         """Makes a method one of a gRPC server; the call is aborted where the method fails.
 
         The handler reads the message itself: gRPC's own would wait for it without a limit.
         """
-        api = method.__name__
 
         async def answer(messages: Any, context: grpc.aio.ServicerContext) -> bytes:
-            started, code, size, request = time.monotonic(), grpc.StatusCode.OK, 0, request_type()
+            started, code, size, spec = time.monotonic(), grpc.StatusCode.OK, 0, ModelSpec()
+            held = 0
             try:
                 if self._token:
                     _check_token(context, self._token)
                 message = await self._message(context)
                 size = len(message)
-                with self._held(size):
-                    request = await in_thread_if(size > LARGE_BODY, _parsed, request_type, message)
-                    del message
-                    response = await method(self, request, _deadline(context))
-                    is_large = response.ByteSize() > LARGE_BODY
-                    return await in_thread_if(is_large, response.SerializeToString)
+                if self._held_bytes + size > self._max_held_bytes:
+                    text = f"More than {self._max_held_bytes} bytes of requests are in work"
+                    raise ServingError(grpc.StatusCode.RESOURCE_EXHAUSTED, text)
+                held = size
+                self._held_bytes += held
+                request = await in_thread_if(size > LARGE_BODY, _parsed, request_type, message)
+                del message
+                spec = request.model_spec
+                if not request.HasField("model_spec"):
+                    raise invalid("Missing ModelSpec")
+                response = await method(self._models, request, _deadline(context))
+                is_large = response.ByteSize() > LARGE_BODY
+                return await in_thread_if(is_large, response.SerializeToString)
             except ServingError as error:
                 code = error.code
                 await context.abort(code, error.message[:_LONGEST_MESSAGE])
@@ -173,7 +232,8 @@ class _Services:
                 code = grpc.StatusCode.INTERNAL
                 await context.abort(code, "Internal error: see the server's log")
             finally:
-                self._note(api, request, size, context.peer(), code, time.monotonic() - started)
+                self._held_bytes -= held
+                self._note(api, spec, size, context.peer(), code, time.monotonic() - started)
             raise AssertionError("abort raises")
 
         return grpc.stream_unary_rpc_method_handler(answer)
@@ -194,23 +254,10 @@ class _Services:
             raise invalid("The call has no message")
         return message
 
-    @contextlib.contextmanager
-    def _held(self, size: int) -> Iterator[None]:
-        """Counts a request of this size until the block ends."""
-        if self._held_bytes + size > self._max_held_bytes:
-            message = f"More than {self._max_held_bytes} bytes of requests are in work"
-            raise ServingError(grpc.StatusCode.RESOURCE_EXHAUSTED, message)
-        self._held_bytes += size
-        try:
-            yield
-        finally:
-            self._held_bytes -= size
-
     def _note(
-        self, api: str, request: Any, size: int, peer: str, code: grpc.StatusCode, seconds: float
+        self, api: str, spec: ModelSpec, size: int, peer: str, code: grpc.StatusCode, seconds: float
     ) -> None:
         """Counts and logs a request that has been answered."""
-        spec = request.model_spec
         if api != "GetModelStatus":
             self._models.metrics.request(spec.name, api, "GRPC", code, seconds)
         if self._access_log:
@@ -227,91 +274,6 @@ class _Services:
                 }
             )
 
-    async def Predict(self, request: PredictRequest, deadline: float | None) -> PredictResponse:
-        with self._servable(request) as servable:
-            is_large = request.ByteSize() > LARGE_BODY
-            name, arrays = await in_thread_if(
-                is_large, predict_inputs, servable.signatures, request
-            )
-            signature = servable.signatures[name]
-            chosen = list(request.output_filter) or list(signature.outputs)
-            for place, alias in enumerate(chosen):
-                if alias not in signature.outputs:
-                    listed = ",".join(sorted(signature.outputs))
-                    raise invalid(
-                        f"output tensor alias not found in signature: {alias} "
-                        f"Outputs expected to be in the set {{{listed}}}."
-                    )
-                if alias in chosen[:place]:
-                    raise invalid(f"duplicate output tensor alias: {alias}")
-            outputs = await servable.predict(name, arrays, deadline)
-            response = PredictResponse(model_spec=_spec(servable, request.model_spec))
-
-            def write() -> None:
-                for alias in chosen:
-                    response.outputs[alias].CopyFrom(to_proto(outputs[alias]))
-
-            values = sum(outputs[alias].size for alias in chosen)
-            await in_thread_if(values > LARGE_ANSWER, write)
-            return response
-
-    async def Classify(
-        self, request: ClassificationRequest, deadline: float | None
-    ) -> ClassificationResponse:
-        return await self._of_examples(classify, ClassificationResponse, request, deadline)
-
-    async def Regress(
-        self, request: RegressionRequest, deadline: float | None
-    ) -> RegressionResponse:
-        return await self._of_examples(regress, RegressionResponse, request, deadline)
-
-    async def GetModelMetadata(
-        self, request: GetModelMetadataRequest, deadline: float | None
-    ) -> GetModelMetadataResponse:
-        _check_spec(request)
-        if not request.metadata_field:
-            raise invalid("GetModelMetadataRequest must specify at least one metadata_field")
-        for field in request.metadata_field:
-            if field != "signature_def":
-                raise invalid(f"Metadata field {field} is not supported")
-        return self._models.metadata(*_asked(request.model_spec))
-
-    async def _of_examples(
-        self, call: Any, response: Callable[..., _T], request: Any, deadline: float | None
-    ) -> _T:
-        """Answers with `classify` or `regress`."""
-        with self._servable(request) as servable:
-            name = request.model_spec.signature_name
-            kind = request.input.WhichOneof("kind") or "example_list"
-            count = len(getattr(request.input, kind).examples)
-            self._models.metrics.examples(servable.name, count)
-            run = functools.partial(servable.predict, deadline=deadline)
-            result = await call(run, servable.signatures, name, request.input)
-            return response(result=result, model_spec=_spec(servable, request.model_spec))
-
-    def _servable(self, request: Any):
-        _check_spec(request)
-        return self._models.servable(*_asked(request.model_spec))
-
-    async def GetModelStatus(
-        self, request: GetModelStatusRequest, deadline: float | None
-    ) -> GetModelStatusResponse:
-        _check_spec(request)
-        return self._models.status(*_asked(request.model_spec))
-
-
-# Clients cannot change the models: HandleReloadConfigRequest, as MultiInference, is
-# UNIMPLEMENTED.
-_METHODS: dict[str, dict[Any, type[Message]]] = {
-    "PredictionService": {
-        _Services.Predict: PredictRequest,
-        _Services.Classify: ClassificationRequest,
-        _Services.Regress: RegressionRequest,
-        _Services.GetModelMetadata: GetModelMetadataRequest,
-    },
-    "ModelService": {_Services.GetModelStatus: GetModelStatusRequest},
-}
-
 
 def _parsed(request_type: type[Message], message: bytes) -> Message:
     try:
@@ -325,11 +287,6 @@ def _check_token(context: grpc.aio.ServicerContext, token: str) -> None:
     if not is_authorized(metadata.get("authorization", ""), token):
         message = "send the metadata authorization: Bearer <token>"
         raise ServingError(grpc.StatusCode.UNAUTHENTICATED, message)
-
-
-def _check_spec(request: Any) -> None:
-    if not request.HasField("model_spec"):
-        raise invalid("Missing ModelSpec")
 
 
 def _asked(spec: ModelSpec) -> tuple[str, int | None, str | None]:
