@@ -127,9 +127,7 @@ def run(options: Options) -> None:
     if options.batching_parameters_file:
         parameters = read_batching_parameters(options.batching_parameters_file)
         threads = threads or parameters.num_batch_threads
-        if "max_batch_size" in overrides:  # it would be the last of these
-            parameters = dataclasses.replace(parameters, allowed_batch_sizes=())
-        overrides = {**dataclasses.asdict(parameters), **overrides}
+        overrides = dataclasses.asdict(parameters.overridden(overrides))
     models = Models(
         source, batching=BatchingParameters(num_batch_threads=threads), overrides=overrides
     )

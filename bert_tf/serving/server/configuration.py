@@ -2,16 +2,24 @@
 
 import dataclasses
 from collections import Counter
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
-from google.protobuf import descriptor_pb2, descriptor_pool, message_factory, text_format
-from google.protobuf import wrappers_pb2 as _wrappers
+from google.protobuf import (
+    descriptor_pb2,
+    descriptor_pool,
+    message_factory,
+    text_format,
+    wrappers_pb2,
+)
 from tensorflow_serving.config.model_server_config_pb2 import ModelServerConfig
 
 from bert_tf.errors import InputError
 
 PARAMETERS_FILE = "batching_params.pbtxt"
 _LARGEST = 2**31 - 1
+_FROM_ZERO = ("batch_timeout_micros", "num_batch_threads")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -39,11 +47,10 @@ class BatchingParameters:
         Raises:
             ValueError: a value is out of range.
         """
-        least = {"max_batch_size": 1, "max_enqueued_batches": 1}
-        for field in dataclasses.fields(self)[:4]:
-            value, bound = getattr(self, field.name), least.get(field.name, 0)
-            if not bound <= value <= _LARGEST:
-                raise ValueError(f"{field.name} is {value}: give at least {bound}")
+        for name in ("max_batch_size", "max_enqueued_batches", *_FROM_ZERO):
+            value, least = getattr(self, name), int(name not in _FROM_ZERO)
+            if not least <= value <= _LARGEST:
+                raise ValueError(f"{name} is {value}: give at least {least}")
         sizes = self.allowed_batch_sizes
         if sizes and (
             list(sizes) != sorted(set(sizes)) or sizes[0] < 1 or sizes[-1] != self.max_batch_size
@@ -53,45 +60,34 @@ class BatchingParameters:
                 f"max_batch_size ({self.max_batch_size})"
             )
 
-
-def _batching_message() -> type:
-    """The protobuf message BatchingParameters, which tensorflow-serving-api lacks."""
-    file = descriptor_pb2.FileDescriptorProto(
-        name="bert_tf/batching_parameters.proto",
-        package="bert_tf",
-        syntax="proto3",
-        dependency=[_wrappers.DESCRIPTOR.name],
-    )
-    message = file.message_type.add(name="BatchingParameters")
-    single, repeated = 1, 3  # labels of fields
-    kinds = descriptor_pb2.FieldDescriptorProto
-    for number, (name, wrapper) in enumerate(
-        {
-            "max_batch_size": "Int64Value",
-            "batch_timeout_micros": "Int64Value",
-            "max_enqueued_batches": "Int64Value",
-            "num_batch_threads": "Int64Value",
-            "thread_pool_name": "StringValue",
-        }.items(),
-        start=1,
-    ):
-        type_name = f".google.protobuf.{wrapper}"
-        message.field.add(
-            name=name, number=number, label=single, type=kinds.TYPE_MESSAGE, type_name=type_name
-        )
-    message.field.add(name="allowed_batch_sizes", number=6, label=repeated, type=kinds.TYPE_INT64)
-    # Requests of unlike shapes are never joined here, so there is nothing to pad.
-    message.field.add(
-        name="pad_variable_length_inputs", number=7, label=single, type=kinds.TYPE_BOOL
-    )
-    pool = descriptor_pool.DescriptorPool()
-    pool.AddSerializedFile(_wrappers.DESCRIPTOR.serialized_pb)
-    pool.Add(file)
-    found = pool.FindMessageTypeByName("bert_tf.BatchingParameters")
-    return message_factory.GetMessageClass(found)
+    def overridden(self, fields: Mapping[str, Any]) -> "BatchingParameters":
+        """These with other values of some fields; another size ends the list of sizes."""
+        sizes = {"allowed_batch_sizes": ()} if "max_batch_size" in fields else {}
+        return dataclasses.replace(self, **{**sizes, **fields})
 
 
-_MESSAGE = _batching_message()
+# The protobuf message, which tensorflow-serving-api lacks. Requests of unlike shapes are never
+# joined here, so there is nothing to pad.
+_DESCRIPTOR = """
+  name: "bert_tf/batching_parameters.proto" package: "bert_tf" syntax: "proto3"
+  dependency: "google/protobuf/wrappers.proto"
+  message_type {
+    name: "BatchingParameters"
+    field { number: 1 name: "max_batch_size" type_name: ".google.protobuf.Int64Value" }
+    field { number: 2 name: "batch_timeout_micros" type_name: ".google.protobuf.Int64Value" }
+    field { number: 3 name: "max_enqueued_batches" type_name: ".google.protobuf.Int64Value" }
+    field { number: 4 name: "num_batch_threads" type_name: ".google.protobuf.Int64Value" }
+    field { number: 5 name: "thread_pool_name" type_name: ".google.protobuf.StringValue" }
+    field { number: 6 name: "allowed_batch_sizes" label: LABEL_REPEATED type: TYPE_INT64 }
+    field { number: 7 name: "pad_variable_length_inputs" type: TYPE_BOOL }
+  }
+"""
+_POOL = descriptor_pool.DescriptorPool()
+_POOL.AddSerializedFile(wrappers_pb2.DESCRIPTOR.serialized_pb)
+_POOL.Add(text_format.Parse(_DESCRIPTOR, descriptor_pb2.FileDescriptorProto()))
+_MESSAGE = message_factory.GetMessageClass(
+    _POOL.FindMessageTypeByName("bert_tf.BatchingParameters")
+)
 
 
 def read_batching_parameters(

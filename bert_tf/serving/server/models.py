@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import dataclasses
+import functools
 import gc
 import logging
 import time
@@ -73,9 +74,14 @@ class Models:
         self._config_file: Path | None = None
         self._complaint = ""
         self._poll_seconds = poll_seconds
-        self._parameters = dataclasses.replace(batching, num_batch_threads=0)
-        self._overrides = dict(overrides or {})
         self._workers = Workers(batching.num_batch_threads, self.metrics.wait)
+        self._servable = functools.partial(
+            Servable,
+            workers=self._workers,
+            metrics=self.metrics,
+            parameters=dataclasses.replace(batching, num_batch_threads=0),
+            overrides=dict(overrides or {}),
+        )
         # One model loads at a time, or both would need the memory of their loading at once.
         self._loader = ThreadPoolExecutor(1, "load")
         self._servables: dict[str, dict[int, Servable]] = {}
@@ -117,10 +123,9 @@ class Models:
                 f"{self._source} holds no models: give a folder of exports, as `bert-tf export` "
                 "writes them (<name>/<version>/saved_model.pb)"
             )
-        await self._settled()
-        failed = [
-            f"{each.directory}: {each.error.message}" for each in self._failed() if each.error
-        ]
+        while any(each.is_loading for each in self._all()):
+            await asyncio.sleep(0.01)
+        failed = [f"{each.directory}: {each.error.message}" for each in self._all() if each.error]
         if failed and not self.names:
             await self.close()
             raise InputError(f"no model can be loaded ({'; '.join(failed)}): fix or replace them")
@@ -131,11 +136,9 @@ class Models:
         self._is_closing = True
         for task in self._tasks:
             task.cancel()
-        servables = [each for versions in self._servables.values() for each in versions.values()]
-        await asyncio.gather(*(servable.drained() for servable in servables))
-        for servable in servables:
+        await asyncio.gather(*(servable.drained() for servable in self._all()))
+        for servable in self._all():
             if servable.state in (ModelVersionStatus.AVAILABLE, ModelVersionStatus.UNLOADING):
-                servable.state = ModelVersionStatus.UNLOADING
                 await self._in_loader(servable.unload)
         self._workers.close()
         self._loader.shutdown(wait=False, cancel_futures=True)
@@ -155,18 +158,16 @@ class Models:
     async def _follow(self, config_file: Path) -> None:
         """Reads a models.config again; one that is wrong changes nothing, and is named once."""
         try:
-            config = await asyncio.to_thread(read_models_config, config_file)
+            self._source = await asyncio.to_thread(read_models_config, config_file)
+            self._complaint = ""
         except InputError as error:
             if str(error) != self._complaint:
                 self._complaint = str(error)
                 _LOG.warning("%s; the models stay as they are", error)
-            return
-        self._complaint = ""
-        self._source = config
 
     async def _poll(self) -> None:
         """Looks for versions, and starts to load and to retire what has changed."""
-        failed = self._failed()
+        failed = [servable for servable in self._all() if servable.error]
         found, changed = await asyncio.to_thread(_look, self._source, {*self._wanted}, failed)
         for servable in changed:
             del self._servables[servable.name][servable.version]
@@ -181,13 +182,8 @@ class Models:
                 self._begin(self._load(servable))
         self.metrics.models = {name for name, wanted in self._wanted.items() if wanted}
 
-    def _failed(self) -> list[Servable]:
-        return [
-            servable
-            for versions in self._servables.values()
-            for servable in versions.values()
-            if servable.error
-        ]
+    def _all(self) -> list[Servable]:
+        return [each for versions in self._servables.values() for each in versions.values()]
 
     def _label(self) -> None:
         """Moves labels; one whose version is not loaded yet names its old version until then."""
@@ -210,17 +206,8 @@ class Models:
             known = servables.get(version)
             is_retired = known and known.state == ModelVersionStatus.END and not known.error
             if known is None or is_retired:
-                servable = Servable(
-                    name,
-                    version,
-                    directory,
-                    self._workers,
-                    self.metrics,
-                    self._parameters,
-                    self._overrides,
-                )
-                servables[version] = servable
-                self._begin(self._load(servable))
+                servables[version] = self._servable(name, version, directory)
+                self._begin(self._load(servables[version]))
         is_served = not wanted or any(servables[version].is_available for version in wanted)
         ended = []
         for version, servable in servables.items():
@@ -251,24 +238,10 @@ class Models:
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
-    async def _settled(self) -> None:
-        """Waits until every version that is wanted is loaded or has failed."""
-        final = (ModelVersionStatus.AVAILABLE, ModelVersionStatus.END)
-        while any(
-            self._servables[name][version].state not in final
-            for name, wanted in self._wanted.items()
-            for version in wanted
-        ):
-            await asyncio.sleep(0.01)
-
     @property
     def names(self) -> list[str]:
         """Names of the models that can be asked, in alphabetical order."""
-        return sorted(
-            name
-            for name, versions in self._servables.items()
-            if any(servable.is_available for servable in versions.values())
-        )
+        return sorted({each.name for each in self._all() if each.is_available})
 
     def servable(
         self, name: str, version: int | None = None, label: str | None = None
@@ -336,8 +309,7 @@ class Models:
             ServingError: as `servable`.
         """
         with self.servable(name, version, label) as servable:
-            response = GetModelMetadataResponse()
-            response.model_spec.name = name
+            response = GetModelMetadataResponse(model_spec={"name": name})
             response.model_spec.version.value = servable.version
             signatures = SignatureDefMap(signature_def=servable.signatures)
             response.metadata["signature_def"].Pack(signatures)
@@ -349,13 +321,9 @@ def _look(
 ) -> tuple[dict[str, dict[int, Path]], list[Servable]]:
     """Looks for versions to serve, and for failed ones whose files have changed.
 
-    Args:
-        source: folder of models, or their configuration.
-        known: names of the models that were found before.
-        failed: versions that could not be loaded.
-
     Returns:
-        Name -> version -> folder, without the models whose folders are not there; the changed ones.
+        Name -> version -> folder, without the `known` models whose folders are gone; those of
+        `failed` that changed.
 
     Raises:
         OSError: the file system does not answer.

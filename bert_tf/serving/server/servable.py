@@ -2,7 +2,6 @@
 
 import asyncio
 import contextlib
-import dataclasses
 import functools
 import logging
 import time
@@ -49,9 +48,7 @@ class Servable:
     TensorFlow Serving does.
 
     Args:
-        name: the model's name.
-        version: the version's number.
-        directory: the version's folder.
+        name, version, directory: the model's name, and number and folder of its version.
         workers: threads that run its batches.
         metrics: counts its loads and runs.
         parameters: batching parameters, where its folder has none.
@@ -75,19 +72,17 @@ class Servable:
         parameters: BatchingParameters,
         overrides: Mapping[str, Any],
     ) -> None:
-        self.name = name
-        self.version = version
-        self.directory = directory
+        self.name, self.version, self.directory = name, version, directory
         self.state = ModelVersionStatus.START
         self.error: ServingError | None = None
         self.retry_at = 0.0
         self.stamp: dict[str, tuple[int, int]] = {}
         self._workers = workers
+        self._metrics = metrics
         self._parameters = parameters
         self._overrides = overrides
-        self._metrics = metrics
+        self._queue = BatchQueue(workers, parameters)
         self._model: LoadedModel
-        self._queue: BatchQueue
         self._retry_seconds = _FIRST_RETRY_SECONDS
         self._holders = 0
         self._released = asyncio.Event()
@@ -97,6 +92,11 @@ class Servable:
     def is_available(self) -> bool:
         """Whether new requests may use it."""
         return self.state == ModelVersionStatus.AVAILABLE
+
+    @property
+    def is_loading(self) -> bool:
+        """Whether it is neither loaded nor has failed."""
+        return self.state in (ModelVersionStatus.START, ModelVersionStatus.LOADING)
 
     def load(self) -> None:
         """Loads and warms up the model, in a thread of its own; the state tells the outcome."""
@@ -119,14 +119,10 @@ class Servable:
 
     def _load(self) -> None:
         parameters, file = self._parameters, self.directory / PARAMETERS_FILE
-        self._is_batched = bool(self._overrides)
+        self._is_batched = bool(self._overrides) or file.exists()
         if file.exists():
-            self._is_batched = True
             parameters = read_batching_parameters(file, parameters)
-        if "max_batch_size" in self._overrides:  # it would be the last of these
-            parameters = dataclasses.replace(parameters, allowed_batch_sizes=())
-        parameters = dataclasses.replace(parameters, **self._overrides)
-        self._queue = BatchQueue(self._workers, parameters)
+        self._queue = BatchQueue(self._workers, parameters.overridden(self._overrides))
         self._model = LoadedModel(self.directory)
         self._joined = {
             name for name, each in self.signatures.items() if each.inputs and can_join(each)
@@ -143,6 +139,7 @@ class Servable:
         """Frees the memory, once nobody holds it; in the thread that loads."""
         if self.state == ModelVersionStatus.END:
             return
+        self.state = ModelVersionStatus.UNLOADING
         self._model.close()
         self.state = ModelVersionStatus.END
         _LOG.info("unloaded %s", self.directory)
@@ -151,7 +148,7 @@ class Servable:
         """Waits until no request holds it."""
         await self._released.wait()
         # A batch outlives requests whose clients have gone.
-        while hasattr(self, "_queue") and self._queue.running:
+        while self._queue.running:
             await asyncio.sleep(0.01)
 
     @contextlib.contextmanager
@@ -200,12 +197,9 @@ class Servable:
 
         Args:
             signature_name: the signature; an empty name means `serving_default`.
-            inputs: input name -> array of the signature's type and rank, batch first. Strings are
-                bytes in an array of objects.
+            inputs: input name -> array of the signature's type and rank, batch first; strings are
+                bytes in arrays of objects, here and in the outputs.
             deadline: moment of `time.monotonic()` by which the answer is wanted; None for none.
-
-        Returns:
-            Output name -> array, batch first; strings are bytes in arrays of objects.
 
         Raises:
             ServingError: INVALID_ARGUMENT for inputs that the signature does not take, too many
@@ -236,12 +230,10 @@ class Servable:
 
     def status(self) -> ModelVersionStatus:
         """Its state as ModelService reports it."""
-        status = ModelVersionStatus(version=self.version, state=self.state)
-        status.status.SetInParent()
+        error = {}
         if self.error:
-            status.status.error_code = self.error.code.value[0]
-            status.status.error_message = self.error.message
-        return status
+            error = {"error_code": self.error.code.value[0], "error_message": self.error.message}
+        return ModelVersionStatus(version=self.version, state=self.state, status=error)
 
 
 def stamp(directory: Path) -> dict[str, tuple[int, int]]:
@@ -280,21 +272,24 @@ def _byte_size(array: np.ndarray) -> int:
 
 
 def _load_error(error: Exception, directory: Path) -> ServingError:
-    if isinstance(error, ServingError):
-        return error
-    if isinstance(error, tf.errors.OpError):
-        return from_tensorflow(error)
-    if isinstance(error, FileNotFoundError):
-        return ServingError(
-            grpc.StatusCode.NOT_FOUND,
-            "Could not find SavedModel .pb or .pbtxt at supplied export directory path: "
-            f"{directory}",
-        )
-    if isinstance(error, OSError):
-        return ServingError(grpc.StatusCode.UNAVAILABLE, str(error))
-    if isinstance(error, MemoryError):
-        return ServingError(grpc.StatusCode.RESOURCE_EXHAUSTED, "Out of memory")
-    if isinstance(error, DecodeError | ValueError | InputError):
-        return invalid(str(error).splitlines()[0])
-    _LOG.error("a defect while loading %s", directory, exc_info=error)
-    return ServingError(grpc.StatusCode.INTERNAL, f"{type(error).__name__}: {error}")
+    match error:
+        case ServingError():
+            return error
+        case tf.errors.OpError():
+            return from_tensorflow(error)
+        case FileNotFoundError():
+            code, message = (
+                "NOT_FOUND",
+                "Could not find SavedModel .pb or .pbtxt at supplied export directory path: "
+                f"{directory}",
+            )
+        case OSError():
+            code, message = "UNAVAILABLE", str(error)
+        case MemoryError():
+            code, message = "RESOURCE_EXHAUSTED", "Out of memory"
+        case DecodeError() | ValueError() | InputError():
+            code, message = "INVALID_ARGUMENT", str(error).splitlines()[0]
+        case _:
+            _LOG.error("a defect while loading %s", directory, exc_info=error)
+            code, message = "INTERNAL", f"{type(error).__name__}: {error}"
+    return ServingError(grpc.StatusCode[code], message)
