@@ -14,6 +14,7 @@ Without --corpus and --tasks it takes the documentation of the installed package
 of it. With --scale paper the settings are the paper's: see --dry_run for the time they take.
 """
 
+import functools
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Literal
@@ -52,32 +53,32 @@ class Options(CorpusOptions):
 def run(options: Options) -> None:
     share_cores()  # before a run's data is made with TensorFlow's ops
     with progress("planning") as bar:
-        from bert_tf.experiments.data_runs import Corpus
-        from bert_tf.experiments.plan import find_table, task_data
+        from bert_tf.experiments.data_stages import Corpus
+        from bert_tf.experiments.plan import Plan, find_table, task_data
         from bert_tf.experiments.reproduce import Reproduction
         from bert_tf.experiments.result import NOTE
-        from bert_tf.experiments.run import Run
         from bert_tf.experiments.scale import SCALES
+        from bert_tf.experiments.stage import Show, Stage
         from bert_tf.tasks.reports.report import markdown
 
         read_as = {field.name: getattr(options, field.name) for field in fields(CorpusOptions)}
-        reproduction = Reproduction(
+        plan = Plan(
             find_table(options.table),
             SCALES[options.scale],
             Corpus(given=options.corpus, options=CorpusOptions(**read_as)),
             task_data(options.tasks),
-            options.output,
             options.seeds,
         )
-        shortage = reproduction.corpus_shortage
+        reproduction = Reproduction(plan, options.output)
+        shortage = plan.corpus_shortage
         if shortage and not options.dry_run:
             raise InputError(shortage)
         planned = reproduction.estimate(bar.print)
     shown = Table("run", "steps", "time", title=f"Plan of {options.table}, {options.scale} scale")
     for line in planned:
-        steps = f"{line.steps:,}" if line.steps else ""
+        steps = f"{line.stage.steps:,}" if line.stage.steps else ""
         time = "done" if line.is_done else duration(line.seconds / 60)
-        shown.add_row(line.run.title, steps, time)
+        shown.add_row(line.stage.title, steps, time)
     console.print(shown)
     minutes = sum(line.seconds for line in planned) / 60
     needed, free = sum(line.bytes for line in planned), reproduction.free_bytes
@@ -98,19 +99,9 @@ def run(options: Options) -> None:
 
     with progress("making runs", total=1) as bar:
 
-        class Shown:
-            """Lines and the bar of a run."""
-
-            def __init__(self, title: str) -> None:
-                self._title = title
-
-            def update(self, completed: int, total: int | None = None) -> None:
-                """Moves the bar."""
-                bar.update(completed, total, note=self._title)
-
-        def started(run: Run, number: int, total: int) -> Shown:
-            bar.print(f"run {number} of {total}: {run.title}")
-            return Shown(run.title)
+        def started(stage: Stage, number: int, total: int) -> Show:
+            bar.print(f"run {number} of {total}: {stage.title}")
+            return functools.partial(bar.update, note=stage.title)
 
         rows = reproduction.make(started)
     print(markdown(rows))

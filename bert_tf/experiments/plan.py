@@ -1,50 +1,27 @@
-"""The plan of a table: the runs that it needs, and the run behind each of its scores."""
+"""The plan of a table: the stages that it needs, and the stage behind each of its scores."""
 
 import dataclasses
 import difflib
+import functools
 import itertools
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from bert_tf.errors import InputError
-from bert_tf.experiments.data_runs import Corpus, Shards, TaskData, Vocabulary
-from bert_tf.experiments.run import FOLDER, Run
+from bert_tf.experiments.data_stages import BYTES_PER_TOKEN, Corpus, Shards, TaskData, Vocabulary
 from bert_tf.experiments.scale import Scale
-from bert_tf.experiments.table import Column, System, Table
-from bert_tf.experiments.tables import TABLES
-from bert_tf.experiments.training_runs import Finetuning, Pretraining
+from bert_tf.experiments.stage import FOLDER, Stage
+from bert_tf.experiments.tables import TABLES, Column, System, Table
+from bert_tf.experiments.training_stages import Finetuning, Pretraining
 from bert_tf.finetuning.options import SearchOptions
 from bert_tf.pretraining.options import PretrainingOptions
 from bert_tf.tasks.table import find_task
 from pipelines.examples.records import is_dataset_name
 from pipelines.options import PretrainingDataOptions
 
-# Passes over the corpus from which on a model learns it by heart; the paper made 40.
+# Passes over the corpus beyond which a model learns it by heart; the paper made 40.
 _MOST_EPOCHS = 100
-BYTES_PER_TOKEN = 5  # of text; 4.5 in English
-
-
-@dataclass(frozen=True)
-class Plan:
-    """What a table needs.
-
-    Attributes:
-        table: the table.
-        scale: its settings.
-        systems: its rows.
-        columns: its scores.
-        cells: (row, column) -> the run that has the score.
-        runs: all runs, each after those that it needs.
-    """
-
-    table: Table
-    scale: Scale
-    systems: Sequence[System]
-    columns: Sequence[Column]
-    cells: Mapping[tuple[int, int], Run]
-    runs: Sequence[Run]
 
 
 def find_table(name: str) -> Table:
@@ -90,14 +67,9 @@ def task_data(given: Sequence[str]) -> list[TaskData]:
     return [*found.values()] or [TaskData("classification")]
 
 
-def make_plan(
-    table: Table,
-    scale: Scale,
-    corpus: Corpus,
-    tasks: Sequence[TaskData],
-    seeds: int | None = None,
-) -> Plan:
-    """The runs of a table.
+@dataclass(frozen=True)
+class Plan:
+    """What a table needs.
 
     Args:
         table: the table.
@@ -109,105 +81,108 @@ def make_plan(
     Raises:
         InputError: options of the table or the scale cannot be used.
     """
-    by_name = {data.task: data for data in tasks}
-    systems = list(table.systems(scale))
-    columns = table.columns_of(list(by_name))
-    cells: dict[tuple[int, int], Run] = {}
-    for row, system in enumerate(systems):
-        pretraining = _pretraining(scale, system, corpus)
-        for number, column in enumerate(columns):
-            if not column.task:
-                cells[row, number] = pretraining
-                continue
-            options = _finetuning_options(scale, system, column, by_name[column.task])
-            options["seeds"] = seeds or scale.seeds
-            cells[row, number] = Finetuning(
-                title=f"fine-tuning: {system.name}, {column.title}",
-                pretraining=pretraining,
-                step=system.step,
-                data=by_name[column.task],
-                options=SearchOptions(model=FOLDER, output=FOLDER, **options),
-            )
-    runs: dict[str, Run] = {}
-    for each in itertools.chain.from_iterable(run.with_inputs() for run in cells.values()):
-        runs.setdefault(each.name, each)  # named for the first row that needs it
-    return Plan(table, scale, systems, columns, cells, [*runs.values()])
 
+    table: Table
+    scale: Scale
+    corpus: Corpus
+    tasks: Sequence[TaskData]
+    seeds: int | None = None
 
-def _pretraining(scale: Scale, system: System, corpus: Corpus) -> Pretraining:
-    vocabulary = Vocabulary(
-        title="vocabulary",
-        corpus=corpus,
-        size=scale.vocabulary_size,
-        do_lower_case=scale.do_lower_case,
-    )
-    options = {**scale.shards, **system.shards}
-    shards = Shards(
-        title="shards",
-        vocabulary=vocabulary,
-        options=[
-            PretrainingDataOptions(**dataclasses.asdict(corpus.options), **options,
-                                   max_seq_length=length)
-            for length in scale.lengths
-        ],
-    )  # fmt: skip
-    own = [f"{name} {value}" for name, value in {**system.pretraining, **system.shards}.items()]
-    return Pretraining(
-        title=f"pre-training: {', '.join(own) or 'BERT'}",
-        shards=shards,
-        options=PretrainingOptions(
-            shards=FOLDER,
-            output=FOLDER,
-            keep_every=scale.checkpoint_every,
-            long_shards=FOLDER if len(scale.lengths) > 1 else None,
-            **{**scale.pretraining, **system.pretraining},
-        ),
-    )
+    @functools.cached_property
+    def systems(self) -> list[System]:
+        """Its rows."""
+        return list(self.table.systems(self.scale))
 
+    @functools.cached_property
+    def columns(self) -> list[Column]:
+        """Its scores."""
+        return self.table.columns_of([data.task for data in self.tasks])
 
-def _finetuning_options(
-    scale: Scale, system: System, column: Column, data: TaskData
-) -> dict[str, Any]:
-    own = dict(system.finetuning)
-    if column.features:
-        own["features_only"] = scale.all_layers
-    frozen = scale.features if "features_only" in own else {}
-    return {
-        **scale.finetuning, **scale.tasks.get(column.task, {}), **frozen, **own,
-        **data.options(None),
-    }  # fmt: skip
+    @functools.cached_property
+    def cells(self) -> dict[tuple[int, int], Pretraining | Finetuning]:
+        """(Row, column) -> the stage that has the score."""
+        found: dict[tuple[int, int], Pretraining | Finetuning] = {}
+        for row, system in enumerate(self.systems):
+            pretraining = self._pretraining(system)
+            for number, column in enumerate(self.columns):
+                found[row, number] = (
+                    self._finetuning(system, column, pretraining) if column.task else pretraining
+                )
+        return found
 
+    @functools.cached_property
+    def stages(self) -> list[Stage]:
+        """All stages, each after those that it needs."""
+        found: dict[str, Stage] = {}
+        for each in itertools.chain.from_iterable(s.with_inputs() for s in self.cells.values()):
+            found.setdefault(each.name, each)  # named for the first row that needs it
+        return [*found.values()]
 
-def corpus_shortage(plan: Plan, text_bytes: int) -> str | None:
-    """What a corpus is too small for, in a line for the user; None if it is large enough.
+    @property
+    def pretrainings(self) -> list[Pretraining]:
+        """The stages that pre-train."""
+        return [stage for stage in self.stages if isinstance(stage, Pretraining)]
 
-    Args:
-        plan: the plan.
-        text_bytes: approximate bytes of its text.
-    """
-    tokens = max(
-        run.options.steps * run.options.mean_batch_size * run.shards.options[0].max_seq_length
-        for run in plan.runs
-        if isinstance(run, Pretraining)
-    )
-    needed = tokens * BYTES_PER_TOKEN / _MOST_EPOCHS
-    if text_bytes >= needed:
-        return None
-    return (
-        f"{text_bytes / 1e6:.1f} MB of text are too few to pre-train on: the steps would read them "
-        f"{_MOST_EPOCHS * needed / text_bytes:,.0f} times: give at least {needed / 1e6:,.0f} MB "
-        "with --corpus"
-    )
+    @property
+    def finetunings(self) -> list[Finetuning]:
+        """The stages that fine-tune."""
+        return [stage for stage in self.stages if isinstance(stage, Finetuning)]
 
+    @property
+    def corpus_shortage(self) -> str | None:
+        """A line for the user if the corpus is too small, else None."""
+        tokens = max(
+            stage.steps * stage.options.mean_batch_size * stage.shards.lengths[0]
+            for stage in self.pretrainings
+        )
+        text_bytes, needed = self.corpus.text_bytes, tokens * BYTES_PER_TOKEN / _MOST_EPOCHS
+        if text_bytes >= needed:
+            return None
+        return (
+            f"{text_bytes / 1e6:.1f} MB of text are too few to pre-train on: the steps would read "
+            f"them {_MOST_EPOCHS * needed / text_bytes:,.0f} times: give at least "
+            f"{needed / 1e6:,.0f} MB with --corpus"
+        )
 
-def check_held_out(outcome: Mapping[str, Any]) -> None:
-    """Refuses shards without held-out instances, before the training.
+    def _pretraining(self, system: System) -> Pretraining:
+        scale, of_system = self.scale, {**system.pretraining, **system.shards}
+        vocabulary = Vocabulary(
+            corpus=self.corpus, size=scale.vocabulary_size, do_lower_case=scale.do_lower_case
+        )
+        options = {**dataclasses.asdict(self.corpus.options), **scale.shards, **system.shards}
+        shards = Shards(
+            vocabulary=vocabulary,
+            options=[
+                PretrainingDataOptions(**options, max_seq_length=length) for length in scale.lengths
+            ],
+        )
+        own = ", ".join(f"{name} {value}" for name, value in of_system.items())
+        return Pretraining(
+            title=f"pre-training: {own or 'BERT'}",
+            shards=shards,
+            options=PretrainingOptions(
+                shards=FOLDER,
+                output=FOLDER,
+                keep_every=scale.checkpoint_every,
+                long_shards=FOLDER if len(scale.lengths) > 1 else None,
+                **{**scale.pretraining, **system.pretraining},
+            ),
+        )
 
-    Args:
-        outcome: outcome of a run; those of other runs are not looked at.
-
-    Raises:
-        InputError: nothing was held out.
-    """
-    if not all(counts["held_out"] for counts in outcome.get("instances", [])):
-        raise InputError("no text was held out to evaluate on: give a corpus of more documents")
+    def _finetuning(self, system: System, column: Column, pretraining: Pretraining) -> Finetuning:
+        scale, own = self.scale, dict(system.finetuning)
+        (data,) = (each for each in self.tasks if each.task == column.task)
+        if column.features:
+            own["features_only"] = scale.all_layers
+        frozen = scale.features if "features_only" in own else {}
+        options = {
+            **scale.finetuning, **scale.tasks.get(column.task, {}), **frozen, **own,
+            **data.options(None), "seeds": self.seeds or scale.seeds,
+        }  # fmt: skip
+        return Finetuning(
+            title=f"fine-tuning: {system.name}, {column.title}",
+            pretraining=pretraining,
+            step=system.step,
+            data=data,
+            options=SearchOptions(model=FOLDER, output=FOLDER, **options),
+        )

@@ -57,7 +57,8 @@ def test_a_full_disk_is_named_before_it_starts(corpus, labelled, tmp_path, capsy
         free = 1
 
     monkeypatch.setattr("bert_tf.experiments.reproduce.shutil.disk_usage", lambda place: Usage)
-    monkeypatch.setattr("bert_tf.experiments.estimate._measured", lambda *arguments: 0.1)
+    speed = "bert_tf.experiments.step_speed._pretraining_seconds"
+    monkeypatch.setattr(speed, lambda *arguments: 0.1)
     command = [
         "reproduce", "model-size", "--corpus", str(corpus), "--tasks",
         f"classification={labelled}/train.tsv", "--output", str(tmp_path / "out"),

@@ -11,18 +11,15 @@ import pytest
 from safetensors.numpy import load_file
 
 from bert_tf.errors import InputError
-from bert_tf.experiments import data_runs, run, training_runs
-from bert_tf.experiments.data_runs import Corpus, TaskData
-from bert_tf.experiments.estimate import _measured_lstm_rate
-from bert_tf.experiments.plan import make_plan, task_data
+from bert_tf.experiments import data_stages, stage, training_stages
+from bert_tf.experiments.data_stages import Corpus, TaskData
+from bert_tf.experiments.plan import Plan, task_data
 from bert_tf.experiments.reproduce import Reproduction
-from bert_tf.experiments.run import Cache
 from bert_tf.experiments.scale import PAPER, SMALL
-from bert_tf.experiments.table import PERPLEXITY, Column, System, Table
-from bert_tf.experiments.tables import TABLES
-from bert_tf.experiments.training_runs import Finetuning, Pretraining
+from bert_tf.experiments.stage import Cache
+from bert_tf.experiments.step_speed import StepSpeed
+from bert_tf.experiments.tables import PERPLEXITY, TABLES, Column, System, Table
 from bert_tf.finetuning.finetune import FinetuningResult
-from bert_tf.pretraining.options import PretrainingOptions
 from bert_tf.trained.fine_tuned import Evaluation
 from pipelines.options import CorpusOptions
 
@@ -57,11 +54,6 @@ class Killed(BaseException):
     """As SIGKILL: nothing of ours catches it."""
 
 
-class Quiet:
-    def update(self, completed, total=None):
-        pass
-
-
 @pytest.fixture(scope="module")
 def data(tmp_path_factory):
     folder = tmp_path_factory.mktemp("data")
@@ -75,22 +67,23 @@ def data(tmp_path_factory):
 
 
 def toy(data, output, table=TOY_TABLE, scale=TOY_SCALE):
-    return Reproduction(
-        table,
-        scale,
-        Corpus(given=[str(data / "corpus.txt")], options=CorpusOptions()),
-        task_data([f"classification={data}/train.tsv,{data}/validation.tsv"]),
-        str(output),
-    )
+    corpus = Corpus(given=[str(data / "corpus.txt")], options=CorpusOptions())
+    tasks = task_data([f"classification={data}/train.tsv,{data}/validation.tsv"])
+    return Reproduction(Plan(table, scale, corpus, tasks), str(output))
+
+
+def planned_on_documentation(table, scale, tasks=()):
+    corpus = Corpus(given=[], options=CorpusOptions())
+    return Plan(table, scale, corpus, tasks or task_data([]))
 
 
 def make(reproduction):
-    """Makes a table; returns the kinds of runs that were made."""
+    """Makes a table; returns the kinds of stages that were made."""
     made = []
 
-    def started(run, number, total):
-        made.append(type(run).__name__)
-        return Quiet()
+    def started(stage, number, total):
+        made.append(type(stage).__name__)
+        return lambda completed, total=None: None
 
     return made, reproduction.make(started)
 
@@ -113,7 +106,7 @@ def learned(options, report, **named):
 
 @pytest.fixture
 def no_finetuning(monkeypatch):
-    monkeypatch.setattr(training_runs, "finetune", learned)
+    monkeypatch.setattr(training_stages, "finetune", learned)
 
 
 @pytest.fixture(scope="module")
@@ -121,7 +114,7 @@ def made(data, tmp_path_factory):
     """The finished table: its folder and rows."""
     output = tmp_path_factory.mktemp("output")
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(training_runs, "finetune", learned)
+        patch.setattr(training_stages, "finetune", learned)
         return made_in(data, output)
 
 
@@ -178,7 +171,7 @@ def test_more_seeds_are_added(made, data, tmp_path, monkeypatch):
     shutil.copytree(output, tmp_path, dirs_exist_ok=True)
     tuned = []
     monkeypatch.setattr(
-        training_runs,
+        training_stages,
         "finetune",
         lambda *given, **named: tuned.append(given[0].seed) or learned(*given),
     )
@@ -213,7 +206,7 @@ def test_data_whose_outcome_was_not_written(made, data, tmp_path):
 )
 def test_a_killed_table_goes_on(made, data, tmp_path, monkeypatch, no_finetuning, name, at):
     """Killed before an outcome is written, between and within two runs."""
-    module = run if name == "write_json" else training_runs
+    module = stage if name == "write_json" else training_stages
     whole, calls = getattr(module, name), []
 
     def killed(*arguments, **named):
@@ -234,7 +227,7 @@ def test_a_killed_table_goes_on(made, data, tmp_path, monkeypatch, no_finetuning
     with pytest.raises(Killed):
         make(toy(data, tmp_path))
     monkeypatch.setattr(module, name, whole)
-    finished = sum(run.is_done for run in toy(data, tmp_path).estimate())
+    finished = sum(line.is_done for line in toy(data, tmp_path).estimate())
     kinds, _ = make(toy(data, tmp_path))
     assert len(kinds) == 5 - finished
     same = (tmp_path / "toy" / "table.json").read_bytes()
@@ -258,22 +251,22 @@ def test_a_table_that_trains_is_killed_and_goes_on(data, tmp_path, monkeypatch):
     """Killed at a step of the pre-training and at a step of a fine-tuning, again and again."""
     made_in(data, tmp_path / "whole")
 
-    class Deadly(Quiet):
-        left = 6
+    left = 6
 
-        def update(self, completed, total=None):
-            Deadly.left -= 1
-            if Deadly.left == 0:
-                raise Killed
+    def update(completed, total=None):
+        nonlocal left
+        left -= 1
+        if left == 0:
+            raise Killed
 
     stops = 0
     while True:
         try:
-            toy(data, tmp_path / "killed").make(lambda run, number, total: Deadly())
+            toy(data, tmp_path / "killed").make(lambda stage, number, total: update)
             break
         except Killed:
             stops += 1
-            Deadly.left = 7 + stops
+            left = 7 + stops
     assert stops > 2
     same = [(tmp_path / name / "toy" / "table.json").read_bytes() for name in ("whole", "killed")]
     assert same[0] == same[1]
@@ -282,7 +275,8 @@ def test_a_table_that_trains_is_killed_and_goes_on(data, tmp_path, monkeypatch):
 def test_options_change_the_name_of_a_run_and_content_counts(data, tmp_path):
     def names(folder, **options):
         scale = replace(TOY_SCALE, pretraining={**TOY_SCALE.pretraining, **options})
-        return {run.title: run.name for run in toy(folder, tmp_path / "out", scale=scale).plan.runs}
+        plan = toy(folder, tmp_path / "out", scale=scale).plan
+        return {stage.title: stage.name for stage in plan.stages}
 
     plain = names(data)
     changed = names(data, learning_rate=1e-5)
@@ -307,7 +301,7 @@ def test_a_typo_fails_when_the_table_is_planned(data, tmp_path):
         TOY_TABLE, systems=lambda scale: [System(name="x", pretraining={"learning_rat": 1})]
     )
     with pytest.raises(TypeError, match="learning_rat"):
-        toy(data, tmp_path, typo)
+        toy(data, tmp_path, typo).estimate()
 
 
 @pytest.mark.parametrize(
@@ -326,9 +320,9 @@ def test_tasks_that_cannot_be_used(given, message, tmp_path):
 
 
 def test_a_corpus_that_is_too_small(data, tmp_path):
-    assert toy(data, tmp_path).corpus_shortage is None
+    assert toy(data, tmp_path).plan.corpus_shortage is None
     scale = replace(TOY_SCALE, pretraining={**TOY_SCALE.pretraining, "steps": 40_000})
-    shortage = toy(data, tmp_path, scale=scale).corpus_shortage
+    shortage = toy(data, tmp_path, scale=scale).plan.corpus_shortage
     assert "0.0 MB of text are too few" in shortage and "give at least 0 MB" in shortage
 
 
@@ -337,7 +331,7 @@ def test_nothing_held_out(data, tmp_path):
     corpus = Corpus(given=[str(tmp_path / "corpus.txt")], options=CorpusOptions())
     scale = replace(TOY_SCALE, shards={**TOY_SCALE.shards, "held_out_share": 0.0})
     tasks = task_data([f"classification={data}/train.tsv"])
-    reproduction = Reproduction(TOY_TABLE, scale, corpus, tasks, str(tmp_path / "out"))
+    reproduction = Reproduction(Plan(TOY_TABLE, scale, corpus, tasks), str(tmp_path / "out"))
     with pytest.raises(InputError, match="no text was held out"):
         make(reproduction)
 
@@ -347,14 +341,13 @@ def test_nothing_held_out(data, tmp_path):
 def test_every_table_plans(table, scale, monkeypatch):
     """With examples of every task of the table."""
     names = list(dict.fromkeys(column.task for column in table.columns if column.task))
-    monkeypatch.setattr(data_runs, "data_content", lambda options: options.task)
+    monkeypatch.setattr(data_stages, "data_content", lambda options: options.task)
     tasks = [TaskData(name, "folder") for name in names]
-    plan = make_plan(table, scale, Corpus(given=[], options=CorpusOptions()), tasks)
+    plan = planned_on_documentation(table, scale, tasks)
     assert len({system.name for system in plan.systems}) == len(plan.systems)
     assert len(plan.cells) == len(plan.systems) * len(plan.columns)
-    assert any(isinstance(run, Pretraining) for run in plan.runs)
-    finetunings = [run for run in plan.runs if isinstance(run, Finetuning)]
-    assert all(run.options.seeds == scale.seeds for run in finetunings)
+    assert plan.pretrainings
+    assert all(stage.options.seeds == scale.seeds for stage in plan.finetunings)
     if scale is PAPER and table.published:  # the paper's rows are those that are run
         ours = {system.name for system in plan.systems}
         assert ours & table.published.keys()
@@ -368,19 +361,15 @@ def test_the_ablations_share_berts_pre_training():
     names = ("pretraining-tasks", "model-size", "training-steps", "masking", "recipe")
     shared = []
     for name in names:
-        plan = make_plan(
-            TABLES[name], SMALL, Corpus(given=[], options=CorpusOptions()), task_data([])
-        )
-        shared.append({run.name for run in plan.runs if isinstance(run, Pretraining)})
+        plan = planned_on_documentation(TABLES[name], SMALL)
+        shared.append({stage.name for stage in plan.pretrainings})
     assert len(set.intersection(*shared)) == 1
 
 
 @pytest.mark.parametrize("scale", [SMALL, PAPER], ids=lambda scale: scale.name)
 def test_the_recipes_read_as_many_sequences(scale):
-    plan = make_plan(
-        TABLES["recipe"], scale, Corpus(given=[], options=CorpusOptions()), task_data([])
-    )
-    trained = [run.options for run in plan.runs if isinstance(run, Pretraining)]
+    plan = planned_on_documentation(TABLES["recipe"], scale)
+    trained = [stage.options for stage in plan.pretrainings]
     assert len({options.steps * options.mean_batch_size for options in trained}) == 1
     late = {options.late_batch_size for options in trained} - {None}
     assert late == ({96} if scale is SMALL else set())  # the paper's has long sequences late
@@ -388,17 +377,17 @@ def test_the_recipes_read_as_many_sequences(scale):
 
 def test_a_damaged_record_is_named(data, tmp_path):
     reproduction = toy(data, tmp_path)
-    run = reproduction.plan.runs[0]
+    first = reproduction.plan.stages[0]
     (tmp_path / "runs").mkdir()
-    (tmp_path / "runs" / f"{run.name}.json").write_text("{")
+    (tmp_path / "runs" / f"{first.name}.json").write_text("{")
     with pytest.raises(InputError, match="delete it to repeat the run"):
-        Cache(tmp_path / "runs").outcome(run)
+        Cache(tmp_path / "runs").outcome(first)
 
 
 def test_a_run_that_another_version_would_make_otherwise(data, tmp_path, monkeypatch):
     """A default that has changed, or the order of the data; older records say neither."""
     reproduction = toy(data, tmp_path)
-    run = next(run for run in reproduction.plan.runs if isinstance(run, Pretraining))
+    run = reproduction.plan.pretrainings[0]
     cache = Cache(tmp_path / "runs")
     monkeypatch.setattr(type(run), "make", lambda *arguments: {"held_out": {}})
     cache.make(run, None)
@@ -416,5 +405,4 @@ def test_a_run_that_another_version_would_make_otherwise(data, tmp_path, monkeyp
 
 
 def test_the_rate_of_an_lstm_is_measured():
-    options = PretrainingOptions(shards="unread", output="unwritten", precision="float32")
-    assert 1e3 < _measured_lstm_rate(4, options) < 1e12
+    assert 1e3 < StepSpeed().of_lstm(4, "float32") < 1e12

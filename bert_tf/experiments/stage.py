@@ -1,8 +1,7 @@
-"""A run of an experiment, and where it stands.
+"""A stage of an experiment, and the folder that remembers its outcome.
 
-A run's folder is named by a hash of its options and of what it is made from, so that tables share
-the runs that they have in common, and a finished run is never repeated. When a run has ended, a
-file beside its folder says so and holds its outcome.
+A stage's folder is named by a hash of its options and of the stages that it needs, so that tables
+share stages, and a finished one is never repeated. A file beside the folder holds its outcome.
 """
 
 import functools
@@ -10,85 +9,79 @@ import hashlib
 import json
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import MISSING, dataclass, fields
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from bert_tf.atomic import write_json
 from bert_tf.errors import InputError
+from bert_tf.experiments.step_speed import StepSpeed
 from bert_tf.options import CheckedOptions
 from bert_tf.version import TRAJECTORY
 
-# Options that do not change what a run makes, or that name its inputs, which count by content.
+# Options that do not change what a stage makes, or that name its inputs, which count by content.
 _NOT_IN_IDENTITY = {
     "output", "shards", "long_shards", "model", "data", "train", "validation", "seeds",
     "keep_every", "keep", "save_every", "log_every",
 }  # fmt: skip
 FOLDER = "(folder)"  # in declared options, for what the plan fills in
-
-
-class Show(Protocol):
-    """What the user sees of a run."""
-
-    def update(self, completed: int, total: int | None = None) -> None:
-        """Moves the bar."""
+Show = Callable[..., object]  # called with what is done and the total, None if unknown
 
 
 @dataclass(frozen=True)
 class Cache:
-    """The folder of all runs."""
+    """The folder of all stages."""
 
     folder: Path
 
-    def of(self, run: "Run") -> Path:
-        """The folder of a run."""
-        return self.folder / run.name
+    def of(self, stage: "Stage") -> Path:
+        """The folder of a stage."""
+        return self.folder / stage.name
 
-    def outcome(self, run: "Run") -> dict[str, Any] | None:
-        """The outcome of a finished run, else None."""
+    def outcome(self, stage: "Stage") -> dict[str, Any] | None:
+        """The outcome of a finished stage, else None."""
+        path = self._record(stage)
         try:
-            record = json.loads(self._record(run).read_text(encoding="utf-8"))
+            record = json.loads(path.read_text(encoding="utf-8"))
             outcome, before = record["outcome"], dict(record.get("made_with", {}))
         except FileNotFoundError:
             return None
         except (OSError, ValueError, KeyError, TypeError) as error:
             raise InputError(
-                f"{self._record(run)} cannot be read ({error}): delete it to repeat the run"
+                f"{path} cannot be read ({error}): delete it to repeat the run"
             ) from error
         # Earlier versions recorded none of them, or not all.
-        for name, value in run.made_with.items():
+        for name, value in stage.made_with.items():
             if before.get(name, value) != value:
                 raise InputError(
-                    f"{self._record(run)} was made with {name} {before[name]}, not {value} as now: "
-                    f"delete it and {self.of(run)} to repeat the run, or give another --output"
+                    f"{path} was made with {name} {before[name]}, not {value} as now: "
+                    f"delete it and {self.of(stage)} to repeat the run, or give another --output"
                 )
         return outcome
 
-    def make(self, run: "Run", show: Show) -> None:
-        """Makes a run whose inputs are finished, or goes on with it, and writes its outcome."""
+    def make(self, stage: "Stage", show: Show) -> None:
+        """Makes or resumes a stage whose inputs are finished, and writes its outcome."""
         started = time.perf_counter()
-        outcome = run.make(self, show)
-        write_json(
-            self._record(run),
-            {
-                "run": run.title,
-                "options": run.identity,
-                "made_with": run.made_with,
-                "inputs": [one.name for one in run.inputs],
-                "seconds": round(time.perf_counter() - started, 1),
-                "outcome": outcome,
-            },
-        )
-        run.tidy(self)
+        outcome = stage.make(self, show)
+        record = {
+            "run": stage.title,
+            "options": stage.identity,
+            "made_with": stage.made_with,
+            "inputs": [one.name for one in stage.inputs],
+            "seconds": round(time.perf_counter() - started, 1),
+            "outcome": outcome,
+        }
+        write_json(self._record(stage), record)
+        stage.tidy(self)
 
-    def _record(self, run: "Run") -> Path:
-        return self.folder / f"{run.record}.json"
+    def _record(self, stage: "Stage") -> Path:
+        return self.folder / f"{stage.record}.json"
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
-class Run(ABC):
-    """One run.
+class Stage(ABC):
+    """One stage: its inputs, how it is made, and what it costs.
 
     Attributes:
         title: name shown to the user.
@@ -98,27 +91,44 @@ class Run(ABC):
 
     @property
     @abstractmethod
-    def inputs(self) -> "tuple[Run, ...]":
-        """The runs that it needs."""
+    def inputs(self) -> "tuple[Stage, ...]":
+        """The stages that it needs."""
 
     @property
     @abstractmethod
     def identity(self) -> dict[str, Any]:
         """What it is made from, beside its inputs, as JSON values."""
 
-    @abstractmethod
-    def make(self, cache: Cache, show: Show) -> dict[str, Any]:
-        """Makes the run's folder, or goes on with it; returns the outcome.
-
-        Raises:
-            InputError: the data cannot be used.
-            Preempted: the run was stopped; it goes on where it was.
-        """
-
     @property
     def all_options(self) -> Sequence[CheckedOptions]:
         """The options that it is made with."""
         return ()
+
+    @abstractmethod
+    def make(self, cache: Cache, show: Show) -> dict[str, Any]:
+        """Makes or resumes the stage's folder; returns the outcome.
+
+        Raises:
+            InputError: the data cannot be used.
+            Preempted: the stage was stopped, and can be resumed.
+        """
+
+    def tidy(self, cache: Cache) -> None:  # noqa: B027
+        """Deletes what nobody needs once the outcome is written."""
+
+    @property
+    def steps(self) -> int:
+        """Training steps."""
+        return 0
+
+    @abstractmethod
+    def seconds(self, speed: StepSpeed) -> float:
+        """Estimated time to make it on this machine."""
+
+    @property
+    def bytes(self) -> float:
+        """Largest space on the disk that it takes, estimated."""
+        return 0.0
 
     @functools.cached_property
     def made_with(self) -> dict[str, Any]:
@@ -142,17 +152,14 @@ class Run(ABC):
         """Name of the file of its outcome."""
         return self.name
 
-    def tidy(self, cache: Cache) -> None:  # noqa: B027
-        """Deletes what nobody needs once the outcome is written."""
-
-    def with_inputs(self) -> "list[Run]":
-        """The run after the runs that it needs, directly or not."""
+    def with_inputs(self) -> "list[Stage]":
+        """The stage after those that it needs, directly or not."""
         found = {each.name: each for one in self.inputs for each in one.with_inputs()}
         return [*found.values(), self]
 
 
 def chosen_options(options: CheckedOptions) -> dict[str, Any]:
-    """The options that differ from their defaults, without those that leave the result as it is."""
+    """The options that differ from their defaults and change the result."""
     chosen = {}
     for field in fields(options):
         made = field.default_factory

@@ -1,4 +1,4 @@
-"""The runs that make data: text, vocabulary and shards; and the examples of a task."""
+"""The stages that make data: text, vocabulary and shards; and the examples of a task."""
 
 import functools
 from collections.abc import Sequence
@@ -9,7 +9,8 @@ from typing import Any
 from bert_tf.atomic import replace_directory
 from bert_tf.experiments.installed_documentation import installed_documentation
 from bert_tf.experiments.passages import SPLITS, write_task
-from bert_tf.experiments.run import FOLDER, Cache, Run, Show, chosen_options
+from bert_tf.experiments.stage import FOLDER, Cache, Show, Stage, chosen_options
+from bert_tf.experiments.step_speed import StepSpeed
 from bert_tf.finetuning.options import SearchOptions
 from bert_tf.finetuning.search import data_content
 from bert_tf.tokenization import BertTokenizer, count_words, learn_vocabulary
@@ -21,18 +22,17 @@ from pipelines.shards.manifest import Manifest, sha256
 from pipelines.shards.writing import write_shards_of_lengths
 
 _DOCUMENTATION_BYTES = 10_000_000  # the next version of a package has more
+BYTES_PER_TOKEN = 5  # of text; 4.5 in English
+_INSTANCE_BYTES = 3.5  # of shards with dynamic masks, per token
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
-class Documentation(Run):
+class Documentation(Stage):
     """The installed documentation: a corpus, and a task of telling its packages apart."""
 
     title: str = "text: documentation of the installed packages"
-
-    @property
-    def inputs(self) -> tuple[Run, ...]:
-        """None."""
-        return ()
+    inputs = ()
+    bytes = _DOCUMENTATION_BYTES
 
     @property
     def identity(self) -> dict[str, Any]:
@@ -42,16 +42,15 @@ class Documentation(Run):
     def make(self, cache: Cache, show: Show) -> dict[str, Any]:
         """Writes corpus.txt, and the labelled passages."""
         with replace_directory(cache.of(self)) as folder:
-            documents = installed_documentation(progress=show.update)
+            documents = installed_documentation(progress=show)
             written = write_task(
-                documents, self.corpus(folder), folder, has_names=True, seed=self.identity["seed"]
+                documents, folder / "corpus.txt", folder, has_names=True, **self.identity
             )
         return {"documents": len(documents), "examples": written.examples}
 
-    @staticmethod
-    def corpus(folder: Path) -> Path:
-        """The corpus in the run's folder."""
-        return folder / "corpus.txt"
+    def seconds(self, speed: StepSpeed) -> float:
+        """See `Stage.seconds`."""
+        return self.bytes / 3e5
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -62,44 +61,45 @@ class Corpus:
     options: CorpusOptions
 
     @functools.cached_property
-    def run(self) -> Documentation | None:
-        """The run that makes it; None for text of the user."""
+    def stage(self) -> Documentation | None:
+        """The stage that makes it; None for text of the user."""
         return None if self.given else Documentation()
 
     @functools.cached_property
     def identity(self) -> dict[str, Any]:
         """Options and content."""
-        if self.run:
+        if self.stage:
             return {}
         opened = open_corpus(self.given, self.options)
         content = [sha256(Path(file)) for file in opened.files]
         datasets = [source for source in opened.sources if source not in opened.files]
         return {"corpus": [*content, *datasets], **chosen_options(self.options)}
 
-    @property
+    @functools.cached_property
     def text_bytes(self) -> int:
         """Approximate bytes of text."""
-        return (
-            _DOCUMENTATION_BYTES if self.run else open_corpus(self.given, self.options).text_bytes
-        )
+        if self.stage:
+            return _DOCUMENTATION_BYTES
+        return open_corpus(self.given, self.options).text_bytes
 
     def paths(self, cache: Cache) -> list[str]:
-        """Files or names of data sets, once the run is finished."""
-        return [str(Documentation.corpus(cache.of(self.run)))] if self.run else [*self.given]
+        """Files or names of data sets, once the stage is finished."""
+        return [str(cache.of(self.stage) / "corpus.txt")] if self.stage else [*self.given]
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
-class Vocabulary(Run):
+class Vocabulary(Stage):
     """A WordPiece vocabulary."""
 
+    title: str = "vocabulary"
     corpus: Corpus
     size: int
     do_lower_case: bool
 
     @property
-    def inputs(self) -> tuple[Run, ...]:
-        """The text, if a run makes it."""
-        return (self.corpus.run,) if self.corpus.run else ()
+    def inputs(self) -> tuple[Stage, ...]:
+        """The text, if a stage makes it."""
+        return (self.corpus.stage,) if self.corpus.stage else ()
 
     @property
     def identity(self) -> dict[str, Any]:
@@ -113,27 +113,32 @@ class Vocabulary(Run):
         corpus = open_corpus(self.corpus.paths(cache), self.corpus.options)
         with input_errors():
             lines = read_lines(corpus)
-            counts = count_words(lines, do_lower_case=self.do_lower_case, progress=show.update)
+            counts = count_words(lines, do_lower_case=self.do_lower_case, progress=show)
         pieces = learn_vocabulary(counts, self.size)
         with replace_directory(cache.of(self)) as folder:
             BertTokenizer(pieces, do_lower_case=self.do_lower_case).save(folder)
         return {"pieces": len(pieces)}
 
+    def seconds(self, speed: StepSpeed) -> float:
+        """See `Stage.seconds`."""
+        return self.corpus.text_bytes / 1.5e6
+
 
 @dataclass(frozen=True, eq=False, kw_only=True)
-class Shards(Run):
+class Shards(Stage):
     """Pre-training instances of one length, or of two.
 
     Attributes:
-        vocabulary: its run, whose corpus it reads.
-        options: options of every length.
+        vocabulary: its stage, whose corpus it reads.
+        options: options of each length.
     """
 
+    title: str = "shards"
     vocabulary: Vocabulary
     options: Sequence[PretrainingDataOptions]
 
     @property
-    def inputs(self) -> tuple[Run, ...]:
+    def inputs(self) -> tuple[Stage, ...]:
         """The vocabulary."""
         return (self.vocabulary,)
 
@@ -147,28 +152,41 @@ class Shards(Run):
         """Those of each length."""
         return self.options
 
+    @property
+    def lengths(self) -> list[int]:
+        """Tokens per instance."""
+        return [one.max_seq_length for one in self.options]
+
     def folders(self, cache: Cache) -> list[Path]:
         """A folder for each length."""
-        names = [str(one.max_seq_length) for one in self.options]
-        return [cache.of(self) / name for name in (names if len(names) > 1 else [""])]
+        names = map(str, self.lengths) if len(self.lengths) > 1 else [""]
+        return [cache.of(self) / name for name in names]
 
     def make(self, cache: Cache, show: Show) -> dict[str, Any]:
         """Writes them, as `bert-tf shards`."""
-        if cache.of(self).is_dir():  # whole: an earlier call was killed just after it
+        if cache.of(self).is_dir():  # complete: an earlier call was killed before its record
             manifests = [Manifest.load(folder) for folder in self.folders(cache)]
-            return {"instances": [_counted(manifest) for manifest in manifests]}
-        manifests = write_shards_of_lengths(
-            self.vocabulary.corpus.paths(cache),
-            cache.of(self),
-            BertTokenizer.from_directory(cache.of(self.vocabulary)),
-            self.options,
-            progress=lambda done: show.update(done.bytes_read, done.total_bytes),
-        )
-        return {"instances": [_counted(manifest) for manifest in manifests]}
+        else:
+            manifests = write_shards_of_lengths(
+                self.vocabulary.corpus.paths(cache),
+                cache.of(self),
+                BertTokenizer.from_directory(cache.of(self.vocabulary)),
+                self.options,
+                progress=lambda done: show(done.bytes_read, done.total_bytes),
+            )
+        splits = ("train", "held_out")
+        return {"instances": [{s: each.instances(s) for s in splits} for each in manifests]}
 
+    def seconds(self, speed: StepSpeed) -> float:
+        """See `Stage.seconds`."""
+        return self.vocabulary.corpus.text_bytes / 1e6
 
-def _counted(manifest: Manifest) -> dict[str, int]:
-    return {split: manifest.instances(split) for split in ("train", "held_out")}
+    @property
+    def bytes(self) -> float:
+        """See `Stage.bytes`."""
+        passes = self.options[0].dupe_factor * len(self.options)
+        tokens = self.vocabulary.corpus.text_bytes / BYTES_PER_TOKEN
+        return tokens * passes * _INSTANCE_BYTES
 
 
 @dataclass(frozen=True, eq=False)
@@ -186,8 +204,8 @@ class TaskData:
     validation: str | None = None
 
     @functools.cached_property
-    def run(self) -> Documentation | None:
-        """The run that makes it; None for data of the user."""
+    def stage(self) -> Documentation | None:
+        """The stage that makes it; None for data of the user."""
         return None if self.train else Documentation()
 
     @functools.cached_property
@@ -198,9 +216,9 @@ class TaskData:
         return [*(name for name in given if is_dataset_name(name)), data_content(options)]
 
     def options(self, cache: Cache | None) -> dict[str, Any]:
-        """What `SearchOptions` says of it; of passages no files without a cache."""
-        if self.run is None:
+        """Its options in `SearchOptions`; without a cache, passages have placeholders for files."""
+        if self.stage is None:
             return {"task": self.task, "data": self.train, "validation": self.validation}
-        folder = cache.of(self.run) if cache else Path(FOLDER)
+        folder = cache.of(self.stage) if cache else Path(FOLDER)
         train, validation, _ = (str(folder / f"{split}.tsv") for split in SPLITS)
         return {"task": self.task, "data": train, "validation": validation}

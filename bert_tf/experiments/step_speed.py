@@ -1,0 +1,120 @@
+"""The speed of training steps on this machine, measured.
+
+A step of a large model can take minutes: at most a few layers and tokens are measured. The time of
+whole steps follows from their floating-point operations.
+"""
+
+import math
+from collections.abc import Callable
+from dataclasses import replace
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+from bert_tf.config import BertConfig
+from bert_tf.fused.devices import device_type
+from bert_tf.fused.training import fuse
+from bert_tf.layers.lstm import new_lstm
+from bert_tf.models.cost import lstm_flops, pretraining_flops
+from bert_tf.models.pretrainer import BertPreTrainer
+from bert_tf.pretraining.data import DIRECTIONS
+from bert_tf.pretraining.options import PretrainingOptions
+from bert_tf.tasks.kinds.regression import squared_error
+from bert_tf.training.dry_run import step_seconds
+from bert_tf.training.means import cross_entropy
+from bert_tf.training.optimizer import AdamWeightDecay
+from bert_tf.training.run import Run
+from bert_tf.training.trainer import Trainer
+
+_MEASURED_LAYERS = 2
+_MEASURED_TOKENS = 4096
+_LSTM_STEP = 32, 32  # examples, tokens
+
+
+class StepSpeed:
+    """Floating-point operations per second of training steps, each kind measured once.
+
+    Args:
+        notice: called with a line before each measurement.
+    """
+
+    def __init__(self, notice: Callable[[str], object] = lambda line: None) -> None:
+        self._notice = notice
+        self._measured: dict[tuple, float] = {}
+
+    def of_pretraining(self, options: PretrainingOptions, config: BertConfig, length: int) -> float:
+        """The speed of pre-training steps at a sequence length."""
+        batch = max(1, min(options.batch_size, _MEASURED_TOKENS // length))
+        layers = min(config.num_hidden_layers, _MEASURED_LAYERS)
+        config = replace(config, num_hidden_layers=layers, attention_direction="both")
+        width, predictions = config.hidden_size, predicted_positions(options, length)
+        key = (layers, width, config.num_attention_heads, batch, length, predictions,
+               options.precision)  # fmt: skip
+        if key not in self._measured:
+            self._notice(
+                f"measuring a step of {batch} x {length} tokens, {layers} layer(s) {width} wide"
+            )
+            seconds = _pretraining_seconds(config, options.precision, batch, length, predictions)
+            flops = pretraining_flops(
+                config, instances=batch, length=length, predictions=predictions
+            )
+            self._measured[key] = flops / seconds
+        return self._measured[key]
+
+    def of_lstm(self, units: int, precision: str) -> float:
+        """The speed of a bidirectional LSTM whose inputs are twice as wide."""
+        key = (units, precision)
+        if key not in self._measured:
+            self._notice(f"measuring an LSTM of {units} units")
+            batch, length = _LSTM_STEP
+            config = BertConfig(hidden_size=2 * units, num_attention_heads=1, feature_lstm_layers=1)
+            seconds = _lstm_seconds(units, precision)
+            self._measured[key] = batch * lstm_flops(config, length=length) / seconds
+        return self._measured[key]
+
+
+def predicted_positions(options: PretrainingOptions, length: int) -> int:
+    """Predicted positions of an instance: all of a language model of one direction."""
+    share = 1 if options.objective in DIRECTIONS else options.masked_lm_prob or 0.15
+    return math.ceil(share * length - 1e-9)  # 0.15 * 20 is a little more than 3 in floats
+
+
+def _pretraining_seconds(
+    config: BertConfig, precision: str, batch: int, length: int, predictions: int
+) -> float:
+    """Seconds of a step on random tokens."""
+    draw = np.random.default_rng(0)
+    inputs = {
+        "token_ids": draw.integers(0, config.vocab_size, (batch, length)),
+        "segment_ids": np.zeros((batch, length)),
+        "padding_mask": np.ones((batch, length)),
+        "mask_positions": np.tile(np.arange(predictions), (batch, 1)),
+    }
+    labels = {
+        "mlm_logits": draw.integers(0, config.vocab_size, (batch, predictions)),
+        "nsp_logits": draw.integers(0, 2, batch),
+    }
+    weights = {name: np.ones(each.shape, np.float32) for name, each in labels.items()}
+    inputs, labels = keras.tree.map_structure(lambda each: each.astype(np.int32), (inputs, labels))
+    with Run("unused", precision=precision) as run:
+        with run.strategy.scope():
+            model = BertPreTrainer(config, seed=0)
+        if device_type(run.strategy) == "CPU":
+            fuse(model)
+        with run.strategy.scope():
+            losses = {"mlm_logits": cross_entropy, "nsp_logits": cross_entropy}
+            trainer = Trainer(model, AdamWeightDecay(1e-4), loss=losses)
+        batches = tf.data.Dataset.from_tensors((inputs, labels, weights)).repeat()
+        return step_seconds(trainer, batches)
+
+
+def _lstm_seconds(units: int, precision: str) -> float:
+    states = tf.random.stateless_normal([*_LSTM_STEP, 2 * units], [0, 0])
+    with Run("unused", precision=precision) as run:
+        with run.strategy.scope():
+            lstm = keras.layers.Bidirectional(new_lstm(units, 0, None))
+            model = keras.Sequential([keras.Input(states.shape[1:]), lstm])
+            trainer = Trainer(model, AdamWeightDecay(1e-4), loss=squared_error)
+        batches = tf.data.Dataset.from_tensors((states, states)).repeat()
+        return step_seconds(trainer, batches)

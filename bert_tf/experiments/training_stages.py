@@ -1,0 +1,325 @@
+"""The stages that train: pre-training, and fine-tuning with several settings and seeds."""
+
+import functools
+import json
+import math
+import shutil
+import statistics
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from bert_tf.atomic import replace_directory
+from bert_tf.checkpoints.formats import CONFIG
+from bert_tf.checkpoints.model_directory import load_model, save_model
+from bert_tf.config import BertConfig
+from bert_tf.errors import InputError
+from bert_tf.experiments.data_stages import Shards, TaskData
+from bert_tf.experiments.stage import Cache, Show, Stage, chosen_options
+from bert_tf.experiments.step_speed import StepSpeed, predicted_positions
+from bert_tf.finetuning.finetune import feature_settings, finetune
+from bert_tf.finetuning.options import SearchOptions
+from bert_tf.finetuning.restarts import Restarts, best_of
+from bert_tf.finetuning.search import search
+from bert_tf.finetuning.trials import Trial
+from bert_tf.models.cost import classification_flops, lstm_flops, pretraining_flops
+from bert_tf.models.feature_encoder import lstm_units
+from bert_tf.models.language_model import BertLanguageModel
+from bert_tf.models.pretrainer import BertPreTrainer
+from bert_tf.options import CheckedOptions
+from bert_tf.pretraining.data import DIRECTIONS
+from bert_tf.pretraining.options import PretrainingOptions
+from bert_tf.pretraining.pretrain import pretrain
+from bert_tf.tasks.table import find_task, with_options
+from bert_tf.tokenization import BertTokenizer
+from bert_tf.training.listener import Listener
+from bert_tf.training.state import load_weights
+
+NO_SCORE = "no score"
+_DOCUMENTATION_EXAMPLES = 1280
+_FINETUNING_SECONDS = 15.0  # of a fine-tuning, beside its steps: loading, tracing, evaluations
+_WEIGHT_BYTES, _CHECKPOINT_BYTES = 4, 12  # of a parameter; Adam has two means of each weight
+
+
+@dataclass(frozen=True)
+class Score:
+    """A score of ours, in the paper's units.
+
+    Attributes:
+        values: one for each seed.
+        setting: setting of the fine-tuning, if it is one.
+        best_of: what a value is, "best of 3 evaluations"; empty if it is of one, or unknown.
+    """
+
+    values: list[float]
+    setting: str = ""
+    best_of: str = ""
+
+    @property
+    def mean(self) -> float | None:
+        """The mean over the seeds; None without a score."""
+        return statistics.fmean(self.values) if self.values else None
+
+    @property
+    def deviation(self) -> float | None:
+        """The sample's standard deviation; None for fewer than two seeds."""
+        return statistics.stdev(self.values) if len(self.values) > 1 else None
+
+    def __str__(self) -> str:
+        if self.mean is None:
+            return NO_SCORE
+        return f"{self.mean:.1f}" + ("" if self.deviation is None else f" ± {self.deviation:.1f}")
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Pretraining(Stage):
+    """A pre-training.
+
+    Attributes:
+        shards: its stage.
+        options: options, without folders; a model is kept for every `keep_every` steps.
+    """
+
+    shards: Shards
+    options: PretrainingOptions
+
+    @property
+    def inputs(self) -> tuple[Stage, ...]:
+        """The shards."""
+        return (self.shards,)
+
+    @property
+    def identity(self) -> dict[str, Any]:
+        """The options."""
+        return chosen_options(self.options)
+
+    @property
+    def all_options(self) -> tuple[CheckedOptions, ...]:
+        """Those of the command."""
+        return (self.options,)
+
+    def model(self, cache: Cache, step: int | None = None) -> Path:
+        """The model of a step; by default the best one."""
+        return cache.of(self) / ("best" if step is None else f"step-{step}")
+
+    def make(self, cache: Cache, show: Show) -> dict[str, Any]:
+        """Pre-trains, as `bert-tf pretrain`."""
+        short, *long = map(str, self.shards.folders(cache))
+        folder = cache.of(self)
+        options = replace(
+            self.options, shards=short, long_shards=long[0] if long else None, output=str(folder)
+        )
+        result = pretrain(options, _Steps(show))
+        assert result is not None
+        for path in sorted((folder / "checkpoints").glob("step-*.safetensors")):
+            step = int(path.stem.removeprefix("step-"))
+            if step % (self.options.keep_every or self.steps) == 0:
+                self._keep_model(path, self.model(cache, step))
+        best = json.loads((folder / "best" / "metrics.json").read_text(encoding="utf-8"))
+        return {"held_out": best}
+
+    def _keep_model(self, checkpoint: Path, folder: Path) -> None:
+        last = folder.parent / "last"
+        direction = BertConfig.from_json(last / CONFIG).attention_direction
+        model = load_model(last, BertPreTrainer if direction == "both" else BertLanguageModel)
+        load_weights(model, checkpoint)
+        with replace_directory(folder) as temporary:
+            save_model(model, temporary, tokenizer=BertTokenizer.from_directory(last))
+
+    def tidy(self, cache: Cache) -> None:
+        """Deletes the checkpoints."""
+        shutil.rmtree(cache.of(self) / "checkpoints", ignore_errors=True)
+
+    def score(self, outcome: Mapping[str, Any], name: str | None) -> Score:
+        """The perplexity of held-out words, of masked ones if the model predicts those."""
+        held_out = outcome["held_out"]
+        return Score([math.exp(held_out["mlm_loss" if "mlm_loss" in held_out else "loss"])])
+
+    @property
+    def steps(self) -> int:
+        """See `Stage.steps`."""
+        return self.options.steps
+
+    @functools.cached_property
+    def config(self) -> BertConfig:
+        """Hyper-parameters of its model."""
+        dropout = self.options.dropout
+        rates = {"hidden_dropout_prob": dropout, "attention_probs_dropout_prob": dropout}
+        return BertConfig.named(
+            self.options.size or "small",
+            vocab_size=self.shards.vocabulary.size,
+            attention_direction=DIRECTIONS.get(self.options.objective or "", "both"),
+            **({} if dropout is None else rates),
+        )
+
+    def seconds(self, speed: StepSpeed) -> float:
+        """See `Stage.seconds`."""
+        flops = in_lstms = 0.0
+        batch = round(self.options.mean_batch_size)
+        shares = [1.0] if len(self.shards.lengths) == 1 else [0.9, 0.1]
+        for share, length in zip(shares, self.shards.lengths, strict=True):
+            places = predicted_positions(self.options, length)
+            of_step = pretraining_flops(
+                self.config, instances=batch, length=length, predictions=places
+            )
+            flops += share * self.steps * of_step
+            in_lstms += share * self.steps * batch * lstm_flops(self.config, length=length)
+        return self.seconds_of(speed, flops, in_lstms, self.config.hidden_size)
+
+    def seconds_of(self, speed: StepSpeed, flops: float, in_lstms: float, units: int) -> float:
+        """Seconds of so many operations of a model of its size, some of them in LSTM layers."""
+        rate = speed.of_pretraining(self.options, self.config, self.shards.lengths[0])
+        seconds = (flops - in_lstms) / rate
+        if in_lstms:
+            seconds += in_lstms / speed.of_lstm(units, self.options.precision)
+        return seconds
+
+    @property
+    def bytes(self) -> float:
+        """See `Stage.bytes`."""
+        if not self.options.keep_every:
+            return self.bytes_of(models=3, checkpoints=2)
+        kept = self.steps // self.options.keep_every
+        return self.bytes_of(models=2 + kept, checkpoints=2 + kept)
+
+    def bytes_of(self, models: int, checkpoints: int) -> float:
+        """Size of models and training checkpoints of its size."""
+        width, layers = self.config.hidden_size, self.config.num_hidden_layers
+        parameters = 12 * layers * width**2 + width * (self.config.vocab_size + 512)
+        return parameters * (models * _WEIGHT_BYTES + checkpoints * _CHECKPOINT_BYTES)
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Finetuning(Stage):
+    """Fine-tunings: every setting with one seed, then the best setting with all seeds.
+
+    Attributes:
+        pretraining: its stage.
+        step: step of its model; None for the best one.
+        data: examples.
+        options: options, without folders.
+    """
+
+    pretraining: Pretraining
+    step: int | None
+    data: TaskData
+    options: SearchOptions
+
+    @property
+    def inputs(self) -> tuple[Stage, ...]:
+        """The pre-training, and the examples if a stage makes them."""
+        return (self.pretraining, *([self.data.stage] if self.data.stage else []))
+
+    @functools.cached_property
+    def identity(self) -> dict[str, Any]:
+        """Options, step, and content of the user's examples."""
+        content = {} if self.data.stage else {"content": self.data.content}
+        return {**chosen_options(self.options), "step": self.step, **content}
+
+    @property
+    def all_options(self) -> tuple[CheckedOptions, ...]:
+        """Those of the command."""
+        return (self.options,)
+
+    @property
+    def record(self) -> str:
+        """With the number of seeds: more seeds are added in the same folder."""
+        return f"{self.name}-seeds-{self.options.seeds}"
+
+    @property
+    def seeds(self) -> list[int]:
+        """The seeds of the best setting."""
+        return [*range(self.options.seed, self.options.seed + self.options.seeds)]
+
+    def make(self, cache: Cache, show: Show) -> dict[str, Any]:
+        """Fine-tunes, as `bert-tf search`."""
+        options = replace(
+            self.options,
+            model=str(self.pretraining.model(cache, self.step)),
+            output=str(cache.of(self)),
+            **self.data.options(cache),
+        )
+        tried = search(replace(options, seeds=1), _Steps(show), finetune)
+        chosen = _best(tried, options.seed)
+        if chosen is None:
+            raise InputError(f"{self.title}: no setting has a score: give a lower learning rate")
+        setting = {name: [value] for name, value in vars(chosen.setting).items()}
+        for trial in search(replace(options, **setting), _Steps(show), finetune):
+            if trial.setting == chosen.setting:
+                chosen = trial
+        of_seeds = Restarts(chosen.best_by, {seed: chosen.runs[seed] for seed in self.seeds})
+        return {
+            "setting": str(chosen.setting),
+            "best_by": of_seeds.best_by,
+            "scores": {n: list(s["scores"].values()) for n, s in of_seeds.summary().items()},
+            "evaluations": [chosen.evaluations[s] for s in self.seeds if s in chosen.evaluations],
+        }
+
+    def score(self, outcome: Mapping[str, Any], name: str | None) -> Score:
+        """A score by its name; None for the one that chose the models."""
+        factor = 1.0 if find_task(self.data.task).kind.scores_are_percentages else 100.0
+        values = outcome["scores"].get(name or outcome["best_by"], [])
+        return Score(
+            [factor * value for value in values],
+            outcome["setting"],
+            best_of(outcome.get("evaluations", ())),
+        )
+
+    @property
+    def _fine_tunings(self) -> int:
+        """Every rate with one seed, and the further seeds of one."""
+        return len(self.options.rates) + self.options.seeds - 1
+
+    @functools.cached_property
+    def steps(self) -> int:
+        """See `Stage.steps`."""
+        examples = _DOCUMENTATION_EXAMPLES
+        if not self.data.stage:
+            task = with_options(find_task(self.data.task), vars(self.options))
+            examples = len(task.read(self.data.train, "train"))
+        steps = math.ceil(examples / self.options.batch_size[0]) * self.options.epochs[0]
+        return min(steps, self.options.max_steps or steps) * self._fine_tunings
+
+    def seconds(self, speed: StepSpeed) -> float:
+        """See `Stage.seconds`."""
+        features = feature_settings(self.options, find_task(self.data.task).kind)
+        config = replace(self.pretraining.config, **features)
+        length = (self.options.max_length or 128) / 2
+        examples = self.steps * self.options.batch_size[0]
+        flops = examples * classification_flops(config, length=length, classes=2)
+        in_lstms = examples * lstm_flops(config, length=length)
+        seconds = self.pretraining.seconds_of(speed, flops, in_lstms, lstm_units(config))
+        return seconds + self._fine_tunings * _FINETUNING_SECONDS
+
+    @property
+    def bytes(self) -> float:
+        """See `Stage.bytes`."""
+        return self.pretraining.bytes_of(models=3, checkpoints=2)
+
+
+class _Steps(Listener):
+    """Shows the steps of a run, and no lines: a table has dozens of runs."""
+
+    def __init__(self, show: Show) -> None:
+        self._show = show
+        self._total = 0
+
+    def notice(self, line: str) -> None:
+        """Drops it."""
+
+    def planned(self, steps: int) -> None:
+        self._total = steps
+
+    def on_step(self, step: int) -> None:
+        self._show(step, self._total)
+
+
+def _best(trials: Sequence[Trial], seed: int) -> Trial | None:
+    """The trial with the best score of one seed: further seeds do not change the choice."""
+
+    def score(trial: Trial) -> float | None:
+        return trial.runs.get(seed, {}).get(trial.best_by)
+
+    scored = [trial for trial in trials if score(trial) is not None]
+    return max(scored, key=lambda trial: score(trial) or 0.0, default=None)
