@@ -115,6 +115,13 @@ class CheckedOptions:
                     raise InputError(f"{name} is {value}: give {_broken_range(field, value)}")
 
 
+def joined(options: type, more: type) -> type:
+    """The options with those of another class, such as a kind of task, if they lack them."""
+    if issubclass(options, more):
+        return options
+    return dataclasses.make_dataclass(options.__name__, (), bases=(more, options), kw_only=True)
+
+
 def choices_of(hint: Any) -> list[Any]:
     """The values that a `Literal`, or a union of one with None, allows; empty for other types."""
     members = typing.get_args(hint)

@@ -4,10 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from bert_tf.cli.main import _parser
+from bert_tf.cli.main import read_options
 from bert_tf.config import BertConfig
 from bert_tf.finetuning.options import FinetuningOptions
-from bert_tf.pretraining.options import PretrainingOptions
 
 RECIPES = Path(__file__).parents[1] / "recipes"
 NEEDED = {
@@ -23,9 +22,7 @@ def read(recipe):
     arguments = [command, "--config", str(recipe), *NEEDED[command]]
     if command == "pretrain" and "late_batch_size" not in recipe.read_text():
         arguments += LONG_SHARDS
-    values = _parser(command).parse_args(arguments)[command].as_dict()
-    values.pop("config")
-    return {"pretrain": PretrainingOptions, "finetune": FinetuningOptions}[command](**values)
+    return read_options(command, arguments)
 
 
 @pytest.mark.parametrize("recipe", sorted(RECIPES.glob("*.yaml")), ids=lambda path: path.name)

@@ -1,19 +1,25 @@
 """Options of a command: a dataclass becomes a command line."""
 
+import contextlib
 import dataclasses
 import difflib
 import inspect
+import itertools
 import re
 import typing
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import docstring_parser
 import yaml
 from jsonargparse import ActionYesNo, ArgumentParser
 
 from bert_tf.errors import InputError
-from bert_tf.options import choices_of
+from bert_tf.options import choices_of, joined
+from bert_tf.startup import import_tensorflow
+from bert_tf.tasks.names import NAMES, check_name
+from bert_tf.tasks.options import TaskOptions
 
 
 def option_helps(options: type) -> dict[str, str]:
@@ -148,6 +154,43 @@ def parser_message(message: str, options: type) -> str:
     if found := re.match(r"argument (--\w+)\S*: ignored explicit argument '(.*)'", message):
         return f"{found[1]} takes no value: write {found[1]} or --no_{found[1][2:]}"
     return message
+
+
+def with_own_kind(options: type, arguments: Sequence[str]) -> type:
+    """The options of a command with those of the kind of a user's own task.
+
+    The task is the one of --task, of --config or of the model's task.json. Its code is imported,
+    and TensorFlow with it; the options of built-in kinds are there already. A task that cannot be
+    used adds nothing; the command reports it.
+    """
+    if not issubclass(options, TaskOptions):
+        return options
+    given = {
+        name.removeprefix("--"): value or following
+        for argument, following in itertools.pairwise([*arguments, ""])
+        for name, _, value in [argument.partition("=")]
+    }
+    task, model = given.get("task") or _stored(given.get("config")).get("task"), None
+    if task is None:
+        model = given.get("model")
+        task = _stored(model and f"{model}/task.json").get("task")
+    if task in (None, *NAMES):
+        return options
+    with contextlib.suppress(InputError):
+        check_name(task)
+        import_tensorflow()
+        from bert_tf.tasks.table import find_task
+
+        return joined(options, find_task(task, brought_by=model).kind.options)
+    return options
+
+
+def _stored(path: str | None) -> Mapping[str, Any]:
+    """What a YAML or JSON file holds; nothing if it cannot be read, which is reported elsewhere."""
+    with contextlib.suppress(OSError, ValueError, RecursionError, yaml.YAMLError):
+        found = yaml.safe_load(Path(path or "").read_text(encoding="utf-8"))
+        return found if isinstance(found, dict) else {}
+    return {}
 
 
 def check_arguments(arguments: Sequence[str], options: type) -> None:

@@ -10,11 +10,18 @@ import signal
 import sys
 from argparse import ArgumentError
 from collections.abc import Sequence
-from typing import NoReturn
+from typing import Any
 
 from jsonargparse import ArgumentParser, DefaultHelpFormatter
 
-from bert_tf.cli.command_line import add_options, check_arguments, nearest, parser_message, usage
+from bert_tf.cli.command_line import (
+    add_options,
+    check_arguments,
+    nearest,
+    parser_message,
+    usage,
+    with_own_kind,
+)
 from bert_tf.cli.inputs import check_inputs
 from bert_tf.errors import InputError
 from bert_tf.startup import import_tensorflow, keep_freed_memory
@@ -64,8 +71,8 @@ class _Formatter(DefaultHelpFormatter):
         return "".join(indent + line for line in text.splitlines(keepends=True))
 
 
-def _parser(called: str | None) -> ArgumentParser:
-    """The parser of `bert-tf`; only the subcommand `called` gets its options."""
+def _parser(called: str | None = None, description: str | None = "", options: Any = None) -> Any:
+    """The parser of `bert-tf`; only the subcommand `called` gets its description and options."""
     parser = ArgumentParser(
         prog="bert-tf",
         description="BERT in Keras 3 and TensorFlow, from raw text to a served SavedModel.",
@@ -80,10 +87,9 @@ def _parser(called: str | None) -> ArgumentParser:
             description=summary, formatter_class=_Formatter, exit_on_error=False
         )
         if name == called:
-            module = importlib.import_module(f"bert_tf.cli.{name}")
-            subparser.description = module.__doc__
-            subparser.usage = usage(name, module.Options)
-            add_options(subparser, module.Options)
+            subparser.description = description
+            subparser.usage = usage(name, options)
+            add_options(subparser, options)
         subcommands.add_subcommand(name, subparser, help=summary)
     return parser
 
@@ -113,32 +119,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """
     arguments = [_underscored(each) for each in (sys.argv[1:] if arguments is None else arguments)]
     called = next((argument for argument in arguments if not argument.startswith("-")), None)
-    parser = _parser(called)
-    if not arguments:
-        parser.print_help()
-        return 0
     try:
-        if called is not None and called not in COMMANDS:
-            cure = nearest(called, COMMANDS) or f"one of {', '.join(COMMANDS)}"
-            raise InputError(f"there is no command {called!r}: give {cure}")
-        if called is None:
-            _without_command(parser, arguments)
-        module = importlib.import_module(f"bert_tf.cli.{called}")
-        check_arguments(arguments, module.Options)
-        try:
-            parsed = parser.parse_args(arguments)
-        except ArgumentError as error:
-            message = parser_message(str(error), module.Options)
-            raise InputError(f"{message}; bert-tf {called} --help shows all options") from error
-        values = parsed[called].as_dict()
-        values.pop("config", None)
-        options = module.Options(**values)
-        check_inputs(options)
-        if hasattr(module, "prepare"):  # what needs no TensorFlow, whose import takes seconds
-            module.prepare(options)
-        keep_freed_memory()
-        import_tensorflow()
-        module.run(options)
+        _run(called, arguments)
         sys.stdout.flush()
         return 0
     except InputError as error:
@@ -161,11 +143,45 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return code
 
 
-def _without_command(parser: ArgumentParser, arguments: Sequence[str]) -> NoReturn:
-    """Ends the process after `--help` or `--version`; refuses other options."""
-    with contextlib.suppress(ArgumentError):
-        parser.parse_args(arguments)
-    raise InputError(f"there is no command in {' '.join(arguments)!r}: bert-tf --help lists them")
+def _run(called: str | None, arguments: Sequence[str]) -> None:
+    if not arguments:
+        _parser().print_help()
+        return
+    if called is None:
+        with contextlib.suppress(ArgumentError):  # it ends the process after --help or --version
+            _parser().parse_args(arguments)
+        given = " ".join(arguments)
+        raise InputError(f"there is no command in {given!r}: bert-tf --help lists them")
+    if called not in COMMANDS:
+        cure = nearest(called, COMMANDS) or f"one of {', '.join(COMMANDS)}"
+        raise InputError(f"there is no command {called!r}: give {cure}")
+    module = importlib.import_module(f"bert_tf.cli.{called}")
+    options = read_options(called, arguments)
+    check_inputs(options)
+    if hasattr(module, "prepare"):  # what needs no TensorFlow, whose import takes seconds
+        module.prepare(options)
+    keep_freed_memory()
+    import_tensorflow()
+    module.run(options)
+
+
+def read_options(called: str, arguments: Sequence[str]) -> Any:
+    """The options of a subcommand; `arguments` begin with its name.
+
+    Raises:
+        InputError: they cannot be used.
+    """
+    module = importlib.import_module(f"bert_tf.cli.{called}")
+    options = with_own_kind(module.Options, arguments)
+    check_arguments(arguments, options)
+    try:
+        parsed = _parser(called, module.__doc__, options).parse_args(arguments)
+    except ArgumentError as error:
+        message = parser_message(str(error), options)
+        raise InputError(f"{message}; bert-tf {called} --help shows all options") from error
+    values = parsed[called].as_dict()
+    values.pop("config", None)
+    return options(**values)
 
 
 def _reader_has_left() -> bool:

@@ -27,7 +27,7 @@ from bert_tf.finetuning.restarts import (
     seed_options,
 )
 from bert_tf.finetuning.trials import Setting, Trial, best_by, page, picture, ranked, table
-from bert_tf.options import identity
+from bert_tf.options import identity, joined
 from bert_tf.outputs import check_output_folder
 from bert_tf.tasks.reports.pictures import save_png
 from bert_tf.training.hyper_parameters import write_columns
@@ -176,9 +176,10 @@ class _Search:
 
     def runs(self, setting: Setting) -> Iterator[FinetuningOptions]:
         """The options of the runs of a setting."""
-        shared = {each.name: getattr(self.options, each.name) for each in fields(FinetuningSetup)}
-        shared["output"] = str(self.output / setting.folder)
-        return seed_options(FinetuningOptions(**shared, **asdict(setting)))
+        of_run = joined(FinetuningOptions, task_to_train(self.options).kind.options)
+        values = {each.name: getattr(self.options, each.name) for each in fields(of_run)}
+        values |= {"output": str(self.output / setting.folder), **asdict(setting)}
+        return seed_options(of_run(**values))
 
     def unfinished(self) -> Iterator[Trial]:
         """The trials of the given values with a run to make: known ones, then new ones."""

@@ -7,7 +7,19 @@ from bert_tf.options import CheckedOptions, option
 
 
 @dataclass(kw_only=True)
-class TaskOptions(CheckedOptions):
+class SpanOptions(CheckedOptions):
+    """Options for questions about a context; those not given keep the kind's settings."""
+
+    doc_stride: int | None = option(None, at_least=1, identity=False)
+    """for SQuAD, word pieces between the starts of two windows over a context."""
+    max_query_length: int | None = option(None, at_least=1, identity=False)
+    """for SQuAD, word pieces that a question is cut to."""
+    max_answer_length: int | None = option(None, at_least=1, identity=False)
+    """for SQuAD, maximum word pieces of an answer."""
+
+
+@dataclass(kw_only=True)
+class TaskOptions(SpanOptions):
     """Options that say what a fine-tuned model is for."""
 
     task: str | None = option(None, first=True)
@@ -18,12 +30,6 @@ class TaskOptions(CheckedOptions):
     max_length: int | None = option(None, at_least=3)
     """maximum tokens per example, [CLS] and [SEP] included; longer text is cut. By default what the
     model was fine-tuned with, 128 for a new one."""
-    doc_stride: int | None = option(None, at_least=1, identity=False)
-    """for SQuAD, word pieces between the starts of two windows over a context."""
-    max_query_length: int | None = option(None, at_least=1, identity=False)
-    """for SQuAD, word pieces that a question is cut to."""
-    max_answer_length: int | None = option(None, at_least=1, identity=False)
-    """for SQuAD, maximum word pieces of an answer."""
 
 
 @dataclass(kw_only=True)

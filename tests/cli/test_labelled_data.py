@@ -360,8 +360,10 @@ def test_the_documented_kind_can_be_fine_tuned(encoder, tmp_path, capsys):
     data = write(tmp_path / "d.tsv", "text\tstars", *["sea ship\t5", "farm cow\t1", "sea\t4"] * 4)
     run = ["--train", data, "--validation", data, "--output", tmp_path / "run", "--epochs", 2]
     call(capsys, "finetune", "--task", task, "--model", encoder, *run, "--learning_rate", 0.01,
-         "--batch_size", 4, "--max_length", 8)  # fmt: skip
+         "--batch_size", 4, "--max_length", 8, "--highest", 6)  # fmt: skip
     best = tmp_path / "run" / "best"
+    assert json.loads((best / "task.json").read_text())["highest"] == 6
+    assert "highest: 6.0\n" in (tmp_path / "run" / "config.yaml").read_text()
     assert json.loads((best / "config.json").read_text())["architectures"] == ["Rater"]
     scores = json.loads((best / "metrics.json").read_text())
     assert list(scores) == ["examples", "spearman", "pearson"]
@@ -374,6 +376,11 @@ def test_the_documented_kind_can_be_fine_tuned(encoder, tmp_path, capsys):
     assert type(model.model).__name__ == "Rater"
     options = FinetuningOptions(model=str(best), train=str(data), output="run")
     assert task_to_train(options).kind == model.task.kind
+    # Its option is known from the model, too; another kind's is refused.
+    out, _ = call(capsys, "predict", "--model", best, "--text", "sea ship", "--highest", 1e6)
+    assert json.loads(out)["stars"] > 100
+    assert main(["predict", "--model", str(best), "--text", "a", "--doc_stride", "8"]) == 2
+    assert "--doc_stride is not for the task" in capsys.readouterr().err
 
 
 def test_the_documented_task_can_be_fine_tuned(encoder, tmp_path, capsys, monkeypatch):

@@ -3,6 +3,7 @@
 import itertools
 from abc import ABC, abstractmethod
 from collections.abc import Hashable, Iterable, Mapping, Sequence
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -12,6 +13,7 @@ import tensorflow as tf
 
 from bert_tf.atomic import write_tsv
 from bert_tf.errors import InputError
+from bert_tf.options import CheckedOptions
 from bert_tf.serving.encoder_signatures import ENCODER_SIGNATURES
 from bert_tf.serving.signatures import DEFAULT, TEXTS, Signature
 from bert_tf.tasks.data_split import TEXT, row_keys
@@ -36,6 +38,8 @@ class Kind(ABC):
     without labels).
     """
 
+    # Options of the commands that set attributes of the same names; their defaults are None.
+    options: ClassVar[type[CheckedOptions]] = CheckedOptions
     # The model with this kind's head, and whether fine-tuning trains it.
     model_class: ClassVar[type[keras.Model]]
     is_trained: ClassVar[bool] = True
@@ -264,12 +268,17 @@ class Kind(ABC):
         return [f"{', '.join(undefined)}: undefined for constant values"] if undefined else []
 
     def settings(self) -> dict[str, Any]:
-        """The settings of the kind that task.json keeps."""
-        return {}
+        """The settings of the kind that task.json keeps: by default those of its `options`."""
+        return {field.name: getattr(self, field.name) for field in fields(self.options)}
 
     def with_settings(self, settings: Mapping[str, Any]) -> "Kind":
-        """The kind with other settings, as `settings` returns them; other keys are ignored."""
-        return self
+        """The kind with other settings, as `settings` returns them; None keeps one.
+
+        The kind is a dataclass if it has settings.
+        """
+        names = [name for name in self.settings() if settings.get(name) is not None]
+        given = {name: settings[name] for name in names}
+        return replace(self, **given) if given else self  # type: ignore[type-var]
 
     def tuned(self, examples: Examples, answers: Answers) -> "Kind":
         """The kind with the settings that are best for the validation examples."""

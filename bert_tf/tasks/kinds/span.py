@@ -18,6 +18,7 @@ from bert_tf.serving.signatures import DEFAULT, TEXTS, Signature
 from bert_tf.tasks.kinds.answer_ensemble import average_answers
 from bert_tf.tasks.kinds.answer_spans import NO_CANDIDATE, best_answers
 from bert_tf.tasks.kinds.kind import Answers, Kind, count_pieces
+from bert_tf.tasks.options import SpanOptions
 from bert_tf.tasks.reports.report import Report, ReportTable, calibration, confusion, worst
 from bert_tf.tasks.scoring.squad_scores import squad_1_scores, squad_2_scores
 from bert_tf.tasks.task import Task
@@ -63,6 +64,7 @@ class Span(Kind):
     max_answer_length: int = 30
     null_score_diff_threshold: float = 0.0
 
+    options = SpanOptions
     model_class = BertSpanClassifier
     scores_are_percentages = True
     loss_function = staticmethod(span_loss)
@@ -71,11 +73,6 @@ class Span(Kind):
     def settings(self) -> dict[str, Any]:
         """All attributes but `unanswerable`, which the dataset says."""
         return {name: getattr(self, name) for name in _SETTINGS}
-
-    def with_settings(self, settings: Mapping[str, Any]) -> "Span":
-        """The kind with other attributes."""
-        given = {name: settings[name] for name in _SETTINGS if settings.get(name) is not None}
-        return replace(self, **given)
 
     def signatures(self, task: Task) -> dict[str, Signature]:
         """Question and context."""
