@@ -4,6 +4,8 @@ A session frees its variables when it is closed, and loading holds Python's lock
 time; neither is true of `tf.saved_model.load`.
 """
 
+import math
+import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
@@ -70,10 +72,7 @@ class LoadedModel:
         return self._session.make_callable(fetches, feeds)
 
     def run(
-        self,
-        signature_name: str,
-        inputs: Mapping[str, np.ndarray],
-        seconds: float | None = None,
+        self, signature_name: str, inputs: Mapping[str, np.ndarray], deadline: float = math.inf
     ) -> dict[str, np.ndarray]:
         """Returns all outputs of a signature, by name.
 
@@ -81,15 +80,16 @@ class LoadedModel:
             signature_name: one of `signatures`.
             inputs: input name -> array of the type and rank of the signature; strings are bytes
                 in arrays of objects.
-            seconds: time limit; None for none. The graph stops at the next iteration of a loop:
-                exports compute a few thousand tokens in each.
+            deadline: moment of `time.monotonic()` from which the graph stops at the next iteration
+                of a loop: exports compute a few thousand tokens in each.
 
         Raises:
             tf.errors.OpError: the graph refuses the values, or runs out of time.
         """
         options = None
-        if seconds is not None:
-            options = tf.compat.v1.RunOptions(timeout_in_ms=max(1, round(seconds * 1000)))
+        if deadline < math.inf:
+            milliseconds = max(1, round(1000 * (deadline - time.monotonic())))
+            options = tf.compat.v1.RunOptions(timeout_in_ms=milliseconds)
         arrays = (inputs[name] for name in sorted(inputs))
         return self._functions[signature_name](*arrays, options=options)
 

@@ -4,6 +4,7 @@ import asyncio
 import dataclasses
 import functools
 import logging
+import math
 import time
 from collections.abc import Awaitable, Callable
 from pathlib import Path
@@ -106,9 +107,7 @@ async def start_grpc(
     return server, port
 
 
-async def _predict(
-    models: Models, request: PredictRequest, deadline: float | None
-) -> PredictResponse:
+async def _predict(models: Models, request: PredictRequest, deadline: float) -> PredictResponse:
     with models.servable(*_asked(request.model_spec)) as servable:
         is_large = request.ByteSize() > LARGE_BODY
         name, arrays = await in_thread_if(is_large, predict_inputs, servable.signatures, request)
@@ -135,7 +134,7 @@ async def _predict(
 
 
 async def _of_examples(
-    call: Any, response: type[Message], models: Models, request: Any, deadline: float | None
+    call: Any, response: type[Message], models: Models, request: Any, deadline: float
 ) -> Message:
     """Answers with `classify` or `regress`."""
     with models.servable(*_asked(request.model_spec)) as servable:
@@ -146,7 +145,7 @@ async def _of_examples(
         return response(result=result, model_spec=_spec(servable, request.model_spec))
 
 
-async def _metadata(models: Models, request: GetModelMetadataRequest, deadline: float | None):
+async def _metadata(models: Models, request: GetModelMetadataRequest, deadline: float):
     if not request.metadata_field:
         raise invalid("GetModelMetadataRequest must specify at least one metadata_field")
     for field in request.metadata_field:
@@ -155,12 +154,12 @@ async def _metadata(models: Models, request: GetModelMetadataRequest, deadline: 
     return models.metadata(*_asked(request.model_spec))
 
 
-async def _status(models: Models, request: GetModelStatusRequest, deadline: float | None):
+async def _status(models: Models, request: GetModelStatusRequest, deadline: float):
     return models.status(*_asked(request.model_spec))
 
 
-# Answers a request, until a moment of `time.monotonic()` if one is given.
-_Method = Callable[[Models, Any, float | None], Awaitable[Message]]
+# Answers a request, until a moment of `time.monotonic()`.
+_Method = Callable[[Models, Any, float], Awaitable[Message]]
 # HandleReloadConfigRequest, by which clients change the models, and MultiInference are left out.
 _METHODS: dict[str, dict[str, tuple[type[Message], _Method]]] = {
     "PredictionService": {
@@ -305,7 +304,7 @@ def _spec(servable: Servable, asked: ModelSpec) -> ModelSpec:
     return spec
 
 
-def _deadline(context: grpc.aio.ServicerContext) -> float | None:
+def _deadline(context: grpc.aio.ServicerContext) -> float:
     remaining = context.time_remaining()
     # Without a deadline gRPC has centuries left.
-    return None if remaining is None or remaining > _YEAR else time.monotonic() + remaining
+    return math.inf if remaining is None or remaining > _YEAR else time.monotonic() + remaining

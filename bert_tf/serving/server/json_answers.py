@@ -129,7 +129,7 @@ def _leaves(name: str, array: Any) -> Any:
     """An array, or its values in lists, as orjson writes them."""
     if array.dtype == object:
         if name.endswith("_bytes"):
-            leaves = [{"b64": base64.b64encode(each).decode()} for each in array.flat]
+            leaves: list[Any] = [{"b64": base64.b64encode(each).decode()} for each in array.flat]
         else:  # a string cut within a character would make the whole answer unreadable
             leaves = [each.decode(errors="replace") for each in array.flat]
     else:

@@ -10,7 +10,7 @@ import time
 import zlib
 from collections.abc import AsyncIterator, Coroutine, Mapping
 from dataclasses import dataclass, field
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 from urllib.parse import unquote
 
 import grpc
@@ -30,24 +30,22 @@ from bert_tf.serving.server.models import Models
 from bert_tf.serving.server.servable import Servable
 
 # From tensorflow_serving/model_servers/http_server.cc.
+_CODES = {
+    200: "OK",
+    400: "INVALID_ARGUMENT FAILED_PRECONDITION OUT_OF_RANGE",
+    401: "UNAUTHENTICATED",
+    403: "PERMISSION_DENIED",
+    404: "NOT_FOUND",
+    409: "ALREADY_EXISTS ABORTED",
+    429: "RESOURCE_EXHAUSTED",
+    499: "CANCELLED",
+    500: "UNKNOWN INTERNAL DATA_LOSS",
+    501: "UNIMPLEMENTED",
+    503: "UNAVAILABLE",
+    504: "DEADLINE_EXCEEDED",
+}
 HTTP_STATUS = {
-    grpc.StatusCode.OK: 200,
-    grpc.StatusCode.INVALID_ARGUMENT: 400,
-    grpc.StatusCode.FAILED_PRECONDITION: 400,
-    grpc.StatusCode.OUT_OF_RANGE: 400,
-    grpc.StatusCode.UNAUTHENTICATED: 401,
-    grpc.StatusCode.PERMISSION_DENIED: 403,
-    grpc.StatusCode.NOT_FOUND: 404,
-    grpc.StatusCode.ALREADY_EXISTS: 409,
-    grpc.StatusCode.ABORTED: 409,
-    grpc.StatusCode.RESOURCE_EXHAUSTED: 429,
-    grpc.StatusCode.CANCELLED: 499,
-    grpc.StatusCode.UNKNOWN: 500,
-    grpc.StatusCode.INTERNAL: 500,
-    grpc.StatusCode.DATA_LOSS: 500,
-    grpc.StatusCode.UNIMPLEMENTED: 501,
-    grpc.StatusCode.UNAVAILABLE: 503,
-    grpc.StatusCode.DEADLINE_EXCEEDED: 504,
+    grpc.StatusCode[code]: status for status, codes in _CODES.items() for code in codes.split()
 }
 
 # From tensorflow_serving/model_servers/http_rest_api_util.cc. Names are percent-decoded later.
@@ -91,23 +89,15 @@ class _HttpError(Exception):
 
 @dataclass(eq=False)
 class _Upload:
-    """A body that is being read or answered.
+    """A body that is being read or answered."""
 
-    Attributes:
-        size: bytes held.
-        chunks: what has been read.
-        timeout: ends the reading.
-        is_refused: whether it had to make room for others.
-    """
-
-    size: int = 0
+    size: int = 0  # bytes held
     chunks: list[bytes] = field(default_factory=list)
-    timeout: asyncio.Timeout | None = None
-    is_refused: bool = False
+    timeout: asyncio.Timeout | None = None  # ends the reading
+    is_refused: bool = False  # to make room for others
 
 
-@dataclass(frozen=True)
-class _Target:
+class _Target(NamedTuple):
     """The version that a path names: by number, by label or, without both, the newest."""
 
     name: str
@@ -154,10 +144,8 @@ class RestApi:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answers one request; errors become the JSON and the status of the protocol."""
-        response: Response
         if not raw_path(scope).lower().startswith("/v1/"):
-            response = PlainTextResponse("Not Found", 404)
-            return await response(scope, receive, send)
+            return await PlainTextResponse("Not Found", 404)(scope, receive, send)
         try:
             response = _json(await self._answer(Request(scope, receive)))
         except ServingError as error:
@@ -176,30 +164,26 @@ class RestApi:
 
     async def _answer(self, request: Request) -> str | bytes:
         path, method = raw_path(request.scope), request.method
-        access = request.scope.setdefault("state", {}).setdefault("access", {})
-        if method == "POST" and (found := _INFERENCE.fullmatch(path)):
-            target, verb = _Target.of(found), found[4].lower()
+        pattern = {"POST": _INFERENCE, "GET": _STATUS}.get(method)
+        if found := pattern and pattern.fullmatch(path):
+            target, verb = _Target.of(found), (found[4] or "").lower()
+            access = request.scope.setdefault("state", {}).setdefault("access", {})
             access["model"] = target.name[:_LONGEST_NAME]
-            return await self._infer(request, target, verb, access)
-        if method == "GET" and (found := _STATUS.fullmatch(path)):
-            target, is_metadata = _Target.of(found), found[4] is not None
-            access["model"] = target.name[:_LONGEST_NAME]
-            return self._metadata(target) if is_metadata else self._status(target)
+            if method == "POST":
+                return await self._infer(request, target, verb, access)
+            answer = self._metadata(target) if verb else _fields(self._models.status(*target))
+            return json.dumps(answer, indent=1, ensure_ascii=False)
         if method == "GET" and _NO_MODEL.fullmatch(path):
             raise invalid("Missing model name in request.")
         raise invalid(f"Malformed request: {method} {path}")
 
-    def _status(self, target: _Target) -> str:
-        status = self._models.status(target.name, target.version, target.label)
-        return _indented(_fields(status))
-
-    def _metadata(self, target: _Target) -> str:
-        metadata = self._models.metadata(target.name, target.version, target.label)
+    def _metadata(self, target: "_Target") -> dict[str, Any]:
+        metadata = self._models.metadata(*target)
         signatures = SignatureDefMap()
         metadata.metadata["signature_def"].Unpack(signatures)
         # The name stands twice: once for the map of metadata, once for the message's field.
-        both = {"model_spec": _fields(metadata.model_spec)}
-        return _indented({**both, "metadata": {"signature_def": _fields(signatures)}})
+        found = {"signature_def": _fields(signatures)}
+        return {"model_spec": _fields(metadata.model_spec), "metadata": found}
 
     async def _infer(
         self, request: Request, target: _Target, verb: str, access: dict[str, Any]
@@ -209,17 +193,8 @@ class RestApi:
             async with self._body(request) as body:
                 answering = self._answer_to(body, target, verb, start, access)
                 return await _unless_disconnected(request, answering)
-        except ServingError as error:
-            code = error.code
-            raise
-        except ClientDisconnect:
-            code = grpc.StatusCode.CANCELLED
-            raise
-        except _HttpError:
-            code = grpc.StatusCode.INVALID_ARGUMENT
-            raise
-        except Exception:
-            code = grpc.StatusCode.INTERNAL
+        except Exception as error:
+            code = _code(error)
             raise
         finally:
             seconds = time.monotonic() - start
@@ -232,13 +207,13 @@ class RestApi:
         is_large = len(body) > LARGE_BODY
         document = await in_thread_if(is_large, json_parser.parse, body)
         name = json_requests.signature_name(document)
-        with self._models.servable(target.name, target.version, target.label) as servable:
+        with self._models.servable(*target) as servable:
             access["version"] = servable.version
             if (signature_name := name or "serving_default") in servable.signatures:
                 access["signature"] = signature_name
             if verb == "predict":
                 inputs = _inputs(servable, name)
-                servable.check_rows(_row_count(document.get("instances")))
+                _check_rows(servable, document.get("instances"))
                 tensors = await in_thread_if(is_large, json_requests.tensors, document, inputs)
                 access["rows"] = max(
                     (len(each) for each in tensors.values() if each.ndim), default=1
@@ -249,15 +224,14 @@ class RestApi:
                 outputs = dict(sorted(answer.items()))
                 is_large = sum(output.size for output in outputs.values()) > LARGE_ANSWER
                 return await in_thread_if(is_large, write, outputs, deadline)
-            servable.check_rows(_row_count(document.get("examples")))
+            _check_rows(servable, document.get("examples"))
             examples = await in_thread_if(is_large, json_requests.examples, document)
             access["rows"] = len(document["examples"])
             self._models.metrics.examples(servable.name, access["rows"])
             run = functools.partial(servable.predict, deadline=deadline)
             if verb == "classify":
                 classes = await classify(run, servable.signatures, name, examples)
-                count = sum(len(row.classes) for row in classes.classifications)
-                is_large = count > LARGE_ANSWER
+                is_large = sum(len(row.classes) for row in classes.classifications) > LARGE_ANSWER
                 return await in_thread_if(is_large, json_answers.classifications, classes)
             values = await regress(run, servable.signatures, name, examples)
             return json_answers.regressions(values)
@@ -324,6 +298,17 @@ class RestApi:
         return ServingError(grpc.StatusCode.RESOURCE_EXHAUSTED, message)
 
 
+def _code(error: Exception) -> grpc.StatusCode:
+    match error:
+        case ServingError():
+            return error.code
+        case ClientDisconnect():
+            return grpc.StatusCode.CANCELLED
+        case _HttpError():
+            return grpc.StatusCode.INVALID_ARGUMENT
+    return grpc.StatusCode.INTERNAL
+
+
 def _too_large(limit: int) -> _HttpError:
     return _HttpError(413, f"Request body is larger than {limit} bytes")
 
@@ -342,9 +327,9 @@ def _unpacked(body: bytes, limit: int) -> bytes:
     return content
 
 
-def _row_count(listed: Any) -> int:
-    """The rows of a request, before they cost the time of a conversion."""
-    return len(listed) if isinstance(listed, list) else 0
+def _check_rows(servable: Servable, listed: Any) -> None:
+    """Refuses too many rows before they cost the time of a conversion."""
+    servable.check_rows(len(listed) if isinstance(listed, list) else 0)
 
 
 def _inputs(servable: Servable, signature_name: str) -> dict[str, tf.DType]:
@@ -380,7 +365,3 @@ def _fields(message: Message) -> dict[str, Any]:
     return MessageToDict(
         message, preserving_proto_field_name=True, always_print_fields_with_no_presence=True
     )
-
-
-def _indented(value: Any) -> str:
-    return json.dumps(value, indent=1, ensure_ascii=False)

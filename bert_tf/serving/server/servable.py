@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import functools
 import logging
+import math
 import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -189,7 +190,7 @@ class Servable:
         self,
         signature_name: str,
         inputs: Mapping[str, np.ndarray],
-        deadline: float | None = None,
+        deadline: float = math.inf,
     ) -> dict[str, np.ndarray]:
         """Runs a signature, joined with other requests where that pays.
 
@@ -199,7 +200,7 @@ class Servable:
             signature_name: the signature; an empty name means `serving_default`.
             inputs: input name -> array of the signature's type and rank, batch first; strings are
                 bytes in arrays of objects, here and in the outputs.
-            deadline: moment of `time.monotonic()` by which the answer is wanted; None for none.
+            deadline: moment of `time.monotonic()` by which the answer is wanted.
 
         Raises:
             ServingError: INVALID_ARGUMENT for inputs that the signature does not take, too many
@@ -218,9 +219,9 @@ class Servable:
         return without_padding(signature, outputs)
 
     def _run(
-        self, name: str, inputs: Mapping[str, np.ndarray], seconds: float | None
+        self, name: str, inputs: Mapping[str, np.ndarray], deadline: float
     ) -> dict[str, np.ndarray]:
-        outputs = self._model.run(name, inputs, seconds)
+        outputs = self._model.run(name, inputs, deadline)
         if (size := sum(map(_byte_size, outputs.values()))) > _LARGEST_ANSWER:
             raise invalid(
                 f"The answer has {size} bytes, more than {_LARGEST_ANSWER}: send fewer rows or "

@@ -1,4 +1,5 @@
 import asyncio
+import math
 import threading
 import time
 
@@ -24,7 +25,7 @@ class Echo:
         if is_open:
             self.gate.set()
 
-    def __call__(self, inputs, seconds=None):
+    def __call__(self, inputs, deadline):
         self.gate.wait(30)
         self.batches.append(list(inputs["text"]))
         if b"bad" in inputs["text"]:
@@ -106,7 +107,7 @@ def test_requests_of_other_length_shape_or_key_are_not_joined():
             *start(queue, echo, ["short"], ["long" * 100], ["brief"]),
             asyncio.create_task(queue.run(echo, texts("other"), "other")),
             asyncio.create_task(queue.run(echo, texts("alone"), None)),
-            asyncio.create_task(queue.run(lambda inputs, seconds: inputs, lists, "key")),
+            asyncio.create_task(queue.run(lambda inputs, deadline: inputs, lists, "key")),
         ]
         await asyncio.sleep(0)
         echo.gate.set()
@@ -202,9 +203,9 @@ def test_a_batch_stops_at_its_last_deadline_and_is_not_run_again():
         first = await blocked(queue, echo := Echo(is_open=False))
         limits = []
 
-        def runs_out(inputs, seconds):
-            limits.append(seconds)
-            time.sleep(max(seconds, 0))
+        def runs_out(inputs, deadline):
+            limits.append(deadline)
+            time.sleep(max(deadline - time.monotonic(), 0))
             raise tf.errors.DeadlineExceededError(None, None, "Timed out")
 
         now = time.monotonic()
@@ -220,8 +221,10 @@ def test_a_batch_stops_at_its_last_deadline_and_is_not_run_again():
         while queue.running:
             await asyncio.sleep(0.01)
         (limit,) = limits
-        assert 0.1 < limit <= 0.2
-        endless = start(queue, lambda inputs, seconds: {"none": np.array([seconds is None])}, "c")
+        assert limit == now + 0.2
+        endless = start(
+            queue, lambda inputs, deadline: {"none": np.array([deadline == math.inf])}, "c"
+        )
         assert (await endless[0])["none"]
 
     running(test)
@@ -248,7 +251,7 @@ def test_outputs_without_rows_are_made_one_request_at_a_time():
     async def test(queue):
         first = await blocked(queue, echo := Echo(is_open=False))
 
-        def count(inputs, seconds):
+        def count(inputs, deadline):
             return {"rows": np.array(len(inputs["text"]))}
 
         waiting = start(queue, count, "ab", "cde")
@@ -262,7 +265,7 @@ def test_outputs_without_rows_are_made_one_request_at_a_time():
 
 def test_a_defect_is_an_internal_error_and_the_thread_lives_on():
     async def test(queue):
-        def fails(inputs, seconds):
+        def fails(inputs, deadline):
             raise RuntimeError("secret")
 
         with pytest.raises(ServingError) as failed:
