@@ -1,5 +1,6 @@
 """The server's HTTP application: REST API, metrics and playground."""
 
+import functools
 from collections.abc import Collection, Sequence
 
 from starlette.applications import Starlette
@@ -10,7 +11,11 @@ from starlette.responses import Response
 from starlette.routing import BaseRoute, Route
 
 from bert_tf.serving.server.access_log import AccessLog, LoggedApp
-from bert_tf.serving.server.authorization import AuthorizedApp, NamedApp
+from bert_tf.serving.server.authorization import (
+    GuardedApp,
+    refuse_other_host,
+    refuse_without_token,
+)
 from bert_tf.serving.server.metrics import CONTENT_TYPE
 from bert_tf.serving.server.models import Models
 from bert_tf.serving.server.rest import Limits, RestApi
@@ -41,7 +46,8 @@ def make_app(
     if access_log is not None:
         middleware.append(Middleware(LoggedApp, log=access_log))
     if hosts:
-        middleware.append(Middleware(NamedApp, hosts=hosts))
+        refuse_host = functools.partial(refuse_other_host, hosts=hosts)
+        middleware.append(Middleware(GuardedApp, refuse=refuse_host))
     if cors_origins:
         middleware.append(
             Middleware(
@@ -52,7 +58,8 @@ def make_app(
             )
         )
     if token is not None:
-        middleware.append(Middleware(AuthorizedApp, token=token))
+        refuse = functools.partial(refuse_without_token, token=token)
+        middleware.append(Middleware(GuardedApp, refuse=refuse))
 
     async def metrics(request: Request) -> Response:
         return Response(models.metrics.render(), media_type=CONTENT_TYPE)

@@ -2,9 +2,11 @@
 
 import base64
 import hmac
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from urllib.parse import urlsplit
 
+from starlette.datastructures import Headers
+from starlette.responses import Response
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from bert_tf.serving.server.rest import error_response
@@ -31,45 +33,42 @@ def is_authorized(header: str, token: str) -> bool:
     return hmac.compare_digest(shown, token.encode())
 
 
-class NamedApp:
-    """An ASGI application that answers 403 to requests for other hosts.
+def refuse_other_host(headers: Headers, hosts: Collection[str]) -> Response | None:
+    """Refuses (403) a request that names another host; none, as no browser does, is let through.
 
     A web page can have its own name resolve to an address of this machine (DNS rebinding), and
     would then read answers as its own. Its requests still carry its name.
     """
+    named = headers.get("host", "")
+    try:
+        host = urlsplit(f"//{named}").hostname
+    except ValueError:
+        host = named
+    if host and host not in hosts:
+        message = f"{host} is no name of this server: add it with --allowed_hosts"
+        return error_response(403, message)
+    return None
 
-    def __init__(self, app: ASGIApp, hosts: Collection[str]) -> None:
+
+def refuse_without_token(headers: Headers, token: str) -> Response | None:
+    """Refuses (401) a request that does not show the token."""
+    if is_authorized(headers.get("authorization", ""), token):
+        return None
+    refusal = error_response(401, "Missing or wrong token")
+    for challenge in _CHALLENGES:
+        refusal.headers.append("WWW-Authenticate", challenge)
+    return refusal
+
+
+class GuardedApp:
+    """An ASGI application of requests whose headers `refuse` has no answer to."""
+
+    def __init__(self, app: ASGIApp, refuse: Callable[[Headers], Response | None]) -> None:
         self._app = app
-        self._hosts = hosts
+        self._refuse = refuse
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Passes a request on, if it names one of the hosts or, as no browser does, none."""
-        if scope["type"] == "http":
-            named = dict(scope["headers"]).get(b"host", b"").decode("latin-1")
-            try:
-                host = urlsplit(f"//{named}").hostname
-            except ValueError:
-                host = named
-            if host and host not in self._hosts:
-                message = f"{host} is no name of this server: add it with --allowed_hosts"
-                return await error_response(403, message)(scope, receive, send)
-        await self._app(scope, receive, send)
-
-
-class AuthorizedApp:
-    """An ASGI application that answers 401 without the token."""
-
-    def __init__(self, app: ASGIApp, token: str) -> None:
-        self._app = app
-        self._token = token
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Passes a request on, if it shows the token."""
-        if scope["type"] == "http":
-            headers = dict(scope["headers"])
-            if not is_authorized(headers.get(b"authorization", b"").decode("latin-1"), self._token):
-                refusal = error_response(401, "Missing or wrong token")
-                for challenge in _CHALLENGES:
-                    refusal.headers.append("WWW-Authenticate", challenge)
-                return await refusal(scope, receive, send)
-        await self._app(scope, receive, send)
+        """Refuses a request, or passes it on."""
+        is_http = scope["type"] == "http"
+        refusal = self._refuse(Headers(scope=scope)) if is_http else None
+        await (refusal or self._app)(scope, receive, send)

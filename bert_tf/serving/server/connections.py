@@ -15,10 +15,6 @@ MOST_PIPELINED = 100  # requests that wait for the answers to those before them
 LINGER_SECONDS = 0.5
 
 
-class _Refused(Exception):
-    """A request that HTTP does not allow, or that is too long."""
-
-
 class BoundedHttpProtocol(HttpToolsProtocol):
     """uvicorn's protocol, with limits for what comes before a request and after its answer."""
 
@@ -52,7 +48,7 @@ class BoundedHttpProtocol(HttpToolsProtocol):
         super().data_received(data)
         if self._unparsed_bytes > HEAD_BYTES and not self.transport.is_closing():
             self.send_400_response("Request head is too long.")
-        if self._is_idle and self._head_timer is None and not self.transport.is_closing():
+        if self._is_idle and not self.transport.is_closing():
             self._start_head_timer()
 
     def send_400_response(self, msg: str) -> None:
@@ -61,7 +57,7 @@ class BoundedHttpProtocol(HttpToolsProtocol):
 
     def _refuse(self, reason: str) -> NoReturn:
         self._refusal = reason
-        raise _Refused(reason)  # which ends the parser
+        raise ValueError(reason)  # which ends the parser
 
     def _count(self, size: int) -> None:
         """Counts what belongs to no body that is wanted."""
@@ -105,7 +101,8 @@ class BoundedHttpProtocol(HttpToolsProtocol):
             self.cycle.keep_alive = False
 
     def _start_head_timer(self) -> None:
-        self._head_timer = self.loop.call_later(HEAD_SECONDS, self.transport.close)
+        if self._head_timer is None:
+            self._head_timer = self.loop.call_later(HEAD_SECONDS, self.transport.close)
 
     def _stop_head_timer(self) -> None:
         if self._head_timer is not None:

@@ -5,6 +5,7 @@ are in microseconds.
 """
 
 import contextlib
+import functools
 
 import grpc
 import prometheus_client as prometheus
@@ -12,11 +13,9 @@ import prometheus_client as prometheus
 # Exponential(10, 1.8, 33) of TensorFlow's monitoring: 10 µs to about 20 minutes.
 _MICROSECONDS = [round(10 * 1.8**power, 6) for power in range(33)]
 _EXAMPLES = [2.0**power for power in range(15)]
+_PREFIX = ":tensorflow:serving:"
 # Counters whose names do not end in _total, which the client library appends to all.
-_WITHOUT_TOTAL = (
-    ":tensorflow:serving:request_count",
-    ":tensorflow:cc:saved_model:load_attempt_count",
-)
+_WITHOUT_TOTAL = (f"{_PREFIX}request_count", ":tensorflow:cc:saved_model:load_attempt_count")
 
 CONTENT_TYPE = prometheus.CONTENT_TYPE_PLAIN_0_0_4
 
@@ -32,65 +31,54 @@ class Metrics:
     def __init__(self) -> None:
         self.models: set[str] = set()
         prometheus.disable_created_metrics()
-        self._registry = registry = prometheus.CollectorRegistry()
-        self._requests = prometheus.Counter(
-            _WITHOUT_TOTAL[0], "The total number of requests.", ["model_name", "status"],
-            registry=registry,
-        )  # fmt: skip
-        self._loads = prometheus.Counter(
-            _WITHOUT_TOTAL[1], "The number of times a SavedModel was requested to be loaded.",
-            ["model_path", "status"], registry=registry,
-        )  # fmt: skip
-        self._latency = self._histogram(
-            "request_latency",
-            "Distribution of wall time (in microseconds) for Tensorflow Serving request.",
+        self._registry = prometheus.CollectorRegistry()
+        counter = functools.partial(prometheus.Counter, registry=self._registry)
+        histogram = functools.partial(
+            prometheus.Histogram, registry=self._registry, buckets=_MICROSECONDS
+        )
+        time = "Distribution of wall time (in microseconds)"
+        self._requests = counter(
+            _WITHOUT_TOTAL[0], "The total number of requests.", ["model_name", "status"]
+        )
+        self._loads = counter(
+            _WITHOUT_TOTAL[1],
+            "The number of times a SavedModel was requested to be loaded.",
+            ["model_path", "status"],
+        )
+        self._latency = histogram(
+            f"{_PREFIX}request_latency",
+            f"{time} for Tensorflow Serving request.",
             ["model_name", "API", "entrypoint"],
         )
-        self._runtime = self._histogram(
-            "runtime_latency",
-            "Distribution of wall time (in microseconds) for Tensorflow runtime.",
+        self._runtime = histogram(
+            f"{_PREFIX}runtime_latency",
+            f"{time} for Tensorflow runtime.",
             ["model_name", "API", "runtime"],
         )
-        self._queueing = self._histogram(
-            "batching_session:queuing_latency",
+        self._queueing = histogram(
+            f"{_PREFIX}batching_session:queuing_latency",
             "Distribution of wall time spent (in microseconds) in queuing",
             ["thread_pool_name"],
         ).labels("batch")
-        self._warm_up = self._histogram(
-            "model_warmup_latency",
-            "Distribution of wall time (in microseconds) for warming up the model.",
+        self._warm_up = histogram(
+            f"{_PREFIX}model_warmup_latency",
+            f"{time} for warming up the model.",
             ["model_path", "status"],
         )
-        self._examples = self._histogram(
-            "request_example_counts",
+        self._examples = histogram(
+            f"{_PREFIX}request_example_counts",
             "The number of tensorflow.Examples per request.",
             ["model"],
-            _EXAMPLES,
+            buckets=_EXAMPLES,
         )
-        self._example_total = prometheus.Counter(
-            ":tensorflow:serving:request_example_count",
-            "The total number of tensorflow.Examples.", ["model"], registry=registry,
-        )  # fmt: skip
-
-    def _histogram(
-        self, name: str, text: str, labels: list[str], buckets: list[float] = _MICROSECONDS
-    ) -> prometheus.Histogram:
-        return prometheus.Histogram(
-            f":tensorflow:serving:{name}", text, labels, buckets=buckets, registry=self._registry
+        self._example_total = counter(
+            f"{_PREFIX}request_example_count", "The total number of tensorflow.Examples.", ["model"]
         )
 
     def request(
         self, model: str, api: str, entrypoint: str, code: grpc.StatusCode, seconds: float
     ) -> None:
-        """Counts a request that has been answered.
-
-        Args:
-            model: the model that was asked for.
-            api: "Predict", "Classify", "Regress" or "GetModelMetadata".
-            entrypoint: "REST" or "GRPC".
-            code: status of the answer.
-            seconds: wall time.
-        """
+        """Counts a request that has been answered: "Predict", over "REST" or "GRPC"."""
         model = model if model in self.models else ""
         self._requests.labels(model, code.name).inc()
         self._latency.labels(model, api, entrypoint).observe(seconds * 1e6)

@@ -1,9 +1,11 @@
 """The playground's routes and files, without a browser."""
 
 import asyncio
+import contextlib
 import json
 import re
 import tomllib
+from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -12,10 +14,7 @@ import grpc
 import pytest
 from starlette.applications import Starlette
 from tensorflow.core.framework.types_pb2 import DT_INT32, DT_STRING
-from tensorflow_serving.apis.get_model_metadata_pb2 import (
-    GetModelMetadataResponse,
-    SignatureDefMap,
-)
+from tensorflow.core.protobuf.meta_graph_pb2 import SignatureDef
 from tensorflow_serving.apis.get_model_status_pb2 import GetModelStatusResponse
 
 from bert_tf.serving.server import playground
@@ -39,20 +38,17 @@ class SomeModels:
             response.model_version_status.add(version=version, state=state)
         return response
 
-    def metadata(self, name: str, version: int) -> GetModelMetadataResponse:
-        if version == 1:
-            message = "Servable not found for request: Specific(a, 1)"
+    @contextlib.contextmanager
+    def servable(self, name: str, version: int) -> Iterator[SimpleNamespace]:
+        if version != 2:
+            message = f"Servable not found for request: Specific(a, {version})"
             raise ServingError(grpc.StatusCode.NOT_FOUND, message)
-        signatures = SignatureDefMap()
-        signature = signatures.signature_def["serving_default"]
-        signature.method_name = "tensorflow/serving/predict"
+        signature = SignatureDef(method_name="tensorflow/serving/predict")
         signature.inputs["text"].dtype = DT_STRING
         signature.inputs["text"].tensor_shape.dim.add(size=-1)
         signature.outputs["any"].dtype = DT_INT32
         signature.outputs["any"].tensor_shape.unknown_rank = True
-        response = GetModelMetadataResponse()
-        response.metadata["signature_def"].Pack(signatures)
-        return response
+        yield SimpleNamespace(signatures={"serving_default": signature})
 
 
 def get(path: str, method: str = "GET", headers: Any = ()) -> SimpleNamespace:

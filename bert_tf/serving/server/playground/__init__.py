@@ -3,6 +3,7 @@
 The page is in `static/`, as it is served: no build step, no framework, no request to elsewhere.
 """
 
+import contextlib
 from collections.abc import Awaitable, Callable, Mapping
 from importlib import resources
 from typing import Any
@@ -10,11 +11,8 @@ from typing import Any
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
-from tensorflow.core.framework.tensor_shape_pb2 import TensorShapeProto
 from tensorflow.core.framework.types_pb2 import DataType
 from tensorflow.core.protobuf.meta_graph_pb2 import SignatureDef, TensorInfo
-from tensorflow_serving.apis.get_model_metadata_pb2 import SignatureDefMap
-from tensorflow_serving.apis.get_model_status_pb2 import ModelVersionStatus
 
 from bert_tf.serving.server.errors import ServingError
 from bert_tf.serving.server.models import Models
@@ -86,21 +84,12 @@ def describe(models: Models) -> list[dict[str, Any]]:
 
 def _versions(models: Models, name: str) -> list[dict[str, Any]]:
     found = []
-    try:
-        states = models.status(name).model_version_status
-    except ServingError:  # no version has been loaded yet
-        return []
-    for status in sorted(states, key=lambda each: -each.version):
-        if status.state != ModelVersionStatus.AVAILABLE:
-            continue
-        try:
-            packed = models.metadata(name, status.version).metadata["signature_def"]
-        except ServingError:  # retired a moment ago
-            continue
-        signatures = SignatureDefMap()
-        packed.Unpack(signatures)
-        described = {key: _signature(value) for key, value in signatures.signature_def.items()}
-        found.append({"version": status.version, "signatures": described})
+    with contextlib.suppress(ServingError):  # no version has been loaded yet
+        for status in models.status(name).model_version_status:
+            # One that is retired meanwhile is none to ask.
+            with contextlib.suppress(ServingError), models.servable(name, status.version) as held:
+                described = {key: _signature(value) for key, value in held.signatures.items()}
+                found.append({"version": status.version, "signatures": described})
     return found
 
 
@@ -113,14 +102,11 @@ def _signature(signature: SignatureDef) -> dict[str, Any]:
 
 
 def _tensors(tensors: Mapping[str, TensorInfo]) -> dict[str, Any]:
-    return {
-        name: {
-            "dtype": DataType.Name(tensors[name].dtype),
-            "shape": _shape(tensors[name].tensor_shape),
-        }
-        for name in sorted(tensors)
-    }
-
-
-def _shape(shape: TensorShapeProto) -> list[int] | None:
-    return None if shape.unknown_rank else [dimension.size for dimension in shape.dim]
+    found = {}
+    for name, info in sorted(tensors.items()):
+        shape = [dimension.size for dimension in info.tensor_shape.dim]
+        is_known = not info.tensor_shape.unknown_rank
+        found[name] = {
+            "dtype": DataType.Name(info.dtype), "shape": shape if is_known else None
+        }  # fmt: skip
+    return found
