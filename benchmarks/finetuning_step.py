@@ -40,12 +40,11 @@ SIDES = {
 def read_data(options: argparse.Namespace) -> Any:
     """The training examples."""
     from bert_tf.finetuning.data import FinetuningData
+    from bert_tf.finetuning.options import FinetuningOptions
     from bert_tf.tasks.table import find_task
 
-    return FinetuningData.read(
-        find_task(options.task), options.model, options.data, validation=None,
-        validation_share=0.1, seed=SEED, class_weights=False,
-    )  # fmt: skip
+    given = FinetuningOptions(model=options.model, data=options.data, output="run", seed=SEED)
+    return FinetuningData.read(find_task(options.task), given)
 
 
 def prepare(options: argparse.Namespace) -> None:

@@ -13,6 +13,7 @@ import tensorflow as tf
 from bert_tf.checkpoints.formats import CONFIG, check_is_model_directory
 from bert_tf.config import BertConfig
 from bert_tf.errors import InputError
+from bert_tf.finetuning.options import FinetuningSetup
 from bert_tf.tasks.data_split import duplicates, split
 from bert_tf.tasks.task import Task
 from bert_tf.tokenization.tokenizer import BertTokenizer
@@ -51,30 +52,17 @@ class FinetuningData:
     def read(
         cls,
         task: Task,
-        model: str,
-        train: str,
-        *,
-        validation: str | None,
-        validation_share: float,
-        seed: int,
-        class_weights: bool,
+        options: FinetuningSetup,
     ) -> "FinetuningData":
-        """Reads the files.
+        """Reads the files that the options name, for the model to start from.
 
-        Args:
-            task: dataset of the files.
-            model: model directory to start from.
-            train: training data, as of `Task.read`.
-            validation: validation data; None for those of the data set `train`, or for a share of
-                a file.
-            validation_share: share of the training examples to validate on.
-            seed: random seed of the draw.
-            class_weights: whether to weigh all classes the same.
+        Without a validation file the examples are those of the data set, or a share of a file.
 
         Raises:
             InputError: the files or the model cannot be used.
         """
-        kind = task.kind
+        kind, model, train = task.kind, options.model, options.source
+        validation = options.validation
         examples = task.read(train, "train")
         doubts = kind.doubts(examples)
         labels = kind.label_names(task, examples)
@@ -94,14 +82,15 @@ class FinetuningData:
         else:
             unit, keys = kind.split_keys(task, examples)
             targets = kind.targets(examples, labels)
-            kept, aside = split(targets, keys, validation_share, seed, unit=unit)
+            share = options.validation_share
+            kept, aside = split(targets, keys, share, options.seed, unit=unit)
             if not len(kept):
                 raise InputError(
                     f"{examples.path}: {len(examples)} examples with {len(set(keys))} different "
-                    f"{unit}s are too few to set a share of {validation_share} aside: give "
+                    f"{unit}s are too few to set a share of {share} aside: give "
                     "--validation a file"
                 )
-            _, one_by_one = split(targets, range(len(targets)), validation_share, seed)
+            _, one_by_one = split(targets, range(len(targets)), share, options.seed)
             kept_whole = None if np.array_equal(aside, one_by_one) else unit
             examples, held_out = examples.take(kept), examples.take(aside)
         splits = {"train": examples, "validation": held_out}
@@ -111,7 +100,7 @@ class FinetuningData:
         doubts.append(duplicates(task, splits))
         tokenizer = BertTokenizer.from_directory(model)
         columns, targets = kind.training_rows(task, examples, labels, tokenizer)
-        arrays = [targets, *([kind.weights(targets)] if class_weights else [])]
+        arrays = [targets, *([kind.weights(targets)] if options.class_weights else [])]
         return cls(task, tokenizer, labels, examples, held_out, doubts, columns, arrays, kept_whole)
 
     @property

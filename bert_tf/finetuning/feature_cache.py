@@ -1,5 +1,6 @@
 """Vectors of a frozen encoder, kept on disk: each text passes through the encoder once."""
 
+import functools
 import hashlib
 import os
 import shutil
@@ -18,7 +19,6 @@ from bert_tf.models.feature_encoder import FrozenLayers
 
 # An entry of the index: hash of a row's tokens, and where its vectors are.
 _ENTRY = np.dtype([("key", "V16"), ("first", "<i8"), ("count", "<i8")])
-_OPEN = os.O_RDWR | os.O_CREAT
 _SPARE = 0.1  # share of the free space that stays free
 
 
@@ -39,12 +39,10 @@ class FeatureCache:
 
     def __init__(self, features: FrozenLayers, folder: Path | None, limit: int | None = None):
         self.full = False
-        self._width = features.width
-        self._dtype = features.compute_dtype
-        self._identity = _identity(features)
+        self._features = features
+        self._vector_bytes = features.width * np.dtype(np.float32).itemsize
         self._folder = folder
         self._limit = limit
-        self._files: tuple[IO[bytes], IO[bytes]] | None = None  # vectors, index
         self._kept: dict[bytes, tuple[int, int]] = {}  # key -> first vector, count
         self._end = 0  # number of vectors
         self._lock = threading.Lock()
@@ -68,51 +66,46 @@ class FeatureCache:
                 return tf.identity(vectors)
 
         vectors = tf.cond(tf.ensure_shape(complete, []), lambda: kept, computed)
-        vectors = tf.ensure_shape(vectors, [*rows[0].shape, self._width])
-        return tf.cast(vectors, self._dtype)
+        vectors = tf.ensure_shape(vectors, [*rows[0].shape, self._features.width])
+        return tf.cast(vectors, self._features.compute_dtype)
 
     def close(self) -> None:
         """Deletes the cache."""
         with self._lock:
             self._stack.close()
-            self._files = None
             if self._folder is not None:
                 shutil.rmtree(self._folder, ignore_errors=True)
 
     def _read(self, *rows: np.ndarray) -> tuple[np.ndarray, np.bool_]:
         """The vectors, zero at padding, and whether all were kept."""
         with self._lock:
-            vectors, _ = self._open()
-            places = [self._kept.get(key) for key, _ in _keys(*rows)]
-            if None in places:
-                return np.zeros((0, 0, self._width), np.float32), np.bool_(False)
-            found = np.zeros((*rows[0].shape, self._width), np.float32)
-            for row, (first, count) in zip(found, filter(None, places), strict=True):
-                vectors.seek(first * row[0].nbytes)
-                vectors.readinto(row[:count].data)  # type: ignore[attr-defined]
-            return found, np.bool_(True)
+            vectors, _ = self._files
+            places = [self._kept[key] for key, _ in _keys(*rows) if key in self._kept]
+        if len(places) < len(rows[0]):
+            return np.zeros((0, 0, self._features.width), np.float32), np.bool_(False)
+        found = np.zeros((*rows[0].shape, self._features.width), np.float32)
+        for row, (first, count) in zip(found, places, strict=True):
+            os.preadv(vectors.fileno(), [row[:count]], first * self._vector_bytes)
+        return found, np.bool_(True)
 
     def _write(self, *arrays: np.ndarray) -> np.bool_:
         """Keeps the vectors of new rows if there is room; returns whether there was."""
         *rows, computed = arrays
         with self._lock:
-            vectors, index = self._open()
+            vectors, index = self._files
             new = {
                 key: row[:count]
                 for (key, count), row in zip(_keys(*rows), computed, strict=True)
                 if key not in self._kept
             }
-            ends = self._end + np.cumsum([len(row) for row in new.values()], dtype=np.int64)
-            size = self._width * computed.itemsize
-            self.full = self.full or (bool(new) and ends[-1] * size > (self._limit or 0))
+            places, end = {}, self._end
+            for key, row in new.items():
+                places[key] = end, len(row)
+                end += len(row)
+            self.full |= bool(new) and end * self._vector_bytes > (self._limit or 0)
             if self.full:
                 return np.bool_(False)
-            places = {
-                key: (int(end) - len(row), len(row))
-                for (key, row), end in zip(new.items(), ends, strict=True)
-            }
             try:
-                vectors.seek(self._end * size)
                 vectors.writelines(row.tobytes() for row in new.values())
                 vectors.flush()
                 os.fsync(vectors.fileno())
@@ -124,41 +117,35 @@ class FeatureCache:
                 self.full = True
                 return np.bool_(False)
             self._kept |= places
-            self._end = int(ends[-1]) if new else self._end
+            self._end = end
             return np.bool_(True)
 
-    def _open(self) -> tuple[IO[bytes], IO[bytes]]:
-        """The files of vectors and index; reads the index the first time."""
-        if self._files is not None:
-            return self._files
+    @functools.cached_property
+    def _files(self) -> tuple[IO[bytes], IO[bytes]]:
+        """The files of vectors and index, at their ends, once what a killed run kept is read."""
         folder = self._folder or Path(self._stack.enter_context(tempfile.TemporaryDirectory()))
         folder.mkdir(parents=True, exist_ok=True)
         vectors, index = (
-            self._stack.enter_context(os.fdopen(os.open(folder / name, _OPEN), "r+b"))
-            for name in ("vectors", "index")
+            self._stack.enter_context((folder / name).open("a+b")) for name in ("vectors", "index")
         )
-        self._files = vectors, index
-        size = self._width * 4
-        stored = os.fstat(vectors.fileno()).st_size // size
-        if index.read(len(self._identity)) == self._identity:
+        identity = _identity(self._features)
+        index.seek(0)
+        if index.read(len(identity)) == identity:
+            stored = os.fstat(vectors.fileno()).st_size // self._vector_bytes
             data = index.read()
-            for key, first, count in np.frombuffer(
-                data[: len(data) // _ENTRY.itemsize * _ENTRY.itemsize], _ENTRY
-            ):
+            whole = len(data) // _ENTRY.itemsize * _ENTRY.itemsize
+            for key, first, count in np.frombuffer(data[:whole], _ENTRY):
                 if first + count <= stored:
                     self._kept[key.tobytes()] = int(first), int(count)
                     self._end = max(self._end, int(first + count))
-        vectors.truncate(self._end * size)
-        index.seek(len(self._identity) + len(self._kept) * _ENTRY.itemsize)
-        index.truncate()
+        vectors.truncate(self._end * self._vector_bytes)
+        index.truncate(len(identity) + len(self._kept) * _ENTRY.itemsize if self._kept else 0)
         if not self._kept:
-            index.seek(0)
-            index.write(self._identity)
-            index.truncate()
+            index.write(identity)
         if self._limit is None:
             free = shutil.disk_usage(folder).free
-            self._limit = self._end * size + int((1 - _SPARE) * free)
-        return self._files
+            self._limit = self._end * self._vector_bytes + int((1 - _SPARE) * free)
+        return vectors, index
 
 
 def _keys(*rows: np.ndarray) -> Iterator[tuple[bytes, int]]:

@@ -131,15 +131,7 @@ def _finetune(run: Run, options: FinetuningOptions, listener: Listener) -> Finet
         learning_rate=learning_rate,
     )  # fmt: skip
     check_batch_size(size, run.strategy, options.gradient_accumulation_steps)
-    data = FinetuningData.read(
-        task,
-        options.model,
-        options.source,
-        validation=options.validation,
-        validation_share=options.validation_share,
-        seed=options.seed,
-        class_weights=options.class_weights is not None,
-    )
+    data = FinetuningData.read(task, options)
     scores = task.kind.score_names(task, data.labels)
     best_by = options.best_by or scores[0]
     if best_by not in scores:
@@ -217,10 +209,7 @@ def _finetune(run: Run, options: FinetuningOptions, listener: Listener) -> Finet
     training = run.train(
         [phase],
         plan=make_plan(
-            options,
-            evaluate_every=evaluate_every,
-            best_by=best_by,
-            larger_is_better=True,
+            options, evaluate_every=evaluate_every, best_by=best_by, larger_is_better=True
         ),
         save_model=tuned.save,
         report=listener.report,

@@ -7,6 +7,7 @@ import pytest
 
 from bert_tf.errors import InputError
 from bert_tf.finetuning.data import FinetuningData
+from bert_tf.finetuning.options import FinetuningOptions
 from bert_tf.tasks.data_split import duplicates, split
 from bert_tf.tasks.table import TASKS
 from pipelines.examples.labelled_text import Examples
@@ -149,10 +150,10 @@ def read(folder, train, **more):
     (folder / "config.json").write_text(json.dumps({"vocab_size": 6, **sizes}))
     (folder / "model.safetensors").write_bytes(b"")
     task = TASKS[more.pop("task", "classification")]
-    return FinetuningData.read(
-        task, str(folder), str(train), validation=None, validation_share=0.3, seed=1,
-        class_weights=False, **more,
-    )  # fmt: skip
+    options = FinetuningOptions(
+        model=str(folder), train=str(train), output="run", validation_share=0.3, seed=1, **more
+    )
+    return FinetuningData.read(task, options)
 
 
 def test_a_run_that_was_split_otherwise_is_not_resumed(tmp_path):
