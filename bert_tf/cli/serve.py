@@ -87,12 +87,20 @@ def prepare(options: Options) -> None:
     if bool(options.tls_certificate) != bool(options.tls_key):
         raise InputError("TLS needs both files: give --tls_certificate and --tls_key")
     if options.tls_certificate and options.tls_key:
-        _check_tls(Path(options.tls_certificate), Path(options.tls_key))
+        try:
+            context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+            context.load_cert_chain(options.tls_certificate, options.tls_key)
+        except OSError as error:  # ssl.SSLError is one
+            raise InputError(
+                f"{options.tls_certificate} and {options.tls_key} are no certificate and its key "
+                f"({error}): give PEM files"
+            ) from error
     source = Path(options.models)
     if not source.exists():
         raise InputError(f"{source}: no such folder: give the one that bert-tf export writes to")
     _token(options.token_file)
-    _ports(options)
+    _port(options, "rest_port", 8501)
+    _port(options, "grpc_port", 8500)
     versions = (path for path in source.glob("*/*") if path.name.isdecimal())
     names = ", ".join(sorted({path.parent.name for path in versions}))
     console.print(f"Loading TensorFlow, then the models of {source}{names and f': {names}'}")
@@ -101,8 +109,6 @@ def prepare(options: Options) -> None:
 def run(options: Options) -> None:
     source = Path(options.models)
     token = _token(options.token_file)
-    rest_port, grpc_port = _ports(options)
-
     from bert_tf.serving.server import playground
     from bert_tf.serving.server.access_log import AccessLog
     from bert_tf.serving.server.app import make_app
@@ -112,9 +118,9 @@ def run(options: Options) -> None:
     from bert_tf.serving.server.rest import Limits
     from bert_tf.serving.server.server import bind, serve
 
-    rest_socket = bind(options.host, rest_port, "--rest_port")
+    rest_socket = bind(options.host, _port(options, "rest_port", 8501), "--rest_port")
     # Found to be free now, before models are loaded.
-    with bind(options.host, grpc_port, "--grpc_port") as grpc_socket:
+    with bind(options.host, _port(options, "grpc_port", 8500), "--grpc_port") as grpc_socket:
         host = f"[{options.host}]" if ":" in options.host else options.host
         grpc_address = f"{host}:{grpc_socket.getsockname()[1]}"
     tls = None
@@ -142,11 +148,7 @@ def run(options: Options) -> None:
     held_bytes = max(8 * request_bytes, 2**28)
     app = make_app(
         models,
-        limits=Limits(
-            body_bytes=request_bytes,
-            held_bytes=held_bytes,
-            seconds=options.deadline,
-        ),
+        limits=Limits(body_bytes=request_bytes, held_bytes=held_bytes, seconds=options.deadline),
         routes=playground.routes(models) if options.playground else (),
         hosts=_hosts(options),
         token=token,
@@ -199,22 +201,8 @@ def run(options: Options) -> None:
         )
 
 
-def _check_tls(certificate: Path, key: Path) -> None:
-    try:
-        ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(certificate, key)
-    except OSError as error:  # ssl.SSLError is one
-        raise InputError(
-            f"{certificate} and {key} are no certificate and its key ({error}): give PEM files"
-        ) from error
-
-
-def _ports(options: Options) -> tuple[int, int]:
-    rest = _port(options.rest_port, "rest_port", 8501)
-    return rest, _port(options.grpc_port, "grpc_port", 8500)
-
-
-def _port(given: int | None, name: str, default: int) -> int:
-    text = os.environ.get(name.upper(), "")
+def _port(options: Options, name: str, default: int) -> int:
+    given, text = getattr(options, name), os.environ.get(name.upper(), "")
     if given is not None or not text:
         return default if given is None else given
     if not (text.isdecimal() and int(text) <= 65535):
@@ -236,13 +224,6 @@ def _token(file: str | None) -> str | None:
             f"{file}: the token has characters that headers cannot carry: use printable ASCII"
         )
     return token
-
-
-def _named(host: str) -> str:
-    """The host as a URL has it; a client of this machine for one that stands for all addresses."""
-    if host in ("0.0.0.0", "::"):
-        host = "::1" if host == "::" else "127.0.0.1"
-    return f"[{host}]" if ":" in host else host
 
 
 def _hosts(options: Options) -> set[str]:
@@ -273,11 +254,15 @@ def _ready_lines(models: Any, options: Options, rest_port: int, grpc_port: int) 
         }
         missing = [warning for warning, given in guards.items() if not given]
         lines.append("; ".join([f"Warning: {options.host} is open to other machines", *missing]))
-    scheme, host = "https" if options.tls_key else "http", _named(options.host)
-    address = f"{scheme}://{host}:{rest_port}"
-    lines.append(f"Models: {', '.join(models.names) or 'none yet'}")
-    lines.append(f"REST: {address}/v1/models/NAME:predict")
-    lines.append(f"gRPC: {host}:{grpc_port}")
+    # A client of this machine cannot ask for all addresses.
+    host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(options.host, options.host)
+    host = f"[{host}]" if ":" in host else host
+    address = f"{'https' if options.tls_key else 'http'}://{host}:{rest_port}"
+    lines += [
+        f"Models: {', '.join(models.names) or 'none yet'}",
+        f"REST: {address}/v1/models/NAME:predict",
+        f"gRPC: {host}:{grpc_port}",
+    ]
     if options.playground:
         lines.append(f"Playground: {address}/")
     for name in models.names:
