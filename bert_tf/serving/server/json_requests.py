@@ -29,40 +29,33 @@ _JSON_TYPES = {
 }  # fmt: skip
 
 
+def _refused(value: Any, reason: str) -> ServingError:
+    return invalid(f"JSON Value: {shown(value)} {reason}")
+
+
 def signature_name(document: Mapping[str, Any]) -> str:
     """The signature that a body asks for; empty for the default one."""
     name = document.get("signature_name", "")
     if not isinstance(name, str):
-        raise invalid(
-            f"JSON Value: {shown(document)} not formatted correctly. 'signature_name' key must be "
-            "a string value."
-        )
+        reason = "not formatted correctly. 'signature_name' key must be a string value."
+        raise _refused(document, reason)
     return name
 
 
-def is_row_format(document: Mapping[str, Any]) -> bool:
-    """Whether a body gives `instances`, not `inputs`.
-
-    Raises:
-        ServingError: it gives both or neither, or no rows.
-    """
+def _is_row_format(document: Mapping[str, Any]) -> bool:
+    """Whether a body gives `instances`, not `inputs`."""
     if "instances" not in document:
         if "inputs" not in document:
             raise invalid("Missing 'inputs' or 'instances' key")
         return False
-    for has_failed, reason in (
-        (
-            "inputs" in document,
-            "Not formatted correctly expecting only one of 'inputs' or 'instances' keys to exist ",
-        ),
-        (
-            not isinstance(document["instances"], list),
-            "Excepting 'instances' to be an list/array",
-        ),
-        (document["instances"] == [], "No values in 'instances' array"),
-    ):
-        if has_failed:
-            raise invalid(f"JSON Value: {shown(document)} {reason}")
+    if "inputs" in document:
+        keys = "'inputs' or 'instances' keys"
+        reason = f"Not formatted correctly expecting only one of {keys} to exist "
+        raise _refused(document, reason)
+    if not isinstance(document["instances"], list):
+        raise _refused(document, "Excepting 'instances' to be an list/array")
+    if not document["instances"]:
+        raise _refused(document, "No values in 'instances' array")
     return True
 
 
@@ -79,7 +72,7 @@ def tensors(document: Mapping[str, Any], inputs: Mapping[str, tf.DType]) -> dict
     Raises:
         ServingError: the values do not fit the inputs, or each other.
     """
-    if is_row_format(document):
+    if _is_row_format(document):
         return _from_rows(document["instances"], inputs)
     given = document["inputs"]
     if isinstance(given, dict) and not _is_base64(given):
@@ -145,8 +138,12 @@ def _refuse_row(
             if name not in inputs:
                 raise invalid(f"JSON object: does not have named input: {name}")
             tensor = _tensor(value, inputs[name])
-            if number:
-                _check_same_shape(_tensor(rows[0][name], inputs[name]), tensor)
+            first = _tensor(rows[0][name], inputs[name]) if number else tensor
+            if first.size != tensor.size:
+                raise invalid(f"Expecting tensor size: {first.size} but got: {tensor.size}")
+            if first.shape != tensor.shape:
+                wanted, found = (",".join(map(str, each.shape)) for each in (first, tensor))
+                raise invalid(f"Expecting shape [{wanted}] but got: [{found}]")
         except ServingError as error:
             where = f"{number} key: {name}" if are_objects else str(number)
             raise invalid(
@@ -158,14 +155,6 @@ def _refuse_row(
             f"Failed to process element: {number} of 'instances' list. JSON object: "
             f"{shown(row)} keys must be equal to: {','.join(sorted(inputs))}"
         )
-
-
-def _check_same_shape(first: np.ndarray, tensor: np.ndarray) -> None:
-    if first.size != tensor.size:
-        raise invalid(f"Expecting tensor size: {first.size} but got: {tensor.size}")
-    if first.shape != tensor.shape:
-        wanted, found = (",".join(map(str, each.shape)) for each in (first, tensor))
-        raise invalid(f"Expecting shape [{wanted}] but got: [{found}]")
 
 
 def _is_object(value: Any) -> bool:
@@ -212,20 +201,19 @@ def _converter(dtype: tf.DType) -> Callable[[Any], Any]:
     """Makes the function that turns a JSON value into one of this type."""
     if dtype == tf.string:
         return _bytes
-    if dtype == tf.bool:
-        return lambda value: _checked(value, (bool,), dtype)
     if dtype in (tf.float32, tf.float64):
         return functools.partial(_float, dtype=dtype)
-    if dtype.is_integer and not dtype.is_quantized:
-        limits = np.iinfo(dtype.as_numpy_dtype)
-        smallest, largest = int(limits.min), int(limits.max)
+    if dtype == tf.bool or (dtype.is_integer and not dtype.is_quantized):
+        is_bool = dtype == tf.bool
+        smallest, largest = (0, 1) if is_bool else (int(dtype.min), int(dtype.max))
+        kind = bool if is_bool else int
 
-        def integer(value: Any) -> int:
-            if not smallest <= _checked(value, (int,), dtype) <= largest:
+        def whole(value: Any) -> int:
+            if type(value) is not kind or not smallest <= value <= largest:
                 raise _type_error(value, dtype)
             return value
 
-        return integer
+        return whole
 
     def unknown(value: Any) -> NoReturn:
         message = f"Conversion of JSON Value: {shown(value)} to type: {dtype_name(dtype)}"
@@ -234,23 +222,22 @@ def _converter(dtype: tf.DType) -> Callable[[Any], Any]:
     return unknown
 
 
-def _checked(value: Any, types: tuple[type, ...], dtype: tf.DType) -> Any:
-    if type(value) not in types:  # a bool is an int to `isinstance`
-        raise _type_error(value, dtype)
-    return value
+def _json_type(value: Any) -> str:
+    return str(value) if isinstance(value, bool) else _JSON_TYPES[type(value)]
 
 
 def _type_error(value: Any, dtype: tf.DType) -> ServingError:
-    kind = str(value) if isinstance(value, bool) else _JSON_TYPES[type(value)]
     expected = dtype_name(dtype)
-    return invalid(f"JSON Value: {shown(value)} Type: {kind} is not of expected type: {expected}")
+    return _refused(value, f"Type: {_json_type(value)} is not of expected type: {expected}")
 
 
 def _bytes(value: Any) -> bytes:
+    if isinstance(value, str):
+        return value.encode()
     if not isinstance(value, dict):
-        return _checked(value, (str,), tf.string).encode()
+        raise _type_error(value, tf.string)
     if not _is_base64(value):
-        raise invalid(f"JSON Value: {shown(value)} not formatted correctly for base64 data")
+        raise _refused(value, "not formatted correctly for base64 data")
     digits = "".join(value["b64"].split())
     if "=" not in digits:  # padding may be left out
         digits += "=" * (-len(digits) % 4)
@@ -266,7 +253,8 @@ _LARGEST = {tf.float32: (2**24, 3.4028235e38), tf.float64: (2**53, float(tf.floa
 
 
 def _float(value: Any, dtype: tf.DType) -> float:
-    _checked(value, (int, float), dtype)
+    if type(value) not in (int, float):  # a bool is an int to `isinstance`
+        raise _type_error(value, dtype)
     integer, largest = _LARGEST[dtype]
     if abs(value) >= integer if type(value) is int else largest < abs(value) < math.inf:
         raise invalid(
@@ -289,21 +277,18 @@ def examples(document: Mapping[str, Any]) -> Input:
         found.example_list_with_context.context.CopyFrom(_example(document["context"]))
     if "examples" not in document:
         reason = "When method is classify, key 'examples' is expected and was not found"
-        raise invalid(f"JSON Value: {shown(document)} {reason}")
-    given = document["examples"]
-    if not isinstance(given, list):
-        reason = "Expecting 'examples' value to be an list/array"
-        raise invalid(f"JSON Value: {shown(document)} {reason}")
-    if not given:
-        raise invalid(f"JSON Value: {shown(document)} 'examples' value is an empty array")
-    listed.extend(map(_example, given))
+        raise _refused(document, reason)
+    if not isinstance(document["examples"], list):
+        raise _refused(document, "Expecting 'examples' value to be an list/array")
+    if not document["examples"]:
+        raise _refused(document, "'examples' value is an empty array")
+    listed.extend(map(_example, document["examples"]))
     return found
 
 
 def _example(value: Any) -> Example:
     if not isinstance(value, dict):
-        kind = str(value) if isinstance(value, bool) else _JSON_TYPES[type(value)]
-        raise invalid(f"Example must be JSON object but got JSON {kind}")
+        raise invalid(f"Example must be JSON object but got JSON {_json_type(value)}")
     example = Example()
     for name, content in value.items():
         feature = example.features.feature[name]
@@ -314,20 +299,20 @@ def _example(value: Any) -> Example:
 
 def _add_value(feature: Feature, name: str, value: Any) -> None:
     if value is None or isinstance(value, list) or _is_object(value):
-        kind = _JSON_TYPES[type(value)]
+        kind = _json_type(value)
         raise invalid(f"Feature: {name} has element with unexpected JSON type: {kind}")
-    kind = {bool: "int64_list", int: "int64_list", float: "float_list"}.get(
-        type(value), "bytes_list"
-    )
+    kinds = {bool: "int64_list", int: "int64_list", float: "float_list"}
+    kind = kinds.get(type(value), "bytes_list")
     given = feature.WhichOneof("kind")
     if given not in (None, kind):
         expected = given.removesuffix("_list")
         raise invalid(f"Unexpected element type in feature: {name} expecting type: {expected}")
-    if kind == "int64_list":
-        if value >= 2**63:
-            raise invalid(f"Feature: {name} has uint64 element. Only int64 is supported.")
-        feature.int64_list.value.append(int(value))
-    elif kind == "float_list":
-        feature.float_list.value.append(_float(value, tf.float32))
-    else:
-        feature.bytes_list.value.append(_bytes(value))
+    if kind == "int64_list" and value >= 2**63:
+        raise invalid(f"Feature: {name} has uint64 element. Only int64 is supported.")
+    floats = functools.partial(_float, dtype=tf.float32)
+    converters: dict[str, Callable] = {
+        "int64_list": int,
+        "float_list": floats,
+        "bytes_list": _bytes,
+    }
+    getattr(feature, kind).value.append(converters[kind](value))
