@@ -45,6 +45,7 @@ def main() -> None:
     from bert_tf.models.pretrainer import BertPreTrainer
     from bert_tf.training.optimizer import AdamWeightDecay
     from bert_tf.training.state import TrainingState
+    from bert_tf.training.trainer import Trainer
 
     model = BertPreTrainer(BertConfig.named(options.size, vocab_size=VOCABULARY), seed=0)
     loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
@@ -75,7 +76,8 @@ def main() -> None:
         step()
 
     with tempfile.TemporaryDirectory() as folder:
-        state = TrainingState(model, Path(folder) / "ours", settings={})
+        trainer = Trainer(model, model.optimizer, loss={})
+        state = TrainingState(trainer, Path(folder) / "ours", settings={})
         state.save()
 
         backup = keras.callbacks.BackupAndRestore(str(Path(folder) / "peer"), save_freq=1)

@@ -94,10 +94,9 @@ def steps_here(options: argparse.Namespace) -> Callable[[int], Any]:
     fuse(model)
     optimizer = AdamWeightDecay(LEARNING_RATE, weight_decay_rate=WEIGHT_DECAY, clip_norm=CLIP_NORM)
     trainer = Trainer(model, optimizer, loss=kind.loss(), metrics=kind.metrics)
-    trainer.make_train_function()
     batches = iter(data.batches(options.batch_size, seed=SEED))
 
-    return lambda number: float(trainer.train_function(batches)["loss"])
+    return lambda number: float(trainer.train(batches)["loss"])
 
 
 def steps_there(options: argparse.Namespace) -> Callable[[int], Any]:

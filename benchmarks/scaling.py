@@ -78,7 +78,6 @@ def classifier(share: float, precision: str) -> Callable[[], Any]:
     model = BertClassifier(START.config(), labels=["no", "yes"], seed=0)
     fuse(model)
     trainer = Trainer(model, AdamWeightDecay(1e-4), loss=cross_entropy)
-    trainer.make_train_function()
     draw = np.random.default_rng(0)
     shape = (START.batch, START.length)
     mask = np.arange(START.length) < round((1 - share) * START.length)
@@ -93,7 +92,7 @@ def classifier(share: float, precision: str) -> Callable[[], Any]:
     spec = tf.nest.map_structure(lambda x: tf.TensorSpec([None] * x.ndim, x.dtype), batch)
     batches = tf.data.Dataset.from_generator(lambda: iter([batch]), output_signature=spec)
     steps = iter(without_autotuning(batches.cache().repeat()))
-    return lambda: float(trainer.train_function(steps)["loss"])
+    return lambda: float(trainer.train(steps)["loss"])
 
 
 def measure(quantity: str, value: float, options: argparse.Namespace) -> float:

@@ -152,9 +152,8 @@ def ours(side: str, size: Size, precision: str) -> Callable[[], Any]:
         metrics={name: {"accuracy": accuracy} for name in outputs},
         jit_compile=side == "xla",
     )  # fmt: skip
-    trainer.make_train_function()
     batches = iter(without_autotuning(tf.data.Dataset.from_tensors(batch_of(size)).repeat()))
-    return lambda: float(trainer.train_function(batches)["loss"])
+    return lambda: float(trainer.train(batches)["loss"])
 
 
 def products(side: str, size: Size, precision: str) -> Callable[[], Any]:

@@ -111,7 +111,7 @@ def graphs_as_traced(request):
 def no_lines_by_time():
     """The lines of a run depend on its steps alone, however slow the machine is."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("bert_tf.training.callbacks._SECONDS_BETWEEN_LINES", float("inf"))
+        patch.setattr("bert_tf.training.logs._SECONDS_BETWEEN_LINES", float("inf"))
         yield
 
 

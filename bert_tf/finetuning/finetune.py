@@ -19,7 +19,6 @@ from bert_tf.finetuning.feature_cache import FeatureCache
 from bert_tf.finetuning.options import FinetuningOptions, FinetuningSetup
 from bert_tf.fused.devices import device_type
 from bert_tf.models.cost import classification_flops
-from bert_tf.pretraining.training_setup import make_plan, make_run, prepare
 from bert_tf.pretraining.word_frequencies import plateau_notice
 from bert_tf.tasks.kinds.kind import Kind
 from bert_tf.tasks.table import TASKS, find_task, with_options
@@ -33,6 +32,7 @@ from bert_tf.training.options import save_config
 from bert_tf.training.peak import strategy_peak
 from bert_tf.training.plan import Phase
 from bert_tf.training.run import Run
+from bert_tf.training.setup import make_plan, make_run, prepare
 from bert_tf.training.strategy import check_batch_size, distribute_batches
 from pipelines.examples.labelled_text import Examples
 

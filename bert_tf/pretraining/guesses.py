@@ -13,8 +13,8 @@ from bert_tf.models.language_model import BertLanguageModel
 from bert_tf.models.pretrainer import BertPreTrainer
 from bert_tf.tokenization.packing import Packer
 from bert_tf.tokenization.tokenizer import BertTokenizer
-from bert_tf.training.callbacks import RunCallback
-from bert_tf.training.event_folder import EventFolder
+from bert_tf.training.logs import EventFolder
+from bert_tf.training.monitoring import Watcher
 
 # Pieces shown before and after a hidden word.
 _WINDOW = 15
@@ -144,26 +144,24 @@ class MaskedWords:
 
 
 @dataclass(eq=False)
-class MaskedWordLog(RunCallback):
+class MaskedWordLog(Watcher):
     """Writes the guesses after every evaluation, as text for TensorBoard.
 
     Attributes:
         directory: TensorBoard log folder.
-        words: makes the guesses, on the chief worker.
+        words: makes the guesses.
     """
 
     directory: Path
     words: MaskedWords
 
     def __post_init__(self) -> None:
-        super().__post_init__()
         self._events = EventFolder(self.directory / _LOG)
         self.state.logged.setdefault(_LOG, 0)
 
-    def on_epoch_end(self, epoch: int, logs: dict | None = None) -> None:
+    def after_evaluation(self) -> None:
+        """Writes the guesses."""
         self.state.logged[_LOG] = self.state.step
-        if not self.is_chief:
-            return
         answers = self.words()
         with self._events.at(self.state.step):
             for number, (text, gaps) in enumerate(zip(self.words.texts, answers, strict=True)):

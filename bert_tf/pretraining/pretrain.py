@@ -19,7 +19,6 @@ from bert_tf.models.pretrainer import BertPreTrainer
 from bert_tf.pretraining.data import PhaseShards, PretrainingData
 from bert_tf.pretraining.guesses import MaskedWordLog, MaskedWords, hide_words
 from bert_tf.pretraining.options import PretrainingOptions
-from bert_tf.pretraining.training_setup import make_plan, make_run, prepare
 from bert_tf.pretraining.word_frequencies import word_frequency_loss, write_metrics
 from bert_tf.tokenization.tokenizer import BertTokenizer
 from bert_tf.tokenization.vocabulary import SPECIAL_TOKENS
@@ -27,11 +26,12 @@ from bert_tf.training.dry_run import dry_run
 from bert_tf.training.listener import Listener
 from bert_tf.training.loop import TrainingResult, check_steps_per_execution
 from bert_tf.training.means import accuracy, cross_entropy
+from bert_tf.training.monitoring import ProjectorLog
 from bert_tf.training.options import save_config
 from bert_tf.training.peak import strategy_peak
 from bert_tf.training.plan import Phase
-from bert_tf.training.projector import ProjectorLog
 from bert_tf.training.run import Run
+from bert_tf.training.setup import make_plan, make_run, prepare
 from bert_tf.training.strategy import check_batch_size
 from bert_tf.training.trainer import Trainer
 from pipelines.shards.folder import shard_errors

@@ -5,10 +5,10 @@ import resource
 import time
 from collections.abc import Sequence
 
-import keras
 import tensorflow as tf
 
 from bert_tf.training.plan import Phase
+from bert_tf.training.strategy import without_autotuning
 from bert_tf.training.trainer import Trainer
 from bert_tf.training.workers import is_chief
 
@@ -33,8 +33,8 @@ def dry_run(trainer: Trainer, phases: Sequence[Phase]) -> list[str]:
         phase.begin()
         seconds = step_seconds(trainer, phase.batches(0))
         if phase.held_out is not None:  # it may take more memory than the steps
-            trainer.evaluate(phase.held_out, steps=1, verbose=0)
-        if phase.evaluate is not None and is_chief(trainer.distribute_strategy):
+            trainer.evaluate(phase.held_out, limit=1)
+        if phase.evaluate is not None and is_chief(trainer.strategy):
             phase.evaluate()
         total += seconds * (phase.until - start)
         lines.append(f"{phase.until - start:,} steps of about {1000 * seconds:,.0f} ms")
@@ -52,16 +52,9 @@ def dry_run(trainer: Trainer, phases: Sequence[Phase]) -> list[str]:
 
 def step_seconds(trainer: Trainer, batches: tf.data.Dataset) -> float:
     """Mean seconds of a training step, from a few of them; the trainer's weights change."""
-    execution = trainer.steps_per_execution
-    ends: list[float] = []
-    clock = keras.callbacks.LambdaCallback(
-        on_train_batch_end=lambda batch, logs: ends.append(time.perf_counter())
-    )
-    trainer.fit(
-        batches,
-        steps_per_epoch=_EXECUTIONS * execution,
-        callbacks=[clock],
-        shuffle=False,
-        verbose=0,
-    )
-    return (ends[-1] - ends[0]) / (len(ends) - 1) / execution
+    iterator = trainer.iterate(without_autotuning(batches))
+    ends = []
+    for _ in range(_EXECUTIONS):
+        float(trainer.train(iterator)["loss"])  # waits for the step
+        ends.append(time.perf_counter())
+    return (ends[-1] - ends[0]) / (len(ends) - 1) / trainer.steps_per_execution

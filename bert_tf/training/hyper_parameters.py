@@ -12,8 +12,8 @@ from tensorboard.plugins.hparams import api_pb2
 from tensorboard.plugins.hparams.summary import session_end_pb
 
 from bert_tf.atomic import replace_file
-from bert_tf.training.callbacks import RunCallback
-from bert_tf.training.event_folder import EventFolder
+from bert_tf.training.logs import EventFolder
+from bert_tf.training.monitoring import Watcher
 
 # Sorts before the names that writers make from the time: TensorBoard reads files in that order.
 _START = "events.out.tfevents.0.hyper_parameters"
@@ -21,7 +21,7 @@ _COLUMNS = "events.out.tfevents.0.columns"
 
 
 @dataclass(eq=False)
-class HyperParameters(RunCallback):
+class HyperParameters(Watcher):
     """Writes the hyper-parameters of a run, and its best score so far after each evaluation.
 
     The log folder itself is what the HParams plugin calls a session: all scalars in the folders
@@ -34,9 +34,6 @@ class HyperParameters(RunCallback):
         values: hyper-parameters by name; None values are skipped.
         score: name of the best score, such as "best_loss".
         total_steps: step at which the session ends.
-
-    Raises:
-        OSError: in `fit`, if a file cannot be written.
     """
 
     directory: Path
@@ -46,31 +43,11 @@ class HyperParameters(RunCallback):
     total_steps: int
 
     def __post_init__(self) -> None:
-        super().__post_init__()
         self._events = EventFolder(self.directory)
-        self._begun = False
         self.state.logged.setdefault(self.directory.name, 0)
 
-    def on_train_begin(self, logs: dict | None = None) -> None:
-        if not self._begun and self.is_chief:
-            self._write_start()
-        self._begun = True
-
-    def on_epoch_end(self, epoch: int, logs: dict | None = None) -> None:
-        """Writes the best score and, after the last step, the end of the session."""
-        step, best = self.state.step, self.state.best
-        is_over = step >= self.total_steps
-        self.state.logged[self.directory.name] = step
-        if not self.is_chief or (best is None and not is_over):
-            return
-        with self._events.at(step):
-            if best is not None:
-                tf.summary.scalar(self.score, best)
-            if is_over:
-                end = session_end_pb(api_pb2.STATUS_SUCCESS)
-                tf.summary.experimental.write_raw_pb(end.SerializeToString(), step)
-
-    def _write_start(self) -> None:
+    def begin(self) -> None:
+        """Writes the session's start."""
         path = self.directory / _START
         begun = time.time()
         if path.exists():  # of the run that is resumed
@@ -79,6 +56,20 @@ class HyperParameters(RunCallback):
         values = {name: value for name, value in self.values.items() if value is not None}
         summary = hparams_api.hparams_pb(values, trial_id=self.run, start_time_secs=begun)
         _write_summary(path, summary, begun)
+
+    def after_evaluation(self) -> None:
+        """Writes the best score and, after the last step, the end of the session."""
+        step, best = self.state.step, self.state.best
+        is_over = step >= self.total_steps
+        self.state.logged[self.directory.name] = step
+        if best is None and not is_over:
+            return
+        with self._events.at(step):
+            if best is not None:
+                tf.summary.scalar(self.score, best)
+            if is_over:
+                end = session_end_pb(api_pb2.STATUS_SUCCESS)
+                tf.summary.experimental.write_raw_pb(end.SerializeToString(), step)
 
 
 def write_columns(directory: str | Path, values: Mapping[str, Sequence[float]], score: str) -> None:

@@ -1,4 +1,4 @@
-"""The training loop: `model.fit` in a run directory, resumed where it stopped.
+"""The training loop: steps and evaluations in a run directory, resumed where it stopped.
 
 The run directory:
     logs/         TensorBoard events, `train` and `held_out`, and the same as `scalars.jsonl`
@@ -7,31 +7,33 @@ The run directory:
 """
 
 import contextlib
+import math
 import statistics
-import warnings
-from collections.abc import Callable, Sequence
+import time
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 
 import keras
-import tensorflow as tf
 
 from bert_tf.errors import InputError
-from bert_tf.training.callbacks import (
-    CountSteps,
-    Evaluate,
-    KeepBest,
-    SaveState,
-    ScalarLog,
-    StopOnSignal,
-)
-from bert_tf.training.divergence import StopOnDivergence
+from bert_tf.training.divergence import divergence
+from bert_tf.training.logs import ScalarLog, forget_later_scalars
+from bert_tf.training.monitoring import Watcher
 from bert_tf.training.plan import Phase, TrainingPlan
 from bert_tf.training.preemption import StopSignals
-from bert_tf.training.scalar_files import ScalarFiles, forget_later_scalars
 from bert_tf.training.state import Progress, TrainingState
 from bert_tf.training.strategy import without_autotuning
-from bert_tf.training.workers import check_same_step, is_chief, meet
+from bert_tf.training.trainer import Trainer
+from bert_tf.training.workers import (
+    check_same_step,
+    from_all_replicas,
+    has_workers,
+    is_chief,
+    leave,
+    meet,
+)
 
 
 @dataclass(eq=False, kw_only=True)
@@ -66,39 +68,39 @@ def check_steps_per_execution(
 
 
 def train(
-    model: keras.Model,
+    trainer: Trainer,
     phases: Sequence[Phase],
     *,
     state: TrainingState,
     directory: str | Path,
     plan: TrainingPlan,
     save_model: Callable[[Path], None],
-    report: Callable[[int, str, dict[str, float]], None],
+    report: Callable[[int, str, dict[str, float]], object],
     on_step: Callable[[int], object] = lambda step: None,
-    callbacks: Sequence[keras.callbacks.Callback] = (),
+    watchers: Sequence[Watcher] = (),
 ) -> TrainingResult:
-    """Trains a compiled model from `state.step` to the end of the last phase.
+    """Trains from `state.step` to the end of the last phase.
 
-    A Keras epoch here is the stretch between two evaluations. A run resumed in the middle of a
-    stretch first ends that one, then goes on as an uninterrupted run would; one stopped in an
+    A run resumed between two evaluations goes on as an uninterrupted run would; one stopped in an
     evaluation repeats the evaluation.
 
     Scores of different phases do not compare: the best model is the best of the last phase.
 
-    In the main thread SIGTERM and Ctrl-C end the run after the present step and a checkpoint. With
-    several workers all end, whichever gets the signal, once the chief has written its files.
+    In the main thread SIGTERM and Ctrl-C end the run after the present step, or batch of an
+    evaluation, and a checkpoint. With several workers all end, whichever gets the signal, once the
+    chief has written its files.
 
     Args:
-        model: a compiled model, made under the run's strategy; a `Trainer` for several workers.
+        trainer: trainer made under the run's strategy.
         phases: phases in their order.
-        state: state of `model`, restored for a resumed run.
+        state: state of `trainer`, restored for a resumed run.
         directory: run directory.
         plan: intervals and scores.
         save_model: writes the model into a folder.
         report: called with (step, "train" or "held_out", scalars) for each line logged.
         on_step: called with the step after each execution.
-        callbacks: run after a step is counted and logged and the best score updated, and before the
-            state is saved.
+        watchers: called after a step is counted and logged and the best score updated, and before
+            the state is saved; on the chief worker alone.
 
     Raises:
         InputError: too many non-finite steps; `steps_per_execution` does not divide the steps
@@ -109,22 +111,24 @@ def train(
     """
     directory = Path(directory)
     started_at = state.step
-    strategy = model.distribute_strategy
+    strategy = trainer.strategy
     check_same_step(strategy, started_at)
     if is_chief(strategy):
         forget_later_scalars(directory / "logs", state)
+    else:
+        watchers = ()
 
     def save(name: str) -> None:
         if is_chief(strategy):
             save_model(directory / name)
 
-    files = ScalarFiles(directory / "logs")
-    step_seconds: list[float] = []
+    log = ScalarLog(directory / "logs", state, plan, report)
     starts = [0, *(phase.until for phase in phases)]
-    with StopSignals() as signals, warnings.catch_warnings():
-        # Keras learns the length of several workers' held-out data when it meets their end.
-        warnings.filterwarnings("ignore", "Your input ran out of data")
+    with StopSignals() as signals:
+        loop = _Loop(trainer, state, plan, log, watchers, on_step, signals, lambda: save("best"))
         try:
+            for watcher in watchers:
+                watcher.begin()
             for number, (start, phase) in enumerate(zip(starts, phases, strict=False), 1):
                 # An evaluation that is due belongs to the phase whose steps it follows.
                 is_done = state.step == phase.until and not state.evaluation_due
@@ -136,19 +140,8 @@ def train(
                     state.evaluations_since_best = 0
                 later = zip(starts[number:], phases[number:], strict=False)
                 steps_after = sum((p.until - begin) * p.cost for begin, p in later) / phase.cost
-                log = ScalarLog(state, plan, phase, steps_after, files, report)
-                every_callback = [
-                    CountSteps(state, plan, phase, on_step),
-                    StopOnDivergence(state, plan, phase, start),
-                    Evaluate(state, phase.evaluate, signals),
-                    log,
-                    KeepBest(state, plan, phase is phases[-1], lambda: save("best")),
-                    *callbacks,
-                    SaveState(state, plan.save_every),
-                    StopOnSignal(state, signals),
-                ]
-                _fit(model, phase, start, state, plan.evaluate_every, every_callback)
-                step_seconds += log.step_seconds
+                log.begin(phase, steps_after)
+                loop.run(phase, start, may_end=phase is phases[-1])
             state.wait()
         except BaseException:
             # Report what ended the run, after finishing a checkpoint under way.
@@ -160,52 +153,128 @@ def train(
     return TrainingResult(
         **asdict(state),
         started_at=started_at,
-        step_seconds=statistics.median(step_seconds) if step_seconds else None,
+        step_seconds=statistics.median(log.step_seconds) if log.step_seconds else None,
         is_chief=is_chief(strategy),
     )
 
 
-def _fit(
-    model: keras.Model,
-    phase: Phase,
-    start: int,
-    state: TrainingState,
-    evaluate_every: int,
-    callbacks: list[keras.callbacks.Callback],
-) -> None:
-    """Trains from `state.step` to the end of a phase that begins after `start` steps."""
+@dataclass(eq=False)
+class _Loop:
+    trainer: Trainer
+    state: TrainingState
+    plan: TrainingPlan
+    log: ScalarLog
+    watchers: Sequence[Watcher]
+    on_step: Callable[[int], object]
+    signals: StopSignals
+    save_best: Callable[[], None]
 
-    def batches() -> tf.data.Dataset:
-        return without_autotuning(phase.batches(state.step - start))
+    def run(self, phase: Phase, start: int, *, may_end: bool) -> None:
+        """Trains from `state.step` to the end of a phase that begins after `start` steps.
 
-    held_out = None if phase.held_out is None else without_autotuning(phase.held_out)
-    if state.evaluation_due:
-        logs = {}
-        if held_out is not None:
-            scores = model.evaluate(held_out, callbacks=callbacks, return_dict=True, verbose=0)
-            logs = {f"val_{name}": score for name, score in scores.items()}
-        epoch = (state.step - 1) // evaluate_every
-        keras.callbacks.CallbackList(callbacks, model=model).on_epoch_end(epoch, logs)
-    if state.lacks_metrics:
-        # Keras builds them when it traces the first step, too late to restore them before it. An
-        # evaluation builds them and changes nothing else.
-        model.evaluate(batches().take(1), verbose=0)
-    while state.step < phase.until and not state.ended_early:
-        epoch, done = divmod(state.step, evaluate_every)
-        left = phase.until - state.step
-        steps = min(evaluate_every - done, left)
-        if steps % model.steps_per_execution:  # it may have changed since the run stopped
-            raise InputError(
-                f"{steps} steps from step {state.step} to the next evaluation do not divide by "
-                f"--steps_per_execution {model.steps_per_execution}: give one that divides them"
-            )
-        model.fit(
-            batches(),
-            initial_epoch=epoch,
-            epochs=epoch + (1 if done else max(1, left // evaluate_every)),
-            steps_per_epoch=steps,
-            validation_data=held_out,
-            callbacks=callbacks,
-            shuffle=False,  # the dataset has its order
-            verbose=0,
-        )
+        With `may_end` the run may end early.
+        """
+        state, steps = self.state, self.trainer.steps_per_execution
+        if state.evaluation_due:
+            self._evaluate(phase, may_end)
+        batches = self.trainer.iterate(without_autotuning(phase.batches(state.step - start)))
+        while state.step < phase.until and not state.ended_early:
+            every = self.plan.evaluate_every
+            left = min(every - state.step % every, phase.until - state.step)
+            if left % steps:  # it may have changed since the run stopped
+                raise InputError(
+                    f"{left} steps from step {state.step} to the next evaluation do not divide by "
+                    f"--steps_per_execution {steps}: give one that divides them"
+                )
+            self._before()
+            for watcher in self.watchers:
+                watcher.before_step()
+            began = time.perf_counter()
+            logs = self.trainer.train(batches)
+            is_finite = not float(logs["nonfinite"])  # waits for the step
+            seconds = (time.perf_counter() - began) / steps
+
+            state.advance(steps, ends_stretch=left == steps)
+            self.on_step(state.step)
+            if not is_finite:
+                counter = keras.ops.convert_to_numpy(self.trainer.nonfinite_steps)
+                state.nonfinite_steps = int(counter)
+                if state.nonfinite_steps > self.plan.skip_nonfinite:
+                    raise divergence(state, phase, start, logs)  # without a checkpoint
+            self.log.step(seconds, logs)
+            for watcher in self.watchers:
+                watcher.after_step()
+            state.raise_failure()
+            is_due = state.passed(self.plan.save_every) or state.passed(state.keep_every)
+            if is_due and not state.evaluation_due:
+                state.save(wait=False)
+            self._after(logs)
+            if state.evaluation_due:
+                self._evaluate(phase, may_end)
+        for watcher in self.watchers:
+            watcher.end()
+
+    def _evaluate(self, phase: Phase, may_end: bool) -> None:
+        """Evaluates, keeps the best model, and saves the state.
+
+        A signal cuts the phase's own evaluation short, unless there are several workers: they stop
+        with their next step.
+        """
+        state, strategy = self.state, self.trainer.strategy
+        scores = {}
+        if phase.held_out is not None:
+            held_out = without_autotuning(phase.held_out)
+            scores = self.trainer.evaluate(held_out, before=self._before, after=self._after)
+        if phase.evaluate is not None and is_chief(strategy):
+            if has_workers(strategy):  # which wait for the chief in the next step
+                more = phase.evaluate()
+            else:
+                more = self.signals.unless_stopped(phase.evaluate)
+            if more is None:
+                state.save()
+                self.signals.stop(state.step)
+            scores |= more
+        if scores:
+            self.log.held_out(scores)
+        self._keep_best(scores.get(self.plan.best_by), may_end)
+        for watcher in self.watchers:
+            watcher.after_evaluation()
+        state.evaluation_due = False
+        state.save(wait=False)
+        self._after({})
+
+    def _keep_best(self, score: float | None, may_end: bool) -> None:
+        """Saves the model if the score beats every earlier one; ends the run if none has lately.
+
+        The chief worker decides for all.
+        """
+        state, plan = self.state, self.plan
+        if score is not None:
+            state.evaluations_since_best += 1
+            sign = 1 if plan.larger_is_better else -1
+            is_better = state.best is None or sign * score > sign * state.best
+            if is_better and math.isfinite(score):
+                self.save_best()
+                state.best, state.best_step = float(score), state.step
+                state.evaluations_since_best = 0
+        if plan.patience is not None and may_end:
+            is_over = state.evaluations_since_best >= plan.patience
+            # Only the chief may have scores: its number is the first.
+            state.ended_early = bool(from_all_replicas(self.trainer.strategy, int(is_over))[0])
+
+    def _before(self) -> None:
+        """Tells the other workers of a signal with the next step, of training or evaluation."""
+        if self.trainer.stop_flag is not None and self.signals.received is not None:
+            self.trainer.stop_flag.ask()
+
+    def _after(self, logs: Mapping[str, Any]) -> None:
+        """Saves the state and ends the run if a signal has arrived, here or at another worker."""
+        if self.trainer.stop_flag is None:
+            is_told = self.signals.received is not None
+        else:
+            is_told = float(logs.get("stop_asked", 0)) > 0
+        if is_told:
+            self.state.save()
+            meet(self.trainer.strategy)
+            leave(self.trainer.strategy)
+            self.signals.stop(self.state.step)

@@ -14,20 +14,22 @@ def computes_in_float16(layer: keras.layers.Layer) -> bool:
 
 
 def add_counter(
-    layer: keras.layers.Layer, name: str, dtype: str = "int64", first: float = 0
+    path: str, dtype: str = "int64", shape: tuple[int, ...] = (), first: float = 0
 ) -> keras.Variable:
-    """A scalar variable of which every replica writes the same to its own copy."""
-    return layer.add_weight(
-        name=name,
-        shape=(),
-        dtype=dtype,
-        initializer=keras.initializers.Constant(first),
-        trainable=False,
-        aggregation="none",
-    )
+    """A variable of which every replica writes the same to its own copy."""
+    *scope, name = path.split("/")
+    with keras.name_scope("/".join(scope)):
+        return keras.Variable(
+            keras.initializers.Constant(first),
+            shape=shape,
+            dtype=dtype,
+            trainable=False,
+            aggregation="none",
+            name=name,
+        )
 
 
-class LossScale(keras.layers.Layer):
+class LossScale:
     """The factor on the loss that keeps float16 gradients above the smallest number.
 
     It is halved when a gradient overflows, and doubled after 2000 steps without overflow.
@@ -38,10 +40,9 @@ class LossScale(keras.layers.Layer):
     """
 
     def __init__(self) -> None:
-        super().__init__(name="loss_scale")
-        self.scale = add_counter(self, "scale", "float32", _FIRST_SCALE)
-        self.steps = add_counter(self, "steps")
-        self.built = True
+        self.scale = add_counter("loss_scale/scale", "float32", first=_FIRST_SCALE)
+        self.steps = add_counter("loss_scale/steps")
+        self.variables = [self.scale, self.steps]
 
     def update(self, overflow: tf.Tensor) -> None:
         """Counts a step; `overflow`, bool [], says whether its gradient has overflowed."""

@@ -1,4 +1,4 @@
-"""One training run: its devices, precision, seed, directory, state and callbacks."""
+"""One training run: its devices, precision, seed, directory, state and watchers."""
 
 import logging
 import random
@@ -15,6 +15,7 @@ from tensorflow.python.framework import ops
 
 from bert_tf.device_memory import memory_errors
 from bert_tf.training.loop import TrainingResult, train
+from bert_tf.training.monitoring import Watcher
 from bert_tf.training.plan import Phase
 from bert_tf.training.precision import fast_precision
 from bert_tf.training.state import TrainingState, stored_settings
@@ -96,7 +97,7 @@ class Run(AbstractContextManager):
         self.precision = precision
         self._deterministic = deterministic
         self._notice = notice
-        self._watchers: list[keras.callbacks.Callback] = []
+        self._watchers: list[Watcher] = []
         self._stack = ExitStack()
 
     def __enter__(self) -> Self:
@@ -169,9 +170,9 @@ class Run(AbstractContextManager):
             trainer, self.directory / "checkpoints", settings=settings, notice=self.notice, **keep
         )
 
-    def watch(self, *callbacks: keras.callbacks.Callback) -> None:
-        """Adds callbacks to the training; see `train`."""
-        self._watchers += callbacks
+    def watch(self, *watchers: Watcher) -> None:
+        """Adds watchers to the training; see `train`."""
+        self._watchers += watchers
 
     def open(self, *, override: bool = False) -> None:
         """Locks the run directory until the `with` block ends, and restores the newest checkpoint.
@@ -189,7 +190,7 @@ class Run(AbstractContextManager):
             phases,
             state=self.state,
             directory=self.directory,
-            callbacks=self._watchers,
+            watchers=self._watchers,
             **arguments,
         )
 

@@ -1,24 +1,23 @@
 """The training state on disk, from which a stopped run resumes.
 
 A checkpoint is one safetensors file, `step-00001000.safetensors`: every variable of the model
-(dropout generators included), of the optimizer and of the metrics; the progress and settings of
-the run as metadata; a SHA-256 of everything. No pickle is read or written.
+(dropout generators included), of the optimizer and of the means since the last line of scalars; the
+progress and settings of the run as metadata; a SHA-256 of everything. No pickle is read or written.
 """
 
 import contextlib
 import json
 import re
 import warnings
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import keras
 import numpy as np
-import tensorflow as tf
 
 from bert_tf.errors import InputError
 from bert_tf.training.checkpoint_file import (
@@ -27,15 +26,10 @@ from bert_tf.training.checkpoint_file import (
     read_metadata,
     write_checkpoint,
 )
+from bert_tf.training.trainer import Trainer
 from bert_tf.training.workers import is_chief
 
-
-class _Slot(NamedTuple):
-    """A variable on one device, its shape, and a function that assigns to it and its mirrors."""
-
-    variable: tf.Variable
-    shape: tuple[int, ...]
-    assign: Callable[[np.ndarray], object]
+_MEANS = "metric/means"
 
 
 @dataclass(eq=False)
@@ -64,13 +58,13 @@ class Progress:
 
 
 class TrainingState(Progress):
-    """Saves and restores a compiled model, and the progress of its run, in a folder.
+    """Saves and restores a trainer, and the progress of its run, in a folder.
 
     With several workers each one calls every method and the chief writes; the folder must be on a
     file system that all of them share.
 
     Args:
-        model: a compiled and built `keras.Model`.
+        trainer: trainer made under the run's strategy.
         directory: folder of the checkpoints, made when needed.
         settings: JSON values that must be the same when the run is resumed.
         compared_if_known: names of settings, with dots for nested ones, that are compared only
@@ -82,7 +76,7 @@ class TrainingState(Progress):
 
     def __init__(
         self,
-        model: keras.Model,
+        trainer: Trainer,
         directory: str | Path,
         *,
         settings: dict,
@@ -96,7 +90,7 @@ class TrainingState(Progress):
             raise InputError(f"--keep is {keep}: give at least 1")
         if keep_every is not None and keep_every < 1:
             raise InputError(f"--keep_every is {keep_every}: give at least 1, or leave it out")
-        self.model = model
+        self.trainer = trainer
         self.directory = Path(directory)
         self.settings = json.loads(json.dumps(settings))  # as it will be read again
         self._compared_if_known = frozenset(compared_if_known)
@@ -104,9 +98,6 @@ class TrainingState(Progress):
         self.keep_every = keep_every
         self.notice = notice
         self._previous_step = 0
-        # The metrics count towards the next line, except after the end of a stretch.
-        self._in_stretch = True
-        self._metrics: dict[str, np.ndarray] = {}
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="checkpoint")
         self._writing: Future | None = None
 
@@ -115,7 +106,6 @@ class TrainingState(Progress):
         self._previous_step = self.step
         self.step += steps
         self.evaluation_due = ends_stretch
-        self._in_stretch = not ends_stretch
 
     def passed(self, every: int | None) -> bool:
         """Whether the last execution reached a multiple of `every` steps; False for None."""
@@ -132,16 +122,17 @@ class TrainingState(Progress):
                 disk); those on disk stay unchanged.
         """
         self.wait()
-        slots = self._variables()
-        if self._in_stretch:
-            slots |= self._metric_variables()
-        tensors = {name: np.asarray(slot.variable.numpy()) for name, slot in slots.items()}
+        local = self.trainer.strategy.experimental_local_results  # the same in all replicas
+        tensors = {
+            name: np.asarray(local(variable.value)[0].numpy())
+            for name, variable in self._variables().items()
+        }
         metadata = {
             "progress": json.dumps(asdict(self)),
             "settings": json.dumps(self.settings, sort_keys=True),
         }
         path = self.directory / f"step-{self.step:08d}.safetensors"
-        if is_chief(self.model.distribute_strategy):
+        if is_chief(self.trainer.strategy):
             self._writing = self._thread.submit(self._write, path, tensors, metadata, self.step)
         if wait:
             self.wait()
@@ -169,8 +160,7 @@ class TrainingState(Progress):
     def restore(self, *, override: bool = False) -> bool:
         """Restores the newest sound checkpoint; returns whether there is one.
 
-        `restore_metrics` restores the metrics later, once they are built. With `override` a run
-        may be resumed with changed settings.
+        With `override` a run may be resumed with changed settings.
 
         Raises:
             InputError: the checkpoint has other settings or another model; or no checkpoint, or not
@@ -200,33 +190,11 @@ class TrainingState(Progress):
         for name, value in json.loads(metadata["progress"]).items():
             setattr(self, name, value)
         self._previous_step = self.step
-        self._in_stretch = not self.evaluation_due
         if damaged:
             self.notice(f"damaged: {'; '.join(damaged)}: resuming from {path}")
         if changed:
             self.notice(f"resuming {path} with other settings: {changed}")
         return True
-
-    def restore_metrics(self) -> None:
-        """Restores the metrics of the checkpoint; does nothing when called again.
-
-        Call it at the beginning of the first epoch, when Keras has built and reset the metrics.
-        """
-        if self.lacks_metrics:
-            self.notice(
-                "the checkpoint has other metrics or another number of devices: the next line of "
-                "scalars covers the steps since then alone"
-            )
-        else:
-            slots = self._metric_variables()
-            for name, tensor in self._metrics.items():
-                slots[name].assign(tensor)
-        self._metrics = {}
-
-    @property
-    def lacks_metrics(self) -> bool:
-        """Whether `restore_metrics` needs metrics that are not built yet."""
-        return bool(self._metrics) and _shapes(self._metrics) != _shapes(self._metric_variables())
 
     def _changed_settings(self, saved: dict) -> str:
         """The settings that differ from the saved ones, "seed was 0, is now 1; ..."."""
@@ -239,45 +207,24 @@ class TrainingState(Progress):
         )
 
     def _assign(self, path: Path, tensors: dict[str, np.ndarray]) -> None:
-        slots = self._variables()
-        metrics = [name for name in tensors if name.startswith("metric/")]
-        self._metrics = {name: tensors.pop(name) for name in metrics}
-        if _shapes(tensors) != _shapes(slots):
-            differing = _shapes(tensors).items() ^ _shapes(slots).items()
+        variables = self._variables()
+        # Earlier versions wrote other metrics: the first line of scalars is then that of the steps
+        # since the checkpoint.
+        tensors = {_MEANS: np.zeros(self.trainer.means.shape, np.float32)} | {
+            name: x for name, x in tensors.items() if name in variables or "metric/" not in name
+        }
+        if _shapes(tensors) != _shapes(variables):
+            differing = _shapes(tensors).items() ^ _shapes(variables).items()
             raise InputError(
                 f"{path} holds another model, or an earlier version wrote it (it differs in "
                 f"{min(name for name, _ in differing)}): give another --output"
             )
-        for name, slot in slots.items():
-            slot.assign(tensors[name])
+        for name, variable in variables.items():
+            variable.assign(tensors[name])
 
-    def _variables(self) -> dict[str, _Slot]:
-        optimizer = self.model.optimizer
-        if not optimizer.built:
-            optimizer.build(self.model.trainable_variables)
-        return self._by_name("", [*self.model.variables, *optimizer.variables])
-
-    def _metric_variables(self) -> dict[str, _Slot]:
-        return self._by_name("metric/", self.model.metrics_variables)
-
-    def _by_name(self, prefix: str, variables: Sequence[keras.Variable]) -> dict[str, _Slot]:
-        """The variables by the names they are saved under.
-
-        Replicas that mirror one another are one variable. What each replica sums up for itself, as
-        metrics do, is saved for each: their sum, spread over the replicas again, would round
-        differently.
-        """
-        found: dict[str, _Slot] = {}
-        for path, variable in zip(_names([v.path for v in variables]), variables, strict=True):
-            value, shape = variable.value, tuple(variable.shape)
-            replicas = self.model.distribute_strategy.experimental_local_results(value)
-            on_read = tf.VariableSynchronization.ON_READ
-            if replicas[0] is not value and value.synchronization is on_read:
-                for number, own in enumerate(replicas):
-                    found[f"{prefix}{path}.{number}"] = _Slot(own, shape, own.assign)
-            else:
-                found[prefix + path] = _Slot(replicas[0], shape, variable.assign)
-        return found
+    def _variables(self) -> dict[str, keras.Variable]:
+        """The variables by the names they are saved under."""
+        return {**_by_name(self.trainer.variables), _MEANS: self.trainer.means}
 
 
 def _files(directory: Path) -> list[tuple[int, Path]]:
@@ -321,7 +268,7 @@ def load_weights(model: keras.Model, checkpoint: Path) -> None:
         tensors, _ = read_checkpoint(checkpoint)
     except DamagedCheckpointError as error:
         raise InputError(f"{checkpoint} cannot be read ({error}): repeat its run") from error
-    for name, weight in zip(_names([w.path for w in model.weights]), model.weights, strict=True):
+    for name, weight in _by_name(model.weights).items():
         if name not in tensors or tensors[name].shape != tuple(weight.shape):
             raise InputError(f"{checkpoint} is of another model: it differs in {name}")
         weight.assign(tensors[name])
@@ -331,29 +278,25 @@ def load_weights(model: keras.Model, checkpoint: Path) -> None:
 _WORD = re.compile(r"(?=.)([^/_]*)(?:_(\d+)(?=[/_]|$))?([/_]?)")
 
 
-def _names(paths: list[str]) -> list[str]:
-    """Names for variables by their paths, the same in every process.
+def _by_name(variables: Sequence[keras.Variable]) -> dict[str, keras.Variable]:
+    """Variables by their paths, the same in every process.
 
-    Keras numbers what has no name of its own through the whole process: "dense_7", "dense_8".
-    Here the numbers of words that stand after the same text count from 0. Equal paths, if any, are
-    told apart by their order.
+    Keras numbers what has no name of its own, such as dropout generators, through the whole
+    process: "dense_7", "dense_8". Here the numbers of words after the same text count from 0.
     """
     numbers = defaultdict(set)  # text up to a word -> the word's numbers
-    for path in paths:
-        for word in _WORD.finditer(path):
-            numbers[path[: word.end(1)]].add(int(word[2] or 0))
+    for variable in variables:
+        for word in _WORD.finditer(variable.path):
+            numbers[variable.path[: word.end(1)]].add(int(word[2] or 0))
 
     def counted_from_0(word: re.Match) -> str:
         rank = sorted(numbers[word.string[: word.end(1)]]).index(int(word[2] or 0))
         return word[1] + (f"_{rank}" if rank else "") + word[3]
 
-    names = []
-    seen: Counter[str] = Counter()
-    for path in paths:
-        name = _WORD.sub(counted_from_0, path)
-        names.append(f"{name}#{seen[name]}" if seen[name] else name)
-        seen[name] += 1
-    return names
+    found = {_WORD.sub(counted_from_0, variable.path): variable for variable in variables}
+    if len(found) < len(variables):
+        raise ValueError("two variables have one path: give each layer a name of its own")
+    return found
 
 
 def _flattened(settings: dict, prefix: str = "") -> dict[str, Any]:
@@ -368,4 +311,4 @@ def _flattened(settings: dict, prefix: str = "") -> dict[str, Any]:
 
 
 def _shapes(arrays: Mapping[str, Any]) -> dict[str, tuple[int, ...]]:
-    return {name: array.shape for name, array in arrays.items()}
+    return {name: tuple(array.shape) for name, array in arrays.items()}

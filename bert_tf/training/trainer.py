@@ -2,7 +2,7 @@
 
 import itertools
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 import keras
@@ -11,22 +11,20 @@ import tensorflow as tf
 from bert_tf.errors import InputError
 from bert_tf.fused.devices import device_type
 from bert_tf.training.loss_scale import LossScale, add_counter, computes_in_float16
-from bert_tf.training.means import OutputMeans, Values
-from bert_tf.training.stop_flag import StopFlag
+from bert_tf.training.means import Values
 from bert_tf.training.strategy import check_jit_compile
 from bert_tf.training.summed_gradients import apply_summed, check_optimizer
-from bert_tf.training.workers import has_workers
+from bert_tf.training.workers import StopFlag, has_workers
 
 # Between the dropout seeds of two replicas, and of the halves of a batch: odd numbers far from the
 # layers' own seeds and from each other.
 _REPLICA_SEEDS, _HALF_SEEDS = 0x9E3779B1, 0x85EBCA77
 
 
-class Trainer(keras.Model):
-    """Wraps a built model with the optimizer, losses and metrics it is trained with.
+class Trainer:
+    """Trains a built model with an optimizer, losses and metrics, under any strategy.
 
-    `fit` and `evaluate` work under every strategy of `make_strategy`; several replicas give what
-    one device gives on the same global batch:
+    Several replicas give what one device gives on the same global batch:
 
     - A loss or metric is the sum of weight * value over the sum of the weights, over the whole
       global batch. Replicas and micro-batches may hold different numbers of masked words: the loss
@@ -46,15 +44,7 @@ class Trainer(keras.Model):
     while the loss is finite skips the step, but is not a divergence: `nonfinite_steps` counts
     non-finite losses, and non-finite gradients at a scale of 1.
 
-    Logs of a step, the same on all workers: `loss`, and each loss and metric by its name, prefixed
-    with the output's where the model has several (`mlm_logits_loss`), as means since the metrics
-    were last reset, without steps of non-finite loss; `gradient_norm` of the last step, before
-    clipping; `nonfinite`, 1.0 if this step (or one of them, with `steps_per_execution`) counts in
-    `nonfinite_steps`, else 0.0; in float16 `loss_scale`; with several workers `stop_asked`, in
-    evaluations too: the sum of their `StopFlag`s.
-
-    Make it under the strategy's scope, as the model. All its state is in `variables` (the model's
-    and its own), in `optimizer.variables` and in `metrics_variables`.
+    Make it under the strategy's scope, as the model.
 
     Data is (inputs, labels) or (inputs, labels, weights), where labels and weights are dicts by
     output for several outputs. Weights have the shape of the labels, or are one per example [B].
@@ -68,8 +58,14 @@ class Trainer(keras.Model):
             Outputs without an entry have no loss.
         metrics: name -> function like `loss`; a dict of these by output for several.
         gradient_accumulation_steps: micro-batches per replica.
-        steps_per_execution: steps per graph call. `fit` must end an epoch on a multiple of it.
+        steps_per_execution: steps per graph call.
         jit_compile: compile the step with XLA; one device only, and fixed shapes are best.
+
+    Attributes:
+        variables: all state of the training: the model's, the optimizer's and the step's own.
+        means: sums of weighted values, and of weights, float32 [2, means]: the losses and metrics
+            since `reset_means`.
+        nonfinite_steps: number of steps that diverged, int64 [].
 
     Raises:
         InputError: `jit_compile` under a strategy that cannot have it, or a number below 1.
@@ -87,60 +83,152 @@ class Trainer(keras.Model):
         steps_per_execution: int = 1,
         jit_compile: bool = False,
     ):
-        super().__init__(name="trainer")
-        self.train_function: Callable | None
-        self.test_function: Callable | None
         for name, number in (
             ("gradient_accumulation_steps", gradient_accumulation_steps),
             ("steps_per_execution", steps_per_execution),
         ):
             if number < 1:
                 raise InputError(f"{name} is {number}: give at least 1")
+        self.strategy = strategy = tf.distribute.get_strategy()
         check_optimizer(optimizer)
-        check_jit_compile(jit_compile, self.distribute_strategy)
-        self.model = model
-        self.gradient_accumulation_steps = gradient_accumulation_steps
-        strategy = self.distribute_strategy
+        check_jit_compile(jit_compile, strategy)
+        self.model, self.optimizer = model, optimizer
+        self.steps_per_execution, self.jit_compile = steps_per_execution, jit_compile
         is_one_cpu = strategy.num_replicas_in_sync == 1 and device_type(strategy) == "CPU"
         self._halves = is_one_cpu and not jit_compile
+
         metrics = metrics or {}
         losses = dict(loss) if isinstance(loss, Mapping) else {None: loss}
+        # For each output its name, None for the only one, and its functions, the loss first.
         self._outputs = [
-            OutputMeans(name, function, metrics.get(name, {}) if name else metrics)
+            (name, {"loss": function, **(metrics.get(name, {}) if name else metrics)})
             for name, function in losses.items()
         ]
-        # The means stand in one vector: the number of each one's output, the places of the losses.
-        self._output_of_mean = [n for n, out in enumerate(self._outputs) for _ in out.means]
+        # The means stand in one vector: their names, the numbers of their outputs, the losses.
+        self._names = [f"{o}_{name}" if o else name for o, each in self._outputs for name in each]
+        self._output_of_mean = [n for n, (_, each) in enumerate(self._outputs) for _ in each]
         self._loss_places = [self._output_of_mean.index(n) for n in range(len(self._outputs))]
+
         # Dropout generators, which are no weights.
         weights = {id(variable) for variable in model.weights}
         self._seeds = [v for v in model.variables if id(v) not in weights]
-        self.nonfinite_steps = add_counter(self, "nonfinite_steps")
+        self.means = add_counter("means", "float32", (2, len(self._names)))
+        self.nonfinite_steps = add_counter("trainer/nonfinite_steps")
         self.loss_scale = LossScale() if computes_in_float16(model) else None
         self.stop_flag = StopFlag(strategy) if has_workers(strategy) else None
-        self.compile(
-            optimizer=optimizer,
-            steps_per_execution=steps_per_execution,
-            jit_compile=jit_compile,
-            auto_scale_loss=False,
-        )
-        self.optimizer.build(self.trainable_variables)
-        self.built = True
+        optimizer.build(self.trainable_variables)
+        self.accumulate_gradients(gradient_accumulation_steps)
 
     @property
-    def metrics(self) -> list[keras.metrics.Metric]:
-        """The means of the outputs; Keras resets them before each epoch and evaluation."""
-        return [mean for output in self._outputs for mean in output.means]
+    def trainable_variables(self) -> list[keras.Variable]:
+        """The model's variables that steps update."""
+        return self.model.trainable_variables
+
+    @property
+    def variables(self) -> list[keras.Variable]:
+        """All state of the training but for the means."""
+        own = [self.nonfinite_steps, *(self.loss_scale.variables if self.loss_scale else [])]
+        return [*self.model.variables, *own, *self.optimizer.variables]
+
+    @property
+    def has_dropout(self) -> bool:
+        """Whether steps draw random numbers, which differ with the parts a batch is cut into."""
+        return bool(self._seeds)
 
     def accumulate_gradients(self, steps: int) -> None:
         """Cuts a replica's batch into another number of micro-batches from here on."""
         self.gradient_accumulation_steps = steps
-        self.train_function = self.test_function = None  # to be traced again
+        # Traced in their first call.
+        self._train = tf.function(self._train_batches, autograph=False)
+        self._test = tf.function(self._on_replicas(self.test_step), autograph=False)
 
-    def call(self, inputs: Any, training: bool = False) -> Any:
-        return self.model(inputs, training=training)
+    def reset_means(self) -> None:
+        """Begins the means of losses and metrics anew."""
+        self.means.assign(tf.zeros(self.means.shape))
 
-    # The step.
+    def iterate(self, batches: Iterable[Any]) -> Iterator[Any]:
+        """An iterator over global batches, as `train` takes it: each replica gets its part."""
+        if isinstance(batches, tf.data.Dataset):
+            batches = self.strategy.experimental_distribute_dataset(batches)
+        return iter(batches)
+
+    def train(self, batches: Iterator[Any]) -> dict[str, tf.Tensor]:
+        """Takes `steps_per_execution` steps on an iterator's batches.
+
+        Returns:
+            Logs, the same on all workers: `loss`, and each loss and metric by its name, prefixed
+            with the output's where the model has several (`mlm_logits_loss`), as means since
+            `reset_means`, without steps of non-finite loss; `gradient_norm` of the last step,
+            before clipping; `nonfinite`, 1.0 if one of the steps counts in `nonfinite_steps`, else
+            0.0; in float16 `loss_scale`; with several workers `stop_asked`, the sum of their
+            `StopFlag`s.
+        """
+        return self._train(batches)
+
+    def evaluate(
+        self,
+        batches: Iterable[Any],
+        *,
+        limit: int | None = None,
+        before: Callable[[], object] = lambda: None,
+        after: Callable[[dict[str, tf.Tensor]], object] = lambda logs: None,
+    ) -> dict[str, float]:
+        """The losses and metrics of a data set, dropout off; the means begin anew after it.
+
+        Args:
+            batches: as for `iterate`.
+            limit: largest number of batches.
+            before: called before each batch.
+            after: called with the logs of `train` that there are after each batch.
+        """
+        self.reset_means()
+        iterator, logs = self.iterate(batches), {}
+        size = int(batches.cardinality()) if isinstance(batches, tf.data.Dataset) else None
+        for number in itertools.count():
+            if number in (limit, size):
+                break
+            before()
+            try:
+                logs = self._test(iterator)
+            except (tf.errors.OutOfRangeError, StopIteration):
+                break
+            after(logs)
+        self.reset_means()
+        return {name: float(value) for name, value in logs.items() if name != "stop_asked"}
+
+    def _train_batches(self, iterator: Any) -> dict[str, tf.Tensor]:
+        one_step = self._on_replicas(self.train_step)
+        if self.steps_per_execution == 1:
+            return one_step(iterator)
+        names = ["loss", *self._names, "gradient_norm", "nonfinite"]
+        names += ["loss_scale"] * bool(self.loss_scale) + ["stop_asked"] * bool(self.stop_flag)
+
+        def body(number: tf.Tensor, before: dict[str, tf.Tensor]) -> tuple:
+            logs = one_step(iterator)
+            nonfinite = tf.maximum(before["nonfinite"], logs["nonfinite"])
+            return number + 1, {**logs, "nonfinite": nonfinite}
+
+        _, logs = tf.while_loop(
+            lambda number, _: number < self.steps_per_execution,
+            body,
+            (tf.constant(0), {name: tf.constant(0.0) for name in names}),
+            parallel_iterations=1,
+        )
+        return logs
+
+    def _on_replicas(self, step: Callable) -> Callable:
+        """The step on every replica's next batch, as a function of an iterator."""
+        if self.jit_compile:
+            step = tf.function(step, jit_compile=True)
+
+        @tf.autograph.experimental.do_not_convert
+        def one_step(iterator: Any) -> dict[str, tf.Tensor]:
+            logs = self.strategy.run(step, args=(next(iterator),))
+            # Every replica has the same.
+            local = self.strategy.experimental_local_results
+            return {name: local(log)[0] for name, log in logs.items()}
+
+        return one_step
 
     def train_step(self, data: Any) -> dict[str, tf.Tensor]:
         """One optimizer step on this replica's part of a batch; returns the logs."""
@@ -164,41 +252,26 @@ class Trainer(keras.Model):
             self.loss_scale.update(overflow)
         self.nonfinite_steps.assign_add(tf.cast(diverged, "int64"))
         apply_summed(self.optimizer, gradients, variables, norm=norm, finite=finite)
-        self._update_means(sums, weight_sums, loss_is_finite)
-        logs = {**self._means(), "gradient_norm": norm, "nonfinite": tf.cast(diverged, tf.float32)}
+        logs = self._logs(tf.where(loss_is_finite, tf.stack([sums, weight_sums]), 0.0))
+        logs |= {"gradient_norm": norm, "nonfinite": tf.cast(diverged, tf.float32)}
         if self.loss_scale:
             logs["loss_scale"] = tf.convert_to_tensor(self.loss_scale.scale)
         return {**logs, **stop_asked}
 
-    @property
-    def has_dropout(self) -> bool:
-        """Whether steps draw random numbers, which differ with the parts a batch is cut into."""
-        return bool(self._seeds)
-
     def test_step(self, data: Any) -> dict[str, tf.Tensor]:
         """Losses and metrics of this replica's part of a batch, dropout off."""
-        inputs, labels, weights = self._unpack(data)
+        data = self._unpack(data)
 
-        def of_rows(inputs: Any, labels: Any, weights: Any) -> tf.Tensor:
-            return self._sums(labels, weights, self.model(inputs, training=False))
+        def of_rows(inputs: Any, labels: Any, weights: Any, states: list) -> tuple:
+            return [self._sums(labels, weights, self.model(inputs, training=False))], states
 
-        of_half = tf.function(of_rows, autograph=False)
-
-        def of_piece(*arguments: Any) -> tuple:
-            *data, states = arguments
-            if not self._halves:
-                return [of_rows(*data)], states
-            return [tf.add_n([of_half(*half) for half in _halves(tuple(data))])], states
-
-        data = (inputs, labels, weights)
         # Whatever training has memory for: its micro-batches, if the rows divide into them.
         rows = keras.tree.flatten(data)[0].shape[0]
         pieces = math.gcd(rows or 0, self.gradient_accumulation_steps)
-        zeros = [tf.zeros([len(self.metrics)])]
-        (sums,), _ = self._over_pieces(of_piece, data, pieces, zeros, [])
+        zeros = [tf.zeros([len(self._names)])]
+        (sums,), _ = self._over_pieces(of_rows, data, pieces, zeros, [])
         sums, stop_asked = self._over_replicas(sums)
-        self._update_means(sums, self._weight_sums(weights), tf.constant(True))
-        return {**self._means(), **stop_asked}
+        return {**self._logs(tf.stack([sums, self._weight_sums(data[2])])), **stop_asked}
 
     def _over_replicas(self, sums: tf.Tensor, *gradients: tf.Tensor) -> tuple:
         """Sums over all replicas: `sums`, what joins the logs, and the gradients."""
@@ -213,10 +286,10 @@ class Trainer(keras.Model):
         """Inputs, labels, and a float32 weight of the labels' shape for each output."""
         inputs, labels, given = keras.utils.unpack_x_y_sample_weight(data)
         weights = []
-        for output in self._outputs:
-            weight = tf.ones_like(output.of(labels), tf.float32)
+        for name, _ in self._outputs:
+            weight = tf.ones_like(_of(name, labels), tf.float32)
             if given is not None:
-                own = tf.cast(output.of(given), tf.float32)
+                own = tf.cast(_of(name, given), tf.float32)
                 missing = [1] * (weight.shape.rank - own.shape.rank)
                 weight *= tf.reshape(own, tf.concat([tf.shape(own), missing], 0))
             weights.append(weight)
@@ -230,9 +303,9 @@ class Trainer(keras.Model):
     def _sums(self, labels: Any, weights: list[tf.Tensor], outputs: Any) -> tf.Tensor:
         """Sums of weighted values, float32 [means]: each output's loss, then its metrics."""
         sums = []
-        for output, weight in zip(self._outputs, weights, strict=True):
-            for function in output.functions:
-                values = tf.cast(function(output.of(labels), output.of(outputs)), tf.float32)
+        for (name, functions), weight in zip(self._outputs, weights, strict=True):
+            for function in functions.values():
+                values = tf.cast(function(_of(name, labels), _of(name, outputs)), tf.float32)
                 if not values.shape.is_compatible_with(weight.shape):
                     raise ValueError(
                         f"{function} gives values of shape {values.shape} for labels of shape "
@@ -245,6 +318,15 @@ class Trainer(keras.Model):
         """The sum of the outputs' mean losses, float32 []."""
         places = self._loss_places
         return tf.add_n([tf.math.divide_no_nan(sums[i], weight_sums[i]) for i in places])
+
+    def _logs(self, sums: tf.Tensor) -> dict[str, tf.Tensor]:
+        """Adds a batch's sums [2, means]; returns the means, and the sum of the losses."""
+        # Added up over all replicas, they are the same in each: reading takes no communication.
+        self.means.assign_add(sums)
+        total, weight = tf.unstack(tf.convert_to_tensor(self.means))
+        means = tf.unstack(total / weight)
+        loss = tf.add_n([means[place] for place in self._loss_places])
+        return {"loss": loss, **dict(zip(self._names, means, strict=True))}
 
     def _gradients(
         self, data: tuple[Any, Any, Any], loss_of: Callable[[tf.Tensor], tf.Tensor]
@@ -262,7 +344,7 @@ class Trainer(keras.Model):
         offsets = [tf.stack([tf.cast(replica, v.dtype) * _REPLICA_SEEDS, 0]) for v in self._seeds]
         states = [v.value + offset for v, offset in zip(self._seeds, offsets, strict=True)]
 
-        def of_piece(inputs: Any, labels: Any, weights: Any, states: list) -> tuple:
+        def of_rows(inputs: Any, labels: Any, weights: Any, states: list) -> tuple:
             # Dropout draws from states given and returned: loops and replicas can have their own.
             mapping = list(zip(self._seeds, states, strict=True))
             with tf.GradientTape() as tape:
@@ -278,17 +360,11 @@ class Trainer(keras.Model):
                 tf.zeros(v.shape, v.dtype) if gradient is None else tf.convert_to_tensor(gradient)
                 for gradient, v in zip(gradients, variables, strict=True)
             ]
-            return sums, gradients, [scope.get_current_value(v) for v in self._seeds]
+            return [sums, *gradients], [scope.get_current_value(v) for v in self._seeds]
 
-        of_rows = self._at_once(of_piece) if self._halves else of_piece
-
-        def parts(*arguments: Any) -> tuple:
-            sums, gradients, states = of_rows(*arguments)
-            return [sums, *gradients], states
-
-        zeros = [tf.zeros([len(self.metrics)]), *(tf.zeros(v.shape, v.dtype) for v in variables)]
+        zeros = [tf.zeros([len(self._names)]), *(tf.zeros(v.shape, v.dtype) for v in variables)]
         pieces = self.gradient_accumulation_steps
-        (sums, *gradients), states = self._over_pieces(parts, data, pieces, zeros, states)
+        (sums, *gradients), states = self._over_pieces(of_rows, data, pieces, zeros, states)
         for variable, state, offset in zip(self._seeds, states, offsets, strict=True):
             variable.assign(state - offset)
         # Variables that the loss does not depend on stay unchanged: no weight decay either.
@@ -310,34 +386,19 @@ class Trainer(keras.Model):
                     "use layers without such variables (LayerNormalization)"
                 )
 
-    def _at_once(self, of_piece: Callable) -> Callable:
-        """`of_piece` of both halves of the rows, which do not wait for each other."""
-        of_half = tf.function(of_piece, autograph=False)  # traced once for halves of one shape
-
-        def of_rows(*arguments: Any) -> tuple:
-            *data, states = arguments
-            offset = tf.constant([_HALF_SEEDS, 0], tf.int64)
-            others = [state + tf.cast(offset, state.dtype) for state in states]
-            first, second = _halves(tuple(data))
-            sums, gradients, after = of_half(*first, states)
-            more_sums, more_gradients, _ = of_half(*second, others)
-            added = [x + y for x, y in zip(gradients, more_gradients, strict=True)]
-            return sums + more_sums, added, after
-
-        return of_rows
-
     def _over_pieces(
         self,
-        of_piece: Callable,
+        of_rows: Callable,
         data: tuple[Any, Any, Any],
         pieces: int,
         zeros: list[tf.Tensor],
         states: list[tf.Tensor],
     ) -> tuple[list[tf.Tensor], list[tf.Tensor]]:
-        """Like `of_piece`, which gives tensors shaped as `zeros` and new states.
+        """Like `of_rows`, which gives tensors shaped as `zeros` and new states.
 
         The tensors are added up over the micro-batches of `data`, `pieces` of them.
         """
+        of_piece = _at_once(of_rows) if self._halves else of_rows
         if pieces == 1:
             return of_piece(*data, states)
         first = keras.tree.flatten(data)[0]
@@ -376,91 +437,32 @@ class Trainer(keras.Model):
         )
         return [-total for total in totals], states
 
-    def _update_means(self, sums: tf.Tensor, weight_sums: tf.Tensor, counts: tf.Tensor) -> None:
-        """Adds a batch to the means if `counts`."""
-        sums, weight_sums = (tf.where(counts, values, 0.0) for values in (sums, weight_sums))
-        for number, mean in enumerate(self.metrics):
-            mean.update_state(sums[number], weight_sums[number])
 
-    def _means(self) -> dict[str, tf.Tensor]:
-        """The means by their names, and `loss`, the sum of the outputs' losses."""
-        means = {mean.name: mean.result() for mean in self.metrics}
-        return {"loss": tf.add_n([o.means[0].result() for o in self._outputs]), **means}
+def _at_once(of_rows: Callable) -> Callable:
+    """`of_rows` of both halves of the rows, computed at the same time."""
+    of_half = tf.function(of_rows, autograph=False)  # traced once for halves of one shape
 
-    # What `fit` and `evaluate` call. Keras' own functions average the logs of the replicas, which
-    # several workers cannot do; here every replica has the same logs.
+    def of_both(*arguments: Any) -> tuple:
+        *data, states = arguments
+        offset = tf.constant([_HALF_SEEDS, 0], tf.int64)
+        others = [state + tf.cast(offset, state.dtype) for state in states]
+        first = keras.tree.flatten(data)[0]
+        rows = tf.shape(first)[0] if first.shape[0] is None else first.shape[0]
+        middle = (rows + 1) // 2
+        upper, lower = (
+            keras.tree.map_structure(lambda x, part=part: x[part], data)
+            for part in (slice(None, middle), slice(middle, None))
+        )
+        sums, after = of_half(*upper, states)
+        more, _ = of_half(*lower, others)
+        return [x + y for x, y in zip(sums, more, strict=True)], after
 
-    def _maybe_symbolic_build(self, iterator: Any = None, data_batch: Any = None) -> None:
-        """Builds nothing: Keras would draw a batch, which workers cannot share."""
-
-    def _on_replicas(self, step: Callable) -> Callable:
-        """The step on every replica's next batch, as a function of an iterator."""
-        strategy = self.distribute_strategy
-        if self.jit_compile:
-            step = tf.function(step, jit_compile=True)
-
-        @tf.autograph.experimental.do_not_convert
-        def one_step(iterator: Any) -> dict[str, tf.Tensor]:
-            logs = strategy.run(step, args=(next(iterator),))
-            return {name: strategy.experimental_local_results(log)[0] for name, log in logs.items()}
-
-        return one_step
-
-    def make_train_function(self, force: bool = False) -> None:
-        """Makes the function that runs `steps_per_execution` steps on an iterator's batches."""
-        if self.train_function is not None and not force:
-            return
-        one_step = self._on_replicas(self.train_step)
-        names = ["loss", *(mean.name for mean in self.metrics), "gradient_norm", "nonfinite"]
-        names += ["loss_scale"] * bool(self.loss_scale) + ["stop_asked"] * bool(self.stop_flag)
-        before_first = dict.fromkeys(names, 0.0)
-
-        @tf.function
-        @tf.autograph.experimental.do_not_convert
-        def train_function(iterator: Any) -> dict[str, tf.Tensor]:
-            if self.steps_per_execution == 1:
-                return one_step(iterator)
-
-            def body(number: tf.Tensor, before: dict[str, tf.Tensor]) -> tuple:
-                logs = one_step(iterator)
-                nonfinite = tf.maximum(before["nonfinite"], logs["nonfinite"])
-                return number + 1, {**logs, "nonfinite": nonfinite}
-
-            _, logs = tf.while_loop(
-                lambda number, _: number < self.steps_per_execution,
-                body,
-                (tf.constant(0), tf.nest.map_structure(tf.constant, before_first)),
-                parallel_iterations=1,
-            )
-            return logs
-
-        self.train_function = train_function
-
-    def make_test_function(self, force: bool = False) -> None:
-        """Makes the function that evaluates on up to `steps_per_execution` batches."""
-        if self.test_function is not None and not force:
-            return
-        one_step = tf.function(self._on_replicas(self.test_step))
-
-        def test_function(iterator: Any) -> dict[str, tf.Tensor]:
-            logs = one_step(iterator)
-            for _ in range(self.steps_per_execution - 1):
-                try:
-                    logs = one_step(iterator)
-                except (tf.errors.OutOfRangeError, StopIteration):
-                    break  # the next call ends the evaluation
-            return logs
-
-        self.test_function = test_function
+    return of_both
 
 
-def _halves(data: Any) -> list[Any]:
-    """The rows [B, ...] of all tensors in two parts, [(B + 1) // 2, ...] and [B // 2, ...]."""
-    first = keras.tree.flatten(data)[0]
-    rows = tf.shape(first)[0] if first.shape[0] is None else first.shape[0]
-    middle = (rows + 1) // 2
-    return [keras.tree.map_structure(lambda x, part=part: x[part], data)
-            for part in (slice(None, middle), slice(middle, None))]  # fmt: skip
+def _of(output: str | None, values: Any) -> Any:
+    """The part of labels, weights or outputs that belongs to an output."""
+    return values[output] if isinstance(values, Mapping) else values
 
 
 def _all_reduced(values: Any) -> Any:

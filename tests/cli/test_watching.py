@@ -20,7 +20,7 @@ from safetensors.numpy import load_file
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from bert_tf.cli.main import main
-from bert_tf.training.callbacks import SaveState
+from bert_tf.training.monitoring import ProjectorLog
 from bert_tf.training.preemption import Preempted
 from pipelines.shards.manifest import Manifest
 
@@ -307,7 +307,7 @@ def test_a_continued_run_shows_each_step_once(watched, shards, small_config, tmp
     class Killed(Exception):
         pass
 
-    def kill(callback, epoch, logs=None):
+    def kill(log):
         raise Killed
 
     def terminate(step, *_):
@@ -319,7 +319,7 @@ def test_a_continued_run_shows_each_step_once(watched, shards, small_config, tmp
         patch.setattr("bert_tf.cli.pretrain.training_line", terminate)
         assert main(arguments) == Preempted.exit_code
     with monkeypatch.context() as patch, pytest.raises(Killed):
-        patch.setattr(SaveState, "on_epoch_end", kill)
+        patch.setattr(ProjectorLog, "after_evaluation", kill)
         main(arguments)
     logs = tmp_path / "run" / "logs"
     assert steps(logs / "masked_words")["masked_words/0"] == [5]  # to be written again

@@ -146,7 +146,7 @@ def test_two_workers_pretrain_and_one_tells(undisturbed, shards):
     losses = {"mlm_logits": cross_entropy, "nsp_logits": cross_entropy}
     trainer = Trainer(model, AdamWeightDecay(1e-3), loss=losses)
     held_out = pretraining_batches(shards, 139, split="held_out", shuffle=False, repeat=False)
-    scores = trainer.evaluate(held_out, verbose=0, return_dict=True)
+    scores = trainer.evaluate(held_out)
     for ours, name in (("mlm_loss", "mlm_logits_loss"), ("nsp_loss", "nsp_logits_loss")):
         assert lines(output, "held_out")[-1][ours] == pytest.approx(scores[name], rel=1e-5)
 

@@ -91,7 +91,7 @@ def make(reproduction):
 RATES = SMALL.finetuning["learning_rate"]
 
 
-def learned(options, report, **named):
+def learned(options, listener):
     """A fine-tuning without training: the last rate is best with the first seed, then the worst."""
     best = Path(options.output) / "best"
     best.mkdir(parents=True, exist_ok=True)

@@ -62,9 +62,8 @@ def test_a_text_without_a_gap_is_refused(model, tokenizer):
 def test_guesses_are_text_in_tensorboard(model, tokenizer, tmp_path):
     state = SimpleNamespace(step=7, logged={})
     log = MaskedWordLog(state, tmp_path, MaskedWords(model, tokenizer, ["the [MASK] sat"]))
-    log.set_model(model)
     assert not list(tmp_path.iterdir())  # nothing before there is something to tell
-    log.on_epoch_end(0)
+    log.after_evaluation()
     assert state.logged == {"masked_words": 7}
     events = EventAccumulator(str(tmp_path / "masked_words")).Reload()
     (tag,) = [tag for tag in events.Tags()["tensors"] if tag.startswith("masked_words")]
@@ -80,8 +79,7 @@ def test_a_guess_that_is_a_backtick_is_shown_as_one(model, tokenizer, tmp_path):
     state = SimpleNamespace(step=1, logged={})
     words = MaskedWords(model, tokenizer, ["[MASK]"], guesses=tokenizer.vocabulary_size)
     log = MaskedWordLog(state, tmp_path, words)
-    log.set_model(model)
-    log.on_epoch_end(0)
+    log.after_evaluation()
     events = EventAccumulator(str(tmp_path / "masked_words")).Reload()
     (event,) = events.Tensors("masked_words/0")
     text = event.tensor_proto.string_val[0].decode()
@@ -111,8 +109,7 @@ def test_words_are_hidden_in_the_text_of_the_shards(tokenizer):
 def test_the_hidden_word_is_shown(model, tokenizer, tmp_path):
     state = SimpleNamespace(step=1, logged={})
     log = MaskedWordLog(state, tmp_path, MaskedWords(model, tokenizer, {"the [MASK] sat": "cat"}))
-    log.set_model(model)
-    log.on_epoch_end(0)
+    log.after_evaluation()
     events = EventAccumulator(str(tmp_path / "masked_words")).Reload()
     (event,) = events.Tensors("masked_words/0")
     assert (

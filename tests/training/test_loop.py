@@ -13,11 +13,13 @@ import tensorflow as tf
 
 import bert_tf.training.state
 from bert_tf.errors import InputError
+from bert_tf.training.logs import ScalarLog
 from bert_tf.training.loop import train
 from bert_tf.training.optimizer import AdamWeightDecay
 from bert_tf.training.plan import Phase, TrainingPlan
 from bert_tf.training.preemption import Preempted
 from bert_tf.training.state import TrainingState
+from bert_tf.training.trainer import Trainer
 
 # Parts of the names of scalars that differ between two runs of the same.
 TIMED = {"second", "minutes"}
@@ -35,7 +37,15 @@ def batches(step: int) -> tf.data.Dataset:
     return tf.data.Dataset.from_tensor_slices((ROWS[step:, :, :3], ROWS[step:, :, 3:]))
 
 
-def compiled_model(steps_per_execution=1) -> keras.Model:
+def squared_error(labels, outputs):
+    return tf.square(outputs - labels)
+
+
+def absolute_error(labels, outputs):
+    return tf.abs(outputs - labels)
+
+
+def new_trainer(steps_per_execution=1) -> Trainer:
     keras.utils.set_random_seed(3)
     model = keras.Sequential(
         [
@@ -45,34 +55,31 @@ def compiled_model(steps_per_execution=1) -> keras.Model:
         ],
         name="model",
     )
-    model.compile(
-        AdamWeightDecay(1e-2), "mse", metrics=["mae"], steps_per_execution=steps_per_execution
-    )
-    return model
+    return Trainer(
+        model, AdamWeightDecay(1e-2), loss=squared_error, metrics={"mae": absolute_error},
+        steps_per_execution=steps_per_execution,
+    )  # fmt: skip
 
 
 @functools.cache
-def traced_model(steps_per_execution: int) -> tuple[keras.Model, list]:
-    """A model whose graphs are traced once, and its variables with their first values."""
-    model = compiled_model(steps_per_execution)
-    model.optimizer.build(model.trainable_variables)
-    variables = [*model.variables, *model.optimizer.variables]
-    return model, [(variable, variable.numpy()) for variable in variables]
+def traced_trainer(steps_per_execution: int) -> tuple[Trainer, list]:
+    """A trainer whose graphs are traced once, and its variables with their first values."""
+    trainer = new_trainer(steps_per_execution)
+    return trainer, [(variable, variable.numpy()) for variable in trainer.variables]
 
 
-def model_of_a_new_run(steps_per_execution: int) -> keras.Model:
-    """`compiled_model` in a tenth of the time. A resumed run needs one that has built nothing."""
-    model, first_values = traced_model(steps_per_execution)
+def trainer_of_a_run(steps_per_execution: int) -> Trainer:
+    """`new_trainer` in a tenth of the time."""
+    trainer, first_values = traced_trainer(steps_per_execution)
     for variable, value in first_values:
         variable.assign(value)
-    model.reset_metrics()
-    vars(model).pop("_eval_epoch_iterator", None)  # a run that was killed leaves it behind
-    return model
+    trainer.reset_means()
+    return trainer
 
 
-def end_of(model: keras.Model) -> list[np.ndarray]:
+def end_of(trainer: Trainer) -> list[np.ndarray]:
     """The weights and the number of steps."""
-    return [*model.get_weights(), model.optimizer.iterations.numpy()]
+    return [*trainer.model.get_weights(), trainer.optimizer.iterations.numpy()]
 
 
 def without_times(scalars: dict) -> dict:
@@ -84,8 +91,7 @@ def run(
     at_line=None, with_held_out=True, steps_per_execution=1, stop_on=Killed, phases=(), **arguments,
 ):  # fmt: skip
     """A run of ten steps; `at_line` is called with the step and kind of each line logged."""
-    is_resumed = (directory / "checkpoints").exists()
-    model = (compiled_model if is_resumed else model_of_a_new_run)(steps_per_execution)
+    trainer = trainer_of_a_run(steps_per_execution)
     lines = []
 
     def report(step, kind, scalars):
@@ -102,7 +108,7 @@ def run(
         best_by="loss",
         larger_is_better=False,
     )
-    state = TrainingState(model, directory / "checkpoints", settings={"total_steps": total_steps})
+    state = TrainingState(trainer, directory / "checkpoints", settings={"total_steps": total_steps})
     state.restore()
     held_out = batches(1000).take(2) if with_held_out else None
     phases = phases or [Phase(until=total_steps, batch_size=4, batches=batches, held_out=held_out)]
@@ -110,16 +116,16 @@ def run(
 
     def save_model(path):
         path.mkdir(parents=True, exist_ok=True)
-        saved.append((path.name, [w.copy() for w in model.get_weights()]))
+        saved.append((path.name, [w.copy() for w in trainer.model.get_weights()]))
 
     try:
         result = train(
-            model, phases, state=state, directory=directory, plan=plan,
+            trainer, phases, state=state, directory=directory, plan=plan,
             save_model=save_model, report=report, **arguments,
         )  # fmt: skip
     except stop_on:
         result = None
-    return end_of(model), result, lines, saved
+    return end_of(trainer), result, lines, saved
 
 
 def logged_lines(directory) -> list[tuple]:
@@ -158,7 +164,7 @@ def test_every_step_is_logged_and_evaluations_are_where_they_belong(tmp_path):
     assert saved[-1][0] == "last"
     bests = [name for name, _ in saved].count("best")
     assert bests == 1 + sum(x < min(held_out[:i]) for i, x in enumerate(held_out) if i)
-    assert set(lines[0][2]) == {"loss", "mae", "learning_rate"}
+    assert set(lines[0][2]) == {"loss", "mae", "gradient_norm", "learning_rate"}
 
 
 @pytest.fixture(scope="module")
@@ -221,10 +227,11 @@ def test_phases_follow_one_another(tmp_path):
     held_out = {step: scalars["loss"] for step, kind, scalars in lines if kind == "held_out"}
     assert min(held_out[8], held_out[10]) > max(held_out[4], held_out[5])
     assert result.best == min(held_out[8], held_out[10])
-    expected = compiled_model()
-    first, second = two_phases()
-    for phase in (first, second):
-        expected.fit(phase.batches(0), steps_per_epoch=5, verbose=0, shuffle=False)
+    expected = new_trainer()
+    for phase in two_phases():
+        iterator = expected.iterate(phase.batches(0))
+        for _ in range(5):
+            expected.train(iterator)
     for ours, theirs in zip(end, end_of(expected), strict=True):
         np.testing.assert_array_equal(ours, theirs)
 
@@ -249,13 +256,13 @@ def test_a_run_killed_around_the_change_of_phases_continues(tmp_path, kill_at):
 def test_the_time_left_counts_dear_steps_for_more(tmp_path, monkeypatch):
     monkeypatch.setattr("time.perf_counter", itertools.count(0.0, 60.0).__next__)
     left = {}
-    state = TrainingState(compiled_model(), tmp_path / "checkpoints", settings={})
+    state = TrainingState(new_trainer(), tmp_path / "checkpoints", settings={})
 
     def report(step, kind, scalars):
         left[step] = scalars.get("minutes_left")
 
     train(
-        state.model, two_phases(), state=state, directory=tmp_path,
+        state.trainer, two_phases(), state=state, directory=tmp_path,
         plan=TrainingPlan(
             evaluate_every=100, save_every=100, log_every=1, best_by="loss",
             larger_is_better=False,
@@ -293,11 +300,14 @@ def test_what_others_have_begun_to_log_stays(tmp_path):
 def test_scalars_that_are_not_finite_are_null_in_the_json(tmp_path):
     run(tmp_path, total_steps=1)
     path = tmp_path / "logs" / "scalars.jsonl"
-    from bert_tf.training.scalar_files import ScalarFiles
-
-    ScalarFiles(tmp_path / "logs").write(2, "train", {"loss": float("nan")})
+    state = TrainingState(new_trainer(), tmp_path / "checkpoints", settings={})
+    state.step = 2
+    plan = TrainingPlan(
+        evaluate_every=1, save_every=1, log_every=1, best_by="loss", larger_is_better=False
+    )
+    ScalarLog(tmp_path / "logs", state, plan, lambda *line: None).held_out({"loss": float("nan")})
     last = path.read_text().splitlines()[-1]
-    assert json.loads(last) == {"step": 2, "kind": "train", "loss": None}
+    assert json.loads(last) == {"step": 2, "kind": "held_out", "loss": None}
 
 
 STOPS = [(2, "train"), (4, "train"), (4, "held_out"), (10, "train")]
@@ -332,24 +342,25 @@ def test_a_signal_ends_the_step_saves_and_stops(tmp_path, undisturbed, number, e
     assert saved[-1][0] == "last"
 
 
-class SignalInEvaluation(keras.callbacks.Callback):
-    """Sends SIGTERM before the first batch of the first evaluation."""
+def test_a_signal_in_an_evaluation_has_it_done_again(tmp_path, undisturbed, monkeypatch):
+    evaluate = Trainer.evaluate
 
-    sent = False
+    def interrupted(trainer, batches, *, before, after):
+        def signalled():
+            if not signal.getsignal(signal.SIGTERM).__self__.received:
+                send(signal.SIGTERM)
+            before()
 
-    def on_test_batch_begin(self, batch, logs=None):
-        if not self.sent:
-            self.sent = True
-            send(signal.SIGTERM)
+        return evaluate(trainer, batches, before=signalled, after=after)
 
-
-def test_a_signal_in_an_evaluation_has_it_done_again(tmp_path, undisturbed):
-    with pytest.raises(Preempted, match="step 4"):
-        run(tmp_path, log_every=3, callbacks=[SignalInEvaluation()])
-    assert [step for step, _, _ in logged_lines(tmp_path)] == [3, 4]
-    # Once more: the evaluation that the run begins with is cut off, too.
-    with pytest.raises(Preempted, match="step 4"):
-        run(tmp_path, log_every=3, callbacks=[SignalInEvaluation()])
+    with monkeypatch.context() as patch:
+        patch.setattr(Trainer, "evaluate", interrupted)
+        with pytest.raises(Preempted, match="step 4"):
+            run(tmp_path, log_every=3)
+        assert [step for step, _, _ in logged_lines(tmp_path)] == [3, 4]
+        # Once more: the evaluation that the run begins with is cut off, too.
+        with pytest.raises(Preempted, match="step 4"):
+            run(tmp_path, log_every=3)
     continued, result, lines, _ = run(tmp_path, log_every=3)
     assert result.started_at == 4
     assert lines[0][:2] == (4, "held_out")
@@ -427,12 +438,13 @@ def test_a_full_disk_leaves_the_checkpoints_that_are_there(tmp_path, undisturbed
 def test_many_short_runs_never_stall(tmp_path):
     # A stall is of 10 s and more; one of these runs takes a fraction of a second, but for the
     # first, which traces the graphs.
-    model = compiled_model()
+    trainer = new_trainer()
     ends = []
     for number in range(31):
-        state = TrainingState(model, tmp_path / str(number) / "checkpoints", settings={})
+        state = TrainingState(trainer, tmp_path / str(number) / "checkpoints", settings={})
         train(
-            model, [Phase(until=2, batch_size=4, batches=batches, held_out=batches(1000).take(2))],
+            trainer,
+            [Phase(until=2, batch_size=4, batches=batches, held_out=batches(1000).take(2))],
             state=state, directory=tmp_path / str(number),
             plan=TrainingPlan(
                 evaluate_every=1, save_every=1, log_every=1,
@@ -444,18 +456,18 @@ def test_many_short_runs_never_stall(tmp_path):
     assert max(np.diff(ends)) < 10
 
 
-def test_nothing_that_fit_reads_tunes_itself(tmp_path, monkeypatch):
+def test_nothing_that_is_read_tunes_itself(tmp_path, monkeypatch):
     # What stalls is the thread that tunes: it sleeps ever longer, and is waited for.
     read = []
-    fit = keras.Sequential.fit
+    iterate = Trainer.iterate
 
-    def watched(self, x, validation_data, **arguments):
-        read.extend([x, validation_data])
-        return fit(self, x, validation_data=validation_data, **arguments)
+    def watched(trainer, dataset):
+        read.append(dataset)
+        return iterate(trainer, dataset)
 
-    monkeypatch.setattr(keras.Sequential, "fit", watched)
+    monkeypatch.setattr(Trainer, "iterate", watched)
     run(tmp_path)
-    assert len(read) == 4  # two stretches of four steps, one of two
+    assert len(read) == 4  # the steps, and three evaluations
     assert not any(dataset.options().autotune.enabled for dataset in read)
     assert batches(0).options().autotune.enabled is None  # by default it is on
 
@@ -463,15 +475,16 @@ def test_nothing_that_fit_reads_tunes_itself(tmp_path, monkeypatch):
 def test_scalars_are_means_since_the_last_line(tmp_path):
     _, _, lines, _ = run(tmp_path, total_steps=4)
     losses = [scalars["loss"] for _, kind, scalars in lines if kind == "train"]
-    model, expected = compiled_model(), []
-    for x, y in batches(0).take(4):
-        model.reset_metrics()  # or it gives the mean over all steps so far
-        expected.append(float(model.train_on_batch(x, y)[0]))
+    trainer, expected = new_trainer(), []
+    iterator = trainer.iterate(batches(0))
+    for _ in range(4):
+        trainer.reset_means()  # or it gives the mean over all steps so far
+        expected.append(float(trainer.train(iterator)["loss"]))
     assert losses == pytest.approx(expected, rel=1e-6)
 
 
 def test_a_line_is_shown_by_time_and_logged_by_step(tmp_path, monkeypatch):
-    monkeypatch.setattr("bert_tf.training.callbacks._SECONDS_BETWEEN_LINES", -1)
+    monkeypatch.setattr("bert_tf.training.logs._SECONDS_BETWEEN_LINES", -1)
     _, _, shown, _ = run(tmp_path, total_steps=4, log_every=3)
     assert [step for step, kind, _ in shown if kind == "train"] == [1, 2, 3, 4]
     logged = logged_lines(tmp_path)

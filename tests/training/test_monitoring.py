@@ -4,53 +4,46 @@ import pytest
 import tensorflow as tf
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
+from bert_tf.training import logs, loop
+from bert_tf.training import state as states
 from bert_tf.training.hyper_parameters import HyperParameters
-from bert_tf.training.monitoring import Histograms, Profile
-from bert_tf.training.projector import ProjectorLog
+from bert_tf.training.monitoring import Histograms, Profile, ProjectorLog, Watcher
+from bert_tf.training.plan import Phase, TrainingPlan
 from bert_tf.training.state import TrainingState
-
-
-class Count(keras.callbacks.Callback):
-    def __init__(self, state):
-        super().__init__()
-        self.state = state
-
-    def on_train_batch_end(self, batch, logs=None):
-        steps = self.model.steps_per_execution
-        self.state.advance(steps, ends_stretch=(self.state.step + steps) % 6 == 0)
+from bert_tf.training.trainer import Trainer
 
 
 @pytest.fixture
 def model():
-    model = keras.Sequential([keras.Input((4,)), keras.layers.Dense(2, name="dense")])
-    model.compile("sgd", "mse")
-    return model
+    return keras.Sequential([keras.Input((4,)), keras.layers.Dense(2, name="dense")])
 
 
 @pytest.fixture
 def state(model, tmp_path):
-    return TrainingState(model, tmp_path / "checkpoints", settings={})
+    return state_of(model, tmp_path)
 
 
-def fit(model, state, *callbacks, epochs=1):
-    """Six steps an epoch."""
-    batches = tf.data.Dataset.from_tensors((np.ones((8, 4)), np.ones((8, 2)))).repeat()
-    options = tf.data.Options()
-    options.autotune.enabled = False
-    model.fit(
-        batches.with_options(options), steps_per_epoch=6, epochs=epochs,
-        callbacks=[Count(state), *callbacks], verbose=0, shuffle=False,
+def state_of(model, folder, steps_per_execution=1):
+    trainer = Trainer(
+        model, keras.optimizers.SGD(), loss=lambda labels, outputs: tf.square(labels - outputs),
+        steps_per_execution=steps_per_execution,
     )  # fmt: skip
+    return TrainingState(trainer, folder / "checkpoints", settings={})
 
 
-def as_a_further_worker(model):
-    """Makes the model say that it is not in the process that writes."""
-
-    class Extended:
-        should_checkpoint = False
-
-    model._distribute_strategy = type("Strategy", (), {"extended": Extended()})()
-    assert not model.distribute_strategy.extended.should_checkpoint
+def train(state, *watchers):
+    """Six steps, and what a run calls."""
+    batches = tf.data.Dataset.from_tensors((tf.ones((8, 4)), tf.ones((8, 2)))).repeat()
+    iterator, steps = state.trainer.iterate(batches), state.trainer.steps_per_execution
+    for watcher in watchers:
+        watcher.begin()
+        for step in range(steps, 7, steps):
+            watcher.before_step()
+            state.trainer.train(iterator)
+            state.advance(steps, ends_stretch=step == 6)
+            watcher.after_step()
+        watcher.after_evaluation()
+        watcher.end()
 
 
 def test_histograms_of_weights_and_activations(model, state, tmp_path):
@@ -60,7 +53,7 @@ def test_histograms_of_weights_and_activations(model, state, tmp_path):
         activations=lambda: {name: values() for name, values in activations.items()},
     )  # fmt: skip
     assert not (tmp_path / "histograms").exists()
-    fit(model, state, histograms)
+    train(state, histograms)
     events = EventAccumulator(str(tmp_path / "histograms")).Reload()
     tags = sorted(events.Tags()["tensors"])
     assert [tag.split("/")[-1] for tag in tags] == ["output", "bias", "kernel"]
@@ -70,8 +63,8 @@ def test_histograms_of_weights_and_activations(model, state, tmp_path):
 
 @pytest.mark.parametrize(("every", "steps"), [(2, [3, 6]), (4, [6]), (5, [6])])
 def test_histograms_between_executions_of_several_steps(model, state, tmp_path, every, steps):
-    model.compile("sgd", "mse", steps_per_execution=3)
-    fit(model, state, Histograms(state, tmp_path, every=every, weights=model))
+    state = state_of(model, tmp_path, steps_per_execution=3)
+    train(state, Histograms(state, tmp_path, every=every, weights=model))
     events = EventAccumulator(str(tmp_path / "histograms")).Reload()
     tag = events.Tags()["tensors"][0]
     assert [event.step for event in events.Tensors(tag)] == steps
@@ -82,8 +75,8 @@ def test_histograms_between_executions_of_several_steps(model, state, tmp_path, 
 )
 def test_a_profile_of_some_steps(model, state, tmp_path, first, last, steps_per_execution):
     """Also of steps in the middle of an execution, and of some that the end cuts off."""
-    model.compile("sgd", "mse", steps_per_execution=steps_per_execution)
-    fit(model, state, Profile(state, tmp_path, first, last))
+    state = state_of(model, tmp_path, steps_per_execution)
+    train(state, Profile(state, tmp_path, first, last))
     assert len(list(tmp_path.rglob("*.xplane.pb"))) == 1
 
 
@@ -99,12 +92,12 @@ def test_the_projector_gets_the_table_as_it_is_after_each_stretch(model, state, 
     columns = {"piece": ["a\tb", "c\nd\re", "\u2028é"], "id": [0, 1, 2]}
     log = ProjectorLog(state, tmp_path, name="table", table=table, columns=columns)
     assert not (tmp_path / "train").exists()
-    fit(model, state, log)
+    train(state, log)
     name, first = embeddings(tmp_path / "train")
     assert name == "table_step_6"
     np.testing.assert_array_equal(first, table.numpy()[:3])
 
-    fit(model, state, log)
+    train(state, log)
     name, second = embeddings(tmp_path / "train")
     assert name == "table_step_12"
     np.testing.assert_array_equal(second, table.numpy()[:3])
@@ -128,11 +121,11 @@ def hyper_parameters(state, folder, values, total_steps=12):
 def test_a_run_is_one_session_however_often_it_is_continued(model, state, tmp_path):
     values = {"learning_rate": 0.1, "steps": 12, "dropout": None}
     state.best = 0.5
-    fit(model, state, hyper_parameters(state, tmp_path / "logs", values))
+    train(state, hyper_parameters(state, tmp_path / "logs", values))
     (start,) = (tmp_path / "logs").glob("*.hyper_parameters")
     before = start.read_bytes()
     state.best = 0.25
-    fit(model, state, hyper_parameters(state, tmp_path / "logs", values))
+    train(state, hyper_parameters(state, tmp_path / "logs", values))
     assert start.read_bytes() == before
     events = EventAccumulator(str(tmp_path / "logs")).Reload()
     best = [
@@ -152,27 +145,20 @@ def test_a_run_is_one_session_however_often_it_is_continued(model, state, tmp_pa
     ]  # fmt: skip
 
 
-def test_one_process_writes(model, state, tmp_path):
-    def never():
-        raise AssertionError("only the process that writes may run what others do not")
+def test_one_process_writes(state, tmp_path, monkeypatch):
+    class Never(Watcher):
+        def __getattribute__(self, name):
+            raise AssertionError("only the process that writes is watched")
 
-    as_a_further_worker(model)
-    callbacks = keras.callbacks.CallbackList(
-        [
-            Histograms(state, tmp_path, every=1, weights=model, activations=never),
-            Profile(state, tmp_path, 1, 1),
-            ProjectorLog(
-                state, tmp_path, name="t", table=model.layers[0].kernel, columns={"a": [1]}
-            ),
-            hyper_parameters(state, tmp_path, {"steps": 1}, total_steps=1),
-        ],
-        model=model,
-    )
-    callbacks.on_train_begin()
-    callbacks.on_train_batch_begin(0)
-    state.advance(1, ends_stretch=True)
-    state.best = 0.5
-    callbacks.on_train_batch_end(0)
-    callbacks.on_epoch_end(0)
-    callbacks.on_train_end()
+    for module in (loop, logs, states):
+        monkeypatch.setattr(module, "is_chief", lambda strategy: False)
+    batches = tf.data.Dataset.from_tensors((tf.ones((8, 4)), tf.ones((8, 2)))).repeat()
+    loop.train(
+        state.trainer, [Phase(until=2, batch_size=8, batches=lambda step: batches)], state=state,
+        directory=tmp_path, watchers=[Never(state)], report=lambda *line: None,
+        plan=TrainingPlan(
+            evaluate_every=1, save_every=1, log_every=1, best_by="loss", larger_is_better=False
+        ),
+        save_model=lambda path: path.mkdir(),
+    )  # fmt: skip
     assert not list(tmp_path.iterdir())

@@ -16,23 +16,23 @@ from bert_tf.layers.activations import gelu
 from bert_tf.training.plan import Phase, TrainingPlan
 from bert_tf.training.preemption import Preempted
 from bert_tf.training.run import Run
+from bert_tf.training.trainer import Trainer
 
 
 def batches(step):
     return tf.data.Dataset.from_tensors((tf.ones([4, 3]), tf.ones([4, 1]))).repeat()
 
 
-def compiled_model():
+def new_trainer():
     model = keras.Sequential([keras.Input((3,)), keras.layers.Dense(1, name="dense")])
-    model.compile("sgd", "mse")
-    return model
+    return Trainer(model, keras.optimizers.SGD(), loss=lambda labels, outputs: outputs - labels)
 
 
 def train(directory, *, evaluate, until=8, phase=None, **plan):
     """A run of 8 steps, an evaluation every two; the result, and the lines logged."""
     lines = []
     with Run(directory, strategy="one") as run:
-        run.prepare(compiled_model(), settings={})
+        run.prepare(new_trainer(), settings={})
         run.open()
         result = run.train(
             [Phase(until=until, batch_size=4, batches=batches, evaluate=evaluate, **phase or {})],
@@ -65,7 +65,7 @@ def test_a_resumed_run_keeps_its_precision(tmp_path, monkeypatch):
         monkeypatch.setattr("bert_tf.training.run.fast_precision", lambda strategy: (fast, "x"))
         lines = []
         with Run(directory, strategy="one", precision="auto", notice=lines.append) as run:
-            run.prepare(compiled_model(), settings={"precision": run.precision})
+            run.prepare(new_trainer(), settings={"precision": run.precision})
             run.open()
             run.state.save()
         assert keras.config.dtype_policy().name == "float32"
@@ -105,7 +105,7 @@ def test_runs_leave_nothing_behind_in_the_process(tmp_path):
 
 def test_a_run_that_fails_leaves_nothing_behind(tmp_path):
     with pytest.raises(RuntimeError), Run(tmp_path, precision="mixed_float16") as run:
-        run.prepare(compiled_model(), settings={})
+        run.prepare(new_trainer(), settings={})
         run.open()
         raise RuntimeError
     assert keras.config.dtype_policy().name == "float32"

@@ -10,7 +10,7 @@ import tensorflow as tf
 
 from bert_tf.atomic import write_text, write_tsv
 from bert_tf.tasks.reports import pictures
-from bert_tf.training.event_folder import EventFolder
+from bert_tf.training.logs import EventFolder
 from pipelines.examples.labelled_text import Examples
 
 _BINS = 10  # of confidences

@@ -9,9 +9,9 @@ from bert_tf.errors import InputError
 from bert_tf.finetuning.options import FinetuningOptions
 from bert_tf.models.task_models import BertClassifier
 from bert_tf.pretraining.options import PretrainingOptions
-from bert_tf.pretraining.training_setup import _layer_factors, make_run, prepare
 from bert_tf.training.means import cross_entropy
 from bert_tf.training.optimizer import AdamWeightDecay
+from bert_tf.training.setup import _layer_factors, make_run, prepare
 
 
 def classifier(dropout=0.1):
@@ -89,11 +89,11 @@ def test_a_run_is_resumed_with_the_same_data_order_and_model(tmp_path, monkeypat
     resume(tmp_path, settings={"model_content": "abc"}, model="moved")
     with pytest.raises(InputError, match="model_content was 'abc', is now 'def'"):
         resume(tmp_path, settings={"model_content": "def"})
-    monkeypatch.setattr("bert_tf.pretraining.training_setup.TRAJECTORY", settings["version"] + 1)
+    monkeypatch.setattr("bert_tf.training.setup.TRAJECTORY", settings["version"] + 1)
     with pytest.raises(InputError, match="version was 1, is now 2"):
         resume(tmp_path, settings={"model_content": "abc"})
     monkeypatch.undo()
-    monkeypatch.setattr("bert_tf.pretraining.training_setup.reader_count", lambda strategy: 2)
+    monkeypatch.setattr("bert_tf.training.setup.reader_count", lambda strategy: 2)
     with pytest.raises(InputError, match="workers was 1, is now 2"):
         resume(tmp_path, settings={"model_content": "abc"})
 
@@ -102,7 +102,7 @@ def test_a_run_of_an_earlier_version_is_resumed(tmp_path, monkeypatch):
     """It has the path of the model, and none of what came later."""
     with monkeypatch.context() as patch:
         old = {"model": "../m", "gradient_accumulation_steps": 1}
-        patch.setattr("bert_tf.pretraining.training_setup._order_of", lambda *arguments: old)
+        patch.setattr("bert_tf.training.setup._order_of", lambda *arguments: old)
         assert "version" not in resume(tmp_path, begin=True)
     resume(tmp_path, settings={"model_content": "abc"}, rematerialize=True)
     with pytest.raises(InputError, match="gradient_accumulation_steps was 1, is now 2"):

@@ -176,7 +176,7 @@ def _order_of(trainer: Trainer, options: TrainingOptions) -> dict[str, Any]:
 
     Without dropout, the parts that a batch is cut into change no more than the rounding of sums.
     """
-    strategy = trainer.distribute_strategy
+    strategy = trainer.strategy
     parts = {
         "devices": strategy.num_replicas_in_sync,
         "gradient_accumulation_steps": options.gradient_accumulation_steps,
