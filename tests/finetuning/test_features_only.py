@@ -160,11 +160,13 @@ def test_a_mix_by_hand():
     with tf.GradientTape() as tape:
         mixed = mix(states)
         loss = tf.reduce_sum(mixed)
-    np.testing.assert_allclose(mixed, [[[12.0, -1.0]]], rtol=1e-6)
+    # Each is a sum of a few terms of 14 at most; each term is rounded by four operations or so.
+    rounding = 16 * 14 * 2.0**-24  # 1.3e-5
+    np.testing.assert_allclose(mixed, [[[12.0, -1.0]]], rtol=0, atol=rounding)
     of_scores, of_gamma = tape.gradient(loss, [mix.scores.value, mix.gamma.value])
     # 2 w_j (h_j - sum_k w_k h_k), over h = 4 and 6 with the weighted sum 5.5.
-    np.testing.assert_allclose(of_scores, [-0.75, 0.75], rtol=1e-6)
-    np.testing.assert_allclose(of_gamma, [5.5], rtol=1e-6)
+    np.testing.assert_allclose(of_scores, [-0.75, 0.75], rtol=0, atol=rounding)
+    np.testing.assert_allclose(of_gamma, [5.5], rtol=0, atol=rounding)
 
 
 def test_a_mix_of_all_layers(short_lstm, encoder, tmp_path):

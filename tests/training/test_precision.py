@@ -65,6 +65,7 @@ def test_a_processor_without_bfloat16_is_not_measured(on, cpuinfo):
 
 def test_a_processor_is_measured_once(on, tmp_path, monkeypatch):
     """Two runs must not differ because a measurement did."""
+    monkeypatch.delenv("TF_ENABLE_ONEDNN_OPTS", raising=False)
     assert on(Machine(200, 400)).measured == 0
     assert fast_precision(ONE)[0] == "mixed_bfloat16"
     assert on(Machine(400, 200)).measured == 0  # a new process, at a worse moment
