@@ -13,7 +13,7 @@ from bert_tf.checkpoints.safetensors_file import (
     weights_path,
     write_sharded_weights,
 )
-from bert_tf.checkpoints.stored_model import StoredModel, check_tensors, left_out
+from bert_tf.checkpoints.stored_model import StoredModel, left_out
 from bert_tf.checkpoints.weight_names import (
     FEATURE_BASED,
     HEADS_PREFIXES,
@@ -34,12 +34,10 @@ _NOT_KEPT = ("architectures", "dtype", "num_labels", "problem_type", "tie_word_e
 _OF_BERT = ("embeddings.", "encoder.", "pooler.", *HEADS_PREFIXES)
 
 
-def read_weights(folder: Path) -> tuple[StoredModel, Path]:
+def read_weights(folder: Path) -> StoredModel:
     """Reads config.json and the weights, including a decoder's copies of other weights.
 
-    Tensors that belong to no part of a BERT are left out, with a note.
-
-    Returns the model without a tokenizer, and the path of the weights file or of the index.
+    Tensors that belong to no part of a BERT are left out, with a note. The tokenizer is not read.
     """
     config = BertConfig.from_json(folder / CONFIG)
     tensors: dict[str, np.ndarray] = {}
@@ -68,14 +66,12 @@ def read_weights(folder: Path) -> tuple[StoredModel, Path]:
             )
         tensors[canonical] = np.stack([parts[direction] for direction in config.directions])
     notes = [left_out(others)] if others else []
-    return StoredModel(config, tensors, notes=notes), path
+    return StoredModel(config, tensors, path, notes=notes)
 
 
-def read_hugging_face(location: Location, do_lower_case: bool | None = None) -> StoredModel:
-    """Reads config.json, the safetensors file or files, and the tokenizer."""
-    from bert_tf.checkpoints.tokenizer_files import read_tokenizer
-
-    model, path = read_weights(location.folder)
+def read_hugging_face(location: Location) -> StoredModel:
+    """Reads config.json and the weights; refuses a model that other formats cannot hold."""
+    model = read_weights(location.folder)
     if model.config.attention_direction != "both":
         raise InputError(
             f"{location.folder} sees one side of the text (attention_direction "
@@ -88,9 +84,7 @@ def read_hugging_face(location: Location, do_lower_case: bool | None = None) -> 
             f"{location.folder} was trained with --{by}, and neither Hugging Face nor the others "
             "have a class for such a model: convert the model that it was trained from."
         )
-    model.tie_decoder(path)
-    check_tensors(model, path)
-    model.tokenizer = read_tokenizer(location, do_lower_case, model.notes)
+    model.tie_decoder()
     return model
 
 

@@ -13,7 +13,14 @@ import numpy as np
 
 from bert_tf.checkpoints.formats import CONFIG, Location
 from bert_tf.checkpoints.stored_model import StoredModel
-from bert_tf.checkpoints.weight_names import is_kernel, layer_weights, tensor_shapes
+from bert_tf.checkpoints.weight_names import (
+    BLOCK,
+    EMBEDDINGS,
+    POOLER,
+    is_kernel,
+    layer_weights,
+    tensor_shapes,
+)
 from bert_tf.config import BertConfig
 from bert_tf.errors import InputError
 from bert_tf.tokenization.tokenizer import BertTokenizer
@@ -33,24 +40,6 @@ _CONFIG = {
     "max_position_embeddings": "max_sequence_length",
     "type_vocab_size": "num_segments",
 }
-# Attributes of the backbone's layers and of a block's, by canonical name without ".weight" and
-# ".bias".
-_BACKBONE = {
-    "embeddings.word_embeddings": "token_embedding",
-    "embeddings.token_type_embeddings": "segment_embedding",
-    "embeddings.LayerNorm": "embeddings_layer_norm",
-    "pooler.dense": "pooled_dense",
-}
-_BLOCK = {
-    "attention.self.query": "_self_attention_layer.query_dense",
-    "attention.self.key": "_self_attention_layer.key_dense",
-    "attention.self.value": "_self_attention_layer.value_dense",
-    "attention.output.dense": "_self_attention_layer.output_dense",
-    "attention.output.LayerNorm": "_self_attention_layer_norm",
-    "intermediate.dense": "_feedforward_intermediate_dense",
-    "output.dense": "_feedforward_output_dense",
-    "output.LayerNorm": "_feedforward_layer_norm",
-}
 _TANH_GELU = ("gelu_new", "gelu_fast", "gelu_pytorch_tanh")
 
 
@@ -66,13 +55,12 @@ def _keras_hub() -> ModuleType:
 
 def _variables(backbone: Any, task: Any) -> dict[str, keras.Variable]:
     """The variables of a backbone and of a task's head, if there is a task, by canonical name."""
-    variables = {
-        "embeddings.position_embeddings.weight": backbone.position_embedding.position_embeddings
-    }
-    layers = {name: getattr(backbone, attribute) for name, attribute in _BACKBONE.items()}
+    layers = {each.name: getattr(backbone, each.keras_hub) for each in (*EMBEDDINGS, POOLER)}
+    positions = "embeddings.position_embeddings"  # the only layer with a weight of its own name
+    variables = {f"{positions}.weight": layers.pop(positions).position_embeddings}
     for i, block in enumerate(backbone.transformer_layers):
-        for name, attribute in _BLOCK.items():
-            layers[f"encoder.layer.{i}.{name}"] = attrgetter(attribute)(block)
+        for each in BLOCK:
+            layers[f"encoder.layer.{i}.{each.name}"] = attrgetter(each.keras_hub)(block)
     if hasattr(task, "masked_lm_head"):
         head = task.masked_lm_head
         variables["cls.predictions.bias"] = head._bias
@@ -81,7 +69,7 @@ def _variables(backbone: Any, task: Any) -> dict[str, keras.Variable]:
     elif task is not None:
         layers["classifier"] = task.output_dense
     weights = (weight for name, layer in layers.items() for weight in layer_weights(name, layer))
-    return variables | {weight.name: weight.variable for weight in weights}
+    return variables | {weight.name: weight.variables[0] for weight in weights}
 
 
 def _to_tensor(name: str, variable: keras.Variable, shape: tuple[int, ...]) -> np.ndarray:
@@ -130,7 +118,7 @@ def read_keras_hub(location: Location, do_lower_case: bool | None = None) -> Sto
         name: _to_tensor(name, variable, shapes.get(name) or tuple(variable.shape)[::-1])
         for name, variable in _variables(backbone, task).items()
     }
-    return StoredModel(config, tensors, tokenizer, notes)
+    return StoredModel(config, tensors, folder, tokenizer, notes)
 
 
 _HEADS_DIFFER = (

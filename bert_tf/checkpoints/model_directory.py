@@ -107,7 +107,8 @@ def load_model(
     """
     directory = Path(directory)
     check_is_model_directory(directory)
-    stored, path = read_weights(directory)
+    stored = read_weights(directory)
+    path = stored.source
     for note in stored.notes:
         _log.warning("%s: %s", path, note)
     vocabulary = directory / "vocab.txt"
@@ -129,7 +130,7 @@ def load_model(
     if not allow_new_head:
         _check_head(stored, head, is_other, directory)
     if "cls.predictions." in head.parts:
-        stored.tie_decoder(path)
+        stored.tie_decoder()
     if "labels" in model_class.arguments:
         on_disk, classes = (None, None) if is_other else (stored.labels, stored.classes)
         if labels is None and num_classes in (None, classes):

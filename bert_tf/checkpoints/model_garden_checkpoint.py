@@ -13,7 +13,7 @@ import tensorflow as tf
 from tensorflow.core.protobuf.trackable_object_graph_pb2 import TrackableObjectGraph
 
 from bert_tf.checkpoints.formats import Location
-from bert_tf.checkpoints.stored_model import StoredModel, check_tensors
+from bert_tf.checkpoints.stored_model import StoredModel
 from bert_tf.checkpoints.tensorflow_checkpoint import (
     OBJECT_GRAPH,
     PREFIX,
@@ -21,27 +21,10 @@ from bert_tf.checkpoints.tensorflow_checkpoint import (
     config_path,
     write_config,
 )
-from bert_tf.checkpoints.tokenizer_files import read_tokenizer
+from bert_tf.checkpoints.weight_names import BLOCK, EMBEDDINGS, POOLER
 from bert_tf.config import BertConfig
 from bert_tf.errors import InputError
 
-# Edges from the encoder, by canonical name without ".weight" and ".bias".
-_EMBEDDINGS = {
-    "embeddings.word_embeddings": "_embedding_layer",
-    "embeddings.position_embeddings": "_position_embedding_layer",
-    "embeddings.token_type_embeddings": "_type_embedding_layer",
-    "embeddings.LayerNorm": "_embedding_norm_layer",
-}
-_BLOCK = {
-    "attention.self.query": ("_attention_layer", "_query_dense"),
-    "attention.self.key": ("_attention_layer", "_key_dense"),
-    "attention.self.value": ("_attention_layer", "_value_dense"),
-    "attention.output.dense": ("_attention_layer", "_output_dense"),
-    "attention.output.LayerNorm": ("_attention_layer_norm",),
-    "intermediate.dense": ("_intermediate_dense",),
-    "output.dense": ("_output_dense",),
-    "output.LayerNorm": ("_output_layer_norm",),
-}
 # Item of the checkpoint: the pooler that BertPretrainerV2's next sentence head has of its own.
 _HEADS_POOLER = "next_sentence.pooler_dense"
 
@@ -109,7 +92,7 @@ class _Graph:
             self.tensors |= dict(zip(names, values, strict=False))
 
 
-def read_model_garden(location: Location, do_lower_case: bool | None = None) -> StoredModel:
+def read_model_garden(location: Location) -> StoredModel:
     """Reads a checkpoint of a `BertEncoder` or a `BertPretrainerV2`.
 
     Model Garden computes GELU by its tanh approximation, so that is the model's `hidden_act`.
@@ -121,19 +104,16 @@ def read_model_garden(location: Location, do_lower_case: bool | None = None) -> 
     blocks, pooler = _read_encoder(graph)
     graph.take("pooler.dense", _read_heads(graph, pooler, notes))
     config = _config(location.folder, graph, blocks, notes)
-    model = StoredModel(config, graph.tensors, notes=notes)
-    check_tensors(model, location.path)
-    model.tokenizer = read_tokenizer(location, do_lower_case, notes)
-    return model
+    return StoredModel(config, graph.tensors, location.path, notes=notes)
 
 
 def _read_encoder(graph: _Graph) -> tuple[int, int | None]:
     """Reads all but the pooler; returns the number of blocks, and the pooler's object."""
-    encoder = graph.find_first(*_EMBEDDINGS.values())
+    encoder = graph.find_first(*(each.model_garden for each in EMBEDDINGS))
     if encoder is not None:
-        parts = [graph.find(encoder, edge) for edge in _EMBEDDINGS.values()]
+        parts = [graph.find(encoder, each.model_garden) for each in EMBEDDINGS]
         blocks = graph.numbered(graph.find(encoder, "_transformer_layers"), "")
-        pooler = graph.find(encoder, "_pooler_layer")
+        pooler = graph.find(encoder, POOLER.model_garden)
     else:  # older functional encoders name their layers by numbers alone
         encoder = graph.find_first(*(f"layer_with_weights-{i}" for i in range(5)))
         if encoder is None:
@@ -142,14 +122,15 @@ def _read_encoder(graph: _Graph) -> tuple[int, int | None]:
                 "official.nlp's BertEncoder or BertPretrainerV2."
             )
         layers = graph.numbered(encoder, "layer_with_weights-")
-        parts = [*layers[: len(_EMBEDDINGS)]]
+        parts = [*layers[: len(EMBEDDINGS)]]
         blocks = [node for node in layers if graph.find(node, "_attention_layer") is not None]
-        pooler = next(iter(layers[len(_EMBEDDINGS) + len(blocks) :]), None)
-    for name, part in zip(_EMBEDDINGS, parts, strict=False):
-        graph.take(name, part)
+        pooler = next(iter(layers[len(EMBEDDINGS) + len(blocks) :]), None)
+    for each, part in zip(EMBEDDINGS, parts, strict=False):
+        graph.take(each.name, part)
     for i, block in enumerate(blocks):
-        for name, path in _BLOCK.items():
-            graph.take(f"encoder.layer.{i}.{name}", graph.find(block, *path))
+        for each in BLOCK:
+            path = each.model_garden.split(".")
+            graph.take(f"encoder.layer.{i}.{each.name}", graph.find(block, *path))
     return len(blocks), pooler
 
 
@@ -239,7 +220,7 @@ def write_model_garden(model: StoredModel, folder: Path) -> None:
             kernel = kernel.reshape(heads, width, -1)
         return node(kernel=tf.Variable(kernel), bias=tf.Variable(bias))
 
-    layers: dict[str, Any] = {edge: layer(name) for name, edge in _EMBEDDINGS.items()}
+    layers: dict[str, Any] = {each.model_garden: layer(each.name) for each in EMBEDDINGS}
     # The position table has a second edge there.
     positions = layers["_position_embedding_layer"]
     positions._position_embeddings = positions.embeddings
@@ -247,14 +228,15 @@ def write_model_garden(model: StoredModel, folder: Path) -> None:
     for i in range(model.config.num_hidden_layers):
         attention: dict[str, Any] = {}
         rest: dict[str, Any] = {}
-        for name, (*outer, edge) in _BLOCK.items():
-            (attention if outer else rest)[edge] = layer(f"encoder.layer.{i}.{name}")
+        for each in BLOCK:
+            *outer, edge = each.model_garden.split(".")
+            (attention if outer else rest)[edge] = layer(f"encoder.layer.{i}.{each.name}")
         blocks.append(node(_attention_layer=node(**attention), **rest))
     numbered = [*layers.values(), *blocks]
     layers["_transformer_layers"] = blocks
     if model.has("pooler."):
-        layers["_pooler_layer"] = layer("pooler.dense")
-        numbered.append(layers["_pooler_layer"])
+        layers[POOLER.model_garden] = layer(POOLER.name)
+        numbered.append(layers[POOLER.model_garden])
     layers |= {f"layer_with_weights-{i}": each for i, each in enumerate(numbered)}
     encoder = node(**layers)
 

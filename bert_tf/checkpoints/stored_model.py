@@ -16,6 +16,7 @@ from bert_tf.checkpoints.weight_names import (
     TABLE,
     canonical_name,
     head_of,
+    kind,
     named_weights,
     tensor_shapes,
 )
@@ -45,12 +46,14 @@ class StoredModel:
     Attributes:
         config: hyper-parameters and labels.
         tensors: float32 tensors by canonical name (`canonical_name`), in Hugging Face's shapes.
+        source: the file that holds the tensors, or their index, for messages.
         tokenizer: the tokenizer; None if the files hold none.
         notes: sentences on what was assumed or left out.
     """
 
     config: BertConfig
     tensors: dict[str, np.ndarray]
+    source: Path = Path()
     tokenizer: "BertTokenizer | None" = None
     notes: list[str] = field(default_factory=list)
 
@@ -105,8 +108,8 @@ class StoredModel:
 
     @property
     def kind(self) -> str:
-        """Architecture and problem type, as in `Head.kind`."""
-        return " for ".join(filter(None, (self.architecture, self.problem_type)))
+        """See `Head.kind`."""
+        return kind(self.architecture, self.problem_type)
 
     @property
     def classes(self) -> int | None:
@@ -141,12 +144,12 @@ class StoredModel:
                 f"{target} adds 1e-12 to variances, this model {eps}: outputs differ."
             )
 
-    def tie_decoder(self, source: Path) -> None:
+    def tie_decoder(self) -> None:
         """Drops the decoder's copies of shared weights; refuses a decoder that differs."""
         untied = self.config.extra.get("tie_word_embeddings") is False
         if untied and self.has("cls.predictions.") and DECODER not in self.tensors:
             raise InputError(
-                f"{source} lacks {DECODER}, but its config says tie_word_embeddings false: "
+                f"{self.source} lacks {DECODER}, but its config says tie_word_embeddings false: "
                 "restore the file, or set tie_word_embeddings to true."
             )
         if DECODER_BIAS in self.tensors:
@@ -155,10 +158,19 @@ class StoredModel:
             own = self.tensors.pop(copy, None)
             if own is not None and not np.array_equal(own, self.tensors.get(shared, own)):
                 raise InputError(
-                    f"{source}: {copy} differs from {shared}, but only a decoder tied to the word "
-                    "embeddings is supported: use a model with tied embeddings, or this model's "
-                    "encoder alone."
+                    f"{self.source}: {copy} differs from {shared}, but only a decoder tied to the "
+                    "word embeddings is supported: use a model with tied embeddings, or this "
+                    "model's encoder alone."
                 )
+
+    def check_tensors(self) -> None:
+        """Refuses tensors that do not match the config; see `check_shapes`."""
+        expected = tensor_shapes(self.config)
+        for part in _OF_CLASSES:
+            classes = len(self.tensors.get(f"{part}bias", ()))
+            expected[f"{part}weight"] = (classes, self.config.hidden_size)
+            expected[f"{part}bias"] = (classes,)
+        check_shapes(self.tensors, expected, self.source)
 
 
 _OF_INDEPENDENT_LABELS = (
@@ -181,16 +193,6 @@ def _check_loss(model: PretrainedModel) -> None:
                 "other, but a model directory records one label per text: compile it with "
                 "SparseCategoricalCrossentropy, or keep it with model.save('model.keras')."
             )
-
-
-def check_tensors(model: StoredModel, source: Path) -> None:
-    """Refuses tensors that do not match the model's config; see `check_shapes`."""
-    expected = tensor_shapes(model.config)
-    for part in _OF_CLASSES:
-        classes = len(model.tensors.get(f"{part}bias", ()))
-        expected[f"{part}weight"] = (classes, model.config.hidden_size)
-        expected[f"{part}bias"] = (classes,)
-    check_shapes(model.tensors, expected, source)
 
 
 def check_shapes(

@@ -11,7 +11,7 @@ import numpy as np
 import tensorflow as tf
 
 from bert_tf.checkpoints.formats import Location
-from bert_tf.checkpoints.stored_model import StoredModel, check_tensors, left_out
+from bert_tf.checkpoints.stored_model import StoredModel, left_out
 from bert_tf.checkpoints.tensorflow_checkpoint import (
     CHECKPOINT_CONFIGS,
     PREFIX,
@@ -19,7 +19,6 @@ from bert_tf.checkpoints.tensorflow_checkpoint import (
     config_path,
     write_config,
 )
-from bert_tf.checkpoints.tokenizer_files import read_tokenizer
 from bert_tf.checkpoints.weight_names import is_kernel, tensor_shapes
 from bert_tf.config import BertConfig
 from bert_tf.errors import InputError
@@ -61,7 +60,7 @@ def _is_transposed(name: str) -> bool:
     return is_kernel(name) and name not in _HEADS
 
 
-def read_tf1(location: Location, do_lower_case: bool | None = None) -> StoredModel:
+def read_tf1(location: Location) -> StoredModel:
     """Reads a checkpoint of the original's scripts; ignores optimizer state in it.
 
     `hidden_act` is taken from bert_config.json as it stands, as Hugging Face does: "gelu" is then
@@ -89,12 +88,8 @@ def read_tf1(location: Location, do_lower_case: bool | None = None) -> StoredMod
             tensors[theirs] = np.empty(0, np.float32)  # a part of an encoder that is not BERT's
         else:
             others.append(theirs)
-    model = StoredModel(config, tensors)
-    check_tensors(model, location.path)
-    if others:
-        model.notes.append(left_out(others))
-    model.tokenizer = read_tokenizer(location, do_lower_case, model.notes)
-    return model
+    notes = [left_out(others)] if others else []
+    return StoredModel(config, tensors, location.path, notes=notes)
 
 
 def write_tf1(model: StoredModel, folder: Path) -> None:

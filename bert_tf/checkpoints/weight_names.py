@@ -1,9 +1,10 @@
-"""Hugging Face's name of every weight, and the table of heads."""
+"""The layers of a BERT: their names in every format, their shapes, and the table of heads."""
 
 import itertools
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import reduce
 from typing import Any
 
 import keras
@@ -70,40 +71,33 @@ class Head:
 
     @property
     def kind(self) -> str:
-        """Architecture and problem type, which distinguish models on disk."""
-        return " for ".join(filter(None, (self.architecture, self.problem_type)))
+        """See `kind`."""
+        return kind(self.architecture, self.problem_type)
+
+
+def kind(architecture: str, problem_type: str | None) -> str:
+    """Architecture and problem type, which distinguish models on disk."""
+    return " for ".join(filter(None, (architecture, problem_type)))
 
 
 _CLASSIFIER = {"classifier.": "head.dense"}
+_MASKED_WORDS = {"cls.predictions.": "masked_language_model"}
+_NEXT_SENTENCE = {"cls.seq_relationship.": "next_sentence.dense"}
+_SEQUENCES = "BertForSequenceClassification"
 # A new head is a line here.
 HEADS: dict[type[PretrainedModel], Head] = {
     BertEncoder: Head("BertModel"),
     TwoEncoders: Head("BertModel"),
     LstmEncoder: Head("BertModel"),
-    BertPreTrainer: Head(
-        "BertForPreTraining",
-        {
-            "cls.predictions.": "masked_language_model",
-            "cls.seq_relationship.": "next_sentence.dense",
-        },
-        made_by="pretrain",
-    ),
+    BertPreTrainer: Head("BertForPreTraining", _MASKED_WORDS | _NEXT_SENTENCE, made_by="pretrain"),
     BertMaskedLanguageModel: Head(
-        "BertForMaskedLM",
-        {"cls.predictions.": "masked_language_model"},
-        reads_pooler=False,
-        made_by="pretrain",
+        "BertForMaskedLM", _MASKED_WORDS, reads_pooler=False, made_by="pretrain"
     ),
     BertLanguageModel: Head(
-        "BertLMHeadModel",
-        {"cls.predictions.": "heads"},
-        reads_pooler=False,
-        made_by="pretrain",
+        "BertLMHeadModel", {"cls.predictions.": "heads"}, reads_pooler=False, made_by="pretrain"
     ),
-    BertClassifier: Head(
-        "BertForSequenceClassification", _CLASSIFIER, problem_type="single_label_classification"
-    ),
-    BertRegressor: Head("BertForSequenceClassification", _CLASSIFIER, problem_type="regression"),
+    BertClassifier: Head(_SEQUENCES, _CLASSIFIER, "single_label_classification"),
+    BertRegressor: Head(_SEQUENCES, _CLASSIFIER, "regression"),
     BertChooser: Head("BertForMultipleChoice", _CLASSIFIER),
     BertTagger: Head("BertForTokenClassification", _CLASSIFIER, reads_pooler=False),
     BertSpanClassifier: Head(
@@ -112,41 +106,96 @@ HEADS: dict[type[PretrainedModel], Head] = {
 }
 
 
+@dataclass(frozen=True)
+class Layer:
+    """A layer of the encoder.
+
+    Attributes:
+        name: Hugging Face's name, in the embeddings or in a block.
+        shape: fields of the config that are the shape of its weight; [out, in] of a dense layer.
+        ours: attribute of `BertEncoder`, or of a block.
+        keras_hub: attribute of KerasHub's backbone, or of a block.
+        model_garden: edges from Model Garden's encoder, or from a block.
+    """
+
+    name: str
+    shape: tuple[str, ...]
+    ours: str
+    keras_hub: str = ""
+    model_garden: str = ""
+
+
+_H, _INNER = "hidden_size", "intermediate_size"
+EMBEDDINGS = (
+    Layer("embeddings.word_embeddings", ("vocab_size", _H),
+          "embeddings.word_embeddings", "token_embedding", "_embedding_layer"),
+    Layer("embeddings.position_embeddings", ("max_position_embeddings", _H),
+          "embeddings.position_embeddings", "position_embedding", "_position_embedding_layer"),
+    Layer("embeddings.token_type_embeddings", ("type_vocab_size", _H),
+          "embeddings.segment_embeddings", "segment_embedding", "_type_embedding_layer"),
+    Layer("embeddings.LayerNorm", (_H,),
+          "embeddings.layer_norm", "embeddings_layer_norm", "_embedding_norm_layer"),
+)  # fmt: skip
+BLOCK = (
+    Layer("attention.self.query", (_H, _H), "attention.query",
+          "_self_attention_layer.query_dense", "_attention_layer._query_dense"),
+    Layer("attention.self.key", (_H, _H), "attention.key",
+          "_self_attention_layer.key_dense", "_attention_layer._key_dense"),
+    Layer("attention.self.value", (_H, _H), "attention.value",
+          "_self_attention_layer.value_dense", "_attention_layer._value_dense"),
+    Layer("attention.output.dense", (_H, _H), "attention.output_dense",
+          "_self_attention_layer.output_dense", "_attention_layer._output_dense"),
+    Layer("attention.output.LayerNorm", (_H,), "attention_layer_norm",
+          "_self_attention_layer_norm", "_attention_layer_norm"),
+    Layer("intermediate.dense", (_INNER, _H), "feed_forward.intermediate",
+          "_feedforward_intermediate_dense", "_intermediate_dense"),
+    Layer("output.dense", (_H, _INNER), "feed_forward.output_dense",
+          "_feedforward_output_dense", "_output_dense"),
+    Layer("output.LayerNorm", (_H,), "feed_forward_layer_norm",
+          "_feedforward_layer_norm", "_output_layer_norm"),
+)  # fmt: skip
+POOLER = Layer("pooler.dense", (_H, _H), "pooler.dense", "pooled_dense", "_pooler_layer")
+# Of ELMo's encoder, which has no positions, segments, attention or pooler: both kernels' shape, in
+# Keras' order.
+_LSTM_BLOCK = (
+    Layer("forward_lstm", (_H, "lstm gates"), "forward"),
+    Layer("backward_lstm", (_H, "lstm gates"), "backward"),
+)
+
+# The weights of a layer: Hugging Face's suffix -> attribute; the first class that fits counts.
+_LSTM = keras.layers.LSTM
+_NORM = {"weight": "gamma", "bias": "beta"}
+_DENSE = {"weight": "kernel", "bias": "bias"}
+_WEIGHTS: tuple[tuple[type[keras.layers.Layer], dict[str, str]], ...] = (
+    (keras.layers.Embedding, {"weight": "embeddings"}),
+    (keras.layers.LayerNormalization, _NORM),
+    (_LSTM, {name: f"cell.{name}" for name in ("kernel", "recurrent_kernel", "bias")}),
+    (MaskedLanguageModelHead, {
+        "bias": "bias",
+        **{f"transform.dense.{name}": f"dense.{own}" for name, own in _DENSE.items()},
+        **{f"transform.LayerNorm.{name}": f"layer_norm.{own}" for name, own in _NORM.items()},
+    }),
+    (keras.layers.Layer, _DENSE),
+)  # fmt: skip
+
+
 def encoder_layers(config: BertConfig) -> Iterator[tuple[str, str, tuple[int, ...]]]:
     """Every layer of an encoder: Hugging Face's name, attribute of `BertEncoder`, weight's shape.
 
-    A dense layer's weight is [out, in] there. Of an LSTM it is the shape of both kernels, in Keras'
-    order.
+    See `Layer`.
     """
-    hidden, inner = config.hidden_size, config.intermediate_size
-    if config.attention_direction == "recurrent":
-        yield (
-            "embeddings.word_embeddings", "embeddings.word_embeddings", (config.vocab_size, hidden)
-        )  # fmt: skip
-        yield "embeddings.LayerNorm", "embeddings.layer_norm", (hidden,)
-        for i, half in itertools.product(range(config.num_hidden_layers), ("forward", "backward")):
-            yield f"encoder.layer.{i}.{half}_lstm", f"blocks.{i}.{half}", (hidden, 4 * hidden)
-        return
-    for name, attribute, rows in (
-        ("word_embeddings", "word_embeddings", config.vocab_size),
-        ("position_embeddings", "position_embeddings", config.max_position_embeddings),
-        ("token_type_embeddings", "segment_embeddings", config.type_vocab_size),
-    ):
-        yield f"embeddings.{name}", f"embeddings.{attribute}", (rows, hidden)
-    yield "embeddings.LayerNorm", "embeddings.layer_norm", (hidden,)
-    for i in range(config.num_hidden_layers):
-        for name, attribute, shape in (
-            ("attention.self.query", "attention.query", (hidden, hidden)),
-            ("attention.self.key", "attention.key", (hidden, hidden)),
-            ("attention.self.value", "attention.value", (hidden, hidden)),
-            ("attention.output.dense", "attention.output_dense", (hidden, hidden)),
-            ("attention.output.LayerNorm", "attention_layer_norm", (hidden,)),
-            ("intermediate.dense", "feed_forward.intermediate", (inner, hidden)),
-            ("output.dense", "feed_forward.output_dense", (hidden, inner)),
-            ("output.LayerNorm", "feed_forward_layer_norm", (hidden,)),
-        ):
-            yield f"encoder.layer.{i}.{name}", f"blocks.{i}.{attribute}", shape
-    yield "pooler.dense", "pooler.dense", (hidden, hidden)
+    is_recurrent = config.attention_direction == "recurrent"
+    block = _LSTM_BLOCK if is_recurrent else BLOCK
+    layers = [("", "", each) for each in EMBEDDINGS]
+    if is_recurrent:
+        layers = [layers[0], layers[-1]]
+    for i, each in itertools.product(range(config.num_hidden_layers), block):
+        layers.append((f"encoder.layer.{i}.", f"blocks.{i}.", each))
+    if not is_recurrent:
+        layers.append(("", "", POOLER))
+    sizes = {**vars(config), "lstm gates": 4 * config.hidden_size}
+    for prefix, path, each in layers:
+        yield prefix + each.name, path + each.ours, tuple(sizes[name] for name in each.shape)
 
 
 def tensor_shapes(config: BertConfig) -> dict[str, tuple[int, ...]]:
@@ -177,59 +226,37 @@ def tensor_shapes(config: BertConfig) -> dict[str, tuple[int, ...]]:
 class NamedWeight:
     """A variable and the tensor that stands for it in a Hugging Face checkpoint.
 
-    Args:
+    Attributes:
         name: name of the tensor, such as "bert.encoder.layer.0.output.dense.weight".
-        variable: the Keras variable.
+        variables: the Keras variable; those of two encoders, which are stacked to [2, ...].
         transposed: whether the tensor is its transpose, as for PyTorch's linear layers.
     """
 
     name: str
-    variable: keras.Variable
-    transposed: bool = False
+    variables: tuple[keras.Variable, ...]
+    transposed: bool
 
     @property
     def shape(self) -> tuple[int, ...]:
         """The tensor's shape, not the variable's."""
-        shape = tuple(self.variable.shape)
-        return shape[::-1] if self.transposed else shape
+        shape = tuple(self.variables[0].shape)
+        shape = shape[::-1] if self.transposed else shape
+        return shape if len(self.variables) == 1 else (len(self.variables), *shape)
 
     def to_tensor(self) -> np.ndarray:
-        """The variable's value as the checkpoint keeps it, in float32."""
-        value = keras.ops.convert_to_numpy(self.variable).astype(np.float32)
-        return np.ascontiguousarray(value.T if self.transposed else value)
+        """The value as the checkpoint keeps it, in float32."""
+        values = [keras.ops.convert_to_numpy(each).astype(np.float32) for each in self.variables]
+        values = [each.T if self.transposed else each for each in values]
+        return np.ascontiguousarray(values[0] if len(values) == 1 else np.stack(values))
 
     def assign(self, tensor: np.ndarray) -> None:
         """Sets the variable to the checkpoint's value."""
-        self.variable.assign(tensor.T if self.transposed else tensor)
+        tensors = [tensor] if len(self.variables) == 1 else tensor
+        for variable, own in zip(self.variables, tensors, strict=True):
+            variable.assign(own.T if self.transposed else own)
 
 
-@dataclass(frozen=True)
-class StackedWeight:
-    """The same weight of two encoders, and the tensor [2, ...] that stands for both."""
-
-    parts: tuple[NamedWeight, ...]
-
-    @property
-    def name(self) -> str:
-        """The name of the tensor."""
-        return self.parts[0].name
-
-    @property
-    def shape(self) -> tuple[int, ...]:
-        """The tensor's shape."""
-        return (len(self.parts), *self.parts[0].shape)
-
-    def to_tensor(self) -> np.ndarray:
-        """The variables' values, in float32."""
-        return np.stack([part.to_tensor() for part in self.parts])
-
-    def assign(self, tensor: np.ndarray) -> None:
-        """Sets the variables to the checkpoint's values."""
-        for part, own in zip(self.parts, tensor, strict=True):
-            part.assign(own)
-
-
-def named_weights(model: PretrainedModel) -> list[Any]:
+def named_weights(model: PretrainedModel) -> list[NamedWeight]:
     """Every weight of a model with its Hugging Face name, in the order of the computation.
 
     A tied decoder has no entry of its own: it is the word embedding table.
@@ -239,34 +266,43 @@ def named_weights(model: PretrainedModel) -> list[Any]:
     """
     head = head_of(type(model))
     encoder: Any = getattr(model, "encoder", model)
-    weights: list[Any] = []
+    weights: list[NamedWeight] = []
     reads_pooler = head.reads_pooler
     if isinstance(encoder, FeatureEncoder):
         if encoder.mix is not None:
-            for weight in ("scores", "gamma"):
-                weights.append(NamedWeight(f"mix.{weight}", getattr(encoder.mix, weight)))
+            for name in ("scores", "gamma"):
+                weights.append(NamedWeight(f"mix.{name}", (getattr(encoder.mix, name),), False))
         for number, lstm in enumerate(encoder.lstms):
             for half in ("forward", "backward"):
                 weights += layer_weights(f"lstm.{number}.{half}", getattr(lstm, f"{half}_layer"))
         encoder, reads_pooler = encoder.encoder, False
+    prefix = "bert." if head.parts else ""  # a bare encoder's names have none
     for name, attribute, _ in encoder_layers(model.config):
         if reads_pooler or not name.startswith("pooler."):
-            prefix = "bert." if head.parts else ""  # a bare encoder's names have none
             layers = [_attribute(tower, attribute) for tower in encoder.towers()]
-            weights += _stacked(f"{prefix}{name}", layers)
+            weights += layer_weights(prefix + name, *layers)
     for name, attribute in head.parts.items():
         layer = _attribute(model, attribute)
-        layers = list(layer) if isinstance(layer, list) else [layer]
-        weights += _stacked(name.removesuffix("."), layers)
+        layers = layer if isinstance(layer, list) else [layer]
+        weights += layer_weights(name.removesuffix("."), *layers)
     return weights
 
 
-def _stacked(name: str, layers: list[keras.layers.Layer]) -> list[Any]:
-    """The weights of a layer, or of the same layer of two encoders."""
-    of_layers = [list(layer_weights(name, layer)) for layer in layers]
-    if len(layers) == 1:
-        return of_layers[0]
-    return [StackedWeight(parts) for parts in zip(*of_layers, strict=True)]
+def layer_weights(name: str, *layers: keras.layers.Layer) -> Iterator[NamedWeight]:
+    """The weights of a layer, or of two encoders' layers, whose name in Hugging Face is `name`."""
+    attributes = next(own for layer_class, own in _WEIGHTS if isinstance(layers[0], layer_class))
+    for suffix, attribute in attributes.items():
+        variables = tuple(_attribute(layer, attribute) for layer in layers)
+        # LSTMs have no class there: theirs are in Keras' order.
+        is_transposed = attribute.endswith("kernel") and not attribute.startswith("cell.")
+        yield NamedWeight(f"{name}.{suffix}", variables, is_transposed)
+
+
+def _attribute(of: Any, path: str) -> Any:
+    """The object at the end of a path of attributes and list indices, "blocks.0.attention"."""
+    return reduce(
+        lambda at, step: at[int(step)] if step.isdigit() else getattr(at, step), path.split("."), of
+    )
 
 
 def head_of(model_class: type) -> Head:
@@ -281,32 +317,6 @@ def head_of(model_class: type) -> Head:
         reads_pooler = model_class.reads == "pooled_output"
         return Head(model_class.__name__, _CLASSIFIER, reads_pooler=reads_pooler)
     raise TypeError(f"{model_class.__name__} has no Hugging Face weight names.")
-
-
-def _attribute(of: Any, path: str) -> Any:
-    """What stands at the end of a path of attributes and places in lists, "blocks.0.attention"."""
-    for step in path.split("."):
-        of = of[int(step)] if step.isdigit() else getattr(of, step)
-    return of
-
-
-def layer_weights(name: str, layer: keras.layers.Layer) -> Iterator[NamedWeight]:
-    """The weights of a layer whose own name in Hugging Face's format is `name`."""
-    if isinstance(layer, keras.layers.Embedding):
-        yield NamedWeight(f"{name}.weight", layer.embeddings)
-    elif isinstance(layer, keras.layers.LayerNormalization):
-        yield NamedWeight(f"{name}.weight", layer.gamma)
-        yield NamedWeight(f"{name}.bias", layer.beta)
-    elif isinstance(layer, MaskedLanguageModelHead):
-        yield NamedWeight(f"{name}.bias", layer.bias)
-        yield from layer_weights(f"{name}.transform.dense", layer.dense)
-        yield from layer_weights(f"{name}.transform.LayerNorm", layer.layer_norm)
-    elif isinstance(layer, keras.layers.LSTM):
-        for weight in ("kernel", "recurrent_kernel", "bias"):
-            yield NamedWeight(f"{name}.{weight}", getattr(layer.cell, weight))
-    else:
-        yield NamedWeight(f"{name}.weight", layer.kernel, transposed=True)
-        yield NamedWeight(f"{name}.bias", layer.bias)
 
 
 def canonical_name(name: str) -> str:

@@ -71,7 +71,7 @@ def run(options: Options) -> None:
         for file in written_files(output, options.per):
             check_output_file(file, [options.model, options.data])
         check_is_model_directory(Path(options.model))
-        if options.pooling == "pooler" and not read_weights(Path(options.model))[0].has("pooler."):
+        if options.pooling == "pooler" and not read_weights(Path(options.model)).has("pooler."):
             raise InputError(f"{options.model} has no pooler: give --pooling first or mean")
         extract = FeatureExtractor(
             BertEncoder.from_directory(options.model, dtype="float32"),

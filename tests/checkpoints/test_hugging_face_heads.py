@@ -136,7 +136,7 @@ def numbers(model, loss, targets) -> dict[str, np.ndarray]:
     with tf.GradientTape() as tape:
         logits = model(inputs_of(model))
         mean = tf.reduce_mean(loss(targets, logits))
-    gradients = tape.gradient(mean, [weight.variable.value for weight in weights])
+    gradients = tape.gradient(mean, [weight.variables[0].value for weight in weights])
     (of_model,) = tf.nest.flatten(logits)
     found = {"logits": of_model.numpy(), "loss": mean.numpy()}
     for weight, gradient in zip(weights, gradients, strict=True):

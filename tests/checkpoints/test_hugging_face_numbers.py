@@ -122,7 +122,7 @@ def numbers(model: BertPreTrainer, given: dict[str, np.ndarray]) -> dict[str, np
         logits = model(inputs)
         loss = mlm(given["mlm_labels"], logits["mlm_logits"], given["mlm_weights"])
         loss = loss + nsp(given["nsp_labels"], logits["nsp_logits"])
-    gradients = tape.gradient(loss, [weight.variable.value for weight in weights])
+    gradients = tape.gradient(loss, [weight.variables[0].value for weight in weights])
     encoded = model.encoder({name: inputs[name] for name in model.encoder.input})
     found = {
         "hidden_states": np.stack(encoded["hidden_states"]),

@@ -151,7 +151,7 @@ def test_hugging_face_finds_its_names(kind, directory):
 
 def test_every_variable_has_a_name(kind):
     model = MAKE[kind]()
-    named = {weight.variable.path for weight in named_weights(model)}
+    named = {weight.variables[0].path for weight in named_weights(model)}
     assert named == {variable.path for variable in model.trainable_variables}
 
 
