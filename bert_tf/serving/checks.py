@@ -44,10 +44,11 @@ def refuse_unservable(saved_model: str | Path) -> None:
             switch off: the first request to one would fail. The message names them.
     """
     proto = read_saved_model(saved_model)
+    nodes = list(_nodes(proto))
     # tf.raw_ops holds TensorFlow's own ops and none of other libraries.
     unserved = {
         node.op
-        for node in _nodes(proto)
+        for node in nodes
         if node.op in _PYTHON_OPS
         or not (hasattr(tf.raw_ops, node.op) or node.op in SERVED_TEXT_OPS)
     }
@@ -56,17 +57,12 @@ def refuse_unservable(saved_model: str | Path) -> None:
             f"TensorFlow Serving cannot run {', '.join(sorted(unserved))}: replace these with core "
             "TensorFlow ops"
         )
-    compiled = {node.name for node in _nodes(proto) if _is_compiled(node)}
+    compiled = {node.name for node in nodes if node.attr[_COMPILED].b}
     for meta_graph in proto.meta_graphs:
         functions = meta_graph.graph_def.library.function
-        compiled.update(each.signature.name for each in functions if _is_compiled(each))
+        compiled |= {each.signature.name for each in functions if each.attr[_COMPILED].b}
     if compiled:
         raise InputError(
             f"TensorFlow Serving does not compile with XLA, which {', '.join(sorted(compiled))} "
             "asks for: leave jit_compile=True out"
         )
-
-
-def _is_compiled(node: tf.compat.v1.NodeDef) -> bool:
-    """Whether a node, or a function, is to be compiled by XLA."""
-    return _COMPILED in node.attr and node.attr[_COMPILED].b

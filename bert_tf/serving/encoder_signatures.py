@@ -86,11 +86,11 @@ def attention(
     pack = Packer(tokenizer, length)
     inputs = pack(ids)
     starts, ends = (span[:, : length - 2] for span in spans)
-    zero = tf.zeros_like(starts.row_lengths())[:, tf.newaxis]  # (B, 1)
+    first = tf.zeros_like(starts.row_lengths())[:, tf.newaxis]  # (B, 1)
     last = tf.maximum(tf.reduce_max(ends, axis=1), 0)[:, tf.newaxis]  # none: the least integer
-    places = {"start": tf.concat([zero, starts, last], 1), "end": tf.concat([zero, ends, last], 1)}
     lists = {}
-    for name, place in places.items():
+    for name, place in (("start", starts), ("end", ends)):
+        place = tf.concat([first, place, last], 1)
         points = code_points(texts, place.value_rowids(), place.flat_values)
         lists[f"pieces_{name}"] = place.with_flat_values(points).to_tensor()
         lists[f"pieces_{name}_byte"] = place.to_tensor()

@@ -7,7 +7,6 @@ import logging
 import os
 import re
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
 from pathlib import Path
 
 import tensorflow as tf
@@ -123,7 +122,7 @@ def _prepare_for_servers(
     (directory / CARD_FILE).write_text(card, encoding="utf-8")
 
 
-@contextmanager
+@contextlib.contextmanager
 def _alone_in(directory: Path) -> Iterator[None]:
     """Holds the folder's lock; what a killed export left in it is removed."""
     directory.mkdir(parents=True, exist_ok=True)
@@ -137,7 +136,7 @@ def _alone_in(directory: Path) -> Iterator[None]:
         os.close(descriptor)
 
 
-@contextmanager
+@contextlib.contextmanager
 def _full_disk_errors() -> Iterator[None]:
     try:
         yield

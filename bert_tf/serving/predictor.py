@@ -3,7 +3,6 @@
 import functools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -20,42 +19,35 @@ from bert_tf.serving.signatures import DEFAULT, find_signature
 _AT_ONCE = 2  # batches
 
 
-@dataclass(frozen=True)
 class ServedFunction:
     """A signature of a SavedModel, as `bert-tf serve` runs it.
 
     Called with tensors or arrays by name, it returns arrays by name; strings are bytes in arrays of
-    objects.
+    objects. A call raises tf.errors.OpError if the graph refuses the values.
 
-    Attributes:
+    Args:
         model: the SavedModel.
         name: name of the signature.
+
+    Attributes:
         structured_input_signature: as that of a concrete function, an input name -> TensorSpec.
     """
 
-    model: LoadedModel
-    name: str
-
-    @property
-    def structured_input_signature(self) -> tuple[tuple, dict[str, tf.TensorSpec]]:
-        inputs = self.model.signatures[self.name].inputs
-        return (), {
-            name: tf.TensorSpec(info.tensor_shape, tf.as_dtype(info.dtype), name)
-            for name, info in inputs.items()
+    def __init__(self, model: LoadedModel, name: str) -> None:
+        self._model, self._name = model, name
+        self._specs = {
+            key: tf.TensorSpec(info.tensor_shape, tf.as_dtype(info.dtype), key)
+            for key, info in model.signatures[name].inputs.items()
         }
+        self.structured_input_signature = (), self._specs
 
     def __call__(self, **inputs: Any) -> dict[str, np.ndarray]:
-        """Answers a batch.
-
-        Raises:
-            tf.errors.OpError: the graph refuses the values.
-        """
-        specs = self.structured_input_signature[1]
+        """Answers a batch."""
         arrays = {
-            name: tf.convert_to_tensor(value, specs[name].dtype).numpy()
+            name: tf.convert_to_tensor(value, self._specs[name].dtype).numpy()
             for name, value in inputs.items()
         }
-        return self.model.run(self.name, arrays)
+        return self._model.run(self._name, arrays)
 
 
 class Predictor:
@@ -135,19 +127,15 @@ def answer(
     order: list[int] = []
     known: dict[bytes, bytes] = {}
     for places, outputs in _answer_batches(signature, strings, batch_size, lengths, answered):
-        batches.append({name: _shared(values, known) for name, values in outputs.items()})
+        for name, values in outputs.items():
+            if values.dtype == object:  # equal strings once: every answer has all labels
+                shared = (known.setdefault(value, value) for value in values.flat)
+                outputs[name] = np.fromiter(shared, object, values.size).reshape(values.shape)
+        batches.append(outputs)
         order += places.tolist()
     back = np.argsort(order)
     names = list(batches[0]) if batches else []
     return {name: _join([batch.pop(name) for batch in batches])[back] for name in names}
-
-
-def _shared(values: np.ndarray, known: dict[bytes, bytes]) -> np.ndarray:
-    """The same strings, equal ones in memory once: every answer of a classifier has all labels."""
-    if values.dtype != object:
-        return values
-    shared = (known.setdefault(value, value) for value in values.flat)
-    return np.fromiter(shared, object, values.size).reshape(values.shape)
 
 
 def answer_rows(
@@ -176,24 +164,12 @@ def _answer_batches(
 ) -> Iterator[tuple[np.ndarray, dict[str, np.ndarray]]]:
     """Yields places of examples, int64 [B], and their outputs [B, ...]; arguments as of `answer`.
 
-    Batches are of examples of like length, so that little of them is padding. Two are computed at
-    the same time, which keeps the cores of a CPU busy.
+    Batches are of examples of like length, to pad little. Two at once keep a CPU's cores busy.
     """
-    wanted, given = _inputs(signature), sorted(strings)
-    if wanted != given:
-        kinds = {("text",): "single strings", ("text", "text_pair"): "pairs of strings"}
-        cure = "leave the pair out" if "text_pair" in given else "give --pair or --pair_column"
-        if "text" not in wanted:
-            cure = "give --input a file of them"
-            specs = signature.structured_input_signature[1]
-            missing = [name for name in wanted if name not in given]
-            if len(missing) == 1 and specs[missing[0]].shape.rank == 1:
-                cure = f"give the {missing[0]} with --pair, or --input a file"
-        takes = kinds.get(tuple(wanted), " and ".join(wanted))
-        raise InputError(f"the model takes {takes}: {cure}")
+    _check_inputs(signature, sorted(strings))
     if lengths is None:
-        rows_of_texts = zip(*strings.values(), strict=True)
-        lengths = [sum(len("".join(text)) for text in row) for row in rows_of_texts]
+        examples = zip(*strings.values(), strict=True)
+        lengths = [sum(len("".join(text)) for text in example) for example in examples]
     order = np.argsort(lengths, kind="stable")
 
     def outputs(chosen: np.ndarray) -> dict[str, np.ndarray]:
@@ -228,6 +204,22 @@ def _join(batches: Sequence[np.ndarray]) -> np.ndarray:
 
 def _inputs(signature: Any) -> list[str]:
     return sorted(signature.structured_input_signature[1])
+
+
+def _check_inputs(signature: Any, given: list[str]) -> None:
+    """Refuses strings of other names than the signature's."""
+    wanted, specs = _inputs(signature), signature.structured_input_signature[1]
+    if wanted == given:
+        return
+    kinds = {("text",): "single strings", ("text", "text_pair"): "pairs of strings"}
+    cure = "leave the pair out" if "text_pair" in given else "give --pair or --pair_column"
+    if "text" not in wanted:
+        cure = "give --input a file of them"
+        missing = [name for name in wanted if name not in given]
+        if len(missing) == 1 and specs[missing[0]].shape.rank == 1:
+            cure = f"give the {missing[0]} with --pair, or --input a file"
+    takes = kinds.get(tuple(wanted), " and ".join(wanted))
+    raise InputError(f"the model takes {takes}: {cure}")
 
 
 def rows(outputs: Mapping[str, np.ndarray]) -> Iterator[dict[str, Any]]:

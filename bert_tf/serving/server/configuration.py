@@ -17,7 +17,6 @@ from tensorflow_serving.config.model_server_config_pb2 import ModelServerConfig
 
 from bert_tf.errors import InputError
 
-PARAMETERS_FILE = "batching_params.pbtxt"
 _LARGEST = 2**31 - 1
 _FROM_ZERO = ("batch_timeout_micros", "num_batch_threads")
 

@@ -20,15 +20,12 @@ from tensorflow_serving.apis.get_model_status_pb2 import ModelVersionStatus
 from bert_tf.errors import InputError
 from bert_tf.serving.saved_model import LoadedModel
 from bert_tf.serving.server.batching import BatchQueue, Workers, row_count
-from bert_tf.serving.server.configuration import (
-    PARAMETERS_FILE,
-    BatchingParameters,
-    read_batching_parameters,
-)
+from bert_tf.serving.server.configuration import BatchingParameters, read_batching_parameters
 from bert_tf.serving.server.errors import ServingError, from_tensorflow, invalid
 from bert_tf.serving.server.metrics import Metrics
 from bert_tf.serving.server.tensors import can_join, check_inputs
 from bert_tf.serving.server.warm_up import warm_up
+from bert_tf.serving.server_files import BATCHING_FILE
 
 # An answer may be thousands of times as large as its request. The attention of 28 texts of
 # BERT-base is about this large.
@@ -119,7 +116,7 @@ class Servable:
         _LOG.info("loaded %s in %.1f s", self.directory, time.monotonic() - started)
 
     def _load(self) -> None:
-        parameters, file = self._parameters, self.directory / PARAMETERS_FILE
+        parameters, file = self._parameters, self.directory / BATCHING_FILE
         self._is_batched = bool(self._overrides) or file.exists()
         if file.exists():
             parameters = read_batching_parameters(file, parameters)

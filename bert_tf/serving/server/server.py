@@ -24,15 +24,10 @@ _TRIM_SECONDS = 10
 
 
 def bind(host: str, port: int, option: str = "--rest_port") -> socket.socket:
-    """Takes an address; nobody can connect until the server listens.
-
-    Args:
-        host: name or address of this machine.
-        port: port; 0 for any free one.
-        option: option of the port, for the error.
+    """Takes an address; nobody can connect until the server listens. Port 0 takes any free one.
 
     Raises:
-        InputError: the address is in use, or not this machine's.
+        InputError: the address is in use, or not this machine's; names the `option` of the port.
     """
     try:
         family, kind, protocol, _, address = socket.getaddrinfo(
@@ -41,16 +36,16 @@ def bind(host: str, port: int, option: str = "--rest_port") -> socket.socket:
         bound = socket.socket(family, kind, protocol)
         bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         bound.bind(address)
+        return bound
     except OSError as error:
         if error.errno == errno.EADDRINUSE:
             cure = f"give another {option}, or 0 for any free port"
-            raise InputError(f"port {port} of {host} is in use: {cure}") from error
-        if error.errno in (errno.EACCES, errno.EPERM):
-            raise InputError(
-                f"port {port} needs more rights: give {option} 1024 or more"
-            ) from error
-        raise InputError(f"{host} is no address of this machine ({error}): give --host") from error
-    return bound
+            message = f"port {port} of {host} is in use: {cure}"
+        elif error.errno in (errno.EACCES, errno.EPERM):
+            message = f"port {port} needs more rights: give {option} 1024 or more"
+        else:
+            message = f"{host} is no address of this machine ({error}): give --host"
+        raise InputError(message) from error
 
 
 class _Server(uvicorn.Server):

@@ -2,7 +2,6 @@
 
 import math
 from collections.abc import Mapping
-from itertools import repeat
 
 import grpc
 import numpy as np
@@ -20,17 +19,11 @@ _MOST_REPEATED = 2**16
 _BLOCK = 2**14  # values of an output that are Python's objects at a time
 
 _FIELDS = {
-    tf.float32: "float_val",
-    tf.float64: "double_val",
-    tf.int32: "int_val",
-    tf.int16: "int_val",
-    tf.int8: "int_val",
-    tf.uint8: "int_val",
-    tf.int64: "int64_val",
-    tf.uint32: "uint32_val",
-    tf.uint64: "uint64_val",
-    tf.bool: "bool_val",
-}
+    tf.float32: "float_val", tf.float64: "double_val", tf.bool: "bool_val",
+    tf.int8: "int_val", tf.uint8: "int_val", tf.int16: "int_val", tf.int32: "int_val",
+    tf.int64: "int64_val", tf.uint32: "uint32_val", tf.uint64: "uint64_val",
+    tf.string: "string_val",
+}  # fmt: skip
 
 
 def check_inputs(signature: SignatureDef, inputs: Mapping[str, np.ndarray]) -> None:
@@ -150,7 +143,7 @@ def to_array(name: str, proto: TensorProto, dtype: int) -> np.ndarray:
     if proto.tensor_shape.unknown_rank or any(size < 0 for size in sizes):
         raise invalid(f'input "{name}" has a shape of unknown size: give every dimension')
     # Without zeros, so that an empty tensor has no huge dimension either.
-    if math.prod(map(max, sizes, repeat(1))) > max(_MOST_REPEATED, proto.ByteSize()):
+    if math.prod(size or 1 for size in sizes) > max(_MOST_REPEATED, proto.ByteSize()):
         raise invalid(f'input "{name}" stands for more values than it holds: send each of them')
     if len(sizes) > 32:
         raise invalid(f'input "{name}" has {len(sizes)} dimensions: send at most 32')
@@ -172,12 +165,12 @@ def to_array(name: str, proto: TensorProto, dtype: int) -> np.ndarray:
 def to_proto(array: np.ndarray) -> TensorProto:
     """Returns an output, its values in the field of their type, as TensorFlow Serving sends it."""
     dtype = tf.string if array.dtype == object else tf.as_dtype(array.dtype)
-    if dtype != tf.string and dtype not in _FIELDS:
+    if dtype not in _FIELDS:
         return tf.make_tensor_proto(array)
     proto = TensorProto(dtype=dtype.as_datatype_enum)
     for size in array.shape:
         proto.tensor_shape.dim.add(size=size)
-    field = getattr(proto, "string_val" if dtype == tf.string else _FIELDS[dtype])
+    field = getattr(proto, _FIELDS[dtype])
     values = array.ravel()
     for start in range(0, len(values), _BLOCK):
         field.extend(values[start : start + _BLOCK].tolist())

@@ -13,8 +13,9 @@ from bert_tf.serving.saved_model import LoadedModel
 from bert_tf.serving.server.errors import ServingError, from_tensorflow, invalid
 from bert_tf.serving.server.example_requests import classify, regress
 from bert_tf.serving.server.tensors import check_inputs, predict_inputs
+from bert_tf.serving.warmup_requests import WARMUP_FILE
 
-REQUESTS = Path("assets.extra", "tf_serving_warmup_requests")
+REQUESTS = Path("assets.extra", WARMUP_FILE)
 _MOST = 1000
 
 
