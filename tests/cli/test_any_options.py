@@ -72,7 +72,7 @@ def test_no_value_of_an_option_makes_a_traceback(command, tmp_path, monkeypatch)
     path = tmp_path / "config.yaml"
 
     @settings(
-        max_examples=25, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck)
+        max_examples=12, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck)
     )
     @given(values=given_values(module.Options), data=st.data())
     def check(values, data):
