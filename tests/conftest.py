@@ -21,7 +21,14 @@ gc.set_threshold(100_000, 50, 100)
 # A job in the background starts with Ctrl-C ignored, and the runs under test would respect that.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
-_OF_RUNS = ("cli", "experiments", "tasks", "training")
+_OF_RUNS = (
+    "cli", "experiments", "finetuning", "pretraining", "tasks", "trained", "training",
+)  # fmt: skip
+
+
+def _is_of_runs(request: pytest.FixtureRequest) -> bool:
+    """Whether a module tests whole runs, and leaves the parts to other tests."""
+    return Path(request.path).relative_to(Path(__file__).parent).parts[0] in _OF_RUNS
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -97,7 +104,7 @@ def graphs_as_traced(request):
 
     Nor do `preloaded` processes. What graphs compute is tested elsewhere, optimized.
     """
-    if Path(request.path).relative_to(Path(__file__).parent).parts[0] not in _OF_RUNS:
+    if not _is_of_runs(request):
         yield
         return
     import tensorflow as tf
@@ -105,6 +112,26 @@ def graphs_as_traced(request):
     tf.config.optimizer.set_experimental_options({"disable_meta_optimizer": True})
     yield
     tf.config.optimizer.set_experimental_options({"disable_meta_optimizer": False})
+
+
+@pytest.fixture(scope="module", autouse=True)
+def exports_of_what_is_asked(request):
+    """In tests of whole runs exports lack "embed" and "attention": a third of an export's time.
+
+    tests/serving has both of every kind.
+    """
+    with pytest.MonkeyPatch.context() as patch:
+        if _is_of_runs(request):
+            from bert_tf.serving.signatures import RawTextModel
+
+            init = RawTextModel.__init__
+
+            def without(self, tokenizer, model, signatures):
+                kept = {n: s for n, s in signatures.items() if n not in ("embed", "attention")}
+                init(self, tokenizer, model, kept)
+
+            patch.setattr(RawTextModel, "__init__", without)
+        yield
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -103,6 +103,7 @@ def undisturbed(dynamic_shards, small_config, tmp_path_factory):
     return output, run(options(dynamic_shards, small_config, output, **SETTINGS), copy_at=7)
 
 
+@pytest.mark.slow  # test_late_batches_are_larger_and_read_on resumes such a run each time
 def test_a_killed_run_with_dynamic_masks_goes_on_as_if_nothing_had_happened(
     undisturbed, dynamic_shards, small_config, tmp_path
 ):
@@ -213,7 +214,7 @@ def test_the_masked_language_model_is_trained_alone(
 
 @pytest.mark.parametrize(
     "objective",
-    ["ltr+rtl", *(pytest.param(x, marks=pytest.mark.slow) for x in ("ltr", "bilm"))],
+    ["ltr", *(pytest.param(x, marks=pytest.mark.slow) for x in ("ltr+rtl", "bilm"))],
 )
 def test_a_language_model_is_trained_resumed_and_trained_on(
     objective, dynamic_shards, shards, small_config, tmp_path

@@ -196,11 +196,11 @@ def plain_choice(units, scores, wanted):
 rows_of_words = st.lists(
     st.lists(st.sampled_from([0, 1, 1, 1, 2, 2, 3, 4, 7, 12]), min_size=1, max_size=30),
     min_size=1,
-    max_size=6,
+    max_size=16,
 )
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=80, deadline=None)
 @given(
     rows=rows_of_words,
     begins_with_continuation=st.booleans(),

@@ -275,7 +275,7 @@ def test_an_epoch_holds_each_instance_once_in_an_order_of_its_own(made, batches)
 def test_a_run_continues_at_any_step(made, batches):
     steps = 2 * open_shards(made).instances // 7 + 3
     whole = arrays(batches(made, 7, seed=5), steps)
-    for step in (1, 2, 5, steps // 2 - 1, steps // 2, steps // 2 + 1, steps - 1):
+    for step in (1, steps // 2 - 1, steps // 2, steps // 2 + 1):
         rest = arrays(batches(made, 7, seed=5, start_step=step), steps - step)
         assert_equal(rest, whole[step:])
     other = arrays(batches(made, 7, seed=6), steps)
@@ -337,14 +337,14 @@ def test_instances_of_a_block_are_spread_over_the_window(static):
     assert neighbours < 0.5  # 1/4 by chance; in the order of files 7/8
 
 
-def test_workers_share_the_shards(made, batches):
+def test_workers_share_the_shards(static, batches):
     num_workers = 3
-    in_order = unmasked(arrays(batches(made, 5, shuffle=False, repeat=False)))
+    in_order = unmasked(arrays(batches(static, 5, shuffle=False, repeat=False)))
     shares = []
     for worker in range(num_workers):
         mine = Share(worker, num_workers)
-        share = unmasked(arrays(batches(made, 7, repeat=False, share=mine)))
-        stream = batches(made, len(share), seed=2, share=mine)
+        share = unmasked(arrays(batches(static, 7, repeat=False, share=mine)))
+        stream = batches(static, len(share), seed=2, share=mine)
         assert stream.cardinality() == tf.data.INFINITE_CARDINALITY
         first, second = arrays(stream, 2)
         assert sorted(unmasked([first])) == sorted(unmasked([second])) == sorted(share)
