@@ -143,7 +143,7 @@ def profile(corpus: str, output: str, tokenizer: str, masking: str) -> None:
 
     from bert_tf.startup import keep_freed_memory
     from bert_tf.tokenization import BertTokenizer
-    from pipelines.corpus.documents import UnitReader
+    from pipelines.corpus.documents import UnitReader, plan_documents
     from pipelines.corpus.sources import open_corpus
     from pipelines.instances.masking import mask_tokens
     from pipelines.instances.schemas import serialize_compact, serialize_masked
@@ -196,12 +196,11 @@ def profile(corpus: str, output: str, tokenizer: str, masking: str) -> None:
     serialize = graph("serialize", serialize_compact if masking == "dynamic" else serialize_masked)
 
     found = open_corpus(corpus)
+    plan = plan_documents(found, seed=options.seed)
     batches = timed("read", list)(
         batch
         for unit in range(len(found.units))
-        for batch in UnitReader(
-            found, unit, buffer_bytes=options.buffer_bytes, held_out_share=0, seed=options.seed
-        )
+        for batch in UnitReader(found, unit, plan, buffer_bytes=options.buffer_bytes)
     )
 
     def work() -> None:

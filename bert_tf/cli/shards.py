@@ -109,6 +109,11 @@ def run(options: Options) -> None:
             f"{'rows of ' if manifest.has_rows else ''}instances from {manifest.documents} "
             f"documents, {size / 1e6:.1f} MB: {folder}"
         )
+    if options.held_out_share and not manifests[0].instances("held_out"):
+        console.print(
+            "Nothing was held out for evaluation, because the corpus has fewer than four different "
+            "documents: put blank lines between chapters, or add files"
+        )
     long = f"--long_shards {folders[-1]} " if len(folders) == 2 else ""
     console.print(
         f"Inspect them: {typed('bert-tf')} inspect --shards {folders[0]}\n"

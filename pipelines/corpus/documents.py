@@ -5,29 +5,31 @@ Here, random next sentences come from the other documents of a batch of some meg
 make this work for every shape of corpus:
 
 - Files are read in turns, a part of each, so that a batch of long books holds parts of many.
-- A batch with few documents gets *donors*: passages of earlier documents of the unit, or of the
-  first documents in this unit and the next ones, which only provide random next sentences.
+- A batch with few documents gets *donors*: passages of other documents of its split, which only
+  provide random next sentences. They are drawn once for the whole corpus.
 - A document is held out by a hash of its first text, so that its duplicates are, too, and other
   documents make no difference. Held-out documents have batches and donors of their own, so no
   training pair holds a held-out sentence.
 
-The batches of a unit are a function of the corpus, the number of the unit and the seed, so several
-machines can read units in any order.
+The batches of a unit are a function of the corpus, its `DocumentPlan` and the number of the unit,
+so several machines can read units in any order.
 """
 
 import hashlib
 import itertools
+import json
+import math
 import random
 from collections import Counter, deque
-from collections.abc import Container, Iterator
-from dataclasses import KW_ONLY, dataclass, field, replace
+from collections.abc import Container, Iterable, Iterator
+from dataclasses import KW_ONLY, dataclass, field
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from bert_tf.errors import InputError
-from pipelines.corpus.formats import read_slice
-from pipelines.corpus.sources import UNIT_BYTES, Corpus, Slice
+from pipelines.corpus.formats import Passage, read_slice
+from pipelines.corpus.sources import TFDS, Corpus, text_format
 
 # Bytes of a part of a document; files take turns after as much text.
 PART_BYTES = 1 << 18
@@ -41,6 +43,8 @@ _FIRST_LINES = 64
 FEW_DOCUMENTS = 8
 DONOR_BYTES = 1 << 16
 DONORS = 16
+# Text of a slice in which donors are sought first.
+_BEGINNING_BYTES = 1 << 20
 
 # Bytes of text in a group of batches, whose shards are finished together.
 GROUP_BYTES = 32 << 20
@@ -56,7 +60,7 @@ COUNTED = (
     "cut_lines",
 )
 
-Document = tuple[int, int]  # number of the unit, and of the document in order of reading
+Document = tuple[int, int, int]  # number of the unit, of the slice in it, and of the document there
 
 
 class Part(NamedTuple):
@@ -77,6 +81,35 @@ class Part(NamedTuple):
     draw: float
 
 
+class Donor(NamedTuple):
+    """A passage that only provides random next sentences, for batches of its split."""
+
+    document: Document
+    held_out: bool
+    lines: list[str]
+
+
+class DocumentPlan(NamedTuple):
+    """What the units of a corpus share; `json.dumps` writes it.
+
+    Attributes:
+        seed: random seed of the documents' draws.
+        held_out_below: documents with a lower draw are held out; 0 for none.
+        donors: of at least two documents for each split that has text; none if instances are no
+            pairs.
+    """
+
+    seed: int
+    held_out_below: float
+    donors: list[Donor]
+
+    @classmethod
+    def from_json(cls, text: str) -> "DocumentPlan":
+        """Reads a plan."""
+        seed, held_out_below, donors = json.loads(text)
+        return cls(seed, held_out_below, [Donor(tuple(name), *rest) for name, *rest in donors])
+
+
 class DocumentBatch(NamedTuple):
     """Documents or parts of them, as one list of lines.
 
@@ -91,7 +124,8 @@ class DocumentBatch(NamedTuple):
         held_out: whether the batch belongs to the held-out split.
         ends_unit: whether it is the last batch of its unit.
         bytes_read: bytes on disk of the unit read so far.
-        counts: int64 [len(COUNTED)], counts since the previous batch.
+        counts: counts of `COUNTED` since the previous batch.
+        unreadable: paths of the unit's files that were skipped so far.
     """
 
     lines: np.ndarray
@@ -104,7 +138,95 @@ class DocumentBatch(NamedTuple):
     held_out: bool
     ends_unit: bool
     bytes_read: int
-    counts: np.ndarray
+    counts: Counter[str]
+    unreadable: list[str]
+
+
+def plan_documents(
+    corpus: Corpus, *, held_out_share: float = 0.0, seed: int = 0, for_pairs: bool = True
+) -> DocumentPlan:
+    """Draws the donors of a corpus, and settles which documents are held out.
+
+    Reads the beginnings of slices throughout the corpus. If these hold fewer than two documents of
+    a side, all of the text is read for their beginnings: at least two documents are held out then
+    and two are trained on, or all if fewer than four are different.
+
+    Args:
+        corpus: an opened corpus.
+        held_out_share: share of the documents to hold out.
+        seed: random seed.
+        for_pairs: whether to draw donors, which takes two documents.
+
+    Raises:
+        InputError: a file is unusable, or the corpus is a single document.
+    """
+    if not (held_out_share or for_pairs):
+        return DocumentPlan(seed, 0.0, [])
+    rng = random.Random(seed)
+    places = [(unit, number) for unit, of in enumerate(corpus.units) for number in range(len(of))]
+    places.sort(key=lambda _: rng.random())
+
+    def beginnings(whole: bool) -> Iterator[Part]:
+        """The first parts of documents, throughout the corpus."""
+        for unit, number in places:
+            slice_ = corpus.units[unit][number]
+            left = math.inf if whole else _BEGINNING_BYTES
+            if not slice_.source.startswith(TFDS) and text_format(slice_.source, options) == "text":
+                left = 0  # the slice is one document
+            for part in _parts(read_slice(slice_, options, Counter()), unit, number, seed):
+                left -= part.size
+                if part.ordinal == 0:
+                    yield part
+                if left <= 0:
+                    break
+
+    options, below = corpus.options, held_out_share
+    train, held_out = _draw_donors(beginnings(whole=False), below, seed, for_pairs)
+    if len(train) < 2 or (below and len(held_out) < 2):
+        draws = sorted(part.draw for part in beginnings(whole=True))
+        if held_out_share:
+            possible = [n for n in range(2, len(draws) - 1) if draws[n - 1] < draws[n]]
+            wanted = sum(draw < held_out_share for draw in draws)
+            nearest = min(possible, key=lambda n: abs(n - wanted), default=None)
+            below = 0.0 if nearest is None else draws[nearest]
+        train, held_out = _draw_donors(beginnings(whole=True), below, seed, for_pairs)
+        if for_pairs and len(draws) == 1:
+            cure = (
+                "give each document a file or JSON object of its own"
+                if corpus.split_sentences
+                else "put a blank line between documents, or add files"
+            )
+            raise InputError(
+                f"{corpus.name}: the corpus is a single document, which leaves no random next "
+                f"sentences: {cure}, or give --instances full_sentences"
+            )
+    return DocumentPlan(seed, below, [*train, *held_out] if for_pairs else [])
+
+
+def _draw_donors(
+    beginnings: Iterable[Part], below: float, seed: int, for_pairs: bool
+) -> tuple[list[Donor], list[Donor]]:
+    """Up to `DONORS` of training and of held-out text each; ends when both sides have a few."""
+    train: list[Donor] = []
+    held_out: list[Donor] = []
+    few = FEW_DOCUMENTS if for_pairs else 2
+    for part in beginnings:
+        is_held_out = part.draw < below
+        donors = held_out if is_held_out else train
+        if len(donors) < DONORS:
+            lines = _passage(part.lines, random.Random(repr((seed, *part.document))))
+            donors.append(Donor(part.document, is_held_out, [line.decode() for line in lines]))
+        if len(train) >= few and (len(held_out) >= few or not below):
+            break
+    return train, held_out
+
+
+def _passage(lines: list[bytes], rng: random.Random) -> list[bytes]:
+    """About `DONOR_BYTES` of consecutive lines from a random place."""
+    ends = np.cumsum([len(line) for line in lines])
+    first = int(np.searchsorted(ends, rng.random() * (ends[-1] - DONOR_BYTES), side="right"))
+    begin = ends[first] - len(lines[first])
+    return lines[first : int(np.searchsorted(ends, begin + DONOR_BYTES)) + 1]
 
 
 @dataclass
@@ -114,148 +236,83 @@ class UnitReader:
     Args:
         corpus: an opened corpus.
         unit: number of the unit.
+        plan: the plan of the corpus.
         buffer_bytes: bytes of text in a batch.
-        held_out_share: share of the documents to hold out. A corpus of one unit holds out at least
-            two documents and trains on two, or on all if it has fewer than four different ones.
-            For pairs, held-out text without a second held-out document is trained on.
-        seed: random seed of the held-out text and the donors.
-        for_pairs: whether to provide random next sentences, which takes a second document.
         finished: groups of batches to read but not to yield.
 
-    Iterating raises `InputError` for an unusable file and for a corpus of a single document.
-    A unit without text is one batch without lines. `unreadable` holds the paths of skipped files.
+    Iterating raises `InputError` for an unusable file. A unit without text is one batch without
+    lines.
     """
 
     corpus: Corpus
     unit: int
+    plan: DocumentPlan
     _: KW_ONLY
     buffer_bytes: int
-    held_out_share: float = 0.0
-    seed: int = 0
-    for_pairs: bool = True
     finished: Container[int] = ()
 
     def __post_init__(self):
-        self._documents = 0
         self._positions: Counter[int] = Counter()  # by slice: bytes read
         self._counts: Counter[str] = Counter()  # since the previous batch
-        self.unreadable: set[str] = set()
+        self._unreadable: set[str] = set()
         self._group = 0
         self._group_size = 0
-        self._held_out_below = self.held_out_share  # documents with a lower draw are held out
 
     def __iter__(self) -> Iterator[DocumentBatch]:
-        train = _Split(held_out=False)
-        held_out = _Split(held_out=True)
-        parts, self._held_out_below = self._drawn()
-        for part in parts:
-            split = held_out if part.draw < self._held_out_below else train
+        train, held_out = _Split(held_out=False), _Split(held_out=True)
+        for part in self._parts():
+            split = held_out if part.draw < self.plan.held_out_below else train
             if split.size + part.size > self.buffer_bytes and split.parts:
-                yield from self._batch(split, train)
-            split.add(part)
-        if held_out.parts:
-            yield from self._batch(held_out, train, ends_unit=not train.parts)
-        if train.parts or not self._documents:
-            yield from self._batch(train, train, ends_unit=True)
+                yield from self._batch(split)
+            split.parts.append(part)
+            split.size += part.size
+        last = [split for split in (held_out, train) if split.parts] or [train]
+        for split in last:
+            yield from self._batch(split, ends_unit=split is last[-1])
 
-    def parts(self) -> Iterator[Part]:
-        """Parts of all files, `OPEN_FILES` files in turns; documents in order of reading."""
-        waiting = enumerate(self.corpus.units[self.unit])
-        turns = deque(self._file_parts(*file) for file in itertools.islice(waiting, OPEN_FILES))
-        names: dict[int, tuple[Document, float]] = {}  # by slice, of the document being read
+    def _parts(self) -> Iterator[Part]:
+        """Parts of all files, `OPEN_FILES` files in turns."""
+        waiting = map(self._file_parts, range(len(self.corpus.units[self.unit])))
+        turns = deque(itertools.islice(waiting, OPEN_FILES))
         while turns:
             parts = turns.popleft()
             size = 0
-            for file, ordinal, lines, part_size in parts:
-                if ordinal == 0:
-                    names[file] = (self.unit, self._documents), self._draw(lines)
-                    self._documents += 1
-                    self._counts["documents"] += 1
-                document, draw = names[file]
-                yield Part(document, ordinal, lines, part_size, draw)
-                size += part_size
+            for part in parts:
+                yield part
+                size += part.size
                 if size >= PART_BYTES:
                     turns.append(parts)
                     break
             else:  # the file has ended
-                turns.extend(self._file_parts(*file) for file in itertools.islice(waiting, 1))
+                turns.extend(itertools.islice(waiting, 1))
 
-    def _file_parts(self, file: int, slice_: Slice) -> Iterator[tuple[int, int, list[bytes], int]]:
-        """Parts of a slice: number of the slice, and of the part in its document; lines, bytes."""
-        ordinal, size = 0, 0
-        lines: list[bytes] = []
-        for passage in read_slice(slice_, self.corpus.options, self._counts, self.unreadable):
-            self._positions[file] = passage.position
-            for line in passage.lines:
-                if line:
-                    if size >= PART_BYTES:
-                        yield file, ordinal, lines, size
-                        ordinal, lines, size = ordinal + 1, [], 0
-                    lines.append(line)
-                    size += len(line)
-                elif lines:  # the first of several blank lines
-                    yield file, ordinal, lines, size
-                    ordinal, lines, size = 0, [], 0
-        if lines:
-            yield file, ordinal, lines, size
+    def _file_parts(self, number: int) -> Iterator[Part]:
+        def passages() -> Iterator[Passage]:
+            slice_ = self.corpus.units[self.unit][number]
+            for passage in read_slice(slice_, self.corpus.options, self._counts, self._unreadable):
+                self._positions[number] = passage.position
+                yield passage
 
-    def _draw(self, lines: list[bytes]) -> float:
-        """A number in [0, 1] from the seed and the first text of a document alone."""
-        if not self.held_out_share:
-            return 1.0
-        first = b"\n".join(lines[:_FIRST_LINES])[:_FIRST_BYTES]
-        key = b"%d\n%b" % (self.seed, first)
-        return int.from_bytes(hashlib.blake2b(key, digest_size=8).digest(), "big") / 2**64
+        seed = self.plan.seed if self.plan.held_out_below else None
+        for part in _parts(passages(), self.unit, number, seed):
+            self._counts["documents"] += part.ordinal == 0
+            yield part
 
-    def _drawn(self) -> tuple[Iterator[Part], float]:
-        """The parts, and the draw below which a document is held out.
-
-        It is the share, or near it in a small corpus, so that each side has two documents, or
-        training has all. Parts are kept until it is known, which in other corpora is soon.
-        """
-        share, parts = self.held_out_share, self.parts()
-        if not share or len(self.corpus.units) > 1:
-            return parts, share
-        kept: list[Part] = []
-        size = documents = held_out = 0
-        for part in parts:
-            kept.append(part)
-            size += part.size
-            documents += part.ordinal == 0
-            held_out += part.ordinal == 0 and part.draw < share
-            if min(held_out, documents - held_out) >= 2 or size > UNIT_BYTES:
-                return itertools.chain(kept, parts), share
-        draws = sorted(part.draw for part in kept if part.ordinal == 0)
-        possible = [n for n in range(2, documents - 1) if draws[n - 1] < draws[n]]
-        nearest = min(possible, key=lambda n: abs(n - held_out), default=None)
-        return iter(kept), 0.0 if nearest is None else draws[nearest]
-
-    def _batch(
-        self, split: "_Split", train: "_Split", ends_unit: bool = False
-    ) -> Iterator[DocumentBatch]:
+    def _batch(self, split: "_Split", ends_unit: bool = False) -> Iterator[DocumentBatch]:
         """The batch that a split has gathered, unless its group is finished already."""
-        donors = self._donors(split) if self.for_pairs else []
-        documents = split.documents().union(part.document for part in donors)
-        if self.for_pairs and split.parts and len(documents) < 2:
-            if not split.held_out:
-                cure = (
-                    "give each document a file or JSON object of its own"
-                    if self.corpus.split_sentences
-                    else "put a blank line between documents, or add files"
-                )
-                raise InputError(
-                    f"{self.corpus.name}: the corpus is a single document, which leaves no random "
-                    f"next sentences: {cure}, or give --instances full_sentences"
-                )
-            for part in split.parts:
-                train.add(part)
-            split.clear()
-            return
         if self._group_size >= GROUP_BYTES:
             self._group += 1
             self._group_size = 0
         self._group_size += split.size
         if self._group not in self.finished:
+            documents = {part.document for part in split.parts}
+            donors = [
+                donor
+                for donor in self.plan.donors
+                if 0 < len(documents) < FEW_DOCUMENTS
+                and donor.held_out == split.held_out
+                and donor.document not in documents
+            ]
             yield _document_batch(
                 split.parts,
                 donors,
@@ -265,101 +322,74 @@ class UnitReader:
                 held_out=split.held_out,
                 ends_unit=ends_unit,
                 bytes_read=sum(self._positions.values()),
-                counts=np.array([self._counts[name] for name in COUNTED], np.int64),
+                counts=self._counts.copy(),
+                unreadable=sorted(self._unreadable),
             )
         self._counts.clear()
-        number = self.unit * MOST_BATCHES + split.number
-        split.remember(random.Random(repr((self.seed, split.held_out, number))))
-        split.clear()
+        split.parts, split.size = [], 0
         split.number += 1
-
-    def _donors(self, split: "_Split") -> list[Part]:
-        """Passages of other documents for a batch of few."""
-        documents = split.documents()
-        if len(documents) >= FEW_DOCUMENTS:
-            return []
-        if split.borrowed is None and len(documents.union(split.donors)) < FEW_DOCUMENTS:
-            borrowed = {part.document: part for part in self._first_of_documents(split.held_out)}
-            split.borrowed = set(borrowed)
-            split.donors = borrowed | split.donors
-        return [part for part in split.donors.values() if part.document not in documents]
-
-    def _first_of_documents(self, held_out: bool) -> Iterator[Part]:
-        """Draws donors of a split from the beginnings of documents in this unit and the next ones.
-
-        Reads a unit's worth of text, or further if that holds fewer than two documents.
-        """
-        found: set[Document] = set()
-        size = 0
-        rng = random.Random(repr((self.seed, held_out, self.unit, "donors")))
-        units = len(self.corpus.units)
-        for unit in (*range(self.unit, units), *range(self.unit)):
-            for part in replace(self, unit=unit).parts():
-                size += part.size
-                is_held_out = part.draw < self._held_out_below
-                if is_held_out == held_out and part.document not in found:
-                    found.add(part.document)
-                    yield part._replace(lines=_passage(part.lines, DONOR_BYTES, rng))
-                if len(found) >= FEW_DOCUMENTS or (len(found) >= 2 and size >= UNIT_BYTES):
-                    return
 
 
 @dataclass
 class _Split:
-    """Gathers the parts of a split into batches, and keeps donors for the next ones."""
+    """Parts of a split for the next batch; `number` counts the batches so far."""
 
     held_out: bool
     parts: list[Part] = field(default_factory=list)
     size: int = 0
-    number: int = 0  # of batches so far
-    donors: dict[Document, Part] = field(default_factory=dict)  # oldest first
-    borrowed: set[Document] | None = None  # first donors, once they are needed
-
-    def documents(self) -> set[Document]:
-        return {part.document for part in self.parts}
-
-    def add(self, part: Part) -> None:
-        self.parts.append(part)
-        self.size += part.size
-
-    def clear(self) -> None:
-        self.parts, self.size = [], 0
-
-    def remember(self, rng: random.Random) -> None:
-        """Keeps passages of some documents of the batch as donors, in place of the oldest."""
-        by_document: dict[Document, list[Part]] = {}
-        for part in self.parts:
-            by_document.setdefault(part.document, []).append(part)
-        for document in rng.sample(sorted(by_document), min(DONORS, len(by_document))):
-            part = rng.choice(by_document[document])
-            self.donors.pop(document, None)
-            self.donors[document] = part._replace(lines=_passage(part.lines, DONOR_BYTES, rng))
-        for document in list(self.donors)[:-DONORS]:
-            del self.donors[document]
+    number: int = 0
 
 
-def _passage(lines: list[bytes], size: int, rng: random.Random) -> list[bytes]:
-    """About `size` bytes of consecutive lines from a random place."""
-    ends = np.cumsum([len(line) for line in lines])
-    first = int(np.searchsorted(ends, rng.random() * max(0, ends[-1] - size), side="right"))
-    begin = ends[first] - len(lines[first])
-    return lines[first : int(np.searchsorted(ends, begin + size)) + 1]
+def _parts(passages: Iterable[Passage], unit: int, number: int, seed: int | None) -> Iterator[Part]:
+    """The parts of the documents in a slice; without a seed, their draws are 1."""
+    document, draw = -1, 1.0
+    for ordinal, lines, size in _cut(passages):
+        if ordinal == 0:
+            document += 1
+            if seed is not None:  # a draw from the seed and the first text alone
+                first = b"\n".join(lines[:_FIRST_LINES])[:_FIRST_BYTES]
+                key = hashlib.blake2b(b"%d\n%b" % (seed, first), digest_size=8).digest()
+                draw = int.from_bytes(key, "big") / 2**64
+        yield Part((unit, number, document), ordinal, lines, size, draw)
 
 
-def _document_batch(parts: list[Part], donors: list[Part], **about: Any) -> DocumentBatch:
-    # The parts of a document in order, then its donors.
-    marked = [(part, False) for part in parts] + [(part, True) for part in donors]
-    marked.sort(key=lambda pair: (pair[0].document, pair[1], pair[0].ordinal))
-    counts = [len(part.lines) for part, _ in marked]
-    continues = [False] * bool(marked) + [
-        (part.document, is_donor, part.ordinal) == (last.document, was_donor, last.ordinal + 1)
-        for (last, was_donor), (part, is_donor) in itertools.pairwise(marked)
+def _cut(passages: Iterable[Passage]) -> Iterator[tuple[int, list[bytes], int]]:
+    """Parts of documents: number in the document, lines, bytes."""
+    ordinal, size = 0, 0
+    lines: list[bytes] = []
+    for passage in passages:
+        for line in passage.lines:
+            if line:
+                if size >= PART_BYTES:
+                    yield ordinal, lines, size
+                    ordinal, lines, size = ordinal + 1, [], 0
+                lines.append(line)
+                size += len(line)
+            elif lines:  # the first of several blank lines
+                yield ordinal, lines, size
+                ordinal, lines, size = 0, [], 0
+    if lines:
+        yield ordinal, lines, size
+
+
+def _document_batch(parts: list[Part], donors: list[Donor], **about: Any) -> DocumentBatch:
+    # The parts of a document in order; then the donors.
+    marked = [(part.document, part.ordinal, part.lines) for part in parts]
+    number = {name: index for index, name in enumerate(dict.fromkeys(part[0] for part in marked))}
+    marked.sort(key=lambda part: (number[part[0]], part[1]))
+    own = len(marked)
+    for donor in donors:
+        number[donor.document] = len(number)
+        marked.append((donor.document, 0, [line.encode() for line in donor.lines]))
+    counts = [len(lines) for *_, lines in marked]
+    begins = [True] * bool(marked) + [
+        (document, ordinal) != (last, last_ordinal + 1)
+        for (last, last_ordinal, _), (document, ordinal, _) in itertools.pairwise(marked)
     ]
-    documents = {name: index for index, name in enumerate(sorted({p.document for p, _ in marked}))}
     return DocumentBatch(
-        lines=np.array([line for part, _ in marked for line in part.lines], object),
-        documents=np.repeat(np.array([documents[p.document] for p, _ in marked], np.int32), counts),
-        passages=np.repeat(np.cumsum(~np.array(continues, bool), dtype=np.int32), counts),
-        is_donor=np.repeat(np.array([is_donor for _, is_donor in marked], bool), counts),
+        lines=np.array([line for *_, lines in marked for line in lines], object),
+        documents=np.repeat(np.array([number[part[0]] for part in marked], np.int32), counts),
+        passages=np.repeat(np.cumsum(begins, dtype=np.int32), counts),
+        is_donor=np.repeat(np.arange(len(marked)) >= own, counts),
         **about,
     )

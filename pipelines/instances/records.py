@@ -7,13 +7,14 @@ however many rounds of `dupe_factor` and sequence lengths are made from it.
 
 import json
 import os
+from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import tensorflow as tf
 
-from pipelines.corpus.documents import COUNTED, MOST_BATCHES, DocumentBatch
+from pipelines.corpus.documents import MOST_BATCHES, DocumentBatch
 from pipelines.corpus.sentence_splitting import split_sentences
 from pipelines.datasets import dataset_options
 from pipelines.instances.full_sentences import full_sentences
@@ -35,9 +36,6 @@ if TYPE_CHECKING:
     from bert_tf.tokenization import BertTokenizer
 
 
-_OF_LINES = ("lines", "documents", "passages", "is_donor")  # of `DocumentBatch`
-
-
 class Records(NamedTuple):
     """Instances of one sequence length.
 
@@ -57,16 +55,16 @@ class RecordBatch(NamedTuple):
 
     Attributes:
         batch: the batch, without its lines.
+        round: from 0 to dupe_factor - 1. Count the text in round 0 only.
         sentences: int64, number of sentences in the batch, without donors.
         without_tokens: int64, number of these sentences that have no token.
-        round: int64, from 0 to dupe_factor - 1. Count the text in round 0 only.
         lengths: `Records` of each sequence length.
     """
 
     batch: DocumentBatch
+    round: int
     sentences: Any
     without_tokens: Any
-    round: Any
     lengths: tuple[Records, ...]
 
 
@@ -89,22 +87,35 @@ def record_batches(
         `RecordBatch`es of NumPy values; the rounds of a batch follow one another.
     """
     tokenize, serialize = _traced(tokenizer, options, split_paragraphs)
+    rounds, threads = options[0].dupe_factor, os.cpu_count() or 1
+    in_graph: deque[DocumentBatch] = deque()
+
+    def texts() -> Iterator[tuple]:
+        for batch in batches:
+            lines, *about = batch[:4]
+            in_graph.append(batch._replace(lines=lines[:0]))
+            yield lines, *about, batch.unit * MOST_BATCHES + batch.number, batch.held_out
 
     @tf.autograph.experimental.do_not_convert  # slow, and nothing branches on tensors
-    def rounds(batch: DocumentBatch, made: dict[str, Any]) -> tf.data.Dataset:
-        return tf.data.Dataset.range(options[0].dupe_factor).map(lambda index: (batch, made, index))
+    def in_rounds(made: dict[str, Any]) -> tf.data.Dataset:
+        return tf.data.Dataset.range(rounds).map(lambda index: (made, index))
 
-    threads = os.cpu_count() or 1
-    number, flag = tf.TensorSpec([], tf.int64), tf.TensorSpec([], tf.bool)
-    counts = tf.TensorSpec([len(COUNTED)], tf.int64)
-    of_lines = [tf.TensorSpec([None], kind) for kind in (tf.string, tf.int32, tf.int32, tf.bool)]
-    signature = DocumentBatch._make([*of_lines, number, number, number, flag, flag, number, counts])
-    dataset = tf.data.Dataset.from_generator(lambda: batches, output_signature=signature)
-    dataset = dataset.map(tokenize, threads).flat_map(rounds).map(serialize, threads).prefetch(1)
+    kinds = (tf.string, tf.int32, tf.int32, tf.bool)
+    signature = (
+        *(tf.TensorSpec([None], kind) for kind in kinds),
+        tf.TensorSpec([], tf.int64),
+        tf.TensorSpec([], tf.bool),
+    )
+    dataset = tf.data.Dataset.from_generator(texts, output_signature=signature)
+    dataset = dataset.map(tokenize, threads).flat_map(in_rounds).map(serialize, threads).prefetch(1)
     dataset_settings = dataset_options()
     # tf.data's rewriting of the graph finds nothing to improve here, and takes most of a second.
     dataset_settings.experimental_optimization.apply_default_optimizations = False
-    return dataset.with_options(dataset_settings).as_numpy_iterator()
+    dataset = dataset.with_options(dataset_settings)
+    for number, made in enumerate(dataset.as_numpy_iterator()):
+        if number % rounds == 0:
+            batch = in_graph.popleft()
+        yield RecordBatch(batch, number % rounds, *made)
 
 
 # Tracing takes seconds, and a worker of Beam writes many units with the same settings.
@@ -132,13 +143,21 @@ def _functions(
     """Functions that tokenize a batch of documents, and make a round of records of it."""
 
     @tf.function(autograph=False)
-    def tokenize(batch: DocumentBatch) -> tuple[DocumentBatch, dict[str, Any]]:
-        lines, *about = batch[:4]
+    def tokenize(
+        lines: tf.Tensor,
+        documents: tf.Tensor,
+        passages: tf.Tensor,
+        is_donor: tf.Tensor,
+        number: tf.Tensor,
+        held_out: tf.Tensor,
+    ) -> dict[str, Any]:
         if split_paragraphs:
             in_paragraphs = split_sentences(lines)
             lines = in_paragraphs.flat_values
-            about = [tf.repeat(values, in_paragraphs.row_lengths()) for values in about]
-        documents, passages, is_donor = about
+            documents, passages, is_donor = (
+                tf.repeat(values, in_paragraphs.row_lengths())
+                for values in (documents, passages, is_donor)
+            )
         token_ids = tokenizer.tokenize(lines)
         own = ~is_donor
         tokens = tf.cast(token_ids.row_lengths(), tf.int32)
@@ -154,8 +173,9 @@ def _functions(
             tf.math.count_nonzero((of_document > 0) & (of_document < variant.max_seq_length - 3))
             for variant in options
         )
-        without_lines = batch._replace(**{name: getattr(batch, name)[:0] for name in _OF_LINES})
-        return without_lines, {
+        return {
+            "number": number,
+            "held_out": held_out,
             "indexed": indexed,
             "short": short,
             "tokens": tf.reduce_sum(tf.cast(of_document, tf.int64)),
@@ -164,17 +184,17 @@ def _functions(
         }
 
     @tf.function(autograph=False)
-    def serialize(batch: DocumentBatch, made: dict[str, Any], index: tf.Tensor) -> RecordBatch:
+    def serialize(made: dict[str, Any], index: tf.Tensor) -> tuple:
         lengths = []
         for variant, sentences, short in zip(options, made["indexed"], made["short"], strict=True):
-            seed = tf.stack([np.int64(variant.seed), tf.cast(batch.held_out, tf.int64)])
+            seed = tf.stack([np.int64(variant.seed), tf.cast(made["held_out"], tf.int64)])
             # The length is part of the seed, so that the two phases of pre-training differ.
             seed = tf.random.fold_in(seed, variant.max_seq_length)
-            seed = tf.random.fold_in(seed, batch.unit * MOST_BATCHES + batch.number)
+            seed = tf.random.fold_in(seed, made["number"])
             seed = tf.random.fold_in(seed, index)
             records = _make_records(sentences, made["tokens"], tokenizer, variant, seed)
             lengths.append(Records(*records, short))
-        return RecordBatch(batch, made["sentences"], made["without_tokens"], index, tuple(lengths))
+        return made["sentences"], made["without_tokens"], tuple(lengths)
 
     return tokenize, serialize
 

@@ -64,17 +64,15 @@ class BeamRunner:
     ) -> None:
         from apache_beam.options.pipeline_options import PipelineOptions
 
-        from pipelines.shards.groups import JOURNAL, complete_units, finished_groups
+        from pipelines.shards.journal import JOURNAL
 
         beam = self._beam
         vocabulary = job.folder / JOURNAL / "tokenizer"
         tokenizer.save(vocabulary)
-        complete = complete_units(finished_groups(job))
-        units = [unit for unit in range(len(job.corpus.units)) if unit not in complete]
         pipeline = beam.Pipeline(options=PipelineOptions(self._options))
         _ = (
             pipeline
-            | "units" >> beam.Create(units)
+            | "units" >> beam.Create(job.journal.missing())
             | "spread" >> beam.Reshuffle()
             | "write shards" >> beam.Map(_write_unit, pickle.dumps(job), vocabulary)
         )
@@ -100,14 +98,14 @@ def _write_unit(unit: int, job: bytes, vocabulary: Path) -> None:
 @contextlib.contextmanager
 def _watched(job: "ShardsJob", progress: Callable[["ShardsProgress"], None]) -> Iterator[None]:
     """Reports progress from the journal while the pipeline runs."""
-    from pipelines.shards.groups import ShardsProgress, finished_groups
+    from pipelines.shards.groups import ShardsProgress
 
     total = job.corpus.size
     ended = threading.Event()
 
     def watch() -> None:
         while not ended.wait(_SECONDS_BETWEEN_LOOKS):
-            groups = finished_groups(job)
+            groups = job.journal.groups()
             # In order of the corpus: what remains is each unit's last group.
             done = {group.unit: group.bytes_read for group in groups}
             made = sum(group.instances for group in groups)

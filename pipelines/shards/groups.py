@@ -1,38 +1,33 @@
-"""Makes shards group by group, with a journal of finished groups.
+"""Makes shards group by group, and enters finished groups in the journal.
 
-The shards of a group are written under temporary names, renamed when the group is complete, and
-then entered in the journal. A group in the journal is not made again.
+The shards of a group are written under temporary names and renamed when the group is complete.
 """
 
 import contextlib
 import errno
 import itertools
-import json
-from collections import Counter
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 import tensorflow as tf
 
-from bert_tf.atomic import TEMPORARY_NAMES, remove, sync, temporary_name, write_text
-from pipelines.corpus.documents import COUNTED, GROUP_BYTES, DocumentBatch, UnitReader
+from bert_tf.atomic import sync, temporary_name
+from pipelines.corpus.documents import GROUP_BYTES, UnitReader
 from pipelines.corpus.formats import input_errors
 from pipelines.corpus.sources import Corpus
 from pipelines.instances.records import RecordBatch, record_batches
-from pipelines.instances.statistics import InstanceCounts
 from pipelines.options import PretrainingDataOptions
+from pipelines.shards.journal import FinishedGroup, Journal
 from pipelines.shards.manifest import BLOCK_RECORDS, Shard, sha256
 from pipelines.shards.record_blocks import FRAME_BYTES
 
 if TYPE_CHECKING:
     from bert_tf.tokenization import BertTokenizer
-
-JOURNAL = ".journal"
 
 
 class ShardsProgress(NamedTuple):
@@ -60,108 +55,15 @@ class ShardsJob:
     names: list[str]
 
     @property
+    def journal(self) -> Journal:
+        """The journal of the folder."""
+        return Journal(self.folder, self.names, len(self.corpus.units))
+
+    @property
     def parts(self) -> int:
         """Number of shards per group and round: more than one if the corpus has few groups."""
         groups = max(1, round(self.corpus.text_bytes / GROUP_BYTES))
         return -(-self.options[0].num_shards // (groups * self.options[0].dupe_factor))
-
-
-@dataclass
-class FinishedGroup:
-    """A journal entry: the shards of a group of batches.
-
-    Args:
-        unit: number of the unit.
-        group: number of the group in the unit.
-        ends_unit: whether it is the last group of the unit.
-        bytes_read: bytes on disk of the unit, up to the end of the group.
-        text: counts of the text, by name.
-        unreadable: paths of the unit's files that could not be read so far.
-        short_documents: by length, number of documents with fewer tokens than an instance.
-        shards: by length and split.
-        counts: by length and split.
-    """
-
-    unit: int
-    group: int
-    ends_unit: bool
-    bytes_read: int
-    text: Counter[str]
-    unreadable: list[str]
-    short_documents: list[int]
-    shards: list[dict[str, list[Shard]]]
-    counts: list[dict[str, InstanceCounts]]
-
-    @property
-    def instances(self) -> int:
-        """Instances of all splits and lengths."""
-        return sum(
-            shard.instances
-            for splits in self.shards
-            for shards in splits.values()
-            for shard in shards
-        )
-
-    def path(self, folder: Path) -> Path:
-        """The entry's file in the journal of `folder`."""
-        return folder / JOURNAL / f"{self.unit:05d}-{self.group:05d}.json"
-
-    def files(self, job: ShardsJob) -> dict[Path, int]:
-        """The paths of the shards, and their sizes."""
-        return {
-            job.folder / name / shard.file: shard.bytes
-            for name, splits in zip(job.names, self.shards, strict=True)
-            for shards in splits.values()
-            for shard in shards
-        }
-
-    def save(self, folder: Path) -> None:
-        """Writes the entry into the journal of `folder`."""
-
-        def plain(value: Any) -> Any:
-            return vars(value) if isinstance(value, Shard) else value.tolist()
-
-        write_text(self.path(folder), json.dumps(vars(self), default=plain))
-
-    @classmethod
-    def load(cls, path: Path) -> "FinishedGroup":
-        """Reads a journal entry."""
-        content = json.loads(path.read_text(encoding="utf-8"))
-        content["shards"] = [
-            {split: [Shard(**shard) for shard in shards] for split, shards in splits.items()}
-            for splits in content["shards"]
-        ]
-        content["counts"] = [
-            {split: InstanceCounts(*map(np.asarray, counts)) for split, counts in splits.items()}
-            for splits in content["counts"]
-        ]
-        return cls(**content)
-
-
-def finished_groups(job: ShardsJob, units: Sequence[int] | None = None) -> list[FinishedGroup]:
-    """The journal of all or some units, in order of the corpus."""
-    patterns = ["*-*.json"] if units is None else [f"{unit:05d}-*.json" for unit in units]
-    paths = [path for pattern in patterns for path in (job.folder / JOURNAL).glob(pattern)]
-    return [FinishedGroup.load(path) for path in sorted(paths)]
-
-
-def complete_units(groups: Collection[FinishedGroup]) -> set[int]:
-    """The units whose groups are all in the journal, up to the last one."""
-    made = Counter(group.unit for group in groups)
-    return {group.unit for group in groups if group.ends_unit and made[group.unit] > group.group}
-
-
-def forget_incomplete_groups(job: ShardsJob) -> None:
-    """Forgets journal entries whose shards are gone and deletes shards that no entry names."""
-    kept: set[Path] = set()
-    for group in finished_groups(job):
-        sizes = group.files(job)
-        if all(file.is_file() and file.stat().st_size == size for file, size in sizes.items()):
-            kept.update(sizes)
-        else:
-            group.path(job.folder).unlink()
-    remove(*job.folder.rglob(TEMPORARY_NAMES))
-    remove(*(file for file in job.folder.rglob("*.tfrecord") if file not in kept))
 
 
 def write_units(
@@ -176,48 +78,40 @@ def write_units(
         InputError: the corpus cannot be used.
         OSError: the shards cannot be written, for example because the disk is full.
     """
-    corpus, options = job.corpus, job.options[0]
-    done = finished_groups(job, units)
+    corpus, journal = job.corpus, job.journal
+    plan = journal.documents
+    assert plan is not None  # made before any unit
     units = range(len(corpus.units)) if units is None else units
-    complete = complete_units(done)
-    if options.skip_unreadable:  # what could be read then may not be what can be read now
-        for begun in done:
-            if begun.unit not in complete:
-                begun.path(job.folder).unlink()
-                remove(*begun.files(job))
-        done = [group for group in done if group.unit in complete]
+    missing = journal.missing(units)
+    if job.options[0].skip_unreadable:  # other files may be readable now
+        journal.forget(missing)
+    done = journal.groups(units)
     sizes = [sum(slice_.size for slice_ in unit) for unit in corpus.units]
     instances = sum(group.instances for group in done)
-    readers: dict[int, UnitReader] = {}
-
-    def batches() -> Iterator[DocumentBatch]:
-        for unit in units:
-            if unit not in complete:
-                readers[unit] = UnitReader(
-                    corpus,
-                    unit,
-                    buffer_bytes=options.buffer_bytes,
-                    held_out_share=options.held_out_share,
-                    seed=options.seed,
-                    for_pairs=options.instances == "sentence_pairs",
-                    finished={group.group for group in done if group.unit == unit},
-                )
-                yield from readers[unit]
-
+    batches = itertools.chain.from_iterable(
+        UnitReader(
+            corpus,
+            unit,
+            plan,
+            buffer_bytes=job.options[0].buffer_bytes,
+            finished={group.group for group in done if group.unit == unit},
+        )
+        for unit in missing
+    )
     with input_errors(), _full_disk_as_os_error(), ThreadPoolExecutor(max_workers=1) as threads:
         made = record_batches(
-            batches(), tokenizer, job.options, split_paragraphs=corpus.split_sentences
+            batches, tokenizer, job.options, split_paragraphs=corpus.split_sentences
         )
         finishing = None
         for (unit, number), in_group in itertools.groupby(
-            made, lambda records: (int(records.batch.unit), int(records.batch.group))
+            made, lambda records: (records.batch.unit, records.batch.group)
         ):
-            bytes_before = sum(sizes[each] for each in units if each < unit or each in complete)
+            before = sum(sizes[each] for each in units if each < unit or each not in missing)
             with _OpenGroup(job, unit, number) as group:
                 for records in in_group:
-                    instances += group.write(records, readers[unit].unreadable)
-                    bytes_read = bytes_before + int(records.batch.bytes_read)
-                    progress(ShardsProgress(bytes_read, sum(sizes), instances))
+                    instances += group.write(records)
+                    read = before + records.batch.bytes_read
+                    progress(ShardsProgress(read, sum(sizes), instances))
                 if finishing is not None:
                     finishing.result()
             finishing = threads.submit(group.finish)  # while the next group is made
@@ -243,25 +137,21 @@ class _OpenGroup:
         self._job = job
         self._shards: list[dict[tuple[str, int, int], _OpenShard]] = [{} for _ in job.options]
         self._made = FinishedGroup(
-            unit=unit,
-            group=number,
-            ends_unit=False,
-            bytes_read=0,
-            text=Counter(),
-            unreadable=[],
+            unit,
+            number,
             short_documents=[0 for _ in job.options],
             shards=[{} for _ in job.options],
             counts=[{} for _ in job.options],
         )
 
-    def write(self, records: RecordBatch, unreadable: Collection[str]) -> int:
-        """Writes a round of a batch, and what was unreadable so far; returns its instances."""
+    def write(self, records: RecordBatch) -> int:
+        """Writes a round of a batch; returns its instances."""
         batch, group = records.batch, self._made
         split = "held_out" if batch.held_out else "train"
-        group.ends_unit, group.bytes_read = bool(batch.ends_unit), int(batch.bytes_read)
-        group.unreadable = sorted(unreadable)
+        group.ends_unit, group.bytes_read = batch.ends_unit, batch.bytes_read
+        group.unreadable = batch.unreadable
         if records.round == 0:
-            group.text.update(dict(zip(COUNTED, batch.counts.tolist(), strict=True)))
+            group.text.update(batch.counts)
             group.text["sentences"] += int(records.sentences)
             group.text["sentences_without_tokens"] += int(records.without_tokens)
         for index, made in enumerate(records.lengths):
@@ -270,7 +160,7 @@ class _OpenGroup:
             if records.round == 0:
                 group.short_documents[index] += int(made.short_documents)
             if len(made.records):
-                self._write(index, split, int(records.round), made.records)
+                self._write(index, split, records.round, made.records)
         return sum(len(made.records) for made in records.lengths)
 
     def _write(self, index: int, split: str, round_: int, records: np.ndarray) -> None:
@@ -299,7 +189,7 @@ class _OpenGroup:
                     finished.setdefault(key[0], []).append(shards[key].finish())
             for name in self._job.names:
                 sync(self._job.folder / name)
-            self._made.save(self._job.folder)
+            self._job.journal.add(self._made)
 
     def __enter__(self) -> "_OpenGroup":
         return self

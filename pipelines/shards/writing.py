@@ -2,7 +2,7 @@
 
 The corpus is cut into units (`pipelines.corpus.sources`), the batches of a unit into groups of
 about 32 MB of text. A killed run continues with the first group that is missing in its journal
-(`pipelines.shards.groups`), and ends with the bytes of an undisturbed run. Units are independent,
+(`pipelines.shards.journal`), and ends with the bytes of an undisturbed run. Units are independent,
 so several processes or machines can share them (`pipelines.shards.beam`).
 
 All work is done in `OUTPUT.unfinished`; `OUTPUT` appears whole.
@@ -11,46 +11,35 @@ The original shuffles all instances before it writes them. Here, instances are s
 batch of some megabytes of text, and training shuffles further while it reads.
 """
 
-import fcntl
 import json
 import os
 import shutil
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from bert_tf.atomic import TEMPORARY_NAMES, move_directory, remove, write_text
+from bert_tf.atomic import TEMPORARY_NAMES, move_directory
 from bert_tf.errors import InputError
 from bert_tf.outputs import check_output_folder
 from bert_tf.version import __version__
-from pipelines.corpus.documents import COUNTED
+from pipelines.corpus.documents import COUNTED, plan_documents
 from pipelines.corpus.formats import empty_corpus
 from pipelines.corpus.sources import TFDS, Corpus, CorpusInputs, open_corpus
 from pipelines.instances.statistics import InstanceCounts, summarize
 from pipelines.options import PretrainingDataOptions
-from pipelines.shards.groups import (
-    JOURNAL,
-    FinishedGroup,
-    ShardsJob,
-    ShardsProgress,
-    complete_units,
-    finished_groups,
-    forget_incomplete_groups,
-    write_units,
-)
+from pipelines.shards.groups import ShardsJob, ShardsProgress, write_units
+from pipelines.shards.journal import JOURNAL, FinishedGroup, Journal
 from pipelines.shards.manifest import FILE_NAME, UNFINISHED, Manifest, Shard
 
 if TYPE_CHECKING:
     from bert_tf.tokenization import BertTokenizer
 
-PLAN = "plan.json"
 # Version of the plan and the journal; a change in how instances are made is a new one, too.
-PLAN_FORMAT = 2
+PLAN_FORMAT = 3
 
 # Files in a folder of shards, of one length or with a subfolder per length.
 _IN_FOLDER = (FILE_NAME, "vocab.txt", "tokenizer_config.json", "*.tfrecord")
@@ -128,8 +117,9 @@ def write_shards_of_lengths(
         "format": PLAN_FORMAT,
     }
     plan = json.loads(json.dumps(plan))  # with lists for tuples, as it is read back
-    if _plan(output) == plan:  # an earlier run was killed just before its last step
-        _remove_journal(output)
+    finished = Journal(output, names, len(corpus.units))
+    if finished.plan == plan:  # an earlier run was killed just before its last step
+        finished.remove()
         return [Manifest.load(output / name) for name in names]
     check_output_folder(output_directory, ours=_FILES, overwrite=overwrite)
     folder = output.with_name(output.name + UNFINISHED)
@@ -139,20 +129,25 @@ def write_shards_of_lengths(
             f"{folder}: bert-tf shards works in this folder, but did not make it: move it, or name "
             "another output"
         )
-    with _work_folder(folder, plan):
-        job = ShardsJob(folder, corpus, options, names)
+    job = ShardsJob(folder, corpus, options, names)
+    journal = job.journal
+    with journal.begun(plan):
         for name in names:
             (folder / name).mkdir(exist_ok=True)
-        forget_incomplete_groups(job)
-        (runner or write_units)(job, tokenizer, progress)
-        forget_incomplete_groups(job)
-        groups = finished_groups(job)
-        if missing := set(range(len(corpus.units))) - complete_units(groups):
-            raise InputError(
-                f"{folder}: shards of {len(missing)} of {len(corpus.units)} units of the corpus "
-                "are missing: give the same command again to make them (all workers of Beam must "
-                "see this folder under this path)"
+        journal.check_files()
+        if options[0].skip_unreadable:
+            journal.forget(journal.missing())
+        if not (journal.documents and journal.groups()):
+            journal.save_documents(
+                plan_documents(
+                    corpus,
+                    held_out_share=options[0].held_out_share,
+                    seed=options[0].seed,
+                    for_pairs=options[0].instances == "sentence_pairs",
+                )
             )
+        (runner or write_units)(job, tokenizer, progress)
+        groups = journal.finish()
         try:
             manifests = _finish(job, groups, tokenizer)
         except InputError:
@@ -160,14 +155,8 @@ def write_shards_of_lengths(
             raise
         check_output_folder(output_directory, ours=_FILES, overwrite=overwrite)  # hours later
         move_directory(folder, output)
-    _remove_journal(output)
+    finished.remove()
     return manifests
-
-
-def _remove_journal(output: Path) -> None:
-    """Removes the journal, the plan last: while it exists, the same call recognizes its run."""
-    remove(*(path for path in (output / JOURNAL).iterdir() if path.name != PLAN))
-    shutil.rmtree(output / JOURNAL)
 
 
 def _check_agreement(options: list[PretrainingDataOptions]) -> None:
@@ -188,69 +177,6 @@ def _vocabulary(tokenizer: "BertTokenizer") -> dict[str, Any]:
         "size": tokenizer.vocabulary_size,
         "settings": tokenizer.settings,
     }
-
-
-@contextmanager
-def _work_folder(folder: Path, plan: dict[str, Any]) -> Iterator[None]:
-    """Locks the folder for this run; it is new, or belongs to a run by the same plan."""
-    journal = folder / JOURNAL
-    journal.mkdir(parents=True, exist_ok=True)
-    with (journal / "lock").open("w") as lock:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError as error:
-            raise InputError(
-                f"{folder}: another process is writing there: wait for it, or name another output"
-            ) from error
-        entries = sorted(journal.glob("*-*.json"))
-        begun = _plan(folder)
-        if begun is not None and (difference := _difference(begun, plan, entries)):
-            raise InputError(
-                f"{folder}: holds an unfinished run that differs in {difference}: give its "
-                "settings to continue it, or remove the folder to start over"
-            )
-        if begun != plan:
-            write_text(journal / PLAN, json.dumps(plan))
-        try:
-            yield
-        except BaseException:
-            if folder.is_dir():
-                remove(*folder.rglob(TEMPORARY_NAMES))
-                if not any(journal.glob("*-*.json")):
-                    shutil.rmtree(folder)  # nothing to continue
-            raise
-
-
-def _plan(folder: Path) -> dict[str, Any] | None:
-    try:
-        return json.loads((folder / JOURNAL / PLAN).read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        return None
-
-
-def _difference(begun: dict[str, Any], plan: dict[str, Any], entries: list[Path]) -> str | None:
-    """The first difference that keeps a run from being continued by another plan, if any.
-
-    Text after the finished groups may change, so that a file that stopped the run can be fixed.
-    """
-    versions = ("format", "bert_tf_version")
-    if any(begun.get(name) != plan[name] for name in versions):
-        return "the version of bert-tf, which makes other shards now"
-    if len(begun["options"]) != len(plan["options"]):
-        return "its sequence lengths"
-    for one, other in zip(begun["options"], plan["options"], strict=True):
-        for name in one:
-            if one[name] != other.get(name):
-                return f"{name} ({one[name]} there, {other.get(name)} now)"
-    for key in plan.keys() - {"units"}:
-        if begun[key] != plan[key]:
-            return f"the {key}"
-    reached = 1 + max((int(path.name.partition("-")[0]) for path in entries), default=-1)
-    for unit, other_unit in zip(begun["units"][:reached], plan["units"], strict=False):
-        if unit != other_unit:
-            changed = [slice_ for slice_ in unit if slice_ not in other_unit] or other_unit
-            return f"the corpus ({changed[0][0]} is new, changed or gone)"
-    return None if len(plan["units"]) >= reached else "the corpus (files are gone)"
 
 
 def _finish(

@@ -1,4 +1,5 @@
 import itertools
+import json
 import random
 from pathlib import Path
 
@@ -7,7 +8,7 @@ import pytest
 
 from bert_tf.errors import InputError
 from pipelines.corpus import documents
-from pipelines.corpus.documents import COUNTED, UnitReader
+from pipelines.corpus.documents import DocumentPlan, UnitReader, plan_documents
 from pipelines.corpus.sources import open_corpus
 from pipelines.options import CorpusOptions
 
@@ -20,16 +21,17 @@ def write(folder, *texts):
     return files
 
 
-def read(files, units=None, **options):
+def read(files, units=None, *, buffer_bytes=1000, finished=(), **options):
     """The batches of all units of a corpus, or of some."""
     opened = open_corpus(files)
-    options.setdefault("buffer_bytes", 1000)
+    plan = plan_documents(opened, **options)
+    assert DocumentPlan.from_json(json.dumps(plan)) == plan
     for unit in range(len(opened.units)) if units is None else units:
-        yield from UnitReader(opened, unit, **options)
+        yield from UnitReader(opened, unit, plan, buffer_bytes=buffer_bytes, finished=finished)
 
 
 def total(batches, what):
-    return sum(batch.counts[COUNTED.index(what)] for batch in batches)
+    return sum(batch.counts[what] for batch in batches)
 
 
 def own_lines(batch):
@@ -104,7 +106,7 @@ def test_advice_for_one_document_of_plain_text_helps(tmp_path):
     (tmp_path / "a.txt").write_text("A paragraph.\n\nAnother one.\n")
     corpus = open_corpus(tmp_path, CorpusOptions(corpus_format="text"))
     with pytest.raises(InputError, match=r"a file .* of its own.*full_sentences") as error:
-        list(UnitReader(corpus, 0, buffer_bytes=1000))
+        plan_documents(corpus)
     assert "blank line" not in str(error.value)
 
 
@@ -247,16 +249,30 @@ def test_finished_groups_are_passed_over_and_the_rest_is_the_same(tmp_path, monk
     assert all(same(*pair) for pair in zip(rest, expected, strict=True))
 
 
-def test_a_single_held_out_document_is_trained_on(tmp_path, monkeypatch):
+@pytest.mark.parametrize("share", [0.005, 0.9])
+def test_a_corpus_of_few_documents_holds_out_two_over_its_units(tmp_path, monkeypatch, share):
+    """Of a few books, too, of which a small share is less than two."""
     monkeypatch.setattr("pipelines.corpus.sources.UNIT_BYTES", 500)
-    files = write(tmp_path, "\n\n".join(f"d{i} text" for i in range(200)))
-    for seed in range(200):
-        batches = list(read(files, held_out_share=0.005, seed=seed))
-        held_out = {line for batch in batches if batch.held_out for line in own_lines(batch)}
-        assert len(held_out) != 1
-        lines = [line for batch in batches for line in own_lines(batch)]
-        assert len(lines) == len(set(lines)) == 200
-        if not held_out:
-            break
-    else:
-        pytest.fail("no seed held out a single document or none")
+    monkeypatch.setattr(documents, "_BEGINNING_BYTES", 100)
+    books = ["\n".join(f"d{book} text {line}" for line in range(90)) for book in range(9)]
+    files = write(tmp_path, *books[:3], "\n\n".join(books[3:]))
+    batches = list(read(files, held_out_share=share, seed=1))
+    assert len({batch.unit for batch in batches}) > 2
+    found = sides(batches)
+    assert len(found[share < 0.5]) == 2
+    assert not found[True] & found[False]
+    lines = [line for batch in batches for line in own_lines(batch)]
+    assert len(lines) == len(set(lines)) == 9 * 90
+
+
+def test_donors_come_from_throughout_a_corpus(tmp_path, monkeypatch):
+    monkeypatch.setattr("pipelines.corpus.sources.UNIT_BYTES", 2000)
+    monkeypatch.setattr(documents, "_BEGINNING_BYTES", 0)
+    files = write(tmp_path, *("\n".join(f"{f} {i}" for i in range(200)) for f in range(40)))
+    plans = [plan_documents(open_corpus(files), held_out_share=0.5, seed=s) for s in (1, 1, 2)]
+    assert plans[0] == plans[1] != plans[2]
+    for held_out in (False, True):
+        units = [donor.document[0] for donor in plans[0].donors if donor.held_out == held_out]
+        assert len(units) == len(set(units)) >= documents.FEW_DOCUMENTS
+        assert max(units) - min(units) > 20
+    assert not plan_documents(open_corpus(files), held_out_share=0.5, for_pairs=False).donors
