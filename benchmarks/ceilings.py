@@ -1,11 +1,10 @@
-"""What this machine's processor can do at most: matrix products and copying memory.
+"""Ceilings of this machine's processor: matrix products and memory copies.
 
     python benchmarks/ceilings.py [--threads 2] [--output ceilings.json]
 
 Products of large square matrices, in TensorFlow, by type, in GFLOP/s and per processor second;
-copies of blocks that no cache holds, in GB/s, each byte counted once. Medians over the turns. What
-a model computes in a second can be read as a share of these; on a machine that others use, better
-what it computes in a processor second.
+copies of blocks larger than any cache, in GB/s, each byte counted once. Medians over the turns. A
+model's speed is a share of these; on a shared machine compare processor seconds.
 """
 
 import argparse

@@ -2,10 +2,10 @@
 
     python benchmarks/checkpoints.py --size tiny --saves 5
 
-One process trains on a fixed batch and saves after every few steps, in one way and the other by
-turns. For each: how long a save holds the training thread; how long it takes until the file is on
-disk, which is all that the training can lose by it; and that as a share of the training time at
-`--save_every 1000`, the default of the commands. BackupAndRestore does all of it in the training
+One process trains on a fixed batch and saves after every few steps, with each of the two in turn.
+For each: how long a save blocks the training thread; how long it takes until the file is on disk,
+the most that training can lose; and that as a share of the training time at `--save_every 1000`,
+the default of the commands. BackupAndRestore does all of it in the training
 thread, and keeps one file without a checksum.
 """
 

@@ -4,8 +4,8 @@
 
 Everything goes into --output: NAME.json and NAME.txt of each benchmark; report.md with the
 machine's ceilings, the versions of all peers and the tables, each result also as a share of the
-ceiling for its type; peers.svg, a picture of all times beside bert-tf's. Peers stand in virtual
-environments that are made on first use (benchmarks/peers.py).
+ceiling for its type; peers.svg, a picture of all times beside bert-tf's. Peers have virtual
+environments of their own, made on first use (benchmarks/peers.py).
 """
 
 import argparse

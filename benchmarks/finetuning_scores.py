@@ -10,9 +10,9 @@ theirs is Hugging Face's model class for the task in a plain PyTorch loop (AdamW
 decay, batches padded to their longest example). Both train for all epochs, and the last model
 predicts the validation examples; the same functions score both sides.
 
-Every finished run is a line of --results: the same command goes on after the last one and prints
-the table. Times are those of the training steps, in wall-clock and processor seconds; on a machine
-that others use only the latter can be compared.
+Every finished run is a line of --results: the same command resumes after the last one and prints
+the table. Times are those of the training steps, in wall-clock and processor seconds; on a shared
+machine only the latter can be compared.
 """
 
 import argparse

@@ -3,10 +3,10 @@ r"""Speed of fine-tuning steps beside Hugging Face's: same weights and examples,
     python benchmarks/finetuning_step.py --model MODEL --data glue/MRPC [--peers peer/bin/python]
 
 Three sides take turns, a few steps each: bert-tf, with tokenization in the step and batches of
-examples of like length; Hugging Face's model in a plain PyTorch loop (fused AdamW, bfloat16 by
+examples of similar length; Hugging Face's model in a plain PyTorch loop (fused AdamW, bfloat16 by
 torch.autocast) on random batches of tokenized examples padded to the longest of the batch, as its
 Trainer makes them; and the same on our batches. Reported are medians over the turns, by the clock
-and in processor time; on a machine that others use only the latter can be compared.
+and in processor time; on a shared machine only the latter can be compared.
 """
 
 import argparse

@@ -4,7 +4,7 @@ r"""Pre-training steps of BERT-base on a GPU: TensorFlow, JAX and PyTorch.
 
 The step of benchmarks/training_step.py in bfloat16, at lengths 128 and 512 and on rows of 512 that
 hold four instances of 128. Each side is a process of its own on the same shapes, one after the
-other. A side whose library is missing or sees no GPU is named and left out.
+other. A side whose library is missing or sees no GPU is reported and skipped.
 
 - tensorflow, tensorflow_xla: bert-tf, as `bert-tf pretrain` trains on GPUs, without and with
   --jit_compile.

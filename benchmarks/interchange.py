@@ -1,4 +1,4 @@
-"""Shards are interchangeable with the original's: proved with TensorFlow's Model Garden.
+"""Checks against TensorFlow's Model Garden that shards are interchangeable with the original's.
 
     python benchmarks/interchange.py
 

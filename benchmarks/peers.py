@@ -2,9 +2,9 @@
 
     python benchmarks/peers.py [--peers PYTHON]     makes .venv-peers; prints all versions
 
-KerasHub stands in .venv, on bert-tf's own TensorFlow; Model Garden in an environment of its own
-(model_garden.py); the packages of peers.txt in .venv-peers. Another Python that has them is given
-to a benchmark as --peers, or to all as BERT_TF_HUGGING_FACE.
+KerasHub is in .venv, on bert-tf's own TensorFlow; Model Garden in its own environment
+(model_garden.py); the packages of peers.txt in .venv-peers. To use another Python that has them,
+give a benchmark --peers, or set BERT_TF_HUGGING_FACE for all.
 """
 
 import argparse

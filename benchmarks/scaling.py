@@ -6,7 +6,7 @@ From one small model on, each quantity in turn takes several values. All but pad
 `bert-tf pretrain` (benchmarks/training_step.py). Padding: the step of a classifier, as in
 `bert-tf finetune`, on rows of 128 tokens of which a share is padding. Each point is a process of
 its own; the figures are medians over the steps, by the clock, or in processor seconds with
---processor, which tells more on a machine that others use.
+--processor, which is more reliable on a shared machine.
 
 The last column compares the growth of the cost with that of the work: the matrix products' FLOPs
 for the model's shape, the number of tokens for padding, 1 / cores for cores, whose processor time

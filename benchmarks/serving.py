@@ -8,7 +8,7 @@ the same number of threads; they take turns. Ours is a SavedModel in a session, 
 ONNX Runtime's model is exported by torch.onnx; the peers' texts are tokenized by `tokenizers`.
 
 Reported are medians over the turns, by the clock and in processor time, and medians of the ratios
-within a turn; on a machine that others use, the ratios of processor time mean most.
+within a turn; on a shared machine the ratios of processor time are the most reliable.
 """
 
 import argparse

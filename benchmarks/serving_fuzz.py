@@ -1,11 +1,11 @@
-"""Hostile and expensive requests to the server: it refuses or answers them, and goes on.
+"""Sends the server hostile and expensive requests: it must refuse or answer them, and stay up.
 
     python benchmarks/serving_fuzz.py --models saved_models --requests 10000
 
 Starts `bert-tf serve` on a free port of 127.0.0.1 and sends it requests drawn from a seed: bad
 JSON, wrong types, deep nesting, huge strings, invalid UTF-8, bad base64, unknown places, bytes that
-are not HTTP; clients that send slowly, and such that hang up half-way; then, for at most
-`--seconds`, requests that cost more than they weigh (serving_expensive.py). Prints the answers by
+are not HTTP; clients that send slowly or hang up half-way; then, for at most `--seconds`, small
+requests that are expensive to answer (serving_expensive.py). Prints the answers by
 kind and status; fails if a hostile one is not a 4xx, if small questions wait long beside the
 expensive ones, if the server writes a traceback, or if its memory grows.
 """

@@ -1,4 +1,4 @@
-"""Time and memory that the commands take before they begin to work, beside other libraries.
+"""Time and memory that the commands take before they do any work, beside other libraries.
 
     python benchmarks/start_up.py [--peers peer/bin/python] [--output start_up.json]
 

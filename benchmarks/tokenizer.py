@@ -3,8 +3,8 @@
     python benchmarks/tokenizer.py --lines 100000 [--peers peer/bin/python]
 
 All have the same lines and vocabulary, start from text in memory in batches of 1,000 lines and use
-the same number of threads; medians are printed, by the clock and in processor seconds, which tell
-more on a machine that others use. Two kinds of work:
+the same number of threads; medians are printed, by the clock and in processor seconds, which are
+more reliable on a shared machine. Two kinds of work:
 
 - ids of tensors, ours in a tf.data pipeline: the peer is `tokenizers`, by `encode_batch` (with
   offsets, the usual call) and `encode_batch_fast` (without);

@@ -6,11 +6,11 @@ r"""Time of a pre-training step beside KerasHub's, Hugging Face's and its matrix
 The step is that of `bert-tf pretrain`: both losses, accuracies, dropout, clipping by the global
 norm, decoupled weight decay and a schedule, on one fixed batch without padding. Every side is a
 process of its own; they take turns, a step each. Reported are medians, by the clock and in
-processor time, and medians of the ratios within a turn; on a machine that others use, the ratios of
-processor time mean most.
+processor time, and medians of the ratios within a turn; on a shared machine the ratios of processor
+time are the most reliable.
 
-- products: the step's matrix products alone, one after the other, each of its own shape. What they
-  take of the step's time is how much of it is useful work.
+- products: the step's matrix products alone, one after the other, each of its own shape. Their
+  share of the step's time is the share of useful work.
 - layers: the Keras layers, with which bert-tf trains under XLA and on accelerators, in place of the
   fused operations.
 - xla: the same, compiled by XLA.

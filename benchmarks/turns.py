@@ -1,8 +1,8 @@
-"""Sides that take turns, each a process of its own, and what their times say.
+"""Runs the sides of a benchmark in turns, each in its own process, and compares their times.
 
 A side answers each line on its standard input with a JSON list, [seconds by the clock, processor
-seconds, ...] of one piece of work. On a machine that others use, the ratios of processor time
-within a turn mean most.
+seconds, ...] of one piece of work. On a shared machine the ratios of processor time within a turn
+are the most reliable.
 """
 
 import contextlib
