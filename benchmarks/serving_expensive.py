@@ -1,7 +1,7 @@
 """Requests that cost the server far more than their senders: `serving_fuzz.py` sends them.
 
-Each kind is sent a few times, within a time limit for all, and to 127.0.0.1 alone. Meanwhile another
-client sends small requests, which must be answered.
+Each kind is sent a few times, within a time limit for all, and to 127.0.0.1 alone. Meanwhile
+another client sends small requests, which must be answered.
 """
 
 import asyncio

@@ -3,10 +3,10 @@
     python benchmarks/serving_load.py --models saved_models --minutes 10
 
 Starts `bert-tf serve` on a copy of the models, on free ports of 127.0.0.1, and sends requests from
-many clients at once; one request in 200 has 64 long texts. After a quarter of the time each model gets a
-new version. Prints the answers by status, the latencies and the memory; fails if an answer is
-neither right nor refused by a full queue (503), if one is missing, or if memory grows in the second
-half, where the load is steady and caches are full.
+many clients at once; one request in 200 has 64 long texts. After a quarter of the time each model
+gets a new version. Prints the answers by status, the latencies and the memory; fails if an answer
+is neither right nor refused by a full queue (503), if one is missing, or if memory grows in the
+second half, where the load is steady and caches are full.
 """
 
 import argparse
