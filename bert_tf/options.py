@@ -1,4 +1,4 @@
-"""How options are declared: default, range, identity and help beside each field.
+"""Declarations of options: default, range, identity and help beside each field.
 
 A command's options are a dataclass; `bert_tf.cli.command_line` turns it into a command line.
 Importing this module is quick, as `--help` needs it.

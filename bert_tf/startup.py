@@ -1,4 +1,4 @@
-"""What a process that works with TensorFlow does first: the commands, and Beam's workers."""
+"""Process settings made before TensorFlow starts, for the commands and Beam's workers."""
 
 import contextlib
 import ctypes

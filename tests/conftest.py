@@ -1,4 +1,4 @@
-"""What all tests share: quiet TensorFlow, one core a worker, files that are made once."""
+"""Shared by all tests: quiet TensorFlow, one core per worker, files that are made once."""
 
 import fcntl
 import gc

@@ -1,4 +1,4 @@
-"""What stands on the encoder: the pooler, and the output layers of pre-training and of tasks."""
+"""Heads on the encoder: the pooler, and the output layers of pre-training and of tasks."""
 
 from typing import Any, Self
 

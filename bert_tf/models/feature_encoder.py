@@ -1,4 +1,4 @@
-"""What stands between an encoder and a task's head: chosen layers, and bidirectional LSTMs."""
+"""Layers between an encoder and a task's head: chosen hidden states, and bidirectional LSTMs."""
 
 import math
 from collections.abc import Callable, Sequence

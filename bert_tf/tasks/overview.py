@@ -1,4 +1,4 @@
-"""What `bert-tf tasks` shows."""
+"""The tables and pages of `bert-tf tasks`."""
 
 import re
 from collections.abc import Iterable, Mapping

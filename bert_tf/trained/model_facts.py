@@ -1,4 +1,4 @@
-"""What a model card says of a fine-tuned model: only what its files tell."""
+"""Rows of a model card about a fine-tuned model, from its files alone."""
 
 import contextlib
 import json

@@ -1,4 +1,4 @@
-"""What a run would cost, from a few steps of it."""
+"""Estimates the cost of a run from a few of its steps."""
 
 import datetime
 import resource

@@ -1,4 +1,4 @@
-"""What a run tells whoever watches it."""
+"""The interface through which a run reports its progress."""
 
 
 class Listener:

@@ -1,4 +1,4 @@
-"""What watches a run: histograms, profiles and the embedding projector, for TensorBoard."""
+"""Monitoring for TensorBoard: histograms, profiles and the embedding projector."""
 
 import itertools
 from collections.abc import Callable, Mapping, Sequence

@@ -1,4 +1,4 @@
-"""How fast this machine multiplies matrices."""
+"""Measures how fast this machine multiplies matrices."""
 
 import functools
 import math

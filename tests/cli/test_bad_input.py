@@ -1,4 +1,4 @@
-"""What a user can get wrong: one line that names file and cure, exit code 2, nothing left."""
+"""Users' mistakes: one line that names file and cure, exit code 2, nothing left behind."""
 
 import json
 import shlex

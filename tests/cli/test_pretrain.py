@@ -1,4 +1,4 @@
-"""What `bert-tf pretrain` does with the different kinds of shards."""
+"""`bert-tf pretrain` on the different kinds of shards."""
 
 import contextlib
 import json

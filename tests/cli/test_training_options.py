@@ -1,4 +1,4 @@
-"""What the options of the training step do to the result of the commands."""
+"""Effects of the training step's options on the results of the commands."""
 
 import json
 

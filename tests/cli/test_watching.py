@@ -1,4 +1,4 @@
-"""What the training commands show while they run: lines, TensorBoard, and its plugins' answers."""
+"""Monitoring of the training commands: lines, TensorBoard, and its plugins' answers."""
 
 import contextlib
 import io

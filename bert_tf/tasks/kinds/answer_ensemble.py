@@ -1,4 +1,4 @@
-"""What several models of questions answer together: the mean probability of each answer's text.
+"""Ensembles of question answering models: the mean probability of each answer's text.
 
 The probabilities are those of nbest_predictions.json, a softmax over a model's best answers. An
 answer that is not among them has the probability 0. The models may have tokenizers and windows of

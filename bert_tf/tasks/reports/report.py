@@ -1,4 +1,4 @@
-"""What `evaluate` reports beside the scores: tables and pictures, in files and in TensorBoard."""
+"""Reports of `evaluate` beside the scores: tables and pictures, in files and in TensorBoard."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
