@@ -5,7 +5,6 @@ Importing this module is quick, as `--help` needs it.
 """
 
 import dataclasses
-import math
 import operator
 import typing
 from collections.abc import Callable
@@ -71,24 +70,14 @@ def option(
     return dataclasses.field(default=default, default_factory=factory, metadata=metadata)
 
 
-def range_text(field: dataclasses.Field) -> str:
-    """The range of a field as a message names it, such as "at least 1"; empty without bounds."""
-    bounds = field.metadata.get("bounds", {})
-    return " and ".join(f"{name.replace('_', ' ')} {bound:,}" for name, bound in bounds.items())
-
-
-def _is_in_range(value: float, bounds: dict[str, float]) -> bool:
-    # `isfinite` fails for large integers.
-    is_usual = (isinstance(value, int) or math.isfinite(value)) and abs(value) <= _LARGEST
-    return is_usual and all(_IS_WITHIN[name](value, bound) for name, bound in bounds.items())
-
-
-def _broken_range(field: dataclasses.Field, value: float) -> str:
+def _broken_range(value: float, bounds: dict[str, float]) -> str | None:
     """The range that a value is out of: the option's own, or that of usual numbers."""
-    bounds = field.metadata.get("bounds", {})
-    if value == value and all(_IS_WITHIN[name](value, bound) for name, bound in bounds.items()):
+    if value != value or not all(_IS_WITHIN[name](value, bound) for name, bound in bounds.items()):
+        listed = (f"{name.replace('_', ' ')} {bound:,}" for name, bound in bounds.items())
+        return " and ".join(listed) or "a finite number"
+    if abs(value) > _LARGEST:
         return f"at most {_LARGEST:,}" if value > 0 else f"at least {-_LARGEST:,}"
-    return range_text(field) or "a finite number"
+    return None
 
 
 @dataclasses.dataclass(kw_only=True)
@@ -110,9 +99,10 @@ class CheckedOptions:
                 if choices and value not in choices:
                     listed = ", ".join(str(choice) for choice in choices if choice is not None)
                     raise InputError(f"{name} is {value!r}: give one of {listed}")
-                is_number = isinstance(value, int | float) and not isinstance(value, bool)
-                if is_number and not _is_in_range(value, field.metadata.get("bounds", {})):
-                    raise InputError(f"{name} is {value}: give {_broken_range(field, value)}")
+                if isinstance(value, int | float) and not isinstance(value, bool):
+                    broken = _broken_range(value, field.metadata.get("bounds", {}))
+                    if broken is not None:
+                        raise InputError(f"{name} is {value}: give {broken}")
 
 
 def joined(options: type, more: type) -> type:
@@ -124,12 +114,10 @@ def joined(options: type, more: type) -> type:
 
 def choices_of(hint: Any) -> list[Any]:
     """The values that a `Literal`, or a union of one with None, allows; empty for other types."""
-    members = typing.get_args(hint)
-    if typing.get_origin(hint) is typing.Literal:
-        return list(members)
-    literals = [member for member in members if typing.get_origin(member) is typing.Literal]
-    nones = [None for member in members if member is type(None)]
-    return [*typing.get_args(literals[0]), *nones] if literals else []
+    members = (hint, *typing.get_args(hint))
+    literals = [member for member in members if typing.get_origin(member) is Literal]
+    choices = [choice for literal in literals for choice in typing.get_args(literal)]
+    return [*choices, None] if choices and type(None) in members else choices
 
 
 def identity(options: Any, of: type | None = None) -> dict[str, Any]:

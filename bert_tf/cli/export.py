@@ -78,7 +78,6 @@ def _dtype(precision: str) -> tuple[str, str]:
     fast, measured = fast_precision(tf.distribute.get_strategy())
     if precision == "auto":
         return fast, measured and f"precision: {fast} ({measured})"
-    if fast == "mixed_bfloat16":
-        return fast, ""
     reason = measured or "it does not multiply bfloat16"
-    return "mixed_bfloat16", f"the model will be slow on processors like this one: {reason}"
+    slow = f"the model will be slow on processors like this one: {reason}"
+    return "mixed_bfloat16", slow if fast == "float32" else ""

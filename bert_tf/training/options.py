@@ -50,8 +50,8 @@ class TrainingOptions(CheckedOptions):
     clip_norm: float = option(1.0, above=0)
     """largest global norm of the gradients; larger ones are scaled down to it."""
     bias_correction: bool = False
-    """correct Adam's means for their start at 0, as other libraries do and the original does not;
-    without it the first thousand steps are up to 3 times as long, which can make short fine-tunings
+    """bias-correct Adam's moments, as other libraries do and the original does not; without it,
+    updates in the first 1,000 steps are up to 3 times larger, which can make short fine-tunings
     unstable (Mosbach et al. 2021). LAMB always does."""
     epsilon: float | None = option(None, above=0)
     """constant that Adam and LAMB add to the root of the mean square; by default the original's
