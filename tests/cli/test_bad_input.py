@@ -3,6 +3,7 @@
 import json
 import shlex
 import shutil
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -31,11 +32,12 @@ def left_in(folder: Path) -> list[str]:
 
 
 @pytest.fixture
-def out(tmp_path) -> Path:
+def out(tmp_path) -> Iterator[Path]:
     """A folder that must stay empty."""
     folder = tmp_path / "out"
     folder.mkdir()
-    return folder
+    yield folder
+    assert left_in(folder) == []
 
 
 @pytest.mark.parametrize(
@@ -58,7 +60,6 @@ def test_corpora_that_cannot_be_used(content, expected, tokenizer, tmp_path, out
         capsys, "shards", "--corpus", path, "--tokenizer", tokenizer, "--output", out / "shards"
     )
     assert str(path) in line and expected in line
-    assert left_in(out) == []
 
 
 def test_a_corpus_of_one_document(tokenizer, tmp_path, out, capsys):
@@ -68,7 +69,6 @@ def test_a_corpus_of_one_document(tokenizer, tmp_path, out, capsys):
         capsys, "shards", "--corpus", path, "--tokenizer", tokenizer, "--output", out / "shards"
     )
     assert str(path) in line and "document" in line
-    assert left_in(out) == []
 
 
 def test_a_vocabulary_without_mask(tokenizer, corpus, tmp_path, out, capsys):
@@ -80,7 +80,6 @@ def test_a_vocabulary_without_mask(tokenizer, corpus, tmp_path, out, capsys):
         capsys, "shards", "--corpus", corpus, "--tokenizer", folder, "--output", out / "shards"
     )
     assert "[MASK]" in line and "vocab.txt" in line
-    assert left_in(out) == []
 
 
 def test_shards_of_another_vocabulary(shards, tokenizer, tmp_path, out, small_config, capsys):
@@ -94,7 +93,6 @@ def test_shards_of_another_vocabulary(shards, tokenizer, tmp_path, out, small_co
         "--output", out / "run",
     )  # fmt: skip
     assert str(shards) in line and "another vocabulary" in line
-    assert left_in(out) == []
 
 
 def test_a_truncated_shard(shards, small_config, tmp_path, out, capsys):
@@ -106,7 +104,6 @@ def test_a_truncated_shard(shards, small_config, tmp_path, out, capsys):
         capsys, "pretrain", "--shards", folder, "--size", small_config, "--output", out / "run"
     )
     assert shard.name in line
-    assert left_in(out) == []
 
 
 def test_a_shard_with_a_flipped_byte(shards, small_config, tmp_path, capsys):
@@ -129,7 +126,6 @@ def test_a_missing_column(pretrained, labelled, out, capsys):
         "--text_column", "sentence", "--output", out / "run",
     )  # fmt: skip
     assert "train.tsv" in line and "'sentence'" in line and "text, label" in line
-    assert left_in(out) == []
 
 
 def test_one_label_only(pretrained, tmp_path, out, capsys):
@@ -140,7 +136,6 @@ def test_one_label_only(pretrained, tmp_path, out, capsys):
         out / "run",
     )  # fmt: skip
     assert "one label only" in line
-    assert left_in(out) == []
 
 
 def test_an_unknown_label_in_evaluation(finetuned, tmp_path, out, capsys):
@@ -150,7 +145,6 @@ def test_an_unknown_label_in_evaluation(finetuned, tmp_path, out, capsys):
         capsys, "evaluate", "--model", finetuned / "best", "--data", path, "--output", out
     )
     assert "'sky'" in line and "farm, sea" in line
-    assert left_in(out) == []
 
 
 @pytest.mark.parametrize("damage", ["missing", "truncated", "no config"])
@@ -168,7 +162,6 @@ def test_models_that_cannot_be_used(damage, pretrained, labelled, tmp_path, out,
         out / "run",
     )  # fmt: skip
     assert str(model) in line
-    assert left_in(out) == []
 
 
 def test_a_classifier_is_asked_for(pretrained, out, capsys):
@@ -177,7 +170,6 @@ def test_a_classifier_is_asked_for(pretrained, out, capsys):
         "--output", out,
     )  # fmt: skip
     assert "classifier" in line
-    assert left_in(out) == []
 
 
 def test_export_names_and_versions(finetuned, exported, capsys):
@@ -301,7 +293,6 @@ def test_batch_that_replicas_cannot_share(shards, small_config, out, capsys):
         "--output", out / "run",
     )  # fmt: skip
     assert "batch" in line
-    assert left_in(out) == []
 
 
 def test_a_config_of_another_vocabulary_size(shards, small_config, tmp_path, out, capsys):
@@ -312,4 +303,3 @@ def test_a_config_of_another_vocabulary_size(shards, small_config, tmp_path, out
         "--output", out / "run", announced="CPU, float32: ",
     )  # fmt: skip
     assert "vocab_size 7" in line
-    assert left_in(out) == []
