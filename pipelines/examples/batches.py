@@ -1,6 +1,6 @@
 """Examples to batches: features are made in graph, epochs are shuffled, workers share batches.
 
-Examples of a batch have like lengths, so that little of it is padding.
+Examples of a batch have similar lengths, so that little of it is padding.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -17,8 +17,8 @@ _WINDOW = 64
 # Windows of an epoch, at least: in a single one the same examples would share a batch in each
 # epoch. 8 leave 5 to 9% padding on GLUE's tasks with fewer than 512 batches.
 _WINDOWS = 8
-# Batches of a window, at least. Shorter epochs have batches by chance: there is little time to
-# save, and from so few steps a model learns less if each has examples of one length.
+# Batches of a window, at least. Shorter epochs have random batches: there is little time to save,
+# and with so few steps, batches of similar length hurt the score.
 _SHORTEST_WINDOW = 8
 
 
