@@ -124,7 +124,8 @@ def _final_sigma_pattern() -> str:
     cased letter (Unicode 3.13, table 3-17); removed characters count as case-ignorable. Python has
     no names for these classes, so each character is lower-cased beside a sigma.
     """
-    through, cased = [], []
+    through: list[int] = []
+    cased: list[int] = []
     for character in _assigned():
         if _is_removed(character) or f"A{character}Σ".lower() == f"a{character.lower()}ς":
             (cased if f"{character}Σ".lower().endswith("ς") else through).append(ord(character))
@@ -157,16 +158,17 @@ def _table(
     isolated: str,
 ) -> np.ndarray:
     """The flatbuffer that `FastBertNormalize` reads: uint8 [bytes]."""
-    is_isolated = is_punctuation
-    if isolate_punctuation == "unsplit":
-        is_isolated = _unsplit_punctuation().__contains__
+    unsplit = _unsplit_punctuation() if isolate_punctuation == "unsplit" else None
     replacements = {character: f" {character} " for character in isolated}
     for character in _assigned():
         replacement = _replacement(character, do_lower_case, strip_accents)
         if isolate_chinese and is_chinese(character):
             replacement = f" {replacement} "
         elif not replacement.isalnum():
-            replacement = "".join(f" {c} " if is_isolated(c) else c for c in replacement)
+            replacement = "".join(
+                f" {c} " if (is_punctuation(c) if unsplit is None else c in unsplit) else c
+                for c in replacement
+            )
         if replacement != character:
             replacements[character] = replacement
     return _flatbuffer(replacements)
