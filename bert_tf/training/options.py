@@ -104,21 +104,21 @@ class TrainingOptions(CheckedOptions):
                 "--jit_compile does not work under --strategy tpu, which compiles every step: "
                 "leave --jit_compile out"
             )
-        steps_to_profile(self.profile)
+        _ = self.profiled
 
+    @property
+    def profiled(self) -> tuple[int, int] | None:
+        """The first and the last step that `profile` names.
 
-def steps_to_profile(given: str | None) -> tuple[int, int] | None:
-    """The first and the last step that `--profile` names; None for None.
-
-    Raises:
-        InputError: it is not FIRST:LAST, with 1 <= FIRST <= LAST.
-    """
-    if given is None:
-        return None
-    parsed = re.fullmatch(r"(\d{1,18}):(\d{1,18})", given)
-    if parsed is None or not 1 <= int(parsed[1]) <= int(parsed[2]):
-        raise InputError(f"--profile is {given!r}: give FIRST:LAST, such as 10:20")
-    return int(parsed[1]), int(parsed[2])
+        Raises:
+            InputError: it is not FIRST:LAST, with 1 <= FIRST <= LAST.
+        """
+        if self.profile is None:
+            return None
+        parsed = re.fullmatch(r"(\d{1,18}):(\d{1,18})", self.profile)
+        if parsed is None or not 1 <= int(parsed[1]) <= int(parsed[2]):
+            raise InputError(f"--profile is {self.profile!r}: give FIRST:LAST, such as 10:20")
+        return int(parsed[1]), int(parsed[2])
 
 
 def save_config(options: CheckedOptions, directory: str | Path) -> None:

@@ -18,7 +18,7 @@ from bert_tf.training.hyper_parameters import HyperParameters
 from bert_tf.training.lamb import Lamb
 from bert_tf.training.monitoring import Histograms, Profile
 from bert_tf.training.optimizer import AdamWeightDecay
-from bert_tf.training.options import TrainingOptions, steps_to_profile
+from bert_tf.training.options import TrainingOptions
 from bert_tf.training.plan import TrainingPlan
 from bert_tf.training.run import Run
 from bert_tf.training.schedule import (
@@ -153,7 +153,7 @@ def prepare(
     shown = {**identity(options), **accumulation, **precision, **values}
     name = str(run.directory)
     run.watch(HyperParameters(run.state, run.logs, name, shown, score, total_steps))
-    every, profile = options.histograms_every, steps_to_profile(options.profile)
+    every, profile = options.histograms_every, options.profiled
     if every is not None:
 
         @functools.cache  # the same examples each time
