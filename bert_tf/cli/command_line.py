@@ -18,7 +18,6 @@ from jsonargparse import ActionYesNo, ArgumentParser
 from bert_tf.errors import InputError
 from bert_tf.options import choices_of, joined
 from bert_tf.startup import import_tensorflow
-from bert_tf.tasks.names import NAMES, check_name
 from bert_tf.tasks.options import TaskOptions
 
 
@@ -165,6 +164,8 @@ def with_own_kind(options: type, arguments: Sequence[str]) -> type:
     """
     if not issubclass(options, TaskOptions):
         return options
+    from bert_tf.tasks.table import TASKS, check_name, find_task
+
     given = {
         name.removeprefix("--"): value or following
         for argument, following in itertools.pairwise([*arguments, ""])
@@ -174,13 +175,11 @@ def with_own_kind(options: type, arguments: Sequence[str]) -> type:
     if task is None:
         model = given.get("model")
         task = _stored(model and f"{model}/task.json").get("task")
-    if task in (None, *NAMES):
+    if task in (None, *TASKS):
         return options
     with contextlib.suppress(InputError):
         check_name(task)
         import_tensorflow()
-        from bert_tf.tasks.table import find_task
-
         return joined(options, find_task(task, brought_by=model).kind.options)
     return options
 

@@ -65,15 +65,14 @@ def run(options: Options) -> None:
             done += 1
             bar.update(done)
 
-        together, evaluation = ensemble.evaluate(
+        evaluation = ensemble.evaluate(
             examples, options.batch_size, labelled=labelled, answered=answered
         )
         if folder and labelled:
-            together.write(evaluation, folder)
-            write_report(together.report(evaluation), folder)
+            evaluation.write(folder)
+            write_report(evaluation.report(), folder)
         elif folder:
-            kind, answers = together.task.kind, evaluation.answers
-            kind.write_submission(folder, together.task, split, examples, answers, together.labels)
+            evaluation.given.task.write_submission(folder, split, evaluation.given)
     if labelled:
         print(json.dumps(evaluation.scores, indent=2))
     for remark in evaluation.remarks:

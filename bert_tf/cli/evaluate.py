@@ -57,9 +57,9 @@ def run(options: Options) -> None:
             options.batch_size,
             answered=lambda number: bar.update(number, total=len(examples)),
         )
-        report = model.report(evaluation)
+        report = evaluation.report()
         if output:
-            model.write(evaluation, output)
+            evaluation.write(output)
             write_report(report, output)
     print(json.dumps(evaluation.scores, indent=2))
     for part in report:

@@ -13,7 +13,6 @@ from typing import Any
 
 from bert_tf.errors import InputError
 from bert_tf.outputs import check_output_file, check_output_folder
-from bert_tf.tasks.names import NAMES, check_name
 
 _MODELS = ("model", "models")
 _CONFIG = "config.json"
@@ -43,6 +42,8 @@ def check_inputs(options: Any) -> None:
         is_file = type(options).__dataclass_fields__[name].metadata["writes"] == "file"
         (check_output_file if is_file else check_output_folder)(path, read)
     if getattr(options, "task", None):
+        from bert_tf.tasks.table import check_name
+
         check_name(options.task)
     if hasattr(options, "text_column"):
         _check_columns(options)
@@ -96,13 +97,14 @@ def _stored_task(model: str | None) -> Mapping[str, Any]:
 
 
 def _check_columns(options: Any) -> None:
+    from bert_tf.tasks.table import TASKS
     from pipelines.examples.labelled_text import check_columns
 
     stored = _stored_task(getattr(options, "model", None))
     task = getattr(options, "task", None) or stored.get("task")
     if hasattr(options, "train") and task in (None, "masked_words", "embedding"):
         task = options.task or "classification"
-    if task in _OF_QUESTIONS or task not in (None, *NAMES):
+    if task in _OF_QUESTIONS or task not in (None, *TASKS):
         return
     if stored.get("task") != task:
         stored = {}

@@ -160,8 +160,9 @@ def _run(called: str | None, arguments: Sequence[str]) -> None:
     check_inputs(options)
     if hasattr(module, "prepare"):  # what needs no TensorFlow, whose import takes seconds
         module.prepare(options)
-    keep_freed_memory()
-    import_tensorflow()
+    if getattr(module, "needs_tensorflow", True):
+        keep_freed_memory()
+        import_tensorflow()
     module.run(options)
 
 

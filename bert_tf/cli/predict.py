@@ -75,8 +75,9 @@ def run(options: Options) -> None:
     folder = options.submission and check_output_folder(options.submission, inputs)
     with progress("loading", total=1) as bar:
         from bert_tf.serving.predictor import answer, answer_rows, rows
+        from bert_tf.tasks.kinds.kind import Answered
         from bert_tf.trained.answer_files import beside, is_table, json_line, write_answers
-        from bert_tf.trained.prediction import load
+        from bert_tf.trained.fine_tuned import load
         from pipelines.examples.labelled_text import read_columns_of
 
         model = load(options.model, dataclasses.asdict(options))
@@ -91,12 +92,12 @@ def run(options: Options) -> None:
             path = source if source == "-" else examples.path
             columns = read_columns_of(path, examples.lines, task.format)
         else:
-            names = (*model.inputs(options.signature), "text_pair")
+            names = (*model.inputs_of(options.signature), "text_pair")
             strings = zip(names, (options.text, options.pair), strict=False)
             given = {name: texts for name, texts in strings if texts}
             columns = {}
         count = len(next(iter(given.values())))
-        signature = model.signature(options.signature or model.signature_for(given))
+        signature = model.function(options.signature or model.signature_for(given))
 
         def answered(number: int) -> None:
             bar.update(number, total=count, note="and answering")
@@ -118,10 +119,12 @@ def run(options: Options) -> None:
             for i, row in enumerate(found)
         ]
         if folder and examples:
-            task.kind.write_submission(folder, task, split, examples, answers, model.labels)
-        cut, remark = model.cut(given) if options.signature is None else (0, "")
-        remarks = [*(examples.remarks() if examples else ()), remark if cut or examples else ""]
-    for remark in filter(None, remarks):
+            task.write_submission(folder, split, Answered(task, examples, answers, model.labels))
+        remarks = examples.remarks() if examples else []
+        truncated = [row["truncated"] for row in found if "truncated" in row]
+        if options.signature is None and truncated and (examples or any(truncated)):
+            remarks.append(model.truncation(truncated))
+    for remark in remarks:
         console.print(remark)
     if output:
         write_answers(output, found)

@@ -19,6 +19,9 @@ from rich.table import Table
 
 from bert_tf.cli.progress import console
 from bert_tf.options import CheckedOptions, option
+from bert_tf.startup import import_tensorflow
+
+needs_tensorflow = False  # but for a task of one's own
 
 
 @dataclass(kw_only=True)
@@ -34,10 +37,12 @@ def run(options: Options) -> None:
     from bert_tf.tasks.table import TASKS, find_task
 
     if options.name is not None:
-        rows = describe(find_task(options.name))
+        if options.name not in TASKS:
+            import_tensorflow()
+        rows = describe(TASKS.declared.get(options.name) or find_task(options.name))
         table = Table(box=None, show_header=False, padding=(0, 2, 0, 0))
     else:
-        header, *rows = overview(TASKS.values())
+        header, *rows = overview(TASKS.declared.values())
         table = Table(*header, box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0))
     for row in rows:
         table.add_row(*row)

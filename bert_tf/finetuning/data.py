@@ -100,7 +100,7 @@ class FinetuningData:
         doubts.append(duplicates(task, splits))
         tokenizer = BertTokenizer.from_directory(model)
         columns, targets = kind.training_rows(task, examples, labels, tokenizer)
-        arrays = [targets, *([kind.weights(targets)] if options.class_weights else [])]
+        arrays = [targets, *([_class_weights(targets)] if options.class_weights else [])]
         return cls(task, tokenizer, labels, examples, held_out, doubts, columns, arrays, kept_whole)
 
     @property
@@ -184,6 +184,18 @@ class FinetuningData:
             worker=worker,
             num_workers=workers,
         )
+
+
+def _class_weights(targets: np.ndarray) -> np.ndarray:
+    """Weights float32 [R] that give each class the same total weight; their mean is 1.
+
+    Raises:
+        InputError: the targets are not one class for each row.
+    """
+    if targets.ndim > 1 or targets.dtype.kind != "i":
+        raise InputError("--class_weights is for tasks with a class per example: leave it out")
+    _, numbers, counts = np.unique(targets, return_inverse=True, return_counts=True)
+    return (len(targets) / (len(counts) * counts[numbers])).astype(np.float32)
 
 
 def _padded(length: int) -> Callable[[tf.Tensor], tf.Tensor]:

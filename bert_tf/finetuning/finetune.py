@@ -274,11 +274,9 @@ def _validation_scores(
     tuned: FineTuned, examples: Examples, loss: Values, size: int
 ) -> dict[str, float]:
     """Scores on the validation examples, without undefined ones, and their loss if it is known."""
-    kind = tuned.task.kind
-    answers = tuned.answers(examples, size)
-    found = kind.scores(tuned.task, examples, answers, tuned.labels)
-    scores = {name: value for name, value in found.items() if value is not None}
-    outputs = kind.outputs(answers, tuned.labels)
+    kind, given = tuned.task.kind, tuned.answers(examples, size)
+    scores = {name: value for name, value in kind.scores(given).items() if value is not None}
+    outputs = kind.to_outputs(given.answers, tuned.labels)
     if outputs is not None:
         losses = loss(kind.targets(examples, tuned.labels), outputs)
         scores["loss"] = float(np.mean(losses))
@@ -301,5 +299,5 @@ def _evaluate_best(
     if chosen is not best:
         chosen.save(folder)
         evaluation = chosen.evaluate(data.validation, size)
-    chosen.write(evaluation, folder)
+    evaluation.write(folder)
     return evaluation

@@ -7,9 +7,8 @@ import tensorflow as tf
 from bert_tf.checkpoints.weight_names import head_of
 from bert_tf.layers.heads import summary
 from bert_tf.models.feature_encoder import FeatureEncoder
-from bert_tf.serving.signatures import TEXTS, Signature, Tensors
+from bert_tf.serving.signatures import TEXTS, Parts, Signature, Tensors
 from bert_tf.tokenization.packing import Packer
-from bert_tf.tokenization.tokenizer import BertTokenizer
 from bert_tf.tokenization.word_windows import map_rows
 from bert_tf.tokenization.words import code_points
 
@@ -18,18 +17,16 @@ from bert_tf.tokenization.words import code_points
 LONGEST_ATTENTION = 128
 
 
-def embed(
-    strings: Tensors, model: Any, tokenizer: BertTokenizer, labels: Any, max_length: int
-) -> Tensors:
+def embed(strings: Tensors, parts: Parts) -> Tensors:
     """Vectors of texts.
 
     Returns:
-        `vectors` of the texts, cut to `max_length` tokens, and `truncated`, int32 [B], the number
-        of word pieces that were cut.
+        `vectors` of the texts, truncated to `max_length` tokens, and `truncated`, int32 [B], the
+        number of word pieces that were removed.
     """
-    ids = tokenizer.tokenize(strings["text"])
-    pack = Packer(tokenizer, max_length)
-    return {**vectors(pack(ids), model), "truncated": pack.truncated(ids.row_lengths())}
+    ids = parts.tokenizer.tokenize(strings["text"])
+    pack = Packer(parts.tokenizer, parts.max_length)
+    return {**vectors(pack(ids), parts.model), "truncated": pack.truncated(ids.row_lengths())}
 
 
 def vectors(inputs: Tensors, model: Any) -> Tensors:
@@ -63,9 +60,7 @@ def vectors(inputs: Tensors, model: Any) -> Tensors:
     return map_rows(of_rows, inputs)
 
 
-def attention(
-    strings: Tensors, model: Any, tokenizer: BertTokenizer, labels: Any, max_length: int
-) -> Tensors:
+def attention(strings: Tensors, parts: Parts) -> Tensors:
     """Word pieces of texts, and how much each attends to each other.
 
     Returns:
@@ -78,11 +73,11 @@ def attention(
         `probabilities`, float32 [B, L, N, T, T]: layer, head, the token that attends (a row sums
         to 1), the token attended to; 0 for padding. `truncated`, int32 [B], as of `embed`.
     """
-    texts = strings["text"]
-    encoder = getattr(model, "encoder", model)
+    texts, tokenizer = strings["text"], parts.tokenizer
+    encoder = getattr(parts.model, "encoder", parts.model)
     encoder = encoder.encoder if isinstance(encoder, FeatureEncoder) else encoder
     ids, *spans = tokenizer.tokenize_with_offsets(texts)
-    length = min(max_length, LONGEST_ATTENTION)
+    length = min(parts.max_length, LONGEST_ATTENTION)
     pack = Packer(tokenizer, length)
     inputs = pack(ids)
     starts, ends = (span[:, : length - 2] for span in spans)

@@ -1,7 +1,7 @@
 """A model that takes raw strings: tokenizer, model and answers in one graph."""
 
 import functools
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -24,14 +24,36 @@ REGRESS = tf.saved_model.REGRESS_METHOD_NAME
 Tensors = dict[str, tf.Tensor]
 
 
+@dataclass(frozen=True, eq=False)
+class Parts:
+    """What signatures answer with.
+
+    Attributes:
+        model: the model.
+        tokenizer: its tokenizer.
+        labels: label names in the order of the model's outputs.
+        max_length: maximum tokens of a row.
+    """
+
+    model: Any
+    tokenizer: BertTokenizer
+    labels: Sequence[str]
+    max_length: int
+
+    def predict(self, rows: Any) -> Any:
+        """The model's outputs."""
+        return self.model(rows, training=False)
+
+
 @dataclass(frozen=True)
 class Signature:
     """A function that a model is asked by: by name in an export, and in evaluation.
 
     Attributes:
         inputs: shape and dtype of each input, the batch first.
-        respond: turns inputs by name into outputs by name, in graph. Every output has the batch
-            first, as batching and REST rows of TensorFlow Serving require.
+        respond: turns inputs by name into outputs by name, in graph; before `of` it takes `Parts`,
+            too. Every output has the batch first, as batching and REST rows of TensorFlow Serving
+            require.
         method_name: the API of TensorFlow Serving that asks it.
     """
 
@@ -39,9 +61,9 @@ class Signature:
     respond: Callable[..., Tensors]
     method_name: str = PREDICT
 
-    def of(self, **arguments: Any) -> "Signature":
-        """The signature with further arguments of `respond`, such as the model."""
-        return replace(self, respond=functools.partial(self.respond, **arguments))
+    def of(self, parts: Parts) -> "Signature":
+        """The signature of a model."""
+        return replace(self, respond=functools.partial(self.respond, parts=parts))
 
     def trace(self) -> Any:
         """Makes the concrete function."""
@@ -63,9 +85,8 @@ def of_examples(signature: Signature, method_name: str, outputs: Mapping[str, st
     """
     features = {name: tf.io.FixedLenFeature([], tf.string) for name in signature.inputs}
 
-    def respond(tensors: Tensors, **arguments: Any) -> Tensors:
-        strings = tf.io.parse_example(tensors["inputs"], features)
-        answers = signature.respond(strings, **arguments)
+    def respond(tensors: Tensors, parts: Parts) -> Tensors:
+        answers = signature.respond(tf.io.parse_example(tensors["inputs"], features), parts)
         return {name: answers[own] for name, own in outputs.items()}
 
     return Signature({"inputs": TEXTS}, respond, method_name)

@@ -56,9 +56,7 @@ def split(
 def duplicates(task: Task, splits: Mapping[str, Examples]) -> str:
     """A sentence that counts the examples of one split that are in another, too.
 
-    Args:
-        task: dataset of the examples.
-        splits: "train", "validation" and possibly "test" -> examples, with or without labels.
+    `splits` are "train", "validation" and possibly "test", with or without labels.
     """
     rows = {name: row_keys(task, examples) for name, examples in splits.items()}
     labels = {name: _labels(examples) for name, examples in splits.items()}

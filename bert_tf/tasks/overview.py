@@ -4,56 +4,52 @@ import re
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
-from bert_tf.tasks.task import Task
+from bert_tf.tasks.task import KindName, Task
 
-_HEADER = [
-    "task", "kind", "scores", "length", "epochs", "batch", "rate", "paper", "reached",
-]  # fmt: skip
+_HEADER = ["task", "kind", "scores", "length", "epochs", "batch", "rate", "paper", "reached"]
 
 
 def overview(tasks: Iterable[Task]) -> list[list[str]]:
-    """A row of column names, and one for each task."""
-    return [
-        _HEADER,
-        *(
+    """A row of column names, and one for each task; loads no kinds."""
+    rows = [_HEADER]
+    for task in tasks:
+        paper = [str(task.paper.get(size, "-")) for size in ("base", "large")]
+        paper += [task.paper_split] * (task.paper_split != "test")
+        rows.append(
             [
                 task.name,
                 _kind(task),
                 ", ".join(_scores(task)[:2]),
                 str(task.max_length),
                 *(_defaults(task).values() if task.kind.is_trained else ("", "", "")),
-                " ".join(
-                    [str(task.paper.get(size, "-")) for size in ("base", "large")]
-                    + [task.paper_split] * (task.paper_split != "test")
-                )
-                if task.paper
-                else "",
+                " ".join(paper) if task.paper else "",
                 _by_name(task.reached),
             ]
-            for task in tasks
-        ),
-    ]
+        )
+    return rows
 
 
 def describe(task: Task) -> list[list[str]]:
     """One task in full: a name and a value in each row."""
     columns = {"text": task.text, "pair": task.pair, "label": task.label}
     files = [f"{split}: {' or '.join(names)}" for split, names in task.files.items()]
-    data = "--data FOLDER" if task.files else "--train train.tsv --validation dev.tsv"
-    command, defaults = "finetune", _defaults(task)
-    if not task.kind.is_trained:
-        command, data, defaults = "evaluate", "--data text.txt", {}
-    example = f"{data} --output runs/{Path(task.name).stem}"
-    if not task.kind.is_trained and not _scores(task):
-        command, example = "export", f"--name {Path(task.name).stem}"
-    options = {"max_length": task.max_length, **defaults}
-    reads = " ".join((task.kind.__doc__ or "").partition("\n")[0].split())
+    scores, stem = ", ".join(_scores(task)), Path(task.name).stem
+    command, options = "finetune", {"max_length": str(task.max_length), **_defaults(task)}
+    data = "--data FOLDER" if files else "--train train.tsv --validation dev.tsv"
+    example = f"{data} --output runs/{stem}"
+    if task.kind.is_trained:
+        scores += "; the first chooses the best model"
+    else:
+        options = {"max_length": str(task.max_length)}
+        command, example = "evaluate", f"--data text.txt --output runs/{stem}"
+        if not scores:
+            command, example = "export", f"--name {stem}"
     rows = {
         "task": task.name,
-        "kind": f"{_kind(task)}: {reads}",
+        "kind": kind_line(task),
         "columns": ", ".join(f"{role} {name!r}" for role, name in columns.items() if name),
         "labels": ", ".join(task.labels),
-        "scores": ", ".join(_scores(task)) + "; the first chooses the best model" * bool(defaults),
+        "scores": scores,
         "files": "\n".join(files) or "any; name the columns that differ",
         "submission": ", ".join(f"{split}: {name}" for split, name in task.submissions.items()),
         "defaults": " ".join(f"--{name} {value}" for name, value in options.items()),
@@ -62,6 +58,13 @@ def describe(task: Task) -> list[list[str]]:
         "example": f"bert-tf {command} --task {task.name} --model models/base {example}",
     }
     return [[name, value] for name, value in rows.items() if value]
+
+
+def kind_line(task: Task) -> str:
+    """The kind's name, and what it does."""
+    kind = task.kind
+    says = kind.says if isinstance(kind, KindName) else (kind.__doc__ or "").partition("\n")[0]
+    return f"{_kind(task)}: {' '.join(says.split())}"
 
 
 def _defaults(task: Task) -> dict[str, str]:
@@ -75,10 +78,13 @@ def _defaults(task: Task) -> dict[str, str]:
 
 def _kind(task: Task) -> str:
     """The name of the kind's class in words."""
-    return re.sub(r"(?<=[a-z])(?=[A-Z])", " ", type(task.kind).__name__).lower()
+    name = task.kind.name if isinstance(task.kind, KindName) else type(task.kind).__name__
+    return re.sub(r"(?<=[a-z])(?=[A-Z])", " ", name).lower()
 
 
 def _scores(task: Task) -> list[str]:
+    if isinstance(task.kind, KindName):
+        return task.score_names(task.labels)
     return task.kind.score_names(task, task.labels)
 
 

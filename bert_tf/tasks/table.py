@@ -1,26 +1,47 @@
-"""All tasks in one table, and how `--task` finds others."""
+"""All tasks in one table, and how `--task` finds others. Importing it imports no TensorFlow."""
 
 import dataclasses
+import difflib
+import functools
 import hashlib
 import importlib.util
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from importlib.metadata import entry_points
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 from bert_tf.errors import InputError
-from bert_tf.tasks.kinds.choice import Choice
-from bert_tf.tasks.kinds.classification import Classification
-from bert_tf.tasks.kinds.embedding import Embedding
-from bert_tf.tasks.kinds.masked_language_model import MaskedLanguageModel
-from bert_tf.tasks.kinds.regression import Regression
-from bert_tf.tasks.kinds.span import Span
-from bert_tf.tasks.kinds.tagging import Tagging
-from bert_tf.tasks.names import check_name
-from bert_tf.tasks.scoring.metrics import accuracy, f1, matthews_correlation, pearson, spearman
-from bert_tf.tasks.task import Task
+from bert_tf.tasks.scoring.conlleval import entity_score_names
+from bert_tf.tasks.scoring.metrics import (
+    MASKED_WORDS,
+    accuracy,
+    f1,
+    matthews_correlation,
+    pearson,
+    spearman,
+)
+from bert_tf.tasks.scoring.squad_scores import SQUAD_1, SQUAD_2
+from bert_tf.tasks.task import KindName, Task
+
+# The kinds by their classes.
+Classification = KindName("classification", "Classification", "One label for each example.")
+Regression = KindName("regression", "Regression", "One number for each example.")
+Choice = KindName("choice", "Choice", "One of n texts for each context.")
+Span = KindName("span", "Span", "A span of the context for each question.")
+Tagging = KindName(
+    "tagging", "Tagging", "A label for each word, and the entities that these labels describe."
+)
+MaskedLanguageModel = KindName(
+    "masked_language_model", "MaskedLanguageModel",
+    "Guesses for each [MASK] of a text; scores of plain text, each piece masked in turn.",
+    is_trained=False,
+)  # fmt: skip
+Embedding = KindName(
+    "embedding", "Embedding",
+    "Vectors of each text. There are no labels: nothing to train or to score.", is_trained=False,
+)  # fmt: skip
 
 # Names of GLUE's published files in their folders.
 _GLUE = {"train": ("train.tsv",), "validation": ("dev.tsv",), "test": ("test.tsv",)}
@@ -54,7 +75,7 @@ _MNLI_FILES = {
 # The paper's numbers are GLUE test scores (table 1): F1 for MRPC and QQP, Spearman for STS-B,
 # Matthews for CoLA, matched accuracy for MNLI; SQuAD's F1 and SWAG's accuracy are of the
 # development sets.
-TASKS: dict[str, Task] = {
+_DECLARED = {
     task.name: task
     for task in (
         Task(
@@ -133,13 +154,13 @@ TASKS: dict[str, Task] = {
         ),
         Task(
             name="squad", kind=Span(), text="question", pair="context", label="answers",
-            files=_SQUAD_1, max_length=384, paper={"base": 88.5, "large": 90.9},
+            scores=SQUAD_1, files=_SQUAD_1, max_length=384, paper={"base": 88.5, "large": 90.9},
             paper_split="dev",
         ),
         Task(
             name="squad2", kind=Span(unanswerable=True), text="question", pair="context",
-            label="answers", files=_SQUAD_2, max_length=384, epochs=2, batch_size=48,
-            paper={"large": 81.9}, paper_split="dev",
+            label="answers", scores=SQUAD_2, files=_SQUAD_2, max_length=384, epochs=2,
+            batch_size=48, paper={"large": 81.9}, paper_split="dev",
         ),
         Task(
             name="choice", kind=Choice(), text="context", pair="choices*", scores=(accuracy,),
@@ -151,28 +172,81 @@ TASKS: dict[str, Task] = {
             batch_size=16, learning_rate=2e-5, paper={"base": 81.6, "large": 86.6},
             paper_split="dev",
         ),
-        Task(name="tagging", kind=Tagging(), label="labels"),
+        Task(name="tagging", kind=Tagging(), label="labels", scores=entity_score_names(())),
         Task(
-            name="conll2003", kind=Tagging(), label="labels", labels=_CONLL, files=_CONLL_FILES,
+            name="conll2003", kind=Tagging(), label="labels", labels=_CONLL,
+            scores=entity_score_names(_CONLL), files=_CONLL_FILES,
             tfds=_CONLL_TFDS, paper={"base": 92.4, "large": 92.8}, reached={_MINILM: 89.8},
         ),
         Task(
             name="conll2003_documents", kind=Tagging(documents=True), label="labels",
-            labels=_CONLL, files=_CONLL_FILES, tfds=_CONLL_TFDS,
-            paper={"base": 92.4, "large": 92.8},
+            labels=_CONLL, scores=entity_score_names(_CONLL), files=_CONLL_FILES,
+            tfds=_CONLL_TFDS, paper={"base": 92.4, "large": 92.8},
         ),
-        Task(name="masked_words", kind=MaskedLanguageModel(), max_length=512),
+        Task(
+            name="masked_words", kind=MaskedLanguageModel(), scores=MASKED_WORDS, max_length=512
+        ),
         Task(name="embedding", kind=Embedding(), max_length=512),
     )
 }  # fmt: skip
 
+# What others call them.
+_ALSO = {
+    "sentiment": "classification", "sentiment_analysis": "classification",
+    "text_classification": "classification", "similarity": "regression", "ner": "tagging",
+    "token_classification": "tagging", "qa": "squad", "question_answering": "squad", "nli": "mnli",
+    "paraphrase": "mrpc", "multiple_choice": "choice", "mlm": "masked_words",
+    "fill_mask": "masked_words", "features": "embedding",
+}  # fmt: skip
+
+
+class _Table(Mapping[str, Task]):
+    """The tasks by name, whose kinds are loaded when a task is looked up."""
+
+    declared = _DECLARED  # with kinds by name
+
+    def __getitem__(self, name: str) -> Task:
+        return _loaded(name)
+
+    def __contains__(self, name: object) -> bool:
+        return name in self.declared
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.declared)
+
+    def __len__(self) -> int:
+        return len(self.declared)
+
+
+@functools.cache
+def _loaded(name: str) -> Task:
+    task = _DECLARED[name]
+    return dataclasses.replace(task, kind=task.kind.load())
+
+
+TASKS = _Table()
+
+
+def check_name(name: str) -> None:
+    """Refuses what is neither in the table, nor an entry point, nor a Python file."""
+    if name.endswith(".py"):
+        if not Path(name).is_file():
+            raise InputError(f"{name}: no such file: name one that defines TASK with --task")
+    elif name not in TASKS and not entry_points(group="bert_tf.tasks", name=name):
+        known = [*TASKS, *(point.name for point in entry_points(group="bert_tf.tasks"))]
+        asked = name.lower().replace("-", "_")
+        near = difflib.get_close_matches(asked, [*known, *_ALSO], n=1)
+        hint = f"give one of {', '.join(known)}"
+        if near:
+            hint = f"did you mean {_ALSO.get(near[0], near[0])}? bert-tf tasks lists all"
+        raise InputError(f"there is no task {name!r}: {hint}")
+
 
 def find_task(name: str, *, brought_by: str | Path | None = None) -> Task:
-    """Finds a task by its name, its file, or an entry point of the group `bert_tf.tasks`.
+    """Finds a task by its name, the path of a file that defines TASK, or an entry point's name.
 
     Args:
-        name: a name in `TASKS`, the path of a Python file that defines `TASK` (a `Task`), or
-            the name of an entry point that refers to a `Task`.
+        name: as above; entry points are of the group `bert_tf.tasks`.
         brought_by: model whose task.json has the name; code that came with it is not run.
 
     Raises:

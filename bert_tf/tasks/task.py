@@ -1,17 +1,16 @@
 """Tasks as data: how files look, how they are scored, and what is known of a task."""
 
+import importlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from bert_tf.atomic import write_tsv
 from bert_tf.errors import InputError
-from bert_tf.tasks.scoring.metrics import Score
+from bert_tf.tasks.scoring.metrics import Score, f1, macro_f1
 from pipelines.examples.labelled_text import Examples, Format, MissingColumnError
 from pipelines.examples.records import is_dataset_name, split_in
-
-if TYPE_CHECKING:
-    from bert_tf.tasks.kinds.kind import Kind
 
 # Names in options and task.json -> attributes of `Task`.
 _SETTINGS = {
@@ -26,24 +25,59 @@ _SETTINGS = {
 _OF_FILES = ("text_column", "pair_column", "label_column", "format", "header")
 
 
+@dataclass(frozen=True)
+class Layout:
+    """How a file looks; fields as of `Task`."""
+
+    columns: Mapping[str, str]  # role: "text", "text_pair", "label" -> column
+    format: Format | None = None
+    header: bool = True
+    skip_broken: bool = False
+    is_published: bool = False  # a file of the published data set, by its name
+
+    @property
+    def labelled(self) -> bool:
+        """Whether to read labels."""
+        return "label" in self.columns
+
+
+@dataclass(frozen=True)
+class KindName:
+    """Stands for a kind in the table until a task is looked up: kinds import TensorFlow."""
+
+    module: str  # in `bert_tf.tasks.kinds`
+    name: str  # of the class in it
+    says: str  # by `bert-tf tasks`
+    is_trained: bool = True
+    settings: Mapping[str, Any] = field(default_factory=dict)
+
+    def __call__(self, **settings: Any) -> "KindName":
+        """Stands for a call of the class."""
+        return replace(self, settings=settings)
+
+    def load(self) -> Any:
+        module = importlib.import_module(f"bert_tf.tasks.kinds.{self.module}")
+        return getattr(module, self.name)(**self.settings)
+
+
 @dataclass(frozen=True, kw_only=True)
 class Task:
     """A task as data: how its files look and how it is scored.
 
     Attributes:
         name: name on the command line.
-        kind: kind of the task.
-        text: column of the text, or of the first text of a pair; its name, or its number from 0.
+        kind: a `bert_tf.tasks.kinds.kind.Kind`; a `KindName` in the table.
+        text: column of the (first) text: its name, or its number from 0.
         pair: column of the second text of a pair.
         label: column of the label.
-        labels: label names in the order of a new model's outputs; empty to take the sorted labels
-            of the training data.
-        scores: functions of `bert_tf.tasks.scoring.metrics`; the first chooses the best model.
+        labels: label names in the order of a new model's outputs; by default those of the training
+            data, sorted.
+        scores: functions of `bert_tf.tasks.scoring.metrics`, or names of scores that the kind
+            computes; the first chooses the best model.
         format: file format; None to go by the extension.
         header: whether tables begin with a line of column names.
         skip_broken: skip (and count) table rows with a wrong number of columns.
-        files: split ("train", "validation", "test" or others) -> names that its published file may
-            have in its folder.
+        files: split, such as "validation" -> possible names of its published file.
         test_columns: column -> its name in the published test file, where that differs.
         tfds: column or split -> its name in TensorFlow Datasets, where that differs.
         label_aliases: other names of labels -> label.
@@ -52,19 +86,18 @@ class Task:
         epochs: passes over the training data; like the next two, the paper's where it names them.
         batch_size: examples per training step.
         learning_rate: peak learning rate.
-        paper: scores of BERT's paper by model size.
-        paper_split: examples of these scores, "test" or "dev".
-        reached: scores of the development set by weights, in the units of `paper`: the first of
-            `scores`, the mean of three seeds, by the recipe of docs/finetuning-scores.md.
+        paper: scores of BERT's paper by model size, on its `paper_split`: "test" or "dev".
+        reached: scores of the development set by weights, in the units of `paper`: the mean of
+            three seeds, by the recipe of docs/finetuning-scores.md.
     """
 
     name: str
-    kind: "Kind"
+    kind: Any
     text: str = "text"
     pair: str | None = None
     label: str = "label"
     labels: tuple[str, ...] = ()
-    scores: tuple[Score, ...] = ()
+    scores: tuple[Score | str, ...] = ()
     format: Format | None = None
     header: bool = True
     skip_broken: bool = False
@@ -86,16 +119,22 @@ class Task:
         pair = {} if self.pair is None else {"text_pair": self.pair}
         return {"text": self.text, **pair, **({"label": self.label} if labelled else {})}
 
-    def read(self, data: str | Path, split: str, *, labelled: bool = True) -> Examples:
-        """Reads a split of the dataset.
+    def score_functions(self, labels: Sequence[str]) -> list[Any]:
+        """`scores` for a model's labels: F1 is macro F1 unless there are two classes."""
+        return [macro_f1 if x is f1 and len(labels) != 2 else x for x in self.scores]
 
-        Without labels no row is skipped: each needs a prediction.
+    def score_names(self, labels: Sequence[str]) -> list[str]:
+        """The names of `scores` for a model's labels."""
+        return [x if isinstance(x, str) else x.__name__ for x in self.score_functions(labels)]
+
+    def read(self, data: str | Path, split: str, *, labelled: bool = True) -> Examples:
+        """Reads a split of the task's data.
 
         Args:
             data: the folder of the published files; a file of any name; "-" for standard input; or
                 a name of TensorFlow Datasets, such as `tfds:glue/mnli`, which may end with a split.
             split: split to read from a folder or from TensorFlow Datasets.
-            labelled: whether to read labels.
+            labelled: whether to read labels. Without, no row is skipped: each needs a prediction.
 
         Raises:
             InputError: there is no such split, or its file cannot be used.
@@ -107,21 +146,20 @@ class Task:
             names = self.test_columns if is_test and not labelled else {}
         elif split_in(path) is None:
             path = f"{data}:{self.tfds.get(split, split)}"
-        columns = (self.text, self.label, self.pair)
-        text, label, pair = (column and names.get(column, column) for column in columns)
-        there = replace(
-            self,
-            text=text or self.text,
-            label=label or self.label,
-            pair=pair,
-            header=self.header or text != self.text,
+        own = self.columns(labelled=labelled)
+        columns = {role: names.get(column, column) for role, column in own.items()}
+        layout = Layout(
+            columns,
+            self.format,
+            header=self.header or columns["text"] != self.text,
             skip_broken=self.skip_broken and labelled,
+            is_published=bool(self.split_of(path)),
         )
         try:
-            examples = self.kind.read(there, path, labelled=labelled)
+            examples = self.kind.read(layout, path)
         except MissingColumnError as error:
-            own = split if is_dataset_name(data) else self.split_of(path)
-            if labelled and (own.startswith("test") or own in self.submissions):
+            here = split if is_dataset_name(data) else self.split_of(path)
+            if labelled and (here.startswith("test") or here in self.submissions):
                 raise InputError(
                     f"{path} has no labels to compare with: give another --split, or answer it "
                     "with bert-tf predict"
@@ -133,11 +171,7 @@ class Task:
         return examples
 
     def check_submission(self, split: str, examples: Examples, labels: Sequence[str]) -> None:
-        """Refuses, before the work, what cannot become the official file of a split.
-
-        Raises:
-            InputError: rows are missing, or the model has other labels.
-        """
+        """Refuses, before the work, missing rows and labels that an official file cannot have."""
         if split not in self.submissions:
             return
         if is_dataset_name(examples.path) and examples.lines != list(range(len(examples))):
@@ -151,6 +185,19 @@ class Task:
                 f"the model's labels are {', '.join(labels)}, those of {self.name} are "
                 f"{', '.join(self.labels)}: match them with --label_map"
             )
+
+    def write_submission(self, folder: Path, split: str, given: Any) -> None:
+        """Writes the official files for a split: GLUE's table, or else the kind's predictions.
+
+        `given` is a `bert_tf.tasks.kinds.kind.Answered`.
+        """
+        values = self.kind.submitted(given) if split in self.submissions else None
+        if values is None:
+            self.kind.write_predictions(folder, given)
+            return
+        texts = [str(value) for value in values]
+        self.check_submission(split, given.examples, sorted(set(texts) if self.labels else ()))
+        write_tsv(folder / self.submissions[split], [("index", "prediction"), *enumerate(texts)])
 
     def has(self, data: str | Path, split: str) -> bool:
         """Whether `data`, as of `read`, is several splits and this one is among them."""
@@ -191,11 +238,7 @@ class Task:
         )
 
     def with_settings(self, settings: Mapping[str, Any]) -> "Task":
-        """The dataset with other columns, length, format and kind; None keeps a value.
-
-        Args:
-            settings: as `settings` returns them; other keys are ignored.
-        """
+        """The task with other `settings`; None keeps a value, and other keys are ignored."""
         given = {
             field: settings[name]
             for name, field in _SETTINGS.items()
@@ -211,13 +254,13 @@ class Task:
         return replace(self, kind=self.kind.with_settings(settings), header=header, **given)
 
     def with_model_settings(self, stored: Mapping[str, Any]) -> "Task":
-        """The dataset with what task.json of a model says; the columns of another task stay out."""
+        """The task with what a model's task.json says, without the columns of another task."""
         if stored.get("task", "classification") != self.name:
             stored = {name: value for name, value in stored.items() if name not in _OF_FILES}
         return self.with_settings(stored)
 
     def settings(self) -> dict[str, Any]:
-        """What a model directory's task.json says of the dataset."""
+        """What a model directory's task.json says."""
         return {
             "task": self.name,
             **{name: getattr(self, field) for name, field in _SETTINGS.items()},

@@ -27,7 +27,6 @@ def beside(inputs: Mapping[str, Any], answer: Mapping[str, Any]) -> dict[str, An
 
 
 def json_line(value: Any) -> str:
-    """A value as JSON in one line."""
     return json.dumps(value, ensure_ascii=False)
 
 

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from bert_tf.errors import InputError
-from bert_tf.tasks.kinds.kind import Answers
+from bert_tf.tasks.kinds.kind import Answered, Answers, Kind
 from bert_tf.trained.fine_tuned import Evaluation, FineTuned
 from pipelines.examples.labelled_text import Examples
 
@@ -17,8 +17,7 @@ from pipelines.examples.labelled_text import Examples
 class Ensemble:
     """Models of one task with the same labels; each keeps its length and tokenizer.
 
-    Attributes:
-        members: the models. The first one names task, columns and the order of the labels.
+    The first of its `members` names task, columns and the order of the labels.
     """
 
     members: Sequence[FineTuned]
@@ -27,11 +26,7 @@ class Ensemble:
     def from_directories(
         cls, directories: Sequence[str | Path], settings: Mapping[str, Any] | None = None
     ) -> "Ensemble":
-        """Loads the models.
-
-        Args:
-            directories: model directories.
-            settings: see `FineTuned.from_directory`; for all models.
+        """Loads the models; `settings` as of `FineTuned.from_directory`, for all of them.
 
         Raises:
             InputError: a directory holds no fine-tuned model, or they do not fit together.
@@ -57,8 +52,8 @@ class Ensemble:
         *,
         labelled: bool = True,
         answered: Callable[[Evaluation], object] = lambda evaluation: None,
-    ) -> tuple[FineTuned, Evaluation]:
-        """What the models answer together.
+    ) -> Evaluation:
+        """What the models answer together, by the first model's task and labels.
 
         Args:
             examples: examples.
@@ -66,39 +61,36 @@ class Ensemble:
             labelled: whether the examples have labels, to score the answers.
             answered: called with the evaluation of each model.
 
-        Returns:
-            The first model with the settings of the ensemble, which can write the evaluation, and
-            the evaluation.
-
         Raises:
             InputError: a label is not one of the models', or the examples are of another kind.
         """
-
-        def evaluation(model: FineTuned, answers: Answers) -> Evaluation:
-            judge = model.scored if labelled else model.unscored
-            return judge(examples, answers)
-
-        if missing := set(self.members[0].inputs) - examples.columns.keys():
+        first = self.members[0]
+        if missing := set(first.inputs) - examples.columns.keys():
             raise InputError(
                 f"{examples.path} has no {', '.join(sorted(missing))}: give a file that bert-tf "
                 "evaluate reads, with or without labels"
             )
         if labelled:
-            self.members[0].task.kind.targets(examples, self.members[0].labels)
+            first.task.kind.targets(examples, first.labels)
         kinds = [member.task.kind for member in self.members]
         answers: list[Answers] = []
         for member in self.members:
-            kind = member.task.kind.in_ensemble(kinds)
-            answering = replace(member, task=replace(member.task, kind=kind))
-            answers.append(answering.answers(examples, batch_size))
-            answered(evaluation(member, answers[-1]))
-        first = self.members[0]
-        together = replace(first, task=replace(first.task, kind=first.task.kind.in_ensemble(kinds)))
+            given = _as_member(member, kinds).answers(examples, batch_size)
+            answers.append(given.answers)
+            given = replace(given, task=member.task)
+            answered(member.judged(given, labelled=labelled))
+        together = _as_member(first, kinds)
         labels = [member.labels for member in self.members]
         averaged = together.task.kind.averaged(examples, answers, labels)
         if "truncated" in answers[0]:
             averaged["truncated"] = np.max([each["truncated"] for each in answers], axis=0)
-        return together, evaluation(together, averaged)
+        given = Answered(together.task, examples, averaged, first.labels)
+        return together.judged(given, labelled=labelled)
+
+
+def _as_member(model: FineTuned, kinds: Sequence[Kind]) -> FineTuned:
+    """The model with the settings of an ensemble."""
+    return replace(model, task=replace(model.task, kind=model.task.kind.in_ensemble(kinds)))
 
 
 def _listed(names: str | Sequence[str]) -> str:

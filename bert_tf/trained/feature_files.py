@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -21,8 +21,8 @@ def check_format(path: str | Path) -> None:
     Raises:
         InputError: the message lists the names.
     """
-    if Path(path).suffix not in _WRITERS:
-        raise InputError(f"{path}: unknown format: name a file {', '.join(_WRITERS)}")
+    if Path(path).suffix not in _FORMATS:
+        raise InputError(f"{path}: unknown format: name a file {', '.join(_FORMATS)}")
 
 
 def written_files(path: Path, per: str) -> list[Path]:
@@ -37,16 +37,10 @@ def _beside(path: Path) -> Path:
 
 def how_to_read(path: str | Path) -> str:
     """Python that opens the file."""
-    calls = {
-        ".npy": 'np.load("{}", mmap_mode="r")',
-        ".jsonl": '[json.loads(line) for line in open("{}")]',
-        ".tfrecord": 'tf.data.TFRecordDataset("{}")',
-    }
-    return calls[Path(path).suffix].format(path)
+    return _FORMATS[Path(path).suffix][1].format(path)
 
 
-@contextmanager
-def feature_file(path: Path, width: int) -> Iterator[Write]:
+def feature_file(path: Path, width: int) -> AbstractContextManager[Write]:
     """Yields a function that writes a record of `FeatureExtractor`; the file appears at the end.
 
     A .npy file holds the vectors of all records one after another. Where a text has several, a
@@ -56,25 +50,25 @@ def feature_file(path: Path, width: int) -> Iterator[Write]:
         path: file to write or replace; its extension is the format.
         width: width of a vector.
     """
-    with _WRITERS[path.suffix](path, width) as write:
-        yield write
+    return _FORMATS[path.suffix][0](path, width)
 
 
 @contextmanager
 def _json_lines(path: Path, width: int) -> Iterator[Write]:
+    """Numbers have six decimals, as in the original's extract_features.py."""
+
+    def plain(value: Any) -> Any:
+        if not isinstance(value, np.ndarray):
+            return value
+        return (value.astype(np.float64) if value.dtype.kind == "f" else value).round(6).tolist()
+
     with replace_file(path) as temporary, temporary.open("w", encoding="utf-8") as file:
-        yield lambda record: file.write(_json(record) + "\n")
 
+        def write(record: dict[str, Any]) -> None:
+            values = {name: plain(value) for name, value in record.items()}
+            file.write(json.dumps(values, ensure_ascii=False) + "\n")
 
-def _json(record: dict[str, Any]) -> str:
-    """A record as JSON, numbers with six decimals as in the original's extract_features.py."""
-    values = {
-        name: value.astype(np.float64 if value.dtype.kind == "f" else value.dtype).round(6).tolist()
-        if isinstance(value, np.ndarray)
-        else value
-        for name, value in record.items()
-    }
-    return json.dumps(values, ensure_ascii=False)
+        yield write
 
 
 @contextmanager
@@ -102,7 +96,7 @@ def _tfrecord(path: Path, width: int) -> Iterator[Write]:
 def _npy(path: Path, width: int) -> Iterator[Write]:
     rows = 0
 
-    def header() -> None:
+    def write_header() -> None:
         # NumPy leaves room in it for the first axis to grow.
         file.seek(0)
         description = {"descr": "<f4", "fortran_order": False, "shape": (rows, width)}
@@ -112,7 +106,7 @@ def _npy(path: Path, width: int) -> Iterator[Write]:
         # The vectors appear last: where they are, the other file is.
         file = stack.enter_context(stack.enter_context(replace_file(path)).open("wb"))
         write_others: Write | None = None
-        header()
+        write_header()
 
         def write(record: dict[str, Any]) -> None:
             nonlocal rows, write_others
@@ -126,7 +120,12 @@ def _npy(path: Path, width: int) -> Iterator[Write]:
                 write_others(others)
 
         yield write
-        header()
+        write_header()
 
 
-_WRITERS = {".npy": _npy, ".jsonl": _json_lines, ".tfrecord": _tfrecord}
+# Extension -> what writes it, and Python that opens it.
+_FORMATS: dict[str, tuple[Callable[[Path, int], AbstractContextManager[Write]], str]] = {
+    ".npy": (_npy, 'np.load("{}", mmap_mode="r")'),
+    ".jsonl": (_json_lines, '[json.loads(line) for line in open("{}")]'),
+    ".tfrecord": (_tfrecord, 'tf.data.TFRecordDataset("{}")'),
+}

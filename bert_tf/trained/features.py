@@ -26,7 +26,7 @@ _POOLING: dict[Per, tuple[Pooling, ...]] = {  # the first is the default
 
 
 class FeatureExtractor:
-    """Computes vectors of texts.
+    """Computes vectors of texts; `width` is that of a vector.
 
     Args:
         encoder: the encoder.
@@ -34,19 +34,12 @@ class FeatureExtractor:
         layers: see `choose_layers`; empty for the last one.
         per: "token" for a vector of every token, [CLS] and [SEP] included; "word" for one of every
             word, however long the text; "text" for one of the text.
-        pooling: which vector stands for a word: that of its first piece ("first", the default) or
-            the mean over its pieces ("mean"); and for a text: the mean over its tokens ("mean",
-            the default), that of [CLS], or of the last token if the encoder sees the text from left
-            to right ("first"), or the encoder's pooled output ("pooler").
-        max_length: maximum tokens of a row, [CLS] and [SEP] included. Longer texts are cut, but
-            words are read in windows that overlap by half, and each piece has its vector from the
-            window that shows most of its context. None for the encoder's own maximum.
-
-    Attributes:
-        encoder: see above.
-        per: see above.
-        width: W, width of a vector.
-        max_length: see above.
+        pooling: vector of a word: its first piece's ("first", the default) or the mean over its
+            pieces ("mean"); vector of a text: the mean over its tokens ("mean", the default), that
+            of [CLS], or of the last token if the encoder reads from left to right ("first"), or the
+            encoder's pooled output ("pooler").
+        max_length: maximum tokens of a row, [CLS] and [SEP] included; None for the encoder's own.
+            Longer texts are truncated, but words are read in windows that overlap by half.
 
     Raises:
         InputError: the encoder lacks a layer or positions, or the pooling is for other units.
@@ -104,7 +97,8 @@ class FeatureExtractor:
         traced = tf.function(compute, autograph=False).get_concrete_function(specs)
         for start in range(0, len(next(iter(strings.values()))), batch_size):
             batch = {name: values[start : start + batch_size] for name, values in strings.items()}
-            yield from _records(batch, traced)
+            tensors = {name: tf.constant(list(x), tf.string) for name, x in batch.items()}
+            yield from _records(batch, {name: x.numpy() for name, x in traced(tensors).items()})
 
     def _vectors(self, inputs: dict[str, tf.Tensor]) -> tf.Tensor:
         states = self.encoder(inputs, training=False)["hidden_states"]
@@ -116,17 +110,16 @@ class FeatureExtractor:
     def _of_texts(self, strings: dict[str, tf.Tensor]) -> dict[str, tf.Tensor]:
         names = ("text", "words", "text_pair")
         ids = [self._tokenizer.tokenize(strings[name]) for name in names if name in strings]
-        inputs = Packer(self._tokenizer, self.max_length)(*ids)
-        # [CLS] and a [SEP] after each text.
-        wanted = 1 + len(ids) + tf.add_n([each.row_lengths() for each in ids])
-        counts = tf.reduce_sum(tf.cast(inputs["padding_mask"], tf.int64), -1)  # (B,)
-        cut = {"cut": wanted > counts}
+        pack = Packer(self._tokenizer, self.max_length)
+        inputs = pack(*ids)
+        cut = {"cut": pack.truncated(*(each.row_lengths() for each in ids)) > 0}
         if self._pooling == "pooler":
             pooled = self.encoder(inputs, training=False)["pooled_output"]
             return {"vector": tf.cast(pooled, tf.float32), **cut}
         vectors = self._vectors(inputs)  # (B, T, W)
         if self._pooling == "first":
             return {"vector": vectors[:, 0], **cut}
+        counts = tf.reduce_sum(inputs["padding_mask"], -1)  # (B,)
         if self._pooling == "mean":
             mask = tf.cast(inputs["padding_mask"], tf.float32)[:, :, tf.newaxis]
             total = tf.reduce_sum(vectors * mask, 1)
@@ -163,14 +156,13 @@ class FeatureExtractor:
         }
 
 
-def _records(batch: dict[str, Sequence[str]], compute: Any) -> Iterator[dict[str, Any]]:
-    """The records of a batch; `compute` gives the units of all texts one after another."""
-    tensors = {name: tf.constant(list(texts), tf.string) for name, texts in batch.items()}
-    found = {name: value.numpy() for name, value in compute(tensors).items()}
+def _records(
+    batch: Mapping[str, Sequence[str]], found: dict[str, np.ndarray]
+) -> Iterator[dict[str, Any]]:
+    """The records of a batch, from the units of all texts one after another."""
     cut, counts = found.pop("cut"), found.pop("counts", None)
-    if counts is None:
-        parts = found
-    else:
+    parts: Mapping[str, Any] = found
+    if counts is not None:
         ends = np.cumsum(counts)[:-1]
         parts = {name: np.split(values, ends) for name, values in found.items()}
     keys = {"words": "text", "text": "text", "text_pair": "pair"}

@@ -1,4 +1,4 @@
-"""A fine-tuned model of any kind: loading, saving, evaluation, prediction, export."""
+"""Fine-tuned models of any kind, in a model directory or exported."""
 
 import functools
 import json
@@ -12,16 +12,18 @@ import keras
 import numpy as np
 
 from bert_tf.atomic import write_json
+from bert_tf.checkpoints.formats import CONFIG
 from bert_tf.checkpoints.model_directory import load_model, save_model
 from bert_tf.errors import InputError
-from bert_tf.serving.export import export
-from bert_tf.serving.predictor import answer
-from bert_tf.serving.signatures import RawTextModel
-from bert_tf.tasks.kinds.kind import Answers
+from bert_tf.serving.export import ASSETS, export
+from bert_tf.serving.predictor import Predictor, answer
+from bert_tf.serving.signatures import DEFAULT, Parts, RawTextModel
+from bert_tf.tasks.kinds.kind import Answered
 from bert_tf.tasks.reports.report import Report
 from bert_tf.tasks.table import TASKS, find_task, with_options
 from bert_tf.tasks.task import Task
 from bert_tf.tokenization.tokenizer import BertTokenizer
+from bert_tf.trained.answering import Answering
 from bert_tf.trained.model_facts import model_facts
 from pipelines.examples.labelled_text import Examples
 
@@ -33,24 +35,31 @@ class Evaluation:
     """The result of an evaluation.
 
     Attributes:
-        examples: examples.
-        answers: the model's answers to them.
+        given: examples with the model's answers.
         scores: scores by name, None for an undefined one; empty without labels.
         remarks: notes for a reader of the scores, a sentence each.
     """
 
-    examples: Examples
-    answers: Answers
+    given: Answered
     scores: dict[str, float | None]
     remarks: list[str]
 
+    def report(self) -> Report:
+        """Tables and pictures beside the scores."""
+        return self.given.task.kind.report(self.given)
+
+    def write(self, directory: Path) -> None:
+        """Writes metrics.json and the kind's predictions."""
+        self.given.task.kind.write_predictions(directory, self.given)
+        write_json(directory / "metrics.json", self.scores)
+
 
 @dataclass(frozen=True, eq=False)
-class FineTuned:
+class FineTuned(Answering):
     """A model with all that is needed to use it.
 
     Attributes:
-        task: dataset with the columns and length that the model was trained with.
+        task: task with the columns and length that the model was trained with.
         model: the model, with its kind's head.
         tokenizer: the model's tokenizer.
         labels: label names in the order of the outputs.
@@ -123,22 +132,20 @@ class FineTuned:
 
     def module(self) -> RawTextModel:
         """Tokenizer, model and answers in one graph."""
-        arguments = {
-            "model": self.model,
-            "tokenizer": self.tokenizer,
-            "labels": self.labels,
-            "max_length": self.task.max_length,
-        }
+        parts = Parts(self.model, self.tokenizer, self.labels, self.task.max_length)
         signatures = self.task.kind.all_signatures(self.task)
         if self.model.config.attention_direction == "recurrent":  # LSTMs have none
             del signatures["attention"]
-        bound = {name: signature.of(**arguments) for name, signature in signatures.items()}
+        bound = {name: signature.of(parts) for name, signature in signatures.items()}
         return RawTextModel(self.tokenizer, self.model, bound)
 
+    def function(self, name: str = DEFAULT) -> Any:
+        """The function of a signature, as an export saves it."""
+        return self.module().signature(name)
+
     @functools.cached_property
-    def signature(self) -> Any:
-        """The function that answers examples, as an export saves it."""
-        return self.module().signature(self.task.kind.evaluated)
+    def _evaluated(self) -> Any:
+        return self.function(self.task.kind.evaluated)
 
     def _strings(self, examples: Examples) -> dict[str, list[Any]]:
         return {name: examples.columns[name] for name in self.inputs}
@@ -148,14 +155,15 @@ class FineTuned:
         examples: Examples,
         batch_size: int,
         answered: Callable[[int], object] = lambda number: None,
-    ) -> Answers:
+    ) -> Answered:
         """Answers to examples, by the function that an export saves.
 
         `answered` is called after each batch with the number of examples that have been answered.
         """
         strings = self._strings(examples)
         lengths = self.task.kind.lengths(strings, self.tokenizer)
-        return answer(self.signature, strings, batch_size, lengths=lengths, answered=answered)
+        found = answer(self._evaluated, strings, batch_size, lengths=lengths, answered=answered)
+        return Answered(self.task, examples, found, self.labels)
 
     def longest(self, examples: Examples, number: int) -> Examples:
         """The longest `number` examples, which take the most memory to answer."""
@@ -170,39 +178,23 @@ class FineTuned:
     ) -> Evaluation:
         """Scores answers to labelled examples; `answered` as of `answers`."""
         self.task.kind.targets(examples, self.labels)  # refuses unknown labels before the work
-        return self.scored(examples, self.answers(examples, batch_size, answered))
+        return self.judged(self.answers(examples, batch_size, answered))
 
-    def scored(self, examples: Examples, answers: Answers) -> Evaluation:
-        """Scores given answers to labelled examples."""
-        kind = self.task.kind
-        scores = kind.scores(self.task, examples, answers, self.labels)
-        remarks = self._remarks(examples) + kind.remarks(self.task, scores, self.labels)
-        return Evaluation(examples, answers, {"examples": len(examples), **scores}, remarks)
-
-    def unscored(self, examples: Examples, answers: Answers) -> Evaluation:
-        """Given answers to examples without labels."""
-        return Evaluation(examples, answers, {}, self._remarks(examples))
-
-    def _remarks(self, examples: Examples) -> list[str]:
-        kind, strings = self.task.kind, self._strings(examples)
-        _, cut = kind.cut(strings, self.tokenizer, self.task.max_length)
-        return [*examples.remarks(), cut]
+    def judged(self, given: Answered, *, labelled: bool = True) -> Evaluation:
+        """Given answers, with their scores if the examples are labelled."""
+        truncated = given.answers.get("truncated")  # a user's own kind may not tell
+        remarks = given.examples.remarks()
+        remarks += [] if truncated is None else [self.truncation(truncated)]
+        if not labelled:
+            return Evaluation(given, {}, remarks)
+        scores = self.task.kind.scores(given)
+        remarks += self.task.kind.remarks(given, scores)
+        return Evaluation(given, {"examples": len(given.examples), **scores}, remarks)
 
     def tuned(self, evaluation: Evaluation) -> "FineTuned":
         """The same model with the settings of its kind that are best for these examples."""
-        kind = self.task.kind.tuned(evaluation.examples, evaluation.answers)
+        kind = self.task.kind.tuned(evaluation.given)
         return self if kind == self.task.kind else replace(self, task=replace(self.task, kind=kind))
-
-    def report(self, evaluation: Evaluation) -> Report:
-        """Tables and pictures beside the scores."""
-        examples, answers = evaluation.examples, evaluation.answers
-        return self.task.kind.report(self.task, examples, answers, self.labels)
-
-    def write(self, evaluation: Evaluation, directory: Path) -> None:
-        """Writes metrics.json and the kind's predictions."""
-        examples, answers = evaluation.examples, evaluation.answers
-        self.task.kind.write_predictions(directory, self.task, examples, answers, self.labels)
-        write_json(directory / "metrics.json", evaluation.scores)
 
     def export(
         self,
@@ -220,8 +212,48 @@ class FineTuned:
             self.tokenizer.save(folder)
             write_json(Path(folder) / TASK_FILE, self.task.settings())
             assets = {f.name: f.read_text(encoding="utf-8") for f in Path(folder).iterdir()}
-        facts = model_facts(self, directory)
+        facts = model_facts(self.task, self.model, self.tokenizer, self.labels, directory)
         return export(self.module(), name, root=root, version=version, assets=assets, facts=facts)
+
+
+@dataclass(frozen=True)
+class Exported(Answering):
+    """A SavedModel."""
+
+    predictor: Predictor
+    task: Task
+    labels: Sequence[str] = ()
+
+    def function(self, name: str = DEFAULT) -> Any:
+        """The function of a signature."""
+        return self.predictor.signature(name)
+
+
+def load(model: str | Path, settings: Mapping[str, Any]) -> Answering:
+    """Loads a SavedModel or a fine-tuned model directory.
+
+    Args:
+        model: `saved_models/<name>`, the folder of one version, or a model directory.
+        settings: see `FineTuned.from_directory`.
+
+    Raises:
+        InputError: neither is there, or a setting cannot be changed in a SavedModel.
+    """
+    if (Path(model) / CONFIG).is_file():
+        return FineTuned.from_directory(model, settings)
+    predictor = Predictor(model)
+    stored = read_settings(predictor.directory / ASSETS / TASK_FILE) or {}
+    try:
+        task = find_task(stored.get("task", "classification"), brought_by=predictor.directory)
+    except InputError:  # a SavedModel does not carry the code of a task of one's own
+        task = TASKS["classification"]
+    for name in ("task", "max_length", "label_map", *task.kind.settings()):
+        if settings.get(name):
+            raise InputError(f"--{name} is fixed in a SavedModel: give it to bert-tf export")
+    task = with_options(task.with_settings(stored), settings)
+    if "text_pair" in predictor.inputs and task.pair is None and settings.get("input"):
+        raise InputError(f"{model} takes pairs: name the second text's column with --pair_column")
+    return Exported(predictor, task)
 
 
 def read_settings(path: Path) -> dict[str, Any] | None:

@@ -7,8 +7,7 @@ import pytest
 
 from bert_tf.cli import main as cli
 from bert_tf.errors import InputError
-from bert_tf.tasks.names import NAMES, check_name
-from bert_tf.tasks.table import TASKS
+from bert_tf.tasks.table import check_name
 
 
 @pytest.fixture
@@ -112,12 +111,6 @@ for line in sys.argv[1:]:
 """
     lines = [TRAIN + "--text_column txt", TRAIN + "--task mrcp", TRAIN.replace("tiny", "tyni")]
     subprocess.run([sys.executable, "-c", code, *lines], check=True)
-
-
-def test_the_names_of_the_tasks_are_those_of_the_table():
-    assert list(NAMES) == list(TASKS)
-    for name in NAMES:
-        check_name(name)
 
 
 @pytest.mark.parametrize(

@@ -52,7 +52,7 @@ class Runs:
             (folder / name / "model.safetensors").write_text(self.made[-1])
         scores = {"examples": 8, "f1": score, "accuracy": score / 2, "pearson": None}
         return FinetuningResult(
-            training=None, best_by="f1", evaluation=Evaluation(None, {}, scores, []),
+            training=None, best_by="f1", evaluation=Evaluation(None, scores, []),
             train_examples=8, evaluations=options.epochs,
         )  # fmt: skip
 

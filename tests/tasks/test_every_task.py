@@ -234,18 +234,18 @@ def test_a_task_learns_resumes_is_evaluated_exported_and_read_back(
     assert copy.labels == tuned.labels
 
     # The SavedModel of the copy answers as the evaluation did.
-    examples = task.kind.read(task, data)
+    examples = task.read(data, "train")
     if exports:
         predictor = Predictor(copy.export("model", root=tmp_path / "served"))
         strings = {input: examples.columns[input] for input in tuned.inputs}
         served = answer(predictor.signature(task.kind.evaluated), strings, 7)
-        for key, values in result.evaluation.answers.items():
+        for key, values in result.evaluation.given.answers.items():
             if values.dtype.kind == "f":
                 np.testing.assert_allclose(served[key], values, atol=1e-5)
         stored = read_settings(predictor.directory / ASSETS / TASK_FILE)
         assert stored == tuned.task.settings()
 
-    check(best, task, examples, result.evaluation.answers)
+    check(best, task, examples, result.evaluation.given.answers)
 
 
 @pytest.mark.slow  # tests/cli/test_ensemble.py has one each time
@@ -270,14 +270,14 @@ def test_an_ensemble_of_equal_models_answers_as_one(name, encoder, tmp_path):
     second = member(labels[::-1], reverse)
     alone = first.evaluate(examples, 7)
     for members in ([first, second], [first]):
-        together, evaluation = Ensemble(members).evaluate(examples, 7)
-        assert together.task.settings() == task.settings()
+        evaluation = Ensemble(members).evaluate(examples, 7)
+        assert evaluation.given.task.settings() == task.settings()
         assert evaluation.remarks == alone.remarks
         assert evaluation.scores == pytest.approx(alone.scores, abs=1e-6)
-        for key, values in alone.answers.items():
+        for key, values in alone.given.answers.items():
             if values.dtype.kind == "f":
-                np.testing.assert_allclose(evaluation.answers[key], values, atol=1e-5)
+                np.testing.assert_allclose(evaluation.given.answers[key], values, atol=1e-5)
             else:
-                np.testing.assert_array_equal(evaluation.answers[key], values)
-        together.write(evaluation, tmp_path / str(len(members)))
-        check(tmp_path / str(len(members)), task, examples, alone.answers)
+                np.testing.assert_array_equal(evaluation.given.answers[key], values)
+        evaluation.write(tmp_path / str(len(members)))
+        check(tmp_path / str(len(members)), task, examples, alone.given.answers)

@@ -11,6 +11,7 @@ from bert_tf import BertClassifier, BertConfig, BertTokenizer
 from bert_tf.cli.main import main
 from bert_tf.errors import InputError
 from bert_tf.models.task_models import BertSpanClassifier, BertTagger
+from bert_tf.tasks.kinds.kind import Answered
 from bert_tf.tasks.table import TASKS
 from bert_tf.trained.fine_tuned import FineTuned
 from pipelines.examples.labelled_text import Examples
@@ -63,7 +64,7 @@ def test_glue_s_files(name, split, file, tmp_path):
     answers = {key: value.numpy() for key, value in answers.items()}
     examples = Examples("test.tsv", list(range(2, 7)), {"text": ["", " ", "a", "a", '"']})
     task.check_submission(split, examples, labels)
-    task.kind.write_submission(tmp_path, task, split, examples, answers, labels)
+    task.write_submission(tmp_path, split, Answered(task, examples, answers, labels))
     assert [path.name for path in tmp_path.iterdir()] == [file]
     expected = [[str(i), labels[i % len(labels)]] for i in range(5)]
     assert read(tmp_path / file) == [["index", "prediction"], *expected]
@@ -73,7 +74,7 @@ def test_sts_b_has_three_decimals_within_0_to_5(tmp_path):
     task = TASKS["stsb"]
     scores = np.array([-0.3, 0, 2.34567, 5.0001, 4.9999], np.float32)
     examples = Examples("test.tsv", list(range(5)), {"text": ["a"] * 5})
-    task.kind.write_submission(tmp_path, task, "test", examples, {"score": scores}, [])
+    task.write_submission(tmp_path, "test", Answered(task, examples, {"score": scores}))
     predictions = [row[1] for row in read(tmp_path / "STS-B.tsv")]
     assert predictions == ["prediction", "0.000", "0.000", "2.346", "5.000", "5.000"]
 
@@ -94,7 +95,7 @@ def test_labels_of_a_savedmodel_are_checked_when_it_has_answered(tmp_path):
     examples = Examples("test.tsv", [1], {"text": ["a"]})
     rte = TASKS["rte"]
     with pytest.raises(InputError, match="labels are LABEL_1, those of rte are"):
-        rte.kind.write_submission(tmp_path, rte, "test", examples, answers, [])
+        rte.write_submission(tmp_path, "test", Answered(rte, examples, answers))
     assert not list(tmp_path.iterdir())
 
 

@@ -5,6 +5,10 @@ the original goes back to whole words and then guesses the slice. And only token
 compete for the best starts and ends, so that fewer questions are left without a candidate.
 """
 
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
 import tensorflow as tf
 
 from bert_tf.tokenization.question_windows import QuestionWindows
@@ -33,8 +37,8 @@ def best_answers(
         windows: W windows of B questions.
         contexts: string [B].
         longest: maximum pieces of an answer.
-        unanswerable: whether a question may have no answer. "No answer" is then a candidate, an
-            empty string, with the logits of [CLS] in the window where their sum is lowest.
+        unanswerable: whether "no answer" is a candidate, too: an empty string, with the logits of
+            [CLS] in the window where their sum is lowest.
         threshold: largest null odds of a question that gets an answer.
 
     Returns:
@@ -85,19 +89,75 @@ def best_answers(
     }
     count = tf.math.bincount(tf.cast(question, tf.int32), minlength=tf.size(contexts))
     is_real = tf.sequence_mask(count, BEST + unanswerable)
-    is_answer = is_real & (rows["text"] != "")
     score = tf.where(is_real, rows["start_logit"] + rows["end_logit"], tf.float32.min)
     rows["probability"] = tf.where(is_real, tf.nn.softmax(score), 0.0)
+    is_answer = is_real & (rows["text"] != "")
+    best_score = tf.reduce_max(tf.where(is_answer, score, tf.float32.min), -1)
+    no_answer = tf.reduce_sum(tf.where(is_answer, 0.0, rows["probability"]), -1)
+    null_odds = null_score - best_score
+    return _answers(rows, count, null_odds, no_answer, unanswerable, threshold)
 
-    # The best answer, or none.
-    best = tf.argmax(is_answer, axis=-1, output_type=tf.int32)
+
+def average_answers(
+    answers: Sequence[Mapping[str, np.ndarray]], *, unanswerable: bool, threshold: float
+) -> dict[str, np.ndarray]:
+    """What several models answer together: the mean probability of each answer's text.
+
+    An answer that is not among a model's best has the probability 0 there. Only texts are
+    compared, so that models may differ in tokenizers and windows. Logits and null odds are means,
+    too, over the models that have them. The place of a text is that of the first model that has it.
+
+    `answers` are what `best_answers` returns for each model; the other arguments are its own.
+    """
+    lists = [n for n, x in answers[0].items() if n.startswith("answers_") and x.ndim == 2]
+    rows = {name.removeprefix("answers_"): np.zeros_like(answers[0][name]) for name in lists}
+    rows["text"][:] = b""
+    count = np.zeros_like(answers[0]["answers_count"])
+    for question in range(len(count)):
+        same: dict[bytes, list[dict[str, Any]]] = {}
+        for each in answers:
+            for place in range(each["answers_count"][question]):
+                row = {name: each[f"answers_{name}"][question, place] for name in rows}
+                same.setdefault(row["text"], []).append(row)
+        found = [_average(texts, len(answers)) for texts in same.values()]
+        found.sort(key=lambda row: -row["probability"])
+        found = [row for rank, row in enumerate(found) if rank < BEST or not row["text"]]
+        count[question] = len(found)
+        for name, values in rows.items():
+            values[question, : len(found)] = [row[name] for row in found]
+    odds = np.stack([each["null_odds"] for each in answers])
+    known = odds < NO_CANDIDATE
+    null_odds = np.where(known, odds, 0).sum(axis=0) / np.maximum(known.sum(axis=0), 1)
+    no_answer = np.mean([each["no_answer_probability"] for each in answers], axis=0)
+    joint = _answers(
+        {name: tf.constant(values) for name, values in rows.items()},
+        tf.constant(count),
+        tf.constant(null_odds, tf.float32),
+        tf.constant(no_answer, tf.float32),
+        unanswerable,
+        threshold,
+    )
+    return {name: values.numpy() for name, values in joint.items()}
+
+
+def _average(same: list[dict[str, Any]], models: int) -> dict[str, Any]:
+    """One text of a question, from the rows of the models that have it."""
+    logits = {name: np.mean([row[name] for row in same]) for name in ("start_logit", "end_logit")}
+    return {**same[0], **logits, "probability": sum(row["probability"] for row in same) / models}
+
+
+def _answers(
+    rows: Columns, count: tf.Tensor, null_odds: tf.Tensor, no_answer: tf.Tensor,
+    unanswerable: bool, threshold: float,
+) -> Columns:  # fmt: skip
+    """The columns of `best_answers`, from lists [B, N] of `count` candidates, the best first."""
+    is_answer = tf.sequence_mask(count, BEST + unanswerable) & (rows["text"] != "")
+    best = tf.argmax(is_answer, axis=-1, output_type=tf.int32)  # the first
     answer = {name: tf.gather(values, best, batch_dims=1) for name, values in rows.items()}
     has_answer = tf.reduce_any(is_answer, -1)
-    best_score = answer["start_logit"] + answer["end_logit"]
-    null_odds = tf.where(has_answer, null_score - best_score, NO_CANDIDATE)
-    given = has_answer & (null_odds <= threshold) if unanswerable else has_answer
-    no_answer = tf.reduce_sum(tf.where(is_answer, 0.0, rows["probability"]), -1)
+    null_odds = tf.where(has_answer, null_odds, NO_CANDIDATE)
     no_answer = tf.where(has_answer, no_answer, 1.0)
+    given = has_answer & (null_odds <= threshold) if unanswerable else has_answer
     places = ("start", "end", "start_byte", "end_byte")
     return {
         "answer": tf.where(given, answer["text"], ""),

@@ -11,10 +11,10 @@ import tensorflow as tf
 
 from bert_tf.errors import InputError
 from bert_tf.models.task_models import BertChooser
-from bert_tf.serving.signatures import DEFAULT, LISTS, TEXTS, Signature
-from bert_tf.tasks.kinds.kind import Answers, RowKind, count_pieces
+from bert_tf.serving.signatures import DEFAULT, LISTS, TEXTS, Parts, Signature, Tensors
+from bert_tf.tasks.kinds.kind import Answered, Answers, Columns, RowKind, count_pieces
 from bert_tf.tasks.reports.report import Report, classes_report
-from bert_tf.tasks.task import Task
+from bert_tf.tasks.task import Layout, Task
 from bert_tf.tokenization.packing import Packer
 from bert_tf.tokenization.word_windows import map_rows
 from pipelines.examples.labelled_text import Examples, read_examples
@@ -42,31 +42,31 @@ class Choice(RowKind):
         """A context and a list of choices."""
         return {DEFAULT: Signature({"context": TEXTS, "choices": LISTS}, self.respond)}
 
-    def read(self, task: Task, path: str | Path, *, labelled: bool = True) -> Examples:
+    def read(self, layout: Layout, path: str | Path) -> Examples:
         """Reads tables, and JSON lines with a list of choices."""
-        columns = {"context": task.text, "choices": task.pair or "choices*"}
+        columns = {"context": layout.columns["text"]}
+        columns["choices"] = layout.columns.get("text_pair", "choices*")
         if self.opening is not None:
             columns["opening"] = self.opening
-        if labelled:
-            columns["label"] = task.label
-        examples = read_examples(path, columns, format=task.format, header=task.header)
-        number = len(examples.columns["choices"][0])
-        for index, choices in enumerate(examples.columns["choices"]):
-            if len(choices) < 2 or len(choices) != number:
+        if layout.labelled:
+            columns["label"] = layout.columns["label"]
+        examples = read_examples(path, columns, format=layout.format, header=layout.header)
+        every = examples.columns["choices"]
+        for index, choices in enumerate(every):
+            if len(choices) < 2 or len(choices) != len(every[0]):
                 raise InputError(
                     f"{examples.place(index)}: {len(choices)} choices where line "
-                    f"{examples.lines[0]} has {number}; give all examples the same number, 2 or "
-                    "more"
+                    f"{examples.lines[0]} has {len(every[0])}; give all examples the same number, "
+                    "2 or more"
                 )
-            for place, choice in enumerate(choices):
-                if not choice.strip():
-                    raise InputError(
-                        f"{examples.place(index)}: choice {place} is empty; fill it in or remove "
-                        "the line"
-                    )
+            blank = [place for place, choice in enumerate(choices) if not choice.strip()]
+            if blank:
+                raise InputError(
+                    f"{examples.place(index)}: choice {blank[0]} is empty; fill it in or remove "
+                    "the line"
+                )
         for index, opening in enumerate(examples.columns.pop("opening", ())):
-            choices = examples.columns["choices"][index]
-            examples.columns["choices"][index] = [f"{opening} {c}".strip() for c in choices]
+            every[index] = [f"{opening} {choice}".strip() for choice in every[index]]
         return examples
 
     def targets(self, examples: Examples, labels: Sequence[str]) -> np.ndarray:
@@ -80,28 +80,23 @@ class Choice(RowKind):
                 )
         return np.array([int(label) for label in examples.columns["label"]], np.int32)
 
-    def model_inputs(
-        self, strings: Mapping[str, tf.Tensor], tokenizer: Any, max_length: int
-    ) -> Any:
+    def model_inputs(self, strings: Tensors, tokenizer: Any, max_length: int) -> Any:
         """[CLS] context [SEP] choice [SEP] for each choice, [B, n, T] each."""
         return _rows(strings, tokenizer, max_length)[0]
 
-    def respond(
-        self, strings: Mapping[str, tf.Tensor], model: Any, tokenizer: Any, labels: Sequence[str],
-        max_length: int,
-    ) -> dict[str, tf.Tensor]:  # fmt: skip
+    def respond(self, strings: Tensors, parts: Parts) -> Tensors:
         """Answers; `truncated`, int32 [B], is that of the choice that lost most word pieces.
 
         Lists without a choice, or more or fewer lists than contexts are refused in graph.
         """
-        inputs, truncated = _rows(strings, tokenizer, max_length)
+        inputs, truncated = _rows(strings, parts.tokenizer, parts.max_length)
         choices = strings["choices"]
         rows = {name: tf.reshape(x, [-1, 1, tf.shape(x)[2]]) for name, x in inputs.items()}
-        scores = map_rows(lambda part: model(part, training=False), rows)  # (B * n, 1)
+        scores = map_rows(parts.predict, rows)  # (B * n, 1)
         is_blank = choices == ""
         is_blank &= ~tf.reduce_all(is_blank, -1, keepdims=True)
         scores = tf.where(is_blank, scores.dtype.min, tf.reshape(scores, tf.shape(choices)))
-        return {**self.answers(scores, labels), "truncated": tf.reduce_max(truncated, -1)}
+        return {**self.answers(scores, parts.labels), "truncated": tf.reduce_max(truncated, -1)}
 
     def lengths(self, columns: Mapping[str, Sequence[Any]], tokenizer: Any) -> np.ndarray:
         """Tokens of each example's longest choice with the context, int64 [E]."""
@@ -109,7 +104,7 @@ class Choice(RowKind):
         of_choices = count_pieces(choices, tokenizer).reshape(len(columns["choices"]), -1)
         return 3 + count_pieces(columns["context"], tokenizer) + of_choices.max(axis=1)
 
-    def answers(self, outputs: Any, labels: Sequence[str]) -> dict[str, tf.Tensor]:
+    def answers(self, outputs: Any, labels: Sequence[str]) -> Tensors:
         """The most probable choice, and the probabilities of all."""
         probabilities = keras.ops.softmax(outputs, axis=-1)
         return {
@@ -119,43 +114,35 @@ class Choice(RowKind):
             "probabilities": probabilities,
         }
 
-    def outputs(self, answers: Answers, labels: Sequence[str]) -> np.ndarray:
+    def to_outputs(self, answers: Answers, labels: Sequence[str]) -> np.ndarray:
         """Logarithms of the probabilities, float32 [E, n]."""
         return np.log(np.maximum(answers["probabilities"], np.finfo(np.float32).tiny))
 
-    def compared(
-        self, task: Task, examples: Examples, answers: Answers, labels: Sequence[str]
-    ) -> tuple[np.ndarray, np.ndarray]:
+    def compared(self, given: Answered) -> tuple[np.ndarray, np.ndarray]:
         """Numbers of the right and of the most probable choices."""
-        return self.targets(examples, labels), answers["choice"]
+        return self.targets(given.examples, given.labels), given.answers["choice"]
 
-    def report(
-        self, task: Task, examples: Examples, answers: Answers, labels: Sequence[str]
-    ) -> Report:
+    def report(self, given: Answered) -> Report:
         """Confusion matrix, scores of each place, calibration, worst errors."""
-        numbers = [str(number) for number in range(answers["probabilities"].shape[-1])]
-        truth = self.targets(examples, labels)
-        return classes_report(examples, numbers, truth, answers["probabilities"])
+        probabilities = given.answers["probabilities"]
+        numbers = [str(number) for number in range(probabilities.shape[-1])]
+        truth = self.targets(given.examples, given.labels)
+        return classes_report(given.examples, numbers, truth, probabilities)
 
-    def predicted(
-        self, examples: Examples, answers: Answers, labels: Sequence[str]
-    ) -> list[tuple[str, Sequence[object]]]:
+    def predicted(self, given: Answered) -> Columns:
         """Context and choices, the predicted choice, and the probabilities of all."""
-        choices = zip(*examples.columns["choices"], strict=True)
+        columns = given.examples.columns
+        choices = enumerate(zip(*columns["choices"], strict=True))
+        shares = enumerate(given.answers["probabilities"].T)
         return [
-            ("context", examples.columns["context"]),
-            *((f"choices{i}", texts) for i, texts in enumerate(choices)),
-            ("predicted", answers["choice"].tolist()),
-            *(
-                (f"probability{i}", [f"{value:.6f}" for value in values])
-                for i, values in enumerate(answers["probabilities"].T)
-            ),
+            ("context", columns["context"]),
+            *((f"choices{i}", texts) for i, texts in choices),
+            ("predicted", given.answers["choice"].tolist()),
+            *((f"probability{i}", map("{:.6f}".format, values)) for i, values in shares),
         ]
 
 
-def _rows(
-    strings: Mapping[str, tf.Tensor], tokenizer: Any, max_length: int
-) -> tuple[dict[str, tf.Tensor], tf.Tensor]:
+def _rows(strings: Tensors, tokenizer: Any, max_length: int) -> tuple[Tensors, tf.Tensor]:
     """A row for each choice, [B, n, T], and the word pieces that it lost, int32 [B, n]."""
     texts, choices = strings["context"], strings["choices"]
     batch, number = tf.unstack(tf.shape(choices))

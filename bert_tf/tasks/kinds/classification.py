@@ -1,7 +1,7 @@
 """Classification of texts, or of pairs of texts (paper, section 4.1)."""
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import keras
@@ -10,10 +10,9 @@ import tensorflow as tf
 
 from bert_tf.errors import InputError
 from bert_tf.models.task_models import BertClassifier
-from bert_tf.serving.signatures import CLASSIFY, DEFAULT, Signature, of_examples
-from bert_tf.tasks.kinds.kind import Answers, RowKind
+from bert_tf.serving.signatures import CLASSIFY, DEFAULT, Signature, Tensors, of_examples
+from bert_tf.tasks.kinds.kind import Answered, Answers, Columns, RowKind
 from bert_tf.tasks.reports.report import Report, classes_report
-from bert_tf.tasks.scoring.metrics import Score, f1, macro_f1
 from bert_tf.tasks.task import Task
 from pipelines.examples.labelled_text import Examples
 
@@ -37,7 +36,7 @@ class Classification(RowKind):
         return {**own, "classify": of_examples(own[DEFAULT], CLASSIFY, outputs)}
 
     def label_names(self, task: Task, examples: Examples) -> list[str]:
-        """The dataset's labels, or the sorted labels of the training examples."""
+        """The task's labels, or the sorted labels of the training examples."""
         labels = list(task.labels) or sorted(set(examples.columns["label"]))
         if len(labels) < 2:
             raise InputError(
@@ -49,10 +48,9 @@ class Classification(RowKind):
     def doubts(self, examples: Examples) -> list[str]:
         """Labels with decimals look like regression."""
         labels = set(examples.columns["label"])
-        decimal = re.compile(r"-?\d+(\.\d+)?")
-        found = super().doubts(examples)
         fractions = sorted(label for label in labels if "." in label)
-        if fractions and all(map(decimal.fullmatch, labels)):
+        found = super().doubts(examples)
+        if fractions and all(re.fullmatch(r"-?\d+(\.\d+)?", label) for label in labels):
             found.append(
                 f"{examples.path}: labels such as {fractions[0]} are numbers with decimals; for "
                 "regression give --task regression"
@@ -70,7 +68,7 @@ class Classification(RowKind):
                 )
         return np.array([number_of[label] for label in examples.columns["label"]], np.int32)
 
-    def answers(self, outputs: Any, labels: Sequence[str]) -> dict[str, tf.Tensor]:
+    def answers(self, outputs: Any, labels: Sequence[str]) -> Tensors:
         """Labels and probabilities, sorted by probability."""
         probabilities = keras.ops.softmax(outputs, axis=-1)
         ordered, classes = tf.math.top_k(probabilities, k=len(labels))  # (B, C) both
@@ -82,50 +80,38 @@ class Classification(RowKind):
             "probabilities": ordered,
         }
 
-    def outputs(self, answers: Answers, labels: Sequence[str]) -> np.ndarray:
+    def to_outputs(self, answers: Answers, labels: Sequence[str]) -> np.ndarray:
         """Logarithms of the probabilities, float32 [E, C], in the order of `labels`."""
         return np.log(np.maximum(_in_order(answers, labels), _SMALLEST))
 
-    def score_functions(self, task: Task, labels: Sequence[str]) -> list[Score]:
-        """F1 becomes macro F1 for more than two classes."""
-        two = len(labels) == 2
-        return [macro_f1 if score is f1 and not two else score for score in task.scores]
-
-    def compared(
-        self, task: Task, examples: Examples, answers: Answers, labels: Sequence[str]
-    ) -> tuple[np.ndarray, np.ndarray]:
+    def compared(self, given: Answered) -> tuple[np.ndarray, np.ndarray]:
         """Class ids of the true and the most probable labels."""
-        labels = _in_order_of(task, labels)
+        labels = _labels(given)
         number_of = {label.encode(): number for number, label in enumerate(labels)}
-        predicted = np.array([number_of[label] for label in answers["label"]], np.int32)
-        return self.targets(examples, labels), predicted
+        predicted = np.array([number_of[label] for label in given.answers["label"]], np.int32)
+        return self.targets(given.examples, labels), predicted
 
-    def remarks(
-        self, task: Task, scores: Mapping[str, float | None], labels: Sequence[str]
-    ) -> list[str]:
+    def remarks(self, given: Answered, scores: Mapping[str, float | None]) -> list[str]:
         """Names the class that F1 refers to."""
-        positive = _in_order_of(task, labels)[-1]
-        own = [f"f1 is the F1 score of the label {positive!r}"] if "f1" in scores else []
-        return own + super().remarks(task, scores, labels)
+        own = [f"f1 is the F1 score of the label {_labels(given)[-1]!r}"] if "f1" in scores else []
+        return own + super().remarks(given, scores)
 
-    def report(
-        self, task: Task, examples: Examples, answers: Answers, labels: Sequence[str]
-    ) -> Report:
+    def report(self, given: Answered) -> Report:
         """Confusion matrix, scores of each label, calibration, worst errors."""
-        order = _in_order_of(task, labels)
-        probabilities = np.exp(self.outputs(answers, order))
-        return classes_report(examples, order, self.targets(examples, order), probabilities)
+        labels = _labels(given)
+        probabilities = np.exp(self.to_outputs(given.answers, labels))
+        truth = self.targets(given.examples, labels)
+        return classes_report(given.examples, labels, truth, probabilities)
 
-    def predicted(
-        self, examples: Examples, answers: Answers, labels: Sequence[str]
-    ) -> list[tuple[str, Iterable[object]]]:
+    def predicted(self, given: Answered) -> Columns:
         """The predicted label, and the probability of each label (a SavedModel tells no order)."""
-        labels = labels or sorted(label.decode() for label in answers["labels"][0])
-        columns = _in_order(answers, labels).T
-        shares = [
-            (n, map("{:.6f}".format, column)) for n, column in zip(labels, columns, strict=True)
+        answers = given.answers
+        labels = given.labels or sorted(label.decode() for label in answers["labels"][0])
+        shares = zip(labels, _in_order(answers, labels).T, strict=True)
+        return [
+            ("predicted", [label.decode() for label in answers["label"]]),
+            *((label, map("{:.6f}".format, column)) for label, column in shares),
         ]
-        return [("predicted", [label.decode() for label in answers["label"]]), *shares]
 
 
 def _in_order(answers: Answers, labels: Sequence[str]) -> np.ndarray:
@@ -141,6 +127,7 @@ def _in_order(answers: Answers, labels: Sequence[str]) -> np.ndarray:
     return found
 
 
-def _in_order_of(task: Task, labels: Sequence[str]) -> Sequence[str]:
-    """The labels in the dataset's order, if it names them; a model may have another order."""
-    return task.labels if sorted(task.labels) == sorted(labels) else labels
+def _labels(given: Answered) -> Sequence[str]:
+    """The labels in the task's order, if it names them; a model may have another order."""
+    own = given.task.labels
+    return own if sorted(own) == sorted(given.labels) else given.labels

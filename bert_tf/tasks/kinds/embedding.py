@@ -2,17 +2,17 @@
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import NoReturn
 
-import tensorflow as tf
+import numpy as np
 
 from bert_tf.errors import InputError
 from bert_tf.models.encoder import BertEncoder
 from bert_tf.models.language_model import BertLanguageModel
 from bert_tf.serving.encoder_signatures import ENCODER_SIGNATURES, embed, vectors
-from bert_tf.serving.signatures import DEFAULT, Signature
-from bert_tf.tasks.kinds.kind import Answers, Kind, checked_rows
-from bert_tf.tasks.task import Task
+from bert_tf.serving.signatures import DEFAULT, Parts, Signature, Tensors
+from bert_tf.tasks.kinds.kind import Answered, Kind, checked_rows
+from bert_tf.tasks.task import Layout, Task
 from pipelines.examples.labelled_text import Examples
 
 
@@ -27,48 +27,32 @@ class Embedding(Kind):
         """`embed`, by default."""
         return {DEFAULT: ENCODER_SIGNATURES["embed"]}
 
-    def respond(
-        self, strings: dict[str, tf.Tensor], model: Any, tokenizer: Any, labels: Sequence[str],
-        max_length: int,
-    ) -> dict[str, tf.Tensor]:  # fmt: skip
+    def respond(self, strings: Tensors, parts: Parts) -> Tensors:
         """See `bert_tf.serving.encoder_signatures.embed`."""
-        return embed(strings, model, tokenizer, labels, max_length)
+        return embed(strings, parts)
 
-    def respond_to_tokens(
-        self, tensors: dict[str, tf.Tensor], model: Any, tokenizer: Any, labels: Sequence[str],
-        max_length: int,
-    ) -> dict[str, tf.Tensor]:  # fmt: skip
+    def respond_to_tokens(self, tensors: Tensors, parts: Parts) -> Tensors:
         """The vectors of rows of tokens."""
-        return vectors(checked_rows(tensors, model), model)
+        return vectors(checked_rows(tensors, parts.model), parts.model)
 
-    def read(self, task: Task, path: str | Path, *, labelled: bool = True) -> Examples:
+    def read(self, layout: Layout, path: str | Path) -> Examples:
         """Reads texts; there are no labelled ones."""
-        return _refuse() if labelled else super().read(task, path, labelled=False)
+        return self._refuse() if layout.labelled else super().read(layout, path)
 
-    def targets(self, examples: Examples, labels: Sequence[str]) -> NoReturn:
-        """Refuses."""
-        _refuse()
+    def targets(self, examples: Examples, labels: Sequence[str]) -> np.ndarray:
+        return self._refuse()
 
     def score_names(self, task: Task, labels: Sequence[str]) -> list[str]:
-        """None."""
         return []
 
-    def scores(
-        self, task: Task, examples: Examples, answers: Answers, labels: Sequence[str]
-    ) -> NoReturn:
-        """Refuses."""
-        _refuse()
+    def scores(self, given: Answered) -> dict[str, float | None]:
+        return self._refuse()
 
-    def write_predictions(
-        self, folder: Path, task: Task, examples: Examples, answers: Answers,
-        labels: Sequence[str],
-    ) -> NoReturn:  # fmt: skip
-        """Refuses."""
+    def write_predictions(self, folder: Path, given: Answered) -> None:
         raise InputError("vectors have no official file: leave --submission out")
 
-
-def _refuse() -> NoReturn:
-    raise InputError(
-        "the model is an encoder without a head, which has no scores: train it for a task first "
-        "(bert-tf finetune)"
-    )
+    def _refuse(self) -> NoReturn:
+        raise InputError(
+            "the model is an encoder without a head, which has no scores: train it for a task "
+            "first (bert-tf finetune)"
+        )

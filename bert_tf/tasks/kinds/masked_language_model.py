@@ -12,10 +12,19 @@ import tensorflow as tf
 from bert_tf.errors import InputError
 from bert_tf.models.masked_language_model import BertMaskedLanguageModel
 from bert_tf.models.pretrainer import BertPreTrainer
-from bert_tf.serving.signatures import DEFAULT, TEXTS, Signature
-from bert_tf.tasks.kinds.kind import Answers, Kind, checked_rows, none_cut, write_table
+from bert_tf.serving.signatures import DEFAULT, TEXTS, Parts, Signature, Tensors
+from bert_tf.tasks.kinds.kind import (
+    Answered,
+    Answers,
+    Columns,
+    Kind,
+    checked_rows,
+    read_in_windows,
+    write_table,
+)
 from bert_tf.tasks.reports.report import Report, worst
-from bert_tf.tasks.task import Task
+from bert_tf.tasks.scoring.metrics import MASKED_WORDS
+from bert_tf.tasks.task import Layout, Task
 from bert_tf.tokenization.word_windows import WordRows, map_rows, word_rows
 from bert_tf.tokenization.words import Words, code_points
 from pipelines.examples.labelled_text import Examples, format_of, read_examples
@@ -56,11 +65,11 @@ class MaskedLanguageModel(Kind):
             "pseudo_likelihood": Signature({"sentence": TEXTS}, self.respond),
         }
 
-    def read(self, task: Task, path: str | Path, *, labelled: bool = True) -> Examples:
+    def read(self, layout: Layout, path: str | Path) -> Examples:
         """Reads texts: "sentence" to score, without blank ones; "text" to guess."""
-        format = task.format or format_of(path) or "lines"
-        examples = read_examples(path, {"text": task.text}, format=format, header=task.header)
-        if labelled:
+        columns, format = {"text": layout.columns["text"]}, layout.format or format_of(path)
+        examples = read_examples(path, columns, format=format or "lines", header=layout.header)
+        if layout.labelled:
             texts = examples.columns["text"]
             examples = examples.take([i for i, text in enumerate(texts) if text.strip()])
             if not len(examples):
@@ -72,44 +81,31 @@ class MaskedLanguageModel(Kind):
         """The texts are their own labels."""
         return np.zeros(len(examples), np.int32)
 
-    def cut(
-        self, columns: Mapping[str, Sequence[Any]], tokenizer: Any, max_length: int
-    ) -> tuple[int, str]:
-        """None is cut."""
-        return none_cut(self.lengths(columns, tokenizer), max_length)
+    truncation = read_in_windows
 
-    def respond(
-        self, strings: dict[str, tf.Tensor], model: Any, tokenizer: Any, labels: Sequence[str],
-        max_length: int, number: int = _GUESSES,
-    ) -> dict[str, tf.Tensor]:  # fmt: skip
+    def respond(self, strings: Tensors, parts: Parts, number: int = _GUESSES) -> Tensors:
         """That many guesses, or scores."""
         ((name, texts),) = strings.items()
-        if name == "text":
-            return _guesses(texts, number, model, tokenizer, max_length)
-        return _scores(texts, model, tokenizer, max_length)
+        found = _guesses(texts, number, parts) if name == "text" else _scores(texts, parts)
+        return {**found, "truncated": tf.zeros_like(texts, tf.int32)}
 
-    def respond_to_tokens(
-        self, tensors: dict[str, tf.Tensor], model: Any, tokenizer: Any, labels: Sequence[str],
-        max_length: int,
-    ) -> dict[str, tf.Tensor]:  # fmt: skip
+    def respond_to_tokens(self, tensors: Tensors, parts: Parts) -> Tensors:
         """Guesses for each [MASK] of rows of tokens, and its place, `masks_token`."""
-        inputs = checked_rows(tensors, model)
-        is_mask = inputs["token_ids"] == tokenizer.mask_token_id
+        inputs = checked_rows(tensors, parts.model)
+        is_mask = inputs["token_ids"] == parts.tokenizer.mask_token_id
         places = tf.where(is_mask & (inputs["padding_mask"] != 0))  # (N, 2)
-        lists = _best(inputs, places, _GUESSES, model, tokenizer)
+        lists = _best(inputs, places, _GUESSES, parts)
         lists["token"] = tf.cast(places[:, 1], tf.int32)
         return _lists(lists, places[:, 0], inputs["token_ids"])
 
     def score_names(self, task: Task, labels: Sequence[str]) -> list[str]:
         """With each piece masked in turn, and with 15% drawn at once as in pre-training."""
-        return ["accuracy", "pseudo_perplexity", "masked_lm_accuracy", "masked_lm_perplexity"]
+        return list(MASKED_WORDS)
 
-    def scores(
-        self, task: Task, examples: Examples, answers: Answers, labels: Sequence[str]
-    ) -> dict[str, float | None]:
+    def scores(self, given: Answered) -> dict[str, float | None]:
         """Over all pieces; None where there are none."""
-        is_piece = _is_piece(answers)
-        right = (answers["pieces_guess"] == answers["pieces_text"]) & is_piece
+        answers = given.answers
+        is_piece, right = _pieces(answers)
         logs = answers["pieces_log_probability"][is_piece]
         drawn = [answers[f"drawn_{name}"] for name in ("right", "log_probability", "count")]
         found: list[float | None] = []
@@ -117,107 +113,93 @@ class MaskedLanguageModel(Kind):
             pieces = int(count.sum())
             share, mean = (x.sum(dtype=np.float64) / max(pieces, 1) for x in (correct, log))
             found += [float(share), math.exp(-mean)] if pieces else [None, None]
-        return dict(zip(self.score_names(task, labels), found, strict=True))
+        return dict(zip(MASKED_WORDS, found, strict=True))
 
-    def remarks(
-        self, task: Task, scores: Mapping[str, float | None], labels: Sequence[str]
-    ) -> list[str]:
+    def remarks(self, given: Answered, scores: Mapping[str, float | None]) -> list[str]:
         """Which perplexity is which."""
         return [
             "accuracy and pseudo_perplexity mask one word piece at a time; masked_lm_accuracy and "
             "masked_lm_perplexity, that of the paper's table 6, 15% at once as in pre-training"
         ]
 
-    def report(
-        self, task: Task, examples: Examples, answers: Answers, labels: Sequence[str]
-    ) -> Report:
+    def report(self, given: Answered) -> Report:
         """The wrong guesses that were least expected."""
-        row, column = np.nonzero(_is_piece(answers))
+        row, column = np.nonzero(_pieces(given.answers)[0])
         piece, guess, probability = (
-            answers[f"pieces_{name}"][row, column] for name in ("text", "guess", "log_probability")
+            given.answers[f"pieces_{name}"][row, column]
+            for name in ("text", "guess", "log_probability")
         )
         shown: dict[str, Sequence[Any]] = {
-            "text": [examples.columns["sentence"][index] for index in row],
+            "text": [given.examples.columns["sentence"][index] for index in row],
             "piece": [text.decode() for text in piece],
             "guess": [text.decode() for text in guess],
             "log probability": probability.tolist(),
         }
-        return [
-            worst(
-                "Wrong guesses for the pieces with the lowest probability",
-                lambda index: examples.place(row[index]),
-                -probability,
-                piece != guess,
-                shown,
-            )
-        ]
+        title = "Wrong guesses for the pieces with the lowest probability"
+        places = [given.examples.place(index) for index in row]
+        return [worst(title, places.__getitem__, -probability, piece != guess, shown)]
 
-    def write_predictions(
-        self, folder: Path, task: Task, examples: Examples, answers: Answers,
-        labels: Sequence[str],
-    ) -> None:  # fmt: skip
+    def write_predictions(self, folder: Path, given: Answered) -> None:
         """Writes predictions.tsv: each text's number of pieces, right guesses, log-likelihood."""
-        is_piece = _is_piece(answers)
-        right = (answers["pieces_guess"] == answers["pieces_text"]) & is_piece
-        total = np.where(is_piece, answers["pieces_log_probability"], 0).sum(-1, dtype=np.float64)
-        columns: list[tuple[str, Sequence[object]]] = [
-            ("text", examples.columns["sentence"]),
-            ("pieces", list(answers["pieces_count"])),
-            ("right", list(right.sum(-1))),
+        is_piece, right = _pieces(given.answers)
+        logs = given.answers["pieces_log_probability"]
+        total = np.where(is_piece, logs, 0).sum(-1, dtype=np.float64)
+        columns: Columns = [
+            ("text", given.examples.columns["sentence"]),
+            ("pieces", given.answers["pieces_count"]),
+            ("right", right.sum(-1)),
             ("pseudo_log_likelihood", [f"{value:.6f}" for value in total]),
         ]
-        write_table(folder / "predictions.tsv", task, examples, columns)
+        write_table(folder / "predictions.tsv", given, columns)
 
 
-def _is_piece(answers: Answers) -> np.ndarray:
-    """Which places [B, P] are no padding."""
-    return np.arange(answers["pieces_text"].shape[1]) < answers["pieces_count"][:, np.newaxis]
+def _pieces(answers: Answers) -> tuple[np.ndarray, np.ndarray]:
+    """Which places [B, P] are no padding, and where the piece there is guessed right."""
+    is_piece = np.arange(answers["pieces_text"].shape[1]) < answers["pieces_count"][:, np.newaxis]
+    return is_piece, (answers["pieces_guess"] == answers["pieces_text"]) & is_piece
 
 
-def _scores(texts: tf.Tensor, model: Any, tokenizer: Any, max_length: int) -> dict[str, tf.Tensor]:
-    pieces = tokenizer.tokenize(texts)  # (B, None)
-    ids = pieces.flat_values
+def _scores(texts: tf.Tensor, parts: Parts) -> Tensors:
+    pieces = parts.tokenizer.tokenize(texts)  # (B, None)
+    ids, text = pieces.flat_values, pieces.value_rowids()
 
     def predict(logs: tf.Tensor, ids: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
         own = tf.gather(logs, ids, batch_dims=1)
         return own, tf.argmax(logs, -1, output_type=tf.int32)
 
-    rows = _rows(ids, pieces.value_rowids(), tf.size(texts), tokenizer, max_length)
-    log, guess = _predict(rows.inputs, rows.pieces, predict, model, tokenizer, ids, hide=True)
-    vocabulary = tf.constant(tokenizer.vocabulary)
+    rows = _rows(ids, text, tf.size(texts), parts)
+    log, guess = _predict(rows.inputs, rows.pieces, predict, parts, ids, hide=True)
+    vocabulary = tf.constant(parts.tokenizer.vocabulary)
     lists = {
         "text": tf.gather(vocabulary, ids),
         "log_probability": log,
         "guess": tf.gather(vocabulary, guess),
     }
-    drawn, corrupted = _draw(texts, pieces, tokenizer)
-    rows = _rows(corrupted, pieces.value_rowids(), tf.size(texts), tokenizer, max_length)
+    drawn, corrupted = _draw(texts, pieces, parts.tokenizer)
+    rows = _rows(corrupted, text, tf.size(texts), parts)
     places, truth = tf.gather(rows.pieces, drawn), tf.gather(ids, drawn)
-    log, guess = _predict(rows.inputs, places, predict, model, tokenizer, truth)
-    text = tf.gather(pieces.value_rowids(), drawn)
+    log, guess = _predict(rows.inputs, places, predict, parts, truth)
     of_texts = {
         "count": tf.ones_like(drawn),
         "right": tf.cast(guess == truth, tf.int32),
         "log_probability": log,
     }
+    of_drawn = tf.gather(text, drawn)
     return {
         **{
-            f"drawn_{key}": tf.math.unsorted_segment_sum(x, text, tf.size(texts))
+            f"drawn_{key}": tf.math.unsorted_segment_sum(x, of_drawn, tf.size(texts))
             for key, x in of_texts.items()
         },
         "pieces_count": tf.cast(pieces.row_lengths(), tf.int32),
         **{f"pieces_{key}": pieces.with_flat_values(x).to_tensor() for key, x in lists.items()},
-        "truncated": tf.zeros_like(texts, tf.int32),
     }
 
 
 def _draw(texts: tf.Tensor, pieces: Any, tokenizer: Any) -> tuple[tf.Tensor, tf.Tensor]:
     """Draws 15% of the pieces as pre-training does: 80% are masked, 10% replaced, 10% kept.
 
-    The draw is a function of text and place, whatever the batch.
-
-    Returns:
-        The pieces drawn, int32 [N]; all pieces with what stands in their place, int32 [P].
+    The draw is a function of text and place, whatever the batch. Returns the pieces drawn,
+    int32 [N], and all pieces with what stands in their place, int32 [P].
     """
     text = tf.strings.as_string(tf.strings.to_hash_bucket_fast(texts, 2**31))
     places = tf.ragged.range(pieces.row_lengths()).flat_values
@@ -230,37 +212,36 @@ def _draw(texts: tf.Tensor, pieces: Any, tokenizer: Any) -> tuple[tf.Tensor, tf.
     return drawn, tf.where(number < 150, corrupted, pieces.flat_values)
 
 
-def _guesses(
-    texts: tf.Tensor, number: int, model: Any, tokenizer: Any, max_length: int
-) -> dict[str, tf.Tensor]:
-    # The tokenizer reads "[MASK]" as any text: a [MASK] stands between two parts.
-    parts = tf.strings.split(texts, _MASK)  # (B, None)
-    tokens = tokenizer.tokenize(parts.flat_values).with_row_splits_dtype(tf.int64)
+def _guesses(texts: tf.Tensor, number: int, parts: Parts) -> Tensors:
+    # The tokenizer reads "[MASK]" as any text: a [MASK] stands between two parts of the text.
+    between = tf.strings.split(texts, _MASK)  # (B, None)
+    tokenizer = parts.tokenizer
+    tokens = tokenizer.tokenize(between.flat_values).with_row_splits_dtype(tf.int64)
     after = tf.tensor_scatter_nd_update(
-        tf.ones_like(parts.value_rowids()),
-        tf.expand_dims(parts.row_limits() - 1, -1),
-        tf.zeros_like(parts.row_limits()),
+        tf.ones_like(between.value_rowids()),
+        tf.expand_dims(between.row_limits() - 1, -1),
+        tf.zeros_like(between.row_limits()),
     )  # masks behind each part
     masks = tf.fill([tf.reduce_sum(after)], tokenizer.mask_token_id)
     joined = tf.concat([tokens, tf.RaggedTensor.from_row_lengths(masks, after)], axis=1)
     ids = joined.flat_values
-    text = tf.gather(parts.value_rowids(), joined.value_rowids())
-    rows = _rows(ids, text, tf.size(texts), tokenizer, max_length)
+    text = tf.gather(between.value_rowids(), joined.value_rowids())
+    rows = _rows(ids, text, tf.size(texts), parts)
     places = tf.where(ids == tokenizer.mask_token_id)[:, 0]
     of_text = tf.gather(text, places)
-    lists = _best(rows.inputs, tf.gather(rows.pieces, places), number, model, tokenizer)
+    lists = _best(rows.inputs, tf.gather(rows.pieces, places), number, parts)
 
     # A [MASK] begins behind the parts and masks before it.
-    lengths = parts.with_flat_values(tf.strings.length(parts.flat_values) + len(_MASK))
+    lengths = between.with_flat_values(tf.strings.length(between.flat_values) + len(_MASK))
     ends = tf.cast(tf.cumsum(lengths.to_tensor(), axis=1), tf.int64)
-    ends = tf.RaggedTensor.from_tensor(ends, parts.row_lengths() - 1)
+    ends = tf.RaggedTensor.from_tensor(ends, between.row_lengths() - 1)
     for name, place in {"start": ends - len(_MASK), "end": ends}.items():
         lists[f"{name}_byte"] = place.flat_values
         lists[name] = code_points(texts, of_text, place.flat_values)
-    return {**_lists(lists, of_text, texts), "truncated": tf.zeros_like(texts, tf.int32)}
+    return _lists(lists, of_text, texts)
 
 
-def _lists(values: dict[str, tf.Tensor], row: tf.Tensor, rows: tf.Tensor) -> dict[str, tf.Tensor]:
+def _lists(values: Tensors, row: tf.Tensor, rows: tf.Tensor) -> Tensors:
     """Values [N, ...] of masks as lists, one for each of `rows`, [B, ...]; and `masks_count`."""
     count = tf.shape(rows, tf.int64)[0]
     lists = {
@@ -272,34 +253,31 @@ def _lists(values: dict[str, tf.Tensor], row: tf.Tensor, rows: tf.Tensor) -> dic
             **{name: x.to_tensor() for name, x in lists.items()}}  # fmt: skip
 
 
-def _best(
-    inputs: dict[str, tf.Tensor], places: tf.Tensor, number: int, model: Any, tokenizer: Any
-) -> dict[str, tf.Tensor]:
+def _best(inputs: Tensors, places: tf.Tensor, number: int, parts: Parts) -> Tensors:
     """The most probable words at N places of rows, string [N, number], and their probabilities."""
-    number = min(number, tokenizer.vocabulary_size)
+    number = min(number, parts.tokenizer.vocabulary_size)
 
     def best(logs: tf.Tensor, ids: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
         found = tf.math.top_k(tf.exp(logs), number)
         return found.values, found.indices
 
     unknown = tf.zeros_like(places[:, 0], tf.int32)
-    probabilities, words = _predict(inputs, places, best, model, tokenizer, unknown)
-    vocabulary = tf.constant(tokenizer.vocabulary)
+    probabilities, words = _predict(inputs, places, best, parts, unknown)
+    vocabulary = tf.constant(parts.tokenizer.vocabulary)
     return {"words": tf.gather(vocabulary, words), "probabilities": probabilities}
 
 
-def _rows(
-    ids: tf.Tensor, text: tf.Tensor, texts: tf.Tensor, tokenizer: Any, max_length: int
-) -> WordRows:
+def _rows(ids: tf.Tensor, text: tf.Tensor, texts: tf.Tensor, parts: Parts) -> WordRows:
     """Windows over P pieces, int32 [P], of texts with the numbers `text`, int64 [P]."""
     alone = tf.RaggedTensor.from_uniform_row_length(ids, 1)
     nowhere = tf.zeros_like(text)
-    return word_rows(Words(text, alone, nowhere, nowhere), texts, tokenizer, max_length)
+    words = Words(text, alone, nowhere, nowhere)
+    return word_rows(words, texts, parts.tokenizer, parts.max_length)
 
 
 def _predict(
-    inputs: dict[str, tf.Tensor], places: tf.Tensor, function: Any, model: Any, tokenizer: Any,
-    ids: tf.Tensor, *, hide: bool = False,
+    inputs: Tensors, places: tf.Tensor, function: Any, parts: Parts, ids: tf.Tensor, *,
+    hide: bool = False,
 ) -> Any:  # fmt: skip
     """What `function` makes of the predictions at some places of rows, each in a row of its own.
 
@@ -307,24 +285,22 @@ def _predict(
         inputs: rows, int32 [R, T] each.
         places: row and place of N tokens, int64 [N, 2].
         function: log-probabilities [r, V] and true pieces [r] -> tensors [r, ...].
-        model: a `BertMaskedLanguageModel`.
-        tokenizer: its tokenizer.
+        parts: a `BertMaskedLanguageModel` and its tokenizer.
         ids: true pieces, int32 [N].
-        hide: mask the token to predict.
+        hide: whether to mask the token to predict.
     """
     # One row more: without any place `map_rows` computes one of a row that is not there.
     inputs = {name: tf.pad(values, [[0, 1], [0, 0]]) for name, values in inputs.items()}
+    length, tokenizer = tf.shape(inputs["token_ids"])[1], parts.tokenizer
 
-    def predict(part: dict[str, tf.Tensor]) -> Any:
+    def predict(part: Tensors) -> Any:
         row, column = tf.unstack(part["places"], axis=1)
         given = {name: tf.gather(values, row) for name, values in inputs.items()}
         if hide:
-            length = tf.shape(given["token_ids"])[1]
             here = tf.one_hot(column, length, on_value=True, off_value=False)
             given["token_ids"] = tf.where(here, tokenizer.mask_token_id, given["token_ids"])
         given["mask_positions"] = tf.cast(column, tf.int32)[:, tf.newaxis]
-        logits = model(given, training=False)[:, 0, : tokenizer.vocabulary_size]  # padded tables
+        logits = parts.predict(given)[:, 0, : tokenizer.vocabulary_size]  # padded tables
         return function(tf.nn.log_softmax(logits), part["ids"])
 
-    length = tf.shape(inputs["token_ids"])[1]
     return map_rows(predict, {"places": places, "ids": ids}, length)

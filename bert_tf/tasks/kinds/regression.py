@@ -10,8 +10,8 @@ import tensorflow as tf
 
 from bert_tf.errors import InputError
 from bert_tf.models.task_models import BertRegressor
-from bert_tf.serving.signatures import DEFAULT, REGRESS, Signature, of_examples
-from bert_tf.tasks.kinds.kind import Answers, RowKind
+from bert_tf.serving.signatures import DEFAULT, REGRESS, Signature, Tensors, of_examples
+from bert_tf.tasks.kinds.kind import Answered, Answers, Columns, RowKind
 from bert_tf.tasks.reports.pictures import scatter
 from bert_tf.tasks.reports.report import Picture, Report, ReportTable, worst
 from bert_tf.tasks.task import Task
@@ -63,59 +63,49 @@ class Regression(RowKind):
             values.append(value)
         return np.array(values, np.float32)
 
-    def answers(self, outputs: Any, labels: Sequence[str]) -> dict[str, tf.Tensor]:
-        """The number."""
+    def answers(self, outputs: Any, labels: Sequence[str]) -> Tensors:
         return {"score": tf.cast(outputs, tf.float32)}
 
-    def outputs(self, answers: Answers, labels: Sequence[str]) -> np.ndarray:
-        """The numbers."""
+    def to_outputs(self, answers: Answers, labels: Sequence[str]) -> np.ndarray:
         return answers["score"]
 
-    def compared(
-        self, task: Task, examples: Examples, answers: Answers, labels: Sequence[str]
-    ) -> tuple[np.ndarray, np.ndarray]:
+    def compared(self, given: Answered) -> tuple[np.ndarray, np.ndarray]:
         """The true and the predicted numbers, rounded: noise of the last bits breaks no ties."""
-        return self.targets(examples, labels), answers["score"].round(4)
+        return self.targets(given.examples, given.labels), given.answers["score"].round(4)
 
-    def report(
-        self, task: Task, examples: Examples, answers: Answers, labels: Sequence[str]
-    ) -> Report:
+    def report(self, given: Answered) -> Report:
         """Predicted beside true numbers, mean errors by range, worst errors."""
-        truth, found = self.compared(task, examples, answers, labels)
+        truth, found = self.compared(given)
+        errors = found - truth
         edges = np.linspace(truth.min(), truth.max(), _RANGES + 1)
         number = np.clip(np.searchsorted(edges, truth, "right") - 1, 0, _RANGES - 1)
         rows = []
         for place in range(_RANGES):
-            errors = (found - truth)[number == place]
-            mean, size = (np.mean(x) if len(x) else None for x in (errors, abs(errors)))
-            name = f"{edges[place]:.2f} to {edges[place + 1]:.2f}"
-            rows.append([name, len(errors), mean, size])
-        texts = {role: values for role, values in examples.columns.items() if role != "label"}
-        shown = {**texts, "label": truth, "predicted": found, "error": found - truth}
-        error = abs(found - truth)
+            inside = errors[number == place]
+            mean, size = (np.mean(x) if len(x) else None for x in (inside, abs(inside)))
+            rows.append([f"{edges[place]:.2f} to {edges[place + 1]:.2f}", len(inside), mean, size])
+        texts = {role: x for role, x in given.examples.columns.items() if role != "label"}
+        shown = {**texts, "label": truth, "predicted": found, "error": errors}
         return [
             ReportTable(
                 "errors",
                 "Errors by range of the true number",
                 ["true", "examples", "mean error", "mean absolute error"],
                 rows,
-                f"mean absolute error {error.mean():.4f}",
+                f"mean absolute error {abs(errors).mean():.4f}",
                 brief=True,
             ),
-            Picture("scatter", scatter("Predicted and true numbers", truth, found, "true",
-                                       "predicted")),
-            worst("Largest errors", examples.place, error, error > 0, shown),
-        ]  # fmt: skip
+            Picture(
+                "scatter",
+                lambda: scatter("Predicted and true numbers", truth, found, "true", "predicted"),
+            ),
+            worst("Largest errors", given.examples.place, abs(errors), errors != 0, shown),
+        ]
 
-    def predicted(
-        self, examples: Examples, answers: Answers, labels: Sequence[str]
-    ) -> list[tuple[str, Sequence[object]]]:
-        """The predicted number."""
-        return [("predicted", [f"{score:.6f}" for score in answers["score"]])]
+    def predicted(self, given: Answered) -> Columns:
+        return [("predicted", [f"{score:.6f}" for score in given.answers["score"]])]
 
-    def submitted(
-        self, examples: Examples, answers: Answers, labels: Sequence[str]
-    ) -> Sequence[object]:
+    def submitted(self, given: Answered) -> Sequence[object]:
         """The numbers with three decimals, within the range."""
-        scores = np.clip(answers["score"], self.lowest, self.highest)
+        scores = np.clip(given.answers["score"], self.lowest, self.highest)
         return [f"{score:.3f}" for score in scores]

@@ -3,8 +3,9 @@
 import bisect
 import itertools
 import re
-from collections.abc import Hashable, Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from collections import defaultdict
+from collections.abc import Hashable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -14,14 +15,13 @@ import tensorflow as tf
 from bert_tf.atomic import write_json
 from bert_tf.errors import InputError
 from bert_tf.models.task_models import BertSpanClassifier
-from bert_tf.serving.signatures import DEFAULT, TEXTS, Signature
-from bert_tf.tasks.kinds.answer_ensemble import average_answers
-from bert_tf.tasks.kinds.answer_spans import NO_CANDIDATE, best_answers
-from bert_tf.tasks.kinds.kind import Answers, Kind, count_pieces
+from bert_tf.serving.signatures import DEFAULT, TEXTS, Parts, Signature, Tensors
+from bert_tf.tasks.kinds.answer_spans import NO_CANDIDATE, average_answers, best_answers
+from bert_tf.tasks.kinds.kind import Answered, Answers, Kind
 from bert_tf.tasks.options import SpanOptions
 from bert_tf.tasks.reports.report import Report, ReportTable, calibration, confusion, worst
-from bert_tf.tasks.scoring.squad_scores import squad_1_scores, squad_2_scores
-from bert_tf.tasks.task import Task
+from bert_tf.tasks.scoring.squad_scores import SQUAD_1, SQUAD_2, squad_1_scores, squad_2_scores
+from bert_tf.tasks.task import Layout, Task
 from bert_tf.tokenization.question_windows import QuestionPacker, token_targets
 from bert_tf.tokenization.word_windows import map_rows
 from bert_tf.training.means import Values, accuracy, cross_entropy
@@ -45,9 +45,9 @@ def span_accuracy(targets: Any, logits: Any) -> Any:
 class Span(Kind):
     """A span of the context for each question.
 
-    The answers are those of `answer_spans.best_answers`, and `truncated`, int32 [B],
-    the number of word pieces that the question lost; the context loses none. The settings have the
-    names of the original's options.
+    The answers are those of `answer_spans.best_answers`, and `truncated`, int32 [B], the number of
+    word pieces that the question lost; the context loses none. The settings have the names of the
+    original's options.
 
     Attributes:
         unanswerable: whether a question may have no answer.
@@ -71,16 +71,17 @@ class Span(Kind):
     metrics: ClassVar[Mapping[str, Values]] = {"accuracy": span_accuracy}
 
     def settings(self) -> dict[str, Any]:
-        """All attributes but `unanswerable`, which the dataset says."""
-        return {name: getattr(self, name) for name in _SETTINGS}
+        """The threshold is tuned, and no option."""
+        tuned = {"null_score_diff_threshold": self.null_score_diff_threshold}
+        return {**super().settings(), **tuned}
 
     def signatures(self, task: Task) -> dict[str, Signature]:
         """Question and context."""
         return {DEFAULT: Signature({"question": TEXTS, "context": TEXTS}, self.respond)}
 
-    def read(self, task: Task, path: str | Path, *, labelled: bool = True) -> Examples:
+    def read(self, layout: Layout, path: str | Path) -> Examples:
         """Reads questions: see `read_questions`."""
-        return read_questions(path, labelled=labelled, unanswerable=self.unanswerable)
+        return read_questions(path, labelled=layout.labelled, unanswerable=self.unanswerable)
 
     def targets(self, examples: Examples, labels: Sequence[str]) -> np.ndarray:
         """Whether each question has an answer, int32 [E]; training needs windows."""
@@ -98,13 +99,12 @@ class Span(Kind):
         Questions whose answer is not in the context are skipped.
         """
         pack = self._packer(tokenizer, task.max_length)
-        kept = [row for row in zip(*(examples.columns[name] for name in
-                ("question", "context", "span")), strict=True) if row[2] is not None]  # fmt: skip
+        columns = (examples.columns[name] for name in ("question", "context", "span"))
+        kept = [row for row in zip(*columns, strict=True) if row[2] is not None]
         if not kept:
             raise InputError(f"{examples.path}: no answer is in its context; check answer_start")
         rows, numbers, targets = [], [], []
-        for first in range(0, len(kept), _CHUNK):
-            chunk = kept[first : first + _CHUNK]
+        for chunk in (kept[first : first + _CHUNK] for first in range(0, len(kept), _CHUNK)):
             questions, contexts, spans = zip(*chunk, strict=True)
             windows = pack(tf.constant(questions), tf.constant(contexts))
             places = [
@@ -114,39 +114,32 @@ class Span(Kind):
             targets.append(token_targets(windows, tf.constant(places, tf.int64)).numpy())
             numbers.append(windows.number.numpy())
             rows += [chunk[question] for question in windows.question.numpy()]
-        columns: dict[str, Any] = {
+        made: dict[str, Any] = {
             "question": [row[0] for row in rows],
             "context": [row[1] for row in rows],
             "window": np.concatenate(numbers),
         }
-        return columns, np.concatenate(targets)
+        return made, np.concatenate(targets)
 
-    def model_inputs(self, strings: dict[str, tf.Tensor], tokenizer: Any, max_length: int) -> Any:
+    def model_inputs(self, strings: Tensors, tokenizer: Any, max_length: int) -> Any:
         """Model inputs for one window of each context, [B, T]."""
         pack = self._packer(tokenizer, max_length)
         return pack(strings["question"], strings["context"], strings["window"]).inputs
 
-    def cut(
-        self, columns: Mapping[str, Sequence[Any]], tokenizer: Any, max_length: int
-    ) -> tuple[int, str]:
-        """Questions are cut; contexts are read in windows."""
-        longest = self._packer(tokenizer, max_length).max_question
-        pieces = count_pieces(columns["question"], tokenizer)
-        number = int(np.sum(pieces > longest))
-        return number, (
-            f"cut at {longest} word pieces: {number} of {len(pieces)} questions; contexts are read "
-            "in windows"
+    def truncation(self, number: int, count: int, max_length: int) -> str:
+        """Questions are truncated; contexts are read in windows."""
+        longest = min(self.max_query_length, (max_length - 3) // 2)  # as of `QuestionPacker`
+        return (
+            f"cut at {longest} word pieces: {number} of {count} questions; contexts are read in "
+            "windows"
         )
 
-    def respond(
-        self, strings: dict[str, tf.Tensor], model: Any, tokenizer: Any, labels: Sequence[str],
-        max_length: int,
-    ) -> dict[str, tf.Tensor]:  # fmt: skip
+    def respond(self, strings: Tensors, parts: Parts) -> Tensors:
         """The best answers from all windows over each context."""
-        windows = self._packer(tokenizer, max_length)(strings["question"], strings["context"])
-        logits = map_rows(lambda part: model(part, training=False), windows.inputs)
+        pack = self._packer(parts.tokenizer, parts.max_length)
+        windows = pack(strings["question"], strings["context"])
         answers = best_answers(
-            logits,
+            map_rows(parts.predict, windows.inputs),
             windows,
             strings["context"],
             longest=self.max_answer_length,
@@ -155,7 +148,7 @@ class Span(Kind):
         )
         return {**answers, "truncated": windows.truncated}
 
-    def token_answers(self, outputs: Any, labels: Sequence[str]) -> dict[str, tf.Tensor]:
+    def token_answers(self, outputs: Any, labels: Sequence[str]) -> Tensors:
         """Logits of the start and the end, float32 [B, T]."""
         start, end = tf.unstack(outputs, axis=-1)
         return {"start_logits": start, "end_logits": end}
@@ -168,113 +161,100 @@ class Span(Kind):
     def averaged(
         self, examples: Examples, answers: Sequence[Answers], labels: Sequence[Sequence[str]]
     ) -> Answers:
-        """The answers with the best mean probability; see `bert_tf.tasks.kinds.answer_ensemble`."""
+        """The answers with the best mean probability; see `average_answers`."""
         return average_answers(
             answers, unanswerable=self.unanswerable, threshold=self.null_score_diff_threshold
         )
 
     def score_names(self, task: Task, labels: Sequence[str]) -> list[str]:
         """The official names; a model of SQuAD 2.0 is chosen by F1 at the best threshold."""
-        return ["best_f1", "best_exact", "f1", "exact"] if self.unanswerable else [
-            "f1", "exact_match"]  # fmt: skip
+        return list(SQUAD_2 if self.unanswerable else SQUAD_1)
 
-    def scores(
-        self, task: Task, examples: Examples, answers: Answers, labels: Sequence[str]
-    ) -> dict[str, float | None]:
+    def scores(self, given: Answered) -> dict[str, float | None]:
         """The official scores, in percent."""
-        return dict(self._scores(examples, answers))
+        return dict(self._scores(given))
 
-    def _scores(self, examples: Examples, answers: Answers) -> dict[str, float]:
-        ids = examples.columns["id"]
-        gold = dict(zip(ids, examples.columns["answers"], strict=True))
-        given = dict(zip(ids, (text.decode() for text in answers["answer"]), strict=True))
+    def _scores(self, given: Answered) -> dict[str, float]:
+        def by_id(values: Iterable[Any]) -> dict[str, Any]:
+            return dict(zip(given.examples.columns["id"], values, strict=True))
+
+        gold, answers = by_id(given.examples.columns["answers"]), by_id(_texts(given.answers))
         if not self.unanswerable:
-            return squad_1_scores(gold, given)
-        odds = dict(zip(ids, answers["null_odds"].tolist(), strict=True))
-        best = dict(zip(ids, map(_best_text, _n_best(answers)), strict=True))
+            return squad_1_scores(gold, answers)
+        best = by_id(
+            next((each["text"] for each in n_best if each["text"]), "")
+            for n_best in _n_best(given.answers)
+        )
+        odds = by_id(given.answers["null_odds"].tolist())
         # The official script is run twice: on predictions.json, and for the best thresholds on the
         # texts that it would hold if every question were answered.
-        return {**squad_2_scores(gold, best, odds), **squad_2_scores(gold, given)}
+        return {**squad_2_scores(gold, best, odds), **squad_2_scores(gold, answers)}
 
-    def tuned(self, examples: Examples, answers: Answers) -> "Span":
+    def tuned(self, given: Answered) -> "Span":
         """The threshold with the best F1.
 
         It is half-way between two odds, so that rounding flips no answer, and below all of them if
         it is best to answer nothing.
         """
-        odds = sorted(x for x in answers["null_odds"].tolist() if x < NO_CANDIDATE)
+        odds = sorted(x for x in given.answers["null_odds"].tolist() if x < NO_CANDIDATE)
         if not self.unanswerable or not odds:
             return self
-        scores = self._scores(examples, answers)
+        scores = self._scores(given)
         if scores["best_f1"] == 100.0 * scores.get("NoAns_total", 0.0) / scores["total"]:
             return replace(self, null_score_diff_threshold=odds[0] - 1.0)  # nothing answered
         answered = max(1, bisect.bisect_right(odds, scores["best_f1_thresh"]))
         around = odds[answered - 1 : answered + 1]
         return replace(self, null_score_diff_threshold=float(np.mean(around)))
 
-    def report(
-        self, task: Task, examples: Examples, answers: Answers, labels: Sequence[str]
-    ) -> Report:
+    def report(self, given: Answered) -> Report:
         """Scores by question word and by answer; calibration; worst errors."""
-        given = [text.decode() for text in answers["answer"]]
-        gold = examples.columns["answers"]
+        answers, confidence = _texts(given.answers), given.answers["score"]
+        questions, gold = (given.examples.columns[name] for name in ("question", "answers"))
         score = squad_2_scores if self.unanswerable else squad_1_scores
-        each = [score({"q": g}, {"q": a}) for g, a in zip(gold, given, strict=True)]
+        each = [score({"q": g}, {"q": a}) for g, a in zip(gold, answers, strict=True)]
         exact = np.array([one.get("exact", one.get("exact_match", 0.0)) for one in each])
         f1 = np.array([one["f1"] for one in each])
-        confidence = answers["score"]
-        groups: dict[str, list[int]] = {}
-        for index, question in enumerate(examples.columns["question"]):
-            for group in (_question_group(question), _answer_group(gold[index])):
-                groups.setdefault(group, []).append(index)
-        rows = [
-            [name, len(members), np.mean(exact[members]), np.mean(f1[members])]
-            for name, members in sorted(
-                groups.items(), key=lambda item: (item[0][0], -len(item[1]))
-            )
-        ]
-        tables: Report = [
+        groups: dict[str, list[int]] = defaultdict(list)
+        for index, question in enumerate(questions):
+            groups[_question_group(question)].append(index)
+            groups[_answer_group(gold[index])].append(index)
+        ordered = sorted(groups.items(), key=lambda item: (item[0][0], -len(item[1])))
+        report: Report = [
             ReportTable(
                 "groups",
                 "Scores by question word and by right answer",
                 ["group", "examples", "exact match", "f1"],
-                rows,
+                [[name, len(own), np.mean(exact[own]), np.mean(f1[own])] for name, own in ordered],
                 brief=True,
             )
         ]
         if self.unanswerable:
-            names = ["answer", "no answer"]
-            truth = np.array([not right for right in gold], int)
-            tables += confusion(names, truth, np.array([not text for text in given], int))
+            truth, found = (np.array([not x for x in values], int) for values in (gold, answers))
+            report += confusion(["answer", "no answer"], truth, found)
         shown: dict[str, Any] = {
-            "question": examples.columns["question"],
+            "question": questions,
             "right": [" / ".join(dict.fromkeys(right)) or "(no answer)" for right in gold],
-            "answer": [text or "(no answer)" for text in given],
+            "answer": [text or "(no answer)" for text in answers],
             "f1": f1,
             "probability": confidence,
         }
-        badness = confidence - f1 / 100
+        title, badness = "Wrong answers with the highest probability", confidence - f1 / 100
         return [
-            *tables,
+            *report,
             *calibration(confidence, exact == 100),
-            worst("Wrong answers with the highest probability", examples.place, badness,
-                  exact < 100, shown),
-        ]  # fmt: skip
+            worst(title, given.examples.place, badness, exact < 100, shown),
+        ]
 
-    def write_predictions(
-        self, folder: Path, task: Task, examples: Examples, answers: Answers,
-        labels: Sequence[str],
-    ) -> None:  # fmt: skip
+    def write_predictions(self, folder: Path, given: Answered) -> None:
         """Writes predictions.json, nbest_predictions.json and, for SQuAD 2.0, null_odds.json."""
-        ids = examples.columns["id"]
         files: dict[str, list[Any]] = {
-            "predictions": [text.decode() for text in answers["answer"]],
-            "nbest_predictions": _n_best(answers),
+            "predictions": _texts(given.answers),
+            "nbest_predictions": _n_best(given.answers),
         }
         if self.unanswerable:
-            files["null_odds"] = answers["null_odds"].tolist()
+            files["null_odds"] = given.answers["null_odds"].tolist()
         for name, values in files.items():
-            content = dict(zip(ids, values, strict=True))
+            content = dict(zip(given.examples.columns["id"], values, strict=True))
             write_json(folder / f"{name}.json", content, indent=4)
 
     def _packer(self, tokenizer: Any, max_length: int) -> QuestionPacker:
@@ -282,7 +262,10 @@ class Span(Kind):
 
 
 _QUESTION_WORDS = ("who", "whom", "whose", "what", "which", "when", "where", "why", "how")
-_SETTINGS = [field.name for field in fields(Span) if field.name != "unanswerable"]
+
+
+def _texts(answers: Answers) -> list[str]:
+    return [text.decode() for text in answers["answer"]]
 
 
 def _n_best(answers: Answers) -> list[list[dict[str, Any]]]:
@@ -314,8 +297,3 @@ def _answer_group(right: Sequence[str]) -> str:
     if right[0][:1].isupper():
         return "answer: capitalized"
     return "answer: other"
-
-
-def _best_text(n_best: list[dict[str, Any]]) -> str:
-    """The best text of a question, empty if there is none."""
-    return next((each["text"] for each in n_best if each["text"]), "")

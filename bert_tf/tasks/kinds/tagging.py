@@ -1,8 +1,9 @@
 """Named entities: a label for every word, decided at its first piece (paper, section 5.3)."""
 
+import itertools
 import re
 from collections import defaultdict
-from collections.abc import Hashable, Iterator, Mapping, Sequence
+from collections.abc import Hashable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -13,13 +14,14 @@ import tensorflow as tf
 from bert_tf.atomic import write_text
 from bert_tf.errors import InputError
 from bert_tf.models.task_models import BertTagger
-from bert_tf.serving.signatures import DEFAULT, TEXTS, Signature
-from bert_tf.tasks.kinds.kind import Answers, Kind, none_cut
+from bert_tf.serving.signatures import DEFAULT, TEXTS, Parts, Signature, Tensors
+from bert_tf.tasks.kinds.kind import Answered, Answers, Kind, read_in_windows
 from bert_tf.tasks.reports.report import Report, ReportTable, calibration, confusion, worst
-from bert_tf.tasks.scoring.conlleval import EntityScores, score_entities
-from bert_tf.tasks.task import Task
+from bert_tf.tasks.scoring.conlleval import EntityScores, entity_score_names, score_entities
+from bert_tf.tasks.task import Layout, Task
 from bert_tf.tokenization.word_windows import map_rows, word_rows
 from bert_tf.tokenization.words import (
+    Words,
     code_points,
     spans,
     valid_utf_8,
@@ -71,17 +73,18 @@ class Tagging(Kind):
         names = {DEFAULT: "text", "words": "words"}
         return {key: Signature({name: TEXTS}, self.respond) for key, name in names.items()}
 
-    def read(self, task: Task, path: str | Path, *, labelled: bool = True) -> Examples:
+    def read(self, layout: Layout, path: str | Path) -> Examples:
         """Reads a column file or JSON lines; without labels also raw text, as column "text"."""
-        format, text, label = task.format or format_of(path), task.text, task.label
+        format, text = layout.format or format_of(path), layout.columns["text"]
         if not (format or is_dataset_name(path)) and (
-            labelled or task.split_of(path) or is_column_file(path)
+            layout.labelled or layout.is_published or is_column_file(path)
         ):
             format = "conll"
-        if not labelled:
+        if not layout.labelled:
             return read_texts(
-                path, text=text, format=format, header=task.header, documents=self.documents
+                path, text=text, format=format, header=layout.header, documents=self.documents
             )
+        label = layout.columns["label"]
         if format == "jsonl" or is_dataset_name(path):
             return read_json_words(path, words="words" if text == "text" else text, labels=label)
         word = column_number(path, "--text_column", text)
@@ -89,7 +92,7 @@ class Tagging(Kind):
         return read_columns(path, word=word, label=number, documents=self.documents)
 
     def label_names(self, task: Task, examples: Examples) -> list[str]:
-        """The dataset's labels, or O and both labels of every type in the training examples."""
+        """The task's labels, or O and both labels of every type in the training examples."""
         found = {label for text in examples.columns["label"] for label in text.split()}
         types = sorted({label[2:] for label in found - {"O"}})
         if not types:
@@ -126,9 +129,8 @@ class Tagging(Kind):
         return "document", [of_document[document] for document in examples.documents]
 
     def batch(
-        self, strings: Mapping[str, tf.Tensor], arrays: Sequence[tf.Tensor], tokenizer: Any,
-        max_length: int,
-    ) -> tuple:  # fmt: skip
+        self, strings: Tensors, arrays: Sequence[tf.Tensor], tokenizer: Any, max_length: int
+    ) -> tuple:
         """Windows, with the label and the weight 1 at the first piece of every word."""
         words = words_between_spaces(strings["words"], tokenizer)
         rows = word_rows(words, tf.size(strings["words"]), tokenizer, max_length)
@@ -142,26 +144,19 @@ class Tagging(Kind):
             tf.scatter_nd(rows.first_pieces, weights, shape),
         )
 
-    def cut(
-        self, columns: Mapping[str, Sequence[Any]], tokenizer: Any, max_length: int
-    ) -> tuple[int, str]:
-        """None is cut."""
-        return none_cut(self.lengths(columns, tokenizer), max_length)
+    truncation = read_in_windows
 
-    def respond(
-        self, strings: Mapping[str, tf.Tensor], model: Any, tokenizer: Any, labels: Sequence[str],
-        max_length: int,
-    ) -> dict[str, tf.Tensor]:  # fmt: skip
+    def respond(self, strings: Tensors, parts: Parts) -> Tensors:
         """Words and entities of texts."""
         ((name, texts),) = strings.items()
         split = words_of_raw_text if name == "text" else words_between_spaces
-        words = split(texts, tokenizer)
-        rows = word_rows(words, tf.size(texts), tokenizer, max_length)
-        logits = map_rows(lambda part: model(part, training=False), rows.inputs)
+        words = split(texts, parts.tokenizer)
+        rows = word_rows(words, tf.size(texts), parts.tokenizer, parts.max_length)
+        logits = map_rows(parts.predict, rows.inputs)
         probabilities = tf.nn.softmax(tf.gather_nd(logits, rows.first_pieces))  # (W, C)
-        return self._answers(texts, words.text, words.starts, words.ends, probabilities, labels)
+        return self._answers(texts, words, probabilities, parts.labels)
 
-    def token_answers(self, outputs: Any, labels: Sequence[str]) -> dict[str, tf.Tensor]:
+    def token_answers(self, outputs: Any, labels: Sequence[str]) -> Tensors:
         """The label of each token, string [B, T], and its probability."""
         probabilities = tf.nn.softmax(outputs)
         classes = tf.argmax(probabilities, -1)
@@ -171,19 +166,10 @@ class Tagging(Kind):
         }
 
     def _answers(
-        self, texts: tf.Tensor, text: tf.Tensor, starts: tf.Tensor, ends: tf.Tensor,
-        probabilities: tf.Tensor, labels: Sequence[str],
-    ) -> dict[str, tf.Tensor]:  # fmt: skip
-        """Answers from the probabilities of W words.
-
-        Args:
-            texts: string [B].
-            text: number of each word's text, int64 [W].
-            starts: first byte of each word, int64 [W].
-            ends: the byte after it.
-            probabilities: float [W, C].
-            labels: C names.
-        """
+        self, texts: tf.Tensor, words: Words, probabilities: tf.Tensor, labels: Sequence[str]
+    ) -> Tensors:
+        """Answers from the probabilities, float [W, C], of the words of texts, string [B]."""
+        text, starts, ends = words.text, words.starts, words.ends
         classes = tf.argmax(probabilities, -1)
         scores = tf.reduce_max(probabilities, -1)
         first_points, end_points = code_points(texts, text, starts), code_points(texts, text, ends)
@@ -238,42 +224,29 @@ class Tagging(Kind):
             each["words_probabilities"][is_word][:, [*map(own.index, labels[0])]]
             for each, own in zip(answers, labels, strict=True)
         ]
-        found = self._answers(
-            tf.constant(examples.columns["words"]), tf.constant(np.nonzero(is_word)[0]),
-            tf.constant(first["words_start_byte"][is_word]),
-            tf.constant(first["words_end_byte"][is_word]),
-            tf.constant(np.mean(probabilities, axis=0)), labels[0],
-        )  # fmt: skip
+        places = (first[f"words_{name}"][is_word] for name in ("start_byte", "end_byte"))
+        words = Words(tf.constant(np.nonzero(is_word)[0]), None, *map(tf.constant, places))
+        mean = tf.constant(np.mean(probabilities, axis=0))
+        found = self._answers(tf.constant(examples.columns["words"]), words, mean, labels[0])
         return {name: values.numpy() for name, values in found.items()}
 
     def score_names(self, task: Task, labels: Sequence[str]) -> list[str]:
         """Scores over all types, F1 first, and the F1 score of each type."""
-        types = sorted({label.partition("-")[2] for label in labels} - {""})
-        return ["f1", "precision", "recall", "accuracy", *(f"f1_{type_}" for type_ in types)]
+        return list(entity_score_names(labels))
 
-    def scores(
-        self, task: Task, examples: Examples, answers: Answers, labels: Sequence[str]
-    ) -> dict[str, float | None]:
+    def scores(self, given: Answered) -> dict[str, float | None]:
         """Entity scores as conlleval computes them, and the accuracy of the words' labels."""
-        result = _compare(examples, answers)
-        return {
-            "f1": result.all.f1,
-            "precision": result.all.precision,
-            "recall": result.all.recall,
-            "accuracy": result.accuracy,
-            **{f"f1_{type_}": counts.f1 for type_, counts in result.by_type.items()},
-        }
+        return dict(_compare(given).scores())
 
-    def report(
-        self, task: Task, examples: Examples, answers: Answers, labels: Sequence[str]
-    ) -> Report:
+    def report(self, given: Answered) -> Report:
         """Entity scores of each type; confusion, calibration and worst errors of words."""
-        sentences = list(_sentences(examples, answers))
+        sentences = list(_sentences(given))
         gold = np.array([label for each in sentences for label in each.gold or ()])
         found = np.array([label for each in sentences for label in each.predicted])
         scores = np.array([score for each in sentences for score in each.scores])
         where = [(each, place) for each in sentences for place in range(len(each.words))]
-        types = sorted({label.partition("-")[2] or "O" for label in {*labels, *gold.tolist()}})
+        known = {*given.labels, *gold.tolist()}
+        types = sorted({label.partition("-")[2] or "O" for label in known})
         truth, guessed = (
             np.array([types.index(label.partition("-")[2] or "O") for label in values])
             for values in (gold, found)
@@ -284,48 +257,36 @@ class Tagging(Kind):
             "predicted": found,
             "probability": scores,
         }
-        by_type = ReportTable(
-            "types",
-            "Scores of entities, as conlleval computes them",
-            ["type", "precision", "recall", "f1", "examples", "predicted"],
-            [
-                [type_, each.precision, each.recall, each.f1, each.gold, each.found]
-                for type_, each in _compare(examples, answers).by_type.items()
-            ],
-            brief=True,
-        )
+        rows = [
+            [type_, each.precision, each.recall, each.f1, each.gold, each.found]
+            for type_, each in _compare(given).by_type.items()
+        ]
+        columns = ["type", "precision", "recall", "f1", "examples", "predicted"]
+        title = "Scores of entities, as conlleval computes them"
+        places = [given.examples.place(each.example) for each, _ in where]
+        wrong = "Wrong labels of words with the highest probability"
         return [
-            by_type,
+            ReportTable("types", title, columns, rows, brief=True),
             *confusion(types, truth, guessed),
             *calibration(scores, found == gold),
-            worst(
-                "Wrong labels of words with the highest probability",
-                lambda index: examples.place(where[index][0].example),
-                scores,
-                found != gold,
-                shown,
-            ),
+            worst(wrong, places.__getitem__, scores, found != gold, shown),
         ]
 
-    def write_predictions(
-        self, folder: Path, task: Task, examples: Examples, answers: Answers,
-        labels: Sequence[str],
-    ) -> None:  # fmt: skip
+    def write_predictions(self, folder: Path, given: Answered) -> None:
         """Writes predictions.conll: word, label and predicted label; for labels conlleval.txt."""
         lines = []
-        for _, words, gold, predicted, _ in _sentences(examples, answers):
+        for _, words, gold, predicted, _ in _sentences(given):
             columns = [words, predicted] if gold is None else [words, gold, predicted]
             lines += [" ".join(row) for row in zip(*columns, strict=True)] + [""]
         write_text(folder / "predictions.conll", "\n".join(lines) + "\n")
-        if "label" in examples.columns:
-            write_text(folder / "conlleval.txt", _compare(examples, answers).report())
+        if "label" in given.examples.columns:
+            write_text(folder / "conlleval.txt", _compare(given).report())
 
 
 def _entities(text: tf.Tensor, classes: tf.Tensor, labels: Sequence[str]) -> tuple[tf.Tensor, ...]:
     """Finds entities as `chunks` does, in graph.
 
-    Returns:
-        First and last word of each entity [N]; entity [M] and number [M] of each word in one.
+    Returns first and last word of each entity [N]; entity [M] and number [M] of each word in one.
     """
     parts = [label.partition("-") for label in labels]
     types = {type_: number for number, type_ in enumerate(sorted({p[2] for p in parts}))}
@@ -349,41 +310,38 @@ def _in_context(words: list[str], place: int) -> str:
 
 
 class _Sentence(NamedTuple):
-    """Words of a sentence with their labels, None if unknown, and the predictions for them."""
-
     example: int
     words: list[str]
-    gold: list[str] | None
+    gold: list[str] | None  # right labels, if they are known
     predicted: list[str]
     scores: list[float]
 
 
-def _sentences(examples: Examples, answers: Answers) -> Iterator[_Sentence]:
+def _sentences(given: Answered) -> Iterator[_Sentence]:
     """The sentences of all examples; a raw text is one sentence.
 
     Labels to compare are all IOB2: right ones as they are read, predicted ones from here.
     """
+    columns, answers = given.examples.columns, given.answers
     for index, of_words in enumerate(answers["words_label"]):
-        if "words" in examples.columns:
-            lines = [line.split(" ") for line in examples.columns["words"][index].split("\n")]
+        if "words" in columns:
+            lines = [line.split(" ") for line in columns["words"][index].split("\n")]
         else:
             words = answers["words_text"][index][: answers["words_count"][index]]
             lines = [[word.decode() for word in words]]
-        gold = examples.columns["label"][index].split("\n") if "label" in examples.columns else None
+        golds = columns["label"][index].split("\n") if "label" in columns else itertools.repeat("")
         start = 0
-        for number, words in enumerate(lines):
+        for words, gold in zip(lines, golds, strict=False):
             here = slice(start, start + len(words))
             predicted = [label.decode() for label in of_words[here]]
-            yield _Sentence(
-                index,
-                words,
-                gold[number].split(" ") if gold is not None else None,
-                to_iob2(predicted) if gold is not None else predicted,
-                answers["words_score"][index][here].tolist(),
-            )
+            scores = answers["words_score"][index][here].tolist()
+            if gold:
+                yield _Sentence(index, words, gold.split(" "), to_iob2(predicted), scores)
+            else:
+                yield _Sentence(index, words, None, predicted, scores)
             start += len(words)
 
 
-def _compare(examples: Examples, answers: Answers) -> EntityScores:
-    pairs = [(each.gold or [], each.predicted) for each in _sentences(examples, answers)]
+def _compare(given: Answered) -> EntityScores:
+    pairs = [(each.gold or [], each.predicted) for each in _sentences(given)]
     return score_entities(*zip(*pairs, strict=True))

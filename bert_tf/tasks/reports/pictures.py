@@ -1,43 +1,29 @@
-"""Pictures of results, drawn by Matplotlib: uint8 arrays [height, width, 3]."""
+"""Pictures of results, drawn by Matplotlib: uint8 arrays [height, width, 3].
+
+The functions import Matplotlib, which takes a quarter of a second.
+"""
 
 import io
 import warnings
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import matplotlib.image
 import numpy as np
-from matplotlib.axes import Axes
-from matplotlib.backends.backend_agg import FigureCanvasAgg
-from matplotlib.figure import Figure
-from matplotlib.ticker import NullLocator
 
 from bert_tf.atomic import replace_file
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 _DIAGONAL: dict[str, Any] = {"color": "lightgray", "zorder": 0}
 _MOST_NAMES = 32  # rows with a name each; of more only some have room
 _MOST_COUNTS = 14  # rows whose counts are written into the cells
 
 
-def heat_map(
-    title: str,
-    names: Sequence[str],
-    counts: np.ndarray,
-    *,
-    rows: str,
-    columns: str,
-) -> np.ndarray:
-    """A matrix of counts, each coloured by its share of the row.
-
-    Args:
-        title: title of the picture.
-        names: names of the rows, and of the columns.
-        counts: [N, N].
-        rows: title of the rows.
-        columns: title of the columns.
-    """
-    figure, axes = _axes(title, columns, rows)
+def heat_map(title: str, names: Sequence[str], counts: np.ndarray) -> np.ndarray:
+    """Counts [N, N] by true (row) and predicted class, each coloured by its share of the row."""
+    figure, axes = _axes(title, "predicted", "true")
     shares = counts / np.maximum(counts.sum(axis=1, keepdims=True), 1)
     axes.imshow(shares, cmap="Blues", vmin=0, vmax=1)
     places = range(0, len(names), 1 + len(names) // _MOST_NAMES)
@@ -64,9 +50,12 @@ def bars(title: str, heights: Sequence[float | None], x_title: str, y_title: str
     """Bars of equal width over the range from 0 to 1, with the diagonal; None leaves a gap."""
     figure, axes = _axes(title, x_title, y_title)
     width = 1 / len(heights)
-    known = [(number, height) for number, height in enumerate(heights) if height is not None]
-    axes.bar([(number + 0.5) * width for number, _ in known], [height for _, height in known],
-             0.9 * width)  # fmt: skip
+    known = [
+        ((place + 0.5) * width, height)
+        for place, height in enumerate(heights)
+        if height is not None
+    ]
+    axes.bar([x for x, _ in known], [height for _, height in known], 0.9 * width)
     axes.axline((0, 0), slope=1, **_DIAGONAL)
     axes.set(xlim=(0, 1), ylim=(0, 1))
     return _drawn(figure)
@@ -80,11 +69,7 @@ def curves(
 ) -> np.ndarray:
     """Lines over a logarithmic axis, through the means of the values at each place.
 
-    Args:
-        title: title of the picture.
-        series: name -> points: x, and the values there, which are drawn as hollow circles.
-        x_title: title of the horizontal axis.
-        y_title: title of the vertical axis.
+    `series` are points by name: x, and the values there, which are drawn as hollow circles.
     """
     figure, axes = _axes(title, x_title, y_title)
     for number, (name, line) in enumerate(series.items()):
@@ -96,7 +81,7 @@ def curves(
     axes.set_xscale("log")
     ticks = sorted({x for line in series.values() for x, _ in line})
     axes.set_xticks(ticks, [f"{x:g}" for x in ticks])
-    axes.xaxis.set_minor_locator(NullLocator())
+    axes.minorticks_off()
     if series:
         axes.legend(loc="upper left", bbox_to_anchor=(1, 1), frameon=False)
     return _drawn(figure)
@@ -107,11 +92,10 @@ def compared(
 ) -> np.ndarray:
     """A panel for each score: mean, standard deviation and each value (hollow), a row for a name.
 
-    Args:
-        title: title of the picture.
-        names: N names, from the top down.
-        columns: title of a panel -> the values of each name; none leave a gap.
+    `columns` are the values of each name by the title of their panel; none leave a gap.
     """
+    from matplotlib.figure import Figure
+
     size = (2.4 + 2.2 * len(columns), 1.4 + 0.36 * len(names))
     figure = Figure(figsize=size, layout="constrained")
     figure.suptitle(title)
@@ -132,13 +116,17 @@ def compared(
 
 def save_png(path: Path, picture: np.ndarray) -> None:
     """Writes a picture as a file."""
+    import matplotlib.image
+
     content = io.BytesIO()
     matplotlib.image.imsave(content, picture, format="png")
     with replace_file(path) as temporary:
         temporary.write_bytes(content.getvalue())
 
 
-def _axes(title: str, x_title: str, y_title: str) -> tuple[Figure, Axes]:
+def _axes(title: str, x_title: str, y_title: str) -> "tuple[Figure, Any]":
+    from matplotlib.figure import Figure
+
     # Without pyplot, which would keep the figures and choose a display.
     figure = Figure(figsize=(6.4, 5), layout="constrained")
     axes = figure.subplots()
@@ -146,7 +134,9 @@ def _axes(title: str, x_title: str, y_title: str) -> tuple[Figure, Axes]:
     return figure, axes
 
 
-def _drawn(figure: Figure) -> np.ndarray:
+def _drawn(figure: "Figure") -> np.ndarray:
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+
     canvas = FigureCanvasAgg(figure)
     with warnings.catch_warnings():
         # A character that Matplotlib's font lacks is drawn as a box; the tables have it.

@@ -9,7 +9,7 @@ import numpy as np
 import tensorflow as tf
 
 from bert_tf.atomic import write_text, write_tsv
-from bert_tf.tasks.reports import pictures
+from bert_tf.tasks.reports.pictures import bars, heat_map, save_png
 from bert_tf.training.logs import EventFolder
 from pipelines.examples.labelled_text import Examples
 
@@ -22,23 +22,14 @@ Cell = Any  # a text, a number, or None
 
 @dataclass(frozen=True)
 class ReportTable:
-    """A table of a report.
+    """A table of a report."""
 
-    Attributes:
-        name: name of its file, without extension.
-        title: title.
-        columns: names of the columns.
-        rows: cells; None for an undefined value.
-        note: summary of the table, a sentence; "" for none.
-        brief: whether the terminal shows the table, too.
-    """
-
-    name: str
+    name: str  # of its file, without extension
     title: str
     columns: Sequence[str]
     rows: Sequence[Sequence[Cell]]
-    note: str = ""
-    brief: bool = False
+    note: str = ""  # summary of the table, a sentence
+    brief: bool = False  # whether the terminal shows the table, too
 
     def texts(self) -> list[list[str]]:
         """The cells as text: four decimals, "-" for an undefined value."""
@@ -47,15 +38,10 @@ class ReportTable:
 
 @dataclass(frozen=True)
 class Picture:
-    """A picture of a report.
+    """A picture of a report: uint8 [height, width, 3], drawn when it is wanted."""
 
-    Attributes:
-        name: name of its file, without extension.
-        image: uint8 [height, width, 3].
-    """
-
-    name: str
-    image: np.ndarray
+    name: str  # of its file, without extension
+    draw: Callable[[], np.ndarray]
 
 
 Report = list[ReportTable | Picture]
@@ -69,17 +55,19 @@ def confusion(labels: Sequence[str], truth: np.ndarray, predicted: np.ndarray) -
         truth: numbers of the true classes, int [E].
         predicted: numbers of the predicted classes, int [E].
     """
-    counts = np.zeros((len(labels), len(labels)), int)
-    np.add.at(counts, (truth, predicted), 1)
+    counts = _counts(labels, truth, predicted)
     rows = [[label, *row] for label, row in zip(labels, counts.tolist(), strict=True)]
     title = "Confusion matrix: a row for each true label, a column for each predicted one"
-    picture = pictures.heat_map(
-        "Confusion matrix", labels, counts, rows="true", columns="predicted"
-    )
     return [
         ReportTable("confusion", title, ["true", *labels], rows),
-        Picture("confusion", picture),
+        Picture("confusion", lambda: heat_map("Confusion matrix", labels, counts)),
     ]
+
+
+def _counts(labels: Sequence[str], truth: np.ndarray, predicted: np.ndarray) -> np.ndarray:
+    counts = np.zeros((len(labels), len(labels)), int)
+    np.add.at(counts, (truth, predicted), 1)
+    return counts
 
 
 def per_class(labels: Sequence[str], truth: np.ndarray, predicted: np.ndarray) -> ReportTable:
@@ -87,22 +75,20 @@ def per_class(labels: Sequence[str], truth: np.ndarray, predicted: np.ndarray) -
 
     Precision is undefined for a class that is never predicted, recall for one without examples.
     """
-    rows: list[list[Cell]] = []
-    for number, label in enumerate(labels):
-        gold, found = truth == number, predicted == number
-        right = int(np.sum(gold & found))
-        of_gold, of_found = int(gold.sum()), int(found.sum())
-        rows.append(
-            [
-                label,
-                right / of_found if of_found else None,
-                right / of_gold if of_gold else None,
-                2 * right / (of_gold + of_found) if of_gold + of_found else None,
-                of_gold,
-                of_found,
-            ]
-        )
-    missing = [str(row[0]) for row in rows if not row[4]]
+    counts = _counts(labels, truth, predicted)
+    every = zip(labels, counts.diagonal(), counts.sum(axis=1), counts.sum(axis=0), strict=True)
+    rows = [
+        [
+            label,
+            right / found if found else None,
+            right / gold if gold else None,
+            2 * right / (gold + found) if gold + found else None,
+            gold,
+            found,
+        ]
+        for label, right, gold, found in every
+    ]
+    missing = [row[0] for row in rows if not row[4]]
     note = f"no example has the label {', '.join(missing)}" if missing else ""
     columns = ["label", "precision", "recall", "f1", "examples", "predicted"]
     return ReportTable("classes", "Scores of each label", columns, rows, note, brief=True)
@@ -120,20 +106,17 @@ def calibration(confidence: np.ndarray, right: np.ndarray) -> Report:
     error = 0.0
     for place in range(_BINS):
         inside = number == place
-        count = int(inside.sum())
-        mean, share = (
-            (float(np.mean(values[inside])) if count else None) for values in (confidence, right)
-        )
-        if mean is not None and share is not None:
+        count, mean, share = int(inside.sum()), None, None
+        if count:
+            mean, share = float(np.mean(confidence[inside])), float(np.mean(right[inside]))
             error += count / len(right) * abs(mean - share)
         rows.append([f"{place / _BINS:.1f} to {(place + 1) / _BINS:.1f}", count, mean, share])
     note = f"expected calibration error {error:.4f} ({_BINS} bins)"
     columns = ["confidence", "examples", "mean confidence", "accuracy"]
-    heights = [row[3] if isinstance(row[3], float) else None for row in rows]
-    picture = pictures.bars("Calibration", heights, "confidence", "accuracy")
+    heights = [row[3] for row in rows]
     return [
         ReportTable("calibration", "Calibration", columns, rows, note),
-        Picture("calibration", picture),
+        Picture("calibration", lambda: bars("Calibration", heights, "confidence", "accuracy")),
     ]
 
 
@@ -154,30 +137,19 @@ def worst(
         columns: columns to show beside the place: name -> E cells.
     """
     order = [index for index in np.argsort(-badness, kind="stable").tolist() if wrong[index]]
-    rows = [
-        [place(index), *(cells[index] for cells in columns.values())] for index in order[:_WORST]
-    ]
+    rows = [[place(i), *(cells[i] for cells in columns.values())] for i in order[:_WORST]]
     return ReportTable("worst", title, ["place", *columns], rows, "" if rows else "no errors")
 
 
 def classes_report(
     examples: Examples, labels: Sequence[str], truth: np.ndarray, probabilities: np.ndarray
 ) -> Report:
-    """A report on answers that are classes.
-
-    Args:
-        examples: E examples.
-        labels: names of C classes.
-        truth: numbers of the true classes, int [E].
-        probabilities: [E, C].
-    """
-    predicted = np.argmax(probabilities, -1)
-    confidence = np.max(probabilities, -1)
+    """A report on answers that are classes, from the true ones [E] and probabilities [E, C]."""
+    predicted, confidence = np.argmax(probabilities, -1), np.max(probabilities, -1)
     of_truth = np.take_along_axis(probabilities, truth[:, np.newaxis], -1)[:, 0]
     loss = -np.log(np.maximum(of_truth, np.finfo(np.float32).tiny))
-    texts = {role: values for role, values in examples.columns.items() if role != "label"}
     shown = {
-        **texts,
+        **{role: values for role, values in examples.columns.items() if role != "label"},
         "label": [labels[number] for number in truth],
         "predicted": [labels[number] for number in predicted],
         "probability": confidence,
@@ -198,8 +170,9 @@ def write_report(report: Report, folder: Path) -> None:
         for part in report:
             if isinstance(part, Picture):
                 lines.append(f"![{part.name}]({part.name}.png)")
-                pictures.save_png(folder / f"{part.name}.png", part.image)
-                tf.summary.image(part.name, part.image[np.newaxis])
+                image = part.draw()
+                save_png(folder / f"{part.name}.png", image)
+                tf.summary.image(part.name, image[np.newaxis])
             else:
                 table = markdown([part.columns, *part.texts()])
                 lines += [f"## {part.title}", *filter(None, [part.note]), table]

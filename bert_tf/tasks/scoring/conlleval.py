@@ -7,64 +7,53 @@ from dataclasses import dataclass
 from pipelines.examples.tagged_words import chunks
 
 
+def entity_score_names(labels: Iterable[str]) -> tuple[str, ...]:
+    """The scores over all types, F1 first, and the F1 score of each type of some labels."""
+    types = sorted({label.partition("-")[2] for label in labels} - {""})
+    return "f1", "precision", "recall", "accuracy", *(f"f1_{type_}" for type_ in types)
+
+
 @dataclass(frozen=True)
 class Entities:
-    """Counts of entities of one type, or of all.
-
-    Attributes:
-        gold: entities in the data.
-        found: entities predicted.
-        correct: entities predicted with the right words and type.
-    """
+    """Counts of entities of one type, or of all; a score without any is 0."""
 
     gold: int
     found: int
-    correct: int
+    correct: int  # with the right words and type
 
     @property
     def precision(self) -> float:
-        """The share of the predicted entities that are right; 0 without any."""
         return self.correct / self.found if self.found else 0.0
 
     @property
     def recall(self) -> float:
-        """The share of the gold entities that were found; 0 without any."""
         return self.correct / self.gold if self.gold else 0.0
 
     @property
     def f1(self) -> float:
-        """The harmonic mean of precision and recall; 0 if nothing is correct."""
         return 2 * self.correct / (self.gold + self.found) if self.correct else 0.0
 
 
 @dataclass(frozen=True)
 class EntityScores:
-    """Result of `score_entities`.
-
-    Attributes:
-        words: number of words.
-        right_words: number of words with the right label.
-        by_type: counts by type, in alphabetical order.
-    """
+    """Numbers of words, and counts by type, in alphabetical order, and over all types."""
 
     words: int
     right_words: int
     by_type: dict[str, Entities]
-
-    @property
-    def all(self) -> Entities:
-        """Counts over all types."""
-        counts = self.by_type.values()
-        return Entities(
-            sum(c.gold for c in counts),
-            sum(c.found for c in counts),
-            sum(c.correct for c in counts),
-        )
+    all: Entities
 
     @property
     def accuracy(self) -> float:
         """The share of the words with the right label."""
         return self.right_words / self.words if self.words else 0.0
+
+    def scores(self) -> dict[str, float]:
+        """The scores by name."""
+        every = self.all
+        of_types = {f"f1_{type_}": counts.f1 for type_, counts in self.by_type.items()}
+        return {"f1": every.f1, "precision": every.precision, "recall": every.recall,
+                "accuracy": self.accuracy, **of_types}  # fmt: skip
 
     def report(self) -> str:
         """The text that conlleval prints."""
@@ -86,21 +75,20 @@ def score_entities(
 
     Entities are found as conlleval finds them (seqeval's default mode, too): a wrong prefix is no
     error. For accuracy labels are compared as they are.
-
-    Args:
-        gold: labels of each sentence.
-        predicted: labels of each sentence, as many.
     """
-    counts = [Counter(), Counter(), Counter()]  # type: tuple[Counter[str], ...] | list
+    gold_types, found_types, correct_types = Counter[str](), Counter[str](), Counter[str]()
     words = right = 0
     for true, guessed in zip(gold, predicted, strict=True):
         words += len(true)
         right += sum(a == b for a, b in zip(true, guessed, strict=True))
         true_chunks, found = set(chunks(true)), set(chunks(guessed))
-        for counter, of_kind in zip(counts, (true_chunks, found, true_chunks & found), strict=True):
-            counter.update(type_ for type_, _, _ in of_kind)
-    types = sorted(counts[0].keys() | counts[1].keys())
-    return EntityScores(words, right, {t: Entities(*(c[t] for c in counts)) for t in types})
+        gold_types.update(type_ for type_, _, _ in true_chunks)
+        found_types.update(type_ for type_, _, _ in found)
+        correct_types.update(type_ for type_, _, _ in true_chunks & found)
+    counts = (gold_types, found_types, correct_types)
+    types = sorted(gold_types.keys() | found_types.keys())
+    by_type = {type_: Entities(*(each[type_] for each in counts)) for type_ in types}
+    return EntityScores(words, right, by_type, Entities(*(each.total() for each in counts)))
 
 
 def _percentages(counts: Entities) -> str:

@@ -9,6 +9,9 @@ from collections.abc import Callable
 
 import numpy as np
 
+# The scores of masked words, which their kind computes; the first chooses the best model.
+MASKED_WORDS = ("accuracy", "pseudo_perplexity", "masked_lm_accuracy", "masked_lm_perplexity")
+
 # (true values [n], predicted values [n]) -> the score, or None where it is undefined.
 Score = Callable[[np.ndarray, np.ndarray], float | None]
 

@@ -10,6 +10,10 @@ import string
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
+# The scores that are reported; the first chooses the best model.
+SQUAD_1 = ("f1", "exact_match")
+SQUAD_2 = ("best_f1", "best_exact", "f1", "exact")
+
 _PUNCTUATION = str.maketrans("", "", string.punctuation)
 
 Metric = Callable[[str, str], float]
@@ -43,15 +47,11 @@ def f1_or_empty(answer: str, gold: str) -> float:
 def squad_1_scores(
     gold: Mapping[str, Sequence[str]], answers: Mapping[str, str]
 ) -> dict[str, float]:
-    """The scores of SQuAD 1.1.
+    """The scores of SQuAD 1.1: means over the questions of the best over the right answers.
 
     Args:
         gold: the right answers to each question, by its id.
         answers: the answers given; a question without one scores 0.
-
-    Returns:
-        `exact_match` and `f1`, each the mean over the questions of the best over the right
-        answers.
     """
     metrics = {"exact_match": exact_match, "f1": f1}
     return {
@@ -69,19 +69,14 @@ def squad_2_scores(
     null_odds: Mapping[str, float] | None = None,
     threshold: float = 1.0,
 ) -> dict[str, float]:
-    """The scores of SQuAD 2.0.
+    """The scores of SQuAD 2.0: over all questions, and those with (HasAns_) and without (NoAns_).
 
     Args:
         gold: the right answers to each question, by its id; empty for an unanswerable question.
         answers: the answers given, empty for none; a question without an entry is left out.
-        null_odds: score of "no answer" for each answer. For the best thresholds, `answers` has
-            to hold the best text for each question, whatever its odds.
+        null_odds: score of "no answer" for each answer, to find the best thresholds: `answers` then
+            hold the best text for each question, whatever its odds.
         threshold: no answer is given to questions with larger odds.
-
-    Returns:
-        `exact`, `f1` and `total`, and each with the prefixes HasAns_ and NoAns_ for the
-        questions with and without an answer, as far as there are such. With `null_odds` also
-        `best_exact`, `best_exact_thresh`, `best_f1` and `best_f1_thresh`.
     """
     scored = [id_ for id_ in gold if id_ in answers]
     right = {id_: [text for text in gold[id_] if normalize(text)] or [""] for id_ in scored}

@@ -24,7 +24,7 @@ def read(tmp_path):
         task = TASKS["swag" if name.endswith(".csv") else "choice"]
         path = tmp_path / name
         path.write_text(content, encoding="utf-8")
-        return task.kind.read(task, path, **settings)
+        return task.read(path, "train", **settings)
 
     return read
 

@@ -1,8 +1,11 @@
 """How many inputs are cut, said for every kind, by evaluate and predict, for SavedModels, too."""
 
+import numpy as np
 import pytest
+import tensorflow as tf
 
 from bert_tf import BertTokenizer
+from bert_tf.serving.signatures import Parts
 from bert_tf.tasks.kinds.span import Span
 from bert_tf.tasks.table import TASKS
 
@@ -27,9 +30,8 @@ TOKENIZER = BertTokenizer(["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "sea", 
         ),
         (
             "conll2003", {"words": ["sea " * 7, "cow"]},
-            "cut: 0 of 2 texts; the 1 longer than 8 tokens are read in windows",
+            "cut: 0 of 2 texts; long ones are read in windows",
         ),
-        ("tagging", {"words": ["sea", "cow"]}, "cut: 0 of 2 texts"),
         (  # a question has at most half of the window
             "squad", {"question": ["sea sea", "sea sea sea"], "context": ["cow " * 50] * 2},
             "cut at 2 word pieces: 1 of 2 questions; contexts are read in windows",
@@ -37,12 +39,30 @@ TOKENIZER = BertTokenizer(["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "sea", 
     ],
 )  # fmt: skip
 def test_every_kind_says_what_is_cut(task, columns, expected):
-    assert TASKS[task].kind.cut(columns, TOKENIZER, 8)[1] == expected
+    found = truncated(TASKS[task].kind, columns, 8)
+    assert TASKS[task].kind.truncation(np.count_nonzero(found), len(found), 8) == expected
 
 
 def test_questions_are_cut_at_64_pieces():
     columns = {"question": ["sea " * 64, "sea " * 65], "context": ["cow", "cow"]}
     expected = "cut at 64 word pieces: 1 of 2 questions; contexts are read in windows"
-    assert Span().cut(columns, TOKENIZER, 384) == (1, expected)
+    assert truncated(Span(), columns, 384).tolist() == [0, 1]
+    assert Span().truncation(1, 2, 384) == expected
     shorter = Span().with_settings({"max_query_length": 9})
-    assert shorter.cut(columns, TOKENIZER, 384)[1].startswith("cut at 9 word pieces: 2 of 2")
+    assert truncated(shorter, columns, 384).tolist() == [55, 56]
+    assert shorter.truncation(2, 2, 384).startswith("cut at 9 word pieces: 2 of 2")
+
+
+def truncated(kind, columns, max_length):
+    """Word pieces that each example loses, as the kind's answers tell."""
+    outputs = {"Span": [2], "Tagging": [3], "Classification": [2], "Regression": [], "Choice": [1]}
+    size = outputs[type(kind).__name__]
+
+    def model(rows, training):
+        ids = rows["token_ids"]
+        by_token = type(kind).__name__ in ("Span", "Tagging")
+        return tf.zeros([*tf.unstack(tf.shape(ids)[: 1 + by_token]), *size])
+
+    parts = Parts(model, TOKENIZER, ["O", "B-X", "I-X"][: max(size, default=0)], max_length)
+    strings = {name: tf.constant(values) for name, values in columns.items()}
+    return kind.respond(strings, parts)["truncated"].numpy()

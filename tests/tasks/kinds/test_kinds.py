@@ -10,6 +10,7 @@ import tensorflow as tf
 from bert_tf.errors import InputError
 from bert_tf.serving.predictor import answer
 from bert_tf.tasks.data_split import split
+from bert_tf.tasks.kinds.kind import Answered
 from bert_tf.tasks.scoring.metrics import accuracy, macro_f1, matthews_correlation
 from bert_tf.tasks.table import TASKS, find_task
 from bert_tf.training.means import cross_entropy
@@ -31,10 +32,12 @@ def test_predictions_are_read_back_whatever_columns_and_labels_are_called(tmp_pa
     task = CLASSES.with_settings(
         {"text_column": "label", "pair_column": "predicted", "label_column": "x"}
     )
-    examples = KIND.read(task, data)
+    examples = task.read(data, "train")
     labels = ["label", "predicted", "text", "x  y", "x y"]
     predicted = ["x y", "x  y", "text"]
-    KIND.write_predictions(tmp_path, task, examples, answers_of(labels, predicted), labels)
+    KIND.write_predictions(
+        tmp_path, Answered(task, examples, answers_of(labels, predicted), labels)
+    )
     header = (tmp_path / "predictions.tsv").read_text().splitlines()[0].split("\t")
     assert header == ["label", "predicted", "label_2", "predicted_2", "label_3", "predicted_3",
                       "text", "x  y", "x y"]  # fmt: skip
@@ -50,14 +53,12 @@ def test_f1_is_of_the_dataset_s_second_label_whatever_the_model_s_order(tmp_path
     data = tmp_path / "d.tsv"
     data.write_text("#1 String\t#2 String\tQuality\na\tb\t1\na\tb\t0\na\tb\t0\na\tb\t0\n")
     task = TASKS["mrpc"]
-    examples = KIND.read(task, data)
+    examples = task.read(data, "validation")
     for labels in (["0", "1"], ["1", "0"]):
-        answers = answers_of(labels, ["1", "1", "0", "0"])
-        assert KIND.scores(task, examples, answers, labels) == {
-            "f1": pytest.approx(2 / 3), "accuracy": 0.75,
-        }  # fmt: skip
-        assert KIND.remarks(task, {"f1": 1.0}, labels) == ["f1 is the F1 score of the label '1'"]
-    of_three = KIND.score_functions(CLASSES, ["a", "b", "c"])
+        given = Answered(task, examples, answers_of(labels, ["1", "1", "0", "0"]), labels)
+        assert KIND.scores(given) == {"f1": pytest.approx(2 / 3), "accuracy": 0.75}
+        assert KIND.remarks(given, {"f1": 1.0}) == ["f1 is the F1 score of the label '1'"]
+    of_three = CLASSES.score_functions(["a", "b", "c"])
     assert of_three == [accuracy, macro_f1, matthews_correlation]
 
 
@@ -70,17 +71,6 @@ def test_the_split_is_stratified(seed):
     assert np.bincount(targets[aside]).tolist() == [8, 2]
     assert aside.tolist() != split(targets, range(100), 0.1, seed + 1)[1].tolist()
     assert aside.tolist() == split(targets, range(100), 0.1, seed)[1].tolist()
-
-
-def test_class_weights_give_classes_the_same_total():
-    targets = np.array([0, 0, 0, 1], np.int32)
-    assert KIND.weights(targets).tolist() == pytest.approx([2 / 3, 2 / 3, 2 / 3, 2])
-
-
-@pytest.mark.parametrize("targets", [np.array([0.5, 1]), np.array([[0, 1], [2, -1]])])
-def test_class_weights_need_one_class_for_each_example(targets):
-    with pytest.raises(InputError, match="--class_weights is for"):
-        KIND.weights(targets)
 
 
 def test_label_smoothing_is_cross_entropy_with_smoothed_targets():
@@ -99,7 +89,7 @@ def test_the_validation_loss_is_that_of_the_model_s_outputs(task):
     outputs = draw.normal(size=(20, 3) if task != "regression" else 20).astype(np.float32)
     targets = draw.integers(0, 3, 20).astype(outputs.dtype if task == "regression" else np.int32)
     answers = {k: v.numpy() for k, v in kind.answers(tf.constant(outputs), labels).items()}
-    found = kind.loss()(targets, kind.outputs(answers, labels))
+    found = kind.loss()(targets, kind.to_outputs(answers, labels))
     np.testing.assert_allclose(found, kind.loss()(targets, outputs), rtol=1e-5, atol=1e-6)
 
 
@@ -127,7 +117,6 @@ def test_tasks_are_found_by_entry_point_and_file(tmp_path, monkeypatch):
         return {"own": Point()} if name in (None, "own") else {}
 
     monkeypatch.setattr("bert_tf.tasks.table.entry_points", points)
-    monkeypatch.setattr("bert_tf.tasks.names.entry_points", points)
     assert find_task("own") == dataclasses.replace(own, name="own")
     for text, message in (
         ("TASK = 1", "TASK is a int"), ("1 / 0", "ZeroDivisionError"), ("", "define TASK"),
@@ -155,8 +144,8 @@ def test_many_classes_and_rows_share_the_strings_of_the_labels(tmp_path):
     tracemalloc.start()
     found = answer(Signature(), {"text": texts}, 32)
     examples = Examples("d.tsv", [*range(600)], {"text": texts, "label": [labels[0]] * 600})
-    outputs = KIND.outputs(found, labels)
-    KIND.write_predictions(tmp_path, CLASSES, examples, found, labels)
+    outputs = KIND.to_outputs(found, labels)
+    KIND.write_predictions(tmp_path, Answered(CLASSES, examples, found, labels))
     _, most = tracemalloc.get_traced_memory()
     tracemalloc.stop()
     assert most < 64 * logits.size  # what strings of their own would take, without anything else

@@ -11,6 +11,7 @@ from bert_tf import BertConfig, BertTokenizer, save_model
 from bert_tf.cli.main import main
 from bert_tf.errors import InputError
 from bert_tf.models.task_models import BertSpanClassifier
+from bert_tf.tasks.kinds.kind import Answered
 from bert_tf.tasks.kinds.span import Span, span_accuracy, span_loss
 from bert_tf.tasks.scoring.squad_scores import squad_2_scores
 from bert_tf.tasks.table import TASKS
@@ -61,7 +62,7 @@ def write_questions(path, questions):
 )
 def test_windows_to_train_on_point_at_the_answer_or_at_cls(tuned, answer, tokens, tmp_path):
     path = write_questions(tmp_path / "own.jsonl", [("sea ship", answer)])
-    examples = tuned.task.kind.read(tuned.task, path)
+    examples = tuned.task.read(path, "train")
     rows, targets = tuned.task.kind.training_rows(tuned.task, examples, [], tuned.tokenizer)
     assert rows["window"].tolist() == list(range(len(targets)))
     length, stride, before, pieces = 5, 3, 4, len(tuned.tokenizer.tokenize(CONTEXT))
@@ -94,7 +95,7 @@ def test_answers_that_are_not_in_their_contexts_are_not_trained_on(tuned, tmp_pa
     row = {"question": "sea", "context": "sea ship", "answers": []}
     lost = {**row, "answers": [{"text": "cow", "answer_start": 0}]}
     path.write_text(f"{json.dumps(row)}\n{json.dumps(lost)}\n")
-    examples = tuned.task.kind.read(tuned.task, path)
+    examples = tuned.task.read(path, "train")
     rows, targets = tuned.task.kind.training_rows(tuned.task, examples, [], tuned.tokenizer)
     assert len(targets) == 1 and rows["question"] == ["sea"]
     with pytest.raises(InputError, match="no answer is in its context; check answer_start"):
@@ -113,9 +114,9 @@ def test_loss_and_accuracy_are_means_over_start_and_end():
 def test_the_threshold_is_tuned_stored_and_used(tuned, tmp_path):
     questions = [("sea", "sea"), ("cow", ""), ("ship", ""), ("barn", "barn"), ("farm", "")]
     path = write_questions(tmp_path / "dev.jsonl", questions)
-    examples = tuned.task.kind.read(tuned.task, path)
+    examples = tuned.task.read(path, "train")
     evaluation = tuned.evaluate(examples, 2)
-    odds = evaluation.answers["null_odds"]
+    odds = evaluation.given.answers["null_odds"]
     chosen = tuned.tuned(evaluation)
     threshold = chosen.task.kind.null_score_diff_threshold
     assert threshold > evaluation.scores["best_f1_thresh"] != 0
@@ -124,7 +125,7 @@ def test_the_threshold_is_tuned_stored_and_used(tuned, tmp_path):
     assert again.task.kind == chosen.task.kind
     scores = again.evaluate(examples, 3)
     assert scores.scores["f1"] == evaluation.scores["best_f1"]
-    assert [bool(text) for text in scores.answers["answer"]] == (odds <= threshold).tolist()
+    assert [bool(text) for text in scores.given.answers["answer"]] == (odds <= threshold).tolist()
     assert again.tuned(scores) is again
     # A model of SQuAD 1.1 has no threshold.
     first = replace(again, task=replace(again.task, kind=Span()))
@@ -144,7 +145,8 @@ def judged(gold, best, odds, threshold=0.0):
         **{f"answers_{name}": np.ones([len(best), 1])
            for name in ("probability", "start_logit", "end_logit")},
     }  # fmt: skip
-    return kind, Examples("q.json", [*range(len(gold))], columns), answers
+    examples = Examples("q.json", [*range(len(gold))], columns)
+    return kind, Answered(TASKS["squad2"], examples, answers)
 
 
 @pytest.mark.parametrize(
@@ -157,32 +159,33 @@ def judged(gold, best, odds, threshold=0.0):
     ],
 )
 def test_the_tuned_threshold_lies_between_odds_or_below_all(gold, odds, expected):
-    kind, *questions = judged(gold, ["cow" if o < 1e30 else "" for o in odds], odds)
-    best = kind.scores(None, *questions, [])["best_f1"]
-    threshold = kind.tuned(*questions).null_score_diff_threshold
+    kind, questions = judged(gold, ["cow" if o < 1e30 else "" for o in odds], odds)
+    best = kind.scores(questions)["best_f1"]
+    threshold = kind.tuned(questions).null_score_diff_threshold
     assert threshold == expected
-    kind, *questions = judged(gold, ["cow" if o < 1e30 else "" for o in odds], odds, threshold)
-    assert kind.scores(None, *questions, [])["f1"] == best
-    assert kind.tuned(*questions) == kind
+    kind, questions = judged(gold, ["cow" if o < 1e30 else "" for o in odds], odds, threshold)
+    assert kind.scores(questions)["f1"] == best
+    assert kind.tuned(questions) == kind
 
 
 def test_metrics_are_the_official_scores_of_predictions_json(tmp_path):
     """A right answer without words is right where nothing is answered, whatever the odds."""
     gold, odds = [["the"], ["cow"], []], [5.0, -5.0, -5.0]
-    kind, *questions = judged(gold, ["sea", "cow", "cow"], odds)
-    kind.write_predictions(tmp_path, None, *questions, [])
+    kind, questions = judged(gold, ["sea", "cow", "cow"], odds)
+    kind.write_predictions(tmp_path, questions)
     written = json.loads((tmp_path / "predictions.json").read_text())
     assert written == {"0": "", "1": "cow", "2": "cow"}
     official = squad_2_scores(dict(zip("012", gold, strict=True)), written)
     assert official["f1"] == pytest.approx(200 / 3)
-    assert official.items() <= kind.scores(None, *questions, []).items()
+    assert official.items() <= kind.scores(questions).items()
 
 
 def test_a_context_of_any_length(tuned):
     contexts = tf.constant([CONTEXT * 60, "", "cow"])
-    found = tuned.signature(question=tf.constant(["sea", "", "x"]), context=contexts)
+    function = tuned.function()
+    found = function(question=tf.constant(["sea", "", "x"]), context=contexts)
     assert len(tuned.tokenizer.tokenize(CONTEXT * 60)) > 64 * 10  # many chunks of windows
-    alone = tuned.signature(question=tf.constant(["sea"]), context=contexts[:1])
+    alone = function(question=tf.constant(["sea"]), context=contexts[:1])
     assert found["answers_count"][0] == alone["answers_count"][0] == 21
     np.testing.assert_allclose(found["null_odds"][0], alone["null_odds"][0], atol=1e-5)
 

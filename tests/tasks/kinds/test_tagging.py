@@ -10,6 +10,8 @@ import tensorflow as tf
 from bert_tf import BertTokenizer
 from bert_tf.errors import InputError
 from bert_tf.serving.predictor import rows
+from bert_tf.serving.signatures import Parts
+from bert_tf.tasks.kinds.kind import Answered
 from bert_tf.tasks.kinds.tagging import Tagging
 from bert_tf.tasks.table import TASKS
 from bert_tf.tokenization.words import words_between_spaces
@@ -19,7 +21,7 @@ from pipelines.examples.tagged_words import chunks
 LABELS = ["O", "B-PER", "I-PER", "B-LOC", "I-LOC", "E-LOC", "S-PER"]
 # The piece w3 gets the label LABELS[3], whatever stands around it.
 PIECES = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *(f"w{i}" for i in range(7)), "##x", "."]
-KIND, DATASET = Tagging(), TASKS["tagging"]
+KIND, TASK = Tagging(), TASKS["tagging"]
 
 
 @pytest.fixture(scope="module")
@@ -34,7 +36,7 @@ def model(inputs, training):
 
 def respond(tokenizer, max_length=8, **strings):
     strings = {name: tf.constant(values) for name, values in strings.items()}
-    found = KIND.respond(strings, model, tokenizer, LABELS, max_length)
+    found = KIND.respond(strings, Parts(model, tokenizer, LABELS, max_length))
     return {name: value.numpy() for name, value in found.items()}
 
 
@@ -89,24 +91,25 @@ def test_the_loss_is_over_first_pieces_alone(tokenizer):
 
 def test_labels_of_a_new_model_and_labels_unseen_in_training():
     given = examples(["a b c"], ["B-MISC O B-LOC"])
-    names = KIND.label_names(DATASET, given)
+    names = KIND.label_names(TASK, given)
     assert names == ["O", "B-LOC", "I-LOC", "B-MISC", "I-MISC"]
     assert KIND.targets(given, names).tolist() == [[3, 0, 1]]
     assert KIND.targets(given, ["I-LOC", "O", "I-MISC"]).tolist() == [[2, 1, 0]]  # an IOB1 model
     with pytest.raises(InputError, match="line 0: the word 'a' has the label 'B-MISC'"):
         KIND.targets(given, ["O", "B-LOC", "I-LOC"])
     with pytest.raises(InputError, match="every label is O"):
-        KIND.label_names(DATASET, examples(["a"], ["O"]))
+        KIND.label_names(TASK, examples(["a"], ["O"]))
 
 
 def test_scores_and_files_of_documents(tmp_path):
     given = examples(["a b\nc", "d"], ["B-LOC O\nI-LOC", "O"])
     labels = np.array([[b"B-LOC", b"O", b"B-LOC"], [b"B-PER", b"", b""]], object)
     answers = {"words_label": labels, "words_score": np.ones(labels.shape)}
-    scores = KIND.scores(DATASET, given, answers, LABELS)
+    given = Answered(TASK, given, answers, LABELS)
+    scores = KIND.scores(given)
     assert scores["f1"] == pytest.approx(0.8) and scores["accuracy"] == 0.5
     assert scores["f1_LOC"] == 1.0 and scores["f1_PER"] == 0.0
-    KIND.write_predictions(tmp_path, DATASET, given, answers, LABELS)
+    KIND.write_predictions(tmp_path, given)
     written = (tmp_path / "predictions.conll").read_text()
     assert written == "a B-LOC B-LOC\nb O O\n\nc I-LOC B-LOC\n\nd O B-PER\n\n"
     assert "found: 3 phrases; correct: 2." in (tmp_path / "conlleval.txt").read_text()
@@ -120,14 +123,15 @@ def test_right_labels_of_another_scheme_are_right(labels, tmp_path):
     given = examples(["a b c d"], ["B-LOC I-LOC B-LOC O"])
     predicted = np.array([[label.encode() for label in labels]], object)
     answers = {"words_label": predicted, "words_score": np.ones([1, 4])}
-    scores = KIND.scores(DATASET, given, answers, LABELS)
+    given = Answered(TASK, given, answers, LABELS)
+    scores = KIND.scores(given)
     assert scores["f1"] == scores["accuracy"] == 1
-    KIND.write_predictions(tmp_path, DATASET, given, answers, LABELS)
+    KIND.write_predictions(tmp_path, given)
     written = (tmp_path / "predictions.conll").read_text()
     assert written == "a B-LOC B-LOC\nb I-LOC I-LOC\nc B-LOC B-LOC\nd O O\n\n"
     # Without labels to compare with, they are written as the model gives them.
-    given.columns.pop("label")
-    KIND.write_predictions(tmp_path, DATASET, given, answers, LABELS)
+    given.examples.columns.pop("label")
+    KIND.write_predictions(tmp_path, given)
     assert f"a {labels[0]}\nb {labels[1]}\n" in (tmp_path / "predictions.conll").read_text()
 
 
@@ -137,37 +141,37 @@ def test_words_that_are_read_are_the_words_that_are_tagged(tokenizer, tmp_path):
     words += [f"w{c}" for c in words] + ["a\u2028b", "\u3000", "-DOCSTART"]
     path = tmp_path / "all.conll"
     path.write_text("".join(f"{word} O\n" for word in words), encoding="utf-8", newline="")
-    (text,) = KIND.read(DATASET, path).columns["words"]
+    (text,) = TASK.read(path, "train").columns["words"]
     assert words_between_spaces(tf.constant([text]), tokenizer).starts.shape[0] == len(words)
     for space in "\v\f\r":
         path.write_text(f"w0 O\nw1{space}w2 B-PER\nw3 O\n", encoding="utf-8", newline="")
         for labelled in (True, False):
             with pytest.raises(InputError, match=r"line 2: the word .* holds white space"):
-                KIND.read(DATASET, path, labelled=labelled)
+                TASK.read(path, "train", labelled=labelled)
 
 
 def test_a_name_is_no_column_of_a_column_file(tmp_path):
     (tmp_path / "a.conll").write_text("Anna NN B-PER\nruns VB O\n")
     for options in ({"label_column": "pos"}, {"text_column": "token"}):
         with pytest.raises(InputError, match="a column file has no column names such as"):
-            KIND.read(DATASET.with_settings(options), tmp_path / "a.conll")
+            TASK.with_settings(options).read(tmp_path / "a.conll", "train")
     with pytest.raises(InputError, match="such as 'token': give --text_column a number"):
-        KIND.read(DATASET.with_settings(options), tmp_path / "a.conll", labelled=False)
+        TASK.with_settings(options).read(tmp_path / "a.conll", "test", labelled=False)
 
 
 def test_a_file_to_predict_is_not_taken_for_columns_without_a_reason(tmp_path):
     (tmp_path / "raw.txt").write_text("Anna lives in Paris.\n")
     with pytest.raises(InputError, match=r"raw\.txt: unknown format: give --format lines for a"):
-        KIND.read(DATASET, tmp_path / "raw.txt", labelled=False)
+        TASK.read(tmp_path / "raw.txt", "test", labelled=False)
     with pytest.raises(InputError, match=r"none\.txt: cannot be read"):
-        KIND.read(DATASET, tmp_path / "none.txt", labelled=False)
-    lines = KIND.read(replace(DATASET, format="lines"), tmp_path / "raw.txt", labelled=False)
+        TASK.read(tmp_path / "none.txt", "test", labelled=False)
+    lines = replace(TASK, format="lines").read(tmp_path / "raw.txt", "test", labelled=False)
     assert lines.columns == {"text": ["Anna lives in Paris."]}
     # Published files are columns, whatever their name; so is what has labels.
     (tmp_path / "test.txt").write_text("Anna NNP I-NP B-PER\n")
     columns = TASKS["conll2003"].read(tmp_path, "test", labelled=False)
     assert columns.columns == {"words": ["Anna"]}
-    assert KIND.read(DATASET, tmp_path / "test.txt").columns["label"] == ["B-PER"]
+    assert TASK.read(tmp_path / "test.txt", "train").columns["label"] == ["B-PER"]
 
 
 @pytest.mark.parametrize(
@@ -182,5 +186,5 @@ def test_a_file_to_predict_is_not_taken_for_columns_without_a_reason(tmp_path):
 )
 def test_files_to_predict_hold_words_or_raw_text(name, content, column, expected, tmp_path):
     (tmp_path / name).write_text(content, encoding="utf-8")
-    dataset = DATASET.with_settings({"text_column": column})
-    assert KIND.read(dataset, tmp_path / name, labelled=False).columns == expected
+    task = TASK.with_settings({"text_column": column})
+    assert task.read(tmp_path / name, "test", labelled=False).columns == expected

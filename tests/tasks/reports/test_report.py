@@ -9,6 +9,7 @@ import tensorflow as tf
 from PIL import Image
 
 from bert_tf.cli.main import main
+from bert_tf.tasks.kinds.kind import Answered
 from bert_tf.tasks.reports import pictures
 from bert_tf.tasks.reports.report import (
     ReportTable,
@@ -32,7 +33,8 @@ def table(report, name) -> ReportTable:
 def test_confusion_and_scores_of_each_label():
     found, picture = confusion(["no", "yes", "maybe"], TRUTH, PREDICTED)
     assert found.rows == [["no", 1, 2, 0], ["yes", 0, 1, 0], ["maybe", 0, 0, 0]]
-    assert picture.image.dtype == np.uint8 and picture.image.ndim == 3
+    image = picture.draw()
+    assert image.dtype == np.uint8 and image.ndim == 3
     scores = per_class(["no", "yes", "maybe"], TRUTH, PREDICTED)
     assert scores.rows == [
         ["no", 1.0, 1 / 3, 0.5, 3, 1],
@@ -117,7 +119,7 @@ def test_classes_of_a_model_in_another_order():
     labels = list(mnli.labels[::-1])
     answers = answers_of(mnli.kind, [[9, 0, 0], [0, 0, 9]], labels)
     examples = Examples("d", [1, 2], {"text": ["a", "b"], "label": [labels[0]] * 2})
-    report = mnli.kind.report(mnli, examples, answers, labels)
+    report = mnli.kind.report(Answered(mnli, examples, answers, labels))
     assert table(report, "confusion").rows == [
         ["contradiction", 0, 0, 0], ["entailment", 0, 0, 0], ["neutral", 1, 0, 1],
     ]  # fmt: skip
@@ -126,22 +128,24 @@ def test_classes_of_a_model_in_another_order():
 def test_regression():
     task = TASKS["stsb"]
     examples = Examples("d", [1, 2, 3], {"text": ["a", "b", "c"], "label": ["0", "5", "5"]})
-    report = task.kind.report(task, examples, {"score": np.array([0, 4, 5.5], np.float32)}, [])
+    report = task.kind.report(
+        Answered(task, examples, {"score": np.array([0, 4, 5.5], np.float32)}, [])
+    )
     errors = table(report, "errors")
     assert errors.rows[0] == ["0.00 to 1.00", 1, 0, 0]
     assert errors.rows[4] == ["4.00 to 5.00", 2, -0.25, 0.75]
     assert errors.note == "mean absolute error 0.5000"
     assert [row[1] for row in table(report, "worst").rows] == ["b", "c"]
     constant = examples.take([1, 2])
-    report = task.kind.report(task, constant, {"score": np.array([5, 5], np.float32)}, [])
+    report = task.kind.report(Answered(task, constant, {"score": np.array([5, 5], np.float32)}, []))
     assert table(report, "errors").rows[0][1:] == [0, None, None]
 
 
 def test_choices():
     task = TASKS["swag"]
     columns = {"context": ["a", "b"], "choices": [["x", "y"]] * 2, "label": ["0", "1"]}
-    report = task.kind.report(task, Examples("d", [1, 2], columns), answers_of(
-        task.kind, [[2, 0], [1, 0]]), [])  # fmt: skip
+    report = task.kind.report(Answered(task, Examples("d", [1, 2], columns), answers_of(
+        task.kind, [[2, 0], [1, 0]]), []))  # fmt: skip
     assert table(report, "confusion").rows == [["0", 1, 0], ["1", 1, 0]]
     assert table(report, "worst").rows[0][0] == "d, line 2"
 
@@ -153,7 +157,9 @@ def test_words():
         "words_label": np.array([[b"B-PER", b"O", b"I-PER"], [b"O", b"", b""]], object),
         "words_score": np.array([[0.9, 0.8, 0.7], [0.6, 0, 0]]),
     }
-    report = task.kind.report(task, Examples("d", [1, 5], columns), answers, ["O", "B-PER"])
+    report = task.kind.report(
+        Answered(task, Examples("d", [1, 5], columns), answers, ["O", "B-PER"])
+    )
     assert table(report, "types").rows == [["LOC", 0, 0, 0, 1, 0], ["PER", 0.5, 1, 2 / 3, 1, 2]]
     assert table(report, "confusion").rows == [["LOC", 0, 0, 1], ["O", 0, 2, 0], ["PER", 0, 0, 1]]
     assert [part.rows for part in report if getattr(part, "name", "") == "worst"] == [
@@ -172,7 +178,7 @@ def test_masked_words():
         "pieces_log_probability": np.array([[-0.1, -2.0], [-3.0, 0.0]]),
     }
     examples = Examples("d", [4, 7], {"sentence": ["sea ship", "cow"]})
-    (found,) = task.kind.report(task, examples, answers, [])
+    (found,) = task.kind.report(Answered(task, examples, answers, []))
     assert found.rows == [
         ["d, line 7", "cow", "cow", "ship", -3.0], ["d, line 4", "sea ship", "ship", "farm", -2.0],
     ]  # fmt: skip
@@ -191,7 +197,7 @@ def test_spans(name):
         "answer": np.array([b"12", b"", b"the deep sea"], object),
         "score": np.array([0.9, 0.8, 0.95]),
     }
-    report = task.kind.report(task, Examples("d", [1, 2, 3], columns), answers, [])
+    report = task.kind.report(Answered(task, Examples("d", [1, 2, 3], columns), answers, []))
     groups = {row[0]: row[1:] for row in table(report, "groups").rows}
     last = [1, 0, 0] if name == "squad2" else [1, 0, pytest.approx(200 / 3)]
     assert groups == {
