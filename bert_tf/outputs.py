@@ -22,17 +22,13 @@ def check_output_folder(
 
     Args:
         output: folder to write; need not exist.
-        inputs: files and folders that the command reads. The output may not be, hold or lie in
-            one of them.
+        inputs: what the command reads. The output may not be, hold or lie in one of them.
         ours: glob patterns of the files that the command writes, relative to `output`, for a
             command that replaces the whole folder. None for one that adds files to it.
         overwrite: whether to replace a folder that holds nothing but files of `ours`.
 
     Returns:
         The folder to write, with symbolic links resolved.
-
-    Raises:
-        InputError: the output cannot be used; the message names the conflict and the cure.
     """
     folder = _resolved(output, "output")
     if folder.exists() and not folder.is_dir():

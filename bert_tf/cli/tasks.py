@@ -39,10 +39,10 @@ def run(options: Options) -> None:
     if options.name is not None:
         if options.name not in TASKS:
             import_tensorflow()
-        rows = describe(TASKS.declared.get(options.name) or find_task(options.name))
+        rows = describe(TASKS.data.get(options.name) or find_task(options.name))
         table = Table(box=None, show_header=False, padding=(0, 2, 0, 0))
     else:
-        header, *rows = overview(TASKS.declared.values())
+        header, *rows = overview(TASKS.data.values())
         table = Table(*header, box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0))
     for row in rows:
         table.add_row(*row)

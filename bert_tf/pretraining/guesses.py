@@ -11,7 +11,8 @@ import tensorflow as tf
 from bert_tf.errors import InputError
 from bert_tf.models.language_model import BertLanguageModel
 from bert_tf.models.pretrainer import BertPreTrainer
-from bert_tf.tokenization.packing import Packer
+from bert_tf.serving.signatures import Parts
+from bert_tf.tasks.kinds.masked_language_model import guess_masked_words
 from bert_tf.tokenization.tokenizer import BertTokenizer
 from bert_tf.training.logs import EventFolder
 from bert_tf.training.monitoring import Watcher
@@ -105,41 +106,39 @@ class MaskedWords:
     ) -> None:
         self.texts = list(texts)
         self.hidden = dict(texts) if isinstance(texts, Mapping) else {}
-        self._model = model
-        self._pieces = tokenizer.vocabulary
-        self._guesses = guesses
-        settings: dict[str, Any] = {**tokenizer.settings, "special_tokens_in_text": True}
-        reads_masks = BertTokenizer(tokenizer.vocabulary, **settings)
-        length = model.encoder.config.max_position_embeddings
-        inputs = Packer(reads_masks, max_length=length)(reads_masks.tokenize(self.texts))
-        ids = inputs["token_ids"].numpy()  # (n, T)
-        gaps = [np.flatnonzero(row == tokenizer.mask_token_id) for row in ids]
-        for text, places in zip(self.texts, gaps, strict=True):
-            if not len(places):
+        for text in self.texts:
+            if "[MASK]" not in text:
                 raise InputError(f"no [MASK] in {text!r}: write it in place of a word")
-        self._gaps = [len(places) for places in gaps]
-        positions = np.zeros((len(gaps), max(self._gaps)), np.int32)  # (n, P)
-        for row, places in zip(positions, gaps, strict=True):
-            row[: len(places)] = places
-        self._inputs = {**inputs, "mask_positions": tf.constant(positions)}
+        settings: dict[str, Any] = {**tokenizer.settings, "special_tokens_in_text": True}
+        reads_unknown = BertTokenizer(tokenizer.vocabulary, **settings)  # [UNK] in a text, too
+        length = model.encoder.config.max_position_embeddings
+
+        def predict(inputs: dict[str, tf.Tensor], training: bool) -> tf.Tensor:
+            found = []
+            for name in _READ_AT.keys() & model.output.keys():
+                places = inputs["mask_positions"] + _READ_AT[name]
+                logits = model({**inputs, "mask_positions": places}, training=training)[name]
+                logits = logits[..., : tokenizer.vocabulary_size]  # tables may be padded
+                found.append(tf.nn.softmax(tf.cast(logits, tf.float32)))
+            return tf.math.log(tf.add_n(found) / len(found))
+
+        parts = Parts(predict, reads_unknown, (), length)
+        self._guess = tf.function(
+            lambda: guess_masked_words(tf.constant(self.texts), guesses, parts), autograph=False
+        )
 
     def __call__(self) -> list[list[list[Guess]]]:
         """The most probable words, by text and gap, the best first."""
-        found = []
-        for name in _READ_AT.keys() & self._model.output.keys():
-            places = self._inputs["mask_positions"] + _READ_AT[name]
-            inputs = {**self._inputs, "mask_positions": places}
-            logits = self._model(inputs, training=False)[name]  # (n, P, V)
-            found.append(tf.nn.softmax(logits[..., : len(self._pieces)]))  # tables may be padded
-        probabilities = tf.add_n(found) / len(found)
-        best = tf.math.top_k(probabilities, k=self._guesses)  # (n, P, guesses)
-        rows = zip(best.indices.numpy(), best.values.numpy().tolist(), self._gaps, strict=True)
+        found = {name: values.numpy().tolist() for name, values in self._guess().items()}
+        texts = zip(
+            *(found[f"masks_{name}"] for name in ("count", "words", "probabilities")), strict=True
+        )
         return [
             [
-                [Guess(self._pieces[number], p) for number, p in zip(*gap, strict=True)]
-                for gap in zip(ids[:gaps], probabilities[:gaps], strict=True)
+                [Guess(word.decode(), share) for word, share in zip(*gap, strict=True)]
+                for gap in zip(words[:count], shares[:count], strict=True)
             ]
-            for ids, probabilities, gaps in rows
+            for count, words, shares in texts
         ]
 
 

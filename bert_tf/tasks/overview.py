@@ -78,8 +78,9 @@ def _defaults(task: Task) -> dict[str, str]:
 
 def _kind(task: Task) -> str:
     """The name of the kind's class in words."""
-    name = task.kind.name if isinstance(task.kind, KindName) else type(task.kind).__name__
-    return re.sub(r"(?<=[a-z])(?=[A-Z])", " ", name).lower()
+    if isinstance(task.kind, KindName):
+        return task.kind.module.replace("_", " ")
+    return re.sub(r"(?<=[a-z])(?=[A-Z])", " ", type(task.kind).__name__).lower()
 
 
 def _scores(task: Task) -> list[str]:

@@ -6,7 +6,8 @@ import functools
 import hashlib
 import importlib.util
 import sys
-from collections.abc import Iterator, Mapping
+from collections import UserDict
+from collections.abc import Mapping
 from importlib.metadata import entry_points
 from pathlib import Path
 from types import ModuleType
@@ -25,23 +26,21 @@ from bert_tf.tasks.scoring.metrics import (
 from bert_tf.tasks.scoring.squad_scores import SQUAD_1, SQUAD_2
 from bert_tf.tasks.task import KindName, Task
 
-# The kinds by their classes.
-Classification = KindName("classification", "Classification", "One label for each example.")
-Regression = KindName("regression", "Regression", "One number for each example.")
-Choice = KindName("choice", "Choice", "One of n texts for each context.")
-Span = KindName("span", "Span", "A span of the context for each question.")
-Tagging = KindName(
-    "tagging", "Tagging", "A label for each word, and the entities that these labels describe."
-)
+Classification = KindName("classification", "One label for each example.")
+Regression = KindName("regression", "One number for each example.")
+Choice = KindName("choice", "One of n texts for each context.")
+Span = KindName("span", "A span of the context for each question.")
+Tagging = KindName("tagging", "A label for each word, and the entities that these labels describe.")
 MaskedLanguageModel = KindName(
-    "masked_language_model", "MaskedLanguageModel",
+    "masked_language_model",
     "Guesses for each [MASK] of a text; scores of plain text, each piece masked in turn.",
     is_trained=False,
-)  # fmt: skip
+)
 Embedding = KindName(
-    "embedding", "Embedding",
-    "Vectors of each text. There are no labels: nothing to train or to score.", is_trained=False,
-)  # fmt: skip
+    "embedding",
+    "Vectors of each text. There are no labels: nothing to train or to score.",
+    is_trained=False,
+)
 
 # Names of GLUE's published files in their folders.
 _GLUE = {"train": ("train.tsv",), "validation": ("dev.tsv",), "test": ("test.tsv",)}
@@ -200,31 +199,20 @@ _ALSO = {
 }  # fmt: skip
 
 
-class _Table(Mapping[str, Task]):
-    """The tasks by name, whose kinds are loaded when a task is looked up."""
-
-    declared = _DECLARED  # with kinds by name
-
-    def __getitem__(self, name: str) -> Task:
-        return _loaded(name)
-
-    def __contains__(self, name: object) -> bool:
-        return name in self.declared
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self.declared)
-
-    def __len__(self) -> int:
-        return len(self.declared)
-
-
 @functools.cache
 def _loaded(name: str) -> Task:
     task = _DECLARED[name]
     return dataclasses.replace(task, kind=task.kind.load())
 
 
-TASKS = _Table()
+class _Table(UserDict[str, Task]):
+    """The tasks by name. Looking one up loads its kind; in `data` kinds are names."""
+
+    def __getitem__(self, name: str) -> Task:
+        return _loaded(name)
+
+
+TASKS = _Table(_DECLARED)
 
 
 def check_name(name: str) -> None:

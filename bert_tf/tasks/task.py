@@ -45,8 +45,7 @@ class Layout:
 class KindName:
     """Stands for a kind in the table until a task is looked up: kinds import TensorFlow."""
 
-    module: str  # in `bert_tf.tasks.kinds`
-    name: str  # of the class in it
+    module: str  # in `bert_tf.tasks.kinds`, with a class of its name
     says: str  # by `bert-tf tasks`
     is_trained: bool = True
     settings: Mapping[str, Any] = field(default_factory=dict)
@@ -57,7 +56,7 @@ class KindName:
 
     def load(self) -> Any:
         module = importlib.import_module(f"bert_tf.tasks.kinds.{self.module}")
-        return getattr(module, self.name)(**self.settings)
+        return getattr(module, self.module.title().replace("_", ""))(**self.settings)
 
 
 @dataclass(frozen=True, kw_only=True)

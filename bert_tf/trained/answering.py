@@ -18,26 +18,17 @@ from pipelines.examples.tagged_words import is_column_file
 
 
 class Answering:
-    """A model that answers, from a model directory or a SavedModel.
+    """A model that answers, from a model directory or a SavedModel."""
 
-    Attributes:
-        task: task that names the columns.
-        labels: label names in the order of the outputs; empty if they are not known.
-    """
-
-    task: Task
-    labels: Sequence[str]
+    task: Task  # names the columns
+    labels: Sequence[str]  # in the order of the outputs; empty if they are not known
 
     def function(self, name: str = DEFAULT) -> Any:
         """The function of a signature, as of `bert_tf.serving.predictor.answer`."""
         raise NotImplementedError
 
     def inputs_of(self, signature: str | None) -> list[str]:
-        """Names of the strings that a signature takes; None for the default one.
-
-        Raises:
-            InputError: there is no such signature, or it takes no raw strings.
-        """
+        """Names of the strings that a signature takes; None for the default one."""
         found = find_signature(self.task.kind.all_signatures(self.task), signature or DEFAULT)
         is_text = all(each.dtype == tf.string for each in found.inputs.values())
         if not is_text or found.method_name != PREDICT:
@@ -62,11 +53,7 @@ class Answering:
         return task
 
     def strings(self, examples: Examples, signature: str | None) -> dict[str, list[str]]:
-        """The strings that a signature takes; None for the one that takes what is there.
-
-        Raises:
-            InputError: the signature takes strings that are not there.
-        """
+        """The strings that a signature takes; None for the one that takes what is there."""
         columns = examples.columns
         if signature is not None:
             names = self.inputs_of(signature)

@@ -55,14 +55,7 @@ class Ensemble:
     ) -> Evaluation:
         """What the models answer together, by the first model's task and labels.
 
-        Args:
-            examples: examples.
-            batch_size: examples per batch.
-            labelled: whether the examples have labels, to score the answers.
-            answered: called with the evaluation of each model.
-
-        Raises:
-            InputError: a label is not one of the models', or the examples are of another kind.
+        `answered` is called with the evaluation of each model.
         """
         first = self.members[0]
         if missing := set(first.inputs) - examples.columns.keys():

@@ -32,17 +32,11 @@ TASK_FILE = "task.json"
 
 @dataclass(frozen=True)
 class Evaluation:
-    """The result of an evaluation.
-
-    Attributes:
-        given: examples with the model's answers.
-        scores: scores by name, None for an undefined one; empty without labels.
-        remarks: notes for a reader of the scores, a sentence each.
-    """
+    """The result of an evaluation."""
 
     given: Answered
-    scores: dict[str, float | None]
-    remarks: list[str]
+    scores: dict[str, float | None]  # None for an undefined one; empty without labels
+    remarks: list[str]  # for a reader of the scores, a sentence each
 
     def report(self) -> Report:
         """Tables and pictures beside the scores."""
@@ -56,19 +50,12 @@ class Evaluation:
 
 @dataclass(frozen=True, eq=False)
 class FineTuned(Answering):
-    """A model with all that is needed to use it.
+    """A model with all that is needed to use it."""
 
-    Attributes:
-        task: task with the columns and length that the model was trained with.
-        model: the model, with its kind's head.
-        tokenizer: the model's tokenizer.
-        labels: label names in the order of the outputs.
-    """
-
-    task: Task
+    task: Task  # with the columns and length that the model was trained with
     model: keras.Model
     tokenizer: BertTokenizer
-    labels: Sequence[str] = ()
+    labels: Sequence[str] = ()  # in the order of the outputs
 
     def __post_init__(self) -> None:
         """Refuses a task that does not fit the model."""
@@ -85,13 +72,8 @@ class FineTuned(Answering):
         """Loads what `save` wrote, or any model directory that a task can use.
 
         Without task.json the model decides: a pre-trained one guesses masked words, an encoder
-        without a head embeds texts.
-
-        Args:
-            directory: model directory.
-            settings: values that replace those of task.json, such as `pair_column`; `label_map`
-                holds pairs "MODEL_LABEL=LABEL". Another `task` has its own columns.
-            dtype: Keras dtype policy.
+        without a head embeds texts. `settings` replace those of task.json; in `label_map` they
+        hold pairs "MODEL_LABEL=LABEL". Another `task` has its own columns.
 
         Raises:
             InputError: the directory holds no such model, or it cannot be read.
@@ -104,11 +86,8 @@ class FineTuned(Answering):
             model = load_model(directory, task.kind.model_class, dtype=dtype)
         else:
             model = load_model(directory, dtype=dtype)
-            fits = (
-                task
-                for task in TASKS.values()
-                if isinstance(model, (task.kind.model_class, *task.kind.opens))
-            )
+            every = ((task, (task.kind.model_class, *task.kind.opens)) for task in TASKS.values())
+            fits = (task for task, classes in every if isinstance(model, classes))
             task = next(fits, TASKS["classification"])
             if not isinstance(model, task.kind.model_class):
                 model = load_model(directory, task.kind.model_class, dtype=dtype)
@@ -230,11 +209,7 @@ class Exported(Answering):
 
 
 def load(model: str | Path, settings: Mapping[str, Any]) -> Answering:
-    """Loads a SavedModel or a fine-tuned model directory.
-
-    Args:
-        model: `saved_models/<name>`, the folder of one version, or a model directory.
-        settings: see `FineTuned.from_directory`.
+    """Loads `saved_models/<name>`, the folder of one version, or a model directory.
 
     Raises:
         InputError: neither is there, or a setting cannot be changed in a SavedModel.
@@ -257,11 +232,7 @@ def load(model: str | Path, settings: Mapping[str, Any]) -> Answering:
 
 
 def read_settings(path: Path) -> dict[str, Any] | None:
-    """The contents of a task.json; None if there is none.
-
-    Raises:
-        InputError: the file cannot be read.
-    """
+    """The contents of a task.json; None if there is none."""
     try:
         settings = json.loads(path.read_text(encoding="utf-8"))
         if not isinstance(settings, dict):
@@ -275,14 +246,15 @@ def read_settings(path: Path) -> dict[str, Any] | None:
 
 def _renamed(labels: Sequence[str], label_map: Sequence[str]) -> list[str]:
     """Labels under the names that data uses for them."""
-    pairs = [entry.partition("=") for entry in label_map]
-    names = {old: new for old, equals, new in pairs if equals}
-    for entry, (old, equals, _) in zip(label_map, pairs, strict=True):
+    names = {}
+    for entry in label_map:
+        old, equals, new = entry.partition("=")
         if not equals or old not in labels:
             raise InputError(
                 f"--label_map {entry}: give MODEL_LABEL=LABEL, with a label of the model "
                 f"({', '.join(labels)})"
             )
+        names[old] = new
     renamed = [names.get(label, label) for label in labels]
     if len(set(renamed)) < len(renamed):
         raise InputError(f"--label_map gives one name to two labels: {', '.join(renamed)}")

@@ -317,6 +317,15 @@ def checked_rows(tensors: Tensors, model: Any) -> Tensors:
         return dict(zip(tensors, tf.unstack(rows), strict=True))
 
 
+def padded_lists(prefix: str, values: Tensors, row: tf.Tensor, count: tf.Tensor) -> Tensors:
+    """Values [N, ...] as lists of `count` rows, padded, and their number; `row` is ascending."""
+    lists = tf.RaggedTensor.from_value_rowids(row, row, nrows=count, validate=False)
+    return {
+        f"{prefix}_count": tf.cast(lists.row_lengths(), tf.int32),
+        **{f"{prefix}_{name}": lists.with_values(x).to_tensor() for name, x in values.items()},
+    }
+
+
 def read_in_windows(kind: Kind, number: int, count: int, max_length: int) -> str:
     """`Kind.truncation` of a kind that reads long texts in windows."""
     return f"cut: 0 of {count} texts; long ones are read in windows"

@@ -19,6 +19,7 @@ from bert_tf.tasks.kinds.kind import (
     Columns,
     Kind,
     checked_rows,
+    padded_lists,
     read_in_windows,
     write_table,
 )
@@ -86,7 +87,10 @@ class MaskedLanguageModel(Kind):
     def respond(self, strings: Tensors, parts: Parts, number: int = _GUESSES) -> Tensors:
         """That many guesses, or scores."""
         ((name, texts),) = strings.items()
-        found = _guesses(texts, number, parts) if name == "text" else _scores(texts, parts)
+        if name == "text":
+            found = guess_masked_words(texts, number, parts)
+        else:
+            found = _scores(texts, parts)
         return {**found, "truncated": tf.zeros_like(texts, tf.int32)}
 
     def respond_to_tokens(self, tensors: Tensors, parts: Parts) -> Tensors:
@@ -96,7 +100,8 @@ class MaskedLanguageModel(Kind):
         places = tf.where(is_mask & (inputs["padding_mask"] != 0))  # (N, 2)
         lists = _best(inputs, places, _GUESSES, parts)
         lists["token"] = tf.cast(places[:, 1], tf.int32)
-        return _lists(lists, places[:, 0], inputs["token_ids"])
+        count = tf.shape(inputs["token_ids"], tf.int64)[0]
+        return padded_lists("masks", lists, places[:, 0], count)
 
     def score_names(self, task: Task, labels: Sequence[str]) -> list[str]:
         """With each piece masked in turn, and with 15% drawn at once as in pre-training."""
@@ -170,28 +175,20 @@ def _scores(texts: tf.Tensor, parts: Parts) -> Tensors:
     rows = _rows(ids, text, tf.size(texts), parts)
     log, guess = _predict(rows.inputs, rows.pieces, predict, parts, ids, hide=True)
     vocabulary = tf.constant(parts.tokenizer.vocabulary)
-    lists = {
-        "text": tf.gather(vocabulary, ids),
-        "log_probability": log,
-        "guess": tf.gather(vocabulary, guess),
-    }
+    names, guesses = tf.gather(vocabulary, ids), tf.gather(vocabulary, guess)
+    lists = {"text": names, "log_probability": log, "guess": guesses}
     drawn, corrupted = _draw(texts, pieces, parts.tokenizer)
     rows = _rows(corrupted, text, tf.size(texts), parts)
     places, truth = tf.gather(rows.pieces, drawn), tf.gather(ids, drawn)
     log, guess = _predict(rows.inputs, places, predict, parts, truth)
-    of_texts = {
-        "count": tf.ones_like(drawn),
-        "right": tf.cast(guess == truth, tf.int32),
-        "log_probability": log,
-    }
-    of_drawn = tf.gather(text, drawn)
+    right, of_drawn = tf.cast(guess == truth, tf.int32), tf.gather(text, drawn)
+    of_texts = {"count": tf.ones_like(drawn), "right": right, "log_probability": log}
     return {
         **{
             f"drawn_{key}": tf.math.unsorted_segment_sum(x, of_drawn, tf.size(texts))
             for key, x in of_texts.items()
         },
-        "pieces_count": tf.cast(pieces.row_lengths(), tf.int32),
-        **{f"pieces_{key}": pieces.with_flat_values(x).to_tensor() for key, x in lists.items()},
+        **padded_lists("pieces", lists, text, tf.size(texts, tf.int64)),
     }
 
 
@@ -212,7 +209,8 @@ def _draw(texts: tf.Tensor, pieces: Any, tokenizer: Any) -> tuple[tf.Tensor, tf.
     return drawn, tf.where(number < 150, corrupted, pieces.flat_values)
 
 
-def _guesses(texts: tf.Tensor, number: int, parts: Parts) -> Tensors:
+def guess_masked_words(texts: tf.Tensor, number: int, parts: Parts) -> Tensors:
+    """The most probable words, as many as `number`, for each [MASK] of texts; runs in graph."""
     # The tokenizer reads "[MASK]" as any text: a [MASK] stands between two parts of the text.
     between = tf.strings.split(texts, _MASK)  # (B, None)
     tokenizer = parts.tokenizer
@@ -238,19 +236,7 @@ def _guesses(texts: tf.Tensor, number: int, parts: Parts) -> Tensors:
     for name, place in {"start": ends - len(_MASK), "end": ends}.items():
         lists[f"{name}_byte"] = place.flat_values
         lists[name] = code_points(texts, of_text, place.flat_values)
-    return _lists(lists, of_text, texts)
-
-
-def _lists(values: Tensors, row: tf.Tensor, rows: tf.Tensor) -> Tensors:
-    """Values [N, ...] of masks as lists, one for each of `rows`, [B, ...]; and `masks_count`."""
-    count = tf.shape(rows, tf.int64)[0]
-    lists = {
-        f"masks_{name}": tf.RaggedTensor.from_value_rowids(x, row, nrows=count)
-        for name, x in values.items()
-    }
-    lengths = next(iter(lists.values())).row_lengths()
-    return {"masks_count": tf.cast(lengths, tf.int32),
-            **{name: x.to_tensor() for name, x in lists.items()}}  # fmt: skip
+    return padded_lists("masks", lists, of_text, tf.size(texts, tf.int64))
 
 
 def _best(inputs: Tensors, places: tf.Tensor, number: int, parts: Parts) -> Tensors:

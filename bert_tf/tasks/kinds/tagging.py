@@ -15,7 +15,7 @@ from bert_tf.atomic import write_text
 from bert_tf.errors import InputError
 from bert_tf.models.task_models import BertTagger
 from bert_tf.serving.signatures import DEFAULT, TEXTS, Parts, Signature, Tensors
-from bert_tf.tasks.kinds.kind import Answered, Answers, Kind, read_in_windows
+from bert_tf.tasks.kinds.kind import Answered, Answers, Kind, padded_lists, read_in_windows
 from bert_tf.tasks.reports.report import Report, ReportTable, calibration, confusion, worst
 from bert_tf.tasks.scoring.conlleval import EntityScores, entity_score_names, score_entities
 from bert_tf.tasks.task import Layout, Task
@@ -176,7 +176,7 @@ class Tagging(Kind):
         first, last, of_entity, of_words = _entities(text, classes, labels)
         types = tf.constant([label.partition("-")[2] for label in labels])
 
-        def lists(name: str, first: tf.Tensor, last: tf.Tensor, **more: tf.Tensor):
+        def lists(name: str, first: tf.Tensor, last: tf.Tensor, **more: tf.Tensor) -> Tensors:
             of_text = tf.gather(text, first)
             start, end = tf.gather(starts, first), tf.gather(ends, last)
             spanned = {
@@ -186,14 +186,7 @@ class Tagging(Kind):
                 "start_byte": start,
                 "end_byte": end,
             }
-            rows = tf.RaggedTensor.from_value_rowids(
-                first, of_text, nrows=tf.size(texts, tf.int64), validate=False
-            )
-            padded = {
-                f"{name}_{key}": rows.with_values(values).to_tensor()
-                for key, values in {**spanned, **more}.items()
-            }
-            return {f"{name}_count": tf.cast(rows.row_lengths(), tf.int32), **padded}
+            return padded_lists(name, {**spanned, **more}, of_text, tf.size(texts, tf.int64))
 
         every = tf.range(tf.size(classes))
         detail = {"probabilities": probabilities} if self.in_detail else {}
