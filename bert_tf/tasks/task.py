@@ -9,7 +9,7 @@ from typing import Any
 from bert_tf.atomic import write_tsv
 from bert_tf.errors import InputError
 from bert_tf.tasks.scoring.metrics import Score, f1, macro_f1
-from pipelines.examples.labelled_text import Examples, Format, MissingColumnError
+from pipelines.examples.labelled_text import Examples, Format, MissingColumnError, read_examples
 from pipelines.examples.records import is_dataset_name, split_in
 
 # Names in options and task.json -> attributes of `Task`.
@@ -39,6 +39,16 @@ class Layout:
     def labelled(self) -> bool:
         """Whether to read labels."""
         return "label" in self.columns
+
+    def read(self, path: str | Path, columns: Mapping[str, str] | None = None) -> Examples:
+        """Reads a table, JSON lines or lines; `columns` are others than the layout's."""
+        return read_examples(
+            path,
+            columns or self.columns,
+            format=self.format,
+            header=self.header,
+            skip_broken=self.skip_broken,
+        )
 
 
 @dataclass(frozen=True)

@@ -17,7 +17,7 @@ from bert_tf.tasks.reports.report import Report, classes_report
 from bert_tf.tasks.task import Layout, Task
 from bert_tf.tokenization.packing import Packer
 from bert_tf.tokenization.word_windows import map_rows
-from pipelines.examples.labelled_text import Examples, read_examples
+from pipelines.examples.labelled_text import Examples
 
 
 @dataclass(frozen=True)
@@ -50,7 +50,7 @@ class Choice(RowKind):
             columns["opening"] = self.opening
         if layout.labelled:
             columns["label"] = layout.columns["label"]
-        examples = read_examples(path, columns, format=layout.format, header=layout.header)
+        examples = layout.read(path, columns)
         every = examples.columns["choices"]
         for index, choices in enumerate(every):
             if len(choices) < 2 or len(choices) != len(every[0]):

@@ -22,7 +22,7 @@ from bert_tf.tasks.task import Layout, Task
 from bert_tf.tokenization.packing import Packer
 from bert_tf.tokenization.word_windows import map_rows
 from bert_tf.training.means import Values, accuracy, cross_entropy, smoothed_cross_entropy
-from pipelines.examples.labelled_text import Examples, MissingColumnError, read_examples
+from pipelines.examples.labelled_text import Examples, MissingColumnError
 
 Answers = dict[str, np.ndarray]
 Columns = Sequence[tuple[str, Iterable[object]]]  # of a file: name and values of each
@@ -83,8 +83,7 @@ class Kind(ABC):
 
     def read(self, layout: Layout, path: str | Path) -> Examples:
         """Reads examples from a file; raises InputError if it cannot be used."""
-        how = {"format": layout.format, "header": layout.header, "skip_broken": layout.skip_broken}
-        examples = read_examples(path, layout.columns, **how)  # type: ignore[arg-type]
+        examples = layout.read(path)
         for index, label in enumerate(examples.columns.get("label", ())):
             if not label.strip():
                 raise MissingColumnError(

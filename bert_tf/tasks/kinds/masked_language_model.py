@@ -3,6 +3,7 @@
 import functools
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +29,7 @@ from bert_tf.tasks.scoring.metrics import MASKED_WORDS
 from bert_tf.tasks.task import Layout, Task
 from bert_tf.tokenization.word_windows import WordRows, map_rows, word_rows
 from bert_tf.tokenization.words import Words, code_points
-from pipelines.examples.labelled_text import Examples, format_of, read_examples
+from pipelines.examples.labelled_text import Examples, format_of
 
 _GUESSES, _MORE_GUESSES = 5, 20
 _MASK = "[MASK]"
@@ -68,8 +69,8 @@ class MaskedLanguageModel(Kind):
 
     def read(self, layout: Layout, path: str | Path) -> Examples:
         """Reads texts: "sentence" to score, without blank ones; "text" to guess."""
-        columns, format = {"text": layout.columns["text"]}, layout.format or format_of(path)
-        examples = read_examples(path, columns, format=format or "lines", header=layout.header)
+        format = layout.format or format_of(path) or "lines"
+        examples = replace(layout, format=format).read(path, {"text": layout.columns["text"]})
         if layout.labelled:
             texts = examples.columns["text"]
             examples = examples.take([i for i, text in enumerate(texts) if text.strip()])
