@@ -1,5 +1,6 @@
 import copy
 import itertools
+import shutil
 
 import numpy as np
 import pytest
@@ -251,8 +252,8 @@ def test_the_tokenizer_of_the_shards_is_needed(dynamic, static, tokenizer):
         pretraining_batches(dynamic, 4)
 
 
-def test_instances_that_are_no_pairs_give_the_next_sentence_no_weight(make, tokenizer):
-    folder = make(masking="dynamic")
+def test_instances_that_are_no_pairs_give_the_next_sentence_no_weight(dynamic, tokenizer, tmp_path):
+    folder = shutil.copytree(dynamic, tmp_path / "shards")
     manifest = Manifest.load(folder)
     manifest.options["instances"] = "full_sentences"
     manifest.save(folder)
@@ -261,11 +262,11 @@ def test_instances_that_are_no_pairs_give_the_next_sentence_no_weight(make, toke
         assert weights["mlm_logits"].any()
 
 
-def test_an_epoch_holds_each_instance_once_in_an_order_of_its_own(made, batches):
-    instances = open_shards(made).instances
+def test_an_epoch_holds_each_instance_once_in_an_order_of_its_own(dynamic, batches):
+    instances = open_shards(dynamic).instances
     batch_size = next(b for b in range(3, 9) if instances % b)  # batches run across epochs
-    stream = unmasked(arrays(batches(made, batch_size, seed=3), 3 * instances // batch_size))
-    in_order = unmasked(arrays(batches(made, 5, shuffle=False, repeat=False)))
+    stream = unmasked(arrays(batches(dynamic, batch_size, seed=3), 3 * instances // batch_size))
+    in_order = unmasked(arrays(batches(dynamic, 5, shuffle=False, repeat=False)))
     assert len(in_order) == instances
     first, second = stream[:instances], stream[instances : 2 * instances]
     assert sorted(first) == sorted(second) == sorted(in_order)
@@ -456,11 +457,11 @@ def one_line(raised):
     assert "\n" not in str(raised.value)
 
 
-def test_the_order_is_that_of_its_own_seed_alone(made, batches):
+def test_the_order_is_that_of_its_own_seed_alone(dynamic, batches):
     found = []
     for global_seed in (7, 0):  # with 0 TensorFlow's shuffle fails
         tf.random.set_seed(global_seed)
-        found.append(arrays(batches(made, 8, seed=1), batches=12))
+        found.append(arrays(batches(dynamic, 8, seed=1), batches=12))
     assert_equal(*found)
 
 
