@@ -11,6 +11,7 @@ and the log's fields.
 import asyncio
 import contextlib
 import dataclasses
+import functools
 import gc
 import ipaddress
 import json
@@ -176,29 +177,23 @@ def run(options: Options) -> None:
         end.daemon = True
         end.start()
 
+    start = functools.partial(
+        start_grpc,
+        models,
+        grpc_address,
+        max_request_bytes=request_bytes,
+        max_held_bytes=held_bytes,
+        tls=tls,
+        token=token,
+        access_log=log,
+    )
+    serving = serve(
+        models, app, rest_socket, start, ready=ready, stopping=stopping, tls=tls, grace=grace
+    )
     gc.freeze()  # what is loaded by now stays; unloading a version need not look through it
     with loading, contextlib.closing(log) if log else contextlib.nullcontext():
         loading.enter_context(progress("loading and warming up the models"))
-        asyncio.run(
-            serve(
-                models,
-                app,
-                rest_socket,
-                lambda: start_grpc(
-                    models,
-                    grpc_address,
-                    max_request_bytes=request_bytes,
-                    max_held_bytes=held_bytes,
-                    tls=tls,
-                    token=token,
-                    access_log=log,
-                ),
-                ready=ready,
-                stopping=stopping,
-                tls=tls,
-                grace=grace,
-            )
-        )
+        asyncio.run(serving)
 
 
 def _port(options: Options, name: str, default: int) -> int:
@@ -277,6 +272,7 @@ def _ready_lines(models: Any, options: Options, rest_port: int, grpc_port: int) 
 
 def _example(signature: Any) -> Any:
     """A row for a signature, as a warm-up request has it; ones where it takes numbers."""
+    import numpy as np
     import tensorflow as tf
 
     from bert_tf.serving.warmup_requests import example_texts
@@ -284,9 +280,8 @@ def _example(signature: Any) -> Any:
     values: dict[str, Any] = example_texts(signature)
     for name, info in signature.inputs.items():
         dtype = tf.as_dtype(info.dtype)
-        if dtype != tf.string:
-            values[name] = dtype.as_numpy_dtype(1).item()
-        if not isinstance(values[name], list):
-            for dimension in reversed(info.tensor_shape.dim[1:]):
-                values[name] = [values[name]] * (2 if dimension.size < 0 else dimension.size)
+        value = values[name] if dtype == tf.string else dtype.as_numpy_dtype(1)
+        if not isinstance(value, list):
+            sizes = [2 if dim.size < 0 else dim.size for dim in info.tensor_shape.dim[1:]]
+            values[name] = np.full(sizes, value).tolist()
     return values if len(values) > 1 else next(iter(values.values()))

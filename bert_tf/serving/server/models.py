@@ -70,7 +70,8 @@ class Models:
     ) -> None:
         self.metrics = Metrics()
         batching = batching or BatchingParameters()
-        self._source: Path | ModelServerConfig = Path(source)
+        self._folder = Path(source)
+        self._source: Path | ModelServerConfig = self._folder
         self._config_file: Path | None = None
         self._complaint = ""
         self._poll_seconds = poll_seconds
@@ -105,15 +106,16 @@ class Models:
         Raises:
             InputError: the source cannot be read, has no models, or none that can be loaded.
         """
-        folder = self._source
+        folder = self._folder
         try:
-            if isinstance(folder, Path) and folder.is_file():
+            if folder.is_file():
                 self._config_file = folder
                 self._source = read_models_config(folder)
-            elif isinstance(folder, Path) and _versions(folder):
+            elif _versions(folder):
                 self._source = ModelServerConfig()
-                model = self._source.model_config_list.config.add(name=folder.resolve().name)
-                model.base_path = str(folder.absolute())
+                self._source.model_config_list.config.add(
+                    name=folder.resolve().name, base_path=str(folder.absolute())
+                )
             await self._poll()
         except OSError as error:
             raise InputError(f"{self._source} cannot be read ({error}): check it") from error
@@ -248,10 +250,7 @@ class Models:
     ) -> contextlib.AbstractContextManager[Servable]:
         """Holds the version that a request is for: it stays loaded until the block ends.
 
-        Args:
-            name: the model.
-            version: its version.
-            label: a label of a version, in place of `version`. Without both, the newest version.
+        Without a number or a label it is the newest version.
 
         Raises:
             ServingError: `Servable not found for request: Latest(foo)` or `Specific(foo, 50)`
@@ -293,7 +292,7 @@ class Models:
         servables = self._servables.get(name, {})
         # The newest first, as TensorFlow Serving lists them.
         asked = sorted(servables, reverse=True) if version is None else [version]
-        if not asked or asked[0] not in servables:
+        if not servables.keys() & asked:
             which = "any versions" if version is None else f"version {version}"
             message = f"Could not find {which} of model {name}"
             raise ServingError(grpc.StatusCode.NOT_FOUND, message)

@@ -67,20 +67,13 @@ _T = TypeVar("_T")
 
 @dataclass(frozen=True)
 class Limits:
-    """What one request may take.
+    """What one request may take: bytes and seconds."""
 
-    Attributes:
-        body_bytes: size of a body; a larger one is refused with 413.
-        held_bytes: size of all bodies that are being read or answered. Beyond it the largest that
-            is still being read is refused with 429.
-        body_seconds: time in which a body must have arrived, or 408.
-        seconds: time in which a request must be answered, or 504.
-    """
-
-    body_bytes: int = 32 * 2**20
+    body_bytes: int = 32 * 2**20  # of a body, or 413
+    # Of all bodies that are read or answered. Beyond it the largest that is still read gets 429.
     held_bytes: int = 256 * 2**20
-    body_seconds: float = 30
-    seconds: float = 30
+    body_seconds: float = 30  # in which a body must have arrived, or 408
+    seconds: float = 30  # in which a request must be answered, or 504
 
 
 class _HttpError(Exception):

@@ -257,10 +257,10 @@ def without_padding(
             continue
         width, prefix = int(counts.max(initial=0)), counted.removesuffix("count")
         for name, array in outputs.items():
-            sizes = [dimension.size for dimension in signature.outputs[name].tensor_shape.dim]
-            is_listed = name.startswith(prefix) and array.ndim > 1 and sizes[1:2] == [-1]
+            dimensions = signature.outputs[name].tensor_shape.dim
+            is_list = name.startswith(prefix) and array.ndim > 1 and len(dimensions) > 1
             # Nothing but padding is cut, whatever the names mean in another's model.
-            if is_listed and not bool(array[:, width:].any()):
+            if is_list and dimensions[1].size == -1 and not array[:, width:].any():
                 shorter[name] = array[:, :width]
     return shorter
 
