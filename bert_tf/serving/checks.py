@@ -18,7 +18,6 @@ _COMPILED = "_XlaMustCompile"
 
 
 def read_saved_model(directory: str | Path) -> SavedModel:
-    """The protobuf of a SavedModel."""
     proto = SavedModel()
     proto.ParseFromString((Path(directory) / "saved_model.pb").read_bytes())
     return proto

@@ -42,7 +42,6 @@ class ServedFunction:
         self.structured_input_signature = (), self._specs
 
     def __call__(self, **inputs: Any) -> dict[str, np.ndarray]:
-        """Answers a batch."""
         arrays = {
             name: tf.convert_to_tensor(value, self._specs[name].dtype).numpy()
             for name, value in inputs.items()

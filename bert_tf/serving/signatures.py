@@ -66,7 +66,6 @@ class Signature:
         return replace(self, respond=functools.partial(self.respond, parts=parts))
 
     def trace(self) -> Any:
-        """Makes the concrete function."""
         specs = {n: tf.TensorSpec(x.shape, x.dtype, n) for n, x in self.inputs.items()}
 
         def answer(**inputs: tf.Tensor) -> Tensors:

@@ -111,7 +111,6 @@ def _array(values: list[Any]) -> np.ndarray:
 
 
 def _serialized(texts: Mapping[str, Any]) -> bytes:
-    """A tf.Example with a feature for each text."""
     values = {name: tf.train.BytesList(value=[text.encode()]) for name, text in texts.items()}
     features = {name: tf.train.Feature(bytes_list=value) for name, value in values.items()}
     return tf.train.Example(features=tf.train.Features(feature=features)).SerializeToString()
@@ -166,7 +165,6 @@ def check_requests(model: LoadedModel, made: Iterable[Request]) -> None:
 
 
 def write_requests(path: Path, model_name: str, made: Iterable[Request]) -> None:
-    """Writes requests as TensorFlow Serving replays them."""
     path.parent.mkdir(parents=True, exist_ok=True)
     with tf.io.TFRecordWriter(str(path)) as writer:
         for request in made:

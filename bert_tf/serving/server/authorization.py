@@ -68,7 +68,6 @@ class GuardedApp:
         self._refuse = refuse
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Refuses a request, or passes it on."""
         is_http = scope["type"] == "http"
         refusal = self._refuse(Headers(scope=scope)) if is_http else None
         await (refusal or self._app)(scope, receive, send)

@@ -135,10 +135,6 @@ class _Head(NamedTuple):
 class BatchQueue:
     """The requests that wait for one version of a model.
 
-    Args:
-        workers: threads that run them.
-        parameters: sizes and limits.
-
     Attributes:
         rows: rows that wait.
         running: batches that run.
@@ -162,7 +158,7 @@ class BatchQueue:
         """Calls `function` in a thread, for several requests at once where that pays.
 
         Args:
-            function: makes outputs from inputs, row by row.
+            function: makes outputs from inputs.
             inputs: name -> array with as many rows as the others.
             key: requests whose key, types and shapes of rows are equal may be joined; None for a
                 function whose inputs cannot be.
@@ -219,7 +215,6 @@ class BatchQueue:
                 yield _Head(self, group, arrived, arrived + (0 if is_full else timeout))
 
     def _size(self, group: Any) -> int:
-        """Rows of a batch of this group."""
         return max(1, min(self.parameters.max_batch_size, _BATCH_BYTES >> group[1]))
 
     def take(self, group: Any) -> list[_Request]:

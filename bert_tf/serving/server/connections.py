@@ -32,12 +32,10 @@ class BoundedHttpProtocol(HttpToolsProtocol):
         return self.cycle is None or self.cycle.response_complete
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        """Waits for the first head."""
         super().connection_made(transport)
         self._start_head_timer()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Forgets the timer."""
         self._stop_head_timer()
         super().connection_lost(exc)
 
@@ -52,7 +50,6 @@ class BoundedHttpProtocol(HttpToolsProtocol):
             self._start_head_timer()
 
     def send_400_response(self, msg: str) -> None:
-        """Names the reason, where the request was refused here."""
         super().send_400_response(self._refusal or msg)
 
     def _refuse(self, reason: str) -> NoReturn:
@@ -67,17 +64,14 @@ class BoundedHttpProtocol(HttpToolsProtocol):
             self._refuse("Request head is too long.")
 
     def on_message_begin(self) -> None:
-        """Starts the count of a head."""
         self._head_bytes = 0
         super().on_message_begin()
 
     def on_url(self, url: bytes) -> None:
-        """Counts the address."""
         self._count(len(url))
         super().on_url(url)
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        """Counts a line of the head or the trailer."""
         self._count(len(name) + len(value) + len(": \r\n"))
         super().on_header(name, value)
 

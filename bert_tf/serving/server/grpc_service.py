@@ -136,7 +136,6 @@ async def _predict(models: Models, request: PredictRequest, deadline: float) -> 
 async def _of_examples(
     call: Any, response: type[Message], models: Models, request: Any, deadline: float
 ) -> Message:
-    """Answers with `classify` or `regress`."""
     with models.servable(*_asked(request.model_spec)) as servable:
         models.metrics.examples(servable.name, len(listed_examples(request.input)))
         run = functools.partial(servable.predict, deadline=deadline)

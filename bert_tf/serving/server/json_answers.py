@@ -73,7 +73,6 @@ def classifications(result: ClassificationResult) -> bytes:
 
 
 def regressions(result: RegressionResult) -> bytes:
-    """The answer to a regress request."""
     values = np.array([each.value for each in result.regressions], np.float32)
     return _body("results", _text("", values, math.inf))
 

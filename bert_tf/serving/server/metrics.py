@@ -92,11 +92,9 @@ class Metrics:
         self._queueing.observe(seconds * 1e6)
 
     def load(self, path: str, code: grpc.StatusCode) -> None:
-        """Counts a version that was loaded or could not be."""
         self._loads.labels(path, code.name).inc()
 
     def warm_up(self, path: str, seconds: float) -> None:
-        """Counts a version that was warmed up."""
         self._warm_up.labels(path, "OK").observe(seconds * 1e6)
 
     def forget(self, path: str) -> None:

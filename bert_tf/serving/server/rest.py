@@ -22,7 +22,7 @@ from starlette.responses import PlainTextResponse, Response
 from starlette.types import Receive, Scope, Send
 from tensorflow_serving.apis.get_model_metadata_pb2 import SignatureDefMap
 
-from bert_tf.serving.server import json_answers, json_parser, json_requests
+from bert_tf.serving.server import json_answers, json_requests
 from bert_tf.serving.server.conversion import LARGE_ANSWER, LARGE_BODY, in_thread_if
 from bert_tf.serving.server.errors import ServingError, invalid
 from bert_tf.serving.server.example_requests import classify, regress
@@ -122,12 +122,7 @@ def _json(body: str | bytes, status: int = 200, headers: Any = None) -> Response
 
 
 class RestApi:
-    """The ASGI application. Paths outside /v1/ are answered with a plain 404.
-
-    Args:
-        models: the models to ask.
-        limits: largest size and longest times of a request.
-    """
+    """The ASGI application. Paths outside /v1/ are answered with a plain 404."""
 
     def __init__(self, models: Models, limits: Limits) -> None:
         self._models = models
@@ -198,7 +193,7 @@ class RestApi:
     ) -> bytes:
         deadline = start + self._limits.seconds
         is_large = len(body) > LARGE_BODY
-        document = await in_thread_if(is_large, json_parser.parse, body)
+        document = await in_thread_if(is_large, json_requests.parse, body)
         name = json_requests.signature_name(document)
         with self._models.servable(*target) as servable:
             access["version"] = servable.version

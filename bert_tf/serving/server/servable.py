@@ -88,12 +88,10 @@ class Servable:
 
     @property
     def is_available(self) -> bool:
-        """Whether new requests may use it."""
         return self.state == ModelVersionStatus.AVAILABLE
 
     @property
     def is_loading(self) -> bool:
-        """Whether it is neither loaded nor has failed."""
         return self.state in (ModelVersionStatus.START, ModelVersionStatus.LOADING)
 
     def load(self) -> None:
@@ -143,7 +141,6 @@ class Servable:
         _LOG.info("unloaded %s", self.directory)
 
     async def drained(self) -> None:
-        """Waits until no request holds it."""
         await self._released.wait()
         # A batch outlives requests whose clients have gone.
         while self._queue.running:
@@ -151,7 +148,6 @@ class Servable:
 
     @contextlib.contextmanager
     def held(self) -> Iterator["Servable"]:
-        """Keeps it loaded until the block ends."""
         self._holders += 1
         self._released.clear()
         try:

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from tensorflow_serving.apis.classification_pb2 import ClassificationResult
 from tensorflow_serving.apis.regression_pb2 import RegressionResult
 
-from bert_tf.serving.server import json_answers, json_parser, json_requests
+from bert_tf.serving.server import json_answers, json_requests
 from bert_tf.serving.server.errors import ServingError
 
 TEXT = {"text": tf.string}
@@ -22,7 +22,7 @@ PAIR = {"text": tf.string, "text_pair": tf.string}
 
 
 def tensors(body: str | bytes, inputs) -> dict[str, np.ndarray]:
-    document = json_parser.parse(body if isinstance(body, bytes) else body.encode())
+    document = json_requests.parse(body if isinstance(body, bytes) else body.encode())
     return json_requests.tensors(document, inputs)
 
 
@@ -261,7 +261,7 @@ def test_examples():
     body = """{"context": {"query": "pizza"}, "examples": [
         {"names": ["foo", {"b64": "aGVsbG8="}], "ratings": [8.0, NaN], "mix": [1, true, false]},
         {"names": "bar", "ratings": -Infinity, "none": []}]}"""
-    found = json_requests.examples(json_parser.parse(body.encode())).example_list_with_context
+    found = json_requests.examples(json_requests.parse(body.encode())).example_list_with_context
     assert found.context.features.feature["query"].bytes_list.value == [b"pizza"]
     first, second = found.examples
     features = first.features.feature
@@ -295,7 +295,7 @@ def test_examples():
 )
 def test_examples_that_do_not_fit(body, message):
     with pytest.raises(ServingError) as raised:
-        json_requests.examples(json_parser.parse(body.encode()))
+        json_requests.examples(json_requests.parse(body.encode()))
     assert message in raised.value.message
 
 
@@ -455,7 +455,7 @@ def test_any_json_is_tensors_or_a_refusal(document, inputs):
 @settings(max_examples=50, deadline=None)
 def test_any_bytes_are_refused_in_words(body):
     try:
-        json_parser.parse(body)
+        json_requests.parse(body)
     except ServingError as error:
         assert error.code.name == "INVALID_ARGUMENT"
         error.message.encode()

@@ -12,7 +12,7 @@ import grpc
 import pytest
 from starlette.testclient import TestClient
 
-from bert_tf.serving.server import access_log, json_parser, json_requests
+from bert_tf.serving.server import access_log, json_requests
 from bert_tf.serving.server.access_log import AccessLog
 from bert_tf.serving.server.app import make_app
 from bert_tf.serving.server.authorization import is_authorized
@@ -379,8 +379,7 @@ def test_large_bodies_are_converted_in_a_thread_and_small_ones_are_not(
 
         return record
 
-    monkeypatch.setattr(json_parser, "parse", recorded(json_parser.parse))
-    for name in ("tensors", "examples"):
+    for name in ("parse", "tensors", "examples"):
         monkeypatch.setattr(json_requests, name, recorded(getattr(json_requests, name)))
     for size, is_here in ((1000, True), (100_000, False)):
         threads.clear()
@@ -461,7 +460,7 @@ def test_a_body_counts_until_no_thread_holds_it(client, models, monkeypatch):
         go_on.wait(60)
         return {}
 
-    monkeypatch.setattr(json_parser, "parse", parse)
+    monkeypatch.setattr(json_requests, "parse", parse)
     app = RestApi(models, Limits())
     whole = {"type": "http.request", "body": b" " * 100_000, "more_body": False}
 
