@@ -41,21 +41,15 @@ class BatchingParameters:
     allowed_batch_sizes: tuple[int, ...] = ()
 
     def __post_init__(self) -> None:
-        """Checks the ranges.
-
-        Raises:
-            ValueError: a value is out of range.
-        """
         for name in ("max_batch_size", "max_enqueued_batches", *_FROM_ZERO):
             value, least = getattr(self, name), int(name not in _FROM_ZERO)
             if not least <= value <= _LARGEST:
                 raise ValueError(f"{name} is {value}: give at least {least}")
-        sizes = self.allowed_batch_sizes
-        if sizes and (
-            list(sizes) != sorted(set(sizes)) or sizes[0] < 1 or sizes[-1] != self.max_batch_size
-        ):
+        sizes = list(self.allowed_batch_sizes)
+        is_rising = sizes == sorted({size for size in sizes if size > 0})
+        if sizes and not (is_rising and sizes[-1] == self.max_batch_size):
             raise ValueError(
-                f"allowed_batch_sizes is {list(sizes)}: give rising sizes of which the last is "
+                f"allowed_batch_sizes is {sizes}: give rising sizes of which the last is "
                 f"max_batch_size ({self.max_batch_size})"
             )
 
@@ -121,37 +115,21 @@ def read_models_config(path: str | Path) -> ModelServerConfig:
     path, config = Path(path), ModelServerConfig()
     try:
         text_format.Parse(path.read_text(encoding="utf-8"), config)
-        for model in config.model_config_list.config:
-            if model.base_path:
-                model.base_path = str(path.parent.absolute() / model.base_path)
-        _check_models_config(config)
+        models = config.model_config_list.config
+        times = Counter(model.name for model in models)
+        for model in models:  # in TensorFlow Serving's words
+            if not model.name:
+                raise ValueError("ModelConfig has no name specified.")
+            if times[model.name] > 1:
+                raise ValueError(f"Illegal to list model {model.name} multiple times in config")
+            if model.model_platform not in ("", "tensorflow"):
+                platform = model.model_platform
+                raise ValueError(f"Model {model.name} requests unsupported platform {platform}")
+            if not model.base_path:
+                raise ValueError(f"Expected model {model.name} to have a base_path")
+            model.base_path = str(path.parent.absolute() / model.base_path)
     except (OSError, ValueError, text_format.ParseError) as error:
         raise InputError(f"{path} configures no models ({error}): correct it") from error
-    if not config.model_config_list.config:
+    if not models:
         raise InputError(f"{path} names no model: add one, as in saved_models/models.config")
     return config
-
-
-def _check_models_config(config: ModelServerConfig) -> None:
-    """Refuses what no server can follow, in TensorFlow Serving's words.
-
-    Raises:
-        ValueError: a model has no name, is listed twice, is not TensorFlow's or has no absolute
-            path.
-    """
-    models = config.model_config_list.config
-    for name, times in Counter(model.name for model in models).items():
-        if not name:
-            raise ValueError("ModelConfig has no name specified.")
-        if times > 1:
-            raise ValueError(f"Illegal to list model {name} multiple times in config")
-    for model in models:
-        if model.model_platform not in ("", "tensorflow"):
-            raise ValueError(
-                f"Model {model.name} requests unsupported platform {model.model_platform}"
-            )
-        if not Path(model.base_path).is_absolute():
-            raise ValueError(
-                f"Expected model {model.name} to have an absolute path or URI; got "
-                f"base_path()={model.base_path}"
-            )

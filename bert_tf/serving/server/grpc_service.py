@@ -16,7 +16,11 @@ from tensorflow_serving.apis.classification_pb2 import (
     ClassificationRequest,
     ClassificationResponse,
 )
-from tensorflow_serving.apis.get_model_metadata_pb2 import GetModelMetadataRequest
+from tensorflow_serving.apis.get_model_metadata_pb2 import (
+    GetModelMetadataRequest,
+    GetModelMetadataResponse,
+    SignatureDefMap,
+)
 from tensorflow_serving.apis.get_model_status_pb2 import GetModelStatusRequest
 from tensorflow_serving.apis.model_pb2 import ModelSpec
 from tensorflow_serving.apis.predict_pb2 import PredictRequest, PredictResponse
@@ -71,11 +75,10 @@ async def start_grpc(
         address: host and port; port 0 takes a free one.
         max_request_bytes: a larger request fails with RESOURCE_EXHAUSTED, as do more than 1000 at
             once.
-        max_held_bytes: size of all requests that are being answered; beyond it requests fail with
-            RESOURCE_EXHAUSTED.
+        max_held_bytes: size of all requests that are being answered; more are RESOURCE_EXHAUSTED.
         tls: encrypts the connections.
         token: password that clients send as metadata, `authorization: Bearer <token>`.
-        access_log: where to log requests; None for nowhere.
+        access_log: where to log requests.
 
     Returns:
         The server and its port.
@@ -144,16 +147,21 @@ async def _of_examples(
         return response(result=result, model_spec=_spec(servable, request.model_spec))
 
 
-async def _metadata(models: Models, request: GetModelMetadataRequest, deadline: float):
+async def _metadata(models: Models, request: GetModelMetadataRequest, deadline: float) -> Message:
     if not request.metadata_field:
         raise invalid("GetModelMetadataRequest must specify at least one metadata_field")
     for field in request.metadata_field:
         if field != "signature_def":
             raise invalid(f"Metadata field {field} is not supported")
-    return models.metadata(*_asked(request.model_spec))
+    with models.servable(*_asked(request.model_spec)) as servable:
+        spec = ModelSpec(name=servable.name, version={"value": servable.version})
+        response = GetModelMetadataResponse(model_spec=spec)
+        signatures = SignatureDefMap(signature_def=servable.signatures)
+        response.metadata["signature_def"].Pack(signatures)
+        return response
 
 
-async def _status(models: Models, request: GetModelStatusRequest, deadline: float):
+async def _status(models: Models, request: GetModelStatusRequest, deadline: float) -> Message:
     return models.status(*_asked(request.model_spec))
 
 
@@ -297,10 +305,8 @@ def _asked(spec: ModelSpec) -> tuple[str, int | None, str | None]:
 
 def _spec(servable: Servable, asked: ModelSpec) -> ModelSpec:
     """The version and signature that have answered."""
-    name = asked.signature_name or "serving_default"
-    spec = ModelSpec(name=servable.name, signature_name=name)
-    spec.version.value = servable.version
-    return spec
+    name, version = asked.signature_name or "serving_default", {"value": servable.version}
+    return ModelSpec(name=servable.name, signature_name=name, version=version)
 
 
 def _deadline(context: grpc.aio.ServicerContext) -> float:

@@ -13,10 +13,6 @@ from pathlib import Path
 from typing import Any
 
 import grpc
-from tensorflow_serving.apis.get_model_metadata_pb2 import (
-    GetModelMetadataResponse,
-    SignatureDefMap,
-)
 from tensorflow_serving.apis.get_model_status_pb2 import GetModelStatusResponse, ModelVersionStatus
 from tensorflow_serving.config.model_server_config_pb2 import ModelConfig, ModelServerConfig
 
@@ -298,21 +294,6 @@ class Models:
             raise ServingError(grpc.StatusCode.NOT_FOUND, message)
         statuses = [servables[number].status() for number in asked]
         return GetModelStatusResponse(model_version_status=statuses)
-
-    def metadata(
-        self, name: str, version: int | None = None, label: str | None = None
-    ) -> GetModelMetadataResponse:
-        """The signatures of a version, in `metadata["signature_def"]`.
-
-        Raises:
-            ServingError: as `servable`.
-        """
-        with self.servable(name, version, label) as servable:
-            response = GetModelMetadataResponse(model_spec={"name": name})
-            response.model_spec.version.value = servable.version
-            signatures = SignatureDefMap(signature_def=servable.signatures)
-            response.metadata["signature_def"].Pack(signatures)
-            return response
 
 
 def _look(

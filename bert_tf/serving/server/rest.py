@@ -21,6 +21,7 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import PlainTextResponse, Response
 from starlette.types import Receive, Scope, Send
 from tensorflow_serving.apis.get_model_metadata_pb2 import SignatureDefMap
+from tensorflow_serving.apis.model_pb2 import ModelSpec
 
 from bert_tf.serving.server import json_answers, json_requests
 from bert_tf.serving.server.conversion import LARGE_ANSWER, LARGE_BODY, in_thread_if
@@ -166,12 +167,11 @@ class RestApi:
         raise invalid(f"Malformed request: {method} {path}")
 
     def _metadata(self, target: "_Target") -> dict[str, Any]:
-        metadata = self._models.metadata(*target)
-        signatures = SignatureDefMap()
-        metadata.metadata["signature_def"].Unpack(signatures)
+        with self._models.servable(*target) as servable:
+            signatures = SignatureDefMap(signature_def=servable.signatures)
+            spec = ModelSpec(name=target.name, version={"value": servable.version})
         # The name stands twice: once for the map of metadata, once for the message's field.
-        found = {"signature_def": _fields(signatures)}
-        return {"model_spec": _fields(metadata.model_spec), "metadata": found}
+        return {"model_spec": _fields(spec), "metadata": {"signature_def": _fields(signatures)}}
 
     async def _infer(
         self, request: Request, target: _Target, verb: str, access: dict[str, Any]

@@ -1,5 +1,7 @@
 """What the tests of the server share: one tiny export."""
 
+import asyncio
+import inspect
 from pathlib import Path
 
 import pytest
@@ -11,6 +13,17 @@ from bert_tf.models.task_models import BertClassifier
 from bert_tf.serving.export import export
 from bert_tf.serving.signatures import DEFAULT, TEXTS, RawTextModel, Signature
 from bert_tf.tasks.kinds.classification import Classification
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
+    """Runs a test that is a coroutine in an event loop of its own."""
+    if not inspect.iscoroutinefunction(pyfuncitem.obj):
+        return None
+    names = pyfuncitem._fixtureinfo.argnames
+    asyncio.run(pyfuncitem.obj(**{name: pyfuncitem.funcargs[name] for name in names}))
+    return True
+
 
 PIECES = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "sea", "##s", "farm", "the", "é", "。"]
 

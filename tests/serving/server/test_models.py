@@ -7,7 +7,6 @@ from pathlib import Path
 import grpc
 import numpy as np
 import pytest
-from tensorflow_serving.apis.get_model_metadata_pb2 import SignatureDefMap
 from tensorflow_serving.apis.get_model_status_pb2 import ModelVersionStatus
 from tensorflow_serving.apis.prediction_log_pb2 import PredictionLog
 
@@ -44,64 +43,51 @@ def add_version(toys: Path, folder: Path, version: int) -> Path:
     return (folder / "toy" / f".{version}").rename(folder / "toy" / str(version))
 
 
-def test_models_are_found_by_name_and_version(toys):
-    async def run():
-        models = Models(toys)
-        async with models.running():
-            assert models.names == ["toy"]
-            answers = await predict(models)
-            assert answers["length"].tolist() == [8, 4]
-            again = await predict(models, version=1)
-            assert again["letters_text"].shape == (2, 8)
-            absent = "Servable not found for request: "
-            for name, version, label, code, message in [
-                ("foo", None, None, "NOT_FOUND", f"{absent}Latest(foo)"),
-                ("toy", 9, None, "NOT_FOUND", f"{absent}Specific(toy, 9)"),
-                ("toy", None, "x", "INVALID_ARGUMENT", "Unrecognized servable version label: x"),
-                ("", None, None, "INVALID_ARGUMENT", "ModelSpec has no name specified."),
-            ]:  # fmt: skip
-                with pytest.raises(ServingError) as refused:
-                    await predict(models, name, version, label)
-                assert (refused.value.code.name, refused.value.message) == (code, message)
-            for version, message in [
-                (None, "Could not find any versions of model foo"),
-                (9, "Could not find version 9 of model foo"),
-            ]:
-                with pytest.raises(ServingError, match=message):
-                    models.status("foo", version)
-            metadata = models.metadata("toy")
-            assert (metadata.model_spec.name, metadata.model_spec.version.value) == ("toy", 1)
-            signatures = SignatureDefMap()
-            metadata.metadata["signature_def"].Unpack(signatures)
-            assert list(signatures.signature_def["serving_default"].inputs) == ["text"]
-        with pytest.raises(ServingError) as refused:
-            await predict(models)
-        assert refused.value.code == grpc.StatusCode.UNAVAILABLE
-
-    asyncio.run(run())
+async def test_models_are_found_by_name_and_version(toys):
+    models = Models(toys)
+    async with models.running():
+        assert models.names == ["toy"]
+        answers = await predict(models)
+        assert answers["length"].tolist() == [8, 4]
+        again = await predict(models, version=1)
+        assert again["letters_text"].shape == (2, 8)
+        absent = "Servable not found for request: "
+        for name, version, label, code, message in [
+            ("foo", None, None, "NOT_FOUND", f"{absent}Latest(foo)"),
+            ("toy", 9, None, "NOT_FOUND", f"{absent}Specific(toy, 9)"),
+            ("toy", None, "x", "INVALID_ARGUMENT", "Unrecognized servable version label: x"),
+            ("", None, None, "INVALID_ARGUMENT", "ModelSpec has no name specified."),
+        ]:  # fmt: skip
+            with pytest.raises(ServingError) as refused:
+                await predict(models, name, version, label)
+            assert (refused.value.code.name, refused.value.message) == (code, message)
+        for version, message in [
+            (None, "Could not find any versions of model foo"),
+            (9, "Could not find version 9 of model foo"),
+        ]:
+            with pytest.raises(ServingError, match=message):
+                models.status("foo", version)
+    with pytest.raises(ServingError) as refused:
+        await predict(models)
+    assert refused.value.code == grpc.StatusCode.UNAVAILABLE
 
 
-def test_inputs_that_a_signature_does_not_take_are_refused(toys):
-    async def run():
-        async with (models := Models(toys / "toy")).running():
-            for inputs, message in [
-                ({"text": np.array([1, 2])}, 'input "text" has the type int64: .* string'),
-                ({"text": np.array(b"a", object)}, r'"text" has the shape \[\]: .* \[-1\]'),
-                ({"text": TEXTS.reshape(1, 2)}, r"the shape \[1, 2\]"),
-                ({"txt": TEXTS}, "input size does not match signature: 1!=1 .*Sent extra: {txt}. "
-                 "Missing but required: {text}."),
-            ]:  # fmt: skip
-                with pytest.raises(ServingError, match=message) as refused:
-                    await predict(models, **inputs)
-                assert refused.value.code == grpc.StatusCode.INVALID_ARGUMENT
-            with pytest.raises(
-                ServingError, match='signature name: "x" not found in signature def'
-            ):
-                await predict(models, signature_name="x")
-            empty = await predict(models, text=np.empty(0, object))
-            assert empty["length"].shape == (0,)
-
-    asyncio.run(run())
+async def test_inputs_that_a_signature_does_not_take_are_refused(toys):
+    async with (models := Models(toys / "toy")).running():
+        for inputs, message in [
+            ({"text": np.array([1, 2])}, 'input "text" has the type int64: .* string'),
+            ({"text": np.array(b"a", object)}, r'"text" has the shape \[\]: .* \[-1\]'),
+            ({"text": TEXTS.reshape(1, 2)}, r"the shape \[1, 2\]"),
+            ({"txt": TEXTS}, "input size does not match signature: 1!=1 .*Sent extra: {txt}. "
+             "Missing but required: {text}."),
+        ]:  # fmt: skip
+            with pytest.raises(ServingError, match=message) as refused:
+                await predict(models, **inputs)
+            assert refused.value.code == grpc.StatusCode.INVALID_ARGUMENT
+        with pytest.raises(ServingError, match='signature name: "x" not found in signature def'):
+            await predict(models, signature_name="x")
+        empty = await predict(models, text=np.empty(0, object))
+        assert empty["length"].shape == (0,)
 
 
 def test_a_new_version_takes_over_while_requests_run(toys, tmp_path):
@@ -143,29 +129,23 @@ def test_a_new_version_takes_over_while_requests_run(toys, tmp_path):
     assert answered and not failed
 
 
-def test_a_version_that_cannot_be_loaded_is_reported_and_the_old_one_serves(toys, tmp_path):
+async def test_a_version_that_cannot_be_loaded_is_reported_and_the_old_one_serves(toys, tmp_path):
     shutil.copytree(toys, tmp_path, dirs_exist_ok=True)
-
-    async def run():
-        async with (models := Models(tmp_path, poll_seconds=0.02)).running():
-            broken = tmp_path / "toy" / "2"
-            broken.mkdir()
-            await until(lambda: states(models).get(2) == State.END)
-            status = models.status("toy", 2).model_version_status[0].status
-            assert status.error_code == grpc.StatusCode.NOT_FOUND.value[0]
-            assert "Could not find SavedModel" in status.error_message
-            assert states(models)[1] == State.AVAILABLE
-            await predict(models)
-            # Its files arrive one by one: it is tried again whenever they change.
-            (broken / "saved_model.pb").write_bytes(b"\xff")
-            await until(
-                lambda: models.status("toy", 2).model_version_status[0].status.error_code == 3
-            )
-            shutil.rmtree(broken)
-            add_version(toys, tmp_path, 2)
-            await until(lambda: states(models) == {2: State.AVAILABLE, 1: State.END})
-
-    asyncio.run(run())
+    async with (models := Models(tmp_path, poll_seconds=0.02)).running():
+        broken = tmp_path / "toy" / "2"
+        broken.mkdir()
+        await until(lambda: states(models).get(2) == State.END)
+        status = models.status("toy", 2).model_version_status[0].status
+        assert status.error_code == grpc.StatusCode.NOT_FOUND.value[0]
+        assert "Could not find SavedModel" in status.error_message
+        assert states(models)[1] == State.AVAILABLE
+        await predict(models)
+        # Its files arrive one by one: it is tried again whenever they change.
+        (broken / "saved_model.pb").write_bytes(b"\xff")
+        await until(lambda: models.status("toy", 2).model_version_status[0].status.error_code == 3)
+        shutil.rmtree(broken)
+        add_version(toys, tmp_path, 2)
+        await until(lambda: states(models) == {2: State.AVAILABLE, 1: State.END})
 
 
 def write_warm_up(version: Path, texts: list[bytes], signature_name="serving_default") -> None:
@@ -180,22 +160,18 @@ def write_warm_up(version: Path, texts: list[bytes], signature_name="serving_def
         writer.write(log.SerializeToString())
 
 
-def test_warm_up_requests_are_replayed_and_a_failing_one_fails_the_load(toys, tmp_path):
+async def test_warm_up_requests_are_replayed_and_a_failing_one_fails_the_load(toys, tmp_path):
     for version, name in [(1, "serving_default"), (2, "absent")]:
         shutil.copytree(toys / "toy" / "1", tmp_path / str(version) / "toy" / "1")
         write_warm_up(tmp_path / str(version) / "toy" / "1", [b"the seas"], name)
-
-    async def run():
-        async with (models := Models(tmp_path / "1")).running():
-            assert models.names == ["toy"]
-            assert b":tensorflow:serving:model_warmup_latency_count{" in models.metrics.render()
-        with pytest.raises(InputError, match='Serving signature key "absent" not found'):
-            await Models(tmp_path / "2").start()
-
-    asyncio.run(run())
+    async with (models := Models(tmp_path / "1")).running():
+        assert models.names == ["toy"]
+        assert b":tensorflow:serving:model_warmup_latency_count{" in models.metrics.render()
+    with pytest.raises(InputError, match='Serving signature key "absent" not found'):
+        await Models(tmp_path / "2").start()
 
 
-def test_a_models_config_chooses_versions_and_labels(toys, tmp_path):
+async def test_a_models_config_chooses_versions_and_labels(toys, tmp_path):
     for version in (1, 3, 7):
         shutil.copytree(toys / "toy" / "1", tmp_path / "a" / str(version))
     (tmp_path / "models.config").write_text("""
@@ -211,22 +187,18 @@ def test_a_models_config_chooses_versions_and_labels(toys, tmp_path):
           config { name: "absent" base_path: "b" }
         }
     """)
-
-    async def run():
-        async with (models := Models(tmp_path / "models.config")).running():
-            assert models.names == ["all", "newest", "two"]
-            assert list(states(models, "two")) == [7, 1]
-            assert list(states(models, "newest")) == [7]
-            assert list(states(models, "all")) == [7, 3, 1]
-            with models.servable("two", label="stable") as servable:
-                assert servable.version == 1
-            with pytest.raises(ServingError, match=r"Specific\(two, 3\)"):
-                await predict(models, "two", label="canary")
-
-    asyncio.run(run())
+    async with (models := Models(tmp_path / "models.config")).running():
+        assert models.names == ["all", "newest", "two"]
+        assert list(states(models, "two")) == [7, 1]
+        assert list(states(models, "newest")) == [7]
+        assert list(states(models, "all")) == [7, 3, 1]
+        with models.servable("two", label="stable") as servable:
+            assert servable.version == 1
+        with pytest.raises(ServingError, match=r"Specific\(two, 3\)"):
+            await predict(models, "two", label="canary")
 
 
-def test_a_changed_models_config_is_followed_and_a_label_never_names_what_is_not_loaded(
+async def test_a_changed_models_config_is_followed_and_a_label_never_names_what_is_not_loaded(
     toys, tmp_path, caplog
 ):
     for version in (1, 3):
@@ -242,25 +214,22 @@ def test_a_changed_models_config_is_followed_and_a_label_never_names_what_is_not
             }} }}
         """)
 
-    async def run():
-        configure(1)
-        async with (models := Models(file, poll_seconds=0.01)).running():
-            configure(3)
-            served = set()
-            while states(models) != {3: State.AVAILABLE, 1: State.END}:
-                with models.servable("toy", label="stable") as servable:
-                    served.add(servable.version)
-                await asyncio.sleep(0)
-            assert served == {1, 3}
-            file.write_text("models {")
-            await until(lambda: "configures no models" in caplog.text)
-            await predict(models, label="stable")
-            configure(1)  # back again
-            await until(lambda: states(models) == {3: State.END, 1: State.AVAILABLE})
-            await predict(models, label="stable")
-        assert caplog.text.count("configures no models") == 1
-
-    asyncio.run(run())
+    configure(1)
+    async with (models := Models(file, poll_seconds=0.01)).running():
+        configure(3)
+        served = set()
+        while states(models) != {3: State.AVAILABLE, 1: State.END}:
+            with models.servable("toy", label="stable") as servable:
+                served.add(servable.version)
+            await asyncio.sleep(0)
+        assert served == {1, 3}
+        file.write_text("models {")
+        await until(lambda: "configures no models" in caplog.text)
+        await predict(models, label="stable")
+        configure(1)  # back again
+        await until(lambda: states(models) == {3: State.END, 1: State.AVAILABLE})
+        await predict(models, label="stable")
+    assert caplog.text.count("configures no models") == 1
 
 
 @pytest.mark.parametrize(
@@ -288,27 +257,24 @@ def test_a_folder_without_models_is_refused(tmp_path):
         asyncio.run(Models(tmp_path / "absent").start())
 
 
-def test_closing_finishes_what_was_accepted(toys):
-    async def run():
-        models = Models(toys)
-        await models.start()
-        requests = [asyncio.create_task(predict(models)) for _ in range(20)]
-        await asyncio.sleep(0)
-        closing = asyncio.create_task(models.close())
-        await asyncio.sleep(0)
-        with pytest.raises(ServingError) as refused:
-            await predict(models)
-        assert refused.value.code == grpc.StatusCode.UNAVAILABLE
-        await closing
-        assert all(request.done() for request in requests)
-        for request in requests:
-            assert request.result()["length"].tolist() == [8, 4]
-        assert states(models) == {1: State.END}
-
-    asyncio.run(run())
+async def test_closing_finishes_what_was_accepted(toys):
+    models = Models(toys)
+    await models.start()
+    requests = [asyncio.create_task(predict(models)) for _ in range(20)]
+    await asyncio.sleep(0)
+    closing = asyncio.create_task(models.close())
+    await asyncio.sleep(0)
+    with pytest.raises(ServingError) as refused:
+        await predict(models)
+    assert refused.value.code == grpc.StatusCode.UNAVAILABLE
+    await closing
+    assert all(request.done() for request in requests)
+    for request in requests:
+        assert request.result()["length"].tolist() == [8, 4]
+    assert states(models) == {1: State.END}
 
 
-def test_batching_parameters_of_a_version_are_honoured(toys, tmp_path):
+async def test_batching_parameters_of_a_version_are_honoured(toys, tmp_path):
     shutil.copytree(toys, tmp_path, dirs_exist_ok=True)
     file = tmp_path / "toy" / "1" / "batching_params.pbtxt"
     file.write_text("max_batch_size { value: 4 } allowed_batch_sizes: 4")
@@ -326,17 +292,11 @@ def test_batching_parameters_of_a_version_are_honoured(toys, tmp_path):
     found = asyncio.run(parameters(overrides={"max_batch_size": 2}))
     assert found == BatchingParameters(2, 0, 9)
     file.write_text("max_batch_size: 4")
-
-    async def run():
-        with pytest.raises(
-            InputError, match=r"no model can be loaded .* has no batching parameters"
-        ):
-            await Models(tmp_path).start()
-
-    asyncio.run(run())
+    with pytest.raises(InputError, match=r"no model can be loaded .* has no batching parameters"):
+        await Models(tmp_path).start()
 
 
-def test_only_versions_with_batching_parameters_are_joined_and_limited(toys, tmp_path):
+async def test_only_versions_with_batching_parameters_are_joined_and_limited(toys, tmp_path):
     folders = {name: tmp_path / name / "1" for name in ("plain", "batched")}
     for folder in folders.values():
         shutil.copytree(toys / "toy" / "1", folder)
@@ -351,55 +311,44 @@ def test_only_versions_with_batching_parameters_are_joined_and_limited(toys, tmp
             await held.predict("", {"text": TEXTS})
             return seen != [None]
 
-    async def run():
-        async with (models := Models(tmp_path)).running():
-            assert not await joins(models, "plain") and await joins(models, "batched")
-            assert len((await predict(models, "plain", text=many))["length"]) == 5
-            message = "Task size 5 is larger than maximum input batch size 4"
-            with pytest.raises(ServingError, match=message) as refused:
-                await predict(models, "batched", text=many)
-            assert refused.value.code == grpc.StatusCode.INVALID_ARGUMENT
-        async with (models := Models(tmp_path, overrides={"max_batch_size": 3})).running():
-            assert await joins(models, "plain")  # given for all models
-            with pytest.raises(ServingError, match="batch size 3"):
-                await predict(models, "plain", text=many)
-
-    asyncio.run(run())
+    async with (models := Models(tmp_path)).running():
+        assert not await joins(models, "plain") and await joins(models, "batched")
+        assert len((await predict(models, "plain", text=many))["length"]) == 5
+        message = "Task size 5 is larger than maximum input batch size 4"
+        with pytest.raises(ServingError, match=message) as refused:
+            await predict(models, "batched", text=many)
+        assert refused.value.code == grpc.StatusCode.INVALID_ARGUMENT
+    async with (models := Models(tmp_path, overrides={"max_batch_size": 3})).running():
+        assert await joins(models, "plain")  # given for all models
+        with pytest.raises(ServingError, match="batch size 3"):
+            await predict(models, "plain", text=many)
 
 
-def test_an_answer_that_is_too_large_is_refused(toys, monkeypatch):
+async def test_an_answer_that_is_too_large_is_refused(toys, monkeypatch):
     monkeypatch.setattr(servable, "_LARGEST_ANSWER", 1000)
-
-    async def run():
-        async with (models := Models(toys)).running():
-            await predict(models)
-            with pytest.raises(ServingError, match="send fewer rows") as refused:
-                await predict(models, text=np.array([b"a" * 400], object))
-            assert refused.value.code == grpc.StatusCode.INVALID_ARGUMENT
-
-    asyncio.run(run())
+    async with (models := Models(toys)).running():
+        await predict(models)
+        with pytest.raises(ServingError, match="send fewer rows") as refused:
+            await predict(models, text=np.array([b"a" * 400], object))
+        assert refused.value.code == grpc.StatusCode.INVALID_ARGUMENT
 
 
 @pytest.mark.parametrize("source", ["", "toy", "models.config"])
-def test_a_model_whose_folder_is_moved_away_stays_loaded(toys, tmp_path, source):
+async def test_a_model_whose_folder_is_moved_away_stays_loaded(toys, tmp_path, source):
     shutil.copytree(toys, tmp_path, dirs_exist_ok=True)
     config = 'model_config_list { config { name: "toy" base_path: "toy" } }'
     (tmp_path / "models.config").write_text(config)
-
-    async def run():
-        async with (models := Models(tmp_path / source, poll_seconds=3600)).running():
-            (tmp_path / "toy").rename(tmp_path.parent / f"away-{tmp_path.name}")
-            await models._poll()
-            assert states(models) == {1: State.AVAILABLE}
-            await predict(models)
-            (tmp_path / "toy").mkdir()  # without versions: nothing is to be served
-            await models._poll()
-            await until(lambda: states(models) == {1: State.END})
-
-    asyncio.run(run())
+    async with (models := Models(tmp_path / source, poll_seconds=3600)).running():
+        (tmp_path / "toy").rename(tmp_path.parent / f"away-{tmp_path.name}")
+        await models._poll()
+        assert states(models) == {1: State.AVAILABLE}
+        await predict(models)
+        (tmp_path / "toy").mkdir()  # without versions: nothing is to be served
+        await models._poll()
+        await until(lambda: states(models) == {1: State.END})
 
 
-def test_a_failure_to_load_that_passes_is_tried_again_and_late_ones_less_often(
+async def test_a_failure_to_load_that_passes_is_tried_again_and_late_ones_less_often(
     toys, tmp_path, monkeypatch
 ):
     shutil.copytree(toys / "toy", tmp_path / "other")
@@ -413,40 +362,32 @@ def test_a_failure_to_load_that_passes_is_tried_again_and_late_ones_less_often(
             super().__init__(directory)
 
     monkeypatch.setattr(servable, "LoadedModel", Failing)
-
-    async def run():
-        async with (models := Models(tmp_path, poll_seconds=3600)).running():
-            assert models.names == ["other"]
-            for code, seconds in [("RESOURCE_EXHAUSTED", 60), ("UNAVAILABLE", 120)]:
-                failed = models._servables["toy"][1]
-                assert failed.error.code.name == code
-                assert 0 <= failed.retry_at - time.monotonic() - seconds + 30 <= 30
-                await models._poll()
-                assert failed.error.code.name == code  # it is too early
-                failed.retry_at = time.monotonic()
-                await models._poll()
-                await until(lambda: states(models)[1] in (State.AVAILABLE, State.END))
-            await predict(models)
-            (status,) = models.status("toy").model_version_status
-            assert status.status.error_message == ""
-
-    asyncio.run(run())
+    async with (models := Models(tmp_path, poll_seconds=3600)).running():
+        assert models.names == ["other"]
+        for code, seconds in [("RESOURCE_EXHAUSTED", 60), ("UNAVAILABLE", 120)]:
+            failed = models._servables["toy"][1]
+            assert failed.error.code.name == code
+            assert 0 <= failed.retry_at - time.monotonic() - seconds + 30 <= 30
+            await models._poll()
+            assert failed.error.code.name == code  # it is too early
+            failed.retry_at = time.monotonic()
+            await models._poll()
+            await until(lambda: states(models)[1] in (State.AVAILABLE, State.END))
+        await predict(models)
+        (status,) = models.status("toy").model_version_status
+        assert status.status.error_message == ""
 
 
-def test_metrics_forget_versions_that_were_unloaded_long_ago(toys, tmp_path, monkeypatch):
+async def test_metrics_forget_versions_that_were_unloaded_long_ago(toys, tmp_path, monkeypatch):
     monkeypatch.setattr(models_module, "_REMEMBERED", 1)
     shutil.copytree(toys, tmp_path, dirs_exist_ok=True)
-
-    async def run():
-        async with (models := Models(tmp_path, poll_seconds=0.02)).running():
-            for version in (2, 3):
-                add_version(toys, tmp_path, version)
-                shutil.rmtree(tmp_path / "toy" / str(version - 1))
-                await until(lambda v=version: states(models).get(v) == State.AVAILABLE)
-                await until(lambda v=version: states(models).get(v - 1) == State.END)
-            await until(lambda: list(states(models)) == [3, 2])
-            text = models.metrics.render().decode()
-            paths = set(re.findall('model_path="[^"]*/toy/([0-9])"', text))
-            assert paths == {"2", "3"}
-
-    asyncio.run(run())
+    async with (models := Models(tmp_path, poll_seconds=0.02)).running():
+        for version in (2, 3):
+            add_version(toys, tmp_path, version)
+            shutil.rmtree(tmp_path / "toy" / str(version - 1))
+            await until(lambda v=version: states(models).get(v) == State.AVAILABLE)
+            await until(lambda v=version: states(models).get(v - 1) == State.END)
+        await until(lambda: list(states(models)) == [3, 2])
+        text = models.metrics.render().decode()
+        paths = set(re.findall('model_path="[^"]*/toy/([0-9])"', text))
+        assert paths == {"2", "3"}

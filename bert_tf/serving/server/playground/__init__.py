@@ -4,8 +4,9 @@ The page is in `static/`, as it is served: no build step, no framework, no reque
 """
 
 import contextlib
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Mapping
 from importlib import resources
+from importlib.resources.abc import Traversable
 from typing import Any
 
 from starlette.requests import Request
@@ -49,21 +50,16 @@ def routes(models: Models) -> list[Route]:
         found = {"models": describe(models), "token": "authorization" in request.headers}
         return JSONResponse(found, headers=HEADERS)
 
+    def file_route(file: Traversable) -> Route:
+        content, media_type = file.read_bytes(), _TYPES[file.name[file.name.rindex(".") :]]
+
+        async def answer(request: Request) -> Response:
+            return Response(content, headers=HEADERS, media_type=media_type)
+
+        return Route("/" if file.name == "index.html" else f"/playground/{file.name}", answer)
+
     static = resources.files(__package__) / "static"
-    found = [Route("/playground/models", list_models)]
-    for file in static.iterdir():
-        path = "/" if file.name == "index.html" else f"/playground/{file.name}"
-        found.append(Route(path, _answer_with(file.read_bytes(), file.name)))
-    return found
-
-
-def _answer_with(content: bytes, name: str) -> Callable[[Request], Awaitable[Response]]:
-    media_type = _TYPES[name[name.rindex(".") :]]
-
-    async def answer(request: Request) -> Response:
-        return Response(content, headers=HEADERS, media_type=media_type)
-
-    return answer
+    return [Route("/playground/models", list_models), *map(file_route, static.iterdir())]
 
 
 def describe(models: Models) -> list[dict[str, Any]]:
