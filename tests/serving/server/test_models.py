@@ -287,9 +287,9 @@ async def test_batching_parameters_of_a_version_are_honoured(toys, tmp_path):
             with models.servable("toy") as servable:
                 return servable._queue.parameters
 
-    found = asyncio.run(parameters())
+    found = await parameters()
     assert found == BatchingParameters(4, 0, 9, allowed_batch_sizes=(4,))
-    found = asyncio.run(parameters(overrides={"max_batch_size": 2}))
+    found = await parameters(overrides={"max_batch_size": 2})
     assert found == BatchingParameters(2, 0, 9)
     file.write_text("max_batch_size: 4")
     with pytest.raises(InputError, match=r"no model can be loaded .* has no batching parameters"):
