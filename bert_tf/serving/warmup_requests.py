@@ -44,7 +44,6 @@ class Request:
     """A request to a signature.
 
     Attributes:
-        signature_name: the signature.
         method_name: the API of TensorFlow Serving that the signature is for.
         size: "short", "long" or "batch".
         inputs: input name -> values [B, ...], strings as bytes in an array of objects.
@@ -104,10 +103,8 @@ def _emptied(text: Any) -> Any:
 
 def _array(values: list[Any]) -> np.ndarray:
     """Strings, or lists of as many strings, as bytes in an array of objects."""
-    encoded = np.array(values, dtype=object)
-    return np.vectorize(
-        lambda text: text.encode() if isinstance(text, str) else text, otypes=[object]
-    )(encoded)
+    encode = np.frompyfunc(lambda text: text.encode() if isinstance(text, str) else text, 1, 1)
+    return encode(np.array(values, object))
 
 
 def _serialized(texts: Mapping[str, Any]) -> bytes:
