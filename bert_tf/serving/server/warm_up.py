@@ -56,17 +56,12 @@ async def _run(model: LoadedModel, log: PredictionLog) -> None:
         check_inputs(model.signatures[name], inputs)
         return model.run(name, inputs)
 
-    match log.WhichOneof("log_type"):
-        case "predict_log":
-            await predict(*predict_inputs(model.signatures, log.predict_log.request))
-        case "classify_log":
-            asked = log.classify_log.request
-            name = asked.model_spec.signature_name
-            await classify(predict, model.signatures, name, asked.input)
-        case "regress_log":
-            asked = log.regress_log.request
-            name = asked.model_spec.signature_name
-            await regress(predict, model.signatures, name, asked.input)
-        case kind if kind is not None:
-            message = f"Unsupported log_type for warmup: {kind}"
-            raise ServingError(grpc.StatusCode.UNIMPLEMENTED, message)
+    kind = log.WhichOneof("log_type")
+    if kind == "predict_log":
+        await predict(*predict_inputs(model.signatures, log.predict_log.request))
+    elif kind in ("classify_log", "regress_log"):
+        call, request = classify if kind == "classify_log" else regress, getattr(log, kind).request
+        await call(predict, model.signatures, request.model_spec.signature_name, request.input)
+    elif kind not in (None, "multi_inference_log"):  # which no client can ask here
+        message = f"Unsupported log_type for warmup: {kind}"
+        raise ServingError(grpc.StatusCode.UNIMPLEMENTED, message)
