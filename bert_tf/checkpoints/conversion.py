@@ -36,17 +36,11 @@ _OURS = (
 
 @dataclass(frozen=True)
 class Conversion:
-    """Result of `convert`.
+    """Result of `convert`."""
 
-    Attributes:
-        source: the model that was found.
-        model: the model that was read, with notes on assumptions and losses.
-        files: the files written, by their path in the output.
-    """
-
-    source: Location
-    model: StoredModel
-    files: list[str]
+    source: Location  # the model that was found
+    model: StoredModel  # the model that was read, with notes on assumptions and losses
+    files: list[str]  # the files written, by their path in the output
 
 
 def read_model(
@@ -99,7 +93,8 @@ def convert(
     Raises:
         InputError: the source, the output or the options cannot be used; the message says why.
     """
-    if to != "hugging_face" and dtype != "float32":
+    is_directory = to == "hugging_face"
+    if not is_directory and dtype != "float32":
         raise InputError(f"{dtype} is for Hugging Face directories; {to} is written in float32.")
     found = locate(source)
     target = check_output_folder(output, [found.folder], ours=_OURS, overwrite=overwrite)
@@ -107,11 +102,11 @@ def convert(
     task = location.folder / TASK_FILE
     has_task = location.format == "hugging_face" and task.is_file()
     with replace_directory(target) as folder:
-        if to == "hugging_face":
+        if is_directory:
             write_hugging_face(model, folder, dtype, shard_bytes)
         else:
             _WRITE[to](model, folder)
-        if has_task and to == "hugging_face":
+        if has_task and is_directory:
             shutil.copyfile(task, folder / TASK_FILE)
         elif has_task:
             model.notes.append(
@@ -125,17 +120,10 @@ def convert(
 def _read_tokenizer(
     location: Location, do_lower_case: bool | None, notes: list[str]
 ) -> BertTokenizer | None:
-    """The tokenizer of a folder with vocab.txt, or with Hugging Face's tokenizer.json.
+    """The tokenizer of a folder with vocab.txt, or with Hugging Face's tokenizer.json, or None.
 
     tokenizer_config.json or tokenizer.json says whether it lower-cases. The original's checkpoints
-    have neither: then `do_lower_case` decides, or the model's name, as in
-    `validate_case_matches_checkpoint` of the original's tokenization.py, or capital letters in
-    the vocabulary.
-
-    Returns None if there is no vocabulary; adds a sentence on each assumption to `notes`.
-
-    Raises:
-        InputError: the files cannot be used, or nothing shows whether the model is uncased.
+    have neither: then `do_lower_case` decides, or `_casing`.
     """
     folder = location.folder
     has_vocabulary = (folder / VOCABULARY_FILE).is_file()
@@ -156,6 +144,10 @@ def _read_tokenizer(
 
 
 def _casing(location: Location, pieces: list[str], notes: list[str]) -> bool:
+    """Whether a model is uncased, by its name or by capital letters in its vocabulary.
+
+    By the name as in `validate_case_matches_checkpoint` of the original's tokenization.py.
+    """
     for part in reversed(location.path.absolute().parts):  # the nearest name counts
         if re.search(r"(^|[-_.])uncased([-_.]|$)|^(chinese|multilingual)_L-", part):
             notes.append(f"Taken to be uncased, by the name {part!r}: do_lower_case is true.")

@@ -23,28 +23,18 @@ CONFIG = "config.json"
 
 @dataclass(frozen=True)
 class Location:
-    """A model on disk.
-
-    Attributes:
-        format: format of its files.
-        folder: folder of its files.
-        path: the folder; of a TensorFlow checkpoint its files' path without ".index".
-    """
+    """A model on disk."""
 
     format: Format
     folder: Path
-    path: Path
+    path: Path  # the folder; of a TensorFlow checkpoint its files' path without ".index"
 
 
 def locate(source: str | os.PathLike) -> Location:
-    """Finds the model at a path, and its format.
+    """Finds the one model at a path, and its format.
 
-    Args:
-        source: a folder; a folder with one folder in it that holds a model, as archives unpack;
-            or the prefix of a TensorFlow checkpoint, such as "models/bert_model.ckpt".
-
-    Raises:
-        InputError: if there is no model, or more than one, or it is of no format known here.
+    The path is a folder; a folder with one folder in it that holds a model, as archives unpack; or
+    the prefix of a TensorFlow checkpoint, such as "models/bert_model.ckpt".
     """
     source = Path(source)
     if not source.is_dir():
@@ -59,17 +49,17 @@ def locate(source: str | os.PathLike) -> Location:
         raise InputError(f"{source} does not exist: give the folder of a model.")
     if here := _in_folder(source):
         return here
-    children = [child for child in sorted(source.iterdir()) if child.is_dir()]
+    children = (child for child in sorted(source.iterdir()) if child.is_dir())
     inside = [found for child in children if (found := _in_folder(child))]
-    if len(inside) == 1:
-        return inside[0]
-    if inside:
+    if not inside:
+        raise InputError(
+            f"{source} holds no model: give a folder with {CONFIG} and {WEIGHTS}, with a "
+            "TensorFlow checkpoint (*.ckpt.index, bert_config.json), or with a KerasHub preset."
+        )
+    if len(inside) > 1:
         names = ", ".join(str(found.folder) for found in inside)
         raise InputError(f"{source} holds several models: give one of {names}.")
-    raise InputError(
-        f"{source} holds no model: give a folder with {CONFIG} and {WEIGHTS}, with a TensorFlow "
-        "checkpoint (*.ckpt.index, bert_config.json), or with a KerasHub preset."
-    )
+    return inside[0]
 
 
 def check_is_model_directory(directory: Path) -> None:

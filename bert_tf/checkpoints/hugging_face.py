@@ -1,6 +1,5 @@
 """Hugging Face's model directory, as files."""
 
-from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 
@@ -18,8 +17,7 @@ from bert_tf.checkpoints.weight_names import (
     FEATURE_BASED,
     HEADS_PREFIXES,
     canonical_name,
-    direction_prefix,
-    is_stacked,
+    stored_prefixes,
 )
 from bert_tf.config import BertConfig
 from bert_tf.errors import InputError
@@ -28,9 +26,7 @@ SHARD_BYTES = 5 * 1000**3
 # Keys of config.json that are written anew, or say what no longer holds.
 _NOT_KEPT = ("architectures", "dtype", "num_labels", "problem_type", "tie_word_embeddings",
              "torch_dtype")  # fmt: skip
-
-
-# The first words of the names of all tensors that a model can use.
+# The beginnings of the canonical names of all tensors that a model can use.
 _OF_BERT = ("embeddings.", "encoder.", "pooler.", *HEADS_PREFIXES)
 
 
@@ -40,33 +36,33 @@ def read_weights(folder: Path) -> StoredModel:
     Tensors that belong to no part of a BERT are left out, with a note. The tokenizer is not read.
     """
     config = BertConfig.from_json(folder / CONFIG)
-    tensors: dict[str, np.ndarray] = {}
-    both: dict[str, dict[str, np.ndarray]] = {}
-    others = []
     path = weights_path(folder)
+    found: dict[str, dict[str, np.ndarray]] = {}  # canonical name -> prefix -> tensor
+    others = []
     for name, tensor in read_tensors(path):
         canonical = canonical_name(name)
         if not canonical.startswith(_OF_BERT) and not name.startswith("bert."):
             others.append(name)
             continue
-        if is_stacked(canonical, config):
-            both.setdefault(canonical, {})[name.partition(".")[0]] = tensor
-            continue
-        if not name.startswith(direction_prefix(canonical, config)):
-            continue  # a part of Hugging Face's that computes something else here
-        if canonical in tensors:
-            raise InputError(
-                f"{path} holds a weight twice, the second time as {name}: save it again."
-            )
-        tensors[canonical] = tensor
-    for canonical, parts in both.items():
-        if sorted(parts) != config.directions or len({x.shape for x in parts.values()}) > 1:
+        for prefix in stored_prefixes(canonical, config):
+            if not name.startswith(prefix):
+                continue  # of the other encoder, or of Hugging Face's computation, not ours
+            parts = found.setdefault(canonical, {})
+            if prefix in parts:
+                raise InputError(
+                    f"{path} holds a weight twice, the second time as {name}: save it again."
+                )
+            parts[prefix] = tensor
+    tensors = {}
+    for canonical, parts in found.items():
+        prefixes = stored_prefixes(canonical, config)
+        if parts.keys() != set(prefixes) or len({part.shape for part in parts.values()}) > 1:
             raise InputError(
                 f"{path} lacks {canonical} of one encoder, or in one shape: restore the file."
             )
-        tensors[canonical] = np.stack([parts[direction] for direction in config.directions])
-    notes = [left_out(others)] if others else []
-    return StoredModel(config, tensors, path, notes=notes)
+        values = [parts[prefix] for prefix in prefixes]
+        tensors[canonical] = values[0] if len(values) == 1 else np.stack(values)
+    return StoredModel(config, tensors, path, notes=[left_out(others)] if others else [])
 
 
 def read_hugging_face(location: Location) -> StoredModel:
@@ -97,19 +93,16 @@ def write_hugging_face(
     yet. Other files of the directory (checkpoints, logs) stay. `dtype` is a key of `FLOATS`;
     weights above `shard_bytes` are written to several files.
     """
-    tensors = _cast(model.tensors, dtype)
-    # The encoder alone has no prefix; in a model with heads it is called "bert".
-    if any(model.has(part) for part in HEADS_PREFIXES):
-        own = FEATURE_BASED if model.config.has_feature_encoder else ""
-        tensors = {
-            f"{own if name.startswith(HEADS_PREFIXES) else 'bert.'}{name}": tensor
-            for name, tensor in tensors.items()
-        }
-    tensors = {
-        prefix + name: part
-        for name, tensor in tensors.items()
-        for prefix, part in _parts(canonical_name(name), tensor, model.config)
-    }
+    has_head = any(model.has(part) for part in HEADS_PREFIXES)
+    of_head = FEATURE_BASED if model.config.has_feature_encoder else ""
+    tensors = {}
+    for name, tensor in model.tensors.items():
+        # The encoder alone has no prefix; in a model with heads it is called "bert".
+        stored = f"{of_head if name.startswith(HEADS_PREFIXES) else 'bert.'}{name}"
+        prefixes = stored_prefixes(name, model.config)
+        values = _cast(name, tensor, dtype)
+        for prefix, value in zip(prefixes, values if len(prefixes) > 1 else [values], strict=True):
+            tensors[prefix + (stored if has_head else name)] = value
     config = _config_on_disk(model, dtype)
     path = folder / CONFIG
     if path.exists() and path.read_bytes() != config.to_json_text().encode():
@@ -118,14 +111,6 @@ def write_hugging_face(
     if model.tokenizer is not None:
         model.tokenizer.save(folder, model_max_length=config.max_position_embeddings)
     config.to_json(path)
-
-
-def _parts(name: str, tensor: np.ndarray, config: BertConfig) -> Iterator[tuple[str, np.ndarray]]:
-    """What is stored of a tensor, each with the prefix of its name."""
-    if is_stacked(name, config):
-        yield from zip([f"{each}." for each in config.directions], tensor, strict=True)
-    else:
-        yield direction_prefix(name, config), tensor
 
 
 def _config_on_disk(model: StoredModel, dtype: str) -> BertConfig:
@@ -142,14 +127,12 @@ def _config_on_disk(model: StoredModel, dtype: str) -> BertConfig:
     return replace(model.config, id2label=dict(enumerate(names)), extra=extra)
 
 
-def _cast(tensors: Mapping[str, np.ndarray], dtype: str) -> dict[str, np.ndarray]:
-    cast = {}
-    for name, tensor in tensors.items():
-        with np.errstate(over="ignore"):  # reported below
-            cast[name] = np.ascontiguousarray(tensor.astype(FLOATS[dtype], copy=False))
-        if dtype != "float32" and not np.array_equal(np.isfinite(cast[name]), np.isfinite(tensor)):
-            raise InputError(
-                f"{name} has values too large for {dtype} ({np.abs(tensor).max():.3g}): "
-                "write bfloat16 or float32."
-            )
+def _cast(name: str, tensor: np.ndarray, dtype: str) -> np.ndarray:
+    with np.errstate(over="ignore"):  # reported below
+        cast = np.ascontiguousarray(tensor.astype(FLOATS[dtype], copy=False))
+    if dtype != "float32" and not np.array_equal(np.isfinite(cast), np.isfinite(tensor)):
+        raise InputError(
+            f"{name} has values too large for {dtype} ({np.abs(tensor).max():.3g}): "
+            "write bfloat16 or float32."
+        )
     return cast

@@ -13,6 +13,7 @@ import numpy as np
 
 from bert_tf.checkpoints.formats import CONFIG, Location
 from bert_tf.checkpoints.stored_model import StoredModel
+from bert_tf.checkpoints.tensorflow_checkpoint import TANH_GELU
 from bert_tf.checkpoints.weight_names import (
     BLOCK,
     EMBEDDINGS,
@@ -40,7 +41,6 @@ _CONFIG = {
     "max_position_embeddings": "max_sequence_length",
     "type_vocab_size": "num_segments",
 }
-_TANH_GELU = ("gelu_new", "gelu_fast", "gelu_pytorch_tanh")
 
 
 def _keras_hub() -> ModuleType:
@@ -156,7 +156,7 @@ def _class_name(path: Path) -> str:
 def write_keras_hub(model: StoredModel, folder: Path) -> None:
     """Writes a preset; of a task, if the model has a head that KerasHub knows."""
     config = model.config
-    if config.hidden_act not in ("gelu", *_TANH_GELU):
+    if config.hidden_act not in ("gelu", *TANH_GELU):
         raise InputError(
             f"KerasHub's BertBackbone computes GELU alone, not {config.hidden_act!r}: the model "
             "cannot be written as a preset."

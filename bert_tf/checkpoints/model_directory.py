@@ -44,10 +44,7 @@ def save_model(
     directory: str | os.PathLike,
     tokenizer: "BertTokenizer | None" = None,
 ) -> None:
-    """Writes a model as a Hugging Face model directory.
-
-    Each file appears whole or not at all, config.json last: a directory without it is no model
-    yet. Other files of the directory (checkpoints, logs) stay.
+    """Writes a model as a Hugging Face model directory; see `write_hugging_face`.
 
     Args:
         model: a `BertEncoder`, or an encoder with a head.
@@ -108,15 +105,21 @@ def load_model(
     directory = Path(directory)
     check_is_model_directory(directory)
     stored = read_weights(directory)
-    path = stored.source
     for note in stored.notes:
-        _log.warning("%s: %s", path, note)
+        _log.warning("%s: %s", stored.source, note)
     vocabulary = directory / "vocab.txt"
     if vocabulary.exists():
         pieces = len(vocabulary.read_bytes().rstrip().split(b"\n"))
         check_vocabulary(pieces, stored.config, vocabulary)
     if model_class is None:
-        model_class = _class_on_disk(stored, directory)
+        of_kind: list[Any] = [each for each, head in HEADS.items() if head.kind == stored.kind]
+        if not of_kind:
+            raise InputError(
+                f"{directory} holds a {stored.kind}, which cannot be used as "
+                "it is: train it for another task (bert-tf finetune), or open its encoder "
+                "(bert_tf.BertEncoder.from_directory)."
+            )
+        model_class = of_kind[0]
     if model_class is BertEncoder:
         model_class = encoder_class(stored.config)
     # Arguments of the model: all that are no values of the config.
@@ -151,29 +154,17 @@ def load_model(
     features = [(c.feature_layers, c.feature_lstm_layers) for c in (full, stored.config)]
     is_other = is_other or (bool(head.parts) and features[0] != features[1])
     # The encoder's shapes are checked before a model of a wrong size is made.
-    check_shapes(_encoder(stored.tensors), _encoder(tensor_shapes(full)), path)
+    check_shapes(_encoder(stored.tensors), _encoder(tensor_shapes(full)), stored.source)
     model = model_class(full, **own)
     if is_other and stored.classes:
-        _log.warning("%s: its head is for other classes or another task: replaced.", path)
+        _log.warning("%s: its head is for other classes or another task: replaced.", stored.source)
     if full.has_feature_encoder:
         kept = () if is_other else ("lstm.", "mix.", *head.parts)
     else:
         pooler = ("pooler.",) if head.reads_pooler else ()
         kept = pooler if is_other else (*pooler, *head.parts)
-    _fill(model, stored, kept, path)
+    _fill(model, stored, kept)
     return model
-
-
-def _class_on_disk(stored: StoredModel, directory: Path) -> Any:
-    """The class of the model that was saved."""
-    for model_class, head in HEADS.items():
-        if head.kind == stored.kind:
-            return model_class
-    raise InputError(
-        f"{directory} holds a {stored.kind}, which cannot be used as "
-        "it is: train it for another task (bert-tf finetune), or open its encoder "
-        "(bert_tf.BertEncoder.from_directory)."
-    )
 
 
 def _check_direction(stored: StoredModel, head: Head, directory: Path) -> None:
@@ -218,15 +209,15 @@ def _warn_of_new(path: Path, names: str) -> None:
     _log.warning("%s: %s initialized at random.", path, names)
 
 
-def _fill(model: PretrainedModel, stored: StoredModel, kept: tuple[str, ...], path: Path) -> None:
+def _fill(model: PretrainedModel, stored: StoredModel, kept: tuple[str, ...]) -> None:
     """Assigns the tensors of the encoder and of the parts in `kept` to the model."""
     weights = {canonical_name(weight.name): weight for weight in named_weights(model)}
     parts = {name: tensor for name, tensor in stored.tensors.items() if name.startswith(kept)}
     tensors = _encoder(stored.tensors) | parts
-    check_shapes(tensors, {name: weight.shape for name, weight in weights.items()}, path)
+    check_shapes(tensors, {name: weight.shape for name, weight in weights.items()}, stored.source)
     new = sorted(name for name in weights if name not in tensors)
     if new:
         titles = [next((t for p, t in PARTS.items() if name.startswith(p)), name) for name in new]
-        _warn_of_new(path, " and ".join(dict.fromkeys(titles)))
+        _warn_of_new(stored.source, " and ".join(dict.fromkeys(titles)))
     for name in weights.keys() & tensors.keys():
         weights[name].assign(tensors[name])

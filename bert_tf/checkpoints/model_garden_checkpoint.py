@@ -167,18 +167,12 @@ def _config(folder: Path, graph: _Graph, blocks: int, notes: list[str]) -> BertC
             )
         values = config.to_dict()
     else:
-        shapes = {name: tensor.shape for name, tensor in graph.tensors.items()}
         try:
-            vocabulary, hidden = shapes["embeddings.word_embeddings.weight"]
-            values = {
-                "vocab_size": vocabulary,
-                "hidden_size": hidden,
-                "num_hidden_layers": blocks,
-                "num_attention_heads": max(graph.heads),
-                "intermediate_size": shapes["encoder.layer.0.intermediate.dense.bias"][0],
-                "max_position_embeddings": shapes["embeddings.position_embeddings.weight"][0],
-                "type_vocab_size": shapes["embeddings.token_type_embeddings.weight"][0],
-            }
+            values = {"num_hidden_layers": blocks, "num_attention_heads": max(graph.heads)}
+            for prefix, layers in (("", EMBEDDINGS), ("encoder.layer.0.", BLOCK)):
+                for each in layers:
+                    shape = graph.tensors[f"{prefix}{each.name}.weight"].shape
+                    values |= zip(each.shape, shape, strict=True)
         except (KeyError, ValueError):
             raise InputError(
                 f"{graph.prefix} holds only parts of a BERT encoder: give a whole checkpoint."

@@ -49,12 +49,7 @@ def weights_path(directory: Path) -> Path:
 
 
 def read_tensors(path: Path) -> Iterator[tuple[str, np.ndarray]]:
-    """Names and tensors, in float32, of a safetensors file or of all files that an index lists.
-
-    Raises:
-        InputError: a file cannot be read or is damaged, lacks a tensor that the index lists, or
-            holds a tensor that is not of a float type.
-    """
+    """Names and tensors, in float32, of a safetensors file or of all files that an index lists."""
     if path.name != INDEX:
         yield from _read_file(path)
         return
@@ -104,10 +99,10 @@ def _read_file(path: Path) -> Iterator[tuple[str, np.ndarray]]:
 def write_sharded_weights(
     directory: Path, tensors: Mapping[str, np.ndarray], shard_bytes: int
 ) -> list[str]:
-    """Writes tensors into one or several files, named as Hugging Face names them.
+    """Writes model.safetensors; several files and their index if all exceed `shard_bytes`.
 
-    Returns the names of the files: model.safetensors if `shard_bytes` hold all tensors, else
-    several and their index. A tensor larger than that has a file of its own.
+    Hugging Face's names. A tensor larger than `shard_bytes` has a file of its own. Returns the
+    names of the files.
     """
     shards: list[dict[str, np.ndarray]] = [{}]
     size = 0

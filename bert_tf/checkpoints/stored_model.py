@@ -1,5 +1,6 @@
 """A stored model: the one form between our models and every format on disk."""
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -30,51 +31,35 @@ if TYPE_CHECKING:
 # Parts whose number of classes comes from their tensors, not from the config.
 _OF_CLASSES = ("classifier.", "qa_outputs.")
 # Tokens, sequences and multiple choice are all classified by a layer of the same name.
-_CLASSIFIERS = (
-    "BertForSequenceClassification",
-    "BertForTokenClassification",
-    "BertForMultipleChoice",
-)
-# Key of config.json: class of a task model that is not in `HEADS`.
-OWN_HEAD = "own_head"
+_SEQUENCES = "BertForSequenceClassification"
+_CLASSIFIERS = (_SEQUENCES, "BertForTokenClassification", "BertForMultipleChoice")
+_OWN_HEAD = "own_head"  # key of config.json: class of a task model that is not in `HEADS`
 
 
 @dataclass
 class StoredModel:
-    """Config, weights and tokenizer of a model in any format.
+    """Config, weights and tokenizer of a model in any format."""
 
-    Attributes:
-        config: hyper-parameters and labels.
-        tensors: float32 tensors by canonical name (`canonical_name`), in Hugging Face's shapes.
-        source: the file that holds the tensors, or their index, for messages.
-        tokenizer: the tokenizer; None if the files hold none.
-        notes: sentences on what was assumed or left out.
-    """
-
-    config: BertConfig
+    config: BertConfig  # hyper-parameters and labels
+    # float32 tensors by canonical name (`canonical_name`), in Hugging Face's shapes
     tensors: dict[str, np.ndarray]
-    source: Path = Path()
-    tokenizer: "BertTokenizer | None" = None
-    notes: list[str] = field(default_factory=list)
+    source: Path = Path()  # the file that holds the tensors, or their index, for messages
+    tokenizer: "BertTokenizer | None" = None  # the tokenizer; None if the files hold none
+    notes: list[str] = field(default_factory=list)  # sentences on what was assumed or left out
 
     @classmethod
     def from_model(cls, model: PretrainedModel) -> "StoredModel":
-        """The stored form of one of our models.
-
-        Raises:
-            InputError: the model was trained with labels that are independent of each other.
-        """
+        """The stored form of one of our models; refuses one of labels that are independent."""
         _check_loss(model)
         head = head_of(type(model))
         labels = getattr(model, "labels", None)
         id2label = None if labels is None else dict(enumerate(labels))
-        said = {"architectures": [head.architecture], "problem_type": head.problem_type}
+        extra = {name: value for name, value in model.config.extra.items() if name != _OWN_HEAD}
+        extra |= {"architectures": [head.architecture], "problem_type": head.problem_type}
         if head not in HEADS.values():
-            said[OWN_HEAD] = head.architecture
-        kept = {name: value for name, value in model.config.extra.items() if name != OWN_HEAD}
-        config = replace(model.config, id2label=id2label, extra={**kept, **said})
-        weights = named_weights(model)
-        return cls(config, {canonical_name(each.name): each.to_tensor() for each in weights})
+            extra[_OWN_HEAD] = head.architecture
+        tensors = {canonical_name(each.name): each.to_tensor() for each in named_weights(model)}
+        return cls(replace(model.config, id2label=id2label, extra=extra), tensors)
 
     def has(self, part: str) -> bool:
         """Whether the model has a part, a key of `PARTS`."""
@@ -83,11 +68,11 @@ class StoredModel:
     @property
     def architecture(self) -> str:
         """Hugging Face's class for the parts that the model has, or a user's own."""
-        if own := self.config.extra.get(OWN_HEAD):
+        if own := self.config.extra.get(_OWN_HEAD):
             return str(own)
         if self.has("classifier."):
             said = str(self.config.extra.get("architectures"))
-            return next((name for name in _CLASSIFIERS if name in said), _CLASSIFIERS[0])
+            return next((name for name in _CLASSIFIERS if name in said), _SEQUENCES)
         if self.has("qa_outputs."):
             return "BertForQuestionAnswering"
         sees_both = self.config.attention_direction == "both"
@@ -101,7 +86,7 @@ class StoredModel:
     @property
     def problem_type(self) -> str | None:
         """The problem type of a sequence classifier, by Hugging Face's rule; None for others."""
-        if self.architecture != "BertForSequenceClassification":
+        if self.architecture != _SEQUENCES:
             return None
         said = self.config.extra.get("problem_type")
         return str(said or ("regression" if self.classes == 1 else "single_label_classification"))
@@ -173,21 +158,13 @@ class StoredModel:
         check_shapes(self.tensors, expected, self.source)
 
 
-_OF_INDEPENDENT_LABELS = (
-    keras.losses.BinaryCrossentropy,
-    keras.losses.BinaryFocalCrossentropy,
-    keras.losses.binary_crossentropy,
-    keras.losses.binary_focal_crossentropy,
-)
-
-
 def _check_loss(model: PretrainedModel) -> None:
     """Refuses a model of labels whose `compile` made them independent: answers are a softmax."""
     if "labels" not in model.arguments:
         return
     for loss in map(keras.losses.get, keras.tree.flatten(getattr(model, "loss", None))):
-        if {loss, type(loss)} & set(_OF_INDEPENDENT_LABELS):
-            name = getattr(loss, "__name__", type(loss).__name__)
+        name = getattr(loss, "__name__", type(loss).__name__)
+        if re.fullmatch(r"(?i)binary_?(focal_?)?crossentropy", name):
             raise InputError(
                 f"The classifier was compiled with {name}, for labels that are independent of each "
                 "other, but a model directory records one label per text: compile it with "
@@ -222,10 +199,7 @@ def left_out(names: Sequence[str]) -> str:
 
 
 def check_vocabulary(pieces: int, config: BertConfig, source: Path) -> None:
-    """Refuses a vocabulary with more pieces than the model has embeddings.
-
-    The table may be longer than the vocabulary: some models pad it.
-    """
+    """Refuses more pieces than embeddings; some models have more embeddings, as padding."""
     if pieces > config.vocab_size:
         raise InputError(
             f"{source}: the vocabulary has {pieces} pieces, the model {config.vocab_size} "

@@ -15,30 +15,13 @@ from bert_tf.errors import InputError
 PREFIX = "bert_model.ckpt"
 CHECKPOINT_CONFIGS = ("bert_config.json", "config.json")  # the original's name first
 OBJECT_GRAPH = "_CHECKPOINTABLE_OBJECT_GRAPH"  # a key that object-based checkpoints have
-# Activations by Hugging Face's and the original's names; the original's and Model Garden's "gelu"
-# is the tanh approximation.
-_ACTIVATIONS = {
-    "gelu": "gelu",
-    "gelu_new": "gelu",
-    "gelu_fast": "gelu",
-    "gelu_pytorch_tanh": "gelu",
-    "relu": "relu",
-    "tanh": "tanh",
-}
+# Hugging Face's names of the tanh approximation, which is the others' "gelu".
+TANH_GELU = ("gelu_new", "gelu_fast", "gelu_pytorch_tanh")
+_ACTIVATIONS = {"relu": "relu", "tanh": "tanh", **dict.fromkeys(("gelu", *TANH_GELU), "gelu")}
 
 
 class Checkpoint:
-    """The tensors of a checkpoint.
-
-    Args:
-        prefix: path of its files without ".index".
-
-    Attributes:
-        names: names of the tensors.
-
-    Raises:
-        InputError: the files are damaged or not all there.
-    """
+    """The tensors of a checkpoint, `names`, in the files at `prefix`; refuses damaged ones."""
 
     def __init__(self, prefix: Path):
         self.prefix = prefix

@@ -53,21 +53,16 @@ _OF_LAST_TOKEN = ("pooler.", "qa_outputs.")
 
 @dataclass(frozen=True)
 class Head:
-    """What a kind of model has on top of the encoder, as Hugging Face knows it.
+    """What a kind of model has on top of the encoder, as Hugging Face knows it."""
 
-    Attributes:
-        architecture: Hugging Face's class.
-        parts: key of `PARTS` -> attribute of the model that holds the weights.
-        problem_type: value of `problem_type` in config.json, of models for classification.
-        reads_pooler: whether the head needs the pooler; without, the pooler is not on disk.
-        made_by: the command that trains such a model.
-    """
-
-    architecture: str
+    architecture: str  # Hugging Face's class
+    # key of `PARTS` -> attribute of the model that holds the weights
     parts: Mapping[str, str] = field(default_factory=dict)
+    # value of `problem_type` in config.json, of models for classification
     problem_type: str | None = None
+    # whether the head needs the pooler; without, the pooler is not on disk
     reads_pooler: bool = True
-    made_by: str = "finetune"
+    made_by: str = "finetune"  # the command that trains such a model
 
     @property
     def kind(self) -> str:
@@ -107,69 +102,61 @@ HEADS: dict[type[PretrainedModel], Head] = {
 
 
 @dataclass(frozen=True)
-class Layer:
-    """A layer of the encoder.
+class LayerNames:
+    """What a layer of the encoder is called in each format."""
 
-    Attributes:
-        name: Hugging Face's name, in the embeddings or in a block.
-        shape: fields of the config that are the shape of its weight; [out, in] of a dense layer.
-        ours: attribute of `BertEncoder`, or of a block.
-        keras_hub: attribute of KerasHub's backbone, or of a block.
-        model_garden: edges from Model Garden's encoder, or from a block.
-    """
-
-    name: str
+    name: str  # Hugging Face's name, in the embeddings or in a block
+    # fields of the config that are the shape of its weight; [out, in] of a dense layer
     shape: tuple[str, ...]
-    ours: str
-    keras_hub: str = ""
-    model_garden: str = ""
+    ours: str  # attribute of `BertEncoder`, or of a block
+    keras_hub: str = ""  # attribute of KerasHub's backbone, or of a block
+    model_garden: str = ""  # edges from Model Garden's encoder, or from a block
 
 
 _H, _INNER = "hidden_size", "intermediate_size"
 EMBEDDINGS = (
-    Layer("embeddings.word_embeddings", ("vocab_size", _H),
+    LayerNames("embeddings.word_embeddings", ("vocab_size", _H),
           "embeddings.word_embeddings", "token_embedding", "_embedding_layer"),
-    Layer("embeddings.position_embeddings", ("max_position_embeddings", _H),
+    LayerNames("embeddings.position_embeddings", ("max_position_embeddings", _H),
           "embeddings.position_embeddings", "position_embedding", "_position_embedding_layer"),
-    Layer("embeddings.token_type_embeddings", ("type_vocab_size", _H),
+    LayerNames("embeddings.token_type_embeddings", ("type_vocab_size", _H),
           "embeddings.segment_embeddings", "segment_embedding", "_type_embedding_layer"),
-    Layer("embeddings.LayerNorm", (_H,),
+    LayerNames("embeddings.LayerNorm", (_H,),
           "embeddings.layer_norm", "embeddings_layer_norm", "_embedding_norm_layer"),
 )  # fmt: skip
 BLOCK = (
-    Layer("attention.self.query", (_H, _H), "attention.query",
+    LayerNames("attention.self.query", (_H, _H), "attention.query",
           "_self_attention_layer.query_dense", "_attention_layer._query_dense"),
-    Layer("attention.self.key", (_H, _H), "attention.key",
+    LayerNames("attention.self.key", (_H, _H), "attention.key",
           "_self_attention_layer.key_dense", "_attention_layer._key_dense"),
-    Layer("attention.self.value", (_H, _H), "attention.value",
+    LayerNames("attention.self.value", (_H, _H), "attention.value",
           "_self_attention_layer.value_dense", "_attention_layer._value_dense"),
-    Layer("attention.output.dense", (_H, _H), "attention.output_dense",
+    LayerNames("attention.output.dense", (_H, _H), "attention.output_dense",
           "_self_attention_layer.output_dense", "_attention_layer._output_dense"),
-    Layer("attention.output.LayerNorm", (_H,), "attention_layer_norm",
+    LayerNames("attention.output.LayerNorm", (_H,), "attention_layer_norm",
           "_self_attention_layer_norm", "_attention_layer_norm"),
-    Layer("intermediate.dense", (_INNER, _H), "feed_forward.intermediate",
+    LayerNames("intermediate.dense", (_INNER, _H), "feed_forward.intermediate",
           "_feedforward_intermediate_dense", "_intermediate_dense"),
-    Layer("output.dense", (_H, _INNER), "feed_forward.output_dense",
+    LayerNames("output.dense", (_H, _INNER), "feed_forward.output_dense",
           "_feedforward_output_dense", "_output_dense"),
-    Layer("output.LayerNorm", (_H,), "feed_forward_layer_norm",
+    LayerNames("output.LayerNorm", (_H,), "feed_forward_layer_norm",
           "_feedforward_layer_norm", "_output_layer_norm"),
 )  # fmt: skip
-POOLER = Layer("pooler.dense", (_H, _H), "pooler.dense", "pooled_dense", "_pooler_layer")
+POOLER = LayerNames("pooler.dense", (_H, _H), "pooler.dense", "pooled_dense", "_pooler_layer")
 # Of ELMo's encoder, which has no positions, segments, attention or pooler: both kernels' shape, in
 # Keras' order.
 _LSTM_BLOCK = (
-    Layer("forward_lstm", (_H, "lstm gates"), "forward"),
-    Layer("backward_lstm", (_H, "lstm gates"), "backward"),
+    LayerNames("forward_lstm", (_H, "lstm gates"), "forward"),
+    LayerNames("backward_lstm", (_H, "lstm gates"), "backward"),
 )
 
 # The weights of a layer: Hugging Face's suffix -> attribute; the first class that fits counts.
-_LSTM = keras.layers.LSTM
 _NORM = {"weight": "gamma", "bias": "beta"}
 _DENSE = {"weight": "kernel", "bias": "bias"}
 _WEIGHTS: tuple[tuple[type[keras.layers.Layer], dict[str, str]], ...] = (
     (keras.layers.Embedding, {"weight": "embeddings"}),
     (keras.layers.LayerNormalization, _NORM),
-    (_LSTM, {name: f"cell.{name}" for name in ("kernel", "recurrent_kernel", "bias")}),
+    (keras.layers.LSTM, {name: f"cell.{name}" for name in ("kernel", "recurrent_kernel", "bias")}),
     (MaskedLanguageModelHead, {
         "bias": "bias",
         **{f"transform.dense.{name}": f"dense.{own}" for name, own in _DENSE.items()},
@@ -182,7 +169,7 @@ _WEIGHTS: tuple[tuple[type[keras.layers.Layer], dict[str, str]], ...] = (
 def encoder_layers(config: BertConfig) -> Iterator[tuple[str, str, tuple[int, ...]]]:
     """Every layer of an encoder: Hugging Face's name, attribute of `BertEncoder`, weight's shape.
 
-    See `Layer`.
+    See `LayerNames`.
     """
     is_recurrent = config.attention_direction == "recurrent"
     block = _LSTM_BLOCK if is_recurrent else BLOCK
@@ -224,17 +211,12 @@ def tensor_shapes(config: BertConfig) -> dict[str, tuple[int, ...]]:
 
 @dataclass(frozen=True)
 class NamedWeight:
-    """A variable and the tensor that stands for it in a Hugging Face checkpoint.
+    """A variable and the tensor that stands for it in a Hugging Face checkpoint."""
 
-    Attributes:
-        name: name of the tensor, such as "bert.encoder.layer.0.output.dense.weight".
-        variables: the Keras variable; those of two encoders, which are stacked to [2, ...].
-        transposed: whether the tensor is its transpose, as for PyTorch's linear layers.
-    """
-
-    name: str
+    name: str  # name of the tensor, such as "bert.encoder.layer.0.output.dense.weight"
+    # the Keras variable; those of two encoders, which are stacked to [2, ...]
     variables: tuple[keras.Variable, ...]
-    transposed: bool
+    transposed: bool  # whether the tensor is its transpose, as for PyTorch's linear layers
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -322,7 +304,7 @@ def head_of(model_class: type) -> Head:
 def canonical_name(name: str) -> str:
     """A tensor's name without the differences between versions of Hugging Face's format.
 
-    The prefixes of `direction_prefix`, "bert." and "feature_based." go; LayerNorm's old "gamma" and
+    The prefixes of `stored_prefixes`, "bert." and "feature_based." go; LayerNorm's old "gamma" and
     "beta" (from TensorFlow) become "weight" and "bias".
     """
     name = re.sub(r"^(recurrent|(left_to_right|right_to_left)(\+right_to_left)?)\.", "", name)
@@ -331,22 +313,19 @@ def canonical_name(name: str) -> str:
     return re.sub(r"\bLayerNorm\.beta$", "LayerNorm.bias", name)
 
 
-def is_stacked(name: str, config: BertConfig) -> bool:
-    """Whether the tensor of a canonical name is [2, ...], of two encoders."""
-    return len(config.directions) > 1 and name.startswith(("embeddings.", "encoder.", "pooler.",
-                                                           "cls."))  # fmt: skip
+def stored_prefixes(name: str, config: BertConfig) -> list[str]:
+    """The prefixes on disk of a canonical name: one, or one for each encoder of a stacked tensor.
 
-
-def direction_prefix(name: str, config: BertConfig) -> str:
-    """What stands on disk before a canonical name that Hugging Face's classes must not take.
-
-    They would compute something else with it than a model of this `attention_direction`.
+    A prefix keeps Hugging Face's classes from taking a tensor with which they would compute
+    something else than a model of this `attention_direction`.
     """
     direction = config.attention_direction
-    same = direction == "both" or (
+    if "+" in direction and name.startswith(("embeddings.", "encoder.", "pooler.", "cls.")):
+        return [f"{each}." for each in config.directions]
+    is_same = direction == "both" or (
         direction == "left_to_right" and not name.startswith(_OF_LAST_TOKEN)
     )
-    return "" if same else f"{direction}."
+    return ["" if is_same else f"{direction}."]
 
 
 def is_kernel(name: str) -> bool:
