@@ -26,23 +26,21 @@ if TYPE_CHECKING:
     from bert_tf.training.optimizer import AdamWeightDecay as AdamWeightDecay
     from bert_tf.training.schedule import WarmupLinearDecay as WarmupLinearDecay
 
-_HOMES = {
-    "AdamWeightDecay": "bert_tf.training.optimizer",
-    "BertChooser": "bert_tf.models.task_models",
-    "BertClassifier": "bert_tf.models.task_models",
-    "BertConfig": "bert_tf.config",
-    "BertEncoder": "bert_tf.models.encoder",
-    "BertPreTrainer": "bert_tf.models.pretrainer",
-    "BertRegressor": "bert_tf.models.task_models",
-    "BertSpanClassifier": "bert_tf.models.task_models",
-    "BertTagger": "bert_tf.models.task_models",
-    "BertTokenizer": "bert_tf.tokenization.tokenizer",
-    "Packer": "bert_tf.tokenization.packing",
-    "Predictor": "bert_tf.serving.predictor",
-    "WarmupLinearDecay": "bert_tf.training.schedule",
-    "load_model": "bert_tf.checkpoints.model_directory",
-    "save_model": "bert_tf.checkpoints.model_directory",
-}
+_PUBLIC = {
+    "bert_tf.checkpoints.model_directory": ("load_model", "save_model"),
+    "bert_tf.config": ("BertConfig",),
+    "bert_tf.models.encoder": ("BertEncoder",),
+    "bert_tf.models.pretrainer": ("BertPreTrainer",),
+    "bert_tf.models.task_models": (
+        "BertChooser", "BertClassifier", "BertRegressor", "BertSpanClassifier", "BertTagger",
+    ),
+    "bert_tf.serving.predictor": ("Predictor",),
+    "bert_tf.tokenization.packing": ("Packer",),
+    "bert_tf.tokenization.tokenizer": ("BertTokenizer",),
+    "bert_tf.training.optimizer": ("AdamWeightDecay",),
+    "bert_tf.training.schedule": ("WarmupLinearDecay",),
+}  # fmt: skip
+_HOMES = {name: home for home, names in _PUBLIC.items() for name in names}
 __all__ = ["__version__", *sorted(_HOMES)]
 
 

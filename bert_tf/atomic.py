@@ -34,11 +34,11 @@ def _mark(folder: Path) -> str:
 
 @contextmanager
 def hold_output(folder: str | os.PathLike) -> Iterator[None]:
-    """Marks the temporary files below an output folder, if it exists, as its own.
+    """Marks the temporary files below an output folder as its own, and cleans up on entry.
 
-    No other process may hold it. What an earlier holder, now killed, left half-written is removed
-    on entry, and a folder that it was replacing is restored if the new one did not take its place.
-    Files of other outputs stay, even if they lie below the folder.
+    No other process may hold the folder. What a killed holder left half-written is removed; a
+    folder that it was replacing is restored if the new one did not take its place. Files of other
+    outputs stay, even below the folder.
     """
     folder = Path(folder).resolve()
     names = f".*.bert-tf-{_mark(folder)}-*"
@@ -73,10 +73,9 @@ def sync(path: Path) -> None:
 
 @contextmanager
 def replace_file(path: str | os.PathLike) -> Iterator[Path]:
-    """Yields a temporary path; what is written there appears at `path` when the block ends.
+    """Yields a temporary path, which becomes `path` when the block ends; makes parent folders.
 
-    Parent folders are made. If the block raises, the temporary file is removed and `path` is
-    left as it was.
+    If the block raises, the temporary file is removed and `path` stays unchanged.
     """
     path = Path(path)
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -110,10 +109,9 @@ def write_tsv(path: str | os.PathLike, rows: Iterable[Iterable[object]]) -> None
 
 @contextmanager
 def replace_directory(path: str | os.PathLike) -> Iterator[Path]:
-    """Yields an empty temporary folder that becomes `path` when the block ends.
+    """Yields an empty temporary folder, which replaces `path` when the block ends.
 
-    An older folder at `path` is replaced. If the block raises, the temporary folder is removed
-    and `path` is left as it was.
+    If the block raises, the temporary folder is removed and `path` stays unchanged.
     """
     path = Path(path)
     path.parent.mkdir(parents=True, exist_ok=True)

@@ -131,10 +131,10 @@ class BertConfig:
             raise InputError(
                 f"hidden_act {self.hidden_act!r} is unknown: give one of {', '.join(ACTIVATIONS)}."
             )
-        if self.attention_direction not in tuple(_DIRECTIONS):  # which need not be hashable
+        direction, known = self.attention_direction, list(_DIRECTIONS)
+        if direction not in known:  # a list: what a file holds need not be hashable
             raise InputError(
-                f"attention_direction is {self.attention_direction!r}: give one of "
-                f"{', '.join(_DIRECTIONS)}."
+                f"attention_direction is {direction!r}: give one of {', '.join(known)}."
             )
         for key, only in _FIXED.items():
             if self.extra.get(key, only) not in (only, None):
@@ -144,11 +144,7 @@ class BertConfig:
                 )
 
     def check_fits(self, *, length: int, pairs: bool = False) -> None:
-        """Refuses examples of `length` tokens, or pairs, that the model has no embeddings for.
-
-        Raises:
-            InputError: the length exceeds the positions, or the model has one segment for pairs.
-        """
+        """Refuses examples of `length` tokens, or pairs, that the model has no embeddings for."""
         if length > self.max_position_embeddings:
             raise InputError(
                 f"A length of {length} tokens is more than the {self.max_position_embeddings} "
@@ -184,10 +180,7 @@ class BertConfig:
 
     @property
     def has_feature_encoder(self) -> bool:
-        """Whether chosen layers or LSTMs stand between encoder and head, as none of Hugging Face's.
-
-        See `bert_tf.models.feature_encoder`.
-        """
+        """Whether layers of `bert_tf.models.feature_encoder` stand between encoder and head."""
         return self.feature_layers is not None or self.feature_lstm_layers > 0
 
     @property
@@ -202,14 +195,9 @@ class BertConfig:
 
     @classmethod
     def named(cls, size: str, **values: Any) -> "BertConfig":
-        """A config of one of the `SIZES`, or of a shape; fields in `values` replace the size's own.
+        """A config of a size: a key of `SIZES`, or layers, width and heads such as "3x768x12".
 
-        Args:
-            size: a name, or layers, hidden size and attention heads such as "3x768x12".
-            values: other fields.
-
-        Raises:
-            InputError: there is no such size, or a value cannot be used.
+        Fields in `values` replace the size's own.
         """
         shape = re.fullmatch(r"(\d{1,4})x(\d{1,6})x(\d{1,4})", size)
         if size not in SIZES and not shape:
@@ -218,21 +206,17 @@ class BertConfig:
                 "width and attention heads such as 3x768x12."
             )
         layers, hidden, heads = map(int, shape.groups()) if shape else SIZES[size]
-        values = {"hidden_size": hidden, **values}
         of_size = {
             "num_hidden_layers": layers,
+            "hidden_size": hidden,
             "num_attention_heads": heads,
-            "intermediate_size": 4 * values["hidden_size"],
+            "intermediate_size": 4 * values.get("hidden_size", hidden),
         }
         return cls(**{**of_size, **values})
 
     @classmethod
     def from_dict(cls, values: dict[str, Any]) -> "BertConfig":
-        """Reads the keys of a config.json; keys that are no field here go to `extra`.
-
-        Raises:
-            InputError: a value cannot be used.
-        """
+        """Reads the keys of a config.json; keys that are no field here go to `extra`."""
         given = {key: value for key, value in values.items() if key in cls.names()}
         if given.get("pad_token_id", 0) is None:
             del given["pad_token_id"]
@@ -268,12 +252,7 @@ class BertConfig:
 
     @classmethod
     def from_json(cls, path: str | os.PathLike) -> "BertConfig":
-        """Reads a config.json.
-
-        Raises:
-            InputError: the file is missing, is not a JSON object, or has a value that cannot be
-                used; the message names the file.
-        """
+        """Reads a config.json; the message of an error names the file."""
         path = Path(path)
         try:
             values = json.loads(path.read_text(encoding="utf-8"))

@@ -8,8 +8,9 @@ needs it. The class then registers itself in place of its stand-in.
 import importlib
 import importlib.util
 import sys
+from functools import partial
 from importlib.machinery import ModuleSpec
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
 _HOMES = {
@@ -38,13 +39,15 @@ _HOMES = {
 NAMES = {f"bert_tf>{name}": (home, name) for home, names in _HOMES.items() for name in names}
 
 
-class _StandIn:
-    def __init__(self, home: str, name: str):
-        self._home, self._name = home, name
+def _make(home: str, name: str, config: dict[str, Any]) -> Any:
+    """Imports a class, which takes its stand-in's place, and makes an instance."""
+    return getattr(importlib.import_module(home), name).from_config(config)
 
-    def from_config(self, config: dict[str, Any]) -> Any:
-        """Imports the class and makes an instance."""
-        return getattr(importlib.import_module(self._home), self._name).from_config(config)
+
+def _register(keras: Any) -> None:
+    table = keras.saving.get_custom_objects()
+    for registered_name, place in NAMES.items():
+        table.setdefault(registered_name, SimpleNamespace(from_config=partial(_make, *place)))
 
 
 class _KerasFinder:
@@ -64,12 +67,6 @@ class _KerasFinder:
 
             spec.loader.exec_module = execute_and_register  # type: ignore[method-assign]
         return spec
-
-
-def _register(keras: Any) -> None:
-    table = keras.saving.get_custom_objects()
-    for registered_name, (home, name) in NAMES.items():
-        table.setdefault(registered_name, _StandIn(home, name))
 
 
 def register() -> None:

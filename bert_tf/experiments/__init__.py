@@ -1,1 +1,1 @@
-"""The paper's experiments: tables declared as data, planned as runs, made once each."""
+"""The paper's experiments: tables declared as data, planned as stages that are made once."""

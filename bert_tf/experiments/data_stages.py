@@ -49,7 +49,6 @@ class Documentation(Stage):
         return {"documents": len(documents), "examples": written.examples}
 
     def seconds(self, speed: StepSpeed) -> float:
-        """See `Stage.seconds`."""
         return self.bytes / 3e5
 
 
@@ -67,7 +66,6 @@ class Corpus:
 
     @functools.cached_property
     def identity(self) -> dict[str, Any]:
-        """Options and content."""
         if self.stage:
             return {}
         opened = open_corpus(self.given, self.options)
@@ -98,12 +96,10 @@ class Vocabulary(Stage):
 
     @property
     def inputs(self) -> tuple[Stage, ...]:
-        """The text, if a stage makes it."""
         return (self.corpus.stage,) if self.corpus.stage else ()
 
     @property
     def identity(self) -> dict[str, Any]:
-        """Size, case and text."""
         return {
             "size": self.size, "do_lower_case": self.do_lower_case, **self.corpus.identity
         }  # fmt: skip
@@ -120,18 +116,12 @@ class Vocabulary(Stage):
         return {"pieces": len(pieces)}
 
     def seconds(self, speed: StepSpeed) -> float:
-        """See `Stage.seconds`."""
         return self.corpus.text_bytes / 1.5e6
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Shards(Stage):
-    """Pre-training instances of one length, or of two.
-
-    Attributes:
-        vocabulary: its stage, whose corpus it reads.
-        options: options of each length.
-    """
+    """Pre-training instances of the vocabulary's corpus; options for each of one or two lengths."""
 
     title: str = "shards"
     vocabulary: Vocabulary
@@ -139,17 +129,14 @@ class Shards(Stage):
 
     @property
     def inputs(self) -> tuple[Stage, ...]:
-        """The vocabulary."""
         return (self.vocabulary,)
 
     @property
     def identity(self) -> dict[str, Any]:
-        """The options of each length."""
         return {"lengths": [chosen_options(one) for one in self.options]}
 
     @property
     def all_options(self) -> Sequence[PretrainingDataOptions]:
-        """Those of each length."""
         return self.options
 
     @property
@@ -178,12 +165,10 @@ class Shards(Stage):
         return {"instances": [{s: each.instances(s) for s in splits} for each in manifests]}
 
     def seconds(self, speed: StepSpeed) -> float:
-        """See `Stage.seconds`."""
         return self.vocabulary.corpus.text_bytes / 1e6
 
     @property
     def bytes(self) -> float:
-        """See `Stage.bytes`."""
         passes = self.options[0].dupe_factor * len(self.options)
         tokens = self.vocabulary.corpus.text_bytes / BYTES_PER_TOKEN
         return tokens * passes * _INSTANCE_BYTES
@@ -191,12 +176,9 @@ class Shards(Stage):
 
 @dataclass(frozen=True, eq=False)
 class TaskData:
-    """The examples of a task: a user's, or passages of the documentation.
+    """The examples of a task: a user's, or passages of the documentation if `train` is empty.
 
-    Attributes:
-        task: name of the task.
-        train: data set, or file of the training examples; "" for the passages.
-        validation: file of the validation examples, if it is another.
+    `train` is a data set, a folder or a file; `validation` a file, if `train` is one.
     """
 
     task: str

@@ -26,14 +26,10 @@ _TESTS = {"test", "tests", "testing", "idlelib", "lib2to3"}
 
 @dataclass(frozen=True)
 class LabelledDocument:
-    """A document and its source.
+    """A document and its source."""
 
-    Attributes:
-        label: top-level package, or "python" for the standard library; or a file of the user's.
-        paragraphs: the sentences of each paragraph: of each docstring of a module.
-    """
-
-    label: str
+    label: str  # top-level package, or "python" for the standard library; or a file of the user's
+    # the sentences of each paragraph: of each docstring of a module
     paragraphs: Sequence[Sequence[str]]
 
 

@@ -75,9 +75,6 @@ def labelled_passages(
     Returns:
         Split -> shuffled (passage, label) pairs, and the numbers of the documents behind the
         validation and test splits, which belong in no pre-training corpus.
-
-    Raises:
-        InputError: there are fewer than two labels, or one has too little text for a split.
     """
     names = list(names)
     draw = random.Random(seed)
@@ -135,12 +132,6 @@ def read_labelled_documents(files: Sequence[str]) -> list[LabelledDocument]:
 
     Documents are cut after some thousand characters, so that a file of one long document can be
     split. The text of a single file is labelled by which quarter of it a document stands in.
-
-    Args:
-        files: as `pipelines.corpus.sources.find_files` returns them.
-
-    Raises:
-        InputError: a file cannot be read or is not UTF-8.
     """
     documents = []
     for path in files:
@@ -181,17 +172,11 @@ def write_corpus(path: str | Path, documents: Iterable[LabelledDocument]) -> Non
 
 @dataclass(frozen=True)
 class WrittenTask:
-    """What `write_task` has written.
+    """What `write_task` has written."""
 
-    Attributes:
-        labels: labels of the passages, sorted.
-        examples: split -> number of passages.
-        left_out: sentences of the documents that are not in the corpus.
-    """
-
-    labels: list[str]
-    examples: dict[str, int]
-    left_out: list[str]
+    labels: list[str]  # labels of the passages, sorted
+    examples: dict[str, int]  # split -> number of passages
+    left_out: list[str]  # sentences of the documents that are not in the corpus
 
 
 def write_task(
@@ -210,9 +195,6 @@ def write_task(
         labelled: folder of the passages: train.tsv, validation.tsv, test.tsv.
         has_names: whether the labels are packages, whose names are removed from the passages.
         seed: random seed.
-
-    Raises:
-        InputError: the text is too short, or from one place only.
     """
     sizes = Counter(d.label for d in documents for _ in d.paragraphs)
     labels = {label for label, _ in sizes.most_common(_LABELS)}

@@ -69,24 +69,13 @@ def task_data(given: Sequence[str]) -> list[TaskData]:
 
 @dataclass(frozen=True)
 class Plan:
-    """What a table needs.
-
-    Args:
-        table: the table.
-        scale: settings.
-        corpus: text to pre-train on.
-        tasks: examples to fine-tune on.
-        seeds: runs of every fine-tuning; by default the scale's.
-
-    Raises:
-        InputError: options of the table or the scale cannot be used.
-    """
+    """What a table needs."""
 
     table: Table
     scale: Scale
-    corpus: Corpus
-    tasks: Sequence[TaskData]
-    seeds: int | None = None
+    corpus: Corpus  # text to pre-train on
+    tasks: Sequence[TaskData]  # examples to fine-tune on
+    seeds: int | None = None  # runs of every fine-tuning; by default the scale's
 
     @functools.cached_property
     def systems(self) -> list[System]:
@@ -120,12 +109,10 @@ class Plan:
 
     @property
     def pretrainings(self) -> list[Pretraining]:
-        """The stages that pre-train."""
         return [stage for stage in self.stages if isinstance(stage, Pretraining)]
 
     @property
     def finetunings(self) -> list[Finetuning]:
-        """The stages that fine-tune."""
         return [stage for stage in self.stages if isinstance(stage, Finetuning)]
 
     @property

@@ -18,14 +18,7 @@ from pipelines.examples.records import is_dataset_name
 
 @dataclass(frozen=True)
 class PlannedStage:
-    """A line of a plan: a stage, and what is left to spend on it.
-
-    Attributes:
-        stage: the stage.
-        is_done: whether it is finished.
-        seconds: estimated time, 0 if it is finished.
-        bytes: estimated space on the disk, 0 if it is finished.
-    """
+    """A stage, and the time and the space on the disk that it still takes, estimated."""
 
     stage: Stage
     is_done: bool
@@ -34,15 +27,7 @@ class PlannedStage:
 
 
 class Reproduction:
-    """A table to make.
-
-    Args:
-        plan: its stages.
-        output: folder of all tables.
-
-    Raises:
-        InputError: the text, the examples or the output cannot be used.
-    """
+    """A table to make, from its plan; `output` is the folder of all tables."""
 
     def __init__(self, plan: Plan, output: str) -> None:
         inputs = [*plan.corpus.given, *(data.train for data in plan.tasks if data.train)]
@@ -55,8 +40,7 @@ class Reproduction:
     def estimate(self, notice: Callable[[str], object] = lambda line: None) -> list[PlannedStage]:
         """Every stage with its time, from a few measured steps of those to make; writes nothing.
 
-        Args:
-            notice: called with a line before each measurement.
+        `notice` is called with a line before each measurement.
         """
         speed = StepSpeed(notice)
         lines = []
@@ -73,14 +57,10 @@ class Reproduction:
         return shutil.disk_usage(place).free
 
     def make(self, started: Callable[[Stage, int, int], Show]) -> list[list[str]]:
-        """Makes the stages that are missing, in order, and the result.
+        """Makes the stages that are missing, in order, and the result; returns the table.
 
-        Args:
-            started: called before each stage, with its number from 1 and the number of all;
-                returns what shows its progress.
-
-        Returns:
-            The table, its header first.
+        `started` is called before each stage, with its number from 1 and the number of all; it
+        returns what shows the stage's progress.
 
         Raises:
             InputError: another process makes a table there; or the data cannot be used.

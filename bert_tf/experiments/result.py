@@ -65,7 +65,6 @@ class _Result:
 
     @property
     def seeds(self) -> list[int]:
-        """The seeds of the fine-tunings."""
         return self.plan.finetunings[0].seeds if self.plan.finetunings else []
 
     @functools.cached_property
@@ -95,7 +94,6 @@ class _Result:
         return rows
 
     def as_json(self) -> dict[str, Any]:
-        """The content of table.json."""
         table, rows = self.plan.table, []
         for row, system in enumerate(self.plan.systems):
             scores = {}
@@ -130,7 +128,6 @@ class _Result:
         return [stage for stage in self.plan.stages if stage not in self.plan.finetunings]
 
     def page(self) -> str:
-        """The content of table.md."""
         table, scale = self.plan.table, self.plan.scale
         finetuned = [column for column in self.plan.columns if column.task]
         lines = [

@@ -7,46 +7,28 @@ from typing import Any
 
 @dataclass(frozen=True, kw_only=True)
 class Scale:
-    """Settings that all tables share.
+    """Settings that all tables share."""
 
-    Attributes:
-        name: name on the command line.
-        vocabulary_size: maximum number of pieces.
-        do_lower_case: whether the vocabulary is uncased.
-        lengths: tokens per instance: short, and then long ones if there are two.
-        shards: options of `PretrainingDataOptions`.
-        pretraining: options of `PretrainingOptions` of every system.
-        finetuning: options of `SearchOptions` on every task; every learning rate is tried with one
-            seed.
-        features: the same, on a frozen encoder.
-        tasks: task -> options of `SearchOptions` on this task.
-        seeds: runs of every fine-tuning.
-        checkpoint_every: steps between two models of a pre-training that are kept.
-        large: size of the larger model, beside that of `pretraining`.
-        sizes: models to compare, as options of `PretrainingOptions`, by name.
-        layered: size of the model whose layers are compared.
-        lstm_size: size of the LSTM language models in ELMo's manner.
-        all_layers: layers of the feature-based approach.
-        training_steps: steps at which pre-training is looked at.
-    """
-
-    name: str
-    vocabulary_size: int
-    do_lower_case: bool
-    lengths: tuple[int, ...]
-    shards: Mapping[str, Any]
-    pretraining: Mapping[str, Any]
+    name: str  # name on the command line
+    vocabulary_size: int  # maximum number of pieces
+    do_lower_case: bool  # whether the vocabulary is uncased
+    lengths: tuple[int, ...]  # tokens per instance: short, and then long ones if there are two
+    shards: Mapping[str, Any]  # options of `PretrainingDataOptions`
+    pretraining: Mapping[str, Any]  # options of `PretrainingOptions` of every system
+    # options of `SearchOptions` on every task; every learning rate is tried with one seed
     finetuning: Mapping[str, Any]
-    features: Mapping[str, Any]
+    features: Mapping[str, Any]  # the same, on a frozen encoder
+    # task -> options of `SearchOptions` on this task
     tasks: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
-    seeds: int
-    checkpoint_every: int
-    large: str
+    seeds: int  # runs of every fine-tuning
+    checkpoint_every: int  # steps between two models of a pre-training that are kept
+    large: str  # size of the larger model, beside that of `pretraining`
+    # models to compare, as options of `PretrainingOptions`, by name
     sizes: Mapping[str, Mapping[str, Any]]
-    layered: str
-    lstm_size: str
-    all_layers: str
-    training_steps: tuple[int, ...]
+    layered: str  # size of the model whose layers are compared
+    lstm_size: str  # size of the LSTM language models in ELMo's manner
+    all_layers: str  # layers of the feature-based approach
+    training_steps: tuple[int, ...]  # steps at which pre-training is looked at
 
 
 # A narrow model and minutes of training: no dropout, larger initial weights and a high learning
@@ -117,20 +99,11 @@ PAPER = Scale(
         "save_every": 5000,
         "precision": "auto",
     },
-    finetuning={
-        "batch_size": [32],
-        "epochs": [3],
-        "precision": "auto",
-    },
+    finetuning={"batch_size": [32], "epochs": [3], "precision": "auto"},
     features={"learning_rate": [1e-3]},
     tasks={
         "squad": {"learning_rate": [5e-5], "max_length": 384},
-        "squad2": {
-            "learning_rate": [5e-5],
-            "batch_size": [48],
-            "epochs": [2],
-            "max_length": 384,
-        },
+        "squad2": {"learning_rate": [5e-5], "batch_size": [48], "epochs": [2], "max_length": 384},
         "swag": {"learning_rate": [2e-5], "batch_size": [16]},
     },
     seeds=5,

@@ -26,7 +26,7 @@ _NOT_IN_IDENTITY = {
     "keep_every", "keep", "save_every", "log_every",
 }  # fmt: skip
 FOLDER = "(folder)"  # in declared options, for what the plan fills in
-Show = Callable[..., object]  # called with what is done and the total, None if unknown
+Show = Callable[..., None]  # called with what is done and the total, None if unknown
 
 
 @dataclass(frozen=True)

@@ -13,66 +13,50 @@ PERPLEXITY = "masked-LM perplexity"
 
 @dataclass(frozen=True, kw_only=True)
 class System:
-    """A row: a model and how it is fine-tuned. Options are given beside those of the scale.
-
-    Attributes:
-        name: name of the row.
-        pretraining: options of `PretrainingOptions`.
-        shards: options of `PretrainingDataOptions`.
-        finetuning: options of `SearchOptions`.
-        step: pre-training step of the model to fine-tune; by default the best model.
-        line: line of a curve that the row is a point of.
-    """
+    """A row: a model and how it is fine-tuned. Options are given beside those of the scale."""
 
     name: str
-    pretraining: Values = field(default_factory=dict)
-    shards: Values = field(default_factory=dict)
-    finetuning: Values = field(default_factory=dict)
+    pretraining: Values = field(default_factory=dict)  # options of `PretrainingOptions`
+    shards: Values = field(default_factory=dict)  # options of `PretrainingDataOptions`
+    finetuning: Values = field(default_factory=dict)  # options of `SearchOptions`
+    # pre-training step of the model to fine-tune; by default the best model
     step: int | None = None
-    line: str = ""
+    line: str = ""  # line of a curve that the row is a point of
 
 
 @dataclass(frozen=True, kw_only=True)
 class Column:
-    """A score of every system.
-
-    Attributes:
-        title: title, as in the published numbers.
-        task: name of the task; "" for the perplexity of held-out masked words.
-        score: name of the score; None for the first of the task.
-        features: whether the encoder is frozen, and the scale's layers of it are read.
-    """
+    """A score of every system."""
 
     title: str
-    task: str
-    score: str | None = None
-    features: bool = False
+    task: str  # name of the task; "" for the perplexity of held-out masked words
+    score: str | None = None  # name of the score; None for the first of the task
+    features: bool = False  # whether the encoder is frozen, and the scale's layers of it are read
 
 
 @dataclass(frozen=True, kw_only=True)
 class Table:
-    """A table of the paper.
+    """A table of the paper."""
 
-    Attributes:
-        name: name on the command line.
-        title: heading of the table.
-        source: where the paper has it.
-        systems: the systems to run at a scale.
-        columns: the paper's scores, then those that it lacks.
-        published: name of a system -> title of a column -> the paper's number.
-        variants: columns of a task that is not among `columns`: suffix of the title ->
-            `Column.features`.
-        remarks: differences from the paper, a sentence each.
-    """
-
-    name: str
+    name: str  # name on the command line
     title: str
-    source: str
-    systems: Callable[[Scale], Sequence[System]]
-    columns: Sequence[Column]
-    published: Mapping[str, Mapping[str, float]]
+    source: str  # where the paper has it
+    systems: Callable[[Scale], Sequence[System]]  # the systems to run at a scale
+    columns: Sequence[Column]  # the paper's scores, then those that it lacks
+    # name of a system -> the paper's numbers, in the order of the columns
+    numbers: Mapping[str, Sequence[float | None]] = field(default_factory=dict)
+    # columns of a task that is not among `columns`: suffix of the title -> `Column.features`
     variants: Mapping[str, bool] = field(default_factory=lambda: {"": False})
-    remarks: Sequence[str] = ()
+    remarks: Sequence[str] = ()  # differences from the paper, a sentence each
+
+    @property
+    def published(self) -> dict[str, dict[str, float]]:
+        """Name of a system -> title of a column -> the paper's number."""
+        titles = [column.title for column in self.columns]
+        return {
+            name: {title: n for title, n in zip(titles, row, strict=False) if n is not None}
+            for name, row in self.numbers.items()
+        }
 
     def columns_of(self, tasks: Sequence[str]) -> list[Column]:
         """The columns to run: those of the given tasks, or new ones if the table has none."""
@@ -84,14 +68,6 @@ class Table:
                 for suffix, features in self.variants.items()
             ]
         return found
-
-
-def _rows(columns: list[str], rows: dict[str, list[float | None]]) -> dict[str, dict[str, float]]:
-    """Numbers by row and column, without the gaps."""
-    return {
-        name: {title: n for title, n in zip(columns, numbers, strict=True) if n is not None}
-        for name, numbers in rows.items()
-    }
 
 
 # Scores that the paper's tables lack, for the tasks that ablations are run on here.
@@ -232,13 +208,13 @@ TABLES: dict[str, Table] = {
         Table(
             name="glue", title="GLUE", source="table 1 (test scores)",
             systems=_base_and_large, columns=_GLUE,
-            published=_rows([column.title for column in _GLUE], {
+            numbers={
                 "Pre-OpenAI SOTA": [80.6, 66.1, 82.3, 93.2, 35.0, 81.0, 86.0, 61.7],
                 "BiLSTM+ELMo+Attn": [76.4, 64.8, 79.8, 90.4, 36.0, 73.3, 84.9, 56.8],
                 "OpenAI GPT": [82.1, 70.3, 87.4, 91.3, 45.4, 80.0, 82.3, 56.0],
                 "BERT base": [84.6, 71.2, 90.5, 93.5, 52.1, 85.8, 88.9, 66.4],
                 "BERT large": [86.7, 72.1, 92.7, 94.9, 60.5, 86.5, 89.3, 70.1],
-            }),
+            },
             remarks=[f"{_DEV} The paper's are of GLUE's test server."],
         ),
         Table(
@@ -246,7 +222,7 @@ TABLES: dict[str, Table] = {
             systems=_base_and_large,
             columns=[Column(title="EM", task="squad", score="exact_match"),
                      Column(title="F1", task="squad", score="f1")],
-            published=_rows(["EM", "F1"], {
+            numbers={
                 "BiDAF+ELMo (single)": [None, 85.6],
                 "R.M. Reader (ensemble)": [81.2, 87.9],
                 "BERT base": [80.8, 88.5],
@@ -254,34 +230,34 @@ TABLES: dict[str, Table] = {
                 "BERT large (ensemble)": [85.8, 91.8],
                 "BERT large (single, TriviaQA)": [84.2, 91.1],
                 "BERT large (ensemble, TriviaQA)": [86.2, 92.2],
-            }),
+            },
         ),
         Table(
             name="squad2", title="SQuAD 2.0", source="table 3 (development set)",
             systems=_base_and_large,
             columns=[Column(title="EM", task="squad2", score="best_exact"),
                      Column(title="F1", task="squad2", score="best_f1")],
-            published=_rows(["EM", "F1"], {
+            numbers={
                 "Human": [86.3, 89.0],
                 "BERT large": [78.7, 81.9],
-            }),
+            },
         ),
         Table(
             name="swag", title="SWAG", source="table 4 (development set)",
             systems=_base_and_large,
             columns=[Column(title="Dev (Acc)", task="swag")],
-            published=_rows(["Dev (Acc)"], {
+            numbers={
                 "ESIM+GloVe": [51.9], "ESIM+ELMo": [59.1],
                 "BERT base": [81.6], "BERT large": [86.6],
-            }),
+            },
         ),
         Table(
             name="ner", title="CoNLL-2003 named entities", source="table 7 (development set)",
             systems=_base_and_large,
             columns=[Column(title="Dev F1", task="conll2003", score="f1")],
-            published=_rows(["Dev F1"], {
+            numbers={
                 "ELMo": [95.7], "BERT base": [96.4], "BERT large": [96.6],
-            }),
+            },
             remarks=["The paper's model is cased and reads the sentences around each."],
         ),
         Table(
@@ -291,32 +267,31 @@ TABLES: dict[str, Table] = {
                 _MNLI, Column(title="QNLI (Acc)", task="qnli"), _MRPC, _SST2,
                 Column(title="SQuAD (F1)", task="squad", score="f1"), _RTE, _NER,
             ],
-            published=_rows(["MNLI-m (Acc)", "QNLI (Acc)", "MRPC (Acc)", "SST-2 (Acc)",
-                             "SQuAD (F1)"], {
+            numbers={
                 "BERT": [84.4, 88.4, 86.7, 92.7, 88.5],
                 "No NSP": [83.9, 84.9, 86.5, 92.6, 87.9],
                 "LTR & No NSP": [82.1, 84.3, 77.5, 92.1, 77.8],
                 "+ BiLSTM": [82.1, 84.1, 75.7, 91.6, 84.9],
-            }),
+            },
         ),
         Table(
             name="model-size", title="Effect of the model's size",
             source="table 6 (development sets)", systems=_model_size,
             columns=[Column(title=PERPLEXITY, task=""), _MNLI, _MRPC, _SST2, _RTE, _NER],
-            published=_rows([PERPLEXITY, "MNLI-m (Acc)", "MRPC (Acc)", "SST-2 (Acc)"], {
+            numbers={
                 "3 layers, 768 wide, 12 heads": [5.84, 77.9, 79.8, 88.4],
                 "6 layers, 768 wide, 3 heads": [5.24, 80.6, 82.2, 90.7],
                 "6 layers, 768 wide, 12 heads": [4.68, 81.9, 84.8, 91.3],
                 "12 layers, 768 wide, 12 heads": [3.99, 84.4, 86.7, 92.9],
                 "12 layers, 1024 wide, 16 heads": [3.54, 85.7, 86.9, 93.3],
                 "24 layers, 1024 wide, 16 heads": [3.23, 86.6, 87.8, 93.7],
-            }),
+            },
         ),
         Table(
             name="features", title="Fine-tuning, and features from layers",
             source="table 7 (CoNLL-2003, development set)", systems=_features,
             columns=[Column(title="Dev F1", task="conll2003", score="f1")],
-            published=_rows(["Dev F1"], {
+            numbers={
                 "ELMo": [95.7],
                 "Fine-tuning": [96.4],
                 "Embeddings": [91.0],
@@ -325,7 +300,7 @@ TABLES: dict[str, Table] = {
                 "Weighted sum of last four hidden": [95.9],
                 "Concat last four hidden": [96.1],
                 "Weighted sum of all layers": [95.5],
-            }),
+            },
             remarks=[
                 "Our sum of the last four layers counts each the same. The weighted sum of all "
                 "layers includes the embeddings. ELMo here is of LSTMs of our size, on our word "
@@ -336,7 +311,7 @@ TABLES: dict[str, Table] = {
         Table(
             name="training-steps", title="Effect of the number of training steps",
             source="figure 5 (a curve on MNLI, without numbers)", systems=_training_steps,
-            columns=[_MNLI, _SST2, _MRPC, _NER], published={},
+            columns=[_MNLI, _SST2, _MRPC, _NER],
         ),
         Table(
             name="masking", title="Masking strategies",
@@ -348,9 +323,7 @@ TABLES: dict[str, Table] = {
                        features=True),
                 Column(title="SST-2, fine-tuned (Acc)", task="sst2"),
             ],
-            published=_rows(["MNLI, fine-tuned (Acc)", "NER, fine-tuned (F1)",
-                             "NER, feature-based (F1)"],
-                            {_mask_name(shares): row for shares, row in _MASKS.items()}),
+            numbers={_mask_name(shares): row for shares, row in _MASKS.items()},
             variants={", fine-tuned": False, ", feature-based": True},
             remarks=[
                 "Held-out words are masked as each row's pre-training masks: those that stay the "
@@ -360,7 +333,7 @@ TABLES: dict[str, Table] = {
         Table(
             name="recipe", title="The paper's recipe and what has been learned since",
             source="recipe (sections 3.1 and A.2)", systems=_recipe,
-            columns=[_MNLI, _SST2, _MRPC, _NER], published={},
+            columns=[_MNLI, _SST2, _MRPC, _NER],
             remarks=[
                 "Every row reads as many sequences. To predict 30% of the words takes somewhat "
                 "longer for each, and was not made up for. Sources: recipes/pretrain-modern.yaml."

@@ -44,26 +44,19 @@ _WEIGHT_BYTES, _CHECKPOINT_BYTES = 4, 12  # of a parameter; Adam has two means o
 
 @dataclass(frozen=True)
 class Score:
-    """A score of ours, in the paper's units.
+    """A score of ours, in the paper's units."""
 
-    Attributes:
-        values: one for each seed.
-        setting: setting of the fine-tuning, if it is one.
-        best_of: what a value is, "best of 3 evaluations"; empty if it is of one, or unknown.
-    """
-
-    values: list[float]
-    setting: str = ""
-    best_of: str = ""
+    values: list[float]  # one for each seed
+    setting: str = ""  # setting of the fine-tuning, if it is one
+    best_of: str = ""  # what a value is, "best of 3 evaluations"; empty if it is of one, or unknown
 
     @property
     def mean(self) -> float | None:
-        """The mean over the seeds; None without a score."""
         return statistics.fmean(self.values) if self.values else None
 
     @property
     def deviation(self) -> float | None:
-        """The sample's standard deviation; None for fewer than two seeds."""
+        """The sample's; None for fewer than two seeds."""
         return statistics.stdev(self.values) if len(self.values) > 1 else None
 
     def __str__(self) -> str:
@@ -74,29 +67,21 @@ class Score:
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Pretraining(Stage):
-    """A pre-training.
-
-    Attributes:
-        shards: its stage.
-        options: options, without folders; a model is kept for every `keep_every` steps.
-    """
+    """A pre-training; its options name no folders. A model is kept for every `keep_every` steps."""
 
     shards: Shards
     options: PretrainingOptions
 
     @property
     def inputs(self) -> tuple[Stage, ...]:
-        """The shards."""
         return (self.shards,)
 
     @property
     def identity(self) -> dict[str, Any]:
-        """The options."""
         return chosen_options(self.options)
 
     @property
     def all_options(self) -> tuple[CheckedOptions, ...]:
-        """Those of the command."""
         return (self.options,)
 
     def model(self, cache: Cache, step: int | None = None) -> Path:
@@ -128,7 +113,6 @@ class Pretraining(Stage):
             save_model(model, temporary, tokenizer=BertTokenizer.from_directory(last))
 
     def tidy(self, cache: Cache) -> None:
-        """Deletes the checkpoints."""
         shutil.rmtree(cache.of(self) / "checkpoints", ignore_errors=True)
 
     def score(self, outcome: Mapping[str, Any], name: str | None) -> Score:
@@ -138,7 +122,6 @@ class Pretraining(Stage):
 
     @property
     def steps(self) -> int:
-        """See `Stage.steps`."""
         return self.options.steps
 
     @functools.cached_property
@@ -154,7 +137,6 @@ class Pretraining(Stage):
         )
 
     def seconds(self, speed: StepSpeed) -> float:
-        """See `Stage.seconds`."""
         flops = in_lstms = 0.0
         batch = round(self.options.mean_batch_size)
         shares = [1.0] if len(self.shards.lengths) == 1 else [0.9, 0.1]
@@ -177,7 +159,6 @@ class Pretraining(Stage):
 
     @property
     def bytes(self) -> float:
-        """See `Stage.bytes`."""
         if not self.options.keep_every:
             return self.bytes_of(models=3, checkpoints=2)
         kept = self.steps // self.options.keep_every
@@ -194,11 +175,7 @@ class Pretraining(Stage):
 class Finetuning(Stage):
     """Fine-tunings: every setting with one seed, then the best setting with all seeds.
 
-    Attributes:
-        pretraining: its stage.
-        step: step of its model; None for the best one.
-        data: examples.
-        options: options, without folders.
+    The options name no folders; `step` is that of the pre-trained model, None for the best one.
     """
 
     pretraining: Pretraining
@@ -208,18 +185,15 @@ class Finetuning(Stage):
 
     @property
     def inputs(self) -> tuple[Stage, ...]:
-        """The pre-training, and the examples if a stage makes them."""
         return (self.pretraining, *([self.data.stage] if self.data.stage else []))
 
     @functools.cached_property
     def identity(self) -> dict[str, Any]:
-        """Options, step, and content of the user's examples."""
         content = {} if self.data.stage else {"content": self.data.content}
         return {**chosen_options(self.options), "step": self.step, **content}
 
     @property
     def all_options(self) -> tuple[CheckedOptions, ...]:
-        """Those of the command."""
         return (self.options,)
 
     @property
@@ -244,7 +218,7 @@ class Finetuning(Stage):
         chosen = _best(tried, options.seed)
         if chosen is None:
             raise InputError(f"{self.title}: no setting has a score: give a lower learning rate")
-        setting = {name: [value] for name, value in vars(chosen.setting).items()}
+        setting: dict[str, Any] = {n: [value] for n, value in vars(chosen.setting).items()}
         for trial in search(replace(options, **setting), _Steps(show), finetune):
             if trial.setting == chosen.setting:
                 chosen = trial
@@ -273,7 +247,6 @@ class Finetuning(Stage):
 
     @functools.cached_property
     def steps(self) -> int:
-        """See `Stage.steps`."""
         examples = _DOCUMENTATION_EXAMPLES
         if not self.data.stage:
             task = with_options(find_task(self.data.task), vars(self.options))
@@ -282,7 +255,6 @@ class Finetuning(Stage):
         return min(steps, self.options.max_steps or steps) * self._fine_tunings
 
     def seconds(self, speed: StepSpeed) -> float:
-        """See `Stage.seconds`."""
         features = feature_settings(self.options, find_task(self.data.task).kind)
         config = replace(self.pretraining.config, **features)
         length = (self.options.max_length or 128) / 2
@@ -294,7 +266,6 @@ class Finetuning(Stage):
 
     @property
     def bytes(self) -> float:
-        """See `Stage.bytes`."""
         return self.pretraining.bytes_of(models=3, checkpoints=2)
 
 
@@ -306,7 +277,7 @@ class _Steps(Listener):
         self._total = 0
 
     def notice(self, line: str) -> None:
-        """Drops it."""
+        pass
 
     def planned(self, steps: int) -> None:
         self._total = steps

@@ -43,8 +43,12 @@ TOY_TABLE = Table(
         System(name="best"),
         System(name="after 4 steps", step=4),
     ],
-    columns=[Column(title=PERPLEXITY, task=""), Column(title="Acc", task="classification")],
-    published={"best": {"Acc": 12.5, "QNLI": 1.0}, "human": {"Acc": 99.0}},
+    columns=[
+        Column(title="Acc", task="classification"),
+        Column(title="QNLI", task="qnli"),
+        Column(title=PERPLEXITY, task=""),
+    ],
+    numbers={"best": [12.5, 1.0], "human": [99.0]},
 )  # fmt: skip
 
 _SENTENCES = {"wet": "the ship sailed the deep sea .", "dry": "a cow ate grass on the farm ."}
