@@ -6,7 +6,7 @@ time; neither is true of `tf.saved_model.load`.
 
 import math
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 
 import numpy as np
@@ -48,7 +48,11 @@ class LoadedModel:
         self._initialize(meta_graph, directory)
         graph.finalize()
         self._functions = {
-            name: self._function(signature) for name, signature in self.signatures.items()
+            name: self._session.make_callable(
+                {output: info.name for output, info in signature.outputs.items()},
+                [signature.inputs[each].name for each in sorted(signature.inputs)],
+            )
+            for name, signature in self.signatures.items()
         }
 
     def _initialize(self, meta_graph: MetaGraphDef, directory: Path) -> None:
@@ -65,11 +69,6 @@ class LoadedModel:
                 packed.Unpack(asset)
                 assets[asset.tensor_info.name] = str(directory / "assets" / asset.filename)
             self._session.run(self._session.graph.get_operation_by_name(output.name), assets)
-
-    def _function(self, signature: SignatureDef) -> Callable[..., dict[str, np.ndarray]]:
-        fetches = {name: info.name for name, info in signature.outputs.items()}
-        feeds = [signature.inputs[name].name for name in sorted(signature.inputs)]
-        return self._session.make_callable(fetches, feeds)
 
     def run(
         self, signature_name: str, inputs: Mapping[str, np.ndarray], deadline: float = math.inf

@@ -77,8 +77,12 @@ class Limits:
     seconds: float = 30  # in which a request must be answered, or 504
 
 
-class _HttpError(Exception):
-    """An error that has no code in TensorFlow Serving: HTTP status and message."""
+class _HttpError(ServingError):
+    """An error whose HTTP status no code of TensorFlow Serving has."""
+
+    def __init__(self, status: int, message: str) -> None:
+        super().__init__(grpc.StatusCode.INVALID_ARGUMENT, message)
+        self.status = status
 
 
 @dataclass(eq=False)
@@ -137,11 +141,10 @@ class RestApi:
             return await PlainTextResponse("Not Found", 404)(scope, receive, send)
         try:
             response = _json(await self._answer(Request(scope, receive)))
+        except _HttpError as error:
+            response = error_response(error.status, error.message, {"Connection": "close"})
         except ServingError as error:
             response = error_response(HTTP_STATUS[error.code], error.message)
-        except _HttpError as error:
-            status, message = error.args
-            response = error_response(status, message, {"Connection": "close"})
         except ClientDisconnect:
             return
         except asyncio.CancelledError:  # it stops, and has waited long enough
@@ -181,8 +184,12 @@ class RestApi:
             async with self._body(request) as body:
                 answering = self._answer_to(body, target, verb, start, access)
                 return await _unless_disconnected(request, answering)
+        except ServingError as error:
+            code = error.code
+            raise
         except Exception as error:
-            code = _code(error)
+            is_gone = isinstance(error, ClientDisconnect)
+            code = grpc.StatusCode.CANCELLED if is_gone else grpc.StatusCode.INTERNAL
             raise
         finally:
             seconds = time.monotonic() - start
@@ -284,17 +291,6 @@ class RestApi:
     def _too_many(self) -> ServingError:
         message = f"More than {self._limits.held_bytes} bytes of request bodies are in work"
         return ServingError(grpc.StatusCode.RESOURCE_EXHAUSTED, message)
-
-
-def _code(error: Exception) -> grpc.StatusCode:
-    match error:
-        case ServingError():
-            return error.code
-        case ClientDisconnect():
-            return grpc.StatusCode.CANCELLED
-        case _HttpError():
-            return grpc.StatusCode.INVALID_ARGUMENT
-    return grpc.StatusCode.INTERNAL
 
 
 def _too_large(limit: int) -> _HttpError:
