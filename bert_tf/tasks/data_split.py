@@ -20,8 +20,8 @@ def split(
 
     Args:
         targets: numbers [E]; arrays [E, ...] give no classes.
-        keys: E keys, as `Kind.split_keys` gives them; examples with the same key stay together.
-            They count for the class of the first of them.
+        keys: E keys, as `Kind.split_keys` gives them; examples with the same key stay together, and
+            count for the class of the first of them.
         share: share to set aside, at least one example.
         seed: random seed.
         unit: what the keys stand for. A text of more examples than the share is divided.

@@ -16,11 +16,7 @@ Write = Callable[[dict[str, Any]], object]
 
 
 def check_format(path: str | Path) -> None:
-    """Refuses a file whose name does not tell its format.
-
-    Raises:
-        InputError: the message lists the names.
-    """
+    """Refuses a file whose name does not tell its format."""
     if Path(path).suffix not in _FORMATS:
         raise InputError(f"{path}: unknown format: name a file {', '.join(_FORMATS)}")
 
@@ -43,12 +39,8 @@ def how_to_read(path: str | Path) -> str:
 def feature_file(path: Path, width: int) -> AbstractContextManager[Write]:
     """Yields a function that writes a record of `FeatureExtractor`; the file appears at the end.
 
-    A .npy file holds the vectors of all records one after another. Where a text has several, a
-    second file, <path>.jsonl, holds the other fields of each record.
-
-    Args:
-        path: file to write or replace; its extension is the format.
-        width: width of a vector.
+    A .npy file holds the vectors, of this `width`, of all records one after another. Where a text
+    has several, a second file, <path>.jsonl, holds the other fields of each record.
     """
     return _FORMATS[path.suffix][0](path, width)
 

@@ -74,9 +74,7 @@ class FeatureExtractor:
     ) -> Iterator[dict[str, Any]]:
         """Yields a record for each text, in order.
 
-        Args:
-            strings: "text", and "text_pair" for pairs; or "words", words between spaces.
-            batch_size: texts that are computed together.
+        `strings` are "text", and "text_pair" for pairs; or "words", words between spaces.
 
         Returns:
             Records: "text" (and "pair"), and for texts "vector", float32 [W]; else "tokens" or

@@ -28,13 +28,8 @@ def model_facts(
 ) -> dict[str, str]:
     """Subject -> text, for `bert_tf.serving.model_card`.
 
-    Args:
-        task: the model's task.
-        model: the model.
-        tokenizer: its tokenizer.
-        labels: its label names.
-        directory: its directory. Scores come from metrics.json in it, the data's names from
-            config.yaml of the run that it belongs to.
+    Scores come from metrics.json in the model's `directory`, the data's names from config.yaml of
+    the run that it belongs to.
     """
     case = "lower-cased" if tokenizer.settings["do_lower_case"] else "cased"
     precision = "bfloat16" if "bfloat16" in model.dtype_policy.name else "float32"

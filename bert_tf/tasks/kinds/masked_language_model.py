@@ -142,7 +142,7 @@ class MaskedLanguageModel(Kind):
             "log probability": probability.tolist(),
         }
         title = "Wrong guesses for the pieces with the lowest probability"
-        places = [given.examples.place(index) for index in row]
+        places = [given.examples.place(index) for index in row.tolist()]
         return [worst(title, places.__getitem__, -probability, piece != guess, shown)]
 
     def write_predictions(self, folder: Path, given: Answered) -> None:

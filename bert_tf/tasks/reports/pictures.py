@@ -67,10 +67,7 @@ def curves(
     x_title: str,
     y_title: str,
 ) -> np.ndarray:
-    """Lines over a logarithmic axis, through the means of the values at each place.
-
-    `series` are points by name: x, and the values there, which are drawn as hollow circles.
-    """
+    """Lines over a logarithmic axis, through the means of the values (hollow) at each place x."""
     figure, axes = _axes(title, x_title, y_title)
     for number, (name, line) in enumerate(series.items()):
         color = f"C{number}"

@@ -50,10 +50,7 @@ Report = list[ReportTable | Picture]
 def confusion(labels: Sequence[str], truth: np.ndarray, predicted: np.ndarray) -> Report:
     """Counts of predicted classes by true class.
 
-    Args:
-        labels: names of C classes.
-        truth: numbers of the true classes, int [E].
-        predicted: numbers of the predicted classes, int [E].
+    `labels` name the classes; `truth` and `predicted` are their numbers, int [E].
     """
     counts = _counts(labels, truth, predicted)
     rows = [[label, *row] for label, row in zip(labels, counts.tolist(), strict=True)]
@@ -95,12 +92,7 @@ def per_class(labels: Sequence[str], truth: np.ndarray, predicted: np.ndarray) -
 
 
 def calibration(confidence: np.ndarray, right: np.ndarray) -> Report:
-    """Confidence beside accuracy, and their expected difference (Guo et al., 2017).
-
-    Args:
-        confidence: probability of each answer, [E].
-        right: whether each answer is right, bool [E].
-    """
+    """Confidence [E] beside accuracy, and their expected difference (Guo et al., 2017)."""
     number = np.minimum((confidence * _BINS).astype(int), _BINS - 1)
     rows: list[list[Cell]] = []
     error = 0.0
@@ -127,15 +119,7 @@ def worst(
     wrong: np.ndarray,
     columns: Mapping[str, Sequence[Cell]],
 ) -> ReportTable:
-    """The worst errors, with their places.
-
-    Args:
-        title: title of the table.
-        place: gives the file and line of an answer.
-        badness: larger for a worse error, [E].
-        wrong: whether each answer is wrong, bool [E].
-        columns: columns to show beside the place: name -> E cells.
-    """
+    """The errors of the largest `badness` [E], with their places and further columns of E cells."""
     order = [index for index in np.argsort(-badness, kind="stable").tolist() if wrong[index]]
     rows = [[place(i), *(cells[i] for cells in columns.values())] for i in order[:_WORST]]
     return ReportTable("worst", title, ["place", *columns], rows, "" if rows else "no errors")
