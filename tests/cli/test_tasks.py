@@ -1,11 +1,13 @@
 """`bert-tf tasks`: the table, and one task in full."""
 
+import subprocess
+import sys
 from dataclasses import replace
 
 import pytest
 
 from bert_tf.cli.main import main
-from bert_tf.tasks.overview import overview
+from bert_tf.tasks.overview import describe, overview
 from bert_tf.tasks.table import TASKS
 
 
@@ -18,6 +20,18 @@ def test_the_table_has_every_task(capsys):
     assert rows["swag"].startswith("swag choice accuracy 128 3 16 2e-05 81.6 86.6 dev")
     assert rows["masked_words"].endswith("accuracy, pseudo_perplexity 512")  # trains nothing
     assert "bert-tf tasks NAME" in err
+
+
+def test_the_table_says_what_the_kinds_say_without_importing_tensorflow():
+    assert overview(TASKS.data.values()) == overview(TASKS.values())
+    assert [*map(describe, TASKS.data.values())] == [*map(describe, TASKS.values())]
+    code = """
+import sys
+from bert_tf.cli.main import main
+assert main(["tasks"]) == main(["tasks", "squad2"]) == 0
+assert not {"tensorflow", "keras", "matplotlib", "scipy", "sklearn"} & set(sys.modules)
+"""
+    subprocess.run([sys.executable, "-c", code], check=True, stdout=subprocess.DEVNULL)
 
 
 def test_scores_of_the_paper_name_their_examples(capsys):
