@@ -152,12 +152,15 @@ def run(options: Options) -> None:
         for split in ("train", "validation", "test")
     }
     scores = {}
+    # Small models know so few passages by heart after some epochs: these do need dropout. The
+    # positions from _LENGTH on are learned here alone.
     for name, from_scratch in (("from_pretrained", False), ("from_random", True)):
         run = f"{output}/{name}"
         _command(
             "finetune", model=f"{output}/pretrained/best", train=labelled["train"],
             validation=labelled["validation"], output=run, from_scratch=from_scratch,
-            epochs=_EPOCHS, learning_rate=2e-4, max_length=_LENGTH, seed=options.seed,
+            epochs=_EPOCHS, learning_rate=2e-4, dropout=0.1, max_length=2 * _LENGTH,
+            seed=options.seed,
         )  # fmt: skip
         _command("evaluate", model=f"{run}/best", data=labelled["test"], output=f"{run}/test")
         scores[name] = json.loads(Path(run, "test", "metrics.json").read_text())["accuracy"]

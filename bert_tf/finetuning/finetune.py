@@ -32,7 +32,7 @@ from bert_tf.training.options import save_config
 from bert_tf.training.peak import strategy_peak
 from bert_tf.training.plan import Phase
 from bert_tf.training.run import Run
-from bert_tf.training.setup import make_plan, make_run, prepare
+from bert_tf.training.setup import dropout_settings, make_plan, make_run, prepare
 from bert_tf.training.strategy import check_batch_size, distribute_batches
 from pipelines.examples.labelled_text import Examples
 
@@ -246,14 +246,14 @@ def feature_settings(options: FinetuningSetup, kind: Kind) -> dict[str, Any]:
 def _new_model(run: Run, data: FinetuningData, options: FinetuningOptions) -> FineTuned:
     kind = data.task.kind
     head = {**kind.head(data.labels), "seed": options.seed}
-    features = feature_settings(options, kind)
+    changed = {**feature_settings(options, kind), **dropout_settings(options.dropout)}
     with run.strategy.scope():
         if options.from_scratch:
             config = BertConfig.from_json(Path(options.model) / CONFIG)
-            model = kind.model_class(replace(config, **features), **head)
+            model = kind.model_class(replace(config, **changed), **head)
         else:
             model = load_model(
-                options.model, kind.model_class, allow_new_head=True, **head, **features
+                options.model, kind.model_class, allow_new_head=True, **head, **changed
             )
     return FineTuned(data.task, model, data.tokenizer, data.labels)
 

@@ -40,6 +40,8 @@ class FinetuningSetup(TaskOptions, FileOptions, TrainingOptions):
     from_scratch: bool = False
     """start from random weights, with the size and vocabulary of the model; compare with a normal
     run to see what pre-training gains."""
+    dropout: float | None = option(None, at_least=0, below=1)
+    """dropout of hidden states and attention; by default the model's."""
     max_steps: int | None = option(None, at_least=1)
     """end the training after this many steps, whatever the epochs."""
     evaluate_every: int | None = option(None, at_least=1)

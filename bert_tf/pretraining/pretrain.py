@@ -31,7 +31,7 @@ from bert_tf.training.options import save_config
 from bert_tf.training.peak import strategy_peak
 from bert_tf.training.plan import Phase
 from bert_tf.training.run import Run
-from bert_tf.training.setup import make_plan, make_run, prepare
+from bert_tf.training.setup import dropout_settings, make_plan, make_run, prepare
 from bert_tf.training.strategy import check_batch_size
 from bert_tf.training.trainer import Trainer
 from pipelines.shards.folder import shard_errors
@@ -56,10 +56,7 @@ def _model(
 ) -> BertPreTrainer | BertLanguageModel:
     """A new model, or the one to start from."""
     model_class = BertPreTrainer if direction == "both" else BertLanguageModel
-    changed: dict[str, Any] = {"attention_direction": direction}
-    if options.dropout is not None:
-        changed["hidden_dropout_prob"] = options.dropout
-        changed["attention_probs_dropout_prob"] = options.dropout
+    changed = {"attention_direction": direction, **dropout_settings(options.dropout)}
     if options.model:
         return load_model(
             options.model, model_class, allow_new_head=True, seed=options.seed, **changed

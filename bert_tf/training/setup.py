@@ -39,7 +39,9 @@ _SCHEDULES = {
 }
 
 # Settings that runs of earlier versions did not record.
-_LATER = ("version", "workers", "devices", "jit_compile", "rematerialize", "model_content")
+_LATER = (
+    "version", "workers", "devices", "jit_compile", "rematerialize", "model_content", "dropout",
+)  # fmt: skip
 
 # Settings that only runs with dropout compare; earlier versions recorded them for every run.
 _MICRO_BATCHES = ("gradient_accumulation_steps", "long.gradient_accumulation_steps")
@@ -51,6 +53,13 @@ def _layer_factors(layers: int, decay: float) -> dict[str, float]:
         return {}
     factors = {rf"(^|/)layer_{n}/": decay ** (layers - n) for n in range(layers)}
     return {**factors, r"(^|/)embeddings/": decay ** (layers + 1)}
+
+
+def dropout_settings(dropout: float | None) -> dict[str, Any]:
+    """The settings of `BertConfig` that an option `dropout` changes."""
+    if dropout is None:
+        return {}
+    return {"hidden_dropout_prob": dropout, "attention_probs_dropout_prob": dropout}
 
 
 def make_run(
