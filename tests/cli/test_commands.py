@@ -177,11 +177,13 @@ def test_from_scratch_forgets_the_weights(finetuned, pretrained, labelled, tmp_p
     code = main(
         ["finetune", "--model", str(pretrained / "last"), "--from-scratch",
          "--train", str(labelled / "train.tsv"), "--output", str(tmp_path / "run"),
-         "--epochs", "1", "--learning-rate", "1e-9", "--max-length", "16"]
+         "--epochs", "1", "--learning-rate", "1e-9", "--max-length", "16", "--dropout", "0.25"]
     )  # fmt: skip
     assert code == 0
     table = "embeddings"
-    fresh = BertEncoder.from_directory(tmp_path / "run" / "last").get_layer(table)
+    model = BertEncoder.from_directory(tmp_path / "run" / "last")
+    assert model.config.hidden_dropout_prob == model.config.attention_probs_dropout_prob == 0.25
+    fresh = model.get_layer(table)
     trained = BertEncoder.from_directory(pretrained / "last").get_layer(table)
     assert not np.allclose(fresh.get_weights()[0], trained.get_weights()[0], atol=1e-3)
 
