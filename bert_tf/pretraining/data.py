@@ -1,9 +1,7 @@
 """The data of a pre-training run: shards of one length, or short ones and then long ones."""
 
-import functools
 import hashlib
 import json
-from collections.abc import Callable
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any
@@ -103,7 +101,6 @@ class PretrainingData:
                     f"--{name} is for masked words, and --objective {self.objective} has none: "
                     "leave it out"
                 )
-        self._batches: Callable[..., Any] = functools.partial(pretraining_batches, **self._reading)
 
     @property
     def summary(self) -> str:
@@ -134,27 +131,29 @@ class PretrainingData:
         self, phase: PhaseShards, strategy: tf.distribute.Strategy, step: int
     ) -> tf.data.Dataset | tf.distribute.DistributedDataset:
         """Endless global batches from a step of the phase on."""
-        options = self._options
-        batches = functools.partial(
-            self._batches,
-            start_step=phase.first_batch + step,
-            seed=options.seed,
-            data_service=options.data_service,
-        )
-        return distribute_batches(
-            lambda size, worker, workers: batches(phase.train, size, share=Share(worker, workers)),
-            strategy,
-            phase.batch_size,
-        )
+
+        def of_worker(size: int, worker: int, workers: int) -> tf.data.Dataset:
+            return pretraining_batches(
+                phase.train,
+                size,
+                start_step=phase.first_batch + step,
+                seed=self._options.seed,
+                data_service=self._options.data_service,
+                share=Share(worker, workers),
+                **self._reading,
+            )
+
+        return distribute_batches(of_worker, strategy, phase.batch_size)
 
     def held_out_batches(
         self, phase: PhaseShards, strategy: tf.distribute.Strategy
     ) -> tf.data.Dataset | tf.distribute.DistributedDataset | None:
         """The held-out batches that each evaluation of the phase uses, spread over all files."""
-        sample = self.held_out_sample(phase)
-        size = self._options.batch_size
-        fixed = self._options.jit_compile is True
-        return None if sample is None else share_batches(sample, strategy, size, fixed_rows=fixed)
+        sample, options = self.held_out_sample(phase), self._options
+        if sample is None:
+            return None
+        fixed_rows = options.jit_compile is True
+        return share_batches(sample, strategy, options.batch_size, fixed_rows=fixed_rows)
 
     def held_out_sample(self, phase: PhaseShards) -> tf.data.Dataset | None:
         """The same batches, whole; None where nothing was held out."""
@@ -165,7 +164,7 @@ class PretrainingData:
 
     def watched_batches(self) -> tf.data.Dataset:
         """Batches of a few training examples, for histograms."""
-        return self._batches(self.phases[0].train, _WATCHED_EXAMPLES)
+        return pretraining_batches(self.phases[0].train, _WATCHED_EXAMPLES, **self._reading)
 
     def check_fits(self, config: BertConfig) -> None:
         """Refuses shards with longer sequences or another vocabulary than the model's.
@@ -189,8 +188,7 @@ class PretrainingData:
         if any((Path(model) / name).is_file() for name in ("vocab.txt", "tokenizer.json")):
             own = BertTokenizer.from_directory(model)
             differs = own.vocabulary_hash != self.tokenizer.vocabulary_hash
-            switches = own.other_switches(self.tokenizer.settings)
-            if switches:
+            if switches := own.other_switches(self.tokenizer.settings):
                 raise InputError(
                     f"{model} tokenizes in another way than {shards}: {switches}: {cure}"
                 )
@@ -266,10 +264,8 @@ def _steps_before(options: PretrainingOptions, name: str, share: float, multiple
 
 def _phase(options: PretrainingOptions, folder: str) -> PhaseShards:
     """The whole run on one folder of shards."""
-    train, held_out = (
-        open_shards(folder, split, skip_corrupt=options.skip_corrupt)
-        for split in ("train", "held_out")
-    )
+    skip = options.skip_corrupt
+    train, held_out = (open_shards(folder, s, skip_corrupt=skip) for s in ("train", "held_out"))
     if train is None:
         raise InputError(f"{folder}: has no training shards; make them again")
     return PhaseShards(

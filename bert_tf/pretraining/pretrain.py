@@ -14,7 +14,6 @@ from bert_tf.errors import InputError
 from bert_tf.models.cost import pretraining_flops
 from bert_tf.models.encoder import BertEncoder
 from bert_tf.models.language_model import BertLanguageModel
-from bert_tf.models.pretrained_model import PretrainedModel
 from bert_tf.models.pretrainer import BertPreTrainer
 from bert_tf.pretraining.data import PhaseShards, PretrainingData
 from bert_tf.pretraining.guesses import MaskedWordLog, MaskedWords, hide_words
@@ -76,22 +75,6 @@ def _model(
     return model_class(replace(config, **changed), seed=options.seed)
 
 
-def _settings(
-    model: PretrainedModel, options: PretrainingOptions, data: PretrainingData
-) -> dict[str, Any]:
-    """What must not change when the run is resumed, beside the options' own identity."""
-    settings: dict[str, Any] = {
-        "config": model.encoder.config.to_dict(),
-        "data": data.fingerprint(0),
-        "tokenizer": {"vocabulary": data.tokenizer.vocabulary_hash, **data.tokenizer.settings},
-    }
-    if options.model is not None:
-        settings["model_content"] = content_hash(options.model)
-    if options.long_shards is not None:
-        settings["long"] = {"data": data.fingerprint(1), "share": options.long_share}
-    return settings
-
-
 def pretrain(
     options: PretrainingOptions, listener: Listener | None = None
 ) -> TrainingResult | None:
@@ -149,6 +132,15 @@ def _pretrain(
                 encoder.pooler.trainable = False
         if isinstance(model, BertPreTrainer):
             model.next_sentence.trainable = False
+    settings: dict[str, Any] = {
+        "config": model.encoder.config.to_dict(),
+        "data": data.fingerprint(0),
+        "tokenizer": {"vocabulary": data.tokenizer.vocabulary_hash, **data.tokenizer.settings},
+    }
+    if options.model is not None:
+        settings["model_content"] = content_hash(options.model)
+    if options.long_shards is not None:
+        settings["long"] = {"data": data.fingerprint(1), "share": options.long_share}
     trainer = prepare(
         run,
         model,
@@ -158,7 +150,7 @@ def _pretrain(
         warmup_steps=warmup_steps,
         loss=losses,
         metrics={name: {"accuracy": accuracy} for name in losses},
-        settings=_settings(model, options, data),
+        settings=settings,
         examples=data.watched_batches,
         values={
             **{name: getattr(options, name) for name in _WATCHED_OPTIONS},
@@ -173,7 +165,9 @@ def _pretrain(
         words = MaskedWords(model, data.tokenizer, texts)
         run.watch(MaskedWordLog(run.state, run.logs, words))
     first, *_ = model.encoder.towers()  # the projector shows one table
-    run.watch(_embeddings(run, first, data.tokenizer.vocabulary))
+    table, pieces = first.embeddings.word_embeddings.embeddings, data.tokenizer.vocabulary
+    columns = {"piece": pieces, "id": range(len(pieces)), "kind": [_kind(p) for p in pieces]}
+    run.watch(ProjectorLog(run.state, run.logs, "word_embeddings", table, columns))
     phases = [_phase(run, trainer, data, phase) for phase in data.phases]
     if options.dry_run:
         for line in dry_run(trainer, phases):
@@ -208,14 +202,8 @@ def _pretrain(
     )
 
 
-def _embeddings(run: Run, encoder: BertEncoder, pieces: list[str]) -> ProjectorLog:
-    """Writes the word embeddings after each evaluation, with the kind of each piece."""
-    columns = {"piece": pieces, "id": range(len(pieces)), "kind": [_kind(p) for p in pieces]}
-    table = encoder.embeddings.word_embeddings.embeddings
-    return ProjectorLog(run.state, run.logs, "word_embeddings", table, columns)
-
-
 def _kind(piece: str) -> str:
+    """What the projector colours a piece by."""
     if piece in SPECIAL_TOKENS:
         return "special"
     if re.fullmatch(r"\[unused\d+\]", piece):  # the spare entries of the published vocabularies

@@ -2,7 +2,10 @@
 
 import hashlib
 import json
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from safetensors import SafetensorError, safe_open
@@ -27,12 +30,9 @@ def read_checkpoint(path: Path) -> tuple[dict[str, np.ndarray], dict[str, str]]:
     Raises:
         DamagedCheckpointError: the file is truncated or altered, or cannot be read.
     """
-    try:
-        with safe_open(path, framework="numpy") as file:
-            metadata = file.metadata() or {}
-            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
-    except (SafetensorError, OSError) as error:
-        raise DamagedCheckpointError(str(error)) from error
+    with _opened(path) as file:
+        metadata = file.metadata() or {}
+        tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
     checksum = metadata.pop(_CHECKSUM, None)
     if checksum is None:
         raise DamagedCheckpointError("no checksum")
@@ -42,14 +42,16 @@ def read_checkpoint(path: Path) -> tuple[dict[str, np.ndarray], dict[str, str]]:
 
 
 def read_metadata(path: Path) -> dict[str, str]:
-    """The metadata of a checkpoint, unchecked, without its tensors.
+    """The metadata of a checkpoint, unchecked; raises as `read_checkpoint`."""
+    with _opened(path) as file:
+        return file.metadata() or {}
 
-    Raises:
-        DamagedCheckpointError: the file is truncated or no checkpoint, or cannot be read.
-    """
+
+@contextmanager
+def _opened(path: Path) -> Iterator[Any]:
     try:
         with safe_open(path, framework="numpy") as file:
-            return file.metadata() or {}
+            yield file
     except (SafetensorError, OSError) as error:
         raise DamagedCheckpointError(str(error)) from error
 

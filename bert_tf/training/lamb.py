@@ -23,10 +23,7 @@ class Lamb(AdamWeightDecay):
     (LayerNorm and biases) has a trust ratio of 1, too, as in the authors' code. Gradients are
     clipped by their global norm first, as there.
 
-    Args:
-        learning_rate: a float or a schedule.
-        name: name of the optimizer.
-        kwargs: other arguments of `AdamWeightDecay`.
+    Arguments are those of `AdamWeightDecay`.
     """
 
     def __init__(self, learning_rate: Any = 1e-3, name: str = "lamb", **kwargs: Any):

@@ -82,9 +82,8 @@ def train(
     """Trains from `state.step` to the end of the last phase.
 
     A run resumed between two evaluations goes on as an uninterrupted run would; one stopped in an
-    evaluation repeats the evaluation.
-
-    Scores of different phases do not compare: the best model is the best of the last phase.
+    evaluation repeats the evaluation. Scores of different phases do not compare: the best model is
+    the best of the last phase.
 
     In the main thread SIGTERM and Ctrl-C end the run after the present step, or batch of an
     evaluation, and a checkpoint. With several workers all end, whichever gets the signal, once the

@@ -38,9 +38,7 @@ class AdamWeightDecay(keras.optimizers.Optimizer):
     Args:
         learning_rate: a float or a schedule.
         weight_decay_rate: decoupled weight decay.
-        beta_1: decay rate of the mean of the gradients.
-        beta_2: decay rate of the mean of their squares.
-        epsilon: constant added to the root.
+        beta_1, beta_2, epsilon: as above.
         clip_norm: largest global norm; None for no clipping.
         bias_correction: whether to correct the means for their start at 0; the original does not.
         exclude_from_weight_decay: patterns; a parameter whose path contains one is not decayed.
@@ -69,9 +67,7 @@ class AdamWeightDecay(keras.optimizers.Optimizer):
             raise ValueError(f"AdamWeightDecay takes weight_decay_rate and clip_norm, not {others}")
         super().__init__(learning_rate=learning_rate, name=name, **kwargs)
         self.weight_decay_rate = weight_decay_rate
-        self.beta_1 = beta_1
-        self.beta_2 = beta_2
-        self.epsilon = epsilon
+        self.beta_1, self.beta_2, self.epsilon = beta_1, beta_2, epsilon
         self.clip_norm = clip_norm
         self.bias_correction = bias_correction
         self.excluded_patterns = tuple(exclude_from_weight_decay)

@@ -87,14 +87,13 @@ class _Peak:
     def now(self) -> float:
         """The FLOP/s last measured; measures again if the last time is long enough ago."""
         if self._changes and time.monotonic() > self._due:
-            self._measure()
+            self._measure(0.0)
         return self._rate
 
-    def _measure(self, seconds: float = 0.0) -> None:
+    def _measure(self, seconds: float) -> None:
         begun = time.monotonic()
         self._rate = product_rates([self._dtype], seconds)[self._dtype]
-        ended = time.monotonic()
-        self._due = ended + _PAUSE * (ended - begun)
+        self._due = time.monotonic() + _PAUSE * (time.monotonic() - begun)
 
 
 _peak = functools.cache(_Peak)  # once per process and dtype

@@ -135,12 +135,11 @@ class Run(AbstractContextManager):
         """What "auto" stands for; the chief decides for all workers."""
         policy = "float32"
         if self.is_chief:
-            stored = stored_settings(self.directory / "checkpoints").get("precision")
-            policy, measured = (
-                (stored, "") if stored in _POLICIES else fast_precision(self.strategy)
-            )
-            if measured:
-                self.notice(f"precision: {policy} ({measured})")
+            policy = stored_settings(self.directory / "checkpoints").get("precision")
+            if policy not in _POLICIES:
+                policy, measured = fast_precision(self.strategy)
+                if measured:
+                    self.notice(f"precision: {policy} ({measured})")
         return _POLICIES[from_all_replicas(self.strategy, _POLICIES.index(policy))[0]]
 
     @property
@@ -159,10 +158,7 @@ class Run(AbstractContextManager):
             self._notice(line)
 
     def prepare(self, trainer: Trainer, *, settings: dict[str, Any], **keep: Any) -> None:
-        """Makes the state, not yet restored, of a trainer made under the strategy's scope.
-
-        The other arguments are those of `TrainingState`.
-        """
+        """Makes the state, not yet restored, of a trainer; `keep` is of `TrainingState`."""
         if self._deterministic:  # the last bits of sums differ
             settings = {**settings, "deterministic": True}
         self.trainer = trainer
@@ -200,13 +196,10 @@ class Run(AbstractContextManager):
 
 
 def _forget_gradients(before: set[str]) -> None:
-    """Frees the graphs of a run.
+    """Frees the graphs of a run, but for gradients registered `before` it.
 
     TensorFlow registers every use of a custom gradient in a graph for good, and with it the graph
     and the variables that it reads: each run would keep the memory of its models.
-
-    Args:
-        before: names that were registered before the run.
     """
     for name in set(ops.gradient_registry.list()) - before:
         if name.startswith("CustomGradient-"):

@@ -83,11 +83,7 @@ class WarmupStableDecay(WarmupLinearDecay):
     (MiniCPM, Hu et al. 2024, section 4). Up to its beginning the rate does not depend on the
     length of the run.
 
-    Args:
-        peak_learning_rate: see `WarmupLinearDecay`, as the next two.
-        warmup_steps: length of the warm-up.
-        total_steps: step from which on the rate is 0.
-        decay_share: share of the steps, rounded down to at least one step, at the end of the run.
+    `decay_share` of the steps, rounded down to at least one step, decay.
 
     Raises:
         InputError: as for `WarmupLinearDecay`; or the warm-up and the decay overlap.

@@ -69,8 +69,7 @@ class TrainingState(Progress):
         settings: JSON values that must be the same when the run is resumed.
         compared_if_known: names of settings, with dots for nested ones, that are compared only
             where both the checkpoint and `settings` have them: older runs did not record them.
-        keep: number of newest checkpoints to keep.
-        keep_every: keep checkpoints at multiples of this step for good.
+        keep, keep_every: see `TrainingOptions`.
         notice: called with lines for the user: damaged checkpoints, overridden settings.
     """
 
@@ -86,10 +85,6 @@ class TrainingState(Progress):
         notice: Callable[[str], object] = warnings.warn,
     ) -> None:
         super().__init__()
-        if keep < 1:
-            raise InputError(f"--keep is {keep}: give at least 1")
-        if keep_every is not None and keep_every < 1:
-            raise InputError(f"--keep_every is {keep_every}: give at least 1, or leave it out")
         self.trainer = trainer
         self.directory = Path(directory)
         self.settings = json.loads(json.dumps(settings))  # as it will be read again
@@ -187,8 +182,7 @@ class TrainingState(Progress):
                 "resume it, another --output for a new run, or --override to use the new ones"
             )
         self._assign(path, tensors)
-        for name, value in json.loads(metadata["progress"]).items():
-            setattr(self, name, value)
+        vars(self).update(json.loads(metadata["progress"]))
         self._previous_step = self.step
         if damaged:
             self.notice(f"damaged: {'; '.join(damaged)}: resuming from {path}")
@@ -255,11 +249,7 @@ def stored_settings(directory: Path) -> dict[str, Any]:
 
 
 def load_weights(model: keras.Model, checkpoint: Path) -> None:
-    """Gives a model the weights of its trainer's checkpoint.
-
-    Args:
-        model: a built model, as the one that was trained.
-        checkpoint: file that `TrainingState` wrote.
+    """Gives a built model the weights of its trainer's checkpoint.
 
     Raises:
         InputError: the checkpoint is damaged, or is another model's.

@@ -270,14 +270,12 @@ def check_jit_compile(jit_compile: bool, strategy: tf.distribute.Strategy) -> No
             "--jit_compile does not work under --strategy tpu, which compiles every step: leave "
             "--jit_compile out"
         )
-    for kind, name in (
-        (tf.distribute.MirroredStrategy, "mirrored"),
-        (tf.distribute.MultiWorkerMirroredStrategy, "multi_worker"),
-    ):
-        if isinstance(strategy, kind):
-            raise InputError(
-                f"--jit_compile does not work under --strategy {name}: leave one of them out"
-            )
+    mirrored = tf.distribute.MirroredStrategy, tf.distribute.MultiWorkerMirroredStrategy
+    if isinstance(strategy, mirrored):
+        name = "mirrored" if isinstance(strategy, mirrored[0]) else "multi_worker"
+        raise InputError(
+            f"--jit_compile does not work under --strategy {name}: leave one of them out"
+        )
 
 
 def compiles_step(

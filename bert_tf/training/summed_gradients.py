@@ -35,7 +35,7 @@ def check_optimizer(optimizer: keras.optimizers.Optimizer) -> None:
 def apply_summed(
     optimizer: keras.optimizers.Optimizer,
     gradients: Sequence[Any],
-    variables: Sequence[Any],
+    variables: Sequence[keras.Variable],
     *,
     norm: Any,
     finite: Any,
@@ -53,7 +53,7 @@ def apply_summed(
         norm: global norm of `gradients`, float32 [].
         finite: bool []; where False, parameters and optimizer variables stay unchanged.
     """
-    values = [v.value if isinstance(v, keras.Variable) else v for v in variables]
+    values = [variable.value for variable in variables]
     factors = [optimizer.clip_factor(norm)] if hasattr(optimizer, "clip_factor") else []
 
     def step(value: Any, gradient: Any, rate: Any, *factors: Any) -> None:

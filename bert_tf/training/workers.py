@@ -88,7 +88,7 @@ class StopFlag:
         self._asked = tf.Variable(0.0, trainable=False, name="stop_asked")
 
     def ask(self) -> None:
-        """Makes all workers see a sum above 0 from their next step on."""
+        """Makes the sum positive from the next step on."""
         for own in self._strategy.experimental_local_results(self._asked):
             own.assign(1.0)
 

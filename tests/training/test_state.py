@@ -84,12 +84,6 @@ def test_some_are_kept_for_good(tmp_path):
     assert steps_in(tmp_path) == [20, 40, 60, 70]
 
 
-@pytest.mark.parametrize("name", ["keep", "keep_every"])
-def test_at_least_one_is_kept(tmp_path, name):
-    with pytest.raises(InputError, match=f"--{name}"):
-        TrainingState(new_trainer(), tmp_path, settings={}, **{name: 0})
-
-
 def damaged(content: bytes, how: str) -> bytes:
     if how == "cut short":
         return content[:-8]
