@@ -147,9 +147,9 @@ def plan_documents(
 ) -> DocumentPlan:
     """Draws the donors of a corpus, and settles which documents are held out.
 
-    Reads the beginnings of slices throughout the corpus. If these hold fewer than two documents of
-    a side, all of the text is read for their beginnings: at least two documents are held out then
-    and two are trained on, or all if fewer than four are different.
+    Reads the beginnings of slices throughout the corpus; all of the text if these hold fewer than
+    two documents of a side. Then, at least two documents are held out and two are trained on, or
+    all if fewer than four are different.
 
     Args:
         corpus: an opened corpus.
@@ -160,36 +160,30 @@ def plan_documents(
     Raises:
         InputError: a file is unusable, or the corpus is a single document.
     """
-    if not (held_out_share or for_pairs):
+    below = held_out_share
+    if not (below or for_pairs):
         return DocumentPlan(seed, 0.0, [])
-    rng = random.Random(seed)
-    places = [(unit, number) for unit, of in enumerate(corpus.units) for number in range(len(of))]
-    places.sort(key=lambda _: rng.random())
+    counts = [0, 0]  # documents to train on and to hold out
 
-    def beginnings(whole: bool) -> Iterator[Part]:
-        """The first parts of documents, throughout the corpus."""
-        for unit, number in places:
-            slice_ = corpus.units[unit][number]
-            left = math.inf if whole else _BEGINNING_BYTES
-            if not slice_.source.startswith(TFDS) and text_format(slice_.source, options) == "text":
-                left = 0  # the slice is one document
-            for part in _parts(read_slice(slice_, options, Counter()), unit, number, seed):
-                left -= part.size
-                if part.ordinal == 0:
-                    yield part
-                if left <= 0:
-                    break
+    def each_side_has(number: int) -> bool:
+        return counts[0] >= number and (counts[1] >= number or not below)
 
-    options, below = corpus.options, held_out_share
-    train, held_out = _draw_donors(beginnings(whole=False), below, seed, for_pairs)
-    if len(train) < 2 or (below and len(held_out) < 2):
-        draws = sorted(part.draw for part in beginnings(whole=True))
-        if held_out_share:
-            possible = [n for n in range(2, len(draws) - 1) if draws[n - 1] < draws[n]]
-            wanted = sum(draw < held_out_share for draw in draws)
-            nearest = min(possible, key=lambda n: abs(n - wanted), default=None)
-            below = 0.0 if nearest is None else draws[nearest]
-        train, held_out = _draw_donors(beginnings(whole=True), below, seed, for_pairs)
+    for is_whole in (False, True):
+        counts[:] = 0, 0
+        draws: list[float] = []
+        found: list[Part] = []
+        for part in _beginnings(corpus, seed, math.inf if is_whole else _BEGINNING_BYTES):
+            counts[part.draw < below] += 1
+            draws.append(part.draw)
+            found.append(part)
+            if len(found) > 4 * DONORS:
+                found.sort(key=lambda part: part.draw)
+                del found[DONORS:-DONORS]
+            if not is_whole and each_side_has(FEW_DOCUMENTS if for_pairs else 2):
+                break
+        if each_side_has(2):
+            break
+    else:
         if for_pairs and len(draws) == 1:
             cure = (
                 "give each document a file or JSON object of its own"
@@ -200,25 +194,34 @@ def plan_documents(
                 f"{corpus.name}: the corpus is a single document, which leaves no random next "
                 f"sentences: {cure}, or give --instances full_sentences"
             )
-    return DocumentPlan(seed, below, [*train, *held_out] if for_pairs else [])
-
-
-def _draw_donors(
-    beginnings: Iterable[Part], below: float, seed: int, for_pairs: bool
-) -> tuple[list[Donor], list[Donor]]:
-    """Up to `DONORS` of training and of held-out text each; ends when both sides have a few."""
-    train: list[Donor] = []
-    held_out: list[Donor] = []
-    few = FEW_DOCUMENTS if for_pairs else 2
-    for part in beginnings:
-        is_held_out = part.draw < below
-        donors = held_out if is_held_out else train
-        if len(donors) < DONORS:
+        draws.sort()
+        possible = [n for n in range(2, len(draws) - 1) if draws[n - 1] < draws[n]]
+        nearest = min(possible, key=lambda n: abs(n - counts[1]), default=0)
+        below = draws[nearest] if below and nearest else 0.0
+    donors = []
+    for is_held_out in (False, True):
+        of_side = [part for part in found if for_pairs and (part.draw < below) == is_held_out]
+        for part in of_side[:DONORS]:
             lines = _passage(part.lines, random.Random(repr((seed, *part.document))))
             donors.append(Donor(part.document, is_held_out, [line.decode() for line in lines]))
-        if len(train) >= few and (len(held_out) >= few or not below):
-            break
-    return train, held_out
+    return DocumentPlan(seed, below, donors)
+
+
+def _beginnings(corpus: Corpus, seed: int, most: float) -> Iterator[Part]:
+    """The first parts of the documents in the first `most` bytes of slices, in random order."""
+    rng = random.Random(seed)
+    places = [(unit, number) for unit, of in enumerate(corpus.units) for number in range(len(of))]
+    places.sort(key=lambda _: rng.random())
+    for unit, number in places:
+        slice_, size = corpus.units[unit][number], 0
+        is_dataset = slice_.source.startswith(TFDS)
+        is_document = not is_dataset and text_format(slice_.source, corpus.options) == "text"
+        for part in _parts(read_slice(slice_, corpus.options, Counter()), unit, number, seed):
+            size += part.size
+            if part.ordinal == 0:
+                yield part
+            if size >= most or is_document:
+                break
 
 
 def _passage(lines: list[bytes], rng: random.Random) -> list[bytes]:
