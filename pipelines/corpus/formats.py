@@ -66,9 +66,6 @@ def read_slice(
         options: options of the corpus.
         counts: receives counts of repaired faults: `empty_documents`, and those of `read_blocks`.
         unreadable: receives the path of a file that is skipped, as it cannot be read.
-
-    Raises:
-        InputError: the source cannot be used; the message names the place.
     """
     if slice_.source.startswith(TFDS):
         yield from _dataset_passages(slice_, options, counts)
@@ -201,11 +198,9 @@ def sample_text(corpus: Corpus) -> Iterator[str]:
 
 
 def read_lines(corpus: Corpus) -> tf.data.Dataset:
-    """The lines of a corpus that are not blank, for counting words.
+    """The lines of a corpus that are not blank: string [lines], about a megabyte each, in order.
 
-    Returns:
-        Dataset of string tensors [lines], about a megabyte of text each, in the order of the
-        corpus. Iterate over it within `input_errors`, which raises the error of an unusable file.
+    Iterate over it within `input_errors`, which raises the error of an unusable file.
     """
 
     def batches() -> Iterator[list[bytes]]:

@@ -102,24 +102,23 @@ class Corpus:
         return self.units[0][0].source
 
 
+def _listed(inputs: CorpusInputs) -> list[str]:
+    is_one = isinstance(inputs, str | os.PathLike)
+    return [os.fspath(given) for given in ([inputs] if is_one else inputs)]
+
+
 def find_files(inputs: CorpusInputs) -> list[str]:
-    """Lists the files of a corpus.
+    """Lists the files of a corpus: sorted paths, each file once.
 
     Args:
         inputs: a file, a folder (all files below it whose name has no leading dot), a glob (`**`
             crosses folders), or several of these.
 
-    Returns:
-        Sorted paths, each file once.
-
     Raises:
         InputError: a path does not exist, or a folder or glob holds no file.
     """
-    if isinstance(inputs, str | os.PathLike):
-        inputs = [inputs]
     found: dict[str, str] = {}
-    for given in inputs:
-        given = os.fspath(given)
+    for given in _listed(inputs):
         path = Path(given).expanduser()
         if path.is_file():
             files = [path]
@@ -167,18 +166,13 @@ def open_corpus(inputs: CorpusInputs, options: CorpusOptions | None = None) -> C
 
     A plain file of over two units is cut where documents begin, and a dataset between examples;
     small files share a unit. Compressed files, and files that are one document, stay whole.
-
-    Args:
-        inputs: files, folders and globs (see `find_files`), and names of TensorFlow Datasets.
-        options: format, and whether to skip unreadable files.
+    Inputs are files, folders and globs (see `find_files`), and names of TensorFlow Datasets.
 
     Raises:
         InputError: an input does not exist, or the formats of several differ.
     """
     options = options or CorpusOptions()
-    if isinstance(inputs, str | os.PathLike):
-        inputs = [inputs]
-    names = [os.fspath(given) for given in inputs]
+    names = _listed(inputs)
     datasets = [name for name in names if name.startswith(TFDS)]
     paths = [name for name in names if not name.startswith(TFDS)]
     files = find_files(paths) if paths or not datasets else []
@@ -260,15 +254,10 @@ def dataset_errors(name: str) -> Iterator[None]:
 
 
 def open_dataset(name: str, data_dir: str | None = None) -> tuple[Any, Any]:
-    """Opens a dataset of TensorFlow Datasets; call it within `dataset_errors`.
+    """The builder of a dataset, and its split as a `ReadInstruction`.
 
-    Args:
-        name: "tfds:" and name, config and version, then the split, by default "train":
-            "tfds:wikipedia/20230601.en:1.0.0:train[:1%]".
-        data_dir: folder of the datasets; None for the default.
-
-    Returns:
-        The builder of the dataset, and the split as a `ReadInstruction`.
+    Call it within `dataset_errors`. The name has an optional version and split, by default
+    "train": "tfds:wikipedia/20230601.en:1.0.0:train[:1%]".
     """
     tfds = tensorflow_datasets(name)
     parsed = re.fullmatch(r"([\w./-]+(?::\d[\d.*]*)?)(?::(.+))?", name.removeprefix(TFDS))

@@ -74,11 +74,7 @@ class UnreadableFile(InputError):
 
 
 def is_compressed(path: str) -> bool:
-    """Whether a file is gzip, zstd, xz or bzip2, according to its first bytes.
-
-    Raises:
-        InputError: the file cannot be read.
-    """
+    """Whether a file is gzip, zstd, xz or bzip2, according to its first bytes."""
     with read_errors(path), Path(path).open("rb") as file:
         return file.read(4).startswith((_GZIP, _ZSTD, _XZ, *_BZIP2))
 
@@ -232,12 +228,9 @@ def _cut_before(line: bytes, end: int) -> int:
 
 
 def cut_lines(lines: list[bytes], cut_to: int, counts: Counter) -> list[bytes]:
-    """Cuts lines of over 64 kB into lines of `cut_to` bytes, at white space where there is any.
+    """Cuts lines of over 64 kB into `cut_to` bytes at most, at white space where there is any.
 
-    Args:
-        lines: valid UTF-8.
-        cut_to: maximum bytes per cut line.
-        counts: receives the number of lines that were cut, as `cut_lines`.
+    The lines are valid UTF-8; `counts` receives the number of cut ones, as `cut_lines`.
     """
     cut: list[bytes] = []
     for line in lines:

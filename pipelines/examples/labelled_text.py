@@ -172,18 +172,10 @@ def check_columns(
     format: Format | None = None,
     header: bool = True,
 ) -> None:
-    """Refuses a file that lacks one of some columns, by its first row alone.
+    """Refuses a file that lacks one of some columns, or has two of its name, by its first row.
 
-    Whatever is no table, no JSON lines, or not readable passes: `read_examples` reports it.
-
-    Args:
-        path: the file.
-        columns: as of `read_examples`; also `format` and `header`.
-        format: format of the file; None to go by its extension.
-        header: whether the first line of a table names the columns.
-
-    Raises:
-        InputError: a column is missing, or named twice.
+    Whatever is no table, no JSON lines, or not readable passes: `read_examples` reports it. The
+    arguments are those of `read_examples`.
     """
     format = format or format_of(path)
     if format not in ("tsv", "csv", "jsonl") or not Path(path).is_file():
@@ -217,14 +209,8 @@ def read_columns_of(
 ) -> dict[str, list[Any]]:
     """Reads all columns of some examples: name -> one value per example, "" where it is missing.
 
-    Args:
-        path: the file; "-" for standard input.
-        lines: lines of the examples, as of `Examples`.
-        format: format of the file; None to go by its extension.
-
-    Returns:
-        The columns of a table, or of JSON lines; none of other files. A table whose first line is
-        an example has the columns "0", "1" and so on.
+    The examples are given by `Examples.lines`. A table whose first line is one of them has the
+    columns "0", "1" and so on; files other than tables and JSON lines have none.
     """
     format = format or format_of(path)
     rows: dict[int, dict[str, Any]] = {}

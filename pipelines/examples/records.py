@@ -20,10 +20,7 @@ Record = tuple[int, str, dict[str, Any]]
 
 
 def read_text(path: str | os.PathLike) -> str:
-    """Reads a UTF-8 file, plain or gzip.
-
-    Args:
-        path: the file; "-" for standard input.
+    """Reads a UTF-8 file, plain or gzip; "-" is standard input.
 
     Raises:
         InputError: the file is missing, damaged, empty or not UTF-8.

@@ -43,9 +43,6 @@ def chunks(labels: Sequence[str]) -> list[tuple[str, int, int]]:
     A chunk begins at B (S, U), at any label after O or after the end of a chunk (E, L, S, U), and
     at a change of type. It ends before the next one and before O.
 
-    Args:
-        labels: labels such as "B-PER", "I-PER" and "O".
-
     Returns:
         (type, first word, word behind the last) of each.
     """
@@ -139,16 +136,13 @@ def is_column_file(path: str | os.PathLike) -> bool:
 
 
 def column_number(path: str | os.PathLike, option: str, name: str) -> int:
-    """The place of a column in a column file.
+    """The place of a column in a column file; `InputError` for a name that is no column.
 
     Args:
         path: the file, for messages.
         option: "--text_column" or "--label_column".
         name: number of the column, counted from 0; or its usual name in JSON lines, for the first
             column of words and the last one of labels.
-
-    Raises:
-        InputError: it is another name.
     """
     usual, number = _USUAL[option]
     if name.isdecimal() or name in usual:
@@ -183,9 +177,6 @@ def read_texts(
 
     Returns:
         Examples with the columns "text" and "text_pair", or "words" between spaces.
-
-    Raises:
-        InputError: the file cannot be read; the message names the line.
     """
     format, records = format or format_of(path), None
     if format == "jsonl" or is_dataset_name(path):
@@ -219,9 +210,6 @@ def read_json_words(
         words: key of the words.
         labels: key of the labels; None for no labels.
         records: those of the path, if they were read already.
-
-    Raises:
-        InputError: the file cannot be read, or a line is malformed; the message names the line.
     """
     examples = []
     for number, place, row in read_records(path) if records is None else records:

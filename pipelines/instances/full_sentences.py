@@ -43,13 +43,6 @@ def full_sentences(
     The seed determines the order of passages and which eighth of the instances leaves its last
     sentence to the next one.
 
-    Args:
-        sentences: sentences of at least one document.
-        max_seq_length: tokens per instance, [CLS] and [SEP] included.
-        short_seq_prob: probability of a shorter target.
-        sep_token_id: id of [SEP].
-        seed: integer [2].
-
     Returns:
         int32 [T'], the passages with a [SEP] after each; and `SentencePairs` of them: A is the
         instance without [CLS] and the last [SEP], B is empty. Shuffle and pack them untruncated.

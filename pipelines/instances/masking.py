@@ -64,8 +64,7 @@ def mask_tokens(
     Args:
         token_ids: int32 [batch, length].
         padding_mask: bool or integer [batch, length], nonzero for tokens.
-        tokenizer: provides special tokens, the size of the vocabulary, and which pieces continue a
-            word.
+        tokenizer: tokenizer of the ids.
         options: the settings named above.
         seed: integer [2]; equal seeds give equal masks.
     """

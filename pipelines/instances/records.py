@@ -42,7 +42,7 @@ class Records(NamedTuple):
     Attributes:
         records: string, serialized, in random order: [N] instances, or rows of them.
         counts: counts of the instances.
-        short_documents: int64, number of documents with fewer tokens than an instance holds.
+        short_documents: int64, documents with fewer tokens than an instance.
     """
 
     records: Any
@@ -77,14 +77,8 @@ def record_batches(
 ) -> Iterator[RecordBatch]:
     """Makes instances of batches of documents, on all cores, in order.
 
-    Args:
-        batches: iterated once.
-        tokenizer: turns sentences into ids.
-        options: one per sequence length.
-        split_paragraphs: whether lines are paragraphs to split into sentences.
-
-    Returns:
-        `RecordBatch`es of NumPy values; the rounds of a batch follow one another.
+    The rounds of a batch follow one another. There are options for each sequence length;
+    `split_paragraphs` tells that lines are paragraphs to split into sentences.
     """
     tokenize, serialize = _traced(tokenizer, options, split_paragraphs)
     rounds, threads = options[0].dupe_factor, os.cpu_count() or 1

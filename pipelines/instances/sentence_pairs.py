@@ -131,11 +131,7 @@ def index_sentences(
 
 
 def _cut_long(lengths: tf.Tensor, max_tokens: int) -> tuple[tf.Tensor, tf.Tensor]:
-    """Cuts the sentences that are longer than `max_tokens` into pieces of equal length and a rest.
-
-    Args:
-        lengths: int32 [lines], number of tokens.
-        max_tokens: tokens of an instance.
+    """Cuts lines of over `max_tokens` into pieces of equal length and a rest.
 
     Returns:
         Int32 [n] each: the line and the length of each sentence and piece; lines without tokens
@@ -337,11 +333,7 @@ def pack_pairs(
 ) -> PackedPairs:
     """[CLS] A [SEP] B [SEP], padded to `max_seq_length`; if B is empty, [CLS] A [SEP].
 
-    Args:
-        token_ids: int32 [T], tokens that `pairs` refer to.
-        pairs: truncated pairs, or those of `full_sentences`.
-        tokenizer: provides special tokens.
-        max_seq_length: width of the result.
+    `token_ids`, int32 [T], are the tokens that the truncated pairs refer to.
     """
     position = tf.range(max_seq_length)[None, :]  # (1, L)
     first_sep = 1 + pairs.a_length[:, None]  # (N, 1)
@@ -365,6 +357,5 @@ def pack_pairs(
 
 
 def shuffle_pairs(pairs: SentencePairs, seed: tf.Tensor) -> SentencePairs:
-    """Shuffles the pairs."""
     order = tf.random.experimental.stateless_shuffle(tf.range(tf.size(pairs.a_start)), seed)
     return SentencePairs(*(tf.gather(values, order) for values in pairs))

@@ -47,15 +47,7 @@ def count_instances(
     mask_token_id: int,
     tokens: tf.Tensor,
 ) -> InstanceCounts:
-    """Counts a batch of truncated pairs and their masks, if any, as int64 tensors.
-
-    Args:
-        pairs: truncated pairs, or instances of `full_sentences`.
-        masked: their masks.
-        max_seq_length: tokens per instance.
-        mask_token_id: id of [MASK].
-        tokens: int64, number of tokens of the text, without donors.
-    """
+    """Counts truncated pairs and their masks, if any; `tokens` is those of the text, int64."""
     size = max_seq_length + 1
     count = tf.math.count_nonzero
 

@@ -10,15 +10,11 @@ import tensorflow as tf
 def serialize_examples(
     features: dict[str, tf.Tensor], lengths: dict[str, tf.Tensor] | None = None
 ) -> tf.Tensor:
-    """Serializes a batch of examples.
+    """String [batch], serialized examples.
 
     Args:
-        features: by name, [batch, values]; int64 tensors become int64 lists, float32 tensors
-            float lists, string tensors bytes lists.
+        features: by name, int64, float32 or string [batch, values].
         lengths: by name, int32 [batch], number of values to keep of a feature; by default all.
-
-    Returns:
-        string [batch], each a serialized `tf.train.Example`.
     """
     # A map field is, on the wire, a repeated message of key and value.
     entries = [
@@ -29,17 +25,19 @@ def serialize_examples(
     return _message("Example", features=message[:, None])
 
 
+_LISTS = {
+    tf.int64: ("int64_list", "Int64List"),
+    tf.float32: ("float_list", "FloatList"),
+    tf.string: ("bytes_list", "BytesList"),
+}
+
+
 def _entry(name: str, values: tf.Tensor, lengths: tf.Tensor | None) -> tf.Tensor:
-    if values.dtype == tf.int64:
-        feature = {"int64_list": _message("Int64List", lengths, value=values)[:, None]}
-    elif values.dtype == tf.float32:
-        feature = {"float_list": _message("FloatList", lengths, value=values)[:, None]}
-    elif values.dtype == tf.string:
-        feature = {"bytes_list": _message("BytesList", lengths, value=values)[:, None]}
-    else:
+    if values.dtype not in _LISTS:
         raise TypeError(f"feature {name} is {values.dtype.name}: give int64, float32 or string")
+    field, kind = _LISTS[values.dtype]
     key = tf.fill([tf.shape(values)[0], 1], name)
-    value = _message("Feature", **feature)[:, None]
+    value = _message("Feature", **{field: _message(kind, lengths, value=values)[:, None]})[:, None]
     return _message("Features.FeatureEntry", key=key, value=value)
 
 

@@ -33,9 +33,6 @@ class BeamRunner:
     Args:
         options: Beam's own options as one string, "--runner=FlinkRunner --parallelism=64"; by
             default the DirectRunner with a process per core.
-
-    Raises:
-        InputError: Apache Beam is not installed.
     """
 
     def __init__(self, options: str | None = None):

@@ -39,14 +39,14 @@ if TYPE_CHECKING:
 
 @dataclass
 class ShardFolder:
-    """The shards of one split on disk, ours or the original's.
+    """The shards of one split on disk.
 
     Args:
         directory: folder of the shards.
         split: "train" or "held_out".
         max_seq_length: tokens per instance.
         max_predictions_per_seq: predictions per instance, padding included.
-        manifest: None for shards written by other programs.
+        manifest: None for shards of other programs.
         blocks: places of the records.
         left_out: path of a shard -> number of records in its damaged blocks, which are skipped.
     """
@@ -71,7 +71,7 @@ class ShardFolder:
 
     @property
     def is_compact(self) -> bool:
-        """Whether the records have the compact form, for masks drawn during training."""
+        """Whether masks are drawn during training."""
         return self.manifest is not None and self.manifest.options["masking"] == "dynamic"
 
     @property
@@ -225,11 +225,7 @@ def tokenizer_of_shards(
 
 
 def check_vocabulary(shards: ShardFolder, vocabulary_hash: str | None) -> None:
-    """Refuses a vocabulary that the shards were not made with, if theirs is known.
-
-    Raises:
-        InputError: the hashes differ.
-    """
+    """Refuses a vocabulary that the shards were not made with, if theirs is known."""
     made_with = shards.manifest.vocabulary["hash"] if shards.manifest else None
     if vocabulary_hash and made_with and vocabulary_hash != made_with:
         raise InputError(

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 
 class ShardsProgress(NamedTuple):
-    """Bytes of the corpus on disk that are done, and of all; instances written in all splits."""
+    """Bytes of the corpus on disk that are done, and of all; instances written so far."""
 
     bytes_read: int
     total_bytes: int
@@ -134,7 +134,7 @@ class _OpenGroup:
     """The shards of a group under construction; an error removes them."""
 
     def __init__(self, job: ShardsJob, unit: int, number: int):
-        self._job = job
+        self._job, self._parts = job, job.parts
         self._shards: list[dict[tuple[str, int, int], _OpenShard]] = [{} for _ in job.options]
         self._made = FinishedGroup(
             unit,
@@ -165,7 +165,7 @@ class _OpenGroup:
 
     def _write(self, index: int, split: str, round_: int, records: np.ndarray) -> None:
         """Deals records out to the shards of a round in turn, continuing after the last batch."""
-        parts = self._job.parts
+        parts = self._parts
         if split == "held_out":
             round_, parts = 0, 1
         shards = [self._shard(index, split, round_, part) for part in range(parts)]

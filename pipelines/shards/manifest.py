@@ -95,11 +95,7 @@ class Manifest:
 
     @classmethod
     def load(cls, directory: str | os.PathLike) -> "Manifest":
-        """Reads the manifest of a folder.
-
-        Raises:
-            InputError: it is missing or cannot be used.
-        """
+        """Reads the manifest of a folder; `InputError` if it is missing or cannot be used."""
         path = Path(directory) / FILE_NAME
         remake = "make the shards again with bert-tf shards"
         try:
@@ -117,9 +113,9 @@ class Manifest:
             raise InputError(
                 f"{path}: no manifest: give a folder of shards, or {remake}"
             ) from error
+        except InputError:
+            raise
         except (ValueError, KeyError, TypeError, AttributeError) as error:
-            if isinstance(error, InputError):
-                raise
             raise InputError(f"{path}: damaged manifest ({error!r}): {remake}") from error
 
 
@@ -133,11 +129,7 @@ _CURE = "copy the folder again, or make it again with bert-tf shards"
 
 
 def check_sizes(directory: str | os.PathLike, shards: list[Shard]) -> None:
-    """Compares the sizes of the shards on disk with the manifest, which costs nothing.
-
-    Raises:
-        InputError: a shard is missing, truncated or changed.
-    """
+    """Refuses shards that are missing or of another size than in the manifest."""
     for shard in shards:
         path = _existing(directory, shard)
         size = path.stat().st_size
@@ -158,12 +150,9 @@ def altered(
     shards: list[Shard],
     progress: Callable[[int, int], None] = lambda done, total: None,
 ) -> Iterator[int]:
-    """The indices of the shards in a folder that do not match their checksums.
+    """The indices of the shards that do not match their checksums; refuses missing ones.
 
     Calls `progress` with the number of shards compared so far, and of all.
-
-    Raises:
-        InputError: a shard is missing.
     """
     paths = [_existing(directory, shard) for shard in shards]
     threads = ThreadPoolExecutor()

@@ -37,11 +37,9 @@ _SAMPLE_SEED = 12345
 
 
 class Share(NamedTuple):
-    """A worker's share of the shards: every `num_workers`th block.
+    """A worker's share: every `num_workers`th block; workers count from 0.
 
-    Attributes:
-        worker: number of the worker, from 0.
-        num_workers: number of workers, each with a stream of batches and epochs of its own.
+    Each worker has a stream of batches and epochs of its own.
     """
 
     worker: int = 0
@@ -257,16 +255,10 @@ def _masks(
 def _records(
     blocks: RecordBlocks, seed: tf.Tensor | None, *, first: int, repeat: bool
 ) -> tf.data.Dataset:
-    """Records of blocks, epoch after epoch, one window per element.
+    """Records of B blocks, epoch after epoch, one window per element, after the `first` ones.
 
-    Args:
-        blocks: B blocks.
-        seed: int64 [2], random seed of the order; None for the order of the files.
-        first: number of records to skip.
-        repeat: whether to continue after the first epoch.
-
-    Returns:
-        Dataset of (records, string [n]; places, int64 [n], unique numbers over all epochs).
+    The seed, int64 [2], is that of the order; None for the order of the files. Elements are
+    (records, string [n]; places, int64 [n], unique numbers over all epochs).
     """
     has_records = blocks.records > 0
     windows = -(-int(has_records.sum()) // WINDOW_BLOCKS)

@@ -90,7 +90,7 @@ def write_shards_of_lengths(
         output_directory: folder to make, with a subfolder per length if there are several. It
             appears when everything is written; until then, `output_directory` + ".unfinished"
             holds the work.
-        tokenizer: turns sentences into ids; needs [CLS], [SEP] and [MASK].
+        tokenizer: needs [CLS], [SEP] and [MASK].
         options: one per length; they may differ in max_seq_length and max_predictions_per_seq.
         overwrite: whether to replace an older folder of shards.
         progress: called after each batch of documents.

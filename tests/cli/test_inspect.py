@@ -9,8 +9,8 @@ import pytest
 import tensorflow as tf
 
 from bert_tf import BertTokenizer
+from bert_tf.cli.inspect import displayed_instances
 from bert_tf.cli.main import main
-from pipelines.shards.display import displayed_instances
 from pipelines.shards.folder import open_shards
 
 
