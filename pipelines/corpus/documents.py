@@ -64,21 +64,13 @@ Document = tuple[int, int, int]  # number of the unit, of the slice in it, and o
 
 
 class Part(NamedTuple):
-    """Consecutive lines of one document.
+    """Consecutive lines of one document."""
 
-    Attributes:
-        document: the document.
-        ordinal: number of the part in the document.
-        lines: lines of text, none blank.
-        size: bytes of text.
-        draw: the document's draw in [0, 1]: a low one holds it out.
-    """
-
-    document: Document
-    ordinal: int
-    lines: list[bytes]
-    size: int
-    draw: float
+    document: Document  # the document
+    ordinal: int  # number of the part in the document
+    lines: list[bytes]  # lines of text, none blank
+    size: int  # bytes of text
+    draw: float  # the document's draw in [0, 1]: a low one holds it out
 
 
 class Donor(NamedTuple):
@@ -90,17 +82,11 @@ class Donor(NamedTuple):
 
 
 class DocumentPlan(NamedTuple):
-    """What the units of a corpus share; `json.dumps` writes it.
+    """What the units of a corpus share; `json.dumps` writes it."""
 
-    Attributes:
-        seed: random seed of the documents' draws.
-        held_out_below: documents with a lower draw are held out; 0 for none.
-        donors: of at least two documents for each split that has text; none if instances are no
-            pairs.
-    """
-
-    seed: int
-    held_out_below: float
+    seed: int  # random seed of the documents' draws
+    held_out_below: float  # documents with a lower draw are held out; 0 for none
+    # of at least two documents for each split that has text; none if instances are no pairs
     donors: list[Donor]
 
     @classmethod
@@ -111,35 +97,21 @@ class DocumentPlan(NamedTuple):
 
 
 class DocumentBatch(NamedTuple):
-    """Documents or parts of them, as one list of lines.
+    """Documents or parts of them, as one list of lines."""
 
-    Attributes:
-        lines: string [lines], none blank.
-        documents: int32 [lines], ascending number of the document in the batch.
-        passages: int32 [lines], ascending number of the passage: consecutive lines of a document.
-        is_donor: bool [lines], whether the line is only a random next sentence for others.
-        unit: number of the unit in the corpus.
-        group: number of the group of batches in the unit.
-        number: number of the batch in its unit and split.
-        held_out: whether the batch belongs to the held-out split.
-        ends_unit: whether it is the last batch of its unit.
-        bytes_read: bytes on disk of the unit read so far.
-        counts: counts of `COUNTED` since the previous batch.
-        unreadable: paths of the unit's files that were skipped so far.
-    """
-
-    lines: np.ndarray
-    documents: np.ndarray
+    lines: np.ndarray  # string [lines], none blank
+    documents: np.ndarray  # int32 [lines], ascending number of the document in the batch
+    # int32 [lines], ascending number of the passage: consecutive lines of a document
     passages: np.ndarray
-    is_donor: np.ndarray
-    unit: int
-    group: int
-    number: int
-    held_out: bool
-    ends_unit: bool
-    bytes_read: int
-    counts: Counter[str]
-    unreadable: list[str]
+    is_donor: np.ndarray  # bool [lines], whether the line is only a random next sentence for others
+    unit: int  # number of the unit in the corpus
+    group: int  # number of the group of batches in the unit
+    number: int  # number of the batch in its unit and split
+    held_out: bool  # whether the batch belongs to the held-out split
+    ends_unit: bool  # whether it is the last batch of its unit
+    bytes_read: int  # bytes on disk of the unit read so far
+    counts: Counter[str]  # counts of `COUNTED` since the previous batch
+    unreadable: list[str]  # paths of the unit's files that were skipped so far
 
 
 def plan_documents(

@@ -32,20 +32,13 @@ TFDS = "tfds:"
 
 
 class Slice(NamedTuple):
-    """Consecutive documents of one source.
+    """Consecutive documents of one source."""
 
-    Attributes:
-        source: path of a file, or "tfds:" and the full name of a dataset and split.
-        start: byte of a plain file, or example of a dataset, at which a document may begin.
-        end: first byte or example after the slice; None for the end of the source.
-        size: bytes on disk, or bytes of the examples.
-        state: size and modification time of the whole file, see `text_files.file_state`.
-    """
-
-    source: str
-    start: int
-    end: int | None
-    size: int
+    source: str  # path of a file, or "tfds:" and the full name of a dataset and split
+    start: int  # byte of a plain file, or example of a dataset, at which a document may begin
+    end: int | None  # first byte or example after the slice; None for the end of the source
+    size: int  # bytes on disk, or bytes of the examples
+    # size and modification time of the whole file, see `text_files.file_state`
     state: tuple[int, int] | None = None
 
     @property
@@ -59,19 +52,12 @@ Unit = list[Slice]
 
 @dataclass
 class Corpus:
-    """An opened corpus.
+    """An opened corpus."""
 
-    Args:
-        units: the text in units of about `UNIT_BYTES`, in order.
-        unreadable: skipped files that could not be read.
-        split_sentences: whether lines are paragraphs to split into sentences.
-        options: options it was opened with.
-    """
-
-    units: list[Unit]
-    unreadable: list[str]
-    split_sentences: bool
-    options: CorpusOptions
+    units: list[Unit]  # the text in units of about `UNIT_BYTES`, in order
+    unreadable: list[str]  # skipped files that could not be read
+    split_sentences: bool  # whether lines are paragraphs to split into sentences
+    options: CorpusOptions  # options it was opened with
 
     @property
     def text_bytes(self) -> int:

@@ -56,17 +56,11 @@ _UNICODE_SPACE_LEADS = frozenset(b"\x1c\x1d\x1e\x1f\xc2\xe1\xe2\xe3")
 
 
 class Block(NamedTuple):
-    """Whole lines of a file.
+    """Whole lines of a file."""
 
-    Attributes:
-        first_line: number of the first line, from 1 where reading began.
-        lines: the lines without line ends, valid UTF-8.
-        position: bytes on disk read so far.
-    """
-
-    first_line: int
-    lines: list[bytes]
-    position: int
+    first_line: int  # number of the first line, from 1 where reading began
+    lines: list[bytes]  # the lines without line ends, valid UTF-8
+    position: int  # bytes on disk read so far
 
 
 class UnreadableFile(InputError):

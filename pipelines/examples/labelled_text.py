@@ -37,21 +37,14 @@ class MissingColumnError(InputError):
 
 @dataclass(frozen=True)
 class Examples:
-    """Examples of a file, by column.
+    """Examples of a file, by column."""
 
-    Attributes:
-        path: the file, or the name in TensorFlow Datasets, as messages name it.
-        lines: line of each example, or its number there.
-        columns: role, such as "text", "text_pair" or "label" -> one value per example, a string
-            or a list.
-        skipped: lines of broken rows that were skipped.
-        documents: number of each example's document; empty if the file does not divide them.
-    """
-
-    path: str
-    lines: list[int]
+    path: str  # the file, or the name in TensorFlow Datasets, as messages name it
+    lines: list[int]  # line of each example, or its number there
+    # role, such as "text", "text_pair" or "label" -> one value per example, a string or a list
     columns: dict[str, list[Any]]
-    skipped: tuple[int, ...] = ()
+    skipped: tuple[int, ...] = ()  # lines of broken rows that were skipped
+    # number of each example's document; empty if the file does not divide them
     documents: tuple[int, ...] = ()
 
     def __len__(self) -> int:

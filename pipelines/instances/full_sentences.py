@@ -80,19 +80,12 @@ def full_sentences(
 
 
 class _JoinedPassages(NamedTuple):
-    """Passages one after the other, a [SEP] after each. n sentences.
+    """Passages one after the other, a [SEP] after each. n sentences."""
 
-    Attributes:
-        token_ids: int32 [T'].
-        starts: int32 [n + 1], first token of each sentence, then T'.
-        ends: int32 [n], end of each sentence, before a [SEP].
-        stream: int32 [n], index of the sentence's stream in `Sentences`.
-    """
-
-    token_ids: tf.Tensor
-    starts: tf.Tensor
-    ends: tf.Tensor
-    stream: tf.Tensor
+    token_ids: tf.Tensor  # int32 [T']
+    starts: tf.Tensor  # int32 [n + 1], first token of each sentence, then T'
+    ends: tf.Tensor  # int32 [n], end of each sentence, before a [SEP]
+    stream: tf.Tensor  # int32 [n], index of the sentence's stream in `Sentences`
 
 
 def _join_passages(sentences: Sentences, sep_token_id: int, seed: tf.Tensor) -> _JoinedPassages:

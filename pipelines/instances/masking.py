@@ -16,19 +16,13 @@ if TYPE_CHECKING:
 
 
 class MaskedTokens(NamedTuple):
-    """A masked batch.
+    """A masked batch."""
 
-    Attributes:
-        token_ids: int32 [batch, length], with [MASK], random and kept tokens at `positions`.
-        positions: int32 [batch, predictions], ascending, then 0 for padding.
-        labels: int32 [batch, predictions], the original tokens, then 0 for padding.
-        weights: float32 [batch, predictions], 1 for a prediction, 0 for padding.
-    """
-
+    # int32 [batch, length], with [MASK], random and kept tokens at `positions`
     token_ids: tf.Tensor
-    positions: tf.Tensor
-    labels: tf.Tensor
-    weights: tf.Tensor
+    positions: tf.Tensor  # int32 [batch, predictions], ascending, then 0 for padding
+    labels: tf.Tensor  # int32 [batch, predictions], the original tokens, then 0 for padding
+    weights: tf.Tensor  # float32 [batch, predictions], 1 for a prediction, 0 for padding
 
 
 def mask_tokens(
@@ -123,17 +117,11 @@ def mask_tokens(
 
 
 class _Units(NamedTuple):
-    """Words or spans to choose as a whole. Each [B, T]; the tokens of a unit share a value.
+    """Words or spans to choose as a whole. Each [B, T]; the tokens of a unit share a value."""
 
-    Attributes:
-        begins: bool, whether the token is the first of its unit.
-        number: int32, number of the unit in its sequence; 0 for tokens outside.
-        size: int32, number of tokens of the unit; the largest int32 for tokens outside.
-    """
-
-    begins: tf.Tensor
-    number: tf.Tensor
-    size: tf.Tensor
+    begins: tf.Tensor  # bool, whether the token is the first of its unit
+    number: tf.Tensor  # int32, number of the unit in its sequence; 0 for tokens outside
+    size: tf.Tensor  # int32, number of tokens of the unit; the largest int32 for tokens outside
 
 
 def _units(begins: tf.Tensor, maskable: tf.Tensor) -> _Units:

@@ -37,35 +37,21 @@ if TYPE_CHECKING:
 
 
 class Records(NamedTuple):
-    """Instances of one sequence length.
+    """Instances of one sequence length."""
 
-    Attributes:
-        records: string, serialized, in random order: [N] instances, or rows of them.
-        counts: counts of the instances.
-        short_documents: int64, documents with fewer tokens than an instance.
-    """
-
-    records: Any
-    counts: InstanceCounts
-    short_documents: Any
+    records: Any  # string, serialized, in random order: [N] instances, or rows of them
+    counts: InstanceCounts  # counts of the instances
+    short_documents: Any  # int64, documents with fewer tokens than an instance
 
 
 class RecordBatch(NamedTuple):
-    """One round of instances of a batch of documents.
+    """One round of instances of a batch of documents."""
 
-    Attributes:
-        batch: the batch, without its lines.
-        round: from 0 to dupe_factor - 1. Count the text in round 0 only.
-        sentences: int64, number of sentences in the batch, without donors.
-        without_tokens: int64, number of these sentences that have no token.
-        lengths: `Records` of each sequence length.
-    """
-
-    batch: DocumentBatch
-    round: int
-    sentences: Any
-    without_tokens: Any
-    lengths: tuple[Records, ...]
+    batch: DocumentBatch  # the batch, without its lines
+    round: int  # from 0 to dupe_factor - 1. Count the text in round 0 only
+    sentences: Any  # int64, number of sentences in the batch, without donors
+    without_tokens: Any  # int64, number of these sentences that have no token
+    lengths: tuple[Records, ...]  # `Records` of each sequence length
 
 
 def record_batches(

@@ -23,43 +23,25 @@ _PIECES = range(4, 9)
 
 
 class Sentences(NamedTuple):
-    """The sentences of a batch of documents, indexed. n sentences, T tokens, D documents.
+    """The sentences of a batch of documents, indexed. n sentences, T tokens, D documents."""
 
-    Attributes:
-        token_ids: int32 [T].
-        starts: int32 [n + 1], first token of each sentence, then T.
-        document: int32 [n], index of the sentence's document.
-        document_first: int32 [D + 1], first sentence of each document, then n.
-        passage_end: int32 [n], end of the sentence's passage.
-        stream_first: int32 [S], first sentence of each stream to make instances from.
-        stream_end: int32 [S], end of each stream.
-    """
-
-    token_ids: tf.Tensor
-    starts: tf.Tensor
-    document: tf.Tensor
-    document_first: tf.Tensor
-    passage_end: tf.Tensor
-    stream_first: tf.Tensor
-    stream_end: tf.Tensor
+    token_ids: tf.Tensor  # int32 [T]
+    starts: tf.Tensor  # int32 [n + 1], first token of each sentence, then T
+    document: tf.Tensor  # int32 [n], index of the sentence's document
+    document_first: tf.Tensor  # int32 [D + 1], first sentence of each document, then n
+    passage_end: tf.Tensor  # int32 [n], end of the sentence's passage
+    stream_first: tf.Tensor  # int32 [S], first sentence of each stream to make instances from
+    stream_end: tf.Tensor  # int32 [S], end of each stream
 
 
 class SentencePairs(NamedTuple):
-    """Pairs of token ranges, [N] each.
+    """Pairs of token ranges, [N] each."""
 
-    Attributes:
-        a_start: int32, first token of A in `Sentences.token_ids`.
-        a_length: int32, number of tokens of A.
-        b_start: int32, first token of B.
-        b_length: int32, number of tokens of B; 0 for an instance of A alone.
-        is_random_next: bool, whether B is from another document.
-    """
-
-    a_start: tf.Tensor
-    a_length: tf.Tensor
-    b_start: tf.Tensor
-    b_length: tf.Tensor
-    is_random_next: tf.Tensor
+    a_start: tf.Tensor  # int32, first token of A in `Sentences.token_ids`
+    a_length: tf.Tensor  # int32, number of tokens of A
+    b_start: tf.Tensor  # int32, first token of B
+    b_length: tf.Tensor  # int32, number of tokens of B; 0 for an instance of A alone
+    is_random_next: tf.Tensor  # bool, whether B is from another document
 
     @property
     def lengths(self) -> tf.Tensor:

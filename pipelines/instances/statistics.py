@@ -12,29 +12,17 @@ PERCENTILES = (5, 25, 50, 75, 95)
 
 
 class InstanceCounts(NamedTuple):
-    """Counts of instances, which can be added.
+    """Counts of instances, which can be added."""
 
-    Attributes:
-        lengths: int64 [max_seq_length + 1], instances by length with [CLS] and [SEP].
-        a_lengths: int64 [max_seq_length + 1], by number of tokens of A.
-        b_lengths: int64 [max_seq_length + 1], by number of tokens of B.
-        random_next: int64, instances with a random next.
-        predictions: int64, tokens to predict.
-        masked: int64, tokens to predict that are shown as [MASK].
-        kept: int64, tokens to predict that are shown unchanged.
-        tokens: int64, tokens of the text.
-        dropped: int64, tokens of the text that truncation left in no instance.
-    """
-
-    lengths: Any
-    a_lengths: Any
-    b_lengths: Any
-    random_next: Any
-    predictions: Any
-    masked: Any
-    kept: Any
-    tokens: Any
-    dropped: Any
+    lengths: Any  # int64 [max_seq_length + 1], instances by length with [CLS] and [SEP]
+    a_lengths: Any  # int64 [max_seq_length + 1], by number of tokens of A
+    b_lengths: Any  # int64 [max_seq_length + 1], by number of tokens of B
+    random_next: Any  # int64, instances with a random next
+    predictions: Any  # int64, tokens to predict
+    masked: Any  # int64, tokens to predict that are shown as [MASK]
+    kept: Any  # int64, tokens to predict that are shown unchanged
+    tokens: Any  # int64, tokens of the text
+    dropped: Any  # int64, tokens of the text that truncation left in no instance
 
     def __add__(self, other: "InstanceCounts") -> "InstanceCounts":  # type: ignore[override]
         return InstanceCounts(*(np.add(a, b) for a, b in zip(self, other, strict=True)))

@@ -39,24 +39,15 @@ if TYPE_CHECKING:
 
 @dataclass
 class ShardFolder:
-    """The shards of one split on disk.
+    """The shards of one split on disk."""
 
-    Args:
-        directory: folder of the shards.
-        split: "train" or "held_out".
-        max_seq_length: tokens per instance.
-        max_predictions_per_seq: predictions per instance, padding included.
-        manifest: None for shards of other programs.
-        blocks: places of the records.
-        left_out: path of a shard -> number of records in its damaged blocks, which are skipped.
-    """
-
-    directory: Path
-    split: str
-    max_seq_length: int
-    max_predictions_per_seq: int
-    manifest: Manifest | None
-    blocks: RecordBlocks = field(repr=False)
+    directory: Path  # folder of the shards
+    split: str  # "train" or "held_out"
+    max_seq_length: int  # tokens per instance
+    max_predictions_per_seq: int  # predictions per instance, padding included
+    manifest: Manifest | None  # None for shards of other programs
+    blocks: RecordBlocks = field(repr=False)  # places of the records
+    # path of a shard -> number of records in its damaged blocks, which are skipped
     left_out: dict[str, int] = field(default_factory=dict)
 
     @property

@@ -40,19 +40,12 @@ class ShardsProgress(NamedTuple):
 
 @dataclass
 class ShardsJob:
-    """What a process needs to write the shards of some units.
+    """What a process needs to write the shards of some units."""
 
-    Args:
-        folder: working folder, `OUTPUT.unfinished`, which every process must see.
-        corpus: corpus to read.
-        options: one per sequence length, in order of length.
-        names: per length, the subfolder for its shards; "" for `folder` itself.
-    """
-
-    folder: Path
-    corpus: Corpus
-    options: list[PretrainingDataOptions]
-    names: list[str]
+    folder: Path  # working folder, `OUTPUT.unfinished`, which every process must see
+    corpus: Corpus  # corpus to read
+    options: list[PretrainingDataOptions]  # one per sequence length, in order of length
+    names: list[str]  # per length, the subfolder for its shards; "" for `folder` itself
 
     @property
     def journal(self) -> Journal:

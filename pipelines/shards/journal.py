@@ -29,29 +29,19 @@ _ENTRIES = "*-*.json"
 
 @dataclass
 class FinishedGroup:
-    """A journal entry: the shards of a group of batches.
+    """A journal entry: the shards of a group of batches."""
 
-    Args:
-        unit: number of the unit.
-        group: number of the group in the unit.
-        ends_unit: whether it is the last group of the unit.
-        bytes_read: bytes on disk of the unit, up to the end of the group.
-        text: counts of the text, by name.
-        unreadable: paths of the unit's files that could not be read so far.
-        short_documents: by length, number of documents with fewer tokens than an instance.
-        shards: by length and split.
-        counts: by length and split.
-    """
-
-    unit: int
-    group: int
-    ends_unit: bool = False
-    bytes_read: int = 0
-    text: Counter[str] = field(default_factory=Counter)
+    unit: int  # number of the unit
+    group: int  # number of the group in the unit
+    ends_unit: bool = False  # whether it is the last group of the unit
+    bytes_read: int = 0  # bytes on disk of the unit, up to the end of the group
+    text: Counter[str] = field(default_factory=Counter)  # counts of the text, by name
+    # paths of the unit's files that could not be read so far
     unreadable: list[str] = field(default_factory=list)
+    # by length, number of documents with fewer tokens than an instance
     short_documents: list[int] = field(default_factory=list)
-    shards: list[dict[str, list[Shard]]] = field(default_factory=list)
-    counts: list[dict[str, InstanceCounts]] = field(default_factory=list)
+    shards: list[dict[str, list[Shard]]] = field(default_factory=list)  # by length and split
+    counts: list[dict[str, InstanceCounts]] = field(default_factory=list)  # by length and split
 
     @property
     def instances(self) -> int:

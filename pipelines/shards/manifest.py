@@ -26,51 +26,31 @@ UNFINISHED = ".unfinished"
 
 @dataclass
 class Shard:
-    """One TFRecord file.
+    """One TFRecord file."""
 
-    Args:
-        file: name in the folder.
-        instances: number of records: instances, or rows of them.
-        bytes: size.
-        sha256: checksum of the file, hexadecimal.
-        block_offsets: byte offset of every `BLOCK_RECORDS`th record from the first on; reading may
-            begin at each.
-    """
-
-    file: str
-    instances: int
-    bytes: int
-    sha256: str
+    file: str  # name in the folder
+    instances: int  # number of records: instances, or rows of them
+    bytes: int  # size
+    sha256: str  # checksum of the file, hexadecimal
+    # byte offset of every `BLOCK_RECORDS`th record from the first on; reading may begin at each
     block_offsets: list[int]
 
 
 @dataclass
 class Manifest:
-    """Settings and content of a folder of shards.
+    """Settings and content of a folder of shards."""
 
-    Args:
-        options: see `PretrainingDataOptions.of_data`.
-        vocabulary: `hash` and `size`, and the `settings` of the tokenizer.
-        corpus: `file` (relative to the common folder) and `bytes` of each file.
-        documents: number of documents.
-        sentences: number of sentences.
-        irregularities: faults of the text that were handled by a rule, counted by name.
-        shards: by split: "train" and, if text was held out, "held_out".
-        statistics: by split, see `pipelines.instances.statistics`.
-        bert_tf_version: version that wrote the shards.
-        format: version of this layout.
-    """
-
-    options: dict[str, Any]
-    vocabulary: dict[str, Any]
-    corpus: list[dict[str, Any]]
-    documents: int
-    sentences: int
+    options: dict[str, Any]  # see `PretrainingDataOptions.of_data`
+    vocabulary: dict[str, Any]  # `hash` and `size`, and the `settings` of the tokenizer
+    corpus: list[dict[str, Any]]  # `file` (relative to the common folder) and `bytes` of each file
+    documents: int  # number of documents
+    sentences: int  # number of sentences
+    # faults of the text that were handled by a rule, counted by name
     irregularities: dict[str, int]
-    shards: dict[str, list[Shard]]
-    statistics: dict[str, dict[str, Any]]
-    bert_tf_version: str
-    format: int = field(default=FORMAT)
+    shards: dict[str, list[Shard]]  # by split: "train" and, if text was held out, "held_out"
+    statistics: dict[str, dict[str, Any]]  # by split, see `pipelines.instances.statistics`
+    bert_tf_version: str  # version that wrote the shards
+    format: int = field(default=FORMAT)  # version of this layout
 
     def instances(self, split: str = "train") -> int:
         """Number of records in a split."""

@@ -48,21 +48,14 @@ class Share(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class Masking:
-    """Masks drawn while shards are read; None for what the shards were made with.
+    """Masks drawn while shards are read; None for what the shards were made with."""
 
-    Attributes:
-        masked_lm_prob: share of tokens to predict.
-        mask_token_share: share of these tokens that [MASK] replaces.
-        random_token_share: share that a random token replaces; the rest stays as it is.
-        whole_word_masking: whether to mask all pieces of a word or none.
-        max_ngram: longest run of whole words to mask together.
-    """
-
-    masked_lm_prob: float | None = None
-    mask_token_share: float | None = None
+    masked_lm_prob: float | None = None  # share of tokens to predict
+    mask_token_share: float | None = None  # share of these tokens that [MASK] replaces
+    # share that a random token replaces; the rest stays as it is
     random_token_share: float | None = None
-    whole_word_masking: bool | None = None
-    max_ngram: int | None = None
+    whole_word_masking: bool | None = None  # whether to mask all pieces of a word or none
+    max_ngram: int | None = None  # longest run of whole words to mask together
 
     @property
     def changed(self) -> dict[str, Any]:

@@ -24,21 +24,13 @@ PARSE_ERRORS = (tf.errors.InvalidArgumentError, UnicodeDecodeError)
 
 
 class RecordBlocks(NamedTuple):
-    """B blocks of consecutive records in F files, in order.
+    """B blocks of consecutive records in F files, in order."""
 
-    Attributes:
-        files: list of F paths.
-        file: int64 [B], index of the block's file.
-        offset: int64 [B], first byte of the block.
-        size: int64 [B], number of bytes.
-        records: int64 [B], number of records; 0 for a block to skip.
-    """
-
-    files: list[str]
-    file: np.ndarray
-    offset: np.ndarray
-    size: np.ndarray
-    records: np.ndarray
+    files: list[str]  # list of F paths
+    file: np.ndarray  # int64 [B], index of the block's file
+    offset: np.ndarray  # int64 [B], first byte of the block
+    size: np.ndarray  # int64 [B], number of bytes
+    records: np.ndarray  # int64 [B], number of records; 0 for a block to skip
 
     def dealt(self, worker: int, num_workers: int) -> "RecordBlocks":
         """Every `num_workers`th block, beginning with block `worker`."""
