@@ -96,10 +96,6 @@ def read_blocks(
         state: `file_state` that the file must have before and after reading; None for any.
         counts: receives counts of repaired faults: `invalid_utf8_lines`, `nul_bytes`, `cut_lines`.
         cut_to: bytes per line when a line of over 64 kB is cut; None to keep it whole.
-
-    Raises:
-        InputError: the file is missing, unreadable, changed, damaged, or not UTF-8; the message
-            names the file and, if known, the line.
     """
     counts = Counter() if counts is None else counts
     first_line = 1

@@ -34,7 +34,7 @@ def example_batches(
     worker: int = 0,
     num_workers: int = 1,
 ) -> tf.data.Dataset:
-    """Makes batches for a model.
+    """Makes batches for a model: a dataset of (inputs, *targets), or of inputs without targets.
 
     Without `seed` the examples come once, in their order. With it they repeat forever, reshuffled
     each epoch, and batch number `step` is a function of (seed, step). The last batch of an epoch
@@ -50,15 +50,11 @@ def example_batches(
             graph; an example may become several rows.
         batch_size: examples in a batch of this worker.
         targets: arrays [E, ...] to go with the inputs: labels, or labels and weights.
-        lengths: tokens of each example, int [E], by which shuffled batches are put together: see
-            `of_like_length`; None for batches by chance.
+        lengths: tokens of each example, int [E], for batches of similar length (`of_like_length`).
         seed: shuffling seed; None keeps the order of the examples.
         start_step: batches to skip.
         worker: number of this worker, from 0.
         num_workers: workers that share the examples.
-
-    Returns:
-        Dataset of (inputs, *targets), or of inputs alone without targets.
     """
     columns = {name: tf.convert_to_tensor(values) for name, values in strings.items()}
     arrays = [tf.constant(values) for values in targets]
@@ -97,22 +93,16 @@ def example_batches(
 def of_like_length(
     order: tf.Tensor, lengths: np.ndarray, batch_size: int, key: tf.Tensor
 ) -> tf.Tensor:
-    """Reorders shuffled examples so that each batch holds examples of like length.
+    """Reorders shuffled examples so that each batch holds examples of similar length.
 
     The examples of 64 batches in a row, or of an eighth of a short epoch, are sorted by length and
     cut into batches, and all batches of the epoch are shuffled. The longest comes first: if memory
     does not suffice, the first step shows it. Within a batch the examples keep their random order,
-    so the parts of several workers or devices have like lengths, too. Examples that do not fill a
-    batch stay at the end. An epoch of fewer than 64 batches stays as it is.
+    so the parts of several workers or devices have similar lengths, too. Examples that do not fill
+    a batch stay at the end. An epoch of fewer than 64 batches stays as it is.
 
-    Args:
-        order: shuffled indices of E examples, int32 [E].
-        lengths: tokens of each example, int [E].
-        batch_size: examples in a batch, over all workers.
-        key: seed of the order, int64 [2].
-
-    Returns:
-        int32 [E].
+    `order` and the result are int32 [E], `lengths` int [E]; `batch_size` is that of all workers
+    together, `key` an int64 [2] seed.
     """
     batches = len(lengths) // batch_size
     window_size = min(_WINDOW, batches // _WINDOWS)

@@ -122,9 +122,6 @@ def read_examples(
         header: whether the first line of a table names the columns.
         skip_broken: skip rows with too few or too many columns, instead of refusing them.
         records: those of the path, if they were read already.
-
-    Raises:
-        InputError: the file is missing, empty, malformed or not UTF-8, or lacks a column.
     """
     format = format or format_of(path)
     skipped: list[int] = []

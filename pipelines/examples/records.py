@@ -80,17 +80,10 @@ def split_in(name: str) -> str | None:
 def read_records(path: str | os.PathLike) -> Iterator[Record]:
     """Yields the line, the place for messages and the fields of each record.
 
-    In TensorFlow Datasets a class label becomes its name, by the dataset's own list of names, or ""
-    if it is unknown (-1). What is stored there is shuffled: records with a field `idx`, the row in
-    the published file, come in that order and have that number.
-
-    Args:
-        path: JSON lines, an object each; "-" for standard input; or `tfds:NAME/CONFIG:SPLIT`,
-            without a split `train`.
-
-    Raises:
-        InputError: the file cannot be read, or a line is not an object; TensorFlow Datasets is not
-            installed, or has no such dataset or split.
+    The path is of JSON lines, "-" for standard input; or `tfds:NAME/CONFIG:SPLIT`, by default
+    `train`. There, a class label becomes its name, by the dataset's own list of names, or "" if it
+    is unknown (-1). What is stored is shuffled: records with a field `idx`, the row in the
+    published file, come in that order and have that number.
     """
     if is_dataset_name(path):
         for number, record in enumerate(_dataset_records(str(path))):

@@ -67,9 +67,6 @@ def read_questions(
             such as `tfds:squad/v2.0:validation`.
         labelled: whether to read answers.
         unanswerable: whether a labelled question may have no answer.
-
-    Raises:
-        InputError: the file cannot be read, or a record cannot be used; the message names it.
     """
     columns: dict[str, list[Any]] = {"id": [], "question": [], "context": []}
     if labelled:

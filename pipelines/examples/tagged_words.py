@@ -84,9 +84,6 @@ def read_columns(
         word: column of the word.
         label: column of the label, -1 for the last; None for no labels.
         documents: make an example of each document, not of each sentence.
-
-    Raises:
-        InputError: the file cannot be read, or a line is malformed; the message names the line.
     """
     sentences: list[list[list[_Row]]] = [[[]]]  # document -> sentence -> row
     width: tuple[int, int] | None = None  # columns, and the line that showed them

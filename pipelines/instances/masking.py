@@ -55,12 +55,7 @@ def mask_tokens(
     before the [SEP]. If every span of a sequence exceeds the number, words are chosen instead, and
     if every word does, tokens.
 
-    Args:
-        token_ids: int32 [batch, length].
-        padding_mask: bool or integer [batch, length], nonzero for tokens.
-        tokenizer: tokenizer of the ids.
-        options: the settings named above.
-        seed: integer [2]; equal seeds give equal masks.
+    `token_ids` and `padding_mask` are [batch, length], the seed is integer [2].
     """
     most = options.max_predictions_per_seq
     assert most is not None  # filled in by the options

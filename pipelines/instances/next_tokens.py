@@ -33,15 +33,11 @@ def as_it_was(masked: MaskedTokens) -> MaskedTokens:
 def next_tokens(
     inputs: dict[str, tf.Tensor], objective: Objective
 ) -> tuple[dict[str, tf.Tensor], dict[str, tf.Tensor], dict[str, tf.Tensor]]:
-    """Inputs, labels and weights for `BertLanguageModel`.
+    """Inputs, labels and weights for `BertLanguageModel`, of unmasked inputs, int32 [B, T].
 
     Left to right, each token predicts the one after it, the last one nothing; right to left, the
-    one before it, and the first one nothing. [SEP] is predicted, and right to left [CLS].
-
-    Args:
-        inputs: the encoder's, int32 [B, T], without masks; of rows of instances, too
-            (`pipelines.instances.rows`): a token predicts none of another instance.
-        objective: the direction, or both.
+    one before it, and the first one nothing. [SEP] is predicted, and right to left [CLS]. In rows
+    of instances (`pipelines.instances.rows`) a token predicts none of another instance.
 
     Returns:
         The inputs, with `mask_positions` int32 [B, T], all places. Labels `ltr_logits` or

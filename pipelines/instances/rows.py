@@ -16,8 +16,8 @@ from typing import Any
 import tensorflow as tf
 
 from pipelines.instances.masking import MaskedTokens
+from pipelines.instances.schemas import serialize_examples
 from pipelines.instances.sentence_pairs import PackedPairs
-from pipelines.instances.tf_examples import serialize_examples
 from pipelines.options import PretrainingDataOptions
 
 
@@ -93,12 +93,8 @@ def lay_out_rows(
 ) -> tuple[dict[str, Any], dict[str, Any], dict[str, Any]]:
     """Inputs, labels and weights of rows, for `BertPreTrainer` and its losses.
 
-    Args:
-        instances: int64 [R], number of instances in each row; N together.
-        packed: the instances, [N, L] each.
-        masked: their masks.
-        is_random_next: int32 [N], next-sentence labels.
-        options: the shards' options, with the settings of the masks.
+    `instances`, int64 [R], is the number of instances in each row, N together; `packed` and
+    `masked` are those instances, [N, L] each, `is_random_next` their labels, int32 [N].
 
     Returns:
         Inputs, int32: `token_ids`, `segment_ids` [R, L], 0 at padding; `padding_mask` [R, L], the

@@ -71,14 +71,9 @@ def index_sentences(
 ) -> Sentences:
     """Indexes the sentences of a batch for pairing, without those that have no tokens.
 
-    Args:
-        token_ids: int32 [lines, (tokens)].
-        documents: int32 [lines], ascending number of the document.
-        passages: int32 [lines], ascending number of the passage.
-        is_donor: bool [lines], whether the line is only a random next sentence for others.
-        max_seq_length: tokens per instance; the length of streams is proportional to it.
-        cut_long: whether to cut a sentence that is longer than an instance into consecutive
-            sentences, of which a few fill an instance.
+    `token_ids` is int32 [lines, (tokens)]; the next three are of `DocumentBatch`. The length of
+    streams is proportional to `max_seq_length`. With `cut_long`, a sentence that is longer than an
+    instance is cut into consecutive sentences, of which a few fill an instance.
     """
     lengths = tf.cast(token_ids.row_lengths(), tf.int32)
     if cut_long:
@@ -153,13 +148,7 @@ def sentence_pairs(
     consecutive sentences of another document, enough for the target; unused sentences are then
     taken again. Pairs are not truncated yet, and in the order of streams.
 
-    In a batch of one document, pairs with a random next are dropped.
-
-    Args:
-        sentences: sentences of at least two documents.
-        max_seq_length: tokens per instance, [CLS] and both [SEP] included.
-        short_seq_prob: probability of a shorter target.
-        seed: integer [2].
+    In a batch of one document, pairs with a random next are dropped. The seed is integer [2].
     """
     is_short_seed, short_seed, walk_seed, next_seed = tf.unstack(tf.random.split(seed, 4))
     max_tokens = max_seq_length - 3
@@ -216,15 +205,11 @@ def walk_streams(
     take: Callable[[tf.Tensor, tf.Tensor], tuple[tf.Tensor, tf.Tensor]],
     values: int,
 ) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
-    """Walks all streams in lockstep, an instance per step.
+    """Walks all S streams in lockstep, an instance per step.
 
-    Args:
-        first: int32 [S], beginning of each stream.
-        end: int32 [S], end of each stream.
-        take: maps the number of the step and the place of each stream, int32 [S], to the instances
-            there, int32 [S, values], and the next places, int32 [S]. Results for finished streams
-            are ignored.
-        values: number of values that describe an instance.
+    `take` maps the number of the step and the place of each stream, int32 [S], to the instances
+    there, int32 [S, values], and the next places, int32 [S]. Results for finished streams are
+    ignored.
 
     Returns:
         For every instance, stream after stream: the stream [N], the place [N], and the values

@@ -102,7 +102,7 @@ def open_shards(
     *,
     skip_corrupt: bool = False,
 ) -> ShardFolder | None:
-    """Opens and checks a folder of shards.
+    """Opens and checks a folder of shards; None for "held_out" where nothing was held out.
 
     A folder without a manifest is read as shards of the original's script: its `*.tfrecord*` files
     are one split, indexed by the record lengths in them.
@@ -113,9 +113,6 @@ def open_shards(
         vocabulary_hash: `BertTokenizer.vocabulary_hash`, to compare with the manifest's.
         skip_corrupt: whether to find corrupt records and skip their blocks. Compares all shards
             with their checksums, or reads them if there is no manifest.
-
-    Returns:
-        The shards; None if "held_out" is asked for and nothing was held out.
 
     Raises:
         InputError: the folder or a shard is missing or damaged, or the vocabulary does not match.

@@ -9,6 +9,8 @@ Shards of the compact form are masked here, with new masks in every epoch.
 """
 
 import os
+import re
+import socket
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -22,7 +24,6 @@ from pipelines.instances.masking import mask_tokens
 from pipelines.instances.next_tokens import Objective, as_it_was, next_tokens, without_masks
 from pipelines.instances.rows import lay_out_rows, parse_rows
 from pipelines.options import PretrainingDataOptions
-from pipelines.shards.data_service import from_data_service
 from pipelines.shards.folder import ShardFolder, check_vocabulary, open_shards
 from pipelines.shards.record_blocks import RecordBlocks, read_run
 
@@ -31,6 +32,8 @@ if TYPE_CHECKING:
 
 # Blocks loaded and shuffled together: 16,384 records.
 WINDOW_BLOCKS = 64
+
+_ANSWER_SECONDS = 10  # of a tf.data service
 
 # Random seed for the sample of held-out instances, so that runs with other seeds compare.
 _SAMPLE_SEED = 12345
@@ -94,20 +97,17 @@ def pretraining_batches(
         drop_remainder: whether to drop the last batch of a single epoch if it is not full.
         start_step: number of batches to skip; the rest are the same as without skipping.
         share: this worker's share (docs/reading-shards.md shows the call).
-        tokenizer: tokenizer of the shards, for masks drawn here; by default the one saved with
-            them.
+        tokenizer: tokenizer of the shards; by default the one saved with them, if masks are drawn.
         masking: settings of these masks.
         objective: objective of a language model, which reads unmasked text; None for masked words.
-        data_service: address of a tf.data service that makes the batches, `grpc://host:port`; see
-            `from_data_service` for their order.
+        data_service: address of a tf.data service that makes the batches, see `from_data_service`.
 
     Returns:
         For a language model, a dataset of what `next_tokens` returns. Else one of (inputs, labels,
-        sample weights), of L tokens and P predictions:
-        inputs `token_ids`, `segment_ids`, `padding_mask` int32 [B, L], `mask_positions` int32
-        [B, P]; labels `mlm_logits` int32 [B, P], `nsp_logits` int32 [B]; sample weights
-        `mlm_logits` float32 [B, P], `nsp_logits` float32 [B], 0 if instances are not pairs. Rows
-        of several instances: see `lay_out_rows`.
+        sample weights), of L tokens and P predictions: inputs `token_ids`, `segment_ids`,
+        `padding_mask` int32 [B, L], `mask_positions` int32 [B, P]; labels `mlm_logits` int32
+        [B, P], `nsp_logits` int32 [B]; float32 sample weights of the same names and shapes, for
+        `nsp_logits` 0 if instances are not pairs. Rows of several instances: see `lay_out_rows`.
         In both cases None if "held_out" is asked for and nothing was held out.
 
     Raises:
@@ -243,6 +243,34 @@ def _masks(
         tokenizer = BertTokenizer.from_directory(shards.directory)
         check_vocabulary(shards, tokenizer.vocabulary_hash)
     return options, tokenizer
+
+
+def from_data_service(batches: tf.data.Dataset, address: str) -> tf.data.Dataset:
+    """Lets the workers of a tf.data service make batches.
+
+    Each window of the data goes to one worker. One worker yields the batches in the order of
+    `batches`; several yield batches of their own windows, in the order in which they are ready.
+    The workers read the files under the same paths; the address is `grpc://host:port` of the
+    dispatcher.
+    """
+    match = re.fullmatch(r"grpc://(\[?[^/\s]+?\]?):(\d+)", address)
+    if not match:
+        raise InputError(
+            f"{address}: not the address of a tf.data service: give it as grpc://host:port"
+        )
+    try:
+        place = match[1].strip("[]"), int(match[2])
+        socket.create_connection(place, timeout=_ANSWER_SECONDS).close()
+    except (OSError, OverflowError) as error:
+        raise InputError(
+            f"{address}: no tf.data service answers ({error}): start its dispatcher and workers "
+            "(see docs/reading-shards.md), or remove --data_service"
+        ) from error
+    return batches.apply(
+        tf.data.experimental.service.distribute(
+            tf.data.experimental.service.ShardingPolicy.DYNAMIC, address
+        )
+    )
 
 
 def _records(

@@ -79,11 +79,9 @@ def write_shards_of_lengths(
 ) -> list[Manifest]:
     """Makes pre-training instances of a corpus and writes them as TFRecord shards.
 
-    The features of the records are those of `pipelines.instances.schemas`: the original's, or the
-    compact ones for dynamic masking. Beside the shards, each folder gets `manifest.json` and the
-    tokenizer's files, so that training needs no other.
-
-    The same call continues a run that was killed or ended in an error.
+    The records have one of the forms of `pipelines.instances.schemas`. Beside the shards, each
+    folder gets `manifest.json` and the tokenizer's files, so that training needs no other. The same
+    call continues a run that was killed or ended in an error.
 
     Args:
         inputs: files, folders, globs or datasets, see `pipelines.corpus.sources`.
