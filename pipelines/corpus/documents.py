@@ -29,36 +29,23 @@ import numpy as np
 
 from bert_tf.errors import InputError
 from pipelines.corpus.formats import Passage, read_slice
-from pipelines.corpus.sources import TFDS, Corpus, text_format
+from pipelines.corpus.sources import TFDS, Corpus
 
 # Bytes of a part of a document; files take turns after as much text.
 PART_BYTES = 1 << 18
 OPEN_FILES = 16
 
 # First text of a document, in bytes and in lines: documents that share it are on the same side.
-_FIRST_BYTES = 4096
-_FIRST_LINES = 64
+_FIRST_BYTES, _FIRST_LINES = 4096, 64
 
 # A batch of fewer documents gets donors: passages of this size from so many documents.
-FEW_DOCUMENTS = 8
-DONOR_BYTES = 1 << 16
-DONORS = 16
-# Text of a slice in which donors are sought first.
-_BEGINNING_BYTES = 1 << 20
+FEW_DOCUMENTS, DONORS, DONOR_BYTES = 8, 16, 1 << 16
+_BEGINNING_BYTES = 1 << 20  # of a slice, where donors are sought first
 
-# Bytes of text in a group of batches, whose shards are finished together.
-GROUP_BYTES = 32 << 20
+GROUP_BYTES = 32 << 20  # text in a group of batches, whose shards are finished together
+MOST_BATCHES = 1 << 20  # per unit, an upper bound
 
-# Upper bound of the number of batches per unit.
-MOST_BATCHES = 1 << 20
-
-COUNTED = (
-    "documents",
-    "empty_documents",
-    "invalid_utf8_lines",
-    "nul_bytes",
-    "cut_lines",
-)
+COUNTED = ("documents", "empty_documents", "invalid_utf8_lines", "nul_bytes", "cut_lines")
 
 Document = tuple[int, int, int]  # number of the unit, of the slice in it, and of the document there
 
@@ -140,18 +127,19 @@ def plan_documents(
     def each_side_has(number: int) -> bool:
         return counts[0] >= number and (counts[1] >= number or not below)
 
-    for is_whole in (False, True):
+    is_of_files = corpus.options.corpus_format == "text"  # which are a document each
+    for most in (math.inf,) if is_of_files else (_BEGINNING_BYTES, math.inf):
         counts[:] = 0, 0
         draws: list[float] = []
         found: list[Part] = []
-        for part in _beginnings(corpus, seed, math.inf if is_whole else _BEGINNING_BYTES):
+        for part in _beginnings(corpus, seed, most):
             counts[part.draw < below] += 1
             draws.append(part.draw)
             found.append(part)
             if len(found) > 4 * DONORS:
                 found.sort(key=lambda part: part.draw)
                 del found[DONORS:-DONORS]
-            if not is_whole and each_side_has(FEW_DOCUMENTS if for_pairs else 2):
+            if each_side_has(FEW_DOCUMENTS if for_pairs else 2):
                 break
         if each_side_has(2):
             break
@@ -185,10 +173,9 @@ def _beginnings(corpus: Corpus, seed: int, most: float) -> Iterator[Part]:
     places = [(unit, number) for unit, of in enumerate(corpus.units) for number in range(len(of))]
     places.sort(key=lambda _: rng.random())
     for unit, number in places:
-        slice_, size = corpus.units[unit][number], 0
-        is_dataset = slice_.source.startswith(TFDS)
-        is_document = not is_dataset and text_format(slice_.source, corpus.options) == "text"
-        for part in _parts(read_slice(slice_, corpus.options, Counter()), unit, number, seed):
+        slice_, options, size = corpus.units[unit][number], corpus.options, 0
+        is_document = options.corpus_format == "text" and not slice_.source.startswith(TFDS)
+        for part in _parts(read_slice(slice_, options, Counter()), unit, number, seed):
             size += part.size
             if part.ordinal == 0:
                 yield part

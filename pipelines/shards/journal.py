@@ -31,8 +31,8 @@ _ENTRIES = "*-*.json"
 class FinishedGroup:
     """A journal entry: the shards of a group of batches."""
 
-    unit: int  # number of the unit
-    group: int  # number of the group in the unit
+    unit: int
+    group: int  # number in the unit
     ends_unit: bool = False  # whether it is the last group of the unit
     bytes_read: int = 0  # bytes on disk of the unit, up to the end of the group
     text: Counter[str] = field(default_factory=Counter)  # counts of the text, by name
@@ -132,8 +132,8 @@ class Journal:
         path = self._place / _DOCUMENTS
         return DocumentPlan.from_json(path.read_text(encoding="utf-8")) if path.is_file() else None
 
-    def save_documents(self, plan: DocumentPlan) -> None:
-        """Writes the documents' plan for every process that works on the shards."""
+    @documents.setter
+    def documents(self, plan: DocumentPlan) -> None:
         write_text(self._place / _DOCUMENTS, json.dumps(plan))
 
     @contextmanager

@@ -121,7 +121,18 @@ def pretraining_batches(
     if shards is None:
         return None
     check_vocabulary(shards, tokenizer.vocabulary_hash if tokenizer else None)
-    blocks = _workers_blocks(shards, share)
+    worker, num_workers = share
+    if not 0 <= worker < num_workers:
+        raise InputError(
+            f"worker is {worker} of {num_workers}: number the workers from 0 to num_workers - 1"
+        )
+    blocks = shards.blocks.dealt(worker, num_workers)
+    if not len(blocks.records):
+        raise InputError(
+            f"{shards.directory}: {len(shards.blocks.records)} blocks of {shards.split} records "
+            f"are too few for {num_workers} workers: use fewer workers, or make more shards (a "
+            "higher dupe_factor, more text)"
+        )
     instances = int(blocks.records.sum())
     if drop_remainder and not repeat and instances < batch_size:
         raise InputError(
@@ -131,9 +142,7 @@ def pretraining_batches(
     masks = _masks(shards, tokenizer, masking.changed)
     # Each worker has two streams of random numbers, on the device that tf.data runs on.
     with tf.device("CPU"):
-        order_seed, mask_seed = tf.unstack(
-            tf.random.split(tf.constant([seed, share.worker], tf.int64))
-        )
+        order_seed, mask_seed = tf.unstack(tf.random.split(tf.constant([seed, worker], tf.int64)))
 
     @tf.autograph.experimental.do_not_convert  # slow, and nothing branches on tensors
     def model_inputs(records: tf.Tensor, places: tf.Tensor) -> tuple[dict, dict, dict]:
@@ -186,7 +195,7 @@ def pretraining_batches(
     if repeat or data_service is None:  # each worker of a service ends with a batch of its own
         batches = batches.apply(tf.data.experimental.assert_cardinality(count))
     options = dataset_options()
-    if share.num_workers > 1:  # this is a worker's share already
+    if num_workers > 1:  # this is a worker's share already
         options.experimental_distribute.auto_shard_policy = tf.data.experimental.AutoShardPolicy.OFF
     return batches.prefetch(2).with_options(options)
 
@@ -203,22 +212,6 @@ def held_out_batches(
         shard_directory, batch_size, split="held_out", seed=_SAMPLE_SEED, repeat=False, **options
     )
     return None if batches is None else batches.take(count)
-
-
-def _workers_blocks(shards: ShardFolder, share: Share) -> RecordBlocks:
-    worker, num_workers = share
-    if not 0 <= worker < num_workers:
-        raise InputError(
-            f"worker is {worker} of {num_workers}: number the workers from 0 to num_workers - 1"
-        )
-    blocks = shards.blocks.dealt(worker, num_workers)
-    if not len(blocks.records):
-        raise InputError(
-            f"{shards.directory}: {len(shards.blocks.records)} blocks of {shards.split} records "
-            f"are too few for {num_workers} workers: use fewer workers, or make more shards (a "
-            "higher dupe_factor, more text)"
-        )
-    return blocks
 
 
 def _masks(

@@ -20,8 +20,6 @@ from dataclasses import fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
 from bert_tf.atomic import TEMPORARY_NAMES, move_directory
 from bert_tf.errors import InputError
 from bert_tf.outputs import check_output_folder
@@ -136,13 +134,11 @@ def write_shards_of_lengths(
         if options[0].skip_unreadable:
             journal.forget(journal.missing())
         if not (journal.documents and journal.groups()):
-            journal.save_documents(
-                plan_documents(
-                    corpus,
-                    held_out_share=options[0].held_out_share,
-                    seed=options[0].seed,
-                    for_pairs=options[0].instances == "sentence_pairs",
-                )
+            journal.documents = plan_documents(
+                corpus,
+                held_out_share=options[0].held_out_share,
+                seed=options[0].seed,
+                for_pairs=options[0].instances == "sentence_pairs",
             )
         (runner or write_units)(job, tokenizer, progress)
         groups = journal.finish()
@@ -197,15 +193,11 @@ def _finish(
                 shards.setdefault(split, []).extend(made)
             for split, counted in group.counts[index].items():
                 counts[split] = counts[split] + counted if split in counts else counted
-        for split, made in shards.items():
-            instances, records = np.sum(counts[split].lengths), sum(one.instances for one in made)
-            assert records == instances or (records < instances and options.instances_per_row > 1)
         if "train" not in shards:
             raise InputError(
                 f"{job.corpus.name}: no instances, because the text has no tokens: check that the "
                 "vocabulary fits its language"
             )
-        short = sum(group.short_documents[index] for group in groups)
         manifest = Manifest(
             options=options.of_data(),
             vocabulary=_vocabulary(tokenizer),
@@ -213,7 +205,7 @@ def _finish(
             documents=text["documents"],
             sentences=text["sentences"],
             irregularities={
-                "documents_shorter_than_an_instance": short,
+                "documents_shorter_than_an_instance": sum(g.short_documents[index] for g in groups),
                 "sentences_without_tokens": text["sentences_without_tokens"],
                 **{what: text[what] for what in COUNTED if what != "documents"},
                 "unreadable_files": len(unreadable),
@@ -233,10 +225,10 @@ def _finish(
 
 def _corpus_entries(corpus: Corpus) -> list[dict[str, Any]]:
     """`file` and `bytes` of each source, files relative to their common folder."""
-    parents = [str(Path(file).absolute().parent) for file in corpus.files]
-    folder = os.path.commonpath(parents or [""])
-    entries = []
-    for source, size in corpus.sources.items():
-        file = source if source.startswith(TFDS) else os.path.relpath(source, folder)
-        entries.append({"file": file, "bytes": size})
-    return entries
+    folder = os.path.commonpath(
+        [str(Path(file).absolute().parent) for file in corpus.files] or [""]
+    )
+    return [
+        {"file": name if name.startswith(TFDS) else os.path.relpath(name, folder), "bytes": size}
+        for name, size in corpus.sources.items()
+    ]
