@@ -3,12 +3,13 @@ import gzip
 import json
 import math
 import operator
+from collections import Counter
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from pipelines.corpus.documents import COUNTED, DocumentBatch
+from pipelines.corpus.documents import DocumentBatch
 from pipelines.instances.records import record_batches
 from pipelines.instances.statistics import summarize
 from pipelines.options import PretrainingDataOptions
@@ -25,7 +26,7 @@ def batch_of(documents: list[list[int]]) -> DocumentBatch:
         lines=np.array([b" ".join([b"11"] * size) for size in sizes], object),
         documents=number, passages=number, is_donor=np.zeros(len(sizes), bool),
         unit=0, group=0, number=0, held_out=False, ends_unit=True, bytes_read=0,
-        counts=np.zeros(len(COUNTED), np.int64),
+        counts=Counter(), unreadable=[],
     )  # fmt: skip
 
 
