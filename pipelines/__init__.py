@@ -8,8 +8,9 @@ Glossary, in the order of the data flow:
 - *slice*: consecutive documents of one source, a range of bytes or examples.
 - *unit*: slices with about 32 MB of text, independent of other units.
 - *part*: up to 256 kB of a document, held out or trained on as a whole.
-- *batch of documents*: text that is held at once; *donors* are passages of other documents that
-  only provide random next sentences for it.
+- *batch of documents*: text that is held at once; *passage*: consecutive lines of a document in it;
+  *donors* are passages of other documents, drawn once for the corpus, that only provide random next
+  sentences.
 - *group*: batches with about 32 MB of text whose shards are finished together.
 - *instance*: token ids for one sequence: a sentence pair or full sentences. A *record* is its
   serialized form.

@@ -28,7 +28,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from bert_tf.errors import InputError
-from pipelines.corpus.formats import Passage, read_slice
+from pipelines.corpus.formats import Lines, read_slice
 from pipelines.corpus.sources import TFDS, Corpus
 
 # Bytes of a part of a document; files take turns after as much text.
@@ -249,14 +249,14 @@ class UnitReader:
                 turns.extend(itertools.islice(waiting, 1))
 
     def _file_parts(self, number: int) -> Iterator[Part]:
-        def passages() -> Iterator[Passage]:
+        def lines() -> Iterator[Lines]:
             slice_ = self.corpus.units[self.unit][number]
-            for passage in read_slice(slice_, self.corpus.options, self._counts, self._unreadable):
-                self._positions[number] = passage.position
-                yield passage
+            for read in read_slice(slice_, self.corpus.options, self._counts, self._unreadable):
+                self._positions[number] = read.position
+                yield read
 
         seed = self.plan.seed if self.plan.held_out_below else None
-        for part in _parts(passages(), self.unit, number, seed):
+        for part in _parts(lines(), self.unit, number, seed):
             self._counts["documents"] += part.ordinal == 0
             yield part
 
@@ -302,10 +302,10 @@ class _Split:
     number: int = 0
 
 
-def _parts(passages: Iterable[Passage], unit: int, number: int, seed: int | None) -> Iterator[Part]:
+def _parts(text: Iterable[Lines], unit: int, number: int, seed: int | None) -> Iterator[Part]:
     """The parts of the documents in a slice; without a seed, their draws are 1."""
     document, draw = -1, 1.0
-    for ordinal, lines, size in _cut(passages):
+    for ordinal, lines, size in _cut(text):
         if ordinal == 0:
             document += 1
             if seed is not None:  # a draw from the seed and the first text alone
@@ -315,12 +315,12 @@ def _parts(passages: Iterable[Passage], unit: int, number: int, seed: int | None
         yield Part((unit, number, document), ordinal, lines, size, draw)
 
 
-def _cut(passages: Iterable[Passage]) -> Iterator[tuple[int, list[bytes], int]]:
+def _cut(text: Iterable[Lines]) -> Iterator[tuple[int, list[bytes], int]]:
     """Parts of documents: number in the document, lines, bytes."""
     ordinal, size = 0, 0
     lines: list[bytes] = []
-    for passage in passages:
-        for line in passage.lines:
+    for read in text:
+        for line in read.lines:
             if line:
                 if size >= PART_BYTES:
                     yield ordinal, lines, size

@@ -49,7 +49,7 @@ _SAMPLED_SLICES = 200
 _SAMPLED_BYTES = 1 << 16
 
 
-class Passage(NamedTuple):
+class Lines(NamedTuple):
     """Stripped sentences or paragraphs, an empty one ends a document; bytes of the slice read."""
 
     lines: list[bytes]
@@ -58,7 +58,7 @@ class Passage(NamedTuple):
 
 def read_slice(
     slice_: Slice, options: CorpusOptions, counts: Counter, unreadable: set[str] | None = None
-) -> Iterator[Passage]:
+) -> Iterator[Lines]:
     """Reads the documents of a slice.
 
     Args:
@@ -68,7 +68,7 @@ def read_slice(
         unreadable: receives the path of a file that is skipped, as it cannot be read.
     """
     if slice_.source.startswith(TFDS):
-        yield from _dataset_passages(slice_, options, counts)
+        yield from _dataset_texts(slice_, options, counts)
         return
     reader = {"sentences": _sentences, "text": _plain_text, "jsonl": _json_lines}[
         text_format(slice_.source, options)
@@ -80,21 +80,21 @@ def read_slice(
             raise
         if unreadable is not None:
             unreadable.add(slice_.source)
-        yield Passage([b""], slice_.size)
+        yield Lines([b""], slice_.size)
 
 
-def _sentences(slice_: Slice, options: CorpusOptions, counts: Counter) -> Iterator[Passage]:
+def _sentences(slice_: Slice, options: CorpusOptions, counts: Counter) -> Iterator[Lines]:
     for block in read_blocks(*slice_[:3], state=slice_.state, counts=counts):
-        yield Passage([strip(line) for line in block.lines], block.position)
+        yield Lines([strip(line) for line in block.lines], block.position)
 
 
-def _plain_text(slice_: Slice, options: CorpusOptions, counts: Counter) -> Iterator[Passage]:
+def _plain_text(slice_: Slice, options: CorpusOptions, counts: Counter) -> Iterator[Lines]:
     wrapped: list[bytes] = []
     for block in read_blocks(
         *slice_[:3], state=slice_.state, counts=counts, cut_to=LONG_LINE_BYTES
     ):
-        yield Passage(list(_paragraphs(block.lines, wrapped)), block.position)
-    yield Passage([b" ".join(wrapped), b""] if wrapped else [b""], slice_.size)
+        yield Lines(list(_paragraphs(block.lines, wrapped)), block.position)
+    yield Lines([b" ".join(wrapped), b""] if wrapped else [b""], slice_.size)
 
 
 def _paragraphs(lines: Iterable[bytes], wrapped: list[bytes]) -> Iterator[bytes]:
@@ -137,7 +137,7 @@ def _document(text: str, counts: Counter) -> list[bytes]:
     return [*paragraphs, b""]
 
 
-def _json_lines(slice_: Slice, options: CorpusOptions, counts: Counter) -> Iterator[Passage]:
+def _json_lines(slice_: Slice, options: CorpusOptions, counts: Counter) -> Iterator[Lines]:
     for block in read_blocks(*slice_[:3], state=slice_.state, counts=counts, cut_to=None):
         lines: list[bytes] = []
         for index, line in enumerate(block.lines):
@@ -154,7 +154,7 @@ def _json_lines(slice_: Slice, options: CorpusOptions, counts: Counter) -> Itera
                     f"{options.text_field!r} ({error!r}): fix it, or name the field with "
                     "--text_field"
                 ) from error
-        yield Passage(lines, block.position)
+        yield Lines(lines, block.position)
 
 
 def _text_of(record: Any, options: CorpusOptions) -> str:
@@ -166,7 +166,7 @@ def _text_of(record: Any, options: CorpusOptions) -> str:
     return text
 
 
-def _dataset_passages(slice_: Slice, options: CorpusOptions, counts: Counter) -> Iterator[Passage]:
+def _dataset_texts(slice_: Slice, options: CorpusOptions, counts: Counter) -> Iterator[Lines]:
     full_name, _, split = slice_.source.removeprefix(TFDS).rpartition(":")
     tfds = tensorflow_datasets(slice_.source)
     end = slice_.end or 0
@@ -181,7 +181,7 @@ def _dataset_passages(slice_: Slice, options: CorpusOptions, counts: Counter) ->
                 f"{options.text_field!r}: name one of {', '.join(example)} with --text_field"
             )
         done = (number + 1 - slice_.start) * slice_.size // (end - slice_.start)
-        yield Passage(_document(text.decode("utf-8", "ignore"), counts), done)
+        yield Lines(_document(text.decode("utf-8", "ignore"), counts), done)
 
 
 def empty_corpus(name: str) -> InputError:
@@ -193,8 +193,8 @@ def sample_text(corpus: Corpus) -> Iterator[str]:
     """Beginnings of slices throughout a corpus, to judge its language."""
     slices = list(itertools.chain.from_iterable(corpus.units))
     for slice_ in slices[:: -(-len(slices) // _SAMPLED_SLICES)]:
-        for passage in itertools.islice(read_slice(slice_, corpus.options, Counter()), 1):
-            yield b"\n".join(passage.lines)[:_SAMPLED_BYTES].decode("utf-8", "ignore")
+        for read in itertools.islice(read_slice(slice_, corpus.options, Counter()), 1):
+            yield b"\n".join(read.lines)[:_SAMPLED_BYTES].decode("utf-8", "ignore")
 
 
 def read_lines(corpus: Corpus) -> tf.data.Dataset:
@@ -207,9 +207,9 @@ def read_lines(corpus: Corpus) -> tf.data.Dataset:
         lines: list[bytes] = []
         size, is_empty = 0, True
         for slice_ in itertools.chain.from_iterable(corpus.units):
-            for passage in read_slice(slice_, corpus.options, Counter()):
-                lines += filter(None, passage.lines)
-                size += sum(map(len, passage.lines))
+            for read in read_slice(slice_, corpus.options, Counter()):
+                lines += filter(None, read.lines)
+                size += sum(map(len, read.lines))
                 if size > UNIT_BYTES // 32:
                     yield lines
                     lines, size, is_empty = [], 0, False

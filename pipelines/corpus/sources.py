@@ -89,8 +89,9 @@ class Corpus:
 
 
 def _listed(inputs: CorpusInputs) -> list[str]:
-    is_one = isinstance(inputs, str | os.PathLike)
-    return [os.fspath(given) for given in ([inputs] if is_one else inputs)]
+    if isinstance(inputs, str | os.PathLike):
+        inputs = [inputs]
+    return [os.fspath(given) for given in inputs]
 
 
 def find_files(inputs: CorpusInputs) -> list[str]:
