@@ -135,7 +135,7 @@ class Run(AbstractContextManager):
         """What "auto" stands for; the chief decides for all workers."""
         policy = "float32"
         if self.is_chief:
-            policy = stored_settings(self.directory / "checkpoints").get("precision")
+            policy = stored_settings(self.directory / "checkpoints").get("precision", "")
             if policy not in _POLICIES:
                 policy, measured = fast_precision(self.strategy)
                 if measured:
