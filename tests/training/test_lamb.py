@@ -104,7 +104,7 @@ def test_the_schedule_and_the_training_step():
         Lamb(schedule, weight_decay_rate=0.0, clip_norm=None),
         loss=lambda labels, outputs: tf.square(labels - outputs),
     )
-    trainer.train_on_batch(x, y)
+    trainer.train(trainer.iterate(tf.data.Dataset.from_tensors((x, y))))
     gradient = 2 * (start - y) / 3
     update = gradient / (np.abs(gradient) + EPSILON)  # after one step, m and v are unbiased
     expected = start - 0.5 * np.linalg.norm(start) / np.linalg.norm(update) * update
@@ -120,8 +120,10 @@ def test_the_bias_correction_counts_the_steps_that_changed_the_means():
     )
     start = model.weights[0].numpy()
     x = np.eye(3, dtype="float32")
-    trainer.train_on_batch(x, np.array([[np.nan]] * 3, "float32"))
-    trainer.train_on_batch(x, np.ones((3, 1), "float32"))
+    labels = np.array([[[np.nan]] * 3, [[1.0]] * 3], "float32")
+    batches = trainer.iterate(tf.data.Dataset.from_tensor_slices(([x, x], labels)))
+    trainer.train(batches)
+    trainer.train(batches)
     # An unbiased first update is of ones: the step has half the parameter's length.
     moved = start - model.weights[0].numpy()
     np.testing.assert_allclose(moved, 0.5 * np.linalg.norm(start) / 3**0.5, rtol=1e-4)
