@@ -78,7 +78,6 @@ def steps_here(options: argparse.Namespace) -> Callable[[int], Any]:
     import keras
 
     from bert_tf.checkpoints.model_directory import load_model
-    from bert_tf.fused.training import fuse
     from bert_tf.startup import keep_freed_memory, share_cores
     from bert_tf.training.optimizer import AdamWeightDecay
     from bert_tf.training.trainer import Trainer
@@ -91,7 +90,6 @@ def steps_here(options: argparse.Namespace) -> Callable[[int], Any]:
     model = load_model(
         options.model, kind.model_class, allow_new_head=True, seed=SEED, **kind.head(data.labels)
     )
-    fuse(model)
     optimizer = AdamWeightDecay(LEARNING_RATE, weight_decay_rate=WEIGHT_DECAY, clip_norm=CLIP_NORM)
     trainer = Trainer(model, optimizer, loss=kind.loss(), metrics=kind.metrics)
     batches = iter(data.batches(options.batch_size, seed=SEED))

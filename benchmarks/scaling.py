@@ -66,7 +66,6 @@ def classifier(share: float, precision: str) -> Callable[[], Any]:
     import tensorflow as tf
 
     from bert_tf import AdamWeightDecay, BertClassifier
-    from bert_tf.fused.training import fuse
     from bert_tf.startup import keep_freed_memory, share_cores
     from bert_tf.training.means import cross_entropy
     from bert_tf.training.strategy import without_autotuning
@@ -76,7 +75,6 @@ def classifier(share: float, precision: str) -> Callable[[], Any]:
     share_cores()
     keras.config.set_dtype_policy(precision)
     model = BertClassifier(START.config(), labels=["no", "yes"], seed=0)
-    fuse(model)
     trainer = Trainer(model, AdamWeightDecay(1e-4), loss=cross_entropy)
     draw = np.random.default_rng(0)
     shape = (START.batch, START.length)

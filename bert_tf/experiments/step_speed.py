@@ -13,8 +13,6 @@ import numpy as np
 import tensorflow as tf
 
 from bert_tf.config import BertConfig
-from bert_tf.fused.devices import device_type
-from bert_tf.fused.training import fuse
 from bert_tf.layers.lstm import new_lstm
 from bert_tf.models.cost import lstm_flops, pretraining_flops
 from bert_tf.models.pretrainer import BertPreTrainer
@@ -100,9 +98,6 @@ def _pretraining_seconds(
     with Run("unused", precision=precision) as run:
         with run.strategy.scope():
             model = BertPreTrainer(config, seed=0)
-        if device_type(run.strategy) == "CPU":
-            fuse(model)
-        with run.strategy.scope():
             losses = {"mlm_logits": cross_entropy, "nsp_logits": cross_entropy}
             trainer = Trainer(model, AdamWeightDecay(1e-4), loss=losses)
         batches = tf.data.Dataset.from_tensors((inputs, labels, weights)).repeat()

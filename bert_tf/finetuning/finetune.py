@@ -17,9 +17,9 @@ from bert_tf.errors import InputError
 from bert_tf.finetuning.data import FinetuningData
 from bert_tf.finetuning.feature_cache import FeatureCache
 from bert_tf.finetuning.options import FinetuningOptions, FinetuningSetup
-from bert_tf.fused.devices import device_type
 from bert_tf.models.cost import classification_flops
 from bert_tf.pretraining.word_frequencies import plateau_notice
+from bert_tf.primitives.devices import device_type
 from bert_tf.tasks.kinds.kind import Kind
 from bert_tf.tasks.table import TASKS, find_task, with_options
 from bert_tf.tasks.task import Task

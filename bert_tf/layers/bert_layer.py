@@ -6,7 +6,7 @@ from typing import Any, Self
 import keras
 
 from bert_tf.config import BertConfig
-from bert_tf.layers.activations import ACTIVATIONS
+from bert_tf.primitives.activations import ACTIVATIONS
 
 
 def child_seed(seed: int | None, name: str) -> int | None:
@@ -28,7 +28,8 @@ class BertLayer(keras.layers.Layer):
     """
 
     def __init__(self, config: BertConfig, seed: int | None = None, **kwargs: Any):
-        super().__init__(**kwargs)
+        # Weights are read as they are, and cast where they are used: Keras would cast whole tables.
+        super().__init__(autocast=False, **kwargs)
         self.config = config
         self.seed = seed
         self._input_widths: dict[str, int] = {}

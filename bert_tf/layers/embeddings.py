@@ -7,6 +7,8 @@ from keras import ops
 
 from bert_tf.config import BertConfig
 from bert_tf.layers.bert_layer import BertLayer
+from bert_tf.primitives.places import Places
+from bert_tf.primitives.table import primitives
 
 
 @keras.saving.register_keras_serializable(package="bert_tf")
@@ -19,9 +21,10 @@ class BertEmbeddings(BertLayer):
         token_ids: int [B, T].
         segment_ids: int [B, T], or None for all 0.
         position_ids: int [B, T], or None for 0 to T - 1 in each row.
+        places: the n places that are computed; None for all.
 
     Returns:
-        [B, T, H] in the layer's compute dtype.
+        [B, T, H] in the layer's compute dtype, or [n, H] with `places`.
 
     Raises:
         ValueError: T is above `max_position_embeddings`.
@@ -43,6 +46,7 @@ class BertEmbeddings(BertLayer):
         segment_ids: Any = None,
         position_ids: Any = None,
         training: bool = False,
+        places: Places | None = None,
     ) -> Any:
         """Looks up, adds, normalizes."""
         length = ops.shape(token_ids)[1]  # a number if it is known already, else a tensor
@@ -51,21 +55,33 @@ class BertEmbeddings(BertLayer):
                 f"The inputs are {length} tokens long, the model takes "
                 f"{self.config.max_position_embeddings} (max_position_embeddings): shorten them."
             )
-        words = self.word_embeddings(token_ids)  # (B, T, H)
+        if places is None:
+            places = Places(ops.ones_like(token_ids), "both")
+            x = self.call(token_ids, segment_ids, position_ids, training, places)
+            return places.spread(x)
+
+        def collect(ids: Any) -> Any:  # (n,)
+            return places.collect(ops.reshape(ids, (-1,)))
+
+        compute = primitives(training)
+        words = compute.rows(self.word_embeddings, collect(token_ids))
         if position_ids is None:  # rows 0 to T of the table: a slice, not a lookup
-            positions = self.position_embeddings.embeddings[:length]  # (T, H)
+            others = places.position_rows(
+                ops.convert_to_tensor(self.position_embeddings.embeddings)
+            )
         else:
-            positions = self.position_embeddings(position_ids)  # (B, T, H)
-        positions = ops.cast(positions, words.dtype)
-        segment_table = ops.cast(self.segment_embeddings.embeddings, words.dtype)
+            others = compute.rows(self.position_embeddings, collect(position_ids))
+        segment_table = ops.convert_to_tensor(self.segment_embeddings.embeddings)
         if segment_ids is None:
-            segments = segment_table[0]  # (H,)
+            others = others + segment_table[0]
         else:
             # A product with one-hot rows, as in the original: the gradient of a lookup in so
             # small a table would add thousands of rows into two.
-            one_hot = ops.one_hot(segment_ids, self.config.type_vocab_size, dtype=words.dtype)
-            segments = ops.matmul(one_hot, segment_table)  # (B, T, H)
-        return self.dropout(self.layer_norm(words + segments + positions), training=training)
+            one_hot = ops.one_hot(
+                collect(segment_ids), self.config.type_vocab_size, dtype=segment_table.dtype
+            )
+            others = others + ops.matmul(one_hot, segment_table)
+        return compute.drop(compute.add_and_normalize(words, others, self.layer_norm), self.dropout)
 
     def compute_output_shape(
         self, token_ids_shape: Any, segment_ids_shape: Any = None, position_ids_shape: Any = None

@@ -7,6 +7,8 @@ from keras import ops
 
 from bert_tf.config import BertConfig
 from bert_tf.layers.bert_layer import BertLayer
+from bert_tf.primitives.places import last_places
+from bert_tf.primitives.table import primitives
 
 
 @keras.saving.register_keras_serializable(package="bert_tf")
@@ -16,7 +18,7 @@ class Pooler(BertLayer):
     The token is [CLS], or in a left-to-right model the last one: see `summary`.
 
     Call arguments:
-        sequence_output: [B, T, H].
+        sequence_output: [B, T, H]; or the vectors of these tokens alone, [B, H].
         padding_mask: int [B, T], 0 at padding.
 
     Returns:
@@ -27,14 +29,18 @@ class Pooler(BertLayer):
         super().__init__(config, seed, **kwargs)
         self.dense = self.new_dense("dense", config.hidden_size, "tanh")
 
-    def call(self, sequence_output: Any, padding_mask: Any = None) -> Any:
+    def call(self, sequence_output: Any, padding_mask: Any = None, training: bool = False) -> Any:
         """Transforms the vector of the token that has seen all others."""
-        direction = self.config.attention_direction
-        return self.dense(summary(sequence_output, padding_mask, direction))  # (B, H)
+        x = sequence_output
+        if x.ndim == 3:
+            x = summary(x, padding_mask, self.config.attention_direction)  # (B, H)
+        return primitives(training).dense(x, self.dense)
 
-    def compute_output_spec(self, sequence_output: Any, padding_mask: Any = None) -> Any:
+    def compute_output_spec(
+        self, sequence_output: Any, padding_mask: Any = None, training: bool = False
+    ) -> Any:
         """[B, T, H] -> [B, H]."""
-        batch, _, width = sequence_output.shape
+        batch, *_, width = sequence_output.shape
         return keras.KerasTensor((batch, width), dtype=self.compute_dtype)
 
 
@@ -94,12 +100,6 @@ class SummaryFirst(keras.layers.Layer):
         return {**super().get_config(), "direction": self.direction}
 
 
-def last_places(padding_mask: Any) -> Any:
-    """The place of the last token in each row of a padding mask [B, T], int32 [B]."""
-    places = ops.arange(ops.shape(padding_mask)[1], dtype="int32")
-    return ops.max(ops.where(ops.equal(padding_mask, 0), 0, places), axis=1)
-
-
 def take_tokens(states: Any, positions: Any) -> Any:
     """The vectors [B * P, H] at int positions [B, P] of states [B, T, H].
 
@@ -132,10 +132,6 @@ class MaskedLanguageModelHead(BertLayer):
             number, such as 0 or -1: a position outside [0, T) reads the nearest token of its own
             example.
 
-    Attributes:
-        fused: a function of the vectors [B, P, H], the table [V, H] and the bias [V] that gives the
-            logits in training (`bert_tf.fused`); None for the product and sum here.
-
     Returns:
         Logits, float32 [B, P, V] whatever the compute dtype.
     """
@@ -151,7 +147,6 @@ class MaskedLanguageModelHead(BertLayer):
         self.word_embeddings = word_embeddings
         self.dense = self.new_dense("dense", config.hidden_size, config.hidden_act)
         self.layer_norm = self.new_layer_norm("layer_norm")
-        self.fused: Any = None
 
     def build(self, input_shape: Any = None) -> None:
         """Makes the sublayers' weights and the bias of every entry."""
@@ -162,13 +157,9 @@ class MaskedLanguageModelHead(BertLayer):
     def call(self, sequence_output: Any, mask_positions: Any, training: bool = False) -> Any:
         """Gathers first: of 512 positions about 80 need the product with the vocabulary."""
         x = self.layer_norm(self.dense(take_tokens(sequence_output, mask_positions)))  # (B * P, H)
+        x = ops.reshape(x, (*ops.shape(mask_positions), -1))  # (B, P, H)
         table = ops.cast(self.word_embeddings.embeddings, x.dtype)  # (V, H)
-        bias = ops.cast(self.bias, "float32")
-        if training and self.fused is not None:
-            return self.fused(ops.reshape(x, (*ops.shape(mask_positions), -1)), table, bias)
-        products = ops.matmul(x, ops.transpose(table))  # (B * P, V)
-        products = ops.reshape(products, (*ops.shape(mask_positions), self.config.vocab_size))
-        return ops.cast(products, "float32") + bias
+        return primitives(training).word_logits(x, table, ops.cast(self.bias, "float32"))
 
     def compute_output_spec(
         self, sequence_output: Any, mask_positions: Any, training: bool = False

@@ -72,6 +72,7 @@ class LstmBlock(BertLayer):
 
     def call(self, states: Any, padding_mask: Any, training: bool = False) -> Any:
         """Runs both LSTMs."""
+        states = ops.cast(states, self.compute_dtype)
         is_token = ops.cast(padding_mask, "bool")
         before, after = ops.split(self.dropout(states, training=training), 2, axis=-1)
         before = self.forward(before, mask=is_token)  # (B, T, H)

@@ -10,24 +10,8 @@ from keras import ops
 
 from bert_tf.config import BertConfig
 from bert_tf.layers.bert_layer import BertLayer, child_seed
-
-# Added to the scores of padding, as in the original. exp(-10000) is 0 in every float type, and
-# the sum stays finite in float16, whose largest number is 65504.
-MASKED_SCORE = -10000.0
-
-
-def seen_tokens(places: Any, direction: str) -> Any:
-    """Which of T tokens each of them may see.
-
-    Args:
-        places: [T], ascending numbers.
-        direction: "left_to_right" or "right_to_left".
-
-    Returns:
-        bool [T, T]: whether the token of the first axis may see that of the second.
-    """
-    seeing, seen = places[:, None], places[None, :]
-    return seen <= seeing if direction == "left_to_right" else seen >= seeing
+from bert_tf.primitives.places import Places
+from bert_tf.primitives.table import Primitives, primitives
 
 
 @keras.saving.register_keras_serializable(package="bert_tf")
@@ -42,6 +26,9 @@ class SelfAttention(BertLayer):
         padding_mask: [B, T], nonzero at tokens and 0 at padding; or [B, T, T], nonzero where the
             token of the second axis may see that of the third; or None for no padding.
         return_probabilities: also return the attention probabilities, before dropout.
+        places: the places that are computed; then the states are [n, H], with n rows for these,
+            and so is what is returned. Takes the place of `padding_mask`.
+        summary_only: with `places`, return one token of each row, [B, H]: see `Places.summary`.
 
     Returns:
         [B, T, H] in the layer's compute dtype; on request also [B, N, T, T], whose last axis
@@ -70,54 +57,44 @@ class SelfAttention(BertLayer):
         padding_mask: Any = None,
         training: bool = False,
         return_probabilities: bool = False,
+        places: Places | None = None,
+        summary_only: bool = False,
     ) -> Any:
         """Lets every token attend to every token that is not masked."""
-        batch, length, width = ops.shape(hidden_states)
-        heads = (batch, length, self.config.num_attention_heads, self.config.head_size)
-
+        if places is None:
+            return _of_rows(
+                self, hidden_states, padding_mask, training=training,
+                return_probabilities=return_probabilities,
+            )  # fmt: skip
+        compute = Primitives(True) if training and return_probabilities else primitives(training)
+        number, width = self.config.num_attention_heads, self.config.hidden_size
+        parts = [self.query, self.key, self.value]
+        query, key, value = compute.heads(hidden_states, parts, places, number)  # (B, N, T, D)
+        query, mask = places.of_summary(query) if summary_only else (query, places.mask)
         # Scaling the queries costs T times less than scaling the scores.
-        query = self.query(hidden_states) * self.config.head_size**-0.5
-        query = ops.reshape(query, heads)  # (B, T, N, D), as are the next two
-        key = ops.reshape(self.key(hidden_states), heads)
-        value = ops.reshape(self.value(hidden_states), heads)
+        query = query * self.config.head_size**-0.5
 
-        seen = self._seen(padding_mask, length)
         drops = training and self.dropout.rate > 0
-        if self.flash is not None and not (drops or return_probabilities):
-            context = self._flash_attention(query, key, value, seen)
-            return self.output_dense(ops.reshape(context, (batch, length, width)))
-
-        # The softmax sums T terms: in float32 even where the rest is in half precision.
-        scores = ops.cast(ops.einsum("bqnd,bknd->bnqk", query, key), "float32")  # (B, N, T, T)
-        if seen is not None:
-            scores = scores + ops.cast(ops.logical_not(seen), "float32") * MASKED_SCORE
-        probabilities = ops.cast(ops.softmax(scores, axis=-1), self.compute_dtype)
-
-        dropped = self.dropout(probabilities, training=training)
-        context = ops.einsum("bnqk,bknd->bqnd", dropped, value)  # (B, T, N, D)
-        attended = self.output_dense(ops.reshape(context, (batch, length, width)))
+        if self.flash is None or drops or return_probabilities or summary_only:
+            context, probabilities = compute.attention(query, key, value, mask, self.dropout)
+            context = ops.transpose(context, (0, 2, 1, 3))  # (B, T, N, D)
+        else:
+            context = self._flash_attention(query, key, value, places)
+        context = ops.reshape(context, (-1, width))
+        context = context if summary_only else places.collect(context)
+        attended = compute.dense(context, self.output_dense)  # (n, H)
         return (attended, probabilities) if return_probabilities else attended
 
-    def _seen(self, padding_mask: Any, length: Any) -> Any:
-        """What each token may see, bool, to broadcast to [B, N, T, T]; None for all."""
-        seen = None
-        if padding_mask is not None:
-            seen = ops.not_equal(padding_mask, 0)
-            seen = ops.expand_dims(seen, (1, 2) if seen.ndim == 2 else 1)
-        if self.config.attention_direction != "both":
-            of_direction = seen_tokens(ops.arange(length), self.config.attention_direction)
-            seen = of_direction[None, None] if seen is None else ops.logical_and(seen, of_direction)
-        return seen
-
-    def _flash_attention(self, query: Any, key: Any, value: Any, seen: Any) -> Any:
+    def _flash_attention(self, *heads: Any) -> Any:
         """softmax(Q K^T) V, [B, T, N, D]."""
-        if seen is not None:
-            batch, length = ops.shape(query)[:2]
-            # The fused kernel refuses a mask to broadcast over the queries.
-            seen = ops.broadcast_to(seen, (batch, 1, length, length))
+        *parts, places = heads
+        query, key, value = (ops.transpose(each, (0, 2, 1, 3)) for each in parts)
+        # The fused kernel refuses a mask to broadcast over the queries.
+        shape = (places.batch, 1, places.length, places.length)
         return ops.dot_product_attention(
-            query, key, value, mask=seen, scale=1.0, flash_attention=self.flash
-        )
+            query, key, value, mask=ops.broadcast_to(places.seen, shape), scale=1.0,
+            flash_attention=self.flash,
+        )  # fmt: skip
 
     def compute_output_spec(
         self,
@@ -151,9 +128,14 @@ class FeedForward(BertLayer):
         self.intermediate = self.new_dense("intermediate", width, config.hidden_act)
         self.output_dense = self.new_dense("output", config.hidden_size, inputs=width)
 
-    def call(self, hidden_states: Any) -> Any:
+    def call(self, hidden_states: Any, training: bool = False) -> Any:
         """Applies both dense layers, with the activation between them."""
-        return self.output_dense(self.intermediate(hidden_states))
+        if hidden_states.ndim > 2:
+            shape = ops.shape(hidden_states)
+            rows = ops.reshape(hidden_states, (-1, shape[-1]))
+            return ops.reshape(self.call(rows, training), shape)
+        compute = primitives(training)
+        return compute.dense(compute.dense(hidden_states, self.intermediate), self.output_dense)
 
 
 @keras.saving.register_keras_serializable(package="bert_tf")
@@ -195,25 +177,45 @@ class TransformerBlock(BertLayer):
         padding_mask: Any = None,
         training: bool = False,
         return_probabilities: bool = False,
+        places: Places | None = None,
+        summary_only: bool = False,
     ) -> Any:
         """Mixes across tokens, then transforms each token."""
-        if self.rematerialize and training and not return_probabilities:
-            return self._rematerialized(hidden_states, padding_mask)
+        if places is None:
+            return _of_rows(
+                self, hidden_states, padding_mask, training=training,
+                return_probabilities=return_probabilities,
+            )  # fmt: skip
+        options = {"places": places, "summary_only": summary_only}
         if return_probabilities:
             attended, probabilities = self.attention(
-                hidden_states, padding_mask, training=training, return_probabilities=True
+                hidden_states, training=training, return_probabilities=True, **options
             )
             return self._transform(hidden_states, attended, training), probabilities
-        attended = self.attention(hidden_states, padding_mask, training=training)
-        return self._transform(hidden_states, attended, training)
+        if self.rematerialize and training:
+            return self._rematerialized(hidden_states, options)
+        return self._computed(hidden_states, training, options)
+
+    def _computed(self, x: Any, training: bool, options: dict[str, Any]) -> Any:
+        if options["summary_only"]:
+            y, x = x, options["places"].summary(x)
+        else:
+            y, x = primitives(training).fork(x)
+        return self._transform(x, self.attention(y, training=training, **options), training)
 
     def _transform(self, x: Any, attended: Any, training: bool) -> Any:
-        attended = self.attention_output_dropout(attended, training=training)
-        x = self.attention_layer_norm(x + attended)  # (B, T, H)
-        transformed = self.feed_forward_dropout(self.feed_forward(x), training=training)
-        return self.feed_forward_layer_norm(x + transformed)
+        """[n, H] each -> [n, H]."""
+        compute = primitives(training)
+        x = compute.add_and_normalize(
+            x, attended, self.attention_layer_norm, self.attention_output_dropout
+        )
+        y, x = compute.fork(x)
+        transformed = self.feed_forward(y, training=training)
+        return compute.add_and_normalize(
+            x, transformed, self.feed_forward_layer_norm, self.feed_forward_dropout
+        )
 
-    def _rematerialized(self, hidden_states: Any, padding_mask: Any) -> Any:
+    def _rematerialized(self, hidden_states: Any, options: dict[str, Any]) -> Any:
         """In training: the same numbers, and the same dropout whether computed once or twice."""
         after = self.attention_output_dropout, self.feed_forward_dropout
         dropouts = [each for each in (self.attention.dropout, *after) if each.rate > 0]
@@ -225,7 +227,18 @@ class TransformerBlock(BertLayer):
             # Weights come as arguments, so that gradients reach them on every backend.
             mapping = [*zip(weights, values, strict=True), *seeds]
             with keras.StatelessScope(state_mapping=mapping):
-                attended = self.attention(hidden_states, padding_mask, training=True)
-                return self._transform(hidden_states, attended, training=True)
+                return self._computed(hidden_states, True, options)
 
         return keras.remat(transform)(hidden_states, *(weight.value for weight in weights))
+
+
+def _of_rows(layer: Any, hidden_states: Any, padding_mask: Any, **options: Any) -> Any:
+    """The layer's outputs [B, T, H] for hidden states [B, T, H], at all places."""
+    if padding_mask is None:
+        padding_mask = ops.ones(ops.shape(hidden_states)[:2], "int32")
+    places = Places(padding_mask, layer.config.attention_direction)
+    x = ops.reshape(ops.cast(hidden_states, layer.compute_dtype), (-1, hidden_states.shape[-1]))
+    found = layer.call(x, places=places, **options)
+    if options["return_probabilities"]:
+        return places.spread(found[0]), found[1]
+    return places.spread(found)

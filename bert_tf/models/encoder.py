@@ -1,5 +1,6 @@
 """The BERT encoder."""
 
+from collections.abc import Mapping
 from typing import Any
 
 import keras
@@ -9,11 +10,13 @@ from bert_tf.config import BertConfig
 from bert_tf.errors import InputError
 from bert_tf.layers import BertEmbeddings, Pooler, TransformerBlock
 from bert_tf.layers.bert_layer import child_seed
-from bert_tf.models.pretrained_model import PretrainedModel, freeze
+from bert_tf.models.pretrained_model import Encoder, freeze
+from bert_tf.primitives.places import Places
+from bert_tf.primitives.table import primitives
 
 
 @keras.saving.register_keras_serializable(package="bert_tf")
-class BertEncoder(PretrainedModel):
+class BertEncoder(Encoder):
     """The Transformer encoder of Devlin et al. 2018 (`BertModel` in the original's modeling.py).
 
     Args:
@@ -39,10 +42,13 @@ class BertEncoder(PretrainedModel):
         attention_probabilities: on request, a list of L tensors [B, N, T, T]: how much each
             token (third axis) attends to each other token (last axis), before dropout.
 
-    Attributes:
-        fused: a function of the inputs and `training` that computes the outputs in place of the
-            layers (`bert_tf.fused`); None for the layers. Set before a function is traced. With
-            `rematerialize` training uses the layers.
+    Call arguments:
+        reads: the outputs that the caller reads; what it does not read may not be computed.
+            "all", the default: all of them, at all places.
+            "tokens": all of them, at tokens. With TensorFlow padding gets zeros and takes no time,
+            except under XLA, on accelerators in training, and in training on static shapes.
+            "all_in_training": "all" in training, else "tokens".
+            "pooled_output": returns it alone. The last block then computes one token of each row.
 
     Example::
 
@@ -84,67 +90,42 @@ class BertEncoder(PretrainedModel):
 
         # Wiring.
         inputs = self.symbolic_inputs()
-        x = embeddings(inputs["token_ids"], inputs["segment_ids"])  # (B, T, H)
-        hidden_states = [x]
-        probabilities = []
-        for block in blocks:
-            x = block(x, inputs["padding_mask"], return_probabilities=attention_probabilities)
-            if attention_probabilities:
-                x, of_block = x
-                probabilities.append(of_block)  # (B, N, T, T)
-            hidden_states.append(x)  # (B, T, H)
-        outputs = {
-            "sequence_output": x,
-            "pooled_output": pooler(x, inputs["padding_mask"]),  # (B, H)
-            "hidden_states": hidden_states,
-        }
-        if attention_probabilities:
-            outputs["attention_probabilities"] = probabilities
+        outputs = _encode(
+            embeddings, blocks, pooler, inputs, return_probabilities=attention_probabilities
+        )
         super().__init__(config, inputs, outputs, seed, dtype, **kwargs)
 
-        self.fused: Any = None
         self.attention_probabilities = attention_probabilities
         self.embeddings = embeddings
         self.blocks = blocks
         self.pooler = pooler
 
-    def call(self, inputs: Any, training: bool | None = None, mask: Any = None) -> Any:
+    def call(
+        self, inputs: Any, training: bool | None = None, mask: Any = None, reads: str = "all"
+    ) -> Any:
         """Computes the outputs."""
-        if "position_ids" in inputs:
-            return self._of_rows(inputs, training)
-        fused = self.fused
-        if fused is not None and (not training or (fused.trains and not self.rematerialize)):
-            return fused(inputs, training=bool(training))
-        return super().call(inputs, training=training, mask=mask)
-
-    def _of_rows(self, inputs: dict[str, Any], training: bool | None) -> dict[str, Any]:
-        instances = inputs["padding_mask"]  # (B, T)
-        own = ops.equal(instances[:, :, None], instances[:, None, :])
-        mask = ops.logical_and(own, ops.not_equal(instances, 0)[:, None, :])  # (B, T, T)
-        x = self.embeddings(
-            inputs["token_ids"], inputs["segment_ids"], inputs["position_ids"], training=training
-        )
-        hidden_states = [x]  # (B, T, H), as are the next
-        for block in self.blocks:
-            hidden_states.append(block(hidden_states[-1], mask, training=training))
-        return {"sequence_output": hidden_states[-1], "hidden_states": hidden_states}
+        if not isinstance(inputs, Mapping):
+            inputs = keras.tree.pack_sequence_as(self.input, keras.tree.flatten(inputs))
+        inputs = {name: ops.cast(x, "int32") for name, x in inputs.items()}
+        mask = inputs["padding_mask"]
+        if is_packed := "position_ids" in inputs:
+            own = ops.equal(mask[:, :, None], mask[:, None, :])
+            mask = ops.logical_and(own, ops.not_equal(mask, 0)[:, None, :])  # (B, T, T)
+        direction = self.config.attention_direction
+        outputs = _encode(
+            self.embeddings, self.blocks, self.pooler, inputs,
+            places=primitives(training).find_places(mask, direction, reads),
+            training=training,
+            return_probabilities=self.attention_probabilities or reads == "probabilities",
+            summary_only=reads == "pooled_output",
+        )  # fmt: skip
+        if is_packed:
+            del outputs["pooled_output"]
+        return outputs
 
     def attend(self, inputs: dict[str, Any]) -> list[Any]:
         """Computes `attention_probabilities`, whether or not they are among the outputs."""
-        if self.fused is not None:
-            return self.fused.attend(inputs)
-        x = self.embeddings(inputs["token_ids"], inputs["segment_ids"], training=False)
-        probabilities = []
-        for block in self.blocks:
-            x, of_block = block(
-                x, inputs["padding_mask"], training=False, return_probabilities=True
-            )
-            probabilities.append(of_block)
-        return probabilities
-
-    def towers(self) -> list["BertEncoder"]:
-        """The encoder itself; see `TwoEncoders`."""
-        return [self]
+        return self(inputs, training=False, reads="probabilities")["attention_probabilities"]
 
     @property
     def rematerialize(self) -> bool:
@@ -185,3 +166,44 @@ class BertEncoder(PretrainedModel):
             InputError: there are fewer blocks, or `number` is negative.
         """
         freeze(self, number)
+
+
+def _encode(
+    embeddings: BertEmbeddings,
+    blocks: list[TransformerBlock],
+    pooler: Pooler,
+    inputs: dict[str, Any],
+    *,
+    places: Places | None = None,
+    training: bool | None = None,
+    return_probabilities: bool = False,
+    summary_only: bool = False,
+) -> dict[str, Any]:
+    """The outputs of a `BertEncoder`; symbolic ones without `places`."""
+    where: dict[str, Any] = {"training": training}
+    mask = inputs["padding_mask"] if places is None else None
+    if places is not None:
+        where["places"] = places
+    names = ("token_ids", "segment_ids", "position_ids")
+    x = embeddings(*(inputs[name] for name in names if name in inputs), **where)  # (n, H)
+    states, probabilities = [x], []
+    for block in blocks:
+        is_last = block is blocks[-1]
+        if is_last and summary_only:
+            x = block(x, **where, summary_only=True)  # (B, H)
+            break
+        x = block(x, mask, **where, return_probabilities=return_probabilities)
+        if return_probabilities:
+            x, of_block = x
+            probabilities.append(of_block)  # (B, N, T, T)
+        states.append(x)
+    if summary_only:
+        return {"pooled_output": pooler(x, training=training)}
+    summary = x if places is None else places.summary(x)
+    states = states if places is None else [places.spread(x) for x in states]  # (B, T, H)
+    outputs = {
+        "sequence_output": states[-1],
+        "pooled_output": pooler(summary, mask, training=training),  # (B, H)
+        "hidden_states": states,
+    }
+    return outputs | ({"attention_probabilities": probabilities} if return_probabilities else {})

@@ -15,14 +15,14 @@ from bert_tf.layers.lstm import new_lstm
 from bert_tf.models.chosen_layers import MIX, check_layers, choose_layers
 from bert_tf.models.encoder import BertEncoder
 from bert_tf.models.encoders import encoder_for
-from bert_tf.models.pretrained_model import PretrainedModel
+from bert_tf.models.pretrained_model import Encoder, PretrainedModel
 
 # In each direction, on a frozen encoder: the paper's BiLSTM is 768 wide.
 LSTM_UNITS = 384
 
 
 @keras.saving.register_keras_serializable(package="bert_tf")
-class FeatureEncoder(PretrainedModel):
+class FeatureEncoder(Encoder):
     """A `BertEncoder`, and what stands between it and a task's head.
 
     With `chosen` the encoder is frozen, and vectors of these layers are read (paper, section 5.3);
@@ -78,9 +78,9 @@ class FeatureEncoder(PretrainedModel):
         units = lstm_units(config)
         lstms = [
             keras.layers.Bidirectional(
-                new_lstm(units, child_seed(seed, f"{name}/forward"), dtype),
+                new_lstm(units, child_seed(seed, f"{name}/forward"), dtype, name="lstm"),
                 backward_layer=new_lstm(
-                    units, child_seed(seed, f"{name}/backward"), dtype, backward=True
+                    units, child_seed(seed, f"{name}/backward"), dtype, backward=True, name="lstm"
                 ),
                 dtype=dtype,
                 name=name,
@@ -91,7 +91,7 @@ class FeatureEncoder(PretrainedModel):
         # Wiring.
         inputs = self.symbolic_inputs()
         is_token = ops.cast(inputs["padding_mask"], "bool")  # (B, T)
-        x = features(inputs) if features else encoder(inputs)["sequence_output"]
+        x = features(inputs) if features else encoder(inputs, reads="tokens")["sequence_output"]
         states = [mix(x) if mix else x]  # (B, T, W)
         for layer in lstms:
             states.append(layer(states[-1], mask=is_token))
@@ -156,7 +156,7 @@ class FrozenLayers(keras.layers.Layer):
 
     def compute(self, inputs: Any) -> Any:
         """Computes the vectors."""
-        outputs = self.encoder(inputs, training=False)
+        outputs = self.encoder(inputs, training=False, reads="tokens")
         vectors = choose_layers(outputs["hidden_states"], self.chosen)
         vectors *= ops.expand_dims(ops.cast(inputs["padding_mask"], vectors.dtype), -1)
         return ops.stop_gradient(ops.cast(vectors, self.compute_dtype))

@@ -71,7 +71,8 @@ class BertLanguageModel(PretrainedModel):
 
         # Wiring.
         inputs = self.symbolic_inputs("mask_positions")
-        states = encoder({name: inputs[name] for name in encoder.input})["sequence_output"]
+        read = {name: inputs[name] for name in encoder.input}
+        states = encoder(read, reads="tokens")["sequence_output"]
         outputs = _logits(encoder, heads, states, inputs["mask_positions"])
         super().__init__(encoder.config, inputs, outputs, seed, dtype, **kwargs)
 
@@ -81,7 +82,9 @@ class BertLanguageModel(PretrainedModel):
     def call(self, inputs: Any, training: bool | None = None, mask: Any = None) -> Any:
         """Computes the logits; the inputs may be rows of several instances, as of `BertEncoder`."""
         states = self.encoder(
-            {name: x for name, x in inputs.items() if name != "mask_positions"}, training=training
+            {name: x for name, x in inputs.items() if name != "mask_positions"},
+            training=training,
+            reads="tokens",
         )["sequence_output"]  # (B, T, W)
         return _logits(self.encoder, self.heads, states, inputs["mask_positions"])
 

@@ -10,11 +10,11 @@ from bert_tf.errors import InputError
 from bert_tf.layers.bert_layer import child_seed
 from bert_tf.layers.embeddings import WordEmbeddings
 from bert_tf.layers.lstm import LstmBlock
-from bert_tf.models.pretrained_model import PretrainedModel, freeze
+from bert_tf.models.pretrained_model import Encoder, freeze
 
 
 @keras.saving.register_keras_serializable(package="bert_tf")
-class LstmEncoder(PretrainedModel):
+class LstmEncoder(Encoder):
     """LSTMs from left to right and from right to left, their outputs side by side.
 
     The third system of the paper's figure 3 (Peters et al. 2018, section 3), on word pieces in
@@ -67,10 +67,6 @@ class LstmEncoder(PretrainedModel):
         super().__init__(config, inputs, outputs, seed, dtype, **kwargs)
         self.embeddings = embeddings
         self.blocks = blocks
-
-    def towers(self) -> list["LstmEncoder"]:
-        """The encoder itself; see `TwoEncoders`."""
-        return [self]
 
     @property
     def rematerialize(self) -> bool:

@@ -46,7 +46,7 @@ class BertMaskedLanguageModel(PretrainedModel):
 
         # Wiring.
         inputs = self.symbolic_inputs("mask_positions")
-        encoded = encoder({name: inputs[name] for name in encoder.input})
+        encoded = encoder({name: inputs[name] for name in encoder.input}, reads="tokens")
         logits = head(encoded["sequence_output"], inputs["mask_positions"])  # (B, P, V)
         super().__init__(encoder.config, inputs, logits, seed, dtype, **kwargs)
 

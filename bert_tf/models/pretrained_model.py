@@ -137,6 +137,30 @@ class PretrainedModel(keras.Model):
         )  # fmt: skip
 
 
+class Encoder(PretrainedModel):
+    """A model whose outputs heads read by name; `BertEncoder` has the call argument `reads`."""
+
+    def call(
+        self, inputs: Any, training: bool | None = None, mask: Any = None, reads: str = "all"
+    ) -> Any:
+        """Computes the outputs."""
+        return _read(super().call(inputs, training=training, mask=mask), reads)
+
+    def compute_output_spec(
+        self, inputs: Any, training: bool | None = None, mask: Any = None, reads: str = "all"
+    ) -> Any:
+        """The outputs that `call` returns."""
+        return _read(super().compute_output_spec(inputs), reads)
+
+    def towers(self) -> list[Any]:
+        """The encoder itself; see `TwoEncoders`."""
+        return [self]
+
+
+def _read(outputs: dict[str, Any], reads: str) -> dict[str, Any]:
+    return {reads: outputs[reads]} if reads in outputs else outputs
+
+
 def freeze(encoder: Any, number: int) -> None:
     """Freezes the embeddings and the first `number` of the blocks; see `BertEncoder`."""
     if not 0 <= number <= len(encoder.blocks):

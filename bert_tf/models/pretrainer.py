@@ -60,7 +60,7 @@ class BertPreTrainer(PretrainedModel):
 
         # Wiring.
         inputs = self.symbolic_inputs("mask_positions")
-        encoded = encoder({name: inputs[name] for name in encoder.input})
+        encoded = encoder({name: inputs[name] for name in encoder.input}, reads="tokens")
         outputs = {
             "mlm_logits": masked_language_model(
                 encoded["sequence_output"], inputs["mask_positions"]

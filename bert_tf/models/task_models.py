@@ -72,7 +72,15 @@ class TaskModel(PretrainedModel):
     def wire(cls, encoder: Any, head: ClassificationHead) -> tuple[dict[str, Any], Any]:
         """Symbolic inputs by name, and the output."""
         inputs = cls.symbolic_inputs()
-        return inputs, head(encoder(inputs)[cls.reads])
+        return inputs, head(cls.encode(encoder, inputs))
+
+    @classmethod
+    def encode(cls, encoder: Any, inputs: dict[str, Any]) -> Any:
+        """The output of the encoder under the dense layer."""
+        reads = cls.reads
+        if reads == "sequence_output":
+            reads = "all_in_training" if cls.counts_padding else "tokens"
+        return encoder(inputs, reads=reads)[cls.reads]
 
 
 class _LabelModel(TaskModel):
@@ -168,7 +176,7 @@ class BertSpanClassifier(TaskModel):
         if "left_to_right" not in (direction := encoder.summary_direction):
             return super().wire(encoder, head)
         inputs = cls.symbolic_inputs()
-        states = encoder(inputs)[cls.reads]
+        states = cls.encode(encoder, inputs)
         summary_first = SummaryFirst(direction, dtype=head.dtype_policy, name="summary_first")
         return inputs, head(summary_first(states, inputs["padding_mask"]))
 
@@ -189,7 +197,7 @@ class BertChooser(TaskModel):
             for name in cls.symbolic_inputs()
         }
         rows = {name: fold(x) for name, x in inputs.items()}  # (B * N, T)
-        scores = head(encoder(rows)[cls.reads])  # (B * N, 1)
+        scores = head(cls.encode(encoder, rows))  # (B * N, 1)
         return inputs, unfold(scores, inputs["token_ids"])  # (B, N)
 
 

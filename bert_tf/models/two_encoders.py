@@ -9,11 +9,11 @@ from keras import ops
 from bert_tf.config import BertConfig
 from bert_tf.layers.bert_layer import child_seed
 from bert_tf.models.encoder import BertEncoder
-from bert_tf.models.pretrained_model import PretrainedModel
+from bert_tf.models.pretrained_model import Encoder
 
 
 @keras.saving.register_keras_serializable(package="bert_tf")
-class TwoEncoders(PretrainedModel):
+class TwoEncoders(Encoder):
     """A left-to-right and a right-to-left `BertEncoder`, their outputs concatenated.
 
     The shallow bidirectionality of ELMo, in Transformers (Devlin et al. 2018, section 5.1 and
@@ -27,7 +27,8 @@ class TwoEncoders(PretrainedModel):
         attention_probabilities: whether to output them.
         kwargs: Keras' own, such as `name`.
 
-    Inputs and outputs: those of `BertEncoder`, with 2 H for H, and 2 N attention heads for N.
+    Inputs, call arguments and outputs: those of `BertEncoder`, with 2 H for H, and 2 N attention
+    heads for N.
     """
 
     arguments = ("config", "attention_probabilities")
@@ -58,9 +59,13 @@ class TwoEncoders(PretrainedModel):
         self._towers = towers
         self.attention_probabilities = attention_probabilities
 
-    def call(self, inputs: Any, training: bool | None = None, mask: Any = None) -> Any:
+    def call(
+        self, inputs: Any, training: bool | None = None, mask: Any = None, reads: str = "all"
+    ) -> Any:
         """Computes the outputs."""
-        return _side_by_side([tower(inputs, training=training) for tower in self._towers])
+        return _side_by_side(
+            [tower(inputs, training=training, reads=reads) for tower in self._towers]
+        )
 
     def towers(self) -> list[BertEncoder]:
         """Both encoders."""

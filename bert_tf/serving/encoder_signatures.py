@@ -45,7 +45,7 @@ def vectors(inputs: Tensors, model: Any) -> Tensors:
     has_pooler = head_of(type(model)).reads_pooler
 
     def of_rows(part: Tensors) -> Tensors:
-        outputs = encoder(part, training=False)
+        outputs = encoder(part, training=False, reads="tokens")
         states = tf.cast(outputs["sequence_output"], tf.float32)  # (r, T, H)
         is_token = tf.cast(part["padding_mask"] != 0, tf.float32)[:, :, tf.newaxis]
         count = tf.maximum(tf.reduce_sum(is_token, 1), 1)

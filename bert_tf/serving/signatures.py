@@ -9,7 +9,7 @@ import keras
 import tensorflow as tf
 
 from bert_tf.errors import InputError
-from bert_tf.fused.inference import inference
+from bert_tf.primitives.on_tensorflow import copied_weights
 from bert_tf.tokenization.tokenizer import BertTokenizer
 
 DEFAULT = "serving_default"
@@ -116,7 +116,6 @@ class RawTextModel(tf.Module):
         # _export_to_saved_model_graph), and every request would fail.
         self.tokenizer = tokenizer
         self._variables: list[tf.Variable] = []
-        self._inference = functools.partial(inference, model)
         self._signatures = lambda: signatures  # a bare dict would be tracked, too
         self.positions: int = model.config.max_position_embeddings
         self.method_names = {
@@ -127,7 +126,7 @@ class RawTextModel(tf.Module):
 
     def signatures(self) -> dict[str, Any]:
         """Makes the concrete functions to export, by name."""
-        with self._inference(copies=True):
+        with copied_weights():
             made = {name: signature.trace() for name, signature in self._signatures().items()}
             captured = {id(x) for function in made.values() for x in function.captured_inputs}
             watched = {x.ref(): x for function in made.values() for x in function.variables}
@@ -140,9 +139,7 @@ class RawTextModel(tf.Module):
         Raises:
             InputError: there is no such signature.
         """
-        signature = find_signature(self._signatures(), name)
-        with self._inference():
-            return signature.trace()
+        return find_signature(self._signatures(), name).trace()
 
 
 def find_signature(signatures: Mapping[str, Any], name: str) -> Any:

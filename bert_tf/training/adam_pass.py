@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 import tensorflow as tf
 
-from bert_tf.fused.passes import pays
+from bert_tf.primitives.passes import pays
 
 
 def adam(

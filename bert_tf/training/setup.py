@@ -9,8 +9,6 @@ from typing import Any
 
 import tensorflow as tf
 
-from bert_tf.fused.devices import device_type
-from bert_tf.fused.training import fuse
 from bert_tf.options import identity
 from bert_tf.outputs import check_output_folder
 from bert_tf.startup import share_cores
@@ -116,15 +114,12 @@ def prepare(
     if options.freeze_layers is not None:
         model.encoder.freeze_layers(options.freeze_layers)
     model.encoder.rematerialize = options.rematerialize
-    # Not under XLA, for which shapes are fixed, nor on accelerators, where it was not measured.
     jit_compile = compiles_step(
         options.jit_compile,
         run.strategy,
         fixed_shapes=fixed_shapes,
         deterministic=options.deterministic,
     )
-    if device_type(run.strategy) == "CPU" and not jit_compile:
-        fuse(model)
     # None, not the default's value, is in the options: runs begun before it was one resume.
     epsilon = {} if options.epsilon is None else {"epsilon": options.epsilon}
     # The options admit it for the one schedule that takes it.

@@ -9,7 +9,7 @@ import keras
 import tensorflow as tf
 
 from bert_tf.errors import InputError
-from bert_tf.fused.devices import device_type
+from bert_tf.primitives.devices import device_type
 from bert_tf.training.loss_scale import LossScale, add_counter, computes_in_float16
 from bert_tf.training.means import Values
 from bert_tf.training.strategy import check_jit_compile

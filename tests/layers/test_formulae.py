@@ -18,9 +18,9 @@ from bert_tf.layers import (
     SelfAttention,
     TransformerBlock,
 )
-from bert_tf.layers.activations import ACTIVATIONS
 from bert_tf.layers.bert_layer import child_seed
 from bert_tf.models.pretrainer import BertPreTrainer
+from bert_tf.primitives.activations import ACTIVATIONS
 
 B, T, P, H, N, V = 3, 6, 2, 8, 2, 13
 CONFIG = BertConfig(

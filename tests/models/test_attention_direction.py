@@ -10,11 +10,11 @@ from hypothesis import strategies as st
 
 from bert_tf import BertConfig, BertEncoder
 from bert_tf.errors import InputError
-from bert_tf.fused.inference import inference
-from bert_tf.fused.training import fuse
 from bert_tf.layers import SummaryFirst
 from bert_tf.layers.heads import summary
 from bert_tf.models.two_encoders import TwoEncoders
+from bert_tf.primitives import on_tensorflow
+from bert_tf.primitives.table import Primitives
 
 V, T = 13, 7
 CONFIG = BertConfig(
@@ -33,12 +33,12 @@ def random_encoder(direction):
     return encoder
 
 
-def graph(encoder, *, training, static=False):
+def graph(encoder, *, training, static=False, reads="tokens"):
     """The encoder in a graph of static or of unknown shapes."""
     spec = tf.TensorSpec([2, T] if static else [None, None], tf.int32)
     names = ("token_ids", "segment_ids", "padding_mask")
     function = tf.function(
-        lambda inputs: encoder(inputs, training=training)["hidden_states"],
+        lambda inputs: encoder(inputs, training=training, reads=reads)["hidden_states"],
         input_signature=[dict.fromkeys(names, spec)], autograph=False,
     )  # fmt: skip
     function.get_concrete_function()
@@ -49,13 +49,16 @@ def graph(encoder, *, training, static=False):
 def computed(request):
     """Direction, and every way to compute the hidden states."""
     encoder = random_encoder(request.param)
-    ways = {"layers": graph(encoder, training=False)}
-    ways["layers in training"] = graph(encoder, training=True)
-    with inference(encoder):
-        ways["fused"] = graph(encoder, training=False)
-    fuse(encoder)
-    ways["fused training"] = graph(encoder, training=True)
-    ways["fused training, static"] = graph(encoder, training=True, static=True)
+    ways = {
+        f"{'training' if training else 'inference'}, static={static}, {reads}": graph(
+            encoder, training=training, static=static, reads=reads
+        )
+        for training in (False, True)
+        for static, reads in ((False, "tokens"), (False, "all"), (True, "tokens"))
+    }
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(on_tensorflow, "chosen", Primitives)
+        ways["keras.ops"] = graph(encoder, training=True)
     return request.param, ways
 
 
@@ -101,14 +104,14 @@ def test_the_pooled_output_is_of_the_token_that_has_seen_all(direction):
     mask = np.arange(T) < np.array([[4], [T], [1]])
     inputs = {"token_ids": np.full([3, T], 5), "segment_ids": mask * 0, "padding_mask": mask}
     inputs = {name: tf.constant(x, tf.int32) for name, x in inputs.items()}
-    with inference(encoder):
-        fused = encoder(inputs)
-    for outputs in (encoder(inputs), fused):
+    for outputs in (encoder(inputs), encoder(inputs, reads="tokens")):
         place = [3, T - 1, 0] if direction == "left_to_right" else [0, 0, 0]
         read = tf.gather(outputs["sequence_output"], place, batch_dims=1)
-        np.testing.assert_allclose(
-            outputs["pooled_output"], encoder.pooler.dense(read), rtol=1e-5, atol=1e-5
-        )
+        wanted = encoder.pooler.dense(read)
+        np.testing.assert_allclose(outputs["pooled_output"], wanted, rtol=1e-5, atol=1e-5)
+    for training in (False, True):
+        (found,) = encoder(inputs, training=training, reads="pooled_output").values()
+        np.testing.assert_allclose(found, wanted, rtol=1e-5, atol=1e-5)
 
 
 def test_two_encoders_are_one_of_each_direction():
@@ -119,10 +122,9 @@ def test_two_encoders_are_one_of_each_direction():
     inputs = {"token_ids": np.full([2, T], 5), "segment_ids": mask * 0, "padding_mask": mask}
     inputs = {name: tf.constant(x, tf.int32) for name, x in inputs.items()}
     outputs, parts = encoder(inputs), [tower(inputs) for tower in encoder.towers()]
-    with inference(encoder):
-        fused = encoder(inputs)
+    of_tokens = encoder(inputs, reads="tokens")
     assert not np.allclose(*(part["pooled_output"] for part in parts), atol=0.01)
-    for found in (outputs, fused):
+    for found in (outputs, of_tokens):
         for name in ("pooled_output", "sequence_output"):
             wanted = np.concatenate([part[name] for part in parts], axis=-1)
             kept = mask if name == "sequence_output" else slice(None)

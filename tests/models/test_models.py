@@ -135,7 +135,7 @@ def test_summary_shows_shapes(make):
     make().summary(print_fn=lines.append, line_length=200)
     text = "\n".join(lines)
     assert "?" not in text
-    assert f"(None, None, {H})" in text
+    assert f"None, {H})" in text
 
 
 def test_keras_file(make, batch, tmp_path):

@@ -1,5 +1,6 @@
-"""The encoder at inference gives what its layers give."""
+"""The encoder at inference: tokens alone, in large operations."""
 
+import contextlib
 from dataclasses import replace
 
 import numpy as np
@@ -9,7 +10,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bert_tf import BertConfig, BertTokenizer
-from bert_tf.fused.inference import inference
 from bert_tf.models.encoder import BertEncoder
 from bert_tf.models.feature_encoder import FeatureEncoder
 from bert_tf.models.masked_language_model import BertMaskedLanguageModel
@@ -21,6 +21,9 @@ from bert_tf.models.task_models import (
     BertSpanClassifier,
     BertTagger,
 )
+from bert_tf.primitives import on_tensorflow
+from bert_tf.primitives.on_tensorflow import copied_weights
+from bert_tf.primitives.table import Primitives
 from bert_tf.serving.saved_model import LoadedModel
 from bert_tf.tasks.table import find_task
 from bert_tf.trained.fine_tuned import FineTuned
@@ -49,12 +52,17 @@ def batch(random, mask=MASK, **more):
     return {name: tf.constant(x, tf.int32) for name, x in {**drawn, "padding_mask": mask}.items()}
 
 
-def both(model, inputs, copies=False):
-    """Outputs of the layers, and of a graph that is traced for inference."""
-    with inference(model, copies=copies):
-        graph = tf.function(lambda inputs: model(inputs, training=False), autograph=False)
-        found = graph(inputs)
-    return model(inputs, training=False), found
+def graph_of(model, **options):
+    return tf.function(lambda inputs: model(inputs, training=False, **options), autograph=False)
+
+
+def both(model, inputs, copies=False, **options):
+    """Outputs by keras.ops at all places, and of a graph that is traced for TensorFlow."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(on_tensorflow, "chosen", Primitives)
+        wanted = model(inputs, training=False, **options)
+    with copied_weights() if copies else contextlib.nullcontext():
+        return wanted, graph_of(model, **options)(inputs)
 
 
 def frozen(seed):
@@ -75,7 +83,7 @@ def frozen(seed):
     ],
     ids=["classifier", "copies", "regressor", "tagger", "span", "frozen", "left-to-right"],
 )
-def test_models_of_tasks_give_what_their_layers_give(make, is_per_token, copies):
+def test_models_of_tasks_give_what_keras_ops_give(make, is_per_token, copies):
     random = np.random.default_rng(3)
     model = make(0)
     randomize(getattr(model.encoder, "encoder", model.encoder), random)
@@ -105,7 +113,7 @@ def test_all_outputs_of_the_encoder(activation):
     random = np.random.default_rng(5)
     config = BertConfig.from_dict({**CONFIG.to_dict(), "hidden_act": activation})
     encoder = randomize(BertEncoder(config, attention_probabilities=True), random)
-    wanted, found = both(encoder, batch(random))
+    wanted, found = both(encoder, batch(random), reads="tokens")
     assert found.keys() == wanted.keys()
     is_token = MASK.astype(bool)
     close = {"rtol": 1e-5, "atol": 1e-5}
@@ -124,9 +132,8 @@ def test_padding_changes_nothing():
     encoder = randomize(BertEncoder(CONFIG), random)
     inputs = batch(random)
     padded = {name: tf.pad(x, [[0, 0], [0, 2]], constant_values=0) for name, x in inputs.items()}
-    with inference(encoder):
-        graph = tf.function(lambda inputs: encoder(inputs, training=False), autograph=False)
-        short, long = graph(inputs), graph(padded)
+    graph = graph_of(encoder, reads="tokens")
+    short, long = graph(inputs), graph(padded)
     np.testing.assert_allclose(
         short["sequence_output"], long["sequence_output"][:, :7], rtol=1e-5, atol=1e-5
     )
@@ -144,26 +151,20 @@ def test_rows_without_tokens_and_empty_batches_have_an_answer():
     assert found.shape == (0, 3)
 
 
-def test_training_keeps_the_layers_and_the_context_ends():
-    random = np.random.default_rng(5)
-    encoder = randomize(BertEncoder(CONFIG, seed=0), random)
-    inputs = batch(random)
-    with pytest.raises(RuntimeError), inference(encoder):
-        first, second = (encoder(inputs, training=True)["sequence_output"] for _ in range(2))
-        assert not np.allclose(first, second, atol=0.1)  # dropout
-        raise RuntimeError
-    assert encoder.fused is None
-
-
-def test_evaluation_sees_the_weights_of_the_moment():
+def test_copies_stay_and_what_is_traced_later_sees_the_weights_of_the_moment():
     random = np.random.default_rng(5)
     model = randomize(BertClassifier(CONFIG, **LABELS), random)
     inputs = batch(random)
-    with inference(model):
-        graph = tf.function(lambda inputs: model(inputs, training=False), autograph=False)
-        graph(inputs)
-    randomize(model, random)
-    np.testing.assert_allclose(graph(inputs), model(inputs, training=False), rtol=1e-5, atol=1e-5)
+    before, copied = both(model, inputs, copies=True)
+    with pytest.raises(RuntimeError), copied_weights():
+        copies = graph_of(model)
+        np.testing.assert_allclose(copies(inputs), copied, rtol=1e-5, atol=1e-5)
+        raise RuntimeError
+    graph = graph_of(model)
+    np.testing.assert_allclose(graph(inputs), before, rtol=1e-5, atol=1e-5)
+    randomize(model.encoder, random)
+    assert not np.allclose(graph(inputs), before, atol=0.1)
+    np.testing.assert_allclose(graph(inputs), both(model, inputs)[0], rtol=1e-5, atol=1e-5)
 
 
 @pytest.mark.parametrize("dtype", ["mixed_bfloat16", "mixed_float16"])

@@ -39,7 +39,6 @@ def losses(strategy, pieces):
         model = BertPreTrainer(config(layers=2), seed=3)
         if name == "frozen_layers":
             model.encoder.freeze_layers(1)
-        fuse(model)
         optimizer = (Lamb if name == "lamb" else AdamWeightDecay)(WarmupLinearDecay(1e-2, 2, 20))
         trainer = Trainer(model, optimizer, loss=LOSSES, gradient_accumulation_steps=pieces)
     trainer._halves = False  # each row stands among the same rows, on one device and on four

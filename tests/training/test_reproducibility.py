@@ -8,7 +8,6 @@ import tensorflow as tf
 from tensorflow.python.eager import context
 
 from bert_tf.config import BertConfig
-from bert_tf.fused.training import fuse
 from bert_tf.models.pretrainer import BertPreTrainer
 from bert_tf.models.task_models import BertClassifier
 from bert_tf.training.lamb import Lamb
@@ -36,7 +35,7 @@ def optimized_graphs(graphs_as_traced):
 
 def make_trainer(
     *, pieces=3, optimizer=AdamWeightDecay, policy="float32", freeze=None, rematerialize=False,
-    fused=True, packed=False, **settings,
+    packed=False, **settings,
 ):  # fmt: skip
     config = BertConfig(
         vocab_size=V, hidden_size=16, num_hidden_layers=2, num_attention_heads=2,
@@ -49,8 +48,6 @@ def make_trainer(
     if freeze is not None:
         model.encoder.freeze_layers(freeze)
     model.encoder.rematerialize = rematerialize
-    if fused:
-        fuse(model)
     loss = dict.fromkeys(model.output, cross_entropy) if packed else cross_entropy
     return Trainer(model, optimizer(1e-3), loss=loss, gradient_accumulation_steps=pieces)
 
@@ -118,7 +115,7 @@ def assert_equal(ours, theirs):
         {},
         *(
             pytest.param(options, marks=pytest.mark.slow)
-            for options in ({"fused": False}, {"packed": True}, {"rematerialize": True})
+            for options in ({"packed": True}, {"rematerialize": True})
         ),
     ],
     ids=str,
@@ -162,7 +159,6 @@ def test_no_sum_depends_on_what_shares_memory(options):
     [
         {},
         {"pieces": 1},
-        {"fused": False},
         {"feature_lstm_layers": 1},
         {"optimizer": Lamb},
         {"freeze": 1},

@@ -12,7 +12,7 @@ import pytest
 import tensorflow as tf
 
 from bert_tf.errors import InputError
-from bert_tf.layers.activations import gelu
+from bert_tf.primitives.activations import gelu
 from bert_tf.training.plan import Phase, TrainingPlan
 from bert_tf.training.preemption import Preempted
 from bert_tf.training.run import Run

@@ -8,10 +8,9 @@ from preloaded import run_code
 
 from bert_tf.config import BertConfig
 from bert_tf.errors import InputError
-from bert_tf.fused import passes
-from bert_tf.fused.training import fuse
 from bert_tf.models.pretrainer import BertPreTrainer
 from bert_tf.models.task_models import BertClassifier
+from bert_tf.primitives import on_tensorflow, passes
 from bert_tf.training import trainer as trainers
 from bert_tf.training.dry_run import dry_run
 from bert_tf.training.means import accuracy, cross_entropy
@@ -49,10 +48,8 @@ def adam(**options):
     return AdamWeightDecay(WarmupLinearDecay(1e-2, 2, 20), **options)
 
 
-def pretraining(dropout=0.0, optimizer=None, fused=True, **options):
+def pretraining(dropout=0.0, optimizer=None, **options):
     model = BertPreTrainer(config(dropout), seed=3)
-    if fused:  # as the commands train, unless all is compiled
-        fuse(model)
     return Trainer(model, optimizer or adam(), loss=LOSSES, metrics=METRICS, **options)
 
 
@@ -123,7 +120,6 @@ def test_trains_as_keras_fit_does(rows_are_known, whole):
         trainer = pretraining()
         fit(trainer, batches)
     model = BertPreTrainer(config(), seed=3)
-    fuse(model)
     masked = keras.losses.SparseCategoricalCrossentropy(
         from_logits=True, reduction="mean_with_sample_weight"
     )
@@ -206,7 +202,7 @@ def test_gradient_norm_is_that_before_clipping():
 @pytest.mark.parametrize("compiled", [False, pytest.param(True, marks=pytest.mark.slow)])
 def test_pieces_equal_the_whole(whole, compiled):
     """Also where they hold different numbers of masked words."""
-    trainer = pretraining(gradient_accumulation_steps=4, jit_compile=compiled, fused=not compiled)
+    trainer = pretraining(gradient_accumulation_steps=4, jit_compile=compiled)
     logs = fit(trainer, BATCHES)
     assert_close(trainer, whole[0], atol=CLOSE)
     for ours, theirs in zip(logs, whole[1], strict=True):
@@ -235,7 +231,7 @@ def test_pieces_that_rows_do_not_divide_into():
 def test_a_tpu_step_holds_no_compiled_functions(device, monkeypatch):
     """XLA cannot compile a step that has parts of its own to compile; a CPU's has such parts."""
     monkeypatch.setattr(passes, "_WORTH_COMPILING", 0)
-    for module in (passes, trainers):
+    for module in (passes, on_tensorflow, trainers):
         monkeypatch.setattr(module, "device_type", lambda strategy=None: device)
     trainer = pretraining(dropout=0.1, gradient_accumulation_steps=2)
     batch = tf.nest.map_structure(tf.constant, BATCHES[0])
@@ -250,9 +246,9 @@ def test_rows_of_unknown_number_compile_once_padded():
     """XLA, micro-batches and a smaller last batch, as fine-tuning feeds them."""
     rows = tf.data.Dataset.from_tensor_slices(pretraining_batch(7, rows=7))
     one = make_strategy("one")
-    ours = pretraining(gradient_accumulation_steps=2, jit_compile=True, fused=False)
+    ours = pretraining(gradient_accumulation_steps=2, jit_compile=True)
     fit(ours, share_batches(rows.batch(4), one, 4, fixed_rows=True))
-    theirs = pretraining(gradient_accumulation_steps=2, fused=False)
+    theirs = pretraining(gradient_accumulation_steps=2)
     fit(theirs, rows.batch(4))
     assert_close(ours, theirs, atol=CLOSE)
 
@@ -441,7 +437,6 @@ def test_float16_overflow_is_no_divergence():
 )
 def test_half_precision_learns(policy):
     model = BertClassifier(config(), num_classes=2, seed=0, dtype=policy)
-    fuse(model)
     trainer = Trainer(
         model, AdamWeightDecay(1e-2), loss=cross_entropy, metrics={"accuracy": accuracy},
         gradient_accumulation_steps=2,
@@ -474,7 +469,7 @@ def test_the_whole_step_is_one_program_of_fixed_shapes():
 
     That XLA compiles and runs it is seen in `test_pieces_equal_the_whole`.
     """
-    trainer = pretraining(dropout=0.1, gradient_accumulation_steps=2, fused=False)
+    trainer = pretraining(dropout=0.1, gradient_accumulation_steps=2)
     batch = tf.nest.map_structure(tf.constant, BATCHES[0])
     specification = tf.nest.map_structure(tf.TensorSpec.from_tensor, batch)
     step = tf.function(trainer.train_step, jit_compile=True)
@@ -493,7 +488,6 @@ def test_the_whole_step_is_one_program_of_fixed_shapes():
 def test_frozen_layers_stay_and_the_others_move():
     model = BertPreTrainer(config(layers=3), seed=3)
     model.encoder.freeze_layers(2)
-    fuse(model)
     before = {v.path: v.numpy() for v in model.weights}
     trainer = Trainer(model, adam(), loss=LOSSES)
     fit(trainer, BATCHES[:3])

@@ -5,7 +5,7 @@ from typing import Any, NamedTuple
 
 import tensorflow as tf
 
-from bert_tf.fused.passes import in_few_passes, pays
+from bert_tf.primitives.passes import in_few_passes, pays
 
 _BITS = 16
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from bert_tf.fused.devices import device_type
+from bert_tf.primitives.devices import device_type
 
 # Elements of a tensor from which on compiling pays: it takes a tenth of a second for each kernel.
 _WORTH_COMPILING = 2**18
@@ -35,12 +35,13 @@ def pays(*sizes: Any) -> bool:
 
 
 def in_few_passes(function: Callable) -> Callable:
-    """Compiles a function where that pays."""
+    """Compiles a function where that pays: in graphs, whose shapes come again."""
     compiled = tf.function(function, jit_compile=True, autograph=False)
 
     @functools.wraps(function)
     def call(*arguments: Any) -> Any:
         sizes = [x.shape.num_elements() for x in arguments if isinstance(x, tf.Tensor)]
-        return (compiled if pays(*sizes) else function)(*arguments)
+        is_compiled = not tf.executing_eagerly() and pays(*sizes)
+        return (compiled if is_compiled else function)(*arguments)
 
     return call

@@ -8,8 +8,8 @@ from typing import Any
 
 import tensorflow as tf
 
-from bert_tf.fused.dropout import Dropout, kept, scale_of
-from bert_tf.fused.passes import in_few_passes
+from bert_tf.primitives.dropout import Dropout, kept, scale_of
+from bert_tf.primitives.passes import in_few_passes
 
 
 def fork(x: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
@@ -50,7 +50,7 @@ def sum_of_rows(x: tf.Tensor) -> tf.Tensor:
 
 
 def gelu(x: tf.Tensor) -> tf.Tensor:
-    """The exact GELU, as `bert_tf.layers.activations.gelu`; keeps its derivative."""
+    """The exact GELU, as `bert_tf.primitives.activations.gelu`; keeps its derivative."""
 
     @tf.custom_gradient
     def activated(x: tf.Tensor) -> Any:

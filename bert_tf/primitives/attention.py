@@ -7,8 +7,8 @@ from typing import Any
 
 import tensorflow as tf
 
-from bert_tf.fused.dropout import Dropout, kept, scale_of
-from bert_tf.fused.passes import in_few_passes
+from bert_tf.primitives.dropout import Dropout, kept, scale_of
+from bert_tf.primitives.passes import in_few_passes
 
 
 def attention(

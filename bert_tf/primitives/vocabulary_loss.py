@@ -6,14 +6,15 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from bert_tf.fused.elementwise import sum_of_rows
-from bert_tf.fused.passes import in_few_passes, known_shape, pays
+from bert_tf.primitives.elementwise import sum_of_rows
+from bert_tf.primitives.passes import in_few_passes, known_shape, pays
 
 
 class WordLogits:
     """Logits in two parts, whose float32 sum would be a pass over twice the memory.
 
-    TensorFlow's ops take it for that sum. Not a tuple, which Keras would take apart.
+    `word_logits` attaches them to the sum as its attribute `parts`. A graph whose losses and
+    metrics read these never computes the sum.
 
     Attributes:
         products: [..., V] in the compute dtype.
@@ -24,25 +25,21 @@ class WordLogits:
         self.products = products
         self.bias = bias
 
-    def __tf_tensor__(self, dtype: Any = None, name: str | None = None) -> tf.Tensor:
-        """The sum [..., V], float32 unless `dtype` says otherwise."""
-        return tf.cast(_added(self.products, self.bias), dtype or tf.float32, name)
-
     @functools.cached_property
     def largest(self) -> tf.Tensor:
         """The largest logit of each row, float32 [..., 1]."""
         return _largest(self.products, self.bias)
 
 
-def word_logits(x: tf.Tensor, table: tf.Tensor, bias: tf.Tensor) -> WordLogits | tf.Tensor:
-    """Logits of vectors [..., H], a table [V, H] and a float32 bias [V].
-
-    Small ones are a tensor, float32 [..., V].
-    """
+def word_logits(x: tf.Tensor, table: tf.Tensor, bias: tf.Tensor) -> tf.Tensor:
+    """Logits, float32 [..., V], of vectors [..., H], a table [V, H] and a float32 bias [V]."""
     # Transposed by the product itself: the gradient of a transposition would be another one.
     products = tf.matmul(tf.reshape(x, [-1, table.shape[1]]), table, transpose_b=True)
     products = tf.reshape(products, [*known_shape(x)[:-1], table.shape[0]])
-    return (WordLogits if pays(products.shape.num_elements()) else _added)(products, bias)
+    logits = _added(products, bias)
+    if pays(products.shape.num_elements()):
+        logits.parts = WordLogits(products, bias)
+    return logits
 
 
 def _added(products: tf.Tensor, bias: tf.Tensor) -> tf.Tensor:
@@ -51,19 +48,20 @@ def _added(products: tf.Tensor, bias: tf.Tensor) -> tf.Tensor:
 
 def argmax(logits: Any) -> tf.Tensor:
     """The number of the first largest of the logits [..., C], int32 [...]."""
-    if isinstance(logits, WordLogits):
-        return _argmax(logits.products, logits.bias, logits.largest)
+    if parts := getattr(logits, "parts", None):
+        return _argmax(parts.products, parts.bias, parts.largest)
     return tf.argmax(logits, axis=-1, output_type=tf.int32)
 
 
 def cross_entropy(labels: Any, logits: Any) -> tf.Tensor:
-    """Losses float32 [...] of int labels [...] and logits [..., C], or `WordLogits`."""
-    if not isinstance(logits, WordLogits):
+    """Losses float32 [...] of int labels [...] and logits [..., C]."""
+    parts = getattr(logits, "parts", None)
+    if parts is None:
         logits = tf.convert_to_tensor(logits)
         if not pays(logits.shape.num_elements()):
             return keras.losses.sparse_categorical_crossentropy(labels, logits, from_logits=True)
-        logits = WordLogits(logits, tf.zeros(logits.shape[-1]))
-    labels, largest = tf.cast(labels, tf.int32)[..., tf.newaxis], logits.largest
+        parts = WordLogits(logits, tf.zeros(logits.shape[-1]))
+    labels, largest = tf.cast(labels, tf.int32)[..., tf.newaxis], parts.largest
 
     @tf.custom_gradient
     def losses(products: tf.Tensor, bias: tf.Tensor) -> Any:
@@ -76,7 +74,7 @@ def cross_entropy(labels: Any, logits: Any) -> tf.Tensor:
 
         return values, gradient
 
-    return losses(logits.products, logits.bias)
+    return losses(parts.products, parts.bias)
 
 
 @in_few_passes

@@ -1,5 +1,6 @@
-"""The encoder in fused operations: in training it gives what its layers give."""
+"""TensorFlow's primitives: in training they give what those in keras.ops give."""
 
+from contextlib import contextmanager
 from dataclasses import replace
 
 import numpy as np
@@ -7,8 +8,6 @@ import pytest
 import tensorflow as tf
 
 from bert_tf import BertConfig, BertEncoder
-from bert_tf.fused import attention, dropout, elementwise, passes, vocabulary_loss
-from bert_tf.fused.training import fuse
 from bert_tf.models.feature_encoder import FeatureEncoder
 from bert_tf.models.pretrainer import BertPreTrainer
 from bert_tf.models.task_models import (
@@ -18,6 +17,18 @@ from bert_tf.models.task_models import (
     BertSpanClassifier,
     BertTagger,
 )
+from bert_tf.primitives import (
+    attention,
+    dropout,
+    elementwise,
+    on_tensorflow,
+    passes,
+    vocabulary_loss,
+)
+from bert_tf.primitives.dropout import draw_dropout
+from bert_tf.primitives.on_tensorflow import Training
+from bert_tf.primitives.passes import known_shape
+from bert_tf.primitives.table import Primitives
 
 PLAIN = {
     "vocab_size": 13, "hidden_size": 8, "num_hidden_layers": 2, "num_attention_heads": 2,
@@ -94,31 +105,59 @@ def loss_and_gradients(model, inputs, *, static=False, is_token=None):
     return lambda seed=0: graph(inputs, seed)
 
 
-def compare(model, kind, static):
-    """Holds the fused model's loss and gradients against those of the layers.
+class Formulae(Primitives):
+    """The primitives in keras.ops on the same places, with the same dropout as `Training`."""
+
+    def find_places(self, padding_mask, direction, reads):
+        return Training(self.training).find_places(padding_mask, direction, reads)
+
+    def drop(self, x, dropout):
+        if not self.training or not dropout.rate:
+            return x
+        drawn = draw_dropout(dropout.seed_generator.next(), known_shape(x), dropout.rate)
+        return tf.cast(with_dropout(*drawn, x), x.dtype)
+
+
+@contextmanager
+def computed_by(table):
+    """Models use this table of primitives while they are traced."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(on_tensorflow, "chosen", table)
+        yield
+
+
+def compare(model, inputs, rounding, *, table=Primitives, static, is_token=None):
+    """Holds the model's loss and gradients against those by another table.
 
     Rounding is a share of the terms of a sum, not of what is left when they cancel. With random
     signs the squares of sums are, on average, sums of the squares of their terms.
     """
-    inputs = batch(kind)
-    is_token = MASK if "tagger" in kind else None
-    layers = loss_and_gradients(model, inputs, static=static, is_token=is_token)
-    loss, gradients = layers()
-    drawn = [tf.nest.flatten(layers(seed)) for seed in range(1, 9)]
-    fuse(model)
-    found = loss_and_gradients(model, inputs, static=static, is_token=is_token)()
-    assert [g is None for g in found[1]] == [g is None for g in gradients]
+    start = [variable.numpy() for variable in model.variables]
+
+    def found(seeds):
+        step = loss_and_gradients(model, inputs, static=static, is_token=is_token)
+        results = []
+        for seed in seeds:
+            for variable, value in zip(model.variables, start, strict=True):
+                variable.assign(value)  # the dropout seeds, too
+            results.append(step(seed))
+        return results
+
+    with computed_by(table):
+        (loss, gradients), *drawn = found(range(9))
+    (ours,) = found([0])
+    assert [g is None for g in ours[1]] == [g is None for g in gradients]
     pairs = [
-        (ours, theirs, np.sqrt(np.mean([np.square(x).max() for x in terms])))
-        for ours, theirs, *terms in zip(
-            tf.nest.flatten(found), [loss, *gradients], *drawn, strict=True
+        (one, other, np.sqrt(np.mean([np.square(x).max() for x in terms])))
+        for one, other, *terms in zip(
+            tf.nest.flatten(ours), [loss, *gradients], *map(tf.nest.flatten, drawn), strict=True
         )
-        if theirs is not None
+        if other is not None
     ]
     # Some are 0 but for rounding: a bias of the keys changes no probability.
     least = 1e-2 * max(size for *_, size in pairs[1:])
-    for ours, theirs, size in pairs:
-        np.testing.assert_allclose(ours, theirs, rtol=0, atol=ROUNDING * max(size, least))
+    for one, other, size in pairs:
+        np.testing.assert_allclose(one, other, rtol=0, atol=rounding * max(size, least))
     return len(pairs) - 1
 
 
@@ -136,26 +175,42 @@ def compare(model, kind, static):
         ("right-to-left tagger", True, False),
     ],
 )
-def test_gradients_are_those_of_the_layers(kind, static, compiled, monkeypatch):
+def test_gradients_are_those_of_all_places_in_keras_ops(kind, static, compiled, monkeypatch):
     monkeypatch.setattr(passes, "_WORTH_COMPILING", 0 if compiled else 2**30)
     model = randomize(MODELS[kind](seed=0))
-    assert compare(model, kind, static) > 30
+    is_token = MASK if "tagger" in kind else None
+    assert compare(model, batch(kind), ROUNDING, static=static, is_token=is_token) > 30
 
 
 def test_a_frozen_encoder_computes_features():
     encoder = FeatureEncoder(randomize(BertEncoder(CONFIG)), ["sum_all", "-2"], 0)
     tagger = BertTagger(encoder, labels=["a", "b"], seed=0)
-    assert compare(tagger, "tagger", False) == 2
+    assert compare(tagger, batch(), ROUNDING, static=False, is_token=MASK) == 2
+
+
+@pytest.mark.parametrize("static", [True, False], ids=["compiled", "tokens alone"])
+def test_gradients_of_a_real_size_with_dropout(static):
+    """Rows of 512 and of 16 tokens, 128 wide, dropout everywhere.
+
+    Sums have up to 4 * 512 terms; where each rounds by half a unit independently, the error of a
+    sum grows with the root of their number, and there are about 40 sums on the way.
+    """
+    config = BertConfig.named("tiny", vocab_size=500)
+    model = BertClassifier(config, labels=["a", "b"], seed=0)
+    mask = (np.arange(512) < np.array([512, 300, 16, 512])[:, np.newaxis]).astype(np.int32)
+    rounding = 40 * np.sqrt(4 * 512) * 2.0**-24
+    assert compare(model, batch(mask=mask), rounding, table=Formulae, static=static) > 30
 
 
 @pytest.mark.parametrize("policy", ["mixed_bfloat16", "mixed_float16"])
 def test_half_precision_is_near_float32(policy):
-    """As near as the layers' own half precision."""
+    """As near as half precision in keras.ops."""
     models = [BertPreTrainer(CONFIG, seed=0, dtype=dtype) for dtype in (None, policy, policy)]
-    for model in models:
+    found = []
+    for model, table in zip(models, (Primitives, Primitives, on_tensorflow.chosen), strict=True):
         randomize(model)
-    fuse(models[2])
-    found = [loss_and_gradients(m, batch("pre-training"))()[1] for m in models]
+        with computed_by(table):
+            found.append(loss_and_gradients(model, batch("pre-training"))()[1])
     wanted, layers, fused = (np.concatenate([np.ravel(g) for g in each]) for each in found)
     scale = np.linalg.norm(wanted)
     assert np.linalg.norm(fused - wanted) < 1.5 * np.linalg.norm(layers - wanted) + 1e-4 * scale
@@ -199,29 +254,30 @@ def test_gradients_with_dropout(compiled, monkeypatch):
     of_rows = dropout.draw_dropout(tf.constant([1, 2]), [6, 8], 0.4)
     of_scores = dropout.draw_dropout(tf.constant([3, 4]), [2, 3, 5, 5], 0.4)
 
-    def fused():
+    def fused(x, y, gamma, beta, *heads):
         rows = dropout.drop(x, of_rows) + elementwise.add_and_normalize(
             x, y, of_rows, gamma, beta, 1e-12, "float32"
         )
-        context = attention.attention(*heads[:3], mask, of_scores)
-        return tf.reduce_sum(rows * weights) + tf.reduce_sum(context * heads[3])
+        return rows, attention.attention(*heads, mask, of_scores)
 
-    def formulae():
+    def formulae(x, y, gamma, beta, *heads):
         total = x + with_dropout(*of_rows, y)
         mean, variance = tf.nn.moments(total, -1, keepdims=True)
         rows = (total - mean) / tf.sqrt(variance + 1e-12) * gamma + beta
         rows += with_dropout(*of_rows, x)
         probabilities = tf.nn.softmax(tf.matmul(*heads[:2], transpose_b=True) + mask)
-        context = tf.matmul(with_dropout(*of_scores, probabilities), heads[2])
-        return tf.reduce_sum(rows * weights) + tf.reduce_sum(context * heads[3])
+        return rows, tf.matmul(with_dropout(*of_scores, probabilities), heads[2])
 
-    results = []
-    for function in (fused, formulae):
+    @tf.function(autograph=False)
+    def gradients(function, *sources):
         with tf.GradientTape() as tape:
-            sources = [x, y, gamma, beta, *heads]
             tape.watch(sources)
-            value = function()
-        results.append([value, *tape.gradient(value, sources)])
+            rows, context = function(*sources)
+            value = tf.reduce_sum(rows * weights) + tf.reduce_sum(context * heads[3])
+        return [value, *tape.gradient(value, sources)]
+
+    sources = [x, y, gamma, beta, *heads[:3]]
+    results = [gradients(function, *sources) for function in (fused, formulae)]
     for ours, theirs in zip(*results, strict=True):
         np.testing.assert_allclose(ours, theirs, rtol=1e-5, atol=1e-5)
 
@@ -234,23 +290,21 @@ def test_cross_entropy_and_argmax(dtype, monkeypatch):
     table = tf.concat([table[:10], table[9:10]], 0)
     bias = tf.concat([bias[:10], bias[9:10]], -1)  # a tie, which the first wins
     labels, weights = random.integers(0, 11, [2, 3]), tf.constant(random.normal(size=[2, 3]))
-    results = []
-    for least in (0, 2**30):
-        monkeypatch.setattr(passes, "_WORTH_COMPILING", least)
+
+    def step(vectors, table, bias):
         with tf.GradientTape() as tape:
             tape.watch([vectors, table, bias])
             logits = vocabulary_loss.word_logits(vectors, table, bias)
             losses = vocabulary_loss.cross_entropy(labels, logits)
             total = tf.reduce_sum(losses * tf.cast(weights, tf.float32))
         gradients = [tf.cast(g, tf.float32) for g in tape.gradient(total, [vectors, table, bias])]
-        results.append(
-            [
-                losses,
-                tf.convert_to_tensor(logits),
-                tf.cast(vocabulary_loss.argmax(logits), tf.float32),
-                *gradients,
-            ]
-        )
+        largest = tf.cast(vocabulary_loss.argmax(logits), tf.float32)
+        return [losses, logits, largest, *gradients]
+
+    results = []
+    for least in (0, 2**30):
+        monkeypatch.setattr(passes, "_WORTH_COMPILING", least)
+        results.append(tf.function(step, autograph=False)(vectors, table, bias))
     assert np.any(results[0][2] == 9)
     for compiled, plain in zip(*results, strict=True):
         rounding = 1e-5 if dtype == "float32" else 2**-7
@@ -259,9 +313,9 @@ def test_cross_entropy_and_argmax(dtype, monkeypatch):
     np.testing.assert_allclose(plain, results[0][0], rtol=1e-5)
 
 
-def test_attention_probabilities_are_the_layers_in_training_too():
+def test_attention_probabilities_in_training():
     encoder = randomize(BertEncoder(CONFIG, attention_probabilities=True))
-    wanted = encoder(batch(), training=True)["attention_probabilities"]
-    fuse(encoder)
     found = encoder(batch(), training=True)["attention_probabilities"]
+    with computed_by(Primitives):
+        wanted = encoder(batch(), training=True)["attention_probabilities"]
     np.testing.assert_allclose(found, wanted, atol=1e-6)

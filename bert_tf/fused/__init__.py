@@ -1,1 +1,0 @@
-"""Computation of the Keras models in fewer and larger TensorFlow operations."""

@@ -1,0 +1,92 @@
+"""The primitives of layers on any backend, and the choice of those for the one in use.
+
+n is a number of tokens, H the width of their vectors; B, T, N and D as in
+`bert_tf.primitives.places`.
+"""
+
+from typing import Any
+
+import keras
+from keras import ops
+
+from bert_tf.primitives.places import Places
+
+
+class Primitives:
+    """In keras.ops, on all places of a batch: what XLA compiles and other backends run.
+
+    Args:
+        training: whether to drop.
+    """
+
+    def __init__(self, training: bool):
+        self.training = training
+
+    def find_places(self, padding_mask: Any, direction: str, reads: str) -> Places:
+        """The places to compute; `reads` is that of `BertEncoder`."""
+        return Places(padding_mask, direction)
+
+    def rows(self, table: keras.layers.Embedding, ids: Any) -> Any:
+        """Rows of a table, [n, H]."""
+        return ops.take(table.embeddings, ids, axis=0)
+
+    def fork(self, x: Any) -> tuple[Any, Any]:
+        """The tensor for two readers."""
+        return x, x
+
+    def dense(self, x: Any, layer: keras.layers.Dense) -> Any:
+        """The layer of x [n, H]."""
+        return layer(x)
+
+    def heads(self, x: Any, layers: list[keras.layers.Dense], places: Places, number: int) -> list:
+        """Each layer of x [n, H], cut into heads [B, N, T, D]."""
+        shape = (places.batch, places.length, number, -1)
+        found = (ops.reshape(places.fill(self.dense(x, layer)), shape) for layer in layers)
+        return [ops.transpose(each, (0, 2, 1, 3)) for each in found]
+
+    def attention(
+        self, query: Any, key: Any, value: Any, mask: Any, dropout: keras.layers.Dropout
+    ) -> tuple[Any, Any]:
+        """dropout(softmax(Q K^T + mask)) V of scaled queries.
+
+        Args:
+            query: [B, N, Q, D].
+            key: [B, N, T, D].
+            value: [B, N, T, D].
+            mask: float32, to broadcast to [B, N, Q, T].
+            dropout: the layer that drops probabilities.
+
+        Returns:
+            [B, N, Q, D], and the probabilities before dropout, [B, N, Q, T], or None.
+        """
+        # The softmax sums T terms: in float32 even where the rest is in half precision.
+        scores = ops.cast(ops.matmul(query, ops.transpose(key, (0, 1, 3, 2))), "float32")
+        probabilities = ops.cast(ops.softmax(scores + mask, axis=-1), query.dtype)
+        return ops.matmul(self.drop(probabilities, dropout), value), probabilities
+
+    def add_and_normalize(
+        self,
+        x: Any,
+        y: Any,
+        layer: keras.layers.LayerNormalization,
+        dropout: keras.layers.Dropout | None = None,
+    ) -> Any:
+        """LayerNorm of x + dropout(y), [n, H] each."""
+        return layer(x + (self.drop(y, dropout) if dropout else y))
+
+    def drop(self, x: Any, dropout: keras.layers.Dropout) -> Any:
+        """Dropout."""
+        return dropout(x, training=self.training)
+
+    def word_logits(self, x: Any, table: Any, bias: Any) -> Any:
+        """Logits, float32 [..., V], of x [..., H], a table [V, H] and a float32 bias [V]."""
+        return ops.cast(ops.matmul(x, ops.transpose(table)), "float32") + bias
+
+
+def primitives(training: bool | None) -> Primitives:
+    """The primitives for Keras' backend, the device and the graph in which the caller is."""
+    if keras.backend.backend() == "tensorflow":
+        from bert_tf.primitives.on_tensorflow import chosen  # other backends do without TensorFlow
+
+        return chosen(bool(training))
+    return Primitives(bool(training))
