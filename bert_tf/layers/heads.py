@@ -157,7 +157,7 @@ class MaskedLanguageModelHead(BertLayer):
     def call(self, sequence_output: Any, mask_positions: Any, training: bool = False) -> Any:
         """Gathers first: of 512 positions about 80 need the product with the vocabulary."""
         x = self.layer_norm(self.dense(take_tokens(sequence_output, mask_positions)))  # (B * P, H)
-        x = ops.reshape(x, (*ops.shape(mask_positions), -1))  # (B, P, H)
+        x = ops.reshape(x, (*ops.shape(mask_positions), x.shape[-1]))  # (B, P, H)
         table = ops.cast(self.word_embeddings.embeddings, x.dtype)  # (V, H)
         return primitives(training).word_logits(x, table, ops.cast(self.bias, "float32"))
 

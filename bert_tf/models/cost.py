@@ -27,7 +27,8 @@ def pretraining_flops(config: BertConfig, *, instances: int, length: int, predic
 def classification_flops(config: BertConfig, *, length: float, classes: int) -> float:
     """Floating-point operations of a training step for one example, padding included.
 
-    Counted as in `pretraining_flops`.
+    Counted as in `pretraining_flops`, with all of the last block, which `BertClassifier` computes
+    for one token.
 
     Args:
         config: hyper-parameters of the encoder.
