@@ -175,7 +175,7 @@ def with_own_kind(options: type, arguments: Sequence[str]) -> type:
     if task is None:
         model = given.get("model")
         task = _stored(model and f"{model}/task.json").get("task")
-    if task is None or task in TASKS:
+    if not isinstance(task, str) or task in TASKS:
         return options
     with contextlib.suppress(InputError):
         check_name(task)

@@ -6,7 +6,7 @@ from dataclasses import MISSING, fields
 
 import pytest
 import yaml
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
 from bert_tf.cli import main as cli
@@ -72,8 +72,9 @@ def test_no_value_of_an_option_makes_a_traceback(command, tmp_path, monkeypatch)
     path = tmp_path / "config.yaml"
 
     @settings(
-        max_examples=12, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck)
-    )
+        max_examples=12, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck),
+        phases=[Phase.generate],  # to shrink so many values takes minutes
+    )  # fmt: skip
     @given(values=given_values(module.Options), data=st.data())
     def check(values, data):
         assert code_of([command, *on_command_line(module.Options, values)]) in (0, 2)
@@ -116,6 +117,15 @@ def test_a_config_that_cannot_be_used_is_named(text, cause, tmp_path, capsys):
     line = capsys.readouterr().err
     assert line.startswith("bert-tf pretrain: error: ") and cause in line
     assert "--" in cause or str(path) in line
+
+
+@pytest.mark.parametrize("task", ["true", "[a]"])
+def test_a_task_that_is_no_text_is_refused(task, tmp_path, capsys):
+    path = tmp_path / "config.yaml"
+    path.write_text(f"task: {task}", encoding="utf-8")
+    arguments = ["finetune", "--model", "m", "--train", "t", "--output", "o"]
+    assert code_of([*arguments, "--config", str(path)]) == 2
+    assert "--task" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
