@@ -30,8 +30,7 @@ _HOMES = {
         "BertChooser", "BertClassifier", "BertRegressor", "BertSpanClassifier", "BertTagger",
     ),
     "bert_tf.models.two_encoders": ("TwoEncoders",),
-    "bert_tf.training.lamb": ("Lamb",),
-    "bert_tf.training.optimizer": ("AdamWeightDecay",),
+    "bert_tf.training.optimizer": ("AdamWeightDecay", "Lamb"),
     "bert_tf.training.schedule": (
         "WarmupConstant", "WarmupCosineDecay", "WarmupLinearDecay", "WarmupStableDecay",
     ),

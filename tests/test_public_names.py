@@ -83,7 +83,7 @@ def test_saved_models_load_in_a_fresh_process(tmp_path, keras_first):
     from bert_tf.models.lstm_encoder import LstmEncoder
     from bert_tf.models.masked_language_model import BertMaskedLanguageModel
     from bert_tf.training import schedule
-    from bert_tf.training.lamb import Lamb
+    from bert_tf.training.optimizer import Lamb
 
     sizes = {
         "vocab_size": 9, "hidden_size": 4, "num_hidden_layers": 1, "num_attention_heads": 2,

@@ -14,8 +14,8 @@ from bert_tf.errors import InputError
 from bert_tf.finetuning.finetune import FinetuningResult, finetune
 from bert_tf.finetuning.options import FinetuningOptions, FinetuningSetup
 from bert_tf.outputs import check_output_folder
-from bert_tf.training.divergence import DivergedError
 from bert_tf.training.listener import Listener
+from bert_tf.training.loop import DivergedError
 from bert_tf.training.workers import hold_run_directory
 
 OneRun = Callable[[FinetuningOptions, Listener], FinetuningResult | None]

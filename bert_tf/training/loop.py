@@ -18,14 +18,13 @@ from typing import Any
 import keras
 
 from bert_tf.errors import InputError
-from bert_tf.training.divergence import divergence
 from bert_tf.training.logs import ScalarLog, forget_later_scalars
 from bert_tf.training.monitoring import Watcher
 from bert_tf.training.plan import Phase, TrainingPlan
 from bert_tf.training.preemption import StopSignals
+from bert_tf.training.schedule import learning_rate_of
 from bert_tf.training.state import Progress, TrainingState
 from bert_tf.training.strategy import without_autotuning
-from bert_tf.training.trainer import Trainer
 from bert_tf.training.workers import (
     check_same_step,
     from_all_replicas,
@@ -34,6 +33,10 @@ from bert_tf.training.workers import (
     leave,
     meet,
 )
+
+
+class DivergedError(InputError):
+    """Too many steps had a non-finite loss or gradient."""
 
 
 @dataclass(eq=False, kw_only=True)
@@ -68,7 +71,6 @@ def check_steps_per_execution(
 
 
 def train(
-    trainer: Trainer,
     phases: Sequence[Phase],
     *,
     state: TrainingState,
@@ -79,7 +81,7 @@ def train(
     on_step: Callable[[int], object] = lambda step: None,
     watchers: Sequence[Watcher] = (),
 ) -> TrainingResult:
-    """Trains from `state.step` to the end of the last phase.
+    """Trains the trainer of `state` from `state.step` to the end of the last phase.
 
     A run resumed between two evaluations goes on as an uninterrupted run would; one stopped in an
     evaluation repeats the evaluation. Scores of different phases do not compare: the best model is
@@ -89,28 +91,21 @@ def train(
     evaluation, and a checkpoint. With several workers all end, whichever gets the signal, once the
     chief has written its files.
 
-    Args:
-        trainer: trainer made under the run's strategy.
-        phases: phases in their order.
-        state: state of `trainer`, restored for a resumed run.
-        directory: run directory.
-        plan: intervals and scores.
-        save_model: writes the model into a folder.
-        report: called with (step, "train" or "held_out", scalars) for each line logged.
-        on_step: called with the step after each execution.
-        watchers: called after a step is counted and logged and the best score updated, and before
-            the state is saved; on the chief worker alone.
+    `save_model` writes the model into a folder. For `report` and `on_step` see `Listener`. Watchers
+    are called after a step is counted and logged and the best score updated, and before the state
+    is saved; on the chief worker alone.
 
     Raises:
-        InputError: too many non-finite steps; `steps_per_execution` does not divide the steps
-            between two evaluations; or the workers resume from different checkpoints.
+        DivergedError: more non-finite steps than the plan allows.
+        InputError: `steps_per_execution` does not divide the steps between two evaluations; or the
+            workers resume from different checkpoints.
         Preempted: on SIGTERM.
         KeyboardInterrupt: on Ctrl-C.
         OSError: a file cannot be written (`errno.ENOSPC` on a full disk); earlier checkpoints stay.
     """
     directory = Path(directory)
     started_at = state.step
-    strategy = trainer.strategy
+    strategy = state.trainer.strategy
     check_same_step(strategy, started_at)
     if is_chief(strategy):
         forget_later_scalars(directory / "logs", state)
@@ -124,7 +119,7 @@ def train(
     log = ScalarLog(directory / "logs", state, plan, report)
     starts = [0, *(phase.until for phase in phases)]
     with StopSignals() as signals:
-        loop = _Loop(trainer, state, plan, log, watchers, on_step, signals, lambda: save("best"))
+        loop = _Loop(state, plan, log, watchers, on_step, signals, lambda: save("best"))
         try:
             for watcher in watchers:
                 watcher.begin()
@@ -159,7 +154,6 @@ def train(
 
 @dataclass(eq=False)
 class _Loop:
-    trainer: Trainer
     state: TrainingState
     plan: TrainingPlan
     log: ScalarLog
@@ -169,14 +163,12 @@ class _Loop:
     save_best: Callable[[], None]
 
     def run(self, phase: Phase, start: int, *, may_end: bool) -> None:
-        """Trains from `state.step` to the end of a phase that begins after `start` steps.
-
-        With `may_end` the run may end early.
-        """
-        state, steps = self.state, self.trainer.steps_per_execution
+        """Trains to the end of a phase that begins after `start` steps; it `may_end` early."""
+        state, trainer = self.state, self.state.trainer
+        steps = trainer.steps_per_execution
         if state.evaluation_due:
             self._evaluate(phase, may_end)
-        batches = self.trainer.iterate(without_autotuning(phase.batches(state.step - start)))
+        batches = trainer.iterate(without_autotuning(phase.batches(state.step - start)))
         while state.step < phase.until and not state.ended_early:
             every = self.plan.evaluate_every
             left = min(every - state.step % every, phase.until - state.step)
@@ -189,17 +181,16 @@ class _Loop:
             for watcher in self.watchers:
                 watcher.before_step()
             began = time.perf_counter()
-            logs = self.trainer.train(batches)
+            logs = trainer.train(batches)
             is_finite = not float(logs["nonfinite"])  # waits for the step
             seconds = (time.perf_counter() - began) / steps
 
             state.advance(steps, ends_stretch=left == steps)
             self.on_step(state.step)
             if not is_finite:
-                counter = keras.ops.convert_to_numpy(self.trainer.nonfinite_steps)
-                state.nonfinite_steps = int(counter)
+                state.nonfinite_steps = int(keras.ops.convert_to_numpy(trainer.nonfinite_steps))
                 if state.nonfinite_steps > self.plan.skip_nonfinite:
-                    raise divergence(state, phase, start, logs)  # without a checkpoint
+                    raise _divergence(state, phase, start, logs)  # without a checkpoint
             self.log.step(seconds, logs)
             for watcher in self.watchers:
                 watcher.after_step()
@@ -219,13 +210,13 @@ class _Loop:
         A signal cuts the phase's own evaluation short, unless there are several workers: they stop
         with their next step.
         """
-        state, strategy = self.state, self.trainer.strategy
+        state, trainer = self.state, self.state.trainer
         scores = {}
         if phase.held_out is not None:
             held_out = without_autotuning(phase.held_out)
-            scores = self.trainer.evaluate(held_out, before=self._before, after=self._after)
-        if phase.evaluate is not None and is_chief(strategy):
-            if has_workers(strategy):  # which wait for the chief in the next step
+            scores = trainer.evaluate(held_out, before=self._before, after=self._after)
+        if phase.evaluate is not None and is_chief(trainer.strategy):
+            if has_workers(trainer.strategy):  # which wait for the chief in the next step
                 more = phase.evaluate()
             else:
                 more = self.signals.unless_stopped(phase.evaluate)
@@ -259,21 +250,45 @@ class _Loop:
         if plan.patience is not None and may_end:
             is_over = state.evaluations_since_best >= plan.patience
             # Only the chief may have scores: its number is the first.
-            state.ended_early = bool(from_all_replicas(self.trainer.strategy, int(is_over))[0])
+            state.ended_early = bool(from_all_replicas(state.trainer.strategy, int(is_over))[0])
 
     def _before(self) -> None:
         """Tells the other workers of a signal with the next step, of training or evaluation."""
-        if self.trainer.stop_flag is not None and self.signals.received is not None:
-            self.trainer.stop_flag.ask()
+        stop_flag = self.state.trainer.stop_flag
+        if stop_flag is not None and self.signals.received is not None:
+            stop_flag.ask()
 
     def _after(self, logs: Mapping[str, Any]) -> None:
         """Saves the state and ends the run if a signal has arrived, here or at another worker."""
-        if self.trainer.stop_flag is None:
+        trainer = self.state.trainer
+        if trainer.stop_flag is None:
             is_told = self.signals.received is not None
         else:
             is_told = float(logs.get("stop_asked", 0)) > 0
         if is_told:
             self.state.save()
-            meet(self.trainer.strategy)
-            leave(self.trainer.strategy)
+            meet(trainer.strategy)
+            leave(trainer.strategy)
             self.signals.stop(self.state.step)
+
+
+def _divergence(
+    state: TrainingState, phase: Phase, start: int, logs: Mapping[str, Any]
+) -> DivergedError:
+    """The error after an execution with one non-finite step too many."""
+    trainer, step, count = state.trainer, state.step, state.nonfinite_steps
+    first = step - trainer.steps_per_execution + 1
+    steps = f"step {step}" if first == step else f"one of the steps {first} to {step}"
+    allowed = f"; {count - 1} such step(s) before it were skipped" if count > 1 else ""
+    batch, last = (phase.first_batch + n - 1 - start for n in (first, step))
+    after = f" after step {start}" if start and not phase.first_batch else ""
+    size = phase.batch_size
+    return DivergedError(
+        f"{steps}: non-finite loss or gradient (loss {float(logs['loss']):.4g}, gradient norm "
+        f"{float(logs['gradient_norm']):.4g}) at learning rate "
+        f"{learning_rate_of(trainer.optimizer, first):.3g}{allowed}. Its batch is number "
+        f"{batch} counted from 0{after}, instances {batch * size} to "
+        f"{(last + 1) * size - 1} in the order of the run: the reader gives it with "
+        f"start_step={batch} (docs/resuming.md shows how). The last checkpoint is kept. Lower "
+        "--learning_rate, or skip such steps with --skip_nonfinite N"
+    )

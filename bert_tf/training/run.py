@@ -182,7 +182,6 @@ class Run(AbstractContextManager):
     def train(self, phases: Sequence[Phase], **arguments: Any) -> TrainingResult:
         """Trains to the end of the last phase; the arguments are those of `loop.train`."""
         return train(
-            self.trainer,
             phases,
             state=self.state,
             directory=self.directory,

@@ -13,9 +13,8 @@ from bert_tf.options import identity
 from bert_tf.outputs import check_output_folder
 from bert_tf.startup import share_cores
 from bert_tf.training.hyper_parameters import HyperParameters
-from bert_tf.training.lamb import Lamb
 from bert_tf.training.monitoring import Histograms, Profile
-from bert_tf.training.optimizer import AdamWeightDecay
+from bert_tf.training.optimizer import AdamWeightDecay, Lamb
 from bert_tf.training.options import TrainingOptions
 from bert_tf.training.plan import TrainingPlan
 from bert_tf.training.run import Run

@@ -12,8 +12,8 @@ from bert_tf.errors import InputError
 from bert_tf.primitives.devices import device_type
 from bert_tf.training.loss_scale import LossScale, add_counter, computes_in_float16
 from bert_tf.training.means import Values
+from bert_tf.training.optimizer import apply_summed, check_optimizer
 from bert_tf.training.strategy import check_jit_compile
-from bert_tf.training.summed_gradients import apply_summed, check_optimizer
 from bert_tf.training.workers import StopFlag, has_workers
 
 # Between the dropout seeds of two replicas, and of the halves of a batch: odd numbers far from the
@@ -62,7 +62,6 @@ class Trainer:
         jit_compile: compile the step with XLA; one device only, and fixed shapes are best.
 
     Attributes:
-        variables: all state of the training: the model's, the optimizer's and the step's own.
         means: sums of weighted values, and of weights, float32 [2, means]: the losses and metrics
             since `reset_means`.
         nonfinite_steps: number of steps that diverged, int64 [].
@@ -126,7 +125,7 @@ class Trainer:
 
     @property
     def variables(self) -> list[keras.Variable]:
-        """All state of the training but for the means."""
+        """All state of the training but the means: the model's, the optimizer's and its own."""
         own = [self.nonfinite_steps, *(self.loss_scale.variables if self.loss_scale else [])]
         return [*self.model.variables, *own, *self.optimizer.variables]
 
@@ -143,7 +142,6 @@ class Trainer:
         self._test = tf.function(self._on_replicas(self.test_step), autograph=False)
 
     def reset_means(self) -> None:
-        """Begins the means of losses and metrics anew."""
         self.means.assign(tf.zeros(self.means.shape))
 
     def iterate(self, batches: Iterable[Any]) -> Iterator[Any]:
@@ -175,11 +173,8 @@ class Trainer:
     ) -> dict[str, float]:
         """The losses and metrics of a data set, dropout off; the means begin anew after it.
 
-        Args:
-            batches: as for `iterate`.
-            limit: largest number of batches.
-            before: called before each batch.
-            after: called with the logs of `train` that there are after each batch.
+        `limit` is the largest number of batches. `before` is called before each batch, `after` with
+        the logs after it.
         """
         self.reset_means()
         iterator, logs = self.iterate(batches), {}
@@ -274,7 +269,7 @@ class Trainer:
         return {**self._logs(tf.stack([sums, self._weight_sums(data[2])])), **stop_asked}
 
     def _over_replicas(self, sums: tf.Tensor, *gradients: tf.Tensor) -> tuple:
-        """Sums over all replicas: `sums`, what joins the logs, and the gradients."""
+        """Sums over all replicas: `sums`, more logs, and the gradients."""
         if self.stop_flag:
             sums = self.stop_flag.appended_to(sums)
         sums, *gradients = _all_reduced([sums, *gradients])
@@ -331,12 +326,9 @@ class Trainer:
     def _gradients(
         self, data: tuple[Any, Any, Any], loss_of: Callable[[tf.Tensor], tf.Tensor]
     ) -> tuple[tf.Tensor, list[tf.Tensor], list[keras.Variable]]:
-        """The part of this replica in the sums and gradients, by micro-batches.
+        """Sums, float32 [means], and gradients of this replica, and their variables.
 
         `data` is inputs, labels and weights; `loss_of` maps sums to the loss to differentiate.
-
-        Returns:
-            Sums, float32 [means]; gradients; and their variables.
         """
         variables = self.trainable_variables
         reached = [True] * len(variables)
@@ -394,10 +386,7 @@ class Trainer:
         zeros: list[tf.Tensor],
         states: list[tf.Tensor],
     ) -> tuple[list[tf.Tensor], list[tf.Tensor]]:
-        """Like `of_rows`, which gives tensors shaped as `zeros` and new states.
-
-        The tensors are added up over the micro-batches of `data`, `pieces` of them.
-        """
+        """Sums what `of_rows` gives, shaped as `zeros`, over micro-batches; and the last states."""
         of_piece = _at_once(of_rows) if self._halves else of_rows
         if pieces == 1:
             return of_piece(*data, states)

@@ -30,7 +30,7 @@ def seconds_of_runs(trainer, batches, held_out, directory) -> list[float]:
     for number in range(13):
         began = time.monotonic()
         train(
-            trainer, [Phase(until=4, batch_size=8, batches=batches, held_out=held_out)],
+            [Phase(until=4, batch_size=8, batches=batches, held_out=held_out)],
             state=TrainingState(trainer, directory / str(number) / "checkpoints", settings={}),
             directory=directory / str(number),
             plan=TrainingPlan(

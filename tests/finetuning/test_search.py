@@ -18,8 +18,8 @@ from bert_tf.finetuning.search import search
 from bert_tf.finetuning.trials import Setting, picture, ranked, table
 from bert_tf.tasks.reports.report import markdown
 from bert_tf.trained.fine_tuned import Evaluation
-from bert_tf.training.divergence import DivergedError
 from bert_tf.training.listener import Listener
+from bert_tf.training.loop import DivergedError
 
 BEST = 3e-5
 

@@ -47,7 +47,7 @@ def run(directory, model, bad, *, skip_nonfinite=0, kill_at=None, phases=None):
     state = TrainingState(model, directory / "checkpoints", settings={})
     state.restore()
     result = train(
-        model, phases or [Phase(until=12, batch_size=4, batches=batches(bad), held_out=None)],
+        phases or [Phase(until=12, batch_size=4, batches=batches(bad), held_out=None)],
         state=state, directory=directory,
         plan=TrainingPlan(
             evaluate_every=100, save_every=2, log_every=4,

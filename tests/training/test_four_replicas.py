@@ -12,7 +12,7 @@ cpu = tf.config.list_physical_devices("CPU")[0]
 tf.config.set_logical_device_configuration(cpu, [tf.config.LogicalDeviceConfiguration()] * 4)
 sys.path.insert(0, sys.argv[1])
 from test_trainer import *
-from bert_tf.training.lamb import Lamb
+from bert_tf.training.optimizer import Lamb
 from bert_tf.training.strategy import make_strategy
 
 name = sys.argv[2]

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from bert_tf.training.lamb import Lamb
+from bert_tf.training.optimizer import Lamb
 from bert_tf.training.schedule import WarmupLinearDecay
 from bert_tf.training.trainer import Trainer
 

@@ -120,7 +120,7 @@ def run(
 
     try:
         result = train(
-            trainer, phases, state=state, directory=directory, plan=plan,
+            phases, state=state, directory=directory, plan=plan,
             save_model=save_model, report=report, **arguments,
         )  # fmt: skip
     except stop_on:
@@ -262,7 +262,7 @@ def test_the_time_left_counts_dear_steps_for_more(tmp_path, monkeypatch):
         left[step] = scalars.get("minutes_left")
 
     train(
-        state.trainer, two_phases(), state=state, directory=tmp_path,
+        two_phases(), state=state, directory=tmp_path,
         plan=TrainingPlan(
             evaluate_every=100, save_every=100, log_every=1, best_by="loss",
             larger_is_better=False,
@@ -443,7 +443,6 @@ def test_many_short_runs_never_stall(tmp_path):
     for number in range(31):
         state = TrainingState(trainer, tmp_path / str(number) / "checkpoints", settings={})
         train(
-            trainer,
             [Phase(until=2, batch_size=4, batches=batches, held_out=batches(1000).take(2))],
             state=state, directory=tmp_path / str(number),
             plan=TrainingPlan(

@@ -154,7 +154,7 @@ def test_one_process_writes(state, tmp_path, monkeypatch):
         monkeypatch.setattr(module, "is_chief", lambda strategy: False)
     batches = tf.data.Dataset.from_tensors((tf.ones((8, 4)), tf.ones((8, 2)))).repeat()
     loop.train(
-        state.trainer, [Phase(until=2, batch_size=8, batches=lambda step: batches)], state=state,
+        [Phase(until=2, batch_size=8, batches=lambda step: batches)], state=state,
         directory=tmp_path, watchers=[Never(state)], report=lambda *line: None,
         plan=TrainingPlan(
             evaluate_every=1, save_every=1, log_every=1, best_by="loss", larger_is_better=False

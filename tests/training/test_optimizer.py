@@ -10,8 +10,7 @@ import tensorflow as tf
 from preloaded import run_code
 
 from bert_tf.primitives import passes
-from bert_tf.training.lamb import Lamb
-from bert_tf.training.optimizer import AdamWeightDecay
+from bert_tf.training.optimizer import AdamWeightDecay, Lamb
 from bert_tf.training.schedule import WarmupLinearDecay
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "adam_weight_decay.npz"
@@ -213,7 +212,6 @@ def test_gradients_accumulate():
 TWO_DEVICES = """
 import keras, numpy as np, tensorflow as tf
 from bert_tf.primitives import passes
-from bert_tf.training.lamb import Lamb
 from bert_tf.training.optimizer import AdamWeightDecay
 from bert_tf.training.schedule import WarmupLinearDecay
 

@@ -10,9 +10,8 @@ from tensorflow.python.eager import context
 from bert_tf.config import BertConfig
 from bert_tf.models.pretrainer import BertPreTrainer
 from bert_tf.models.task_models import BertClassifier
-from bert_tf.training.lamb import Lamb
 from bert_tf.training.means import cross_entropy
-from bert_tf.training.optimizer import AdamWeightDecay
+from bert_tf.training.optimizer import AdamWeightDecay, Lamb
 from bert_tf.training.trainer import Trainer
 
 V, T, P, ROWS, STEPS = 50, 24, 3, 12, 6
