@@ -162,6 +162,6 @@ def test_too_little_memory_is_said_in_one_line(tmp_path):
         "too little memory .*--gradient_accumulation_steps, --rematerialize, a smaller --batch"
     )
     with pytest.raises(InputError, match=message), Run(tmp_path, strategy="one"):
-        tf.zeros([2**50])
+        tf.zeros([2**62])  # more bytes than 64 bits can count: refused without a retry
     with pytest.raises(tf.errors.ResourceExhaustedError), Run(tmp_path, strategy="one"):
         raise tf.errors.ResourceExhaustedError(None, None, "No space left on device")

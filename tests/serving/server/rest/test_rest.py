@@ -30,16 +30,23 @@ def serving(models: Models, **options):
 
 
 @pytest.fixture(scope="module")
-def models(toy_models):
-    return Models(toy_models)
+def served(toy_models):
+    """Loaded models, and a client of theirs."""
+    models = Models(toy_models)
+    with serving(models) as client:
+        client.portal.call(models.start)
+        yield models, client
+        client.portal.call(models.close)
 
 
 @pytest.fixture(scope="module")
-def client(models):
-    with serving(models) as client:
-        client.portal.call(models.start)
-        yield client
-        client.portal.call(models.close)
+def models(served):
+    return served[0]
+
+
+@pytest.fixture(scope="module")
+def client(served):
+    return served[1]
 
 
 def ask(client, body: str | bytes, verb="predict", place=MODEL):
