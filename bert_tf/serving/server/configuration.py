@@ -86,7 +86,7 @@ _MESSAGE = message_factory.GetMessageClass(
 def read_batching_parameters(
     path: str | Path, defaults: BatchingParameters | None = None
 ) -> BatchingParameters:
-    """Reads a batching parameters file; what it leaves out is as in `defaults`.
+    """Reads a batching parameters file; fields that it omits are as in `defaults`.
 
     Raises:
         InputError: the file cannot be read, is in another format or has a value out of range.

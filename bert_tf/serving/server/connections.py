@@ -40,8 +40,7 @@ class BoundedHttpProtocol(HttpToolsProtocol):
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
-        """Starts the time limit of a head; refuses what is endless and neither head nor body."""
-        # A line of a head or of a chunk is parsed when it has ended.
+        # A line of a head or of a chunk is parsed when it has ended: an endless one is refused.
         self._unparsed_bytes += len(data)
         super().data_received(data)
         if self._unparsed_bytes > HEAD_BYTES and not self.transport.is_closing():
@@ -76,14 +75,12 @@ class BoundedHttpProtocol(HttpToolsProtocol):
         super().on_header(name, value)
 
     def on_body(self, body: bytes) -> None:
-        """Takes a part of a body; counts it if its request has been answered."""
         self._unparsed_bytes = 0
-        if self._is_idle:
+        if self._is_idle:  # the request has been answered
             self._count(len(body))
         super().on_body(body)
 
     def on_headers_complete(self) -> None:
-        """Starts the request; it is the connection's last one if the server stops."""
         self._stop_head_timer()
         hosts = sum(name == b"host" for name, _ in self.headers)
         if hosts > 1 or (not hosts and self.parser.get_http_version() != "1.0"):
@@ -91,7 +88,7 @@ class BoundedHttpProtocol(HttpToolsProtocol):
         super().on_headers_complete()
         if len(self.pipeline) > MOST_PIPELINED:
             self._refuse("Too many requests wait for answers on this connection.")
-        if self._is_stopping:
+        if self._is_stopping:  # this request is the connection's last one
             self.cycle.keep_alive = False
 
     def _start_head_timer(self) -> None:

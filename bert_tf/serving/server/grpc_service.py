@@ -27,7 +27,7 @@ from tensorflow_serving.apis.predict_pb2 import PredictRequest, PredictResponse
 from tensorflow_serving.apis.regression_pb2 import RegressionRequest, RegressionResponse
 
 from bert_tf.serving.server.access_log import AccessLog
-from bert_tf.serving.server.authorization import is_authorized
+from bert_tf.serving.server.app import is_authorized
 from bert_tf.serving.server.conversion import LARGE_ANSWER, LARGE_BODY, in_thread_if
 from bert_tf.serving.server.errors import ServingError, invalid
 from bert_tf.serving.server.example_requests import classify, listed_examples, regress

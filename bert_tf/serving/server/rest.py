@@ -10,7 +10,7 @@ import time
 import zlib
 from collections.abc import AsyncIterator, Coroutine, Mapping
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple
 from urllib.parse import unquote
 
 import grpc
@@ -28,7 +28,6 @@ from bert_tf.serving.server.conversion import LARGE_ANSWER, LARGE_BODY, in_threa
 from bert_tf.serving.server.errors import ServingError, invalid
 from bert_tf.serving.server.example_requests import classify, regress
 from bert_tf.serving.server.models import Models
-from bert_tf.serving.server.servable import Servable
 
 # From tensorflow_serving/model_servers/http_server.cc.
 _CODES = {
@@ -63,18 +62,17 @@ _READ_TO_REFUSE = 4
 _SMALL_BODY = 2**16
 
 _log = logging.getLogger(__name__)
-_T = TypeVar("_T")
 
 
 @dataclass(frozen=True)
 class Limits:
-    """What one request may take: bytes and seconds."""
+    """Limits of requests."""
 
-    body_bytes: int = 32 * 2**20  # of a body, or 413
+    body_bytes: int = 32 * 2**20  # of one body, or 413
     # Of all bodies that are read or answered. Beyond it the largest that is still read gets 429.
     held_bytes: int = 256 * 2**20
-    body_seconds: float = 30  # in which a body must have arrived, or 408
-    seconds: float = 30  # in which a request must be answered, or 504
+    body_seconds: float = 30  # until a body has arrived, or 408
+    seconds: float = 30  # until a request is answered, or 504
 
 
 class _HttpError(ServingError):
@@ -102,13 +100,13 @@ class _Target(NamedTuple):
     version: int | None
     label: str | None
 
-    @classmethod
-    def of(cls, found: re.Match) -> "_Target":
-        version = found[2]
-        if version and (len(version.lstrip("0")) > 19 or int(version[-19:]) >= 2**63):
-            raise invalid(f"Failed to convert version: {version} to numeric.")
-        label = found[3] and unquote(found[3])
-        return cls(unquote(found[1]), version and int(version[-19:]), label)
+
+def _target(found: re.Match) -> _Target:
+    version = found[2]
+    if version and (len(version.lstrip("0")) > 19 or int(version[-19:]) >= 2**63):
+        raise invalid(f"Failed to convert version: {version} to numeric.")
+    label = found[3] and unquote(found[3])
+    return _Target(unquote(found[1]), version and int(version[-19:]), label)
 
 
 def raw_path(scope: Scope) -> str:
@@ -136,7 +134,6 @@ class RestApi:
         self._uploads: set[_Upload] = set()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answers one request; errors become the JSON and the status of the protocol."""
         if not raw_path(scope).lower().startswith("/v1/"):
             return await PlainTextResponse("Not Found", 404)(scope, receive, send)
         try:
@@ -158,7 +155,7 @@ class RestApi:
         path, method = raw_path(request.scope), request.method
         pattern = {"POST": _INFERENCE, "GET": _STATUS}.get(method)
         if found := pattern and pattern.fullmatch(path):
-            target, verb = _Target.of(found), (found[4] or "").lower()
+            target, verb = _target(found), (found[4] or "").lower()
             access = request.scope.setdefault("state", {}).setdefault("access", {})
             access["model"] = target.name[:_LONGEST_NAME]
             if method == "POST":
@@ -169,7 +166,7 @@ class RestApi:
             raise invalid("Missing model name in request.")
         raise invalid(f"Malformed request: {method} {path}")
 
-    def _metadata(self, target: "_Target") -> dict[str, Any]:
+    def _metadata(self, target: _Target) -> dict[str, Any]:
         with self._models.servable(*target) as servable:
             signatures = SignatureDefMap(signature_def=servable.signatures)
             spec = ModelSpec(name=target.name, version={"value": servable.version})
@@ -206,9 +203,14 @@ class RestApi:
             access["version"] = servable.version
             if (signature_name := name or "serving_default") in servable.signatures:
                 access["signature"] = signature_name
+            listed = document.get("instances" if verb == "predict" else "examples")
+            # Refused before it costs the time of a conversion.
+            servable.check_rows(len(listed) if isinstance(listed, list) else 0)
             if verb == "predict":
-                inputs = _inputs(servable, name)
-                _check_rows(servable, document.get("instances"))
+                infos = servable.signature(name).inputs
+                if not infos:
+                    raise invalid(f"Failed to get input map for signature: {name or 'DEFAULT'}")
+                inputs = {key: tf.as_dtype(info.dtype) for key, info in infos.items()}
                 tensors = await in_thread_if(is_large, json_requests.tensors, document, inputs)
                 access["rows"] = max(
                     (len(each) for each in tensors.values() if each.ndim), default=1
@@ -219,7 +221,6 @@ class RestApi:
                 outputs = dict(sorted(answer.items()))
                 is_large = sum(output.size for output in outputs.values()) > LARGE_ANSWER
                 return await in_thread_if(is_large, write, outputs, deadline)
-            _check_rows(servable, document.get("examples"))
             examples = await in_thread_if(is_large, json_requests.examples, document)
             access["rows"] = len(document["examples"])
             self._models.metrics.examples(servable.name, access["rows"])
@@ -236,18 +237,16 @@ class RestApi:
         """The request's body, unpacked, which counts as held until the block ends."""
         upload = _Upload()
         try:
-            await self._read(request, upload)
-            body = b"".join(upload.chunks)
-            upload.chunks.clear()
+            body = await self._read(request, upload)
             if "gzip" in request.headers.get("content-encoding", "").lower():
-                packed, limit = len(body), self._limits.body_bytes
-                body = await in_thread_if(True, _unpacked, body, limit)
+                packed = len(body)
+                body = await in_thread_if(True, _unpacked, body, self._limits.body_bytes)
                 self._hold(upload, len(body) - packed)
             yield body
         finally:
             self._held -= upload.size
 
-    async def _read(self, request: Request, upload: _Upload) -> None:
+    async def _read(self, request: Request, upload: _Upload) -> bytes:
         limits = self._limits
         if int(request.headers.get("content-length", 0)) > limits.body_bytes * _READ_TO_REFUSE:
             raise _too_large(limits.body_bytes)
@@ -271,6 +270,9 @@ class RestApi:
             self._uploads.discard(upload)
         if size > limits.body_bytes:
             raise _too_large(limits.body_bytes)
+        body = b"".join(upload.chunks)
+        upload.chunks.clear()
+        return body
 
     def _hold(self, upload: _Upload, size: int) -> None:
         """Counts more bytes of a body. The largest of those that still arrive makes room for it."""
@@ -298,7 +300,6 @@ def _too_large(limit: int) -> _HttpError:
 
 
 def _unpacked(body: bytes, limit: int) -> bytes:
-    """The content of a body in gzip."""
     unpacking = zlib.decompressobj(wbits=zlib.MAX_WBITS + 16)
     try:
         content = unpacking.decompress(body, limit + 1)
@@ -311,26 +312,8 @@ def _unpacked(body: bytes, limit: int) -> bytes:
     return content
 
 
-def _check_rows(servable: Servable, listed: Any) -> None:
-    """Refuses too many rows before they cost the time of a conversion."""
-    servable.check_rows(len(listed) if isinstance(listed, list) else 0)
-
-
-def _inputs(servable: Servable, signature_name: str) -> dict[str, tf.DType]:
-    """The types of a signature's inputs."""
-    signature = servable.signature(signature_name)
-    if not signature.inputs:
-        name = signature_name or "DEFAULT"
-        raise invalid(f"Failed to get input map for signature: {name}")
-    return {name: tf.as_dtype(info.dtype) for name, info in signature.inputs.items()}
-
-
-async def _unless_disconnected(request: Request, answering: Coroutine[Any, Any, _T]) -> _T:
-    """Waits for an answer, and gives it up when the client has gone; it has ended then.
-
-    Raises:
-        ClientDisconnect: it has.
-    """
+async def _unless_disconnected(request: Request, answering: Coroutine[Any, Any, bytes]) -> bytes:
+    """Waits for an answer; ends it and raises ClientDisconnect when the client has gone."""
     answer = asyncio.ensure_future(answering)
     gone = asyncio.ensure_future(request.receive())  # the body has been read: only this can come
     try:

@@ -14,8 +14,7 @@ from starlette.testclient import TestClient
 
 from bert_tf.serving.server import access_log, json_requests
 from bert_tf.serving.server.access_log import AccessLog
-from bert_tf.serving.server.app import make_app
-from bert_tf.serving.server.authorization import is_authorized
+from bert_tf.serving.server.app import is_authorized, make_app
 from bert_tf.serving.server.errors import ServingError, invalid
 from bert_tf.serving.server.models import Models
 from bert_tf.serving.server.rest import HTTP_STATUS, Limits, RestApi
