@@ -36,11 +36,9 @@ def _nodes(proto: SavedModel) -> Iterator:
 
 
 def refuse_unservable(saved_model: str | Path) -> None:
-    """Refuses a graph that released servers load or run with an error.
+    """Raises InputError for a graph that released servers cannot load or run.
 
-    Raises:
-        InputError: it holds ops that they lack, or functions to be compiled by XLA, which servers
-            switch off: the first request to one would fail. The message names them.
+    They lack some ops, and switch XLA off: the first request to a function that asks for it fails.
     """
     proto = read_saved_model(saved_model)
     nodes = list(_nodes(proto))

@@ -18,11 +18,9 @@ LONGEST_ATTENTION = 128
 
 
 def embed(strings: Tensors, parts: Parts) -> Tensors:
-    """Vectors of texts.
+    """Vectors of texts truncated to `max_length` tokens.
 
-    Returns:
-        `vectors` of the texts, truncated to `max_length` tokens, and `truncated`, int32 [B], the
-        number of word pieces that were removed.
+    Adds `truncated` to `vectors`, int32 [B], the number of word pieces that were removed.
     """
     ids = parts.tokenizer.tokenize(strings["text"])
     pack = Packer(parts.tokenizer, parts.max_length)
@@ -38,8 +36,8 @@ def vectors(inputs: Tensors, model: Any) -> Tensors:
 
     Returns:
         float32 [B, H] each: `mean` over the tokens; `cls`, of [CLS] or, in a left-to-right model,
-        of the last token; and `pooled`, if the model has a trained pooler: if it is an encoder, or
-        its head reads the pooler.
+        of the last token; `pooled` if the pooler is trained: of an encoder, or if the head reads
+        it.
     """
     encoder = getattr(model, "encoder", model)
     has_pooler = head_of(type(model)).reads_pooler
@@ -64,14 +62,12 @@ def attention(strings: Tensors, parts: Parts) -> Tensors:
     """Word pieces of texts, and how much each attends to each other.
 
     Returns:
-        T tokens, [CLS] and [SEP] included, at most `max_length` and `LONGEST_ATTENTION`:
+        For T tokens with [CLS] and [SEP], at most `max_length` and `LONGEST_ATTENTION`:
         `pieces_count`, int32 [B]; `pieces_id`, int32 [B, T]; `pieces_text`, string [B, T];
         `pieces_start` and `pieces_end` in code points and `pieces_start_byte` and
-        `pieces_end_byte`, int64 [B, T]; [CLS] and [SEP] are empty spans before and after the
-        others.
-
-        `probabilities`, float32 [B, L, N, T, T]: layer, head, the token that attends (a row sums
-        to 1), the token attended to; 0 for padding. `truncated`, int32 [B], as of `embed`.
+        `pieces_end_byte`, int64 [B, T], where [CLS] and [SEP] are empty spans at both ends;
+        `truncated`, as of `embed`; `probabilities`, float32 [B, L, N, T, T]: layer, head, the
+        token that attends (a row sums to 1), the token attended to; 0 for padding.
     """
     texts, tokenizer = strings["text"], parts.tokenizer
     encoder = getattr(parts.model, "encoder", parts.model)

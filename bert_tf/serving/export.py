@@ -55,22 +55,12 @@ def export(
     assets: Mapping[str, str] | None = None,
     facts: Mapping[str, str] | None = None,
 ) -> Path:
-    """Writes `module` as `<root>/<name>/<version>/`, completely or not at all.
+    """Writes `module` as `<root>/<name>/<version>/`, completely or not at all; returns the folder.
 
-    The version holds warm-up requests, each of which has been run, `batching_params.pbtxt` and a
-    model card. `<root>/models.config` lists the model. Exports of one name wait for each other, so
-    that each gets a version of its own.
-
-    Args:
-        module: module to export.
-        name: name by which TensorFlow Serving's clients ask for the model.
-        root: folder of all exports.
-        version: a positive number that is still free; 0 takes the one after the newest.
-        assets: file name -> text, small files to keep beside the model.
-        facts: rows of the model card: subject -> text.
-
-    Returns:
-        The folder of the version.
+    The version holds warm-up requests, each of which has been run, `batching_params.pbtxt`, a
+    model card with `facts` (subject -> text) and `assets` (file name -> text). The version 0 is
+    the one after the newest; concurrent exports of one name get a version each.
+    `<root>/models.config` lists the model.
 
     Raises:
         InputError: the name or version cannot be used, the graph holds what no released TensorFlow

@@ -12,13 +12,7 @@ CARD_FILE = "README.md"
 
 
 def model_card(name: str, facts: Mapping[str, str], signatures: Mapping[str, SignatureDef]) -> str:
-    """Returns the card, in Markdown.
-
-    Args:
-        name: name of the served model.
-        facts: subject -> text, in the order to print.
-        signatures: signatures of the SavedModel.
-    """
+    """The card in Markdown; `facts` are subject -> text, in the order to print."""
     rows = [f"| {subject} | {_cell(text)} |" for subject, text in facts.items()]
     texts = example_texts(signatures["serving_default"])
     body = json.dumps({"inputs": {key: [text] for key, text in texts.items()}})

@@ -25,12 +25,7 @@ class ServedFunction:
     Called with tensors or arrays by name, it returns arrays by name; strings are bytes in arrays of
     objects. A call raises tf.errors.OpError if the graph refuses the values.
 
-    Args:
-        model: the SavedModel.
-        name: name of the signature.
-
-    Attributes:
-        structured_input_signature: as that of a concrete function, an input name -> TensorSpec.
+    `structured_input_signature` is that of a concrete function.
     """
 
     def __init__(self, model: LoadedModel, name: str) -> None:
@@ -90,11 +85,7 @@ class Predictor:
         return _inputs(self.signatures[DEFAULT])
 
     def signature(self, name: str = DEFAULT) -> ServedFunction:
-        """The function of a signature.
-
-        Raises:
-            InputError: the SavedModel has no such signature.
-        """
+        """The function of a signature; raises InputError if the SavedModel lacks it."""
         return find_signature(self.signatures, name)
 
 
@@ -106,7 +97,7 @@ def answer(
     lengths: Sequence[int] | np.ndarray | None = None,
     answered: Callable[[int], object] = lambda number: None,
 ) -> dict[str, np.ndarray]:
-    """Returns the outputs of a signature for E examples, in their order.
+    """Returns the outputs of a signature for E examples, in their order: name -> [E, ...], padded.
 
     Args:
         signature: function as of `Predictor.signature` or `RawTextModel.signature`.
@@ -114,9 +105,6 @@ def answer(
         batch_size: examples per batch.
         lengths: length of each example; by default its characters.
         answered: called after each batch with the number of examples that have been answered.
-
-    Returns:
-        Output name -> values [E, ...], padded.
 
     Raises:
         InputError: a string is not valid Unicode, the names are not the model's inputs, or a batch
@@ -144,7 +132,7 @@ def answer_rows(
     *,
     answered: Callable[[int], object] = lambda number: None,
 ) -> list[dict[str, Any]]:
-    """Returns the answer to each of E examples as JSON values; see `answer` and `rows`.
+    """Returns the answer to each example as JSON values; see `answer` and `rows`.
 
     No answer is padded to the longest one of all, which may be thousands of words.
     """
@@ -161,7 +149,7 @@ def _answer_batches(
     lengths: Sequence[int] | np.ndarray | None,
     answered: Callable[[int], object],
 ) -> Iterator[tuple[np.ndarray, dict[str, np.ndarray]]]:
-    """Yields places of examples, int64 [B], and their outputs [B, ...]; arguments as of `answer`.
+    """Yields places of examples, int64 [B], and their outputs [B, ...]; see `answer`.
 
     Batches are of examples of like length, to pad little. Two at once keep a CPU's cores busy.
     """

@@ -22,13 +22,7 @@ _INIT_OP = "__saved_model_init_op"
 
 
 class LoadedModel:
-    """The signatures of a SavedModel; safe to run from several threads.
-
-    Args:
-        directory: folder with `saved_model.pb`.
-
-    Attributes:
-        signatures: name -> SignatureDef, as the SavedModel stores it.
+    """The signatures of a SavedModel by name; safe to run from several threads.
 
     Raises:
         OSError: a file is missing or cannot be read.
@@ -75,12 +69,9 @@ class LoadedModel:
     ) -> dict[str, np.ndarray]:
         """Returns all outputs of a signature, by name.
 
-        Args:
-            signature_name: one of `signatures`.
-            inputs: input name -> array of the type and rank of the signature; strings are bytes
-                in arrays of objects.
-            deadline: moment of `time.monotonic()` from which the graph stops at the next iteration
-                of a loop: exports compute a few thousand tokens in each.
+        Inputs have the type and rank of the signature; strings are bytes in arrays of objects. From
+        the deadline, a moment of `time.monotonic()`, the graph stops at the next iteration of a loop:
+        exports compute a few thousand tokens in each.
 
         Raises:
             tf.errors.OpError: the graph refuses the values, or runs out of time.

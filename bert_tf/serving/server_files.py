@@ -37,19 +37,18 @@ model_config_list {
 def batching_parameters(signatures: Mapping[str, SignatureDef]) -> str | None:
     """The text of `batching_params.pbtxt`; None for a model that a server must not batch.
 
-    A server joins the tensors of several requests only if all but their first dimension agree. A
-    list of choices may have any length, and padding, which the server fills with the list's first
-    value, would add choices. Without the file such a server does not batch the model.
+    A server joins requests only if all dimensions but the first agree. A list of choices may have
+    any length, and the server's padding, which repeats the first value, would add choices.
     """
     inputs = signatures["serving_default"].inputs.values()
     return _BATCHING if all(len(info.tensor_shape.dim) == 1 for info in inputs) else None
 
 
 def list_model(root: str | Path, name: str) -> bool:
-    """Adds a model to `<root>/models.config`, unless the file names it; the rest stays as it is.
+    """Adds a model to `<root>/models.config`, unless the file names it; keeps the rest.
 
     Returns:
-        Whether the file names the model now. It does not if the file has no `model_config_list`.
+        Whether the file names the model now: not if it has no `model_config_list`.
     """
     path = Path(root) / MODELS_CONFIG
     text = path.read_text(encoding="utf-8") if path.is_file() else _NO_MODELS

@@ -26,14 +26,7 @@ Tensors = dict[str, tf.Tensor]
 
 @dataclass(frozen=True, eq=False)
 class Parts:
-    """What signatures answer with.
-
-    Attributes:
-        model: the model.
-        tokenizer: its tokenizer.
-        labels: label names in the order of the model's outputs.
-        max_length: maximum tokens of a row.
-    """
+    """What signatures answer with; labels are in the order of the model's outputs."""
 
     model: Any
     tokenizer: BertTokenizer
@@ -52,8 +45,7 @@ class Signature:
     Attributes:
         inputs: shape and dtype of each input, the batch first.
         respond: turns inputs by name into outputs by name, in graph; before `of` it takes `Parts`,
-            too. Every output has the batch first, as batching and REST rows of TensorFlow Serving
-            require.
+            too. The batch is the first dimension of every output, as TensorFlow Serving requires.
         method_name: the API of TensorFlow Serving that asks it.
     """
 
@@ -94,14 +86,9 @@ def of_examples(signature: Signature, method_name: str, outputs: Mapping[str, st
 class RawTextModel(tf.Module):
     """What evaluation runs and what an export saves.
 
-    Args:
-        tokenizer: the tokenizer that the signatures use.
-        model: the model that they use.
-        signatures: signatures by name, one of them `DEFAULT`.
-
     Attributes:
-        method_names: method names of the signatures for another API than predict.
-        positions: the model's most tokens of a row.
+        method_names: method names of signatures for other APIs than predict.
+        positions: maximum tokens of a row.
     """
 
     def __init__(
@@ -134,20 +121,12 @@ class RawTextModel(tf.Module):
         return made
 
     def signature(self, name: str = DEFAULT) -> Any:
-        """Makes one concrete function.
-
-        Raises:
-            InputError: there is no such signature.
-        """
+        """Makes one concrete function; raises InputError for an unknown name."""
         return find_signature(self._signatures(), name).trace()
 
 
 def find_signature(signatures: Mapping[str, Any], name: str) -> Any:
-    """The signature of this name.
-
-    Raises:
-        InputError: there is none.
-    """
+    """The signature of this name; raises InputError if there is none."""
     if name not in signatures:
         raise InputError(
             f"the model has no signature {name!r}: give one of {', '.join(sorted(signatures))}"

@@ -41,12 +41,9 @@ _LONGEST_SENTENCE = 16
 
 @dataclass(frozen=True)
 class Request:
-    """A request to a signature.
+    """A request of the `size` "short", "long" or "batch".
 
-    Attributes:
-        method_name: the API of TensorFlow Serving that the signature is for.
-        size: "short", "long" or "batch".
-        inputs: input name -> values [B, ...], strings as bytes in an array of objects.
+    `inputs` are name -> values [B, ...], strings as bytes in arrays of objects.
     """
 
     signature_name: str
@@ -68,11 +65,8 @@ def requests(
 ) -> Iterator[Request]:
     """Yields a short request, a long one and a batch for every signature.
 
-    Args:
-        signatures: signatures of a SavedModel; the strings of `serving_default` are the features of
-            a signature that takes serialized tf.Examples.
-        tokenizer: the model's tokenizer, for signatures that take ids.
-        positions: the model's most tokens of a row, and words of a long text.
+    The strings of `serving_default` are the features of a signature that takes tf.Examples. Long
+    texts have `positions` words, the model's maximum tokens.
     """
     for name, signature in sorted(signatures.items()):
         of_examples = signature.method_name in (CLASSIFY, REGRESS)
@@ -132,9 +126,8 @@ def _ids(
 def check_requests(model: LoadedModel, made: Iterable[Request]) -> None:
     """Runs requests as a server will.
 
-    Raises:
-        InputError: a request fails, or an output cannot be served: its first dimension is not the
-            batch, or its dtype is one that REST cannot write. The message names the signature.
+    Raises InputError, which names the signature, if a request fails or if an output cannot be
+    served: its first dimension is not the batch, or REST cannot write its dtype.
     """
     for request in made:
         what = f"the signature {request.signature_name!r}"
@@ -171,8 +164,8 @@ def write_requests(path: Path, model_name: str, made: Iterable[Request]) -> None
 def prediction_log(model_name: str, request: Request) -> bytes:
     """A serialized PredictionLog.
 
-    The message types are TensorFlow Serving's (apis/prediction_log.proto and those that it
-    imports), which TensorFlow does not have; their fields here are all messages and strings.
+    The message types are TensorFlow Serving's (apis/prediction_log.proto and its imports), which
+    TensorFlow lacks; their fields here are all messages and strings.
     """
     spec = _field(1, model_name.encode()) + _field(3, request.signature_name.encode())
     if request.method_name in (CLASSIFY, REGRESS):

@@ -22,15 +22,10 @@ _LOG = logging.getLogger(__name__)
 
 
 class AccessLog:
-    """Writes the lines in a thread of its own.
+    """Appends lines to a file, or to standard output ("-"), in a thread of its own.
 
-    Lines that cannot be written are dropped: no answer fails or waits for them.
-
-    Args:
-        path: file to append to; "-" for standard output.
-
-    Raises:
-        OSError: the file cannot be opened.
+    Lines that cannot be written are dropped: no answer fails or waits for them. Raises OSError if
+    the file cannot be opened.
     """
 
     def __init__(self, path: str | Path) -> None:

@@ -36,16 +36,11 @@ def make_app(
     cors_origins: Sequence[str] = (),
     access_log: AccessLog | None = None,
 ) -> Starlette:
-    """Makes the ASGI application of a server.
+    """Makes the ASGI application of a server; the caller starts and closes the models.
 
-    Args:
-        models: models to serve; the caller starts and closes them.
-        limits: limits of a request.
-        routes: further pages.
-        hosts: names and addresses that requests may give as host; empty for any.
-        token: token that every request must show.
-        cors_origins: origins of web pages that may read answers; "*" for any.
-        access_log: where to log requests.
+    `routes` are further pages, `hosts` the names that requests may give as host (empty for any),
+    `cors_origins` the origins of web pages that may read answers ("*" for any). Every request must
+    show the `token`.
     """
     middleware = []
     if access_log is not None:

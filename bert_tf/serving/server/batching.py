@@ -133,12 +133,7 @@ class _Head(NamedTuple):
 
 
 class BatchQueue:
-    """The requests that wait for one version of a model.
-
-    Attributes:
-        rows: rows that wait.
-        running: batches that run.
-    """
+    """The requests that wait for one version of a model: `rows` wait, `running` batches run."""
 
     def __init__(self, workers: Workers, parameters: BatchingParameters) -> None:
         self.parameters = parameters
@@ -157,16 +152,11 @@ class BatchQueue:
     ) -> dict[str, np.ndarray]:
         """Calls `function` in a thread, for several requests at once where that pays.
 
-        Args:
-            function: makes outputs from inputs.
-            inputs: name -> array with as many rows as the others.
-            key: requests whose key, types and shapes of rows are equal may be joined; None for a
-                function whose inputs cannot be.
-            deadline: moment of `time.monotonic()` at which the function is stopped.
+        All inputs have the same number of rows. Requests with equal keys, types and row shapes may be
+        joined; the key None prevents it. The deadline is a moment of `time.monotonic()`.
 
         Raises:
-            ServingError: UNAVAILABLE if too many rows wait, DEADLINE_EXCEEDED, or that of the
-                function.
+            ServingError: UNAVAILABLE if too many rows wait, DEADLINE_EXCEEDED, or the function's.
         """
         # A request without rows takes a place, too.
         rows = max(1, row_count(inputs)) if key is not None else 1
@@ -206,7 +196,7 @@ class BatchQueue:
                 del self._waiting[group]
 
     def heads(self) -> Iterator[_Head]:
-        """Yields the oldest request of each group, if another batch may run."""
+        """Yields the oldest request of each group if another batch may run."""
         if self.running < self._threads:
             for group, waiting in self._waiting.items():
                 arrived = waiting[0].arrived
@@ -218,7 +208,7 @@ class BatchQueue:
         return max(1, min(self.parameters.max_batch_size, _BATCH_BYTES >> group[1]))
 
     def take(self, group: Any) -> list[_Request]:
-        """Removes the next batch of a group from the queue; those that expired are left out."""
+        """Removes and returns the next batch of a group, without requests that expired."""
         batch: list[_Request] = []
         waiting, rows = self._waiting[group], 0
         while waiting and (not batch or rows + waiting[0].rows <= self._size(group)):

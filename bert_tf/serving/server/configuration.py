@@ -23,16 +23,7 @@ _FROM_ZERO = ("batch_timeout_micros", "num_batch_threads")
 
 @dataclasses.dataclass(frozen=True)
 class BatchingParameters:
-    """How requests are joined; names and meaning as in TensorFlow Serving's BatchingParameters.
-
-    Attributes:
-        max_batch_size: most rows of a batch, and of a request.
-        batch_timeout_micros: longest wait for more requests, in microseconds. 0 joins those that
-            wait when a thread is free, which is best on CPUs.
-        max_enqueued_batches: batches' worth of rows that may wait; more are refused.
-        num_batch_threads: batches that run at once; 0 for one per core.
-        allowed_batch_sizes: if given, batches are filled up to one of these, in rising order.
-    """
+    """How requests are joined, with TensorFlow Serving's names and meaning."""
 
     max_batch_size: int = 32
     batch_timeout_micros: int = 0
@@ -86,11 +77,7 @@ _MESSAGE = message_factory.GetMessageClass(
 def read_batching_parameters(
     path: str | Path, defaults: BatchingParameters | None = None
 ) -> BatchingParameters:
-    """Reads a batching parameters file; fields that it omits are as in `defaults`.
-
-    Raises:
-        InputError: the file cannot be read, is in another format or has a value out of range.
-    """
+    """Reads a batching parameters file; fields that it omits are as in `defaults`."""
     message = _MESSAGE()
     try:
         text_format.Parse(Path(path).read_text(encoding="utf-8"), message)
@@ -107,11 +94,7 @@ def read_batching_parameters(
 
 
 def read_models_config(path: str | Path) -> ModelServerConfig:
-    """Reads a models.config; a relative base_path is relative to the file's folder.
-
-    Raises:
-        InputError: the file cannot be read, is in another format, or names no model or one twice.
-    """
+    """Reads a models.config; a relative base_path is relative to the file's folder."""
     path, config = Path(path), ModelServerConfig()
     try:
         text_format.Parse(path.read_text(encoding="utf-8"), config)

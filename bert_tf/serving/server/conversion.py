@@ -13,8 +13,7 @@ _T = TypeVar("_T")
 async def in_thread_if(is_large: bool, function: Callable[..., _T], *arguments: object) -> _T:
     """Calls a function, in a thread if its arguments are large.
 
-    A caller that is cancelled meanwhile waits for the thread: whatever the function holds is in
-    use until then.
+    A cancelled caller waits for the thread, which still uses what the function holds.
     """
     if not is_large:
         return function(*arguments)

@@ -27,16 +27,10 @@ Signatures = Mapping[str, SignatureDef]
 async def classify(
     predict: Predict, signatures: Signatures, signature_name: str, examples: Input
 ) -> ClassificationResult:
-    """Runs a signature of the method classify.
-
-    Args:
-        predict: runs a signature.
-        signatures: those of the model.
-        signature_name: the signature; an empty name means `serving_default`.
-        examples: tf.Examples, with or without a context that is merged into each.
+    """Runs a classify signature on tf.Examples; an empty name means `serving_default`.
 
     Raises:
-        ServingError: INVALID_ARGUMENT without examples, or for a signature of another method;
+        ServingError: INVALID_ARGUMENT without examples or for a signature of another method;
             whatever `predict` raises.
     """
     signature = _signature(
@@ -77,7 +71,7 @@ def _classifications(rows: int, outputs: Mapping[str, np.ndarray]) -> Classifica
 async def regress(
     predict: Predict, signatures: Signatures, signature_name: str, examples: Input
 ) -> RegressionResult:
-    """Runs a signature of the method regress; arguments and errors as of `classify`."""
+    """Runs a regress signature; see `classify`."""
     signature = _signature(
         signatures, signature_name, tf.saved_model.REGRESS_METHOD_NAME, "regression"
     )

@@ -66,22 +66,10 @@ async def start_grpc(
     token: str | None = None,
     access_log: AccessLog | None = None,
 ) -> tuple[grpc.aio.Server, int]:
-    """Starts a server of both services; `await server.stop(grace)` ends it.
+    """Starts a server of both services and returns it with its port; port 0 takes a free one.
 
-    The message of a call must arrive within 30 s.
-
-    Args:
-        models: models that it serves.
-        address: host and port; port 0 takes a free one.
-        max_request_bytes: a larger request fails with RESOURCE_EXHAUSTED, as do more than 1000 at
-            once.
-        max_held_bytes: size of all requests that are being answered; more are RESOURCE_EXHAUSTED.
-        tls: encrypts the connections.
-        token: password that clients send as metadata, `authorization: Bearer <token>`.
-        access_log: where to log requests.
-
-    Returns:
-        The server and its port.
+    Requests beyond `max_request_bytes`, and those beyond `max_held_bytes` in work, fail with
+    RESOURCE_EXHAUSTED. Clients send the token as metadata, `authorization: Bearer <token>`.
 
     Raises:
         OSError: a file of `tls` cannot be read.
@@ -201,7 +189,7 @@ class _Calls:
     def handler(
         self, api: str, request_type: type[Message], method: _Method
     ) -> grpc.RpcMethodHandler:
-        """Makes a method one of a gRPC server; the call is aborted where the method fails.
+        """Makes a method one of a gRPC server.
 
         The handler reads the message itself: gRPC's own would wait for it without a limit.
         """

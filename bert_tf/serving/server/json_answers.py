@@ -26,15 +26,11 @@ _NON_FINITE = {
 
 
 def predictions(outputs: Mapping[str, np.ndarray], deadline: float = math.inf) -> bytes:
-    """The answer to a request in row format; one output's values stand bare.
-
-    Args:
-        outputs: name -> array, batch first.
-        deadline: moment of `time.monotonic()` at which to give up.
+    """The answer to a request in row format: arrays by name, batch first.
 
     Raises:
-        ServingError: the outputs are not of one batch, or of a type that JSON has no form for, or
-            the deadline has passed.
+        ServingError: the batch sizes differ, JSON has no form for a type, or the `deadline`, a
+            moment of `time.monotonic()`, has passed.
     """
     if not outputs:
         raise invalid("Cannot convert empty tensor map to JSON")
@@ -54,7 +50,7 @@ def predictions(outputs: Mapping[str, np.ndarray], deadline: float = math.inf) -
 
 
 def outputs(values: Mapping[str, np.ndarray], deadline: float = math.inf) -> bytes:
-    """The answer to a request in column format; arguments and errors as of `predictions`."""
+    """The answer to a request in column format; see `predictions`."""
     if not values:
         raise invalid("Cannot convert empty tensor map to JSON")
     if len(values) == 1:

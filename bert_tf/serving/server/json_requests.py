@@ -130,14 +130,11 @@ def _is_row_format(document: Mapping[str, Any]) -> bool:
 
 
 def tensors(document: Mapping[str, Any], inputs: Mapping[str, tf.DType]) -> dict[str, np.ndarray]:
-    """The tensors that the body of a predict request gives, in row or column format.
+    """Returns a predict request's arrays by name; strings are bytes in arrays of objects.
 
     Args:
-        document: parsed body.
+        document: parsed body, in row or column format.
         inputs: name -> type of the signature's inputs.
-
-    Returns:
-        Name -> array; strings are bytes in an array of objects.
 
     Raises:
         ServingError: the values do not fit the inputs, or each other.
@@ -335,11 +332,7 @@ def _float(value: Any, dtype: tf.DType) -> float:
 
 
 def examples(document: Mapping[str, Any]) -> Input:
-    """The examples of a classify or regress request, and the context that they share.
-
-    Raises:
-        ServingError: `examples` is missing or empty, or a feature mixes types.
-    """
+    """The examples of a classify or regress request, and the context that they share."""
     found = Input()
     listed = found.example_list.examples
     if "context" in document:

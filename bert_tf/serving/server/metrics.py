@@ -21,11 +21,10 @@ CONTENT_TYPE = prometheus.CONTENT_TYPE_PLAIN_0_0_4
 
 
 class Metrics:
-    """What one server counts; nothing is shared with others in the process.
+    """Metrics of one server.
 
-    Attributes:
-        models: names of the server's models. Requests for others count under the empty name: a
-            label for each name that clients make up would grow without bound.
+    Requests for models outside `models` count under the empty name: a label for each name that
+    clients make up would grow without bound.
     """
 
     def __init__(self) -> None:
@@ -84,7 +83,7 @@ class Metrics:
         self._latency.labels(model, api, entrypoint).observe(seconds * 1e6)
 
     def run(self, model: str, seconds: float) -> None:
-        """Counts a run of a graph, from its place in the queue on."""
+        """Counts a run of a graph, including its wait in the queue."""
         self._runtime.labels(model, "Predict", "TF1").observe(seconds * 1e6)
 
     def wait(self, seconds: float) -> None:

@@ -37,23 +37,17 @@ class Models:
             with models.servable("classifier") as servable:
                 outputs = await servable.predict("", {"text": np.array([b"a text"], object)})
 
-    New versions are found by looking for them, loaded and warmed up while the old one serves, then
-    take over; the old one is unloaded after its last request. A version that cannot be loaded is
-    reported in its status, and tried again once its files change, or after a minute, then two, up
-    to an hour. A model whose whole folder disappears stays loaded, as in TensorFlow Serving. A
-    models.config that changes is followed; a label moves when the version that it is to name has
-    been loaded.
+    New versions are found by polling, loaded and warmed up while the old one serves, then take
+    over; the old one is unloaded after its last request. A version that fails to load says so in
+    its status, and is tried again once its files change, or after a minute, then two, up to an
+    hour. A model whose whole folder disappears stays loaded, as in TensorFlow Serving. Changes of
+    a models.config are followed; a label moves once its new version has been loaded.
 
     Args:
-        source: folder whose subfolders with numbered versions are the models, named for their
-            folder; or the folder of one model; or a models.config.
-        poll_seconds: seconds between two looks for versions.
-        batching: how requests are joined, where a version's `batching_params.pbtxt` says nothing
-            else; its `num_batch_threads` is the number of threads of the whole server.
-        overrides: fields of BatchingParameters that hold whatever a version's file says.
-
-    Attributes:
-        metrics: counters of requests, loads and runs.
+        source: folder of models (<name>/<version>), folder of one model, or a models.config.
+        batching: defaults for what a version's `batching_params.pbtxt` omits; its
+            `num_batch_threads` is the number of threads of the whole server.
+        overrides: fields of BatchingParameters that replace those of every version.
     """
 
     def __init__(
@@ -97,7 +91,7 @@ class Models:
             await self.close()
 
     async def start(self) -> None:
-        """Returns when every version that is to be served first is loaded, or has failed.
+        """Loads the first versions; returns when each is loaded or has failed.
 
         Raises:
             InputError: the source cannot be read, has no models, or none that can be loaded.
@@ -244,9 +238,7 @@ class Models:
     def servable(
         self, name: str, version: int | None = None, label: str | None = None
     ) -> contextlib.AbstractContextManager[Servable]:
-        """Holds the version that a request is for: it stays loaded until the block ends.
-
-        Without a number or a label it is the newest version.
+        """Keeps the version that a request asks for, by default the newest, loaded in a block.
 
         Raises:
             ServingError: `Servable not found for request: Latest(foo)` or `Specific(foo, 50)`
@@ -281,8 +273,7 @@ class Models:
         """The state of each version of a model, or of one, as ModelService reports it.
 
         Raises:
-            ServingError: `Could not find any versions of model foo` or `Could not find version 9
-                of model foo` (NOT_FOUND), or as `servable` for a label.
+            ServingError: NOT_FOUND, or as `servable` for a label.
         """
         version = self._labelled(name, version, label)
         servables = self._servables.get(name, {})
@@ -299,14 +290,9 @@ class Models:
 def _look(
     source: Path | ModelServerConfig, known: set[str], failed: list[Servable]
 ) -> tuple[dict[str, dict[int, Path]], list[Servable]]:
-    """Looks for versions to serve, and for failed ones whose files have changed.
+    """Finds the versions to serve, name -> version -> folder, and failed ones whose files changed.
 
-    Returns:
-        Name -> version -> folder, without the `known` models whose folders are gone; those of
-        `failed` that changed.
-
-    Raises:
-        OSError: the file system does not answer.
+    `known` models whose folders are gone are left out. Raises OSError.
     """
     found: dict[str, dict[int, Path]] = {}
     if isinstance(source, ModelServerConfig):

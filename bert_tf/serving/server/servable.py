@@ -41,21 +41,12 @@ _LOG = logging.getLogger(__name__)
 class Servable:
     """One version of a model. It stays loaded while a request holds it.
 
-    Requests are joined in batches if the version's folder has batching parameters, or if some are
-    given for all models. A batched version refuses requests of more rows than a batch may have, as
+    Requests are joined in batches if the version's folder has batching parameters, or if
+    `overrides` has any. A batched version refuses requests of more rows than a batch may have, as
     TensorFlow Serving does.
 
-    Args:
-        name, version, directory: the model's name, and number and folder of its version.
-        workers: threads that run its batches.
-        metrics: counts its loads and runs.
-        parameters: batching parameters, where its folder has none.
-        overrides: fields of them that hold for all models, whatever their folders have.
-
     Attributes:
-        name, version, directory: as given.
-        state: a state of `ModelVersionStatus`.
-        error: why it could not be loaded.
+        state: a state of `ModelVersionStatus`; `error` is why it could not be loaded.
         retry_at: moment of `time.monotonic()` from which loading may be tried again.
         stamp: sizes and times of the folder's files before they were loaded.
     """
@@ -159,15 +150,10 @@ class Servable:
 
     @property
     def signatures(self) -> Mapping[str, SignatureDef]:
-        """Signature name -> SignatureDef: type, shape and tensor name of each input and output."""
         return self._model.signatures
 
     def signature(self, signature_name: str) -> SignatureDef:
-        """The signature of this name; an empty one means `serving_default`.
-
-        Raises:
-            ServingError: there is none (INVALID_ARGUMENT).
-        """
+        """The signature of this name; an empty one means `serving_default`."""
         name = signature_name or "serving_default"
         if name not in self.signatures:
             raise invalid(f'Serving signature name: "{name}" not found in signature def')
@@ -187,18 +173,15 @@ class Servable:
     ) -> dict[str, np.ndarray]:
         """Runs a signature, joined with other requests where that pays.
 
-        The answers are those of a request that runs alone, but for the rounding of floats.
-
         Args:
-            signature_name: the signature; an empty name means `serving_default`.
-            inputs: input name -> array of the signature's type and rank, batch first; strings are
-                bytes in arrays of objects, here and in the outputs.
+            signature_name: an empty name means `serving_default`.
+            inputs: name -> array, batch first; strings are bytes in arrays of objects, here and in
+                the outputs.
             deadline: moment of `time.monotonic()` by which the answer is wanted.
 
         Raises:
-            ServingError: INVALID_ARGUMENT for inputs that the signature does not take, too many
-                rows or too large an answer, UNAVAILABLE for a full queue or a server that has
-                stopped, DEADLINE_EXCEEDED.
+            ServingError: INVALID_ARGUMENT for inputs that do not fit, too many rows or too large an
+                answer, UNAVAILABLE for a full queue or a stopped server, DEADLINE_EXCEEDED.
         """
         signature = self.signature(signature_name)
         check_inputs(signature, inputs)
@@ -223,7 +206,6 @@ class Servable:
         return outputs
 
     def status(self) -> ModelVersionStatus:
-        """Its state as ModelService reports it."""
         error = {}
         if self.error:
             error = {"error_code": self.error.code.value[0], "error_message": self.error.message}
@@ -243,9 +225,9 @@ def stamp(directory: Path) -> dict[str, tuple[int, int]]:
 def without_padding(
     signature: SignatureDef, outputs: Mapping[str, np.ndarray]
 ) -> dict[str, np.ndarray]:
-    """Cuts lists `<list>_...` of any width to the longest that `<list>_count` tells.
+    """Cuts padded lists `<list>_...` to the longest that `<list>_count` tells.
 
-    Those of other requests in the batch may have been longer.
+    Other requests of the batch may have had longer ones.
     """
     shorter = dict(outputs)
     for counted, counts in outputs.items():

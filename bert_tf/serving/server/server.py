@@ -26,8 +26,7 @@ _TRIM_SECONDS = 10
 def bind(host: str, port: int, option: str = "--rest_port") -> socket.socket:
     """Takes an address; nobody can connect until the server listens. Port 0 takes any free one.
 
-    Raises:
-        InputError: the address is in use, or not this machine's; names the `option` of the port.
+    Raises InputError, which names the `option` of the port, if the address cannot be used.
     """
     try:
         family, kind, protocol, _, address = socket.getaddrinfo(
@@ -76,18 +75,12 @@ async def serve(
 ) -> None:
     """Serves until SIGTERM or SIGINT, then answers what has been accepted and returns.
 
-    A signal is obeyed while models load, too. A second one ends the process at once.
+    Loads the models, and closes them at the end. Signals also work while models load. A second one
+    ends the process at once.
 
-    Args:
-        models: models; loaded here, and closed at the end.
-        app: application for REST.
-        rest_socket: bound socket for REST.
-        start_grpc: starts the gRPC server; gives it and its port.
-        ready: called with the port of gRPC when requests are answered.
-        stopping: called when the first signal has come. Threads may still load or compute: what
-            ends them in time is up to the caller.
-        tls: certificate and key of REST; None for plain HTTP.
-        grace: seconds that requests get to end at the end.
+    `ready` is called with the port of gRPC when requests are answered; `stopping` at the first
+    signal, after which requests get `grace` seconds to end. Threads may still load or compute: the
+    caller ends them in time.
     """
     config = uvicorn.Config(
         app,

@@ -27,11 +27,7 @@ _FIELDS = {
 
 
 def check_inputs(signature: SignatureDef, inputs: Mapping[str, np.ndarray]) -> None:
-    """Refuses inputs that the signature does not take.
-
-    Raises:
-        ServingError: INVALID_ARGUMENT for other names, types or shapes, or unequal batch sizes.
-    """
+    """Refuses inputs of other names, types or shapes than the signature's, or unequal batches."""
     check_names(signature, inputs)
     for name, array in inputs.items():
         info = signature.inputs[name]
@@ -54,11 +50,7 @@ def check_inputs(signature: SignatureDef, inputs: Mapping[str, np.ndarray]) -> N
 
 
 def check_names(signature: SignatureDef, inputs: Mapping[str, object]) -> None:
-    """Refuses missing and unknown inputs, in TensorFlow Serving's words.
-
-    Raises:
-        ServingError: INVALID_ARGUMENT.
-    """
+    """Refuses missing and unknown inputs, in TensorFlow Serving's words."""
     given, wanted = set(inputs), set(signature.inputs)
     if given != wanted:
         sent, takes, extra, missing = (
@@ -74,12 +66,7 @@ def check_names(signature: SignatureDef, inputs: Mapping[str, object]) -> None:
 def predict_inputs(
     signatures: Mapping[str, SignatureDef], request: PredictRequest
 ) -> tuple[str, dict[str, np.ndarray]]:
-    """Returns the name of the signature that a request asks, and its inputs.
-
-    Raises:
-        ServingError: FAILED_PRECONDITION for an unknown signature, INVALID_ARGUMENT for other
-            inputs than it takes.
-    """
+    """Returns the name of the signature that a request asks, and its inputs."""
     name = request.model_spec.signature_name or "serving_default"
     if name not in signatures:
         message = f'Serving signature key "{name}" not found.'
@@ -127,13 +114,8 @@ def can_join(signature: SignatureDef) -> bool:
 def to_array(name: str, proto: TensorProto, dtype: int) -> np.ndarray:
     """Returns the values of an input; strings are bytes in an array of objects.
 
-    Args:
-        name: the input, for messages.
-        proto: the tensor of a request.
-        dtype: number of the DataType that the signature takes.
-
-    Raises:
-        ServingError: INVALID_ARGUMENT for another type, or a shape that does not fit the values.
+    `dtype` is the number of the DataType that the signature takes. Raises ServingError
+    (INVALID_ARGUMENT) for another type, or a shape that does not fit the values.
     """
     if proto.dtype != dtype:
         given = DataType.Name(proto.dtype) if proto.dtype in DataType.values() else proto.dtype

@@ -20,10 +20,7 @@ _MOST = 1000
 
 
 def warm_up(model: LoadedModel, directory: Path) -> int:
-    """Runs each record of the version's warm-up file, if it has one.
-
-    Returns:
-        The number of requests.
+    """Runs the requests in the version's warm-up file and returns their number.
 
     Raises:
         ServingError: a record cannot be read or fails, or there are more than 1000 of them.

@@ -37,13 +37,9 @@ _TYPES = {
 def routes(models: Models) -> list[Route]:
     """Makes the routes of the page.
 
-    Args:
-        models: the models that the page shows. It asks them through the server's own REST paths,
-            `/v1/models/...`.
-
-    Returns:
-        `/`, the page; `/playground/NAME`, its files; `/playground/models`, JSON with `models`
-        (see `describe`) and whether the browser had to show a `token`.
+    `/` is the page, which asks `/v1/models/...`; `/playground/NAME` are its files;
+    `/playground/models` is JSON with `models` (see `describe`) and whether the browser had to show
+    a `token`.
     """
 
     async def list_models(request: Request) -> Response:
@@ -63,13 +59,10 @@ def routes(models: Models) -> list[Route]:
 
 
 def describe(models: Models) -> list[dict[str, Any]]:
-    """The models that can be asked, in alphabetical order.
+    """The models that can be asked, in alphabetical order, each with its versions, newest first.
 
-    Returns:
-        For each model its `name` and `versions`, the newest first; for each of these the `version`
-        and `signatures`, signature name -> `method`, `inputs` and `outputs`. Each of these has a
-        `dtype` such as "DT_STRING" and a `shape`, -1 for an unknown size, null for an
-        unknown rank.
+    Each version has its signatures with `method`, `inputs` and `outputs`; a tensor has a `dtype`
+    such as "DT_STRING" and a `shape`, in which -1 is an unknown size; null is an unknown rank.
     """
     return [
         {"name": name, "versions": versions}
