@@ -1,8 +1,12 @@
-"""SavedModels for TensorFlow Serving: `saved_models/<name>/<version>/`."""
+"""SavedModels for TensorFlow Serving, and the files that it reads beside them.
+
+`saved_models/<name>/<version>/` is a version of a model, `saved_models/models.config` lists models.
+"""
 
 import contextlib
 import errno
 import fcntl
+import json
 import logging
 import os
 import re
@@ -10,21 +14,51 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import tensorflow as tf
+from tensorflow.core.protobuf.meta_graph_pb2 import SignatureDef, TensorInfo
 
-from bert_tf.atomic import hold_output, replace_directory
+from bert_tf.atomic import hold_output, replace_directory, write_text
 from bert_tf.errors import InputError
 from bert_tf.serving.checks import refuse_unservable
-from bert_tf.serving.model_card import CARD_FILE, model_card
 from bert_tf.serving.saved_model import LoadedModel
-from bert_tf.serving.server_files import BATCHING_FILE, batching_parameters, list_model
 from bert_tf.serving.signatures import RawTextModel
-from bert_tf.serving.warmup_requests import WARMUP_FILE, check_requests, requests, write_requests
+from bert_tf.serving.warmup_requests import (
+    WARMUP_FILE,
+    check_requests,
+    example_texts,
+    requests,
+    write_requests,
+)
 
 _log = logging.getLogger(__name__)
 
 # Files here travel with a SavedModel; a server reads none but those that it knows by name.
 ASSETS = "assets.extra"
 _LARGEST = 2**63 - 1  # versions are int64 in TensorFlow Serving
+CARD_FILE = "README.md"
+MODELS_CONFIG = "models.config"
+# Where the server's Docker image looks for models.
+_MOUNT = "/models"
+
+BATCHING_FILE = "batching_params.pbtxt"
+# A batch is made of what waits while all threads are busy, so an idle server adds no delay. The
+# number of threads is the server's own: one per core.
+_BATCHING = """\
+# Dynamic batching of this model on CPUs, in tensorflow_model_server with
+#   --enable_batching --enable_per_model_batching_parameters
+# Rows of a batch, and therefore of a single request.
+max_batch_size { value: 64 }
+# No waiting for more requests: a batch takes what has queued while the processor was busy.
+batch_timeout_micros { value: 0 }
+# Beyond 16 waiting batches a request is refused (503) rather than answered too late.
+max_enqueued_batches { value: 16 }
+"""
+
+_NO_MODELS = """\
+# For TensorFlow Serving: one block per model. base_path is an absolute path on the server;
+# with Docker this folder is mounted at /models.
+model_config_list {
+}
+"""
 
 
 def versions(directory: str | Path) -> list[int]:
@@ -134,3 +168,92 @@ def _full_disk_errors() -> Iterator[None]:
         if "No space left" in str(error) or "quota exceeded" in str(error):
             raise OSError(errno.ENOSPC, error.message) from error
         raise
+
+
+def batching_parameters(signatures: Mapping[str, SignatureDef]) -> str | None:
+    """The text of `batching_params.pbtxt`; None for a model that a server must not batch.
+
+    A server joins requests only if all dimensions but the first agree. A list of choices may have
+    any length, and the server's padding, which repeats the first value, would add choices.
+    """
+    inputs = signatures["serving_default"].inputs.values()
+    return _BATCHING if all(len(info.tensor_shape.dim) == 1 for info in inputs) else None
+
+
+def list_model(root: str | Path, name: str) -> bool:
+    """Adds a model to `<root>/models.config`, unless the file names it; keeps the rest.
+
+    Returns:
+        Whether the file names the model now: not if it has no `model_config_list`.
+    """
+    path = Path(root) / MODELS_CONFIG
+    text = path.read_text(encoding="utf-8") if path.is_file() else _NO_MODELS
+    # Comments may speak of models and hold brackets: blank them, so that all places stay.
+    code = re.sub(r"#[^\n]*", lambda comment: " " * len(comment[0]), text)
+    if re.search(rf"""\bname\s*:\s*(["']){re.escape(name)}\1""", code):
+        return True
+    end = code.rfind("}")
+    if not re.search(r"\bmodel_config_list\b", code) or end < 0:
+        return False
+    block = (
+        "  config {\n"
+        f'    name: "{name}"\n'
+        f'    base_path: "{_MOUNT}/{name}"\n'
+        '    model_platform: "tensorflow"\n'
+        "  }\n"
+    )
+    line = text.rfind("\n", 0, end) + 1
+    place = line if not text[line:end].strip() else end  # `{}` may stand on one line
+    separator = "" if place == line else "\n"
+    write_text(path, text[:place] + separator + block + text[place:])
+    return True
+
+
+def model_card(name: str, facts: Mapping[str, str], signatures: Mapping[str, SignatureDef]) -> str:
+    """The card in Markdown; `facts` are subject -> text, in the order to print."""
+    rows = [f"| {subject} | {_cell(text)} |" for subject, text in facts.items()]
+    texts = example_texts(signatures["serving_default"])
+    body = json.dumps({"inputs": {key: [text] for key, text in texts.items()}})
+    table = []
+    for signature_name, signature in sorted(signatures.items()):
+        api = signature.method_name.rpartition("/")[2]
+        inputs, outputs = map(_tensors, (signature.inputs, signature.outputs))
+        table.append(f"| `{signature_name}` | {api} | {inputs} | {outputs} |")
+    return f"""\
+# {name}
+
+A SavedModel that takes raw strings, made by bert-tf.
+
+| | |
+|---|---|
+{chr(10).join([*rows, "| licence | not stated: add it before you pass the model on |"])}
+
+## Example request
+
+    curl -d '{body}' \\
+        http://localhost:8501/v1/models/{name}:predict
+
+## Signatures
+
+B is the batch; `?` differs from request to request. Lists are padded: `NAME_count` says how many
+of `NAME_...` are real. A signature other than `serving_default` is asked for with
+`"signature_name"` in the request.
+
+| signature | API | inputs | outputs |
+|---|---|---|---|
+{chr(10).join(table)}
+"""
+
+
+def _tensors(tensors: Mapping[str, TensorInfo]) -> str:
+    described = []
+    for name, info in sorted(tensors.items()):
+        sizes = ["?" if dim.size < 0 else str(dim.size) for dim in info.tensor_shape.dim]
+        shape = ", ".join(["B", *sizes[1:]])
+        described.append(f"`{name}` {tf.as_dtype(info.dtype).name} [{shape}]")
+    return ", ".join(described)
+
+
+def _cell(text: str) -> str:
+    """Text for a table: a bar would end the cell, a line the row."""
+    return " ".join(text.replace("|", "\\|").split())

@@ -69,9 +69,9 @@ class LoadedModel:
     ) -> dict[str, np.ndarray]:
         """Returns all outputs of a signature, by name.
 
-        Inputs have the type and rank of the signature; strings are bytes in arrays of objects. From
-        the deadline, a moment of `time.monotonic()`, the graph stops at the next iteration of a loop:
-        exports compute a few thousand tokens in each.
+        Inputs have the type and rank of the signature; strings are bytes in arrays of objects.
+        From the deadline, a moment of `time.monotonic()`, the graph stops at the next iteration of
+        a loop: exports compute a few thousand tokens in each.
 
         Raises:
             tf.errors.OpError: the graph refuses the values, or runs out of time.

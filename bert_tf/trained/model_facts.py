@@ -26,7 +26,7 @@ def model_facts(
     labels: Sequence[str],
     directory: str | Path | None = None,
 ) -> dict[str, str]:
-    """Subject -> text, for `bert_tf.serving.model_card`.
+    """Subject -> text, for `bert_tf.serving.export.model_card`.
 
     Scores come from metrics.json in the model's `directory`, the data's names from config.yaml of
     the run that it belongs to.

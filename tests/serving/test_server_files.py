@@ -19,10 +19,15 @@ from bert_tf import BertConfig, BertTokenizer
 from bert_tf.cli.main import main
 from bert_tf.models.task_models import BertClassifier
 from bert_tf.serving.checks import ops_of, read_saved_model
-from bert_tf.serving.export import ASSETS, _set_method_names
+from bert_tf.serving.export import (
+    ASSETS,
+    BATCHING_FILE,
+    _set_method_names,
+    batching_parameters,
+    list_model,
+)
 from bert_tf.serving.saved_model import LoadedModel
 from bert_tf.serving.server.configuration import BatchingParameters, read_batching_parameters
-from bert_tf.serving.server_files import BATCHING_FILE, batching_parameters, list_model
 from bert_tf.serving.signatures import CLASSIFY, REGRESS
 from bert_tf.serving.warmup_requests import (
     WARMUP_FILE,

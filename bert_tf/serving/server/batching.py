@@ -152,8 +152,8 @@ class BatchQueue:
     ) -> dict[str, np.ndarray]:
         """Calls `function` in a thread, for several requests at once where that pays.
 
-        All inputs have the same number of rows. Requests with equal keys, types and row shapes may be
-        joined; the key None prevents it. The deadline is a moment of `time.monotonic()`.
+        All inputs have the same number of rows. Requests with equal keys, types and row shapes may
+        be joined; the key None prevents it. The deadline is a moment of `time.monotonic()`.
 
         Raises:
             ServingError: UNAVAILABLE if too many rows wait, DEADLINE_EXCEEDED, or the function's.
@@ -167,33 +167,29 @@ class BatchQueue:
                 "The batch scheduling queue to which this task was submitted is full; "
                 f"max_enqueued_batches is {self.parameters.max_enqueued_batches}",
             )
-        loop = asyncio.get_running_loop()
-        future = loop.create_future()
+        future = asyncio.get_running_loop().create_future()
         request = _Request(function, inputs, key is not None, rows, deadline, future)
         if not request.is_wanted():
             raise _expired()
-        group = (object(), 0) if key is None else ((key, *_shapes(inputs)), _bytes(inputs))
+        shapes = ((name, x.dtype.str, x.shape[1:]) for name, x in sorted(inputs.items()))
+        group = (object(), 0) if key is None else ((key, *shapes), _bytes(inputs))
         self._waiting.setdefault(group, deque()).append(request)
         self.rows += rows
         self._workers.watch(self)
-        timer = None
-        if deadline < math.inf:
-            timer = loop.call_later(deadline - time.monotonic(), _expire, future)
         try:
-            return await future
+            async with asyncio.timeout(
+                deadline - time.monotonic() if deadline < math.inf else None
+            ):
+                return await future
+        except TimeoutError:
+            raise _expired() from None
         finally:
-            if timer:
-                timer.cancel()
-            self._drop(group, request)
-
-    def _drop(self, group: Any, request: _Request) -> None:
-        """Removes a request whose caller has gone, if it still waits."""
-        waiting = self._waiting.get(group)
-        if waiting and request in waiting:
-            waiting.remove(request)
-            self.rows -= request.rows
-            if not waiting:
-                del self._waiting[group]
+            waiting = self._waiting.get(group)
+            if waiting and request in waiting:  # its caller has gone
+                waiting.remove(request)
+                self.rows -= rows
+                if not waiting:
+                    del self._waiting[group]
 
     def heads(self) -> Iterator[_Head]:
         """Yields the oldest request of each group if another batch may run."""
@@ -222,17 +218,8 @@ class BatchQueue:
         return batch
 
 
-def _expire(future: asyncio.Future) -> None:
-    if not future.done():
-        future.set_exception(_expired())
-
-
 def _expired() -> ServingError:
     return ServingError(grpc.StatusCode.DEADLINE_EXCEEDED, "Deadline exceeded")
-
-
-def _shapes(inputs: Arrays) -> Iterator[Any]:
-    return ((name, inputs[name].dtype.str, inputs[name].shape[1:]) for name in sorted(inputs))
 
 
 def row_count(inputs: Arrays) -> int:
@@ -258,7 +245,13 @@ def _execute(
         last = max(request.deadline for request in batch)
         try:
             outputs = batch[0].function(_join(batch, size - total), last)
-            return [*_split(outputs, rows, size)]
+            if any(array.shape[:1] != (size,) for array in outputs.values()):
+                raise ValueError("the outputs have other rows than the inputs")
+            ends = np.cumsum(rows)
+            return [
+                {name: array[start:end] for name, array in outputs.items()}
+                for start, end in zip(ends - rows, ends, strict=True)
+            ]
         except Exception as error:  # each is run again, and reports its own
             _LOG.debug("a batch of %d requests failed: %s", len(batch), error)
     return [_alone(request) for request in batch]
@@ -285,14 +278,3 @@ def _join(batch: Sequence[_Request], surplus: int) -> dict[str, np.ndarray]:
         rows = np.concatenate([request.inputs[name] for request in batch])
         joined[name] = np.concatenate([rows, np.repeat(rows[:1], surplus, axis=0)])
     return joined
-
-
-def _split(outputs: Arrays, rows: Sequence[int], size: int) -> list[dict[str, np.ndarray]]:
-    """Gives each request its rows of every output."""
-    if any(array.shape[:1] != (size,) for array in outputs.values()):
-        raise ValueError("the outputs have other rows than the inputs")
-    ends = np.cumsum(rows)
-    return [
-        {name: array[start:end] for name, array in outputs.items()}
-        for start, end in zip(ends - rows, ends, strict=True)
-    ]

@@ -5,7 +5,7 @@ are in microseconds.
 """
 
 import contextlib
-import functools
+from collections.abc import Sequence
 
 import grpc
 import prometheus_client as prometheus
@@ -31,47 +31,41 @@ class Metrics:
         self.models: set[str] = set()
         prometheus.disable_created_metrics()
         self._registry = prometheus.CollectorRegistry()
-        counter = functools.partial(prometheus.Counter, registry=self._registry)
-        histogram = functools.partial(
-            prometheus.Histogram, registry=self._registry, buckets=_MICROSECONDS
-        )
-        time = "Distribution of wall time (in microseconds)"
-        self._requests = counter(
-            _WITHOUT_TOTAL[0], "The total number of requests.", ["model_name", "status"]
-        )
-        self._loads = counter(
-            _WITHOUT_TOTAL[1],
-            "The number of times a SavedModel was requested to be loaded.",
-            ["model_path", "status"],
-        )
+
+        def counter(name: str, text: str, *labels: str) -> prometheus.Counter:
+            return prometheus.Counter(name, text, labels, registry=self._registry)
+
+        def histogram(
+            name: str, text: str, *labels: str, buckets: Sequence[float] = _MICROSECONDS
+        ) -> prometheus.Histogram:
+            return prometheus.Histogram(
+                _PREFIX + name, text, labels, registry=self._registry, buckets=buckets
+            )
+
+        total, time = "The total number of", "Distribution of wall time (in microseconds)"
+        self._requests = counter(_WITHOUT_TOTAL[0], f"{total} requests.", "model_name", "status")
+        loads = "The number of times a SavedModel was requested to be loaded."
+        self._loads = counter(_WITHOUT_TOTAL[1], loads, "model_path", "status")
         self._latency = histogram(
-            f"{_PREFIX}request_latency",
-            f"{time} for Tensorflow Serving request.",
-            ["model_name", "API", "entrypoint"],
-        )
+            "request_latency", f"{time} for Tensorflow Serving request.",
+            "model_name", "API", "entrypoint",
+        )  # fmt: skip
         self._runtime = histogram(
-            f"{_PREFIX}runtime_latency",
-            f"{time} for Tensorflow runtime.",
-            ["model_name", "API", "runtime"],
+            "runtime_latency", f"{time} for Tensorflow runtime.", "model_name", "API", "runtime"
         )
+        queueing = "Distribution of wall time spent (in microseconds) in queuing"
         self._queueing = histogram(
-            f"{_PREFIX}batching_session:queuing_latency",
-            "Distribution of wall time spent (in microseconds) in queuing",
-            ["thread_pool_name"],
+            "batching_session:queuing_latency", queueing, "thread_pool_name"
         ).labels("batch")
         self._warm_up = histogram(
-            f"{_PREFIX}model_warmup_latency",
-            f"{time} for warming up the model.",
-            ["model_path", "status"],
+            "model_warmup_latency", f"{time} for warming up the model.", "model_path", "status"
         )
         self._examples = histogram(
-            f"{_PREFIX}request_example_counts",
-            "The number of tensorflow.Examples per request.",
-            ["model"],
+            "request_example_counts", "The number of tensorflow.Examples per request.", "model",
             buckets=_EXAMPLES,
-        )
+        )  # fmt: skip
         self._example_total = counter(
-            f"{_PREFIX}request_example_count", "The total number of tensorflow.Examples.", ["model"]
+            f"{_PREFIX}request_example_count", f"{total} tensorflow.Examples.", "model"
         )
 
     def request(

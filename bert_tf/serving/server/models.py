@@ -115,7 +115,8 @@ class Models:
                 f"{self._source} holds no models: give a folder of exports, as `bert-tf export` "
                 "writes them (<name>/<version>/saved_model.pb)"
             )
-        while any(each.is_loading for each in self._all()):
+        unloaded = (ModelVersionStatus.START, ModelVersionStatus.LOADING)
+        while any(each.state in unloaded for each in self._all()):
             await asyncio.sleep(0.01)
         failed = [f"{each.directory}: {each.error.message}" for each in self._all() if each.error]
         if failed and not self.names:
@@ -154,8 +155,8 @@ class Models:
             self._complaint = ""
         except InputError as error:
             if str(error) != self._complaint:
-                self._complaint = str(error)
                 _LOG.warning("%s; the models stay as they are", error)
+            self._complaint = str(error)
 
     async def _poll(self) -> None:
         """Looks for versions, and starts to load and to retire what has changed."""
@@ -247,25 +248,25 @@ class Models:
         """
         if self._is_closing:
             raise ServingError(grpc.StatusCode.UNAVAILABLE, "The server is stopping")
-        version = self._labelled(name, version, label)
-        servables = self._servables.get(name, {})
+        version, servables = self._asked(name, version, label)
         available = [number for number, each in servables.items() if each.is_available]
         chosen = max(available, default=-1) if version is None else version
         if chosen not in available:
             asked = f"Latest({name})" if version is None else f"Specific({name}, {version})"
-            message = f"Servable not found for request: {asked}"
-            raise ServingError(grpc.StatusCode.NOT_FOUND, message)
+            raise _not_found(f"Servable not found for request: {asked}")
         return servables[chosen].held()
 
-    def _labelled(self, name: str, version: int | None, label: str | None) -> int | None:
+    def _asked(
+        self, name: str, version: int | None, label: str | None
+    ) -> tuple[int | None, dict[int, Servable]]:
+        """The version that a number or a label names, and all of the model."""
         if not name:
             raise invalid("ModelSpec has no name specified.")
-        if label is None:
-            return version
-        labels = self._labels.get(name, {})
-        if label not in labels:
-            raise invalid(f"Unrecognized servable version label: {label}")
-        return labels[label]
+        if label is not None:
+            version = self._labels.get(name, {}).get(label)
+            if version is None:
+                raise invalid(f"Unrecognized servable version label: {label}")
+        return version, self._servables.get(name, {})
 
     def status(
         self, name: str, version: int | None = None, label: str | None = None
@@ -275,16 +276,18 @@ class Models:
         Raises:
             ServingError: NOT_FOUND, or as `servable` for a label.
         """
-        version = self._labelled(name, version, label)
-        servables = self._servables.get(name, {})
+        version, servables = self._asked(name, version, label)
         # The newest first, as TensorFlow Serving lists them.
         asked = sorted(servables, reverse=True) if version is None else [version]
         if not servables.keys() & asked:
             which = "any versions" if version is None else f"version {version}"
-            message = f"Could not find {which} of model {name}"
-            raise ServingError(grpc.StatusCode.NOT_FOUND, message)
+            raise _not_found(f"Could not find {which} of model {name}")
         statuses = [servables[number].status() for number in asked]
         return GetModelStatusResponse(model_version_status=statuses)
+
+
+def _not_found(message: str) -> ServingError:
+    return ServingError(grpc.StatusCode.NOT_FOUND, message)
 
 
 def _look(

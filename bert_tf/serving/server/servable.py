@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import functools
+import itertools
 import logging
 import math
 import time
@@ -16,16 +17,21 @@ import tensorflow as tf
 from google.protobuf.message import DecodeError
 from tensorflow.core.protobuf.meta_graph_pb2 import SignatureDef
 from tensorflow_serving.apis.get_model_status_pb2 import ModelVersionStatus
+from tensorflow_serving.apis.prediction_log_pb2 import PredictionLog
 
 from bert_tf.errors import InputError
+from bert_tf.serving.export import BATCHING_FILE
 from bert_tf.serving.saved_model import LoadedModel
 from bert_tf.serving.server.batching import BatchQueue, Workers, row_count
 from bert_tf.serving.server.configuration import BatchingParameters, read_batching_parameters
 from bert_tf.serving.server.errors import ServingError, from_tensorflow, invalid
+from bert_tf.serving.server.example_requests import classify, regress
 from bert_tf.serving.server.metrics import Metrics
-from bert_tf.serving.server.tensors import can_join, check_inputs
-from bert_tf.serving.server.warm_up import warm_up
-from bert_tf.serving.server_files import BATCHING_FILE
+from bert_tf.serving.server.tensors import can_join, check_inputs, predict_inputs
+from bert_tf.serving.warmup_requests import WARMUP_FILE
+
+REQUESTS = Path("assets.extra", WARMUP_FILE)
+_MOST_REQUESTS = 1000
 
 # An answer may be thousands of times as large as its request. The attention of 28 texts of
 # BERT-base is about this large.
@@ -81,10 +87,6 @@ class Servable:
     def is_available(self) -> bool:
         return self.state == ModelVersionStatus.AVAILABLE
 
-    @property
-    def is_loading(self) -> bool:
-        return self.state in (ModelVersionStatus.START, ModelVersionStatus.LOADING)
-
     def load(self) -> None:
         """Loads and warms up the model, in a thread of its own; the state tells the outcome."""
         self.state = ModelVersionStatus.LOADING
@@ -116,7 +118,8 @@ class Servable:
         }
         started = time.monotonic()
         try:
-            if warm_up(self._model, self.directory):
+            requests = self.directory / REQUESTS
+            if requests.exists() and asyncio.run(_warm_up(self._model, requests)):
                 self._metrics.warm_up(str(self.directory), time.monotonic() - started)
         except BaseException:
             self._model.close()
@@ -186,11 +189,9 @@ class Servable:
         signature = self.signature(signature_name)
         check_inputs(signature, inputs)
         self.check_rows(row_count(inputs))
-        name = signature_name or "serving_default"
-        run = functools.partial(self._run, name)
+        name, started = signature_name or "serving_default", time.monotonic()
         key = name if self._is_batched and name in self._joined else None
-        started = time.monotonic()
-        outputs = await self._queue.run(run, inputs, key, deadline)
+        outputs = await self._queue.run(functools.partial(self._run, name), inputs, key, deadline)
         self._metrics.run(self.name, time.monotonic() - started)
         return without_padding(signature, outputs)
 
@@ -198,7 +199,10 @@ class Servable:
         self, name: str, inputs: Mapping[str, np.ndarray], deadline: float
     ) -> dict[str, np.ndarray]:
         outputs = self._model.run(name, inputs, deadline)
-        if (size := sum(map(_byte_size, outputs.values()))) > _LARGEST_ANSWER:
+        size = sum(array.nbytes for array in outputs.values())
+        texts = (array.flat for array in outputs.values() if array.dtype == object)
+        size += sum(map(len, itertools.chain.from_iterable(texts)))
+        if size > _LARGEST_ANSWER:
             raise invalid(
                 f"The answer has {size} bytes, more than {_LARGEST_ANSWER}: send fewer rows or "
                 "shorter texts"
@@ -210,6 +214,44 @@ class Servable:
         if self.error:
             error = {"error_code": self.error.code.value[0], "error_message": self.error.message}
         return ModelVersionStatus(version=self.version, state=self.state, status=error)
+
+
+async def _warm_up(model: LoadedModel, path: Path) -> int:
+    """Runs the requests of a warm-up file, so that no client waits for a cold model."""
+    number = 0
+    try:
+        for record in tf.data.TFRecordDataset(str(path)).as_numpy_iterator():
+            number += 1
+            if number > _MOST_REQUESTS:
+                raise invalid(
+                    f"Number of warmup records exceeeds the maximum ({_MOST_REQUESTS}) at {path}"
+                )
+            await _replay(model, PredictionLog.FromString(record))
+    except tf.errors.DataLossError as damage:
+        message = f"{damage.message}. Please verify your warmup data is in TFRecord format."
+        raise ServingError(grpc.StatusCode.DATA_LOSS, message) from damage
+    except (tf.errors.OpError, ServingError) as failure:
+        error = failure if isinstance(failure, ServingError) else from_tensorflow(failure)
+        message = f"warm-up request {number} of {path} failed: {error.message}"
+        raise ServingError(error.code, message) from failure
+    return number
+
+
+async def _replay(model: LoadedModel, log: PredictionLog) -> None:
+    async def predict(name: str, inputs: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+        name = name or "serving_default"
+        check_inputs(model.signatures[name], inputs)
+        return model.run(name, inputs)
+
+    kind = log.WhichOneof("log_type")
+    if kind == "predict_log":
+        await predict(*predict_inputs(model.signatures, log.predict_log.request))
+    elif kind in ("classify_log", "regress_log"):
+        call, request = classify if kind == "classify_log" else regress, getattr(log, kind).request
+        await call(predict, model.signatures, request.model_spec.signature_name, request.input)
+    elif kind not in (None, "multi_inference_log"):  # which no client can ask here
+        message = f"Unsupported log_type for warmup: {kind}"
+        raise ServingError(grpc.StatusCode.UNIMPLEMENTED, message)
 
 
 def stamp(directory: Path) -> dict[str, tuple[int, int]]:
@@ -243,10 +285,6 @@ def without_padding(
     return shorter
 
 
-def _byte_size(array: np.ndarray) -> int:
-    return array.nbytes + (sum(map(len, array.flat)) if array.dtype == object else 0)
-
-
 def _load_error(error: Exception, directory: Path) -> ServingError:
     match error:
         case ServingError():
@@ -254,11 +292,8 @@ def _load_error(error: Exception, directory: Path) -> ServingError:
         case tf.errors.OpError():
             return from_tensorflow(error)
         case FileNotFoundError():
-            code, message = (
-                "NOT_FOUND",
-                "Could not find SavedModel .pb or .pbtxt at supplied export directory path: "
-                f"{directory}",
-            )
+            missing = "Could not find SavedModel .pb or .pbtxt at supplied export directory path"
+            code, message = "NOT_FOUND", f"{missing}: {directory}"
         case OSError():
             code, message = "UNAVAILABLE", str(error)
         case MemoryError():

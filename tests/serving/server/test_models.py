@@ -16,7 +16,7 @@ from bert_tf.serving.server import servable
 from bert_tf.serving.server.configuration import BatchingParameters
 from bert_tf.serving.server.errors import ServingError
 from bert_tf.serving.server.models import Models
-from bert_tf.serving.server.warm_up import REQUESTS
+from bert_tf.serving.server.servable import REQUESTS
 
 TEXTS = np.array([b"the seas", b"farm"], object)
 State = ModelVersionStatus
