@@ -176,10 +176,9 @@ class BatchQueue:
         self._waiting.setdefault(group, deque()).append(request)
         self.rows += rows
         self._workers.watch(self)
+        seconds = deadline - time.monotonic() if deadline < math.inf else None
         try:
-            async with asyncio.timeout(
-                deadline - time.monotonic() if deadline < math.inf else None
-            ):
+            async with asyncio.timeout(seconds):
                 return await future
         except TimeoutError:
             raise _expired() from None
