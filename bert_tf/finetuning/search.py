@@ -30,8 +30,8 @@ from bert_tf.finetuning.trials import Setting, Trial, best_by, page, picture, ra
 from bert_tf.options import identity, joined
 from bert_tf.outputs import check_output_folder
 from bert_tf.tasks.reports.pictures import save_png
-from bert_tf.training.hyper_parameters import write_columns
 from bert_tf.training.listener import Listener
+from bert_tf.training.monitoring import write_columns
 from bert_tf.training.options import save_config
 from bert_tf.training.workers import hold_run_directory
 from bert_tf.version import TRAJECTORY

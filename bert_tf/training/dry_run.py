@@ -18,12 +18,9 @@ _EXECUTIONS = 6
 
 
 def dry_run(trainer: Trainer, phases: Sequence[Phase]) -> list[str]:
-    """Takes a few steps of each phase and evaluates a batch; writes nothing.
+    """Takes a few steps of each phase and evaluates a batch; writes nothing, but changes weights.
 
-    The trainer's weights change.
-
-    Returns:
-        Lines for the user: parameters, steps, and estimates of time and memory on this machine.
+    Returns lines for the user: parameters, steps, and estimates of time and memory here.
     """
     trained = sum(variable.value.shape.num_elements() for variable in trainer.trainable_variables)
     frozen = trainer.model.count_params() - trained

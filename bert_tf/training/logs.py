@@ -46,10 +46,7 @@ def as_system_errors(path: str | Path) -> Iterator[None]:
 
 
 class EventFolder:
-    """A folder of events (a "run" in TensorBoard), made with the first event.
-
-    It is the folder of this writer alone: the events of a file must be in order.
-    """
+    """A folder of events (a "run" in TensorBoard) for one writer, made with the first event."""
 
     def __init__(self, folder: str | Path) -> None:
         self._folder = Path(folder)
@@ -57,11 +54,7 @@ class EventFolder:
 
     @contextmanager
     def at(self, step: int) -> Iterator[None]:
-        """Makes `tf.summary` write events of `step` here, flushed at the end of the block.
-
-        Raises:
-            OSError: the events cannot be written.
-        """
+        """Makes `tf.summary` write events of `step` here, or raise OSError; flushed at the end."""
         with as_system_errors(self._folder):
             if self._writer is None:
                 self._writer = tf.summary.create_file_writer(str(self._folder))
@@ -78,9 +71,6 @@ class ScalarLog:
     neither the first one, which compiles, nor evaluations and checkpoints count),
     `tokens_per_second`, `share_of_peak`, `minutes_left` at that rate, and `nonfinite_steps` where
     there have been any. The user gets the same after 20 seconds without a line.
-
-    Attributes:
-        step_seconds: mean seconds per step of each execution but a phase's first.
     """
 
     def __init__(
@@ -93,7 +83,7 @@ class ScalarLog:
         self._directory, self._state, self._plan, self._shown = directory, state, plan, report
         self._is_chief = is_chief(state.trainer.strategy)
         self._folders = {kind: EventFolder(directory / kind) for kind in ("train", "held_out")}
-        self.step_seconds: list[float] = []
+        self.step_seconds: list[float] = []  # of each execution but a phase's first
 
     def begin(self, phase: Phase, steps_after: float) -> None:
         """Begins a phase; `steps_after` come after it, in steps of its cost."""
@@ -120,7 +110,6 @@ class ScalarLog:
             self._report("train", self._train_scalars(logs))
 
     def held_out(self, scores: Mapping[str, Any]) -> None:
-        """Logs an evaluation."""
         self._write("held_out", self._renamed(scores))
 
     def _train_scalars(self, logs: Mapping[str, Any]) -> dict[str, float]:

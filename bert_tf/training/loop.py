@@ -41,27 +41,17 @@ class DivergedError(InputError):
 
 @dataclass(eq=False, kw_only=True)
 class TrainingResult(Progress):
-    """Outcome of a run: where it has come to, and how.
+    """Outcome of a run: where it has come to, and how."""
 
-    Attributes:
-        started_at: step it was resumed from, 0 for a new run.
-        step_seconds: median seconds per step, None if fewer than two were run.
-        is_chief: whether this process wrote the files.
-    """
-
-    started_at: int = 0
-    step_seconds: float | None = None
-    is_chief: bool = True
+    started_at: int = 0  # step it was resumed from, 0 for a new run
+    step_seconds: float | None = None  # median seconds per step, None if fewer than two were run
+    is_chief: bool = True  # whether this process wrote the files
 
 
 def check_steps_per_execution(
     steps_per_execution: int, evaluate_every: int, ends: Sequence[int]
 ) -> None:
-    """Refuses executions that would run past an evaluation or the end of a phase.
-
-    Raises:
-        InputError: `steps_per_execution` does not divide one of the others.
-    """
+    """Raises InputError if an execution would run past an evaluation or the end of a phase."""
     for steps in (*ends, *([evaluate_every] if evaluate_every < ends[-1] else [])):
         if steps % steps_per_execution:
             raise InputError(

@@ -33,15 +33,11 @@ class LossScale:
     """The factor on the loss that keeps float16 gradients above the smallest number.
 
     It is halved when a gradient overflows, and doubled after 2000 steps without overflow.
-
-    Attributes:
-        scale: the factor, float32 [].
-        steps: steps since it changed, int64 [].
     """
 
     def __init__(self) -> None:
         self.scale = add_counter("loss_scale/scale", "float32", first=_FIRST_SCALE)
-        self.steps = add_counter("loss_scale/steps")
+        self.steps = add_counter("loss_scale/steps")  # since the scale changed
         self.variables = [self.scale, self.steps]
 
     def update(self, overflow: tf.Tensor) -> None:

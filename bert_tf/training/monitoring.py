@@ -1,17 +1,25 @@
-"""Monitoring for TensorBoard: histograms, profiles and the embedding projector."""
+"""Monitoring for TensorBoard: histograms, profiles, the projector and hyper-parameters."""
 
 import itertools
+import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import keras
 import tensorflow as tf
+from tensorboard.plugins.hparams import api as hparams_api
+from tensorboard.plugins.hparams import api_pb2
+from tensorboard.plugins.hparams.summary import session_end_pb
 
-from bert_tf.atomic import write_text
+from bert_tf.atomic import replace_file, write_text
 from bert_tf.training.logs import EventFolder, as_system_errors
 from bert_tf.training.state import TrainingState
 
+# Sorts before the names that writers make from the time: TensorBoard reads files in that order.
+_START = "events.out.tfevents.0.hyper_parameters"
+_COLUMNS = "events.out.tfevents.0.columns"
 # The projector asks for no more rows.
 _MOST_ROWS = 100_000
 
@@ -40,25 +48,17 @@ class Watcher:
 
 @dataclass(eq=False)
 class Histograms(Watcher):
-    """Writes histograms of weights and activations.
+    """Writes histograms of weights and activations."""
 
-    Attributes:
-        directory: TensorBoard log folder.
-        every: steps between two histograms.
-        weights: model whose variables to show.
-        activations: returns tensors by name for a fixed batch.
-    """
-
-    directory: Path
-    every: int
-    weights: keras.Model
-    activations: Callable[[], dict[str, tf.Tensor]] = dict
+    directory: Path  # TensorBoard log folder
+    every: int  # steps between two histograms
+    weights: keras.Model  # model whose variables to show
+    activations: Callable[[], dict[str, tf.Tensor]] = dict  # tensors by name for a fixed batch
 
     def __post_init__(self) -> None:
         self._events = EventFolder(self.directory / "histograms")
 
     def after_step(self) -> None:
-        """Writes them where due."""
         if not self.state.passed(self.every):
             return
         activations = self.activations()
@@ -73,8 +73,7 @@ class Histograms(Watcher):
 class Profile(Watcher):
     """Profiles the steps `first` to `last`, counted from 1, at most to the end of a phase.
 
-    The steps of one execution are profiled together. A run resumed after the first of the steps is
-    not profiled again.
+    The steps of one execution are profiled together; none if a run is resumed after the first one.
     """
 
     directory: Path
@@ -83,18 +82,15 @@ class Profile(Watcher):
     _running: bool = False
 
     def before_step(self) -> None:
-        """Starts it."""
         if 1 <= self.first - self.state.step <= self.state.trainer.steps_per_execution:
             tf.profiler.experimental.start(str(self.directory / "train"))
             self._running = True
 
     def after_step(self) -> None:
-        """Stops it."""
         if self.state.step >= self.last:
             self.end()
 
     def end(self) -> None:
-        """Stops it, so that it is not lost."""
         if self._running:
             tf.profiler.experimental.stop()
         self._running = False
@@ -107,27 +103,15 @@ class ProjectorLog(Watcher):
     The projector looks for its configuration and a TensorFlow checkpoint in the folders that hold
     events, and reloads a checkpoint whose name has changed (`projector_plugin.py` of TensorBoard
     2.21): the names of checkpoint and tensor hold the step. It would never reload text files.
-
-    Attributes:
-        directory: TensorBoard log folder; the files are in its `train`, beside the events.
-        name: name of the table.
-        table: float [rows, width].
-        columns: name -> a value to show for each row, the label first. Further rows of the table
-            are skipped, and all beyond 100,000.
     """
 
-    directory: Path
-    name: str
-    table: keras.Variable
-    columns: Mapping[str, Sequence[object]]
+    directory: Path  # TensorBoard log folder; the files are in its `train`, beside the events
+    name: str  # of the table
+    table: keras.Variable  # float [rows, width]; rows that `columns` lack are skipped
+    columns: Mapping[str, Sequence[object]]  # name -> a value for each row, the label first
     _described: bool = False
 
     def after_evaluation(self) -> None:
-        """Writes the table.
-
-        Raises:
-            OSError: a file cannot be written.
-        """
         folder = self.directory / "train"
         rows = list(itertools.islice(zip(*self.columns.values(), strict=True), _MOST_ROWS))
         if not self._described:
@@ -157,3 +141,75 @@ def _cell(value: object) -> str:
     return "".join(
         c if c.isprintable() else c.encode("unicode_escape").decode() for c in str(value)
     )
+
+
+@dataclass(eq=False)
+class HyperParameters(Watcher):
+    """Writes the hyper-parameters of a run, and its best score so far after each evaluation.
+
+    The log folder itself is what the HParams plugin calls a session: all scalars in the folders
+    below are its metrics. The session's start is a file of its own, which a resumed run rewrites
+    unchanged: each run is one session.
+    """
+
+    directory: Path  # TensorBoard log folder
+    run: str  # name of the run
+    values: Mapping[str, bool | int | float | str | None]  # None values are skipped
+    score: str  # name of the best score, such as "best_loss"
+    total_steps: int  # step at which the session ends
+
+    def __post_init__(self) -> None:
+        self._events = EventFolder(self.directory)
+        self.state.logged.setdefault(self.directory.name, 0)
+
+    def begin(self) -> None:
+        path = self.directory / _START
+        begun = time.time()
+        if path.exists():  # of the run that is resumed
+            first = next(tf.data.TFRecordDataset(str(path)).as_numpy_iterator())
+            begun = tf.compat.v1.Event.FromString(first).wall_time
+        values = {name: value for name, value in self.values.items() if value is not None}
+        summary = hparams_api.hparams_pb(values, trial_id=self.run, start_time_secs=begun)
+        _write_summary(path, summary, begun)
+
+    def after_evaluation(self) -> None:
+        step, best = self.state.step, self.state.best
+        is_over = step >= self.total_steps
+        self.state.logged[self.directory.name] = step
+        if best is None and not is_over:
+            return
+        with self._events.at(step):
+            if best is not None:
+                tf.summary.scalar(self.score, best)
+            if is_over:
+                end = session_end_pb(api_pb2.STATUS_SUCCESS)
+                tf.summary.experimental.write_raw_pb(end.SerializeToString(), step)
+
+
+def write_columns(directory: str | Path, values: Mapping[str, Sequence[float]], score: str) -> None:
+    """Names the columns of the HParams tab for the runs in a log folder or below.
+
+    `values` are hyper-parameter -> the list of its values, or a tuple of the smallest and largest;
+    `score` is the name of the score that the runs log, such as "best_accuracy".
+    """
+    summary = hparams_api.hparams_config_pb(
+        [hparams_api.HParam(name, _domain(given)) for name, given in values.items()],
+        [hparams_api.Metric(score)],
+    )
+    _write_summary(Path(directory) / _COLUMNS, summary, time.time())
+
+
+def _domain(values: Sequence[float]) -> hparams_api.Domain:
+    if isinstance(values, list):
+        return hparams_api.Discrete(values)
+    is_whole = all(isinstance(value, int) for value in values)
+    return (hparams_api.IntInterval if is_whole else hparams_api.RealInterval)(*values)
+
+
+def _write_summary(path: Path, summary: Any, wall_time: float) -> None:
+    """Writes an event file of one summary."""
+    content = tf.compat.v1.Summary.FromString(summary.SerializeToString())
+    with replace_file(path) as temporary, tf.io.TFRecordWriter(str(temporary)) as writer:
+        for values in ({"file_version": "brain.Event:2"}, {"summary": content}):
+            event = tf.compat.v1.Event(wall_time=wall_time, **values)
+            writer.write(event.SerializeToString())

@@ -224,11 +224,7 @@ class Lamb(AdamWeightDecay):
 
 
 def check_optimizer(optimizer: keras.optimizers.Optimizer) -> None:
-    """Refuses optimizers that are more than an update of each variable by its gradient.
-
-    Raises:
-        ValueError: naming the optimizer and the option.
-    """
+    """Raises ValueError on optimizers that do more than update each variable by its gradient."""
     name = type(optimizer).__name__
     base = keras.optimizers.Optimizer
     for method in ("apply", "_backend_update_step"):
@@ -250,18 +246,11 @@ def apply_summed(
     norm: Any,
     finite: Any,
 ) -> None:
-    """One optimizer step, called in a replica.
+    """One step of a built optimizer, called in a replica; `norm` is the gradients' global norm.
 
-    `iterations` counts the step even if it changes nothing: it stays the number of batches seen,
-    of which the learning rate is a function. An optimizer with a `skipped` counter counts the
-    steps without a change there.
-
-    Args:
-        optimizer: built, and accepted by `check_optimizer`.
-        gradients: float32 tensors, of the shapes of `variables`.
-        variables: some of those the optimizer was built with; the others stay unchanged.
-        norm: global norm of `gradients`, float32 [].
-        finite: bool []; where False, parameters and optimizer variables stay unchanged.
+    Without `finite`, bool [], parameters and optimizer variables stay unchanged. `iterations`
+    counts that step, too: it stays the number of batches seen, of which the learning rate is a
+    function. An optimizer with a `skipped` counter counts such steps there.
     """
     values = [variable.value for variable in variables]
     factors = [optimizer.clip_factor(norm)] if hasattr(optimizer, "clip_factor") else []

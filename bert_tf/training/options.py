@@ -108,11 +108,7 @@ class TrainingOptions(CheckedOptions):
 
     @property
     def profiled(self) -> tuple[int, int] | None:
-        """The first and the last step that `profile` names.
-
-        Raises:
-            InputError: it is not FIRST:LAST, with 1 <= FIRST <= LAST.
-        """
+        """The first and the last step that `profile` names; raises InputError if it names none."""
         if self.profile is None:
             return None
         parsed = re.fullmatch(r"(\d{1,18}):(\d{1,18})", self.profile)

@@ -19,12 +19,8 @@ _PAUSE = 300  # times as long as a measurement takes: they cost a third of a per
 def product_rates(dtypes: Iterable[str], seconds: float = 0.0) -> dict[str, float]:
     """The FLOP/s that this machine's device reaches in matrix products of each dtype.
 
-    Each rate is the best of some rounds. The dtypes take turns, so that a machine whose speed
-    changes treats them alike.
-
-    Args:
-        dtypes: names of the dtypes.
-        seconds: time for everything; a slow machine takes what two rounds need.
+    Each rate is the best of some rounds, which take `seconds`, or what two rounds need. The dtypes
+    take turns, so that a machine whose speed changes treats them alike.
     """
     until = time.perf_counter() + seconds
     device = "GPU" if tf.config.list_logical_devices("GPU") else "CPU"
@@ -63,8 +59,7 @@ def _multiply(halves: tf.Tensor, first: tf.Tensor, second: tf.Tensor) -> tf.Tens
 def strategy_peak(strategy: tf.distribute.Strategy, dtype: str) -> Callable[[], float] | None:
     """A function that gives the FLOP/s of all devices of a strategy together; None for TPUs.
 
-    On processors it measures again now and then, as others may use the machine. The logical CPU
-    devices of a machine share its cores and count as one.
+    The logical CPU devices of a machine share its cores and count as one.
     """
     if isinstance(strategy, tf.distribute.TPUStrategy):
         return None
@@ -76,7 +71,10 @@ def strategy_peak(strategy: tf.distribute.Strategy, dtype: str) -> Callable[[], 
 
 
 class _Peak:
-    """The rate of this machine's device in products of a dtype."""
+    """The rate of this machine's device in products of a dtype.
+
+    Processors are measured again now and then, as others may use the machine.
+    """
 
     def __init__(self, dtype: str) -> None:
         self._dtype = dtype
@@ -85,7 +83,6 @@ class _Peak:
         self._measure(_SECONDS)
 
     def now(self) -> float:
-        """The FLOP/s last measured; measures again if the last time is long enough ago."""
         if self._changes and time.monotonic() > self._due:
             self._measure(0.0)
         return self._rate

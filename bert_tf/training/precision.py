@@ -26,11 +26,7 @@ def fast_precision(strategy: tf.distribute.Strategy) -> tuple[str, str]:
     mixed_bfloat16 on TPUs, on GPUs from Ampere on, and on processors whose matrix products are
     clearly faster in bfloat16. Those that have it (AVX512-BF16, AMX, Arm's BF16) are measured,
     once: the rates are remembered by processor and version of TensorFlow, in the user's cache
-    folder.
-
-    Returns:
-        The policy and what was measured, such as "products 397 GFLOP/s, float32 203"; empty if
-        nothing was.
+    folder. The reason, such as "products 397 GFLOP/s, float32 203", is empty without measurement.
     """
     gpus = tf.config.list_physical_devices("GPU")
     if isinstance(strategy, tf.distribute.TPUStrategy):

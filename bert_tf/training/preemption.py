@@ -13,13 +13,9 @@ from typing import Any, Self
 
 
 class Preempted(Exception):
-    """A run that SIGTERM ended after it saved a checkpoint; the same command resumes it.
+    """A run that SIGTERM ended after it saved a checkpoint; the same command resumes it."""
 
-    Attributes:
-        exit_code: exit code of the process, 75: "try again", EX_TEMPFAIL in sysexits.h.
-    """
-
-    exit_code = getattr(os, "EX_TEMPFAIL", 75)
+    exit_code = getattr(os, "EX_TEMPFAIL", 75)  # of the process: "try again" in sysexits.h
 
 
 class _Interrupted(BaseException):
@@ -31,9 +27,6 @@ class StopSignals:
 
     A second Ctrl-C interrupts at once. Does nothing outside the main thread, where Python takes no
     signals, and leaves SIGINT alone where it is ignored (a job in the background).
-
-    Attributes:
-        received: the first signal received, or None.
     """
 
     def __init__(self) -> None:
@@ -72,11 +65,6 @@ class StopSignals:
         return None
 
     def stop(self, step: int) -> None:
-        """Ends the run as the signal asks, after its checkpoint was saved.
-
-        Raises:
-            Preempted: after SIGTERM.
-            KeyboardInterrupt: after Ctrl-C.
-        """
+        """Raises what ends a saved run: KeyboardInterrupt after Ctrl-C, else Preempted."""
         message = f"stopped at step {step} and saved: run the same command again to resume"
         raise KeyboardInterrupt(message) if self.received is signal.SIGINT else Preempted(message)

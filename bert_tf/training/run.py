@@ -66,19 +66,13 @@ class Run(AbstractContextManager):
         deterministic: use deterministic TensorFlow ops alone.
         notice: called with lines for the user, on the chief worker.
 
-    Attributes:
-        strategy: the `tf.distribute` strategy; make models and optimizers under its `scope()`.
-        precision: Keras dtype policy.
-        state: training state, once `prepare` has been called.
-        logs: TensorBoard log folder.
-
     Raises:
         InputError: `strategy` cannot be used here.
         Preempted: another worker of the run has gone.
     """
 
-    strategy: tf.distribute.Strategy
-    state: TrainingState
+    strategy: tf.distribute.Strategy  # make models and optimizers under its `scope()`
+    state: TrainingState  # made by `prepare`
 
     def __init__(
         self,
@@ -132,7 +126,7 @@ class Run(AbstractContextManager):
         return self._stack.__exit__(*error)
 
     def _found_precision(self) -> str:
-        """What "auto" stands for; the chief decides for all workers."""
+        """The policy for "auto"; the chief decides for all workers."""
         policy = "float32"
         if self.is_chief:
             policy = stored_settings(self.directory / "checkpoints").get("precision", "")
@@ -173,8 +167,7 @@ class Run(AbstractContextManager):
     def open(self, *, override: bool = False) -> None:
         """Locks the run directory until the `with` block ends, and restores the newest checkpoint.
 
-        Raises:
-            InputError: another process trains there; or see `TrainingState.restore`.
+        Raises InputError if another process trains there, and as `TrainingState.restore`.
         """
         self._stack.enter_context(hold_run_directory(self.directory, self.strategy))
         self.state.restore(override=override)
@@ -182,11 +175,7 @@ class Run(AbstractContextManager):
     def train(self, phases: Sequence[Phase], **arguments: Any) -> TrainingResult:
         """Trains to the end of the last phase; the arguments are those of `loop.train`."""
         return train(
-            phases,
-            state=self.state,
-            directory=self.directory,
-            watchers=self._watchers,
-            **arguments,
+            phases, state=self.state, directory=self.directory, watchers=self._watchers, **arguments
         )
 
     def meet(self) -> None:

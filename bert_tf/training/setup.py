@@ -12,8 +12,7 @@ import tensorflow as tf
 from bert_tf.options import identity
 from bert_tf.outputs import check_output_folder
 from bert_tf.startup import share_cores
-from bert_tf.training.hyper_parameters import HyperParameters
-from bert_tf.training.monitoring import Histograms, Profile
+from bert_tf.training.monitoring import Histograms, HyperParameters, Profile
 from bert_tf.training.optimizer import AdamWeightDecay, Lamb
 from bert_tf.training.options import TrainingOptions
 from bert_tf.training.plan import TrainingPlan
@@ -64,10 +63,9 @@ def make_run(
     notice: Callable[[str], object] = print,
     inputs: Iterable[str | None] = (),
 ) -> Run:
-    """The run that `options` ask for, to be entered; its output must not touch the `inputs`.
+    """The run that `options` ask for, to be entered.
 
-    Raises:
-        InputError: the output cannot be used.
+    Raises InputError if the output cannot be used, or touches the `inputs`.
     """
     folder = check_output_folder(options.output, inputs)
     # Not under XLA nor for workers, whose steps have no halves.
@@ -102,13 +100,10 @@ def prepare(
     """Wraps `model` in a trainer, prepares the run for it and has TensorBoard show the run.
 
     The run was entered; the model has an `encoder` and was made under the strategy's scope. At
-    `total_steps` the learning rate has reached its end. For `loss` and `metrics` see `Trainer`.
-
-    - `settings` must be the same when the run is resumed, as the options that are its identity.
-    - `values` are hyper-parameters to show beside these options, `score` names the best score.
-    - `fixed_shapes`: whether all batches have one shape.
-    - `examples` makes a dataset of training batches (inputs, ...); histograms of activations use
-      the first one.
+    `total_steps` the learning rate has reached its end. Like the options that are its identity,
+    `settings` must be the same when the run is resumed. TensorBoard shows `values` beside these
+    options, `score` as the name of the best score, and activations for the first batch of
+    `examples`. `fixed_shapes` says whether all batches have one shape.
     """
     if options.freeze_layers is not None:
         model.encoder.freeze_layers(options.freeze_layers)
@@ -192,7 +187,7 @@ def _order_of(trainer: Trainer, options: TrainingOptions) -> dict[str, Any]:
     return {
         "version": TRAJECTORY,
         "workers": reader_count(strategy),
-        **(parts if trainer.has_dropout else {}),
+        **(parts if trainer.seeds else {}),
     }
 
 

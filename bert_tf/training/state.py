@@ -6,11 +6,12 @@ progress and settings of the run as metadata; a SHA-256 of everything. No pickle
 """
 
 import contextlib
+import hashlib
 import json
 import re
 import warnings
 from collections import defaultdict
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -18,59 +19,42 @@ from typing import Any
 
 import keras
 import numpy as np
+from safetensors import SafetensorError, safe_open
 
 from bert_tf.errors import InputError
-from bert_tf.training.checkpoint_file import (
-    DamagedCheckpointError,
-    read_checkpoint,
-    read_metadata,
-    write_checkpoint,
-)
+from bert_tf.tensor_files import write_tensors
 from bert_tf.training.trainer import Trainer
 from bert_tf.training.workers import is_chief
 
 _MEANS = "metric/means"
+_CHECKSUM = "sha256"
 
 
 @dataclass(eq=False)
 class Progress:
-    """How far a run has come; a checkpoint holds it as JSON.
+    """How far a run has come; a checkpoint holds it as JSON."""
 
-    Attributes:
-        step: training steps done.
-        best: best score so far, None before the first evaluation.
-        best_step: step of the best score.
-        evaluations_since_best: number of evaluations after it.
-        ended_early: whether the run has ended for lack of better scores.
-        evaluation_due: whether the evaluation that follows `step` is still to be done.
-        nonfinite_steps: number of steps with a non-finite loss or gradient.
-        logged: kind of log -> last step logged.
-    """
-
-    step: int = 0
-    best: float | None = None
+    step: int = 0  # training steps done
+    best: float | None = None  # best score so far, None before the first evaluation
     best_step: int | None = None
     evaluations_since_best: int = 0
-    ended_early: bool = False
-    evaluation_due: bool = False
+    ended_early: bool = False  # for lack of better scores
+    evaluation_due: bool = False  # whether the evaluation that follows `step` is still to be done
     nonfinite_steps: int = 0
+    # kind of log -> last step logged
     logged: dict[str, int] = field(default_factory=lambda: {"train": 0, "held_out": 0})
 
 
 class TrainingState(Progress):
     """Saves and restores a trainer, and the progress of its run, in a folder.
 
-    With several workers each one calls every method and the chief writes; the folder must be on a
-    file system that all of them share.
+    With several workers each one calls every method and the chief writes; the folder, made when
+    needed, must be on a file system that all of them share.
 
-    Args:
-        trainer: trainer made under the run's strategy.
-        directory: folder of the checkpoints, made when needed.
-        settings: JSON values that must be the same when the run is resumed.
-        compared_if_known: names of settings, with dots for nested ones, that are compared only
-            where both the checkpoint and `settings` have them: older runs did not record them.
-        keep, keep_every: see `TrainingOptions`.
-        notice: called with lines for the user: damaged checkpoints, overridden settings.
+    `settings` are JSON values that must be the same when the run is resumed. Those named in
+    `compared_if_known`, with dots for nested ones, are compared only where the checkpoint and
+    `settings` have them: older runs did not record them. For `keep` and `keep_every` see
+    `TrainingOptions`. `notice` gets lines for the user: damaged checkpoints, overridden settings.
     """
 
     def __init__(
@@ -110,11 +94,8 @@ class TrainingState(Progress):
         """Writes a checkpoint and removes older ones; returns its path.
 
         The variables are copied to host memory here; a thread of its own makes the checksum and
-        the file, one checkpoint at a time. With `wait` the file is on disk at the end.
-
-        Raises:
-            OSError: this checkpoint or the one before cannot be written (`errno.ENOSPC` on a full
-                disk); those on disk stay unchanged.
+        the file, one checkpoint at a time. With `wait` the file is on disk at the end. Raises
+        OSError if this checkpoint or the one before cannot be written; those on disk stay.
         """
         self.wait()
         local = self.trainer.strategy.experimental_local_results  # the same in all replicas
@@ -237,11 +218,7 @@ def _files(directory: Path) -> list[tuple[int, Path]]:
 
 
 def stored_settings(directory: Path) -> dict[str, Any]:
-    """The settings of the run whose checkpoints a folder holds; empty if there are none to read.
-
-    Raises:
-        InputError: the folder cannot be read.
-    """
+    """The settings of the run whose checkpoints a folder holds; empty if there are none to read."""
     for _, path in _files(directory):
         with contextlib.suppress(DamagedCheckpointError, ValueError, KeyError):
             return json.loads(read_metadata(path)["settings"])
@@ -249,11 +226,7 @@ def stored_settings(directory: Path) -> dict[str, Any]:
 
 
 def load_weights(model: keras.Model, checkpoint: Path) -> None:
-    """Gives a built model the weights of its trainer's checkpoint.
-
-    Raises:
-        InputError: the checkpoint is damaged, or is another model's.
-    """
+    """Gives a built model the weights of a checkpoint; InputError if it is damaged or another's."""
     try:
         tensors, _ = read_checkpoint(checkpoint)
     except DamagedCheckpointError as error:
@@ -302,3 +275,49 @@ def _flattened(settings: dict, prefix: str = "") -> dict[str, Any]:
 
 def _shapes(arrays: Mapping[str, Any]) -> dict[str, tuple[int, ...]]:
     return {name: tuple(array.shape) for name, array in arrays.items()}
+
+
+class DamagedCheckpointError(Exception):
+    """A file that cannot be read, is no checkpoint, or is not as it was written."""
+
+
+def write_checkpoint(path: Path, tensors: dict[str, np.ndarray], metadata: dict[str, str]) -> None:
+    """Writes tensors and texts by name, under one checksum; see `write_tensors`."""
+    write_tensors(path, tensors, {**metadata, _CHECKSUM: _checksum(tensors, metadata)})
+
+
+def read_checkpoint(path: Path) -> tuple[dict[str, np.ndarray], dict[str, str]]:
+    """The tensors and the metadata of a checkpoint, checked against its checksum."""
+    with _opened(path) as file:
+        metadata = file.metadata() or {}
+        tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+    checksum = metadata.pop(_CHECKSUM, None)
+    if checksum is None:
+        raise DamagedCheckpointError("no checksum")
+    if checksum != _checksum(tensors, metadata):
+        raise DamagedCheckpointError("checksum mismatch")
+    return tensors, metadata
+
+
+def read_metadata(path: Path) -> dict[str, str]:
+    """The metadata of a checkpoint, unchecked; raises as `read_checkpoint`."""
+    with _opened(path) as file:
+        return file.metadata() or {}
+
+
+@contextlib.contextmanager
+def _opened(path: Path) -> Iterator[Any]:
+    try:
+        with safe_open(path, framework="numpy") as file:
+            yield file
+    except (SafetensorError, OSError) as error:
+        raise DamagedCheckpointError(str(error)) from error
+
+
+def _checksum(tensors: dict[str, np.ndarray], metadata: dict[str, str]) -> str:
+    """SHA-256 of the metadata and of each tensor's name, dtype, shape and bytes."""
+    digest = hashlib.sha256(json.dumps(metadata, sort_keys=True).encode())
+    for name, tensor in sorted(tensors.items()):
+        digest.update(json.dumps([name, tensor.dtype.name, tensor.shape]).encode())
+        digest.update(np.ascontiguousarray(tensor).reshape(-1).view(np.uint8).data)
+    return digest.hexdigest()

@@ -110,16 +110,11 @@ def distribute_batches(
     *,
     fixed_rows: bool = False,
 ) -> tf.data.Dataset | tf.distribute.DistributedDataset:
-    """Batches for `fit`, which each of several workers reads for itself.
+    """Global batches of `batch_size`, of which each of several workers reads its share itself.
 
-    `batches` maps (batch size, worker, number of workers) to a worker's batches. One batch of every
-    worker makes a global batch of `batch_size`; all workers have the same number of batches, some
-    perhaps with fewer rows or none. With `fixed_rows`, and on TPUs, they get rows of weight 0
-    instead: what XLA compiles has fixed shapes.
-
-    Returns:
-        A dataset of global batches, which `fit` splits, where one process feeds all replicas; else
-        a distributed dataset of this worker's share. Both without autotuning.
+    `batches` maps (batch size, worker, number of workers) to a worker's batches, as many for each
+    worker, some perhaps with fewer rows or none. With `fixed_rows`, and on TPUs, they get rows of
+    weight 0 instead: what XLA compiles has fixed shapes. Neither kind of dataset tunes itself.
     """
     if fixed_rows or device_type(strategy) == "TPU":
         of_any_rows = batches
@@ -221,11 +216,10 @@ def _rows(first: Any, size: int) -> Callable:
 def without_autotuning(
     dataset: tf.data.Dataset | tf.distribute.DistributedDataset,
 ) -> tf.data.Dataset | tf.distribute.DistributedDataset:
-    """The dataset with tf.data's autotuning off.
+    """The dataset with tf.data's autotuning off; a distributed one keeps the options of its parts.
 
-    Autotuning can stall the end of `fit` for tens of seconds: tearing an iterator down waits for
-    the tuning thread, which sleeps ever longer. A distributed dataset keeps the options of its
-    parts and is returned unchanged.
+    Autotuning can stall the end of a run for tens of seconds: tearing an iterator down waits for
+    the tuning thread, which sleeps ever longer.
     """
     if not isinstance(dataset, tf.data.Dataset):
         return dataset
@@ -237,11 +231,7 @@ def without_autotuning(
 def check_batch_size(
     batch_size: int, strategy: tf.distribute.Strategy, gradient_accumulation_steps: int = 1
 ) -> None:
-    """Refuses a global batch that replicas or micro-batches cannot share evenly.
-
-    Raises:
-        InputError: `batch_size` is not a positive multiple of their number.
-    """
+    """Raises InputError if replicas and micro-batches cannot share a global batch evenly."""
     replicas = strategy.num_replicas_in_sync
     pieces = replicas * gradient_accumulation_steps
     if batch_size < 1 or batch_size % replicas:
@@ -258,11 +248,7 @@ def check_batch_size(
 
 
 def check_jit_compile(jit_compile: bool, strategy: tf.distribute.Strategy) -> None:
-    """Refuses XLA for mirrored replicas, which communicate outside compiled code, and for TPUs.
-
-    Raises:
-        InputError: both are asked for.
-    """
+    """Raises InputError on XLA for TPUs or mirrored replicas, which communicate outside of it."""
     if not jit_compile:
         return
     if device_type(strategy) == "TPU":

@@ -27,18 +27,17 @@ class Trainer:
     Several replicas give what one device gives on the same global batch:
 
     - A loss or metric is the sum of weight * value over the sum of the weights, over the whole
-      global batch. Replicas and micro-batches may hold different numbers of masked words: the loss
-      is the mean over the words. The training loss is the sum of the outputs' losses.
+      global batch, however many masked words a replica or micro-batch holds. The training loss is
+      the sum of the outputs' losses.
     - `gradient_accumulation_steps` cuts the batch of each replica into micro-batches, and adds up
       their gradients for one optimizer step. Evaluations work on micro-batches, too.
     - The replicas' gradients are summed, then clipped by their global norm.
     - A step with a non-finite loss or gradient is skipped: parameters and optimizer means stay
       unchanged. `optimizer.iterations`, the learning rate and the dropout seeds still advance, as
       they are functions of the number of batches seen.
-    - Each replica has dropout seeds of its own.
-    - A lone CPU device computes both halves of a batch at the same time, each with dropout seeds of
-      its own, whatever its number of cores: while one half waits for the memory, the other one
-      multiplies (see `bert_tf.startup.share_cores`).
+    - Each replica has dropout seeds of its own. So has each half of a batch on a lone CPU device,
+      which computes both at the same time, whatever its number of cores: while one half waits for
+      the memory, the other one multiplies (see `bert_tf.startup.share_cores`).
 
     In float16 the loss is scaled (see `LossScale`). A gradient that overflows at a scale above 1
     while the loss is finite skips the step, but is not a divergence: `nonfinite_steps` counts
@@ -50,10 +49,9 @@ class Trainer:
     output for several outputs. Weights have the shape of the labels, or are one per example [B].
 
     Args:
-        model: a built model with one output or a dict of outputs. Losses of its layers (`add_loss`,
-            regularizers) and variables that change in its call (`BatchNormalization`) are refused
-            in the first step.
-        optimizer: a Keras optimizer; see `check_optimizer`. Built here.
+        model: a built model with one output or a dict of outputs. The first step refuses losses of
+            its layers (`add_loss`, regularizers) and variables that change in its call.
+        optimizer: a Keras optimizer that `check_optimizer` accepts; built here.
         loss: (labels, outputs) -> values, one per label; a dict of these by output for several.
             Outputs without an entry have no loss.
         metrics: name -> function like `loss`; a dict of these by output for several.
@@ -108,9 +106,9 @@ class Trainer:
         self._output_of_mean = [n for n, (_, each) in enumerate(self._outputs) for _ in each]
         self._loss_places = [self._output_of_mean.index(n) for n in range(len(self._outputs))]
 
-        # Dropout generators, which are no weights.
+        # Dropout generators, which are no weights; none where steps draw no random numbers.
         weights = {id(variable) for variable in model.weights}
-        self._seeds = [v for v in model.variables if id(v) not in weights]
+        self.seeds = [v for v in model.variables if id(v) not in weights]
         self.means = add_counter("means", "float32", (2, len(self._names)))
         self.nonfinite_steps = add_counter("trainer/nonfinite_steps")
         self.loss_scale = LossScale() if computes_in_float16(model) else None
@@ -129,11 +127,6 @@ class Trainer:
         own = [self.nonfinite_steps, *(self.loss_scale.variables if self.loss_scale else [])]
         return [*self.model.variables, *own, *self.optimizer.variables]
 
-    @property
-    def has_dropout(self) -> bool:
-        """Whether steps draw random numbers, which differ with the parts a batch is cut into."""
-        return bool(self._seeds)
-
     def accumulate_gradients(self, steps: int) -> None:
         """Cuts a replica's batch into another number of micro-batches from here on."""
         self.gradient_accumulation_steps = steps
@@ -151,15 +144,13 @@ class Trainer:
         return iter(batches)
 
     def train(self, batches: Iterator[Any]) -> dict[str, tf.Tensor]:
-        """Takes `steps_per_execution` steps on an iterator's batches.
+        """Takes `steps_per_execution` steps on an iterator's batches; returns the logs.
 
-        Returns:
-            Logs, the same on all workers: `loss`, and each loss and metric by its name, prefixed
-            with the output's where the model has several (`mlm_logits_loss`), as means since
-            `reset_means`, without steps of non-finite loss; `gradient_norm` of the last step,
-            before clipping; `nonfinite`, 1.0 if one of the steps counts in `nonfinite_steps`, else
-            0.0; in float16 `loss_scale`; with several workers `stop_asked`, the sum of their
-            `StopFlag`s.
+        They are the same on all workers: `loss`, and each loss and metric by its name, prefixed
+        with the output's where the model has several (`mlm_logits_loss`), as means since
+        `reset_means`, without steps of non-finite loss; `gradient_norm` of the last step, before
+        clipping; `nonfinite`, 1.0 if one of the steps counts in `nonfinite_steps`, else 0.0; in
+        float16 `loss_scale`; with several workers `stop_asked`, the sum of their `StopFlag`s.
         """
         return self._train(batches)
 
@@ -333,12 +324,12 @@ class Trainer:
         variables = self.trainable_variables
         reached = [True] * len(variables)
         replica = tf.distribute.get_replica_context().replica_id_in_sync_group
-        offsets = [tf.stack([tf.cast(replica, v.dtype) * _REPLICA_SEEDS, 0]) for v in self._seeds]
-        states = [v.value + offset for v, offset in zip(self._seeds, offsets, strict=True)]
+        offsets = [tf.stack([tf.cast(replica, v.dtype) * _REPLICA_SEEDS, 0]) for v in self.seeds]
+        states = [v.value + offset for v, offset in zip(self.seeds, offsets, strict=True)]
 
         def of_rows(inputs: Any, labels: Any, weights: Any, states: list) -> tuple:
             # Dropout draws from states given and returned: loops and replicas can have their own.
-            mapping = list(zip(self._seeds, states, strict=True))
+            mapping = list(zip(self.seeds, states, strict=True))
             with tf.GradientTape() as tape:
                 with keras.StatelessScope(state_mapping=mapping, collect_losses=True) as scope:
                     outputs = self.model(inputs, training=True)
@@ -352,12 +343,12 @@ class Trainer:
                 tf.zeros(v.shape, v.dtype) if gradient is None else tf.convert_to_tensor(gradient)
                 for gradient, v in zip(gradients, variables, strict=True)
             ]
-            return [sums, *gradients], [scope.get_current_value(v) for v in self._seeds]
+            return [sums, *gradients], [scope.get_current_value(v) for v in self.seeds]
 
         zeros = [tf.zeros([len(self._names)]), *(tf.zeros(v.shape, v.dtype) for v in variables)]
         pieces = self.gradient_accumulation_steps
         (sums, *gradients), states = self._over_pieces(of_rows, data, pieces, zeros, states)
-        for variable, state, offset in zip(self._seeds, states, offsets, strict=True):
+        for variable, state, offset in zip(self.seeds, states, offsets, strict=True):
             variable.assign(state - offset)
         # Variables that the loss does not depend on stay unchanged: no weight decay either.
         gradients = list(itertools.compress(gradients, reached))
@@ -370,7 +361,7 @@ class Trainer:
                 "Trainer does not add losses of layers (regularizers, `add_loss`): make them part "
                 "of `loss`"
             )
-        seeds = {id(variable) for variable in self._seeds}
+        seeds = {id(variable) for variable in self.seeds}
         for variable in self.model.variables:
             if id(variable) in scope.state_mapping and id(variable) not in seeds:
                 raise ValueError(

@@ -32,11 +32,7 @@ def is_chief(strategy: tf.distribute.Strategy) -> bool:
 
 
 def from_all_replicas(strategy: tf.distribute.Strategy, number: int) -> list[int]:
-    """Exchanges a whole number of up to 64 bits between all workers.
-
-    Returns:
-        The numbers of all replicas, in their order; the replicas of a worker share its number.
-    """
+    """The whole numbers of up to 64 bits that the workers give, for all replicas in their order."""
     if not has_workers(strategy):
         return [number] * strategy.num_replicas_in_sync
     return _exchange(strategy)(tf.constant(number, tf.int64)).numpy().tolist()
@@ -78,8 +74,7 @@ def leave(strategy: tf.distribute.Strategy) -> None:
 class StopFlag:
     """How one of several workers tells the others to stop.
 
-    A number of each worker, summed over the workers in a vector that a step sends anyway: all see
-    the same sum after the same step, so all can stop there.
+    Each step sums a number of each worker: all see the same sum after the same step, and stop.
     """
 
     def __init__(self, strategy: tf.distribute.Strategy) -> None:
@@ -99,13 +94,10 @@ class StopFlag:
 
 @contextmanager
 def lost_worker_errors() -> Iterator[None]:
-    """Reports in one line that another worker of the run has gone.
+    """Raises Preempted in place of the error after another worker of the run has gone.
 
     Collective operations that wait for it end with `UnavailableError`: at once if its connection
     breaks, else after some 10 s without its heartbeats.
-
-    Raises:
-        Preempted: instead of that error.
     """
     try:
         yield
@@ -124,10 +116,7 @@ def hold_run_directory(directory: str | Path, strategy: tf.distribute.Strategy) 
 
     The chief holds a lock of the operating system (`flock`) on a file there, which ends with the
     process; a file system without such locks goes without. Files that a killed process left
-    half-written there are removed.
-
-    Raises:
-        InputError: another run holds it; in all workers.
+    half-written there are removed. Raises InputError in all workers if another run holds it.
     """
     with ExitStack() as stack:
         is_held = is_chief(strategy) and _is_held(stack, Path(directory))
@@ -157,11 +146,7 @@ def _is_held(stack: ExitStack, directory: Path) -> bool:
 
 
 def check_same_step(strategy: tf.distribute.Strategy, step: int) -> None:
-    """Refuses a run whose workers would resume from different checkpoints.
-
-    Raises:
-        InputError: in all workers.
-    """
+    """Raises InputError in all workers if they would resume from different checkpoints."""
     steps = from_all_replicas(strategy, step)
     if len(set(steps)) > 1:
         leave(strategy)

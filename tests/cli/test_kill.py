@@ -15,7 +15,7 @@ import tensorflow as tf
 from preloaded import run_command, start_command
 
 from bert_tf.cli.main import main
-from bert_tf.training.checkpoint_file import read_checkpoint
+from bert_tf.training.state import read_checkpoint
 from pipelines.shards.manifest import verify
 
 

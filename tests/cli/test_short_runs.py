@@ -62,7 +62,7 @@ def test_many_short_runs_of_fine_tuning(tokenizer, small_config, labelled, tmp_p
     trainer = Trainer(model, AdamWeightDecay(1e-3), loss=cross_entropy)
 
     def batches(name, **order):
-        examples = kind.read(TASKS["classification"], labelled / name)
+        examples = TASKS["classification"].read(labelled / name, "train")
         return example_batches(
             {"text": examples.columns["text"]},
             lambda strings, arrays: kind.batch(strings, arrays, pieces, 16),

@@ -6,8 +6,7 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 
 from bert_tf.training import logs, loop
 from bert_tf.training import state as states
-from bert_tf.training.hyper_parameters import HyperParameters
-from bert_tf.training.monitoring import Histograms, Profile, ProjectorLog, Watcher
+from bert_tf.training.monitoring import Histograms, HyperParameters, Profile, ProjectorLog, Watcher
 from bert_tf.training.plan import Phase, TrainingPlan
 from bert_tf.training.state import TrainingState
 from bert_tf.training.trainer import Trainer

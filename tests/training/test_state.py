@@ -11,9 +11,8 @@ from safetensors import safe_open
 
 import bert_tf.training.state
 from bert_tf.errors import InputError
-from bert_tf.training.checkpoint_file import read_checkpoint, write_checkpoint
 from bert_tf.training.optimizer import AdamWeightDecay
-from bert_tf.training.state import TrainingState
+from bert_tf.training.state import TrainingState, read_checkpoint, write_checkpoint
 from bert_tf.training.trainer import Trainer
 
 

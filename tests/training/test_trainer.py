@@ -376,7 +376,7 @@ def values_of(trainer):
 def test_a_step_that_is_not_finite_is_left_out(break_with):
     trainer = small()
     fit(trainer, [small_batch(0)])
-    before, seeds = values_of(trainer), [v.numpy() for v in trainer._seeds]
+    before, seeds = values_of(trainer), [v.numpy() for v in trainer.seeds]
     logs = fit(trainer, [small_batch(1, break_with), small_batch(1, break_with)])
     assert [line["nonfinite"] for line in logs] == [1.0, 1.0]
     assert not np.isfinite(logs[0]["gradient_norm"])
@@ -385,7 +385,7 @@ def test_a_step_that_is_not_finite_is_left_out(break_with):
     assert int(trainer.nonfinite_steps) == 2
     # They count as steps, for the learning rate and for dropout.
     assert int(trainer.optimizer.iterations) == 3
-    for variable, value in zip(trainer._seeds, seeds, strict=True):
+    for variable, value in zip(trainer.seeds, seeds, strict=True):
         np.testing.assert_array_equal(variable, value + np.array([0, 2]))
     # The losses that could be computed are in the mean, the others are not.
     mixed = fit(trainer, [small_batch(2), small_batch(1, break_with)])
