@@ -18,8 +18,7 @@ from tensorflow.core.protobuf.meta_graph_pb2 import SignatureDef, TensorInfo
 
 from bert_tf.atomic import hold_output, replace_directory, write_text
 from bert_tf.errors import InputError
-from bert_tf.serving.checks import refuse_unservable
-from bert_tf.serving.saved_model import LoadedModel
+from bert_tf.serving.saved_model import LoadedModel, nodes_of, read_saved_model
 from bert_tf.serving.signatures import RawTextModel
 from bert_tf.serving.warmup_requests import (
     WARMUP_FILE,
@@ -30,6 +29,14 @@ from bert_tf.serving.warmup_requests import (
 )
 
 _log = logging.getLogger(__name__)
+
+# The TF Text ops of our tokenizer. Released servers link both, but not others such as
+# TFText>RoundRobinTrim (tensorflow/serving issue 2267).
+SERVED_TEXT_OPS = {"FastBertNormalize", "FastWordpieceTokenizeWithOffsets"}
+# Ops that call Python of the exporting process.
+_PYTHON_OPS = {"PyFunc", "PyFuncStateless", "EagerPyFunc"}
+# Marks a function of `tf.function(jit_compile=True)`, and each call of it.
+_COMPILED = "_XlaMustCompile"
 
 # Files here travel with a SavedModel; a server reads none but those that it knows by name.
 ASSETS = "assets.extra"
@@ -118,6 +125,36 @@ def export(
         if not list_model(root, name):
             _log.warning("%s/models.config has no model_config_list: add %s yourself", root, name)
     return directory / str(version)
+
+
+def refuse_unservable(saved_model: str | Path) -> None:
+    """Raises InputError for a graph that released servers cannot load or run.
+
+    They lack some ops, and switch XLA off: the first request to a function that asks for it fails.
+    """
+    proto = read_saved_model(saved_model)
+    nodes = list(nodes_of(proto))
+    # tf.raw_ops holds TensorFlow's own ops and none of other libraries.
+    unserved = {
+        node.op
+        for node in nodes
+        if node.op in _PYTHON_OPS
+        or not (hasattr(tf.raw_ops, node.op) or node.op in SERVED_TEXT_OPS)
+    }
+    if unserved:
+        raise InputError(
+            f"TensorFlow Serving cannot run {', '.join(sorted(unserved))}: replace these with core "
+            "TensorFlow ops"
+        )
+    compiled = {node.name for node in nodes if node.attr[_COMPILED].b}
+    for meta_graph in proto.meta_graphs:
+        functions = meta_graph.graph_def.library.function
+        compiled |= {each.signature.name for each in functions if each.attr[_COMPILED].b}
+    if compiled:
+        raise InputError(
+            f"TensorFlow Serving does not compile with XLA, which {', '.join(sorted(compiled))} "
+            "asks for: leave jit_compile=True out"
+        )
 
 
 def _set_method_names(directory: Path, method_names: Mapping[str, str]) -> None:
@@ -211,7 +248,9 @@ def list_model(root: str | Path, name: str) -> bool:
 
 def model_card(name: str, facts: Mapping[str, str], signatures: Mapping[str, SignatureDef]) -> str:
     """The card in Markdown; `facts` are subject -> text, in the order to print."""
-    rows = [f"| {subject} | {_cell(text)} |" for subject, text in facts.items()]
+    # A bar in a text would end its cell, a line its row.
+    cells = ((subject, text.replace("|", "\\|").split()) for subject, text in facts.items())
+    rows = [f"| {subject} | {' '.join(words)} |" for subject, words in cells]
     texts = example_texts(signatures["serving_default"])
     body = json.dumps({"inputs": {key: [text] for key, text in texts.items()}})
     table = []
@@ -252,8 +291,3 @@ def _tensors(tensors: Mapping[str, TensorInfo]) -> str:
         shape = ", ".join(["B", *sizes[1:]])
         described.append(f"`{name}` {tf.as_dtype(info.dtype).name} [{shape}]")
     return ", ".join(described)
-
-
-def _cell(text: str) -> str:
-    """Text for a table: a bar would end the cell, a line the row."""
-    return " ".join(text.replace("|", "\\|").split())

@@ -29,7 +29,7 @@ class ServedFunction:
     """
 
     def __init__(self, model: LoadedModel, name: str) -> None:
-        self._model, self._name = model, name
+        self._run = functools.partial(model.run, name)
         self._specs = {
             key: tf.TensorSpec(info.tensor_shape, tf.as_dtype(info.dtype), key)
             for key, info in model.signatures[name].inputs.items()
@@ -41,7 +41,7 @@ class ServedFunction:
             name: tf.convert_to_tensor(value, self._specs[name].dtype).numpy()
             for name, value in inputs.items()
         }
-        return self._model.run(self._name, arrays)
+        return self._run(arrays)
 
 
 class Predictor:
@@ -194,7 +194,6 @@ def _inputs(signature: Any) -> list[str]:
 
 
 def _check_inputs(signature: Any, given: list[str]) -> None:
-    """Refuses strings of other names than the signature's."""
     wanted, specs = _inputs(signature), signature.structured_input_signature[1]
     if wanted == given:
         return
@@ -233,11 +232,8 @@ def rows(outputs: Mapping[str, np.ndarray]) -> Iterator[dict[str, Any]]:
 
 def _strings_first(row: dict[str, Any]) -> dict[str, Any]:
     """Strings, numbers, lists, each in alphabetical order: a SavedModel has no order of its own."""
-
-    def group(key: str) -> tuple[bool, bool, str]:
-        return not isinstance(row[key], str), isinstance(row[key], (dict, list)), key
-
-    return {key: row[key] for key in sorted(row, key=group)}
+    kinds = {key: (not isinstance(x, str), isinstance(x, (dict, list))) for key, x in row.items()}
+    return {key: row[key] for key in sorted(row, key=lambda key: (kinds[key], key))}
 
 
 def _json(value: Any) -> Any:

@@ -6,7 +6,7 @@ time; neither is true of `tf.saved_model.load`.
 
 import math
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import numpy as np
@@ -15,8 +15,7 @@ import numpy as np
 import tensorflow as tf
 import tensorflow_text  # noqa: F401
 from tensorflow.core.protobuf.meta_graph_pb2 import AssetFileDef, MetaGraphDef, SignatureDef
-
-from bert_tf.serving.checks import read_saved_model
+from tensorflow.core.protobuf.saved_model_pb2 import SavedModel
 
 _INIT_OP = "__saved_model_init_op"
 
@@ -33,23 +32,9 @@ class LoadedModel:
     def __init__(self, directory: str | Path) -> None:
         directory = Path(directory)
         graph, meta_graph = _imported(directory)
-        self.signatures: dict[str, SignatureDef] = {
-            name: signature
-            for name, signature in meta_graph.signature_def.items()
-            if name != _INIT_OP
-        }
+        self.signatures: dict[str, SignatureDef] = dict(meta_graph.signature_def)
+        self.signatures.pop(_INIT_OP, None)
         self._session = tf.compat.v1.Session(graph=graph)
-        self._initialize(meta_graph, directory)
-        graph.finalize()
-        self._functions = {
-            name: self._session.make_callable(
-                {output: info.name for output, info in signature.outputs.items()},
-                [signature.inputs[each].name for each in sorted(signature.inputs)],
-            )
-            for name, signature in self.signatures.items()
-        }
-
-    def _initialize(self, meta_graph: MetaGraphDef, directory: Path) -> None:
         variables = directory / "variables" / "variables"
         saver = meta_graph.saver_def
         if saver.restore_op_name and variables.with_suffix(".index").exists():
@@ -62,7 +47,15 @@ class LoadedModel:
                 asset = AssetFileDef()
                 packed.Unpack(asset)
                 assets[asset.tensor_info.name] = str(directory / "assets" / asset.filename)
-            self._session.run(self._session.graph.get_operation_by_name(output.name), assets)
+            self._session.run(graph.get_operation_by_name(output.name), assets)
+        graph.finalize()
+        self._functions = {
+            name: self._session.make_callable(
+                {output: info.name for output, info in signature.outputs.items()},
+                [signature.inputs[each].name for each in sorted(signature.inputs)],
+            )
+            for name, signature in self.signatures.items()
+        }
 
     def run(
         self, signature_name: str, inputs: Mapping[str, np.ndarray], deadline: float = math.inf
@@ -102,3 +95,17 @@ def _imported(directory: Path) -> tuple[tf.Graph, MetaGraphDef]:
             rest.CopyFrom(meta_graph)  # a message is freed only as a whole
             return graph, rest
     raise ValueError(f"{directory / 'saved_model.pb'} has no graph with the tag serve")
+
+
+def read_saved_model(directory: str | Path) -> SavedModel:
+    proto = SavedModel()
+    proto.ParseFromString((Path(directory) / "saved_model.pb").read_bytes())
+    return proto
+
+
+def nodes_of(proto: SavedModel) -> Iterator:
+    """The nodes of all graphs and functions."""
+    for meta_graph in proto.meta_graphs:
+        yield from meta_graph.graph_def.node
+        for function in meta_graph.graph_def.library.function:
+            yield from function.node_def

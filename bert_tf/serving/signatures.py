@@ -34,7 +34,6 @@ class Parts:
     max_length: int
 
     def predict(self, rows: Any) -> Any:
-        """The model's outputs."""
         return self.model(rows, training=False)
 
 
@@ -54,7 +53,6 @@ class Signature:
     method_name: str = PREDICT
 
     def of(self, parts: Parts) -> "Signature":
-        """The signature of a model."""
         return replace(self, respond=functools.partial(self.respond, parts=parts))
 
     def trace(self) -> Any:

@@ -73,7 +73,7 @@ def requests(
         texts = example_texts(signatures[DEFAULT] if of_examples else signature)
         longest = _LONGEST_SENTENCE if "sentence" in texts else positions
         long = {name: _lengthened(text, longest) for name, text in texts.items()}
-        empty = {name: _emptied(text) for name, text in texts.items()}
+        empty = {name: _lengthened(text, 0) for name, text in texts.items()}
         sizes = {"short": [texts], "long": [long], "batch": [texts, empty, texts, texts]}
         for size, rows in sizes.items():
             if of_examples:
@@ -91,17 +91,13 @@ def _lengthened(text: Any, words: int) -> Any:
     return " ".join(itertools.islice(itertools.cycle(text.split()), words))
 
 
-def _emptied(text: Any) -> Any:
-    return ["" for _ in text] if isinstance(text, list) else ""
-
-
 def _array(values: list[Any]) -> np.ndarray:
     """Strings, or lists of as many strings, as bytes in an array of objects."""
     encode = np.frompyfunc(lambda text: text.encode() if isinstance(text, str) else text, 1, 1)
     return encode(np.array(values, object))
 
 
-def _serialized(texts: Mapping[str, Any]) -> bytes:
+def _serialized(texts: Mapping[str, str]) -> bytes:
     values = {name: tf.train.BytesList(value=[text.encode()]) for name, text in texts.items()}
     features = {name: tf.train.Feature(bytes_list=value) for name, value in values.items()}
     return tf.train.Example(features=tf.train.Features(feature=features)).SerializeToString()
@@ -186,7 +182,6 @@ def _field(number: int, content: bytes) -> bytes:
 
 
 def _varint(value: int) -> bytes:
-    """Seven bits a byte, the lowest first; all but the last byte have the high bit set."""
     encoded = bytearray()
     while value > 127:
         encoded.append(value & 127 | 128)

@@ -13,9 +13,9 @@ from bert_tf.atomic import hold_output, temporary_name
 from bert_tf.errors import InputError
 from bert_tf.models.task_models import BertClassifier
 from bert_tf.serving import export as exporting
-from bert_tf.serving.checks import SERVED_TEXT_OPS, ops_of, refuse_unservable
-from bert_tf.serving.export import export, versions
+from bert_tf.serving.export import SERVED_TEXT_OPS, export, refuse_unservable, versions
 from bert_tf.serving.predictor import Predictor, answer, rows
+from bert_tf.serving.saved_model import nodes_of, read_saved_model
 from bert_tf.serving.signatures import DEFAULT, RawTextModel, Signature
 from bert_tf.tasks.kinds.classification import Classification
 from bert_tf.tokenization import Packer
@@ -99,7 +99,8 @@ def test_the_signature_takes_strings_and_answers_per_row(saved, classifier):
 
 
 def test_the_graph_holds_only_ops_that_servers_have(saved):
-    assert {op for op in ops_of(saved) if not hasattr(tf.raw_ops, op)} == SERVED_TEXT_OPS
+    ops = {node.op for node in nodes_of(read_saved_model(saved))}
+    assert {op for op in ops if not hasattr(tf.raw_ops, op)} == SERVED_TEXT_OPS
     refuse_unservable(saved)
 
 

@@ -117,7 +117,6 @@ class Workers:
         run.add_done_callback(finish)
 
     def close(self) -> None:
-        """Ends the threads once their batches are done."""
         if self._timer:
             self._timer.cancel()
         self._executor.shutdown(wait=False)
@@ -191,7 +190,6 @@ class BatchQueue:
                     del self._waiting[group]
 
     def heads(self) -> Iterator[_Head]:
-        """Yields the oldest request of each group if another batch may run."""
         if self.running < self._threads:
             for group, waiting in self._waiting.items():
                 arrived = waiting[0].arrived

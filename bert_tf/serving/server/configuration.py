@@ -26,10 +26,10 @@ class BatchingParameters:
     """How requests are joined, with TensorFlow Serving's names and meaning."""
 
     max_batch_size: int = 32
-    batch_timeout_micros: int = 0
+    batch_timeout_micros: int = 0  # 0 joins those that wait for a thread: best on CPUs
     max_enqueued_batches: int = 64
-    num_batch_threads: int = 0
-    allowed_batch_sizes: tuple[int, ...] = ()
+    num_batch_threads: int = 0  # 0 for one per core
+    allowed_batch_sizes: tuple[int, ...] = ()  # rising; if given, batches are filled up to one
 
     def __post_init__(self) -> None:
         for name in ("max_batch_size", "max_enqueued_batches", *_FROM_ZERO):

@@ -56,7 +56,6 @@ class BoundedHttpProtocol(HttpToolsProtocol):
         raise ValueError(reason)  # which ends the parser
 
     def _count(self, size: int) -> None:
-        """Counts what belongs to no body that is wanted."""
         self._unparsed_bytes = 0
         self._head_bytes += size
         if self._head_bytes > HEAD_BYTES:

@@ -24,6 +24,5 @@ def invalid(message: str) -> ServingError:
 
 
 def from_tensorflow(error: tf.errors.OpError) -> ServingError:
-    """The error of a graph, without the places in its source."""
     message = error.message.removeprefix("Graph execution error:\n\n").split("\n\t [[")[0]
     return ServingError(_BY_NUMBER[error.error_code], message.strip())

@@ -71,7 +71,6 @@ def _classifications(rows: int, outputs: Mapping[str, np.ndarray]) -> Classifica
 async def regress(
     predict: Predict, signatures: Signatures, signature_name: str, examples: Input
 ) -> RegressionResult:
-    """Runs a regress signature; see `classify`."""
     signature = _signature(
         signatures, signature_name, tf.saved_model.REGRESS_METHOD_NAME, "regression"
     )

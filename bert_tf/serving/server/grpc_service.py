@@ -50,7 +50,7 @@ _YEAR = 365 * 24 * 3600.0
 
 @dataclasses.dataclass(frozen=True)
 class Tls:
-    """Files of a server's certificate chain and private key, both PEM."""
+    """PEM files of a certificate chain and its private key."""
 
     certificate: Path
     key: Path
@@ -173,18 +173,16 @@ _METHODS: dict[str, dict[str, tuple[type[Message], _Method]]] = {
 }
 
 
+@dataclasses.dataclass
 class _Calls:
     """What all calls have in common: token, limits, errors, metrics and log."""
 
-    def __init__(
-        self, models: Models, max_held_bytes: int, token: str | None, access_log: AccessLog | None
-    ) -> None:
-        self._models = models
-        self._max_held_bytes = max_held_bytes
-        self._token = token
-        self._access_log = access_log
-        self._arriving = 0  # calls that wait for their message
-        self._held_bytes = 0
+    models: Models
+    max_held_bytes: int
+    token: str | None
+    access_log: AccessLog | None
+    arriving: int = 0  # calls that wait for their message
+    held_bytes: int = 0
 
     def handler(
         self, api: str, request_type: type[Message], method: _Method
@@ -198,21 +196,23 @@ class _Calls:
             started, code, size, spec = time.monotonic(), grpc.StatusCode.OK, 0, ModelSpec()
             held = 0
             try:
-                if self._token:
-                    _check_token(context, self._token)
+                metadata = dict(context.invocation_metadata() or ())
+                if self.token and not is_authorized(metadata.get("authorization", ""), self.token):
+                    text = "send the metadata authorization: Bearer <token>"
+                    raise ServingError(grpc.StatusCode.UNAUTHENTICATED, text)
                 message = await self._message(context)
                 size = len(message)
-                if self._held_bytes + size > self._max_held_bytes:
-                    text = f"More than {self._max_held_bytes} bytes of requests are in work"
+                if self.held_bytes + size > self.max_held_bytes:
+                    text = f"More than {self.max_held_bytes} bytes of requests are in work"
                     raise ServingError(grpc.StatusCode.RESOURCE_EXHAUSTED, text)
                 held = size
-                self._held_bytes += held
+                self.held_bytes += held
                 request = await in_thread_if(size > LARGE_BODY, _parsed, request_type, message)
                 del message
                 spec = request.model_spec
                 if not request.HasField("model_spec"):
                     raise invalid("Missing ModelSpec")
-                response = await method(self._models, request, _deadline(context))
+                response = await method(self.models, request, _deadline(context))
                 is_large = response.ByteSize() > LARGE_BODY
                 return await in_thread_if(is_large, response.SerializeToString)
             except ServingError as error:
@@ -226,16 +226,15 @@ class _Calls:
                 code = grpc.StatusCode.INTERNAL
                 await context.abort(code, "Internal error: see the server's log")
             finally:
-                self._held_bytes -= held
+                self.held_bytes -= held
                 self._note(api, spec, size, context.peer(), code, time.monotonic() - started)
             raise AssertionError("abort raises")
 
         return grpc.stream_unary_rpc_method_handler(answer)
 
     async def _message(self, context: grpc.aio.ServicerContext) -> bytes:
-        """The call's message, which must arrive in time."""
-        seconds = _MESSAGE_SECONDS if self._arriving < _MOST_PATIENT else _PROMPT_SECONDS
-        self._arriving += 1
+        seconds = _MESSAGE_SECONDS if self.arriving < _MOST_PATIENT else _PROMPT_SECONDS
+        self.arriving += 1
         try:
             async with asyncio.timeout(seconds):
                 message = await context.read()
@@ -243,7 +242,7 @@ class _Calls:
             text = f"No message arrived within {seconds:g} s"
             raise ServingError(grpc.StatusCode.DEADLINE_EXCEEDED, text) from None
         finally:
-            self._arriving -= 1
+            self.arriving -= 1
         if message is grpc.aio.EOF:
             raise invalid("The call has no message")
         return message
@@ -251,11 +250,10 @@ class _Calls:
     def _note(
         self, api: str, spec: ModelSpec, size: int, peer: str, code: grpc.StatusCode, seconds: float
     ) -> None:
-        """Counts and logs a request that has been answered."""
         if api != "GetModelStatus":
-            self._models.metrics.request(spec.name, api, "GRPC", code, seconds)
-        if self._access_log:
-            self._access_log.write(
+            self.models.metrics.request(spec.name, api, "GRPC", code, seconds)
+        if self.access_log:
+            self.access_log.write(
                 {
                     "client": peer,
                     "protocol": "gRPC",
@@ -276,15 +274,7 @@ def _parsed(request_type: type[Message], message: bytes) -> Message:
         raise invalid(f"The message is no {request_type.DESCRIPTOR.name}: {error}") from error
 
 
-def _check_token(context: grpc.aio.ServicerContext, token: str) -> None:
-    metadata = dict(context.invocation_metadata() or ())
-    if not is_authorized(metadata.get("authorization", ""), token):
-        message = "send the metadata authorization: Bearer <token>"
-        raise ServingError(grpc.StatusCode.UNAUTHENTICATED, message)
-
-
 def _asked(spec: ModelSpec) -> tuple[str, int | None, str | None]:
-    """Name, version and label of the model that a request is for."""
     choice = spec.WhichOneof("version_choice")
     version = spec.version.value if choice == "version" else None
     label = spec.version_label if choice == "version_label" else None
@@ -292,7 +282,6 @@ def _asked(spec: ModelSpec) -> tuple[str, int | None, str | None]:
 
 
 def _spec(servable: Servable, asked: ModelSpec) -> ModelSpec:
-    """The version and signature that have answered."""
     name, version = asked.signature_name or "serving_default", {"value": servable.version}
     return ModelSpec(name=servable.name, signature_name=name, version=version)
 

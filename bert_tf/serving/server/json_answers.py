@@ -50,7 +50,6 @@ def predictions(outputs: Mapping[str, np.ndarray], deadline: float = math.inf) -
 
 
 def outputs(values: Mapping[str, np.ndarray], deadline: float = math.inf) -> bytes:
-    """The answer to a request in column format; see `predictions`."""
     if not values:
         raise invalid("Cannot convert empty tensor map to JSON")
     if len(values) == 1:
@@ -60,7 +59,6 @@ def outputs(values: Mapping[str, np.ndarray], deadline: float = math.inf) -> byt
 
 
 def classifications(result: ClassificationResult) -> bytes:
-    """The answer to a classify request: label and score of each class."""
     rows = [
         [[each.label, _leaves("", np.float32(each.score))] for each in row.classes]
         for row in result.classifications
@@ -78,7 +76,6 @@ def _body(key: str, value: bytes) -> bytes:
 
 
 def _rows(columns: Mapping[str, np.ndarray], size: int, deadline: float) -> bytes:
-    """JSON of a list with an object for each row."""
     at_once = _BLOCK * size // max(1, sum(column.size for column in columns.values()))
     blocks = []
     for start in range(0, size, max(1, at_once)):
@@ -142,5 +139,4 @@ def _leaves(name: str, array: Any) -> Any:
 
 
 def dtype_name(dtype: tf.DType) -> str:
-    """A type's name as TensorFlow Serving's messages have it."""
     return {tf.float32: "float", tf.float64: "double", tf.float16: "half"}.get(dtype, dtype.name)

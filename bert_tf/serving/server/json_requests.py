@@ -27,10 +27,6 @@ from bert_tf.serving.server.json_answers import dtype_name
 _SHOWN_BYTES = 256  # of a value in a message
 _DEEPEST = 32  # dimensions of a tensor; NumPy has 64
 
-_JSON_TYPES = {
-    type(None): "Null", str: "String", int: "Number", float: "Number", dict: "Object", list: "Array"
-}  # fmt: skip
-
 
 def parse(body: bytes) -> dict[str, Any]:
     """Reads the body of a request.
@@ -104,7 +100,6 @@ def _refused(value: Any, reason: str) -> ServingError:
 
 
 def signature_name(document: Mapping[str, Any]) -> str:
-    """The signature that a body asks for; empty for the default one."""
     name = document.get("signature_name", "")
     if not isinstance(name, str):
         reason = "not formatted correctly. 'signature_name' key must be a string value."
@@ -113,14 +108,13 @@ def signature_name(document: Mapping[str, Any]) -> str:
 
 
 def _is_row_format(document: Mapping[str, Any]) -> bool:
-    """Whether a body gives `instances`, not `inputs`."""
+    keys = "'inputs' or 'instances' key"
+    if not document.keys() & {"instances", "inputs"}:
+        raise invalid(f"Missing {keys}")
     if "instances" not in document:
-        if "inputs" not in document:
-            raise invalid("Missing 'inputs' or 'instances' key")
         return False
     if "inputs" in document:
-        keys = "'inputs' or 'instances' keys"
-        reason = f"Not formatted correctly expecting only one of {keys} to exist "
+        reason = f"Not formatted correctly expecting only one of {keys}s to exist "
         raise _refused(document, reason)
     if not isinstance(document["instances"], list):
         raise _refused(document, "Excepting 'instances' to be an list/array")
@@ -164,19 +158,16 @@ def _from_rows(instances: Sequence[Any], inputs: Mapping[str, tf.DType]) -> dict
             "required as per tensorinfo_map"
         )
     are_objects = _is_object(instances[0])
-    rows = [_named(row, number, are_objects, names) for number, row in enumerate(instances)]
+    for number, row in enumerate(instances):
+        if _is_object(row) != are_objects:
+            expected, got = ("object", "list") if are_objects else ("value/list", "object")
+            raise invalid(f"Expecting {expected} but got {got} at item {number} of input list")
+    rows = instances if are_objects else [{names[0]: row} for row in instances]
     try:
         return _columns(rows, inputs)
     except ServingError:
         _refuse_row(rows, inputs, are_objects)
         raise
-
-
-def _named(row: Any, number: int, are_objects: bool, names: Sequence[str]) -> Mapping[str, Any]:
-    if _is_object(row) != are_objects:
-        expected, got = ("object", "list") if are_objects else ("value/list", "object")
-        raise invalid(f"Expecting {expected} but got {got} at item {number} of input list")
-    return row if are_objects else {names[0]: row}
 
 
 def _columns(
@@ -265,7 +256,6 @@ def _tensor(value: Any, dtype: tf.DType) -> np.ndarray:
 
 
 def _converter(dtype: tf.DType) -> Callable[[Any], Any]:
-    """Makes the function that turns a JSON value into one of this type."""
     if dtype == tf.string:
         return _bytes
     if dtype in (tf.float32, tf.float64):
@@ -290,7 +280,8 @@ def _converter(dtype: tf.DType) -> Callable[[Any], Any]:
 
 
 def _json_type(value: Any) -> str:
-    return str(value) if isinstance(value, bool) else _JSON_TYPES[type(value)]
+    kinds = {type(None): "Null", str: "String", dict: "Object", list: "Array"}
+    return str(value) if isinstance(value, bool) else kinds.get(type(value), "Number")
 
 
 def _type_error(value: Any, dtype: tf.DType) -> ServingError:
@@ -364,18 +355,15 @@ def _add_value(feature: Feature, name: str, value: Any) -> None:
     if value is None or isinstance(value, list) or _is_object(value):
         kind = _json_type(value)
         raise invalid(f"Feature: {name} has element with unexpected JSON type: {kind}")
-    kinds = {bool: "int64_list", int: "int64_list", float: "float_list"}
-    kind = kinds.get(type(value), "bytes_list")
+    floats = functools.partial(_float, dtype=tf.float32)
+    kinds: dict[type, tuple[str, Callable]] = {
+        bool: ("int64_list", int), int: ("int64_list", int), float: ("float_list", floats)
+    }  # fmt: skip
+    kind, convert = kinds.get(type(value), ("bytes_list", _bytes))
     given = feature.WhichOneof("kind")
     if given not in (None, kind):
         expected = given.removesuffix("_list")
         raise invalid(f"Unexpected element type in feature: {name} expecting type: {expected}")
     if kind == "int64_list" and value >= 2**63:
         raise invalid(f"Feature: {name} has uint64 element. Only int64 is supported.")
-    floats = functools.partial(_float, dtype=tf.float32)
-    converters: dict[str, Callable] = {
-        "int64_list": int,
-        "float_list": floats,
-        "bytes_list": _bytes,
-    }
-    getattr(feature, kind).value.append(converters[kind](value))
+    getattr(feature, kind).value.append(convert(value))

@@ -77,11 +77,9 @@ class Metrics:
         self._latency.labels(model, api, entrypoint).observe(seconds * 1e6)
 
     def run(self, model: str, seconds: float) -> None:
-        """Counts a run of a graph, including its wait in the queue."""
         self._runtime.labels(model, "Predict", "TF1").observe(seconds * 1e6)
 
     def wait(self, seconds: float) -> None:
-        """Counts a request that leaves its queue."""
         self._queueing.observe(seconds * 1e6)
 
     def load(self, path: str, code: grpc.StatusCode) -> None:
@@ -91,19 +89,16 @@ class Metrics:
         self._warm_up.labels(path, "OK").observe(seconds * 1e6)
 
     def forget(self, path: str) -> None:
-        """Drops the counts of a version that was unloaded long ago."""
         for code in grpc.StatusCode:
             for metric in (self._loads, self._warm_up):
                 with contextlib.suppress(KeyError):  # not counted
                     metric.remove(path, code.name)
 
     def examples(self, model: str, count: int) -> None:
-        """Counts the examples of a request to classify or regress."""
         self._examples.labels(model).observe(count)
         self._example_total.labels(model).inc(count)
 
     def render(self) -> bytes:
-        """The text exposition, of `CONTENT_TYPE`."""
         text = prometheus.generate_latest(self._registry)
         for name in _WITHOUT_TOTAL:
             text = text.replace(f"{name}_total".encode(), name.encode())

@@ -159,7 +159,6 @@ class Models:
             self._complaint = str(error)
 
     async def _poll(self) -> None:
-        """Looks for versions, and starts to load and to retire what has changed."""
         failed = [servable for servable in self._all() if servable.error]
         found, changed = await asyncio.to_thread(_look, self._source, {*self._wanted}, failed)
         for servable in changed:
@@ -233,7 +232,6 @@ class Models:
 
     @property
     def names(self) -> list[str]:
-        """Names of the models that can be asked, in alphabetical order."""
         return sorted({each.name for each in self._all() if each.is_available})
 
     def servable(

@@ -85,8 +85,6 @@ class _HttpError(ServingError):
 
 @dataclass(eq=False)
 class _Upload:
-    """A body that is being read or answered."""
-
     size: int = 0  # bytes held
     chunks: list[bytes] = field(default_factory=list)
     timeout: asyncio.Timeout | None = None  # ends the reading

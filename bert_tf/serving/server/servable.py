@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import dataclasses
 import functools
 import itertools
 import logging
@@ -40,10 +41,10 @@ _LARGEST_ANSWER = 2**28
 # A failure may pass: memory is freed, a network's file system comes back.
 _FIRST_RETRY_SECONDS = 60.0
 _LAST_RETRY_SECONDS = 3600.0
-
 _LOG = logging.getLogger(__name__)
 
 
+@dataclasses.dataclass(eq=False)
 class Servable:
     """One version of a model. It stays loaded while a request holds it.
 
@@ -57,26 +58,20 @@ class Servable:
         stamp: sizes and times of the folder's files before they were loaded.
     """
 
-    def __init__(
-        self,
-        name: str,
-        version: int,
-        directory: Path,
-        workers: Workers,
-        metrics: Metrics,
-        parameters: BatchingParameters,
-        overrides: Mapping[str, Any],
-    ) -> None:
-        self.name, self.version, self.directory = name, version, directory
-        self.state = ModelVersionStatus.START
-        self.error: ServingError | None = None
-        self.retry_at = 0.0
-        self.stamp: dict[str, tuple[int, int]] = {}
-        self._workers = workers
-        self._metrics = metrics
-        self._parameters = parameters
-        self._overrides = overrides
-        self._queue = BatchQueue(workers, parameters)
+    name: str
+    version: int
+    directory: Path
+    workers: Workers
+    metrics: Metrics
+    parameters: BatchingParameters
+    overrides: Mapping[str, Any]
+    state: int = ModelVersionStatus.START
+    error: ServingError | None = None
+    retry_at: float = 0.0
+    stamp: dict[str, tuple[int, int]] = dataclasses.field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self._queue = BatchQueue(self.workers, self.parameters)
         self._model: LoadedModel
         self._retry_seconds = _FIRST_RETRY_SECONDS
         self._holders = 0
@@ -98,20 +93,20 @@ class Servable:
             self.retry_at = time.monotonic() + self._retry_seconds
             self._retry_seconds = min(2 * self._retry_seconds, _LAST_RETRY_SECONDS)
             self.error = _load_error(error, self.directory)
-            self._metrics.load(path, self.error.code)
+            self.metrics.load(path, self.error.code)
             self.state = ModelVersionStatus.END
             _LOG.warning("%s cannot be loaded: %s", self.directory, self.error.message)
             return
-        self._metrics.load(path, grpc.StatusCode.OK)
+        self.metrics.load(path, grpc.StatusCode.OK)
         self.state = ModelVersionStatus.AVAILABLE
         _LOG.info("loaded %s in %.1f s", self.directory, time.monotonic() - started)
 
     def _load(self) -> None:
-        parameters, file = self._parameters, self.directory / BATCHING_FILE
-        self._is_batched = bool(self._overrides) or file.exists()
+        parameters, file = self.parameters, self.directory / BATCHING_FILE
+        self._is_batched = bool(self.overrides) or file.exists()
         if file.exists():
             parameters = read_batching_parameters(file, parameters)
-        self._queue = BatchQueue(self._workers, parameters.overridden(self._overrides))
+        self._queue = BatchQueue(self.workers, parameters.overridden(self.overrides))
         self._model = LoadedModel(self.directory)
         self._joined = {
             name for name, each in self.signatures.items() if each.inputs and can_join(each)
@@ -120,7 +115,7 @@ class Servable:
         try:
             requests = self.directory / REQUESTS
             if requests.exists() and asyncio.run(_warm_up(self._model, requests)):
-                self._metrics.warm_up(str(self.directory), time.monotonic() - started)
+                self.metrics.warm_up(str(self.directory), time.monotonic() - started)
         except BaseException:
             self._model.close()
             raise
@@ -192,7 +187,7 @@ class Servable:
         name, started = signature_name or "serving_default", time.monotonic()
         key = name if self._is_batched and name in self._joined else None
         outputs = await self._queue.run(functools.partial(self._run, name), inputs, key, deadline)
-        self._metrics.run(self.name, time.monotonic() - started)
+        self.metrics.run(self.name, time.monotonic() - started)
         return without_padding(signature, outputs)
 
     def _run(

@@ -13,7 +13,7 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 from tensorflow.core.framework.types_pb2 import DataType
-from tensorflow.core.protobuf.meta_graph_pb2 import SignatureDef, TensorInfo
+from tensorflow.core.protobuf.meta_graph_pb2 import TensorInfo
 
 from bert_tf.serving.server.errors import ServingError
 from bert_tf.serving.server.models import Models
@@ -26,12 +26,7 @@ HEADERS = {
     "Referrer-Policy": "no-referrer",
     "Cache-Control": "no-cache",
 }
-_TYPES = {
-    ".html": "text/html",
-    ".css": "text/css",
-    ".js": "text/javascript",
-    ".svg": "image/svg+xml",
-}
+_TYPES = {"html": "text/html", "css": "text/css", "js": "text/javascript", "svg": "image/svg+xml"}
 
 
 def routes(models: Models) -> list[Route]:
@@ -47,7 +42,7 @@ def routes(models: Models) -> list[Route]:
         return JSONResponse(found, headers=HEADERS)
 
     def file_route(file: Traversable) -> Route:
-        content, media_type = file.read_bytes(), _TYPES[file.name[file.name.rindex(".") :]]
+        content, media_type = file.read_bytes(), _TYPES[file.name.rpartition(".")[2]]
 
         async def answer(request: Request) -> Response:
             return Response(content, headers=HEADERS, media_type=media_type)
@@ -77,25 +72,22 @@ def _versions(models: Models, name: str) -> list[dict[str, Any]]:
         for status in models.status(name).model_version_status:
             # One that is retired meanwhile is none to ask.
             with contextlib.suppress(ServingError), models.servable(name, status.version) as held:
-                described = {key: _signature(value) for key, value in held.signatures.items()}
+                described = {
+                    key: {
+                        "method": each.method_name,
+                        "inputs": _tensors(each.inputs),
+                        "outputs": _tensors(each.outputs),
+                    }
+                    for key, each in held.signatures.items()
+                }
                 found.append({"version": status.version, "signatures": described})
     return found
-
-
-def _signature(signature: SignatureDef) -> dict[str, Any]:
-    return {
-        "method": signature.method_name,
-        "inputs": _tensors(signature.inputs),
-        "outputs": _tensors(signature.outputs),
-    }
 
 
 def _tensors(tensors: Mapping[str, TensorInfo]) -> dict[str, Any]:
     found = {}
     for name, info in sorted(tensors.items()):
         shape = [dimension.size for dimension in info.tensor_shape.dim]
-        is_known = not info.tensor_shape.unknown_rank
-        found[name] = {
-            "dtype": DataType.Name(info.dtype), "shape": shape if is_known else None
-        }  # fmt: skip
+        known = None if info.tensor_shape.unknown_rank else shape
+        found[name] = {"dtype": DataType.Name(info.dtype), "shape": known}
     return found
