@@ -128,8 +128,8 @@ def run(options: Options) -> None:
     if options.tls_certificate and options.tls_key:
         tls = Tls(Path(options.tls_certificate), Path(options.tls_key))
     batching = ("max_batch_size", "batch_timeout_micros", "max_enqueued_batches")
-    given = {name: getattr(options, name) for name in batching}
-    overrides = {name: value for name, value in given.items() if value is not None}
+    given = ((name, getattr(options, name)) for name in batching)
+    overrides = {name: value for name, value in given if value is not None}
     threads = options.threads
     if options.batching_parameters_file:
         parameters = read_batching_parameters(options.batching_parameters_file)

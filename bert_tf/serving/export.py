@@ -170,12 +170,9 @@ def _prepare_for_servers(
     directory: Path, name: str, module: RawTextModel, facts: Mapping[str, str]
 ) -> None:
     """Runs the warm-up requests as a server will, and writes the files that go with a version."""
-    model = LoadedModel(directory)
-    try:
+    with contextlib.closing(LoadedModel(directory)) as model:
         made = list(requests(model.signatures, module.tokenizer, module.positions))
         check_requests(model, made)
-    finally:
-        model.close()
     write_requests(directory / ASSETS / WARMUP_FILE, name, made)
     if parameters := batching_parameters(model.signatures):
         (directory / BATCHING_FILE).write_text(parameters, encoding="utf-8")
@@ -232,13 +229,13 @@ def list_model(root: str | Path, name: str) -> bool:
     end = code.rfind("}")
     if not re.search(r"\bmodel_config_list\b", code) or end < 0:
         return False
-    block = (
-        "  config {\n"
-        f'    name: "{name}"\n'
-        f'    base_path: "{_MOUNT}/{name}"\n'
-        '    model_platform: "tensorflow"\n'
-        "  }\n"
-    )
+    block = f"""\
+  config {{
+    name: "{name}"
+    base_path: "{_MOUNT}/{name}"
+    model_platform: "tensorflow"
+  }}
+"""
     line = text.rfind("\n", 0, end) + 1
     place = line if not text[line:end].strip() else end  # `{}` may stand on one line
     separator = "" if place == line else "\n"

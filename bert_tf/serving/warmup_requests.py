@@ -98,9 +98,10 @@ def _array(values: list[Any]) -> np.ndarray:
 
 
 def _serialized(texts: Mapping[str, str]) -> bytes:
-    values = {name: tf.train.BytesList(value=[text.encode()]) for name, text in texts.items()}
-    features = {name: tf.train.Feature(bytes_list=value) for name, value in values.items()}
-    return tf.train.Example(features=tf.train.Features(feature=features)).SerializeToString()
+    example = tf.train.Example()
+    for name, text in texts.items():
+        example.features.feature[name].bytes_list.value.append(text.encode())
+    return example.SerializeToString()
 
 
 def _ids(

@@ -77,7 +77,7 @@ class Workers:
     def _start_batches(self) -> None:
         if self._timer:
             self._timer.cancel()
-            self._timer = None
+        self._timer = None
         while self._idle:
             self._queues = {queue for queue in self._queues if queue.rows}
             heads = [head for queue in self._queues for head in queue.heads()]
@@ -159,13 +159,11 @@ class BatchQueue:
         """
         # A request without rows takes a place, too.
         rows = max(1, row_count(inputs)) if key is not None else 1
-        limit = self.parameters.max_enqueued_batches * self.parameters.max_batch_size
-        if self.rows and self.rows + rows > limit:
-            raise ServingError(
-                grpc.StatusCode.UNAVAILABLE,
-                "The batch scheduling queue to which this task was submitted is full; "
-                f"max_enqueued_batches is {self.parameters.max_enqueued_batches}",
-            )
+        batches = self.parameters.max_enqueued_batches
+        if self.rows and self.rows + rows > batches * self.parameters.max_batch_size:
+            full = "The batch scheduling queue to which this task was submitted is full"
+            message = f"{full}; max_enqueued_batches is {batches}"
+            raise ServingError(grpc.StatusCode.UNAVAILABLE, message)
         future = asyncio.get_running_loop().create_future()
         request = _Request(function, inputs, key is not None, rows, deadline, future)
         if not request.is_wanted():

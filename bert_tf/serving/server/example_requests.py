@@ -37,11 +37,9 @@ async def classify(
         signatures, signature_name, tf.saved_model.CLASSIFY_METHOD_NAME, "classification"
     )
     if not {"classes", "scores"} & set(signature.outputs):
-        raise ServingError(
-            grpc.StatusCode.FAILED_PRECONDITION,
-            "Expected classification signature outputs to contain at least one of "
-            f'"classes" or "scores". Signature was: {signature_name}',
-        )
+        expected = 'outputs to contain at least one of "classes" or "scores"'
+        message = f"Expected classification signature {expected}. Signature was: {signature_name}"
+        raise ServingError(grpc.StatusCode.FAILED_PRECONDITION, message)
     rows = await _rows(examples)
     outputs = await predict(signature_name, {"inputs": rows})
     found = {name: outputs[name] for name in ("classes", "scores") if name in outputs}

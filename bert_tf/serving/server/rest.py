@@ -24,6 +24,7 @@ from tensorflow_serving.apis.get_model_metadata_pb2 import SignatureDefMap
 from tensorflow_serving.apis.model_pb2 import ModelSpec
 
 from bert_tf.serving.server import json_answers, json_requests
+from bert_tf.serving.server.batching import row_count
 from bert_tf.serving.server.conversion import LARGE_ANSWER, LARGE_BODY, in_thread_if
 from bert_tf.serving.server.errors import ServingError, invalid
 from bert_tf.serving.server.example_requests import classify, regress
@@ -31,19 +32,11 @@ from bert_tf.serving.server.models import Models
 
 # From tensorflow_serving/model_servers/http_server.cc.
 _CODES = {
-    200: "OK",
-    400: "INVALID_ARGUMENT FAILED_PRECONDITION OUT_OF_RANGE",
-    401: "UNAUTHENTICATED",
-    403: "PERMISSION_DENIED",
-    404: "NOT_FOUND",
-    409: "ALREADY_EXISTS ABORTED",
-    429: "RESOURCE_EXHAUSTED",
-    499: "CANCELLED",
-    500: "UNKNOWN INTERNAL DATA_LOSS",
-    501: "UNIMPLEMENTED",
-    503: "UNAVAILABLE",
-    504: "DEADLINE_EXCEEDED",
-}
+    200: "OK", 400: "INVALID_ARGUMENT FAILED_PRECONDITION OUT_OF_RANGE", 401: "UNAUTHENTICATED",
+    403: "PERMISSION_DENIED", 404: "NOT_FOUND", 409: "ALREADY_EXISTS ABORTED",
+    429: "RESOURCE_EXHAUSTED", 499: "CANCELLED", 500: "UNKNOWN INTERNAL DATA_LOSS",
+    501: "UNIMPLEMENTED", 503: "UNAVAILABLE", 504: "DEADLINE_EXCEEDED",
+}  # fmt: skip
 HTTP_STATUS = {
     grpc.StatusCode[code]: status for status, codes in _CODES.items() for code in codes.split()
 }
@@ -210,9 +203,7 @@ class RestApi:
                     raise invalid(f"Failed to get input map for signature: {name or 'DEFAULT'}")
                 inputs = {key: tf.as_dtype(info.dtype) for key, info in infos.items()}
                 tensors = await in_thread_if(is_large, json_requests.tensors, document, inputs)
-                access["rows"] = max(
-                    (len(each) for each in tensors.values() if each.ndim), default=1
-                )
+                access["rows"] = row_count(tensors) if any(x.ndim for x in tensors.values()) else 1
                 write = json_answers.outputs if "inputs" in document else json_answers.predictions
                 del document  # several times the size of its body
                 answer = await servable.predict(name, tensors, deadline)
