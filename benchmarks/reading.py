@@ -249,9 +249,10 @@ def token_ids_by_recipe(
     folder: Path, batch_size: int, instances: int, buffer: int
 ) -> Iterator[np.ndarray]:
     """Yields them in the recipe's order."""
+    made = PretrainingDataOptions(max_seq_length=LENGTH)
     records = records_by_recipe(folder, buffer, seed=1).batch(batch_size)
     for batch in records.take(-(-instances // batch_size)):
-        yield parse_compact(batch, max_seq_length=LENGTH, pad_token_id=0)[0].token_ids.numpy()
+        yield parse_compact(batch, made, 0)[0].token_ids.numpy()
 
 
 def main() -> None:

@@ -181,8 +181,8 @@ def _tables(shards: "ShardFolder") -> list[Table]:
             "shards": len(shards.files),
             "bytes": sum(Path(file).stat().st_size for file in shards.files),
             "instances": shards.instances,
-            "max_seq_length": shards.max_seq_length,
-            "max_predictions_per_seq": shards.max_predictions_per_seq,
+            "max_seq_length": shards.options.max_seq_length,
+            "max_predictions_per_seq": shards.options.max_predictions_per_seq,
         }
         return [_table("Shards without a manifest", {"": facts})]
     settings = asdict(manifest.data_options) | {

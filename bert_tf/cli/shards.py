@@ -99,6 +99,7 @@ def run(options: Options) -> None:
         console.print(f"Found in the text: {listed}")
     for line in itertools.chain.from_iterable(map(_lost_text, manifests)):
         console.print(line)
+    kind = "rows of instances" if options.instances_per_row > 1 else "instances"
     folders = [Path(options.output)]
     if len(manifests) > 1:
         folders = [folders[0] / str(m.options["max_seq_length"]) for m in manifests]
@@ -106,8 +107,7 @@ def run(options: Options) -> None:
         size = sum(shard.bytes for shards in manifest.shards.values() for shard in shards)
         console.print(
             f"{manifest.instances()} training and {manifest.instances('held_out')} held-out "
-            f"{'rows of ' if manifest.has_rows else ''}instances from {manifest.documents} "
-            f"documents, {size / 1e6:.1f} MB: {folder}"
+            f"{kind} from {manifest.documents} documents, {size / 1e6:.1f} MB: {folder}"
         )
     if options.held_out_share and not manifests[0].instances("held_out"):
         console.print(

@@ -55,7 +55,7 @@ class PhaseShards:
         """Mean tokens per record, without padding where that is known."""
         manifest, split = self.train.manifest, self.train.split
         if manifest is None:
-            return self.train.max_seq_length
+            return self.train.options.max_seq_length
         counted = manifest.statistics[split]
         return counted["length_mean"] * counted["instances"] / manifest.instances(split)
 
@@ -107,7 +107,7 @@ class PretrainingData:
         """Records and steps, such as "12,345 instances of 128 tokens, 1,000 steps of 64"."""
         shards = (
             f"{phase.train.instances:,} {'rows' if phase.train.has_rows else 'instances'} of "
-            f"{phase.train.max_seq_length} tokens"
+            f"{phase.train.options.max_seq_length} tokens"
             for phase in self.phases
         )
         first, last = self.phases[0], self.phases[-1]
@@ -173,7 +173,7 @@ class PretrainingData:
             InputError: naming shards and model.
         """
         for phase in self.phases:
-            length, positions = phase.train.max_seq_length, config.max_position_embeddings
+            length, positions = phase.train.options.max_seq_length, config.max_position_embeddings
             if length > positions:
                 raise InputError(
                     f"{phase.train.directory} has sequences of {length} tokens, the model "

@@ -33,6 +33,7 @@ from bert_tf.training.run import Run
 from bert_tf.training.setup import dropout_settings, make_plan, make_run, prepare
 from bert_tf.training.strategy import check_batch_size
 from bert_tf.training.trainer import Trainer
+from pipelines.instances.rows import row_predictions
 from pipelines.shards.folder import shard_errors
 
 # The paper warms up over 10,000 steps (section A.2); a short run over a tenth of its steps.
@@ -213,11 +214,12 @@ def _kind(piece: str) -> str:
 
 def _phase(run: Run, trainer: Trainer, data: PretrainingData, phase: PhaseShards) -> Phase:
     shards, encoder = phase.train, trainer.model.encoder
+    length = shards.options.max_seq_length
     flops = pretraining_flops(
         encoder.config,
         instances=1,
-        length=shards.max_seq_length,
-        predictions=shards.predictions if data.direction == "both" else shards.max_seq_length,
+        length=length,
+        predictions=row_predictions(shards.options) if data.direction == "both" else length,
     )
     return Phase(
         until=phase.until,

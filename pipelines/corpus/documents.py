@@ -53,7 +53,7 @@ Document = tuple[int, int, int]  # number of the unit, of the slice in it, and o
 class Part(NamedTuple):
     """Consecutive lines of one document."""
 
-    document: Document  # the document
+    document: Document
     ordinal: int  # number of the part in the document
     lines: list[bytes]  # lines of text, none blank
     size: int  # bytes of text
@@ -78,7 +78,6 @@ class DocumentPlan(NamedTuple):
 
     @classmethod
     def from_json(cls, text: str) -> "DocumentPlan":
-        """Reads a plan."""
         seed, held_out_below, donors = json.loads(text)
         return cls(seed, held_out_below, [Donor(tuple(name), *rest) for name, *rest in donors])
 
@@ -108,16 +107,7 @@ def plan_documents(
 
     Reads the beginnings of slices throughout the corpus; all of the text if these hold fewer than
     two documents of a side. Then, at least two documents are held out and two are trained on, or
-    all if fewer than four are different.
-
-    Args:
-        corpus: an opened corpus.
-        held_out_share: share of the documents to hold out.
-        seed: random seed.
-        for_pairs: whether to draw donors, which takes two documents.
-
-    Raises:
-        InputError: a file is unusable, or the corpus is a single document.
+    all if fewer than four are different. Pairs need donors, hence two documents.
     """
     below = held_out_share
     if not (below or for_pairs):
@@ -193,32 +183,23 @@ def _passage(lines: list[bytes], rng: random.Random) -> list[bytes]:
 
 @dataclass
 class UnitReader:
-    """Reads one unit of a corpus, as `DocumentBatch`es.
+    """Reads one unit of a corpus, as `DocumentBatch`es; one without lines if it has no text.
 
-    Args:
-        corpus: an opened corpus.
-        unit: number of the unit.
-        plan: the plan of the corpus.
-        buffer_bytes: bytes of text in a batch.
-        finished: groups of batches to read but not to yield.
-
-    Iterating raises `InputError` for an unusable file. A unit without text is one batch without
-    lines.
+    Iterating raises `InputError` for an unusable file.
     """
 
     corpus: Corpus
-    unit: int
+    unit: int  # number of the unit
     plan: DocumentPlan
     _: KW_ONLY
-    buffer_bytes: int
-    finished: Container[int] = ()
+    buffer_bytes: int  # bytes of text in a batch
+    finished: Container[int] = ()  # groups of batches to read but not to yield
 
     def __post_init__(self):
         self._positions: Counter[int] = Counter()  # by slice: bytes read
         self._counts: Counter[str] = Counter()  # since the previous batch
         self._unreadable: set[str] = set()
-        self._group = 0
-        self._group_size = 0
+        self._group = self._group_size = 0
 
     def __iter__(self) -> Iterator[DocumentBatch]:
         train, held_out = _Split(held_out=False), _Split(held_out=True)

@@ -23,30 +23,16 @@ from typing import Any, NamedTuple
 import tensorflow as tf
 
 from bert_tf.errors import InputError
-from pipelines.corpus.sources import (
-    TFDS,
-    UNIT_BYTES,
-    Corpus,
-    Slice,
-    tensorflow_datasets,
-    text_format,
-)
-from pipelines.corpus.text_files import (
-    LONG_LINE_BYTES,
-    UnreadableFile,
-    cut_lines,
-    line_name,
-    read_blocks,
-    strip,
-)
+from pipelines.corpus import sources, text_files
+from pipelines.corpus.sources import TFDS, Corpus, Slice
+from pipelines.corpus.text_files import LONG_LINE_BYTES, read_blocks, strip
 from pipelines.datasets import dataset_options
 from pipelines.options import CorpusOptions
 
 # Longest wrapped line of plain text, in characters.
 _WRAPPED_LINE = 120
 
-_SAMPLED_SLICES = 200
-_SAMPLED_BYTES = 1 << 16
+_SAMPLED_SLICES, _SAMPLED_BYTES = 200, 1 << 16
 
 
 class Lines(NamedTuple):
@@ -61,21 +47,18 @@ def read_slice(
 ) -> Iterator[Lines]:
     """Reads the documents of a slice.
 
-    Args:
-        slice_: slice of an opened corpus.
-        options: options of the corpus.
-        counts: receives counts of repaired faults: `empty_documents`, and those of `read_blocks`.
-        unreadable: receives the path of a file that is skipped, as it cannot be read.
+    `counts` receives counts of repaired faults: `empty_documents`, and those of `read_blocks`;
+    `unreadable` receives the path of a file that is skipped because it cannot be read.
     """
     if slice_.source.startswith(TFDS):
         yield from _dataset_texts(slice_, options, counts)
         return
     reader = {"sentences": _sentences, "text": _plain_text, "jsonl": _json_lines}[
-        text_format(slice_.source, options)
+        sources.text_format(slice_.source, options)
     ]
     try:
         yield from reader(slice_, options, counts)
-    except UnreadableFile:
+    except text_files.UnreadableFile:
         if not options.skip_unreadable:
             raise
         if unreadable is not None:
@@ -124,11 +107,9 @@ def _document(text: str, counts: Counter) -> list[bytes]:
     """The paragraphs of a text, then an empty one that ends the document."""
     encoded = text.encode("utf-8", errors="ignore")  # drops halves of surrogate pairs
     del text  # it may be large
-    if nul_bytes := encoded.count(b"\0"):
-        counts["nul_bytes"] += nul_bytes
-        encoded = encoded.replace(b"\0", b"")
+    encoded = text_files.without_nul_bytes(encoded, counts)
     wrapped: list[bytes] = []
-    lines = cut_lines(encoded.splitlines(), LONG_LINE_BYTES, counts)
+    lines = text_files.cut_lines(encoded.splitlines(), LONG_LINE_BYTES, counts)
     paragraphs = list(_paragraphs(lines, wrapped))
     if wrapped:
         paragraphs.append(b" ".join(wrapped))
@@ -148,7 +129,7 @@ def _json_lines(slice_: Slice, options: CorpusOptions, counts: Counter) -> Itera
                 block.lines[index] = line = b""  # it may be large
                 lines += _document(_text_of(record, options), counts)
             except (ValueError, KeyError, TypeError, RecursionError) as error:
-                where = line_name(block.first_line + index, slice_.start)
+                where = text_files.line_name(block.first_line + index, slice_.start)
                 raise InputError(
                     f"{slice_.source}, {where}: not a JSON object with text in the field "
                     f"{options.text_field!r} ({error!r}): fix it, or name the field with "
@@ -168,7 +149,7 @@ def _text_of(record: Any, options: CorpusOptions) -> str:
 
 def _dataset_texts(slice_: Slice, options: CorpusOptions, counts: Counter) -> Iterator[Lines]:
     full_name, _, split = slice_.source.removeprefix(TFDS).rpartition(":")
-    tfds = tensorflow_datasets(slice_.source)
+    tfds = sources.tensorflow_datasets(slice_.source)
     end = slice_.end or 0
     part = tfds.core.ReadInstruction(split, from_=slice_.start, to=end, unit="abs")
     builder = tfds.builder(full_name, data_dir=options.tfds_data_dir)
@@ -185,7 +166,6 @@ def _dataset_texts(slice_: Slice, options: CorpusOptions, counts: Counter) -> It
 
 
 def empty_corpus(name: str) -> InputError:
-    """The error for a corpus without a line of text."""
     return InputError(f"{name}: no text, every line is blank: give files with text")
 
 
@@ -210,7 +190,7 @@ def read_lines(corpus: Corpus) -> tf.data.Dataset:
             for read in read_slice(slice_, corpus.options, Counter()):
                 lines += filter(None, read.lines)
                 size += sum(map(len, read.lines))
-                if size > UNIT_BYTES // 32:
+                if size > sources.UNIT_BYTES // 32:
                     yield lines
                     lines, size, is_empty = [], 0, False
         if lines:

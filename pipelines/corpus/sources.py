@@ -43,7 +43,7 @@ class Slice(NamedTuple):
 
     @property
     def text_bytes(self) -> int:
-        """Approximate bytes of text; an estimate for compressed files."""
+        """Approximate bytes of text."""
         return self.size * (COMPRESSION if self.source.endswith(COMPRESSED) else 1)
 
 
@@ -89,20 +89,15 @@ class Corpus:
 
 
 def _listed(inputs: CorpusInputs) -> list[str]:
-    if isinstance(inputs, str | os.PathLike):
-        inputs = [inputs]
-    return [os.fspath(given) for given in inputs]
+    listed = [inputs] if isinstance(inputs, str | os.PathLike) else inputs
+    return [os.fspath(given) for given in listed]
 
 
 def find_files(inputs: CorpusInputs) -> list[str]:
     """Lists the files of a corpus: sorted paths, each file once.
 
-    Args:
-        inputs: a file, a folder (all files below it whose name has no leading dot), a glob (`**`
-            crosses folders), or several of these.
-
-    Raises:
-        InputError: a path does not exist, or a folder or glob holds no file.
+    An input is a file, a folder (all files below it whose name has no leading dot) or a glob (`**`
+    crosses folders).
     """
     found: dict[str, str] = {}
     for given in _listed(inputs):
@@ -154,9 +149,6 @@ def open_corpus(inputs: CorpusInputs, options: CorpusOptions | None = None) -> C
     A plain file of over two units is cut where documents begin, and a dataset between examples;
     small files share a unit. Compressed files, and files that are one document, stay whole.
     Inputs are files, folders and globs (see `find_files`), and names of TensorFlow Datasets.
-
-    Raises:
-        InputError: an input does not exist, or the formats of several differ.
     """
     options = options or CorpusOptions()
     names = _listed(inputs)

@@ -26,17 +26,15 @@ from backports import zstd
 
 from bert_tf.errors import InputError
 
+_READ_ERRORS: tuple[type[Exception], ...] = (OSError, EOFError, zlib.error, zstd.ZstdError)
 try:
     import bz2
     import lzma
 
+    _READ_ERRORS += (lzma.LZMAError,)
     _HAS_XZ_AND_BZIP2 = True
 except ImportError:  # this Python was built without one of them
     _HAS_XZ_AND_BZIP2 = False
-
-_READ_ERRORS: tuple[type[Exception], ...] = (OSError, EOFError, zlib.error, zstd.ZstdError)
-if _HAS_XZ_AND_BZIP2:
-    _READ_ERRORS += (lzma.LZMAError,)
 
 BLOCK_BYTES = 1 << 20
 LONG_LINE_BYTES = 1 << 16
@@ -90,7 +88,7 @@ def read_blocks(
     """Reads a file in blocks of lines.
 
     Args:
-        path: path of the file.
+        path: the file.
         start: first byte of the first line to read; 0 for a compressed file.
         end: first byte of the line after the last one; None for the end of the file.
         state: `file_state` that the file must have before and after reading; None for any.
@@ -120,12 +118,8 @@ def read_blocks(
             invalid += len(block) - len(valid)
             if invalid > _MOST_INVALID_BYTES * total:
                 raise _wrong_encoding(path, start, first_line, block, invalid / total)
-            block = valid
-            if nul_bytes := block.count(b"\0"):
-                counts["nul_bytes"] += nul_bytes
-                block = block.replace(b"\0", b"")
-            lines = block.replace(b"\r\n", b"\n").split(b"\n")
-            del block
+            lines = without_nul_bytes(valid, counts).replace(b"\r\n", b"\n").split(b"\n")
+            del block, valid
             if not lines[-1]:  # what follows the last line end
                 lines.pop()
             if cut_to is not None and max(map(len, lines), default=0) > LONG_LINE_BYTES:
@@ -218,10 +212,7 @@ def _cut_before(line: bytes, end: int) -> int:
 
 
 def cut_lines(lines: list[bytes], cut_to: int, counts: Counter) -> list[bytes]:
-    """Cuts lines of over 64 kB into `cut_to` bytes at most, at white space where there is any.
-
-    The lines are valid UTF-8; `counts` receives the number of cut ones, as `cut_lines`.
-    """
+    """Cuts lines of over 64 kB into `cut_to` bytes at most, at white space where there is any."""
     cut: list[bytes] = []
     for line in lines:
         begin = 0
@@ -233,6 +224,13 @@ def cut_lines(lines: list[bytes], cut_to: int, counts: Counter) -> list[bytes]:
                 begin = end
         cut.append(line[begin:])
     return cut
+
+
+def without_nul_bytes(text: bytes, counts: Counter) -> bytes:
+    if nul_bytes := text.count(b"\0"):
+        counts["nul_bytes"] += nul_bytes
+        return text.replace(b"\0", b"")
+    return text
 
 
 def _valid_utf8(block: bytes, counts: Counter) -> bytes:
@@ -248,7 +246,7 @@ def _valid_utf8(block: bytes, counts: Counter) -> bytes:
 def _wrong_encoding(
     path: str, start: int, first_line: int, block: bytes, share: float
 ) -> InputError:
-    """The error for a file whose `block`, beginning with line `first_line`, has invalid bytes."""
+    """`block`, which has invalid bytes, begins with line `first_line`."""
     try:
         block.decode("utf-8")
         place = 0
@@ -278,8 +276,7 @@ def strip(line: bytes) -> bytes:
 def line_start(path: str, offset: int, *, after_blank: bool = False) -> int:
     """The first byte of the first line that begins at or after byte `offset` of a plain file.
 
-    With `after_blank`, of the line after the first blank line from there. The size of the file if
-    there is no such line.
+    With `after_blank`, of the line after the first blank one. Without such a line, the file's size.
     """
     if offset <= 0:
         return 0

@@ -44,17 +44,10 @@ def example_batches(
     single worker would get: the first worker takes the first `batch_size` rows, and so on. From a
     smaller batch the last workers take fewer rows or none; all see the same number of batches.
 
-    Args:
-        strings: input name -> a string, or a number, for each of the E examples.
-        batch: turns a batch of these strings and of the targets into (inputs, *targets), in
-            graph; an example may become several rows.
-        batch_size: examples in a batch of this worker.
-        targets: arrays [E, ...] to go with the inputs: labels, or labels and weights.
-        lengths: tokens of each example, int [E], for batches of similar length (`of_like_length`).
-        seed: shuffling seed; None keeps the order of the examples.
-        start_step: batches to skip.
-        worker: number of this worker, from 0.
-        num_workers: workers that share the examples.
+    `strings` maps an input's name to a string, or a number, for each of the E examples; `targets`
+    are arrays [E, ...] to go with them. `batch` turns a batch of both into (inputs, *targets), in
+    graph; an example may become several rows. `lengths`, int [E], are the examples' tokens, for
+    batches of similar length (`of_like_length`). `start_step` batches are skipped.
     """
     columns = {name: tf.convert_to_tensor(values) for name, values in strings.items()}
     arrays = [tf.constant(values) for values in targets]
@@ -93,7 +86,7 @@ def example_batches(
 def of_like_length(
     order: tf.Tensor, lengths: np.ndarray, batch_size: int, key: tf.Tensor
 ) -> tf.Tensor:
-    """Reorders shuffled examples so that each batch holds examples of similar length.
+    """Reorders shuffled examples, int32 [E], so that those of a batch have similar lengths.
 
     The examples of 64 batches in a row, or of an eighth of a short epoch, are sorted by length and
     cut into batches, and all batches of the epoch are shuffled. The longest comes first: if memory
@@ -101,8 +94,7 @@ def of_like_length(
     so the parts of several workers or devices have similar lengths, too. Examples that do not fill
     a batch stay at the end. An epoch of fewer than 64 batches stays as it is.
 
-    `order` and the result are int32 [E], `lengths` int [E]; `batch_size` is that of all workers
-    together, `key` an int64 [2] seed.
+    `batch_size` is that of all workers together, `key` an int64 [2] seed.
     """
     batches = len(lengths) // batch_size
     window_size = min(_WINDOW, batches // _WINDOWS)

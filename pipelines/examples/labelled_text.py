@@ -71,10 +71,8 @@ class Examples:
             for role, values in self.columns.items()
             if role != "label" and isinstance(values[0], str)
         ]
-        blank = [
-            i for i, row in enumerate(zip(*texts, strict=True)) if not all(map(str.strip, row))
-        ]
-        if blank:
+        rows = enumerate(zip(*texts, strict=True))
+        if blank := [i for i, row in rows if not all(map(str.strip, row))]:
             found.append(
                 f"{self.path}: {len(blank)} examples have a blank text, the first in "
                 f"{self._unit} {self.lines[blank[0]]}"
@@ -118,7 +116,7 @@ def read_examples(
             `tfds:glue/rte:train`, whose class labels are read by name.
         columns: role -> name of its column, or the column's number counted from 0. "ending*" is
             a list: the columns ending0, ending1, ..., or in JSON lines a list "ending".
-        format: format of the file; None to go by its extension.
+        format: None to go by the file's extension.
         header: whether the first line of a table names the columns.
         skip_broken: skip rows with too few or too many columns, instead of refusing them.
         records: those of the path, if they were read already.
@@ -164,8 +162,7 @@ def check_columns(
 ) -> None:
     """Refuses a file that lacks one of some columns, or has two of its name, by its first row.
 
-    Whatever is no table, no JSON lines, or not readable passes: `read_examples` reports it. The
-    arguments are those of `read_examples`.
+    Whatever is no table, no JSON lines, or not readable passes: `read_examples` reports it.
     """
     format = format or format_of(path)
     if format not in ("tsv", "csv", "jsonl") or not Path(path).is_file():
@@ -182,16 +179,19 @@ def check_columns(
         else:
             line = next((line for line in text if line.strip()), "").rstrip("\n")
             names = line.split("\t") if format == "tsv" else list(dict(json.loads(line)))
-    if not names:
-        return
     if format != "jsonl" and not header:
-        names = [str(number) for number in range(len(names))]
-    for role, column in columns.items():
+        names = _numbers(names)
+    for role, column in columns.items() if names else ():
         for name in _numbered(str(path), role, column, names):
             if format != "jsonl":
                 _place(path, role, name, names)
             elif name not in names:
                 raise _no_column(str(path), role, name, names)
+
+
+def _numbers(row: Sequence[object]) -> list[str]:
+    """The names of columns without a header: "0", "1" and so on."""
+    return list(map(str, range(len(row))))
 
 
 def read_columns_of(
@@ -213,7 +213,7 @@ def read_columns_of(
         first = next(number for number, row in table.items() if row != [""])
         header = table[first]
         if first == lines[0] or len(set(header)) < len(header):
-            header = [str(number) for number in range(len(header))]
+            header = _numbers(header)
         rows = {number: dict(zip(header, row, strict=False)) for number, row in table.items()}
     chosen = [rows.get(line, {}) for line in lines]
     names = dict.fromkeys(name for row in chosen for name in row)
@@ -255,7 +255,7 @@ def _table_rows(
     rows = list(table)
     start = next(place for place, (_, row) in enumerate(rows) if row != [""])
     first_line, first = rows[start]
-    names = first if header else [str(number) for number in range(len(first))]
+    names = first if header else _numbers(first)
     places = {}
     for role, column in columns.items():
         found = _numbered(str(path), role, column, names)
@@ -264,13 +264,8 @@ def _table_rows(
         if row == [""] and len(names) > 1:
             continue  # a blank line; in a table of one column it is an empty text
         if len(row) == len(names):
-            yield (
-                number,
-                {
-                    role: [row[i] for i in found] if columns[role].endswith("*") else row[found[0]]
-                    for role, found in places.items()
-                },
-            )
+            cells = {role: [row[place] for place in of_role] for role, of_role in places.items()}
+            yield number, {r: c if columns[r].endswith("*") else c[0] for r, c in cells.items()}
         elif skipped is not None:
             skipped.append(number)
         else:

@@ -20,11 +20,7 @@ Record = tuple[int, str, dict[str, Any]]
 
 
 def read_text(path: str | os.PathLike) -> str:
-    """Reads a UTF-8 file, plain or gzip; "-" is standard input.
-
-    Raises:
-        InputError: the file is missing, damaged, empty or not UTF-8.
-    """
+    """Reads a UTF-8 file, plain or gzip; "-" is standard input. It must not be empty."""
     try:
         content = _read_once(sys.stdin) if str(path) == "-" else Path(path).read_bytes()
         if content.startswith(b"\x1f\x8b"):
@@ -50,7 +46,6 @@ def _read_once(stream: TextIO) -> bytes:
 
 
 def shown_name(path: object) -> str:
-    """How messages name a file: "-" is standard input."""
     return "standard input" if str(path) == "-" else str(path)
 
 
@@ -67,7 +62,6 @@ def check_text(place: str, name: str, text: str) -> str:
 
 
 def is_dataset_name(path: object) -> bool:
-    """Whether a path is a name of TensorFlow Datasets."""
     return str(path).startswith(TFDS)
 
 
@@ -122,7 +116,7 @@ def _label_names(name: str, feature: Any) -> list[str] | None:
 
 
 def _plain(value: Any, names: list[str] | None = None) -> Any:
-    """Dicts, lists, strings and numbers in place of NumPy's, names in place of class labels."""
+    """A value of plain Python, with names in place of class labels."""
     if isinstance(value, dict):
         return {key: _plain(each) for key, each in value.items()}
     if isinstance(value, np.ndarray):

@@ -39,15 +39,14 @@ class Questions(Examples):
         """Answers that are not in their context, and blank texts."""
         found = []
         spans = self.columns.get("span", [])
-        lost = [index for index, span in enumerate(spans) if span is None]
-        if lost:
+        if lost := [index for index, span in enumerate(spans) if span is None]:
             found.append(
                 f"{self.path}: {len(lost)} of {len(self)} answers are not in their context; "
                 f"training skips their questions, the first {self.columns['id'][lost[0]]}"
             )
         for role in ("question", "context"):
-            blank = [index for index, text in enumerate(self.columns[role]) if not text.strip()]
-            if blank:
+            texts = enumerate(self.columns[role])
+            if blank := [index for index, text in texts if not text.strip()]:
                 found.append(
                     f"{self.path}: {len(blank)} questions have a blank {role}, the first "
                     f"{self.columns['id'][blank[0]]}"
@@ -58,15 +57,12 @@ class Questions(Examples):
 def read_questions(
     path: str | os.PathLike, *, labelled: bool = True, unanswerable: bool = False
 ) -> Questions:
-    """Reads questions.
+    """Reads questions, and their answers if `labelled`.
 
-    Args:
-        path: SQuAD's JSON; `.jsonl` (or "-" for standard input) with an object a line that has
-            `question`, `context` and, if labelled, `answers`, each with `text` and
-            `answer_start`; either may be compressed with gzip. Or a name of TensorFlow Datasets,
-            such as `tfds:squad/v2.0:validation`.
-        labelled: whether to read answers.
-        unanswerable: whether a labelled question may have no answer.
+    The path is SQuAD's JSON; `.jsonl` (or "-" for standard input) with an object a line that has
+    `question`, `context` and, if labelled, `answers`, each with `text` and `answer_start`; either
+    may be compressed with gzip. Or a name of TensorFlow Datasets, `tfds:squad/v2.0:validation`.
+    With `unanswerable`, a labelled question may have no answer.
     """
     columns: dict[str, list[Any]] = {"id": [], "question": [], "context": []}
     if labelled:
@@ -112,11 +108,8 @@ def _records(path: str | os.PathLike) -> Iterator[tuple[str, dict[str, Any]]]:
             for j, paragraph in enumerate(_list(place, article, "paragraphs")):
                 place = f"{path}, data[{i}].paragraphs[{j}]"
                 for k, record in enumerate(_list(place, paragraph, "qas")):
-                    qas = f"{place}.qas[{k}]"
-                    yield (
-                        qas,
-                        {**_object(qas, record), "context": _text(place, paragraph, "context")},
-                    )
+                    qas, context = f"{place}.qas[{k}]", _text(place, paragraph, "context")
+                    yield qas, {**_object(qas, record), "context": context}
 
 
 def _answers(place: str, record: dict[str, Any]) -> list[tuple[str, int]]:

@@ -7,7 +7,7 @@ IOB1, IOB2, IOBES or BILOU and become IOB2.
 
 import os
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -41,10 +41,8 @@ def chunks(labels: Sequence[str]) -> list[tuple[str, int, int]]:
     """Finds the entities of a sentence by conlleval's rules, whatever the scheme of the labels.
 
     A chunk begins at B (S, U), at any label after O or after the end of a chunk (E, L, S, U), and
-    at a change of type. It ends before the next one and before O.
-
-    Returns:
-        (type, first word, word behind the last) of each.
+    at a change of type. It ends before the next one and before O. Returns (type, first word, word
+    behind the last) of each.
     """
     found: list[tuple[str, int, int]] = []
     before, type_before = "O", ""
@@ -77,13 +75,8 @@ def read_columns(
     """Reads a column file: a word a line, with its label, and a blank line after a sentence.
 
     Columns are split at spaces and tabs. A line that begins with "-X-" ends a sentence, too, and
-    "-DOCSTART-" a document; neither is a word. The file may be gzip.
-
-    Args:
-        path: the file; "-" for standard input.
-        word: column of the word.
-        label: column of the label, -1 for the last; None for no labels.
-        documents: make an example of each document, not of each sentence.
+    "-DOCSTART-" a document; neither is a word. `label` is a column, -1 for the last, or None for no
+    labels. With `documents`, an example is a document, not a sentence.
     """
     sentences: list[list[list[_Row]]] = [[[]]]  # document -> sentence -> row
     width: tuple[int, int] | None = None  # columns, and the line that showed them
@@ -133,13 +126,10 @@ def is_column_file(path: str | os.PathLike) -> bool:
 
 
 def column_number(path: str | os.PathLike, option: str, name: str) -> int:
-    """The place of a column in a column file; `InputError` for a name that is no column.
+    """The place of a column in a column file, by the value of --text_column or --label_column.
 
-    Args:
-        path: the file, for messages.
-        option: "--text_column" or "--label_column".
-        name: number of the column, counted from 0; or its usual name in JSON lines, for the first
-            column of words and the last one of labels.
+    That is a number, counted from 0; or the column's usual name in JSON lines, for the first column
+    of words and the last one of labels.
     """
     usual, number = _USUAL[option]
     if name.isdecimal() or name in usual:
@@ -162,18 +152,9 @@ def read_texts(
     """Reads texts, or words that are already split, without labels.
 
     A column file holds words. In JSON lines and TensorFlow Datasets a list of strings is words, and
-    a string is a text.
-
-    Args:
-        path: the file; "-" for standard input; or a name of TensorFlow Datasets.
-        text: column of the text or of the words.
-        pair: column of the second text of a pair.
-        format: file format; None to go by the extension.
-        header: whether tables begin with a line of column names.
-        documents: make an example of each document of a column file, not of each sentence.
-
-    Returns:
-        Examples with the columns "text" and "text_pair", or "words" between spaces.
+    a string is a text. `text` is the column of either, `pair` that of the second text of a pair;
+    the other arguments are those of `read_examples` and `read_columns`. The examples have the
+    columns "text" and "text_pair", or "words" between spaces.
     """
     format, records = format or format_of(path), None
     if format == "jsonl" or is_dataset_name(path):
@@ -200,37 +181,34 @@ def read_json_words(
     labels: str | None = "labels",
     records: Iterable[Record] | None = None,
 ) -> Examples:
-    """Reads records with a list of words, and a list with a label for each.
+    """Reads records with a list of words, and a list with a label for each, by their keys.
 
-    Args:
-        path: JSON lines; "-" for standard input; or a name of TensorFlow Datasets.
-        words: key of the words.
-        labels: key of the labels; None for no labels.
-        records: those of the path, if they were read already.
+    `records` are those of the path, if they were read already.
     """
     examples = []
     for number, place, row in read_records(path) if records is None else records:
-        lists = [list(_strings(place, key, row)) for key in (words, labels) if key is not None]
-        lists[0] = [_word(place, word) for word in lists[0]]
-        if not lists[0]:
+        found = [_word(place, word) for word in _strings(place, words, row)]
+        if not found:
             raise InputError(f"{place}: no words; remove the line")
-        if len(lists[-1]) != len(lists[0]):
+        of_words = ["O"] * len(found)
+        if labels is not None:
+            of_words = [_label(place, label) for label in _strings(place, labels, row)]
+        if len(of_words) != len(found):
             raise InputError(
-                f"{place}: {len(lists[0])} words but {len(lists[1])} labels; give each word one"
+                f"{place}: {len(found)} words but {len(of_words)} labels; give each word one"
             )
-        of_words = [_label(place, x) for x in lists[1]] if labels else ["O"] * len(lists[0])
-        examples.append([list(zip(lists[0], of_words, [number] * len(of_words), strict=True))])
+        examples.append([[(word, of, number) for word, of in zip(found, of_words, strict=True)]])
     return _examples(path, examples, labels is not None)
 
 
-def _strings(place: str, key: str, row: dict[str, Any]) -> Iterator[str]:
+def _strings(place: str, key: str, row: dict[str, Any]) -> list[str]:
     values = row.get(key)
     if not isinstance(values, list) or not all(isinstance(value, str) for value in values):
         raise InputError(
             f"{place}: {key!r} is no list of strings; write one, or name the keys with "
             "--text_column and --label_column"
         )
-    yield from (check_text(place, key, value) for value in values)
+    return [check_text(place, key, value) for value in values]
 
 
 def _word(place: str, word: str) -> str:

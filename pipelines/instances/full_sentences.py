@@ -43,9 +43,8 @@ def full_sentences(
     The seed determines the order of passages and which eighth of the instances leaves its last
     sentence to the next one.
 
-    Returns:
-        int32 [T'], the passages with a [SEP] after each; and `SentencePairs` of them: A is the
-        instance without [CLS] and the last [SEP], B is empty. Shuffle and pack them untruncated.
+    Returns int32 [T'], the passages with a [SEP] after each; and `SentencePairs` of them: A is the
+    instance without [CLS] and the last [SEP], B is empty. Shuffle and pack them untruncated.
     """
     order_seed, is_short_seed, short_seed, walk_seed = tf.unstack(tf.random.split(seed, 4))
     max_tokens = max_seq_length - 2

@@ -1,10 +1,11 @@
 """Masking for the masked language model (Devlin et al. 2018, section 3.1, task 1).
 
 Follows `create_masked_lm_predictions` of the original's `create_pretraining_data.py`, for whole
-batches at once: single tokens, whole words, or spans of words.
+batches at once: single tokens, whole words, or spans of words. Language models, whose targets are
+each token's neighbours, read text without masks.
 """
 
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Literal, NamedTuple
 
 import numpy as np
 import tensorflow as tf
@@ -14,12 +15,13 @@ from pipelines.options import PretrainingDataOptions
 if TYPE_CHECKING:
     from bert_tf.tokenization import BertTokenizer
 
+Objective = Literal["ltr", "rtl", "ltr+rtl"]  # of language models
+
 
 class MaskedTokens(NamedTuple):
     """A masked batch."""
 
-    # int32 [batch, length], with [MASK], random and kept tokens at `positions`
-    token_ids: tf.Tensor
+    token_ids: tf.Tensor  # int32 [batch, length], with what is shown at `positions`
     positions: tf.Tensor  # int32 [batch, predictions], ascending, then 0 for padding
     labels: tf.Tensor  # int32 [batch, predictions], the original tokens, then 0 for padding
     weights: tf.Tensor  # float32 [batch, predictions], 1 for a prediction, 0 for padding
@@ -68,8 +70,8 @@ def mask_tokens(
 
     # In float64 and half to even, as in the original.
     tokens = tf.reduce_sum(tf.cast(is_token, tf.float64), axis=-1)  # (B,)
-    share = tf.constant(options.masked_lm_prob, tf.float64)
-    wanted = tf.clip_by_value(tf.cast(tf.round(tokens * share), tf.int32), 1, most)
+    wanted = tf.cast(tf.round(tokens * options.masked_lm_prob), tf.int32)
+    wanted = tf.clip_by_value(wanted, 1, most)
     wanted = tf.minimum(wanted, tf.math.count_nonzero(maskable, axis=-1, dtype=tf.int32))
 
     if options.whole_word_masking or options.max_ngram > 1:
@@ -144,8 +146,13 @@ def _spans(words: tf.Tensor, maskable: tf.Tensor, max_ngram: int, seed: tf.Tenso
 
 
 def _before(values: tf.Tensor) -> tf.Tensor:
-    """Bool [B, T], the value of the previous position; False at the first."""
+    """[B, T], the value of the previous position; 0 or False at the first."""
     return tf.pad(values[:, :-1], [[0, 0], [1, 0]])
+
+
+def _after(values: tf.Tensor) -> tf.Tensor:
+    """[B, T], the value of the next position; 0 at the last."""
+    return tf.pad(values[:, 1:], [[0, 0], [0, 1]])
 
 
 def _finer_where_none_fits(
@@ -163,8 +170,7 @@ def _finer_where_none_fits(
 def _choose_units(units: _Units, wanted: tf.Tensor, seed: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
     """Takes the units of each row in random order, except those that no longer fit.
 
-    Returns:
-        int32 [B, most], positions of the chosen tokens; int32 [B], their number, up to `wanted`.
+    Returns int32 [B, most], positions of the chosen tokens; int32 [B], their number.
     """
     scores = tf.random.stateless_uniform(tf.shape(units.size), seed)
     scores = tf.gather(scores, units.number, batch_dims=1)
@@ -191,3 +197,48 @@ def _choose_units(units: _Units, wanted: tf.Tensor, seed: tf.Tensor) -> tuple[tf
     number = wanted - left
     positions = tf.RaggedTensor.from_row_lengths(tf.boolean_mask(order, taken), number)
     return positions.to_tensor(), number
+
+
+def without_masks(token_ids: tf.Tensor) -> MaskedTokens:
+    """A batch of tokens, int32 [batch, length], with no predictions."""
+    none = token_ids[:, :0]
+    return MaskedTokens(token_ids, none, none, tf.cast(none, tf.float32))
+
+
+def as_it_was(masked: MaskedTokens) -> MaskedTokens:
+    """The batch with the original tokens in place of the masks.
+
+    It is exact: every masked place is among the positions, with its original token as the label.
+    """
+    where = tf.where(masked.weights > 0)  # (predictions in all, 2)
+    places = tf.gather_nd(masked.positions, where)
+    token_ids = tf.tensor_scatter_nd_update(
+        masked.token_ids,
+        tf.stack([tf.cast(where[:, 0], tf.int32), places], axis=-1),
+        tf.gather_nd(masked.labels, where),
+    )
+    return masked._replace(token_ids=token_ids)
+
+
+def next_tokens(
+    inputs: dict[str, tf.Tensor], objective: Objective
+) -> tuple[dict[str, tf.Tensor], dict[str, tf.Tensor], dict[str, tf.Tensor]]:
+    """Inputs, labels and weights for `BertLanguageModel`, of unmasked inputs, int32 [B, T].
+
+    Left to right, each token predicts the one after it, the last one nothing; right to left, the
+    one before it, and the first one nothing. [SEP] is predicted, and right to left [CLS]. In rows
+    of instances (`pipelines.instances.rows`) a token predicts none of another instance.
+
+    The inputs get `mask_positions` int32 [B, T], all places. Labels are `ltr_logits` or
+    `rtl_logits` int32 [B, T], or both; weights float32 [B, T] are 0 where nothing is predicted.
+    """
+    token_ids, instances = inputs["token_ids"], inputs["padding_mask"]
+    places = tf.zeros_like(token_ids) + tf.range(tf.shape(token_ids)[1])
+    labels, weights = {}, {}
+    for name in objective.split("+"):
+        neighbours = _after if name == "ltr" else _before
+        is_same = (neighbours(instances) == instances) & (instances != 0)
+        labels[f"{name}_logits"] = tf.where(is_same, neighbours(token_ids), 0)
+        weights[f"{name}_logits"] = tf.cast(is_same, tf.float32)
+    kept = {name: x for name, x in inputs.items() if name != "first_positions"}
+    return {**kept, "mask_positions": places}, labels, weights

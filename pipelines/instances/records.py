@@ -61,10 +61,10 @@ def record_batches(
     *,
     split_paragraphs: bool,
 ) -> Iterator[RecordBatch]:
-    """Makes instances of batches of documents, on all cores, in order.
+    """Makes instances of batches of documents, on all cores, in order, round by round.
 
-    The rounds of a batch follow one another. There are options for each sequence length;
-    `split_paragraphs` tells that lines are paragraphs to split into sentences.
+    There are options for each sequence length; with `split_paragraphs`, lines are paragraphs to
+    split into sentences.
     """
     tokenize, serialize = _traced(tokenizer, options, split_paragraphs)
     rounds, threads = options[0].dupe_factor, os.cpu_count() or 1
@@ -123,21 +123,13 @@ def _functions(
     """Functions that tokenize a batch of documents, and make a round of records of it."""
 
     @tf.function(autograph=False)
-    def tokenize(
-        lines: tf.Tensor,
-        documents: tf.Tensor,
-        passages: tf.Tensor,
-        is_donor: tf.Tensor,
-        number: tf.Tensor,
-        held_out: tf.Tensor,
-    ) -> dict[str, Any]:
+    def tokenize(lines: tf.Tensor, *about: tf.Tensor) -> dict[str, Any]:
+        *of_lines, number, held_out = about
         if split_paragraphs:
             in_paragraphs = split_sentences(lines)
             lines = in_paragraphs.flat_values
-            documents, passages, is_donor = (
-                tf.repeat(values, in_paragraphs.row_lengths())
-                for values in (documents, passages, is_donor)
-            )
+            of_lines = [tf.repeat(values, in_paragraphs.row_lengths()) for values in of_lines]
+        documents, passages, is_donor = of_lines
         token_ids = tokenizer.tokenize(lines)
         own = ~is_donor
         tokens = tf.cast(token_ids.row_lengths(), tf.int32)

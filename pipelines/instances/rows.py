@@ -11,6 +11,7 @@ N instances in R rows of L tokens, S instances and P predictions at most a row.
 """
 
 import math
+from functools import partial
 from typing import Any
 
 import tensorflow as tf
@@ -22,23 +23,21 @@ from pipelines.options import PretrainingDataOptions
 
 
 def row_predictions(options: PretrainingDataOptions) -> int:
-    """The most predictions in a row.
-
-    Each instance has `masked_lm_prob` of its tokens, rounded, and at least one: at most one more
-    than that share.
-    """
-    of_tokens = math.floor(options.masked_lm_prob * options.max_seq_length)
+    """Predictions in a record, padding included."""
     of_instance = options.max_predictions_per_seq
     assert of_instance is not None  # filled in by the options
+    if options.instances_per_row == 1:
+        return of_instance
+    # Each instance has `masked_lm_prob` of its tokens, rounded, and at least one: at most one more
+    # than that share.
+    of_tokens = math.floor(options.masked_lm_prob * options.max_seq_length)
     return min(of_tokens + options.instances_per_row, options.instances_per_row * of_instance)
 
 
 def fill_rows(lengths: tf.Tensor, options: PretrainingDataOptions) -> tf.Tensor:
-    """The row of each instance, int32 [N]: the longest first, where the least room is left over.
+    """The row of each instance of these tokens, int32 [N].
 
-    Args:
-        lengths: int32 [N], tokens of each instance.
-        options: `max_seq_length` is the length of a row, `instances_per_row` its most instances.
+    Places the longest first, each where the least room is left over.
     """
     count, row_length = tf.size(lengths), options.max_seq_length
     longest_first = tf.argsort(lengths, direction="DESCENDING", stable=True)
@@ -100,9 +99,8 @@ def lay_out_rows(
         Inputs, int32: `token_ids`, `segment_ids` [R, L], 0 at padding; `padding_mask` [R, L], the
         number of the token's instance in its row from 1 on, 0 for padding; `position_ids` [R, L],
         places within the instance; `mask_positions` [R, P] and `first_positions` [R, S], places
-        in the row.
-        Labels, int32: `mlm_logits` [R, P], `nsp_logits` [R, S]. Weights, float32, likewise: 0 for
-        slots that are not used.
+        in the row. Labels, int32: `mlm_logits` [R, P], `nsp_logits` [R, S]. Weights, float32,
+        likewise: 0 for slots that are not used.
     """
     rows, length = tf.size(instances), options.max_seq_length
     most, predictions = options.instances_per_row, row_predictions(options)
@@ -131,15 +129,10 @@ def lay_out_rows(
         flat = tf.scatter_nd(places[:, None], kept_values, [rows * width])
         return tf.ensure_shape(tf.reshape(flat, [rows, width]), [None, width])
 
-    def tokens(values: tf.Tensor) -> tf.Tensor:
-        return spread(values, is_token, to_tokens, length)
-
-    def words(values: tf.Tensor) -> tf.Tensor:
-        return spread(values, is_prediction, to_predictions, predictions)
-
-    def of_instances(values: tf.Tensor) -> tf.Tensor:
-        return spread(values, tf.ones_like(row, tf.bool), to_instances, most)
-
+    is_instance = tf.ones_like(row, tf.bool)
+    tokens = partial(spread, kept=is_token, places=to_tokens, width=length)
+    words = partial(spread, kept=is_prediction, places=to_predictions, width=predictions)
+    of_instances = partial(spread, kept=is_instance, places=to_instances, width=most)
     inputs = {
         "token_ids": tokens(masked.token_ids),
         "segment_ids": tokens(packed.segment_ids),

@@ -15,23 +15,23 @@ import tensorflow as tf
 
 from pipelines.instances.masking import MaskedTokens
 from pipelines.instances.sentence_pairs import PackedPairs
+from pipelines.options import PretrainingDataOptions
 
 
 def serialize_masked(
     packed: PackedPairs, masked: MaskedTokens, is_random_next: tf.Tensor
 ) -> tf.Tensor:
     """String [N], records of the masked form; `is_random_next` is bool [N]."""
-    return serialize_examples(
-        {
-            "input_ids": tf.cast(masked.token_ids, tf.int64),
-            "input_mask": tf.cast(packed.padding_mask, tf.int64),
-            "segment_ids": tf.cast(packed.segment_ids, tf.int64),
-            "masked_lm_positions": tf.cast(masked.positions, tf.int64),
-            "masked_lm_ids": tf.cast(masked.labels, tf.int64),
-            "masked_lm_weights": masked.weights,
-            "next_sentence_labels": tf.cast(is_random_next[:, None], tf.int64),
-        }
-    )
+    ints = {
+        "input_ids": masked.token_ids,
+        "input_mask": packed.padding_mask,
+        "segment_ids": packed.segment_ids,
+        "masked_lm_positions": masked.positions,
+        "masked_lm_ids": masked.labels,
+        "next_sentence_labels": is_random_next[:, None],
+    }
+    features = {name: tf.cast(values, tf.int64) for name, values in ints.items()}
+    return serialize_examples({**features, "masked_lm_weights": masked.weights})
 
 
 def serialize_compact(packed: PackedPairs, is_random_next: tf.Tensor) -> tf.Tensor:
@@ -49,22 +49,21 @@ def serialize_compact(packed: PackedPairs, is_random_next: tf.Tensor) -> tf.Tens
 
 
 def parse_compact(
-    records: tf.Tensor, *, max_seq_length: int, pad_token_id: int
+    records: tf.Tensor, options: PretrainingDataOptions, pad_token_id: int
 ) -> tuple[PackedPairs, tf.Tensor]:
     """Reads records of the compact form, string [batch]; also int32 [batch], the labels."""
+    length = options.max_seq_length
     ids = tf.io.FixedLenSequenceFeature([], tf.int64, allow_missing=True, default_value=-1)
     one = tf.io.FixedLenFeature([1], tf.int64)
-    features = tf.io.parse_example(
-        records,
-        {"input_ids": ids, "first_segment_length": one, "next_sentence_labels": one},
-    )
+    kinds = {"input_ids": ids, "first_segment_length": one, "next_sentence_labels": one}
+    features = tf.io.parse_example(records, kinds)
     token_ids = tf.cast(features["input_ids"], tf.int32)  # (batch, longest)
-    missing = max_seq_length - tf.shape(token_ids)[1]
+    missing = length - tf.shape(token_ids)[1]
     token_ids = tf.pad(token_ids, [[0, 0], [0, missing]], constant_values=-1)
-    token_ids = tf.ensure_shape(token_ids, [None, max_seq_length])
+    token_ids = tf.ensure_shape(token_ids, [None, length])
     in_sequence = token_ids >= 0
     first_length = tf.cast(features["first_segment_length"], tf.int32)  # (batch, 1)
-    in_second = in_sequence & (tf.range(max_seq_length) >= first_length)
+    in_second = in_sequence & (tf.range(length) >= first_length)
     packed = PackedPairs(
         token_ids=tf.where(in_sequence, token_ids, pad_token_id),
         segment_ids=tf.cast(in_second, tf.int32),
@@ -77,26 +76,21 @@ def masked_features(
     max_seq_length: int, max_predictions_per_seq: int
 ) -> dict[str, tf.io.FixedLenFeature]:
     """The features of the masked form, for `tf.io.parse_example`."""
-    sizes = {
-        "input_ids": max_seq_length,
-        "input_mask": max_seq_length,
-        "segment_ids": max_seq_length,
-        "masked_lm_positions": max_predictions_per_seq,
-        "masked_lm_ids": max_predictions_per_seq,
-        "next_sentence_labels": 1,
-    }
+    sizes = dict.fromkeys(("input_ids", "input_mask", "segment_ids"), max_seq_length)
+    sizes |= dict.fromkeys(("masked_lm_positions", "masked_lm_ids"), max_predictions_per_seq)
+    sizes["next_sentence_labels"] = 1
     weights = tf.io.FixedLenFeature([max_predictions_per_seq], tf.float32)
     ints = {name: tf.io.FixedLenFeature([size], tf.int64) for name, size in sizes.items()}
     return {**ints, "masked_lm_weights": weights}
 
 
 def parse_masked(
-    records: tf.Tensor, *, max_seq_length: int, max_predictions_per_seq: int
+    records: tf.Tensor, options: PretrainingDataOptions
 ) -> tuple[PackedPairs, MaskedTokens, tf.Tensor]:
     """Reads records of the masked form, string [batch]; also int32 [batch], the labels."""
-    features = tf.io.parse_example(
-        records, masked_features(max_seq_length, max_predictions_per_seq)
-    )
+    assert options.max_predictions_per_seq is not None  # filled in by the options
+    kinds = masked_features(options.max_seq_length, options.max_predictions_per_seq)
+    features = tf.io.parse_example(records, kinds)
     weights = features.pop("masked_lm_weights")
     ints = {name: tf.cast(values, tf.int32) for name, values in features.items()}
     packed = PackedPairs(ints["input_ids"], ints["segment_ids"], ints["input_mask"])
@@ -109,21 +103,15 @@ def parse_masked(
 def serialize_examples(
     features: dict[str, tf.Tensor], lengths: dict[str, tf.Tensor] | None = None
 ) -> tf.Tensor:
-    """String [batch], serialized examples.
+    """String [batch], serialized examples of features, int64, float32 or string [batch, values].
 
     `tf.train.Example` in Python takes about a millisecond per pre-training record; `encode_proto`
-    writes the same bytes for a whole batch.
-
-    Args:
-        features: by name, int64, float32 or string [batch, values].
-        lengths: by name, int32 [batch], number of values to keep of a feature; by default all.
+    writes the same bytes for a whole batch. `lengths`, int32 [batch], limits a feature's values.
     """
     # A map field is, on the wire, a repeated message of key and value.
-    entries = [
-        _entry(name, values, (lengths or {}).get(name)) for name, values in sorted(features.items())
-    ]
-    entry = tf.stack(entries, axis=1)  # (batch, features)
-    message = _message("Features", feature=entry)
+    lengths = lengths or {}
+    entries = [_entry(name, features[name], lengths.get(name)) for name in sorted(features)]
+    message = _message("Features", feature=tf.stack(entries, axis=1))
     return _message("Example", features=message[:, None])
 
 
@@ -148,10 +136,9 @@ def _message(kind: str, lengths: tf.Tensor | None = None, **fields: tf.Tensor) -
 
     For a message with one field, `lengths`, int32 [batch], limits its repetitions.
     """
+    counts = [lengths]
     if lengths is None:
         counts = [tf.fill([tf.shape(v)[0]], tf.shape(v)[1]) for v in fields.values()]
-    else:
-        counts = [lengths]
     return tf.io.encode_proto(
         sizes=tf.stack(counts, axis=1),
         values=list(fields.values()),

@@ -81,9 +81,7 @@ def index_sentences(
     else:
         line = tf.where(lengths > 0)[:, 0]
         lengths = tf.gather(lengths, line)
-    documents = tf.gather(documents, line)
-    passages = tf.gather(passages, line)
-    is_donor = tf.gather(is_donor, line)
+    documents, passages, is_donor = (tf.gather(x, line) for x in (documents, passages, is_donor))
     starts = tf.concat([[0], tf.cumsum(lengths)], axis=0)  # (n + 1,)
 
     new_document = changes(documents)
@@ -110,9 +108,7 @@ def index_sentences(
 def _cut_long(lengths: tf.Tensor, max_tokens: int) -> tuple[tf.Tensor, tf.Tensor]:
     """Cuts lines of over `max_tokens` into pieces of equal length and a rest.
 
-    Returns:
-        Int32 [n] each: the line and the length of each sentence and piece; lines without tokens
-        have none.
+    Returns the line and the length of each sentence and piece; lines without tokens have none.
     """
     # As many pieces in an instance as leave the smallest part of the last one over.
     pieces = min(_PIECES, key=lambda number: -max_tokens % number)
@@ -209,11 +205,8 @@ def walk_streams(
 
     `take` maps the number of the step and the place of each stream, int32 [S], to the instances
     there, int32 [S, values], and the next places, int32 [S]. Results for finished streams are
-    ignored.
-
-    Returns:
-        For every instance, stream after stream: the stream [N], the place [N], and the values
-        [N, values].
+    ignored. Returns the stream [N], the place [N] and the values [N, values] of every instance,
+    stream after stream.
     """
     streams = tf.size(end)
 
@@ -244,8 +237,7 @@ def _random_next(
 ) -> tuple[tf.Tensor, tf.Tensor]:
     """Consecutive sentences of another document with `tokens`, for each A at sentence `first`.
 
-    Draws a document, then a sentence of it. Takes at least one sentence, and none beyond the
-    passage.
+    Draws a document, then a sentence of it: at least one sentence, and none beyond the passage.
     """
     document_seed, sentence_seed = tf.unstack(tf.random.split(seed, 2))
     own = tf.gather(sentences.document, first)

@@ -15,8 +15,9 @@ import tensorflow as tf
 from google.protobuf.message import DecodeError
 
 from bert_tf.errors import InputError
-from pipelines.instances.rows import parse_rows, row_predictions
+from pipelines.instances.rows import parse_rows
 from pipelines.instances.schemas import masked_features, parse_compact, parse_masked
+from pipelines.options import PretrainingDataOptions
 from pipelines.shards.manifest import (
     FILE_NAME,
     SPLITS,
@@ -43,8 +44,7 @@ class ShardFolder:
 
     directory: Path  # folder of the shards
     split: str  # "train" or "held_out"
-    max_seq_length: int  # tokens per instance
-    max_predictions_per_seq: int  # predictions per instance, padding included
+    options: PretrainingDataOptions  # what the shards were made with, as far as reading needs it
     manifest: Manifest | None  # None for shards of other programs
     blocks: RecordBlocks = field(repr=False)  # places of the records
     # path of a shard -> number of records in its damaged blocks, which are skipped
@@ -63,24 +63,17 @@ class ShardFolder:
     @property
     def is_compact(self) -> bool:
         """Whether masks are drawn during training."""
-        return self.manifest is not None and self.manifest.options["masking"] == "dynamic"
+        return self.options.masking == "dynamic"
 
     @property
     def has_rows(self) -> bool:
         """Whether a record is a row of several instances (`pipelines.instances.rows`)."""
-        return self.manifest is not None and self.manifest.has_rows
-
-    @property
-    def predictions(self) -> int:
-        """Predictions per record, padding included."""
-        if self.manifest is None or not self.has_rows:
-            return self.max_predictions_per_seq
-        return row_predictions(self.manifest.data_options)
+        return self.options.instances_per_row > 1
 
     @property
     def has_next_sentences(self) -> bool:
         """Whether the instances are pairs with a next-sentence label."""
-        return self.manifest is None or self.manifest.options["instances"] == "sentence_pairs"
+        return self.options.instances == "sentence_pairs"
 
     def parse(self, records: tf.Tensor) -> tuple:
         """Reads the instances of records, string [n]; see `parse_instances`."""
@@ -88,11 +81,9 @@ class ShardFolder:
 
     def parse_instances(self, records: tf.Tensor, pad_token_id: int = 0) -> tuple:
         """Reads instances, string [n], by `parse_compact` or `parse_masked`."""
-        length = self.max_seq_length
         if self.is_compact:
-            return parse_compact(records, max_seq_length=length, pad_token_id=pad_token_id)
-        predictions = self.max_predictions_per_seq
-        return parse_masked(records, max_seq_length=length, max_predictions_per_seq=predictions)
+            return parse_compact(records, self.options, pad_token_id)
+        return parse_masked(records, self.options)
 
 
 def open_shards(
@@ -107,15 +98,9 @@ def open_shards(
     A folder without a manifest is read as shards of the original's script: its `*.tfrecord*` files
     are one split, indexed by the record lengths in them.
 
-    Args:
-        directory: folder from `pipelines.shards.writing.write_shards`, or with `*.tfrecord*` files.
-        split: "train" or "held_out".
-        vocabulary_hash: `BertTokenizer.vocabulary_hash`, to compare with the manifest's.
-        skip_corrupt: whether to find corrupt records and skip their blocks. Compares all shards
-            with their checksums, or reads them if there is no manifest.
-
-    Raises:
-        InputError: the folder or a shard is missing or damaged, or the vocabulary does not match.
+    Refuses a vocabulary of another hash than the manifest's. With `skip_corrupt`, finds corrupt
+    records and skips their blocks: compares all shards with their checksums, or reads them if there
+    is no manifest.
     """
     folder = Path(directory)
     if split not in SPLITS:
@@ -139,8 +124,7 @@ def open_shards(
             check_sizes(folder, written)
         suspects: Iterable[int] = altered(folder, written) if skip_corrupt else ()
         blocks = written_blocks([folder / shard.file for shard in written], written)
-        options = manifest.options
-        sizes = options["max_seq_length"], options["max_predictions_per_seq"]
+        options = manifest.data_options
     else:
         manifest, paths = None, _foreign_files(folder)
         if split != "train":
@@ -148,15 +132,14 @@ def open_shards(
         blocks = scanned_blocks(paths)
         suspects = range(len(paths)) if skip_corrupt else ()
         _check_foreign(blocks, skip_corrupt)
-        sizes = _record_sizes(folder, blocks)
-    shards = ShardFolder(folder, split, *sizes, manifest, blocks)
+        options = _record_sizes(folder, blocks)
+    shards = ShardFolder(folder, split, options, manifest, blocks)
     check_vocabulary(shards, vocabulary_hash)
-    for file in suspects:
-        for block in blocks.of_file(file):
-            if not blocks.is_sound(block, shards.parse):
-                path = shards.files[file]
-                shards.left_out[path] = shards.left_out.get(path, 0) + int(blocks.records[block])
-                blocks.records[block] = 0
+    for block in (block for file in suspects for block in blocks.of_file(file)):
+        if not blocks.is_sound(block, shards.parse):
+            path = shards.files[blocks.file[block]]
+            shards.left_out[path] = shards.left_out.get(path, 0) + int(blocks.records[block])
+            blocks.records[block] = 0
     if not shards.instances:
         raise InputError(
             f"{folder}: every block of the {split} shards holds a corrupt record: make them again "
@@ -182,14 +165,10 @@ def _foreign_files(folder: Path) -> list[Path]:
 def tokenizer_of_shards(
     directory: str | os.PathLike, given: str | os.PathLike | None = None
 ) -> "BertTokenizer":
-    """Opens the tokenizer of a folder of shards.
+    """Opens the tokenizer of a folder of shards: the one that `bert-tf shards` saved there.
 
-    Args:
-        directory: folder of shards; `bert-tf shards` saves the tokenizer there.
-        given: tokenizer folder or vocab.txt, for shards of the original's script.
-
-    Raises:
-        InputError: it is missing, cannot be used, or is not the shards' tokenizer.
+    A tokenizer folder or vocab.txt can be `given`, for shards of the original's script; it must be
+    the shards' tokenizer.
     """
     from bert_tf.tokenization import BertTokenizer
 
@@ -242,7 +221,7 @@ def _check_foreign(blocks: RecordBlocks, skip_corrupt: bool) -> None:
             raise _corrupt_record(path, blocks.first_damaged(file, tf.identity) or 0)
 
 
-def _record_sizes(folder: Path, blocks: RecordBlocks) -> tuple[int, int]:
+def _record_sizes(folder: Path, blocks: RecordBlocks) -> PretrainingDataOptions:
     """Tokens and predictions per instance, from the first instance that begins a block."""
     problem = InputError(f"{folder}: the *.tfrecord files are empty: make them again")
     for block, file in enumerate(blocks.file):
@@ -253,9 +232,12 @@ def _record_sizes(folder: Path, blocks: RecordBlocks) -> tuple[int, int]:
             continue
         missing = [name for name in masked_features(1, 1) if name not in features]
         if not missing:
-            names = ("input_ids", "masked_lm_ids")
-            length, predictions = (len(features[name].int64_list.value) for name in names)
-            return length, predictions
+            length, predictions = (
+                len(features[name].int64_list.value) for name in ("input_ids", "masked_lm_ids")
+            )
+            return PretrainingDataOptions(
+                max_seq_length=length, max_predictions_per_seq=predictions
+            )
         problem = InputError(
             f"{blocks.files[file]}: records have no {', '.join(missing)}: give shards of "
             "pre-training instances, such as those of bert-tf shards"
@@ -274,8 +256,7 @@ def _corrupt_record(path: str, index: int) -> InputError:
 def shard_errors(directory: str | os.PathLike) -> Iterator[None]:
     """Turns TensorFlow's error for a corrupt record into an `InputError` that names it.
 
-    After a failure, compares the shards with their checksums, or reads them if there is no
-    manifest, and reads the first damaged block record by record.
+    Finds it as `open_shards` does; then reads the first damaged block record by record.
     """
     try:
         yield

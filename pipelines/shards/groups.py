@@ -65,12 +65,7 @@ def write_units(
     progress: Callable[[ShardsProgress], None] = lambda progress: None,
     units: Sequence[int] | None = None,
 ) -> None:
-    """Writes the unfinished shards of some units of a job, by default of all.
-
-    Raises:
-        InputError: the corpus cannot be used.
-        OSError: the shards cannot be written, for example because the disk is full.
-    """
+    """Writes the unfinished shards of some units of a job, by default of all."""
     corpus, journal = job.corpus, job.journal
     plan = journal.documents
     assert plan is not None  # made before any unit
@@ -129,13 +124,10 @@ class _OpenGroup:
     def __init__(self, job: ShardsJob, unit: int, number: int):
         self._job, self._parts = job, job.parts
         self._shards: list[dict[tuple[str, int, int], _OpenShard]] = [{} for _ in job.options]
-        self._made = FinishedGroup(
-            unit,
-            number,
-            short_documents=[0 for _ in job.options],
-            shards=[{} for _ in job.options],
-            counts=[{} for _ in job.options],
-        )
+        lengths = len(job.options)
+        self._made = FinishedGroup(unit, number, short_documents=[0] * lengths)
+        self._made.shards = [{} for _ in range(lengths)]
+        self._made.counts = [{} for _ in range(lengths)]
 
     def write(self, records: RecordBatch) -> int:
         """Writes a round of a batch; returns its instances."""

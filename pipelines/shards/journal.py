@@ -46,21 +46,14 @@ class FinishedGroup:
     @property
     def instances(self) -> int:
         """Instances of all splits and lengths."""
-        return sum(
-            shard.instances
-            for splits in self.shards
-            for shards in splits.values()
-            for shard in shards
-        )
+        of_splits = [shards for splits in self.shards for shards in splits.values()]
+        return sum(shard.instances for shards in of_splits for shard in shards)
 
 
 class Journal:
-    """The journal of a working folder.
+    """The journal of a working folder, for a corpus of so many units.
 
-    Args:
-        folder: the folder.
-        names: per sequence length, the subfolder for its shards; "" for `folder` itself.
-        units: number of units of the corpus.
+    `names` are, per sequence length, the subfolder for its shards; "" for `folder` itself.
     """
 
     def __init__(self, folder: Path, names: Sequence[str], units: int):
@@ -106,11 +99,7 @@ class Journal:
         remove(*(file for file in self.folder.rglob("*.tfrecord") if file not in kept))
 
     def finish(self) -> list[FinishedGroup]:
-        """All groups, once every unit is complete.
-
-        Raises:
-            InputError: groups are missing.
-        """
+        """All groups; refuses incomplete units."""
         self.check_files()
         if missing := self.missing():
             raise InputError(
@@ -138,12 +127,9 @@ class Journal:
 
     @contextmanager
     def begun(self, plan: dict[str, Any]) -> Iterator[None]:
-        """Locks the folder for a run by a plan; it is new, or belongs to a run by the same plan.
+        """Locks the folder for a run by a plan; refuses one in use, or of a run by another plan.
 
         Removes the folder after an error, if nothing is finished.
-
-        Raises:
-            InputError: another process works there, or the folder belongs to another run.
         """
         self._place.mkdir(parents=True, exist_ok=True)
         with (self._place / "lock").open("w") as lock:

@@ -61,11 +61,6 @@ class Manifest:
         """`options`, with what older shards were made with for those that they lack."""
         return PretrainingDataOptions(**({"cut_long_sentences": False} | self.options))
 
-    @property
-    def has_rows(self) -> bool:
-        """Whether a record is a row of several instances (`pipelines.instances.rows`)."""
-        return self.data_options.instances_per_row > 1
-
     def save(self, directory: Path) -> None:
         """Writes `manifest.json` into a folder."""
         text = json.dumps(dataclasses.asdict(self), indent=1, ensure_ascii=False)
@@ -100,7 +95,6 @@ class Manifest:
 
 
 def sha256(path: Path) -> str:
-    """Checksum of a file, hexadecimal."""
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
@@ -149,11 +143,7 @@ def verify(
     directory: str | os.PathLike,
     progress: Callable[[int, int], None] = lambda done, total: None,
 ) -> Manifest:
-    """Compares every shard of a folder with its checksum in the manifest, which it returns.
-
-    Raises:
-        InputError: a shard is missing, truncated or altered.
-    """
+    """Returns the manifest, if every shard matches its checksum there."""
     manifest = Manifest.load(directory)
     written = [shard for shards in manifest.shards.values() for shard in shards]
     check_sizes(directory, written)

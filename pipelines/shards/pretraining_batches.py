@@ -20,8 +20,13 @@ import tensorflow as tf
 
 from bert_tf.errors import InputError
 from pipelines.datasets import dataset_options
-from pipelines.instances.masking import mask_tokens
-from pipelines.instances.next_tokens import Objective, as_it_was, next_tokens, without_masks
+from pipelines.instances.masking import (
+    Objective,
+    as_it_was,
+    mask_tokens,
+    next_tokens,
+    without_masks,
+)
 from pipelines.instances.rows import lay_out_rows, parse_rows
 from pipelines.options import PretrainingDataOptions
 from pipelines.shards.folder import ShardFolder, check_vocabulary, open_shards
@@ -92,9 +97,9 @@ def pretraining_batches(
         batch_size: B, instances (or rows of several) per batch of this worker.
         split: "train" or "held_out".
         seed: random seed of the order and of masks drawn here.
-        shuffle: whether to read in random order, a new one in each epoch.
-        repeat: whether to read epochs without end; else one.
-        drop_remainder: whether to drop the last batch of a single epoch if it is not full.
+        shuffle: read in random order, a new one in each epoch.
+        repeat: read epochs without end; else one.
+        drop_remainder: drop the last batch of a single epoch if it is not full.
         start_step: number of batches to skip; the rest are the same as without skipping.
         share: this worker's share (docs/reading-shards.md shows the call).
         tokenizer: tokenizer of the shards; by default the one saved with them, if masks are drawn.
@@ -163,11 +168,10 @@ def pretraining_batches(
             else:
                 masked = without_masks(packed.token_ids)
         if rows is not None:
-            assert shards.manifest is not None
+            options = masks[0] if masks else shards.options
             inputs, labels, weights = lay_out_rows(
-                rows.row_lengths(), packed, masked, is_random_next,
-                masks[0] if masks else shards.manifest.data_options,
-            )  # fmt: skip
+                rows.row_lengths(), packed, masked, is_random_next, options
+            )
         else:
             inputs = {
                 "token_ids": masked.token_ids,
@@ -205,8 +209,7 @@ def held_out_batches(
 ) -> tf.data.Dataset | None:
     """A fixed sample of the held-out instances, at most `count` of `pretraining_batches`.
 
-    Draws blocks of 256 records from all files, 64 at a time, then records of these blocks. The
-    sample and its masks do not depend on the training seed. None if nothing was held out.
+    The sample and its masks do not depend on the training seed. None if nothing was held out.
     """
     batches = pretraining_batches(
         shard_directory, batch_size, split="held_out", seed=_SAMPLE_SEED, repeat=False, **options
@@ -225,11 +228,9 @@ def _masks(
                 f"{' and '.join(changed)}, or make shards with --masking dynamic"
             )
         return None
-    assert shards.manifest is not None
-    options = shards.manifest.data_options
     if "masked_lm_prob" in changed:  # which sets the number of predictions
         changed = {"max_predictions_per_seq": None, **changed}
-    options = replace(options, **changed)
+    options = replace(shards.options, **changed)
     if tokenizer is None:
         from bert_tf.tokenization import BertTokenizer
 

@@ -93,14 +93,8 @@ def _blocks(paths: Sequence[Path], files: Iterable[tuple[Sequence[int], int, int
     for number, (offsets, size, records) in enumerate(files):
         offset = np.array(offsets, np.int64)
         first = np.arange(len(offset)) * BLOCK_RECORDS
-        columns.append(
-            (
-                np.full_like(offset, number),
-                offset,
-                np.diff(offset, append=size),
-                np.diff(first, append=records),
-            )
-        )
+        sizes, counts = np.diff(offset, append=size), np.diff(first, append=records)
+        columns.append((np.full_like(offset, number), offset, sizes, counts))
     joined = map(np.concatenate, zip(*columns, strict=True))
     return RecordBlocks(list(map(str, paths)), *joined)
 

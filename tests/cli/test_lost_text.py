@@ -1,5 +1,6 @@
 import pytest
 
+from bert_tf.cli.main import main
 from bert_tf.cli.shards import _lost_text
 from pipelines.options import PretrainingDataOptions
 from pipelines.shards.manifest import Manifest
@@ -41,3 +42,17 @@ def test_labels_of_one_kind_are_warned_of():
     (line,) = lost(0.0, 0.98)
     assert line.startswith("Warning: 98% of the next sentences are random")
     assert line.endswith(": give --instances full_sentences")
+
+
+def test_that_nothing_was_held_out_is_said(tmp_path, corpus, tokenizer, capsys):
+    documents = corpus.read_text().split("\n\n")
+    for count, is_said in ((3, True), (4, False)):
+        (tmp_path / "text.txt").write_text("\n\n".join(documents[:count]))
+        arguments = (
+            "shards", "--corpus", tmp_path / "text.txt", "--tokenizer", tokenizer,
+            "--output", tmp_path / str(count), "--max-seq-length", 32,
+        )  # fmt: skip
+        assert main(list(map(str, arguments))) == 0
+        said = " ".join(capsys.readouterr().out.split())
+        assert ("Nothing was held out for evaluation" in said) == is_said
+        assert ("put blank lines between chapters, or add files" in said) == is_said

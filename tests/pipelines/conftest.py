@@ -5,7 +5,9 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from pipelines.options import PretrainingDataOptions
 from pipelines.shards import groups, pretraining_batches, record_blocks
+from pipelines.shards.writing import write_shards
 
 
 class NumberTokenizer:
@@ -55,3 +57,36 @@ def number_corpus():
         )
 
     return make
+
+
+@pytest.fixture(scope="module")
+def number_shards(made_once, number_corpus, number_tokenizer, small_blocks):
+    """Folders of shards, by `masking`, that tests must not change."""
+
+    def make(masking):
+        def write(folder):
+            folder.mkdir()
+            (folder / "corpus.txt").write_text(number_corpus(60))
+            options = PretrainingDataOptions(
+                max_seq_length=32, num_shards=3, held_out_share=0.1, masking=masking
+            )
+            write_shards(folder / "corpus.txt", folder / "shards", number_tokenizer, options)
+
+        return made_once(f"numbers_{masking}", write) / "shards"
+
+    return make
+
+
+@pytest.fixture(scope="module")
+def static(number_shards):
+    return number_shards("static")
+
+
+@pytest.fixture(scope="module")
+def dynamic(number_shards):
+    return number_shards("dynamic")
+
+
+@pytest.fixture(scope="module", params=["static", "dynamic"])
+def made(request):
+    return request.getfixturevalue(request.param)

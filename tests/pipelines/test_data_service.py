@@ -8,11 +8,9 @@ import tensorflow as tf
 from preloaded import start_code
 
 from bert_tf.errors import InputError
-from pipelines.options import PretrainingDataOptions
 from pipelines.shards.folder import open_shards, shard_errors
 from pipelines.shards.manifest import Manifest
 from pipelines.shards.pretraining_batches import pretraining_batches
-from pipelines.shards.writing import write_shards
 
 pytestmark = pytest.mark.usefixtures("small_blocks")
 
@@ -53,15 +51,6 @@ def one_worker(service):
     return service(1)
 
 
-@pytest.fixture(scope="module")
-def shards(tmp_path_factory, number_corpus, number_tokenizer, small_blocks):
-    folder = tmp_path_factory.mktemp("shards")
-    (folder / "corpus.txt").write_text(number_corpus(60))
-    options = PretrainingDataOptions(max_seq_length=32, num_shards=3, masking="dynamic")
-    write_shards(folder / "corpus.txt", folder / "shards", number_tokenizer, options)
-    return folder / "shards"
-
-
 @pytest.fixture
 def batches(number_tokenizer):
     def batches(*arguments, **named):
@@ -79,26 +68,26 @@ def assert_equal(batches, others):
     tf.nest.map_structure(np.testing.assert_array_equal, batches, others)
 
 
-def test_one_worker_keeps_the_order(shards, batches, one_worker):
-    steps = 2 * open_shards(shards).instances // 7 + 3
-    whole = arrays(batches(shards, 7, seed=1), steps)
+def test_one_worker_keeps_the_order(dynamic, batches, one_worker):
+    steps = 2 * open_shards(dynamic).instances // 7 + 3
+    whole = arrays(batches(dynamic, 7, seed=1), steps)
     for step in (0, steps // 2):
-        served = batches(shards, 7, seed=1, start_step=step, data_service=one_worker)
-        assert served.element_spec == batches(shards, 7).element_spec
+        served = batches(dynamic, 7, seed=1, start_step=step, data_service=one_worker)
+        assert served.element_spec == batches(dynamic, 7).element_spec
         assert_equal(arrays(served, steps - step), whole[step:])
     held_out = {"split": "train", "shuffle": False, "repeat": False}
     assert_equal(
-        arrays(batches(shards, 7, data_service=one_worker, **held_out)),
-        arrays(batches(shards, 7, **held_out)),
+        arrays(batches(dynamic, 7, data_service=one_worker, **held_out)),
+        arrays(batches(dynamic, 7, **held_out)),
     )
 
 
-def test_several_workers_share_the_windows(shards, batches, service):
+def test_several_workers_share_the_windows(dynamic, batches, service):
     address = service(2)
 
     def texts(**named):
         found = []
-        for inputs, labels, weights in arrays(batches(shards, 7, repeat=False, **named)):
+        for inputs, labels, weights in arrays(batches(dynamic, 7, repeat=False, **named)):
             for row in range(len(inputs["token_ids"])):
                 ids = inputs["token_ids"][row].copy()
                 hidden = weights["mlm_logits"][row] > 0
@@ -109,8 +98,8 @@ def test_several_workers_share_the_windows(shards, batches, service):
     assert sorted(texts(data_service=address)) == sorted(texts())
 
 
-def test_a_corrupt_record_met_by_a_worker_is_named(shards, batches, one_worker, tmp_path):
-    for path in shards.iterdir():
+def test_a_corrupt_record_met_by_a_worker_is_named(dynamic, batches, one_worker, tmp_path):
+    for path in dynamic.iterdir():
         (tmp_path / path.name).write_bytes(path.read_bytes())
     file = tmp_path / Manifest.load(tmp_path).shards["train"][0].file
     content = bytearray(file.read_bytes())
@@ -121,17 +110,17 @@ def test_a_corrupt_record_met_by_a_worker_is_named(shards, batches, one_worker, 
 
 
 @pytest.mark.parametrize("address", ["localhost:5000", "grpc://localhost", "http://localhost:1"])
-def test_addresses_of_another_form_are_refused(shards, batches, address):
+def test_addresses_of_another_form_are_refused(dynamic, batches, address):
     with pytest.raises(InputError, match=f"{address}: not the address .* grpc://host:port"):
-        batches(shards, 7, data_service=address)
+        batches(dynamic, 7, data_service=address)
 
 
-def test_a_service_that_does_not_answer_is_named(shards, batches):
+def test_a_service_that_does_not_answer_is_named(dynamic, batches):
     with socket.create_server(("localhost", 0)) as server:
         port = server.getsockname()[1]
     start = time.monotonic()
     for address in (f"grpc://localhost:{port}", "grpc://no.such.host.invalid:5000"):
         with pytest.raises(InputError, match=rf"{address}: no tf\.data service answers") as raised:
-            batches(shards, 7, data_service=address)
+            batches(dynamic, 7, data_service=address)
         assert "\n" not in str(raised.value)
     assert time.monotonic() - start < 60

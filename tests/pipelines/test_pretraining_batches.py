@@ -49,21 +49,6 @@ def make(tmp_path_factory, number_corpus, tokenizer):
     return made
 
 
-@pytest.fixture(scope="module")
-def static(make, small_blocks):
-    return make()
-
-
-@pytest.fixture(scope="module")
-def dynamic(make, small_blocks):
-    return make(masking="dynamic")
-
-
-@pytest.fixture(scope="module", params=["static", "dynamic"])
-def made(request):
-    return request.getfixturevalue(request.param)
-
-
 @pytest.fixture
 def batches(tokenizer):
     """`pretraining_batches` with the tokenizer of the shards."""

@@ -303,6 +303,22 @@ def full(sentences, max_seq_length, short_seq_prob=0.0, seed=1):
     return instances, token_ids, ranges
 
 
+def in_graph(max_seq_length):
+    tensors = Sentences(*[tf.TensorSpec([None], tf.int32)] * len(Sentences._fields))
+
+    @tf.function(input_signature=[tensors, tf.TensorSpec([2], tf.int64)])
+    def make(sentences, seed):
+        return full_sentences(
+            sentences,
+            max_seq_length=max_seq_length,
+            short_seq_prob=0.1,
+            sep_token_id=SEP,
+            seed=seed,
+        )
+
+    return make
+
+
 @settings(max_examples=60, deadline=None)
 @given(
     passages=documents_of_sizes,
@@ -390,11 +406,15 @@ def test_other_rounds_cut_the_text_elsewhere():
     rng = np.random.default_rng(1)
     book = [rng.integers(1, 45, 4000).tolist()]
     articles = [rng.integers(1, 45, 20).tolist() for _ in range(200)]
+    graph = in_graph(128)  # a book is walked in many steps
     for documents in (book, articles):
         sentences = index(documents, 128)
         first, again, other = (
-            {tuple(instance) for instance in full(sentences, 128, 0.1, seed)[0]}
-            for seed in (1, 1, 2)
+            {tuple(ids[a : a + n]) for a, n in zip(ranges.a_start, ranges.a_length, strict=True)}
+            for ids, ranges in (
+                tf.nest.map_structure(lambda x: x.numpy(), graph(sentences, seed_of(seed)))
+                for seed in (1, 1, 2)
+            )
         )
         assert first == again
         assert len(first & other) < 0.55 * len(first)
@@ -425,16 +445,8 @@ def test_no_text_gives_no_full_sentences():
 
 def test_full_sentences_in_a_graph():
     sentences = index([[5, 9, 30], [4, 80]], 32)
-    signature = Sentences(*[tf.TensorSpec([None], tf.int32)] * len(sentences))
-
-    @tf.function(input_signature=[signature])
-    def in_graph(sentences):
-        return full_sentences(
-            sentences, max_seq_length=32, short_seq_prob=0.1, sep_token_id=SEP, seed=seed_of(1)
-        )
-
     _, token_ids, ranges = full(sentences, 32, 0.1)
-    found_ids, found = in_graph(sentences)
+    found_ids, found = in_graph(32)(sentences, seed_of(1))
     assert np.array_equal(found_ids, token_ids)
     assert all(np.array_equal(a, b) for a, b in zip(found, ranges, strict=True))
 
