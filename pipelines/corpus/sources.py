@@ -12,14 +12,8 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from bert_tf.errors import InputError
-from pipelines.corpus.text_files import (
-    COMPRESSED,
-    UnreadableFile,
-    file_state,
-    is_compressed,
-    line_start,
-    read_errors,
-)
+from pipelines.corpus import text_files
+from pipelines.corpus.text_files import COMPRESSED, UnreadableFile
 from pipelines.options import CorpusOptions
 
 CorpusInputs = str | os.PathLike | Iterable[str | os.PathLike]
@@ -187,15 +181,15 @@ def text_format(file: str, options: CorpusOptions) -> str:
 
 
 def _file_slices(file: str, name: str) -> list[Slice]:
-    with read_errors(file):
-        state = file_state(Path(file).stat())
+    with text_files.read_errors(file):
+        state = text_files.file_state(Path(file).stat())
     size = state[0]
-    if size <= 2 * UNIT_BYTES or name == "text" or is_compressed(file):
+    if size <= 2 * UNIT_BYTES or name == "text" or text_files.is_compressed(file):
         return [Slice(file, 0, None, size, state)]
     bounds = [0]
     for offset in range(UNIT_BYTES, size - UNIT_BYTES // 2, UNIT_BYTES):
         if offset > bounds[-1]:  # else its document was searched already
-            bounds.append(line_start(file, offset, after_blank=name == "sentences"))
+            bounds.append(text_files.line_start(file, offset, after_blank=name == "sentences"))
     if bounds[-1] < size:
         bounds.append(size)
     return [Slice(file, a, b, b - a, state) for a, b in itertools.pairwise(bounds)]

@@ -8,15 +8,8 @@ from typing import NamedTuple
 
 import tensorflow as tf
 
-from pipelines.instances.sentence_pairs import (
-    INSTANCES_PER_STREAM,
-    SentencePairs,
-    Sentences,
-    changes,
-    run_bounds,
-    target_lengths,
-    walk_streams,
-)
+from pipelines.instances import sentence_pairs as pairing
+from pipelines.instances.sentence_pairs import SentencePairs, Sentences, changes
 
 # Share of instances without the last sentence that would fit. Otherwise, two walks that meet at a
 # sentence would stay together: in a book, most instances of 128 tokens were the same in every
@@ -49,14 +42,14 @@ def full_sentences(
     order_seed, is_short_seed, short_seed, walk_seed = tf.unstack(tf.random.split(seed, 4))
     max_tokens = max_seq_length - 2
     text = _join_passages(sentences, sep_token_id, order_seed)
-    target = target_lengths(
+    target = pairing.target_lengths(
         tf.size(sentences.stream_first), max_tokens, short_seq_prob, is_short_seed, short_seed
     )
     target = tf.gather(target, text.stream)  # (n,)
 
     # Stretches of the text are walked in parallel; no instance crosses from one to the next.
-    stretch = text.starts[:-1] // (INSTANCES_PER_STREAM * max_seq_length)
-    bounds = tf.gather(text.starts, run_bounds(changes(stretch)))  # (stretches + 1,)
+    stretch = text.starts[:-1] // (pairing.INSTANCES_PER_STREAM * max_seq_length)
+    bounds = tf.gather(text.starts, pairing.run_bounds(changes(stretch)))  # (stretches + 1,)
     stretch_end = bounds[1:]
 
     # Each step takes one instance from every stretch: tokens from `at` to the end of a sentence.
@@ -73,7 +66,7 @@ def full_sentences(
         after = tf.where(end == sentence_end, tf.gather(text.starts, last + 1), end)
         return (end - at)[:, None], after
 
-    _, start, lengths = walk_streams(bounds[:-1], stretch_end, take_instance, values=1)
+    _, start, lengths = pairing.walk_streams(bounds[:-1], stretch_end, take_instance, values=1)
     none = tf.zeros_like(start)
     return text.token_ids, SentencePairs(start, lengths[:, 0], none, none, none > 0)
 

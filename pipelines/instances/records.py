@@ -17,18 +17,11 @@ import tensorflow as tf
 from pipelines.corpus.documents import MOST_BATCHES, DocumentBatch
 from pipelines.corpus.sentence_splitting import split_sentences
 from pipelines.datasets import dataset_options
+from pipelines.instances import sentence_pairs as pairing
 from pipelines.instances.full_sentences import full_sentences
 from pipelines.instances.masking import mask_tokens
 from pipelines.instances.rows import serialize_rows
 from pipelines.instances.schemas import serialize_compact, serialize_masked
-from pipelines.instances.sentence_pairs import (
-    Sentences,
-    index_sentences,
-    pack_pairs,
-    sentence_pairs,
-    shuffle_pairs,
-    truncate_pairs,
-)
 from pipelines.instances.statistics import InstanceCounts, count_instances
 from pipelines.options import PretrainingDataOptions
 
@@ -134,7 +127,7 @@ def _functions(
         own = ~is_donor
         tokens = tf.cast(token_ids.row_lengths(), tf.int32)
         indexed = tuple(
-            index_sentences(
+            pairing.index_sentences(
                 token_ids, documents, passages, is_donor, max_seq_length=variant.max_seq_length,
                 cut_long=variant.cut_long_sentences and variant.instances == "sentence_pairs",
             )
@@ -172,7 +165,7 @@ def _functions(
 
 
 def _make_records(
-    sentences: Sentences,
+    sentences: pairing.Sentences,
     tokens: tf.Tensor,
     tokenizer: "BertTokenizer",
     options: PretrainingDataOptions,
@@ -188,10 +181,10 @@ def _make_records(
             sentences, max_seq_length=length, sep_token_id=sep, **short
         )
     else:
-        pairs = sentence_pairs(sentences, max_seq_length=length, **short)
-        pairs = truncate_pairs(pairs, max_seq_length=length, seed=truncation_seed)
-    pairs = shuffle_pairs(pairs, order_seed)
-    packed = pack_pairs(token_ids, pairs, tokenizer, length)
+        pairs = pairing.sentence_pairs(sentences, max_seq_length=length, **short)
+        pairs = pairing.truncate_pairs(pairs, max_seq_length=length, seed=truncation_seed)
+    pairs = pairing.shuffle_pairs(pairs, order_seed)
+    packed = pairing.pack_pairs(token_ids, pairs, tokenizer, length)
     if options.masking == "dynamic":
         masked = None
         records = serialize_compact(packed, pairs.is_random_next)

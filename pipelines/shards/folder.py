@@ -18,6 +18,7 @@ from bert_tf.errors import InputError
 from pipelines.instances.rows import parse_rows
 from pipelines.instances.schemas import masked_features, parse_compact, parse_masked
 from pipelines.options import PretrainingDataOptions
+from pipelines.shards import record_blocks
 from pipelines.shards.manifest import (
     FILE_NAME,
     SPLITS,
@@ -27,12 +28,7 @@ from pipelines.shards.manifest import (
     check_sizes,
     verify,
 )
-from pipelines.shards.record_blocks import (
-    PARSE_ERRORS,
-    RecordBlocks,
-    scanned_blocks,
-    written_blocks,
-)
+from pipelines.shards.record_blocks import PARSE_ERRORS, RecordBlocks
 
 if TYPE_CHECKING:
     from bert_tf.tokenization import BertTokenizer
@@ -123,13 +119,13 @@ def open_shards(
         if not skip_corrupt:
             check_sizes(folder, written)
         suspects: Iterable[int] = altered(folder, written) if skip_corrupt else ()
-        blocks = written_blocks([folder / shard.file for shard in written], written)
+        blocks = record_blocks.written_blocks([folder / shard.file for shard in written], written)
         options = manifest.data_options
     else:
         manifest, paths = None, _foreign_files(folder)
         if split != "train":
             return None
-        blocks = scanned_blocks(paths)
+        blocks = record_blocks.scanned_blocks(paths)
         suspects = range(len(paths)) if skip_corrupt else ()
         _check_foreign(blocks, skip_corrupt)
         options = _record_sizes(folder, blocks)

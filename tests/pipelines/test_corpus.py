@@ -217,7 +217,7 @@ def test_text_without_blank_lines_is_searched_through_once(tmp_path, monkeypatch
         searched.append(arguments)
         return line_start(*arguments, **options)
 
-    monkeypatch.setattr("pipelines.corpus.sources.line_start", counted)
+    monkeypatch.setattr("pipelines.corpus.text_files.line_start", counted)
     (tmp_path / "a.txt").write_text("a line\n" * 1000)
     assert len(open_corpus(tmp_path).units) == 1
     assert len(searched) == 1

@@ -9,7 +9,7 @@ import tensorflow as tf
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pipelines.instances import full_sentences as full_sentences_module
+from pipelines.instances import sentence_pairs as pairing
 from pipelines.instances.full_sentences import full_sentences
 from pipelines.instances.sentence_pairs import (
     SentencePairs,
@@ -336,7 +336,6 @@ def test_full_sentences_follow_the_rules(
     document_of = np.cumsum(neighbours)[: len(passages)]  # some documents have several passages
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(f"{PAIRS}.INSTANCES_PER_STREAM", per_stream)
-        patch.setattr(full_sentences_module, "INSTANCES_PER_STREAM", per_stream)
         sentences = index(passages, max_seq_length, donors, document_of)
         instances, token_ids, ranges = full(sentences, max_seq_length, short_seq_prob, seed)
 
@@ -381,7 +380,7 @@ def test_full_sentences_are_as_many_as_fit_or_one_less():
     fitting = np.array(
         [is_end[end : begin + 62].sum() for begin, end in zip(begins, ends, strict=True)]
     )
-    stretches = len(token_ids) / (64 * full_sentences_module.INSTANCES_PER_STREAM)
+    stretches = len(token_ids) / (64 * pairing.INSTANCES_PER_STREAM)
     assert (fitting > 1).sum() <= stretches + 1
     assert (fitting == 1).mean() == pytest.approx(1 / 8, abs=0.03)
 
