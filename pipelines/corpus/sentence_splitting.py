@@ -86,12 +86,9 @@ def split_sentences(paragraphs: tf.Tensor) -> tf.RaggedTensor:
     novels, judged by eye; 0.999, 0.999 (0.644, 0.952) in news, the joined sentences of MRPC; 0.992,
     0.960 (0.605, 1.000) in Korean documentation. Speed: 30 to 60 MB/s on one core (2).
 
-    Args:
-        paragraphs: string [n], valid UTF-8; lines may be wrapped anywhere.
-
-    Returns:
-        string [n, (sentences)], stripped, with one space for any white space inside; otherwise the
-        whole text in order. Blank paragraphs have no sentences.
+    Paragraphs, string [n], are valid UTF-8 and wrapped anywhere. Sentences, string
+    [n, (sentences)], are stripped and have one space for any white space inside; otherwise they are
+    the whole text in order. Blank paragraphs have none.
     """
     text = tf.strings.regex_replace(paragraphs, _WHITE_SPACE, " ")
     # From here on, a line end is a boundary. It precedes the space, which later rules look for.

@@ -197,10 +197,10 @@ def _numbers(row: Sequence[object]) -> list[str]:
 def read_columns_of(
     path: str | os.PathLike, lines: Sequence[int], format: Format | None = None
 ) -> dict[str, list[Any]]:
-    """Reads all columns of some examples: name -> one value per example, "" where it is missing.
+    """Reads all columns of the examples in some lines: name -> a value per example, "" if missing.
 
-    The examples are given by `Examples.lines`. A table whose first line is one of them has the
-    columns "0", "1" and so on; files other than tables and JSON lines have none.
+    A table whose first line is one of them has the columns "0", "1" and so on; files other than
+    tables and JSON lines have none.
     """
     format = format or format_of(path)
     rows: dict[int, dict[str, Any]] = {}

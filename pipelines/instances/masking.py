@@ -40,11 +40,8 @@ def mask_tokens(
     rounded half to even, at least 1 and at most `max_predictions_per_seq`. [CLS], [SEP] and padding
     are never chosen. Each is replaced by [MASK] with probability `mask_token_share`, by a random
     token of the whole vocabulary with probability `random_token_share`, or else kept (paper,
-    appendix C.2).
+    appendix C.2). By default, single tokens are chosen; else:
 
-    Chooses one of:
-
-    - Tokens, by default.
     - Whole words, with `whole_word_masking` (`do_whole_word_mask` of the original). A word is a
       token and its continuations. Words are taken in random order, except those that exceed the
       number.
@@ -200,16 +197,13 @@ def _choose_units(units: _Units, wanted: tf.Tensor, seed: tf.Tensor) -> tuple[tf
 
 
 def without_masks(token_ids: tf.Tensor) -> MaskedTokens:
-    """A batch of tokens, int32 [batch, length], with no predictions."""
+    """Tokens, int32 [batch, length], with no predictions."""
     none = token_ids[:, :0]
     return MaskedTokens(token_ids, none, none, tf.cast(none, tf.float32))
 
 
 def as_it_was(masked: MaskedTokens) -> MaskedTokens:
-    """The batch with the original tokens in place of the masks.
-
-    It is exact: every masked place is among the positions, with its original token as the label.
-    """
+    """The batch with the original tokens, the labels, in place of the masks."""
     where = tf.where(masked.weights > 0)  # (predictions in all, 2)
     places = tf.gather_nd(masked.positions, where)
     token_ids = tf.tensor_scatter_nd_update(

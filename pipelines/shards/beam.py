@@ -28,11 +28,8 @@ _SECONDS_BETWEEN_LOOKS = 1.0
 class BeamRunner:
     """Lets Apache Beam write the unfinished units of a job.
 
-    Every worker must see the output folder and the corpus under the same paths.
-
-    Args:
-        options: Beam's own options as one string, "--runner=FlinkRunner --parallelism=64"; by
-            default the DirectRunner with a process per core.
+    Every worker must see the output folder and the corpus under the same paths. `options` are
+    Beam's own, as one string; by default the DirectRunner with a process per core.
     """
 
     def __init__(self, options: str | None = None):

@@ -83,22 +83,15 @@ def write_shards_of_lengths(
 
     Args:
         inputs: files, folders, globs or datasets, see `pipelines.corpus.sources`.
-        output_directory: folder to make, with a subfolder per length if there are several. It
-            appears when everything is written; until then, `output_directory` + ".unfinished"
-            holds the work.
+        output_directory: folder to make, with a subfolder per length if there are several.
         tokenizer: needs [CLS], [SEP] and [MASK].
         options: one per length; they may differ in max_seq_length and max_predictions_per_seq.
-        overwrite: whether to replace an older folder of shards.
+        overwrite: replace an older folder of shards.
         progress: called after each batch of documents.
         runner: writes the units; by default this process.
 
-    Returns:
-        The manifests, in order of length.
-
-    Raises:
-        InputError: the corpus or the output cannot be used, or the unfinished folder belongs to a
-            run with other inputs or options, or to one that is still running.
-        OSError: the shards cannot be written, for example because the disk is full.
+    Returns the manifests, in order of length. Raises InputError for an unfinished folder of a run
+    with other inputs or options, or of one that is still running; OSError for a full disk.
     """
     options = sorted(options, key=lambda one: one.max_seq_length)
     names = [str(one.max_seq_length) for one in options] if len(options) > 1 else [""]

@@ -428,7 +428,7 @@ def test_shards_without_manifest_are_read(static, tmp_path):
         name = f"tf_examples.tfrecord-{number:05d}-of-00003"
         (tmp_path / name).write_bytes((static / shard.file).read_bytes())
     shards = open_shards(tmp_path)
-    assert (shards.max_seq_length, shards.max_predictions_per_seq) == (32, 5)
+    assert (shards.options.max_seq_length, shards.options.max_predictions_per_seq) == (32, 5)
     assert shards.instances == Manifest.load(static).instances()
     for shuffle in (False, True):  # in blocks as they were written, so in the same order
         assert_equal(
