@@ -53,6 +53,6 @@ def test_that_nothing_was_held_out_is_said(tmp_path, corpus, tokenizer, capsys):
             "--output", tmp_path / str(count), "--max-seq-length", 32,
         )  # fmt: skip
         assert main(list(map(str, arguments))) == 0
-        said = " ".join(capsys.readouterr().out.split())
+        said = " ".join(capsys.readouterr().err.split())
         assert ("Nothing was held out for evaluation" in said) == is_said
         assert ("put blank lines between chapters, or add files" in said) == is_said
