@@ -66,8 +66,8 @@ class BertConfig:
         pad_token_id: id of [PAD].
         classifier_dropout: dropout rate of a task's head; None for `hidden_dropout_prob`.
         id2label: labels of a classifier by class id; None for a model without labels.
-        feature_layers: layers of the frozen encoder under a task's head, as of
-            `bert_tf.models.chosen_layers`; None for a model that was trained as a whole.
+        feature_layers: layers of the frozen encoder under a task's head; see
+            `bert_tf.models.chosen_layers`. None for a model that was trained as a whole.
         feature_lstm_layers: bidirectional LSTM layers between encoder and head.
         attention_direction: side of the text that a token attends to: "both"; "left_to_right", the
             tokens up to itself (Hugging Face's `is_decoder`); "right_to_left", those from itself
@@ -131,10 +131,11 @@ class BertConfig:
             raise InputError(
                 f"hidden_act {self.hidden_act!r} is unknown: give one of {', '.join(ACTIVATIONS)}."
             )
-        direction, known = self.attention_direction, list(_DIRECTIONS)
-        if direction not in known:  # a list: what a file holds need not be hashable
+        known = list(_DIRECTIONS)  # a list: what a file holds need not be hashable
+        if self.attention_direction not in known:
             raise InputError(
-                f"attention_direction is {direction!r}: give one of {', '.join(known)}."
+                f"attention_direction is {self.attention_direction!r}: give one of "
+                f"{', '.join(known)}."
             )
         for key, only in _FIXED.items():
             if self.extra.get(key, only) not in (only, None):
@@ -158,7 +159,7 @@ class BertConfig:
 
     @property
     def directions(self) -> list[str]:
-        """The `attention_direction` of each encoder: one, or two side by side."""
+        """The `attention_direction` of each encoder, one or two."""
         return self.attention_direction.split("+")
 
     @property
@@ -190,7 +191,7 @@ class BertConfig:
 
     @classmethod
     def names(cls) -> set[str]:
-        """The names of the fields, which are keys of a config.json."""
+        """The fields that are keys of a config.json."""
         return {each.name for each in fields(cls)} - {"extra"}
 
     @classmethod
@@ -217,13 +218,13 @@ class BertConfig:
     @classmethod
     def from_dict(cls, values: dict[str, Any]) -> "BertConfig":
         """Reads the keys of a config.json; keys that are no field here go to `extra`."""
-        given = {key: value for key, value in values.items() if key in cls.names()}
+        extra = dict(values)
+        given = {name: extra.pop(name) for name in cls.names() & extra.keys()}
         if given.get("pad_token_id", 0) is None:
             del given["pad_token_id"]
-        extra = {key: value for key, value in values.items() if key not in cls.names()}
         extra.pop("label2id", None)  # the inverse of id2label; written again from there
         for direction, marks in _DIRECTIONS.items():
-            if marks and all(extra.get(key) == mark for key, mark in marks.items()):
+            if marks and marks.items() <= extra.items():
                 given["attention_direction"] = direction
                 extra = {key: value for key, value in extra.items() if key not in marks}
         if given.get("id2label") is not None:
@@ -243,8 +244,7 @@ class BertConfig:
         """The keys of a config.json; the inverse of `from_dict`."""
         absent = ["extra", "id2label", "attention_direction"]
         absent += ["feature_layers", "feature_lstm_layers"] * (not self.has_feature_encoder)
-        names = [each.name for each in fields(self) if each.name not in absent]
-        values: dict[str, Any] = {name: getattr(self, name) for name in names}
+        values = {name: value for name, value in vars(self).items() if name not in absent}
         if self.id2label is not None:
             values["id2label"] = {str(key): label for key, label in self.id2label.items()}
             values["label2id"] = {label: key for key, label in self.id2label.items()}
@@ -253,19 +253,7 @@ class BertConfig:
     @classmethod
     def from_json(cls, path: str | os.PathLike) -> "BertConfig":
         """Reads a config.json; the message of an error names the file."""
-        path = Path(path)
-        try:
-            values = json.loads(path.read_text(encoding="utf-8"))
-        except FileNotFoundError:
-            raise InputError(
-                f"{path} does not exist: give a model directory, which holds config.json."
-            ) from None
-        except OSError as error:
-            raise InputError(f"{path} cannot be read: {error.strerror}.") from None
-        except (ValueError, RecursionError) as error:  # also text that is not UTF-8
-            raise InputError(f"{path} is not JSON ({error}): restore the file.") from None
-        if not isinstance(values, dict):
-            raise InputError(f"{path} holds no JSON object: restore the file.")
+        values = read_json_object(path)
         try:
             return cls.from_dict(values)
         except InputError as error:
@@ -278,3 +266,21 @@ class BertConfig:
     def to_json_text(self) -> str:
         """The text of a config.json."""
         return json.dumps(self.to_dict(), indent=2, sort_keys=True, ensure_ascii=False) + "\n"
+
+
+def read_json_object(path: str | os.PathLike) -> dict[str, Any]:
+    """Reads a file of a model directory; InputError unless it holds a JSON object."""
+    path = Path(path)
+    try:
+        values = json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise InputError(
+            f"{path} does not exist: give a model directory, which holds {path.name}."
+        ) from None
+    except OSError as error:
+        raise InputError(f"{path} cannot be read: {error.strerror}.") from None
+    except (ValueError, RecursionError) as error:  # also text that is not UTF-8
+        raise InputError(f"{path} is not JSON ({error}): restore the file.") from None
+    if not isinstance(values, dict):
+        raise InputError(f"{path} holds no JSON object: restore the file.")
+    return values

@@ -1,4 +1,4 @@
-"""Memory of devices that is too small."""
+"""Errors of devices with too little memory."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -10,14 +10,7 @@ from bert_tf.errors import InputError
 
 @contextmanager
 def memory_errors(cure: str) -> Iterator[None]:
-    """Reports in one line that a tensor does not fit in a device's memory.
-
-    Args:
-        cure: what the user can do.
-
-    Raises:
-        InputError: instead of TensorFlow's error.
-    """
+    """Raises an InputError, with what to do about it, for TensorFlow's error."""
     try:
         yield
     except tf.errors.ResourceExhaustedError as error:

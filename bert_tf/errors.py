@@ -1,10 +1,9 @@
-"""The error a user can mend."""
+"""The exception for mistakes in the user's input."""
 
 
 class InputError(ValueError):
-    """Something the user gave cannot be used.
+    """Raised for input that cannot be used; any other exception is a defect of bert-tf.
 
     The message is one line that names the cause (file, and record or line), what was expected,
-    and what to do. The commands print it and exit with code 2; any other exception is a defect
-    of bert-tf and shows its traceback.
+    and what to do. The commands print it without a traceback and exit with code 2.
     """

@@ -1,8 +1,8 @@
 """Keras loads `.keras` files with this package's classes after `import bert_tf` alone.
 
-Keras asks its table of registered names for a class, and imports no module for it. Importing every
-module here would take seconds, so the table gets stand-ins, which import the class when a file
-needs it. The class then registers itself in place of its stand-in.
+Keras asks its table of registered names for a class. Importing every module here would take
+seconds, so the table gets stand-ins: when a file needs a class, its stand-in imports it, and the
+class registers itself in its place.
 """
 
 import importlib
@@ -39,7 +39,6 @@ NAMES = {f"bert_tf>{name}": (home, name) for home, names in _HOMES.items() for n
 
 
 def _make(home: str, name: str, config: dict[str, Any]) -> Any:
-    """Imports a class, which takes its stand-in's place, and makes an instance."""
     return getattr(importlib.import_module(home), name).from_config(config)
 
 

@@ -8,27 +8,31 @@ from typing import Any
 
 from bert_tf.atomic import replace_directory
 from bert_tf.checkpoints.formats import TITLES, Format, Location, locate
-from bert_tf.checkpoints.hugging_face import SHARD_BYTES, read_hugging_face, write_hugging_face
 from bert_tf.checkpoints.keras_hub_preset import read_keras_hub, write_keras_hub
+from bert_tf.checkpoints.model_directory import SHARD_BYTES, read_hugging_face, write_hugging_face
 from bert_tf.checkpoints.model_garden_checkpoint import read_model_garden, write_model_garden
 from bert_tf.checkpoints.stored_model import StoredModel, check_vocabulary
-from bert_tf.checkpoints.tf1_checkpoint import read_tf1, write_tf1
+from bert_tf.checkpoints.tensorflow_checkpoint import read_tf1, write_tf1
+from bert_tf.config import read_json_object
 from bert_tf.errors import InputError
 from bert_tf.outputs import check_output_folder
-from bert_tf.tokenization.tokenizer import CONFIG_FILE, VOCABULARY_FILE, BertTokenizer
-from bert_tf.tokenization.tokenizer_json import FILE_NAME as TOKENIZER_JSON
-from bert_tf.tokenization.tokenizer_json import read_json_object
+from bert_tf.tokenization.tokenizer import (
+    CONFIG_FILE,
+    TOKENIZER_JSON,
+    VOCABULARY_FILE,
+    BertTokenizer,
+)
 
-# Readers take a location, writers a model and an empty folder. Both raise InputError for unusable
-# files, and note every assumption and loss in the model's `notes`.
+# Readers take a location, writers a model and an empty folder. Both note every assumption and loss
+# in the model's `notes`.
 _READ = {"hugging_face": read_hugging_face, "tf1": read_tf1, "model_garden": read_model_garden}
 _WRITE = {"tf1": write_tf1, "keras_hub": write_keras_hub, "model_garden": write_model_garden}
 # What fine-tuning keeps beside a model in Hugging Face's format: columns, length, task.
-TASK_FILE = "task.json"
+_TASK_FILE = "task.json"
 # Every file that a conversion writes.
 _OURS = (
     "config.json", "model*.safetensors", "model.safetensors.index.json", "vocab.txt",
-    "tokenizer_config.json", TASK_FILE, "bert_config.json", "bert_model.ckpt.*", "metadata.json",
+    "tokenizer_config.json", _TASK_FILE, "bert_config.json", "bert_model.ckpt.*", "metadata.json",
     "model.weights.h5", "task.weights.h5", "tokenizer.json", "preprocessor.json",
     "assets/tokenizer/*",
 )  # fmt: skip
@@ -38,15 +42,15 @@ _OURS = (
 class Conversion:
     """Result of `convert`."""
 
-    source: Location  # the model that was found
-    model: StoredModel  # the model that was read, with notes on assumptions and losses
+    source: Location
+    model: StoredModel  # with notes on assumptions and losses
     files: list[str]  # the files written, by their path in the output
 
 
 def read_model(
     source: str | os.PathLike, do_lower_case: bool | None = None
 ) -> tuple[Location, StoredModel]:
-    """Reads a model of any format; the arguments are those of `convert`."""
+    """Reads a model of any format, as `convert`."""
     location = locate(source)
     if location.format == "keras_hub":  # which has tokenizer files of its own
         model = read_keras_hub(location, do_lower_case)
@@ -89,9 +93,6 @@ def convert(
         do_lower_case: whether the model is uncased, if its files do not say.
         shard_bytes: size above which a Hugging Face directory has several weights files.
         overwrite: replace an earlier output of a conversion.
-
-    Raises:
-        InputError: the source, the output or the options cannot be used; the message says why.
     """
     is_directory = to == "hugging_face"
     if not is_directory and dtype != "float32":
@@ -99,20 +100,20 @@ def convert(
     found = locate(source)
     target = check_output_folder(output, [found.folder], ours=_OURS, overwrite=overwrite)
     location, model = read_model(source, do_lower_case)
-    task = location.folder / TASK_FILE
+    task = location.folder / _TASK_FILE
     has_task = location.format == "hugging_face" and task.is_file()
     with replace_directory(target) as folder:
         if is_directory:
             write_hugging_face(model, folder, dtype, shard_bytes)
+            if has_task:
+                shutil.copyfile(task, folder / _TASK_FILE)
         else:
             _WRITE[to](model, folder)
-        if has_task and is_directory:
-            shutil.copyfile(task, folder / TASK_FILE)
-        elif has_task:
-            model.notes.append(
-                f"{TASK_FILE} (task, columns, length) is left out: {TITLES[to]} has no place "
-                "for it."
-            )
+            if has_task:
+                model.notes.append(
+                    f"{_TASK_FILE} (task, columns, length) is left out: {TITLES[to]} has no place "
+                    "for it."
+                )
         files = sorted(str(p.relative_to(folder)) for p in folder.rglob("*") if p.is_file())
     return Conversion(location, model, files)
 
@@ -120,10 +121,9 @@ def convert(
 def _read_tokenizer(
     location: Location, do_lower_case: bool | None, notes: list[str]
 ) -> BertTokenizer | None:
-    """The tokenizer of a folder with vocab.txt, or with Hugging Face's tokenizer.json, or None.
+    """The tokenizer of a folder with vocab.txt or Hugging Face's tokenizer.json.
 
-    tokenizer_config.json or tokenizer.json says whether it lower-cases. The original's checkpoints
-    have neither: then `do_lower_case` decides, or `_casing`.
+    `do_lower_case` or `_casing` decide where the files, such as the original's, do not say.
     """
     folder = location.folder
     has_vocabulary = (folder / VOCABULARY_FILE).is_file()
@@ -144,9 +144,8 @@ def _read_tokenizer(
 
 
 def _casing(location: Location, pieces: list[str], notes: list[str]) -> bool:
-    """Whether a model is uncased, by its name or by capital letters in its vocabulary.
-
-    By the name as in `validate_case_matches_checkpoint` of the original's tokenization.py.
+    """Whether a model is uncased, by its name (as `validate_case_matches_checkpoint` of the
+    original's tokenization.py) or by capital letters in its vocabulary.
     """
     for part in reversed(location.path.absolute().parts):  # the nearest name counts
         if re.search(r"(^|[-_.])uncased([-_.]|$)|^(chinese|multilingual)_L-", part):

@@ -1,13 +1,14 @@
 """The format of a model on disk."""
 
 import hashlib
-import json
 import os
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
 from bert_tf.checkpoints.safetensors_file import INDEX, WEIGHTS
+from bert_tf.config import read_json_object
 from bert_tf.errors import InputError
 
 Format = Literal["hugging_face", "tf1", "keras_hub", "model_garden"]
@@ -33,8 +34,8 @@ class Location:
 def locate(source: str | os.PathLike) -> Location:
     """Finds the one model at a path, and its format.
 
-    The path is a folder; a folder with one folder in it that holds a model, as archives unpack; or
-    the prefix of a TensorFlow checkpoint, such as "models/bert_model.ckpt".
+    The path is a model's folder, or the folder around it, as archives unpack; or the prefix of a
+    TensorFlow checkpoint, such as "models/bert_model.ckpt".
     """
     source = Path(source)
     if not source.is_dir():
@@ -88,12 +89,10 @@ def _in_folder(folder: Path) -> Location | None:
     # A pickle, which is never read, does not hide a checkpoint beside it.
     weights = any((folder / name).exists() for name in (WEIGHTS, INDEX))
     if config.is_file() and (weights or not indexes):
-        try:
-            values = json.loads(config.read_text(encoding="utf-8"))
-        except (ValueError, RecursionError):
-            values = {}  # the reader of the format reports it
-        is_preset = isinstance(values, dict) and "registered_name" in values
-        return Location("keras_hub" if is_preset else "hugging_face", folder, folder)
+        with suppress(InputError):  # the reader of the format reports it
+            if "registered_name" in read_json_object(config):
+                return Location("keras_hub", folder, folder)
+        return Location("hugging_face", folder, folder)
     if len(indexes) < 2:
         return _checkpoint(indexes[0].with_suffix("")) if indexes else None
     import tensorflow as tf

@@ -1,7 +1,4 @@
-"""KerasHub presets: a folder that `keras_nlp.models.BertBackbone.from_preset` loads.
-
-KerasHub itself (the package keras-nlp) reads and writes them.
-"""
+"""KerasHub presets, read and written by KerasHub itself (the package keras-nlp)."""
 
 from operator import attrgetter
 from pathlib import Path
@@ -28,10 +25,13 @@ from bert_tf.tokenization.tokenizer import BertTokenizer
 from bert_tf.tokenization.tokenizer_json import read_json_object
 from bert_tf.tokenization.vocabulary import read_vocabulary
 
-TASK = "task.json"
+_TASK = "task.json"
 _VOCABULARY = Path("assets", "tokenizer", "vocabulary.txt")
-# Our names of the config and KerasHub's.
-_CONFIG = {
+_HEADS_DIFFER = (
+    "KerasHub's masked language model head computes GELU exactly and adds 1e-5 to variances; "
+    "ours computes as the encoder does: logits differ in the third or fourth decimal."
+)
+_CONFIG = {  # ours: KerasHub's
     "vocab_size": "vocabulary_size",
     "hidden_size": "hidden_dim",
     "num_hidden_layers": "num_layers",
@@ -54,7 +54,7 @@ def _keras_hub() -> ModuleType:
 
 
 def _variables(backbone: Any, task: Any) -> dict[str, keras.Variable]:
-    """The variables of a backbone and of a task's head, if there is a task, by canonical name."""
+    """The variables of a backbone and of a task's head, if any, by canonical name."""
     layers = {each.name: getattr(backbone, each.keras_hub) for each in (*EMBEDDINGS, POOLER)}
     positions = "embeddings.position_embeddings"  # the only layer with a weight of its own name
     variables = {f"{positions}.weight": layers.pop(positions).position_embeddings}
@@ -72,13 +72,6 @@ def _variables(backbone: Any, task: Any) -> dict[str, keras.Variable]:
     return variables | {weight.name: weight.variables[0] for weight in weights}
 
 
-def _to_tensor(name: str, variable: keras.Variable, shape: tuple[int, ...]) -> np.ndarray:
-    """A variable as [out, in]; attention has axes for the heads: [H, N, D], output [N, D, H]."""
-    value = keras.ops.convert_to_numpy(variable).astype(np.float32)
-    value = value.reshape(shape[::-1]).T if is_kernel(name) else value.reshape(shape)
-    return np.ascontiguousarray(value)
-
-
 def read_keras_hub(location: Location, do_lower_case: bool | None = None) -> StoredModel:
     """Reads a preset of a `BertBackbone`, `BertMaskedLM` or `BertTextClassifier`.
 
@@ -91,7 +84,7 @@ def read_keras_hub(location: Location, do_lower_case: bool | None = None) -> Sto
     keras_hub = _keras_hub()
     task = None
     try:
-        kind = _class_name(folder / TASK) if (folder / TASK).is_file() else ""
+        kind = _class_name(folder / _TASK) if (folder / _TASK).is_file() else ""
         if kind in ("BertMaskedLM", "BertTextClassifier"):
             task_class = getattr(keras_hub.models, kind)
             task = task_class.from_preset(str(folder), dtype="float32", preprocessor=None)
@@ -113,18 +106,14 @@ def read_keras_hub(location: Location, do_lower_case: bool | None = None) -> Sto
     if tokenizer is not None:  # a preset knows [PAD] by its place in the vocabulary
         values["pad_token_id"] = tokenizer.pad_token_id
     config = BertConfig(**values)
-    shapes = tensor_shapes(config)
-    tensors = {
-        name: _to_tensor(name, variable, shapes.get(name) or tuple(variable.shape)[::-1])
-        for name, variable in _variables(backbone, task).items()
-    }
+    shapes, tensors = tensor_shapes(config), {}
+    for name, variable in _variables(backbone, task).items():
+        value = keras.ops.convert_to_numpy(variable).astype(np.float32)
+        shape = shapes.get(name) or value.shape[::-1]
+        # A kernel becomes [out, in]; attention's has axes for the heads, [H, N, D] or [N, D, H].
+        value = value.reshape(shape[::-1]).T if is_kernel(name) else value.reshape(shape)
+        tensors[name] = np.ascontiguousarray(value)
     return StoredModel(config, tensors, folder, tokenizer, notes)
-
-
-_HEADS_DIFFER = (
-    "KerasHub's masked language model head computes GELU exactly and adds 1e-5 to variances; "
-    "ours computes as the encoder does: logits differ in the third or fourth decimal."
-)
 
 
 def _tokenizer(folder: Path, do_lower_case: bool | None, notes: list[str]) -> BertTokenizer | None:

@@ -1,7 +1,4 @@
-"""The model directory: config.json, model.safetensors, vocab.txt, tokenizer_config.json.
-
-It is Hugging Face's format: its BERT models load here, and models saved here load there.
-"""
+"""The model directory, in Hugging Face's format: config.json, model.safetensors, vocab.txt."""
 
 import functools
 import logging
@@ -11,10 +8,23 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from bert_tf.checkpoints.formats import check_is_model_directory
-from bert_tf.checkpoints.hugging_face import read_weights, write_hugging_face
-from bert_tf.checkpoints.stored_model import StoredModel, check_shapes, check_vocabulary
+import numpy as np
+
+from bert_tf.checkpoints.formats import CONFIG, Location, check_is_model_directory
+from bert_tf.checkpoints.safetensors_file import (
+    FLOATS,
+    read_tensors,
+    weights_path,
+    write_sharded_weights,
+)
+from bert_tf.checkpoints.stored_model import (
+    StoredModel,
+    check_shapes,
+    check_vocabulary,
+    left_out,
+)
 from bert_tf.checkpoints.weight_names import (
+    FEATURE_BASED,
     HEADS,
     HEADS_PREFIXES,
     PARTS,
@@ -22,6 +32,7 @@ from bert_tf.checkpoints.weight_names import (
     canonical_name,
     head_of,
     named_weights,
+    stored_prefixes,
     tensor_shapes,
 )
 from bert_tf.config import BertConfig
@@ -37,6 +48,12 @@ if TYPE_CHECKING:
 
 Model = TypeVar("Model", bound=PretrainedModel)
 _log = logging.getLogger(__name__)
+SHARD_BYTES = 5 * 1000**3
+# Keys of config.json that are written anew, or say what no longer holds.
+_NOT_KEPT = ("architectures", "dtype", "num_labels", "problem_type", "tie_word_embeddings",
+             "torch_dtype")  # fmt: skip
+# The beginnings of the canonical names of all tensors that a model can use.
+_OF_BERT = ("embeddings.", "encoder.", "pooler.", *HEADS_PREFIXES)
 
 
 def save_model(
@@ -44,15 +61,15 @@ def save_model(
     directory: str | os.PathLike,
     tokenizer: "BertTokenizer | None" = None,
 ) -> None:
-    """Writes a model as a Hugging Face model directory; see `write_hugging_face`.
+    """Writes a model as a Hugging Face model directory.
 
     Args:
         model: a `BertEncoder`, or an encoder with a head.
-        directory: made if it does not exist.
+        directory: made if it does not exist; its other files stay.
         tokenizer: the model's tokenizer; its vocab.txt and tokenizer_config.json are written too.
 
     Raises:
-        InputError: the model was trained with labels that are independent of each other, which a
+        InputError: the model was compiled for labels that are independent of each other, which a
             model directory does not record.
     """
     stored = StoredModel.from_model(model)
@@ -76,13 +93,11 @@ def load_model(
 ) -> Model:
     """Loads a model from a Hugging Face model directory.
 
-    The weights may be in one file or in several with an index, in float32, float16 or bfloat16,
-    with or without the "bert." prefix. Heads that the model does not have are ignored. A
-    `BertEncoder` may lack its pooler, which is then initialized at random, with a warning.
+    Weights may be in one file or several, in float32, float16 or bfloat16. Heads that the model
+    class lacks are ignored. A `BertEncoder`'s missing pooler is initialized at random.
 
     Args:
-        directory: holds config.json and model.safetensors; `bert-tf convert` makes one from other
-            formats.
+        directory: model directory; `bert-tf convert` makes one from other formats.
         model_class: class of the model, such as `BertEncoder`; None for the model that was saved.
         allow_new_head: randomly initialize any missing pooler or head, and replace the head of
             another task or a classifier whose classes differ.
@@ -93,14 +108,10 @@ def load_model(
         config: values that replace config.json's, such as `hidden_dropout_prob=0.0`, and other
             arguments of the model, such as an encoder's `attention_probabilities=True`.
 
-    Returns:
-        The model, its variables in float32 unless `dtype` says otherwise.
-
     Raises:
-        InputError: a file is missing or damaged, the directory is of another format, its
-            vocabulary has more pieces than config.json says, it holds another kind of model, or a
-            tensor is missing, unexpected or of another shape, or the model takes no argument of
-            such a name; the message names file, tensors or argument.
+        InputError: a file is missing, damaged or of another format, the vocabulary has more pieces
+            than config.json says, the directory holds another kind of model or other tensors, or
+            the model takes no such argument; the message names file, tensors or argument.
     """
     directory = Path(directory)
     check_is_model_directory(directory)
@@ -112,14 +123,14 @@ def load_model(
         pieces = len(vocabulary.read_bytes().rstrip().split(b"\n"))
         check_vocabulary(pieces, stored.config, vocabulary)
     if model_class is None:
-        of_kind: list[Any] = [each for each, head in HEADS.items() if head.kind == stored.kind]
-        if not of_kind:
+        kinds: Any = {head.kind: each for each, head in reversed(HEADS.items())}
+        if stored.kind not in kinds:
             raise InputError(
-                f"{directory} holds a {stored.kind}, which cannot be used as "
-                "it is: train it for another task (bert-tf finetune), or open its encoder "
+                f"{directory} holds a {stored.kind}, which cannot be used as it is: train it for "
+                "another task (bert-tf finetune), or open its encoder "
                 "(bert_tf.BertEncoder.from_directory)."
             )
-        model_class = of_kind[0]
+        model_class = kinds[stored.kind]
     if model_class is BertEncoder:
         model_class = encoder_class(stored.config)
     # Arguments of the model: all that are no values of the config.
@@ -221,3 +232,107 @@ def _fill(model: PretrainedModel, stored: StoredModel, kept: tuple[str, ...]) ->
         _warn_of_new(stored.source, " and ".join(dict.fromkeys(titles)))
     for name in weights.keys() & tensors.keys():
         weights[name].assign(tensors[name])
+
+
+def read_weights(folder: Path) -> StoredModel:
+    """Reads config.json and the weights, including a decoder's copies of other weights."""
+    config = BertConfig.from_json(folder / CONFIG)
+    path = weights_path(folder)
+    found: dict[str, dict[str, np.ndarray]] = {}  # canonical name -> prefix -> tensor
+    others = []
+    for name, tensor in read_tensors(path):
+        canonical = canonical_name(name)
+        if not canonical.startswith(_OF_BERT) and not name.startswith("bert."):
+            others.append(name)
+            continue
+        for prefix in stored_prefixes(canonical, config):
+            if not name.startswith(prefix):
+                continue  # of the other encoder, or of Hugging Face's computation, not ours
+            parts = found.setdefault(canonical, {})
+            if prefix in parts:
+                raise InputError(
+                    f"{path} holds a weight twice, the second time as {name}: save it again."
+                )
+            parts[prefix] = tensor
+    tensors = {}
+    for canonical, parts in found.items():
+        prefixes = stored_prefixes(canonical, config)
+        if parts.keys() != set(prefixes) or len({part.shape for part in parts.values()}) > 1:
+            raise InputError(
+                f"{path} lacks {canonical} of one encoder, or in one shape: restore the file."
+            )
+        values = [parts[prefix] for prefix in prefixes]
+        tensors[canonical] = values[0] if len(values) == 1 else np.stack(values)
+    return StoredModel(config, tensors, path, notes=[left_out(others)] if others else [])
+
+
+def read_hugging_face(location: Location) -> StoredModel:
+    """Reads a model without its tokenizer; refuses one that other formats cannot hold."""
+    model = read_weights(location.folder)
+    if model.config.attention_direction != "both":
+        raise InputError(
+            f"{location.folder} sees one side of the text (attention_direction "
+            f"{model.config.attention_direction}), and the other formats hold models that see "
+            "both: convert one of these."
+        )
+    if model.config.has_feature_encoder:
+        by = "bilstm" if model.config.feature_layers is None else "features_only"
+        raise InputError(
+            f"{location.folder} was trained with --{by}, and neither Hugging Face nor the others "
+            "have a class for such a model: convert the model that it was trained from."
+        )
+    model.tie_decoder()
+    return model
+
+
+def write_hugging_face(
+    model: StoredModel, folder: Path, dtype: str = "float32", shard_bytes: int = SHARD_BYTES
+) -> None:
+    """Writes a model directory.
+
+    Each file appears whole or not at all, config.json last: a directory without it is no model
+    yet. Other files of the directory (checkpoints, logs) stay. `dtype` is a key of `FLOATS`.
+    """
+    has_head = any(model.has(part) for part in HEADS_PREFIXES)
+    of_head = FEATURE_BASED if model.config.has_feature_encoder else ""
+    tensors = {}
+    for name, tensor in model.tensors.items():
+        # The encoder alone has no prefix; in a model with heads it is called "bert".
+        stored = f"{of_head if name.startswith(HEADS_PREFIXES) else 'bert.'}{name}"
+        prefixes = stored_prefixes(name, model.config)
+        values = _cast(name, tensor, dtype)
+        for prefix, value in zip(prefixes, values if len(prefixes) > 1 else [values], strict=True):
+            tensors[prefix + (stored if has_head else name)] = value
+    config = _config_on_disk(model, dtype)
+    path = folder / CONFIG
+    if path.exists() and path.read_bytes() != config.to_json_text().encode():
+        path.unlink()  # it describes other weights than those to come
+    write_sharded_weights(folder, tensors, shard_bytes)
+    if model.tokenizer is not None:
+        model.tokenizer.save(folder, model_max_length=config.max_position_embeddings)
+    config.to_json(path)
+
+
+def _config_on_disk(model: StoredModel, dtype: str) -> BertConfig:
+    """The config with the keys that Hugging Face reads a model's head from."""
+    extra = {key: value for key, value in model.config.extra.items() if key not in _NOT_KEPT}
+    own = "FeatureBased" if model.config.has_feature_encoder else ""
+    extra |= {"architectures": [f"{own}{model.architecture}"], "dtype": dtype}
+    if model.problem_type is not None:
+        extra["problem_type"] = model.problem_type
+    if model.classes is None:
+        return replace(model.config, extra=extra)
+    # Hugging Face reads the number of classes from here: without names, number them.
+    names = model.labels or [f"LABEL_{i}" for i in range(model.classes)]
+    return replace(model.config, id2label=dict(enumerate(names)), extra=extra)
+
+
+def _cast(name: str, tensor: np.ndarray, dtype: str) -> np.ndarray:
+    with np.errstate(over="ignore"):  # reported below
+        cast = np.ascontiguousarray(tensor.astype(FLOATS[dtype], copy=False))
+    if dtype != "float32" and not np.array_equal(np.isfinite(cast), np.isfinite(tensor)):
+        raise InputError(
+            f"{name} has values too large for {dtype} ({np.abs(tensor).max():.3g}): "
+            "write bfloat16 or float32."
+        )
+    return cast

@@ -1,8 +1,7 @@
 """Checkpoints of TensorFlow's Model Garden (official.nlp): variables in a graph of objects.
 
-`BertEncoderV2`, the functional `BertEncoder` and `BertPretrainerV2` around either. A variable is
-found by walking the graph, whatever object it was saved from: `tf.train.Checkpoint(encoder=...)`,
-`(model=...)` or with all of a pre-trainer's `checkpoint_items`.
+`BertEncoderV2`, the functional `BertEncoder` and `BertPretrainerV2` around either, saved from any
+object: `tf.train.Checkpoint(encoder=...)`, `(model=...)` or a pre-trainer's `checkpoint_items`.
 """
 
 from pathlib import Path
@@ -25,12 +24,12 @@ from bert_tf.checkpoints.weight_names import BLOCK, EMBEDDINGS, POOLER
 from bert_tf.config import BertConfig
 from bert_tf.errors import InputError
 
-# Item of the checkpoint: the pooler that BertPretrainerV2's next sentence head has of its own.
+# The pooler that BertPretrainerV2's next sentence head has of its own.
 _HEADS_POOLER = "next_sentence.pooler_dense"
 
 
 class _Graph:
-    """The objects of a checkpoint, each known by its number, and the tensors taken from them."""
+    """The objects of a checkpoint, by number, and the tensors taken from them."""
 
     def __init__(self, prefix: Path):
         self.prefix = prefix
@@ -73,7 +72,7 @@ class _Graph:
         return found
 
     def read(self, start: int | None, *edges: str) -> np.ndarray | None:
-        """The variable at the end of a path, in float32, or None."""
+        """The variable at the end of a path."""
         node = self.find(start, *edges)
         key = None if node is None else self._keys[node]
         return None if key is None else self._checkpoint.read(key)
@@ -95,9 +94,8 @@ class _Graph:
 def read_model_garden(location: Location) -> StoredModel:
     """Reads a checkpoint of a `BertEncoder` or a `BertPretrainerV2`.
 
-    Model Garden computes GELU by its tanh approximation, so that is the model's `hidden_act`.
-    A pre-trainer's next sentence head has a pooler of its own, which pre-training trains in place
-    of the encoder's: it becomes the model's pooler.
+    The pooler of a pre-trainer's next sentence head becomes the model's, because pre-training
+    trains it in place of the encoder's.
     """
     graph = _Graph(location.path)
     notes: list[str] = []
@@ -188,10 +186,10 @@ def _config(folder: Path, graph: _Graph, blocks: int, notes: list[str]) -> BertC
 
 
 def write_model_garden(model: StoredModel, folder: Path) -> None:
-    """Writes bert_model.ckpt.*, bert_config.json and vocab.txt, for official.nlp.
+    """Writes bert_model.ckpt.* and the files of `write_config`, for official.nlp.
 
-    `tf.train.Checkpoint(encoder=encoder).read(...)` restores from it for either class of encoder,
-    and so does a checkpoint of all `checkpoint_items` of a `BertPretrainerV2`.
+    `tf.train.Checkpoint(encoder=...)` of either encoder restores from it, as does one of all
+    `checkpoint_items` of a `BertPretrainerV2`.
     """
     write_config(model, folder, "Model Garden")
     # The next sentence head needs a pooler.
@@ -233,7 +231,6 @@ def write_model_garden(model: StoredModel, folder: Path) -> None:
         numbered.append(layers[POOLER.model_garden])
     layers |= {f"layer_with_weights-{i}": each for i, each in enumerate(numbered)}
     encoder = node(**layers)
-
     items: dict[str, Any] = {"encoder": encoder}
     whole: dict[str, Any] = {"encoder_network": encoder}
     if model.has("cls.predictions."):

@@ -1,16 +1,18 @@
-"""Reading and writing safetensors files, one or several to a model."""
+"""Safetensors files, one or several to a model; each appears whole or not at all."""
 
 import json
+import os
+import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import ml_dtypes
 import numpy as np
 from safetensors import SafetensorError, safe_open
+from safetensors.numpy import save_file
 
-from bert_tf.atomic import write_text
+from bert_tf.atomic import replace_file, write_text
 from bert_tf.errors import InputError
-from bert_tf.tensor_files import write_tensors
 
 WEIGHTS = "model.safetensors"
 INDEX = f"{WEIGHTS}.index.json"
@@ -49,7 +51,7 @@ def weights_path(directory: Path) -> Path:
 
 
 def read_tensors(path: Path) -> Iterator[tuple[str, np.ndarray]]:
-    """Names and tensors, in float32, of a safetensors file or of all files that an index lists."""
+    """Reads tensors, in float32, from a safetensors file or from all files that an index lists."""
     if path.name != INDEX:
         yield from _read_file(path)
         return
@@ -62,15 +64,15 @@ def read_tensors(path: Path) -> Iterator[tuple[str, np.ndarray]]:
         raise InputError(
             f"{path} is no index of safetensors files ({error!r}): copy it again."
         ) from None
-    for file in names:
-        missing = {tensor for tensor, home in listed.items() if home == file}
-        for name, tensor in _read_file(path.with_name(file)):
+    for file in map(path.with_name, names):
+        missing = {tensor for tensor, home in listed.items() if home == file.name}
+        for name, tensor in _read_file(file):
             if name in missing:
                 missing.remove(name)
                 yield name, tensor
         if missing:
             raise InputError(
-                f"{path.with_name(file)} lacks {min(missing)}, which {path.name} says it holds: "
+                f"{file} lacks {min(missing)}, which {path.name} says it holds: "
                 "copy the files again."
             )
 
@@ -99,10 +101,9 @@ def _read_file(path: Path) -> Iterator[tuple[str, np.ndarray]]:
 def write_sharded_weights(
     directory: Path, tensors: Mapping[str, np.ndarray], shard_bytes: int
 ) -> list[str]:
-    """Writes model.safetensors; several files and their index if all exceed `shard_bytes`.
+    """Writes model.safetensors, or several files and their index; returns the files' names.
 
-    Hugging Face's names. A tensor larger than `shard_bytes` has a file of its own. Returns the
-    names of the files.
+    The names are Hugging Face's. A file exceeds `shard_bytes` only to hold a single tensor.
     """
     shards: list[dict[str, np.ndarray]] = [{}]
     size = 0
@@ -112,18 +113,34 @@ def write_sharded_weights(
             size = 0
         shards[-1][name] = tensor
         size += tensor.nbytes
-    files = {WEIGHTS: shards[0]}
-    if len(shards) > 1:
-        names = (f"model-{i + 1:05}-of-{len(shards):05}.safetensors" for i in range(len(shards)))
-        files = dict(zip(names, shards, strict=True))
-    for name, shard in files.items():
+    names = [f"model-{i + 1:05}-of-{len(shards):05}.safetensors" for i in range(len(shards))]
+    if len(shards) == 1:
+        names = [WEIGHTS]
+    for name, shard in zip(names, shards, strict=True):
         # Hugging Face refuses a file that does not name the framework it came from.
         write_tensors(directory / name, shard, {"format": "pt"})
-    if len(files) == 1:
-        return [WEIGHTS]
-    index = {
-        "metadata": {"total_size": sum(tensor.nbytes for tensor in tensors.values())},
-        "weight_map": {tensor: name for name, shard in files.items() for tensor in shard},
-    }
+    if len(shards) == 1:
+        return names
+    homes = {tensor: name for name, shard in zip(names, shards, strict=True) for tensor in shard}
+    total = sum(tensor.nbytes for tensor in tensors.values())
+    index = {"metadata": {"total_size": total}, "weight_map": homes}
     write_text(directory / INDEX, json.dumps(index, indent=2, sort_keys=True) + "\n")
-    return [*files, INDEX]
+    return [*names, INDEX]
+
+
+def write_tensors(
+    path: Path, tensors: Mapping[str, np.ndarray], metadata: dict[str, str] | None = None
+) -> None:
+    """Writes one file. If that fails (`OSError`, a full disk), an older file stays as it was."""
+    with replace_file(path) as temporary:
+        temporary.touch()
+        mode = temporary.stat().st_mode
+        try:
+            save_file(dict(tensors), temporary, metadata=metadata)
+        except SafetensorError as error:
+            number = re.search(r"\(os error (\d+)\)", str(error))  # it has no attribute for it
+            if number is None:
+                raise
+            code = int(number.group(1))
+            raise OSError(code, os.strerror(code), str(path)) from error
+        temporary.chmod(mode)  # safetensors gives access to the owner alone

@@ -15,9 +15,9 @@ from bert_tf.checkpoints.weight_names import (
     HEADS,
     PARTS,
     TABLE,
+    Head,
     canonical_name,
     head_of,
-    kind,
     named_weights,
     tensor_shapes,
 )
@@ -44,12 +44,12 @@ class StoredModel:
     # float32 tensors by canonical name (`canonical_name`), in Hugging Face's shapes
     tensors: dict[str, np.ndarray]
     source: Path = Path()  # the file that holds the tensors, or their index, for messages
-    tokenizer: "BertTokenizer | None" = None  # the tokenizer; None if the files hold none
+    tokenizer: "BertTokenizer | None" = None
     notes: list[str] = field(default_factory=list)  # sentences on what was assumed or left out
 
     @classmethod
     def from_model(cls, model: PretrainedModel) -> "StoredModel":
-        """The stored form of one of our models; refuses one of labels that are independent."""
+        """The stored form of one of our models."""
         _check_loss(model)
         head = head_of(type(model))
         labels = getattr(model, "labels", None)
@@ -67,7 +67,7 @@ class StoredModel:
 
     @property
     def architecture(self) -> str:
-        """Hugging Face's class for the parts that the model has, or a user's own."""
+        """Hugging Face's class for the model's parts, or a user's own."""
         if own := self.config.extra.get(_OWN_HEAD):
             return str(own)
         if self.has("classifier."):
@@ -85,7 +85,7 @@ class StoredModel:
 
     @property
     def problem_type(self) -> str | None:
-        """The problem type of a sequence classifier, by Hugging Face's rule; None for others."""
+        """The problem type of a sequence classifier, by Hugging Face's rule."""
         if self.architecture != _SEQUENCES:
             return None
         said = self.config.extra.get("problem_type")
@@ -94,11 +94,11 @@ class StoredModel:
     @property
     def kind(self) -> str:
         """See `Head.kind`."""
-        return kind(self.architecture, self.problem_type)
+        return Head(self.architecture, problem_type=self.problem_type).kind
 
     @property
     def classes(self) -> int | None:
-        """Number of outputs of the classifier; None without one."""
+        """Number of a classifier's outputs."""
         return len(self.tensors["classifier.bias"]) if "classifier.bias" in self.tensors else None
 
     @property
@@ -159,7 +159,7 @@ class StoredModel:
 
 
 def _check_loss(model: PretrainedModel) -> None:
-    """Refuses a model of labels whose `compile` made them independent: answers are a softmax."""
+    """Refuses a classifier compiled for independent labels: a stored one computes a softmax."""
     if "labels" not in model.arguments:
         return
     for loss in map(keras.losses.get, keras.tree.flatten(getattr(model, "loss", None))):
@@ -193,7 +193,7 @@ def check_shapes(
 
 
 def left_out(names: Sequence[str]) -> str:
-    """A note on tensors that are read from no part of a BERT."""
+    """A note on tensors that are no part of a BERT."""
     more = f" and {len(names) - 5} more" * (len(names) > 5)
     return f"Left out, as no part of a BERT: {', '.join(names[:5])}{more}."
 

@@ -1,6 +1,10 @@
-"""TensorFlow's checkpoint files, the format of the original and of Model Garden."""
+"""TensorFlow's checkpoint files, and what the original code (TensorFlow 1) keeps in them.
+
+The published models come in that format: variables by name, bert_config.json, vocab.txt.
+"""
 
 import json
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -9,19 +13,44 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from bert_tf.checkpoints.stored_model import StoredModel
+from bert_tf.checkpoints.formats import Location
+from bert_tf.checkpoints.stored_model import StoredModel, left_out
+from bert_tf.checkpoints.weight_names import is_kernel, tensor_shapes
+from bert_tf.config import BertConfig
 from bert_tf.errors import InputError
 
 PREFIX = "bert_model.ckpt"
 CHECKPOINT_CONFIGS = ("bert_config.json", "config.json")  # the original's name first
 OBJECT_GRAPH = "_CHECKPOINTABLE_OBJECT_GRAPH"  # a key that object-based checkpoints have
+# Keys of bert_config.json beside hidden_act.
+_CONFIG = (
+    "attention_probs_dropout_prob", "hidden_dropout_prob", "hidden_size", "initializer_range",
+    "intermediate_size", "max_position_embeddings", "num_attention_heads", "num_hidden_layers",
+    "type_vocab_size", "vocab_size",
+)  # fmt: skip
 # Hugging Face's names of the tanh approximation, which is the others' "gelu".
 TANH_GELU = ("gelu_new", "gelu_fast", "gelu_pytorch_tanh")
 _ACTIVATIONS = {"relu": "relu", "tanh": "tanh", **dict.fromkeys(("gelu", *TANH_GELU), "gelu")}
+# The heads' names in run_pretraining.py, run_classifier.py and run_squad.py.
+_HEADS = {
+    "cls.predictions.bias": "cls/predictions/output_bias",
+    "cls.seq_relationship.weight": "cls/seq_relationship/output_weights",
+    "cls.seq_relationship.bias": "cls/seq_relationship/output_bias",
+    "classifier.weight": "output_weights",
+    "classifier.bias": "output_bias",
+    "qa_outputs.weight": "cls/squad/output_weights",
+    "qa_outputs.bias": "cls/squad/output_bias",
+}
+_PARTS = ("pooler.", "cls.predictions.", "cls.seq_relationship.", "classifier.", "qa_outputs.")
+# What optimizers leave in a checkpoint.
+_TRAINING_STATE = re.compile(
+    r"(^|/)(adam_[mv]|Adam(_\d+)?|LAMB(_\d+)?|Momentum|beta[12]_power)$|^global_step$|^loss_scale"
+    r"|^good_steps$|^ExponentialMovingAverage"
+)
 
 
 class Checkpoint:
-    """The tensors of a checkpoint, `names`, in the files at `prefix`; refuses damaged ones."""
+    """A checkpoint's tensors and their `names`; refuses damaged files."""
 
     def __init__(self, prefix: Path):
         self.prefix = prefix
@@ -30,7 +59,7 @@ class Checkpoint:
             self.names = set(self._reader.get_variable_to_shape_map())
 
     def read(self, name: str) -> Any:
-        """A tensor, numbers in float32; refuses data that cannot be read."""
+        """A tensor, numbers in float32."""
         with _readable(f"{self.prefix}: {name} cannot be read", "its .data"):
             value = self._reader.get_tensor(name)
         return value if isinstance(value, bytes) else value.astype(np.float32, copy=False)
@@ -52,10 +81,9 @@ def config_path(folder: Path) -> Path | None:
 
 
 def write_config(model: StoredModel, folder: Path, target: str, **others: Any) -> None:
-    """Writes bert_config.json and the tokenizer; notes what `target`, their reader, lacks.
+    """Writes bert_config.json, with the keys of the original's modeling.py, and the tokenizer.
 
-    The keys are those of `BertConfig` in the original's modeling.py, which ignores others;
-    `bert-tf convert` reads them back. Refuses an activation that the target does not know.
+    Notes what `target`, their reader, lacks. The original ignores `others`, `bert-tf` reads them.
     """
     config = model.config
     if config.hidden_act not in _ACTIVATIONS:
@@ -64,14 +92,7 @@ def write_config(model: StoredModel, folder: Path, target: str, **others: Any) -
             f"{', '.join(sorted(_ACTIVATIONS))} can be written for it."
         )
     model.note_differences(target)
-    values = {
-        name: getattr(config, name)
-        for name in (
-            "attention_probs_dropout_prob", "hidden_dropout_prob", "hidden_size",
-            "initializer_range", "intermediate_size", "max_position_embeddings",
-            "num_attention_heads", "num_hidden_layers", "type_vocab_size", "vocab_size",
-        )
-    }  # fmt: skip
+    values = {name: getattr(config, name) for name in _CONFIG}
     values["hidden_act"] = _ACTIVATIONS[config.hidden_act]
     if config.pad_token_id != 0:
         values["pad_token_id"] = config.pad_token_id
@@ -96,3 +117,71 @@ def write_config(model: StoredModel, folder: Path, target: str, **others: Any) -
                 f"{target} always splits Chinese characters, and ignores tokenize_chinese_chars "
                 "false."
             )
+
+
+def tf1_name(name: str) -> str:
+    """The variable of the original's modeling.py for a canonical name."""
+    if name in _HEADS:
+        return _HEADS[name]
+    name = re.sub(r"\.layer\.(\d+)\.", r".layer_\1.", name)
+    name = name.replace("LayerNorm.weight", "LayerNorm.gamma")
+    name = name.replace("LayerNorm.bias", "LayerNorm.beta")
+    name = re.sub(r"(_embeddings)\.weight$", r"\1", name)
+    name = re.sub(r"\.weight$", ".kernel", name)
+    prefix = "" if name.startswith("cls.") else "bert/"
+    return prefix + name.replace(".", "/")
+
+
+def _transposed(name: str, tensor: np.ndarray) -> np.ndarray:
+    """A tensor in the other format: the original's kernels, but not the heads', are [in, out]."""
+    return tensor.T if is_kernel(name) and name not in _HEADS else tensor
+
+
+def read_tf1(location: Location) -> StoredModel:
+    """Reads a checkpoint of the original's scripts, without optimizer state.
+
+    "gelu" is computed exactly, as by Hugging Face, and by the original when the models were
+    published; its present code computes the tanh approximation ("gelu_new").
+    """
+    path = config_path(location.folder)
+    if path is None:
+        raise InputError(
+            f"{location.folder} lacks {CHECKPOINT_CONFIGS[0]}, which says the number of heads: "
+            "put the model's own there."
+        )
+    config = BertConfig.from_json(path)
+    checkpoint = Checkpoint(location.path)
+    names = {tf1_name(name): name for name in (*tensor_shapes(config), *_HEADS)}
+    tensors: dict[str, np.ndarray] = {}
+    others = []
+    for theirs in sorted(checkpoint.names):
+        if theirs in names:
+            tensors[names[theirs]] = _transposed(names[theirs], checkpoint.read(theirs))
+        elif _TRAINING_STATE.search(theirs):
+            continue
+        elif theirs.startswith("bert/"):
+            tensors[theirs] = np.empty(0, np.float32)  # a part of an encoder that is not BERT's
+        else:
+            others.append(theirs)
+    notes = [left_out(others)] if others else []
+    return StoredModel(config, tensors, location.path, notes=notes)
+
+
+def write_tf1(model: StoredModel, folder: Path) -> None:
+    """Writes bert_model.ckpt.* and the files of `write_config`, for the original's scripts."""
+    others = {}
+    if model.labels is not None and model.problem_type != "regression":
+        others["id2label"] = {str(number): label for number, label in enumerate(model.labels)}
+        model.notes.append(
+            f"The original keeps no labels; in order: {', '.join(model.labels)}. bert_config.json "
+            "keeps them as id2label, which only bert-tf reads."
+        )
+    write_config(model, folder, "The original", **others)
+    tensors = model.keep(_PARTS, "the original")
+    names = sorted(tensors, key=tf1_name)
+    tf.raw_ops.SaveV2(
+        prefix=str(folder / PREFIX),
+        tensor_names=[tf1_name(name) for name in names],
+        shape_and_slices=[""] * len(names),
+        tensors=[_transposed(name, tensors[name]) for name in names],
+    )

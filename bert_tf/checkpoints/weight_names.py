@@ -33,8 +33,7 @@ TABLE = "embeddings.word_embeddings.weight"
 DECODER = "cls.predictions.decoder.weight"  # a copy of the table in some files
 DECODER_BIAS = "cls.predictions.decoder.bias"  # a copy of cls.predictions.bias
 
-# What stands on top of the encoder, by the beginning of its canonical names. Its tensors are all
-# there or none.
+# What stands on top of the encoder, by the beginning of its canonical names; whole or not at all.
 PARTS = {
     "pooler.": "pooler",
     "cls.predictions.": "masked language model head",
@@ -58,21 +57,14 @@ class Head:
     architecture: str  # Hugging Face's class
     # key of `PARTS` -> attribute of the model that holds the weights
     parts: Mapping[str, str] = field(default_factory=dict)
-    # value of `problem_type` in config.json, of models for classification
-    problem_type: str | None = None
-    # whether the head needs the pooler; without, the pooler is not on disk
-    reads_pooler: bool = True
+    problem_type: str | None = None  # in config.json, of models for classification
+    reads_pooler: bool = True  # whether the pooler is needed, and on disk
     made_by: str = "finetune"  # the command that trains such a model
 
     @property
     def kind(self) -> str:
-        """See `kind`."""
-        return kind(self.architecture, self.problem_type)
-
-
-def kind(architecture: str, problem_type: str | None) -> str:
-    """Architecture and problem type, which distinguish models on disk."""
-    return " for ".join(filter(None, (architecture, problem_type)))
+        """What distinguishes models on disk: architecture and problem type."""
+        return " for ".join(filter(None, (self.architecture, self.problem_type)))
 
 
 _CLASSIFIER = {"classifier.": "head.dense"}
@@ -106,8 +98,7 @@ class LayerNames:
     """What a layer of the encoder is called in each format."""
 
     name: str  # Hugging Face's name, in the embeddings or in a block
-    # fields of the config that are the shape of its weight; [out, in] of a dense layer
-    shape: tuple[str, ...]
+    shape: tuple[str, ...]  # fields of the config; [out, in] of a dense layer
     ours: str  # attribute of `BertEncoder`, or of a block
     keras_hub: str = ""  # attribute of KerasHub's backbone, or of a block
     model_garden: str = ""  # edges from Model Garden's encoder, or from a block
@@ -143,8 +134,7 @@ BLOCK = (
           "_feedforward_layer_norm", "_output_layer_norm"),
 )  # fmt: skip
 POOLER = LayerNames("pooler.dense", (_H, _H), "pooler.dense", "pooled_dense", "_pooler_layer")
-# Of ELMo's encoder, which has no positions, segments, attention or pooler: both kernels' shape, in
-# Keras' order.
+# Of ELMo's encoder, which has no positions, segments, attention or pooler; kernels in Keras' order.
 _LSTM_BLOCK = (
     LayerNames("forward_lstm", (_H, "lstm gates"), "forward"),
     LayerNames("backward_lstm", (_H, "lstm gates"), "backward"),
@@ -167,10 +157,7 @@ _WEIGHTS: tuple[tuple[type[keras.layers.Layer], dict[str, str]], ...] = (
 
 
 def encoder_layers(config: BertConfig) -> Iterator[tuple[str, str, tuple[int, ...]]]:
-    """Every layer of an encoder: Hugging Face's name, attribute of `BertEncoder`, weight's shape.
-
-    See `LayerNames`.
-    """
+    """Every layer of an encoder: Hugging Face's name, `BertEncoder`'s attribute, weight's shape."""
     is_recurrent = config.attention_direction == "recurrent"
     block = _LSTM_BLOCK if is_recurrent else BLOCK
     layers = [("", "", each) for each in EMBEDDINGS]
@@ -188,8 +175,7 @@ def encoder_layers(config: BertConfig) -> Iterator[tuple[str, str, tuple[int, ..
 def tensor_shapes(config: BertConfig) -> dict[str, tuple[int, ...]]:
     """The tensors of a pre-training model: canonical name -> shape in Hugging Face's format.
 
-    They are the tensors of `named_weights`, without the model. Those of two encoders are stacked,
-    [2, ...].
+    Those of two encoders are stacked, [2, ...].
     """
     hidden = config.hidden_size
     layers: dict[str, tuple[int, ...]] = {name: shape for name, _, shape in encoder_layers(config)}
@@ -213,10 +199,9 @@ def tensor_shapes(config: BertConfig) -> dict[str, tuple[int, ...]]:
 class NamedWeight:
     """A variable and the tensor that stands for it in a Hugging Face checkpoint."""
 
-    name: str  # name of the tensor, such as "bert.encoder.layer.0.output.dense.weight"
-    # the Keras variable; those of two encoders, which are stacked to [2, ...]
-    variables: tuple[keras.Variable, ...]
-    transposed: bool  # whether the tensor is its transpose, as for PyTorch's linear layers
+    name: str  # such as "bert.encoder.layer.0.output.dense.weight"
+    variables: tuple[keras.Variable, ...]  # one; of two encoders both, stacked to [2, ...]
+    transposed: bool  # whether the tensor is the transpose, as for PyTorch's linear layers
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -226,13 +211,13 @@ class NamedWeight:
         return shape if len(self.variables) == 1 else (len(self.variables), *shape)
 
     def to_tensor(self) -> np.ndarray:
-        """The value as the checkpoint keeps it, in float32."""
+        """The value in float32."""
         values = [keras.ops.convert_to_numpy(each).astype(np.float32) for each in self.variables]
         values = [each.T if self.transposed else each for each in values]
         return np.ascontiguousarray(values[0] if len(values) == 1 else np.stack(values))
 
     def assign(self, tensor: np.ndarray) -> None:
-        """Sets the variable to the checkpoint's value."""
+        """Sets the variables."""
         tensors = [tensor] if len(self.variables) == 1 else tensor
         for variable, own in zip(self.variables, tensors, strict=True):
             variable.assign(own.T if self.transposed else own)
@@ -242,9 +227,6 @@ def named_weights(model: PretrainedModel) -> list[NamedWeight]:
     """Every weight of a model with its Hugging Face name, in the order of the computation.
 
     A tied decoder has no entry of its own: it is the word embedding table.
-
-    Raises:
-        TypeError: the model's class is not in `HEADS`.
     """
     head = head_of(type(model))
     encoder: Any = getattr(model, "encoder", model)
@@ -288,10 +270,7 @@ def _attribute(of: Any, path: str) -> Any:
 
 
 def head_of(model_class: type) -> Head:
-    """The row of `HEADS` for a class or the class it is derived from.
-
-    A user's own task model has one of its own, under its class's name.
-    """
+    """The row of `HEADS` for a class or its base; a new one for a user's own task model."""
     for base in model_class.__mro__:
         if base in HEADS:
             return HEADS[base]
@@ -302,11 +281,7 @@ def head_of(model_class: type) -> Head:
 
 
 def canonical_name(name: str) -> str:
-    """A tensor's name without the differences between versions of Hugging Face's format.
-
-    The prefixes of `stored_prefixes`, "bert." and "feature_based." go; LayerNorm's old "gamma" and
-    "beta" (from TensorFlow) become "weight" and "bias".
-    """
+    """A tensor's name without prefixes, and without LayerNorm's old "gamma" and "beta"."""
     name = re.sub(r"^(recurrent|(left_to_right|right_to_left)(\+right_to_left)?)\.", "", name)
     name = name.removeprefix("bert.").removeprefix(FEATURE_BASED)
     name = re.sub(r"\bLayerNorm\.gamma$", "LayerNorm.weight", name)
@@ -316,16 +291,14 @@ def canonical_name(name: str) -> str:
 def stored_prefixes(name: str, config: BertConfig) -> list[str]:
     """The prefixes on disk of a canonical name: one, or one for each encoder of a stacked tensor.
 
-    A prefix keeps Hugging Face's classes from taking a tensor with which they would compute
-    something else than a model of this `attention_direction`.
+    They hide tensors with which Hugging Face's classes would compute something else.
     """
     direction = config.attention_direction
     if "+" in direction and name.startswith(("embeddings.", "encoder.", "pooler.", "cls.")):
         return [f"{each}." for each in config.directions]
-    is_same = direction == "both" or (
-        direction == "left_to_right" and not name.startswith(_OF_LAST_TOKEN)
-    )
-    return ["" if is_same else f"{direction}."]
+    if direction == "left_to_right" and not name.startswith(_OF_LAST_TOKEN):
+        direction = "both"
+    return ["" if direction == "both" else f"{direction}."]
 
 
 def is_kernel(name: str) -> bool:

@@ -54,7 +54,7 @@ def run(options: Options) -> None:
     output = check_output_file(options.output, [options.model, options.data])
     with progress("loading") as bar:
         from bert_tf.checkpoints.formats import check_is_model_directory
-        from bert_tf.checkpoints.hugging_face import read_weights
+        from bert_tf.checkpoints.model_directory import read_weights
         from bert_tf.device_memory import memory_errors
         from bert_tf.models.encoder import BertEncoder
         from bert_tf.tokenization.tokenizer import BertTokenizer

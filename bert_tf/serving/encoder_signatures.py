@@ -9,7 +9,7 @@ from bert_tf.layers.heads import summary
 from bert_tf.models.feature_encoder import FeatureEncoder
 from bert_tf.serving.signatures import TEXTS, Parts, Signature, Tensors
 from bert_tf.tokenization.packing import Packer
-from bert_tf.tokenization.word_windows import map_rows
+from bert_tf.tokenization.windows import map_rows
 from bert_tf.tokenization.words import code_points
 
 # Tokens of a text whose attention is shown: the output grows with their square, for BERT-base to

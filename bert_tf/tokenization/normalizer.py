@@ -1,9 +1,8 @@
 """The original BERT's text normalization in the graph, as one table lookup per code point.
 
 The rules are those of `BasicTokenizer` in the original `tokenization.py`. All but two look at a
-single code point, so they fit in the table of TF Text's `FastBertNormalize` op: a double-array trie
-from a code point's UTF-8 bytes to its replacement. The op's own table has other rules (NFKC case
-folding); this module provides ours.
+single code point and fit in the table of TF Text's `FastBertNormalize` op, a double-array trie
+from UTF-8 bytes to replacements. The op's own table has other rules (NFKC case folding).
 """
 
 import functools
@@ -48,15 +47,9 @@ def _is_removed(character: str) -> bool:
 class Normalizer(tf.Module):
     """Normalizes text as the original BERT does before it looks words up.
 
-    Args:
-        do_lower_case: whether to lower-case the text.
-        strip_accents: whether to decompose it (NFD) and drop nonspacing marks; by default
-            `do_lower_case`.
-        isolate_chinese: whether to put spaces around Chinese characters, if no later op splits
-            there.
-        isolate_punctuation: "all" puts spaces around all punctuation; "unsplit" only where
-            `WordPiece` does not split.
-        isolated: private-use characters to put spaces around.
+    Stripping accents means to decompose (NFD) and to drop nonspacing marks; it is the default if
+    the text is lower-cased. The `isolate` options put spaces around Chinese characters, around
+    "all" punctuation or what `WordPiece` leaves "unsplit", and around private-use characters.
 
     One rule of the original needs two characters and is missing: NFD swaps *spacing* combining
     marks (25 code points: musical stems, Brahmic viramas, Hangul tone marks) in non-canonical
@@ -73,28 +66,22 @@ class Normalizer(tf.Module):
     ):
         super().__init__()
         self._lower_case = do_lower_case
-        if strip_accents is None:
-            strip_accents = do_lower_case
+        strips = do_lower_case if strip_accents is None else strip_accents
         self._table = host_constant(
-            _table(do_lower_case, strip_accents, isolate_chinese, isolate_punctuation, isolated)
+            _table(do_lower_case, strips, isolate_chinese, isolate_punctuation, isolated)
         )
 
     def __call__(self, texts: tf.Tensor) -> tf.Tensor:
         """Normalizes strings: [batch] to [batch]."""
-        return self._normalize(texts, get_offsets=False)[0]
+        return self.with_offsets(texts, get_offsets=False)[0]
 
-    def with_offsets(self, texts: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
-        """Normalizes strings [batch] and returns the origin of each byte.
+    def with_offsets(
+        self, texts: tf.Tensor, get_offsets: bool = True
+    ) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
+        """Normalizes strings [batch] and returns the origins of their bytes, int64, and row splits.
 
-        Returns:
-            normalized: string [batch].
-            offsets: int64 [sum of (normalized bytes + 1)], the origin of each normalized byte in
-                its text, and the end of the last one.
-            row_splits: int64 [batch + 1], the rows of `offsets`.
+        Each text has an origin per normalized byte, and the end of the last one.
         """
-        return self._normalize(texts, get_offsets=True)
-
-    def _normalize(self, texts: tf.Tensor, get_offsets: bool):
         if self._lower_case:
             texts = _lower_final_sigmas(texts)
         return gen_fast_bert_normalizer.fast_bert_normalize(
@@ -103,11 +90,9 @@ class Normalizer(tf.Module):
 
 
 def _lower_final_sigmas(texts: tf.Tensor) -> tf.Tensor:
-    """Lower-cases each capital sigma at the end of a word to ς; the table makes the others σ.
-
-    Both letters have two bytes, so all offsets stay right.
-    """
-    # Few batches have that letter: a search through all texts costs a sixth of the matching.
+    """Lower-cases each capital sigma at the end of a word to ς; the table makes the others σ."""
+    # Few batches have that letter: a search through all texts costs a sixth of the matching. Both
+    # letters have two bytes, so all offsets stay right.
     joined = tf.strings.reduce_join(texts)
     return tf.cond(
         tf.strings.regex_replace(joined, "Σ", "") != joined,
@@ -189,11 +174,7 @@ def _replacement(character: str, do_lower_case: bool, strip_accents: bool) -> st
 
 
 def lost_letters(texts: Iterable[str]) -> tuple[float, list[str]]:
-    """What `strip_accents` removes from texts: accents, vowel signs, whole syllables (Hangul).
-
-    Returns the share of letters that change, and the three most frequent words with such letters,
-    as "für -> fur".
-    """
+    """The share of letters that `strip_accents` changes, and three frequent words, "für -> fur"."""
     text = " ".join(texts).lower()
     letters = {c: n for c, n in Counter(text).items() if unicodedata.category(c)[0] in "LM"}
     kept = {c: _replacement(c, True, True) for c in letters}

@@ -19,10 +19,9 @@ class Packer:
     Args:
         tokenizer: provides the ids of [CLS], [SEP] and [PAD].
         max_length: maximum tokens per row, special tokens included.
-        truncation: how to cut long rows, at their end. "longest_first" removes one token at a time
-            from the longer segment, or from B if they are equal, as `truncate_seq_pair` in the
-            original `create_pretraining_data.py` and `_truncate_seq_pair` in `run_classifier.py`.
-            "first_only" cuts A, and "second_only" B, and the other segment if that is not enough.
+        truncation: how to cut segments, at their end. "longest_first" removes one token at a time
+            from the longer one, or from B if they are equal, as the original's
+            `_truncate_seq_pair`. "first_only" cuts A, "second_only" B; then the other if need be.
         pad_to_max_length: whether to pad to `max_length`, a static shape, or to the longest row.
 
     Raises:
@@ -45,10 +44,8 @@ class Packer:
         truncation: Truncation = "longest_first",
         pad_to_max_length: bool = False,
     ):
-        if truncation not in get_args(Truncation):
-            raise InputError(
-                f"truncation is {truncation!r}; make it one of {', '.join(get_args(Truncation))}"
-            )
+        if truncation not in (known := get_args(Truncation)):
+            raise InputError(f"truncation is {truncation!r}; make it one of {', '.join(known)}")
         _check_room(max_length, special_tokens=2)
         self.max_length = max_length
         self.truncation = truncation
@@ -65,11 +62,7 @@ class Packer:
     def __call__(
         self, ids_a: tf.RaggedTensor, ids_b: tf.RaggedTensor | None = None
     ) -> dict[str, tf.Tensor]:
-        """Packs a batch.
-
-        Args:
-            ids_a: int32 [batch, (pieces)], first segments.
-            ids_b: int32 [batch, (pieces)], second segments, if any.
+        """Packs a batch of first segments, int32 [batch, (pieces)], and of second ones, if any.
 
         Returns:
             int32 [batch, length] each: "token_ids"; "segment_ids", 1 for B and its [SEP]; and
@@ -135,8 +128,8 @@ class Packer:
         if len(lengths) == 1:
             return [tf.minimum(lengths[0], room)]
         length_a, length_b = lengths
-        # The longest A that is never cut. Where both segments are cut longest first, each has half
-        # of the room in the end; B loses ties, so A has the odd token.
+        # The longest A that is never cut: longest first leaves half of the room to each in the end,
+        # and the odd token to A, as B loses ties.
         whole_a = {"longest_first": (room + 1) // 2, "first_only": 0, "second_only": room}
         most_a = tf.maximum(room - length_b, whole_a[self.truncation])
         length_a = tf.minimum(length_a, most_a)

@@ -8,7 +8,6 @@ import tensorflow as tf
 
 # Strings live in host memory; tables and integers on an accelerator would be copied per batch.
 _HOST = "CPU:0"
-
 # For this many texts, an eager call traces a graph: one call then, instead of one per op.
 MANY = 64
 

@@ -14,11 +14,10 @@ import numpy as np
 import tensorflow as tf
 
 from bert_tf.atomic import write_text
+from bert_tf.config import read_json_object
 from bert_tf.errors import InputError
 from bert_tf.tokenization.normalizer import Normalizer
 from bert_tf.tokenization.strings import MANY, bytes_of, host_constant, on_host, starts_of
-from bert_tf.tokenization.tokenizer_json import FILE_NAME as TOKENIZER_JSON
-from bert_tf.tokenization.tokenizer_json import read_json_object, read_tokenizer_json
 from bert_tf.tokenization.vocabulary import (
     SPECIAL_TOKENS,
     Vocabulary,
@@ -29,6 +28,7 @@ from bert_tf.tokenization.wordpiece import WordPiece
 
 VOCABULARY_FILE = "vocab.txt"
 CONFIG_FILE = "tokenizer_config.json"
+TOKENIZER_JSON = "tokenizer.json"  # replaces vocab.txt in newer directories of Hugging Face
 
 
 def _id_of(token: str) -> property:
@@ -39,17 +39,17 @@ class BertTokenizer(tf.Module):
     """WordPiece tokenizer whose ids are those of the original BERT code.
 
     It runs in Python, in `tf.data`, in `tf.function` and in a SavedModel, with ops that TensorFlow
-    Serving links. Text should be UTF-8; a word with invalid bytes becomes [UNK].
+    Serving links. A word that is not valid UTF-8 becomes [UNK].
 
     Args:
-        vocabulary: path of a `vocab.txt`, a piece per line, or the pieces; includes the special
-            tokens [PAD], [UNK], [CLS], [SEP] and [MASK], at any place.
+        vocabulary: path of a `vocab.txt`, a piece per line, or the pieces; [PAD], [UNK], [CLS],
+            [SEP] and [MASK] stand at any place.
         do_lower_case: whether to lower-case the text.
         strip_accents: whether to drop accents; by default `do_lower_case`. Korean syllables stay
             composed with `do_lower_case=True, strip_accents=False`.
         tokenize_chinese_chars: whether to make each Chinese character a word; False is slower.
-        special_tokens_in_text: whether a literal "[MASK]" in the text becomes its id, likewise the
-            other special tokens. The original has no such option.
+        special_tokens_in_text: whether "[MASK]" and other special tokens in the text become their
+            ids. The original has no such option.
 
     Raises:
         InputError: the vocabulary is missing, empty, repeats a piece, or lacks a special token.
@@ -105,12 +105,8 @@ class BertTokenizer(tf.Module):
     def from_directory(cls, directory: str | os.PathLike) -> "BertTokenizer":
         """Opens the tokenizer of a model directory, ours or Hugging Face's.
 
-        Args:
-            directory: folder with `vocab.txt` or `tokenizer.json` (transformers 5), and optionally
-                `tokenizer_config.json` with switches that differ from the defaults.
-
-        Raises:
-            InputError: the directory or a file in it is missing or cannot be used.
+        It holds `vocab.txt` or `tokenizer.json` (transformers 5), and `tokenizer_config.json` with
+        switches other than the defaults. InputError if a file is missing or cannot be used.
         """
         directory = Path(directory)
         if not directory.is_dir():
@@ -127,7 +123,7 @@ class BertTokenizer(tf.Module):
         if vocabulary.exists() or not in_json.exists():
             tokenizer = cls(vocabulary, **switches)
         else:
-            pieces, of_pieces = read_tokenizer_json(in_json)
+            pieces, of_pieces = _read_tokenizer_json(in_json)
             tokenizer = cls(pieces, **(of_pieces | switches))
         tokenizer._kept_config = json.dumps(config)
         return tokenizer
@@ -135,9 +131,8 @@ class BertTokenizer(tf.Module):
     def save(self, directory: str | os.PathLike, model_max_length: int | None = None) -> None:
         """Writes `vocab.txt` and `tokenizer_config.json` in Hugging Face's format.
 
-        Args:
-            directory: folder, made if it does not exist; other files in it stay.
-            model_max_length: maximum sequence length of the model; by default the loaded one.
+        Other files in the folder stay. `model_max_length` is the model's maximum sequence length,
+        by default the loaded one.
         """
         directory = Path(directory)
         config = {
@@ -153,13 +148,10 @@ class BertTokenizer(tf.Module):
 
     @on_host
     def tokenize(self, texts: Any) -> tf.RaggedTensor | tf.Tensor:
-        """Splits texts into pieces.
+        """Splits texts into pieces: ids int32 [batch, (pieces)], a RaggedTensor.
 
-        Args:
-            texts: one string or strings [batch]: a list, a NumPy array or a tensor.
-
-        Returns:
-            The ids: a RaggedTensor int32 [batch, (pieces)]; for one string int32 [pieces].
+        `texts` are strings [batch], a list, a NumPy array or a tensor. One string gets int32
+        [pieces].
         """
         batch, is_single = self._batch(texts)
         is_many = tf.executing_eagerly() and len(batch) >= MANY
@@ -168,16 +160,11 @@ class BertTokenizer(tf.Module):
 
     @on_host
     def tokenize_with_offsets(self, texts: Any) -> tuple:
-        """Splits texts into pieces and returns their places.
+        """Splits texts as `tokenize`: ids, and where each piece starts and ends.
 
-        Args:
-            texts: as in `tokenize`.
-
-        Returns:
-            (ids, starts, ends), each shaped as the result of `tokenize`: ids int32; starts and
-            ends int64, in bytes of the caller's text. `text[start:end]` includes accents and
-            controls that are dropped after the piece. Pieces of one character (a decomposed Korean
-            syllable) each span all of it.
+        The places are int64, in bytes of the caller's text. `text[start:end]` includes accents and
+        controls that are dropped after the piece. Pieces of one character (a decomposed Korean
+        syllable) each span all of it.
         """
         batch, is_single = self._batch(texts)
         marked = self._mark_special_tokens(batch)
@@ -201,13 +188,9 @@ class BertTokenizer(tf.Module):
 
     @on_host
     def detokenize(self, ids: Any) -> tf.Tensor:
-        """Joins pieces into text as Hugging Face's `convert_tokens_to_string`.
+        """Joins pieces, special tokens too, as Hugging Face's `convert_tokens_to_string`.
 
-        Args:
-            ids: integers, a RaggedTensor or Tensor [batch, pieces], or [pieces].
-
-        Returns:
-            string [batch], or a scalar; special tokens are included.
+        `ids`, ragged or not, [batch, pieces] or [pieces], become string [batch] or a scalar.
         """
         if isinstance(ids, list):
             ids = tf.ragged.constant(ids)
@@ -232,7 +215,7 @@ class BertTokenizer(tf.Module):
 
     @property
     def is_continuation(self) -> np.ndarray:
-        """NumPy bool [vocabulary_size], which pieces continue a word: those with "##"."""
+        """Which pieces continue a word ("##"): NumPy bool [vocabulary_size]."""
         return np.array([piece.startswith("##") for piece in self._vocabulary.pieces])
 
     @property
@@ -252,13 +235,13 @@ class BertTokenizer(tf.Module):
         return ", ".join(f"{name} ({mine.get(name)}, not {theirs[name]})" for name in differing)
 
     def token_to_id(self, token: str) -> int:
-        """The id of a piece. Raises InputError where the vocabulary has no such piece."""
+        """The id of a piece; InputError if there is no such piece."""
         if token not in self._vocabulary.ids:
             raise InputError(f"the vocabulary has no piece {token!r}; name one that it holds")
         return self._vocabulary.ids[token]
 
     def id_to_token(self, token_id: int) -> str:
-        """The piece with this id. Raises InputError where there is none."""
+        """The piece with this id; InputError if there is none."""
         if not 0 <= token_id < self.vocabulary_size:
             raise InputError(
                 f"no piece has the id {token_id}; ids go from 0 to {self.vocabulary_size - 1}"
@@ -272,7 +255,7 @@ class BertTokenizer(tf.Module):
     )
 
     def _ids(self, texts: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-        """Ids int32 [pieces] and row splits int64 [batch + 1] of texts [batch]."""
+        """Ids int32 [pieces] and row splits int64 [batch + 1]."""
         return self._cut(self._normalizer(self._mark_special_tokens(texts)))[:2]
 
     @on_host
@@ -317,11 +300,7 @@ class BertTokenizer(tf.Module):
         return texts
 
     def _cut(self, normalized: tf.Tensor) -> tuple[tf.Tensor, ...]:
-        """Splits normalized text.
-
-        Returns:
-            As WordPiece, and int32 [pieces]: number of the special token from 1, or 0.
-        """
+        """The result of `WordPiece`, and the special tokens' numbers from 1, else 0: int32."""
         ids, row_splits, starts, ends = self._wordpiece(normalized)
         special = tf.maximum(ids - (self.vocabulary_size - 1), 0)
         if self._placeholders:
@@ -343,6 +322,28 @@ class _Switches:
         for name, value in vars(self).items():
             if not isinstance(value, bool) and not (name == "strip_accents" and value is None):
                 raise InputError(f"{name} is {value!r}; make it true or false")
+
+
+def _read_tokenizer_json(path: Path) -> tuple[list[str], dict[str, Any]]:
+    """The pieces and switches in a file of Hugging Face's `tokenizers`."""
+    values = read_json_object(path)
+    model, normalizer = values.get("model") or {}, values.get("normalizer") or {}
+    if model.get("type") != "WordPiece" or normalizer.get("type") != "BertNormalizer":
+        raise InputError(
+            f"{path}: holds a {model.get('type')} tokenizer, not BERT's; give a model with a "
+            "vocab.txt"
+        )
+    ids = dict(model.get("vocab") or {})
+    for added in values.get("added_tokens", ()):
+        ids.setdefault(added["content"], added["id"])
+    pieces = sorted(ids, key=ids.__getitem__)
+    if [ids[piece] for piece in pieces] != list(range(len(pieces))):
+        raise InputError(f"{path}: its ids do not run from 0 to {len(pieces) - 1}; save it again")
+    return pieces, {
+        "do_lower_case": normalizer.get("lowercase", True),
+        "strip_accents": normalizer.get("strip_accents"),
+        "tokenize_chinese_chars": normalizer.get("handle_chinese_chars", True),
+    }
 
 
 def _absent_characters(pieces: Sequence[str]) -> str:

@@ -26,12 +26,7 @@ Notice = Callable[[str], object]
 
 
 class Vocabulary:
-    """Pieces and their ids; a piece's id is its place in the list. `source` is for messages.
-
-    Raises:
-        InputError: there are no pieces, a piece is repeated, empty or holds a line end, or a
-            special token is missing.
-    """
+    """Pieces and their ids, which are places in the list; InputError for an unusable list."""
 
     def __init__(self, pieces: Sequence[str], source: str = "the vocabulary"):
         self.pieces = list(pieces)
@@ -65,10 +60,8 @@ class Vocabulary:
 def read_vocabulary(path: str | os.PathLike) -> Vocabulary:
     r"""Reads a `vocab.txt`: a piece per line, UTF-8.
 
-    All lines end with \n, \r\n or \r. Readers disagree about mixed line ends, and so about ids.
-
-    Raises:
-        InputError: the file is missing, is not UTF-8, or is no vocabulary.
+    All lines end with \n, \r\n or \r: readers disagree about mixed line ends, hence about ids.
+    InputError if the file is missing, is not UTF-8, or is no vocabulary.
     """
     try:
         content = Path(path).read_bytes()
@@ -81,16 +74,14 @@ def read_vocabulary(path: str | os.PathLike) -> Vocabulary:
         lines.pop()
     pieces = []
     for number, line in enumerate(lines, 1):
+        place = f"{path}: line {number}"
         try:
             pieces.append(line.decode("utf-8"))
         except UnicodeDecodeError:
-            raise InputError(
-                f"{path}: line {number} is not UTF-8; save the vocabulary as UTF-8"
-            ) from None
+            raise InputError(f"{place} is not UTF-8; save the vocabulary as UTF-8") from None
         if b"\r" in line or b"\n" in line:
             raise InputError(
-                f"{path}: line {number} ends otherwise than the others; save the vocabulary with "
-                "one kind of line end"
+                f"{place} ends otherwise than the others; save it with one kind of line end"
             )
     return Vocabulary(pieces, str(path))
 
@@ -114,20 +105,14 @@ def count_words(
     check: Callable[[Mapping[bytes, int]], object] | None = None,
     notice: Notice = print,
 ) -> dict[str, int]:
-    """Counts the words of a corpus, cleaned and split as by the tokenizer.
+    """Counts the words of a corpus, cleaned and split as by a `BertTokenizer` of these switches.
 
-    Memory is bounded: words of over 200 characters, which are [UNK] to the tokenizer, do not count,
-    and the rarest are forgotten whenever there are more than `MOST_DISTINCT` different ones.
+    `texts` are string batches [n] of any size; some thousands each are fastest. Memory is bounded:
+    words of over 200 characters, which are [UNK], do not count, and the rarest are forgotten
+    whenever there are more than `MOST_DISTINCT` different ones; `notice` gets a line about them.
 
-    Args:
-        texts: string batches [n] of any size; some thousands each are fastest.
-        do_lower_case: as in BertTokenizer.
-        strip_accents: as in BertTokenizer.
-        tokenize_chinese_chars: as in BertTokenizer.
-        progress: called after each batch with the number of texts counted so far.
-        check: called with the words counted so far, as UTF-8, whenever there are twice as many;
-            what it raises ends the counting.
-        notice: called with a line about what was not counted.
+    `progress` is called after each batch with the number of texts counted so far; `check` with the
+    words counted so far, as UTF-8, whenever there are twice as many.
     """
     normalizer = Normalizer(do_lower_case, strip_accents, tokenize_chinese_chars, "all")
 
@@ -182,7 +167,7 @@ def _decoded(counts: Iterable[tuple[bytes, int]]) -> Iterator[tuple[str, int]]:
 def check_alphabet(counts: Mapping[bytes, int], vocabulary_size: int, text_bytes: int) -> None:
     """Raises InputError if a vocabulary is too small, whatever the rest of the corpus holds.
 
-    `counts` are words of a part of the corpus, as UTF-8; `text_bytes` estimates the whole.
+    `counts` are the words of a part, as UTF-8; `text_bytes` estimates the whole.
     """
     least = max(2, 4 * text_bytes // _RAREST_CHARACTER)  # 4, for estimates may be too low
     _alphabet(_decoded(counts.items()), vocabulary_size, least)
@@ -191,10 +176,7 @@ def check_alphabet(counts: Mapping[bytes, int], vocabulary_size: int, text_bytes
 def _alphabet(
     counts: Iterable[tuple[str, int]], vocabulary_size: int, least: int | None
 ) -> tuple[list[str], set[str]]:
-    """The special tokens and the pieces of one character, and the characters without one.
-
-    InputError if there are more than `vocabulary_size`.
-    """
+    """The special tokens and pieces of one character, and the rare characters without one."""
     characters: Counter[str] = Counter()
     within: set[str] = set()
     for word, count in counts:
@@ -227,25 +209,21 @@ def learn_vocabulary(
     """Learns WordPiece pieces from the words of a corpus.
 
     The result holds the special tokens, frequent characters as `c`, those within words as `##c`,
-    then the pieces from byte-pair merges, the most frequent first. The same counts give the same
-    list.
+    then the pieces from byte-pair merges, the most frequent first. Merges as Sennrich et al.
+    (2016), with the `tokenizers` library: the original's learner was never published, and TF
+    Text's takes tens of times as long (`benchmarks/vocabulary.py`).
 
     Args:
         counts: counts from `count_words`; scaled down above 100 million occurrences.
-        vocabulary_size: maximum number of pieces. A small corpus may have fewer.
+        vocabulary_size: maximum number of pieces; a small corpus may have fewer.
         min_frequency: minimum number of occurrences for a merge.
-        character_min_frequency: minimum number of occurrences for a character to get a piece; words
-            with rarer ones are unknown. By default 2, or a ten-millionth of all characters if that
-            is more.
+        character_min_frequency: minimum number of occurrences for a character to get a piece; by
+            default 2, or a ten-millionth of all characters if that is more.
         notice: called with a line if scaling raises `min_frequency`.
 
     Raises:
         InputError: there are no words, or their characters do not fit.
-
-    Merges as Sennrich et al. (2016), with the `tokenizers` library. The original's learner was
-    never published; TF Text's takes tens of times as long (`benchmarks/vocabulary.py`).
     """
-    # Longer words are unknown to the tokenizer in any case.
     words = [word for word, n in counts.items() if 0 < len(word) <= LONGEST_WORD and n > 0]
     if not words:
         raise InputError("the corpus has no words; give a file with text in it")
@@ -288,7 +266,5 @@ def _occurrences(
         # Rounding the running sum loses at most one occurrence in total.
         before = seen * shown // total
         seen += counts[word]
-        repeats = seen * shown // total - before
-        while repeats > 0:
-            yield f"{word} " * min(repeats, 1000)
-            repeats -= 1000
+        for left in range(seen * shown // total - before, 0, -1000):
+            yield f"{word} " * min(left, 1000)

@@ -15,7 +15,8 @@ from bert_tf.tokenization.strings import characters_before, host_constant, on_ho
 
 LONGEST_WORD = 200  # characters; the original calls a longer word unknown
 
-# ids int32 [pieces], row_splits int64 [batch + 1], starts and ends int64 [pieces]
+# ids int32 [pieces] of all texts; row_splits int64 [batch + 1], the first piece of each text;
+# starts and ends int64 [pieces], in bytes of the text
 Pieces = tuple[tf.Tensor, tf.Tensor, tf.Tensor, tf.Tensor]
 
 
@@ -24,13 +25,8 @@ class WordPiece(tf.Module):
 
     The rules of `WordpieceTokenizer` in the original `tokenization.py`, by the linear-time
     algorithm of "Fast WordPiece Tokenization" (Song et al., 2021). A word with a part that is not
-    in the vocabulary, or of over 200 characters, is one unknown piece.
-
-    Args:
-        vocabulary: one piece per id.
-        unknown_token: piece for unknown words.
-        splits_words: whether the op splits words at whitespace, punctuation and Chinese
-            characters; otherwise at spaces only, which is slower.
+    in the vocabulary, or of over 200 characters, is one unknown piece. With `splits_words` words
+    end at whitespace, punctuation and Chinese characters, else at spaces only, which is slower.
     """
 
     def __init__(self, vocabulary: Sequence[str], unknown_token: str, splits_words: bool = True):
@@ -50,13 +46,7 @@ class WordPiece(tf.Module):
         )
 
     def __call__(self, texts: tf.Tensor) -> Pieces:
-        """Splits normalized texts, string [batch], into pieces.
-
-        Returns:
-            ids: int32 [pieces], of all texts together.
-            row_splits: int64 [batch + 1], first piece of each text.
-            starts, ends: int64 [pieces], bytes of the normalized text.
-        """
+        """Splits normalized texts, string [batch]."""
         pieces = self._match(texts, self._model)
         ids, _, starts, ends = pieces
         # A word of up to 200 bytes has at most 200 characters, and one of over 800 has more: only

@@ -24,10 +24,7 @@ class Words(NamedTuple):
 
 @on_host
 def words_between_spaces(texts: tf.Tensor, tokenizer: BertTokenizer) -> Words:
-    """Words of texts, strings [B], that are already split: what stands between ASCII white space.
-
-    A word without pieces becomes [UNK].
-    """
+    """Splits texts, strings [B], at ASCII white space alone; a word without pieces is [UNK]."""
     data = bytes_of(tf.strings.join([texts, "\n"]))
     is_space = (data == ord(" ")) | ((data >= ord("\t")) & (data <= ord("\r")))
     after_space = tf.concat([[True], is_space], 0)[:-1]
@@ -46,10 +43,10 @@ def words_between_spaces(texts: tf.Tensor, tokenizer: BertTokenizer) -> Words:
 
 @on_host
 def words_of_raw_text(texts: tf.Tensor, tokenizer: BertTokenizer) -> Words:
-    """Words of raw texts, strings [B].
+    """Splits raw texts, strings [B].
 
-    White space, every Chinese character and every punctuation mark ends a word, but for marks
-    such as a hyphen between two letters or digits. A mark is a word of its own.
+    White space, Chinese characters and punctuation end a word, except for marks such as a hyphen
+    between two letters or digits. Any other mark is a word of its own.
     """
     ids, starts, ends = tokenizer.tokenize_with_offsets(texts)
     text, ids = ids.value_rowids(), ids.flat_values
@@ -82,14 +79,7 @@ def words_of_raw_text(texts: tf.Tensor, tokenizer: BertTokenizer) -> Words:
 
 @on_host
 def spans(texts: tf.Tensor, text: tf.Tensor, starts: tf.Tensor, ends: tf.Tensor) -> tf.Tensor:
-    """Cuts parts out of texts: strings [N].
-
-    Args:
-        texts: strings [B].
-        text: number of each part's text, int64 [N].
-        starts: first byte of each part, int64 [N].
-        ends: byte behind each part, int64 [N].
-    """
+    """Cuts the bytes `starts` to `ends` out of texts number `text`, int64 [N] each: strings [N]."""
     # Not substr: a copy of its whole text for each part would fill the memory.
     data = tf.strings.bytes_split(tf.strings.reduce_join(texts))
     first = _first_byte(texts, text)
@@ -99,7 +89,7 @@ def spans(texts: tf.Tensor, text: tf.Tensor, starts: tf.Tensor, ends: tf.Tensor)
 
 
 def valid_utf_8(texts: tf.Tensor) -> tf.Tensor:
-    """The same strings with U+FFFD in place of what is no UTF-8; others would not be JSON."""
+    """Replaces invalid UTF-8, which JSON cannot hold, by U+FFFD."""
     return tf.strings.unicode_transcode(texts, "UTF-8", "UTF-8")
 
 
@@ -117,7 +107,7 @@ def hashes(texts: tf.Tensor, text: tf.Tensor, starts: tf.Tensor, ends: tf.Tensor
 
 @on_host
 def code_points(texts: tf.Tensor, text: tf.Tensor, places: tf.Tensor) -> tf.Tensor:
-    """Converts `places` in UTF-8 bytes of the texts `text`, int64 [N] both, to code points."""
+    """Converts `places`, int64 [N], from bytes of texts number `text` to code points."""
     before = characters_before(texts)
     first = _first_byte(texts, text)
     return tf.gather(before, first + places) - tf.gather(before, first)

@@ -12,7 +12,7 @@ from bert_tf.models.chosen_layers import check_layers, choose_layers
 from bert_tf.models.encoder import BertEncoder
 from bert_tf.tokenization.packing import Packer
 from bert_tf.tokenization.tokenizer import BertTokenizer
-from bert_tf.tokenization.word_windows import map_rows, word_rows
+from bert_tf.tokenization.windows import map_rows, word_rows
 from bert_tf.tokenization.words import code_points, spans, words_between_spaces, words_of_raw_text
 
 Per = Literal["token", "word", "text"]

@@ -8,7 +8,7 @@ import tensorflow as tf
 
 from bert_tf import BertTokenizer
 from bert_tf.errors import InputError
-from bert_tf.tokenization.question_windows import QuestionPacker
+from bert_tf.tokenization.windows import QuestionPacker
 
 WORDS = ["sea", "ship", "wave", "farm", "cow", "barn"]
 TEXTS = [

@@ -154,8 +154,8 @@ def test_unusable_directories(tmp_path):
         BertTokenizer.from_directory(tmp_path)
     write(tmp_path / "vocab.txt", *SPECIALS, "a")
     for content, message in (
-        ("{", r"tokenizer_config\.json: cannot be read as JSON"),
-        ("[]", r"tokenizer_config\.json: holds no JSON object"),
+        ("{", r"tokenizer_config\.json is not JSON"),
+        ("[]", r"tokenizer_config\.json holds no JSON object"),
         ('{"do_lower_case": "yes"}', r"tokenizer_config\.json: do_lower_case is 'yes'; make it"),
         ('{"tokenize_chinese_chars": null}', "tokenize_chinese_chars is None"),
     ):

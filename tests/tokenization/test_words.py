@@ -7,8 +7,8 @@ import pytest
 import tensorflow as tf
 
 from bert_tf import BertTokenizer
-from bert_tf.tokenization import word_windows
-from bert_tf.tokenization.word_windows import windows, word_rows
+from bert_tf.tokenization import windows as windows_module
+from bert_tf.tokenization.windows import windows, word_rows
 from bert_tf.tokenization.words import (
     code_points,
     hashes,
@@ -117,7 +117,7 @@ def test_a_long_text_is_not_copied_for_each_word(tokenizer):
 
 
 def test_rows_are_computed_in_parts_of_any_number(monkeypatch):
-    monkeypatch.setattr(word_windows, "_MOST_TOKENS", 6)
+    monkeypatch.setattr(windows_module, "_MOST_TOKENS", 6)
     parts = []
 
     @tf.function
@@ -126,7 +126,7 @@ def test_rows_are_computed_in_parts_of_any_number(monkeypatch):
             tf.py_function(lambda x: parts.append(len(x)), [part["x"]], [])
             return 2 * part["x"], tf.strings.as_string(part["x"][:, 0])
 
-        return word_windows.map_rows(function, {"x": x})
+        return windows_module.map_rows(function, {"x": x})
 
     for rows, wanted in ((0, [1]), (1, [1]), (3, [3]), (7, [3, 3, 1])):
         x = tf.reshape(tf.range(2 * rows), [rows, 2])

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from bert_tf.tokenization.question_windows import QuestionWindows
+from bert_tf.tokenization.windows import QuestionWindows
 from bert_tf.tokenization.words import code_points, hashes, spans, valid_utf_8
 
 BEST = 20  # starts and ends of a window, and answers of a question

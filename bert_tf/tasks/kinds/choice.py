@@ -16,7 +16,7 @@ from bert_tf.tasks.kinds.kind import Answered, Answers, Columns, RowKind, count_
 from bert_tf.tasks.reports.report import Report, classes_report
 from bert_tf.tasks.task import Layout, Task
 from bert_tf.tokenization.packing import Packer
-from bert_tf.tokenization.word_windows import map_rows
+from bert_tf.tokenization.windows import map_rows
 from pipelines.examples.labelled_text import Examples
 
 

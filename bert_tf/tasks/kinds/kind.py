@@ -20,7 +20,7 @@ from bert_tf.tasks.data_split import TEXT, row_keys
 from bert_tf.tasks.reports.report import Report
 from bert_tf.tasks.task import Layout, Task
 from bert_tf.tokenization.packing import Packer
-from bert_tf.tokenization.word_windows import map_rows
+from bert_tf.tokenization.windows import map_rows
 from bert_tf.training.means import Values, accuracy, cross_entropy, smoothed_cross_entropy
 from pipelines.examples.labelled_text import Examples, MissingColumnError
 

@@ -27,7 +27,7 @@ from bert_tf.tasks.kinds.kind import (
 from bert_tf.tasks.reports.report import Report, worst
 from bert_tf.tasks.scoring.metrics import MASKED_WORDS
 from bert_tf.tasks.task import Layout, Task
-from bert_tf.tokenization.word_windows import WordRows, map_rows, word_rows
+from bert_tf.tokenization.windows import WordRows, map_rows, word_rows
 from bert_tf.tokenization.words import Words, code_points
 from pipelines.examples.labelled_text import Examples, format_of
 

@@ -22,8 +22,7 @@ from bert_tf.tasks.options import SpanOptions
 from bert_tf.tasks.reports.report import Report, ReportTable, calibration, confusion, worst
 from bert_tf.tasks.scoring.squad_scores import SQUAD_1, SQUAD_2, squad_1_scores, squad_2_scores
 from bert_tf.tasks.task import Layout, Task
-from bert_tf.tokenization.question_windows import QuestionPacker, token_targets
-from bert_tf.tokenization.word_windows import map_rows
+from bert_tf.tokenization.windows import QuestionPacker, map_rows, token_targets
 from bert_tf.training.means import Values, accuracy, cross_entropy
 from pipelines.examples.labelled_text import Examples
 from pipelines.examples.squad import read_questions

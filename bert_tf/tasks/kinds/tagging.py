@@ -19,7 +19,7 @@ from bert_tf.tasks.kinds.kind import Answered, Answers, Kind, padded_lists, read
 from bert_tf.tasks.reports.report import Report, ReportTable, calibration, confusion, worst
 from bert_tf.tasks.scoring.conlleval import EntityScores, entity_score_names, score_entities
 from bert_tf.tasks.task import Layout, Task
-from bert_tf.tokenization.word_windows import map_rows, word_rows
+from bert_tf.tokenization.windows import map_rows, word_rows
 from bert_tf.tokenization.words import (
     Words,
     code_points,

@@ -9,7 +9,7 @@ import tensorflow as tf
 
 from bert_tf import BertTokenizer
 from bert_tf.tasks.kinds.answer_spans import NO_CANDIDATE, best_answers
-from bert_tf.tokenization.question_windows import QuestionPacker
+from bert_tf.tokenization.windows import QuestionPacker
 
 WORDS = ["sea", "ship", "wave", "farm", "cow", "barn"]
 CHARACTERS = ["한", "국", "北", "京", "η", "😀", "e", "\u0301", "\u0323", "👩", "\u200d", "ß", "!"]

@@ -15,7 +15,7 @@ from bert_tf.tasks.kinds.kind import Answered
 from bert_tf.tasks.kinds.span import Span, span_accuracy, span_loss
 from bert_tf.tasks.scoring.squad_scores import squad_2_scores
 from bert_tf.tasks.table import TASKS
-from bert_tf.tokenization.question_windows import QuestionPacker, token_targets
+from bert_tf.tokenization.windows import QuestionPacker, token_targets
 from bert_tf.trained.fine_tuned import FineTuned
 from pipelines.examples.labelled_text import Examples
 
