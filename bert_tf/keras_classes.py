@@ -8,9 +8,8 @@ class registers itself in its place.
 import importlib
 import importlib.util
 import sys
-from functools import partial
 from importlib.machinery import ModuleSpec
-from types import ModuleType, SimpleNamespace
+from types import ModuleType
 from typing import Any
 
 _HOMES = {
@@ -38,14 +37,18 @@ _HOMES = {
 NAMES = {f"bert_tf>{name}": (home, name) for home, names in _HOMES.items() for name in names}
 
 
-def _make(home: str, name: str, config: dict[str, Any]) -> Any:
-    return getattr(importlib.import_module(home), name).from_config(config)
+class _StandIn:  # hashable, as KerasHub expects of all in the table
+    def __init__(self, home: str, name: str):
+        self.home, self.name = home, name
+
+    def from_config(self, config: dict[str, Any]) -> Any:
+        return getattr(importlib.import_module(self.home), self.name).from_config(config)
 
 
 def _register(keras: Any) -> None:
     table = keras.saving.get_custom_objects()
     for registered_name, place in NAMES.items():
-        table.setdefault(registered_name, SimpleNamespace(from_config=partial(_make, *place)))
+        table.setdefault(registered_name, _StandIn(*place))
 
 
 class _KerasFinder:

@@ -19,10 +19,9 @@ from bert_tf.checkpoints.weight_names import (
     layer_weights,
     tensor_shapes,
 )
-from bert_tf.config import BertConfig
+from bert_tf.config import BertConfig, read_json_object
 from bert_tf.errors import InputError
 from bert_tf.tokenization.tokenizer import BertTokenizer
-from bert_tf.tokenization.tokenizer_json import read_json_object
 from bert_tf.tokenization.vocabulary import read_vocabulary
 
 _TASK = "task.json"

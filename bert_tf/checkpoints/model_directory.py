@@ -17,12 +17,7 @@ from bert_tf.checkpoints.safetensors_file import (
     weights_path,
     write_sharded_weights,
 )
-from bert_tf.checkpoints.stored_model import (
-    StoredModel,
-    check_shapes,
-    check_vocabulary,
-    left_out,
-)
+from bert_tf.checkpoints.stored_model import StoredModel, check_shapes, check_vocabulary, left_out
 from bert_tf.checkpoints.weight_names import (
     FEATURE_BASED,
     HEADS,
@@ -57,9 +52,7 @@ _OF_BERT = ("embeddings.", "encoder.", "pooler.", *HEADS_PREFIXES)
 
 
 def save_model(
-    model: PretrainedModel,
-    directory: str | os.PathLike,
-    tokenizer: "BertTokenizer | None" = None,
+    model: PretrainedModel, directory: str | os.PathLike, tokenizer: "BertTokenizer | None" = None
 ) -> None:
     """Writes a model as a Hugging Face model directory.
 
@@ -263,7 +256,7 @@ def read_weights(folder: Path) -> StoredModel:
             )
         values = [parts[prefix] for prefix in prefixes]
         tensors[canonical] = values[0] if len(values) == 1 else np.stack(values)
-    return StoredModel(config, tensors, path, notes=[left_out(others)] if others else [])
+    return StoredModel(config, tensors, path, notes=left_out(others))
 
 
 def read_hugging_face(location: Location) -> StoredModel:

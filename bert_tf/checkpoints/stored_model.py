@@ -10,11 +10,9 @@ import keras
 import numpy as np
 
 from bert_tf.checkpoints.weight_names import (
-    DECODER,
-    DECODER_BIAS,
     HEADS,
     PARTS,
-    TABLE,
+    SEQUENCES,
     Head,
     canonical_name,
     head_of,
@@ -28,11 +26,12 @@ from bert_tf.models.pretrained_model import PretrainedModel
 if TYPE_CHECKING:
     from bert_tf.tokenization.tokenizer import BertTokenizer
 
-# Parts whose number of classes comes from their tensors, not from the config.
-_OF_CLASSES = ("classifier.", "qa_outputs.")
+_TABLE = "embeddings.word_embeddings.weight"
+_BIAS = "cls.predictions.bias"
+# Copies of these two in some files.
+_DECODER, _DECODER_BIAS = "cls.predictions.decoder.weight", "cls.predictions.decoder.bias"
 # Tokens, sequences and multiple choice are all classified by a layer of the same name.
-_SEQUENCES = "BertForSequenceClassification"
-_CLASSIFIERS = (_SEQUENCES, "BertForTokenClassification", "BertForMultipleChoice")
+_CLASSIFIERS = (SEQUENCES, "BertForTokenClassification", "BertForMultipleChoice")
 _OWN_HEAD = "own_head"  # key of config.json: class of a task model that is not in `HEADS`
 
 
@@ -72,7 +71,7 @@ class StoredModel:
             return str(own)
         if self.has("classifier."):
             said = str(self.config.extra.get("architectures"))
-            return next((name for name in _CLASSIFIERS if name in said), _SEQUENCES)
+            return next((name for name in _CLASSIFIERS if name in said), SEQUENCES)
         if self.has("qa_outputs."):
             return "BertForQuestionAnswering"
         sees_both = self.config.attention_direction == "both"
@@ -86,7 +85,7 @@ class StoredModel:
     @property
     def problem_type(self) -> str | None:
         """The problem type of a sequence classifier, by Hugging Face's rule."""
-        if self.architecture != _SEQUENCES:
+        if self.architecture != SEQUENCES:
             return None
         said = self.config.extra.get("problem_type")
         return str(said or ("regression" if self.classes == 1 else "single_label_classification"))
@@ -132,14 +131,14 @@ class StoredModel:
     def tie_decoder(self) -> None:
         """Drops the decoder's copies of shared weights; refuses a decoder that differs."""
         untied = self.config.extra.get("tie_word_embeddings") is False
-        if untied and self.has("cls.predictions.") and DECODER not in self.tensors:
+        if untied and self.has("cls.predictions.") and _DECODER not in self.tensors:
             raise InputError(
-                f"{self.source} lacks {DECODER}, but its config says tie_word_embeddings false: "
+                f"{self.source} lacks {_DECODER}, but its config says tie_word_embeddings false: "
                 "restore the file, or set tie_word_embeddings to true."
             )
-        if DECODER_BIAS in self.tensors:
-            self.tensors.setdefault("cls.predictions.bias", self.tensors[DECODER_BIAS])
-        for copy, shared in ((DECODER, TABLE), (DECODER_BIAS, "cls.predictions.bias")):
+        if _DECODER_BIAS in self.tensors:
+            self.tensors.setdefault(_BIAS, self.tensors[_DECODER_BIAS])
+        for copy, shared in ((_DECODER, _TABLE), (_DECODER_BIAS, _BIAS)):
             own = self.tensors.pop(copy, None)
             if own is not None and not np.array_equal(own, self.tensors.get(shared, own)):
                 raise InputError(
@@ -151,7 +150,7 @@ class StoredModel:
     def check_tensors(self) -> None:
         """Refuses tensors that do not match the config; see `check_shapes`."""
         expected = tensor_shapes(self.config)
-        for part in _OF_CLASSES:
+        for part in ("classifier.", "qa_outputs."):  # the config does not know their classes
             classes = len(self.tensors.get(f"{part}bias", ()))
             expected[f"{part}weight"] = (classes, self.config.hidden_size)
             expected[f"{part}bias"] = (classes,)
@@ -192,10 +191,10 @@ def check_shapes(
         )
 
 
-def left_out(names: Sequence[str]) -> str:
-    """A note on tensors that are no part of a BERT."""
+def left_out(names: Sequence[str]) -> list[str]:
+    """A note on tensors, if any, that are no part of a BERT."""
     more = f" and {len(names) - 5} more" * (len(names) > 5)
-    return f"Left out, as no part of a BERT: {', '.join(names[:5])}{more}."
+    return [f"Left out, as no part of a BERT: {', '.join(names[:5])}{more}."] if names else []
 
 
 def check_vocabulary(pieces: int, config: BertConfig, source: Path) -> None:

@@ -163,8 +163,7 @@ def read_tf1(location: Location) -> StoredModel:
             tensors[theirs] = np.empty(0, np.float32)  # a part of an encoder that is not BERT's
         else:
             others.append(theirs)
-    notes = [left_out(others)] if others else []
-    return StoredModel(config, tensors, location.path, notes=notes)
+    return StoredModel(config, tensors, location.path, notes=left_out(others))
 
 
 def write_tf1(model: StoredModel, folder: Path) -> None:

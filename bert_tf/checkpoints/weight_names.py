@@ -29,10 +29,6 @@ from bert_tf.models.task_models import (
 )
 from bert_tf.models.two_encoders import TwoEncoders
 
-TABLE = "embeddings.word_embeddings.weight"
-DECODER = "cls.predictions.decoder.weight"  # a copy of the table in some files
-DECODER_BIAS = "cls.predictions.decoder.bias"  # a copy of cls.predictions.bias
-
 # What stands on top of the encoder, by the beginning of its canonical names; whole or not at all.
 PARTS = {
     "pooler.": "pooler",
@@ -70,7 +66,7 @@ class Head:
 _CLASSIFIER = {"classifier.": "head.dense"}
 _MASKED_WORDS = {"cls.predictions.": "masked_language_model"}
 _NEXT_SENTENCE = {"cls.seq_relationship.": "next_sentence.dense"}
-_SEQUENCES = "BertForSequenceClassification"
+SEQUENCES = "BertForSequenceClassification"
 # A new head is a line here.
 HEADS: dict[type[PretrainedModel], Head] = {
     BertEncoder: Head("BertModel"),
@@ -83,8 +79,8 @@ HEADS: dict[type[PretrainedModel], Head] = {
     BertLanguageModel: Head(
         "BertLMHeadModel", {"cls.predictions.": "heads"}, reads_pooler=False, made_by="pretrain"
     ),
-    BertClassifier: Head(_SEQUENCES, _CLASSIFIER, "single_label_classification"),
-    BertRegressor: Head(_SEQUENCES, _CLASSIFIER, "regression"),
+    BertClassifier: Head(SEQUENCES, _CLASSIFIER, "single_label_classification"),
+    BertRegressor: Head(SEQUENCES, _CLASSIFIER, "regression"),
     BertChooser: Head("BertForMultipleChoice", _CLASSIFIER),
     BertTagger: Head("BertForTokenClassification", _CLASSIFIER, reads_pooler=False),
     BertSpanClassifier: Head(
@@ -116,12 +112,9 @@ EMBEDDINGS = (
           "embeddings.layer_norm", "embeddings_layer_norm", "_embedding_norm_layer"),
 )  # fmt: skip
 BLOCK = (
-    LayerNames("attention.self.query", (_H, _H), "attention.query",
-          "_self_attention_layer.query_dense", "_attention_layer._query_dense"),
-    LayerNames("attention.self.key", (_H, _H), "attention.key",
-          "_self_attention_layer.key_dense", "_attention_layer._key_dense"),
-    LayerNames("attention.self.value", (_H, _H), "attention.value",
-          "_self_attention_layer.value_dense", "_attention_layer._value_dense"),
+    *(LayerNames(f"attention.self.{name}", (_H, _H), f"attention.{name}",
+          f"_self_attention_layer.{name}_dense", f"_attention_layer._{name}_dense")
+      for name in ("query", "key", "value")),
     LayerNames("attention.output.dense", (_H, _H), "attention.output_dense",
           "_self_attention_layer.output_dense", "_attention_layer._output_dense"),
     LayerNames("attention.output.LayerNorm", (_H,), "attention_layer_norm",

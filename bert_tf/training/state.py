@@ -21,8 +21,8 @@ import keras
 import numpy as np
 from safetensors import SafetensorError, safe_open
 
-from bert_tf.errors import InputError
 from bert_tf.checkpoints.safetensors_file import write_tensors
+from bert_tf.errors import InputError
 from bert_tf.training.trainer import Trainer
 from bert_tf.training.workers import is_chief
 
