@@ -32,15 +32,11 @@ class Documentation(Stage):
 
     title: str = "text: documentation of the installed packages"
     inputs = ()
+    # Text once written is kept when packages change.
+    identity = {"seed": 1}  # noqa: RUF012
     bytes = _DOCUMENTATION_BYTES
 
-    @property
-    def identity(self) -> dict[str, Any]:
-        """The seed; text once written is kept when packages change."""
-        return {"seed": 1}
-
     def make(self, cache: Cache, show: Show) -> dict[str, Any]:
-        """Writes corpus.txt, and the labelled passages."""
         with replace_directory(cache.of(self)) as folder:
             documents = installed_documentation(progress=show)
             written = write_task(
@@ -75,9 +71,8 @@ class Corpus:
 
     @functools.cached_property
     def text_bytes(self) -> int:
-        """Approximate bytes of text."""
         if self.stage:
-            return _DOCUMENTATION_BYTES
+            return self.stage.bytes
         return open_corpus(self.given, self.options).text_bytes
 
     def paths(self, cache: Cache) -> list[str]:
@@ -100,12 +95,10 @@ class Vocabulary(Stage):
 
     @property
     def identity(self) -> dict[str, Any]:
-        return {
-            "size": self.size, "do_lower_case": self.do_lower_case, **self.corpus.identity
-        }  # fmt: skip
+        own = {"size": self.size, "do_lower_case": self.do_lower_case}
+        return own | self.corpus.identity
 
     def make(self, cache: Cache, show: Show) -> dict[str, Any]:
-        """Learns it, as `bert-tf vocab`."""
         corpus = open_corpus(self.corpus.paths(cache), self.corpus.options)
         with input_errors():
             lines = read_lines(corpus)
@@ -136,21 +129,14 @@ class Shards(Stage):
         return {"lengths": [chosen_options(one) for one in self.options]}
 
     @property
-    def all_options(self) -> Sequence[PretrainingDataOptions]:
-        return self.options
-
-    @property
     def lengths(self) -> list[int]:
-        """Tokens per instance."""
         return [one.max_seq_length for one in self.options]
 
     def folders(self, cache: Cache) -> list[Path]:
-        """A folder for each length."""
         names = map(str, self.lengths) if len(self.lengths) > 1 else [""]
         return [cache.of(self) / name for name in names]
 
     def make(self, cache: Cache, show: Show) -> dict[str, Any]:
-        """Writes them, as `bert-tf shards`."""
         if cache.of(self).is_dir():  # complete: an earlier call was killed before its record
             manifests = [Manifest.load(folder) for folder in self.folders(cache)]
         else:
@@ -170,8 +156,7 @@ class Shards(Stage):
     @property
     def bytes(self) -> float:
         passes = self.options[0].dupe_factor * len(self.options)
-        tokens = self.vocabulary.corpus.text_bytes / BYTES_PER_TOKEN
-        return tokens * passes * _INSTANCE_BYTES
+        return self.vocabulary.corpus.text_bytes / BYTES_PER_TOKEN * passes * _INSTANCE_BYTES
 
 
 @dataclass(frozen=True, eq=False)

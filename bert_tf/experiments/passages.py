@@ -59,24 +59,19 @@ def _passages(document: LabelledDocument, names: Iterable[str]) -> list[str]:
 def labelled_passages(
     documents: Sequence[LabelledDocument],
     *,
-    names: Iterable[str] = (),
+    names: Sequence[str] = (),
     examples_per_label: dict[str, int],
     seed: int,
 ) -> tuple[dict[str, list[tuple[str, str]]], set[int]]:
     """Draws training, validation and test passages, the same number for each label.
 
-    Args:
-        documents: labelled text.
-        names: words that would give the label away; they are removed from every passage.
-        examples_per_label: split -> maximum of examples per label; the label with the fewest
-            passages sets the number for all.
-        seed: random seed.
+    The label with the fewest passages sets the number for all, at most `examples_per_label`;
+    `names` would give labels away and are removed.
 
     Returns:
         Split -> shuffled (passage, label) pairs, and the numbers of the documents behind the
         validation and test splits, which belong in no pre-training corpus.
     """
-    names = list(names)
     draw = random.Random(seed)
     by_label: dict[str, list[int]] = defaultdict(list)
     for number, document in enumerate(documents):
@@ -87,7 +82,7 @@ def labelled_passages(
     for label in sorted(by_label):
         numbers = by_label[label]
         draw.shuffle(numbers)
-        pools = {split: [] for split in SPLITS}  # type: dict[str, list[tuple[int, str]]]
+        pools: dict[str, list[tuple[int, str]]] = {split: [] for split in SPLITS}
         for number in numbers:
             # The next document goes to the split that lacks most of its share, or to training
             # once all have enough.
@@ -113,13 +108,8 @@ def labelled_passages(
                 "the text is too short, or from one place only, for labelled passages of "
                 f"{', '.join(drawn[split]) or 'no label'}: give more text"
             )
-        pairs = [
-            (passage, label)
-            for label, passages in drawn[split].items()
-            for passage in passages[:fewest]
-        ]
-        draw.shuffle(pairs)
-        result[split] = pairs
+        result[split] = [(p, label) for label, ps in drawn[split].items() for p in ps[:fewest]]
+        draw.shuffle(result[split])
     return result, held_out
 
 
@@ -130,8 +120,8 @@ _PARTS = 4
 def read_labelled_documents(files: Sequence[str]) -> list[LabelledDocument]:
     """Reads files in the original's format as documents labelled by their file.
 
-    Documents are cut after some thousand characters, so that a file of one long document can be
-    split. The text of a single file is labelled by which quarter of it a document stands in.
+    Long documents are cut, so that a file of one can be split. The documents of a single file are
+    labelled by the quarter of it that they are in.
     """
     documents = []
     for path in files:
@@ -174,7 +164,7 @@ def write_corpus(path: str | Path, documents: Iterable[LabelledDocument]) -> Non
 class WrittenTask:
     """What `write_task` has written."""
 
-    labels: list[str]  # labels of the passages, sorted
+    labels: list[str]  # sorted
     examples: dict[str, int]  # split -> number of passages
     left_out: list[str]  # sentences of the documents that are not in the corpus
 
@@ -192,7 +182,7 @@ def write_task(
     Args:
         documents: labelled text.
         corpus: file of the corpus.
-        labelled: folder of the passages: train.tsv, validation.tsv, test.tsv.
+        labelled: folder of train.tsv, validation.tsv and test.tsv.
         has_names: whether the labels are packages, whose names are removed from the passages.
         seed: random seed.
     """

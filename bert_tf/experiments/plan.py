@@ -25,11 +25,7 @@ _MOST_EPOCHS = 100
 
 
 def find_table(name: str) -> Table:
-    """The table of a name.
-
-    Raises:
-        InputError: there is no such table; the message names those that there are.
-    """
+    """The table of a name; raises InputError if there is none."""
     if name not in TABLES:
         near = difflib.get_close_matches(name, TABLES, n=1)
         hint = f"did you mean {near[0]}? There are" if near else "give one of"
@@ -43,9 +39,6 @@ def task_data(given: Sequence[str]) -> list[TaskData]:
     Args:
         given: texts TASK=DATA or TASK=DATA,VALIDATION, where DATA is a folder of published files, a
             file, or a name of TensorFlow Datasets. Without any, passages of the documentation.
-
-    Raises:
-        InputError: a text has another form; there is no such task; a file or folder is missing.
     """
     found: dict[str, TaskData] = {}
     for text in given:
@@ -79,25 +72,23 @@ class Plan:
 
     @functools.cached_property
     def systems(self) -> list[System]:
-        """Its rows."""
         return list(self.table.systems(self.scale))
 
     @functools.cached_property
     def columns(self) -> list[Column]:
-        """Its scores."""
         return self.table.columns_of([data.task for data in self.tasks])
 
     @functools.cached_property
     def cells(self) -> dict[tuple[int, int], Pretraining | Finetuning]:
         """(Row, column) -> the stage that has the score."""
-        found: dict[tuple[int, int], Pretraining | Finetuning] = {}
-        for row, system in enumerate(self.systems):
-            pretraining = self._pretraining(system)
-            for number, column in enumerate(self.columns):
-                found[row, number] = (
-                    self._finetuning(system, column, pretraining) if column.task else pretraining
-                )
-        return found
+        pretrainings = enumerate(map(self._pretraining, self.systems))
+        return {
+            (row, number): self._finetuning(self.systems[row], column, pretraining)
+            if column.task
+            else pretraining
+            for row, pretraining in pretrainings
+            for number, column in enumerate(self.columns)
+        }
 
     @functools.cached_property
     def stages(self) -> list[Stage]:

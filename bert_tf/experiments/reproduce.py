@@ -38,10 +38,7 @@ class Reproduction:
         self._cache = Cache(self.output / "runs")
 
     def estimate(self, notice: Callable[[str], object] = lambda line: None) -> list[PlannedStage]:
-        """Every stage with its time, from a few measured steps of those to make; writes nothing.
-
-        `notice` is called with a line before each measurement.
-        """
+        """Every stage with its cost; `notice` gets a line before each measurement of a step."""
         speed = StepSpeed(notice)
         lines = []
         for stage in self.plan.stages:
@@ -52,19 +49,14 @@ class Reproduction:
 
     @property
     def free_bytes(self) -> int:
-        """Free space on the disk of the output."""
         place = next(each for each in (self.output, *self.output.parents) if each.exists())
         return shutil.disk_usage(place).free
 
     def make(self, started: Callable[[Stage, int, int], Show]) -> list[list[str]]:
-        """Makes the stages that are missing, in order, and the result; returns the table.
+        """Makes the missing stages in order and writes the result; returns the table.
 
         `started` is called before each stage, with its number from 1 and the number of all; it
-        returns what shows the stage's progress.
-
-        Raises:
-            InputError: another process makes a table there; or the data cannot be used.
-            Preempted: a stage was stopped; the same call resumes it.
+        returns what shows the stage's progress. After Preempted, the same call resumes.
         """
         stages = self.plan.stages
         with hold_run_directory(self.output, tf.distribute.get_strategy()):

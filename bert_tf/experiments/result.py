@@ -35,24 +35,16 @@ def write_result(plan: Plan, cache: Cache, folder: Path) -> list[list[str]]:
 
 @dataclass(frozen=True)
 class _Result:
-    """The scores of a plan whose stages are finished.
-
-    Attributes:
-        plan: the plan.
-        cache: outcomes of its stages.
-    """
+    """The scores of a plan whose stages are finished."""
 
     plan: Plan
     cache: Cache
 
     def _outcome(self, stage: Stage) -> dict[str, Any]:
-        outcome = self.cache.outcome(stage)
-        assert outcome is not None
-        return outcome
+        return self.cache.outcome(stage) or {}
 
     @functools.cached_property
     def scores(self) -> dict[tuple[int, int], Score]:
-        """Ours by row and column of the plan."""
         return {
             (row, number): stage.score(self._outcome(stage), self.plan.columns[number].score)
             for (row, number), stage in self.plan.cells.items()
@@ -69,10 +61,7 @@ class _Result:
 
     @functools.cached_property
     def rows(self) -> list[list[str]]:
-        """Our systems, then the paper's others; each of the paper's columns beside ours.
-
-        A column of ours that the paper lacks says so in its title.
-        """
+        """Our systems, then the paper's others; each of the paper's columns beside ours."""
         published = self.plan.table.published
         in_paper = list(dict.fromkeys(title for row in published.values() for title in row))
         ours = {column.title: number for number, column in enumerate(self.plan.columns)}
@@ -100,13 +89,10 @@ class _Result:
             for number, column in enumerate(self.plan.columns):
                 score = self.scores[row, number]
                 scores[column.title] = {
-                    "mean": score.mean,
-                    "deviation": score.deviation,
-                    "scores": score.values,
-                    "setting": score.setting,
-                    "best_of": score.best_of,
+                    "mean": score.mean, "deviation": score.deviation, "scores": score.values,
+                    "setting": score.setting, "best_of": score.best_of,
                     "run": self.plan.cells[row, number].name,
-                }
+                }  # fmt: skip
             paper = dict(table.published.get(system.name, {}))
             rows.append({"system": system.name, "scores": scores, "paper": paper})
         return {
@@ -145,12 +131,7 @@ class _Result:
             "## Settings",
             markdown([["run", "options", "folder"], *map(_setting_row, self._untuned())]),
             "## Fine-tunings",
-            markdown(
-                [
-                    ["system", "score", "setting", "seeds", "each the", "run"],
-                    *self._finetuning_rows(),
-                ]
-            ),
+            markdown([*self._finetuning_rows()]),
         ]
         return "\n\n".join(lines) + "\n"
 
@@ -168,6 +149,7 @@ class _Result:
         return [markdown(rows), *warning]
 
     def _finetuning_rows(self) -> Iterator[list[str]]:
+        yield ["system", "score", "setting", "seeds", "each the", "run"]
         for (row, number), score in self.scores.items():
             if score.setting:
                 yield [

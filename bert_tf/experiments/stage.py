@@ -36,7 +36,6 @@ class Cache:
     folder: Path
 
     def of(self, stage: "Stage") -> Path:
-        """The folder of a stage."""
         return self.folder / stage.name
 
     def outcome(self, stage: "Stage") -> dict[str, Any] | None:
@@ -81,13 +80,9 @@ class Cache:
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Stage(ABC):
-    """One stage: its inputs, how it is made, and what it costs.
+    """One stage: its inputs, how it is made, and what it costs."""
 
-    Attributes:
-        title: name shown to the user.
-    """
-
-    title: str
+    title: str  # shown to the user
 
     @property
     @abstractmethod
@@ -99,26 +94,15 @@ class Stage(ABC):
     def identity(self) -> dict[str, Any]:
         """What it is made from, beside its inputs, as JSON values."""
 
-    @property
-    def all_options(self) -> Sequence[CheckedOptions]:
-        """The options that it is made with."""
-        return ()
-
     @abstractmethod
     def make(self, cache: Cache, show: Show) -> dict[str, Any]:
-        """Makes or resumes the stage's folder; returns the outcome.
-
-        Raises:
-            InputError: the data cannot be used.
-            Preempted: the stage was stopped, and can be resumed.
-        """
+        """Makes or resumes the stage's folder, as the command of its kind; returns the outcome."""
 
     def tidy(self, cache: Cache) -> None:  # noqa: B027
         """Deletes what nobody needs once the outcome is written."""
 
     @property
     def steps(self) -> int:
-        """Training steps."""
         return 0
 
     @abstractmethod
@@ -134,7 +118,8 @@ class Stage(ABC):
     def made_with(self) -> dict[str, Any]:
         """What decides its numbers and is not in its name: the version, and values by default."""
         found: dict[str, Any] = {"version": TRAJECTORY}
-        for options in self.all_options:
+        given = getattr(self, "options", ())
+        for options in given if isinstance(given, Sequence) else [given]:
             for name, value in vars(options).items():
                 if name not in _NOT_IN_IDENTITY:
                     found.setdefault(name, []).append(value)
@@ -142,7 +127,7 @@ class Stage(ABC):
 
     @functools.cached_property
     def name(self) -> str:
-        """Name of its folder."""
+        """The name of its folder."""
         made_from = [self.identity, [one.name for one in self.inputs]]
         content = json.dumps(made_from, sort_keys=True).encode()
         return f"{type(self).__name__.lower()}-{hashlib.sha256(content).hexdigest()[:12]}"
@@ -162,9 +147,8 @@ def chosen_options(options: CheckedOptions) -> dict[str, Any]:
     """The options that differ from their defaults and change the result."""
     chosen = {}
     for field in fields(options):
-        made = field.default_factory
+        made, value = field.default_factory, getattr(options, field.name)
         default = field.default if made is MISSING else made()
-        value = getattr(options, field.name)
         if field.name not in _NOT_IN_IDENTITY and value != default:
             chosen[field.name] = value
     return chosen

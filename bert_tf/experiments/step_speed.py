@@ -33,8 +33,7 @@ _LSTM_STEP = 32, 32  # examples, tokens
 class StepSpeed:
     """Floating-point operations per second of training steps, each kind measured once.
 
-    Args:
-        notice: called with a line before each measurement.
+    `notice` gets a line before each measurement.
     """
 
     def __init__(self, notice: Callable[[str], object] = lambda line: None) -> None:
@@ -42,7 +41,6 @@ class StepSpeed:
         self._measured: dict[tuple, float] = {}
 
     def of_pretraining(self, options: PretrainingOptions, config: BertConfig, length: int) -> float:
-        """The speed of pre-training steps at a sequence length."""
         batch = max(1, min(options.batch_size, _MEASURED_TOKENS // length))
         layers = min(config.num_hidden_layers, _MEASURED_LAYERS)
         config = replace(config, num_hidden_layers=layers, attention_direction="both")
@@ -81,7 +79,6 @@ def predicted_positions(options: PretrainingOptions, length: int) -> int:
 def _pretraining_seconds(
     config: BertConfig, precision: str, batch: int, length: int, predictions: int
 ) -> float:
-    """Seconds of a step on random tokens."""
     draw = np.random.default_rng(0)
     inputs = {
         "token_ids": draw.integers(0, config.vocab_size, (batch, length)),

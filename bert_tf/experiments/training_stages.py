@@ -5,7 +5,7 @@ import json
 import math
 import shutil
 import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -27,7 +27,6 @@ from bert_tf.models.cost import classification_flops, lstm_flops, pretraining_fl
 from bert_tf.models.feature_encoder import lstm_units
 from bert_tf.models.language_model import BertLanguageModel
 from bert_tf.models.pretrainer import BertPreTrainer
-from bert_tf.options import CheckedOptions
 from bert_tf.pretraining.data import DIRECTIONS
 from bert_tf.pretraining.options import PretrainingOptions
 from bert_tf.pretraining.pretrain import pretrain
@@ -80,16 +79,11 @@ class Pretraining(Stage):
     def identity(self) -> dict[str, Any]:
         return chosen_options(self.options)
 
-    @property
-    def all_options(self) -> tuple[CheckedOptions, ...]:
-        return (self.options,)
-
     def model(self, cache: Cache, step: int | None = None) -> Path:
         """The model of a step; by default the best one."""
         return cache.of(self) / ("best" if step is None else f"step-{step}")
 
     def make(self, cache: Cache, show: Show) -> dict[str, Any]:
-        """Pre-trains, as `bert-tf pretrain`."""
         short, *long = map(str, self.shards.folders(cache))
         folder = cache.of(self)
         options = replace(
@@ -100,17 +94,14 @@ class Pretraining(Stage):
         for path in sorted((folder / "checkpoints").glob("step-*.safetensors")):
             step = int(path.stem.removeprefix("step-"))
             if step % (self.options.keep_every or self.steps) == 0:
-                self._keep_model(path, self.model(cache, step))
+                last = folder / "last"
+                is_bert = BertConfig.from_json(last / CONFIG).attention_direction == "both"
+                model = load_model(last, BertPreTrainer if is_bert else BertLanguageModel)
+                load_weights(model, path)
+                with replace_directory(self.model(cache, step)) as temporary:
+                    save_model(model, temporary, tokenizer=BertTokenizer.from_directory(last))
         best = json.loads((folder / "best" / "metrics.json").read_text(encoding="utf-8"))
         return {"held_out": best}
-
-    def _keep_model(self, checkpoint: Path, folder: Path) -> None:
-        last = folder.parent / "last"
-        direction = BertConfig.from_json(last / CONFIG).attention_direction
-        model = load_model(last, BertPreTrainer if direction == "both" else BertLanguageModel)
-        load_weights(model, checkpoint)
-        with replace_directory(folder) as temporary:
-            save_model(model, temporary, tokenizer=BertTokenizer.from_directory(last))
 
     def tidy(self, cache: Cache) -> None:
         shutil.rmtree(cache.of(self) / "checkpoints", ignore_errors=True)
@@ -126,7 +117,6 @@ class Pretraining(Stage):
 
     @functools.cached_property
     def config(self) -> BertConfig:
-        """Hyper-parameters of its model."""
         dropout = self.options.dropout
         rates = {"hidden_dropout_prob": dropout, "attention_probs_dropout_prob": dropout}
         return BertConfig.named(
@@ -142,10 +132,11 @@ class Pretraining(Stage):
         shares = [1.0] if len(self.shards.lengths) == 1 else [0.9, 0.1]
         for share, length in zip(shares, self.shards.lengths, strict=True):
             places = predicted_positions(self.options, length)
-            of_step = pretraining_flops(
-                self.config, instances=batch, length=length, predictions=places
+            flops += (
+                share
+                * self.steps
+                * pretraining_flops(self.config, instances=batch, length=length, predictions=places)
             )
-            flops += share * self.steps * of_step
             in_lstms += share * self.steps * batch * lstm_flops(self.config, length=length)
         return self.seconds_of(speed, flops, in_lstms, self.config.hidden_size)
 
@@ -159,10 +150,9 @@ class Pretraining(Stage):
 
     @property
     def bytes(self) -> float:
-        if not self.options.keep_every:
-            return self.bytes_of(models=3, checkpoints=2)
-        kept = self.steps // self.options.keep_every
-        return self.bytes_of(models=2 + kept, checkpoints=2 + kept)
+        every = self.options.keep_every
+        kept = self.steps // every if every else 0
+        return self.bytes_of(models=2 + (kept if every else 1), checkpoints=2 + kept)
 
     def bytes_of(self, models: int, checkpoints: int) -> float:
         """Size of models and training checkpoints of its size."""
@@ -173,15 +163,12 @@ class Pretraining(Stage):
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Finetuning(Stage):
-    """Fine-tunings: every setting with one seed, then the best setting with all seeds.
-
-    The options name no folders; `step` is that of the pre-trained model, None for the best one.
-    """
+    """Fine-tunings: every setting with one seed, then the best setting with all seeds."""
 
     pretraining: Pretraining
-    step: int | None
+    step: int | None  # of the pre-trained model; None for the best one
     data: TaskData
-    options: SearchOptions
+    options: SearchOptions  # name no folders
 
     @property
     def inputs(self) -> tuple[Stage, ...]:
@@ -193,30 +180,29 @@ class Finetuning(Stage):
         return {**chosen_options(self.options), "step": self.step, **content}
 
     @property
-    def all_options(self) -> tuple[CheckedOptions, ...]:
-        return (self.options,)
-
-    @property
     def record(self) -> str:
         """With the number of seeds: more seeds are added in the same folder."""
         return f"{self.name}-seeds-{self.options.seeds}"
 
     @property
     def seeds(self) -> list[int]:
-        """The seeds of the best setting."""
         return [*range(self.options.seed, self.options.seed + self.options.seeds)]
 
     def make(self, cache: Cache, show: Show) -> dict[str, Any]:
-        """Fine-tunes, as `bert-tf search`."""
         options = replace(
             self.options,
             model=str(self.pretraining.model(cache, self.step)),
             output=str(cache.of(self)),
             **self.data.options(cache),
         )
+
+        def score(trial: Trial) -> float:  # of the first seed: others do not change the choice
+            found = trial.runs.get(options.seed, {}).get(trial.best_by)
+            return -math.inf if found is None else found
+
         tried = search(replace(options, seeds=1), _Steps(show), finetune)
-        chosen = _best(tried, options.seed)
-        if chosen is None:
+        chosen = max(tried, key=score)
+        if score(chosen) == -math.inf:
             raise InputError(f"{self.title}: no setting has a score: give a lower learning rate")
         setting: dict[str, Any] = {n: [value] for n, value in vars(chosen.setting).items()}
         for trial in search(replace(options, **setting), _Steps(show), finetune):
@@ -242,7 +228,6 @@ class Finetuning(Stage):
 
     @property
     def _fine_tunings(self) -> int:
-        """Every rate with one seed, and the further seeds of one."""
         return len(self.options.rates) + self.options.seeds - 1
 
     @functools.cached_property
@@ -284,13 +269,3 @@ class _Steps(Listener):
 
     def on_step(self, step: int) -> None:
         self._show(step, self._total)
-
-
-def _best(trials: Sequence[Trial], seed: int) -> Trial | None:
-    """The trial with the best score of one seed: further seeds do not change the choice."""
-
-    def score(trial: Trial) -> float | None:
-        return trial.runs.get(seed, {}).get(trial.best_by)
-
-    scored = [trial for trial in trials if score(trial) is not None]
-    return max(scored, key=lambda trial: score(trial) or 0.0, default=None)
