@@ -181,13 +181,10 @@ def test_what_a_killed_run_left_half_written_is_nothing(
     assert weights(tmp_path) == weights(undisturbed[0])
 
 
-def test_a_run_is_not_continued_with_other_masks(undisturbed, capsys):
-    config = str(undisturbed[0] / "config.yaml")
-    assert main(["pretrain", "--config", config, "--masked_lm_prob", "0.2"]) == 2
-    assert "masked_lm_prob was 0.3, is now 0.2" in capsys.readouterr().err
-
-
-@pytest.mark.parametrize(("instances", "objective"), [("full_sentences", None), (None, "mlm")])
+@pytest.mark.parametrize(
+    ("instances", "objective"),
+    [("full_sentences", None), pytest.param(None, "mlm", marks=pytest.mark.slow)],
+)
 def test_the_masked_language_model_is_trained_alone(
     instances, objective, dynamic_shards, small_config, tmp_path
 ):
@@ -356,8 +353,12 @@ def test_late_batches_are_larger_and_read_on(dynamic_shards, small_config, tmp_p
     after = run(replace(made, output=str(killed(made.output))))
     assert weights(killed(made.output)) == weights(made.output)
     assert after == [line for line in lines if line[0] > 8]
-    with pytest.raises(InputError, match="late_batch_size was 12, is now None"):
-        run(replace(made, late_batch_size=None, late_share=None))
+    for other, cause in (
+        ({"late_batch_size": None, "late_share": None}, "late_batch_size was 12, is now None"),
+        ({"masked_lm_prob": 0.2}, "masked_lm_prob was None, is now 0.2"),
+    ):
+        with pytest.raises(InputError, match=cause):
+            run(replace(made, **other))
 
 
 @pytest.mark.parametrize(
