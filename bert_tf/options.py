@@ -44,8 +44,7 @@ def option(
     """A dataclass field with the range of its values, which `CheckedOptions` enforces.
 
     The string below the field is the option's help. Without a `default`, or a `factory` of a
-    mutable one, the command line must give the option. The bounds `at_least` and `at_most` are
-    values that it may have, `above` and `below` are not.
+    mutable one, the command line must give the option.
 
     - identity: a run cannot be resumed with another value. Mark what cannot change the result, or
       what the run's settings record otherwise, with False. Files to read count by their content.
@@ -60,18 +59,14 @@ def option(
     metadata = {
         "bounds": {name: bound for name, bound in bounds.items() if bound is not None},
         "identity": identity and saved and not path and not writes,
-        "path": path,
-        "writes": writes,
-        "first": first,
-        "saved": saved,
-        "positional": positional,
+        "path": path, "writes": writes, "first": first, "saved": saved, "positional": positional,
         "alone": alone,
-    }
+    }  # fmt: skip
     return dataclasses.field(default=default, default_factory=factory, metadata=metadata)
 
 
 def _broken_range(value: float, bounds: dict[str, float]) -> str | None:
-    """The range that a value is out of: the option's own, or that of usual numbers."""
+    """The range that a value is out of: the option's own, or that of exact numbers."""
     if value != value or not all(_IS_WITHIN[name](value, bound) for name, bound in bounds.items()):
         listed = (f"{name.replace('_', ' ')} {bound:,}" for name, bound in bounds.items())
         return " and ".join(listed) or "a finite number"
@@ -85,7 +80,6 @@ class CheckedOptions:
     """Options that refuse, with InputError, a value outside its range or its choices."""
 
     def __post_init__(self) -> None:
-        """Checks every field."""
         hints = typing.get_type_hints(type(self))
         for field in dataclasses.fields(self):
             given = getattr(self, field.name)

@@ -28,7 +28,7 @@ def check_output_folder(
         overwrite: whether to replace a folder that holds nothing but files of `ours`.
 
     Returns:
-        The folder to write, with symbolic links resolved.
+        The folder, with symbolic links resolved.
     """
     folder = _resolved(output, "output")
     if folder.exists() and not folder.is_dir():
@@ -39,15 +39,23 @@ def check_output_folder(
         if Path.cwd().is_relative_to(folder) or folder.is_mount():
             kind = "a mount point" if folder.is_mount() else "the working directory or above it"
             raise InputError(f"{output}: is {kind} and cannot be replaced: name a folder in it")
-        _check_content(folder, output, ours, overwrite)
+        files = [x for x in sorted(folder.rglob("*")) if x.is_symlink() or not x.is_dir()]
+        for name in (file.relative_to(folder) for file in files):
+            if not any(name.match(p) and len(name.parts) == len(Path(p).parts) for p in ours):
+                raise InputError(
+                    f"{output}: holds {name}, which this command did not make: name another output "
+                    "folder"
+                )
+        if files and not overwrite:
+            raise InputError(
+                f"{output}: is not empty: name another output folder, or replace it with "
+                "--overwrite"
+            )
     return folder
 
 
 def check_output_file(output: str | os.PathLike, inputs: Inputs = ()) -> Path:
-    """Refuses an output file that would destroy an input or cannot be written.
-
-    Like `check_output_folder`, for a file to write or replace.
-    """
+    """Like `check_output_folder`, for a file to write or replace."""
     file = _resolved(output, "output")
     if file.is_dir():
         raise InputError(f"{output}: is a folder: name a file in it")
@@ -99,21 +107,5 @@ def _check_inputs(path: Path, output: str | os.PathLike, inputs: Inputs):
             "holds": read.is_relative_to(path),
             "lies in": path.is_relative_to(read),
         }
-        for words in (words for words, is_so in relations.items() if is_so):
+        if words := next((words for words, is_so in relations.items() if is_so), None):
             raise InputError(f"--output {output} {words} the input {given}: name a separate output")
-
-
-def _check_content(
-    folder: Path, output: str | os.PathLike, ours: Sequence[str], overwrite: bool
-) -> None:
-    files = [file for file in sorted(folder.rglob("*")) if file.is_symlink() or not file.is_dir()]
-    for name in (file.relative_to(folder) for file in files):
-        if not any(name.match(p) and len(name.parts) == len(Path(p).parts) for p in ours):
-            raise InputError(
-                f"{output}: holds {name}, which this command did not make: name another output "
-                "folder"
-            )
-    if files and not overwrite:
-        raise InputError(
-            f"{output}: is not empty: name another output folder, or replace it with --overwrite"
-        )

@@ -34,9 +34,9 @@ def share_cores() -> None:
     threads = tf.config.threading
     if tf.config.list_physical_devices("GPU") or threads.get_intra_op_parallelism_threads():
         return
-    cores = (
-        len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    )
+    cores = os.cpu_count() or 1
+    if hasattr(os, "sched_getaffinity"):
+        cores = len(os.sched_getaffinity(0))
     with contextlib.suppress(RuntimeError):  # TensorFlow has run an op
         # Two threads come on top, each in charge of a half.
         threads.set_intra_op_parallelism_threads(max((cores + 1) // 2, cores - 2))

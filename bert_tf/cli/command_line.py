@@ -7,14 +7,13 @@ import inspect
 import itertools
 import re
 import typing
-from collections.abc import Iterable, Mapping, Sequence
-from pathlib import Path
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 import docstring_parser
-import yaml
 from jsonargparse import ActionYesNo, ArgumentParser
 
+from bert_tf.cli.inputs import read_values, stored
 from bert_tf.errors import InputError
 from bert_tf.options import choices_of, joined
 from bert_tf.startup import import_tensorflow
@@ -35,26 +34,23 @@ def add_options(parser: ArgumentParser, options: type) -> None:
     """Gives `parser` an option for each field of the dataclass `options`, and `--config`.
 
     A field `batch_size` is `--batch_size` on the command line (`--batch-size` does as well) and
-    `batch_size:` in a YAML file; a list takes several values, a bool has a `--no_` form. A field
-    with the metadata `positional` is given by its place instead.
+    `batch_size:` in a YAML file; a list takes several values, a bool has a `--no_` form.
     """
     hints = typing.get_type_hints(options)
     helps = option_helps(options)
-    titles: dict[str, typing.Any] = {}
+    titles: dict[str, Any] = {}
     parser.add_argument("--config", action="config", help="YAML file of these options")
     for title, field in _titled_fields(options):
         if title not in titles:
             titles[title] = parser.add_argument_group(title)
         is_positional = field.metadata.get("positional", False)
-        arguments: dict[str, typing.Any] = {"help": helps.get(field.name, "")}
-        if field.default is not dataclasses.MISSING:
-            arguments["default"] = field.default
-        elif field.default_factory is not dataclasses.MISSING:
+        arguments: dict[str, Any] = {"help": helps.get(field.name, "")}
+        if field.default_factory is not dataclasses.MISSING:
             arguments["default"] = field.default_factory()
+        elif not _is_required(field):
+            arguments |= {"default": field.default, **({"nargs": "?"} if is_positional else {})}
         elif not is_positional:  # those are required anyway
             arguments["required"] = True
-        if is_positional and "default" in arguments:
-            arguments["nargs"] = "?"
         hint = hints[field.name]
         if hint is bool:
             arguments["action"] = ActionYesNo(yes_prefix="", no_prefix="no_")
@@ -70,8 +66,8 @@ def add_options(parser: ArgumentParser, options: type) -> None:
 def _titled_fields(options: type) -> list[tuple[str, dataclasses.Field]]:
     """The fields in the order of the help, each with the title of its group.
 
-    First comes what is required, read or written; then the options of each class, the most special
-    first, under the first words of its docstring.
+    First comes what is required, read or written; then the options of each class, subclasses first,
+    under the first words of its docstring.
     """
     essential, others = [], []
     left = {field.name: field for field in dataclasses.fields(options)}
@@ -92,7 +88,7 @@ def _is_required(field: dataclasses.Field) -> bool:
 
 
 def usage(command: str, options: type) -> str:
-    """The usage of a command: what it needs, and that there is more."""
+    """The usage line of a command: what it requires."""
     needed = []
     for _, field in _titled_fields(options):
         if field.metadata.get("positional"):
@@ -112,25 +108,17 @@ _EXPECTED = {int: "a whole number", float: "a number", bool: "true or false"}
 
 
 def parser_message(message: str, options: type) -> str:
-    """What an error of the parser means to a user, in one line.
-
-    Args:
-        message: the parser's.
-        options: dataclass of the command's options.
-    """
-    fields = {field.name: field for field in dataclasses.fields(options)}
+    """What an error message of the parser means to a user, in one line."""
+    fields = {f.name: f.metadata.get("positional") for f in dataclasses.fields(options)}
 
     def shown(name: str) -> str:
-        field = fields.get(name)
-        is_positional = field is not None and field.metadata.get("positional")
-        return name.upper() if is_positional else f"--{name}"
+        return name.upper() if fields.get(name) else f"--{name}"
 
     if found := re.match(r"unrecognized arguments: (\S+)", message):
         name = found[1].partition("=")[0]
         if not name.startswith("--"):
             return f"{found[1]!r} belongs to no option: put texts with spaces in quotes"
-        names = [*fields, "config", "help", *(f"no_{field}" for field in fields)]
-        near = nearest(name[2:], names)
+        near = nearest(name[2:], [*fields, "config", "help", *(f"no_{each}" for each in fields)])
         return f"there is no option {name}" + f": did you mean --{near}?" * bool(near)
     if found := re.match(r"the following arguments are required: (.*)", message, re.S):
         return f"give {' and '.join(shown(each.split('.')[-1]) for each in found[1].split(', '))}"
@@ -166,15 +154,10 @@ def with_own_kind(options: type, arguments: Sequence[str]) -> type:
         return options
     from bert_tf.tasks.table import TASKS, check_name, find_task
 
-    given = {
-        name.removeprefix("--"): value or following
-        for argument, following in itertools.pairwise([*arguments, ""])
-        for name, _, value in [argument.partition("=")]
-    }
-    task, model = given.get("task") or _stored(given.get("config")).get("task"), None
-    if task is None:
-        model = given.get("model")
-        task = _stored(model and f"{model}/task.json").get("task")
+    given, model = dict(_given(arguments)), None
+    task = given.get("--task") or stored(given.get("--config")).get("task")
+    if task is None and (model := given.get("--model")):
+        task = stored(f"{model}/task.json").get("task")
     if not isinstance(task, str) or task in TASKS:
         return options
     with contextlib.suppress(InputError):
@@ -184,51 +167,32 @@ def with_own_kind(options: type, arguments: Sequence[str]) -> type:
     return options
 
 
-def _stored(path: str | None) -> Mapping[str, Any]:
-    """What a YAML or JSON file holds; nothing if it cannot be read, which is reported elsewhere."""
-    with contextlib.suppress(OSError, ValueError, RecursionError, yaml.YAMLError):
-        found = yaml.safe_load(Path(path or "").read_text(encoding="utf-8"))
-        return found if isinstance(found, dict) else {}
-    return {}
+def _given(arguments: Sequence[str]) -> Iterator[tuple[str, str]]:
+    """Each argument before "=", and what is after it or the next argument."""
+    for argument, following in itertools.pairwise([*arguments, ""]):
+        name, equals, value = argument.partition("=")
+        yield name, value if equals else following
 
 
 def check_arguments(arguments: Sequence[str], options: type) -> None:
     """Refuses what the parser would not explain, or take in silence.
-
-    Args:
-        arguments: command line of a command.
-        options: dataclass of the command's options.
 
     Raises:
         InputError: a list option is given twice, of which the parser would keep the last values
             alone; a YAML file cannot be read, or does not give options of the command.
     """
     hints = typing.get_type_hints(options)
-    lists = {name for name, hint in hints.items() if typing.get_origin(hint) is list}
-    given = [argument.partition("=")[0] for argument in arguments]
+    names = {field.name for field in dataclasses.fields(options)}
+    lists = {name for name in names if typing.get_origin(hints[name]) is list}
+    given = [*_given(arguments)]
     for name in sorted(lists):
-        if given.count(f"--{name}") > 1:
+        if [option for option, _ in given].count(f"--{name}") > 1:
             raise InputError(f"--{name} is given twice: give all values after one --{name}")
-    for argument, following in zip(arguments, [*arguments[1:], ""], strict=True):
-        name, equals, value = argument.partition("=")
-        path = value if equals else following
-        if name == "--config" and path:
-            _check_config(path, {field.name for field in dataclasses.fields(options)}, lists)
-
-
-def _check_config(path: str, names: set[str], lists: set[str]) -> None:
-    try:
-        values = yaml.safe_load(Path(path).read_text(encoding="utf-8"))
-    except (OSError, ValueError, RecursionError) as error:
-        raise InputError(f"{path} cannot be read ({error}): give a YAML file") from error
-    except yaml.YAMLError as error:
-        raise InputError(f"{path} is not YAML ({error}): correct it there") from error
-    if not isinstance(values, dict):
-        raise InputError(f"{path} holds no options: write lines such as batch_size: 32")
-    for name, value in values.items():
-        if name not in names:
-            near = difflib.get_close_matches(str(name), names, n=1)
-            cure = f"write {near[0]}" if near else "see --help for the options"
-            raise InputError(f"{path}: unknown option {name!r}: {cure}")
-        if name in lists and not isinstance(value, list):
-            raise InputError(f"{path}: {name} takes a list: write {name}: [{value}]")
+    for path in (value for option, value in given if option == "--config" and value):
+        for name, value in read_values(path).items():
+            if name not in names:
+                near = nearest(str(name), names)
+                cure = f"write {near}" if near else "see --help for the options"
+                raise InputError(f"{path}: unknown option {name!r}: {cure}")
+            if name in lists and not isinstance(value, list):
+                raise InputError(f"{path}: {name} takes a list: write {name}: [{value}]")

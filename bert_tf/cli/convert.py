@@ -59,15 +59,15 @@ def run(options: Options) -> None:
             parts.append(title)
         elif part in ("pooler.", "cls.predictions.", "cls.seq_relationship."):
             parts.append(f"no {title}")
-    lines = [
+    for line in (
         f"Found {TITLES[done.source.format]}: {done.source.path}",
         f"  {config.num_hidden_layers} layers, {config.hidden_size} wide, "
         f"{config.num_attention_heads} heads, {config.vocab_size} pieces; {', '.join(parts)}",
         *(f"  {note}" for note in model.notes),
         f"Wrote {TITLES[options.to]}: {options.output} ({', '.join(done.files)})",
         f"Next: {_next_step(options, model.problem_type is not None, model.tokenizer)}",
-    ]
-    console.print("\n".join(lines))
+    ):
+        console.print(line)
 
 
 def _next_step(options: Options, is_classifier: bool, tokenizer: object) -> str:

@@ -51,7 +51,7 @@ class Options(CheckedOptions):
 
 
 def _command(name: str, /, **options: Any) -> None:
-    """Prints a `bert-tf` command as one would type it, then runs it in this process."""
+    """Prints a `bert-tf` command as a user types it, then runs it in this process."""
     arguments = [name]
     for flag, value in options.items():
         if value is True:
@@ -70,10 +70,7 @@ def _command(name: str, /, **options: Any) -> None:
 def _write_texts(options: Options, corpus: Path, labelled: Path) -> list[str]:
     """Writes the labelled passages, and the corpus without the documents they are tested on.
 
-    A label is a file of the user's text, or a package of the installed documentation.
-
-    Returns:
-        The sentences of the documents left out.
+    Returns the sentences of these documents.
     """
     from bert_tf.experiments import installed_documentation, passages
     from pipelines.corpus.sources import find_files
@@ -114,8 +111,8 @@ def _show_guesses(model_directory: str, sentences: Sequence[str], seed: int) -> 
             hidden["".join(words)] = word
     if not hidden:
         return
-    table = Table("sentence", "hidden word", "best guesses", show_lines=True)
-    table.title = "Words hidden in text that the pre-training has not seen"
+    title = "Words hidden in text that the pre-training has not seen"
+    table = Table("sentence", "hidden word", "best guesses", show_lines=True, title=title)
     model = load_model(model_directory, BertPreTrainer)
     guesses = MaskedWords(model, tokenizer, list(hidden), guesses=3)()
     for (text, word), (best, *_) in zip(hidden.items(), guesses, strict=True):
@@ -147,10 +144,7 @@ def run(options: Options) -> None:
         evaluation_batches=30, seed=options.seed,
     )  # fmt: skip
     _show_guesses(f"{output}/pretrained/best", unseen, options.seed)
-    labelled = {
-        split: str(output / "labelled" / f"{split}.tsv")
-        for split in ("train", "validation", "test")
-    }
+    labelled = {s: f"{output}/labelled/{s}.tsv" for s in ("train", "validation", "test")}
     scores = {}
     # Small models know so few passages by heart after some epochs: these do need dropout. The
     # positions from _LENGTH on are learned here alone.
@@ -172,8 +166,8 @@ def run(options: Options) -> None:
     console.print("They are from: " + ", ".join(truth[:5]))
 
     majority = Counter(truth).most_common(1)[0][1] / len(truth)
-    table = Table("model", "accuracy")
-    table.title = f"Where is it from? Accuracy on {len(texts)} held-out passages"
+    title = f"Where is it from? Accuracy on {len(texts)} held-out passages"
+    table = Table("model", "accuracy", title=title)
     table.add_row("always the majority class", f"{majority:.1%}")
     table.add_row("fine-tuned from random weights", f"{scores['from_random']:.1%}")
     table.add_row("pre-trained, then fine-tuned", f"{scores['from_pretrained']:.1%}")

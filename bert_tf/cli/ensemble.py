@@ -56,13 +56,12 @@ def run(options: Options) -> None:
         split = first.task.split_of(options.data, split)
         if not labelled:
             first.task.check_submission(split, examples, first.labels)
-        done = 0
+        numbered = enumerate(options.models, 1)
 
         def answered(evaluation: Evaluation) -> None:
-            nonlocal done
+            done, model = next(numbered)
             if labelled:
-                bar.print(f"{options.models[done]}: {scores_line(evaluation.scores)}")
-            done += 1
+                bar.print(f"{model}: {scores_line(evaluation.scores)}")
             bar.update(done)
 
         evaluation = ensemble.evaluate(

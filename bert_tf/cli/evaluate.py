@@ -18,7 +18,6 @@ A classifier of Hugging Face's works too; name its columns, and its labels where
 import dataclasses
 import json
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import rich.table
 
@@ -26,9 +25,6 @@ from bert_tf.cli.progress import console, export_line, progress, typed
 from bert_tf.options import option
 from bert_tf.outputs import check_output_folder
 from bert_tf.tasks.options import EvaluationOptions
-
-if TYPE_CHECKING:
-    from bert_tf.tasks.reports.report import ReportTable
 
 _MOST_ROWS = 20  # of a table on the terminal
 
@@ -63,8 +59,15 @@ def run(options: Options) -> None:
             write_report(report, output)
     print(json.dumps(evaluation.scores, indent=2))
     for part in report:
-        if not isinstance(part, Picture):
-            _show(part)
+        if isinstance(part, Picture):
+            continue
+        if part.brief:
+            shown = rich.table.Table(*part.columns, title=part.title, title_justify="left")
+            for row in part.texts()[:_MOST_ROWS]:
+                shown.add_row(*row)
+            console.print(shown)
+        if part.note:
+            console.print(f"{part.title}: {part.note}")
     for remark in evaluation.remarks:
         console.print(remark)
     if output and not report:
@@ -73,14 +76,3 @@ def run(options: Options) -> None:
         console.print(f"Scores, predictions and report.md: {options.output}")
         console.print(f"Pictures: {typed('bert-tf')} monitor {options.output}")
     console.print(export_line(options.model, f" --task {options.task}" * bool(options.task)))
-
-
-def _show(table: "ReportTable") -> None:
-    """Prints a table, if it is a brief one, and what it says."""
-    if table.brief:
-        shown = rich.table.Table(*table.columns, title=table.title, title_justify="left")
-        for row in table.texts()[:_MOST_ROWS]:
-            shown.add_row(*row)
-        console.print(shown)
-    if table.note:
-        console.print(f"{table.title}: {table.note}")

@@ -7,20 +7,19 @@ import contextlib
 import dataclasses
 import difflib
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+
+import yaml
 
 from bert_tf.errors import InputError
 from bert_tf.outputs import check_output_file, check_output_folder
 
 _MODELS = ("model", "models")
 _CONFIG = "config.json"
-_BEST = "best"
 # Tasks that read tables by the columns "text" and "label" unless told others.
 _OF_TABLES = ("classification", "regression")
-# Tasks whose files have no columns to choose.
-_OF_QUESTIONS = ("squad", "squad2")
 # What stands for a path: a TensorFlow checkpoint's prefix, and shards that are being made.
 _SUFFIXES = (".index", ".unfinished")
 # Files of models that have no config.json: a SavedModel, a checkpoint of TensorFlow.
@@ -28,11 +27,7 @@ _OTHER_MODELS = (".pb", ".index")
 
 
 def check_inputs(options: Any) -> None:
-    """Refuses paths, outputs, tasks and columns that cannot be used, as far as this is quick.
-
-    Raises:
-        InputError: the message names the option and proposes the nearest name.
-    """
+    """Refuses paths, outputs, tasks and columns that cannot be used, as far as this is quick."""
     inputs = sorted(_values(options, "path"), key=lambda pair: pair[0] not in _MODELS)
     for name, path in inputs:
         is_positional = type(options).__dataclass_fields__[name].metadata["positional"]
@@ -75,8 +70,8 @@ def _check_exists(given: str, option: str, is_model: bool) -> None:
         cure = f"did you mean {missing.with_name(near[0])}?" if near else "check the path"
         raise InputError(f"{option}{given}: no such file or folder; {cure}")
     if is_model and path.is_dir() and not (path / _CONFIG).exists():
-        if (path / _BEST / _CONFIG).is_file():
-            best = path / _BEST
+        best = path / "best"
+        if (best / _CONFIG).is_file():
             raise InputError(f"{given} is a run directory, not a model: did you mean {best}?")
         if not any(
             each.suffix in _OTHER_MODELS or each.name.isdecimal() for each in path.iterdir()
@@ -87,27 +82,44 @@ def _check_exists(given: str, option: str, is_model: bool) -> None:
             )
 
 
-def _stored_task(model: str | None) -> Mapping[str, Any]:
-    """What task.json of a model directory says; nothing if it cannot be read."""
+def read_values(path: str) -> dict[str, Any]:
+    """Reads a YAML or JSON file of names and values."""
+    load = json.loads if path.endswith(".json") else yaml.safe_load
     try:
-        found = json.loads((Path(model or "") / "task.json").read_text(encoding="utf-8"))
-    except (OSError, ValueError, RecursionError):
-        return {}
-    return found if isinstance(found, dict) else {}
+        values = load(Path(path).read_text(encoding="utf-8"))
+    except (OSError, ValueError, RecursionError) as error:
+        raise InputError(f"{path} cannot be read ({error}): give a YAML file") from error
+    except yaml.YAMLError as error:
+        raise InputError(f"{path} is not YAML ({error}): correct it there") from error
+    if not isinstance(values, dict):
+        raise InputError(f"{path} holds no options: write lines such as batch_size: 32")
+    return values
+
+
+def stored(path: str | None) -> dict[str, Any]:
+    """What a file has for `read_values`; nothing if it has none, which is reported elsewhere."""
+    with contextlib.suppress(InputError):
+        return read_values(path or "")
+    return {}
 
 
 def _check_columns(options: Any) -> None:
-    from bert_tf.tasks.table import TASKS
+    from bert_tf.tasks.table import TASKS, Span
     from pipelines.examples.labelled_text import check_columns
 
-    stored = _stored_task(getattr(options, "model", None))
-    task = getattr(options, "task", None) or stored.get("task")
-    if hasattr(options, "train") and task in (None, "masked_words", "embedding"):
+    model = getattr(options, "model", None)
+    of_model = stored(f"{model}/task.json") if model else {}
+    task = getattr(options, "task", None) or of_model.get("task")
+    kinds = {name: known.kind for name, known in TASKS.data.items()}
+    if not isinstance(task, str):
+        task = None
+    if hasattr(options, "train") and (task is None or not kinds.get(task, Span).is_trained):
         task = options.task or "classification"
-    if task in _OF_QUESTIONS or task not in (None, *TASKS):
+    # Questions have no columns to choose; a task of one's own is not loaded yet.
+    if task is not None and kinds.get(task, Span).module == Span.module:
         return
-    if stored.get("task") != task:
-        stored = {}
+    if of_model.get("task") != task:
+        of_model = {}
     labelled = hasattr(options, "label_column") and not getattr(options, "submission", None)
     roles = {"text": "text_column", "text_pair": "pair_column"}
     roles |= {"label": "label_column"} if labelled else {}
@@ -116,12 +128,12 @@ def _check_columns(options: Any) -> None:
     for role, name in roles.items():
         column = getattr(options, name, None)
         if task in _OF_TABLES:
-            column = column or stored.get(name) or defaults.get(role)
+            column = column or of_model.get(name) or defaults.get(role)
         if column:
             columns[role] = str(column)
     named = any(not column.isdecimal() for column in columns.values())
-    header = options.header and (stored.get("header", True) or named)
+    header = options.header and (of_model.get("header", True) or named)
     for name in ("data", "train", "validation", "input"):
         if path := getattr(options, name, None):
-            format = options.format or stored.get("format")
+            format = options.format or of_model.get("format")
             check_columns(path, columns, format=format, header=header)

@@ -55,16 +55,10 @@ class DisplayedToken(NamedTuple):
 
 
 class DisplayedInstance(NamedTuple):
-    """An instance, decoded.
+    """An instance, decoded."""
 
-    Attributes:
-        tokens: tokens without padding.
-        label: "IsNext" or "NotNext", as in the paper (section 3.1, task 2); None if instances are
-            not pairs.
-    """
-
-    tokens: list[DisplayedToken]
-    label: str | None
+    tokens: list[DisplayedToken]  # without padding
+    label: str | None  # IsNext or NotNext (paper, section 3.1); None if instances are not pairs
 
 
 def displayed_instances(
@@ -127,11 +121,7 @@ def run(options: Options) -> None:
 
 
 def _verify(shards: "ShardFolder") -> str:
-    """Reads every shard of all splits and returns a line about the result.
-
-    Raises:
-        InputError: a shard is damaged; the message names the first one.
-    """
+    """Reads every shard of all splits; returns a line, or raises InputError for a damaged one."""
     import tensorflow as tf
 
     from pipelines.shards.folder import shard_errors
@@ -150,7 +140,6 @@ def _verify(shards: "ShardFolder") -> str:
 
 
 def _paragraph(instance: DisplayedInstance) -> Text:
-    """The lines of an instance: input, label, and words to predict."""
     shown, hidden = [], []
     for token in instance.tokens:
         if token.hidden is None:
@@ -164,14 +153,9 @@ def _paragraph(instance: DisplayedInstance) -> Text:
         hidden.append(Text(f"{token.shown}->{token.hidden}", style=_STYLES[kind]))
         if kind != "masked":
             hidden[-1].append(f" ({kind})", style="default")
-    return Text.assemble(
-        "Input = ",
-        Text(" ").join(shown),
-        f"\nLabel = {instance.label}" if instance.label else "",
-        "\nHidden = ",
-        Text(", ").join(hidden),
-        "\n",
-    )
+    label = f"\nLabel = {instance.label}" if instance.label else ""
+    words = Text(", ").join(hidden)
+    return Text.assemble("Input = ", Text(" ").join(shown), label, "\nHidden = ", words, "\n")
 
 
 def _tables(shards: "ShardFolder") -> list[Table]:
@@ -198,15 +182,11 @@ def _tables(shards: "ShardFolder") -> list[Table]:
         "sentences": manifest.sentences,
         **manifest.irregularities,
     }
-    splits = {
-        split: {
-            "shards": len(written),
-            "bytes": sum(shard.bytes for shard in written),
-            **manifest.statistics[split],
-        }
-        for split in SPLITS
-        if (written := manifest.shards.get(split))
-    }
+    splits = {}
+    for split in SPLITS:
+        if written := manifest.shards.get(split):
+            size = {"shards": len(written), "bytes": sum(shard.bytes for shard in written)}
+            splits[split] = size | manifest.statistics[split]
     return [
         _table("Settings", {"": {name: str(value) for name, value in settings.items()}}),
         _table("Text", {"": text}),
@@ -215,17 +195,15 @@ def _tables(shards: "ShardFolder") -> list[Table]:
 
 
 def _table(title: str, columns: dict[str, dict[str, Any]]) -> Table:
-    """A table with a row per name and the given columns."""
     table = Table("", *columns, title=title, title_justify="left", show_header=any(columns))
     for name in dict.fromkeys(name for column in columns.values() for name in column):
-        table.add_row(
-            name.replace("_", " "), *(_formatted(column.get(name)) for column in columns.values())
-        )
+        cells = [_formatted(column.get(name)) for column in columns.values()]
+        table.add_row(name.replace("_", " "), *cells)
     return table
 
 
 def _formatted(value: Any) -> str:
-    """Formats shares as percentages, percentiles in a row, and other numbers with separators."""
+    """Shares become percentages, percentiles a list; other numbers get separators."""
     if isinstance(value, dict):
         return ", ".join(f"{name}%: {_formatted(at)}" for name, at in value.items())
     if isinstance(value, float):

@@ -94,11 +94,6 @@ def _parser(called: str | None = None, description: str | None = "", options: An
     return parser
 
 
-def _underscored(argument: str) -> str:
-    """`--batch-size=8` as `--batch_size=8`; anything but an option unchanged."""
-    return re.sub("^--[^=]+", lambda flag: "--" + flag[0][2:].replace("-", "_"), argument)
-
-
 _CURES = {
     errno.ENOSPC: "the disk is full: free some space and run it again",
     errno.EDQUOT: "the disk is full: free some space and run it again",
@@ -117,7 +112,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     command again; 130 interrupted, saved likewise; 141 the reader of standard output has left, as
     `head` does. Any other exception is a defect and is raised.
     """
-    arguments = [_underscored(each) for each in (sys.argv[1:] if arguments is None else arguments)]
+    arguments = [  # `--batch-size=8` as `--batch_size=8`
+        re.sub("^--[^=]+", lambda flag: "--" + flag[0][2:].replace("-", "_"), each)
+        for each in (sys.argv[1:] if arguments is None else arguments)
+    ]
     called = next((argument for argument in arguments if not argument.startswith("-")), None)
     try:
         _run(called, arguments)
@@ -130,8 +128,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt as interrupt:
         message, code = str(interrupt) or "interrupted", 130
     except BrokenPipeError:
-        if not _reader_has_left():
-            raise
+        poll = select.poll()
+        poll.register(sys.stdout.fileno(), 0)
+        if not any(event & select.POLLERR for _, event in poll.poll(0)):
+            raise  # standard output still has a reader
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # for the flush at exit
         return 128 + signal.SIGPIPE
     except OSError as error:
@@ -167,11 +167,7 @@ def _run(called: str | None, arguments: Sequence[str]) -> None:
 
 
 def read_options(called: str, arguments: Sequence[str]) -> Any:
-    """The options of a subcommand; `arguments` begin with its name.
-
-    Raises:
-        InputError: they cannot be used.
-    """
+    """The options of a subcommand; `arguments` begin with its name."""
     module = importlib.import_module(f"bert_tf.cli.{called}")
     options = with_own_kind(module.Options, arguments)
     check_arguments(arguments, options)
@@ -183,13 +179,6 @@ def read_options(called: str, arguments: Sequence[str]) -> Any:
     values = parsed[called].as_dict()
     values.pop("config", None)
     return options(**values)
-
-
-def _reader_has_left() -> bool:
-    """Whether nobody reads standard output any more."""
-    poll = select.poll()
-    poll.register(sys.stdout.fileno(), 0)
-    return any(event & select.POLLERR for _, event in poll.poll(0))
 
 
 if __name__ == "__main__":

@@ -107,17 +107,14 @@ def run(options: Options) -> None:
             found = list(rows(answers))
         else:
             found = answer_rows(signature, given, options.batch_size, answered=answered)
-        shown = {name.removeprefix("text_"): texts for name, texts in given.items()}
-        if examples and "id" in examples.columns:
-            shown = {"id": examples.columns["id"], **shown}
+        ids = {"id": examples.columns["id"]} if examples and "id" in examples.columns else {}
+        shown = ids | {name.removeprefix("text_"): texts for name, texts in given.items()}
         if columns and output and is_table(output):
             shown = columns
         else:  # the texts that were read have names of their own
             shown |= {name: x for name, x in columns.items() if x not in shown.values()}
-        found = [
-            beside({name: values[i] for name, values in shown.items()}, row)
-            for i, row in enumerate(found)
-        ]
+        for i, row in enumerate(found):
+            found[i] = beside({name: values[i] for name, values in shown.items()}, row)
         if folder and examples:
             task.write_submission(folder, split, Answered(task, examples, answers, model.labels))
         remarks = examples.remarks() if examples else []

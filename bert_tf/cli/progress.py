@@ -43,7 +43,7 @@ def progress(description: str, total: int | None = None) -> Iterator["ProgressBa
 
 @dataclass
 class ProgressBar:
-    """One line of progress; `update` moves it and may change what it says."""
+    """One line of progress."""
 
     _progress: rich.progress.Progress
     _description: str
@@ -62,10 +62,8 @@ class ProgressBar:
 class RunProgress(Listener):
     """Shows training runs in a bar and lines.
 
-    Args:
-        bar: the bar.
-        one_of_many: what a run is, such as "Setting"; its losses, and lines that an earlier run had
-            too, are left out. Empty for a single run.
+    For many runs, `one_of_many` says what each is, such as "Setting"; then losses, and lines that
+    an earlier run had too, are left out.
     """
 
     def __init__(self, bar: ProgressBar, one_of_many: str = "") -> None:
@@ -121,12 +119,7 @@ def training_line(
 
     "step 1,200/30,000  loss 6.212 (mlm 5.610 nsp 0.602)  accuracy mlm 18.1% nsp 66.0%
     lr 4.8e-04  12,300 tokens/s  61% of peak  1 h 12 min left"; the scores of tasks follow by name.
-
-    Args:
-        step: step of the line.
-        kind: "train", or a word to show before the scalars, such as "held_out".
-        scalars: scalars by name, as `ScalarLog` gives them.
-        total_steps: length of the run, if known.
+    A `kind` other than "train", such as "held_out", comes before them.
     """
     rest = {name: value for name, value in scalars.items() if name not in _HIDDEN}
     total = "" if total_steps is None else f"/{total_steps:,}"
@@ -140,7 +133,6 @@ def training_line(
 
 
 def outcome_lines(result: "TrainingResult", total_steps: int) -> list[str]:
-    """What a run has done, in lines for its end."""
     lines = []
     if result.started_at == result.step:
         lines.append(f"The run was complete: it ended at step {result.step:,}")
@@ -158,7 +150,7 @@ def outcome_lines(result: "TrainingResult", total_steps: int) -> list[str]:
 
 
 def scores_line(scores: Mapping[str, float | None]) -> str:
-    """Scores of an evaluation in one line: "accuracy 0.786  f1 0.849"."""
+    """Formats scores: "accuracy 0.786  f1 0.849"."""
     return "  ".join(
         f"{name} {'undefined' if value is None else f'{value:.4g}'}"
         for name, value in scores.items()

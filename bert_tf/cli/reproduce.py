@@ -62,13 +62,9 @@ def run(options: Options) -> None:
         from bert_tf.tasks.reports.report import markdown
 
         read_as = {field.name: getattr(options, field.name) for field in fields(CorpusOptions)}
-        plan = Plan(
-            find_table(options.table),
-            SCALES[options.scale],
-            Corpus(given=options.corpus, options=CorpusOptions(**read_as)),
-            task_data(options.tasks),
-            options.seeds,
-        )
+        corpus = Corpus(given=options.corpus, options=CorpusOptions(**read_as))
+        table, scale = find_table(options.table), SCALES[options.scale]
+        plan = Plan(table, scale, corpus, task_data(options.tasks), options.seeds)
         reproduction = Reproduction(plan, options.output)
         shortage = plan.corpus_shortage
         if shortage and not options.dry_run:
@@ -80,11 +76,10 @@ def run(options: Options) -> None:
         time = "done" if line.is_done else duration(line.seconds / 60)
         shown.add_row(line.stage.title, steps, time)
     console.print(shown)
-    minutes = sum(line.seconds for line in planned) / 60
     needed, free = sum(line.bytes for line in planned), reproduction.free_bytes
     console.print(
-        f"About {duration(minutes)} in all on this machine, and {needed / 1e9:.2f} GB; "
-        f"{free / 1e9:.0f} GB are free"
+        f"About {duration(sum(line.seconds for line in planned) / 60)} in all on this machine, and "
+        f"{needed / 1e9:.2f} GB; {free / 1e9:.0f} GB are free"
     )
     if needed > free:
         shortage = (

@@ -14,7 +14,6 @@ The output holds shards, held-out shards, the vocabulary and manifest.json. Choo
 for new work; static writes the features of the original's script.
 """
 
-import itertools
 import logging
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -97,8 +96,9 @@ def run(options: Options) -> None:
     if found:
         listed = ", ".join(f"{count} {name.replace('_', ' ')}" for name, count in found.items())
         console.print(f"Found in the text: {listed}")
-    for line in itertools.chain.from_iterable(map(_lost_text, manifests)):
-        console.print(line)
+    for manifest in manifests:
+        for line in _lost_text(manifest):
+            console.print(line)
     kind = "rows of instances" if options.instances_per_row > 1 else "instances"
     folders = [Path(options.output)]
     if len(manifests) > 1:

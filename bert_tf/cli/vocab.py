@@ -50,11 +50,8 @@ def run(options: Options) -> None:
     output = check_output_folder(
         options.output, options.corpus, ours=FILES, overwrite=options.overwrite
     )
-    switches: dict[str, Any] = {
-        "do_lower_case": options.do_lower_case,
-        "strip_accents": options.strip_accents,
-        "tokenize_chinese_chars": options.tokenize_chinese_chars,
-    }
+    names = ("do_lower_case", "strip_accents", "tokenize_chinese_chars")
+    switches: dict[str, Any] = {name: getattr(options, name) for name in names}
     with progress("counting words") as bar:
         from bert_tf.tokenization import BertTokenizer, count_words, learn_vocabulary
         from bert_tf.tokenization.normalizer import lost_letters
@@ -72,9 +69,8 @@ def run(options: Options) -> None:
                     f"({', '.join(examples)}); to keep them, add --strip_accents false"
                 )
         with input_errors():
-            lines = read_lines(corpus)
             counts = count_words(
-                lines,
+                read_lines(corpus),
                 **switches,
                 progress=bar.update,
                 check=lambda counts: check_alphabet(counts, options.size, corpus.text_bytes),
