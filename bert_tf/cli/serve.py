@@ -222,7 +222,7 @@ def _token(file: str | None) -> str | None:
 
 
 def _hosts(options: Options) -> set[str]:
-    """The names by which requests may call the server; none for any."""
+    """The names by which requests may call the server; empty for any."""
     is_open = not (options.allowed_hosts or _is_loopback(options.host))
     if is_open or "*" in options.allowed_hosts:
         return set()
@@ -238,17 +238,17 @@ def _is_loopback(host: str) -> bool:
 
 
 def _ready_lines(models: Any, options: Options, rest_port: int, grpc_port: int) -> list[str]:
-    """What to print when requests are answered: addresses, and a request that works."""
+    """Addresses, and a request that works."""
     from bert_tf.serving.server.errors import ServingError
 
     lines = []
     if not _is_loopback(options.host):
-        guards = {
-            "anyone who reaches it may ask: give --token_file": options.token_file,
-            "texts travel in the clear: give --tls_certificate and --tls_key": options.tls_key,
-        }
-        missing = [warning for warning, given in guards.items() if not given]
-        lines.append("; ".join([f"Warning: {options.host} is open to other machines", *missing]))
+        warning = f"Warning: {options.host} is open to other machines"
+        if not options.token_file:
+            warning += "; anyone who reaches it may ask: give --token_file"
+        if not options.tls_key:
+            warning += "; texts travel in the clear: give --tls_certificate and --tls_key"
+        lines.append(warning)
     # A client of this machine cannot ask for all addresses.
     host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(options.host, options.host)
     host = f"[{host}]" if ":" in host else host
@@ -271,7 +271,7 @@ def _ready_lines(models: Any, options: Options, rest_port: int, grpc_port: int) 
 
 
 def _example(signature: Any) -> Any:
-    """A row for a signature, as a warm-up request has it; ones where it takes numbers."""
+    """A row for a signature, as in a warm-up request; numbers are ones."""
     import numpy as np
     import tensorflow as tf
 

@@ -196,10 +196,11 @@ class _Calls:
             started, code, size, spec = time.monotonic(), grpc.StatusCode.OK, 0, ModelSpec()
             held = 0
             try:
-                metadata = dict(context.invocation_metadata() or ())
-                if self.token and not is_authorized(metadata.get("authorization", ""), self.token):
-                    text = "send the metadata authorization: Bearer <token>"
-                    raise ServingError(grpc.StatusCode.UNAUTHENTICATED, text)
+                if self.token:
+                    metadata = dict(context.invocation_metadata() or ())
+                    if not is_authorized(metadata.get("authorization", ""), self.token):
+                        text = "send the metadata authorization: Bearer <token>"
+                        raise ServingError(grpc.StatusCode.UNAUTHENTICATED, text)
                 message = await self._message(context)
                 size = len(message)
                 if self.held_bytes + size > self.max_held_bytes:
