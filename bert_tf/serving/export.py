@@ -176,8 +176,7 @@ def _prepare_for_servers(
     write_requests(directory / ASSETS / WARMUP_FILE, name, made)
     if parameters := batching_parameters(model.signatures):
         (directory / BATCHING_FILE).write_text(parameters, encoding="utf-8")
-    card = model_card(name, facts, model.signatures)
-    (directory / CARD_FILE).write_text(card, encoding="utf-8")
+    (directory / CARD_FILE).write_text(model_card(name, facts, model.signatures), encoding="utf-8")
 
 
 @contextlib.contextmanager

@@ -20,12 +20,10 @@ _AT_ONCE = 2  # batches
 
 
 class ServedFunction:
-    """A signature of a SavedModel, as `bert-tf serve` runs it.
+    """A signature of a SavedModel, as `bert-tf serve` runs it, called like a concrete function.
 
-    Called with tensors or arrays by name, it returns arrays by name; strings are bytes in arrays of
-    objects. A call raises tf.errors.OpError if the graph refuses the values.
-
-    `structured_input_signature` is that of a concrete function.
+    It takes tensors or arrays by name and returns arrays; strings are bytes in arrays of objects. A
+    call raises tf.errors.OpError if the graph refuses the values.
     """
 
     def __init__(self, model: LoadedModel, name: str) -> None:

@@ -84,9 +84,8 @@ def of_examples(signature: Signature, method_name: str, outputs: Mapping[str, st
 class RawTextModel(tf.Module):
     """What evaluation runs and what an export saves.
 
-    Attributes:
-        method_names: method names of signatures for other APIs than predict.
-        positions: maximum tokens of a row.
+    `method_names` has the signatures of other APIs than predict; `positions` is the maximum number
+    of tokens of a row.
     """
 
     def __init__(

@@ -107,8 +107,7 @@ def _refuse_other_host(headers: Headers, hosts: Collection[str]) -> Response | N
     except ValueError:
         host = named
     if host and host not in hosts:
-        message = f"{host} is no name of this server: add it with --allowed_hosts"
-        return error_response(403, message)
+        return error_response(403, f"{host} is no name of this server: add it with --allowed_hosts")
     return None
 
 

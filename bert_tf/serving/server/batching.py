@@ -15,9 +15,9 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, NamedTuple
 
-import grpc
 import numpy as np
 import tensorflow as tf
+from grpc import StatusCode
 
 from bert_tf.serving.server.configuration import BatchingParameters
 from bert_tf.serving.server.errors import ServingError, from_tensorflow
@@ -162,8 +162,7 @@ class BatchQueue:
         batches = self.parameters.max_enqueued_batches
         if self.rows and self.rows + rows > batches * self.parameters.max_batch_size:
             full = "The batch scheduling queue to which this task was submitted is full"
-            message = f"{full}; max_enqueued_batches is {batches}"
-            raise ServingError(grpc.StatusCode.UNAVAILABLE, message)
+            raise ServingError(StatusCode.UNAVAILABLE, f"{full}; max_enqueued_batches is {batches}")
         future = asyncio.get_running_loop().create_future()
         request = _Request(function, inputs, key is not None, rows, deadline, future)
         if not request.is_wanted():
@@ -214,7 +213,7 @@ class BatchQueue:
 
 
 def _expired() -> ServingError:
-    return ServingError(grpc.StatusCode.DEADLINE_EXCEEDED, "Deadline exceeded")
+    return ServingError(StatusCode.DEADLINE_EXCEEDED, "Deadline exceeded")
 
 
 def row_count(inputs: Arrays) -> int:
@@ -263,7 +262,7 @@ def _alone(request: _Request) -> dict[str, np.ndarray] | ServingError:
         return error
     except Exception:  # a defect, which must not end the thread
         _LOG.exception("a request failed")
-        return ServingError(grpc.StatusCode.INTERNAL, "Internal error: see the server's log")
+        return ServingError(StatusCode.INTERNAL, "Internal error: see the server's log")
 
 
 def _join(batch: Sequence[_Request], surplus: int) -> dict[str, np.ndarray]:

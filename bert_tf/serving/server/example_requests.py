@@ -6,9 +6,9 @@ tensorflow_serving/servables/tensorflow.
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 
-import grpc
 import numpy as np
 import tensorflow as tf
+from grpc import StatusCode
 from tensorflow.core.example.example_pb2 import Example
 from tensorflow.core.protobuf.meta_graph_pb2 import SignatureDef
 from tensorflow_serving.apis.classification_pb2 import ClassificationResult
@@ -39,7 +39,7 @@ async def classify(
     if not {"classes", "scores"} & set(signature.outputs):
         expected = 'outputs to contain at least one of "classes" or "scores"'
         message = f"Expected classification signature {expected}. Signature was: {signature_name}"
-        raise ServingError(grpc.StatusCode.FAILED_PRECONDITION, message)
+        raise ServingError(StatusCode.FAILED_PRECONDITION, message)
     rows = await _rows(examples)
     outputs = await predict(signature_name, {"inputs": rows})
     found = {name: outputs[name] for name in ("classes", "scores") if name in outputs}

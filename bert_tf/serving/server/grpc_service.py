@@ -46,6 +46,8 @@ _MESSAGE_SECONDS = 30.0
 _MOST_PATIENT = 64
 _PROMPT_SECONDS = 1.0
 _YEAR = 365 * 24 * 3600.0
+# Answers a request, until a moment of `time.monotonic()`.
+_Method = Callable[[Models, Any, float], Awaitable[Message]]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -124,15 +126,16 @@ async def _predict(models: Models, request: PredictRequest, deadline: float) -> 
         return response
 
 
-async def _of_examples(
-    call: Any, response: type[Message], models: Models, request: Any, deadline: float
-) -> Message:
-    with models.servable(*_asked(request.model_spec)) as servable:
-        models.metrics.examples(servable.name, len(listed_examples(request.input)))
-        run = functools.partial(servable.predict, deadline=deadline)
-        name = request.model_spec.signature_name
-        result = await call(run, servable.signatures, name, request.input)
-        return response(result=result, model_spec=_spec(servable, request.model_spec))
+def _of_examples(call: Any, response: type[Message]) -> _Method:
+    async def answer(models: Models, request: Any, deadline: float) -> Message:
+        with models.servable(*_asked(request.model_spec)) as servable:
+            models.metrics.examples(servable.name, len(listed_examples(request.input)))
+            run = functools.partial(servable.predict, deadline=deadline)
+            name = request.model_spec.signature_name
+            result = await call(run, servable.signatures, name, request.input)
+            return response(result=result, model_spec=_spec(servable, request.model_spec))
+
+    return answer
 
 
 async def _metadata(models: Models, request: GetModelMetadataRequest, deadline: float) -> Message:
@@ -144,8 +147,7 @@ async def _metadata(models: Models, request: GetModelMetadataRequest, deadline: 
     with models.servable(*_asked(request.model_spec)) as servable:
         spec = ModelSpec(name=servable.name, version={"value": servable.version})
         response = GetModelMetadataResponse(model_spec=spec)
-        signatures = SignatureDefMap(signature_def=servable.signatures)
-        response.metadata["signature_def"].Pack(signatures)
+        response.metadata["signature_def"].Pack(SignatureDefMap(signature_def=servable.signatures))
         return response
 
 
@@ -153,20 +155,12 @@ async def _status(models: Models, request: GetModelStatusRequest, deadline: floa
     return models.status(*_asked(request.model_spec))
 
 
-# Answers a request, until a moment of `time.monotonic()`.
-_Method = Callable[[Models, Any, float], Awaitable[Message]]
 # HandleReloadConfigRequest, by which clients change the models, and MultiInference are left out.
 _METHODS: dict[str, dict[str, tuple[type[Message], _Method]]] = {
     "PredictionService": {
         "Predict": (PredictRequest, _predict),
-        "Classify": (
-            ClassificationRequest,
-            functools.partial(_of_examples, classify, ClassificationResponse),
-        ),
-        "Regress": (
-            RegressionRequest,
-            functools.partial(_of_examples, regress, RegressionResponse),
-        ),
+        "Classify": (ClassificationRequest, _of_examples(classify, ClassificationResponse)),
+        "Regress": (RegressionRequest, _of_examples(regress, RegressionResponse)),
         "GetModelMetadata": (GetModelMetadataRequest, _metadata),
     },
     "ModelService": {"GetModelStatus": (GetModelStatusRequest, _status)},

@@ -6,10 +6,10 @@ import time
 from collections.abc import Mapping
 from typing import Any
 
-import grpc
 import numpy as np
 import orjson
 import tensorflow as tf
+from grpc import StatusCode
 from tensorflow_serving.apis.classification_pb2 import ClassificationResult
 from tensorflow_serving.apis.regression_pb2 import RegressionResult
 
@@ -113,7 +113,7 @@ def _text(name: str, array: np.ndarray, deadline: float) -> bytes:
 
 def _written(value: Any, deadline: float = math.inf) -> bytes:
     if time.monotonic() > deadline:
-        raise ServingError(grpc.StatusCode.DEADLINE_EXCEEDED, "Deadline exceeded")
+        raise ServingError(StatusCode.DEADLINE_EXCEEDED, "Deadline exceeded")
     return orjson.dumps(value, option=orjson.OPT_SERIALIZE_NUMPY)
 
 

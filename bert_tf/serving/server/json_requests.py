@@ -14,9 +14,9 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NoReturn
 
-import grpc
 import numpy as np
 import tensorflow as tf
+from grpc import StatusCode
 from tensorflow.core.example.example_pb2 import Example
 from tensorflow.core.example.feature_pb2 import Feature
 from tensorflow_serving.apis.input_pb2 import Input
@@ -274,7 +274,7 @@ def _converter(dtype: tf.DType) -> Callable[[Any], Any]:
 
     def unknown(value: Any) -> NoReturn:
         message = f"Conversion of JSON Value: {shown(value)} to type: {dtype_name(dtype)}"
-        raise ServingError(grpc.StatusCode.UNIMPLEMENTED, message)
+        raise ServingError(StatusCode.UNIMPLEMENTED, message)
 
     return unknown
 
@@ -353,8 +353,7 @@ def _example(value: Any) -> Example:
 
 def _add_value(feature: Feature, name: str, value: Any) -> None:
     if value is None or isinstance(value, list) or _is_object(value):
-        kind = _json_type(value)
-        raise invalid(f"Feature: {name} has element with unexpected JSON type: {kind}")
+        raise invalid(f"Feature: {name} has element with unexpected JSON type: {_json_type(value)}")
     floats = functools.partial(_float, dtype=tf.float32)
     kinds: dict[type, tuple[str, Callable]] = {
         bool: ("int64_list", int), int: ("int64_list", int), float: ("float_list", floats)

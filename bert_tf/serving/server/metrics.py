@@ -7,8 +7,8 @@ are in microseconds.
 import contextlib
 from collections.abc import Sequence
 
-import grpc
 import prometheus_client as prometheus
+from grpc import StatusCode
 
 # Exponential(10, 1.8, 33) of TensorFlow's monitoring: 10 µs to about 20 minutes.
 _MICROSECONDS = [round(10 * 1.8**power, 6) for power in range(33)]
@@ -23,8 +23,8 @@ CONTENT_TYPE = prometheus.CONTENT_TYPE_PLAIN_0_0_4
 class Metrics:
     """Metrics of one server.
 
-    Requests for models outside `models` count under the empty name: a label for each name that
-    clients make up would grow without bound.
+    Requests for models outside `models` count under the empty name: labels that clients make up
+    would grow without bound.
     """
 
     def __init__(self) -> None:
@@ -69,7 +69,7 @@ class Metrics:
         )
 
     def request(
-        self, model: str, api: str, entrypoint: str, code: grpc.StatusCode, seconds: float
+        self, model: str, api: str, entrypoint: str, code: StatusCode, seconds: float
     ) -> None:
         """Counts a request that has been answered: "Predict", over "REST" or "GRPC"."""
         model = model if model in self.models else ""
@@ -82,14 +82,14 @@ class Metrics:
     def wait(self, seconds: float) -> None:
         self._queueing.observe(seconds * 1e6)
 
-    def load(self, path: str, code: grpc.StatusCode) -> None:
+    def load(self, path: str, code: StatusCode) -> None:
         self._loads.labels(path, code.name).inc()
 
     def warm_up(self, path: str, seconds: float) -> None:
         self._warm_up.labels(path, "OK").observe(seconds * 1e6)
 
     def forget(self, path: str) -> None:
-        for code in grpc.StatusCode:
+        for code in StatusCode:
             for metric in (self._loads, self._warm_up):
                 with contextlib.suppress(KeyError):  # not counted
                     metric.remove(path, code.name)

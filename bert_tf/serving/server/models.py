@@ -12,7 +12,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-import grpc
+from grpc import StatusCode
 from tensorflow_serving.apis.get_model_status_pb2 import GetModelStatusResponse, ModelVersionStatus
 from tensorflow_serving.config.model_server_config_pb2 import ModelConfig, ModelServerConfig
 
@@ -31,11 +31,6 @@ _REMEMBERED = 16
 
 class Models:
     """The models of a server. All methods belong to the thread of one event loop.
-
-        models = Models("saved_models")
-        async with models.running():
-            with models.servable("classifier") as servable:
-                outputs = await servable.predict("", {"text": np.array([b"a text"], object)})
 
     New versions are found by polling, loaded and warmed up while the old one serves, then take
     over; the old one is unloaded after its last request. A version that fails to load says so in
@@ -93,8 +88,7 @@ class Models:
     async def start(self) -> None:
         """Loads the first versions; returns when each is loaded or has failed.
 
-        Raises:
-            InputError: the source cannot be read, has no models, or none that can be loaded.
+        Raises InputError if the source cannot be read, has no models, or none that can be loaded.
         """
         folder = self._folder
         try:
@@ -245,7 +239,7 @@ class Models:
                 UNAVAILABLE once the server stops.
         """
         if self._is_closing:
-            raise ServingError(grpc.StatusCode.UNAVAILABLE, "The server is stopping")
+            raise ServingError(StatusCode.UNAVAILABLE, "The server is stopping")
         version, servables = self._asked(name, version, label)
         available = [number for number, each in servables.items() if each.is_available]
         chosen = max(available, default=-1) if version is None else version
@@ -269,11 +263,7 @@ class Models:
     def status(
         self, name: str, version: int | None = None, label: str | None = None
     ) -> GetModelStatusResponse:
-        """The state of each version of a model, or of one, as ModelService reports it.
-
-        Raises:
-            ServingError: NOT_FOUND, or as `servable` for a label.
-        """
+        """The state of each version of a model, or of one, as ModelService reports it."""
         version, servables = self._asked(name, version, label)
         # The newest first, as TensorFlow Serving lists them.
         asked = sorted(servables, reverse=True) if version is None else [version]
@@ -285,13 +275,13 @@ class Models:
 
 
 def _not_found(message: str) -> ServingError:
-    return ServingError(grpc.StatusCode.NOT_FOUND, message)
+    return ServingError(StatusCode.NOT_FOUND, message)
 
 
 def _look(
     source: Path | ModelServerConfig, known: set[str], failed: list[Servable]
 ) -> tuple[dict[str, dict[int, Path]], list[Servable]]:
-    """Finds the versions to serve, name -> version -> folder, and failed ones whose files changed.
+    """Finds name -> version -> folder to serve, and `failed` versions whose files changed.
 
     `known` models whose folders are gone are left out. Raises OSError.
     """

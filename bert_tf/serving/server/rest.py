@@ -13,10 +13,10 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 from urllib.parse import unquote
 
-import grpc
 import tensorflow as tf
 from google.protobuf.json_format import MessageToDict
 from google.protobuf.message import Message
+from grpc import StatusCode
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import PlainTextResponse, Response
 from starlette.types import Receive, Scope, Send
@@ -38,7 +38,7 @@ _CODES = {
     501: "UNIMPLEMENTED", 503: "UNAVAILABLE", 504: "DEADLINE_EXCEEDED",
 }  # fmt: skip
 HTTP_STATUS = {
-    grpc.StatusCode[code]: status for status, codes in _CODES.items() for code in codes.split()
+    StatusCode[code]: status for status, codes in _CODES.items() for code in codes.split()
 }
 
 # From tensorflow_serving/model_servers/http_rest_api_util.cc. Names are percent-decoded later.
@@ -72,7 +72,7 @@ class _HttpError(ServingError):
     """An error whose HTTP status no code of TensorFlow Serving has."""
 
     def __init__(self, status: int, message: str) -> None:
-        super().__init__(grpc.StatusCode.INVALID_ARGUMENT, message)
+        super().__init__(StatusCode.INVALID_ARGUMENT, message)
         self.status = status
 
 
@@ -167,7 +167,7 @@ class RestApi:
     async def _infer(
         self, request: Request, target: _Target, verb: str, access: dict[str, Any]
     ) -> bytes:
-        start, code = time.monotonic(), grpc.StatusCode.OK
+        start, code = time.monotonic(), StatusCode.OK
         try:
             async with self._body(request) as body:
                 answering = self._answer_to(body, target, verb, start, access)
@@ -177,7 +177,7 @@ class RestApi:
             raise
         except Exception as error:
             is_gone = isinstance(error, ClientDisconnect)
-            code = grpc.StatusCode.CANCELLED if is_gone else grpc.StatusCode.INTERNAL
+            code = StatusCode.CANCELLED if is_gone else StatusCode.INTERNAL
             raise
         finally:
             seconds = time.monotonic() - start
@@ -218,8 +218,7 @@ class RestApi:
                 classes = await classify(run, servable.signatures, name, examples)
                 is_large = sum(len(row.classes) for row in classes.classifications) > LARGE_ANSWER
                 return await in_thread_if(is_large, json_answers.classifications, classes)
-            values = await regress(run, servable.signatures, name, examples)
-            return json_answers.regressions(values)
+            return json_answers.regressions(await regress(run, servable.signatures, name, examples))
 
     @contextlib.asynccontextmanager
     async def _body(self, request: Request) -> AsyncIterator[bytes]:
@@ -281,7 +280,7 @@ class RestApi:
 
     def _too_many(self) -> ServingError:
         message = f"More than {self._limits.held_bytes} bytes of request bodies are in work"
-        return ServingError(grpc.StatusCode.RESOURCE_EXHAUSTED, message)
+        return ServingError(StatusCode.RESOURCE_EXHAUSTED, message)
 
 
 def _too_large(limit: int) -> _HttpError:

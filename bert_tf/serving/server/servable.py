@@ -12,10 +12,10 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-import grpc
 import numpy as np
 import tensorflow as tf
 from google.protobuf.message import DecodeError
+from grpc import StatusCode
 from tensorflow.core.protobuf.meta_graph_pb2 import SignatureDef
 from tensorflow_serving.apis.get_model_status_pb2 import ModelVersionStatus
 from tensorflow_serving.apis.prediction_log_pb2 import PredictionLog
@@ -32,7 +32,7 @@ from bert_tf.serving.server.tensors import can_join, check_inputs, predict_input
 from bert_tf.serving.warmup_requests import WARMUP_FILE
 
 REQUESTS = Path("assets.extra", WARMUP_FILE)
-_MOST_REQUESTS = 1000
+_MOST = 1000  # of them
 
 # An answer may be thousands of times as large as its request. The attention of 28 texts of
 # BERT-base is about this large.
@@ -49,13 +49,10 @@ class Servable:
     """One version of a model. It stays loaded while a request holds it.
 
     Requests are joined in batches if the version's folder has batching parameters, or if
-    `overrides` has any. A batched version refuses requests of more rows than a batch may have, as
-    TensorFlow Serving does.
+    `overrides` has any; as in TensorFlow Serving, more rows than a batch may have are then refused.
 
-    Attributes:
-        state: a state of `ModelVersionStatus`; `error` is why it could not be loaded.
-        retry_at: moment of `time.monotonic()` from which loading may be tried again.
-        stamp: sizes and times of the folder's files before they were loaded.
+    `state` is one of `ModelVersionStatus`, `error` why loading failed, `retry_at` the moment of
+    `time.monotonic()` from which it may be tried again, `stamp` that of the files that were loaded.
     """
 
     name: str
@@ -97,7 +94,7 @@ class Servable:
             self.state = ModelVersionStatus.END
             _LOG.warning("%s cannot be loaded: %s", self.directory, self.error.message)
             return
-        self.metrics.load(path, grpc.StatusCode.OK)
+        self.metrics.load(path, StatusCode.OK)
         self.state = ModelVersionStatus.AVAILABLE
         _LOG.info("loaded %s in %.1f s", self.directory, time.monotonic() - started)
 
@@ -217,14 +214,12 @@ async def _warm_up(model: LoadedModel, path: Path) -> int:
     try:
         for record in tf.data.TFRecordDataset(str(path)).as_numpy_iterator():
             number += 1
-            if number > _MOST_REQUESTS:
-                raise invalid(
-                    f"Number of warmup records exceeeds the maximum ({_MOST_REQUESTS}) at {path}"
-                )
+            if number > _MOST:
+                raise invalid(f"Number of warmup records exceeeds the maximum ({_MOST}) at {path}")
             await _replay(model, PredictionLog.FromString(record))
     except tf.errors.DataLossError as damage:
         message = f"{damage.message}. Please verify your warmup data is in TFRecord format."
-        raise ServingError(grpc.StatusCode.DATA_LOSS, message) from damage
+        raise ServingError(StatusCode.DATA_LOSS, message) from damage
     except (tf.errors.OpError, ServingError) as failure:
         error = failure if isinstance(failure, ServingError) else from_tensorflow(failure)
         message = f"warm-up request {number} of {path} failed: {error.message}"
@@ -245,8 +240,7 @@ async def _replay(model: LoadedModel, log: PredictionLog) -> None:
         call, request = classify if kind == "classify_log" else regress, getattr(log, kind).request
         await call(predict, model.signatures, request.model_spec.signature_name, request.input)
     elif kind not in (None, "multi_inference_log"):  # which no client can ask here
-        message = f"Unsupported log_type for warmup: {kind}"
-        raise ServingError(grpc.StatusCode.UNIMPLEMENTED, message)
+        raise ServingError(StatusCode.UNIMPLEMENTED, f"Unsupported log_type for warmup: {kind}")
 
 
 def stamp(directory: Path) -> dict[str, tuple[int, int]]:
@@ -298,4 +292,4 @@ def _load_error(error: Exception, directory: Path) -> ServingError:
         case _:
             _LOG.error("a defect while loading %s", directory, exc_info=error)
             code, message = "INTERNAL", f"{type(error).__name__}: {error}"
-    return ServingError(grpc.StatusCode[code], message)
+    return ServingError(StatusCode[code], message)

@@ -3,9 +3,9 @@
 import math
 from collections.abc import Mapping
 
-import grpc
 import numpy as np
 import tensorflow as tf
+from grpc import StatusCode
 from tensorflow.core.framework.tensor_pb2 import TensorProto
 from tensorflow.core.framework.types_pb2 import DataType
 from tensorflow.core.protobuf.meta_graph_pb2 import SignatureDef, TensorInfo
@@ -69,8 +69,8 @@ def predict_inputs(
     """Returns the name of the signature that a request asks, and its inputs."""
     name = request.model_spec.signature_name or "serving_default"
     if name not in signatures:
-        message = f'Serving signature key "{name}" not found.'
-        raise ServingError(grpc.StatusCode.FAILED_PRECONDITION, message)
+        missing = f'Serving signature key "{name}" not found.'
+        raise ServingError(StatusCode.FAILED_PRECONDITION, missing)
     inputs = signatures[name].inputs
     check_names(signatures[name], request.inputs)
     return name, {key: to_array(key, x, inputs[key].dtype) for key, x in request.inputs.items()}
