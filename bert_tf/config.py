@@ -35,8 +35,8 @@ _FIXED: dict[str, Any] = {
     "add_cross_attention": False,
 }
 
-# What each token attends to. On disk a left-to-right model is a Hugging Face decoder; the others
-# have no Hugging Face class, and a `model_type` that no other library takes for BERT.
+# On disk a left-to-right model is a Hugging Face decoder; the others have no class there, and a
+# `model_type` that no other library takes for BERT.
 _DIRECTIONS: dict[str, dict[str, Any]] = {
     "both": {},
     "left_to_right": {"is_decoder": True},
@@ -69,10 +69,9 @@ class BertConfig:
         feature_layers: layers of the frozen encoder under a task's head; see
             `bert_tf.models.chosen_layers`. None for a model that was trained as a whole.
         feature_lstm_layers: bidirectional LSTM layers between encoder and head.
-        attention_direction: side of the text that a token attends to: "both"; "left_to_right", the
-            tokens up to itself (Hugging Face's `is_decoder`); "right_to_left", those from itself
-            on; "left_to_right+right_to_left", two encoders side by side; "recurrent", nothing: an
-            LSTM in each direction takes the place of attention.
+        attention_direction: tokens that a token attends to: "both" sides; "left_to_right", those up
+            to itself (Hugging Face's `is_decoder`); "right_to_left", those from itself on;
+            "left_to_right+right_to_left", two encoders; "recurrent", none, but two LSTMs.
         extra: other keys of a config.json, kept for writing it again.
 
     Raises:

@@ -10,26 +10,9 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 
+from bert_tf.checkpoints import safetensors_file, weight_names
 from bert_tf.checkpoints.formats import CONFIG, Location, check_is_model_directory
-from bert_tf.checkpoints.safetensors_file import (
-    FLOATS,
-    read_tensors,
-    weights_path,
-    write_sharded_weights,
-)
 from bert_tf.checkpoints.stored_model import StoredModel, check_shapes, check_vocabulary, left_out
-from bert_tf.checkpoints.weight_names import (
-    FEATURE_BASED,
-    HEADS,
-    HEADS_PREFIXES,
-    PARTS,
-    Head,
-    canonical_name,
-    head_of,
-    named_weights,
-    stored_prefixes,
-    tensor_shapes,
-)
 from bert_tf.config import BertConfig
 from bert_tf.errors import InputError
 from bert_tf.models.chosen_layers import MIX
@@ -48,7 +31,7 @@ SHARD_BYTES = 5 * 1000**3
 _NOT_KEPT = ("architectures", "dtype", "num_labels", "problem_type", "tie_word_embeddings",
              "torch_dtype")  # fmt: skip
 # The beginnings of the canonical names of all tensors that a model can use.
-_OF_BERT = ("embeddings.", "encoder.", "pooler.", *HEADS_PREFIXES)
+_OF_BERT = ("embeddings.", "encoder.", "pooler.", *weight_names.HEADS_PREFIXES)
 
 
 def save_model(
@@ -116,7 +99,7 @@ def load_model(
         pieces = len(vocabulary.read_bytes().rstrip().split(b"\n"))
         check_vocabulary(pieces, stored.config, vocabulary)
     if model_class is None:
-        kinds: Any = {head.kind: each for each, head in reversed(HEADS.items())}
+        kinds: Any = {head.kind: each for each, head in reversed(weight_names.HEADS.items())}
         if stored.kind not in kinds:
             raise InputError(
                 f"{directory} holds a {stored.kind}, which cannot be used as it is: train it for "
@@ -131,7 +114,7 @@ def load_model(
     of_labels = {"num_classes": num_classes, "labels": labels}
     given = [name for name, value in of_labels.items() if value is not None]
     model_class.refuse_unknown([*own, *given], {"allow_new_head"} | BertConfig.names())
-    head = head_of(model_class)
+    head = weight_names.head_of(model_class)
     is_other = "classifier." in head.parts and stored.classes and stored.kind != head.kind
     _check_direction(stored, head, directory)
     if not allow_new_head:
@@ -158,7 +141,9 @@ def load_model(
     features = [(c.feature_layers, c.feature_lstm_layers) for c in (full, stored.config)]
     is_other = is_other or (bool(head.parts) and features[0] != features[1])
     # The encoder's shapes are checked before a model of a wrong size is made.
-    check_shapes(_encoder(stored.tensors), _encoder(tensor_shapes(full)), stored.source)
+    check_shapes(
+        _encoder(stored.tensors), _encoder(weight_names.tensor_shapes(full)), stored.source
+    )
     model = model_class(full, **own)
     if is_other and stored.classes:
         _log.warning("%s: its head is for other classes or another task: replaced.", stored.source)
@@ -171,7 +156,7 @@ def load_model(
     return model
 
 
-def _check_direction(stored: StoredModel, head: Head, directory: Path) -> None:
+def _check_direction(stored: StoredModel, head: weight_names.Head, directory: Path) -> None:
     """Refuses masked words for models that see one side, and next words for others."""
     direction = stored.config.attention_direction
     of_next_words = head.architecture == "BertLMHeadModel"
@@ -184,7 +169,9 @@ def _check_direction(stored: StoredModel, head: Head, directory: Path) -> None:
         )
 
 
-def _check_head(stored: StoredModel, head: Head, is_other: Any, directory: Path) -> None:
+def _check_head(
+    stored: StoredModel, head: weight_names.Head, is_other: Any, directory: Path
+) -> None:
     """Refuses a directory that lacks a part of the head, or holds another head."""
     needed = tuple(head.parts)
     if head.parts and stored.config.has_feature_encoder:
@@ -192,7 +179,7 @@ def _check_head(stored: StoredModel, head: Head, is_other: Any, directory: Path)
         needed += ("mix.",) * (stored.config.feature_layers == MIX)
     elif head.parts and head.reads_pooler and stored.config.attention_direction != "recurrent":
         needed += ("pooler.",)
-    absent = [PARTS[part] for part in needed if not stored.has(part)]
+    absent = [weight_names.PARTS[part] for part in needed if not stored.has(part)]
     if is_other or absent:
         lack = f"not a {head.kind}" if is_other else f"which has no {' and no '.join(absent)}"
         raise InputError(
@@ -204,7 +191,7 @@ def _check_head(stored: StoredModel, head: Head, is_other: Any, directory: Path)
 
 def _encoder(named: dict[str, Any]) -> dict[str, Any]:
     """The entries of the encoder alone, without pooler and heads."""
-    outside = (*HEADS_PREFIXES, "pooler.")
+    outside = (*weight_names.HEADS_PREFIXES, "pooler.")
     return {name: value for name, value in named.items() if not name.startswith(outside)}
 
 
@@ -215,13 +202,17 @@ def _warn_of_new(path: Path, names: str) -> None:
 
 def _fill(model: PretrainedModel, stored: StoredModel, kept: tuple[str, ...]) -> None:
     """Assigns the tensors of the encoder and of the parts in `kept` to the model."""
-    weights = {canonical_name(weight.name): weight for weight in named_weights(model)}
-    parts = {name: tensor for name, tensor in stored.tensors.items() if name.startswith(kept)}
-    tensors = _encoder(stored.tensors) | parts
+    weights = {
+        weight_names.canonical_name(weight.name): weight
+        for weight in weight_names.named_weights(model)
+    }
+    tensors = _encoder(stored.tensors)
+    tensors |= {name: value for name, value in stored.tensors.items() if name.startswith(kept)}
     check_shapes(tensors, {name: weight.shape for name, weight in weights.items()}, stored.source)
     new = sorted(name for name in weights if name not in tensors)
     if new:
-        titles = [next((t for p, t in PARTS.items() if name.startswith(p)), name) for name in new]
+        parts = weight_names.PARTS.items()
+        titles = [next((title for p, title in parts if name.startswith(p)), name) for name in new]
         _warn_of_new(stored.source, " and ".join(dict.fromkeys(titles)))
     for name in weights.keys() & tensors.keys():
         weights[name].assign(tensors[name])
@@ -230,15 +221,15 @@ def _fill(model: PretrainedModel, stored: StoredModel, kept: tuple[str, ...]) ->
 def read_weights(folder: Path) -> StoredModel:
     """Reads config.json and the weights, including a decoder's copies of other weights."""
     config = BertConfig.from_json(folder / CONFIG)
-    path = weights_path(folder)
+    path = safetensors_file.weights_path(folder)
     found: dict[str, dict[str, np.ndarray]] = {}  # canonical name -> prefix -> tensor
     others = []
-    for name, tensor in read_tensors(path):
-        canonical = canonical_name(name)
+    for name, tensor in safetensors_file.read_tensors(path):
+        canonical = weight_names.canonical_name(name)
         if not canonical.startswith(_OF_BERT) and not name.startswith("bert."):
             others.append(name)
             continue
-        for prefix in stored_prefixes(canonical, config):
+        for prefix in weight_names.stored_prefixes(canonical, config):
             if not name.startswith(prefix):
                 continue  # of the other encoder, or of Hugging Face's computation, not ours
             parts = found.setdefault(canonical, {})
@@ -249,7 +240,7 @@ def read_weights(folder: Path) -> StoredModel:
             parts[prefix] = tensor
     tensors = {}
     for canonical, parts in found.items():
-        prefixes = stored_prefixes(canonical, config)
+        prefixes = weight_names.stored_prefixes(canonical, config)
         if parts.keys() != set(prefixes) or len({part.shape for part in parts.values()}) > 1:
             raise InputError(
                 f"{path} lacks {canonical} of one encoder, or in one shape: restore the file."
@@ -286,13 +277,13 @@ def write_hugging_face(
     Each file appears whole or not at all, config.json last: a directory without it is no model
     yet. Other files of the directory (checkpoints, logs) stay. `dtype` is a key of `FLOATS`.
     """
-    has_head = any(model.has(part) for part in HEADS_PREFIXES)
-    of_head = FEATURE_BASED if model.config.has_feature_encoder else ""
+    has_head = any(model.has(part) for part in weight_names.HEADS_PREFIXES)
+    of_head = weight_names.FEATURE_BASED if model.config.has_feature_encoder else ""
     tensors = {}
     for name, tensor in model.tensors.items():
         # The encoder alone has no prefix; in a model with heads it is called "bert".
-        stored = f"{of_head if name.startswith(HEADS_PREFIXES) else 'bert.'}{name}"
-        prefixes = stored_prefixes(name, model.config)
+        stored = f"{of_head if name.startswith(weight_names.HEADS_PREFIXES) else 'bert.'}{name}"
+        prefixes = weight_names.stored_prefixes(name, model.config)
         values = _cast(name, tensor, dtype)
         for prefix, value in zip(prefixes, values if len(prefixes) > 1 else [values], strict=True):
             tensors[prefix + (stored if has_head else name)] = value
@@ -300,7 +291,7 @@ def write_hugging_face(
     path = folder / CONFIG
     if path.exists() and path.read_bytes() != config.to_json_text().encode():
         path.unlink()  # it describes other weights than those to come
-    write_sharded_weights(folder, tensors, shard_bytes)
+    safetensors_file.write_sharded_weights(folder, tensors, shard_bytes)
     if model.tokenizer is not None:
         model.tokenizer.save(folder, model_max_length=config.max_position_embeddings)
     config.to_json(path)
@@ -322,7 +313,7 @@ def _config_on_disk(model: StoredModel, dtype: str) -> BertConfig:
 
 def _cast(name: str, tensor: np.ndarray, dtype: str) -> np.ndarray:
     with np.errstate(over="ignore"):  # reported below
-        cast = np.ascontiguousarray(tensor.astype(FLOATS[dtype], copy=False))
+        cast = np.ascontiguousarray(tensor.astype(safetensors_file.FLOATS[dtype], copy=False))
     if dtype != "float32" and not np.array_equal(np.isfinite(cast), np.isfinite(tensor)):
         raise InputError(
             f"{name} has values too large for {dtype} ({np.abs(tensor).max():.3g}): "

@@ -29,7 +29,7 @@ _HEADS_POOLER = "next_sentence.pooler_dense"
 
 
 class _Graph:
-    """The objects of a checkpoint, by number, and the tensors taken from them."""
+    """A checkpoint's objects, by number, and the tensors taken from them."""
 
     def __init__(self, prefix: Path):
         self.prefix = prefix
@@ -54,7 +54,7 @@ class _Graph:
         return start
 
     def find_first(self, *edges: str) -> int | None:
-        """The first object that has all these edges, the root's neighbours before others."""
+        """The object nearest to the root that has all these edges."""
         queue, seen = [0], {0}
         for node in queue:  # it grows meanwhile
             if all(edge in self.children[node] for edge in edges):

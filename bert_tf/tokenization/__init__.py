@@ -1,21 +1,9 @@
 """Raw text to token ids: normalization, WordPiece, packing, and learning a vocabulary."""
 
-from bert_tf.tokenization.packing import Packer
-from bert_tf.tokenization.tokenizer import BertTokenizer
-from bert_tf.tokenization.vocabulary import (
-    SPECIAL_TOKENS,
-    count_words,
-    learn_vocabulary,
-    read_vocabulary,
-    write_vocabulary,
-)
-
-__all__ = [
-    "SPECIAL_TOKENS",
-    "BertTokenizer",
-    "Packer",
-    "count_words",
-    "learn_vocabulary",
-    "read_vocabulary",
-    "write_vocabulary",
-]
+from bert_tf.tokenization.packing import Packer as Packer
+from bert_tf.tokenization.tokenizer import BertTokenizer as BertTokenizer
+from bert_tf.tokenization.vocabulary import SPECIAL_TOKENS as SPECIAL_TOKENS
+from bert_tf.tokenization.vocabulary import count_words as count_words
+from bert_tf.tokenization.vocabulary import learn_vocabulary as learn_vocabulary
+from bert_tf.tokenization.vocabulary import read_vocabulary as read_vocabulary
+from bert_tf.tokenization.vocabulary import write_vocabulary as write_vocabulary

@@ -1,6 +1,5 @@
 """Text to ids, as the original BERT tokenizer does it, inside the TensorFlow graph."""
 
-import dataclasses
 import functools
 import itertools
 import json
@@ -28,6 +27,8 @@ from bert_tf.tokenization.wordpiece import WordPiece
 
 VOCABULARY_FILE = "vocab.txt"
 CONFIG_FILE = "tokenizer_config.json"
+# The constructor's arguments, under which tokenizer_config.json has them.
+_SWITCHES = ("do_lower_case", "strip_accents", "tokenize_chinese_chars", "special_tokens_in_text")
 TOKENIZER_JSON = "tokenizer.json"  # replaces vocab.txt in newer directories of Hugging Face
 
 
@@ -74,9 +75,9 @@ class BertTokenizer(tf.Module):
             self._vocabulary = read_vocabulary(vocabulary)
         else:
             self._vocabulary = Vocabulary([str(piece) for piece in vocabulary])
-        self._switches = _Switches(
-            do_lower_case, strip_accents, tokenize_chinese_chars, special_tokens_in_text
-        )
+        values = (do_lower_case, strip_accents, tokenize_chinese_chars, special_tokens_in_text)
+        self._switches = tuple(zip(_SWITCHES, values, strict=True))
+        _check_switches(self.settings)
         self._kept_config = "{}"  # the rest of tokenizer_config.json, as JSON
 
         pieces = self._vocabulary.pieces
@@ -113,12 +114,8 @@ class BertTokenizer(tf.Module):
             raise InputError(f"{directory}: no such folder; give a folder with a {VOCABULARY_FILE}")
         path = directory / CONFIG_FILE
         config = read_json_object(path) if path.exists() else {}
-        names = _Switches.__dataclass_fields__
-        switches = {name: config.pop(name) for name in names if name in config}
-        try:
-            _Switches(**switches)
-        except InputError as error:
-            raise InputError(f"{path}: {error}") from None
+        switches = {name: config.pop(name) for name in _SWITCHES if name in config}
+        _check_switches(switches, f"{path}: ")
         vocabulary, in_json = directory / VOCABULARY_FILE, directory / TOKENIZER_JSON
         if vocabulary.exists() or not in_json.exists():
             tokenizer = cls(vocabulary, **switches)
@@ -221,7 +218,7 @@ class BertTokenizer(tf.Module):
     @property
     def settings(self) -> dict[str, bool | None]:
         """The four switches, as the constructor takes them."""
-        return dict(vars(self._switches))
+        return dict(self._switches)
 
     def other_switches(self, settings: Mapping[str, Any]) -> str:
         """The switches that differ from `settings`, as "do_lower_case (False, not True)"."""
@@ -309,19 +306,10 @@ class BertTokenizer(tf.Module):
         return ids, row_splits, starts, ends, special
 
 
-@dataclasses.dataclass(frozen=True)
-class _Switches:
-    """The switches under the names of tokenizer_config.json."""
-
-    do_lower_case: bool = True
-    strip_accents: bool | None = None
-    tokenize_chinese_chars: bool = True
-    special_tokens_in_text: bool = False
-
-    def __post_init__(self):
-        for name, value in vars(self).items():
-            if not isinstance(value, bool) and not (name == "strip_accents" and value is None):
-                raise InputError(f"{name} is {value!r}; make it true or false")
+def _check_switches(switches: Mapping[str, object], source: str = "") -> None:
+    for name, value in switches.items():
+        if not isinstance(value, bool) and not (name == "strip_accents" and value is None):
+            raise InputError(f"{source}{name} is {value!r}; make it true or false")
 
 
 def _read_tokenizer_json(path: Path) -> tuple[list[str], dict[str, Any]]:

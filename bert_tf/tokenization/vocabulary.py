@@ -165,10 +165,7 @@ def _decoded(counts: Iterable[tuple[bytes, int]]) -> Iterator[tuple[str, int]]:
 
 
 def check_alphabet(counts: Mapping[bytes, int], vocabulary_size: int, text_bytes: int) -> None:
-    """Raises InputError if a vocabulary is too small, whatever the rest of the corpus holds.
-
-    `counts` are the words of a part, as UTF-8; `text_bytes` estimates the whole.
-    """
+    """Raises InputError if a part's words do not fit; `text_bytes` estimates the whole corpus."""
     least = max(2, 4 * text_bytes // _RAREST_CHARACTER)  # 4, for estimates may be too low
     _alphabet(_decoded(counts.items()), vocabulary_size, least)
 
