@@ -207,7 +207,6 @@ def _domain(values: Sequence[float]) -> hparams_api.Domain:
 
 
 def _write_summary(path: Path, summary: Any, wall_time: float) -> None:
-    """Writes an event file of one summary."""
     content = tf.compat.v1.Summary.FromString(summary.SerializeToString())
     with replace_file(path) as temporary, tf.io.TFRecordWriter(str(temporary)) as writer:
         for values in ({"file_version": "brain.Event:2"}, {"summary": content}):

@@ -43,14 +43,12 @@ class AdamWeightDecay(keras.optimizers.Optimizer):
 
     Args:
         learning_rate: a float or a schedule.
-        weight_decay_rate: decoupled weight decay.
-        beta_1, beta_2, epsilon: as above.
+        weight_decay_rate, beta_1, beta_2, epsilon: as above.
         clip_norm: largest global norm; None for no clipping.
         bias_correction: whether to correct the means for their start at 0; the original does not.
         exclude_from_weight_decay: patterns; a parameter whose path contains one is not decayed.
         learning_rate_factors: pattern -> factor on the learning rate of the parameters whose path
             contains it; the first that matches counts.
-        name: name of the optimizer.
         kwargs: other arguments of `keras.optimizers.Optimizer`, such as `use_ema`.
     """
 
@@ -186,7 +184,7 @@ def _in_one_pass(
 
 @keras.saving.register_keras_serializable(package="bert_tf")
 class Lamb(AdamWeightDecay):
-    """Adam with steps in proportion to the norm of each parameter.
+    """`AdamWeightDecay` with steps in proportion to the norm of each parameter.
 
     Algorithm 2 of You et al. 2020, "Large Batch Optimization for Deep Learning: Training BERT in
     76 minutes" (arXiv 1904.00962), with the identity for phi. At step t, with the means m and v
@@ -198,8 +196,6 @@ class Lamb(AdamWeightDecay):
     where |p| / |r|, the trust ratio, is 1 if either norm is 0. What is excluded from weight decay
     (LayerNorm and biases) has a trust ratio of 1, too, as in the authors' code. Gradients are
     clipped by their global norm first, as there.
-
-    Arguments are those of `AdamWeightDecay`.
     """
 
     def __init__(self, learning_rate: Any = 1e-3, name: str = "lamb", **kwargs: Any):
@@ -239,13 +235,9 @@ def check_optimizer(optimizer: keras.optimizers.Optimizer) -> None:
 
 
 def apply_summed(
-    optimizer: keras.optimizers.Optimizer,
-    gradients: Sequence[Any],
-    variables: Sequence[keras.Variable],
-    *,
-    norm: Any,
-    finite: Any,
-) -> None:
+    optimizer: keras.optimizers.Optimizer, gradients: Sequence[Any],
+    variables: Sequence[keras.Variable], *, norm: Any, finite: Any,
+) -> None:  # fmt: skip
     """One step of a built optimizer, called in a replica; `norm` is the gradients' global norm.
 
     Without `finite`, bool [], parameters and optimizer variables stay unchanged. `iterations`

@@ -18,12 +18,12 @@ class WarmupLinearDecay(keras.optimizers.schedules.LearningRateSchedule):
     its peak to peak * (1 - warmup_steps / total_steps).
 
     Args:
-        peak_learning_rate: learning rate at the end of the warm-up.
+        peak_learning_rate: learning rate at the end of the warm-up, above 0.
         warmup_steps: length of the warm-up; 0 for none.
-        total_steps: step from which on the rate is 0.
+        total_steps: step from which on the rate is 0, at least 1 and `warmup_steps`.
 
     Raises:
-        InputError: if the rate is not above 0, or the steps are not 0 <= warmup <= total >= 1.
+        InputError: if an argument is out of range.
     """
 
     def __init__(self, peak_learning_rate: float, warmup_steps: int, total_steps: int):
@@ -81,9 +81,7 @@ class WarmupStableDecay(WarmupLinearDecay):
     With x the share of the decay that is over, the rate is peak * (1 - sqrt(x)), the best of the
     decays that Hägele et al. 2024 compare (section 3). A tenth of the steps suffices for it
     (MiniCPM, Hu et al. 2024, section 4). Up to its beginning the rate does not depend on the
-    length of the run.
-
-    `decay_share` of the steps, rounded down to at least one step, decay.
+    length of the run. `decay_share` of the steps, rounded down to at least one step, decay.
 
     Raises:
         InputError: as for `WarmupLinearDecay`; or the warm-up and the decay overlap.

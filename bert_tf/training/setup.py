@@ -174,20 +174,17 @@ def _order_of(trainer: Trainer, options: TrainingOptions) -> dict[str, Any]:
 
     Without dropout, the parts that a batch is cut into change no more than the rounding of sums.
     """
-    strategy = trainer.strategy
-    parts = {
-        "devices": strategy.num_replicas_in_sync,
+    order = {"version": TRAJECTORY, "workers": reader_count(trainer.strategy)}
+    if not trainer.seeds:
+        return order
+    late = getattr(options, "long_gradient_accumulation_steps", None)
+    return {
+        **order,
+        "devices": trainer.strategy.num_replicas_in_sync,
         "gradient_accumulation_steps": options.gradient_accumulation_steps,
-        "long.gradient_accumulation_steps": getattr(
-            options, "long_gradient_accumulation_steps", None
-        ),
+        "long.gradient_accumulation_steps": late,
         "jit_compile": trainer.jit_compile,
         "rematerialize": options.rematerialize,
-    }
-    return {
-        "version": TRAJECTORY,
-        "workers": reader_count(strategy),
-        **(parts if trainer.seeds else {}),
     }
 
 

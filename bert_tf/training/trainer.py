@@ -113,13 +113,9 @@ class Trainer:
         self.nonfinite_steps = add_counter("trainer/nonfinite_steps")
         self.loss_scale = LossScale() if computes_in_float16(model) else None
         self.stop_flag = StopFlag(strategy) if has_workers(strategy) else None
+        self.trainable_variables = model.trainable_variables
         optimizer.build(self.trainable_variables)
         self.accumulate_gradients(gradient_accumulation_steps)
-
-    @property
-    def trainable_variables(self) -> list[keras.Variable]:
-        """The model's variables that steps update."""
-        return self.model.trainable_variables
 
     @property
     def variables(self) -> list[keras.Variable]:
@@ -138,7 +134,7 @@ class Trainer:
         self.means.assign(tf.zeros(self.means.shape))
 
     def iterate(self, batches: Iterable[Any]) -> Iterator[Any]:
-        """An iterator over global batches, as `train` takes it: each replica gets its part."""
+        """An iterator over global batches for `train`: each replica gets its part."""
         if isinstance(batches, tf.data.Dataset):
             batches = self.strategy.experimental_distribute_dataset(batches)
         return iter(batches)
