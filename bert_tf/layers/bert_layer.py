@@ -1,4 +1,4 @@
-"""The base of every layer: its config, its seeds, the sublayers it is made of."""
+"""The base of every layer: its config, its seeds, its sublayers."""
 
 import zlib
 from typing import Any, Self
@@ -16,6 +16,11 @@ def child_seed(seed: int | None, name: str) -> int | None:
     Deriving it from the name, not from a counter, keeps a weight's value when parts are added.
     """
     return None if seed is None else zlib.crc32(f"{seed}/{name}".encode()) & 0x7FFFFFFF
+
+
+def part(name: str, seed: int | None, dtype: Any) -> dict[str, Any]:
+    """Keywords for the layer called `name` of something seeded."""
+    return {"seed": child_seed(seed, name), "dtype": dtype, "name": name}
 
 
 class BertLayer(keras.layers.Layer):
@@ -62,7 +67,6 @@ class BertLayer(keras.layers.Layer):
         )
 
     def new_table(self, name: str, rows: int) -> keras.layers.Embedding:
-        """An embedding sublayer, H wide."""
         return keras.layers.Embedding(
             rows,
             self.config.hidden_size,
@@ -72,22 +76,18 @@ class BertLayer(keras.layers.Layer):
         )
 
     def new_layer_norm(self, name: str) -> keras.layers.LayerNormalization:
-        """A LayerNorm sublayer."""
         return keras.layers.LayerNormalization(
             epsilon=self.config.layer_norm_eps, dtype=self.dtype_policy, name=name
         )
 
     def new_dropout(self, name: str, rate: float) -> keras.layers.Dropout:
-        """A dropout sublayer."""
         return keras.layers.Dropout(
             rate, seed=child_seed(self.seed, name), dtype=self.dtype_policy, name=name
         )
 
     def get_config(self) -> dict[str, Any]:
-        """The arguments of `__init__`; subclasses add their own."""
         return {**super().get_config(), "config": self.config.to_dict(), "seed": self.seed}
 
     @classmethod
     def from_config(cls, config: dict[str, Any]) -> Self:
-        """Makes a layer with new weights from `get_config`."""
         return cls(**{**config, "config": BertConfig.from_dict(config["config"])})

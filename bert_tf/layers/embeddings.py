@@ -8,7 +8,7 @@ from keras import ops
 from bert_tf.config import BertConfig
 from bert_tf.layers.bert_layer import BertLayer
 from bert_tf.primitives.places import Places
-from bert_tf.primitives.table import primitives
+from bert_tf.primitives.table import primitives, values
 
 
 @keras.saving.register_keras_serializable(package="bert_tf")
@@ -21,7 +21,7 @@ class BertEmbeddings(BertLayer):
         token_ids: int [B, T].
         segment_ids: int [B, T], or None for all 0.
         position_ids: int [B, T], or None for 0 to T - 1 in each row.
-        places: the n places that are computed; None for all.
+        places: the n places to compute; None for all.
 
     Returns:
         [B, T, H] in the layer's compute dtype, or [n, H] with `places`.
@@ -48,7 +48,6 @@ class BertEmbeddings(BertLayer):
         training: bool = False,
         places: Places | None = None,
     ) -> Any:
-        """Looks up, adds, normalizes."""
         length = ops.shape(token_ids)[1]  # a number if it is known already, else a tensor
         if isinstance(length, int) and length > self.config.max_position_embeddings:
             raise ValueError(
@@ -66,12 +65,10 @@ class BertEmbeddings(BertLayer):
         compute = primitives(training)
         words = compute.rows(self.word_embeddings, collect(token_ids))
         if position_ids is None:  # rows 0 to T of the table: a slice, not a lookup
-            others = places.position_rows(
-                ops.convert_to_tensor(self.position_embeddings.embeddings)
-            )
+            others = places.position_rows(values(self.position_embeddings))
         else:
             others = compute.rows(self.position_embeddings, collect(position_ids))
-        segment_table = ops.convert_to_tensor(self.segment_embeddings.embeddings)
+        segment_table = values(self.segment_embeddings)
         if segment_ids is None:
             others = others + segment_table[0]
         else:
@@ -83,10 +80,8 @@ class BertEmbeddings(BertLayer):
             others = others + ops.matmul(one_hot, segment_table)
         return compute.drop(compute.add_and_normalize(words, others, self.layer_norm), self.dropout)
 
-    def compute_output_shape(
-        self, token_ids_shape: Any, segment_ids_shape: Any = None, position_ids_shape: Any = None
-    ) -> Any:
-        """[B, T] -> [B, T, H]; JAX cannot tell from an unknown T."""
+    def compute_output_shape(self, token_ids_shape: Any, **others: Any) -> Any:
+        # JAX cannot tell from an unknown T.
         return (*token_ids_shape, self.config.hidden_size)
 
 
@@ -94,11 +89,7 @@ class BertEmbeddings(BertLayer):
 class WordEmbeddings(BertLayer):
     """Word embeddings alone, then LayerNorm and dropout: an LSTM knows the order by itself.
 
-    Call arguments:
-        token_ids: int [B, T].
-
-    Returns:
-        [B, T, H] in the layer's compute dtype.
+    Takes int [B, T], returns [B, T, H] in the layer's compute dtype.
     """
 
     def __init__(self, config: BertConfig, seed: int | None = None, **kwargs: Any):
@@ -108,5 +99,4 @@ class WordEmbeddings(BertLayer):
         self.dropout = self.new_dropout("dropout", config.hidden_dropout_prob)
 
     def call(self, token_ids: Any, training: bool = False) -> Any:
-        """Looks up, normalizes."""
         return self.dropout(self.layer_norm(self.word_embeddings(token_ids)), training=training)

@@ -8,7 +8,7 @@ from keras import ops
 from bert_tf.config import BertConfig
 from bert_tf.layers.bert_layer import BertLayer
 from bert_tf.primitives.places import last_places
-from bert_tf.primitives.table import primitives
+from bert_tf.primitives.table import primitives, values
 
 
 @keras.saving.register_keras_serializable(package="bert_tf")
@@ -20,9 +20,6 @@ class Pooler(BertLayer):
     Call arguments:
         sequence_output: [B, T, H]; or the vectors of these tokens alone, [B, H].
         padding_mask: int [B, T], 0 at padding.
-
-    Returns:
-        [B, H] in the layer's compute dtype.
     """
 
     def __init__(self, config: BertConfig, seed: int | None = None, **kwargs: Any):
@@ -30,7 +27,6 @@ class Pooler(BertLayer):
         self.dense = self.new_dense("dense", config.hidden_size, "tanh")
 
     def call(self, sequence_output: Any, padding_mask: Any = None, training: bool = False) -> Any:
-        """Transforms the vector of the token that has seen all others."""
         x = sequence_output
         if x.ndim == 3:
             x = summary(x, padding_mask, self.config.attention_direction)  # (B, H)
@@ -39,7 +35,6 @@ class Pooler(BertLayer):
     def compute_output_spec(
         self, sequence_output: Any, padding_mask: Any = None, training: bool = False
     ) -> Any:
-        """[B, T, H] -> [B, H]."""
         batch, *_, width = sequence_output.shape
         return keras.KerasTensor((batch, width), dtype=self.compute_dtype)
 
@@ -48,12 +43,8 @@ def summary(states: Any, padding_mask: Any, direction: str) -> Any:
     """The vectors [B, W] of the tokens that have seen all others, of states [B, T, W].
 
     That is the last token in a left-to-right model, and [CLS] in others. Of two encoders each has
-    its own, and half of the vector.
-
-    Args:
-        states: outputs of an encoder.
-        padding_mask: int [B, T], 0 at padding.
-        direction: the encoder's `attention_direction`.
+    its own, and half of the vector. `padding_mask` is int [B, T], 0 at padding; `direction` is the
+    encoder's `attention_direction`.
     """
     if direction == "left_to_right+right_to_left":
         parts = zip(ops.split(states, 2, axis=-1), direction.split("+"), strict=True)
@@ -65,23 +56,13 @@ def summary(states: Any, padding_mask: Any, direction: str) -> Any:
 
 @keras.saving.register_keras_serializable(package="bert_tf")
 class SummaryFirst(keras.layers.Layer):
-    """Lets [CLS] and the token that has seen all others change places: see `summary`.
-
-    Call arguments:
-        states: [B, T, W].
-        padding_mask: int [B, T], 0 at padding.
-
-    Args:
-        direction: the encoder's `attention_direction`.
-        kwargs: Keras' own, such as `dtype` and `name`.
-    """
+    """Swaps [CLS] and the token that has seen all others, arguments as of `summary`."""
 
     def __init__(self, direction: str, **kwargs: Any):
         super().__init__(**kwargs)
         self.direction = direction
 
     def call(self, states: Any, padding_mask: Any) -> Any:
-        """[B, T, W]."""
         places = ops.arange(ops.shape(states)[1], dtype="int32")[None, :, None]  # (1, T, 1)
         last = last_places(padding_mask)[:, None, None]
         first = summary(states, padding_mask, self.direction)[:, None]  # (B, 1, W)
@@ -92,11 +73,9 @@ class SummaryFirst(keras.layers.Layer):
         return ops.concatenate([x[..., :half], states[..., half:]], axis=-1)
 
     def compute_output_spec(self, states: Any, padding_mask: Any) -> Any:
-        """The shape of the states."""
         return keras.KerasTensor(states.shape, dtype=states.dtype)
 
     def get_config(self) -> dict[str, Any]:
-        """The arguments of `__init__`."""
         return {**super().get_config(), "direction": self.direction}
 
 
@@ -114,26 +93,20 @@ def take_tokens(states: Any, positions: Any) -> Any:
 
 @keras.saving.register_keras_serializable(package="bert_tf")
 class MaskedLanguageModelHead(BertLayer):
-    """Scores every vocabulary entry at the masked positions.
+    """Logits of every vocabulary entry at the masked positions, float32 [B, P, V].
 
     Gathers the masked positions' vectors, then dense, activation, LayerNorm, and a product with
     the word embedding table plus a bias per entry (paper, section 3.1; `get_masked_lm_output` in
     the original's run_pretraining.py).
 
     Args:
-        config: hyper-parameters of the model.
         word_embeddings: the encoder's `keras.layers.Embedding`, V rows of H; shared, not copied.
-        seed: see `BertLayer`.
-        kwargs: see `BertLayer`.
 
     Call arguments:
         sequence_output: [B, T, H].
         mask_positions: int [B, P], positions of the masked tokens. Unused slots may hold any
             number, such as 0 or -1: a position outside [0, T) reads the nearest token of its own
             example.
-
-    Returns:
-        Logits, float32 [B, P, V] whatever the compute dtype.
     """
 
     def __init__(
@@ -149,7 +122,6 @@ class MaskedLanguageModelHead(BertLayer):
         self.layer_norm = self.new_layer_norm("layer_norm")
 
     def build(self, input_shape: Any = None) -> None:
-        """Makes the sublayers' weights and the bias of every entry."""
         super().build(input_shape)
         size = self.config.vocab_size
         self.bias = self.add_weight(name="bias", shape=(size,), initializer="zeros")
@@ -158,23 +130,21 @@ class MaskedLanguageModelHead(BertLayer):
         """Gathers first: of 512 positions about 80 need the product with the vocabulary."""
         x = self.layer_norm(self.dense(take_tokens(sequence_output, mask_positions)))  # (B * P, H)
         x = ops.reshape(x, (*ops.shape(mask_positions), x.shape[-1]))  # (B, P, H)
-        table = ops.cast(self.word_embeddings.embeddings, x.dtype)  # (V, H)
+        table = ops.cast(values(self.word_embeddings), x.dtype)  # (V, H)
         return primitives(training).word_logits(x, table, ops.cast(self.bias, "float32"))
 
     def compute_output_spec(
         self, sequence_output: Any, mask_positions: Any, training: bool = False
     ) -> Any:
-        """[B, T, H] and [B, P] -> float32 [B, P, V]; JAX cannot tell from an unknown T."""
+        # JAX cannot tell from an unknown T.
         return keras.KerasTensor((*mask_positions.shape, self.config.vocab_size), dtype="float32")
 
     def get_config(self) -> dict[str, Any]:
-        """The arguments of `__init__`."""
         table = keras.saving.serialize_keras_object(self.word_embeddings)
         return {**super().get_config(), "word_embeddings": table}
 
     @classmethod
     def from_config(cls, config: dict[str, Any]) -> Self:
-        """Makes the head, and the table that it shares, from `get_config`."""
         table = keras.saving.deserialize_keras_object(config["word_embeddings"])
         return super().from_config({**config, "word_embeddings": table})
 
@@ -183,22 +153,14 @@ class MaskedLanguageModelHead(BertLayer):
 class ClassificationHead(BertLayer):
     """Dropout, then one dense layer (`create_model` in the original's run_classifier.py).
 
-    Without dropout and with two classes, also the next sentence head of pre-training (paper,
-    section 3.1, task 2; `get_next_sentence_output` in the original's run_pretraining.py).
+    Returns logits, float32 [..., C], of vectors [..., H], such as the pooled output. Without
+    dropout and with two classes, also the next sentence head of pre-training (paper, section 3.1,
+    task 2; `get_next_sentence_output` in the original's run_pretraining.py).
 
     Args:
-        config: hyper-parameters of the model.
         num_classes: C.
-        dropout: dropout rate of the input; None for the config's `classifier_dropout`, or else
-            its `hidden_dropout_prob`.
-        seed: see `BertLayer`.
-        kwargs: see `BertLayer`.
+        dropout: dropout rate of the input; None for the config's `head_dropout`.
 
-    Call arguments:
-        states: [..., H], such as the pooled output [B, H].
-
-    Returns:
-        Logits, float32 [..., C] whatever the compute dtype.
     """
 
     def __init__(
@@ -218,16 +180,13 @@ class ClassificationHead(BertLayer):
         self.dense = self.new_dense("dense", num_classes)
 
     def build(self, states_shape: Any = None) -> None:
-        """Makes the dense layer as wide as its input."""
         if states_shape is not None:
             self._input_widths["dense"] = states_shape[-1]
         super().build(states_shape)
 
     def call(self, states: Any, training: bool = False) -> Any:
-        """Scores the classes."""
         return ops.cast(self.dense(self.dropout(states, training=training)), "float32")
 
     def get_config(self) -> dict[str, Any]:
-        """The arguments of `__init__`."""
         own = {"num_classes": self.num_classes, "dropout": self.dropout.rate}
         return {**super().get_config(), **own}

@@ -13,16 +13,16 @@ from bert_tf.layers.bert_layer import BertLayer, child_seed
 
 
 def new_lstm(
-    units: int, seed: int | None, dtype: Any, *, backward: bool = False, name: str | None = None
+    units: int, seed: int | None, dtype: Any, direction: str = "forward", name: str | None = None
 ) -> keras.layers.LSTM:
     """Keras' LSTM, [B, T, W] -> [B, T, units], with seeds of its own for its weights.
 
-    A backward one reads from the end, and gives its outputs in that order.
+    A "backward" one reads from the end, and returns its outputs in that order.
     """
     return keras.layers.LSTM(
         units,
         return_sequences=True,
-        go_backwards=backward,
+        go_backwards=direction == "backward",
         kernel_initializer=keras.initializers.GlorotUniform(child_seed(seed, "kernel")),
         recurrent_initializer=keras.initializers.Orthogonal(seed=child_seed(seed, "recurrent")),
         use_cudnn=False,  # a SavedModel made on a GPU must run on servers without one
@@ -39,10 +39,7 @@ class LstmBlock(BertLayer):
     layer (`use_skip_connections` in the original's training.py).
 
     Args:
-        config: hyper-parameters of the model.
-        seed: see `BertLayer`.
         residual: whether to add the inputs to the outputs.
-        kwargs: see `BertLayer`.
 
     Call arguments:
         states: [B, T, 2 H], those of the forward model, then those of the backward one.
@@ -57,21 +54,15 @@ class LstmBlock(BertLayer):
         self, config: BertConfig, seed: int | None = None, residual: bool = True, **kwargs: Any
     ):
         super().__init__(config, seed, **kwargs)
+        self.rematerialize = False
         self.residual = residual
         self.dropout = self.new_dropout("dropout", config.hidden_dropout_prob)
         self.forward, self.backward = (
-            new_lstm(
-                config.hidden_size,
-                child_seed(seed, name),
-                self.dtype_policy,
-                backward=name == "backward",
-                name=name,
-            )
+            new_lstm(config.hidden_size, child_seed(seed, name), self.dtype_policy, name, name)
             for name in ("forward", "backward")
         )
 
     def call(self, states: Any, padding_mask: Any, training: bool = False) -> Any:
-        """Runs both LSTMs."""
         states = ops.cast(states, self.compute_dtype)
         is_token = ops.cast(padding_mask, "bool")
         before, after = ops.split(self.dropout(states, training=training), 2, axis=-1)
@@ -81,9 +72,7 @@ class LstmBlock(BertLayer):
         return states + outputs if self.residual else outputs
 
     def compute_output_spec(self, states: Any, padding_mask: Any, training: bool = False) -> Any:
-        """The shape of the states."""
         return keras.KerasTensor(states.shape, dtype=self.compute_dtype)
 
     def get_config(self) -> dict[str, Any]:
-        """The arguments of `__init__`."""
         return {**super().get_config(), "residual": self.residual}

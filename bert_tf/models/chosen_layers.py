@@ -18,17 +18,10 @@ MIX = ["mix"]
 
 
 def check_layers(layers: Sequence[str], config: BertConfig) -> int:
-    """Refuses layers that a model does not have.
-
-    Args:
-        layers: see `choose_layers`.
-        config: hyper-parameters of the encoder, L blocks of width H.
+    """Refuses layers, as of `choose_layers`, that a model does not have.
 
     Returns:
         The width of the vectors.
-
-    Raises:
-        InputError: the message names the layer and what to give instead.
     """
     number = config.num_hidden_layers
     for layer in layers:

@@ -9,13 +9,8 @@ def pretraining_flops(config: BertConfig, *, instances: int, length: int, predic
     """Floating-point operations of a pre-training step, padding included.
 
     Counts matrix products alone, a multiplication and an addition each; the backward pass counts
-    as twice the forward pass (Kaplan et al. 2020, section 2.1, plus the attention's products).
-
-    Args:
-        config: hyper-parameters of the model.
-        instances: number of instances in a batch.
-        length: tokens in an instance.
-        predictions: places to predict in an instance, padding included.
+    as twice the forward pass (Kaplan et al. 2020, section 2.1, plus the attention's products). The
+    batch has `instances` of `length` tokens, with `predictions` places to predict in each.
     """
     width = config.hidden_size
     heads = config.width // width * predictions * (width**2 + width * config.vocab_size)
@@ -28,12 +23,7 @@ def classification_flops(config: BertConfig, *, length: float, classes: int) -> 
     """Floating-point operations of a training step for one example, padding included.
 
     Counted as in `pretraining_flops`, with all of the last block, which `BertClassifier` computes
-    for one token.
-
-    Args:
-        config: hyper-parameters of the encoder.
-        length: tokens in an example; the mean length of the batches, for one.
-        classes: number of outputs of the head.
+    for one token. The length of examples may be a mean.
     """
     width, lstms = _lstms_on_top(config)
     products = length * lstms + width * classes
@@ -44,14 +34,9 @@ def classification_flops(config: BertConfig, *, length: float, classes: int) -> 
 
 
 def lstm_flops(config: BertConfig, *, length: float) -> float:
-    """Those of a training step that LSTM layers take, for one example.
+    """Floating-point operations of LSTM layers in a training step for one example.
 
-    They run a token at a time, in small matrix products, so these take longer than others. Counted
-    as in `pretraining_flops`.
-
-    Args:
-        config: hyper-parameters of the encoder.
-        length: tokens in an example.
+    They run a token at a time, in small matrix products, which take longer than others.
     """
     products: float = _lstms_on_top(config)[1]
     if config.attention_direction == "recurrent" and config.feature_layers is None:
@@ -60,7 +45,7 @@ def lstm_flops(config: BertConfig, *, length: float) -> float:
 
 
 def _lstms_on_top(config: BertConfig) -> tuple[int, int]:
-    """What LSTMs on an encoder give a head: its width; and their multiplications for a token."""
+    """The width of vectors under a head, and the multiplications of LSTMs there for a token."""
     width, units, products = config.width, lstm_units(config), 0
     if config.feature_layers not in (None, MIX):
         width = check_layers(config.feature_layers, config)

@@ -9,8 +9,8 @@ from keras import ops
 from bert_tf.config import BertConfig
 from bert_tf.errors import InputError
 from bert_tf.layers import BertEmbeddings, Pooler, TransformerBlock
-from bert_tf.layers.bert_layer import child_seed
-from bert_tf.models.pretrained_model import Encoder, freeze
+from bert_tf.layers.bert_layer import part
+from bert_tf.models.pretrained_model import Encoder
 from bert_tf.primitives.places import Places
 from bert_tf.primitives.table import primitives
 
@@ -21,10 +21,8 @@ class BertEncoder(Encoder):
 
     Args:
         config: hyper-parameters.
-        seed: random seed for weight initialization and dropout; None for no fixed seed.
-        dtype: Keras dtype policy such as "mixed_bfloat16"; None for the global one.
+        seed, dtype, kwargs: see `PretrainedModel`.
         attention_probabilities: whether to output them; without, they are not kept.
-        kwargs: Keras' own, such as `name`.
 
     Inputs: a dict of int [B, T] tensors, T at most `config.max_position_embeddings`.
         token_ids: ids of the vocabulary.
@@ -48,6 +46,7 @@ class BertEncoder(Encoder):
             "tokens": all of them, at tokens. With TensorFlow padding gets zeros and takes no time,
             except under XLA, on accelerators in training, and in training on static shapes.
             "all_in_training": "all" in training, else "tokens".
+            "attention_probabilities": "all", and these whether or not they are among the outputs.
             "pooled_output": returns it alone. The last block then computes one token of each row.
 
     Example::
@@ -79,14 +78,12 @@ class BertEncoder(Encoder):
                 "bert_tf.models.two_encoders.TwoEncoders"
             )
         # Layers.
-        embeddings = BertEmbeddings(
-            config, child_seed(seed, "embeddings"), dtype=dtype, name="embeddings"
-        )
+        embeddings = BertEmbeddings(config, **part("embeddings", seed, dtype))
         blocks = [
-            TransformerBlock(config, child_seed(seed, name), dtype=dtype, name=name)
-            for name in (f"layer_{i}" for i in range(config.num_hidden_layers))
+            TransformerBlock(config, **part(f"layer_{i}", seed, dtype))
+            for i in range(config.num_hidden_layers)
         ]
-        pooler = Pooler(config, child_seed(seed, "pooler"), dtype=dtype, name="pooler")
+        pooler = Pooler(config, **part("pooler", seed, dtype))
 
         # Wiring.
         inputs = self.symbolic_inputs()
@@ -103,7 +100,6 @@ class BertEncoder(Encoder):
     def call(
         self, inputs: Any, training: bool | None = None, mask: Any = None, reads: str = "all"
     ) -> Any:
-        """Computes the outputs."""
         if not isinstance(inputs, Mapping):
             inputs = keras.tree.pack_sequence_as(self.input, keras.tree.flatten(inputs))
         inputs = {name: ops.cast(x, "int32") for name, x in inputs.items()}
@@ -116,56 +112,22 @@ class BertEncoder(Encoder):
             self.embeddings, self.blocks, self.pooler, inputs,
             places=primitives(training).find_places(mask, direction, reads),
             training=training,
-            return_probabilities=self.attention_probabilities or reads == "probabilities",
+            return_probabilities=self.attention_probabilities or reads == "attention_probabilities",
             summary_only=reads == "pooled_output",
         )  # fmt: skip
         if is_packed:
             del outputs["pooled_output"]
         return outputs
 
-    def attend(self, inputs: dict[str, Any]) -> list[Any]:
-        """Computes `attention_probabilities`, whether or not they are among the outputs."""
-        return self(inputs, training=False, reads="probabilities")["attention_probabilities"]
-
-    @property
-    def rematerialize(self) -> bool:
-        """Whether training recomputes each block's activations instead of keeping them.
-
-        See `TransformerBlock`. Set it before the training step is traced.
-        """
-        return all(block.rematerialize for block in self.blocks)
-
-    @rematerialize.setter
-    def rematerialize(self, rematerialize: bool) -> None:
-        for block in self.blocks:
-            block.rematerialize = rematerialize
-
     @property
     def flash(self) -> bool | None:
-        """How the attention layers compute; see `SelfAttention`.
-
-        Example: `encoder.flash = True` before the training step is traced.
-        """
+        """How the attention layers compute, see `SelfAttention`; set it before a step is traced."""
         return self.blocks[0].attention.flash
 
     @flash.setter
     def flash(self, flash: bool | None) -> None:
         for block in self.blocks:
             block.attention.flash = flash
-
-    def freeze_layers(self, number: int) -> None:
-        """Freezes the embeddings and the first blocks.
-
-        Call it before the model gets its `Trainer`. The output layer of the masked language model
-        shares the word embeddings, which are then frozen there, too.
-
-        Args:
-            number: number of blocks; 0 for the embeddings alone.
-
-        Raises:
-            InputError: there are fewer blocks, or `number` is negative.
-        """
-        freeze(self, number)
 
 
 def _encode(
@@ -186,19 +148,16 @@ def _encode(
         where["places"] = places
     names = ("token_ids", "segment_ids", "position_ids")
     x = embeddings(*(inputs[name] for name in names if name in inputs), **where)  # (n, H)
-    states, probabilities = [x], []
+    states: list[Any] = [x]
+    probabilities: list[Any] = []
     for block in blocks:
-        is_last = block is blocks[-1]
-        if is_last and summary_only:
+        if summary_only and block is blocks[-1]:
             x = block(x, **where, summary_only=True)  # (B, H)
-            break
-        x = block(x, mask, **where, return_probabilities=return_probabilities)
-        if return_probabilities:
-            x, of_block = x
-            probabilities.append(of_block)  # (B, N, T, T)
+            return {"pooled_output": pooler(x, training=training)}
+        found = block(x, mask, **where, return_probabilities=return_probabilities)
+        x, *of_block = found if return_probabilities else (found,)
+        probabilities += of_block  # (B, N, T, T)
         states.append(x)
-    if summary_only:
-        return {"pooled_output": pooler(x, training=training)}
     summary = x if places is None else places.summary(x)
     states = states if places is None else [places.spread(x) for x in states]  # (B, T, H)
     outputs = {

@@ -15,7 +15,7 @@ from bert_tf.layers.lstm import new_lstm
 from bert_tf.models.chosen_layers import MIX, check_layers, choose_layers
 from bert_tf.models.encoder import BertEncoder
 from bert_tf.models.encoders import encoder_for
-from bert_tf.models.pretrained_model import Encoder, PretrainedModel
+from bert_tf.models.pretrained_model import Encoder
 
 # In each direction, on a frozen encoder: the paper's BiLSTM is 768 wide.
 LSTM_UNITS = 384
@@ -35,22 +35,11 @@ class FeatureEncoder(Encoder):
             that is learned; None to train the encoder.
         lstm_layers: number of bidirectional LSTM layers on top: 768 wide on a frozen encoder, as
             wide as the hidden states on one that is trained.
-        seed: random seed of their weights; None for no fixed seed.
-        dtype: Keras dtype policy; None for the encoder's.
-        kwargs: Keras' own, such as `name`.
-
-    Attributes:
-        features: the layer that computes the chosen layers; None without these.
-        mix: the layer that mixes them; None if they are not mixed.
-        lstms: the LSTM layers.
 
     Inputs: the encoder's. Outputs: a dict.
         sequence_output: [B, T, W], the last LSTM's output, or else what the first one would read.
         pooled_output: [B, W], its mean over the tokens.
         hidden_states: a list of what the first LSTM reads and the output of each.
-
-    Raises:
-        InputError: the encoder lacks a layer.
     """
 
     arguments = ("encoder", "chosen", "lstm_layers")
@@ -64,7 +53,6 @@ class FeatureEncoder(Encoder):
         dtype: Any = None,
         **kwargs: Any,
     ):
-        # Layers.
         dtype = encoder.dtype_policy if dtype is None else dtype
         chosen = None if chosen is None else list(chosen)
         config = replace(encoder.config, feature_layers=chosen, feature_lstm_layers=lstm_layers)
@@ -76,17 +64,14 @@ class FeatureEncoder(Encoder):
         if read is not None:
             features = FrozenLayers(encoder, read, dtype=dtype, name="features")
         units = lstm_units(config)
-        lstms = [
-            keras.layers.Bidirectional(
-                new_lstm(units, child_seed(seed, f"{name}/forward"), dtype, name="lstm"),
-                backward_layer=new_lstm(
-                    units, child_seed(seed, f"{name}/backward"), dtype, backward=True, name="lstm"
-                ),
-                dtype=dtype,
-                name=name,
+        lstms = []
+        for name in (f"bilstm_{i}" for i in range(lstm_layers)):
+            forward, backward = (
+                new_lstm(units, child_seed(seed, f"{name}/{half}"), dtype, half, name="lstm")
+                for half in ("forward", "backward")
             )
-            for name in (f"bilstm_{i}" for i in range(lstm_layers))
-        ]
+            both = {"backward_layer": backward, "dtype": dtype, "name": name}
+            lstms.append(keras.layers.Bidirectional(forward, **both))
 
         # Wiring.
         inputs = self.symbolic_inputs()
@@ -112,29 +97,17 @@ class FeatureEncoder(Encoder):
         self.lstms = lstms
 
     def freeze_layers(self, number: int) -> None:
-        """Freezes the first layers of an encoder that is trained; see `BertEncoder`."""
         if self.features:
             raise InputError("--features_only freezes the whole encoder: leave --freeze_layers out")
-        self.encoder.freeze_layers(number)
+        super().freeze_layers(number)
 
-    @property
-    def rematerialize(self) -> bool:
-        """See `BertEncoder`."""
-        return self.encoder.rematerialize
-
-    @rematerialize.setter
-    def rematerialize(self, rematerialize: bool) -> None:
-        self.encoder.rematerialize = rematerialize
+    def towers(self) -> list[Any]:
+        return self.encoder.towers()
 
 
 @keras.saving.register_keras_serializable(package="bert_tf")
 class FrozenLayers(keras.layers.Layer):
     """Chosen layers of a frozen encoder, [B, T, W], zero at padding: no gradient, no dropout.
-
-    Args:
-        encoder: the `BertEncoder`.
-        chosen: see `FeatureEncoder`.
-        kwargs: Keras' own, such as `dtype` and `name`.
 
     Attributes:
         remember: called with the inputs and the function that computes the vectors, in place of
@@ -151,7 +124,6 @@ class FrozenLayers(keras.layers.Layer):
         self.remember: Callable[[Any, Callable[[Any], Any]], Any] | None = None
 
     def call(self, inputs: Any) -> Any:
-        """Computes or recalls the vectors."""
         return self.remember(inputs, self.compute) if self.remember else self.compute(inputs)
 
     def compute(self, inputs: Any) -> Any:
@@ -162,12 +134,10 @@ class FrozenLayers(keras.layers.Layer):
         return ops.stop_gradient(ops.cast(vectors, self.compute_dtype))
 
     def compute_output_spec(self, inputs: Any) -> Any:
-        """[B, T] each -> [B, T, W]."""
         shape = (*inputs["token_ids"].shape, self.width)
         return keras.KerasTensor(shape, dtype=self.compute_dtype)
 
     def get_config(self) -> dict[str, Any]:
-        """The arguments of `__init__`."""
         encoder = keras.saving.serialize_keras_object(self.encoder)
         return {**super().get_config(), "encoder": encoder, "chosen": self.chosen}
 
@@ -176,21 +146,8 @@ class FrozenLayers(keras.layers.Layer):
 class LayerMix(keras.layers.Layer):
     """gamma sum_j softmax(s)_j h_j over N layers (Peters et al. 2018, equation 1).
 
-    It starts as their mean: s at 0 and gamma at 1.
-
-    Args:
-        number: N.
-        kwargs: Keras' own, such as `dtype` and `name`.
-
-    Attributes:
-        scores: s, [N].
-        gamma: gamma, [1].
-
-    Call arguments:
-        states: [B, T, N * W], the layers one after another.
-
-    Returns:
-        [B, T, W].
+    It starts as their mean, s at 0 and gamma at 1. Takes the layers one after another,
+    [B, T, N * W], and returns [B, T, W].
     """
 
     def __init__(self, number: int, **kwargs: Any):
@@ -198,32 +155,26 @@ class LayerMix(keras.layers.Layer):
         self.number = number
 
     def build(self, input_shape: Any) -> None:
-        """Makes s and gamma."""
         self.scores = self.add_weight(name="scores", shape=(self.number,), initializer="zeros")
         self.gamma = self.add_weight(name="gamma", shape=(1,), initializer="ones")
 
     def call(self, states: Any) -> Any:
-        """Sums the layers; the weights are computed in float32."""
+        # The weights of the layers are computed in float32.
         weights = ops.softmax(ops.cast(self.scores, "float32")) * ops.cast(self.gamma, "float32")
         weights = ops.cast(weights, states.dtype)
         layers = ops.split(states, self.number, axis=-1)  # (B, T, W) each
         return sum(weights[place] * layer for place, layer in enumerate(layers))
 
     def get_config(self) -> dict[str, Any]:
-        """The arguments of `__init__`."""
         return {**super().get_config(), "number": self.number}
 
 
 def task_encoder(
     encoder: BertEncoder | FeatureEncoder | BertConfig, seed: int | None, dtype: Any
 ) -> tuple[BertEncoder | FeatureEncoder, Any]:
-    """The encoder under a task's head, as of `encoder_for`.
-
-    A config with `has_feature_encoder` makes a `FeatureEncoder`.
-    """
-    config = encoder.config if isinstance(encoder, PretrainedModel) else encoder
+    """`encoder_for` a task's head: a config with `has_feature_encoder` makes a `FeatureEncoder`."""
     made, dtype = encoder_for(encoder, seed, dtype)
-    if made is encoder or not config.has_feature_encoder:
+    if made is encoder or not (config := made.config).has_feature_encoder:
         return made, dtype
     name, lstm_layers = "feature_encoder", config.feature_lstm_layers
     seed = child_seed(seed, name)

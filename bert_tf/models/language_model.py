@@ -26,10 +26,7 @@ class BertLanguageModel(PretrainedModel):
     Args:
         encoder: a `BertEncoder` with an `attention_direction` other than "both", `TwoEncoders`, or
             a `BertConfig` for a new one.
-        seed: random seed for the head and for a new encoder; None for no fixed seed.
-        dtype: Keras dtype policy of the head and of a new encoder; None for the encoder's, or
-            else the global one.
-        kwargs: Keras' own, such as `name`.
+        seed, dtype, kwargs: see `PretrainedModel`.
 
     Inputs: the encoder's, and
         mask_positions: int [B, P], positions in [0, T) to predict the neighbours of.
@@ -40,12 +37,6 @@ class BertLanguageModel(PretrainedModel):
 
     Two encoders side by side are two language models, each with its head, that share nothing. LSTMs
     share embeddings and head (Peters et al. 2018, section 3.1).
-
-    Attributes:
-        heads: the head of each.
-
-    Raises:
-        InputError: the encoder sees both sides.
     """
 
     arguments = ("encoder",)
@@ -57,7 +48,6 @@ class BertLanguageModel(PretrainedModel):
         dtype: Any = None,
         **kwargs: Any,
     ):
-        # Layers.
         encoder, dtype = encoder_for(encoder, seed, dtype)
         if encoder.config.attention_direction == "both":
             raise InputError(
@@ -69,7 +59,6 @@ class BertLanguageModel(PretrainedModel):
             for tower in encoder.towers()
         ]
 
-        # Wiring.
         inputs = self.symbolic_inputs("mask_positions")
         read = {name: inputs[name] for name in encoder.input}
         states = encoder(read, reads="tokens")["sequence_output"]
@@ -80,17 +69,14 @@ class BertLanguageModel(PretrainedModel):
         self.heads = heads
 
     def call(self, inputs: Any, training: bool | None = None, mask: Any = None) -> Any:
-        """Computes the logits; the inputs may be rows of several instances, as of `BertEncoder`."""
-        states = self.encoder(
-            {name: x for name, x in inputs.items() if name != "mask_positions"},
-            training=training,
-            reads="tokens",
-        )["sequence_output"]  # (B, T, W)
+        # Also for rows of several instances, which have more inputs.
+        read = {name: x for name, x in inputs.items() if name != "mask_positions"}
+        states = self.encoder(read, training=training, reads="tokens")["sequence_output"]
         return _logits(self.encoder, self.heads, states, inputs["mask_positions"])
 
 
 def _logits(encoder: Any, heads: list[Any], states: Any, mask_positions: Any) -> dict[str, Any]:
-    """Logits [B, P, V] of each encoder's head."""
+    """Logits [B, P, V] by name, from states [B, T, W]."""
     directions = encoder.summary_direction.split("+")
     parts = ops.split(states, len(directions), axis=-1)  # (B, T, H)
     heads = heads * (len(directions) // len(heads))

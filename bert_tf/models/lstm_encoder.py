@@ -6,11 +6,10 @@ import keras
 from keras import ops
 
 from bert_tf.config import BertConfig
-from bert_tf.errors import InputError
-from bert_tf.layers.bert_layer import child_seed
+from bert_tf.layers.bert_layer import part
 from bert_tf.layers.embeddings import WordEmbeddings
 from bert_tf.layers.lstm import LstmBlock
-from bert_tf.models.pretrained_model import Encoder, freeze
+from bert_tf.models.pretrained_model import Encoder
 
 
 @keras.saving.register_keras_serializable(package="bert_tf")
@@ -22,11 +21,8 @@ class LstmEncoder(Encoder):
     `BertEncoder` with outputs twice as wide.
 
     Args:
-        config: hyper-parameters: `vocab_size`, `hidden_size` (of the embeddings and of each LSTM),
-            `num_hidden_layers`, `hidden_dropout_prob`, `layer_norm_eps`, `initializer_range`.
-        seed: random seed for weight initialization and dropout; None for no fixed seed.
-        dtype: Keras dtype policy; None for the global one.
-        kwargs: Keras' own, such as `name`.
+        config: hyper-parameters; `hidden_size` is that of the embeddings and of each LSTM.
+        seed, dtype, kwargs: see `PretrainedModel`.
 
     Inputs: those of `BertEncoder`; `segment_ids` change nothing.
 
@@ -42,16 +38,12 @@ class LstmEncoder(Encoder):
     def __init__(
         self, config: BertConfig, seed: int | None = None, dtype: Any = None, **kwargs: Any
     ):
-        # Layers.
-        embeddings = WordEmbeddings(
-            config, child_seed(seed, "embeddings"), dtype=dtype, name="embeddings"
-        )
+        embeddings = WordEmbeddings(config, **part("embeddings", seed, dtype))
         blocks = [
-            LstmBlock(config, child_seed(seed, name), residual=i > 0, dtype=dtype, name=name)
-            for i, name in ((i, f"layer_{i}") for i in range(config.num_hidden_layers))
+            LstmBlock(config, residual=i > 0, **part(f"layer_{i}", seed, dtype))
+            for i in range(config.num_hidden_layers)
         ]
 
-        # Wiring.
         inputs = self.symbolic_inputs()
         x = embeddings(inputs["token_ids"])  # (B, T, H)
         hidden_states = [ops.concatenate([x, x], axis=-1)]  # (B, T, 2 H), as are the next
@@ -67,17 +59,3 @@ class LstmEncoder(Encoder):
         super().__init__(config, inputs, outputs, seed, dtype, **kwargs)
         self.embeddings = embeddings
         self.blocks = blocks
-
-    @property
-    def rematerialize(self) -> bool:
-        """False; see `BertEncoder.rematerialize`."""
-        return False
-
-    @rematerialize.setter
-    def rematerialize(self, rematerialize: bool) -> None:
-        if rematerialize:
-            raise InputError("--rematerialize is for Transformers, not for LSTMs: leave it out")
-
-    def freeze_layers(self, number: int) -> None:
-        """Freezes the embeddings and the first layers; see `BertEncoder.freeze_layers`."""
-        freeze(self, number)

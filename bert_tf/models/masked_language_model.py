@@ -6,7 +6,7 @@ import keras
 
 from bert_tf.config import BertConfig
 from bert_tf.layers import MaskedLanguageModelHead
-from bert_tf.layers.bert_layer import child_seed
+from bert_tf.layers.bert_layer import part
 from bert_tf.models.encoder import BertEncoder
 from bert_tf.models.encoders import encoder_for
 from bert_tf.models.pretrained_model import PretrainedModel
@@ -20,10 +20,7 @@ class BertMaskedLanguageModel(PretrainedModel):
 
     Args:
         encoder: a `BertEncoder`, or a `BertConfig` for a new one.
-        seed: random seed for the head and for a new encoder; None for no fixed seed.
-        dtype: Keras dtype policy of the head and of a new encoder; None for the encoder's, or
-            else the global one.
-        kwargs: Keras' own, such as `name`.
+        seed, dtype, kwargs: see `PretrainedModel`.
 
     Inputs: the encoder's, and
         mask_positions: int [B, P], positions in [0, T) of the tokens to predict.
@@ -40,11 +37,9 @@ class BertMaskedLanguageModel(PretrainedModel):
         dtype: Any = None,
         **kwargs: Any,
     ):
-        # Layers.
         encoder, dtype = encoder_for(encoder, seed, dtype)
         head = words_head(encoder, seed, dtype)
 
-        # Wiring.
         inputs = self.symbolic_inputs("mask_positions")
         encoded = encoder({name: inputs[name] for name in encoder.input}, reads="tokens")
         logits = head(encoded["sequence_output"], inputs["mask_positions"])  # (B, P, V)
@@ -58,10 +53,5 @@ def words_head(
     encoder: BertEncoder, seed: int | None, dtype: Any, name: str = "masked_language_model"
 ) -> MaskedLanguageModelHead:
     """The output layer over an encoder's vocabulary; arguments as of `BertMaskedLanguageModel`."""
-    return MaskedLanguageModelHead(
-        encoder.config,
-        encoder.embeddings.word_embeddings,
-        seed=child_seed(seed, name),
-        dtype=dtype,
-        name=name,
-    )
+    table = encoder.embeddings.word_embeddings
+    return MaskedLanguageModelHead(encoder.config, table, **part(name, seed, dtype))

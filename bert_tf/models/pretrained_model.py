@@ -18,14 +18,12 @@ class PretrainedModel(keras.Model):
     """A functional Keras model that a model directory can hold.
 
     Subclasses make their layers, wire them, and pass inputs and outputs to `__init__`. The names
-    in `arguments` are arguments of their `__init__` and attributes of the same name.
+    in `arguments` are arguments of their `__init__` and attributes of the same name. All take:
 
     Args:
-        config: hyper-parameters of the encoder.
-        inputs: symbolic inputs by name.
-        outputs: symbolic outputs.
-        seed: random seed the model was made with.
-        dtype: Keras dtype policy; None for the global one.
+        seed: random seed for weight initialization and dropout; None for no fixed seed.
+        dtype: Keras dtype policy such as "mixed_bfloat16"; None for that of an encoder that is
+            given, or else the global one.
         kwargs: Keras' own: `name` and `trainable`.
 
     Raises:
@@ -68,7 +66,6 @@ class PretrainedModel(keras.Model):
         return "left_to_right+right_to_left" if direction == "recurrent" else direction
 
     def get_config(self) -> dict[str, Any]:
-        """The arguments of `__init__`."""
         values = {name: getattr(self, name) for name in (*self.arguments, "seed")}
         if "config" in values:
             values["config"] = self.config.to_dict()
@@ -79,7 +76,6 @@ class PretrainedModel(keras.Model):
 
     @classmethod
     def from_config(cls, config: dict[str, Any], custom_objects: Any = None) -> Self:
-        """Makes a model with new weights from `get_config`."""
         values = dict(config)
         for name in {"encoder", "dtype"} & values.keys():
             values[name] = keras.saving.deserialize_keras_object(values[name])
@@ -124,9 +120,6 @@ class PretrainedModel(keras.Model):
             dtype: Keras dtype policy such as "mixed_bfloat16"; None for the global one.
             config: values that replace config.json's, such as `hidden_dropout_prob=0.0`, and other
                 arguments of the class, such as an encoder's `attention_probabilities=True`.
-
-        Raises:
-            InputError: the directory does not hold such a model, or a keyword is unknown.
         """
         # bert_tf.checkpoints is a layer above this one: the package itself knows where it is.
         import bert_tf
@@ -143,31 +136,48 @@ class Encoder(PretrainedModel):
     def call(
         self, inputs: Any, training: bool | None = None, mask: Any = None, reads: str = "all"
     ) -> Any:
-        """Computes the outputs."""
         return _read(super().call(inputs, training=training, mask=mask), reads)
 
     def compute_output_spec(
         self, inputs: Any, training: bool | None = None, mask: Any = None, reads: str = "all"
     ) -> Any:
-        """The outputs that `call` returns."""
         return _read(super().compute_output_spec(inputs), reads)
 
     def towers(self) -> list[Any]:
-        """The encoder itself; see `TwoEncoders`."""
+        """The encoders with embeddings and blocks that this one is made of."""
         return [self]
+
+    @property
+    def rematerialize(self) -> bool:
+        """Whether training recomputes each block's activations instead of keeping them.
+
+        See `TransformerBlock`; LSTMs refuse it. Set it before the training step is traced.
+        """
+        return all(block.rematerialize for tower in self.towers() for block in tower.blocks)
+
+    @rematerialize.setter
+    def rematerialize(self, rematerialize: bool) -> None:
+        if rematerialize and self.config.attention_direction == "recurrent":
+            raise InputError("--rematerialize is for Transformers, not for LSTMs: leave it out")
+        for tower in self.towers():
+            for block in tower.blocks:
+                block.rematerialize = rematerialize
+
+    def freeze_layers(self, number: int) -> None:
+        """Freezes the embeddings and the first `number` blocks.
+
+        Call it before the model gets its `Trainer`. The output layer of the masked language model
+        shares the word embeddings, which are then frozen there, too.
+        """
+        for tower in self.towers():
+            if not 0 <= number <= len(tower.blocks):
+                raise InputError(
+                    f"{number} layers cannot be frozen: the encoder has {len(tower.blocks)}, give "
+                    f"0 to {len(tower.blocks)}"
+                )
+            for layer in (tower.embeddings, *tower.blocks[:number]):
+                layer.trainable = False
 
 
 def _read(outputs: dict[str, Any], reads: str) -> dict[str, Any]:
     return {reads: outputs[reads]} if reads in outputs else outputs
-
-
-def freeze(encoder: Any, number: int) -> None:
-    """Freezes the embeddings and the first `number` of the blocks; see `BertEncoder`."""
-    if not 0 <= number <= len(encoder.blocks):
-        raise InputError(
-            f"{number} layers cannot be frozen: the encoder has {len(encoder.blocks)}, give 0 to "
-            f"{len(encoder.blocks)}"
-        )
-    encoder.embeddings.trainable = False
-    for block in encoder.blocks[:number]:
-        block.trainable = False

@@ -7,7 +7,7 @@ from keras import ops
 
 from bert_tf.config import BertConfig
 from bert_tf.layers import ClassificationHead
-from bert_tf.layers.bert_layer import child_seed
+from bert_tf.layers.bert_layer import part
 from bert_tf.layers.heads import take_tokens
 from bert_tf.models.encoder import BertEncoder
 from bert_tf.models.encoders import encoder_for
@@ -21,10 +21,7 @@ class BertPreTrainer(PretrainedModel):
 
     Args:
         encoder: a `BertEncoder`, or a `BertConfig` for a new one.
-        seed: random seed for the heads and for a new encoder; None for no fixed seed.
-        dtype: Keras dtype policy of the heads and of a new encoder; None for the encoder's, or
-            else the global one.
-        kwargs: Keras' own, such as `name`.
+        seed, dtype, kwargs: see `PretrainedModel`.
 
     Inputs: the encoder's, and
         mask_positions: int [B, P], positions of the masked tokens in [0, T). Give unused slots
@@ -46,25 +43,17 @@ class BertPreTrainer(PretrainedModel):
         dtype: Any = None,
         **kwargs: Any,
     ):
-        # Layers.
         encoder, dtype = encoder_for(encoder, seed, dtype)
         masked_language_model = words_head(encoder, seed, dtype)
         next_sentence = ClassificationHead(
-            encoder.config,
-            2,
-            dropout=0.0,
-            seed=child_seed(seed, "next_sentence"),
-            dtype=dtype,
-            name="next_sentence",
+            encoder.config, 2, dropout=0.0, **part("next_sentence", seed, dtype)
         )
 
-        # Wiring.
         inputs = self.symbolic_inputs("mask_positions")
         encoded = encoder({name: inputs[name] for name in encoder.input}, reads="tokens")
+        states = encoded["sequence_output"]
         outputs = {
-            "mlm_logits": masked_language_model(
-                encoded["sequence_output"], inputs["mask_positions"]
-            ),  # (B, P, V)
+            "mlm_logits": masked_language_model(states, inputs["mask_positions"]),  # (B, P, V)
             "nsp_logits": next_sentence(encoded["pooled_output"]),  # (B, 2)
         }
         super().__init__(encoder.config, inputs, outputs, seed, dtype, **kwargs)
@@ -74,7 +63,6 @@ class BertPreTrainer(PretrainedModel):
         self.next_sentence = next_sentence
 
     def call(self, inputs: Any, training: bool | None = None, mask: Any = None) -> Any:
-        """Computes the logits."""
         if "position_ids" not in inputs:
             return super().call(inputs, training=training, mask=mask)
         states = self.encoder(inputs, training=training)["sequence_output"]  # (B, T, H)

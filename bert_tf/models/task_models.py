@@ -9,7 +9,7 @@ from keras import ops
 from bert_tf.config import BertConfig
 from bert_tf.errors import InputError
 from bert_tf.layers import ClassificationHead, SummaryFirst
-from bert_tf.layers.bert_layer import child_seed
+from bert_tf.layers.bert_layer import part
 from bert_tf.models.encoder import BertEncoder
 from bert_tf.models.feature_encoder import FeatureEncoder, task_encoder
 from bert_tf.models.pretrained_model import PretrainedModel
@@ -25,22 +25,12 @@ class TaskModel(PretrainedModel):
             `BertConfig` for a new one.
         dropout: dropout rate of the layer's input; None for the config's `classifier_dropout`, or
             else its `hidden_dropout_prob`.
-        seed: random seed for the head and for a new encoder; None for no fixed seed.
-        dtype: Keras dtype policy of the head and of a new encoder; None for the encoder's, or
-            else the global one.
-        units: units of the dense layer; subclasses say how many.
-        kwargs: Keras' own, such as `name`.
-
-    Attributes:
-        reads: name of the encoder's output under the dense layer.
-        counts_padding: whether the loss counts what the model gives at padding.
-        head_name: name of the layer `head`; its seed follows from it.
-        head: the `ClassificationHead`.
+        seed, dtype, kwargs: see `PretrainedModel`.
     """
 
+    # What the head reads: the pooled output, or the sequence output at tokens or in all places.
     reads = "pooled_output"
-    counts_padding = False
-    head_name = "classifier"
+    head_name = "classifier"  # its seed follows from it
     arguments: tuple[str, ...] = ("encoder", "dropout")
 
     def __init__(
@@ -55,12 +45,7 @@ class TaskModel(PretrainedModel):
     ):
         encoder, dtype = task_encoder(encoder, seed, dtype)
         head = ClassificationHead(
-            encoder.config,
-            units,
-            dropout=dropout,
-            seed=child_seed(seed, self.head_name),
-            dtype=dtype,
-            name=self.head_name,
+            encoder.config, units, dropout, **part(self.head_name, seed, dtype)
         )
         inputs, outputs = self.wire(encoder, head)
         super().__init__(encoder.config, inputs, outputs, seed, dtype, **kwargs)
@@ -77,10 +62,8 @@ class TaskModel(PretrainedModel):
     @classmethod
     def encode(cls, encoder: Any, inputs: dict[str, Any]) -> Any:
         """The output of the encoder under the dense layer."""
-        reads = cls.reads
-        if reads == "sequence_output":
-            reads = "all_in_training" if cls.counts_padding else "tokens"
-        return encoder(inputs, reads=reads)[cls.reads]
+        output = "pooled_output" if cls.reads == "pooled_output" else "sequence_output"
+        return encoder(inputs, reads=cls.reads)[output]
 
 
 class _LabelModel(TaskModel):
@@ -96,7 +79,20 @@ class _LabelModel(TaskModel):
         dropout: float | None = None,
         **kwargs: Any,
     ):
-        num_classes, labels = _check_classes(num_classes, labels)
+        if labels is not None:
+            labels = [str(label) for label in labels]
+            if len(set(labels)) < len(labels):
+                raise InputError(f"A label comes twice in {labels}: give each once.")
+            if num_classes not in (None, len(labels)):
+                raise InputError(f"There are {len(labels)} labels for {num_classes} classes.")
+            num_classes = len(labels)
+        if num_classes is None:
+            raise InputError("A classifier needs num_classes or labels.")
+        if num_classes < 2:
+            raise InputError(
+                f"A classifier of {num_classes} class always gives the same answer: give 2 classes "
+                "or more, or use BertRegressor to predict a number."
+            )
         super().__init__(encoder, dropout, units=num_classes, **kwargs)
         self.num_classes = num_classes
         self.labels = labels
@@ -131,7 +127,7 @@ class BertTagger(_LabelModel):
     Output: logits [B, T, C]. Arguments and errors are those of `BertClassifier`.
     """
 
-    reads = "sequence_output"
+    reads = "tokens"
 
 
 @keras.saving.register_keras_serializable(package="bert_tf")
@@ -145,7 +141,6 @@ class BertRegressor(TaskModel):
 
     @classmethod
     def wire(cls, encoder: Any, head: ClassificationHead) -> tuple[dict[str, Any], Any]:
-        """The output without the axis of one unit."""
         inputs, outputs = super().wire(encoder, head)
         return inputs, ops.squeeze(outputs, axis=-1)  # (B,)
 
@@ -162,8 +157,7 @@ class BertSpanClassifier(TaskModel):
     and [CLS] has its place. Arguments: see `TaskModel`.
     """
 
-    reads = "sequence_output"
-    counts_padding = True
+    reads = "all_in_training"
     head_name = "span"
     arguments = ("encoder",)
 
@@ -172,7 +166,6 @@ class BertSpanClassifier(TaskModel):
 
     @classmethod
     def wire(cls, encoder: Any, head: ClassificationHead) -> tuple[dict[str, Any], Any]:
-        """The token that has seen all others comes first."""
         if "left_to_right" not in (direction := encoder.summary_direction):
             return super().wire(encoder, head)
         inputs = cls.symbolic_inputs()
@@ -190,7 +183,6 @@ class BertChooser(TaskModel):
 
     @classmethod
     def wire(cls, encoder: Any, head: ClassificationHead) -> tuple[dict[str, Any], Any]:
-        """Every choice is a row of the encoder's batch."""
         fold, unfold = _FoldChoices(name="fold"), _UnfoldChoices(name="unfold", dtype="float32")
         inputs = {
             name: keras.Input((None, None), dtype="int32", name=name)
@@ -220,24 +212,3 @@ class _UnfoldChoices(keras.layers.Layer):
 
     def compute_output_spec(self, scores: Any, choices: Any) -> Any:
         return keras.KerasTensor(choices.shape[:2], dtype="float32")
-
-
-def _check_classes(
-    num_classes: int | None, labels: Sequence[str] | None
-) -> tuple[int, list[str] | None]:
-    """The number and the names of a model's classes; at least one of them must be given."""
-    if labels is not None:
-        labels = [str(label) for label in labels]
-        if len(set(labels)) < len(labels):
-            raise InputError(f"A label comes twice in {labels}: give each once.")
-        if num_classes not in (None, len(labels)):
-            raise InputError(f"There are {len(labels)} labels for {num_classes} classes.")
-        num_classes = len(labels)
-    if num_classes is None:
-        raise InputError("A classifier needs num_classes or labels.")
-    if num_classes < 2:
-        raise InputError(
-            f"A classifier of {num_classes} class always gives the same answer: give 2 classes "
-            "or more, or use BertRegressor to predict a number."
-        )
-    return num_classes, labels

@@ -14,18 +14,7 @@ from bert_tf.primitives.passes import in_few_passes
 def attention(
     query: tf.Tensor, key: tf.Tensor, value: tf.Tensor, mask: tf.Tensor, dropout: Dropout | None
 ) -> tf.Tensor:
-    """dropout(softmax(Q K^T + mask)) V.
-
-    Args:
-        query: scaled, [B, N, Q, D].
-        key: [B, N, T, D].
-        value: [B, N, T, D].
-        mask: float32 [B, 1, 1, T].
-        dropout: probabilities [B, N, Q, T] to drop; None for none.
-
-    Returns:
-        [B, N, Q, D].
-    """
+    """dropout(softmax(Q K^T + mask)) V, [B, N, Q, D]; as `Primitives.attention`."""
     numbers, threshold = dropout or (None, 0)
     scale = tf.constant(scale_of(threshold), value.dtype)
 
@@ -57,7 +46,7 @@ def attention(
 def _probabilities(
     scores: tf.Tensor, mask: tf.Tensor, numbers: tf.Tensor | None, threshold: int
 ) -> tuple[tf.Tensor, tf.Tensor]:
-    """Before dropout, and after it without its scale."""
+    """Probabilities before dropout, and after it without its scale."""
     probabilities = tf.cast(tf.nn.softmax(tf.cast(scores, tf.float32) + mask), scores.dtype)
     return probabilities, probabilities * kept(numbers, threshold, scores.dtype)
 

@@ -11,14 +11,9 @@ _BITS = 16
 
 
 class Dropout(NamedTuple):
-    """Which elements to drop.
+    """Which elements to drop: those whose number is below the threshold."""
 
-    Attributes:
-        numbers: a uniform uint16 for each element.
-        threshold: elements with smaller numbers are dropped.
-    """
-
-    numbers: tf.Tensor
+    numbers: tf.Tensor  # a uniform uint16 for each element
     threshold: int
 
 
@@ -62,12 +57,11 @@ def kept(numbers: tf.Tensor | None, threshold: int, dtype: Any) -> Any:
 
 
 def scale_of(threshold: int) -> float:
-    """What makes up for the dropped share."""
+    """The factor that makes up for the dropped share."""
     return 2**_BITS / (2**_BITS - threshold)
 
 
 def drop(x: tf.Tensor, dropout: Dropout | None) -> tf.Tensor:
-    """Dropout."""
     if dropout is None:
         return x
 

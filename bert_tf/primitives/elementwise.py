@@ -22,9 +22,7 @@ def fork(x: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
     return forked(x)
 
 
-@in_few_passes
-def _sum(x: tf.Tensor, y: tf.Tensor) -> tf.Tensor:
-    return x + y
+_sum = in_few_passes(tf.add)
 
 
 def dense(x: tf.Tensor, kernel: tf.Tensor, bias: tf.Tensor) -> tf.Tensor:
@@ -60,9 +58,7 @@ def gelu(x: tf.Tensor) -> tf.Tensor:
     return activated(x)
 
 
-@in_few_passes
-def _product(x: tf.Tensor, y: tf.Tensor) -> tf.Tensor:
-    return x * y
+_product = in_few_passes(tf.multiply)
 
 
 @in_few_passes
@@ -82,17 +78,7 @@ def add_and_normalize(
     epsilon: float,
     dtype: str,
 ) -> tf.Tensor:
-    """LayerNorm of x + dropout(y).
-
-    Args:
-        x: [n, H].
-        y: [n, H].
-        dropout: elements of `y` to drop; None for none.
-        gamma: scale, float32 [H].
-        beta: shift, float32 [H].
-        epsilon: added to the variance.
-        dtype: type of the result.
-    """
+    """LayerNorm of x + dropout(y), [n, H] each, in `dtype`; gamma and beta are float32 [H]."""
     numbers, threshold = dropout or (None, 0)
 
     @tf.custom_gradient
@@ -116,14 +102,14 @@ def _normalized(
     x: tf.Tensor, y: tf.Tensor, numbers: tf.Tensor | None, gamma: tf.Tensor, beta: tf.Tensor,
     threshold: int, epsilon: float, dtype: str,
 ) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:  # fmt: skip
-    """The result, the vectors of mean 0 and variance 1, and what they were divided by."""
+    """The result, the vectors of mean 0 and variance 1, and their inverse deviations [n, 1]."""
     x, y = tf.cast(x, tf.float32), tf.cast(y, tf.float32)
     if numbers is not None:
         y *= kept(numbers, threshold, tf.float32) * scale_of(threshold)
     total = x + y
     centred = total - tf.reduce_mean(total, -1, keepdims=True)
     variance = tf.reduce_mean(centred * centred, -1, keepdims=True)
-    inverse = tf.math.rsqrt(variance + epsilon)  # (n, 1)
+    inverse = tf.math.rsqrt(variance + epsilon)
     standard = centred * inverse
     return tf.cast(standard * gamma + beta, dtype), tf.cast(standard, dtype), inverse
 

@@ -9,7 +9,7 @@
   queries, keys and values.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Any
@@ -23,17 +23,11 @@ from bert_tf.primitives.devices import device_type
 from bert_tf.primitives.dropout import Dropout, draw_dropout, drop
 from bert_tf.primitives.passes import known_shape
 from bert_tf.primitives.places import Places
-from bert_tf.primitives.table import Primitives
+from bert_tf.primitives.table import Primitives, is_replaced
 
 
 class TokenPlaces(Places):
-    """The places of tokens alone.
-
-    Args:
-        padding_mask: [B, T], nonzero at tokens and 0 at padding.
-        direction: the encoder's `attention_direction`.
-        training: whether moving rows has a gradient of its own, a lookup, too.
-    """
+    """The places of tokens alone; in training, the gradient of moving rows is a lookup, too."""
 
     def __init__(self, padding_mask: tf.Tensor, direction: str, training: bool):
         super().__init__(padding_mask, direction)
@@ -46,30 +40,25 @@ class TokenPlaces(Places):
         # The token at each place; at padding, the last one before it.
         self._tokens = tf.cumsum(tf.cast(is_computed, tf.int32)) - 1  # (B * T,)
 
-    def collect(self, x: tf.Tensor) -> tf.Tensor:
-        @tf.custom_gradient
-        def collect(x: tf.Tensor) -> Any:
-            return tf.gather(x, self._places), self._with_zeros
+    def _moved(self, x: tf.Tensor, move: Callable, back: Callable) -> tf.Tensor:
+        if self._training and x.dtype.is_floating:
+            return tf.custom_gradient(lambda x: (move(x), back))(x)
+        return move(x)
 
-        is_differentiated = self._training and x.dtype.is_floating
-        return collect(x) if is_differentiated else tf.gather(x, self._places)
-
-    def fill(self, x: tf.Tensor) -> tf.Tensor:
-        @tf.custom_gradient
-        def fill(x: tf.Tensor) -> Any:
-            return tf.gather(x, self._tokens), lambda upstream: tf.gather(upstream, self._places)
-
-        return fill(x) if self._training else tf.gather(x, self._tokens)
-
-    def spread(self, x: tf.Tensor) -> tf.Tensor:
-        @tf.custom_gradient
-        def spread(x: tf.Tensor) -> Any:
-            return self._with_zeros(x), lambda upstream: tf.gather(upstream, self._places)
-
-        return super().spread(spread(x))
+    def _at_tokens(self, x: tf.Tensor) -> tf.Tensor:
+        return tf.gather(x, self._places)
 
     def _with_zeros(self, x: tf.Tensor) -> tf.Tensor:
         return tf.gather(x, self._tokens) * tf.cast(self._is_computed, x.dtype)
+
+    def collect(self, x: tf.Tensor) -> tf.Tensor:
+        return self._moved(x, self._at_tokens, self._with_zeros)
+
+    def fill(self, x: tf.Tensor) -> tf.Tensor:
+        return self._moved(x, lambda x: tf.gather(x, self._tokens), self._at_tokens)
+
+    def spread(self, x: tf.Tensor) -> tf.Tensor:
+        return super().spread(self._moved(x, self._with_zeros, self._at_tokens))
 
     def position_rows(self, table: tf.Tensor) -> tf.Tensor:
         if self._training:
@@ -80,14 +69,10 @@ class TokenPlaces(Places):
         first = tf.range(self.batch) * self.length
         rows = tf.gather(self._tokens, first if self._last is None else first + self._last)
 
-        @tf.custom_gradient
-        def summary(x: tf.Tensor) -> Any:
-            def gradient(upstream: tf.Tensor) -> tf.Tensor:
-                return tf.scatter_nd(rows[:, tf.newaxis], upstream, tf.shape(x))
+        def back(upstream: tf.Tensor) -> tf.Tensor:
+            return tf.scatter_nd(rows[:, tf.newaxis], upstream, tf.shape(x))
 
-            return tf.gather(x, rows), gradient
-
-        return summary(x) if self._training else tf.gather(x, rows)
+        return self._moved(x, lambda x: tf.gather(x, rows), back)
 
 
 class Inference(Primitives):
@@ -106,7 +91,11 @@ class Inference(Primitives):
         return TokenPlaces(padding_mask, direction, self.training)
 
     def rows(self, table: keras.layers.Embedding, ids: tf.Tensor) -> tf.Tensor:
-        return tf.gather(table.embeddings.value, ids)
+        if is_replaced(table):
+            return super().rows(table, ids)
+        value = table.embeddings.value
+        # In training, rows taken from the variable itself would have all later reads copy it.
+        return tf.gather(tf.convert_to_tensor(value) if self.training else value, ids)
 
     def dense(self, x: tf.Tensor, layer: keras.layers.Dense) -> tf.Tensor:
         if layer.quantization_mode:
@@ -131,21 +120,12 @@ class Inference(Primitives):
         heads = tf.reshape(places.fill(self.products(x, layers)), shape)
         return tf.unstack(tf.transpose(heads, [2, 0, 3, 1, 4]))
 
-    def attention(
-        self, query: Any, key: Any, value: Any, mask: Any, dropout: keras.layers.Dropout
-    ) -> tuple[Any, Any]:
+    def attention(self, query: Any, key: Any, value: Any, mask: Any, dropout: Any) -> tuple:
         scores = tf.cast(tf.matmul(query, key, transpose_b=True), tf.float32)  # (B, N, Q, T)
         probabilities = tf.cast(tf.nn.softmax(scores + mask), query.dtype)
         return tf.matmul(probabilities, value), probabilities
 
-    def add_and_normalize(
-        self,
-        x: tf.Tensor,
-        y: tf.Tensor,
-        layer: keras.layers.LayerNormalization,
-        dropout: keras.layers.Dropout | None = None,
-    ) -> tf.Tensor:
-        """In float32."""
+    def add_and_normalize(self, x: Any, y: Any, layer: Any, dropout: Any = None) -> tf.Tensor:
         x = tf.cast(x + y, tf.float32)
         gamma, beta = self.affine(layer)
         # 19 us for 9 tokens; TensorFlow's fused op takes 150, if a quarter of the time for 700.
@@ -208,29 +188,17 @@ class Training(Inference):
     fork = staticmethod(elementwise.fork)
     word_logits = staticmethod(vocabulary_loss.word_logits)
 
-    def rows(self, table: keras.layers.Embedding, ids: tf.Tensor) -> tf.Tensor:
-        # From its value: rows taken from a variable itself would have all later reads copy it.
-        return tf.gather(tf.convert_to_tensor(table.embeddings.value), ids)
-
     def products(self, x: tf.Tensor, layers: list[keras.layers.Dense]) -> tf.Tensor:
         dtype = layers[0].compute_dtype
         kernel = tf.concat([tf.cast(layer.kernel, dtype) for layer in layers], -1)
         bias = tf.concat([tf.cast(layer.bias, dtype) for layer in layers], -1)
         return elementwise.dense(tf.cast(x, dtype), kernel, bias)
 
-    def attention(
-        self, query: Any, key: Any, value: Any, mask: Any, dropout: keras.layers.Dropout
-    ) -> tuple[Any, Any]:
+    def attention(self, query: Any, key: Any, value: Any, mask: Any, dropout: Any) -> tuple:
         shape = [*known_shape(query)[:3], known_shape(key)[2]]
         return attention.attention(query, key, value, mask, _drawn(dropout, shape)), None
 
-    def add_and_normalize(
-        self,
-        x: tf.Tensor,
-        y: tf.Tensor,
-        layer: keras.layers.LayerNormalization,
-        dropout: keras.layers.Dropout | None = None,
-    ) -> tf.Tensor:
+    def add_and_normalize(self, x: Any, y: Any, layer: Any, dropout: Any = None) -> tf.Tensor:
         drawn = _drawn(dropout, known_shape(y)) if dropout else None
         gamma, beta = self.affine(layer)
         return elementwise.add_and_normalize(

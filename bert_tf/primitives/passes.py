@@ -27,11 +27,8 @@ def pays(*sizes: Any) -> bool:
 
     On CPUs it does, for a large one. TPUs cannot compile a part of what they compile whole.
     """
-    if not all(isinstance(size, int) for size in sizes):
-        return False
-    if max(sizes, default=0) < _WORTH_COMPILING:
-        return False
-    return device_type() == "CPU"
+    is_known = all(isinstance(size, int) for size in sizes)
+    return is_known and max(sizes, default=0) >= _WORTH_COMPILING and device_type() == "CPU"
 
 
 def in_few_passes(function: Callable) -> Callable:

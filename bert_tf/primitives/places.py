@@ -1,7 +1,6 @@
-"""Which places of a padded batch are computed.
+"""Which places of a padded batch to compute.
 
-B is the batch, T its length, n the places of B * T that are computed, N the attention heads, D
-their width.
+B is the batch, T its length, n the computed places of B * T, N the attention heads, D their width.
 """
 
 from typing import Any
@@ -22,8 +21,7 @@ class Places:
         direction: the encoder's `attention_direction`.
 
     Attributes:
-        batch: B, a number if it is known when the graph is traced, else a tensor.
-        length: T, likewise.
+        batch, length: B and T, numbers if they are known when the graph is traced, else tensors.
         seen: bool [B, 1, 1, T] or [B, 1, T, T], which tokens (last axis) each token may see.
         mask: float32 of the same shape, added to the attention scores.
     """
@@ -35,7 +33,9 @@ class Places:
         self.seen = ops.expand_dims(is_token, (1, 2) if len(shape) == 2 else 1)
         self._summary_mask = scores_of(self.seen)
         if direction != "both":
-            of_direction = seen_tokens(ops.arange(self.length), direction)
+            places = ops.arange(self.length)
+            seeing, seen = places[:, None], places[None, :]
+            of_direction = seen <= seeing if direction == "left_to_right" else seen >= seeing
             self.seen = ops.logical_and(self.seen, of_direction)
         self.mask = scores_of(self.seen)
         is_last = direction == "left_to_right" and len(shape) == 2
@@ -76,22 +76,8 @@ class Places:
 
 
 def scores_of(seen: Any) -> Any:
-    """What is added to the scores of tokens, by whether they may be seen."""
+    """The mask for attention scores: 0 for tokens that may be seen."""
     return ops.cast(ops.logical_not(seen), "float32") * MASKED_SCORE
-
-
-def seen_tokens(places: Any, direction: str) -> Any:
-    """Which of T tokens each of them may see.
-
-    Args:
-        places: [T], ascending numbers.
-        direction: "left_to_right" or "right_to_left".
-
-    Returns:
-        bool [T, T]: whether the token of the first axis may see that of the second.
-    """
-    seeing, seen = places[:, None], places[None, :]
-    return seen <= seeing if direction == "left_to_right" else seen >= seeing
 
 
 def last_places(padding_mask: Any) -> Any:

@@ -1,5 +1,6 @@
 """Logits over a vocabulary, their cross-entropy and their largest, in few passes."""
 
+import dataclasses
 import functools
 from typing import Any
 
@@ -10,20 +11,16 @@ from bert_tf.primitives.elementwise import sum_of_rows
 from bert_tf.primitives.passes import in_few_passes, known_shape, pays
 
 
+@dataclasses.dataclass(eq=False)
 class WordLogits:
     """Logits in two parts, whose float32 sum would be a pass over twice the memory.
 
     `word_logits` attaches them to the sum as its attribute `parts`. A graph whose losses and
     metrics read these never computes the sum.
-
-    Attributes:
-        products: [..., V] in the compute dtype.
-        bias: float32 [V].
     """
 
-    def __init__(self, products: tf.Tensor, bias: tf.Tensor):
-        self.products = products
-        self.bias = bias
+    products: tf.Tensor  # [..., V] in the compute dtype
+    bias: tf.Tensor  # float32 [V]
 
     @functools.cached_property
     def largest(self) -> tf.Tensor:
@@ -32,7 +29,6 @@ class WordLogits:
 
 
 def word_logits(x: tf.Tensor, table: tf.Tensor, bias: tf.Tensor) -> tf.Tensor:
-    """Logits, float32 [..., V], of vectors [..., H], a table [V, H] and a float32 bias [V]."""
     # Transposed by the product itself: the gradient of a transposition would be another one.
     products = tf.matmul(tf.reshape(x, [-1, table.shape[1]]), table, transpose_b=True)
     products = tf.reshape(products, [*known_shape(x)[:-1], table.shape[0]])
@@ -47,7 +43,7 @@ def _added(products: tf.Tensor, bias: tf.Tensor) -> tf.Tensor:
 
 
 def argmax(logits: Any) -> tf.Tensor:
-    """The number of the first largest of the logits [..., C], int32 [...]."""
+    """The index of the first largest of the logits [..., C], int32 [...]."""
     if parts := getattr(logits, "parts", None):
         return _argmax(parts.products, parts.bias, parts.largest)
     return tf.argmax(logits, axis=-1, output_type=tf.int32)

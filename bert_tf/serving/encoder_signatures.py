@@ -89,7 +89,10 @@ def attention(strings: Tensors, parts: Parts) -> Tensors:
     vocabulary = tf.constant(tokenizer.vocabulary)
 
     def of_rows(part: Tensors) -> tf.Tensor:
-        probabilities = tf.stack(encoder.attend(part), axis=1)  # (r, L, N, T, T)
+        name = "attention_probabilities"
+        probabilities = tf.stack(
+            encoder(part, training=False, reads=name)[name], axis=1
+        )  # (r, L, N, T, T)
         mask = tf.cast(part["padding_mask"] != 0, tf.float32)
         attends = mask[:, tf.newaxis, tf.newaxis, :, tf.newaxis]
         return tf.cast(probabilities, tf.float32) * attends
