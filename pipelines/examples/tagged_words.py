@@ -66,11 +66,7 @@ def to_iob2(labels: Sequence[str]) -> list[str]:
 
 
 def read_columns(
-    path: str | os.PathLike,
-    *,
-    word: int = 0,
-    label: int | None = -1,
-    documents: bool = False,
+    path: str | os.PathLike, *, word: int = 0, label: int | None = -1, documents: bool = False
 ) -> Examples:
     """Reads a column file: a word a line, with its label, and a blank line after a sentence.
 

@@ -51,7 +51,6 @@ def record_batches(
     batches: Iterator[DocumentBatch],
     tokenizer: "BertTokenizer",
     options: Sequence[PretrainingDataOptions],
-    *,
     split_paragraphs: bool,
 ) -> Iterator[RecordBatch]:
     """Makes instances of batches of documents, on all cores, in order, round by round.

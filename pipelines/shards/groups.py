@@ -76,20 +76,14 @@ def write_units(
     done = journal.groups(units)
     sizes = [sum(slice_.size for slice_ in unit) for unit in corpus.units]
     instances = sum(group.instances for group in done)
+    finished = {unit: {group.group for group in done if group.unit == unit} for unit in missing}
+    buffer_bytes = job.options[0].buffer_bytes
     batches = itertools.chain.from_iterable(
-        UnitReader(
-            corpus,
-            unit,
-            plan,
-            buffer_bytes=job.options[0].buffer_bytes,
-            finished={group.group for group in done if group.unit == unit},
-        )
+        UnitReader(corpus, unit, plan, buffer_bytes=buffer_bytes, finished=finished[unit])
         for unit in missing
     )
     with input_errors(), _full_disk_as_os_error(), ThreadPoolExecutor(max_workers=1) as threads:
-        made = record_batches(
-            batches, tokenizer, job.options, split_paragraphs=corpus.split_sentences
-        )
+        made = record_batches(batches, tokenizer, job.options, corpus.split_sentences)
         finishing = None
         for (unit, number), in_group in itertools.groupby(
             made, lambda records: (records.batch.unit, records.batch.group)

@@ -140,8 +140,7 @@ def altered(
 
 
 def verify(
-    directory: str | os.PathLike,
-    progress: Callable[[int, int], None] = lambda done, total: None,
+    directory: str | os.PathLike, progress: Callable[[int, int], None] = lambda done, total: None
 ) -> Manifest:
     """Returns the manifest, if every shard matches its checksum there."""
     manifest = Manifest.load(directory)

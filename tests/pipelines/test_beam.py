@@ -19,7 +19,7 @@ def text(tmp_path):
     words = WORDS.split()
     folder = tmp_path / "text"
     folder.mkdir()
-    for file in range(6):
+    for file in range(4):
         documents = [
             "\n".join(
                 " ".join(words[(file + document * sentence + i) % len(words)] for i in range(9))
