@@ -144,9 +144,7 @@ def _read_tokenizer(
 
 
 def _casing(location: Location, pieces: list[str], notes: list[str]) -> bool:
-    """Whether a model is uncased, by its name (as `validate_case_matches_checkpoint` of the
-    original's tokenization.py) or by capital letters in its vocabulary.
-    """
+    """Whether a model is uncased, by its name (as in the original's tokenization.py) or pieces."""
     for part in reversed(location.path.absolute().parts):  # the nearest name counts
         if re.search(r"(^|[-_.])uncased([-_.]|$)|^(chinese|multilingual)_L-", part):
             notes.append(f"Taken to be uncased, by the name {part!r}: do_lower_case is true.")

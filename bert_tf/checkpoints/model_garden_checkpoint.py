@@ -92,11 +92,7 @@ class _Graph:
 
 
 def read_model_garden(location: Location) -> StoredModel:
-    """Reads a checkpoint of a `BertEncoder` or a `BertPretrainerV2`.
-
-    The pooler of a pre-trainer's next sentence head becomes the model's, because pre-training
-    trains it in place of the encoder's.
-    """
+    """Reads an encoder or a pre-trainer."""
     graph = _Graph(location.path)
     notes: list[str] = []
     blocks, pooler = _read_encoder(graph)
@@ -133,7 +129,7 @@ def _read_encoder(graph: _Graph) -> tuple[int, int | None]:
 
 
 def _read_heads(graph: _Graph, pooler: int | None, notes: list[str]) -> int | None:
-    """Reads the heads; returns the object of the pooler that was trained."""
+    """Reads the heads; returns the trained pooler's object, the next sentence head's if any."""
     masked_lm = graph.find_first("embedding_table", "dense", "layer_norm")
     if masked_lm is not None:
         transform = "cls.predictions.transform"

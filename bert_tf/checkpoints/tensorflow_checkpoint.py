@@ -81,9 +81,9 @@ def config_path(folder: Path) -> Path | None:
 
 
 def write_config(model: StoredModel, folder: Path, target: str, **others: Any) -> None:
-    """Writes bert_config.json, with the keys of the original's modeling.py, and the tokenizer.
+    """Writes bert_config.json and the tokenizer; notes what `target`, their reader, lacks.
 
-    Notes what `target`, their reader, lacks. The original ignores `others`, `bert-tf` reads them.
+    The original ignores the keys in `others`; `bert-tf` reads them.
     """
     config = model.config
     if config.hidden_act not in _ACTIVATIONS:

@@ -166,10 +166,7 @@ def encoder_layers(config: BertConfig) -> Iterator[tuple[str, str, tuple[int, ..
 
 
 def tensor_shapes(config: BertConfig) -> dict[str, tuple[int, ...]]:
-    """The tensors of a pre-training model: canonical name -> shape in Hugging Face's format.
-
-    Those of two encoders are stacked, [2, ...].
-    """
+    """A pre-training model's canonical names and shapes; tensors of two encoders are [2, ...]."""
     hidden = config.hidden_size
     layers: dict[str, tuple[int, ...]] = {name: shape for name, _, shape in encoder_layers(config)}
     layers["cls.predictions.transform.dense"] = (hidden, hidden)
