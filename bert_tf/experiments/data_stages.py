@@ -31,7 +31,6 @@ class Documentation(Stage):
     """The installed documentation: a corpus, and a task of telling its packages apart."""
 
     title: str = "text: documentation of the installed packages"
-    inputs = ()
     # Text once written is kept when packages change.
     identity = {"seed": 1}  # noqa: RUF012
     bytes = _DOCUMENTATION_BYTES
@@ -90,10 +89,6 @@ class Vocabulary(Stage):
     do_lower_case: bool
 
     @property
-    def inputs(self) -> tuple[Stage, ...]:
-        return (self.corpus.stage,) if self.corpus.stage else ()
-
-    @property
     def identity(self) -> dict[str, Any]:
         own = {"size": self.size, "do_lower_case": self.do_lower_case}
         return own | self.corpus.identity
@@ -119,10 +114,6 @@ class Shards(Stage):
     title: str = "shards"
     vocabulary: Vocabulary
     options: Sequence[PretrainingDataOptions]
-
-    @property
-    def inputs(self) -> tuple[Stage, ...]:
-        return (self.vocabulary,)
 
     @property
     def identity(self) -> dict[str, Any]:

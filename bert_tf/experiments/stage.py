@@ -85,9 +85,10 @@ class Stage(ABC):
     title: str  # shown to the user
 
     @property
-    @abstractmethod
     def inputs(self) -> "tuple[Stage, ...]":
-        """The stages that it needs."""
+        """The stages that it needs: fields that are stages, or that have one."""
+        found = (getattr(value, "stage", value) for value in vars(self).values())
+        return tuple(each for each in found if isinstance(each, Stage))
 
     @property
     @abstractmethod

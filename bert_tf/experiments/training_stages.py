@@ -72,10 +72,6 @@ class Pretraining(Stage):
     options: PretrainingOptions
 
     @property
-    def inputs(self) -> tuple[Stage, ...]:
-        return (self.shards,)
-
-    @property
     def identity(self) -> dict[str, Any]:
         return chosen_options(self.options)
 
@@ -169,10 +165,6 @@ class Finetuning(Stage):
     step: int | None  # of the pre-trained model; None for the best one
     data: TaskData
     options: SearchOptions  # name no folders
-
-    @property
-    def inputs(self) -> tuple[Stage, ...]:
-        return (self.pretraining, *([self.data.stage] if self.data.stage else []))
 
     @functools.cached_property
     def identity(self) -> dict[str, Any]:
