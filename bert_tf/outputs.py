@@ -33,8 +33,7 @@ def check_output_folder(
     folder = _resolved(output, "output")
     if folder.exists() and not folder.is_dir():
         raise InputError(f"{output}: is a file, not a folder: name another output folder")
-    _check_parents(folder, output)
-    _check_inputs(folder, output, inputs)
+    _check_place(folder, output, inputs)
     if ours is not None and folder.is_dir():
         if Path.cwd().is_relative_to(folder) or folder.is_mount():
             kind = "a mount point" if folder.is_mount() else "the working directory or above it"
@@ -61,8 +60,7 @@ def check_output_file(output: str | os.PathLike, inputs: Inputs = ()) -> Path:
         raise InputError(f"{output}: is a folder: name a file in it")
     if file.exists() and not file.is_file():
         raise InputError(f"{output}: is not a regular file: name another output file")
-    _check_parents(file, output)
-    _check_inputs(file, output, inputs)
+    _check_place(file, output, inputs)
     return file
 
 
@@ -85,7 +83,7 @@ def _resolved(path: str | os.PathLike, role: str) -> Path:
     return resolved
 
 
-def _check_parents(path: Path, output: str | os.PathLike) -> None:
+def _check_place(path: Path, output: str | os.PathLike, inputs: Inputs) -> None:
     existing = next(parent for parent in (path, *path.parents) if parent.exists())
     if existing != path and not existing.is_dir():
         raise InputError(f"{output}: {existing} is a file: name an output in a folder")
@@ -95,9 +93,6 @@ def _check_parents(path: Path, output: str | os.PathLike) -> None:
             f"{output}: no permission to write in {folder}: choose a writable folder, or fix its "
             "permissions"
         )
-
-
-def _check_inputs(path: Path, output: str | os.PathLike, inputs: Inputs):
     for given in inputs:
         if given in (None, "-"):
             continue

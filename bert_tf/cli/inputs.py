@@ -28,13 +28,13 @@ _OTHER_MODELS = (".pb", ".index")
 
 def check_inputs(options: Any) -> None:
     """Refuses paths, outputs, tasks and columns that cannot be used, as far as this is quick."""
-    inputs = sorted(_values(options, "path"), key=lambda pair: pair[0] not in _MODELS)
-    for name, path in inputs:
-        is_positional = type(options).__dataclass_fields__[name].metadata["positional"]
-        _check_exists(path, "" if is_positional else f"--{name} ", name in _MODELS)
+    inputs = sorted(_values(options, "path"), key=lambda pair: pair[0].name not in _MODELS)
+    for field, path in inputs:
+        option = "" if field.metadata["positional"] else f"--{field.name} "
+        _check_exists(path, option, field.name in _MODELS)
     read = [path for _, path in inputs]
-    for name, path in _values(options, "writes"):
-        is_file = type(options).__dataclass_fields__[name].metadata["writes"] == "file"
+    for field, path in _values(options, "writes"):
+        is_file = field.metadata["writes"] == "file"
         (check_output_file if is_file else check_output_folder)(path, read)
     if getattr(options, "task", None):
         from bert_tf.tasks.table import check_name
@@ -44,14 +44,14 @@ def check_inputs(options: Any) -> None:
         _check_columns(options)
 
 
-def _values(options: Any, mark: str) -> Iterator[tuple[str, str]]:
-    """The names and values of the options with a mark, one pair for each value of a list."""
+def _values(options: Any, mark: str) -> Iterator[tuple[dataclasses.Field, str]]:
+    """The options with a mark and their values, one pair for each value of a list."""
     for field in dataclasses.fields(options):
         if field.metadata.get(mark):
             value = getattr(options, field.name)
             for each in value if isinstance(value, list) else [value]:
                 if each is not None:
-                    yield field.name, each
+                    yield field, each
 
 
 def _check_exists(given: str, option: str, is_model: bool) -> None:
@@ -73,9 +73,7 @@ def _check_exists(given: str, option: str, is_model: bool) -> None:
         best = path / "best"
         if (best / _CONFIG).is_file():
             raise InputError(f"{given} is a run directory, not a model: did you mean {best}?")
-        if not any(
-            each.suffix in _OTHER_MODELS or each.name.isdecimal() for each in path.iterdir()
-        ):
+        if not any(x.suffix in _OTHER_MODELS or x.name.isdecimal() for x in path.iterdir()):
             raise InputError(
                 f"{given} holds neither {_CONFIG} nor a SavedModel: give a model directory or, to "
                 "bert-tf predict, saved_models/NAME"
@@ -111,8 +109,7 @@ def _check_columns(options: Any) -> None:
     of_model = stored(f"{model}/task.json") if model else {}
     task = getattr(options, "task", None) or of_model.get("task")
     kinds = {name: known.kind for name, known in TASKS.data.items()}
-    if not isinstance(task, str):
-        task = None
+    task = task if isinstance(task, str) else None
     if hasattr(options, "train") and (task is None or not kinds.get(task, Span).is_trained):
         task = options.task or "classification"
     # Questions have no columns to choose; a task of one's own is not loaded yet.

@@ -83,9 +83,7 @@ def _parser(called: str | None = None, description: str | None = "", options: An
     )
     subcommands = parser.add_subcommands(required=True, metavar="COMMAND")
     for name, summary in COMMANDS.items():
-        subparser = ArgumentParser(
-            description=summary, formatter_class=_Formatter, exit_on_error=False
-        )
+        subparser = ArgumentParser(formatter_class=_Formatter, exit_on_error=False)
         if name == called:
             subparser.description = description
             subparser.usage = usage(name, options)

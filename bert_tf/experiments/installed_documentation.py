@@ -108,8 +108,8 @@ def installed_documentation(
 ) -> list[LabelledDocument]:
     """The documented modules of the standard library and of bert-tf's dependencies, in order.
 
-    Repeated sentences are dropped (copied and generated docstrings are common). `progress` is
-    called with the numbers of files read and of all files.
+    Repeated sentences are dropped (copied and generated docstrings are common). `progress` gets the
+    numbers of files read and of all files.
     """
     sources = list(_sources())
     modules = []

@@ -81,14 +81,12 @@ class Plan:
     @functools.cached_property
     def cells(self) -> dict[tuple[int, int], Pretraining | Finetuning]:
         """(Row, column) -> the stage that has the score."""
-        pretrainings = enumerate(map(self._pretraining, self.systems))
-        return {
-            (row, number): self._finetuning(self.systems[row], column, pretraining)
-            if column.task
-            else pretraining
-            for row, pretraining in pretrainings
-            for number, column in enumerate(self.columns)
-        }
+        found = {}
+        for row, system in enumerate(self.systems):
+            pretraining = self._pretraining(system)
+            for number, column in enumerate(self.columns):
+                found[row, number] = self._cell(system, column, pretraining)
+        return found
 
     @functools.cached_property
     def stages(self) -> list[Stage]:
@@ -123,21 +121,17 @@ class Plan:
         )
 
     def _pretraining(self, system: System) -> Pretraining:
-        scale, of_system = self.scale, {**system.pretraining, **system.shards}
+        scale = self.scale
         vocabulary = Vocabulary(
             corpus=self.corpus, size=scale.vocabulary_size, do_lower_case=scale.do_lower_case
         )
         options = {**dataclasses.asdict(self.corpus.options), **scale.shards, **system.shards}
-        shards = Shards(
-            vocabulary=vocabulary,
-            options=[
-                PretrainingDataOptions(**options, max_seq_length=length) for length in scale.lengths
-            ],
-        )
-        own = ", ".join(f"{name} {value}" for name, value in of_system.items())
+        lengths = [PretrainingDataOptions(**options, max_seq_length=n) for n in scale.lengths]
+        of_system = {**system.pretraining, **system.shards}.items()
+        own = ", ".join(f"{name} {value}" for name, value in of_system)
         return Pretraining(
             title=f"pre-training: {own or 'BERT'}",
-            shards=shards,
+            shards=Shards(vocabulary=vocabulary, options=lengths),
             options=PretrainingOptions(
                 shards=FOLDER,
                 output=FOLDER,
@@ -147,7 +141,11 @@ class Plan:
             ),
         )
 
-    def _finetuning(self, system: System, column: Column, pretraining: Pretraining) -> Finetuning:
+    def _cell(
+        self, system: System, column: Column, pretraining: Pretraining
+    ) -> Pretraining | Finetuning:
+        if not column.task:
+            return pretraining
         scale, own = self.scale, dict(system.finetuning)
         (data,) = (each for each in self.tasks if each.task == column.task)
         if column.features:
