@@ -21,7 +21,8 @@ class BertEncoder(Encoder):
 
     Args:
         config: hyper-parameters.
-        seed, dtype, kwargs: see `PretrainedModel`.
+        seed: random seed for weight initialization and dropout; None for no fixed seed.
+        dtype: Keras dtype policy such as "mixed_bfloat16"; None for the global one.
         attention_probabilities: whether to output them; without, they are not kept.
 
     Inputs: a dict of int [B, T] tensors, T at most `config.max_position_embeddings`.

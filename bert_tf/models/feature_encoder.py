@@ -73,7 +73,6 @@ class FeatureEncoder(Encoder):
             both = {"backward_layer": backward, "dtype": dtype, "name": name}
             lstms.append(keras.layers.Bidirectional(forward, **both))
 
-        # Wiring.
         inputs = self.symbolic_inputs()
         is_token = ops.cast(inputs["padding_mask"], "bool")  # (B, T)
         x = features(inputs) if features else encoder(inputs, reads="tokens")["sequence_output"]
