@@ -93,13 +93,22 @@ def record_batches(
 # Tracing takes seconds, and a worker of Beam writes many units with the same settings.
 _TRACED: dict[tuple, tuple[Callable, Callable]] = {}
 _MOST_TRACED = 4
+# Options that the graph does not depend on.
+_OUTSIDE = {
+    "corpus_format", "text_field", "tfds_data_dir", "skip_unreadable", "dupe_factor",
+    "held_out_share", "num_shards", "buffer_bytes",
+}  # fmt: skip
 
 
 def _traced(
     tokenizer: "BertTokenizer", options: Sequence[PretrainingDataOptions], split_paragraphs: bool
 ) -> tuple[Callable, Callable]:
     """The functions of `_functions`, the same ones for equal arguments."""
-    settings = json.dumps([tokenizer.settings, *(each.of_data() for each in options)])
+    of_graph = [
+        {name: value for name, value in each.of_data().items() if name not in _OUTSIDE}
+        for each in options
+    ]
+    settings = json.dumps([tokenizer.settings, *of_graph])
     key = (type(tokenizer), tokenizer.vocabulary_hash, settings, split_paragraphs)
     traced = _TRACED.get(key)
     if traced is None:
