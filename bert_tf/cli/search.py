@@ -22,8 +22,8 @@ from bert_tf.training.listener import Listener
 def run(options: Options) -> None:
     with progress("searching") as bar:
         from bert_tf.finetuning.finetune import FinetuningResult, finetune
+        from bert_tf.finetuning.restarts import page, ranked
         from bert_tf.finetuning.search import search
-        from bert_tf.finetuning.trials import page, ranked
 
         def one_run(options: FinetuningOptions, listener: Listener) -> FinetuningResult | None:
             result = finetune(options, listener)

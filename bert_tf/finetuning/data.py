@@ -2,7 +2,8 @@
 
 import contextlib
 import functools
-from collections.abc import Callable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,7 @@ from bert_tf.checkpoints.formats import CONFIG, check_is_model_directory
 from bert_tf.config import BertConfig
 from bert_tf.errors import InputError
 from bert_tf.finetuning.options import FinetuningSetup
-from bert_tf.tasks.data_split import duplicates, split
+from bert_tf.tasks.kinds.kind import TEXT, hashable, row_keys
 from bert_tf.tasks.task import Task
 from bert_tf.tokenization.tokenizer import BertTokenizer
 from pipelines.examples.batches import example_batches
@@ -23,46 +24,26 @@ from pipelines.examples.labelled_text import Examples
 
 @dataclass(frozen=True, eq=False)
 class FinetuningData:
-    """What a run trains and validates on.
-
-    Attributes:
-        task: dataset of the examples.
-        tokenizer: tokenizer of the model.
-        labels: label names in the order of the model's outputs.
-        train: training examples.
-        validation: validation examples.
-        doubts: duplicates and suspicious findings in both, a sentence each.
-        columns: R training rows by column: the examples, or several rows of each.
-        arrays: targets [R, ...], and weights [R] if there are any.
-        kept_whole: what the split into training and validation left undivided, such as "context";
-            None without such a split, or if it is that of single examples.
-    """
+    """What a run trains and validates on."""
 
     task: Task
     tokenizer: BertTokenizer
-    labels: list[str]
+    labels: list[str]  # in the order of the model's outputs
     train: Examples
     validation: Examples
-    doubts: list[str]
-    columns: Mapping[str, Sequence[Any]]
-    arrays: list[np.ndarray]
+    doubts: list[str]  # duplicates and suspicious findings in both, a sentence each
+    columns: Mapping[str, Sequence[Any]]  # R training rows: the examples, or several rows of each
+    arrays: list[np.ndarray]  # targets [R, ...], and weights [R] if there are any
+    # What a split of one file left undivided, such as "context"; None for single examples.
     kept_whole: str | None = None
 
     @classmethod
-    def read(
-        cls,
-        task: Task,
-        options: FinetuningSetup,
-    ) -> "FinetuningData":
+    def read(cls, task: Task, options: FinetuningSetup) -> "FinetuningData":
         """Reads the files that the options name, for the model to start from.
 
         Without a validation file the examples are those of the data set, or a share of a file.
-
-        Raises:
-            InputError: the files or the model cannot be used.
         """
         kind, model, train = task.kind, options.model, options.source
-        validation = options.validation
         examples = task.read(train, "train")
         doubts = kind.doubts(examples)
         labels = kind.label_names(task, examples)
@@ -70,11 +51,14 @@ class FinetuningData:
         config = BertConfig.from_json(Path(model) / CONFIG)
         if config.labels and sorted(config.labels) == sorted(labels):
             labels = config.labels  # the model's head is kept, with its order
-        if not validation and task.has(train, "validation"):
-            validation = train
+        validation = options.validation or (train if task.has(train, "validation") else None)
+        held_out = task.read(validation, "validation") if validation else None
+        splits = {}
+        with contextlib.suppress(InputError):  # nothing else depends on the test examples
+            if task.has(train, "test"):
+                splits["test"] = task.read(train, "test", labelled=False)
         kept_whole = None
-        if validation:
-            held_out = task.read(validation, "validation")
+        if held_out is not None:
             doubts += held_out.remarks()
             found = np.unique(kind.targets(held_out, labels))  # refuses unknown labels
             if missing := [label for number, label in enumerate(labels) if number not in found]:
@@ -93,11 +77,7 @@ class FinetuningData:
             _, one_by_one = split(targets, range(len(targets)), share, options.seed)
             kept_whole = None if np.array_equal(aside, one_by_one) else unit
             examples, held_out = examples.take(kept), examples.take(aside)
-        splits = {"train": examples, "validation": held_out}
-        with contextlib.suppress(InputError):  # nothing else depends on the test examples
-            if task.has(train, "test"):
-                splits["test"] = task.read(train, "test", labelled=False)
-        doubts.append(duplicates(task, splits))
+        doubts.append(duplicates(task, {"train": examples, "validation": held_out, **splits}))
         tokenizer = BertTokenizer.from_directory(model)
         columns, targets = kind.training_rows(task, examples, labels, tokenizer)
         arrays = [targets, *([_class_weights(targets)] if options.class_weights else [])]
@@ -136,7 +116,6 @@ class FinetuningData:
 
     @functools.cached_property
     def _tensors(self) -> dict[str, tf.Tensor]:
-        """`columns`, once for all datasets."""
         return {name: tf.convert_to_tensor(values) for name, values in self.columns.items()}
 
     @functools.cached_property
@@ -149,7 +128,14 @@ class FinetuningData:
             strings: dict[str, tf.Tensor], arrays: list[tf.Tensor], fixed_length: bool
         ) -> tuple:
             made = self.task.kind.batch(strings, arrays, self.tokenizer, length)
-            return tf.nest.map_structure(_padded(length), made) if fixed_length else made
+            return tf.nest.map_structure(padded, made) if fixed_length else made
+
+        def padded(x: tf.Tensor) -> tf.Tensor:
+            """Pads the axis of tokens, the last one where its size is unknown."""
+            if x.shape.rank < 2 or x.shape[-1] is not None:
+                return x
+            gaps = [[0, 0]] * (x.shape.rank - 1) + [[0, length - tf.shape(x)[-1]]]
+            return tf.ensure_shape(tf.pad(x, gaps), [*x.shape[:-1], length])
 
         return batch
 
@@ -163,15 +149,9 @@ class FinetuningData:
         start_step: int = 0,
         fixed_length: bool = False,
     ) -> tf.data.Dataset:
-        """Batches of rows to train on; see `example_batches`.
+        """Batches of rows to train on, of this `size` on this worker; see `example_batches`.
 
-        Args:
-            size: examples in a batch of this worker.
-            worker: number of this worker, from 0.
-            workers: workers that share the rows.
-            seed: shuffling seed.
-            start_step: batches to skip.
-            fixed_length: pad to `max_length` instead of the longest row of the batch.
+        `fixed_length` pads to `max_length` instead of the longest row of the batch.
         """
         return example_batches(
             self._tensors,
@@ -187,24 +167,75 @@ class FinetuningData:
 
 
 def _class_weights(targets: np.ndarray) -> np.ndarray:
-    """Weights float32 [R] that give each class the same total weight; their mean is 1.
-
-    Raises:
-        InputError: the targets are not one class for each row.
-    """
+    """Weights float32 [R] that give each class the same total weight; their mean is 1."""
     if targets.ndim > 1 or targets.dtype.kind != "i":
         raise InputError("--class_weights is for tasks with a class per example: leave it out")
     _, numbers, counts = np.unique(targets, return_inverse=True, return_counts=True)
     return (len(targets) / (len(counts) * counts[numbers])).astype(np.float32)
 
 
-def _padded(length: int) -> Callable[[tf.Tensor], tf.Tensor]:
-    """Pads the axis of tokens, the last one where its size is unknown, to a fixed length."""
+def split(
+    targets: np.ndarray, keys: Sequence[Hashable], share: float, seed: int, *, unit: str = TEXT
+) -> tuple[np.ndarray, np.ndarray]:
+    """Draws a stratified share of the examples: every class (or range of values) gives its part.
 
-    def pad(x: tf.Tensor) -> tf.Tensor:
-        if x.shape.rank < 2 or x.shape[-1] is not None:
-            return x
-        gaps = [[0, 0]] * (x.shape.rank - 1) + [[0, length - tf.shape(x)[-1]]]
-        return tf.ensure_shape(tf.pad(x, gaps), [*x.shape[:-1], length])
+    Args:
+        targets: numbers [E]; arrays [E, ...] give no classes.
+        keys: E keys, as `Kind.split_keys` gives them; examples with the same key stay together, and
+            count for the class of the first of them.
+        share: share to set aside, at least one example.
+        seed: random seed.
+        unit: what the keys stand for. A text of more examples than the share is divided.
 
-    return pad
+    Returns the indices that stay and the indices set aside.
+    """
+    count = len(targets)
+    number = min(count, max(1, round(count * share)))
+    if unit == TEXT:
+        sizes = Counter(keys)
+        keys = [(key, i if sizes[key] > number else -1) for i, key in enumerate(keys)]
+    numbers: dict[Hashable, int] = {}
+    of_key = np.array([numbers.setdefault(key, len(numbers)) for key in keys])
+    _, first, size = np.unique(of_key, return_index=True, return_counts=True)
+    order = np.random.default_rng(seed).permutation(len(first))
+    if targets.ndim == 1:
+        order = order[np.argsort(targets[first[order]], kind="stable")]  # shuffled within a class
+    places = ((np.arange(number) + 0.5) * count / number).astype(int)
+    # A key follows as soon as its examples are no further from the share than without them.
+    due = np.searchsorted(places, np.cumsum(size[order]))
+    chosen: list[int] = []
+    aside = 0
+    for key, by_now in zip(order.tolist(), due.tolist(), strict=True):
+        if by_now - aside >= size[key] / 2:
+            chosen.append(key)
+            aside += int(size[key])
+    is_aside = np.isin(of_key, chosen or [order[np.argmin(size[order])]])
+    return np.flatnonzero(~is_aside), np.flatnonzero(is_aside)
+
+
+def duplicates(task: Task, splits: Mapping[str, Examples]) -> str:
+    """A sentence that counts the examples of "train" and "validation" that are in later splits."""
+    rows, labels, units = {}, {}, {}
+    for name, examples in splits.items():
+        answers = examples.columns.get("answers", ())  # to questions, which have no labels
+        labels[name] = [hashable(value) for value in examples.columns.get("label", answers)]
+        rows[name] = row_keys(task, examples)
+        units[name] = task.kind.split_keys(task, examples)
+    parts = []
+    for name, others in {"train": ["validation", "test"], "validation": ["test"]}.items():
+        known: dict[Hashable, set[Hashable]] = {}
+        for row, label in zip(rows[name], labels[name] or rows[name], strict=True):
+            known.setdefault(row, set()).add(label)
+        unit, keys = units[name][0], set(units[name][1])
+        counted = []
+        for other in filter(splits.__contains__, others):
+            pairs = zip(rows[other], labels[other] or rows[other], strict=True)
+            agree = [label in known[row] for row, label in pairs if row in known]
+            line = f"{len(agree):,} of {len(rows[other]):,} {other} examples"
+            if agree and labels[name] and labels[other]:
+                line += f" ({sum(agree):,} with the same label)"
+            if unit == units[other][0] != TEXT:
+                line += f" and the {unit} of {sum(map(keys.__contains__, units[other][1])):,}"
+            counted.append(line)
+        parts += [f"also in {name}: {', '.join(counted)}"] * bool(counted)
+    return "; ".join(parts)

@@ -32,13 +32,10 @@ class FeatureCache:
         features: the layers; a cache of other weights or layers is replaced.
         folder: folder of the cache, made when needed; None for temporary files.
         limit: maximum bytes of vectors; None for nine tenths of the free space.
-
-    Attributes:
-        full: whether there was no room for some vectors.
     """
 
     def __init__(self, features: FrozenLayers, folder: Path | None, limit: int | None = None):
-        self.full = False
+        self.full = False  # whether there was no room for some vectors
         self._features = features
         self._vector_bytes = features.width * np.dtype(np.float32).itemsize
         self._folder = folder
@@ -70,7 +67,6 @@ class FeatureCache:
         return tf.cast(vectors, self._features.compute_dtype)
 
     def close(self) -> None:
-        """Deletes the cache."""
         with self._lock:
             self._stack.close()
             if self._folder is not None:

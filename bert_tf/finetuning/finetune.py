@@ -45,23 +45,13 @@ _FEATURES_LEARNING_RATE = 1e-3
 
 @dataclass(frozen=True)
 class FinetuningResult:
-    """Outcome of a fine-tuning run.
-
-    Attributes:
-        training: steps and their time.
-        best_by: name of the score that chooses the best model.
-        evaluation: evaluation of the best model on the validation examples; None but on the chief
-            worker.
-        train_examples: number of training examples.
-        evaluations: number of evaluations on the validation examples; the best model is the best
-            of so many.
-    """
+    """Outcome of a fine-tuning run."""
 
     training: TrainingResult
-    best_by: str
-    evaluation: Evaluation | None
+    best_by: str  # name of the score that chooses the best model
+    evaluation: Evaluation | None  # of the best model, by the chief worker alone
     train_examples: int
-    evaluations: int = 1
+    evaluations: int = 1  # number that the best model is the best of
 
     @property
     def score(self) -> float | None:
@@ -77,12 +67,8 @@ def finetune(
     `best/` there is the model with the best score on the validation examples (the first of them in
     a tie), with its predictions and `metrics.json`, both computed in float32.
 
-    Args:
-        options: options of the command.
-        listener: is told how the run goes; by default notices are printed.
-
-    Returns:
-        The outcome; None for a dry run.
+    The `listener` is told how the run goes; by default notices are printed. Returns None for a dry
+    run.
 
     Raises:
         InputError: the data, the model or the options cannot be used.
@@ -100,9 +86,6 @@ def task_to_train(options: FinetuningSetup) -> Task:
 
     Classification without either, or if that task trains nothing. The model's task keeps the
     settings of the model's task.json.
-
-    Raises:
-        InputError: the task cannot be used.
     """
     stored = read_settings(Path(options.model) / TASK_FILE) or {}
     own = stored.get("task", "classification")
@@ -132,6 +115,7 @@ def _finetune(run: Run, options: FinetuningOptions, listener: Listener) -> Finet
     )  # fmt: skip
     check_batch_size(size, run.strategy, options.gradient_accumulation_steps)
     data = FinetuningData.read(task, options)
+    doubts = [*data.doubts, *filter(None, [plateau_notice(options.model)])]
     scores = task.kind.score_names(task, data.labels)
     best_by = options.best_by or scores[0]
     if best_by not in scores:
@@ -145,13 +129,17 @@ def _finetune(run: Run, options: FinetuningOptions, listener: Listener) -> Finet
     cache = None
     if options.features_only is not None:
         folder = run.directory / "features" if run.is_chief and not options.dry_run else None
-        features = tuned.model.encoder.features
-        cache = FeatureCache(features, folder)
-        features.remember = cache.remember
+        cache = FeatureCache(tuned.model.encoder.features, folder)
+        tuned.model.encoder.features.remember = cache.remember
     loss = task.kind.loss(label_smoothing=options.label_smoothing)
     # Devices that compile the step compile it for every new shape.
     fixed_length = options.jit_compile is True or device_type(run.strategy) == "TPU"
     batches = functools.partial(data.batches, seed=options.seed, fixed_length=fixed_length)
+    settings = {
+        "config": tuned.model.config.to_dict(),
+        "model_content": content_hash(options.model),
+        **data.settings(),
+    }
     trainer = prepare(
         run,
         tuned.model,
@@ -161,11 +149,7 @@ def _finetune(run: Run, options: FinetuningOptions, listener: Listener) -> Finet
         warmup_steps=round(total_steps * options.warmup_share),
         loss=loss,
         metrics=task.kind.metrics,
-        settings={
-            "config": tuned.model.config.to_dict(),
-            "model_content": content_hash(options.model),
-            **data.settings(),
-        },
+        settings=settings,
         examples=lambda: batches(size),
         values={"model": options.model, "train": options.source},
         score=f"best_{best_by}",
@@ -190,11 +174,8 @@ def _finetune(run: Run, options: FinetuningOptions, listener: Listener) -> Finet
         flops=flops,
         peak=strategy_peak(run.strategy, tuned.model.encoder.compute_dtype),
     )
-    lines = [
-        f"{run.devices}: {data}, {total_steps:,} step{'s' * (total_steps != 1)} of {size}",
-        *data.doubts,
-        *filter(None, [plateau_notice(options.model)]),
-    ]
+    steps = f"{total_steps:,} step{'s' * (total_steps != 1)} of {size}"
+    lines = [f"{run.devices}: {data}, {steps}", *doubts]
     if options.dry_run:
         lines += dry_run(trainer, [phase])
     else:
@@ -224,7 +205,7 @@ def _finetune(run: Run, options: FinetuningOptions, listener: Listener) -> Finet
         if training.best is None:
             run.notice(f"{best_by} was undefined at every evaluation: best/ is the last model")
             tuned.save(run.directory / "best")
-        # In float32 the trained model computes what one that is read anew does, and is traced.
+        # A float32 model computes what a reloaded copy would, and is already traced.
         traced = run.precision == "float32" and options.features_only is None
         evaluation = _evaluate_best(
             run.directory / "best", data, rows_at_once, tuned if traced else None
@@ -286,10 +267,7 @@ def _validation_scores(
 def _evaluate_best(
     folder: Path, data: FinetuningData, size: int, traced: FineTuned | None
 ) -> Evaluation:
-    """Evaluates the best model as `bert-tf evaluate` does, in float32, and writes the outcome.
-
-    `traced`, a float32 model of the run, is given the weights; None makes another model.
-    """
+    """Evaluates the best model as `bert-tf evaluate` does, in float32, and writes the outcome."""
     best = FineTuned.from_directory(folder)
     if traced is not None:
         traced.model.set_weights(best.model.get_weights())

@@ -21,12 +21,18 @@ from bert_tf.finetuning.options import FinetuningOptions, FinetuningSetup, Searc
 from bert_tf.finetuning.restarts import (
     OneRun,
     Restarts,
+    Setting,
+    Trial,
+    best_by,
     keep_best,
+    page,
+    picture,
+    ranked,
     refuse_workers,
     seed_folder,
     seed_options,
-)
-from bert_tf.finetuning.trials import Setting, Trial, best_by, page, picture, ranked, table
+    table,
+)  # fmt: skip
 from bert_tf.options import identity, joined
 from bert_tf.outputs import check_output_folder
 from bert_tf.tasks.reports.pictures import save_png
@@ -59,13 +65,7 @@ def search(options: SearchOptions, listener: Listener, run: OneRun = finetune) -
     may go on with more values, trials or seeds. Beside best/, the best model of the best setting,
     it keeps the logs of every run, and `keep_models` models.
 
-    Args:
-        options: options of the command.
-        listener: is told how the runs go, and of each setting before its first run.
-        run: makes one run.
-
-    Returns:
-        The settings tried, in their order; none for a dry run.
+    Returns the settings tried, in their order; none for a dry run.
 
     Raises:
         InputError: the options or the data cannot be used, or the search of the folder is another.
@@ -100,18 +100,13 @@ def search(options: SearchOptions, listener: Listener, run: OneRun = finetune) -
 
 
 class _Search:
-    """The state of a search, in a file of its folder that is replaced after every run.
-
-    Attributes:
-        trials: settings tried, and their scores.
-        best: run that best/ is a copy of, relative to `output`; None for none yet.
-    """
+    """The state of a search, in a file of its folder that is replaced after every run."""
 
     def __init__(self, options: SearchOptions, output: Path) -> None:
         self.options = options
         self.output = output
         self.trials: list[Trial] = []
-        self.best: str | None = None
+        self.best: str | None = None  # run that best/ is a copy of, relative to `output`
         values = itertools.product(options.batch_size, options.rates, options.epochs)
         self.grid = list(dict.fromkeys(itertools.starmap(Setting, values)))
 
@@ -133,11 +128,7 @@ class _Search:
         return own
 
     def read(self) -> None:
-        """Takes up the search of the folder, if there is one.
-
-        Raises:
-            InputError: the file cannot be read, or the search is another.
-        """
+        """Takes up the search of the folder, if there is one."""
         own, path = self.identity, self.output / _RECORD
         if not path.exists():
             return
@@ -163,7 +154,6 @@ class _Search:
             )
 
     def write(self) -> None:
-        """Writes the file."""
         trials = [asdict(trial) for trial in self.trials]
         found = {"options": self.identity, "best": self.best, "trials": trials}
         write_json(self.output / _RECORD, found)
@@ -204,11 +194,7 @@ class _Search:
         return next((setting for setting in proposals if setting not in known), None)
 
     def _proposal(self, attempt: int) -> Setting:
-        """What TPE would try next; a function of the trials, the seed and the attempt.
-
-        Raises:
-            InputError: Optuna is missing.
-        """
+        """What TPE would try next; a function of the trials, the seed and the attempt."""
         try:
             import optuna
         except ImportError as error:
@@ -263,11 +249,7 @@ class _Search:
         write_columns(output / "logs", values, f"best_{best_by(trials)}")
 
     def _keep_best(self) -> list[Path]:
-        """Copies the best model to best/; returns the runs of the best settings with a model.
-
-        A setting that further seeds made the best may have lost its models: the next one that has
-        a model takes its place.
-        """
+        """Copies the best model that is there to best/; returns the runs of the best settings."""
         models = [run for trial in ranked(self.trials) if (run := self._best_kept(trial))]
         if models:
             best = str(models[0].relative_to(self.output))
@@ -278,7 +260,7 @@ class _Search:
         return models[: self.options.keep_models]
 
     def _best_kept(self, trial: Trial) -> Path | None:
-        """The run of the best seed whose model is there."""
+        """The run of the best seed whose model is there: further seeds may find it deleted."""
         folders = {s: seed_folder(self.output / trial.setting.folder, s) for s in trial.runs}
         kept = {s: scores for s, scores in trial.runs.items() if (folders[s] / "best").is_dir()}
         seed = Restarts(trial.best_by, kept).best_seed

@@ -16,7 +16,6 @@ from bert_tf.errors import InputError
 from bert_tf.options import CheckedOptions
 from bert_tf.serving.encoder_signatures import ENCODER_SIGNATURES
 from bert_tf.serving.signatures import DEFAULT, TEXTS, Parts, Signature, Tensors
-from bert_tf.tasks.data_split import TEXT, row_keys
 from bert_tf.tasks.reports.report import Report
 from bert_tf.tasks.task import Layout, Task
 from bert_tf.tokenization.packing import Packer
@@ -27,6 +26,7 @@ from pipelines.examples.labelled_text import Examples, MissingColumnError
 Answers = dict[str, np.ndarray]
 Columns = Sequence[tuple[str, Iterable[object]]]  # of a file: name and values of each
 
+TEXT = "text"  # of `Kind.split_keys`, where only equal examples have to stay together
 _AT_ONCE = 4096  # texts tokenized
 _IDS = tf.TensorSpec([None, None], tf.int32)
 
@@ -44,10 +44,7 @@ class Answered:
 
 
 class Kind(ABC):
-    """A kind of task: what the driver asks of classification, regression and others.
-
-    Kinds are immutable; their only state is their settings, fields of a dataclass.
-    """
+    """What the driver asks of a kind of task; immutable, its fields are its settings."""
 
     # Options of the commands that set attributes of the same names; their defaults are None.
     options: ClassVar[type[CheckedOptions]] = CheckedOptions
@@ -110,7 +107,7 @@ class Kind(ABC):
     def split_keys(self, task: Task, examples: Examples) -> tuple[str, Sequence[Hashable]]:
         """What has to stay together when examples are split: its name, and a key for each example.
 
-        By default the text: equal examples stay on one side.
+        By default equal texts.
         """
         return TEXT, row_keys(task, examples)
 
@@ -147,10 +144,7 @@ class Kind(ABC):
         return [tokenizer.tokenize(strings[name]) for name in names]
 
     def lengths(self, columns: Mapping[str, Sequence[Any]], tokenizer: Any) -> np.ndarray:
-        """Tokens of each example, [CLS] and [SEP] included, before it is truncated: int64 [E].
-
-        All `columns` of strings are tokenized.
-        """
+        """Tokens of each example, [CLS] and [SEP] included, before it is truncated: int64 [E]."""
         texts = [values for values in columns.values() if isinstance(values[0], str)]
         return np.sum([1 + count_pieces(values, tokenizer) for values in texts], axis=0) + 1
 
@@ -213,9 +207,9 @@ class Kind(ABC):
         """
         raise InputError("models of this task cannot be averaged: give one of them to evaluate")
 
-    @abstractmethod
     def score_names(self, task: Task, labels: Sequence[str]) -> list[str]:
-        """The names of the scores; the first chooses the best model."""
+        """The names of the scores, by default the task's; the first chooses the best model."""
+        return task.score_names(labels)
 
     @abstractmethod
     def scores(self, given: Answered) -> dict[str, float | None]:
@@ -247,7 +241,6 @@ class RowKind(Kind):
     """A kind whose model reads an example as one row, and whose scores are those of the task."""
 
     def respond(self, strings: Tensors, parts: Parts) -> Tensors:
-        """Answers from the outputs of each row."""
         ids = self.pieces(strings, parts.tokenizer)
         pack = Packer(parts.tokenizer, parts.max_length)
         outputs = map_rows(parts.predict, pack(*ids))
@@ -274,11 +267,7 @@ class RowKind(Kind):
         mean = np.log(np.exp(outputs).mean(axis=0)) if is_class else outputs.mean(axis=0)
         return {name: x.numpy() for name, x in self.answers(tf.constant(mean), labels[0]).items()}
 
-    def score_names(self, task: Task, labels: Sequence[str]) -> list[str]:
-        return task.score_names(labels)
-
     def scores(self, given: Answered) -> dict[str, float | None]:
-        """The task's functions of `compared`."""
         functions = given.task.score_functions(given.labels)
         values = self.compared(given)
         return {function.__name__: function(*values) for function in functions}
@@ -292,19 +281,26 @@ class RowKind(Kind):
         """Columns of predictions.tsv after texts and labels, "predicted" among them."""
 
     def write_predictions(self, folder: Path, given: Answered) -> None:
-        """Writes predictions.tsv."""
         write_table(folder / "predictions.tsv", given, self.predicted(given))
 
     def submitted(self, given: Answered) -> Iterable[object]:
-        """The column "predicted"."""
         return dict(self.predicted(given))["predicted"]
 
 
-def checked_rows(tensors: Tensors, model: Any) -> Tensors:
-    """Rows of tokens as they came. In graph, rows of unequal shapes or lengths are refused.
+def row_keys(task: Task, examples: Examples) -> list[Hashable]:
+    """What the model reads of each example."""
+    columns = [map(hashable, examples.columns[name]) for name in task.kind.inputs(task)]
+    return list(zip(*columns, strict=True))
 
-    An id outside the vocabulary is refused by the processor, and read as a vector of zeros by a
-    GPU.
+
+def hashable(value: Any) -> Hashable:
+    return tuple(value) if isinstance(value, list) else value
+
+
+def checked_rows(tensors: Tensors, model: Any) -> Tensors:
+    """Rows of tokens as they came; rows of unequal shapes, or too long ones, are refused in graph.
+
+    An id outside the vocabulary is refused by a CPU, and read as a vector of zeros by a GPU.
     """
     longest = model.config.max_position_embeddings
     rows = tf.stack(list(tensors.values()))  # refuses other shapes, where sums would repeat them

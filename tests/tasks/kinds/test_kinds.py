@@ -8,8 +8,8 @@ import pytest
 import tensorflow as tf
 
 from bert_tf.errors import InputError
+from bert_tf.finetuning.data import split
 from bert_tf.serving.predictor import answer
-from bert_tf.tasks.data_split import split
 from bert_tf.tasks.kinds.kind import Answered
 from bert_tf.tasks.scoring.metrics import accuracy, macro_f1, matthews_correlation
 from bert_tf.tasks.table import TASKS, find_task

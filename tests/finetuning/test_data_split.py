@@ -6,9 +6,8 @@ import numpy as np
 import pytest
 
 from bert_tf.errors import InputError
-from bert_tf.finetuning.data import FinetuningData
+from bert_tf.finetuning.data import FinetuningData, duplicates, split
 from bert_tf.finetuning.options import FinetuningOptions
-from bert_tf.tasks.data_split import duplicates, split
 from bert_tf.tasks.table import TASKS
 from pipelines.examples.labelled_text import Examples
 
