@@ -18,10 +18,7 @@ def is_table(path: str | Path) -> bool:
 
 
 def beside(inputs: Mapping[str, Any], answer: Mapping[str, Any]) -> dict[str, Any]:
-    """The columns of an input, then those of its answer.
-
-    Answers keep their names: an input's column of such a name becomes `input_NAME`.
-    """
+    """An answer behind the columns of its input, which become `input_NAME` if names are equal."""
     renamed = {f"input_{name}" if name in answer else name: x for name, x in inputs.items()}
     return {**renamed, **answer}
 

@@ -15,10 +15,7 @@ from pipelines.examples.labelled_text import Examples
 
 @dataclass(frozen=True)
 class Ensemble:
-    """Models of one task with the same labels; each keeps its length and tokenizer.
-
-    The first of its `members` names task, columns and the order of the labels.
-    """
+    """Models of one task with the same labels; the first names columns and order of labels."""
 
     members: Sequence[FineTuned]
 
@@ -26,11 +23,7 @@ class Ensemble:
     def from_directories(
         cls, directories: Sequence[str | Path], settings: Mapping[str, Any] | None = None
     ) -> "Ensemble":
-        """Loads the models; `settings` as of `FineTuned.from_directory`, for all of them.
-
-        Raises:
-            InputError: a directory holds no fine-tuned model, or they do not fit together.
-        """
+        """Loads the models; `settings` as of `FineTuned.from_directory`, for all of them."""
         models = [FineTuned.from_directory(directory, settings) for directory in directories]
         for directory, model in zip(directories, models, strict=True):
             for what, (own, others) in {
@@ -53,10 +46,7 @@ class Ensemble:
         labelled: bool = True,
         answered: Callable[[Evaluation], object] = lambda evaluation: None,
     ) -> Evaluation:
-        """What the models answer together, by the first model's task and labels.
-
-        `answered` is called with the evaluation of each model.
-        """
+        """What the models answer together; `answered` is told the evaluation of each."""
         first = self.members[0]
         if missing := set(first.inputs) - examples.columns.keys():
             raise InputError(
@@ -82,7 +72,6 @@ class Ensemble:
 
 
 def _as_member(model: FineTuned, kinds: Sequence[Kind]) -> FineTuned:
-    """The model with the settings of an ensemble."""
     return replace(model, task=replace(model.task, kind=model.task.kind.in_ensemble(kinds)))
 
 

@@ -23,12 +23,8 @@ def check_format(path: str | Path) -> None:
 
 def written_files(path: Path, per: str) -> list[Path]:
     """The files that `feature_file` writes for a vector of every `per`."""
-    return [path, *([_beside(path)] if path.suffix == ".npy" and per != "text" else [])]
-
-
-def _beside(path: Path) -> Path:
-    """The file of the other fields of a .npy file's records."""
-    return path.with_name(f"{path.name}.jsonl")
+    more = path.suffix == ".npy" and per != "text"
+    return [path, *([path.with_name(f"{path.name}.jsonl")] if more else [])]
 
 
 def how_to_read(path: str | Path) -> str:
@@ -108,7 +104,8 @@ def _npy(path: Path, width: int) -> Iterator[Write]:
             file.write(vectors.astype("<f4").tobytes())
             if "vectors" in record:
                 if write_others is None:
-                    write_others = stack.enter_context(_json_lines(_beside(path), width))
+                    beside = written_files(path, "")[1]
+                    write_others = stack.enter_context(_json_lines(beside, width))
                 write_others(others)
 
         yield write

@@ -74,15 +74,10 @@ class FeatureExtractor:
     ) -> Iterator[dict[str, Any]]:
         """Yields a record for each text, in order.
 
-        `strings` are "text", and "text_pair" for pairs; or "words", words between spaces.
-
-        Returns:
-            Records: "text" (and "pair"), and for texts "vector", float32 [W]; else "tokens" or
-            "words" (U strings), "vectors", float32 [U, W], and for words their places in the text
-            "starts" and "ends", int64 [U], in code points. "cut" says whether the text was cut.
-
-        Raises:
-            InputError: there are words of pairs to compute, or pairs for a model of single texts.
+        `strings` are "text", and "text_pair" for pairs; or "words", words between spaces. Records
+        are "text" (and "pair"), and for texts "vector", float32 [W]; else "tokens" or "words" (U
+        strings), "vectors", float32 [U, W], and for words their places in the text "starts" and
+        "ends", int64 [U], in code points. "cut" says whether the text was cut.
         """
         if "text_pair" in strings:
             if self.per == "word":

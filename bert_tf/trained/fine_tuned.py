@@ -1,33 +1,98 @@
-"""Fine-tuned models of any kind, in a model directory or exported."""
+"""Models that answer raw strings, in a model directory or exported."""
 
 import functools
 import json
 import tempfile
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import keras
 import numpy as np
+import tensorflow as tf
 
 from bert_tf.atomic import write_json
 from bert_tf.checkpoints.formats import CONFIG
 from bert_tf.checkpoints.model_directory import load_model, save_model
 from bert_tf.errors import InputError
+from bert_tf.serving.encoder_signatures import ENCODER_SIGNATURES
 from bert_tf.serving.export import ASSETS, export
 from bert_tf.serving.predictor import Predictor, answer
-from bert_tf.serving.signatures import DEFAULT, Parts, RawTextModel
+from bert_tf.serving.signatures import DEFAULT, PREDICT, Parts, RawTextModel, find_signature
+from bert_tf.tasks.kinds.embedding import Embedding
 from bert_tf.tasks.kinds.kind import Answered
 from bert_tf.tasks.reports.report import Report
 from bert_tf.tasks.table import TASKS, find_task, with_options
 from bert_tf.tasks.task import Task
 from bert_tf.tokenization.tokenizer import BertTokenizer
-from bert_tf.trained.answering import Answering
 from bert_tf.trained.model_facts import model_facts
 from pipelines.examples.labelled_text import Examples
+from pipelines.examples.tagged_words import is_column_file
 
 TASK_FILE = "task.json"
+
+
+class Answering:
+    """A model that answers, and how the data that it is asked with are read."""
+
+    task: Task  # names the columns
+    labels: Sequence[str]  # in the order of the outputs; empty if they are not known
+
+    def function(self, name: str = DEFAULT) -> Any:
+        """The function of a signature, as of `bert_tf.serving.predictor.answer`."""
+        raise NotImplementedError
+
+    def inputs_of(self, signature: str | None) -> list[str]:
+        """Names of the strings that a signature takes; None for the default one."""
+        found = find_signature(self.task.kind.all_signatures(self.task), signature or DEFAULT)
+        is_text = all(each.dtype == tf.string for each in found.inputs.values())
+        if not is_text or found.method_name != PREDICT:
+            raise InputError(
+                f"--signature {signature} takes {', '.join(found.inputs)}, not raw strings: ask a "
+                "server for it, or give another signature"
+            )
+        return list(found.inputs)
+
+    def reader(self, signature: str | None, path: str) -> Task:
+        """The task that reads a file of strings for a signature; None for the default one.
+
+        A .txt file is a text per line, unless it holds words in columns.
+        """
+        task = self.task
+        if signature in ENCODER_SIGNATURES:
+            task = replace(task, kind=Embedding(), pair=None)
+        is_text = path.lower().removesuffix(".gz").endswith(".txt") and Path(path).is_file()
+        takes_texts = task.format is None and self.inputs_of(signature) == ["text"]
+        if is_text and takes_texts and not is_column_file(path):
+            task = replace(task, format="lines")
+        return task
+
+    def strings(self, examples: Examples, signature: str | None) -> dict[str, list[str]]:
+        """The strings that a signature takes; None for the one that takes what is there."""
+        columns = examples.columns
+        if signature is not None:
+            names = self.inputs_of(signature)
+            if missing := [name for name in names if name not in columns]:
+                raise InputError(
+                    f"{examples.path} has no {' and no '.join(missing)} for --signature "
+                    f"{signature}: give a file with {', '.join(names)}"
+                )
+        else:
+            own = self.task.kind.signatures(self.task).values()
+            names = list(dict.fromkeys(name for each in own for name in each.inputs))
+        return {name: columns[name] for name in names if name in columns}
+
+    def signature_for(self, inputs: Collection[str]) -> str:
+        """The signature that takes inputs of these names, if there is one, or else the default."""
+        own = self.task.kind.signatures(self.task)
+        fits = (name for name in own if own[name].inputs.keys() == set(inputs))
+        return next(fits, DEFAULT)
+
+    def truncation(self, truncated: Sequence[int] | np.ndarray) -> str:
+        """A sentence that says how many examples were truncated, by what each of them lost."""
+        number = int(np.count_nonzero(truncated))
+        return self.task.kind.truncation(number, len(truncated), self.task.max_length)
 
 
 @dataclass(frozen=True)
@@ -39,7 +104,6 @@ class Evaluation:
     remarks: list[str]  # for a reader of the scores, a sentence each
 
     def report(self) -> Report:
-        """Tables and pictures beside the scores."""
         return self.given.task.kind.report(self.given)
 
     def write(self, directory: Path) -> None:
@@ -58,7 +122,6 @@ class FineTuned(Answering):
     labels: Sequence[str] = ()  # in the order of the outputs
 
     def __post_init__(self) -> None:
-        """Refuses a task that does not fit the model."""
         pairs = self.task.pair is not None
         self.model.config.check_fits(length=self.task.max_length, pairs=pairs)
 
@@ -74,9 +137,6 @@ class FineTuned(Answering):
         Without task.json the model decides: a pre-trained one guesses masked words, an encoder
         without a head embeds texts. `settings` replace those of task.json; in `label_map` they
         hold pairs "MODEL_LABEL=LABEL". Another `task` has its own columns.
-
-        Raises:
-            InputError: the directory holds no such model, or it cannot be read.
         """
         given = {key: value for key, value in (settings or {}).items() if value is not None}
         stored = read_settings(Path(directory) / TASK_FILE)
@@ -106,7 +166,6 @@ class FineTuned(Answering):
 
     @property
     def inputs(self) -> list[str]:
-        """Names of the strings that evaluation asks with."""
         return self.task.kind.inputs(self.task)
 
     def module(self) -> RawTextModel:
@@ -119,7 +178,6 @@ class FineTuned(Answering):
         return RawTextModel(self.tokenizer, self.model, bound)
 
     def function(self, name: str = DEFAULT) -> Any:
-        """The function of a signature, as an export saves it."""
         return self.module().signature(name)
 
     @functools.cached_property
@@ -135,10 +193,7 @@ class FineTuned(Answering):
         batch_size: int,
         answered: Callable[[int], object] = lambda number: None,
     ) -> Answered:
-        """Answers to examples, by the function that an export saves.
-
-        `answered` is called after each batch with the number of examples that have been answered.
-        """
+        """Answers by the function that an export saves; `answered` is told how many, by batch."""
         strings = self._strings(examples)
         lengths = self.task.kind.lengths(strings, self.tokenizer)
         found = answer(self._evaluated, strings, batch_size, lengths=lengths, answered=answered)
@@ -176,17 +231,9 @@ class FineTuned(Answering):
         return self if kind == self.task.kind else replace(self, task=replace(self.task, kind=kind))
 
     def export(
-        self,
-        name: str,
-        *,
-        root: str | Path,
-        version: int = 0,
-        directory: str | Path | None = None,
+        self, name: str, *, root: str | Path, version: int = 0, directory: str | Path | None = None
     ) -> Path:
-        """Writes a SavedModel; see `bert_tf.serving.export`.
-
-        The model card has the scores and the data that the model's `directory` tells.
-        """
+        """Writes a SavedModel, with the scores and data that the model's `directory` tells."""
         with tempfile.TemporaryDirectory() as folder:
             self.tokenizer.save(folder)
             write_json(Path(folder) / TASK_FILE, self.task.settings())
@@ -204,16 +251,11 @@ class Exported(Answering):
     labels: Sequence[str] = ()
 
     def function(self, name: str = DEFAULT) -> Any:
-        """The function of a signature."""
         return self.predictor.signature(name)
 
 
 def load(model: str | Path, settings: Mapping[str, Any]) -> Answering:
-    """Loads `saved_models/<name>`, the folder of one version, or a model directory.
-
-    Raises:
-        InputError: neither is there, or a setting cannot be changed in a SavedModel.
-    """
+    """Loads `saved_models/<name>`, the folder of one version, or a model directory."""
     if (Path(model) / CONFIG).is_file():
         return FineTuned.from_directory(model, settings)
     predictor = Predictor(model)

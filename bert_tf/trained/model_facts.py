@@ -26,11 +26,7 @@ def model_facts(
     labels: Sequence[str],
     directory: str | Path | None = None,
 ) -> dict[str, str]:
-    """Subject -> text, for `bert_tf.serving.export.model_card`.
-
-    Scores come from metrics.json in the model's `directory`, the data's names from config.yaml of
-    the run that it belongs to.
-    """
+    """Subject -> text, for `bert_tf.serving.export.model_card`; scores are in `directory`."""
     case = "lower-cased" if tokenizer.settings["do_lower_case"] else "cased"
     precision = "bfloat16" if "bfloat16" in model.dtype_policy.name else "float32"
     found = {
