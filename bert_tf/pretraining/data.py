@@ -37,18 +37,14 @@ DIRECTIONS = {
 
 @dataclass(frozen=True)
 class PhaseShards:
-    """The shards of one phase, up to the step `until`; `held_out` is None if nothing was.
-
-    `first_batch` is the number of the phase's first batch, counted from 0: where an earlier phase
-    has read the same shards, this one reads on.
-    """
+    """The shards of one phase, up to the step `until`."""
 
     until: int
     train: ShardFolder
     held_out: ShardFolder | None
     batch_size: int
     gradient_accumulation_steps: int
-    first_batch: int = 0
+    first_batch: int = 0  # where an earlier phase has read the same shards, this one reads on
 
     @property
     def mean_tokens(self) -> float:
@@ -68,16 +64,8 @@ class PhaseShards:
 class PretrainingData:
     """The phases of a run of `bert-tf pretrain`, and their batches.
 
-    Raises:
-        InputError: shards are missing, damaged, or do not go together.
-
-    Attributes:
-        phases: one; or two: short sequences, then long ones (paper, section A.2), or small
-            batches, then large ones.
-        objective: the options' objective, or the default for model and shards.
-        direction: the `attention_direction` of models with this objective.
-        predicted: names of what is predicted, as in the outputs of the models.
-        tokenizer: the shards' tokenizer.
+    There is one phase; or two: short sequences, then long ones (paper, section A.2), or small
+    batches, then large ones.
     """
 
     def __init__(self, options: PretrainingOptions) -> None:
@@ -85,6 +73,7 @@ class PretrainingData:
         self.phases = _open(options)
         self.objective = _objective(options, self.phases[0].train.has_next_sentences)
         self.direction = DIRECTIONS.get(self.objective, "both")
+        # As in the names of the models' outputs.
         self.predicted = self.objective.replace("bilm", "ltr+rtl").split("+")
         self.tokenizer = tokenizer_of_shards(options.shards, options.tokenizer)
         masking = Masking(**{one.name: getattr(options, one.name) for one in fields(Masking)})
@@ -167,11 +156,7 @@ class PretrainingData:
         return pretraining_batches(self.phases[0].train, _WATCHED_EXAMPLES, **self._reading)
 
     def check_fits(self, config: BertConfig) -> None:
-        """Refuses shards with longer sequences or another vocabulary than the model's.
-
-        Raises:
-            InputError: naming shards and model.
-        """
+        """Refuses shards with longer sequences or another vocabulary than the model's."""
         for phase in self.phases:
             length, positions = phase.train.options.max_seq_length, config.max_position_embeddings
             if length > positions:

@@ -35,12 +35,9 @@ class Guess(NamedTuple):
 
 
 def hide_words(batches: Iterable[Any], tokenizer: BertTokenizer, count: int = 5) -> dict[str, str]:
-    """Text with one [MASK] -> the word behind it, from different instances.
+    """Text with one [MASK] -> the word behind it, of up to `count` instances.
 
-    Args:
-        batches: batches (inputs, labels, weights) as `pretraining_batches` gives them.
-        tokenizer: the shards' tokenizer.
-        count: number of texts; fewer if the batches hold fewer.
+    `batches` are (inputs, labels, weights) as `pretraining_batches` gives them.
     """
     found: dict[str, str] = {}
     for inputs, labels, weights in batches:
@@ -55,19 +52,18 @@ def hide_words(batches: Iterable[Any], tokenizer: BertTokenizer, count: int = 5)
             places = positions[weight > 0]
             if name == "mlm_logits":
                 ids[places] = words[weight > 0]  # the text as it was
-            whole = [place for place in places if _is_word(ids, place, tokenizer)]
+            whole = [
+                place
+                for place in places
+                if not tokenizer.is_continuation[ids[place : place + 2]].any()
+                and tokenizer.vocabulary[ids[place]].isalpha()
+            ]
             if whole:
                 place = whole[len(whole) // 2]
                 found[_around(ids, place, tokenizer)] = tokenizer.vocabulary[ids[place]]
             if len(found) == count:
                 return found
     return found
-
-
-def _is_word(ids: np.ndarray, place: int, tokenizer: BertTokenizer) -> bool:
-    """Whether the piece there is a whole word of letters."""
-    continues = tokenizer.is_continuation[ids[place : place + 2]]
-    return not continues.any() and tokenizer.vocabulary[ids[place]].isalpha()
 
 
 def _around(ids: np.ndarray, place: int, tokenizer: BertTokenizer) -> str:
@@ -130,26 +126,19 @@ class MaskedWords:
     def __call__(self) -> list[list[list[Guess]]]:
         """The most probable words, by text and gap, the best first."""
         found = {name: values.numpy().tolist() for name, values in self._guess().items()}
-        texts = zip(
-            *(found[f"masks_{name}"] for name in ("count", "words", "probabilities")), strict=True
-        )
+        names = ("masks_count", "masks_words", "masks_probabilities")
         return [
             [
                 [Guess(word.decode(), share) for word, share in zip(*gap, strict=True)]
                 for gap in zip(words[:count], shares[:count], strict=True)
             ]
-            for count, words, shares in texts
+            for count, words, shares in zip(*map(found.get, names), strict=True)
         ]
 
 
 @dataclass(eq=False)
 class MaskedWordLog(Watcher):
-    """Writes the guesses after every evaluation, as text for TensorBoard.
-
-    Attributes:
-        directory: TensorBoard log folder.
-        words: makes the guesses.
-    """
+    """Writes the guesses after every evaluation, as text for TensorBoard."""
 
     directory: Path
     words: MaskedWords
@@ -159,7 +148,6 @@ class MaskedWordLog(Watcher):
         self.state.logged.setdefault(_LOG, 0)
 
     def after_evaluation(self) -> None:
-        """Writes the guesses."""
         self.state.logged[_LOG] = self.state.step
         answers = self.words()
         with self._events.at(self.state.step):

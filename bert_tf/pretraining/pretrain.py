@@ -54,7 +54,6 @@ _SCALAR_NAMES = {
 def _model(
     options: PretrainingOptions, tokenizer: BertTokenizer, direction: str
 ) -> BertPreTrainer | BertLanguageModel:
-    """A new model, or the one to start from."""
     model_class = BertPreTrainer if direction == "both" else BertLanguageModel
     changed = {"attention_direction": direction, **dropout_settings(options.dropout)}
     if options.model:
@@ -83,13 +82,8 @@ def pretrain(
 
     The loss is the mean over the words to predict plus, for the objective mlm+nsp, the mean over
     the next-sentence labels. Without these the pooler and the next-sentence head are not trained.
-
-    Args:
-        options: options of the command.
-        listener: is told how the run goes; by default notices are printed.
-
-    Returns:
-        The outcome; None for a dry run.
+    The `listener` is told how the run goes; by default notices are printed. Returns None for a dry
+    run.
 
     Raises:
         InputError: the shards, the model or the options cannot be used; the message says why.

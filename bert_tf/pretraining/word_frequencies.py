@@ -26,9 +26,7 @@ def word_frequency_loss(batches: Iterable[Any]) -> float:
     """The loss per word of a model that knows the frequencies of words alone, in nats.
 
     The entropy of the labels, with the estimate of Chao and Shen (2003) for what a sample misses.
-
-    Args:
-        batches: batches (inputs, labels, weights) as `pretraining_batches` gives them.
+    `batches` are (inputs, labels, weights) as `pretraining_batches` gives them.
     """
     counts: Counter[int] = Counter()
     for _, labels, weights in batches:
@@ -60,11 +58,7 @@ def is_on_plateau(metrics: Mapping[str, float]) -> bool:
 
 
 def plateau_notice(model_directory: str | Path) -> str | None:
-    """A line for the user if a pre-trained model is still on the plateau, else None.
-
-    Args:
-        model_directory: model directory; others than those of `bert-tf pretrain` say nothing.
-    """
+    """A line for the user if a model of `bert-tf pretrain` is still on the plateau, else None."""
     try:
         metrics = json.loads((Path(model_directory) / _METRICS).read_text(encoding="utf-8"))
         if not is_on_plateau(metrics):

@@ -77,7 +77,6 @@ def _defaults(task: Task) -> dict[str, str]:
 
 
 def _kind(task: Task) -> str:
-    """The name of the kind's class in words."""
     if isinstance(task.kind, KindName):
         return task.kind.module.replace("_", " ")
     return re.sub(r"(?<=[a-z])(?=[A-Z])", " ", type(task.kind).__name__).lower()

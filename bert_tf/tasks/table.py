@@ -238,12 +238,7 @@ def check_name(name: str) -> None:
 def find_task(name: str, *, brought_by: str | Path | None = None) -> Task:
     """Finds a task by its name, the path of a file that defines TASK, or an entry point's name.
 
-    Args:
-        name: as above; entry points are of the group `bert_tf.tasks`.
-        brought_by: model whose task.json has the name; code that came with it is not run.
-
-    Raises:
-        InputError: there is no such task, or its file cannot be used.
+    `brought_by` is the model whose task.json has the name: code that came with it is not run.
     """
     if name in TASKS:
         return TASKS[name]
@@ -285,11 +280,7 @@ def _module(path: Path) -> ModuleType:
 
 
 def with_options(task: Task, options: Mapping[str, Any]) -> Task:
-    """The task with a user's options, as of `Task.with_settings`.
-
-    Raises:
-        InputError: an option is for tasks of another kind.
-    """
+    """The task with a user's options; those for tasks of another kind are refused."""
     of_kinds = {name for other in TASKS.values() for name in other.kind.settings()}
     for name in sorted(of_kinds - task.kind.settings().keys()):
         if options.get(name) is not None:

@@ -14,12 +14,9 @@ from pipelines.examples.records import is_dataset_name, split_in
 
 # Names in options and task.json -> attributes of `Task`.
 _SETTINGS = {
-    "text_column": "text",
-    "pair_column": "pair",
-    "label_column": "label",
-    "max_length": "max_length",
-    "format": "format",
-}
+    "text_column": "text", "pair_column": "pair", "label_column": "label",
+    "max_length": "max_length", "format": "format",
+}  # fmt: skip
 
 # Those that say how files look.
 _OF_FILES = ("text_column", "pair_column", "label_column", "format", "header")
@@ -71,54 +68,36 @@ class KindName:
 
 @dataclass(frozen=True, kw_only=True)
 class Task:
-    """A task as data: how its files look and how it is scored.
+    """A task as data: how its files look and how it is scored."""
 
-    Attributes:
-        name: name on the command line.
-        kind: a `bert_tf.tasks.kinds.kind.Kind`; a `KindName` in the table.
-        text: column of the (first) text: its name, or its number from 0.
-        pair: column of the second text of a pair.
-        label: column of the label.
-        labels: label names in the order of a new model's outputs; by default those of the training
-            data, sorted.
-        scores: functions of `bert_tf.tasks.scoring.metrics`, or names of scores that the kind
-            computes; the first chooses the best model.
-        format: file format; None to go by the extension.
-        header: whether tables begin with a line of column names.
-        skip_broken: skip (and count) table rows with a wrong number of columns.
-        files: split, such as "validation" -> possible names of its published file.
-        test_columns: column -> its name in the published test file, where that differs.
-        tfds: column or split -> its name in TensorFlow Datasets, where that differs.
-        label_aliases: other names of labels -> label.
-        submissions: split -> name of the official file of predictions.
-        max_length: maximum tokens per example, [CLS] and [SEP] included.
-        epochs: passes over the training data; like the next two, the paper's where it names them.
-        batch_size: examples per training step.
-        learning_rate: peak learning rate.
-        paper: scores of BERT's paper by model size, on its `paper_split`: "test" or "dev".
-        reached: scores of the development set by weights, in the units of `paper`: the mean of
-            three seeds, by the recipe of docs/finetuning-scores.md.
-    """
-
-    name: str
-    kind: Any
-    text: str = "text"
-    pair: str | None = None
+    name: str  # on the command line
+    kind: Any  # a `bert_tf.tasks.kinds.kind.Kind`; a `KindName` in the table
+    text: str = "text"  # column of the (first) text: its name, or its number from 0
+    pair: str | None = None  # column of the second text of a pair
     label: str = "label"
+    # In the order of a new model's outputs; by default those of the training data, sorted.
     labels: tuple[str, ...] = ()
+    # Functions of `bert_tf.tasks.scoring.metrics`, or names of scores that the kind computes; the
+    # first chooses the best model.
     scores: tuple[Score | str, ...] = ()
-    format: Format | None = None
-    header: bool = True
-    skip_broken: bool = False
+    format: Format | None = None  # by default the extension decides
+    header: bool = True  # whether tables begin with a line of column names
+    skip_broken: bool = False  # skip (and count) table rows with a wrong number of columns
+    # Split, such as "validation" -> possible names of its published file.
     files: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    # Column -> its name in the published test file; column or split -> that in TensorFlow Datasets.
     test_columns: Mapping[str, str] = field(default_factory=dict)
     tfds: Mapping[str, str] = field(default_factory=dict)
-    label_aliases: Mapping[str, str] = field(default_factory=dict)
+    label_aliases: Mapping[str, str] = field(default_factory=dict)  # other name -> label
+    # Split -> name of the official file of predictions.
     submissions: Mapping[str, str] = field(default_factory=dict)
+    # Defaults of options, the paper's where it names them.
     max_length: int = 128
     epochs: int = 3
     batch_size: int = 32
     learning_rate: float = 5e-5
+    # Scores of BERT's paper by model size, on its "test" or "dev" set. Beside them, by weights,
+    # means over three seeds on the development set (docs/finetuning-scores.md).
     paper: Mapping[str, float] = field(default_factory=dict)
     paper_split: str = "test"
     reached: Mapping[str, float] = field(default_factory=dict)
@@ -139,14 +118,9 @@ class Task:
     def read(self, data: str | Path, split: str, *, labelled: bool = True) -> Examples:
         """Reads a split of the task's data.
 
-        Args:
-            data: the folder of the published files; a file of any name; "-" for standard input; or
-                a name of TensorFlow Datasets, such as `tfds:glue/mnli`, which may end with a split.
-            split: split to read from a folder or from TensorFlow Datasets.
-            labelled: whether to read labels. Without, no row is skipped: each needs a prediction.
-
-        Raises:
-            InputError: there is no such split, or its file cannot be used.
+        `data` is the folder of the published files; a file of any name; "-" for standard input; or
+        a name of TensorFlow Datasets, such as `tfds:glue/mnli`, which may end with a split. Without
+        labels no row is skipped: each needs a prediction.
         """
         path, names = str(data), self.tfds
         if not is_dataset_name(data):
@@ -196,10 +170,7 @@ class Task:
             )
 
     def write_submission(self, folder: Path, split: str, given: Any) -> None:
-        """Writes the official files for a split: GLUE's table, or else the kind's predictions.
-
-        `given` is a `bert_tf.tasks.kinds.kind.Answered`.
-        """
+        """Writes GLUE's table for a split, or else the kind's predictions, of an `Answered`."""
         values = self.kind.submitted(given) if split in self.submissions else None
         if values is None:
             self.kind.write_predictions(folder, given)
@@ -254,11 +225,8 @@ class Task:
             if settings.get(name) is not None
         }
         # Column names need a header, even if the published file has none.
-        named = any(
-            not str(given[field]).isdecimal()
-            for field in ("text", "pair", "label")
-            if field in given
-        )
+        columns = (str(given[role]) for role in ("text", "pair", "label") if role in given)
+        named = not all(map(str.isdecimal, columns))
         header = settings.get("header") is not False and (self.header or named)
         return replace(self, kind=self.kind.with_settings(settings), header=header, **given)
 
@@ -269,7 +237,6 @@ class Task:
         return self.with_settings(stored)
 
     def settings(self) -> dict[str, Any]:
-        """What a model directory's task.json says."""
         return {
             "task": self.name,
             **{name: getattr(self, field) for name, field in _SETTINGS.items()},

@@ -101,13 +101,11 @@ def best_answers(
 def average_answers(
     answers: Sequence[Mapping[str, np.ndarray]], *, unanswerable: bool, threshold: float
 ) -> dict[str, np.ndarray]:
-    """What several models answer together: the mean probability of each answer's text.
+    """Joint answers of models, from what `best_answers` returns for each; other arguments are its.
 
-    An answer that is not among a model's best has the probability 0 there. Only texts are
-    compared, so that models may differ in tokenizers and windows. Logits and null odds are means,
-    too, over the models that have them. The place of a text is that of the first model that has it.
-
-    `answers` are what `best_answers` returns for each model; the other arguments are its own.
+    Texts alone are compared, so that models may differ in tokenizers and windows: the probability
+    of a text is the mean, 0 where it is not among a model's best. Logits and null odds are means
+    over the models that have them. The place of a text is that of the first model that has it.
     """
     lists = [n for n, x in answers[0].items() if n.startswith("answers_") and x.ndim == 2]
     rows = {name.removeprefix("answers_"): np.zeros_like(answers[0][name]) for name in lists}

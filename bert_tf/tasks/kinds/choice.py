@@ -25,21 +25,17 @@ class Choice(RowKind):
     """One of n texts for each context: each pair gets a score, and softmax runs over the n.
 
     The answers are `choice` (int32 [B], counted from 0), `probability` (float32 [B]) and
-    `probabilities` (float32 [B, n]). An empty choice has the probability 0, so that lists of
-    unequal length may be padded, unless all choices are empty.
-
-    Attributes:
-        opening: column of a text that every choice of the example begins with; None for none.
+    `probabilities` (float32 [B, n]). An empty choice has the probability 0, unless all are empty:
+    lists of unequal length may be padded.
     """
 
     model_class = BertChooser
     token_inputs: ClassVar[Mapping[str, tf.TensorSpec]] = dict.fromkeys(
         RowKind.token_inputs, tf.TensorSpec([None, None, None], tf.int32)
     )
-    opening: str | None = None
+    opening: str | None = None  # column of a text that every choice of the example begins with
 
     def signatures(self, task: Task) -> dict[str, Signature]:
-        """A context and a list of choices."""
         return {DEFAULT: Signature({"context": TEXTS, "choices": LISTS}, self.respond)}
 
     def read(self, layout: Layout, path: str | Path) -> Examples:
@@ -59,12 +55,12 @@ class Choice(RowKind):
                     f"{examples.lines[0]} has {len(every[0])}; give all examples the same number, "
                     "2 or more"
                 )
-            blank = [place for place, choice in enumerate(choices) if not choice.strip()]
-            if blank:
-                raise InputError(
-                    f"{examples.place(index)}: choice {blank[0]} is empty; fill it in or remove "
-                    "the line"
-                )
+            for place, choice in enumerate(choices):
+                if not choice.strip():
+                    raise InputError(
+                        f"{examples.place(index)}: choice {place} is empty; fill it in or remove "
+                        "the line"
+                    )
         for index, opening in enumerate(examples.columns.pop("opening", ())):
             every[index] = [f"{opening} {choice}".strip() for choice in every[index]]
         return examples
@@ -105,7 +101,6 @@ class Choice(RowKind):
         return 3 + count_pieces(columns["context"], tokenizer) + of_choices.max(axis=1)
 
     def answers(self, outputs: Any, labels: Sequence[str]) -> Tensors:
-        """The most probable choice, and the probabilities of all."""
         probabilities = keras.ops.softmax(outputs, axis=-1)
         return {
             # One more column: an empty batch may have no choices.
@@ -119,18 +114,15 @@ class Choice(RowKind):
         return np.log(np.maximum(answers["probabilities"], np.finfo(np.float32).tiny))
 
     def compared(self, given: Answered) -> tuple[np.ndarray, np.ndarray]:
-        """Numbers of the right and of the most probable choices."""
         return self.targets(given.examples, given.labels), given.answers["choice"]
 
     def report(self, given: Answered) -> Report:
-        """Confusion matrix, scores of each place, calibration, worst errors."""
         probabilities = given.answers["probabilities"]
         numbers = [str(number) for number in range(probabilities.shape[-1])]
         truth = self.targets(given.examples, given.labels)
         return classes_report(given.examples, numbers, truth, probabilities)
 
     def predicted(self, given: Answered) -> Columns:
-        """Context and choices, the predicted choice, and the probabilities of all."""
         columns = given.examples.columns
         choices = enumerate(zip(*columns["choices"], strict=True))
         shares = enumerate(given.answers["probabilities"].T)

@@ -30,7 +30,6 @@ class Classification(RowKind):
     model_class = BertClassifier
 
     def signatures(self, task: Task) -> dict[str, Signature]:
-        """The same for tf.Examples, by the API classify."""
         own = super().signatures(task)
         outputs = {"classes": "labels", "scores": "probabilities"}
         return {**own, "classify": of_examples(own[DEFAULT], CLASSIFY, outputs)}
@@ -46,7 +45,6 @@ class Classification(RowKind):
         return labels
 
     def doubts(self, examples: Examples) -> list[str]:
-        """Labels with decimals look like regression."""
         labels = set(examples.columns["label"])
         fractions = sorted(label for label in labels if "." in label)
         found = super().doubts(examples)
@@ -69,7 +67,6 @@ class Classification(RowKind):
         return np.array([number_of[label] for label in examples.columns["label"]], np.int32)
 
     def answers(self, outputs: Any, labels: Sequence[str]) -> Tensors:
-        """Labels and probabilities, sorted by probability."""
         probabilities = keras.ops.softmax(outputs, axis=-1)
         ordered, classes = tf.math.top_k(probabilities, k=len(labels))  # (B, C) both
         names = tf.gather(tf.constant(list(labels)), classes)
@@ -85,19 +82,16 @@ class Classification(RowKind):
         return np.log(np.maximum(_in_order(answers, labels), _SMALLEST))
 
     def compared(self, given: Answered) -> tuple[np.ndarray, np.ndarray]:
-        """Class ids of the true and the most probable labels."""
         labels = _labels(given)
         number_of = {label.encode(): number for number, label in enumerate(labels)}
         predicted = np.array([number_of[label] for label in given.answers["label"]], np.int32)
         return self.targets(given.examples, labels), predicted
 
     def remarks(self, given: Answered, scores: Mapping[str, float | None]) -> list[str]:
-        """Names the class that F1 refers to."""
         own = [f"f1 is the F1 score of the label {_labels(given)[-1]!r}"] if "f1" in scores else []
         return own + super().remarks(given, scores)
 
     def report(self, given: Answered) -> Report:
-        """Confusion matrix, scores of each label, calibration, worst errors."""
         labels = _labels(given)
         probabilities = np.exp(self.to_outputs(given.answers, labels))
         truth = self.targets(given.examples, labels)

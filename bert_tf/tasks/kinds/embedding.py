@@ -24,26 +24,19 @@ class Embedding(Kind):
     is_trained = False
 
     def signatures(self, task: Task) -> dict[str, Signature]:
-        """`embed`, by default."""
         return {DEFAULT: ENCODER_SIGNATURES["embed"]}
 
     def respond(self, strings: Tensors, parts: Parts) -> Tensors:
-        """See `bert_tf.serving.encoder_signatures.embed`."""
         return embed(strings, parts)
 
     def respond_to_tokens(self, tensors: Tensors, parts: Parts) -> Tensors:
-        """The vectors of rows of tokens."""
         return vectors(checked_rows(tensors, parts.model), parts.model)
 
     def read(self, layout: Layout, path: str | Path) -> Examples:
-        """Reads texts; there are no labelled ones."""
         return self._refuse() if layout.labelled else super().read(layout, path)
 
     def targets(self, examples: Examples, labels: Sequence[str]) -> np.ndarray:
         return self._refuse()
-
-    def score_names(self, task: Task, labels: Sequence[str]) -> list[str]:
-        return []
 
     def scores(self, given: Answered) -> dict[str, float | None]:
         return self._refuse()

@@ -86,7 +86,6 @@ class MaskedLanguageModel(Kind):
     truncation = read_in_windows
 
     def respond(self, strings: Tensors, parts: Parts, number: int = _GUESSES) -> Tensors:
-        """That many guesses, or scores."""
         ((name, texts),) = strings.items()
         if name == "text":
             found = guess_masked_words(texts, number, parts)
@@ -104,14 +103,9 @@ class MaskedLanguageModel(Kind):
         count = tf.shape(inputs["token_ids"], tf.int64)[0]
         return padded_lists("masks", lists, places[:, 0], count)
 
-    def score_names(self, task: Task, labels: Sequence[str]) -> list[str]:
-        """With each piece masked in turn, and with 15% drawn at once as in pre-training."""
-        return list(MASKED_WORDS)
-
     def scores(self, given: Answered) -> dict[str, float | None]:
-        """Over all pieces; None where there are none."""
         answers = given.answers
-        is_piece, right = _pieces(answers)
+        is_piece, right = _pieces(answers)  # masked one at a time
         logs = answers["pieces_log_probability"][is_piece]
         drawn = [answers[f"drawn_{name}"] for name in ("right", "log_probability", "count")]
         found: list[float | None] = []
@@ -122,14 +116,12 @@ class MaskedLanguageModel(Kind):
         return dict(zip(MASKED_WORDS, found, strict=True))
 
     def remarks(self, given: Answered, scores: Mapping[str, float | None]) -> list[str]:
-        """Which perplexity is which."""
         return [
             "accuracy and pseudo_perplexity mask one word piece at a time; masked_lm_accuracy and "
             "masked_lm_perplexity, that of the paper's table 6, 15% at once as in pre-training"
         ]
 
     def report(self, given: Answered) -> Report:
-        """The wrong guesses that were least expected."""
         row, column = np.nonzero(_pieces(given.answers)[0])
         piece, guess, probability = (
             given.answers[f"pieces_{name}"][row, column]
@@ -194,10 +186,9 @@ def _scores(texts: tf.Tensor, parts: Parts) -> Tensors:
 
 
 def _draw(texts: tf.Tensor, pieces: Any, tokenizer: Any) -> tuple[tf.Tensor, tf.Tensor]:
-    """Draws 15% of the pieces as pre-training does: 80% are masked, 10% replaced, 10% kept.
+    """Draws 15% of the pieces as pre-training does, by text and place, whatever the batch.
 
-    The draw is a function of text and place, whatever the batch. Returns the pieces drawn,
-    int32 [N], and all pieces with what stands in their place, int32 [P].
+    Returns the pieces drawn, int32 [N], and all pieces with what stands in their place, int32 [P].
     """
     text = tf.strings.as_string(tf.strings.to_hash_bucket_fast(texts, 2**31))
     places = tf.ragged.range(pieces.row_lengths()).flat_values
@@ -274,7 +265,7 @@ def _predict(
         function: log-probabilities [r, V] and true pieces [r] -> tensors [r, ...].
         parts: a `BertMaskedLanguageModel` and its tokenizer.
         ids: true pieces, int32 [N].
-        hide: whether to mask the token to predict.
+        hide: mask the token to predict.
     """
     # One row more: without any place `map_rows` computes one of a row that is not there.
     inputs = {name: tf.pad(values, [[0, 1], [0, 0]]) for name, values in inputs.items()}

@@ -28,13 +28,9 @@ def squared_error(labels: Any, outputs: Any) -> Any:
 
 @dataclass(frozen=True)
 class Regression(RowKind):
-    """One number for each example. The only answer is `score`, float32 [B].
+    """One number for each example. The only answer is `score`, float32 [B]."""
 
-    Attributes:
-        lowest: lowest number in the official file.
-        highest: highest number there.
-    """
-
+    # The range of the numbers in the official file.
     lowest: float = -math.inf
     highest: float = math.inf
 
@@ -43,7 +39,6 @@ class Regression(RowKind):
     metrics: ClassVar[Mapping[str, Values]] = {}
 
     def signatures(self, task: Task) -> dict[str, Signature]:
-        """The same for tf.Examples, by the API regress."""
         own = super().signatures(task)
         return {**own, "regress": of_examples(own[DEFAULT], REGRESS, {"outputs": "score"})}
 
@@ -74,7 +69,6 @@ class Regression(RowKind):
         return self.targets(given.examples, given.labels), given.answers["score"].round(4)
 
     def report(self, given: Answered) -> Report:
-        """Predicted beside true numbers, mean errors by range, worst errors."""
         truth, found = self.compared(given)
         errors = found - truth
         edges = np.linspace(truth.min(), truth.max(), _RANGES + 1)

@@ -46,21 +46,14 @@ class Span(Kind):
 
     The answers are those of `answer_spans.best_answers`, and `truncated`, int32 [B], the number of
     word pieces that the question lost; the context loses none. The settings have the names of the
-    original's options.
-
-    Attributes:
-        unanswerable: whether a question may have no answer.
-        doc_stride: pieces between the beginnings of two windows over a context.
-        max_query_length: maximum pieces of a question.
-        max_answer_length: maximum pieces of an answer.
-        null_score_diff_threshold: largest null odds of a question that gets an answer; tuned on
-            the validation examples.
+    original's options; see `SpanOptions`.
     """
 
-    unanswerable: bool = False
+    unanswerable: bool = False  # whether a question may have no answer
     doc_stride: int = 128
     max_query_length: int = 64
     max_answer_length: int = 30
+    # Largest null odds of a question that gets an answer; tuned on the validation examples.
     null_score_diff_threshold: float = 0.0
 
     options = SpanOptions
@@ -70,16 +63,13 @@ class Span(Kind):
     metrics: ClassVar[Mapping[str, Values]] = {"accuracy": span_accuracy}
 
     def settings(self) -> dict[str, Any]:
-        """The threshold is tuned, and no option."""
         tuned = {"null_score_diff_threshold": self.null_score_diff_threshold}
         return {**super().settings(), **tuned}
 
     def signatures(self, task: Task) -> dict[str, Signature]:
-        """Question and context."""
         return {DEFAULT: Signature({"question": TEXTS, "context": TEXTS}, self.respond)}
 
     def read(self, layout: Layout, path: str | Path) -> Examples:
-        """Reads questions: see `read_questions`."""
         return read_questions(path, labelled=layout.labelled, unanswerable=self.unanswerable)
 
     def targets(self, examples: Examples, labels: Sequence[str]) -> np.ndarray:
@@ -87,7 +77,6 @@ class Span(Kind):
         return np.array([bool(texts) for texts in examples.columns["answers"]], np.int32)
 
     def split_keys(self, task: Task, examples: Examples) -> tuple[str, Sequence[Hashable]]:
-        """All questions of a context stay together."""
         return "context", examples.columns["context"]
 
     def training_rows(
@@ -112,12 +101,10 @@ class Span(Kind):
             ]
             targets.append(token_targets(windows, tf.constant(places, tf.int64)).numpy())
             numbers.append(windows.number.numpy())
-            rows += [chunk[question] for question in windows.question.numpy()]
-        made: dict[str, Any] = {
-            "question": [row[0] for row in rows],
-            "context": [row[1] for row in rows],
-            "window": np.concatenate(numbers),
-        }
+            rows += [chunk[question][:2] for question in windows.question.numpy()]
+        question, context = map(list, zip(*rows, strict=True))
+        window: Any = np.concatenate(numbers)
+        made = {"question": question, "context": context, "window": window}
         return made, np.concatenate(targets)
 
     def model_inputs(self, strings: Tensors, tokenizer: Any, max_length: int) -> Any:
@@ -126,7 +113,6 @@ class Span(Kind):
         return pack(strings["question"], strings["context"], strings["window"]).inputs
 
     def truncation(self, number: int, count: int, max_length: int) -> str:
-        """Questions are truncated; contexts are read in windows."""
         longest = min(self.max_query_length, (max_length - 3) // 2)  # as of `QuestionPacker`
         return (
             f"cut at {longest} word pieces: {number} of {count} questions; contexts are read in "
@@ -134,7 +120,6 @@ class Span(Kind):
         )
 
     def respond(self, strings: Tensors, parts: Parts) -> Tensors:
-        """The best answers from all windows over each context."""
         pack = self._packer(parts.tokenizer, parts.max_length)
         windows = pack(strings["question"], strings["context"])
         answers = best_answers(
@@ -153,14 +138,12 @@ class Span(Kind):
         return {"start_logits": start, "end_logits": end}
 
     def in_ensemble(self, kinds: Sequence[Kind]) -> "Span":
-        """The mean of the models' thresholds."""
         thresholds = [kind.settings()["null_score_diff_threshold"] for kind in kinds]
         return replace(self, null_score_diff_threshold=float(np.mean(thresholds)))
 
     def averaged(
         self, examples: Examples, answers: Sequence[Answers], labels: Sequence[Sequence[str]]
     ) -> Answers:
-        """The answers with the best mean probability; see `average_answers`."""
         return average_answers(
             answers, unanswerable=self.unanswerable, threshold=self.null_score_diff_threshold
         )
@@ -169,11 +152,7 @@ class Span(Kind):
         """The official names; a model of SQuAD 2.0 is chosen by F1 at the best threshold."""
         return list(SQUAD_2 if self.unanswerable else SQUAD_1)
 
-    def scores(self, given: Answered) -> dict[str, float | None]:
-        """The official scores, in percent."""
-        return dict(self._scores(given))
-
-    def _scores(self, given: Answered) -> dict[str, float]:
+    def scores(self, given: Answered) -> dict[str, Any]:
         def by_id(values: Iterable[Any]) -> dict[str, Any]:
             return dict(zip(given.examples.columns["id"], values, strict=True))
 
@@ -198,7 +177,7 @@ class Span(Kind):
         odds = sorted(x for x in given.answers["null_odds"].tolist() if x < NO_CANDIDATE)
         if not self.unanswerable or not odds:
             return self
-        scores = self._scores(given)
+        scores = self.scores(given)
         if scores["best_f1"] == 100.0 * scores.get("NoAns_total", 0.0) / scores["total"]:
             return replace(self, null_score_diff_threshold=odds[0] - 1.0)  # nothing answered
         answered = max(1, bisect.bisect_right(odds, scores["best_f1_thresh"]))
@@ -206,7 +185,6 @@ class Span(Kind):
         return replace(self, null_score_diff_threshold=float(np.mean(around)))
 
     def report(self, given: Answered) -> Report:
-        """Scores by question word and by answer; calibration; worst errors."""
         answers, confidence = _texts(given.answers), given.answers["score"]
         questions, gold = (given.examples.columns[name] for name in ("question", "answers"))
         score = squad_2_scores if self.unanswerable else squad_1_scores

@@ -54,19 +54,14 @@ class Tagging(Kind):
     `..._end_byte`) of the text. `truncated`, int32 [B], is 0. Invalid UTF-8 in a text becomes
     U+FFFD in its words; places in code points count the bytes that begin a character.
 
-    Attributes:
-        documents: make an example of each document of a column file, so that a word's context
-            goes beyond its sentence.
-        in_detail: answer with the probabilities of all labels, too: `words_probabilities`
-            [B, W, C].
     """
 
     model_class = BertTagger
     feature_lstm_layers = 2
     batches_of_like_length = False
     evaluated = "words"
-    documents: bool = False
-    in_detail: bool = False
+    documents: bool = False  # an example is a document of a column file, instead of a sentence
+    in_detail: bool = False  # answers have all labels' `words_probabilities` [B, W, C], too
 
     def signatures(self, task: Task) -> dict[str, Signature]:
         """Raw text by default; `words` takes words between spaces, as evaluation has them."""
@@ -147,7 +142,6 @@ class Tagging(Kind):
     truncation = read_in_windows
 
     def respond(self, strings: Tensors, parts: Parts) -> Tensors:
-        """Words and entities of texts."""
         ((name, texts),) = strings.items()
         split = words_of_raw_text if name == "text" else words_between_spaces
         words = split(texts, parts.tokenizer)
@@ -204,13 +198,11 @@ class Tagging(Kind):
         }  # fmt: skip
 
     def in_ensemble(self, kinds: Sequence[Kind]) -> "Tagging":
-        """Answers in detail."""
         return replace(self, in_detail=True)
 
     def averaged(
         self, examples: Examples, answers: Sequence[Answers], labels: Sequence[Sequence[str]]
     ) -> Answers:
-        """Words and entities from the mean probabilities of each word."""
         first = answers[0]
         is_word = np.arange(first["words_label"].shape[1]) < first["words_count"][:, np.newaxis]
         probabilities = [
@@ -224,15 +216,12 @@ class Tagging(Kind):
         return {name: values.numpy() for name, values in found.items()}
 
     def score_names(self, task: Task, labels: Sequence[str]) -> list[str]:
-        """Scores over all types, F1 first, and the F1 score of each type."""
         return list(entity_score_names(labels))
 
     def scores(self, given: Answered) -> dict[str, float | None]:
-        """Entity scores as conlleval computes them, and the accuracy of the words' labels."""
         return dict(_compare(given).scores())
 
     def report(self, given: Answered) -> Report:
-        """Entity scores of each type; confusion, calibration and worst errors of words."""
         sentences = list(_sentences(given))
         gold = np.array([label for each in sentences for label in each.gold or ()])
         found = np.array([label for each in sentences for label in each.predicted])
@@ -311,10 +300,7 @@ class _Sentence(NamedTuple):
 
 
 def _sentences(given: Answered) -> Iterator[_Sentence]:
-    """The sentences of all examples; a raw text is one sentence.
-
-    Labels to compare are all IOB2: right ones as they are read, predicted ones from here.
-    """
+    """The sentences of all examples, labels to compare as IOB2; a raw text is one sentence."""
     columns, answers = given.examples.columns, given.answers
     for index, of_words in enumerate(answers["words_label"]):
         if "words" in columns:

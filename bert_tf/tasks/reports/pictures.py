@@ -50,12 +50,8 @@ def bars(title: str, heights: Sequence[float | None], x_title: str, y_title: str
     """Bars of equal width over the range from 0 to 1, with the diagonal; None leaves a gap."""
     figure, axes = _axes(title, x_title, y_title)
     width = 1 / len(heights)
-    known = [
-        ((place + 0.5) * width, height)
-        for place, height in enumerate(heights)
-        if height is not None
-    ]
-    axes.bar([x for x, _ in known], [height for _, height in known], 0.9 * width)
+    known = [place for place, height in enumerate(heights) if height is not None]
+    axes.bar([(x + 0.5) * width for x in known], [heights[x] for x in known], 0.9 * width)
     axes.axline((0, 0), slope=1, **_DIAGONAL)
     axes.set(xlim=(0, 1), ylim=(0, 1))
     return _drawn(figure)
@@ -112,7 +108,6 @@ def compared(
 
 
 def save_png(path: Path, picture: np.ndarray) -> None:
-    """Writes a picture as a file."""
     import matplotlib.image
 
     content = io.BytesIO()

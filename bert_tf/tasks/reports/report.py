@@ -22,8 +22,6 @@ Cell = Any  # a text, a number, or None
 
 @dataclass(frozen=True)
 class ReportTable:
-    """A table of a report."""
-
     name: str  # of its file, without extension
     title: str
     columns: Sequence[str]
@@ -48,10 +46,7 @@ Report = list[ReportTable | Picture]
 
 
 def confusion(labels: Sequence[str], truth: np.ndarray, predicted: np.ndarray) -> Report:
-    """Counts of predicted classes by true class.
-
-    `labels` name the classes; `truth` and `predicted` are their numbers, int [E].
-    """
+    """Counts of predicted classes by true class; `truth` and `predicted` are numbers, int [E]."""
     counts = _counts(labels, truth, predicted)
     rows = [[label, *row] for label, row in zip(labels, counts.tolist(), strict=True)]
     title = "Confusion matrix: a row for each true label, a column for each predicted one"
@@ -68,23 +63,13 @@ def _counts(labels: Sequence[str], truth: np.ndarray, predicted: np.ndarray) -> 
 
 
 def per_class(labels: Sequence[str], truth: np.ndarray, predicted: np.ndarray) -> ReportTable:
-    """Precision, recall and F1 of each class; arguments as of `confusion`.
-
-    Precision is undefined for a class that is never predicted, recall for one without examples.
-    """
+    """Precision (undefined if never predicted), recall (without examples) and F1 by class."""
     counts = _counts(labels, truth, predicted)
     every = zip(labels, counts.diagonal(), counts.sum(axis=1), counts.sum(axis=0), strict=True)
-    rows = [
-        [
-            label,
-            right / found if found else None,
-            right / gold if gold else None,
-            2 * right / (gold + found) if gold + found else None,
-            gold,
-            found,
-        ]
-        for label, right, gold, found in every
-    ]
+    rows = []
+    for label, right, gold, found in every:
+        ratios = (right, found), (right, gold), (2 * right, gold + found)
+        rows.append([label, *(x / total if total else None for x, total in ratios), gold, found])
     missing = [row[0] for row in rows if not row[4]]
     note = f"no example has the label {', '.join(missing)}" if missing else ""
     columns = ["label", "precision", "recall", "f1", "examples", "predicted"]

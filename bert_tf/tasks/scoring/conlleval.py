@@ -45,18 +45,15 @@ class EntityScores:
 
     @property
     def accuracy(self) -> float:
-        """The share of the words with the right label."""
         return self.right_words / self.words if self.words else 0.0
 
     def scores(self) -> dict[str, float]:
-        """The scores by name."""
         every = self.all
         of_types = {f"f1_{type_}": counts.f1 for type_, counts in self.by_type.items()}
         return {"f1": every.f1, "precision": every.precision, "recall": every.recall,
                 "accuracy": self.accuracy, **of_types}  # fmt: skip
 
     def report(self) -> str:
-        """The text that conlleval prints."""
         every = self.all
         lines = [
             f"processed {self.words} tokens with {every.gold} phrases; "
@@ -73,8 +70,8 @@ def score_entities(
 ) -> EntityScores:
     """Compares the labels of sentences.
 
-    Entities are found as conlleval finds them (seqeval's default mode, too): a wrong prefix is no
-    error. For accuracy labels are compared as they are.
+    Entities are found as by conlleval and seqeval's default mode: a wrong prefix is no error. For
+    accuracy labels are compared as they are.
     """
     gold_types, found_types, correct_types = Counter[str](), Counter[str](), Counter[str]()
     words = right = 0

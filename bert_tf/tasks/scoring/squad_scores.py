@@ -47,11 +47,9 @@ def f1_or_empty(answer: str, gold: str) -> float:
 def squad_1_scores(
     gold: Mapping[str, Sequence[str]], answers: Mapping[str, str]
 ) -> dict[str, float]:
-    """The scores of SQuAD 1.1: means over the questions of the best over the right answers.
+    """The scores of SQuAD 1.1: means over the questions, by id, of the best over the right answers.
 
-    Args:
-        gold: the right answers to each question, by its id.
-        answers: the answers given; a question without one scores 0.
+    A question without an entry in `answers` scores 0.
     """
     metrics = {"exact_match": exact_match, "f1": f1}
     return {
@@ -72,8 +70,8 @@ def squad_2_scores(
     """The scores of SQuAD 2.0: over all questions, and those with (HasAns_) and without (NoAns_).
 
     Args:
-        gold: the right answers to each question, by its id; empty for an unanswerable question.
-        answers: the answers given, empty for none; a question without an entry is left out.
+        gold: right answers to each question, by its id; none for an unanswerable question.
+        answers: answers given, empty for none; a question without an entry is left out.
         null_odds: score of "no answer" for each answer, to find the best thresholds: `answers` then
             hold the best text for each question, whatever its odds.
         threshold: no answer is given to questions with larger odds.
