@@ -115,7 +115,6 @@ def _finetune(run: Run, options: FinetuningOptions, listener: Listener) -> Finet
     )  # fmt: skip
     check_batch_size(size, run.strategy, options.gradient_accumulation_steps)
     data = FinetuningData.read(task, options)
-    doubts = [*data.doubts, *filter(None, [plateau_notice(options.model)])]
     scores = task.kind.score_names(task, data.labels)
     best_by = options.best_by or scores[0]
     if best_by not in scores:
@@ -131,6 +130,7 @@ def _finetune(run: Run, options: FinetuningOptions, listener: Listener) -> Finet
         folder = run.directory / "features" if run.is_chief and not options.dry_run else None
         cache = FeatureCache(tuned.model.encoder.features, folder)
         tuned.model.encoder.features.remember = cache.remember
+    plateau = plateau_notice(options.model)
     loss = task.kind.loss(label_smoothing=options.label_smoothing)
     # Devices that compile the step compile it for every new shape.
     fixed_length = options.jit_compile is True or device_type(run.strategy) == "TPU"
@@ -163,19 +163,19 @@ def _finetune(run: Run, options: FinetuningOptions, listener: Listener) -> Finet
     phase = Phase(
         until=total_steps,
         batch_size=size,
+        evaluate=lambda: _validation_scores(tuned, evaluated, loss, rows_at_once),
         batches=lambda step: distribute_batches(
             functools.partial(batches, start_step=step),
             run.strategy,
             size,
             fixed_rows=fixed_length,
         ),
-        evaluate=lambda: _validation_scores(tuned, evaluated, loss, rows_at_once),
         tokens=tokens,
         flops=flops,
         peak=strategy_peak(run.strategy, tuned.model.encoder.compute_dtype),
     )
     steps = f"{total_steps:,} step{'s' * (total_steps != 1)} of {size}"
-    lines = [f"{run.devices}: {data}, {steps}", *doubts]
+    lines = [f"{run.devices}: {data}, {steps}", *data.doubts, *filter(None, [plateau])]
     if options.dry_run:
         lines += dry_run(trainer, [phase])
     else:
