@@ -25,7 +25,11 @@ from bert_tf.tokenization.tokenizer import (
 
 # Readers take a location, writers a model and an empty folder. Both note every assumption and loss
 # in the model's `notes`.
-_READ = {"hugging_face": read_hugging_face, "tf1": read_tf1, "model_garden": read_model_garden}
+_READ = {
+    "hugging_face": read_hugging_face,
+    "tf1": lambda location: read_tf1(location.path),
+    "model_garden": read_model_garden,
+}
 _WRITE = {"tf1": write_tf1, "keras_hub": write_keras_hub, "model_garden": write_model_garden}
 # What fine-tuning keeps beside a model in Hugging Face's format: columns, length, task.
 _TASK_FILE = "task.json"

@@ -13,7 +13,6 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from bert_tf.checkpoints.formats import Location
 from bert_tf.checkpoints.stored_model import StoredModel, left_out
 from bert_tf.checkpoints.weight_names import is_kernel, tensor_shapes
 from bert_tf.config import BertConfig
@@ -137,20 +136,20 @@ def _transposed(name: str, tensor: np.ndarray) -> np.ndarray:
     return tensor.T if is_kernel(name) and name not in _HEADS else tensor
 
 
-def read_tf1(location: Location) -> StoredModel:
+def read_tf1(prefix: Path) -> StoredModel:
     """Reads a checkpoint of the original's scripts, without optimizer state.
 
     "gelu" is computed exactly, as by Hugging Face, and by the original when the models were
     published; its present code computes the tanh approximation ("gelu_new").
     """
-    path = config_path(location.folder)
+    path = config_path(prefix.parent)
     if path is None:
         raise InputError(
-            f"{location.folder} lacks {CHECKPOINT_CONFIGS[0]}, which says the number of heads: "
+            f"{prefix.parent} lacks {CHECKPOINT_CONFIGS[0]}, which says the number of heads: "
             "put the model's own there."
         )
     config = BertConfig.from_json(path)
-    checkpoint = Checkpoint(location.path)
+    checkpoint = Checkpoint(prefix)
     names = {tf1_name(name): name for name in (*tensor_shapes(config), *_HEADS)}
     tensors: dict[str, np.ndarray] = {}
     others = []
@@ -163,7 +162,7 @@ def read_tf1(location: Location) -> StoredModel:
             tensors[theirs] = np.empty(0, np.float32)  # a part of an encoder that is not BERT's
         else:
             others.append(theirs)
-    return StoredModel(config, tensors, location.path, notes=left_out(others))
+    return StoredModel(config, tensors, prefix, notes=left_out(others))
 
 
 def write_tf1(model: StoredModel, folder: Path) -> None:

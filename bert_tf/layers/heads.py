@@ -7,8 +7,9 @@ from keras import ops
 
 from bert_tf.config import BertConfig
 from bert_tf.layers.bert_layer import BertLayer
+from bert_tf.primitives.keras_ops import values
 from bert_tf.primitives.places import last_places
-from bert_tf.primitives.table import primitives, values
+from bert_tf.primitives.table import primitives
 
 
 @keras.saving.register_keras_serializable(package="bert_tf")

@@ -21,9 +21,9 @@ from tensorflow.python.ops.control_flow_util import GraphOrParentsInXlaContext
 from bert_tf.primitives import activations, attention, elementwise, vocabulary_loss
 from bert_tf.primitives.devices import device_type
 from bert_tf.primitives.dropout import Dropout, draw_dropout, drop
+from bert_tf.primitives.keras_ops import Primitives, is_replaced
 from bert_tf.primitives.passes import known_shape
 from bert_tf.primitives.places import Places
-from bert_tf.primitives.table import Primitives, is_replaced
 
 
 class TokenPlaces(Places):

@@ -1,0 +1,76 @@
+"""The primitives of layers on any backend.
+
+H is the width of vectors; B, T, n, N and D as in `bert_tf.primitives.places`.
+"""
+
+from typing import Any
+
+import keras
+from keras import ops
+
+from bert_tf.primitives.places import Places
+
+
+class Primitives:
+    """In keras.ops, on all places of a batch: what XLA compiles and other backends run."""
+
+    def __init__(self, training: bool):
+        self.training = training
+
+    def find_places(self, padding_mask: Any, direction: str, reads: str) -> Places:
+        """The places to compute; `reads` is that of `BertEncoder`."""
+        return Places(padding_mask, direction)
+
+    def rows(self, table: keras.layers.Embedding, ids: Any) -> Any:
+        """Rows of a table, [n, H]."""
+        if is_replaced(table):
+            return table(ids)
+        return ops.take(table.embeddings, ids, axis=0)
+
+    def fork(self, x: Any) -> tuple[Any, Any]:
+        """The tensor for two readers."""
+        return x, x
+
+    def dense(self, x: Any, layer: keras.layers.Dense) -> Any:
+        """The layer's outputs for x [n, H]."""
+        return layer(x)
+
+    def heads(self, x: Any, layers: list[keras.layers.Dense], places: Places, number: int) -> list:
+        """Each layer of x [n, H], cut into heads [B, N, T, D]."""
+        shape = (places.batch, places.length, number, -1)
+        found = (ops.reshape(places.fill(self.dense(x, layer)), shape) for layer in layers)
+        return [ops.transpose(each, (0, 2, 1, 3)) for each in found]
+
+    def attention(self, query: Any, key: Any, value: Any, mask: Any, dropout: Any) -> tuple:
+        """dropout(softmax(Q K^T + mask)) V, [B, N, Q, D].
+
+        The queries [B, N, Q, D] are scaled; keys and values are [B, N, T, D]; the float32 mask
+        broadcasts to [B, N, Q, T]. Also returns the probabilities before dropout, or None.
+        """
+        # The softmax sums T terms: in float32 even where the rest is in half precision.
+        scores = ops.cast(ops.matmul(query, ops.transpose(key, (0, 1, 3, 2))), "float32")
+        probabilities = ops.cast(ops.softmax(scores + mask, axis=-1), query.dtype)
+        return ops.matmul(self.drop(probabilities, dropout), value), probabilities
+
+    def add_and_normalize(self, x: Any, y: Any, layer: Any, dropout: Any = None) -> Any:
+        """LayerNorm, by a layer, of x + dropout(y), [n, H] each; no dropout layer drops nothing."""
+        return layer(x + (self.drop(y, dropout) if dropout else y))
+
+    def drop(self, x: Any, dropout: keras.layers.Dropout) -> Any:
+        return dropout(x, training=self.training)
+
+    def word_logits(self, x: Any, table: Any, bias: Any) -> Any:
+        """Logits, float32 [..., V], of x [..., H], a table [V, H] and a float32 bias [V]."""
+        return ops.cast(ops.matmul(x, ops.transpose(table)), "float32") + bias
+
+
+def is_replaced(layer: Any) -> bool:
+    """Whether Keras computes the layer from other weights: quantized ones, or added ones (LoRA)."""
+    return bool(layer.quantization_mode or layer.lora_enabled)
+
+
+def values(table: keras.layers.Embedding) -> Any:
+    """All rows of a table."""
+    if table.quantization_mode:
+        return table(ops.arange(table.input_dim))
+    return ops.convert_to_tensor(table.embeddings)
