@@ -13,6 +13,7 @@ from bert_tf.checkpoints.model_directory import SHARD_BYTES, read_hugging_face, 
 from bert_tf.checkpoints.model_garden_checkpoint import read_model_garden, write_model_garden
 from bert_tf.checkpoints.stored_model import StoredModel, check_vocabulary
 from bert_tf.checkpoints.tensorflow_checkpoint import read_tf1, write_tf1
+from bert_tf.checkpoints.tf_hub_model import read_tf_hub
 from bert_tf.config import read_json_object
 from bert_tf.errors import InputError
 from bert_tf.outputs import check_output_folder
@@ -30,6 +31,7 @@ _READ = {
     "tf1": lambda location: read_tf1(location.path),
     "model_garden": read_model_garden,
 }
+_READ_WITH_TOKENIZER = {"keras_hub": read_keras_hub, "tf_hub": read_tf_hub}
 _WRITE = {"tf1": write_tf1, "keras_hub": write_keras_hub, "model_garden": write_model_garden}
 # What fine-tuning keeps beside a model in Hugging Face's format: columns, length, task.
 _TASK_FILE = "task.json"
@@ -56,8 +58,8 @@ def read_model(
 ) -> tuple[Location, StoredModel]:
     """Reads a model of any format, as `convert`."""
     location = locate(source)
-    if location.format == "keras_hub":  # which has tokenizer files of its own
-        model = read_keras_hub(location, do_lower_case)
+    if location.format in _READ_WITH_TOKENIZER:  # they have tokenizer files of their own
+        model = _READ_WITH_TOKENIZER[location.format](location, do_lower_case)
     else:
         model = _READ[location.format](location)
         model.check_tensors()
@@ -99,11 +101,19 @@ def convert(
         overwrite: replace an earlier output of a conversion.
     """
     is_directory = to == "hugging_face"
+    if not is_directory and to not in _WRITE:
+        raise InputError(f"{to} is only read: give one of hugging_face, {', '.join(_WRITE)}.")
     if not is_directory and dtype != "float32":
         raise InputError(f"{dtype} is for Hugging Face directories; {to} is written in float32.")
     found = locate(source)
     target = check_output_folder(output, [found.folder], ours=_OURS, overwrite=overwrite)
     location, model = read_model(source, do_lower_case)
+    if not is_directory and model.config.attention_direction != "both":
+        raise InputError(
+            f"{location.folder} sees one side of the text (attention_direction "
+            f"{model.config.attention_direction}), and {to} holds models that see both: convert "
+            "one of these, or leave --to out."
+        )
     task = location.folder / _TASK_FILE
     has_task = location.format == "hugging_face" and task.is_file()
     with replace_directory(target) as folder:

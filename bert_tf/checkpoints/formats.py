@@ -7,19 +7,22 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from bert_tf.checkpoints.safetensors_file import INDEX, WEIGHTS
+from bert_tf.checkpoints.safetensors_file import WEIGHTS, WEIGHTS_FILES
+from bert_tf.checkpoints.tensorflow_weights import H5
 from bert_tf.config import read_json_object
 from bert_tf.errors import InputError
 
-Format = Literal["hugging_face", "tf1", "keras_hub", "model_garden"]
+Format = Literal["hugging_face", "tf1", "keras_hub", "model_garden", "tf_hub"]
 TITLES: dict[Format, str] = {
     "hugging_face": "a Hugging Face model directory",
     "tf1": "a checkpoint of the original code (TensorFlow 1)",
     "keras_hub": "a KerasHub preset",
     "model_garden": "a checkpoint of TensorFlow's Model Garden",
+    "tf_hub": "a SavedModel as those of TF Hub",
 }
 
 CONFIG = "config.json"
+_SAVED_MODEL = "saved_model.pb"
 
 
 @dataclass(frozen=True)
@@ -54,8 +57,9 @@ def locate(source: str | os.PathLike) -> Location:
     inside = [found for child in children if (found := _in_folder(child))]
     if not inside:
         raise InputError(
-            f"{source} holds no model: give a folder with {CONFIG} and {WEIGHTS}, with a "
-            "TensorFlow checkpoint (*.ckpt.index, bert_config.json), or with a KerasHub preset."
+            f"{source} holds no model: give a folder with {CONFIG} and {WEIGHTS} or {H5}, with a "
+            "TensorFlow checkpoint (*.ckpt.index, bert_config.json), a KerasHub preset, or a "
+            "SavedModel of TF Hub."
         )
     if len(inside) > 1:
         names = ", ".join(str(found.folder) for found in inside)
@@ -75,7 +79,9 @@ def check_is_model_directory(directory: Path) -> None:
 
 def content_hash(directory: str | os.PathLike) -> str:
     """SHA-256 of the config and the weights of a model directory, whatever its path."""
-    files = [Path(directory) / CONFIG, *sorted(Path(directory).glob("*.safetensors"))]
+    folder = Path(directory)
+    weights = sorted(folder.glob("*.safetensors")) or sorted(folder.glob("tf_model*.h5"))
+    files = [folder / CONFIG, *weights]
     found = hashlib.sha256()
     for path in filter(Path.is_file, files):
         with path.open("rb") as file:
@@ -87,12 +93,14 @@ def _in_folder(folder: Path) -> Location | None:
     indexes = sorted(folder.glob("*.index"))
     config = folder / CONFIG
     # A pickle, which is never read, does not hide a checkpoint beside it.
-    weights = any((folder / name).exists() for name in (WEIGHTS, INDEX))
+    weights = any((folder / name).exists() for name in WEIGHTS_FILES)
     if config.is_file() and (weights or not indexes):
         with suppress(InputError):  # the reader of the format reports it
             if "registered_name" in read_json_object(config):
                 return Location("keras_hub", folder, folder)
         return Location("hugging_face", folder, folder)
+    if not indexes and (folder / _SAVED_MODEL).is_file():
+        return Location("tf_hub", folder, folder / "variables" / "variables")
     if len(indexes) < 2:
         return _checkpoint(indexes[0].with_suffix("")) if indexes else None
     import tensorflow as tf

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 
-from bert_tf.checkpoints import safetensors_file, weight_names
+from bert_tf.checkpoints import safetensors_file, tensorflow_weights, weight_names
 from bert_tf.checkpoints.formats import CONFIG, Location, check_is_model_directory
 from bert_tf.checkpoints.stored_model import StoredModel, check_shapes, check_vocabulary, left_out
 from bert_tf.config import BertConfig
@@ -225,6 +225,8 @@ def read_weights(folder: Path) -> StoredModel:
     found: dict[str, dict[str, np.ndarray]] = {}  # canonical name -> prefix -> tensor
     others = []
     for name, tensor in safetensors_file.read_tensors(path):
+        if name.endswith(tensorflow_weights.SUFFIX):
+            name, tensor = tensorflow_weights.pytorch_form(name, tensor, config)
         canonical = weight_names.canonical_name(name)
         if not canonical.startswith(_OF_BERT) and not name.startswith("bert."):
             others.append(name)
@@ -251,14 +253,8 @@ def read_weights(folder: Path) -> StoredModel:
 
 
 def read_hugging_face(location: Location) -> StoredModel:
-    """Reads a model without its tokenizer; refuses one that other formats cannot hold."""
+    """Reads a model without its tokenizer; refuses one that Hugging Face has no class for."""
     model = read_weights(location.folder)
-    if model.config.attention_direction != "both":
-        raise InputError(
-            f"{location.folder} sees one side of the text (attention_direction "
-            f"{model.config.attention_direction}), and the other formats hold models that see "
-            "both: convert one of these."
-        )
     if model.config.has_feature_encoder:
         by = "bilstm" if model.config.feature_layers is None else "features_only"
         raise InputError(

@@ -4,6 +4,7 @@
 object: `tf.train.Checkpoint(encoder=...)`, `(model=...)` or a pre-trainer's `checkpoint_items`.
 """
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +29,7 @@ from bert_tf.errors import InputError
 _HEADS_POOLER = "next_sentence.pooler_dense"
 
 
-class _Graph:
+class Graph:
     """A checkpoint's objects, by number, and the tensors taken from them."""
 
     def __init__(self, prefix: Path):
@@ -41,10 +42,12 @@ class _Graph:
         self.children = [
             {child.local_name: child.node_id for child in node.children} for node in graph.nodes
         ]
-        self._keys = [
-            next((a.checkpoint_key for a in node.attributes if a.name == "VARIABLE_VALUE"), None)
+        variables = [
+            next((a for a in node.attributes if a.name == "VARIABLE_VALUE"), None)
             for node in graph.nodes
         ]
+        self._keys = [variable and variable.checkpoint_key for variable in variables]
+        self._names = ["" if each is None else each.full_name for each in variables]
 
     def find(self, start: int | None, *edges: str) -> int | None:
         """The object at the end of a path."""
@@ -71,6 +74,19 @@ class _Graph:
             found.append(child)
         return found
 
+    def layers_by_name(self, rename: Callable[[str], str]) -> dict[str, int]:
+        """Adds an object for each scope of the variables' renamed names, such as "block/output"."""
+        layers: dict[str, int] = {}
+        for node, name in enumerate(self._names):
+            scope, _, edge = rename(name).rpartition("/")
+            if scope:
+                if scope not in layers:
+                    layers[scope] = len(self.children)
+                    self.children.append({})
+                    self._keys.append(None)
+                self.children[layers[scope]][edge] = node
+        return layers
+
     def read(self, start: int | None, *edges: str) -> np.ndarray | None:
         """The variable at the end of a path."""
         node = self.find(start, *edges)
@@ -93,15 +109,15 @@ class _Graph:
 
 def read_model_garden(location: Location) -> StoredModel:
     """Reads an encoder or a pre-trainer."""
-    graph = _Graph(location.path)
+    graph = Graph(location.path)
     notes: list[str] = []
     blocks, pooler = _read_encoder(graph)
     graph.take("pooler.dense", _read_heads(graph, pooler, notes))
-    config = _config(location.folder, graph, blocks, notes)
+    config = config_of(location.folder, graph, blocks, notes)
     return StoredModel(config, graph.tensors, location.path, notes=notes)
 
 
-def _read_encoder(graph: _Graph) -> tuple[int, int | None]:
+def _read_encoder(graph: Graph) -> tuple[int, int | None]:
     """Reads all but the pooler; returns the number of blocks, and the pooler's object."""
     encoder = graph.find_first(*(each.model_garden for each in EMBEDDINGS))
     if encoder is not None:
@@ -128,7 +144,7 @@ def _read_encoder(graph: _Graph) -> tuple[int, int | None]:
     return len(blocks), pooler
 
 
-def _read_heads(graph: _Graph, pooler: int | None, notes: list[str]) -> int | None:
+def _read_heads(graph: Graph, pooler: int | None, notes: list[str]) -> int | None:
     """Reads the heads; returns the trained pooler's object, the next sentence head's if any."""
     masked_lm = graph.find_first("embedding_table", "dense", "layer_norm")
     if masked_lm is not None:
@@ -149,7 +165,7 @@ def _read_heads(graph: _Graph, pooler: int | None, notes: list[str]) -> int | No
     return heads_pooler
 
 
-def _config(folder: Path, graph: _Graph, blocks: int, notes: list[str]) -> BertConfig:
+def config_of(folder: Path, graph: Graph, blocks: int, notes: list[str]) -> BertConfig:
     """The config on disk, or one by the shapes of the tensors."""
     path = config_path(folder)
     if path is not None:

@@ -1,4 +1,4 @@
-"""Safetensors files, one or several to a model; each appears whole or not at all."""
+"""Weights files, one or several to a model; each appears whole or not at all."""
 
 import json
 import os
@@ -12,10 +12,13 @@ from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save_file
 
 from bert_tf.atomic import replace_file, write_text
+from bert_tf.checkpoints.tensorflow_weights import H5, H5_INDEX, read_h5, stored_name
 from bert_tf.errors import InputError
 
 WEIGHTS = "model.safetensors"
 INDEX = f"{WEIGHTS}.index.json"
+# What holds the weights of a directory, the preferred first.
+WEIGHTS_FILES = (WEIGHTS, INDEX, H5, H5_INDEX)
 PICKLE = "pytorch_model.bin"
 
 # Float types by their names in config.json and in the options of `bert-tf convert`.
@@ -31,7 +34,7 @@ _NO_WEIGHTS = ("embeddings.position_ids", "embeddings.token_type_ids")
 
 def weights_path(directory: Path) -> Path:
     """The weights file of a model directory, or the index of several; refuses a pickle."""
-    for name in (WEIGHTS, INDEX):
+    for name in WEIGHTS_FILES:
         if (directory / name).exists():
             return directory / name
     if (directory / PICKLE).exists() or (directory / f"{PICKLE}.index.json").exists():
@@ -51,9 +54,10 @@ def weights_path(directory: Path) -> Path:
 
 
 def read_tensors(path: Path) -> Iterator[tuple[str, np.ndarray]]:
-    """Reads tensors, in float32, from a safetensors file or from all files that an index lists."""
-    if path.name != INDEX:
-        yield from _read_file(path)
+    """Reads tensors, in float32, from a weights file or from all files that an index lists."""
+    read = read_h5 if H5 in path.name else _read_file
+    if path.name not in (INDEX, H5_INDEX):
+        yield from read(path)
         return
     try:
         listed = json.loads(path.read_text(encoding="utf-8"))["weight_map"]
@@ -62,11 +66,11 @@ def read_tensors(path: Path) -> Iterator[tuple[str, np.ndarray]]:
             raise ValueError("weight_map names files of other folders")
     except (OSError, ValueError, RecursionError, LookupError, TypeError, AttributeError) as error:
         raise InputError(
-            f"{path} is no index of safetensors files ({error!r}): copy it again."
+            f"{path} is no index of weights files ({error!r}): copy it again."
         ) from None
     for file in map(path.with_name, names):
-        missing = {tensor for tensor, home in listed.items() if home == file.name}
-        for name, tensor in _read_file(file):
+        missing = {stored_name(tensor) for tensor, home in listed.items() if home == file.name}
+        for name, tensor in read(file):
             if name in missing:
                 missing.remove(name)
                 yield name, tensor

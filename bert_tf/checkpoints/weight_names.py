@@ -98,35 +98,44 @@ class LayerNames:
     ours: str  # attribute of `BertEncoder`, or of a block
     keras_hub: str = ""  # attribute of KerasHub's backbone, or of a block
     model_garden: str = ""  # edges from Model Garden's encoder, or from a block
+    tf_hub: str = ""  # scope of the variables in TF Hub's SavedModels, or in a block
 
 
 _H, _INNER = "hidden_size", "intermediate_size"
 EMBEDDINGS = (
     LayerNames("embeddings.word_embeddings", ("vocab_size", _H),
-          "embeddings.word_embeddings", "token_embedding", "_embedding_layer"),
+          "embeddings.word_embeddings", "token_embedding", "_embedding_layer",
+          "word_embeddings"),
     LayerNames("embeddings.position_embeddings", ("max_position_embeddings", _H),
-          "embeddings.position_embeddings", "position_embedding", "_position_embedding_layer"),
+          "embeddings.position_embeddings", "position_embedding", "_position_embedding_layer",
+          "position_embedding"),
     LayerNames("embeddings.token_type_embeddings", ("type_vocab_size", _H),
-          "embeddings.segment_embeddings", "segment_embedding", "_type_embedding_layer"),
+          "embeddings.segment_embeddings", "segment_embedding", "_type_embedding_layer",
+          "type_embeddings"),
     LayerNames("embeddings.LayerNorm", (_H,),
-          "embeddings.layer_norm", "embeddings_layer_norm", "_embedding_norm_layer"),
+          "embeddings.layer_norm", "embeddings_layer_norm", "_embedding_norm_layer",
+          "embeddings/layer_norm"),
 )  # fmt: skip
 BLOCK = (
     *(LayerNames(f"attention.self.{name}", (_H, _H), f"attention.{name}",
-          f"_self_attention_layer.{name}_dense", f"_attention_layer._{name}_dense")
+          f"_self_attention_layer.{name}_dense", f"_attention_layer._{name}_dense",
+          f"self_attention/{name}")
       for name in ("query", "key", "value")),
     LayerNames("attention.output.dense", (_H, _H), "attention.output_dense",
-          "_self_attention_layer.output_dense", "_attention_layer._output_dense"),
+          "_self_attention_layer.output_dense", "_attention_layer._output_dense",
+          "self_attention/attention_output"),
     LayerNames("attention.output.LayerNorm", (_H,), "attention_layer_norm",
-          "_self_attention_layer_norm", "_attention_layer_norm"),
+          "_self_attention_layer_norm", "_attention_layer_norm",
+          "self_attention_layer_norm"),
     LayerNames("intermediate.dense", (_INNER, _H), "feed_forward.intermediate",
-          "_feedforward_intermediate_dense", "_intermediate_dense"),
+          "_feedforward_intermediate_dense", "_intermediate_dense", "intermediate"),
     LayerNames("output.dense", (_H, _INNER), "feed_forward.output_dense",
-          "_feedforward_output_dense", "_output_dense"),
+          "_feedforward_output_dense", "_output_dense", "output"),
     LayerNames("output.LayerNorm", (_H,), "feed_forward_layer_norm",
-          "_feedforward_layer_norm", "_output_layer_norm"),
+          "_feedforward_layer_norm", "_output_layer_norm", "output_layer_norm"),
 )  # fmt: skip
-POOLER = LayerNames("pooler.dense", (_H, _H), "pooler.dense", "pooled_dense", "_pooler_layer")
+POOLER = LayerNames("pooler.dense", (_H, _H), "pooler.dense", "pooled_dense", "_pooler_layer",
+                    "pooler_transform")  # fmt: skip
 # Of ELMo's encoder, which has no positions, segments, attention or pooler; kernels in Keras' order.
 _LSTM_BLOCK = (
     LayerNames("forward_lstm", (_H, "lstm gates"), "forward"),

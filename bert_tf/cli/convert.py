@@ -4,8 +4,9 @@ r"""Convert a BERT into a model directory, or a model directory into another for
   bert-tf convert runs/pretrained/best preset/ --to keras_hub
   bert-tf convert models/base models/base-bf16 --dtype bfloat16
 
-The source may be a checkpoint of Google's original code (TensorFlow 1), a Hugging Face directory,
-a KerasHub preset or a checkpoint of TensorFlow's Model Garden: its files show which. Weights keep
+The source may be a checkpoint of Google's original code (TensorFlow 1), a Hugging Face directory
+(with tf_model.h5, too), a KerasHub preset, a checkpoint of TensorFlow's Model Garden or one of TF
+Hub's SavedModels: its files show which. Weights keep
 their bits. docs/checkpoints.md says what each format holds.
 """
 

@@ -111,7 +111,7 @@ class PretrainedModel(keras.Model):
         """Loads this kind of model from a Hugging Face model directory; see `bert_tf.load_model`.
 
         Args:
-            directory: holds config.json and model.safetensors.
+            directory: holds config.json and model.safetensors, or tf_model.h5.
             allow_new_head: randomly initialize any missing pooler or head, and replace the head of
                 another task or a classifier whose classes differ.
             num_classes: number of classes of a classifier; None for the directory's.

@@ -369,7 +369,7 @@ def test_missing_weights(directory):
     (directory / "pytorch_model.bin").write_bytes(b"pickle")
     assert "pytorch_model.bin, a pickle" in refusal(directory)
     (directory / "model.safetensors.index.json").write_text("{}")
-    assert "no index of safetensors files" in refusal(directory)
+    assert "no index of weights files" in refusal(directory)
 
 
 @pytest.mark.parametrize("keep", [0, 5, 400, -1])

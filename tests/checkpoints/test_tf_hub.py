@@ -1,0 +1,119 @@
+"""SavedModels of TF Hub's BERT: tfhub_peer.py made them with Model Garden's own export."""
+
+import shutil
+import tarfile
+from pathlib import Path
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from bert_tf import BertEncoder, BertTokenizer, load_model
+from bert_tf.checkpoints.conversion import convert, read_model
+from bert_tf.checkpoints.formats import locate
+from bert_tf.checkpoints.tf_hub_model import current_name
+from bert_tf.errors import InputError
+from bert_tf.models.masked_language_model import BertMaskedLanguageModel
+
+ARCHIVE = Path(__file__).parents[1] / "golden" / "tfhub.tar.xz"
+TOLERANCE = 1e-5  # values of order 1, of weights with a standard deviation of 0.4
+
+
+@pytest.fixture(scope="session")
+def saved(made_once):
+    def unpack(path):
+        with tarfile.open(ARCHIVE) as archive:
+            archive.extractall(path, filter="data")
+
+    return made_once("tfhub", unpack)
+
+
+def test_the_numbers_of_tf_hub(saved, tmp_path):
+    done = convert(saved / "encoder", tmp_path / "out")
+    assert done.source.format == "tf_hub"
+    assert done.model.config.hidden_act == "gelu_new"
+    arrays = np.load(saved / "outputs.npz")
+    inputs = {
+        "token_ids": arrays["input_word_ids"],
+        "segment_ids": arrays["input_type_ids"],
+        "padding_mask": arrays["input_mask"],
+    }
+    found = BertEncoder.from_directory(tmp_path / "out")(inputs)
+    real = arrays["input_mask"] > 0
+    np.testing.assert_allclose(
+        found["sequence_output"].numpy()[real], arrays["sequence_output"][real], rtol=0,
+        atol=TOLERANCE,
+    )  # fmt: skip
+    np.testing.assert_allclose(
+        found["pooled_output"], arrays["pooled_output"], rtol=0, atol=TOLERANCE
+    )
+    model = load_model(tmp_path / "out")
+    assert isinstance(model, BertMaskedLanguageModel)
+    logits = model({**inputs, "mask_positions": np.tile(np.arange(8), (2, 1))}).numpy()
+    np.testing.assert_allclose(logits[real], arrays["mlm_logits"][real], rtol=0, atol=TOLERANCE)
+    tokenizer = BertTokenizer.from_directory(tmp_path / "out")
+    assert tokenizer.settings["do_lower_case"] is True
+    assert tokenizer.tokenize(["A b"]).to_list() == [[5, 6]]
+
+
+def test_versions_1_and_2_have_other_names(saved):
+    newer, older = (read_model(saved / name)[1] for name in ("encoder", "version_1"))
+    expected = newer.keep(("pooler.",), "version 1")  # which had no head
+    assert older.tensors.keys() == expected.keys()
+    for name, tensor in older.tensors.items():
+        np.testing.assert_array_equal(tensor, expected[name], err_msg=name)
+    assert older.config == newer.config
+    assert older.tokenizer.settings == newer.tokenizer.settings
+
+
+@pytest.mark.parametrize(
+    ("name", "current"),
+    [
+        ("keras_layer/bert_model/word_embeddings/embeddings", "word_embeddings/embeddings"),
+        ("bert/cls/predictions/output_bias/bias", "cls/predictions/output_bias/bias"),
+        ("bert_model/encoder/layer_11/output/bias", "transformer/layer_11/output/bias"),
+        ("my/dense/kernel", "my/dense/kernel"),
+    ],
+)
+def test_names(name, current):
+    assert current_name(name) == current
+
+
+def refusal(source, **options):
+    with pytest.raises(InputError) as caught:
+        read_model(source, **options)
+    assert "\n" not in str(caught.value)
+    return str(caught.value)
+
+
+def test_what_is_no_encoder(saved, tmp_path):
+    assert "only a preprocessor of TF Hub: give" in refusal(saved / "preprocessor")
+    module = tf.Module()
+    module.weight = tf.Variable([1.0], name="dense/kernel")
+    tf.saved_model.save(module, tmp_path / "other")
+    assert "no BERT encoder of TF Hub" in refusal(tmp_path / "other")
+    with pytest.raises(InputError, match="bert-tf convert"):
+        load_model(saved / "encoder")
+    with pytest.raises(InputError, match="tf_hub is only read"):
+        convert(saved / "encoder", tmp_path / "out", "tf_hub")
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_module_of_tensorflow_1(tmp_path):
+    (tmp_path / "variables").mkdir()
+    (tmp_path / "saved_model.pb").write_bytes(b"")
+    tf.raw_ops.SaveV2(
+        prefix=str(tmp_path / "variables" / "variables"),
+        tensor_names=["bert/pooler/dense/bias"], shape_and_slices=[""], tensors=[[1.0]],
+    )  # fmt: skip
+    assert "module of TensorFlow 1's Hub: put the model's bert_config.json" in refusal(tmp_path)
+    assert locate(tmp_path / "variables" / "variables").format == "tf1"
+
+
+def test_the_casing_may_be_given(saved, tmp_path):
+    _, model = read_model(saved / "encoder", do_lower_case=False)
+    assert model.tokenizer.settings["do_lower_case"] is False
+    shutil.copytree(saved / "encoder", tmp_path / "model")
+    (tmp_path / "model" / "assets" / "vocab.txt").unlink()
+    _, model = read_model(tmp_path / "model")
+    assert any("put the model's vocab.txt beside it" in note for note in model.notes)

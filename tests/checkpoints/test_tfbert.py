@@ -1,0 +1,230 @@
+"""What transformers 4 saves of its TensorFlow classes, and what they compute.
+
+tfbert_peer.py made the files. Their weights are drawn with a standard deviation of 0.4, so logits
+are of order 1 and float32 rounds them by less than 1e-6.
+"""
+
+import json
+import shutil
+import tarfile
+from pathlib import Path
+
+import h5py
+import numpy as np
+import pytest
+from safetensors.numpy import load_file, save_file
+
+import bert_tf
+from bert_tf import load_model
+from bert_tf.checkpoints.conversion import convert, read_model
+from bert_tf.checkpoints.formats import content_hash
+from bert_tf.checkpoints.model_directory import read_weights
+from bert_tf.errors import InputError
+
+ARCHIVE = Path(__file__).parents[1] / "golden" / "tfbert.tar.xz"
+TOLERANCE = 1e-5
+NAMES = {"input_ids": "token_ids", "token_type_ids": "segment_ids",
+         "attention_mask": "padding_mask"}  # fmt: skip
+# Their class -> ours, and names of their outputs and of ours; "" where ours is one array.
+CLASSES = {
+    "TFBertModel": (
+        "BertEncoder",
+        {"last_hidden_state": "sequence_output", "pooler_output": "pooled_output"},
+    ),
+    "TFBertForPreTraining": (
+        "BertPreTrainer",
+        {"prediction_logits": "mlm_logits", "seq_relationship_logits": "nsp_logits"},
+    ),
+    "TFBertForMaskedLM": ("BertMaskedLanguageModel", {"logits": ""}),
+    "TFBertLMHeadModel": ("BertLanguageModel", {"logits": "ltr_logits"}),
+    "TFBertForNextSentencePrediction": ("BertPreTrainer", {"logits": "nsp_logits"}),
+    "TFBertForSequenceClassification": ("BertClassifier", {"logits": ""}),
+    "TFBertForMultipleChoice": ("BertChooser", {"logits": ""}),
+    "TFBertForTokenClassification": ("BertTagger", {"logits": ""}),
+    "TFBertForQuestionAnswering": (
+        "BertSpanClassifier",
+        {"start_logits": 0, "end_logits": 1},  # of the last axis
+    ),
+}
+TABLE = "bert/bert/embeddings/word_embeddings/weight:0"
+
+
+@pytest.fixture(scope="session")
+def saved(made_once):
+    """The folders of every class."""
+
+    def unpack(path):
+        with tarfile.open(ARCHIVE) as archive:
+            archive.extractall(path, filter="data")
+
+    return made_once("tfbert", unpack)
+
+
+@pytest.fixture
+def copied(saved, tmp_path):
+    def copy(name):
+        return Path(shutil.copytree(saved / name, tmp_path / "model"))
+
+    return copy
+
+
+def inputs_of(arrays, is_language_model):
+    inputs = {NAMES[name]: value for name, value in arrays.items() if name in NAMES}
+    if is_language_model:  # logits of every token, as theirs
+        inputs["mask_positions"] = np.tile(np.arange(8), (2, 1))
+    return inputs
+
+
+@pytest.mark.parametrize("files", ["h5", "safetensors"])
+@pytest.mark.parametrize("name", CLASSES)
+def test_the_numbers_of_transformers(saved, name, files):
+    ours, outputs = CLASSES[name]
+    folder = saved / name / files
+    is_pretrainer = ours == "BertPreTrainer"
+    if name == "TFBertForNextSentencePrediction":
+        with pytest.raises(InputError, match="holds a BertForNextSentencePrediction"):
+            load_model(folder)
+        model = load_model(folder, bert_tf.BertPreTrainer, allow_new_head=True)
+    else:
+        model = load_model(folder)
+        assert type(model).__name__ == ours
+    arrays = np.load(saved / name / "outputs.npz")
+    found = model(inputs_of(arrays, is_pretrainer or "LanguageModel" in ours))
+    for theirs, own in outputs.items():
+        expected = arrays[theirs]
+        value = np.asarray(found[own] if isinstance(found, dict) else found)
+        value = value[..., own] if isinstance(own, int) else value
+        assert value.shape == expected.shape
+        if expected.shape[:2] == arrays["input_ids"].shape:  # at padding nothing is promised
+            value, expected = (each[arrays["attention_mask"] > 0] for each in (value, expected))
+        np.testing.assert_allclose(value, expected, rtol=0, atol=TOLERANCE, err_msg=theirs)
+
+
+@pytest.mark.parametrize("name", CLASSES)
+def test_every_tensor_is_read(saved, name):
+    """Each variable becomes one tensor, the same one from every file; nothing is left out."""
+    homes = sorted(path.parent for path in (saved / name).rglob("config.json"))
+    model = read_weights(homes[0])
+    assert not model.notes
+    for home in homes[1:]:
+        tensors = read_weights(home).tensors
+        assert tensors.keys() == model.tensors.keys()
+        for key, tensor in tensors.items():
+            np.testing.assert_array_equal(tensor, model.tensors[key], err_msg=key)
+
+
+def test_conversion_keeps_labels_and_bits(saved, tmp_path):
+    home = saved / "TFBertForSequenceClassification" / "several_h5"
+    convert(home, tmp_path / "out")
+    ours, theirs = read_model(tmp_path / "out")[1], read_model(home)[1]
+    assert ours.labels == ["no", "perhaps", "yes"]
+    assert ours.tensors.keys() == theirs.tensors.keys()
+    for key, tensor in ours.tensors.items():
+        np.testing.assert_array_equal(tensor, theirs.tensors[key])
+    assert load_model(tmp_path / "out").labels == ["no", "perhaps", "yes"]
+
+
+def test_conversion_of_a_decoder(saved, tmp_path):
+    convert(saved / "TFBertLMHeadModel" / "h5", tmp_path / "out")
+    ours = read_weights(tmp_path / "out")
+    theirs = read_weights(saved / "TFBertLMHeadModel" / "h5")
+    assert ours.architecture == "BertLMHeadModel"
+    assert ours.tensors.keys() == theirs.tensors.keys()
+    for name, tensor in ours.tensors.items():
+        np.testing.assert_array_equal(tensor, theirs.tensors[name], err_msg=name)
+
+
+def test_names_of_older_versions(copied):
+    """Theirs had the class between, with a number where a script made several models."""
+    folder = copied("TFBertForPreTraining/h5")
+    _, model = read_model(folder)
+    with h5py.File(folder / "tf_model.h5", "a") as file:
+        for group in ("bert", "mlm___cls", "nsp___cls"):
+            file.create_group(f"{group}/tf_bert_for_pre_training_1")
+            for child in list(file[group]):
+                if child != "tf_bert_for_pre_training_1":
+                    file.move(f"{group}/{child}", f"{group}/tf_bert_for_pre_training_1/{child}")
+    again = read_model(folder)[1]
+    assert again.tensors.keys() == model.tensors.keys()
+    assert again.notes == model.notes
+
+
+def test_safetensors_come_first_and_a_pickle_is_not_read(copied):
+    folder = copied("TFBertForSequenceClassification/h5")
+    (folder / "pytorch_model.bin").write_bytes(b"never read")
+    of_h5 = content_hash(folder)
+    read_model(folder)
+    with h5py.File(folder / "tf_model.h5", "a") as file:
+        file[TABLE][0, 0] = 5
+    assert content_hash(folder) != of_h5
+    convert(folder, folder.parent / "other")
+    shutil.copy(folder.parent / "other" / "model.safetensors", folder)
+    (folder / "tf_model.h5").write_bytes(b"never read")
+    assert read_model(folder)[1].tensors["embeddings.word_embeddings.weight"][0, 0] == 5
+
+
+def refusal(folder):
+    with pytest.raises(InputError) as caught:
+        read_model(folder)
+    assert "\n" not in str(caught.value)
+    return str(caught.value)
+
+
+def test_files_that_cannot_be_used(copied, tmp_path):
+    folder = copied("TFBertForSequenceClassification/h5")
+    path = folder / "tf_model.h5"
+    whole = path.read_bytes()
+    path.write_bytes(whole[: len(whole) // 2])
+    assert "tf_model.h5 is damaged or cut short" in refusal(folder)
+    path.write_bytes(b"PK")
+    assert "tf_model.h5 is damaged or cut short" in refusal(folder)
+
+    def with_table(**options):
+        path.write_bytes(whole)
+        with h5py.File(path, "a") as file:
+            del file[TABLE]
+            file.create_dataset(TABLE, **options)
+        return refusal(folder)
+
+    assert "is not stored whole" in with_table(shape=(23, 8), dtype="f4")  # never written
+    assert "is not stored whole" in with_table(
+        shape=(10**9, 8), dtype="f4", chunks=(10**6, 8), compression="gzip"
+    )
+    (tmp_path / "raw").write_bytes(bytes(23 * 8 * 4))
+    external = [(str(tmp_path / "raw"), 0, 23 * 8 * 4)]
+    assert "is not stored whole" in with_table(shape=(23, 8), dtype="f4", external=external)
+    assert "int8, not a float" in with_table(data=np.zeros((23, 8), np.int8))
+    assert "is [22, 8], not [23, 8]" in with_table(data=np.zeros((22, 8), np.float32))
+    path.write_bytes(whole)
+    with h5py.File(path, "a") as file:
+        del file[TABLE]
+        file[TABLE] = h5py.ExternalLink(str(tmp_path / "other.h5"), "table")
+    assert "word_embeddings.weight is missing" in refusal(folder)
+
+
+def test_safetensors_without_the_name_of_their_class(copied):
+    """A classifier's kernel is "kernel:0" there, as is that of a question answering head."""
+    folder = copied("TFBertForQuestionAnswering/safetensors")
+    config = json.loads((folder / "config.json").read_text())
+    del config["architectures"]
+    (folder / "config.json").write_text(json.dumps(config))
+    assert '"architectures": ["BertForSequenceClassification"]' in refusal(folder)
+
+
+def test_a_layer_of_ones_own_is_left_out(copied):
+    folder = copied("TFBertModel/safetensors")
+    path = folder / "model.safetensors"
+    tensors = {**load_file(path), "my_layer/kernel:0": np.zeros((8, 2), np.float32)}
+    save_file(tensors, path, {"format": "tf"})
+    notes = read_model(folder)[1].notes
+    assert "Left out, as no part of a BERT: my_layer/kernel:0." in notes
+
+
+def test_several_files_that_lack_a_tensor(copied):
+    folder = copied("TFBertForSequenceClassification/several_safetensors")
+    (path,) = folder.glob("model-00002-of-*.safetensors")
+    tensors = load_file(path)
+    name = next(name for name in tensors if name.endswith("kernel:0"))
+    del tensors[name]
+    save_file(tensors, path, {"format": "tf"})
+    assert f"lacks {name}" in refusal(folder)
