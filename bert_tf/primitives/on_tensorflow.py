@@ -126,6 +126,8 @@ class Inference(Primitives):
         return tf.matmul(probabilities, value), probabilities
 
     def add_and_normalize(self, x: Any, y: Any, layer: Any, dropout: Any = None) -> tf.Tensor:
+        if layer.compute_dtype == "float64":
+            return super().add_and_normalize(x, y, layer, dropout)
         x = tf.cast(x + y, tf.float32)
         gamma, beta = self.affine(layer)
         # 19 us for 9 tokens; TensorFlow's fused op takes 150, if a quarter of the time for 700.
@@ -199,6 +201,8 @@ class Training(Inference):
         return attention.attention(query, key, value, mask, _drawn(dropout, shape)), None
 
     def add_and_normalize(self, x: Any, y: Any, layer: Any, dropout: Any = None) -> tf.Tensor:
+        if layer.compute_dtype == "float64":
+            return Primitives.add_and_normalize(self, x, y, layer, dropout)
         drawn = _drawn(dropout, known_shape(y)) if dropout else None
         gamma, beta = self.affine(layer)
         return elementwise.add_and_normalize(
