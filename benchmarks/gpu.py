@@ -160,7 +160,7 @@ def machine(precision: str) -> dict[str, Any]:
     """The device, and the FLOP/s that its large matrix products reach."""
     import tensorflow as tf
 
-    from bert_tf.training.peak import product_rates
+    from bert_tf.training.device_speed import product_rates
 
     gpus = tf.config.list_physical_devices("GPU")
     name = tf.config.experimental.get_device_details(gpus[0])["device_name"] if gpus else "CPU"

@@ -73,7 +73,7 @@ def _dtype(precision: str) -> tuple[str, str]:
         return "float32", ""
     import tensorflow as tf
 
-    from bert_tf.training.precision import fast_precision
+    from bert_tf.training.device_speed import fast_precision
 
     fast, measured = fast_precision(tf.distribute.get_strategy())
     if precision == "auto":

@@ -24,12 +24,12 @@ from bert_tf.tasks.kinds.kind import Kind
 from bert_tf.tasks.table import TASKS, find_task, with_options
 from bert_tf.tasks.task import Task
 from bert_tf.trained.fine_tuned import TASK_FILE, Evaluation, FineTuned, read_settings
+from bert_tf.training.device_speed import strategy_peak
 from bert_tf.training.dry_run import dry_run
 from bert_tf.training.listener import Listener
 from bert_tf.training.loop import TrainingResult, check_steps_per_execution
 from bert_tf.training.means import Values
 from bert_tf.training.options import save_config
-from bert_tf.training.peak import strategy_peak
 from bert_tf.training.plan import Phase
 from bert_tf.training.run import Run
 from bert_tf.training.setup import dropout_settings, make_plan, make_run, prepare

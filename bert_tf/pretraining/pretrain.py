@@ -21,13 +21,13 @@ from bert_tf.pretraining.options import PretrainingOptions
 from bert_tf.pretraining.word_frequencies import word_frequency_loss, write_metrics
 from bert_tf.tokenization.tokenizer import BertTokenizer
 from bert_tf.tokenization.vocabulary import SPECIAL_TOKENS
+from bert_tf.training.device_speed import strategy_peak
 from bert_tf.training.dry_run import dry_run
 from bert_tf.training.listener import Listener
 from bert_tf.training.loop import TrainingResult, check_steps_per_execution
 from bert_tf.training.means import accuracy, cross_entropy
 from bert_tf.training.monitoring import ProjectorLog
 from bert_tf.training.options import save_config
-from bert_tf.training.peak import strategy_peak
 from bert_tf.training.plan import Phase
 from bert_tf.training.run import Run
 from bert_tf.training.setup import dropout_settings, make_plan, make_run, prepare

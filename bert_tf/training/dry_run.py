@@ -18,10 +18,7 @@ _EXECUTIONS = 6
 
 
 def dry_run(trainer: Trainer, phases: Sequence[Phase]) -> list[str]:
-    """Takes a few steps of each phase and evaluates a batch; writes nothing, but changes weights.
-
-    Returns lines for the user: parameters, steps, and estimates of time and memory here.
-    """
+    """Lines on the parameters, steps, time and memory of a run; trains a little of each phase."""
     trained = sum(variable.value.shape.num_elements() for variable in trainer.trainable_variables)
     frozen = trainer.model.count_params() - trained
     lines = [f"{trained:,} parameters" + (f" and {frozen:,} frozen ones" if frozen else "")]

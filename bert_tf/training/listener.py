@@ -2,10 +2,7 @@
 
 
 class Listener:
-    """Is told how runs go; override what you want to know. Notices are printed, unless overridden.
-
-    Only the chief worker of a run tells anything but `on_step`.
-    """
+    """Is told how runs go, by their chief workers; override what you want to know."""
 
     def notice(self, line: str) -> None:
         """A line for the user."""
@@ -18,7 +15,7 @@ class Listener:
         """Called with the total number of steps of a run, before the first."""
 
     def on_step(self, step: int) -> None:
-        """Called with the step after each execution."""
+        """Called with the step after each execution, on every worker."""
 
     def report(self, step: int, kind: str, scalars: dict[str, float]) -> None:
         """Called for each line logged; `kind` is "train" or "held_out"."""

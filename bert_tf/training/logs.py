@@ -66,11 +66,9 @@ class EventFolder:
 class ScalarLog:
     """Writes training and held-out scalars for TensorBoard and reports them to the user.
 
-    Every `log_every` steps, and before an evaluation: the trainer's logs as means over the steps
-    since the last line, the last step's `learning_rate`, `examples_per_second` (the steps alone:
-    neither the first one, which compiles, nor evaluations and checkpoints count),
-    `tokens_per_second`, `share_of_peak`, `minutes_left` at that rate, and `nonfinite_steps` where
-    there have been any. The user gets the same after 20 seconds without a line.
+    Every `log_every` steps, before an evaluation, and to the user after 20 seconds without a line:
+    means since the last line, the last step's `learning_rate`, the rate of the steps alone (without
+    the first one, which compiles, evaluations and checkpoints), and the time left at that rate.
     """
 
     def __init__(
@@ -86,7 +84,7 @@ class ScalarLog:
         self.step_seconds: list[float] = []  # of each execution but a phase's first
 
     def begin(self, phase: Phase, steps_after: float) -> None:
-        """Begins a phase; `steps_after` come after it, in steps of its cost."""
+        """Begins a phase, after which come `steps_after` steps of its cost."""
         self._phase, self._steps_after = phase, steps_after
         self._window: list[float] = []  # the step seconds since the last line
         self._peaks: list[float] = []  # the peak at each of these steps
@@ -157,19 +155,12 @@ class ScalarLog:
 
 
 def forget_later_scalars(directory: Path, state: TrainingState) -> None:
-    """Removes from a log folder what was logged after the checkpoint that a run resumes from.
-
-    That is what is later than `state.logged` for its kind (its folder, for events), or later than
-    `state.step` for an unknown kind. An open TensorBoard shows the old events until restarted.
-    """
+    """Removes from a log folder what was logged after the checkpoint that a run resumes from."""
     for path in sorted(directory.rglob("*.tfevents.*")):
         _forget_later_events(path, state.logged.get(path.parent.name, state.step))
-    path = directory / SCALARS
-    if not path.exists():
-        return
-    with path.open(encoding="utf-8") as lines:
-        kept = [line for line in lines if _is_kept(line, state)]
-    write_text(path, "".join(kept))
+    if (path := directory / SCALARS).exists():
+        lines = path.read_text(encoding="utf-8").splitlines(keepends=True)
+        write_text(path, "".join(line for line in lines if _is_kept(line, state)))
 
 
 def _is_kept(line: str, state: TrainingState) -> bool:

@@ -18,6 +18,7 @@ from typing import Any
 import keras
 
 from bert_tf.errors import InputError
+from bert_tf.training import workers
 from bert_tf.training.logs import ScalarLog, forget_later_scalars
 from bert_tf.training.monitoring import Watcher
 from bert_tf.training.plan import Phase, TrainingPlan
@@ -25,14 +26,6 @@ from bert_tf.training.preemption import StopSignals
 from bert_tf.training.schedule import learning_rate_of
 from bert_tf.training.state import Progress, TrainingState
 from bert_tf.training.strategy import without_autotuning
-from bert_tf.training.workers import (
-    check_same_step,
-    from_all_replicas,
-    has_workers,
-    is_chief,
-    leave,
-    meet,
-)
 
 
 class DivergedError(InputError):
@@ -73,37 +66,31 @@ def train(
 ) -> TrainingResult:
     """Trains the trainer of `state` from `state.step` to the end of the last phase.
 
-    A run resumed between two evaluations goes on as an uninterrupted run would; one stopped in an
-    evaluation repeats the evaluation. Scores of different phases do not compare: the best model is
-    the best of the last phase.
+    A run stopped in an evaluation repeats the evaluation. Scores of different phases do not
+    compare: the best model is the best of the last phase.
 
-    In the main thread SIGTERM and Ctrl-C end the run after the present step, or batch of an
-    evaluation, and a checkpoint. With several workers all end, whichever gets the signal, once the
-    chief has written its files.
+    In the main thread SIGTERM (which raises Preempted) and Ctrl-C end the run after the present
+    step, or batch of an evaluation, and a checkpoint. With several workers all end, whichever gets
+    the signal, once the chief has written its files.
 
     `save_model` writes the model into a folder. For `report` and `on_step` see `Listener`. Watchers
-    are called after a step is counted and logged and the best score updated, and before the state
-    is saved; on the chief worker alone.
+    are called after a step is logged and before the state is saved, on the chief worker alone.
 
-    Raises:
-        DivergedError: more non-finite steps than the plan allows.
-        InputError: `steps_per_execution` does not divide the steps between two evaluations; or the
-            workers resume from different checkpoints.
-        Preempted: on SIGTERM.
-        KeyboardInterrupt: on Ctrl-C.
-        OSError: a file cannot be written (`errno.ENOSPC` on a full disk); earlier checkpoints stay.
+    Raises InputError if `steps_per_execution` does not divide the steps between two evaluations or
+    workers resume from different checkpoints; DivergedError after more non-finite steps than the
+    plan allows; OSError if a file cannot be written, where earlier checkpoints stay.
     """
     directory = Path(directory)
     started_at = state.step
     strategy = state.trainer.strategy
-    check_same_step(strategy, started_at)
-    if is_chief(strategy):
+    workers.check_same_step(strategy, started_at)
+    if workers.is_chief(strategy):
         forget_later_scalars(directory / "logs", state)
     else:
         watchers = ()
 
     def save(name: str) -> None:
-        if is_chief(strategy):
+        if workers.is_chief(strategy):
             save_model(directory / name)
 
     log = ScalarLog(directory / "logs", state, plan, report)
@@ -133,12 +120,12 @@ def train(
                 state.wait()
             raise
         save("last")
-        meet(strategy)
+        workers.meet(strategy)
     return TrainingResult(
         **asdict(state),
         started_at=started_at,
         step_seconds=statistics.median(log.step_seconds) if log.step_seconds else None,
-        is_chief=is_chief(strategy),
+        is_chief=workers.is_chief(strategy),
     )
 
 
@@ -195,18 +182,14 @@ class _Loop:
             watcher.end()
 
     def _evaluate(self, phase: Phase, may_end: bool) -> None:
-        """Evaluates, keeps the best model, and saves the state.
-
-        A signal cuts the phase's own evaluation short, unless there are several workers: they stop
-        with their next step.
-        """
+        """Evaluates, keeps the best model, and saves the state."""
         state, trainer = self.state, self.state.trainer
         scores = {}
         if phase.held_out is not None:
             held_out = without_autotuning(phase.held_out)
             scores = trainer.evaluate(held_out, before=self._before, after=self._after)
-        if phase.evaluate is not None and is_chief(trainer.strategy):
-            if has_workers(trainer.strategy):  # which wait for the chief in the next step
+        if phase.evaluate is not None and workers.is_chief(trainer.strategy):
+            if workers.has_workers(trainer.strategy):  # they stop together, with the next step
                 more = phase.evaluate()
             else:
                 more = self.signals.unless_stopped(phase.evaluate)
@@ -224,10 +207,7 @@ class _Loop:
         self._after({})
 
     def _keep_best(self, score: float | None, may_end: bool) -> None:
-        """Saves the model if the score beats every earlier one; ends the run if none has lately.
-
-        The chief worker decides for all.
-        """
+        """Saves the model if the score beats every earlier one; ends the run if none has lately."""
         state, plan = self.state, self.plan
         if score is not None:
             state.evaluations_since_best += 1
@@ -240,7 +220,8 @@ class _Loop:
         if plan.patience is not None and may_end:
             is_over = state.evaluations_since_best >= plan.patience
             # Only the chief may have scores: its number is the first.
-            state.ended_early = bool(from_all_replicas(state.trainer.strategy, int(is_over))[0])
+            numbers = workers.from_all_replicas(state.trainer.strategy, int(is_over))
+            state.ended_early = bool(numbers[0])
 
     def _before(self) -> None:
         """Tells the other workers of a signal with the next step, of training or evaluation."""
@@ -257,8 +238,8 @@ class _Loop:
             is_told = float(logs.get("stop_asked", 0)) > 0
         if is_told:
             self.state.save()
-            meet(trainer.strategy)
-            leave(trainer.strategy)
+            workers.meet(trainer.strategy)
+            workers.leave(trainer.strategy)
             self.signals.stop(self.state.step)
 
 

@@ -71,10 +71,7 @@ class Histograms(Watcher):
 
 @dataclass(eq=False)
 class Profile(Watcher):
-    """Profiles the steps `first` to `last`, counted from 1, at most to the end of a phase.
-
-    The steps of one execution are profiled together; none if a run is resumed after the first one.
-    """
+    """Profiles the executions of steps `first` to `last`, counted from 1, of one phase."""
 
     directory: Path
     first: int
@@ -100,9 +97,7 @@ class Profile(Watcher):
 class ProjectorLog(Watcher):
     """Writes a table of embeddings after every evaluation, replacing the one before.
 
-    The projector looks for its configuration and a TensorFlow checkpoint in the folders that hold
-    events, and reloads a checkpoint whose name has changed (`projector_plugin.py` of TensorBoard
-    2.21): the names of checkpoint and tensor hold the step. It would never reload text files.
+    TensorBoard's projector (2.21) reloads a checkpoint whose name has changed, but no text file.
     """
 
     directory: Path  # TensorBoard log folder; the files are in its `train`, beside the events
@@ -147,9 +142,7 @@ def _cell(value: object) -> str:
 class HyperParameters(Watcher):
     """Writes the hyper-parameters of a run, and its best score so far after each evaluation.
 
-    The log folder itself is what the HParams plugin calls a session: all scalars in the folders
-    below are its metrics. The session's start is a file of its own, which a resumed run rewrites
-    unchanged: each run is one session.
+    The log folder is one session of the HParams plugin; a resumed run rewrites its start unchanged.
     """
 
     directory: Path  # TensorBoard log folder
@@ -187,11 +180,7 @@ class HyperParameters(Watcher):
 
 
 def write_columns(directory: str | Path, values: Mapping[str, Sequence[float]], score: str) -> None:
-    """Names the columns of the HParams tab for the runs in a log folder or below.
-
-    `values` are hyper-parameter -> the list of its values, or a tuple of the smallest and largest;
-    `score` is the name of the score that the runs log, such as "best_accuracy".
-    """
+    """Names the columns of the HParams tab; values are lists, or tuples of smallest and largest."""
     summary = hparams_api.hparams_config_pb(
         [hparams_api.HParam(name, _domain(given)) for name, given in values.items()],
         [hparams_api.Metric(score)],

@@ -29,8 +29,8 @@ _SETTINGS = (
 class AdamWeightDecay(keras.optimizers.Optimizer):
     """Adam with decoupled weight decay, by default without bias correction.
 
-    `AdamWeightDecayOptimizer` and `create_optimizer` in the original's optimization.py: the
-    gradients are clipped by their global norm, then for each parameter p with gradient g
+    As in the original's optimization.py, the gradients are clipped by their global norm, then for
+    each parameter p with gradient g
 
         m = beta_1 m + (1 - beta_1) g
         v = beta_2 v + (1 - beta_2) g^2
@@ -38,14 +38,12 @@ class AdamWeightDecay(keras.optimizers.Optimizer):
 
     without the last term for LayerNorm and biases. With bias correction, step t has
     m / (1 - beta_1^t) and v / (1 - beta_2^t) for m and v (Kingma and Ba 2015); without it the first
-    thousand steps are up to 3 times as long. Under a tf.distribute strategy the gradients are
-    summed over the replicas before their norm is taken: two replicas step as one does.
+    thousand updates are up to 3 times larger. Gradients are summed over the replicas first.
 
     Args:
         learning_rate: a float or a schedule.
         weight_decay_rate, beta_1, beta_2, epsilon: as above.
         clip_norm: largest global norm; None for no clipping.
-        bias_correction: whether to correct the means for their start at 0; the original does not.
         exclude_from_weight_decay: patterns; a parameter whose path contains one is not decayed.
         learning_rate_factors: pattern -> factor on the learning rate of the parameters whose path
             contains it; the first that matches counts.
@@ -193,9 +191,9 @@ class Lamb(AdamWeightDecay):
         r = m / (1 - beta_1^t) / (sqrt(v / (1 - beta_2^t)) + epsilon) + weight_decay_rate p
         p = p - learning_rate (|p| / |r|) r
 
-    where |p| / |r|, the trust ratio, is 1 if either norm is 0. What is excluded from weight decay
-    (LayerNorm and biases) has a trust ratio of 1, too, as in the authors' code. Gradients are
-    clipped by their global norm first, as there.
+    where |p| / |r|, the trust ratio, is 1 if either norm is 0, and for what is excluded from weight
+    decay (LayerNorm and biases). Gradients are clipped by their global norm first. Both as in the
+    authors' code.
     """
 
     def __init__(self, learning_rate: Any = 1e-3, name: str = "lamb", **kwargs: Any):
@@ -240,9 +238,8 @@ def apply_summed(
 ) -> None:  # fmt: skip
     """One step of a built optimizer, called in a replica; `norm` is the gradients' global norm.
 
-    Without `finite`, bool [], parameters and optimizer variables stay unchanged. `iterations`
-    counts that step, too: it stays the number of batches seen, of which the learning rate is a
-    function. An optimizer with a `skipped` counter counts such steps there.
+    Without `finite`, bool [], parameters and optimizer variables stay unchanged, but `iterations`
+    counts the step, too, and `skipped`, if the optimizer has it, counts such steps.
     """
     values = [variable.value for variable in variables]
     factors = [optimizer.clip_factor(norm)] if hasattr(optimizer, "clip_factor") else []

@@ -118,10 +118,8 @@ class TrainingOptions(CheckedOptions):
 
 
 def save_config(options: CheckedOptions, directory: str | Path) -> None:
-    """Writes `config.yaml`, from which `--config` repeats the run, into a run directory.
-
-    Values are written as JSON, which is YAML in which a column named "1e3" stays text.
-    """
+    """Writes `config.yaml`, from which `--config` repeats the run, into a run directory."""
+    # JSON is YAML in which a column named "1e3" stays text.
     lines = [
         f"{field.name}: {json.dumps(getattr(options, field.name), ensure_ascii=False)}\n"
         for field in fields(options)

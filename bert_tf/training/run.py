@@ -14,21 +14,14 @@ from tensorflow.python.framework import config as tf_config
 from tensorflow.python.framework import ops
 
 from bert_tf.device_memory import memory_errors
+from bert_tf.training import workers
+from bert_tf.training.device_speed import fast_precision
 from bert_tf.training.loop import TrainingResult, train
 from bert_tf.training.monitoring import Watcher
 from bert_tf.training.plan import Phase
-from bert_tf.training.precision import fast_precision
 from bert_tf.training.state import TrainingState, stored_settings
 from bert_tf.training.strategy import device_names, make_strategy, unseen_gpu
 from bert_tf.training.trainer import Trainer
-from bert_tf.training.workers import (
-    from_all_replicas,
-    hold_run_directory,
-    is_chief,
-    leave,
-    lost_worker_errors,
-    meet,
-)
 
 _POLICIES = ("float32", "mixed_bfloat16", "mixed_float16")
 
@@ -53,9 +46,8 @@ class Run(AbstractContextManager):
     ```
 
     Nothing is written before `open`. Inside the `with` block layers are made in `precision`, and
-    Python's and NumPy's random numbers start from `seed`; the block restores both at its end, and
-    releases the run directory. Enter it before TensorFlow runs its first op: several workers
-    must connect first.
+    Python's and NumPy's random numbers start from `seed`. Enter it before TensorFlow runs its first
+    op: several workers must connect first.
 
     Args:
         directory: run directory; see `bert_tf.training.loop`.
@@ -66,9 +58,7 @@ class Run(AbstractContextManager):
         deterministic: use deterministic TensorFlow ops alone.
         notice: called with lines for the user, on the chief worker.
 
-    Raises:
-        InputError: `strategy` cannot be used here.
-        Preempted: another worker of the run has gone.
+    Raises InputError if `strategy` cannot be used here, Preempted if another worker has gone.
     """
 
     strategy: tf.distribute.Strategy  # make models and optimizers under its `scope()`
@@ -96,7 +86,7 @@ class Run(AbstractContextManager):
 
     def __enter__(self) -> Self:
         with self._stack as stack:
-            stack.enter_context(lost_worker_errors())
+            stack.enter_context(workers.lost_worker_errors())
             stack.enter_context(memory_errors(_SMALLER))
             stack.callback(_forget_gradients, set(ops.gradient_registry.list()))
             if self._deterministic and not tf_config.is_op_determinism_enabled():
@@ -122,7 +112,7 @@ class Run(AbstractContextManager):
 
     def __exit__(self, *error: Any) -> bool | None:
         if error[0] is None:
-            self._stack.callback(leave, self.strategy)
+            self._stack.callback(workers.leave, self.strategy)
         return self._stack.__exit__(*error)
 
     def _found_precision(self) -> str:
@@ -134,12 +124,12 @@ class Run(AbstractContextManager):
                 policy, measured = fast_precision(self.strategy)
                 if measured:
                     self.notice(f"precision: {policy} ({measured})")
-        return _POLICIES[from_all_replicas(self.strategy, _POLICIES.index(policy))[0]]
+        return _POLICIES[workers.from_all_replicas(self.strategy, _POLICIES.index(policy))[0]]
 
     @property
     def is_chief(self) -> bool:
-        """Whether this process writes files and reports; true unless there are several workers."""
-        return is_chief(self.strategy)
+        """Whether this process writes files and reports."""
+        return workers.is_chief(self.strategy)
 
     @property
     def devices(self) -> str:
@@ -147,7 +137,7 @@ class Run(AbstractContextManager):
         return f"{device_names(self.strategy)}, {self.precision}"
 
     def notice(self, line: str) -> None:
-        """Tells the user something, on the chief worker."""
+        """Shows the user a line, on the chief worker."""
         if self.is_chief:
             self._notice(line)
 
@@ -165,11 +155,8 @@ class Run(AbstractContextManager):
         self._watchers += watchers
 
     def open(self, *, override: bool = False) -> None:
-        """Locks the run directory until the `with` block ends, and restores the newest checkpoint.
-
-        Raises InputError if another process trains there, and as `TrainingState.restore`.
-        """
-        self._stack.enter_context(hold_run_directory(self.directory, self.strategy))
+        """Locks the run directory until the `with` block ends, and restores the state, if any."""
+        self._stack.enter_context(workers.hold_run_directory(self.directory, self.strategy))
         self.state.restore(override=override)
 
     def train(self, phases: Sequence[Phase], **arguments: Any) -> TrainingResult:
@@ -180,15 +167,11 @@ class Run(AbstractContextManager):
 
     def meet(self) -> None:
         """Waits for all workers, so that none leaves while the chief still works."""
-        meet(self.strategy)
+        workers.meet(self.strategy)
 
 
 def _forget_gradients(before: set[str]) -> None:
-    """Frees the graphs of a run, but for gradients registered `before` it.
-
-    TensorFlow registers every use of a custom gradient in a graph for good, and with it the graph
-    and the variables that it reads: each run would keep the memory of its models.
-    """
+    """Frees the graphs of a run, which TensorFlow registers with custom gradients for good."""
     for name in set(ops.gradient_registry.list()) - before:
         if name.startswith("CustomGradient-"):
             del ops.gradient_registry._registry[name]

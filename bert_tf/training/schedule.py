@@ -13,17 +13,15 @@ from bert_tf.errors import InputError
 class WarmupLinearDecay(keras.optimizers.schedules.LearningRateSchedule):
     """Linear warm-up from 0, then linear decay to 0 (paper, appendix A.2).
 
-    As `create_optimizer` in the original's optimization.py: the decay counts from step 0, and the
-    warm-up replaces it while it lasts. At the end of the warm-up the rate thus drops from almost
-    its peak to peak * (1 - warmup_steps / total_steps).
+    As in the original's optimization.py, the decay counts from step 0: at the end of the warm-up
+    the rate drops from almost its peak to peak * (1 - warmup_steps / total_steps).
 
     Args:
         peak_learning_rate: learning rate at the end of the warm-up, above 0.
         warmup_steps: length of the warm-up; 0 for none.
         total_steps: step from which on the rate is 0, at least 1 and `warmup_steps`.
 
-    Raises:
-        InputError: if an argument is out of range.
+    Raises InputError if an argument is out of range.
     """
 
     def __init__(self, peak_learning_rate: float, warmup_steps: int, total_steps: int):
@@ -80,11 +78,8 @@ class WarmupStableDecay(WarmupLinearDecay):
 
     With x the share of the decay that is over, the rate is peak * (1 - sqrt(x)), the best of the
     decays that Hägele et al. 2024 compare (section 3). A tenth of the steps suffices for it
-    (MiniCPM, Hu et al. 2024, section 4). Up to its beginning the rate does not depend on the
-    length of the run. `decay_share` of the steps, rounded down to at least one step, decay.
-
-    Raises:
-        InputError: as for `WarmupLinearDecay`; or the warm-up and the decay overlap.
+    (MiniCPM, Hu et al. 2024, section 4). `decay_share` of the steps, rounded down to at least one
+    step, decay. Raises InputError as `WarmupLinearDecay`, or if warm-up and decay overlap.
     """
 
     def __init__(
@@ -110,6 +105,14 @@ class WarmupStableDecay(WarmupLinearDecay):
 
     def get_config(self) -> dict[str, Any]:
         return {**super().get_config(), "decay_share": self.decay_share}
+
+
+SCHEDULES = {
+    "linear": WarmupLinearDecay,
+    "cosine": WarmupCosineDecay,
+    "constant": WarmupConstant,
+    "warmup_stable_decay": WarmupStableDecay,
+}
 
 
 def learning_rate_of(optimizer: keras.optimizers.Optimizer, step: int) -> float:

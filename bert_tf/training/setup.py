@@ -1,7 +1,4 @@
-"""From the options of a training command to a run, its trainer and its plan.
-
-The options go no further than here and the drivers.
-"""
+"""From the options of a training command to a run, its trainer and its plan."""
 
 import functools
 from collections.abc import Callable, Iterable
@@ -17,22 +14,10 @@ from bert_tf.training.optimizer import AdamWeightDecay, Lamb
 from bert_tf.training.options import TrainingOptions
 from bert_tf.training.plan import TrainingPlan
 from bert_tf.training.run import Run
-from bert_tf.training.schedule import (
-    WarmupConstant,
-    WarmupCosineDecay,
-    WarmupLinearDecay,
-    WarmupStableDecay,
-)
+from bert_tf.training.schedule import SCHEDULES
 from bert_tf.training.strategy import compiles_step, reader_count
 from bert_tf.training.trainer import Trainer
 from bert_tf.version import TRAJECTORY
-
-_SCHEDULES = {
-    "linear": WarmupLinearDecay,
-    "cosine": WarmupCosineDecay,
-    "constant": WarmupConstant,
-    "warmup_stable_decay": WarmupStableDecay,
-}
 
 # Settings that runs of earlier versions did not record.
 _LATER = (
@@ -63,10 +48,7 @@ def make_run(
     notice: Callable[[str], object] = print,
     inputs: Iterable[str | None] = (),
 ) -> Run:
-    """The run that `options` ask for, to be entered.
-
-    Raises InputError if the output cannot be used, or touches the `inputs`.
-    """
+    """The run to enter; raises InputError if the output cannot be used, or touches the `inputs`."""
     folder = check_output_folder(options.output, inputs)
     # Not under XLA nor for workers, whose steps have no halves.
     if options.strategy in ("auto", "one") and options.jit_compile is not True:
@@ -97,13 +79,11 @@ def prepare(
     score: str,
     fixed_shapes: bool,
 ) -> Trainer:
-    """Wraps `model` in a trainer, prepares the run for it and has TensorBoard show the run.
+    """Wraps `model` in a trainer, prepares the entered run for it and has TensorBoard show the run.
 
-    The run was entered; the model has an `encoder` and was made under the strategy's scope. At
-    `total_steps` the learning rate has reached its end. Like the options that are its identity,
-    `settings` must be the same when the run is resumed. TensorBoard shows `values` beside these
-    options, `score` as the name of the best score, and activations for the first batch of
-    `examples`. `fixed_shapes` says whether all batches have one shape.
+    Like the options that are its identity, `settings` must be the same when the run is resumed.
+    TensorBoard shows `values` beside these options, `score` as the name of the best score, and
+    activations for the first batch of `examples`.
     """
     if options.freeze_layers is not None:
         model.encoder.freeze_layers(options.freeze_layers)
@@ -118,7 +98,7 @@ def prepare(
     epsilon = {} if options.epsilon is None else {"epsilon": options.epsilon}
     # The options admit it for the one schedule that takes it.
     decay = {} if options.decay_share is None else {"decay_share": options.decay_share}
-    schedule = _SCHEDULES[options.schedule](learning_rate, warmup_steps, total_steps, **decay)
+    schedule = SCHEDULES[options.schedule](learning_rate, warmup_steps, total_steps, **decay)
     with run.strategy.scope():
         optimizer = {"adam": AdamWeightDecay, "lamb": Lamb}[options.optimizer](
             learning_rate=schedule,
@@ -170,10 +150,7 @@ def prepare(
 
 
 def _order_of(trainer: Trainer, options: TrainingOptions) -> dict[str, Any]:
-    """What decides the order of the data and, where there is dropout, what each step draws.
-
-    Without dropout, the parts that a batch is cut into change no more than the rounding of sums.
-    """
+    """What decides the order of the data and, where there is dropout, what each step draws."""
     order = {"version": TRAJECTORY, "workers": reader_count(trainer.strategy)}
     if not trainer.seeds:
         return order

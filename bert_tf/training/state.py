@@ -48,13 +48,13 @@ class Progress:
 class TrainingState(Progress):
     """Saves and restores a trainer, and the progress of its run, in a folder.
 
-    With several workers each one calls every method and the chief writes; the folder, made when
-    needed, must be on a file system that all of them share.
+    With several workers each one calls every method and the chief writes, to a folder that all of
+    them share.
 
     `settings` are JSON values that must be the same when the run is resumed. Those named in
     `compared_if_known`, with dots for nested ones, are compared only where the checkpoint and
     `settings` have them: older runs did not record them. For `keep` and `keep_every` see
-    `TrainingOptions`. `notice` gets lines for the user: damaged checkpoints, overridden settings.
+    `TrainingOptions`. `notice` gets lines for the user.
     """
 
     def __init__(
@@ -93,16 +93,14 @@ class TrainingState(Progress):
     def save(self, *, wait: bool = True) -> Path:
         """Writes a checkpoint and removes older ones; returns its path.
 
-        The variables are copied to host memory here; a thread of its own makes the checksum and
-        the file, one checkpoint at a time. With `wait` the file is on disk at the end. Raises
-        OSError if this checkpoint or the one before cannot be written; those on disk stay.
+        A thread of its own makes the file from copies of the variables, one at a time. With `wait`
+        it is on disk at the end. Raises OSError if this checkpoint or the one before cannot be
+        written; those on disk stay.
         """
         self.wait()
         local = self.trainer.strategy.experimental_local_results  # the same in all replicas
-        tensors = {
-            name: np.asarray(local(variable.value)[0].numpy())
-            for name, variable in self._variables().items()
-        }
+        variables = self._variables().items()
+        tensors = {name: np.asarray(local(each.value)[0].numpy()) for name, each in variables}
         metadata = {
             "progress": json.dumps(asdict(self)),
             "settings": json.dumps(self.settings, sort_keys=True),
@@ -136,11 +134,7 @@ class TrainingState(Progress):
     def restore(self, *, override: bool = False) -> bool:
         """Restores the newest sound checkpoint; returns whether there is one.
 
-        With `override` a run may be resumed with changed settings.
-
-        Raises:
-            InputError: the checkpoint has other settings or another model; or no checkpoint, or not
-                even their folder, can be read.
+        Raises InputError if none can be read, or for another model or other settings.
         """
         damaged = []
         for _, path in _files(self.directory):
@@ -220,8 +214,11 @@ def _files(directory: Path) -> list[tuple[int, Path]]:
 def stored_settings(directory: Path) -> dict[str, Any]:
     """The settings of the run whose checkpoints a folder holds; empty if there are none to read."""
     for _, path in _files(directory):
-        with contextlib.suppress(DamagedCheckpointError, ValueError, KeyError):
-            return json.loads(read_metadata(path)["settings"])
+        with (
+            contextlib.suppress(DamagedCheckpointError, ValueError, KeyError),
+            _opened(path) as file,
+        ):
+            return json.loads((file.metadata() or {})["settings"])
     return {}
 
 
@@ -242,10 +239,9 @@ _WORD = re.compile(r"(?=.)([^/_]*)(?:_(\d+)(?=[/_]|$))?([/_]?)")
 
 
 def _by_name(variables: Sequence[keras.Variable]) -> dict[str, keras.Variable]:
-    """Variables by their paths, the same in every process.
+    """Variables by their paths, in which the numbers of words after the same text count from 0.
 
-    Keras numbers what has no name of its own, such as dropout generators, through the whole
-    process: "dense_7", "dense_8". Here the numbers of words after the same text count from 0.
+    Keras numbers what has no name, such as dropout generators, through the whole process.
     """
     numbers = defaultdict(set)  # text up to a word -> the word's numbers
     for variable in variables:
@@ -282,7 +278,7 @@ class DamagedCheckpointError(Exception):
 
 
 def write_checkpoint(path: Path, tensors: dict[str, np.ndarray], metadata: dict[str, str]) -> None:
-    """Writes tensors and texts by name, under one checksum; see `write_tensors`."""
+    """Writes tensors and texts by name, under one checksum."""
     write_tensors(path, tensors, {**metadata, _CHECKSUM: _checksum(tensors, metadata)})
 
 
@@ -297,12 +293,6 @@ def read_checkpoint(path: Path) -> tuple[dict[str, np.ndarray], dict[str, str]]:
     if checksum != _checksum(tensors, metadata):
         raise DamagedCheckpointError("checksum mismatch")
     return tensors, metadata
-
-
-def read_metadata(path: Path) -> dict[str, str]:
-    """The metadata of a checkpoint, unchecked; raises as `read_checkpoint`."""
-    with _opened(path) as file:
-        return file.metadata() or {}
 
 
 @contextlib.contextmanager

@@ -28,16 +28,12 @@ _EXAMPLE = (
 def make_strategy(name: str = "auto") -> tf.distribute.Strategy:
     """The tf.distribute strategy called `name`; make models and optimizers under its `scope()`.
 
-    - "one": the first device;
-    - "mirrored": every GPU of this machine, or its logical CPU devices;
-    - "multi_worker": the devices of all machines in the environment variable TF_CONFIG, each
-      running the same command with an index of its own. Make it before TensorFlow runs its first
-      op;
-    - "tpu": the TPU that TPU_NAME names or that is attached;
-    - "auto": the TPU if there is one, all GPUs if there are several, else one device.
+    "one" is the first device, "mirrored" every GPU of this machine or its logical CPU devices,
+    "tpu" the TPU that TPU_NAME names or that is attached, and "multi_worker" the devices of all
+    machines in the environment variable TF_CONFIG: make it before TensorFlow runs its first op.
+    "auto" takes the TPU if there is one, all GPUs if there are several, else one device.
 
-    Raises:
-        InputError: an unknown name, no valid TF_CONFIG, or no TPU.
+    Raises InputError for an unknown name, and without a valid TF_CONFIG or a TPU.
     """
     if name not in STRATEGIES:
         raise InputError(f"no strategy {name!r}: choose one of {', '.join(STRATEGIES)}")
@@ -78,7 +74,7 @@ def device_names(strategy: tf.distribute.Strategy) -> str:
 
 
 def _check_tf_config(text: str | None) -> None:
-    """Refuses a TF_CONFIG that would leave the workers waiting for each other."""
+    """Refuses a TF_CONFIG with which workers would wait for each other."""
     if not text:
         raise InputError(
             "--strategy multi_worker needs the environment variable TF_CONFIG: set it on every "
@@ -150,11 +146,7 @@ def share_batches(
     *,
     fixed_rows: bool = False,
 ) -> tf.data.Dataset | tf.distribute.DistributedDataset:
-    """Global batches that every worker reads whole, and takes its rows from.
-
-    The batches of `dataset` are tuples, the same on all workers; the last one may be smaller. The
-    result is as that of `distribute_batches`: each row is in one replica's part.
-    """
+    """`distribute_batches` of a dataset of tuples, which every worker reads whole."""
 
     def of_worker(size: int, worker: int, workers: int) -> tf.data.Dataset:
         return dataset.map(_rows(worker * size, size)) if workers > 1 else dataset
@@ -218,8 +210,7 @@ def without_autotuning(
 ) -> tf.data.Dataset | tf.distribute.DistributedDataset:
     """The dataset with tf.data's autotuning off; a distributed one keeps the options of its parts.
 
-    Autotuning can stall the end of a run for tens of seconds: tearing an iterator down waits for
-    the tuning thread, which sleeps ever longer.
+    It can stall the end of a run for tens of seconds: the tuning thread sleeps ever longer.
     """
     if not isinstance(dataset, tf.data.Dataset):
         return dataset
@@ -249,18 +240,15 @@ def check_batch_size(
 
 def check_jit_compile(jit_compile: bool, strategy: tf.distribute.Strategy) -> None:
     """Raises InputError on XLA for TPUs or mirrored replicas, which communicate outside of it."""
-    if not jit_compile:
-        return
+    name = {
+        tf.distribute.MirroredStrategy: "mirrored",
+        tf.distribute.MultiWorkerMirroredStrategy: "multi_worker",
+    }.get(type(strategy))
     if device_type(strategy) == "TPU":
+        name = "tpu, which compiles every step"
+    if jit_compile and name:
         raise InputError(
-            "--jit_compile does not work under --strategy tpu, which compiles every step: leave "
-            "--jit_compile out"
-        )
-    mirrored = tf.distribute.MirroredStrategy, tf.distribute.MultiWorkerMirroredStrategy
-    if isinstance(strategy, mirrored):
-        name = "mirrored" if isinstance(strategy, mirrored[0]) else "multi_worker"
-        raise InputError(
-            f"--jit_compile does not work under --strategy {name}: leave one of them out"
+            f"--jit_compile does not work under --strategy {name}: leave --jit_compile out"
         )
 
 

@@ -10,7 +10,6 @@ import tensorflow as tf
 
 from bert_tf.errors import InputError
 from bert_tf.primitives.devices import device_type
-from bert_tf.training.loss_scale import LossScale, add_counter, computes_in_float16
 from bert_tf.training.means import Values
 from bert_tf.training.optimizer import apply_summed, check_optimizer
 from bert_tf.training.strategy import check_jit_compile
@@ -19,6 +18,10 @@ from bert_tf.training.workers import StopFlag, has_workers
 # Between the dropout seeds of two replicas, and of the halves of a batch: odd numbers far from the
 # layers' own seeds and from each other.
 _REPLICA_SEEDS, _HALF_SEEDS = 0x9E3779B1, 0x85EBCA77
+
+# Of loss scaling, as in Keras' LossScaleOptimizer.
+_FIRST_SCALE = 2.0**15
+_GROWTH_STEPS = 2000
 
 
 class Trainer:
@@ -29,24 +32,20 @@ class Trainer:
     - A loss or metric is the sum of weight * value over the sum of the weights, over the whole
       global batch, however many masked words a replica or micro-batch holds. The training loss is
       the sum of the outputs' losses.
-    - `gradient_accumulation_steps` cuts the batch of each replica into micro-batches, and adds up
-      their gradients for one optimizer step. Evaluations work on micro-batches, too.
-    - The replicas' gradients are summed, then clipped by their global norm.
+    - The gradients of micro-batches and of replicas are summed, then clipped by their global norm.
     - A step with a non-finite loss or gradient is skipped: parameters and optimizer means stay
       unchanged. `optimizer.iterations`, the learning rate and the dropout seeds still advance, as
       they are functions of the number of batches seen.
     - Each replica has dropout seeds of its own. So has each half of a batch on a lone CPU device,
-      which computes both at the same time, whatever its number of cores: while one half waits for
-      the memory, the other one multiplies (see `bert_tf.startup.share_cores`).
+      which computes both at the same time: while one half waits for the memory, the other one
+      multiplies (see `bert_tf.startup.share_cores`).
 
     In float16 the loss is scaled (see `LossScale`). A gradient that overflows at a scale above 1
-    while the loss is finite skips the step, but is not a divergence: `nonfinite_steps` counts
-    non-finite losses, and non-finite gradients at a scale of 1.
+    while the loss is finite skips the step, but is not a divergence.
 
-    Make it under the strategy's scope, as the model.
-
-    Data is (inputs, labels) or (inputs, labels, weights), where labels and weights are dicts by
-    output for several outputs. Weights have the shape of the labels, or are one per example [B].
+    Make it under the strategy's scope, as the model. Data is (inputs, labels) or (inputs, labels,
+    weights), with labels and weights by output for several. Weights have the shape of the labels,
+    or are one per example [B].
 
     Args:
         model: a built model with one output or a dict of outputs. The first step refuses losses of
@@ -55,7 +54,7 @@ class Trainer:
         loss: (labels, outputs) -> values, one per label; a dict of these by output for several.
             Outputs without an entry have no loss.
         metrics: name -> function like `loss`; a dict of these by output for several.
-        gradient_accumulation_steps: micro-batches per replica.
+        gradient_accumulation_steps: micro-batches per replica, in evaluations too.
         steps_per_execution: steps per graph call.
         jit_compile: compile the step with XLA; one device only, and fixed shapes are best.
 
@@ -109,9 +108,9 @@ class Trainer:
         # Dropout generators, which are no weights; none where steps draw no random numbers.
         weights = {id(variable) for variable in model.weights}
         self.seeds = [v for v in model.variables if id(v) not in weights]
-        self.means = add_counter("means", "float32", (2, len(self._names)))
-        self.nonfinite_steps = add_counter("trainer/nonfinite_steps")
-        self.loss_scale = LossScale() if computes_in_float16(model) else None
+        self.means = _add_counter("means", "float32", (2, len(self._names)))
+        self.nonfinite_steps = _add_counter("trainer/nonfinite_steps")
+        self.loss_scale = LossScale() if _computes_in_float16(model) else None
         self.stop_flag = StopFlag(strategy) if has_workers(strategy) else None
         self.trainable_variables = model.trainable_variables
         optimizer.build(self.trainable_variables)
@@ -134,7 +133,7 @@ class Trainer:
         self.means.assign(tf.zeros(self.means.shape))
 
     def iterate(self, batches: Iterable[Any]) -> Iterator[Any]:
-        """An iterator over global batches for `train`: each replica gets its part."""
+        """An iterator over global batches for `train`."""
         if isinstance(batches, tf.data.Dataset):
             batches = self.strategy.experimental_distribute_dataset(batches)
         return iter(batches)
@@ -142,11 +141,11 @@ class Trainer:
     def train(self, batches: Iterator[Any]) -> dict[str, tf.Tensor]:
         """Takes `steps_per_execution` steps on an iterator's batches; returns the logs.
 
-        They are the same on all workers: `loss`, and each loss and metric by its name, prefixed
-        with the output's where the model has several (`mlm_logits_loss`), as means since
-        `reset_means`, without steps of non-finite loss; `gradient_norm` of the last step, before
-        clipping; `nonfinite`, 1.0 if one of the steps counts in `nonfinite_steps`, else 0.0; in
-        float16 `loss_scale`; with several workers `stop_asked`, the sum of their `StopFlag`s.
+        They are the same on all workers: `loss`, and each loss and metric by name, after that of
+        the output where there are several (`mlm_logits_loss`), as means since `reset_means` without
+        steps of non-finite loss; `gradient_norm` of the last step, before clipping; `nonfinite`,
+        1.0 if a step counts in `nonfinite_steps`, else 0.0; `loss_scale` in float16; with several
+        workers `stop_asked`, the sum of their `StopFlag`s.
         """
         return self._train(batches)
 
@@ -158,11 +157,7 @@ class Trainer:
         before: Callable[[], object] = lambda: None,
         after: Callable[[dict[str, tf.Tensor]], object] = lambda logs: None,
     ) -> dict[str, float]:
-        """The losses and metrics of a data set, dropout off; the means begin anew after it.
-
-        `limit` is the largest number of batches. `before` is called before each batch, `after` with
-        the logs after it.
-        """
+        """The losses and metrics of a data set, or `limit` batches of it; resets the means."""
         self.reset_means()
         iterator, logs = self.iterate(batches), {}
         size = int(batches.cardinality()) if isinstance(batches, tf.data.Dataset) else None
@@ -302,7 +297,7 @@ class Trainer:
         return tf.add_n([tf.math.divide_no_nan(sums[i], weight_sums[i]) for i in places])
 
     def _logs(self, sums: tf.Tensor) -> dict[str, tf.Tensor]:
-        """Adds a batch's sums [2, means]; returns the means, and the sum of the losses."""
+        """Adds a batch's sums [2, means]; returns the means."""
         # Added up over all replicas, they are the same in each: reading takes no communication.
         self.means.assign_add(sums)
         total, weight = tf.unstack(tf.convert_to_tensor(self.means))
@@ -313,10 +308,7 @@ class Trainer:
     def _gradients(
         self, data: tuple[Any, Any, Any], loss_of: Callable[[tf.Tensor], tf.Tensor]
     ) -> tuple[tf.Tensor, list[tf.Tensor], list[keras.Variable]]:
-        """Sums, float32 [means], and gradients of this replica, and their variables.
-
-        `data` is inputs, labels and weights; `loss_of` maps sums to the loss to differentiate.
-        """
+        """Sums, float32 [means], and gradients of `loss_of` these, and their variables."""
         variables = self.trainable_variables
         reached = [True] * len(variables)
         replica = tf.distribute.get_replica_context().replica_id_in_sync_group
@@ -444,3 +436,42 @@ def _of(output: str | None, values: Any) -> Any:
 def _all_reduced(values: Any) -> Any:
     """Sums of tensors over all replicas, called in one of them."""
     return tf.distribute.get_replica_context().all_reduce(tf.distribute.ReduceOp.SUM, values)
+
+
+def _computes_in_float16(layer: keras.layers.Layer) -> bool:
+    """Whether a layer or one inside it computes in float16."""
+    inner = getattr(layer, "layers", [])  # a functional model's own policy says nothing of them
+    return layer.compute_dtype == "float16" or any(_computes_in_float16(each) for each in inner)
+
+
+def _add_counter(
+    path: str, dtype: str = "int64", shape: tuple[int, ...] = (), first: float = 0
+) -> keras.Variable:
+    """A variable of which every replica writes the same to its own copy."""
+    *scope, name = path.split("/")
+    with keras.name_scope("/".join(scope)):
+        return keras.Variable(
+            keras.initializers.Constant(first),
+            shape=shape,
+            dtype=dtype,
+            trainable=False,
+            aggregation="none",
+            name=name,
+        )
+
+
+class LossScale:
+    """The factor on the loss: halved if a gradient overflows, doubled after 2000 steps without."""
+
+    def __init__(self) -> None:
+        self.scale = _add_counter("loss_scale/scale", "float32", first=_FIRST_SCALE)
+        self.steps = _add_counter("loss_scale/steps")  # since the scale changed
+        self.variables = [self.scale, self.steps]
+
+    def update(self, overflow: tf.Tensor) -> None:
+        """Counts a step; `overflow`, bool [], says whether its gradient has overflowed."""
+        scale = tf.convert_to_tensor(self.scale)
+        steps = self.steps + 1
+        is_due = tf.equal(steps, _GROWTH_STEPS)
+        self.scale.assign(tf.where(overflow, scale / 2, tf.where(is_due, scale * 2, scale)))
+        self.steps.assign(tf.where(tf.logical_or(overflow, is_due), tf.zeros_like(steps), steps))

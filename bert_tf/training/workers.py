@@ -62,20 +62,13 @@ def meet(strategy: tf.distribute.Strategy) -> None:
 
 
 def leave(strategy: tf.distribute.Strategy) -> None:
-    """Waits until all workers have what they last exchanged, so that this process may end.
-
-    A worker may have its result while its part is still on the way to another, which would take
-    one that ended then for lost. One that is gone by now left after all had their results.
-    """
-    with suppress(tf.errors.UnavailableError):
+    """Waits until all workers have what they last exchanged, so that this process may end."""
+    with suppress(tf.errors.UnavailableError):  # of one that left after all had their results
         meet(strategy)
 
 
 class StopFlag:
-    """How one of several workers tells the others to stop.
-
-    Each step sums a number of each worker: all see the same sum after the same step, and stop.
-    """
+    """How one of several workers tells the others to stop: each step sums a number of each."""
 
     def __init__(self, strategy: tf.distribute.Strategy) -> None:
         self._strategy = strategy
@@ -94,11 +87,7 @@ class StopFlag:
 
 @contextmanager
 def lost_worker_errors() -> Iterator[None]:
-    """Raises Preempted in place of the error after another worker of the run has gone.
-
-    Collective operations that wait for it end with `UnavailableError`: at once if its connection
-    breaks, else after some 10 s without its heartbeats.
-    """
+    """Raises Preempted in place of the error after another worker of the run has gone."""
     try:
         yield
     except tf.errors.UnavailableError as error:
@@ -114,9 +103,8 @@ def lost_worker_errors() -> Iterator[None]:
 def hold_run_directory(directory: str | Path, strategy: tf.distribute.Strategy) -> Iterator[None]:
     """Locks a run directory, which is made if needed, while the `with` block lasts.
 
-    The chief holds a lock of the operating system (`flock`) on a file there, which ends with the
-    process; a file system without such locks goes without. Files that a killed process left
-    half-written there are removed. Raises InputError in all workers if another run holds it.
+    The chief's lock (`flock`) ends with the process. Files that a killed process left half-written
+    are removed. Raises InputError in all workers if another run holds the directory.
     """
     with ExitStack() as stack:
         is_held = is_chief(strategy) and _is_held(stack, Path(directory))

@@ -4,8 +4,8 @@ import pytest
 import tensorflow as tf
 
 from bert_tf.cli import export
-from bert_tf.training import precision
-from bert_tf.training.precision import fast_precision
+from bert_tf.training import device_speed
+from bert_tf.training.device_speed import fast_precision, product_rates, strategy_peak
 
 ONE = tf.distribute.get_strategy()
 WITH_BFLOAT16 = (
@@ -31,15 +31,15 @@ def on(tmp_path, monkeypatch):
 
     def on(machine, cpuinfo=WITH_BFLOAT16):
         (tmp_path / "cpuinfo").write_text(cpuinfo)
-        monkeypatch.setattr(precision, "_CPU", tmp_path / "cpuinfo")
-        monkeypatch.setattr(precision, "product_rates", machine.product_rates)
-        precision._rates.cache_clear()
+        monkeypatch.setattr(device_speed, "_CPU", tmp_path / "cpuinfo")
+        monkeypatch.setattr(device_speed, "product_rates", machine.product_rates)
+        device_speed._rates.cache_clear()
         return machine
 
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     monkeypatch.setattr(tf.config, "list_physical_devices", lambda kind=None: [])
     yield on
-    precision._rates.cache_clear()
+    device_speed._rates.cache_clear()
 
 
 @pytest.mark.parametrize(
@@ -87,7 +87,7 @@ def test_a_damaged_cache_is_measured_again(on, tmp_path, content):
     on(Machine(100, 200))
     file = tmp_path / "cache" / "bert-tf" / "product_rates.json"
     file.parent.mkdir(parents=True)
-    file.write_text(content.replace("KEY", precision._processor()))
+    file.write_text(content.replace("KEY", device_speed._processor()))
     assert fast_precision(ONE)[0] == "mixed_bfloat16"
     on(Machine(200, 100))
     assert fast_precision(ONE)[0] == "mixed_bfloat16"  # it was written anew
@@ -111,3 +111,57 @@ def test_the_export_says_what_was_measured(on):
     on(Machine(1, 2), "")
     assert "does not multiply bfloat16" in export._dtype("bfloat16")[1]
     assert export._dtype("float32") == ("float32", "")
+
+
+def test_the_rates_are_those_of_a_machine():
+    rates = product_rates(["float32"])  # over in time or not
+    assert list(rates) == ["float32"]
+    assert 1e8 < rates["float32"] < 1e16
+
+
+def test_products_keep_their_size():
+    """Numbers that vanish or overflow are multiplied at another speed."""
+    halves, first, second = device_speed._factors(64, 256, 512, "float32")
+    products = tf.matmul(tf.matmul(halves, first), second)
+    # Uniform factors of variance 1 / fan-in: the variance stays 1.
+    assert float(tf.math.reduce_variance(products)) == pytest.approx(1, rel=0.5)
+
+
+class ChangingMachine:
+    """A machine of changing speed, on which a measurement takes a second."""
+
+    def __init__(self):
+        self.rate, self.clock, self.measured = 7.0, 0.0, 0
+
+    def product_rates(self, dtypes, seconds):
+        self.clock += 1
+        self.measured += 1
+        return dict.fromkeys(dtypes, self.rate)
+
+    def monotonic(self):
+        return self.clock
+
+
+@pytest.fixture
+def changing(monkeypatch):
+    machine = ChangingMachine()
+    monkeypatch.setattr(device_speed, "product_rates", machine.product_rates)
+    monkeypatch.setattr(device_speed.time, "monotonic", machine.monotonic)
+    monkeypatch.setattr(device_speed, "_peak", device_speed._Peak)
+    return machine
+
+
+def test_logical_devices_of_a_machine_count_as_one(changing):
+    cpus = [device.name for device in tf.config.list_logical_devices("CPU")]
+    for strategy in (tf.distribute.get_strategy(), tf.distribute.MirroredStrategy(cpus)):
+        assert strategy_peak(strategy, "float32")() == 7.0
+
+
+def test_the_peak_follows_the_speed_of_the_machine(changing):
+    now = strategy_peak(tf.distribute.get_strategy(), "float32")
+    changing.rate = 3.0
+    for _ in range(900):  # steps of a second
+        changing.clock += 1
+        rate = now()
+    assert rate == 3.0
+    assert changing.measured == 1 + 2  # less than a percent of the time

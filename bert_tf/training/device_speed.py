@@ -1,0 +1,160 @@
+"""How fast this machine multiplies matrices, and in which precision fastest."""
+
+import contextlib
+import functools
+import json
+import math
+import os
+import re
+import time
+from collections.abc import Callable, Iterable
+from pathlib import Path
+
+import tensorflow as tf
+
+from bert_tf.atomic import write_json
+
+# Rows, width and inner width of a feed-forward layer: large enough for arithmetic to dominate,
+# small enough to be quick.
+_SHAPES = {"CPU": (1024, 512, 1024), "GPU": (8192, 8192, 8192)}
+_AT_ONCE = 2  # halves of a batch, as a core may have each to itself (`share_cores`)
+_LEAST_ROUNDS = 2  # however long they take, as on a busy machine
+_SECONDS = 0.25  # of the first measurement
+_PAUSE = 300  # times as long as a measurement takes: they cost a third of a percent
+_CPU = Path("/proc/cpuinfo")
+# bfloat16 must be faster by this factor: it rounds more, and a measurement has noise.
+_MARGIN = 1.1
+
+
+def product_rates(dtypes: Iterable[str], seconds: float = 0.0) -> dict[str, float]:
+    """The best FLOP/s in matrix products of each dtype, in `seconds` or what two rounds need."""
+    until = time.perf_counter() + seconds
+    device = "GPU" if tf.config.list_logical_devices("GPU") else "CPU"
+    rows, width, inner = _SHAPES[device]
+    with tf.device(device):
+        factors = {dtype: _factors(rows, width, inner, dtype) for dtype in dtypes}
+        for each in factors.values():
+            _multiply(*each).numpy()  # traces it, and waits for what the device still does
+        best = dict.fromkeys(factors, math.inf)
+        rounds = 0
+        while rounds < _LEAST_ROUNDS or time.perf_counter() < until:
+            for dtype, each in factors.items():  # in turns: a machine's speed may change
+                begun = time.perf_counter()
+                _multiply(*each).numpy()
+                best[dtype] = min(best[dtype], time.perf_counter() - begun)
+            rounds += 1
+    operations = _AT_ONCE * 2 * 2 * rows * width * inner
+    return {dtype: operations / taken for dtype, taken in best.items()}
+
+
+def _factors(rows: int, width: int, inner: int, dtype: str) -> list[tf.Tensor]:
+    """The rows of both halves, and the two kernels of a layer that keep their size."""
+    shapes = {(_AT_ONCE, rows, width): 1.0, (width, inner): width, (inner, width): inner}
+    return [
+        tf.cast(tf.random.stateless_uniform(shape, [1, 2], -1, 1) * (3 / fan_in) ** 0.5, dtype)
+        for shape, fan_in in shapes.items()
+    ]
+
+
+@tf.function(autograph=False)
+def _multiply(halves: tf.Tensor, first: tf.Tensor, second: tf.Tensor) -> tf.Tensor:
+    products = [tf.matmul(tf.matmul(half, first), second) for half in tf.unstack(halves)]
+    return tf.add_n([tf.reduce_max(product) for product in products])
+
+
+def strategy_peak(strategy: tf.distribute.Strategy, dtype: str) -> Callable[[], float] | None:
+    """A function that gives the FLOP/s of all devices of a strategy together; None for TPUs."""
+    if isinstance(strategy, tf.distribute.TPUStrategy):
+        return None
+    devices = strategy.num_replicas_in_sync
+    if not tf.config.list_logical_devices("GPU"):
+        # The logical CPU devices of a machine share its cores and count as one.
+        devices = max(1, devices // len(tf.config.list_logical_devices("CPU")))
+    peak = _peak(dtype)
+    return lambda: devices * peak.now()
+
+
+class _Peak:
+    """The rate of this machine's device in products of a dtype."""
+
+    def __init__(self, dtype: str) -> None:
+        self._dtype = dtype
+        # Others may use a processor, which is measured again now and then. The speed of a GPU
+        # hardly changes, and one that trains may lack the memory.
+        self._changes = not tf.config.list_logical_devices("GPU")
+        self._measure(_SECONDS)
+
+    def now(self) -> float:
+        if self._changes and time.monotonic() > self._due:
+            self._measure(0.0)
+        return self._rate
+
+    def _measure(self, seconds: float) -> None:
+        begun = time.monotonic()
+        self._rate = product_rates([self._dtype], seconds)[self._dtype]
+        self._due = time.monotonic() + _PAUSE * (time.monotonic() - begun)
+
+
+_peak = functools.cache(_Peak)  # once per process and dtype
+
+
+def fast_precision(strategy: tf.distribute.Strategy) -> tuple[str, str]:
+    """The Keras dtype policy that is fastest on the devices of a strategy, and why.
+
+    mixed_bfloat16 on TPUs, on GPUs from Ampere on, and on processors whose matrix products are
+    clearly faster in bfloat16: those that have it (AVX512-BF16, AMX, Arm's BF16) are measured once.
+    The reason, such as "products 397 GFLOP/s, float32 203", is empty without measurement.
+    """
+    if isinstance(strategy, tf.distribute.TPUStrategy):
+        return "mixed_bfloat16", ""
+    if gpus := tf.config.list_physical_devices("GPU"):
+        details = tf.config.experimental.get_device_details(gpus[0])
+        is_new = details.get("compute_capability", (0, 0)) >= (8, 0)
+        return ("mixed_bfloat16" if is_new else "float32"), ""
+    processor = _processor()
+    if processor is None:
+        return "float32", ""
+    rates = _rates(processor)
+    policy, fast, slow = "mixed_bfloat16", "bfloat16", "float32"
+    if rates["bfloat16"] < _MARGIN * rates["float32"]:
+        policy, fast, slow = "float32", "float32", "bfloat16"
+    return policy, f"products {rates[fast] / 1e9:.0f} GFLOP/s, {slow} {rates[slow] / 1e9:.0f}"
+
+
+def _processor() -> str | None:
+    """What decides the rates: processor and TensorFlow; None without products of bfloat16."""
+    text = _CPU.read_text() if _CPU.exists() else ""
+    flags = sorted(set(re.findall(r"\b(?:avx512_bf16|amx_bf16|bf16)\b", text)))
+    if not flags:
+        return None
+    # Virtual machines of one name may have different processors, and hide some instructions.
+    names = ("model name", "cpu family", "model", "CPU implementer", "CPU part")
+    fields = dict(re.findall(r"^(\w[^\t:]*?)\s*:\s*(.+)$", text, re.MULTILINE))
+    switch = os.environ.get("TF_ENABLE_ONEDNN_OPTS", "")
+    return " ".join(
+        [*(fields[name] for name in names if name in fields), *flags, tf.__version__, switch]
+    ).strip()
+
+
+@functools.cache
+def _rates(processor: str) -> dict[str, float]:
+    """FLOP/s in float32 and bfloat16; measured once, and remembered in the user's cache folder."""
+    dtypes = ("float32", "bfloat16")
+    file, known = None, {}
+    with contextlib.suppress(OSError, RuntimeError, ValueError):  # no home, no file, no JSON
+        given = Path(os.environ.get("XDG_CACHE_HOME", ""))
+        folder = given if given.is_absolute() else Path.home() / ".cache"
+        file = folder / "bert-tf" / "product_rates.json"
+        known = json.loads(file.read_text(encoding="utf-8"))
+    known = known if isinstance(known, dict) else {}
+    remembered = known.get(processor)
+    if isinstance(remembered, dict) and all(
+        isinstance(remembered.get(dtype), float) and 0 < remembered[dtype] < math.inf
+        for dtype in dtypes
+    ):
+        return remembered
+    found = product_rates(dtypes, _SECONDS)
+    if file is not None:
+        with contextlib.suppress(OSError):  # a cache that cannot be written
+            write_json(file, {**known, processor: found})
+    return found
