@@ -18,26 +18,17 @@ LONGEST_ATTENTION = 128
 
 
 def embed(strings: Tensors, parts: Parts) -> Tensors:
-    """Vectors of texts truncated to `max_length` tokens.
-
-    Adds `truncated` to `vectors`, int32 [B], the number of word pieces that were removed.
-    """
+    """`vectors` of texts, and `truncated`, int32 [B], the number of word pieces removed."""
     ids = parts.tokenizer.tokenize(strings["text"])
     pack = Packer(parts.tokenizer, parts.max_length)
     return {**vectors(pack(ids), parts.model), "truncated": pack.truncated(ids.row_lengths())}
 
 
 def vectors(inputs: Tensors, model: Any) -> Tensors:
-    """Vectors of rows of tokens, each of which has one token or more.
+    """Vectors of rows of tokens, int32 [B, T], by an encoder or a model on top of one.
 
-    Args:
-        inputs: inputs of the model's encoder, int32 [B, T] each.
-        model: an encoder, or a model on top of one.
-
-    Returns:
-        float32 [B, H] each: `mean` over the tokens; `cls`, of [CLS] or, in a left-to-right model,
-        of the last token; `pooled` if the pooler is trained: of an encoder, or if the head reads
-        it.
+    float32 [B, H] each: `mean` over the tokens; `cls`, of [CLS] or, in a left-to-right model, of
+    the last token; `pooled` if the pooler is trained: of an encoder, or if the head reads it.
     """
     encoder = getattr(model, "encoder", model)
     has_pooler = head_of(type(model)).reads_pooler
@@ -61,13 +52,10 @@ def vectors(inputs: Tensors, model: Any) -> Tensors:
 def attention(strings: Tensors, parts: Parts) -> Tensors:
     """Word pieces of texts, and how much each attends to each other.
 
-    Returns:
-        For T tokens with [CLS] and [SEP], at most `max_length` and `LONGEST_ATTENTION`:
-        `pieces_count`, int32 [B]; `pieces_id`, int32 [B, T]; `pieces_text`, string [B, T];
-        `pieces_start` and `pieces_end` in code points and `pieces_start_byte` and
-        `pieces_end_byte`, int64 [B, T], where [CLS] and [SEP] are empty spans at both ends;
-        `truncated`, as of `embed`; `probabilities`, float32 [B, L, N, T, T]: layer, head, the
-        token that attends (a row sums to 1), the token attended to; 0 for padding.
+    For T tokens with [CLS] and [SEP], at most `max_length` and `LONGEST_ATTENTION`: `pieces_id`,
+    int32, and `pieces_text` [B, T]; their spans in code points and bytes, int64 [B, T], empty at
+    both ends for [CLS] and [SEP]; `probabilities`, float32 [B, L, N, T, T]: layer, head, the token
+    that attends (a row sums to 1), the token attended to; 0 for padding.
     """
     texts, tokenizer = strings["text"], parts.tokenizer
     encoder = getattr(parts.model, "encoder", parts.model)
@@ -90,9 +78,8 @@ def attention(strings: Tensors, parts: Parts) -> Tensors:
 
     def of_rows(part: Tensors) -> tf.Tensor:
         name = "attention_probabilities"
-        probabilities = tf.stack(
-            encoder(part, training=False, reads=name)[name], axis=1
-        )  # (r, L, N, T, T)
+        layers = encoder(part, training=False, reads=name)[name]
+        probabilities = tf.stack(layers, axis=1)  # (r, L, N, T, T)
         mask = tf.cast(part["padding_mask"] != 0, tf.float32)
         attends = mask[:, tf.newaxis, tf.newaxis, :, tf.newaxis]
         return tf.cast(probabilities, tf.float32) * attends

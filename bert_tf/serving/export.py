@@ -98,15 +98,12 @@ def export(
 ) -> Path:
     """Writes `module` as `<root>/<name>/<version>/`, completely or not at all; returns the folder.
 
-    The version holds warm-up requests, each of which has been run, `batching_params.pbtxt`, a
-    model card with `facts` (subject -> text) and `assets` (file name -> text). The version 0 is
-    the one after the newest; concurrent exports of one name get a version each.
-    `<root>/models.config` lists the model.
+    It holds warm-up requests, each of which has been run, `batching_params.pbtxt`, a model card
+    with `facts` (subject -> text) and `assets` (file name -> text). The version 0 is the one after
+    the newest. `<root>/models.config` lists the model.
 
-    Raises:
-        InputError: the name or version cannot be used, the graph holds what no released TensorFlow
-            Serving runs, or a signature fails a warm-up request.
-        OSError: the disk is full.
+    Raises InputError if the name or version cannot be used, no released TensorFlow Serving runs the
+    graph, or a signature fails a warm-up request; OSError if the disk is full.
     """
     check_export(name, root=root, version=version)
     directory = Path(root) / name
@@ -128,10 +125,7 @@ def export(
 
 
 def refuse_unservable(saved_model: str | Path) -> None:
-    """Raises InputError for a graph that released servers cannot load or run.
-
-    They lack some ops, and switch XLA off: the first request to a function that asks for it fails.
-    """
+    """Raises InputError for a graph with ops that released servers lack, or with XLA."""
     proto = read_saved_model(saved_model)
     nodes = list(nodes_of(proto))
     # tf.raw_ops holds TensorFlow's own ops and none of other libraries.
@@ -204,21 +198,14 @@ def _full_disk_errors() -> Iterator[None]:
 
 
 def batching_parameters(signatures: Mapping[str, SignatureDef]) -> str | None:
-    """The text of `batching_params.pbtxt`; None for a model that a server must not batch.
-
-    A server joins requests only if all dimensions but the first agree. A list of choices may have
-    any length, and the server's padding, which repeats the first value, would add choices.
-    """
+    """The text of `batching_params.pbtxt`; None for a model that a server must not batch."""
+    # A list of choices may have any length, and a server's padding would add choices.
     inputs = signatures["serving_default"].inputs.values()
     return _BATCHING if all(len(info.tensor_shape.dim) == 1 for info in inputs) else None
 
 
 def list_model(root: str | Path, name: str) -> bool:
-    """Adds a model to `<root>/models.config`, unless the file names it; keeps the rest.
-
-    Returns:
-        Whether the file names the model now: not if it has no `model_config_list`.
-    """
+    """Adds a model to `<root>/models.config`; False if that has no `model_config_list`."""
     path = Path(root) / MODELS_CONFIG
     text = path.read_text(encoding="utf-8") if path.is_file() else _NO_MODELS
     # Comments may speak of models and hold brackets: blank them, so that all places stay.
@@ -243,7 +230,7 @@ def list_model(root: str | Path, name: str) -> bool:
 
 
 def model_card(name: str, facts: Mapping[str, str], signatures: Mapping[str, SignatureDef]) -> str:
-    """The card in Markdown; `facts` are subject -> text, in the order to print."""
+    """The card in Markdown."""
     # A bar in a text would end its cell, a line its row.
     cells = ((subject, text.replace("|", "\\|").split()) for subject, text in facts.items())
     rows = [f"| {subject} | {' '.join(words)} |" for subject, words in cells]

@@ -16,27 +16,23 @@ from bert_tf.serving.export import versions
 from bert_tf.serving.saved_model import LoadedModel
 from bert_tf.serving.signatures import DEFAULT, find_signature
 
-_AT_ONCE = 2  # batches
+_AT_ONCE = 2  # batches, to keep a CPU's cores busy
 
 
 class ServedFunction:
-    """A signature of a SavedModel, as `bert-tf serve` runs it, called like a concrete function.
-
-    It takes tensors or arrays by name and returns arrays; strings are bytes in arrays of objects. A
-    call raises tf.errors.OpError if the graph refuses the values.
-    """
+    """A signature of a SavedModel, called like a concrete function, which returns arrays."""
 
     def __init__(self, model: LoadedModel, name: str) -> None:
         self._run = functools.partial(model.run, name)
-        self._specs = {
+        self.specs = {
             key: tf.TensorSpec(info.tensor_shape, tf.as_dtype(info.dtype), key)
             for key, info in model.signatures[name].inputs.items()
         }
-        self.structured_input_signature = (), self._specs
+        self.structured_input_signature = (), self.specs
 
     def __call__(self, **inputs: Any) -> dict[str, np.ndarray]:
         arrays = {
-            name: tf.convert_to_tensor(value, self._specs[name].dtype).numpy()
+            name: tf.convert_to_tensor(value, self.specs[name].dtype).numpy()
             for name, value in inputs.items()
         }
         return self._run(arrays)
@@ -45,15 +41,10 @@ class ServedFunction:
 class Predictor:
     """The signatures of a SavedModel, in a session of its own as a server has it.
 
-    Args:
-        saved_model: `saved_models/<name>` (its newest version) or one version's folder.
+    `saved_model` is `saved_models/<name>`, for its newest version, or one version's folder, as
+    `directory` is. `signatures` are its functions by name.
 
-    Attributes:
-        directory: the version's folder.
-        signatures: its functions by name.
-
-    Raises:
-        InputError: no SavedModel is there, or it cannot be read.
+    Raises InputError if no SavedModel is there, or it cannot be read.
     """
 
     def __init__(self, saved_model: str | Path) -> None:
@@ -80,7 +71,7 @@ class Predictor:
     @property
     def inputs(self) -> list[str]:
         """Names of the strings that the default signature takes."""
-        return _inputs(self.signatures[DEFAULT])
+        return sorted(self.signatures[DEFAULT].specs)
 
     def signature(self, name: str = DEFAULT) -> ServedFunction:
         """The function of a signature; raises InputError if the SavedModel lacks it."""
@@ -104,9 +95,8 @@ def answer(
         lengths: length of each example; by default its characters.
         answered: called after each batch with the number of examples that have been answered.
 
-    Raises:
-        InputError: a string is not valid Unicode, the names are not the model's inputs, or a batch
-            does not fit in the device's memory.
+    Raises InputError if a string is not valid Unicode, the names are not the model's inputs, or a
+    batch does not fit in the device's memory.
     """
     batches: list[dict[str, np.ndarray]] = []
     order: list[int] = []
@@ -130,10 +120,7 @@ def answer_rows(
     *,
     answered: Callable[[int], object] = lambda number: None,
 ) -> list[dict[str, Any]]:
-    """Returns the answer to each example as JSON values; see `answer` and `rows`.
-
-    No answer is padded to the longest one of all, which may be thousands of words.
-    """
+    """Returns the answer to each example as JSON values, not padded; see `answer` and `rows`."""
     found: dict[int, dict[str, Any]] = {}
     for places, outputs in _answer_batches(signature, strings, batch_size, None, answered):
         found |= dict(zip(places.tolist(), rows(outputs), strict=True))
@@ -147,10 +134,7 @@ def _answer_batches(
     lengths: Sequence[int] | np.ndarray | None,
     answered: Callable[[int], object],
 ) -> Iterator[tuple[np.ndarray, dict[str, np.ndarray]]]:
-    """Yields places of examples, int64 [B], and their outputs [B, ...]; see `answer`.
-
-    Batches are of examples of like length, to pad little. Two at once keep a CPU's cores busy.
-    """
+    """Yields places of examples of like length, int64 [B], and their outputs [B, ...]."""
     _check_inputs(signature, sorted(strings))
     if lengths is None:
         examples = zip(*strings.values(), strict=True)
@@ -187,12 +171,9 @@ def _join(batches: Sequence[np.ndarray]) -> np.ndarray:
     return np.concatenate(list(padded))
 
 
-def _inputs(signature: Any) -> list[str]:
-    return sorted(signature.structured_input_signature[1])
-
-
 def _check_inputs(signature: Any, given: list[str]) -> None:
-    wanted, specs = _inputs(signature), signature.structured_input_signature[1]
+    specs = signature.structured_input_signature[1]
+    wanted = sorted(specs)
     if wanted == given:
         return
     kinds = {("text",): "single strings", ("text", "text_pair"): "pairs of strings"}
@@ -209,8 +190,8 @@ def _check_inputs(signature: Any, given: list[str]) -> None:
 def rows(outputs: Mapping[str, np.ndarray]) -> Iterator[dict[str, Any]]:
     """Yields the answer to each example as JSON values.
 
-    `labels` and `probabilities` become one object, label -> probability. Padded lists such as
-    `words_text` and `words_label`, of which `words_count` are filled, become a list of objects.
+    `labels` and `probabilities` become one object, padded lists such as `words_text` and
+    `words_label`, of which `words_count` are filled, a list of objects.
     """
     lists = [name.removesuffix("_count") for name in outputs if name.endswith("_count")]
     for number in range(len(next(iter(outputs.values()), ()))):

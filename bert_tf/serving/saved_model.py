@@ -23,10 +23,7 @@ _INIT_OP = "__saved_model_init_op"
 class LoadedModel:
     """The signatures of a SavedModel by name; safe to run from several threads.
 
-    Raises:
-        OSError: a file is missing or cannot be read.
-        tf.errors.OpError, ValueError, google.protobuf.message.DecodeError: the model cannot be
-            loaded.
+    Raises OSError, tf.errors.OpError, ValueError or DecodeError if it cannot be loaded.
     """
 
     def __init__(self, directory: str | Path) -> None:
@@ -60,14 +57,10 @@ class LoadedModel:
     def run(
         self, signature_name: str, inputs: Mapping[str, np.ndarray], deadline: float = math.inf
     ) -> dict[str, np.ndarray]:
-        """Returns all outputs of a signature, by name.
+        """Returns all outputs of a signature, by name; strings are bytes in arrays of objects.
 
-        Inputs have the type and rank of the signature; strings are bytes in arrays of objects.
         From the deadline, a moment of `time.monotonic()`, the graph stops at the next iteration of
-        a loop: exports compute a few thousand tokens in each.
-
-        Raises:
-            tf.errors.OpError: the graph refuses the values, or runs out of time.
+        a loop. Raises tf.errors.OpError if it refuses the values or runs out of time.
         """
         options = None
         if deadline < math.inf:

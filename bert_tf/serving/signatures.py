@@ -26,11 +26,11 @@ Tensors = dict[str, tf.Tensor]
 
 @dataclass(frozen=True, eq=False)
 class Parts:
-    """What signatures answer with; labels are in the order of the model's outputs."""
+    """What signatures answer with."""
 
     model: Any
     tokenizer: BertTokenizer
-    labels: Sequence[str]
+    labels: Sequence[str]  # in the order of the model's outputs
     max_length: int
 
     def predict(self, rows: Any) -> Any:
@@ -39,18 +39,13 @@ class Parts:
 
 @dataclass(frozen=True)
 class Signature:
-    """A function that a model is asked by: by name in an export, and in evaluation.
+    """A function that a model is asked by, in an export and in evaluation."""
 
-    Attributes:
-        inputs: shape and dtype of each input, the batch first.
-        respond: turns inputs by name into outputs by name, in graph; before `of` it takes `Parts`,
-            too. The batch is the first dimension of every output, as TensorFlow Serving requires.
-        method_name: the API of TensorFlow Serving that asks it.
-    """
-
-    inputs: Mapping[str, tf.TensorSpec]
+    inputs: Mapping[str, tf.TensorSpec]  # the batch first
+    # Turns inputs by name into outputs by name, in graph; before `of` it takes `Parts`, too. The
+    # batch is the first dimension of every output, as TensorFlow Serving requires.
     respond: Callable[..., Tensors]
-    method_name: str = PREDICT
+    method_name: str = PREDICT  # the API of TensorFlow Serving that asks it
 
     def of(self, parts: Parts) -> "Signature":
         return replace(self, respond=functools.partial(self.respond, parts=parts))
@@ -65,13 +60,7 @@ class Signature:
 
 
 def of_examples(signature: Signature, method_name: str, outputs: Mapping[str, str]) -> Signature:
-    """A signature for serialized tf.Examples, whose features are named as the strings.
-
-    Args:
-        signature: takes strings.
-        method_name: `CLASSIFY` or `REGRESS`.
-        outputs: output of that API -> output of `signature`. The servers allow no others.
-    """
+    """A signature for tf.Examples; `outputs` map those of the API to those of `signature`."""
     features = {name: tf.io.FixedLenFeature([], tf.string) for name in signature.inputs}
 
     def respond(tensors: Tensors, parts: Parts) -> Tensors:
@@ -82,17 +71,10 @@ def of_examples(signature: Signature, method_name: str, outputs: Mapping[str, st
 
 
 class RawTextModel(tf.Module):
-    """What evaluation runs and what an export saves.
-
-    `method_names` has the signatures of other APIs than predict; `positions` is the maximum number
-    of tokens of a row.
-    """
+    """What evaluation runs and what an export saves."""
 
     def __init__(
-        self,
-        tokenizer: BertTokenizer,
-        model: keras.Model,
-        signatures: Mapping[str, Signature],
+        self, tokenizer: BertTokenizer, model: keras.Model, signatures: Mapping[str, Signature]
     ) -> None:
         super().__init__()
         # A SavedModel holds the variables of what it tracks. TensorFlow's own, not the Keras model:
@@ -102,7 +84,7 @@ class RawTextModel(tf.Module):
         self._variables: list[tf.Variable] = []
         self._signatures = lambda: signatures  # a bare dict would be tracked, too
         self.positions: int = model.config.max_position_embeddings
-        self.method_names = {
+        self.method_names = {  # of other APIs than predict
             name: signature.method_name
             for name, signature in signatures.items()
             if signature.method_name != PREDICT

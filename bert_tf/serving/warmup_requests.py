@@ -41,15 +41,12 @@ _LONGEST_SENTENCE = 16
 
 @dataclass(frozen=True)
 class Request:
-    """A request of the `size` "short", "long" or "batch".
-
-    `inputs` are name -> values [B, ...], strings as bytes in arrays of objects.
-    """
+    """A warm-up request."""
 
     signature_name: str
     method_name: str
-    size: str
-    inputs: Mapping[str, np.ndarray]
+    size: str  # "short", "long" or "batch"
+    inputs: Mapping[str, np.ndarray]  # [B, ...], strings as bytes in arrays of objects
 
 
 def example_texts(signature: SignatureDef) -> dict[str, str | list[str]]:
@@ -63,11 +60,7 @@ def example_texts(signature: SignatureDef) -> dict[str, str | list[str]]:
 def requests(
     signatures: Mapping[str, SignatureDef], tokenizer: BertTokenizer, positions: int
 ) -> Iterator[Request]:
-    """Yields a short request, a long one and a batch for every signature.
-
-    The strings of `serving_default` are the features of a signature that takes tf.Examples. Long
-    texts have `positions` words, the model's maximum tokens.
-    """
+    """Yields a short request, a long one of `positions` words, and a batch for every signature."""
     for name, signature in sorted(signatures.items()):
         of_examples = signature.method_name in (CLASSIFY, REGRESS)
         texts = example_texts(signatures[DEFAULT] if of_examples else signature)
@@ -121,11 +114,7 @@ def _ids(
 
 
 def check_requests(model: LoadedModel, made: Iterable[Request]) -> None:
-    """Runs requests as a server will.
-
-    Raises InputError, which names the signature, if a request fails or if an output cannot be
-    served: its first dimension is not the batch, or REST cannot write its dtype.
-    """
+    """Runs requests as a server will; raises InputError for one that fails, or cannot be served."""
     for request in made:
         what = f"the signature {request.signature_name!r}"
         try:
@@ -159,11 +148,7 @@ def write_requests(path: Path, model_name: str, made: Iterable[Request]) -> None
 
 
 def prediction_log(model_name: str, request: Request) -> bytes:
-    """A serialized PredictionLog.
-
-    The message types are TensorFlow Serving's (apis/prediction_log.proto and its imports), which
-    TensorFlow lacks; their fields here are all messages and strings.
-    """
+    """A serialized PredictionLog of tensorflow_serving/apis, which TensorFlow lacks."""
     spec = _field(1, model_name.encode()) + _field(3, request.signature_name.encode())
     if request.method_name in (CLASSIFY, REGRESS):
         examples = b"".join(_field(1, example) for example in request.inputs["inputs"])

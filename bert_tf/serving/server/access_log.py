@@ -1,7 +1,4 @@
-"""A line of JSON for each request: who asked which model, how it ended, how long it took.
-
-It never contains request texts or answers.
-"""
+"""A line of JSON for each request, which never contains request texts or answers."""
 
 import datetime
 import json
@@ -22,11 +19,7 @@ _LOG = logging.getLogger(__name__)
 
 
 class AccessLog:
-    """Appends lines to a file, or to standard output ("-"), in a thread of its own.
-
-    Lines that cannot be written are dropped: no answer fails or waits for them. Raises OSError if
-    the file cannot be opened.
-    """
+    """Appends lines to a file, or to standard output ("-"), in a thread; drops them if it fails."""
 
     def __init__(self, path: str | Path) -> None:
         self._file = sys.stdout.fileno() if str(path) == "-" else path

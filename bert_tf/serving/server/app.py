@@ -36,12 +36,7 @@ def make_app(
     cors_origins: Sequence[str] = (),
     access_log: AccessLog | None = None,
 ) -> Starlette:
-    """Makes the ASGI application of a server; the caller starts and closes the models.
-
-    `routes` are further pages, `hosts` the names that requests may give as host (empty for any),
-    `cors_origins` the origins of web pages that may read answers ("*" for any). Every request must
-    show the `token`.
-    """
+    """Makes the ASGI application of a server; the caller starts and closes the models."""
     middleware = []
     if access_log is not None:
         middleware.append(Middleware(_logged, log=access_log))
@@ -70,10 +65,7 @@ def make_app(
 
 
 def is_authorized(header: str, token: str) -> bool:
-    """Whether an `Authorization` header shows the token, as Bearer or as password of Basic.
-
-    The time this takes does not depend on how much of the token is right.
-    """
+    """Whether an `Authorization` header shows the token, as Bearer or as password of Basic."""
     scheme, _, given = header.strip().partition(" ")
     shown = given.strip().encode()
     if scheme.lower() == "basic":
@@ -83,6 +75,7 @@ def is_authorized(header: str, token: str) -> bool:
             return False
     elif scheme.lower() != "bearer":
         return False
+    # In a time that does not depend on how much of it is right.
     return hmac.compare_digest(shown, token.encode())
 
 
@@ -96,11 +89,7 @@ def _refuse_without_token(headers: Headers, token: str) -> Response | None:
 
 
 def _refuse_other_host(headers: Headers, hosts: Collection[str]) -> Response | None:
-    """Refuses a request that names another host; browsers always name one.
-
-    A web page can have its own name resolve to an address of this machine (DNS rebinding), and
-    would then read answers as its own. Its requests still carry its name.
-    """
+    # A web page whose name resolves to this machine (DNS rebinding) would read answers as its own.
     named = headers.get("host", "")
     try:
         host = urlsplit(f"//{named}").hostname
@@ -120,16 +109,14 @@ def _guarded(app: ASGIApp, refuse: Callable[[Headers], Response | None]) -> ASGI
 
 
 def _logged(app: ASGIApp, log: AccessLog) -> ASGIApp:
-    """Logs requests; one without an answer has the status 499.
-
-    The application adds model, version, signature and rows to `scope["state"]["access"]`.
-    """
+    """Logs requests, with what the application adds to `scope["state"]["access"]`."""
 
     async def answer(scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
             return await app(scope, receive, send)
         start = time.perf_counter()
         learned = scope.setdefault("state", {}).setdefault("access", {})
+        # The status of a request without an answer.
         counted = {"status": 499, "request_bytes": 0, "response_bytes": 0}
 
         async def counting_receive() -> Message:

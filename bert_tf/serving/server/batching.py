@@ -52,11 +52,9 @@ class _Request:
 
 
 class Workers:
-    """The threads that run batches, shared by the queues of all models.
+    """The threads that run batches, shared by the queues of all models; by default one per core.
 
-    Args:
-        threads: batches that run at once; 0 for one per core.
-        observe: called in the event loop with the seconds that a request has waited.
+    `observe` is called in the event loop with the seconds that a request has waited.
     """
 
     def __init__(
@@ -143,19 +141,13 @@ class BatchQueue:
         self._waiting: dict[Any, deque[_Request]] = {}
 
     async def run(
-        self,
-        function: Function,
-        inputs: Arrays,
-        key: Any = None,
-        deadline: float = math.inf,
+        self, function: Function, inputs: Arrays, key: Any = None, deadline: float = math.inf
     ) -> dict[str, np.ndarray]:
         """Calls `function` in a thread, for several requests at once where that pays.
 
-        All inputs have the same number of rows. Requests with equal keys, types and row shapes may
-        be joined; the key None prevents it. The deadline is a moment of `time.monotonic()`.
+        Requests with equal keys, types and row shapes may be joined; the key None prevents it.
 
-        Raises:
-            ServingError: UNAVAILABLE if too many rows wait, DEADLINE_EXCEEDED, or the function's.
+        Raises ServingError: UNAVAILABLE for too many rows, DEADLINE_EXCEEDED, or the function's.
         """
         # A request without rows takes a place, too.
         rows = max(1, row_count(inputs)) if key is not None else 1

@@ -6,13 +6,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from google.protobuf import (
-    descriptor_pb2,
-    descriptor_pool,
-    message_factory,
-    text_format,
-    wrappers_pb2,
-)
+from google.protobuf import descriptor_pb2, message_factory, text_format, wrappers_pb2
+from google.protobuf.descriptor_pool import DescriptorPool
 from tensorflow_serving.config.model_server_config_pb2 import ModelServerConfig
 
 from bert_tf.errors import InputError
@@ -66,7 +61,7 @@ _DESCRIPTOR = """
     field { number: 7 name: "pad_variable_length_inputs" type: TYPE_BOOL }
   }
 """
-_POOL = descriptor_pool.DescriptorPool()
+_POOL = DescriptorPool()
 _POOL.AddSerializedFile(wrappers_pb2.DESCRIPTOR.serialized_pb)
 _POOL.Add(text_format.Parse(_DESCRIPTOR, descriptor_pb2.FileDescriptorProto()))
 _MESSAGE = message_factory.GetMessageClass(

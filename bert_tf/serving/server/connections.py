@@ -1,7 +1,4 @@
-"""HTTP connections that a slow or hostile client cannot hold for good.
-
-Once the head of a request has arrived, its body and answer have limits of their own (`rest`).
-"""
+"""HTTP connections that a slow client cannot hold for good; bodies have limits in `rest`."""
 
 import asyncio
 from typing import Any, NoReturn

@@ -11,10 +11,7 @@ _T = TypeVar("_T")
 
 
 async def in_thread_if(is_large: bool, function: Callable[..., _T], *arguments: object) -> _T:
-    """Calls a function, in a thread if its arguments are large.
-
-    A cancelled caller waits for the thread, which still uses what the function holds.
-    """
+    """Calls a function, in a thread if its arguments are large: a cancelled caller waits for it."""
     if not is_large:
         return function(*arguments)
     is_wanted = True

@@ -7,10 +7,7 @@ _BY_NUMBER = {code.value[0]: code for code in grpc.StatusCode}
 
 
 class ServingError(Exception):
-    """A request that is refused or has failed.
-
-    The message is one line for the client, in TensorFlow Serving's words where it has any.
-    """
+    """A request that is refused or has failed, in TensorFlow Serving's words where it has any."""
 
     def __init__(self, code: grpc.StatusCode, message: str) -> None:
         super().__init__(message)

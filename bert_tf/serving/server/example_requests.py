@@ -1,7 +1,6 @@
 """Classify and Regress: signatures that take serialized tf.Examples.
 
-The rules and messages are those of `classifier.cc` and `regressor.cc` in
-tensorflow_serving/servables/tensorflow.
+Rules and messages are those of TensorFlow Serving's `classifier.cc` and `regressor.cc`.
 """
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
@@ -27,12 +26,7 @@ Signatures = Mapping[str, SignatureDef]
 async def classify(
     predict: Predict, signatures: Signatures, signature_name: str, examples: Input
 ) -> ClassificationResult:
-    """Runs a classify signature on tf.Examples; an empty name means `serving_default`.
-
-    Raises:
-        ServingError: INVALID_ARGUMENT without examples or for a signature of another method;
-            whatever `predict` raises.
-    """
+    """Runs a classify signature on tf.Examples; an empty name means `serving_default`."""
     signature = _signature(
         signatures, signature_name, tf.saved_model.CLASSIFY_METHOD_NAME, "classification"
     )
@@ -98,9 +92,7 @@ async def _rows(examples: Input) -> np.ndarray:
     context = examples.example_list_with_context.context.SerializeToString()
 
     def serialized() -> np.ndarray:
-        rows = np.empty(len(listed), object)
-        rows[:] = [context + example.SerializeToString() for example in listed]
-        return rows
+        return np.array([context + example.SerializeToString() for example in listed], object)
 
     return await in_thread_if(len(listed) > _MANY_EXAMPLES, serialized)
 

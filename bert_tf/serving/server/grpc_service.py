@@ -12,15 +12,7 @@ from typing import Any
 
 import grpc
 from google.protobuf.message import DecodeError, Message
-from tensorflow_serving.apis.classification_pb2 import (
-    ClassificationRequest,
-    ClassificationResponse,
-)
-from tensorflow_serving.apis.get_model_metadata_pb2 import (
-    GetModelMetadataRequest,
-    GetModelMetadataResponse,
-    SignatureDefMap,
-)
+from tensorflow_serving.apis import classification_pb2, get_model_metadata_pb2
 from tensorflow_serving.apis.get_model_status_pb2 import GetModelStatusRequest
 from tensorflow_serving.apis.model_pb2 import ModelSpec
 from tensorflow_serving.apis.predict_pb2 import PredictRequest, PredictResponse
@@ -71,11 +63,7 @@ async def start_grpc(
     """Starts a server of both services and returns it with its port; port 0 takes a free one.
 
     Requests beyond `max_request_bytes`, and those beyond `max_held_bytes` in work, fail with
-    RESOURCE_EXHAUSTED. Clients send the token as metadata, `authorization: Bearer <token>`.
-
-    Raises:
-        OSError: a file of `tls` cannot be read.
-        RuntimeError: the address cannot be bound.
+    RESOURCE_EXHAUSTED.
     """
     server = grpc.aio.server(
         maximum_concurrent_rpcs=_MOST_CALLS,
@@ -138,7 +126,7 @@ def _of_examples(call: Any, response: type[Message]) -> _Method:
     return answer
 
 
-async def _metadata(models: Models, request: GetModelMetadataRequest, deadline: float) -> Message:
+async def _metadata(models: Models, request: Any, deadline: float) -> Message:
     if not request.metadata_field:
         raise invalid("GetModelMetadataRequest must specify at least one metadata_field")
     for field in request.metadata_field:
@@ -146,8 +134,9 @@ async def _metadata(models: Models, request: GetModelMetadataRequest, deadline: 
             raise invalid(f"Metadata field {field} is not supported")
     with models.servable(*_asked(request.model_spec)) as servable:
         spec = ModelSpec(name=servable.name, version={"value": servable.version})
-        response = GetModelMetadataResponse(model_spec=spec)
-        response.metadata["signature_def"].Pack(SignatureDefMap(signature_def=servable.signatures))
+        response = get_model_metadata_pb2.GetModelMetadataResponse(model_spec=spec)
+        signatures = get_model_metadata_pb2.SignatureDefMap(signature_def=servable.signatures)
+        response.metadata["signature_def"].Pack(signatures)
         return response
 
 
@@ -159,9 +148,12 @@ async def _status(models: Models, request: GetModelStatusRequest, deadline: floa
 _METHODS: dict[str, dict[str, tuple[type[Message], _Method]]] = {
     "PredictionService": {
         "Predict": (PredictRequest, _predict),
-        "Classify": (ClassificationRequest, _of_examples(classify, ClassificationResponse)),
+        "Classify": (
+            classification_pb2.ClassificationRequest,
+            _of_examples(classify, classification_pb2.ClassificationResponse),
+        ),
         "Regress": (RegressionRequest, _of_examples(regress, RegressionResponse)),
-        "GetModelMetadata": (GetModelMetadataRequest, _metadata),
+        "GetModelMetadata": (get_model_metadata_pb2.GetModelMetadataRequest, _metadata),
     },
     "ModelService": {"GetModelStatus": (GetModelStatusRequest, _status)},
 }
@@ -181,14 +173,11 @@ class _Calls:
     def handler(
         self, api: str, request_type: type[Message], method: _Method
     ) -> grpc.RpcMethodHandler:
-        """Makes a method one of a gRPC server.
-
-        The handler reads the message itself: gRPC's own would wait for it without a limit.
-        """
+        """A handler that reads the message itself: gRPC's own would wait for it without a limit."""
 
         async def answer(messages: Any, context: grpc.aio.ServicerContext) -> bytes:
-            started, code, size, spec = time.monotonic(), grpc.StatusCode.OK, 0, ModelSpec()
-            held = 0
+            started, code, spec = time.monotonic(), grpc.StatusCode.OK, ModelSpec()
+            size = held = 0
             try:
                 if self.token:
                     metadata = dict(context.invocation_metadata() or ())

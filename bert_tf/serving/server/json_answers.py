@@ -26,12 +26,7 @@ _NON_FINITE = {
 
 
 def predictions(outputs: Mapping[str, np.ndarray], deadline: float = math.inf) -> bytes:
-    """The answer to a request in row format: arrays by name, batch first.
-
-    Raises:
-        ServingError: the batch sizes differ, JSON has no form for a type, or the `deadline`, a
-            moment of `time.monotonic()`, has passed.
-    """
+    """The answer to a request in row format: arrays by name, batch first."""
     if not outputs:
         raise invalid("Cannot convert empty tensor map to JSON")
     size = None

@@ -29,12 +29,7 @@ _DEEPEST = 32  # dimensions of a tensor; NumPy has 64
 
 
 def parse(body: bytes) -> dict[str, Any]:
-    """Reads the body of a request.
-
-    Raises:
-        ServingError: it is not JSON (`JSON Parse error: ... at offset: N`, in bytes), not an
-            object, or an object in it has a key twice.
-    """
+    """Reads a body; raises ServingError if it is no JSON object, or one in it has a key twice."""
     if not body:
         raise invalid("JSON Parse error: The document is empty")
 
@@ -124,15 +119,7 @@ def _is_row_format(document: Mapping[str, Any]) -> bool:
 
 
 def tensors(document: Mapping[str, Any], inputs: Mapping[str, tf.DType]) -> dict[str, np.ndarray]:
-    """Returns a predict request's arrays by name; strings are bytes in arrays of objects.
-
-    Args:
-        document: parsed body, in row or column format.
-        inputs: name -> type of the signature's inputs.
-
-    Raises:
-        ServingError: the values do not fit the inputs, or each other.
-    """
+    """Returns a predict request's arrays by name; strings are bytes in arrays of objects."""
     if _is_row_format(document):
         return _from_rows(document["instances"], inputs)
     given = document["inputs"]
@@ -285,8 +272,8 @@ def _json_type(value: Any) -> str:
 
 
 def _type_error(value: Any, dtype: tf.DType) -> ServingError:
-    expected = dtype_name(dtype)
-    return _refused(value, f"Type: {_json_type(value)} is not of expected type: {expected}")
+    found, expected = _json_type(value), dtype_name(dtype)
+    return _refused(value, f"Type: {found} is not of expected type: {expected}")
 
 
 def _bytes(value: Any) -> bytes:

@@ -1,8 +1,4 @@
-"""Metrics for Prometheus, under TensorFlow Serving's names.
-
-Names, labels and buckets are those of tensorflow_serving/servables/tensorflow/util.cc. Latencies
-are in microseconds.
-"""
+"""Metrics for Prometheus: those of tensorflow_serving/servables/tensorflow/util.cc."""
 
 import contextlib
 from collections.abc import Sequence
@@ -21,13 +17,10 @@ CONTENT_TYPE = prometheus.CONTENT_TYPE_PLAIN_0_0_4
 
 
 class Metrics:
-    """Metrics of one server.
-
-    Requests for models outside `models` count under the empty name: labels that clients make up
-    would grow without bound.
-    """
+    """Metrics of one server."""
 
     def __init__(self) -> None:
+        # Requests for others count under the empty name: clients could make up labels without end.
         self.models: set[str] = set()
         prometheus.disable_created_metrics()
         self._registry = prometheus.CollectorRegistry()
@@ -38,9 +31,8 @@ class Metrics:
         def histogram(
             name: str, text: str, *labels: str, buckets: Sequence[float] = _MICROSECONDS
         ) -> prometheus.Histogram:
-            return prometheus.Histogram(
-                _PREFIX + name, text, labels, registry=self._registry, buckets=buckets
-            )
+            name, registry = _PREFIX + name, self._registry
+            return prometheus.Histogram(name, text, labels, registry=registry, buckets=buckets)
 
         total, time = "The total number of", "Distribution of wall time (in microseconds)"
         self._requests = counter(_WITHOUT_TOTAL[0], f"{total} requests.", "model_name", "status")
@@ -54,9 +46,8 @@ class Metrics:
             "runtime_latency", f"{time} for Tensorflow runtime.", "model_name", "API", "runtime"
         )
         queueing = "Distribution of wall time spent (in microseconds) in queuing"
-        self._queueing = histogram(
-            "batching_session:queuing_latency", queueing, "thread_pool_name"
-        ).labels("batch")
+        waits = histogram("batching_session:queuing_latency", queueing, "thread_pool_name")
+        self._queueing = waits.labels("batch")
         self._warm_up = histogram(
             "model_warmup_latency", f"{time} for warming up the model.", "model_path", "status"
         )
@@ -64,9 +55,8 @@ class Metrics:
             "request_example_counts", "The number of tensorflow.Examples per request.", "model",
             buckets=_EXAMPLES,
         )  # fmt: skip
-        self._example_total = counter(
-            f"{_PREFIX}request_example_count", f"{total} tensorflow.Examples.", "model"
-        )
+        name = f"{_PREFIX}request_example_count"
+        self._example_total = counter(name, f"{total} tensorflow.Examples.", "model")
 
     def request(
         self, model: str, api: str, entrypoint: str, code: StatusCode, seconds: float

@@ -7,7 +7,7 @@ import functools
 import gc
 import logging
 import time
-from collections.abc import AsyncIterator, Callable, Coroutine, Mapping
+from collections.abc import Callable, Coroutine, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -33,16 +33,14 @@ class Models:
     """The models of a server. All methods belong to the thread of one event loop.
 
     New versions are found by polling, loaded and warmed up while the old one serves, then take
-    over; the old one is unloaded after its last request. A version that fails to load says so in
-    its status, and is tried again once its files change, or after a minute, then two, up to an
-    hour. A model whose whole folder disappears stays loaded, as in TensorFlow Serving. Changes of
-    a models.config are followed; a label moves once its new version has been loaded.
+    over; the old one is unloaded after its last request. A version that fails to load is tried
+    again once its files change, or after a minute, then two, up to an hour. A model whose whole
+    folder disappears stays loaded, as in TensorFlow Serving. Changes of a models.config are
+    followed.
 
-    Args:
-        source: folder of models (<name>/<version>), folder of one model, or a models.config.
-        batching: defaults for what a version's `batching_params.pbtxt` omits; its
-            `num_batch_threads` is the number of threads of the whole server.
-        overrides: fields of BatchingParameters that replace those of every version.
+    `source` is a folder of models (<name>/<version>), a folder of one model, or a models.config.
+    `batching` has defaults for what a version's `batching_params.pbtxt` omits, and the number of
+    threads of the whole server; `overrides` replace fields of every version.
     """
 
     def __init__(
@@ -76,20 +74,8 @@ class Models:
         self._tasks: set[asyncio.Task[None]] = set()
         self._is_closing = False
 
-    @contextlib.asynccontextmanager
-    async def running(self) -> AsyncIterator[None]:
-        """Loads the models, then watches their folders; closes them on exit."""
-        await self.start()
-        try:
-            yield
-        finally:
-            await self.close()
-
     async def start(self) -> None:
-        """Loads the first versions; returns when each is loaded or has failed.
-
-        Raises InputError if the source cannot be read, has no models, or none that can be loaded.
-        """
+        """Loads the first versions and begins to watch; raises InputError if none can be loaded."""
         folder = self._folder
         try:
             if folder.is_file():
@@ -143,7 +129,7 @@ class Models:
                 _LOG.exception("looking for models failed")
 
     async def _follow(self, config_file: Path) -> None:
-        """Reads a models.config again; one that is wrong changes nothing, and is named once."""
+        """Reads a models.config again; a wrong one changes nothing, and is reported once."""
         try:
             self._source = await asyncio.to_thread(read_models_config, config_file)
             self._complaint = ""
@@ -190,8 +176,7 @@ class Models:
         wanted, servables = self._wanted[name], self._servables.setdefault(name, {})
         for version, directory in wanted.items():
             known = servables.get(version)
-            is_retired = known and known.state == ModelVersionStatus.END and not known.error
-            if known is None or is_retired:
+            if known is None or (known.state == ModelVersionStatus.END and not known.error):
                 servables[version] = self._servable(name, version, directory)
                 self._begin(self._load(servables[version]))
         is_served = not wanted or any(servables[version].is_available for version in wanted)
@@ -231,13 +216,7 @@ class Models:
     def servable(
         self, name: str, version: int | None = None, label: str | None = None
     ) -> contextlib.AbstractContextManager[Servable]:
-        """Keeps the version that a request asks for, by default the newest, loaded in a block.
-
-        Raises:
-            ServingError: `Servable not found for request: Latest(foo)` or `Specific(foo, 50)`
-                (NOT_FOUND), `Unrecognized servable version label: x` (INVALID_ARGUMENT),
-                UNAVAILABLE once the server stops.
-        """
+        """Keeps the version that a request asks for, by default the newest, loaded in a block."""
         if self._is_closing:
             raise ServingError(StatusCode.UNAVAILABLE, "The server is stopping")
         version, servables = self._asked(name, version, label)
@@ -251,7 +230,7 @@ class Models:
     def _asked(
         self, name: str, version: int | None, label: str | None
     ) -> tuple[int | None, dict[int, Servable]]:
-        """The version that a number or a label names, and all of the model."""
+        """The number of the version that is asked for, if any, and all versions of the model."""
         if not name:
             raise invalid("ModelSpec has no name specified.")
         if label is not None:
@@ -281,10 +260,7 @@ def _not_found(message: str) -> ServingError:
 def _look(
     source: Path | ModelServerConfig, known: set[str], failed: list[Servable]
 ) -> tuple[dict[str, dict[int, Path]], list[Servable]]:
-    """Finds name -> version -> folder to serve, and `failed` versions whose files changed.
-
-    `known` models whose folders are gone are left out. Raises OSError.
-    """
+    """Finds name -> version -> folder to serve, and `failed` versions whose files changed."""
     found: dict[str, dict[int, Path]] = {}
     if isinstance(source, ModelServerConfig):
         listed = source.model_config_list.config
@@ -314,10 +290,8 @@ def _versions(folder: Path) -> dict[int, Path] | None:
 
 def _chosen(model: ModelConfig, folders: Mapping[int, Path]) -> list[int]:
     policy = model.model_version_policy
-    match policy.WhichOneof("policy_choice"):
-        case "all":
-            return sorted(folders)
-        case "specific":
-            return [version for version in policy.specific.versions if version in folders]
-        case _:
-            return sorted(folders)[-(policy.latest.num_versions or 1) :]
+    choice = policy.WhichOneof("policy_choice")
+    if choice == "specific":
+        return [version for version in policy.specific.versions if version in folders]
+    most = len(folders) if choice == "all" else policy.latest.num_versions or 1
+    return sorted(folders)[-most:]

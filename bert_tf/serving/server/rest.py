@@ -10,7 +10,7 @@ import time
 import zlib
 from collections.abc import AsyncIterator, Coroutine, Mapping
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import Any
 from urllib.parse import unquote
 
 import tensorflow as tf
@@ -59,8 +59,6 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class Limits:
-    """Limits of requests."""
-
     body_bytes: int = 32 * 2**20  # of one body, or 413
     # Of all bodies that are read or answered. Beyond it the largest that is still read gets 429.
     held_bytes: int = 256 * 2**20
@@ -84,12 +82,8 @@ class _Upload:
     is_refused: bool = False  # to make room for others
 
 
-class _Target(NamedTuple):
-    """The version that a path names: by number, by label or, without both, the newest."""
-
-    name: str
-    version: int | None
-    label: str | None
+# The name of a model, and the version or label that a path names, without both for the newest.
+_Target = tuple[str, int | None, str | None]
 
 
 def _target(found: re.Match) -> _Target:
@@ -97,7 +91,7 @@ def _target(found: re.Match) -> _Target:
     if version and (len(version.lstrip("0")) > 19 or int(version[-19:]) >= 2**63):
         raise invalid(f"Failed to convert version: {version} to numeric.")
     label = found[3] and unquote(found[3])
-    return _Target(unquote(found[1]), version and int(version[-19:]), label)
+    return unquote(found[1]), version and int(version[-19:]), label
 
 
 def raw_path(scope: Scope) -> str:
@@ -148,7 +142,7 @@ class RestApi:
         if found := pattern and pattern.fullmatch(path):
             target, verb = _target(found), (found[4] or "").lower()
             access = request.scope.setdefault("state", {}).setdefault("access", {})
-            access["model"] = target.name[:_LONGEST_NAME]
+            access["model"] = target[0][:_LONGEST_NAME]
             if method == "POST":
                 return await self._infer(request, target, verb, access)
             answer = self._metadata(target) if verb else _fields(self._models.status(*target))
@@ -160,7 +154,7 @@ class RestApi:
     def _metadata(self, target: _Target) -> dict[str, Any]:
         with self._models.servable(*target) as servable:
             signatures = SignatureDefMap(signature_def=servable.signatures)
-            spec = ModelSpec(name=target.name, version={"value": servable.version})
+            spec = ModelSpec(name=servable.name, version={"value": servable.version})
         # The name stands twice: once for the map of metadata, once for the message's field.
         return {"model_spec": _fields(spec), "metadata": {"signature_def": _fields(signatures)}}
 
@@ -172,16 +166,15 @@ class RestApi:
             async with self._body(request) as body:
                 answering = self._answer_to(body, target, verb, start, access)
                 return await _unless_disconnected(request, answering)
-        except ServingError as error:
-            code = error.code
+        except (ServingError, ClientDisconnect) as error:
+            code = error.code if isinstance(error, ServingError) else StatusCode.CANCELLED
             raise
-        except Exception as error:
-            is_gone = isinstance(error, ClientDisconnect)
-            code = StatusCode.CANCELLED if is_gone else StatusCode.INTERNAL
+        except Exception:
+            code = StatusCode.INTERNAL
             raise
         finally:
             seconds = time.monotonic() - start
-            self._models.metrics.request(target.name, verb.capitalize(), "REST", code, seconds)
+            self._models.metrics.request(target[0], verb.capitalize(), "REST", code, seconds)
 
     async def _answer_to(
         self, body: bytes, target: _Target, verb: str, start: float, access: dict[str, Any]
@@ -227,9 +220,8 @@ class RestApi:
         try:
             body = await self._read(request, upload)
             if "gzip" in request.headers.get("content-encoding", "").lower():
-                packed = len(body)
                 body = await in_thread_if(True, _unpacked, body, self._limits.body_bytes)
-                self._hold(upload, len(body) - packed)
+                self._hold(upload, len(body) - upload.size)
             yield body
         finally:
             self._held -= upload.size

@@ -50,9 +50,6 @@ class Servable:
 
     Requests are joined in batches if the version's folder has batching parameters, or if
     `overrides` has any; as in TensorFlow Serving, more rows than a batch may have are then refused.
-
-    `state` is one of `ModelVersionStatus`, `error` why loading failed, `retry_at` the moment of
-    `time.monotonic()` from which it may be tried again, `stamp` that of the files that were loaded.
     """
 
     name: str
@@ -63,9 +60,9 @@ class Servable:
     parameters: BatchingParameters
     overrides: Mapping[str, Any]
     state: int = ModelVersionStatus.START
-    error: ServingError | None = None
-    retry_at: float = 0.0
-    stamp: dict[str, tuple[int, int]] = dataclasses.field(default_factory=dict)
+    error: ServingError | None = None  # why loading failed
+    retry_at: float = 0.0  # moment of `time.monotonic()`
+    stamp: dict[str, tuple[int, int]] = dataclasses.field(default_factory=dict)  # of loaded files
 
     def __post_init__(self) -> None:
         self._queue = BatchQueue(self.workers, self.parameters)
@@ -161,22 +158,14 @@ class Servable:
             raise invalid(f"Task size {count} is larger than maximum input batch size {most}")
 
     async def predict(
-        self,
-        signature_name: str,
-        inputs: Mapping[str, np.ndarray],
-        deadline: float = math.inf,
+        self, signature_name: str, inputs: Mapping[str, np.ndarray], deadline: float = math.inf
     ) -> dict[str, np.ndarray]:
-        """Runs a signature, joined with other requests where that pays.
+        """Runs a signature until a moment of `time.monotonic()`, joined with other requests.
 
-        Args:
-            signature_name: an empty name means `serving_default`.
-            inputs: name -> array, batch first; strings are bytes in arrays of objects, here and in
-                the outputs.
-            deadline: moment of `time.monotonic()` by which the answer is wanted.
+        An empty name means `serving_default`. Strings are bytes in arrays of objects.
 
-        Raises:
-            ServingError: INVALID_ARGUMENT for inputs that do not fit, too many rows or too large an
-                answer, UNAVAILABLE for a full queue or a stopped server, DEADLINE_EXCEEDED.
+        Raises ServingError: INVALID_ARGUMENT for inputs that do not fit, too many rows or too large
+        an answer, UNAVAILABLE for a full queue, DEADLINE_EXCEEDED.
         """
         signature = self.signature(signature_name)
         check_inputs(signature, inputs)
@@ -256,10 +245,7 @@ def stamp(directory: Path) -> dict[str, tuple[int, int]]:
 def without_padding(
     signature: SignatureDef, outputs: Mapping[str, np.ndarray]
 ) -> dict[str, np.ndarray]:
-    """Cuts padded lists `<list>_...` to the longest that `<list>_count` tells.
-
-    Other requests of the batch may have had longer ones.
-    """
+    """Cuts lists `<list>_...`, padded for other requests, to the longest of `<list>_count`."""
     shorter = dict(outputs)
     for counted, counts in outputs.items():
         if not counted.endswith("_count") or counts.ndim != 1:

@@ -24,10 +24,7 @@ _TRIM_SECONDS = 10
 
 
 def bind(host: str, port: int, option: str = "--rest_port") -> socket.socket:
-    """Takes an address; nobody can connect until the server listens. Port 0 takes any free one.
-
-    Raises InputError, which names the `option` of the port, if the address cannot be used.
-    """
+    """Takes an address, with port 0 any free one; raises InputError, which names the `option`."""
     try:
         family, kind, protocol, _, address = socket.getaddrinfo(
             host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
@@ -75,12 +72,9 @@ async def serve(
 ) -> None:
     """Serves until SIGTERM or SIGINT, then answers what has been accepted and returns.
 
-    Loads the models, and closes them at the end. Signals also work while models load. A second one
-    ends the process at once.
-
-    `ready` is called with the port of gRPC when requests are answered; `stopping` at the first
-    signal, after which requests get `grace` seconds to end. Threads may still load or compute: the
-    caller ends them in time.
+    Signals also work while models load; a second one ends the process at once. `ready` is called
+    with the port of gRPC when requests are answered; `stopping` at the first signal, after which
+    requests get `grace` seconds to end. Threads may still compute: the caller ends them in time.
     """
     config = uvicorn.Config(
         app,

@@ -87,11 +87,8 @@ def _joins_rows(signature: SignatureDef) -> bool:
 
 
 def can_join(signature: SignatureDef) -> bool:
-    """Whether requests that are joined get the answers that they get alone.
-
-    An output whose width depends on the texts is padded to the widest of a batch: only a list that
-    `<list>_count` counts can be cut to the request's own width.
-    """
+    """Whether requests that are joined get the answers that they get alone."""
+    # Of outputs padded to the widest of a batch, only lists with a `<list>_count` can be cut again.
     counts = [name for name in signature.outputs if name.endswith("_count")]
     prefixes = tuple(name.removesuffix("count") for name in counts)
 
@@ -112,17 +109,13 @@ def can_join(signature: SignatureDef) -> bool:
 
 
 def to_array(name: str, proto: TensorProto, dtype: int) -> np.ndarray:
-    """Returns the values of an input; strings are bytes in an array of objects.
-
-    `dtype` is the number of the DataType that the signature takes. Raises ServingError
-    (INVALID_ARGUMENT) for another type, or a shape that does not fit the values.
-    """
+    """Returns the values of an input of the DataType `dtype`; strings are bytes."""
     if proto.dtype != dtype:
         given = DataType.Name(proto.dtype) if proto.dtype in DataType.values() else proto.dtype
         expected = DataType.Name(dtype)
         raise invalid(f'input "{name}" has the type {given}: the signature takes {expected}')
     sizes = [dimension.size for dimension in proto.tensor_shape.dim]
-    if proto.tensor_shape.unknown_rank or any(size < 0 for size in sizes):
+    if proto.tensor_shape.unknown_rank or min(sizes, default=0) < 0:
         raise invalid(f'input "{name}" has a shape of unknown size: give every dimension')
     # Without zeros, so that an empty tensor has no huge dimension either.
     if math.prod(size or 1 for size in sizes) > max(_MOST_REPEATED, proto.ByteSize()):

@@ -11,6 +11,7 @@ import grpc
 import numpy as np
 import pytest
 import tensorflow as tf
+from running_models import running
 from tensorflow.core.framework.tensor_pb2 import TensorProto
 from tensorflow_serving.apis import (
     classification_pb2,
@@ -37,7 +38,7 @@ Code = grpc.StatusCode
 async def served(folder: Path, credentials=None, overrides=None, **options):
     """A server and a client of it."""
     models = Models(folder, poll_seconds=0.05, overrides=overrides)
-    async with models.running():
+    async with running(models):
         server, port = await start_grpc(models, "127.0.0.1:0", **options)
         address = f"127.0.0.1:{port}"
         channel = (

@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import tensorflow as tf
+from running_models import running
 
 from bert_tf.serving.server.models import Models
 
@@ -70,7 +71,7 @@ def test_memory_stays_flat_over_requests_and_versions(tmp_path):
 
         add(1)
         models = Models(tmp_path / "models", poll_seconds=0.05)
-        async with models.running():
+        async with running(models):
             await ask(200)
             await swap(range(2, 5))
             start = resident()

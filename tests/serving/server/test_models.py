@@ -7,6 +7,7 @@ from pathlib import Path
 import grpc
 import numpy as np
 import pytest
+from running_models import running
 from tensorflow_serving.apis.get_model_status_pb2 import ModelVersionStatus
 from tensorflow_serving.apis.prediction_log_pb2 import PredictionLog
 
@@ -45,7 +46,7 @@ def add_version(toys: Path, folder: Path, version: int) -> Path:
 
 async def test_models_are_found_by_name_and_version(toys):
     models = Models(toys)
-    async with models.running():
+    async with running(models):
         assert models.names == ["toy"]
         answers = await predict(models)
         assert answers["length"].tolist() == [8, 4]
@@ -73,7 +74,7 @@ async def test_models_are_found_by_name_and_version(toys):
 
 
 async def test_inputs_that_a_signature_does_not_take_are_refused(toys):
-    async with (models := Models(toys / "toy")).running():
+    async with running(models := Models(toys / "toy")):
         for inputs, message in [
             ({"text": np.array([1, 2])}, 'input "text" has the type int64: .* string'),
             ({"text": np.array(b"a", object)}, r'"text" has the shape \[\]: .* \[-1\]'),
@@ -95,7 +96,7 @@ def test_a_new_version_takes_over_while_requests_run(toys, tmp_path):
     answered, failed = [], []
 
     async def run():
-        async with (models := Models(tmp_path, poll_seconds=0.02)).running():
+        async with running(models := Models(tmp_path, poll_seconds=0.02)):
             swapped = asyncio.Event()
 
             async def client():
@@ -131,7 +132,7 @@ def test_a_new_version_takes_over_while_requests_run(toys, tmp_path):
 
 async def test_a_version_that_cannot_be_loaded_is_reported_and_the_old_one_serves(toys, tmp_path):
     shutil.copytree(toys, tmp_path, dirs_exist_ok=True)
-    async with (models := Models(tmp_path, poll_seconds=0.02)).running():
+    async with running(models := Models(tmp_path, poll_seconds=0.02)):
         broken = tmp_path / "toy" / "2"
         broken.mkdir()
         await until(lambda: states(models).get(2) == State.END)
@@ -164,7 +165,7 @@ async def test_warm_up_requests_are_replayed_and_a_failing_one_fails_the_load(to
     for version, name in [(1, "serving_default"), (2, "absent")]:
         shutil.copytree(toys / "toy" / "1", tmp_path / str(version) / "toy" / "1")
         write_warm_up(tmp_path / str(version) / "toy" / "1", [b"the seas"], name)
-    async with (models := Models(tmp_path / "1")).running():
+    async with running(models := Models(tmp_path / "1")):
         assert models.names == ["toy"]
         assert b":tensorflow:serving:model_warmup_latency_count{" in models.metrics.render()
     with pytest.raises(InputError, match='Serving signature key "absent" not found'):
@@ -187,7 +188,7 @@ async def test_a_models_config_chooses_versions_and_labels(toys, tmp_path):
           config { name: "absent" base_path: "b" }
         }
     """)
-    async with (models := Models(tmp_path / "models.config")).running():
+    async with running(models := Models(tmp_path / "models.config")):
         assert models.names == ["all", "newest", "two"]
         assert list(states(models, "two")) == [7, 1]
         assert list(states(models, "newest")) == [7]
@@ -215,7 +216,7 @@ async def test_a_changed_models_config_is_followed_and_a_label_never_names_what_
         """)
 
     configure(1)
-    async with (models := Models(file, poll_seconds=0.01)).running():
+    async with running(models := Models(file, poll_seconds=0.01)):
         configure(3)
         served = set()
         while states(models) != {3: State.AVAILABLE, 1: State.END}:
@@ -281,7 +282,7 @@ async def test_batching_parameters_of_a_version_are_honoured(toys, tmp_path):
 
     async def parameters(**arguments) -> BatchingParameters:
         models = Models(tmp_path, batching=BatchingParameters(max_enqueued_batches=9), **arguments)
-        async with models.running():
+        async with running(models):
             answer = await predict(models)
             assert answer["length"].tolist() == [8, 4]
             with models.servable("toy") as servable:
@@ -311,14 +312,14 @@ async def test_only_versions_with_batching_parameters_are_joined_and_limited(toy
             await held.predict("", {"text": TEXTS})
             return seen != [None]
 
-    async with (models := Models(tmp_path)).running():
+    async with running(models := Models(tmp_path)):
         assert not await joins(models, "plain") and await joins(models, "batched")
         assert len((await predict(models, "plain", text=many))["length"]) == 5
         message = "Task size 5 is larger than maximum input batch size 4"
         with pytest.raises(ServingError, match=message) as refused:
             await predict(models, "batched", text=many)
         assert refused.value.code == grpc.StatusCode.INVALID_ARGUMENT
-    async with (models := Models(tmp_path, overrides={"max_batch_size": 3})).running():
+    async with running(models := Models(tmp_path, overrides={"max_batch_size": 3})):
         assert await joins(models, "plain")  # given for all models
         with pytest.raises(ServingError, match="batch size 3"):
             await predict(models, "plain", text=many)
@@ -326,7 +327,7 @@ async def test_only_versions_with_batching_parameters_are_joined_and_limited(toy
 
 async def test_an_answer_that_is_too_large_is_refused(toys, monkeypatch):
     monkeypatch.setattr(servable, "_LARGEST_ANSWER", 1000)
-    async with (models := Models(toys)).running():
+    async with running(models := Models(toys)):
         await predict(models)
         with pytest.raises(ServingError, match="send fewer rows") as refused:
             await predict(models, text=np.array([b"a" * 400], object))
@@ -338,7 +339,7 @@ async def test_a_model_whose_folder_is_moved_away_stays_loaded(toys, tmp_path, s
     shutil.copytree(toys, tmp_path, dirs_exist_ok=True)
     config = 'model_config_list { config { name: "toy" base_path: "toy" } }'
     (tmp_path / "models.config").write_text(config)
-    async with (models := Models(tmp_path / source, poll_seconds=3600)).running():
+    async with running(models := Models(tmp_path / source, poll_seconds=3600)):
         (tmp_path / "toy").rename(tmp_path.parent / f"away-{tmp_path.name}")
         await models._poll()
         assert states(models) == {1: State.AVAILABLE}
@@ -362,7 +363,7 @@ async def test_a_failure_to_load_that_passes_is_tried_again_and_late_ones_less_o
             super().__init__(directory)
 
     monkeypatch.setattr(servable, "LoadedModel", Failing)
-    async with (models := Models(tmp_path, poll_seconds=3600)).running():
+    async with running(models := Models(tmp_path, poll_seconds=3600)):
         assert models.names == ["other"]
         for code, seconds in [("RESOURCE_EXHAUSTED", 60), ("UNAVAILABLE", 120)]:
             failed = models._servables["toy"][1]
@@ -381,7 +382,7 @@ async def test_a_failure_to_load_that_passes_is_tried_again_and_late_ones_less_o
 async def test_metrics_forget_versions_that_were_unloaded_long_ago(toys, tmp_path, monkeypatch):
     monkeypatch.setattr(models_module, "_REMEMBERED", 1)
     shutil.copytree(toys, tmp_path, dirs_exist_ok=True)
-    async with (models := Models(tmp_path, poll_seconds=0.02)).running():
+    async with running(models := Models(tmp_path, poll_seconds=0.02)):
         for version in (2, 3):
             add_version(toys, tmp_path, version)
             shutil.rmtree(tmp_path / "toy" / str(version - 1))

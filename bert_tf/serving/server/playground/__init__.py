@@ -1,7 +1,4 @@
-"""The playground: a page at `/` for trying the server's models in a browser.
-
-The page is in `static/`, as it is served: no build step, no framework, no request to elsewhere.
-"""
+"""The playground: a page at `/`, in `static/` as it is served, for trying models in a browser."""
 
 import contextlib
 from collections.abc import Mapping
@@ -13,7 +10,7 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 from tensorflow.core.framework.types_pb2 import DataType
-from tensorflow.core.protobuf.meta_graph_pb2 import TensorInfo
+from tensorflow.core.protobuf.meta_graph_pb2 import SignatureDef, TensorInfo
 
 from bert_tf.serving.server.errors import ServingError
 from bert_tf.serving.server.models import Models
@@ -30,12 +27,7 @@ _TYPES = {"html": "text/html", "css": "text/css", "js": "text/javascript", "svg"
 
 
 def routes(models: Models) -> list[Route]:
-    """Makes the routes of the page.
-
-    `/` is the page, which asks `/v1/models/...`; `/playground/NAME` are its files;
-    `/playground/models` is JSON with `models` (see `describe`) and whether the browser had to show
-    a `token`.
-    """
+    """The page, its files, and JSON with the models and whether the browser had to show a token."""
 
     async def list_models(request: Request) -> Response:
         found = {"models": describe(models), "token": "authorization" in request.headers}
@@ -54,40 +46,27 @@ def routes(models: Models) -> list[Route]:
 
 
 def describe(models: Models) -> list[dict[str, Any]]:
-    """The models that can be asked, in alphabetical order, each with its versions, newest first.
+    """The models that can be asked, each with its versions, newest first, and their signatures."""
+    versions: dict[str, list[dict[str, Any]]] = {name: [] for name in models.names}
+    for name, found in versions.items():
+        with contextlib.suppress(ServingError):  # no version has been loaded yet
+            for number in [each.version for each in models.status(name).model_version_status]:
+                # One that is retired meanwhile is none to ask.
+                with contextlib.suppress(ServingError), models.servable(name, number) as held:
+                    signatures = {key: _described(each) for key, each in held.signatures.items()}
+                    found.append({"version": number, "signatures": signatures})
+    return [{"name": name, "versions": found} for name, found in versions.items() if found]
 
-    Each version has its signatures with `method`, `inputs` and `outputs`; a tensor has a `dtype`
-    such as "DT_STRING" and a `shape`, in which -1 is an unknown size; null is an unknown rank.
-    """
-    return [
-        {"name": name, "versions": versions}
-        for name in models.names
-        if (versions := _versions(models, name))
-    ]
 
-
-def _versions(models: Models, name: str) -> list[dict[str, Any]]:
-    found = []
-    with contextlib.suppress(ServingError):  # no version has been loaded yet
-        for status in models.status(name).model_version_status:
-            # One that is retired meanwhile is none to ask.
-            with contextlib.suppress(ServingError), models.servable(name, status.version) as held:
-                described = {
-                    key: {
-                        "method": each.method_name,
-                        "inputs": _tensors(each.inputs),
-                        "outputs": _tensors(each.outputs),
-                    }
-                    for key, each in held.signatures.items()
-                }
-                found.append({"version": status.version, "signatures": described})
-    return found
+def _described(signature: SignatureDef) -> dict[str, Any]:
+    inputs, outputs = _tensors(signature.inputs), _tensors(signature.outputs)
+    return {"method": signature.method_name, "inputs": inputs, "outputs": outputs}
 
 
 def _tensors(tensors: Mapping[str, TensorInfo]) -> dict[str, Any]:
     found = {}
     for name, info in sorted(tensors.items()):
-        shape = [dimension.size for dimension in info.tensor_shape.dim]
+        shape = [dimension.size for dimension in info.tensor_shape.dim]  # -1 for unknown sizes
         known = None if info.tensor_shape.unknown_rank else shape
         found[name] = {"dtype": DataType.Name(info.dtype), "shape": known}
     return found
