@@ -33,7 +33,7 @@ from bert_tf.training.run import Run
 from bert_tf.training.setup import dropout_settings, make_plan, make_run, prepare
 from bert_tf.training.strategy import check_batch_size
 from bert_tf.training.trainer import Trainer
-from pipelines.instances.rows import row_predictions
+from pipelines.instances.schemas import row_predictions
 from pipelines.shards.folder import shard_errors
 
 # The paper warms up over 10,000 steps (section A.2); a short run over a tenth of its steps.

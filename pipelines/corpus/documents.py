@@ -1,15 +1,12 @@
 """Batches of documents of bounded size, for pairing sentences.
 
-The original holds the whole corpus, so that a random next sentence can come from any document.
-Here, random next sentences come from the other documents of a batch of some megabytes. Three rules
-make this work for every shape of corpus:
+The original holds the whole corpus. Here, random next sentences come from the other documents of a
+batch of some megabytes. Three rules make this work for every shape of corpus:
 
 - Files are read in turns, a part of each, so that a batch of long books holds parts of many.
-- A batch with few documents gets *donors*: passages of other documents of its split, which only
-  provide random next sentences. They are drawn once for the whole corpus.
-- A document is held out by a hash of its first text, so that its duplicates are, too, and other
-  documents make no difference. Held-out documents have batches and donors of their own, so no
-  training pair holds a held-out sentence.
+- A batch with few documents gets *donors*, which are drawn once for the whole corpus.
+- A document is held out by a hash of its first text: its duplicates are, too, and other documents
+  make no difference. Held-out documents have batches and donors of their own.
 
 The batches of a unit are a function of the corpus, its `DocumentPlan` and the number of the unit,
 so several machines can read units in any order.
@@ -23,7 +20,7 @@ import random
 from collections import Counter, deque
 from collections.abc import Container, Iterable, Iterator
 from dataclasses import KW_ONLY, dataclass, field
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
@@ -87,8 +84,7 @@ class DocumentBatch(NamedTuple):
 
     lines: np.ndarray  # string [lines], none blank
     documents: np.ndarray  # int32 [lines], ascending number of the document in the batch
-    # int32 [lines], ascending number of the passage: consecutive lines of a document
-    passages: np.ndarray
+    passages: np.ndarray  # int32 [lines], ascending number of the passage
     is_donor: np.ndarray  # bool [lines], whether the line is only a random next sentence for others
     unit: int  # number of the unit in the corpus
     group: int  # number of the group of batches in the unit
@@ -183,10 +179,7 @@ def _passage(lines: list[bytes], rng: random.Random) -> list[bytes]:
 
 @dataclass
 class UnitReader:
-    """Reads one unit of a corpus, as `DocumentBatch`es; one without lines if it has no text.
-
-    Iterating raises `InputError` for an unusable file.
-    """
+    """Reads one unit of a corpus, as `DocumentBatch`es; one without lines if it has no text."""
 
     corpus: Corpus
     unit: int  # number of the unit
@@ -256,9 +249,8 @@ class UnitReader:
                 and donor.held_out == split.held_out
                 and donor.document not in documents
             ]
-            yield _document_batch(
-                split.parts,
-                donors,
+            yield DocumentBatch(
+                *_joined(split.parts, donors),
                 unit=self.unit,
                 group=self._group,
                 number=split.number,
@@ -285,54 +277,39 @@ class _Split:
 
 def _parts(text: Iterable[Lines], unit: int, number: int, seed: int | None) -> Iterator[Part]:
     """The parts of the documents in a slice; without a seed, their draws are 1."""
-    document, draw = -1, 1.0
-    for ordinal, lines, size in _cut(text):
-        if ordinal == 0:
-            document += 1
-            if seed is not None:  # a draw from the seed and the first text alone
-                first = b"\n".join(lines[:_FIRST_LINES])[:_FIRST_BYTES]
-                key = hashlib.blake2b(b"%d\n%b" % (seed, first), digest_size=8).digest()
-                draw = int.from_bytes(key, "big") / 2**64
-        yield Part((unit, number, document), ordinal, lines, size, draw)
-
-
-def _cut(text: Iterable[Lines]) -> Iterator[tuple[int, list[bytes], int]]:
-    """Parts of documents: number in the document, lines, bytes."""
-    ordinal, size = 0, 0
+    document, ordinal, size, draw = -1, 0, 0, 1.0
     lines: list[bytes] = []
-    for read in text:
-        for line in read.lines:
-            if line:
-                if size >= PART_BYTES:
-                    yield ordinal, lines, size
-                    ordinal, lines, size = ordinal + 1, [], 0
-                lines.append(line)
-                size += len(line)
-            elif lines:  # the first of several blank lines
-                yield ordinal, lines, size
-                ordinal, lines, size = 0, [], 0
-    if lines:
-        yield ordinal, lines, size
+    for line in itertools.chain((line for read in text for line in read.lines), [b""]):
+        if lines and (not line or size >= PART_BYTES):
+            if ordinal == 0:
+                document += 1
+                if seed is not None:  # a draw from the seed and the first text alone
+                    first = b"\n".join(lines[:_FIRST_LINES])[:_FIRST_BYTES]
+                    key = hashlib.blake2b(b"%d\n%b" % (seed, first), digest_size=8).digest()
+                    draw = int.from_bytes(key, "big") / 2**64
+            yield Part((unit, number, document), ordinal, lines, size, draw)
+            ordinal, lines, size = ordinal + 1 if line else 0, [], 0
+        if line:
+            lines.append(line)
+            size += len(line)
 
 
-def _document_batch(parts: list[Part], donors: list[Donor], **about: Any) -> DocumentBatch:
-    # The parts of a document in order; then the donors.
+def _joined(
+    parts: list[Part], donors: list[Donor]
+) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+    """The arrays of a `DocumentBatch`: the parts of each document in order, then the donors."""
     marked = [(part.document, part.ordinal, part.lines) for part in parts]
+    marked += [(donor.document, 0, [x.encode() for x in donor.lines]) for donor in donors]
     number = {name: index for index, name in enumerate(dict.fromkeys(part[0] for part in marked))}
     marked.sort(key=lambda part: (number[part[0]], part[1]))
-    own = len(marked)
-    for donor in donors:
-        number[donor.document] = len(number)
-        marked.append((donor.document, 0, [line.encode() for line in donor.lines]))
     counts = [len(lines) for *_, lines in marked]
     begins = [True] * bool(marked) + [
         (document, ordinal) != (last, last_ordinal + 1)
         for (last, last_ordinal, _), (document, ordinal, _) in itertools.pairwise(marked)
     ]
-    return DocumentBatch(
-        lines=np.array([line for *_, lines in marked for line in lines], object),
-        documents=np.repeat(np.array([number[part[0]] for part in marked], np.int32), counts),
-        passages=np.repeat(np.cumsum(begins, dtype=np.int32), counts),
-        is_donor=np.repeat(np.arange(len(marked)) >= own, counts),
-        **about,
+    return (
+        np.array([line for *_, lines in marked for line in lines], object),
+        np.repeat(np.array([number[part[0]] for part in marked], np.int32), counts),
+        np.repeat(np.cumsum(begins, dtype=np.int32), counts),
+        np.repeat(np.arange(len(marked)) >= len(parts), counts),
     )

@@ -47,8 +47,8 @@ def read_slice(
 ) -> Iterator[Lines]:
     """Reads the documents of a slice.
 
-    `counts` receives counts of repaired faults: `empty_documents`, and those of `read_blocks`;
-    `unreadable` receives the path of a file that is skipped because it cannot be read.
+    `counts` receives counts of `empty_documents` and of the faults that `read_blocks` repairs;
+    `unreadable` the path of a file that is skipped because it cannot be read.
     """
     if slice_.source.startswith(TFDS):
         yield from _dataset_texts(slice_, options, counts)
@@ -85,7 +85,9 @@ def _paragraphs(lines: Iterable[bytes], wrapped: list[bytes]) -> Iterator[bytes]
     size = sum(map(len, wrapped))
     for line in lines:
         line = strip(line)
-        is_short = bool(line) and _is_wrapped(line)
+        is_short = 0 < len(line) <= 4 * _WRAPPED_LINE  # a character has up to 4 bytes
+        if is_short and len(line) > _WRAPPED_LINE:
+            is_short = len(line.decode("utf-8")) <= _WRAPPED_LINE
         if wrapped and (not is_short or size > LONG_LINE_BYTES):
             yield b" ".join(wrapped)
             wrapped.clear()
@@ -95,12 +97,6 @@ def _paragraphs(lines: Iterable[bytes], wrapped: list[bytes]) -> Iterator[bytes]
             size += len(line)
         elif line:
             yield line
-
-
-def _is_wrapped(line: bytes) -> bool:
-    if _WRAPPED_LINE < len(line) <= 4 * _WRAPPED_LINE:  # a character has up to 4 bytes
-        return len(line.decode("utf-8")) <= _WRAPPED_LINE
-    return len(line) <= _WRAPPED_LINE
 
 
 def _document(text: str, counts: Counter) -> list[bytes]:
@@ -180,7 +176,7 @@ def sample_text(corpus: Corpus) -> Iterator[str]:
 def read_lines(corpus: Corpus) -> tf.data.Dataset:
     """The lines of a corpus that are not blank: string [lines], about a megabyte each, in order.
 
-    Iterate over it within `input_errors`, which raises the error of an unusable file.
+    Iterate over it within `input_errors`.
     """
 
     def batches() -> Iterator[list[bytes]]:

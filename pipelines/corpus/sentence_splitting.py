@@ -1,7 +1,6 @@
 """Splits paragraphs into sentences in the graph, for text without a sentence per line.
 
-The original's data script expects "actual sentences, not entire paragraphs". Five regular
-expressions split them here (RE2: time linear in the text):
+Five regular expressions (RE2: time linear in the text):
 
 1. White space becomes one space.
 2. A sentence ends at a full stop, question mark, exclamation mark or ellipsis, with closing quotes
@@ -87,8 +86,7 @@ def split_sentences(paragraphs: tf.Tensor) -> tf.RaggedTensor:
     0.960 (0.605, 1.000) in Korean documentation. Speed: 30 to 60 MB/s on one core (2).
 
     Paragraphs, string [n], are valid UTF-8 and wrapped anywhere. Sentences, string
-    [n, (sentences)], are stripped and have one space for any white space inside; otherwise they are
-    the whole text in order. Blank paragraphs have none.
+    [n, (sentences)], are the whole text in order, stripped, with one space for any white space.
     """
     text = tf.strings.regex_replace(paragraphs, _WHITE_SPACE, " ")
     # From here on, a line end is a boundary. It precedes the space, which later rules look for.

@@ -46,12 +46,10 @@ Unit = list[Slice]
 
 @dataclass
 class Corpus:
-    """An opened corpus."""
-
     units: list[Unit]  # the text in units of about `UNIT_BYTES`, in order
     unreadable: list[str]  # skipped files that could not be read
     split_sentences: bool  # whether lines are paragraphs to split into sentences
-    options: CorpusOptions  # options it was opened with
+    options: CorpusOptions
 
     @property
     def text_bytes(self) -> int:
@@ -90,8 +88,7 @@ def _listed(inputs: CorpusInputs) -> list[str]:
 def find_files(inputs: CorpusInputs) -> list[str]:
     """Lists the files of a corpus: sorted paths, each file once.
 
-    An input is a file, a folder (all files below it whose name has no leading dot) or a glob (`**`
-    crosses folders).
+    A folder stands for all files below it that are not hidden; `**` in a glob crosses folders.
     """
     found: dict[str, str] = {}
     for given in _listed(inputs):
@@ -227,10 +224,9 @@ def dataset_errors(name: str) -> Iterator[None]:
 
 
 def open_dataset(name: str, data_dir: str | None = None) -> tuple[Any, Any]:
-    """The builder of a dataset, and its split as a `ReadInstruction`.
+    """The builder of a dataset, and its split, by default "train", as a `ReadInstruction`.
 
-    Call it within `dataset_errors`. The name has an optional version and split, by default
-    "train": "tfds:wikipedia/20230601.en:1.0.0:train[:1%]".
+    Call it within `dataset_errors`; `pipelines.corpus.formats` describes the name.
     """
     tfds = tensorflow_datasets(name)
     parsed = re.fullmatch(r"([\w./-]+(?::\d[\d.*]*)?)(?::(.+))?", name.removeprefix(TFDS))

@@ -1,7 +1,6 @@
 """Reads text files in blocks of lines: plain or compressed, of any size and content.
 
-A block has about a megabyte and ends at a line end, so memory depends neither on the size of a file
-nor on the length of its lines. Faults are repaired by a rule and counted:
+A block has about a megabyte and ends at a line end. Faults are repaired by a rule and counted:
 
 - invalid UTF-8 bytes are dropped, as by the original's `convert_to_unicode`; a file with more than
   0.5% of them is no text or in another encoding, and is refused;
@@ -87,13 +86,10 @@ def read_blocks(
 ) -> Iterator[Block]:
     """Reads a file in blocks of lines.
 
-    Args:
-        path: the file.
-        start: first byte of the first line to read; 0 for a compressed file.
-        end: first byte of the line after the last one; None for the end of the file.
-        state: `file_state` that the file must have before and after reading; None for any.
-        counts: receives counts of repaired faults: `invalid_utf8_lines`, `nul_bytes`, `cut_lines`.
-        cut_to: bytes per line when a line of over 64 kB is cut; None to keep it whole.
+    `start` is the first byte of the first line to read, 0 for a compressed file; `end` that of the
+    line after the last one. The file must have the `file_state` before and after reading, if one is
+    given. `counts` receives counts of repaired faults: `invalid_utf8_lines`, `nul_bytes`,
+    `cut_lines`. A line of over 64 kB is cut to `cut_to` bytes, or kept whole if that is None.
     """
     counts = Counter() if counts is None else counts
     first_line = 1

@@ -1,7 +1,4 @@
-"""Examples to batches: features are made in graph, epochs are shuffled, workers share batches.
-
-Examples of a batch have similar lengths, so that little of it is padding.
-"""
+"""Examples to batches: features are made in graph, epochs are shuffled, workers share batches."""
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -41,13 +38,12 @@ def example_batches(
     may be smaller.
 
     Several workers share each batch of `num_workers * batch_size` examples, the same batch that a
-    single worker would get: the first worker takes the first `batch_size` rows, and so on. From a
-    smaller batch the last workers take fewer rows or none; all see the same number of batches.
+    single worker would get: the first worker takes the first `batch_size` rows, and so on.
 
     `strings` maps an input's name to a string, or a number, for each of the E examples; `targets`
-    are arrays [E, ...] to go with them. `batch` turns a batch of both into (inputs, *targets), in
-    graph; an example may become several rows. `lengths`, int [E], are the examples' tokens, for
-    batches of similar length (`of_like_length`). `start_step` batches are skipped.
+    are arrays [E, ...]. `batch` turns a batch of both into (inputs, *targets), in graph; an example
+    may become several rows. `lengths`, int [E], are the examples' tokens, for batches of similar
+    length. `start_step` batches are skipped.
     """
     columns = {name: tf.convert_to_tensor(values) for name, values in strings.items()}
     arrays = [tf.constant(values) for values in targets]
@@ -63,7 +59,7 @@ def example_batches(
             key = tf.stack([tf.constant(seed, tf.int64), index])
             order = tf.random.experimental.stateless_shuffle(order, key)
             if lengths is not None:
-                order = of_like_length(order, lengths, shared_size, key)
+                order = _of_like_length(order, lengths, shared_size, key)
         batches = tf.data.Dataset.from_tensor_slices(order).batch(shared_size)
         return batches.skip(tf.where(index == first_epoch, tf.constant(skipped, tf.int64), 0))
 
@@ -83,16 +79,15 @@ def example_batches(
     return batches.prefetch(2).with_options(dataset_options())
 
 
-def of_like_length(
+def _of_like_length(
     order: tf.Tensor, lengths: np.ndarray, batch_size: int, key: tf.Tensor
 ) -> tf.Tensor:
     """Reorders shuffled examples, int32 [E], so that those of a batch have similar lengths.
 
-    The examples of 64 batches in a row, or of an eighth of a short epoch, are sorted by length and
-    cut into batches, and all batches of the epoch are shuffled. The longest comes first: if memory
-    does not suffice, the first step shows it. Within a batch the examples keep their random order,
-    so the parts of several workers or devices have similar lengths, too. Examples that do not fill
-    a batch stay at the end. An epoch of fewer than 64 batches stays as it is.
+    The examples of a window are sorted by length and cut into batches, and all batches of the epoch
+    are shuffled. The longest comes first: if memory does not suffice, the first step shows it.
+    Within a batch the examples keep their random order, so the parts of several workers or devices
+    have similar lengths, too. Examples that do not fill a batch stay at the end.
 
     `batch_size` is that of all workers together, `key` an int64 [2] seed.
     """

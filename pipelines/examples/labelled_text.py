@@ -106,20 +106,17 @@ def read_examples(
     skip_broken: bool = False,
     records: Iterable[Record] | None = None,
 ) -> Examples:
-    """Reads some columns of a file.
+    """Reads some columns of a file, of "-" for standard input, or of TensorFlow Datasets.
 
     A `tsv` splits at tabs only, as GLUE's files do: quotes are ordinary characters. A `csv` has
-    quotes. A `jsonl` holds one object per line. In `lines` each line is a text.
+    quotes. A `jsonl` holds one object per line. In `lines` each line is a text. By default, the
+    file's extension tells the format.
 
-    Args:
-        path: the file; "-" for standard input; or a name of TensorFlow Datasets, such as
-            `tfds:glue/rte:train`, whose class labels are read by name.
-        columns: role -> name of its column, or the column's number counted from 0. "ending*" is
-            a list: the columns ending0, ending1, ..., or in JSON lines a list "ending".
-        format: None to go by the file's extension.
-        header: whether the first line of a table names the columns.
-        skip_broken: skip rows with too few or too many columns, instead of refusing them.
-        records: those of the path, if they were read already.
+    `columns` maps a role to the name of its column, or to the column's number counted from 0.
+    "ending*" is a list: the columns ending0, ending1, ..., or in JSON lines a list "ending". The
+    first line of a table names the columns, if it is a `header`. `skip_broken` skips rows with too
+    few or too many columns, instead of refusing them. `records` are those of the path, if they were
+    read already.
     """
     format = format or format_of(path)
     skipped: list[int] = []
@@ -137,11 +134,10 @@ def read_examples(
     elif format == "conll":
         raise InputError(f"{path}: a column file holds words: give --task tagging, or --format")
     elif format == "lines":
-        rows = ((line, {"text": row[0]}) for line, row in _lines(path, separator=None))
+        rows = ((number, {"text": line}) for number, line in _lines(path))
         columns = {"text": "text"}
     else:
-        table = _lines(path, separator="\t") if format == "tsv" else _csv_rows(path)
-        rows = _table_rows(path, table, columns, header, skipped if skip_broken else None)
+        rows = _table_rows(path, format, columns, header, skipped if skip_broken else None)
     lines: list[int] = []
     values: dict[str, list[str]] = {role: [] for role in columns}
     for line, row in rows:
@@ -202,14 +198,12 @@ def read_columns_of(
     A table whose first line is one of them has the columns "0", "1" and so on; files other than
     tables and JSON lines have none.
     """
-    format = format or format_of(path)
+    format = None if is_dataset_name(path) else format or format_of(path)
     rows: dict[int, dict[str, Any]] = {}
-    if is_dataset_name(path):
-        pass
-    elif format == "jsonl":
+    if format == "jsonl":
         rows = {number: row for number, _, row in read_records(path)}
     elif format in ("tsv", "csv"):
-        table = dict(_lines(path, separator="\t") if format == "tsv" else _csv_rows(path))
+        table = dict(_table(path, format))
         first = next(number for number, row in table.items() if row != [""])
         header = table[first]
         if first == lines[0] or len(set(header)) < len(header):
@@ -247,12 +241,12 @@ def _no_column(
 
 def _table_rows(
     path: str | os.PathLike,
-    table: Iterable[tuple[int, list[str]]],
+    format: Format,
     columns: Mapping[str, str],
     header: bool,
     skipped: list[int] | None,
 ) -> Iterator[tuple[int, dict[str, Any]]]:
-    rows = list(table)
+    rows = _table(path, format)
     start = next(place for place, (_, row) in enumerate(rows) if row != [""])
     first_line, first = rows[start]
     names = first if header else _numbers(first)
@@ -302,23 +296,24 @@ def _place(path: str | os.PathLike, role: str, column: str, names: list[str]) ->
     raise _no_column(str(path), role, column, names, "" if column.isdecimal() else no_header)
 
 
-def _lines(path: str | os.PathLike, separator: str | None) -> Iterator[tuple[int, list[str]]]:
-    for number, line in enumerate(read_text(path).removesuffix("\n").split("\n"), 1):
-        line = line.removesuffix("\r")
-        yield number, [line] if separator is None else line.split(separator)
+def _lines(path: str | os.PathLike) -> list[tuple[int, str]]:
+    lines = read_text(path).removesuffix("\n").split("\n")
+    return [(number, line.removesuffix("\r")) for number, line in enumerate(lines, 1)]
 
 
-def _csv_rows(path: str | os.PathLike) -> Iterator[tuple[int, list[str]]]:
+def _table(path: str | os.PathLike, format: Format) -> list[tuple[int, list[str]]]:
+    """The rows of a tsv or csv, each with its line; [""] for a blank line."""
+    if format == "tsv":
+        return [(number, line.split("\t")) for number, line in _lines(path)]
     text = read_text(path)
     # csv needs line ends unchanged, for they may stand within quotes.
     lines = csv.reader(io.StringIO(text, newline=""), strict=True)
     limit = csv.field_size_limit(max(len(text), 1))  # a cell may be as long as the file
     try:
-        rows = [(lines.line_num, row or [""]) for row in lines]
+        return [(lines.line_num, row or [""]) for row in lines]
     except csv.Error as error:
         raise InputError(
             f"{path}, line {lines.line_num}: {error}; check the quotes, or save it as .tsv"
         ) from error
     finally:
         csv.field_size_limit(limit)
-    yield from rows

@@ -15,8 +15,7 @@ import numpy as np
 from bert_tf.errors import InputError
 from pipelines.corpus.sources import TFDS, dataset_errors, open_dataset, tensorflow_datasets
 
-# Line, place for messages, fields.
-Record = tuple[int, str, dict[str, Any]]
+Record = tuple[int, str, dict[str, Any]]  # line, place for messages, fields
 
 
 def read_text(path: str | os.PathLike) -> str:
@@ -72,12 +71,11 @@ def split_in(name: str) -> str | None:
 
 
 def read_records(path: str | os.PathLike) -> Iterator[Record]:
-    """Yields the line, the place for messages and the fields of each record.
+    """Reads JSON lines, "-" for standard input, or `tfds:NAME/CONFIG:SPLIT`, by default `train`.
 
-    The path is of JSON lines, "-" for standard input; or `tfds:NAME/CONFIG:SPLIT`, by default
-    `train`. There, a class label becomes its name, by the dataset's own list of names, or "" if it
-    is unknown (-1). What is stored is shuffled: records with a field `idx`, the row in the
-    published file, come in that order and have that number.
+    In a dataset, a class label becomes its name, by the dataset's own list of names, or "" if it is
+    unknown (-1). What is stored is shuffled: records with a field `idx`, the row in the published
+    file, come in that order and have that number.
     """
     if is_dataset_name(path):
         for number, record in enumerate(_dataset_records(str(path))):

@@ -32,7 +32,6 @@ class Questions(Examples):
     """
 
     def place(self, index: int) -> str:
-        """File and id of a question, for messages."""
         return f"{self.path}, question {self.columns['id'][index]}"
 
     def remarks(self) -> list[str]:
@@ -57,12 +56,11 @@ class Questions(Examples):
 def read_questions(
     path: str | os.PathLike, *, labelled: bool = True, unanswerable: bool = False
 ) -> Questions:
-    """Reads questions, and their answers if `labelled`.
+    """Reads questions, and their answers if `labelled`; `unanswerable` ones may have none.
 
     The path is SQuAD's JSON; `.jsonl` (or "-" for standard input) with an object a line that has
-    `question`, `context` and, if labelled, `answers`, each with `text` and `answer_start`; either
-    may be compressed with gzip. Or a name of TensorFlow Datasets, `tfds:squad/v2.0:validation`.
-    With `unanswerable`, a labelled question may have no answer.
+    `question`, `context` and, if labelled, `answers`, each with `text` and `answer_start`; or a
+    name of TensorFlow Datasets, `tfds:squad/v2.0:validation`.
     """
     columns: dict[str, list[Any]] = {"id": [], "question": [], "context": []}
     if labelled:
@@ -92,7 +90,7 @@ def read_questions(
 
 
 def _records(path: str | os.PathLike) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Each question with its context, and its place for messages."""
+    """The place, for messages, of each question, and its fields with the context."""
     if str(path) == "-" or is_dataset_name(path) or format_of(path) == "jsonl":
         for number, place, record in read_records(path):
             yield place, {"id": str(number), **record}

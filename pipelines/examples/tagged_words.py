@@ -33,8 +33,7 @@ _USUAL = {
     "--label_column": ({"label", "labels", "-1"}, -1),
 }
 
-# A word with its label and its line.
-_Row = tuple[str, str, int]
+_Row = tuple[str, str, int]  # word, label, line
 
 
 def chunks(labels: Sequence[str]) -> list[tuple[str, int, int]]:
@@ -71,8 +70,8 @@ def read_columns(
     """Reads a column file: a word a line, with its label, and a blank line after a sentence.
 
     Columns are split at spaces and tabs. A line that begins with "-X-" ends a sentence, too, and
-    "-DOCSTART-" a document; neither is a word. `label` is a column, -1 for the last, or None for no
-    labels. With `documents`, an example is a document, not a sentence.
+    "-DOCSTART-" a document. `label` is a column, -1 for the last, or None for no labels. With
+    `documents`, an example is a document, not a sentence.
     """
     sentences: list[list[list[_Row]]] = [[[]]]  # document -> sentence -> row
     width: tuple[int, int] | None = None  # columns, and the line that showed them
@@ -124,8 +123,7 @@ def is_column_file(path: str | os.PathLike) -> bool:
 def column_number(path: str | os.PathLike, option: str, name: str) -> int:
     """The place of a column in a column file, by the value of --text_column or --label_column.
 
-    That is a number, counted from 0; or the column's usual name in JSON lines, for the first column
-    of words and the last one of labels.
+    That is a number, counted from 0, or the column's usual name in JSON lines.
     """
     usual, number = _USUAL[option]
     if name.isdecimal() or name in usual:
@@ -148,9 +146,8 @@ def read_texts(
     """Reads texts, or words that are already split, without labels.
 
     A column file holds words. In JSON lines and TensorFlow Datasets a list of strings is words, and
-    a string is a text. `text` is the column of either, `pair` that of the second text of a pair;
-    the other arguments are those of `read_examples` and `read_columns`. The examples have the
-    columns "text" and "text_pair", or "words" between spaces.
+    a string is a text. `text` and `pair` name columns. The examples have the columns "text" and
+    "text_pair", or "words" between spaces.
     """
     format, records = format or format_of(path), None
     if format == "jsonl" or is_dataset_name(path):
@@ -177,10 +174,7 @@ def read_json_words(
     labels: str | None = "labels",
     records: Iterable[Record] | None = None,
 ) -> Examples:
-    """Reads records with a list of words, and a list with a label for each, by their keys.
-
-    `records` are those of the path, if they were read already.
-    """
+    """Reads records with a list of words, and a list with a label for each, by their keys."""
     examples = []
     for number, place, row in read_records(path) if records is None else records:
         found = [_word(place, word) for word in _strings(place, words, row)]

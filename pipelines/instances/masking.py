@@ -1,8 +1,8 @@
 """Masking for the masked language model (Devlin et al. 2018, section 3.1, task 1).
 
 Follows `create_masked_lm_predictions` of the original's `create_pretraining_data.py`, for whole
-batches at once: single tokens, whole words, or spans of words. Language models, whose targets are
-each token's neighbours, read text without masks.
+batches at once. Language models, whose targets are each token's neighbours, read text without
+masks.
 """
 
 from typing import TYPE_CHECKING, Literal, NamedTuple
@@ -53,8 +53,6 @@ def mask_tokens(
     A continuation whose word was cut off begins a word; the original counts it to the last word
     before the [SEP]. If every span of a sequence exceeds the number, words are chosen instead, and
     if every word does, tokens.
-
-    `token_ids` and `padding_mask` are [batch, length], the seed is integer [2].
     """
     most = options.max_predictions_per_seq
     assert most is not None  # filled in by the options
@@ -148,7 +146,6 @@ def _before(values: tf.Tensor) -> tf.Tensor:
 
 
 def _after(values: tf.Tensor) -> tf.Tensor:
-    """[B, T], the value of the next position; 0 at the last."""
     return tf.pad(values[:, 1:], [[0, 0], [0, 1]])
 
 
@@ -196,12 +193,6 @@ def _choose_units(units: _Units, wanted: tf.Tensor, seed: tf.Tensor) -> tuple[tf
     return positions.to_tensor(), number
 
 
-def without_masks(token_ids: tf.Tensor) -> MaskedTokens:
-    """Tokens, int32 [batch, length], with no predictions."""
-    none = token_ids[:, :0]
-    return MaskedTokens(token_ids, none, none, tf.cast(none, tf.float32))
-
-
 def as_it_was(masked: MaskedTokens) -> MaskedTokens:
     """The batch with the original tokens, the labels, in place of the masks."""
     where = tf.where(masked.weights > 0)  # (predictions in all, 2)
@@ -219,9 +210,8 @@ def next_tokens(
 ) -> tuple[dict[str, tf.Tensor], dict[str, tf.Tensor], dict[str, tf.Tensor]]:
     """Inputs, labels and weights for `BertLanguageModel`, of unmasked inputs, int32 [B, T].
 
-    Left to right, each token predicts the one after it, the last one nothing; right to left, the
-    one before it, and the first one nothing. [SEP] is predicted, and right to left [CLS]. In rows
-    of instances (`pipelines.instances.rows`) a token predicts none of another instance.
+    Left to right, each token predicts the one after it; right to left, the one before it. [SEP] is
+    predicted, and right to left [CLS]. A token predicts none of another instance.
 
     The inputs get `mask_positions` int32 [B, T], all places. Labels are `ltr_logits` or
     `rtl_logits` int32 [B, T], or both; weights float32 [B, T] are 0 where nothing is predicted.

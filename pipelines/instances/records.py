@@ -1,8 +1,8 @@
 """The tf.data graph from batches of documents to serialized pre-training instances.
 
-Python only hands the text in. The graph splits paragraphs into sentences, tokenizes, pairs,
-truncates, packs, masks and serializes a batch of documents at a time. A batch is tokenized once,
-however many rounds of `dupe_factor` and sequence lengths are made from it.
+The graph splits paragraphs into sentences, tokenizes, pairs, truncates, packs, masks and serializes
+a batch of documents at a time. A batch is tokenized once, however many rounds of `dupe_factor` and
+sequence lengths are made from it.
 """
 
 import json
@@ -18,10 +18,8 @@ from pipelines.corpus.documents import MOST_BATCHES, DocumentBatch
 from pipelines.corpus.sentence_splitting import split_sentences
 from pipelines.datasets import dataset_options
 from pipelines.instances import sentence_pairs as pairing
-from pipelines.instances.full_sentences import full_sentences
 from pipelines.instances.masking import mask_tokens
-from pipelines.instances.rows import serialize_rows
-from pipelines.instances.schemas import serialize_compact, serialize_masked
+from pipelines.instances.schemas import serialize_compact, serialize_masked, serialize_rows
 from pipelines.instances.statistics import InstanceCounts, count_instances
 from pipelines.options import PretrainingDataOptions
 
@@ -55,8 +53,7 @@ def record_batches(
 ) -> Iterator[RecordBatch]:
     """Makes instances of batches of documents, on all cores, in order, round by round.
 
-    There are options for each sequence length; with `split_paragraphs`, lines are paragraphs to
-    split into sentences.
+    With `split_paragraphs`, lines are paragraphs to split into sentences.
     """
     tokenize, serialize = _traced(tokenizer, options, split_paragraphs)
     rounds, threads = options[0].dupe_factor, os.cpu_count() or 1
@@ -73,18 +70,14 @@ def record_batches(
         return tf.data.Dataset.range(rounds).map(lambda index: (made, index))
 
     kinds = (tf.string, tf.int32, tf.int32, tf.bool)
-    signature = (
-        *(tf.TensorSpec([None], kind) for kind in kinds),
-        tf.TensorSpec([], tf.int64),
-        tf.TensorSpec([], tf.bool),
-    )
+    of_lines = [tf.TensorSpec([None], kind) for kind in kinds]
+    signature = (*of_lines, tf.TensorSpec([], tf.int64), tf.TensorSpec([], tf.bool))
     dataset = tf.data.Dataset.from_generator(texts, output_signature=signature)
     dataset = dataset.map(tokenize, threads).flat_map(in_rounds).map(serialize, threads).prefetch(1)
-    dataset_settings = dataset_options()
+    settings = dataset_options()
     # tf.data's rewriting of the graph finds nothing to improve here, and takes most of a second.
-    dataset_settings.experimental_optimization.apply_default_optimizations = False
-    dataset = dataset.with_options(dataset_settings)
-    for number, made in enumerate(dataset.as_numpy_iterator()):
+    settings.experimental_optimization.apply_default_optimizations = False
+    for number, made in enumerate(dataset.with_options(settings).as_numpy_iterator()):
         if number % rounds == 0:
             batch = in_graph.popleft()
         yield RecordBatch(batch, number % rounds, *made)
@@ -185,7 +178,7 @@ def _make_records(
     short: dict[str, Any] = {"short_seq_prob": options.short_seq_prob, "seed": pair_seed}
     if options.instances == "full_sentences":
         sep = tokenizer.sep_token_id
-        token_ids, pairs = full_sentences(
+        token_ids, pairs = pairing.full_sentences(
             sentences, max_seq_length=length, sep_token_id=sep, **short
         )
     else:

@@ -1,9 +1,9 @@
-"""Pairs sentences for pre-training, a whole batch of documents at a time.
+"""Pairs sentences, or fills instances with them, a whole batch of documents at a time.
 
-The rules are those of `create_instances_from_document` and `truncate_seq_pair` in the original's
-`create_pretraining_data.py`, where a Python loop walks a document sentence by sentence. Here, the
-token ids of a batch are one flat vector, and an instance is a pair of ranges in it. The only loop
-is the walk: in each step, every document of the batch makes one instance.
+The rules of pairs are those of `create_instances_from_document` and `truncate_seq_pair` in the
+original's `create_pretraining_data.py`; those of full sentences RoBERTa's (Liu et al. 2019, section
+4.2). The token ids of a batch are one flat vector, and an instance is a pair of ranges in it. The
+only loop is the walk: in each step, every document of the batch makes one instance.
 """
 
 from collections.abc import Callable
@@ -20,6 +20,11 @@ INSTANCES_PER_STREAM = 128
 
 # Pieces of a long sentence in a full instance: as many sentences as instances usually hold.
 _PIECES = range(4, 9)
+
+# Share of full instances without the last sentence that would fit. Otherwise, two walks that meet
+# at a sentence would stay together: in a book, most instances of 128 tokens were the same in every
+# round. It makes 3% more instances of 128 tokens, 1% more of 512.
+_LEAVES_OUT_LAST = 1 / 8
 
 
 class Sentences(NamedTuple):
@@ -69,11 +74,10 @@ def index_sentences(
     max_seq_length: int,
     cut_long: bool = False,
 ) -> Sentences:
-    """Indexes the sentences of a batch for pairing, without those that have no tokens.
+    """Indexes the sentences of a batch, without those that have no tokens.
 
-    `token_ids` is int32 [lines, (tokens)]; the next three are of `DocumentBatch`. The length of
-    streams is proportional to `max_seq_length`. With `cut_long`, a sentence that is longer than an
-    instance is cut into consecutive sentences, of which a few fill an instance.
+    `token_ids` is int32 [lines, (tokens)]; the next three are of `DocumentBatch`. With `cut_long`,
+    a sentence that is longer than an instance is cut into consecutive sentences.
     """
     lengths = tf.cast(token_ids.row_lengths(), tf.int32)
     if cut_long:
@@ -142,15 +146,14 @@ def sentence_pairs(
     one drawn from 2 to the full one. Sentences are taken until the target is reached. A is a random
     number of the first ones. B is the rest or, in half of the cases and for a single sentence,
     consecutive sentences of another document, enough for the target; unused sentences are then
-    taken again. Pairs are not truncated yet, and in the order of streams.
-
-    In a batch of one document, pairs with a random next are dropped. The seed is integer [2].
+    taken again. Pairs are not truncated yet. In a batch of one document, those with a random next
+    are dropped.
     """
     is_short_seed, short_seed, walk_seed, next_seed = tf.unstack(tf.random.split(seed, 4))
     max_tokens = max_seq_length - 3
     starts, stream_end = sentences.starts, sentences.stream_end
     streams = tf.size(stream_end)
-    target = target_lengths(streams, max_tokens, short_seq_prob, is_short_seed, short_seed)  # (S,)
+    target = _target_lengths(streams, max_tokens, short_seq_prob, is_short_seed, short_seed)  # (S,)
 
     # Each step takes one chunk of sentences [first, end) from every unfinished stream.
     def take_chunk(step: tf.Tensor, first: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
@@ -182,7 +185,7 @@ def sentence_pairs(
     return SentencePairs(*(tf.boolean_mask(values, possible) for values in pairs))
 
 
-def target_lengths(
+def _target_lengths(
     streams: tf.Tensor,
     max_tokens: int,
     short_seq_prob: float,
@@ -204,9 +207,8 @@ def walk_streams(
     """Walks all S streams in lockstep, an instance per step.
 
     `take` maps the number of the step and the place of each stream, int32 [S], to the instances
-    there, int32 [S, values], and the next places, int32 [S]. Results for finished streams are
-    ignored. Returns the stream [N], the place [N] and the values [N, values] of every instance,
-    stream after stream.
+    there, int32 [S, values], and the next places, int32 [S]. Returns the stream [N], the place [N]
+    and the values [N, values] of every instance, stream after stream.
     """
     streams = tf.size(end)
 
@@ -262,12 +264,97 @@ def _scaled(draws: tf.Tensor, size: tf.Tensor) -> tf.Tensor:
     return tf.clip_by_value(scaled, 0, tf.maximum(size - 1, 0))
 
 
+def full_sentences(
+    sentences: Sentences,
+    *,
+    max_seq_length: int,
+    short_seq_prob: float,
+    sep_token_id: int,
+    seed: tf.Tensor,
+) -> tuple[tf.Tensor, SentencePairs]:
+    """Fills instances with consecutive sentences, across borders of documents.
+
+    An instance has as many whole sentences as fit, with a [SEP] between documents. The passages of
+    a batch are in random order; donors are left out. The target length of a stream, as in
+    `sentence_pairs`, holds for the instances that begin in it; a longer sentence is an instance of
+    its own. Only a sentence too long for any instance is cut, into full instances and a rest that
+    is joined with the next sentences.
+
+    Returns int32 [T'], the passages with a [SEP] after each; and `SentencePairs` of them: A is the
+    instance without [CLS] and the last [SEP], B is empty.
+    """
+    order_seed, is_short_seed, short_seed, walk_seed = tf.unstack(tf.random.split(seed, 4))
+    max_tokens = max_seq_length - 2
+    token_ids, starts, ends, stream = _join_passages(sentences, sep_token_id, order_seed)
+    target = _target_lengths(
+        tf.size(sentences.stream_first), max_tokens, short_seq_prob, is_short_seed, short_seed
+    )
+    target = tf.gather(target, stream)  # (n,)
+
+    # Stretches of the text are walked in parallel; no instance crosses from one to the next.
+    stretch = starts[:-1] // (INSTANCES_PER_STREAM * max_seq_length)
+    bounds = tf.gather(starts, run_bounds(changes(stretch)))  # (stretches + 1,)
+    stretch_end = bounds[1:]
+
+    # Each step takes one instance from every stretch: tokens from `at` to the end of a sentence.
+    def take_instance(step: tf.Tensor, at: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+        current = tf.searchsorted(ends, at, side="right")  # the sentence at `at`
+        current = tf.minimum(current, tf.size(ends) - 1)  # for places after the text
+        limit = tf.minimum(at + tf.gather(target, current), stretch_end)
+        last = tf.searchsorted(ends, limit, side="right") - 1  # the last that fits
+        draws = tf.random.stateless_uniform(tf.shape(at), tf.random.fold_in(walk_seed, step))
+        last -= tf.cast(draws < _LEAVES_OUT_LAST, tf.int32)
+        last = tf.maximum(last, current)
+        sentence_end = tf.gather(ends, last)
+        end = tf.minimum(sentence_end, at + max_tokens)
+        after = tf.where(end == sentence_end, tf.gather(starts, last + 1), end)
+        return (end - at)[:, None], after
+
+    _, start, lengths = walk_streams(bounds[:-1], stretch_end, take_instance, values=1)
+    none = tf.zeros_like(start)
+    return token_ids, SentencePairs(start, lengths[:, 0], none, none, none > 0)
+
+
+def _join_passages(
+    sentences: Sentences, sep_token_id: int, seed: tf.Tensor
+) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor, tf.Tensor]:
+    """Joins the passages that make instances in random order, a [SEP] after each; n sentences.
+
+    Returns int32 [T'], the tokens; [n + 1], the first one of each sentence, then T'; [n], the end
+    of each sentence, before a [SEP]; [n], the index of its stream in `Sentences`.
+    """
+    starts = sentences.starts
+    # Streams are in order, and those of a passage share its end.
+    passage_end = tf.gather(sentences.passage_end, sentences.stream_first)
+    new_passage = changes(passage_end)
+    first = tf.boolean_mask(sentences.stream_first, new_passage)
+    end = tf.boolean_mask(passage_end, new_passage)
+    order = tf.random.experimental.stateless_shuffle(tf.range(tf.size(first)), seed)
+    first, end = tf.gather(first, order), tf.gather(end, order)
+
+    # One more token per passage, for the [SEP].
+    tokens = tf.ragged.range(tf.gather(starts, first), tf.gather(starts, end) + 1)
+    padded = tf.pad(sentences.token_ids, [[0, 1]])
+    token_ids = tf.tensor_scatter_nd_update(
+        tf.gather(padded, tokens.flat_values),
+        tokens.row_splits[1:, None] - 1,
+        tf.fill([tf.size(first)], sep_token_id),
+    )
+    members = tf.ragged.range(first, end)  # [passages, (sentences)]
+    sentence = members.flat_values
+    lengths = tf.gather(starts, sentence + 1) - tf.gather(starts, sentence)
+    separators = tf.cast(members.value_rowids(), tf.int32)  # before the sentence
+    ends = tf.cumsum(lengths) + separators
+    starts = tf.concat([ends - lengths, [tf.size(token_ids)]], axis=0)
+    stream = tf.searchsorted(sentences.stream_first, sentence, side="right") - 1
+    return token_ids, starts, ends, stream
+
+
 def truncate_pairs(pairs: SentencePairs, *, max_seq_length: int, seed: tf.Tensor) -> SentencePairs:
     """Cuts pairs to `max_seq_length - 3` tokens, as the original's `truncate_seq_pair`.
 
     The original removes tokens one at a time from the longer segment (B if equal), at the front or
-    the back at random. The final lengths have a closed form, and the number of tokens removed at
-    the front is a binomial draw.
+    the back at random: the number of tokens removed at the front is a binomial draw.
     """
     max_tokens = max_seq_length - 3
     a_length = tf.minimum(
@@ -290,10 +377,7 @@ def truncate_pairs(pairs: SentencePairs, *, max_seq_length: int, seed: tf.Tensor
 def pack_pairs(
     token_ids: tf.Tensor, pairs: SentencePairs, tokenizer: "BertTokenizer", max_seq_length: int
 ) -> PackedPairs:
-    """[CLS] A [SEP] B [SEP], padded to `max_seq_length`; if B is empty, [CLS] A [SEP].
-
-    `token_ids`, int32 [T], are the tokens that the truncated pairs refer to.
-    """
+    """Packs truncated pairs of ranges in `token_ids`, int32 [T]."""
     position = tf.range(max_seq_length)[None, :]  # (1, L)
     first_sep = 1 + pairs.a_length[:, None]  # (N, 1)
     last_sep = pairs.lengths[:, None] - 1

@@ -42,28 +42,19 @@ def count_instances(
     def histogram(lengths: tf.Tensor) -> tf.Tensor:
         return tf.math.bincount(lengths, minlength=size, maxlength=size, dtype=tf.int64)
 
-    predictions = masked_words = kept = tf.constant(0, tf.int64)
+    of_masks = [tf.constant(0, tf.int64)] * 3
     if masked is not None:
         predicted = masked.weights > 0
         shown = tf.gather(masked.token_ids, masked.positions, batch_dims=1)
-        predictions = count(predicted)
-        masked_words = count(predicted & (shown == mask_token_id))
-        kept = count(predicted & (shown == masked.labels))
+        places = (predicted, shown == mask_token_id, shown == masked.labels)
+        of_masks = [count(predicted & each) for each in places]
     # Pairing takes a token once as A or the true B. A batch of full sentences drops none; its [SEP]
     # between documents count here as text.
     used = pairs.a_length + tf.where(pairs.is_random_next, 0, pairs.b_length)
     dropped = tf.maximum(tokens - tf.reduce_sum(tf.cast(used, tf.int64)), 0)
-    return InstanceCounts(
-        lengths=histogram(pairs.lengths),
-        a_lengths=histogram(pairs.a_length),
-        b_lengths=histogram(pairs.b_length),
-        random_next=count(pairs.is_random_next),
-        predictions=predictions,
-        masked=masked_words,
-        kept=kept,
-        tokens=tokens,
-        dropped=dropped,
-    )
+    of_lengths = [histogram(x) for x in (pairs.lengths, pairs.a_length, pairs.b_length)]
+    counts = [*of_lengths, count(pairs.is_random_next), *of_masks, tokens, dropped]
+    return InstanceCounts(*counts)
 
 
 def summarize(counts: InstanceCounts, instances_are_pairs: bool = True) -> dict[str, Any]:

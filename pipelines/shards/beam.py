@@ -29,7 +29,7 @@ class BeamRunner:
     """Lets Apache Beam write the unfinished units of a job.
 
     Every worker must see the output folder and the corpus under the same paths. `options` are
-    Beam's own, as one string; by default the DirectRunner with a process per core.
+    Beam's own, as one string.
     """
 
     def __init__(self, options: str | None = None):
@@ -94,16 +94,15 @@ def _watched(job: "ShardsJob", progress: Callable[["ShardsProgress"], None]) -> 
     """Reports progress from the journal while the pipeline runs."""
     from pipelines.shards.groups import ShardsProgress
 
-    total = job.corpus.size
     ended = threading.Event()
 
     def watch() -> None:
         while not ended.wait(_SECONDS_BETWEEN_LOOKS):
             groups = job.journal.groups()
             # In order of the corpus: what remains is each unit's last group.
-            done = {group.unit: group.bytes_read for group in groups}
+            done = sum({group.unit: group.bytes_read for group in groups}.values())
             made = sum(group.instances for group in groups)
-            progress(ShardsProgress(sum(done.values()), total, made))
+            progress(ShardsProgress(done, job.corpus.size, made))
 
     watcher = threading.Thread(target=watch, daemon=True)
     watcher.start()

@@ -15,10 +15,15 @@ import tensorflow as tf
 from google.protobuf.message import DecodeError
 
 from bert_tf.errors import InputError
-from pipelines.instances.rows import parse_rows
-from pipelines.instances.schemas import masked_features, parse_compact, parse_masked
+from pipelines.instances.masking import MaskedTokens
+from pipelines.instances.schemas import (
+    masked_features,
+    parse_compact,
+    parse_masked,
+    parse_rows,
+)
+from pipelines.instances.sentence_pairs import PackedPairs
 from pipelines.options import PretrainingDataOptions
-from pipelines.shards import record_blocks
 from pipelines.shards.manifest import (
     FILE_NAME,
     SPLITS,
@@ -28,7 +33,7 @@ from pipelines.shards.manifest import (
     check_sizes,
     verify,
 )
-from pipelines.shards.record_blocks import PARSE_ERRORS, RecordBlocks
+from pipelines.shards.record_blocks import PARSE_ERRORS, RecordBlocks, scanned_blocks
 
 if TYPE_CHECKING:
     from bert_tf.tokenization import BertTokenizer
@@ -57,13 +62,8 @@ class ShardFolder:
         return int(self.blocks.records.sum())
 
     @property
-    def is_compact(self) -> bool:
-        """Whether masks are drawn during training."""
-        return self.options.masking == "dynamic"
-
-    @property
     def has_rows(self) -> bool:
-        """Whether a record is a row of several instances (`pipelines.instances.rows`)."""
+        """Whether a record is a row of several instances (`pipelines.instances.schemas`)."""
         return self.options.instances_per_row > 1
 
     @property
@@ -75,9 +75,11 @@ class ShardFolder:
         """Reads the instances of records, string [n]; see `parse_instances`."""
         return self.parse_instances(parse_rows(records).flat_values if self.has_rows else records)
 
-    def parse_instances(self, records: tf.Tensor, pad_token_id: int = 0) -> tuple:
-        """Reads instances, string [n], by `parse_compact` or `parse_masked`."""
-        if self.is_compact:
+    def parse_instances(
+        self, records: tf.Tensor, pad_token_id: int = 0
+    ) -> tuple[PackedPairs, MaskedTokens, tf.Tensor]:
+        """Reads instances, string [n], in either form; also int32 [n], the next-sentence labels."""
+        if self.options.masking == "dynamic":
             return parse_compact(records, self.options, pad_token_id)
         return parse_masked(records, self.options)
 
@@ -85,18 +87,14 @@ class ShardFolder:
 def open_shards(
     directory: str | os.PathLike,
     split: str = "train",
-    vocabulary_hash: str | None = None,
     *,
     skip_corrupt: bool = False,
 ) -> ShardFolder | None:
     """Opens and checks a folder of shards; None for "held_out" where nothing was held out.
 
     A folder without a manifest is read as shards of the original's script: its `*.tfrecord*` files
-    are one split, indexed by the record lengths in them.
-
-    Refuses a vocabulary of another hash than the manifest's. With `skip_corrupt`, finds corrupt
-    records and skips their blocks: compares all shards with their checksums, or reads them if there
-    is no manifest.
+    are one split. With `skip_corrupt`, finds corrupt records and skips their blocks: compares all
+    shards with their checksums, or reads them if there is no manifest.
     """
     folder = Path(directory)
     if split not in SPLITS:
@@ -119,18 +117,19 @@ def open_shards(
         if not skip_corrupt:
             check_sizes(folder, written)
         suspects: Iterable[int] = altered(folder, written) if skip_corrupt else ()
-        blocks = record_blocks.written_blocks([folder / shard.file for shard in written], written)
+        paths = [folder / shard.file for shard in written]
+        places = ((shard.block_offsets, shard.bytes, shard.instances) for shard in written)
+        blocks = RecordBlocks.of_files(paths, places)
         options = manifest.data_options
     else:
         manifest, paths = None, _foreign_files(folder)
         if split != "train":
             return None
-        blocks = record_blocks.scanned_blocks(paths)
+        blocks = scanned_blocks(paths)
         suspects = range(len(paths)) if skip_corrupt else ()
         _check_foreign(blocks, skip_corrupt)
         options = _record_sizes(folder, blocks)
     shards = ShardFolder(folder, split, options, manifest, blocks)
-    check_vocabulary(shards, vocabulary_hash)
     for block in (block for file in suspects for block in blocks.of_file(file)):
         if not blocks.is_sound(block, shards.parse):
             path = shards.files[blocks.file[block]]
@@ -185,16 +184,6 @@ def tokenizer_of_shards(
                 "--tokenizer, or make the shards again with this one"
             )
     return tokenizer
-
-
-def check_vocabulary(shards: ShardFolder, vocabulary_hash: str | None) -> None:
-    """Refuses a vocabulary that the shards were not made with, if theirs is known."""
-    made_with = shards.manifest.vocabulary["hash"] if shards.manifest else None
-    if vocabulary_hash and made_with and vocabulary_hash != made_with:
-        raise InputError(
-            f"{shards.directory}: the shards were made with another vocabulary ({made_with[:12]}, "
-            f"not {vocabulary_hash[:12]}): use that one, or make the shards again with this one"
-        )
 
 
 def _check_foreign(blocks: RecordBlocks, skip_corrupt: bool) -> None:

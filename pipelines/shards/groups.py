@@ -31,11 +31,9 @@ if TYPE_CHECKING:
 
 
 class ShardsProgress(NamedTuple):
-    """Bytes of the corpus on disk that are done, and of all; instances written so far."""
-
-    bytes_read: int
+    bytes_read: int  # of the corpus on disk
     total_bytes: int
-    instances: int
+    instances: int  # written so far
 
 
 @dataclass
@@ -49,7 +47,6 @@ class ShardsJob:
 
     @property
     def journal(self) -> Journal:
-        """The journal of the folder."""
         return Journal(self.folder, self.names, len(self.corpus.units))
 
     @property
@@ -118,10 +115,9 @@ class _OpenGroup:
     def __init__(self, job: ShardsJob, unit: int, number: int):
         self._job, self._parts = job, job.parts
         self._shards: list[dict[tuple[str, int, int], _OpenShard]] = [{} for _ in job.options]
-        lengths = len(job.options)
-        self._made = FinishedGroup(unit, number, short_documents=[0] * lengths)
-        self._made.shards = [{} for _ in range(lengths)]
-        self._made.counts = [{} for _ in range(lengths)]
+        self._made = FinishedGroup(unit, number, short_documents=[0] * len(job.options))
+        self._made.shards = [{} for _ in job.options]
+        self._made.counts = [{} for _ in job.options]
 
     def write(self, records: RecordBatch) -> int:
         """Writes a round of a batch; returns its instances."""
@@ -144,21 +140,18 @@ class _OpenGroup:
 
     def _write(self, index: int, split: str, round_: int, records: np.ndarray) -> None:
         """Deals records out to the shards of a round in turn, continuing after the last batch."""
-        parts = self._parts
+        parts, made = self._parts, self._made
         if split == "held_out":
             round_, parts = 0, 1
-        shards = [self._shard(index, split, round_, part) for part in range(parts)]
+        opened, folder = self._shards[index], self._job.folder / self._job.names[index]
+        for part in range(parts):
+            if (split, round_, part) not in opened:
+                place = f"{made.unit:05d}-{made.group:05d}-{round_:02d}-{part:02d}"
+                opened[split, round_, part] = _OpenShard(folder / f"{split}-{place}.tfrecord")
+        shards = [opened[split, round_, part] for part in range(parts)]
         written = sum(shard.made.instances for shard in shards)
         for part, shard in enumerate(shards):
             shard.write(records[(part - written) % parts :: parts].tolist())
-
-    def _shard(self, index: int, split: str, round_: int, part: int) -> "_OpenShard":
-        shards = self._shards[index]
-        if (split, round_, part) not in shards:
-            place = f"{self._made.unit:05d}-{self._made.group:05d}-{round_:02d}-{part:02d}"
-            folder = self._job.folder / self._job.names[index]
-            shards[split, round_, part] = _OpenShard(folder / f"{split}-{place}.tfrecord")
-        return shards[split, round_, part]
 
     def finish(self) -> None:
         """Renames the shards and enters the group in the journal."""
@@ -174,8 +167,9 @@ class _OpenGroup:
         return self
 
     def __exit__(self, kind: object, *error: object) -> None:
-        for shard in [shard for shards in self._shards for shard in shards.values() if kind]:
-            shard.abandon()
+        if kind:
+            for shard in itertools.chain.from_iterable(map(dict.values, self._shards)):
+                shard.abandon()
 
 
 class _OpenShard:

@@ -1,7 +1,6 @@
 """The journal of a folder of shards: which groups of batches are finished, and by which plan.
 
-An entry is written when all shards of its group are in place. A group in the journal is not made
-again.
+An entry is written when all shards of its group are in place. Such a group is not made again.
 """
 
 import fcntl
@@ -45,16 +44,12 @@ class FinishedGroup:
 
     @property
     def instances(self) -> int:
-        """Instances of all splits and lengths."""
         of_splits = [shards for splits in self.shards for shards in splits.values()]
         return sum(shard.instances for shards in of_splits for shard in shards)
 
 
 class Journal:
-    """The journal of a working folder, for a corpus of so many units.
-
-    `names` are, per sequence length, the subfolder for its shards; "" for `folder` itself.
-    """
+    """The journal of a working folder, for a corpus of so many units; `names` as in `ShardsJob`."""
 
     def __init__(self, folder: Path, names: Sequence[str], units: int):
         self.folder, self._names, self._units = folder, names, units

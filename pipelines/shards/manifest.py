@@ -7,7 +7,7 @@ import os
 import re
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -26,8 +26,6 @@ UNFINISHED = ".unfinished"
 
 @dataclass
 class Shard:
-    """One TFRecord file."""
-
     file: str  # name in the folder
     instances: int  # number of records: instances, or rows of them
     bytes: int  # size
@@ -38,8 +36,6 @@ class Shard:
 
 @dataclass
 class Manifest:
-    """Settings and content of a folder of shards."""
-
     options: dict[str, Any]  # see `PretrainingDataOptions.of_data`
     vocabulary: dict[str, Any]  # `hash` and `size`, and the `settings` of the tokenizer
     corpus: list[dict[str, Any]]  # `file` (relative to the common folder) and `bytes` of each file
@@ -50,7 +46,7 @@ class Manifest:
     shards: dict[str, list[Shard]]  # by split: "train" and, if text was held out, "held_out"
     statistics: dict[str, dict[str, Any]]  # by split, see `pipelines.instances.statistics`
     bert_tf_version: str  # version that wrote the shards
-    format: int = field(default=FORMAT)  # version of this layout
+    format: int = FORMAT  # version of this layout
 
     def instances(self, split: str = "train") -> int:
         """Number of records in a split."""
@@ -62,7 +58,6 @@ class Manifest:
         return PretrainingDataOptions(**({"cut_long_sentences": False} | self.options))
 
     def save(self, directory: Path) -> None:
-        """Writes `manifest.json` into a folder."""
         text = json.dumps(dataclasses.asdict(self), indent=1, ensure_ascii=False)
         # Lists of numbers on one line each; no string holds a line end.
         text = re.sub(r"\[\n[\d\s,]+\]", lambda numbers: "".join(numbers[0].split()), text)
@@ -124,10 +119,7 @@ def altered(
     shards: list[Shard],
     progress: Callable[[int, int], None] = lambda done, total: None,
 ) -> Iterator[int]:
-    """The indices of the shards that do not match their checksums; refuses missing ones.
-
-    Calls `progress` with the number of shards compared so far, and of all.
-    """
+    """The indices of the shards that do not match their checksums; refuses missing ones."""
     paths = [_existing(directory, shard) for shard in shards]
     threads = ThreadPoolExecutor()
     try:
@@ -142,7 +134,10 @@ def altered(
 def verify(
     directory: str | os.PathLike, progress: Callable[[int, int], None] = lambda done, total: None
 ) -> Manifest:
-    """Returns the manifest, if every shard matches its checksum there."""
+    """Returns the manifest, if every shard matches its checksum there.
+
+    Calls `progress` with the number of shards compared so far, and of all.
+    """
     manifest = Manifest.load(directory)
     written = [shard for shards in manifest.shards.values() for shard in shards]
     check_sizes(directory, written)

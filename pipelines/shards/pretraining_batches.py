@@ -1,9 +1,8 @@
 """Reads shards as batches for pre-training, in an order that is a function of (seed, step).
 
-Blocks of 256 records are read in random order, a new one in each epoch. Some tens of blocks, a
-window, are loaded together and their records shuffled. Batches run across windows and epochs, so
-every batch is full. The content of a window is a function of the seed and the window's number, so
-batch number `step` is the same whether a run begins at step 0 or at `step`.
+Blocks of 256 records are read in random order, a new one in each epoch. The blocks of a window are
+loaded together and their records shuffled. Batches run across windows and epochs, so every batch is
+full. The content of a window is a function of the seed and the window's number.
 
 Shards of the compact form are masked here, with new masks in every epoch.
 """
@@ -20,16 +19,10 @@ import tensorflow as tf
 
 from bert_tf.errors import InputError
 from pipelines.datasets import dataset_options
-from pipelines.instances.masking import (
-    Objective,
-    as_it_was,
-    mask_tokens,
-    next_tokens,
-    without_masks,
-)
-from pipelines.instances.rows import lay_out_rows, parse_rows
+from pipelines.instances.masking import Objective, as_it_was, mask_tokens, next_tokens
+from pipelines.instances.schemas import lay_out_rows, parse_rows
 from pipelines.options import PretrainingDataOptions
-from pipelines.shards.folder import ShardFolder, check_vocabulary, open_shards
+from pipelines.shards.folder import ShardFolder, open_shards
 from pipelines.shards.record_blocks import RecordBlocks, read_run
 
 if TYPE_CHECKING:
@@ -105,7 +98,7 @@ def pretraining_batches(
         tokenizer: tokenizer of the shards; by default the one saved with them, if masks are drawn.
         masking: settings of these masks.
         objective: objective of a language model, which reads unmasked text; None for masked words.
-        data_service: address of a tf.data service that makes the batches, see `from_data_service`.
+        data_service: address of a tf.data service that makes the batches.
 
     Returns:
         For a language model, a dataset of what `next_tokens` returns. Else one of (inputs, labels,
@@ -116,8 +109,8 @@ def pretraining_batches(
         In both cases None if "held_out" is asked for and nothing was held out.
 
     Raises:
-        InputError: see `open_shards` and `from_data_service`; or the split is smaller than a batch,
-            has too few blocks for the workers, or has masks already.
+        InputError: the shards, their tokenizer or the tf.data service cannot be used; or the split
+            is smaller than a batch, has too few blocks for the workers, or has masks already.
     """
     if isinstance(shard_directory, ShardFolder):
         shards: ShardFolder | None = shard_directory
@@ -125,7 +118,6 @@ def pretraining_batches(
         shards = open_shards(shard_directory, split)
     if shards is None:
         return None
-    check_vocabulary(shards, tokenizer.vocabulary_hash if tokenizer else None)
     worker, num_workers = share
     if not 0 <= worker < num_workers:
         raise InputError(
@@ -144,7 +136,8 @@ def pretraining_batches(
             f"{shards.directory}: {instances} {shards.split} instances do not fill a batch of "
             f"{batch_size}: lower the batch size, or make more shards"
         )
-    masks = _masks(shards, tokenizer, masking.changed)
+    mask_options, mask_tokenizer = _masks(shards, tokenizer, masking.changed)
+    pad_token_id = mask_tokenizer.pad_token_id if mask_tokenizer else 0
     # Each worker has two streams of random numbers, on the device that tf.data runs on.
     with tf.device("CPU"):
         order_seed, mask_seed = tf.unstack(tf.random.split(tf.constant([seed, worker], tf.int64)))
@@ -153,24 +146,18 @@ def pretraining_batches(
     def model_inputs(records: tf.Tensor, places: tf.Tensor) -> tuple[dict, dict, dict]:
         rows = parse_rows(records) if shards.has_rows else None
         instances = records if rows is None else rows.flat_values
-        if masks is None:
-            packed, masked, is_random_next = shards.parse_instances(instances)
-            masked = masked if objective is None else as_it_was(masked)
-        else:
-            options, tokenizer = masks
-            packed, is_random_next = shards.parse_instances(instances, tokenizer.pad_token_id)
-            if objective is None:
-                # No other batch begins at the same place.
-                seed = tf.random.fold_in(mask_seed, places[0])
-                masked = mask_tokens(
-                    packed.token_ids, packed.padding_mask, tokenizer, options, seed
-                )
-            else:
-                masked = without_masks(packed.token_ids)
+        packed, masked, is_random_next = shards.parse_instances(instances, pad_token_id)
+        if objective is not None:
+            masked = as_it_was(masked)
+        elif mask_tokenizer is not None:
+            # No other batch begins at the same place.
+            seed = tf.random.fold_in(mask_seed, places[0])
+            masked = mask_tokens(
+                packed.token_ids, packed.padding_mask, mask_tokenizer, mask_options, seed
+            )
         if rows is not None:
-            options = masks[0] if masks else shards.options
             inputs, labels, weights = lay_out_rows(
-                rows.row_lengths(), packed, masked, is_random_next, options
+                rows.row_lengths(), packed, masked, is_random_next, mask_options
             )
         else:
             inputs = {
@@ -195,7 +182,7 @@ def pretraining_batches(
     full, rest = divmod(max(0, instances - first), batch_size)
     count = tf.data.INFINITE_CARDINALITY if repeat else full + (rest > 0 and not drop_remainder)
     if data_service is not None:
-        batches = from_data_service(batches.with_options(dataset_options()), data_service)
+        batches = _from_data_service(batches.with_options(dataset_options()), data_service)
     if repeat or data_service is None:  # each worker of a service ends with a batch of its own
         batches = batches.apply(tf.data.experimental.assert_cardinality(count))
     options = dataset_options()
@@ -219,33 +206,39 @@ def held_out_batches(
 
 def _masks(
     shards: ShardFolder, tokenizer: "BertTokenizer | None", changed: dict[str, Any]
-) -> "tuple[PretrainingDataOptions, BertTokenizer] | None":
-    """Options and tokenizer for drawing masks; None if the shards hold them."""
-    if not shards.is_compact:
-        if changed:
-            raise InputError(
-                f"{shards.directory}: the shards hold their masks already: remove "
-                f"{' and '.join(changed)}, or make shards with --masking dynamic"
-            )
-        return None
-    if "masked_lm_prob" in changed:  # which sets the number of predictions
-        changed = {"max_predictions_per_seq": None, **changed}
-    options = replace(shards.options, **changed)
-    if tokenizer is None:
+) -> "tuple[PretrainingDataOptions, BertTokenizer | None]":
+    """Options of the masks; the tokenizer for drawing them, None if the shards hold them.
+
+    Refuses a vocabulary that the shards were not made with, if theirs is known.
+    """
+    is_static = shards.options.masking == "static"
+    if is_static and changed:
+        raise InputError(
+            f"{shards.directory}: the shards hold their masks already: remove "
+            f"{' and '.join(changed)}, or make shards with --masking dynamic"
+        )
+    if tokenizer is None and not is_static:
         from bert_tf.tokenization import BertTokenizer
 
         tokenizer = BertTokenizer.from_directory(shards.directory)
-        check_vocabulary(shards, tokenizer.vocabulary_hash)
-    return options, tokenizer
+    if tokenizer is not None and shards.manifest is not None:
+        theirs, given = shards.manifest.vocabulary["hash"], tokenizer.vocabulary_hash
+        if theirs != given:
+            raise InputError(
+                f"{shards.directory}: the shards were made with another vocabulary "
+                f"({theirs[:12]}, not {given[:12]}): use that one, or make the shards again with "
+                "this one"
+            )
+    if "masked_lm_prob" in changed:  # which sets the number of predictions
+        changed = {"max_predictions_per_seq": None, **changed}
+    return replace(shards.options, **changed), None if is_static else tokenizer
 
 
-def from_data_service(batches: tf.data.Dataset, address: str) -> tf.data.Dataset:
-    """Lets the workers of a tf.data service make batches.
+def _from_data_service(batches: tf.data.Dataset, address: str) -> tf.data.Dataset:
+    """Lets the workers of a tf.data service, `grpc://host:port` of its dispatcher, make batches.
 
     Each window of the data goes to one worker. One worker yields the batches in the order of
     `batches`; several yield batches of their own windows, in the order in which they are ready.
-    The workers read the files under the same paths; the address is `grpc://host:port` of the
-    dispatcher.
     """
     match = re.fullmatch(r"grpc://(\[?[^/\s]+?\]?):(\d+)", address)
     if not match:
@@ -272,8 +265,8 @@ def _records(
 ) -> tf.data.Dataset:
     """Records of B blocks, epoch after epoch, one window per element, after the `first` ones.
 
-    The seed, int64 [2], is that of the order; None for the order of the files. Elements are
-    (records, string [n]; places, int64 [n], unique numbers over all epochs).
+    Without a seed, int64 [2], they keep the order of the files. Elements are (records, string [n];
+    places, int64 [n], unique numbers over all epochs).
     """
     has_records = blocks.records > 0
     windows = -(-int(has_records.sum()) // WINDOW_BLOCKS)

@@ -1,8 +1,8 @@
 """An index of the records in TFRecord files, so that reading may begin at any block.
 
 A TFRecord file is a chain of records: the length as uint64, its checksum, the data, their checksum.
-Only the record before tells where a record begins. The manifest holds the place of every
-`BLOCK_RECORDS`th record; in files of other programs, this module follows the lengths.
+The manifest holds the place of every `BLOCK_RECORDS`th record; in files of other programs, this
+module follows the lengths.
 """
 
 import mmap
@@ -15,7 +15,7 @@ from typing import NamedTuple
 import numpy as np
 import tensorflow as tf
 
-from pipelines.shards.manifest import BLOCK_RECORDS, Shard
+from pipelines.shards.manifest import BLOCK_RECORDS
 
 FRAME_BYTES = 12 + 4  # before and after the data of a record
 
@@ -36,8 +36,20 @@ class RecordBlocks(NamedTuple):
         """Every `num_workers`th block, beginning with block `worker`."""
         return RecordBlocks(self.files, *(values[worker::num_workers] for values in self[1:]))
 
+    @classmethod
+    def of_files(
+        cls, paths: Sequence[Path], places: Iterable[tuple[Sequence[int], int, int]]
+    ) -> "RecordBlocks":
+        """Blocks of files by, for each, the offsets of its blocks, its bytes and its records."""
+        columns = []
+        for number, (offsets, size, records) in enumerate(places):
+            offset = np.array(offsets, np.int64)
+            first = np.arange(len(offset)) * BLOCK_RECORDS
+            sizes, counts = np.diff(offset, append=size), np.diff(first, append=records)
+            columns.append((np.full_like(offset, number), offset, sizes, counts))
+        return cls(list(map(str, paths)), *map(np.concatenate, zip(*columns, strict=True)))
+
     def of_file(self, file: int) -> np.ndarray:
-        """int64, the blocks of a file."""
         return np.flatnonzero(self.file == file)
 
     def read(self, block: int, records: int) -> tf.Tensor:
@@ -62,7 +74,7 @@ class RecordBlocks(NamedTuple):
         return len(found) == records
 
     def first_damaged(self, file: int, parse: Callable[[tf.Tensor], object]) -> int | None:
-        """The number of the first record of a file that cannot be read and parsed, if any."""
+        """Number of the first record of a file that cannot be read and parsed, if any."""
         before = 0
         for block in self.of_file(file):
             records = int(self.records[block])
@@ -73,30 +85,13 @@ class RecordBlocks(NamedTuple):
         return None
 
 
-def written_blocks(paths: Sequence[Path], shards: Sequence[Shard]) -> RecordBlocks:
-    """The blocks of shards according to the manifest."""
-    return _blocks(paths, ((shard.block_offsets, shard.bytes, shard.instances) for shard in shards))
-
-
 def scanned_blocks(paths: Sequence[Path]) -> RecordBlocks:
     """The blocks of TFRecord files by the lengths of the records, without reading their data.
 
     If the lengths do not lead to the end of a file, its last block is damaged, and the number of
     its records is an estimate.
     """
-    return _blocks(paths, map(_scan, paths))
-
-
-def _blocks(paths: Sequence[Path], files: Iterable[tuple[Sequence[int], int, int]]) -> RecordBlocks:
-    """The blocks of files, given as the offsets of each one's blocks, its bytes and its records."""
-    columns = []
-    for number, (offsets, size, records) in enumerate(files):
-        offset = np.array(offsets, np.int64)
-        first = np.arange(len(offset)) * BLOCK_RECORDS
-        sizes, counts = np.diff(offset, append=size), np.diff(first, append=records)
-        columns.append((np.full_like(offset, number), offset, sizes, counts))
-    joined = map(np.concatenate, zip(*columns, strict=True))
-    return RecordBlocks(list(map(str, paths)), *joined)
+    return RecordBlocks.of_files(paths, map(_scan, paths))
 
 
 def _scan(path: Path) -> tuple[Sequence[int], int, int]:
@@ -120,7 +115,7 @@ def _scan(path: Path) -> tuple[Sequence[int], int, int]:
 def read_run(
     file: tf.Tensor, offset: tf.Tensor, size: tf.Tensor, records: tf.Tensor
 ) -> tf.data.Dataset:
-    """Dataset of contiguous records, string [] each; the arguments are scalars, `file` a path.
+    """Dataset of contiguous records, string [] each; the arguments are scalars.
 
     Use it in another dataset's function or with `get_single_element`: TensorFlow 2.21 cannot
     serialize it for an iterator of its own.

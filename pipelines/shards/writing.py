@@ -1,14 +1,12 @@
 """Writes a corpus as TFRecord shards of pre-training instances, with a manifest, restartable.
 
-The corpus is cut into units (`pipelines.corpus.sources`), the batches of a unit into groups of
-about 32 MB of text. A killed run continues with the first group that is missing in its journal
-(`pipelines.shards.journal`), and ends with the bytes of an undisturbed run. Units are independent,
-so several processes or machines can share them (`pipelines.shards.beam`).
-
-All work is done in `OUTPUT.unfinished`; `OUTPUT` appears whole.
+The corpus is cut into units, the batches of a unit into groups. A killed run continues with the
+first group that is missing in its journal, and ends with the bytes of an undisturbed run. Units are
+independent, so several processes or machines can share them (`pipelines.shards.beam`). All work is
+done in `OUTPUT.unfinished`; `OUTPUT` appears whole.
 
 The original shuffles all instances before it writes them. Here, instances are shuffled within a
-batch of some megabytes of text, and training shuffles further while it reads.
+batch of documents, and training shuffles further while it reads.
 """
 
 import json
@@ -26,7 +24,7 @@ from bert_tf.outputs import check_output_folder
 from bert_tf.version import __version__
 from pipelines.corpus.documents import COUNTED, plan_documents
 from pipelines.corpus.formats import empty_corpus
-from pipelines.corpus.sources import TFDS, Corpus, CorpusInputs, open_corpus
+from pipelines.corpus.sources import TFDS, CorpusInputs, open_corpus
 from pipelines.instances.statistics import InstanceCounts, summarize
 from pipelines.options import PretrainingDataOptions
 from pipelines.shards.groups import ShardsJob, ShardsProgress, write_units
@@ -41,12 +39,8 @@ PLAN_FORMAT = 3
 
 # Files in a folder of shards, of one length or with a subfolder per length.
 _IN_FOLDER = (FILE_NAME, "vocab.txt", "tokenizer_config.json", "*.tfrecord")
-_FILES = (
-    *_IN_FOLDER,
-    *(f"[0-9]*/{name}" for name in _IN_FOLDER),
-    f"{JOURNAL}/*",
-    f"{JOURNAL}/*/*",
-)
+_IN_SUBFOLDERS = (f"[0-9]*/{name}" for name in _IN_FOLDER)
+_FILES = (*_IN_FOLDER, *_IN_SUBFOLDERS, f"{JOURNAL}/*", f"{JOURNAL}/*/*")
 _UNFINISHED_FILES = (*_FILES, TEMPORARY_NAMES, f"*/{TEMPORARY_NAMES}")
 
 # Writes the shards of all unfinished units of a job.
@@ -77,18 +71,11 @@ def write_shards_of_lengths(
 ) -> list[Manifest]:
     """Makes pre-training instances of a corpus and writes them as TFRecord shards.
 
-    The records have one of the forms of `pipelines.instances.schemas`. Beside the shards, each
-    folder gets `manifest.json` and the tokenizer's files, so that training needs no other. The same
-    call continues a run that was killed or ended in an error.
-
-    Args:
-        inputs: files, folders, globs or datasets, see `pipelines.corpus.sources`.
-        output_directory: folder to make, with a subfolder per length if there are several.
-        tokenizer: needs [CLS], [SEP] and [MASK].
-        options: one per length; they may differ in max_seq_length and max_predictions_per_seq.
-        overwrite: replace an older folder of shards.
-        progress: called after each batch of documents.
-        runner: writes the units; by default this process.
+    The output is a folder with a subfolder per length, if there are several `options`, which may
+    differ in max_seq_length and max_predictions_per_seq. Beside the shards, each folder gets
+    `manifest.json` and the tokenizer's files. `progress` is called after each batch of documents;
+    `runner` writes the units, by default in this process. The same call continues a run that was
+    killed or ended in an error.
 
     Returns the manifests, in order of length. Raises InputError for an unfinished folder of a run
     with other inputs or options, or of one that is still running; OSError for a full disk.
@@ -100,7 +87,11 @@ def write_shards_of_lengths(
     output = check_output_folder(output_directory, corpus.files)
     plan = {
         "options": [one.of_data() for one in options],
-        "vocabulary": _vocabulary(tokenizer),
+        "vocabulary": {
+            "hash": tokenizer.vocabulary_hash,
+            "size": tokenizer.vocabulary_size,
+            "settings": tokenizer.settings,
+        },
         "units": corpus.units,
         "bert_tf_version": __version__,
         "format": PLAN_FORMAT,
@@ -136,7 +127,7 @@ def write_shards_of_lengths(
         (runner or write_units)(job, tokenizer, progress)
         groups = journal.finish()
         try:
-            manifests = _finish(job, groups, tokenizer)
+            manifests = _finish(job, groups, tokenizer, plan)
         except InputError:
             shutil.rmtree(folder)  # the whole corpus is unusable: there is nothing to continue
             raise
@@ -158,16 +149,8 @@ def _check_agreement(options: list[PretrainingDataOptions]) -> None:
             )
 
 
-def _vocabulary(tokenizer: "BertTokenizer") -> dict[str, Any]:
-    return {
-        "hash": tokenizer.vocabulary_hash,
-        "size": tokenizer.vocabulary_size,
-        "settings": tokenizer.settings,
-    }
-
-
 def _finish(
-    job: ShardsJob, groups: list[FinishedGroup], tokenizer: "BertTokenizer"
+    job: ShardsJob, groups: list[FinishedGroup], tokenizer: "BertTokenizer", plan: dict[str, Any]
 ) -> list[Manifest]:
     """Writes the manifests, one per sequence length."""
     text: Counter[str] = Counter()
@@ -177,6 +160,12 @@ def _finish(
         unreadable.update(group.unreadable)
     if not text["documents"]:
         raise empty_corpus(job.corpus.name)
+    folders = [str(Path(file).absolute().parent) for file in job.corpus.files]
+    common = os.path.commonpath(folders or [""])
+    corpus = [
+        {"file": name if name.startswith(TFDS) else os.path.relpath(name, common), "bytes": size}
+        for name, size in job.corpus.sources.items()
+    ]
     manifests = []
     for index, (options, name) in enumerate(zip(job.options, job.names, strict=True)):
         shards: dict[str, list[Shard]] = {}
@@ -193,8 +182,8 @@ def _finish(
             )
         manifest = Manifest(
             options=options.of_data(),
-            vocabulary=_vocabulary(tokenizer),
-            corpus=_corpus_entries(job.corpus),
+            vocabulary=plan["vocabulary"],
+            corpus=corpus,
             documents=text["documents"],
             sentences=text["sentences"],
             irregularities={
@@ -214,14 +203,3 @@ def _finish(
         tokenizer.save(job.folder / name)
         manifests.append(manifest)
     return manifests
-
-
-def _corpus_entries(corpus: Corpus) -> list[dict[str, Any]]:
-    """`file` and `bytes` of each source, files relative to their common folder."""
-    folder = os.path.commonpath(
-        [str(Path(file).absolute().parent) for file in corpus.files] or [""]
-    )
-    return [
-        {"file": name if name.startswith(TFDS) else os.path.relpath(name, folder), "bytes": size}
-        for name, size in corpus.sources.items()
-    ]

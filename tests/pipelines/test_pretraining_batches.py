@@ -231,8 +231,9 @@ def test_the_tokenizer_of_the_shards_is_needed(dynamic, static, tokenizer):
     other = copy.copy(tokenizer)
     other.vocabulary_hash = "f" * 64
     for folder in (dynamic, static, open_shards(static, "held_out")):
-        with pytest.raises(InputError, match="made with another vocabulary"):
+        with pytest.raises(InputError, match="made with another vocabulary") as raised:
             pretraining_batches(folder, 4, tokenizer=other)
+        one_line(raised)
     with pytest.raises(InputError, match=r"vocab\.txt"):  # which this tokenizer has not saved
         pretraining_batches(dynamic, 4)
 

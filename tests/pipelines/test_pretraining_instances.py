@@ -10,10 +10,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pipelines.instances import sentence_pairs as pairing
-from pipelines.instances.full_sentences import full_sentences
 from pipelines.instances.sentence_pairs import (
     SentencePairs,
     Sentences,
+    full_sentences,
     index_sentences,
     pack_pairs,
     sentence_pairs,

@@ -11,7 +11,7 @@ from bert_tf import BertConfig, BertPreTrainer
 from bert_tf.cli.inspect import displayed_instances
 from bert_tf.errors import InputError
 from bert_tf.models.encoders import encoder_for
-from pipelines.instances.rows import fill_rows, row_predictions
+from pipelines.instances.schemas import fill_rows, row_predictions
 from pipelines.options import PretrainingDataOptions
 from pipelines.shards.folder import open_shards, shard_errors
 from pipelines.shards.manifest import Manifest

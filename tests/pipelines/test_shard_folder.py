@@ -103,13 +103,6 @@ def test_missing_held_out_split_is_none(copied):
         open_shards(copied, "test")
 
 
-def test_another_vocabulary_is_refused(made, number_tokenizer):
-    open_shards(made, vocabulary_hash=number_tokenizer.vocabulary_hash)
-    with pytest.raises(InputError, match="made with another vocabulary") as raised:
-        open_shards(made, vocabulary_hash="f" * 64)
-    one_line(raised)
-
-
 def test_folders_that_are_no_shards_are_refused(tmp_path):
     with pytest.raises(InputError, match=r"nowhere: no such folder"):
         open_shards(tmp_path / "nowhere")
