@@ -48,8 +48,6 @@ Document = tuple[int, int, int]  # number of the unit, of the slice in it, and o
 
 
 class Part(NamedTuple):
-    """Consecutive lines of one document."""
-
     document: Document
     ordinal: int  # number of the part in the document
     lines: list[bytes]  # lines of text, none blank
@@ -58,8 +56,6 @@ class Part(NamedTuple):
 
 
 class Donor(NamedTuple):
-    """A passage that only provides random next sentences, for batches of its split."""
-
     document: Document
     held_out: bool
     lines: list[str]
@@ -242,15 +238,10 @@ class UnitReader:
         self._group_size += split.size
         if self._group not in self.finished:
             documents = {part.document for part in split.parts}
-            donors = [
-                donor
-                for donor in self.plan.donors
-                if 0 < len(documents) < FEW_DOCUMENTS
-                and donor.held_out == split.held_out
-                and donor.document not in documents
-            ]
+            donors = self.plan.donors if 0 < len(documents) < FEW_DOCUMENTS else []
+            donors = [x for x in donors if x.held_out == split.held_out]
             yield DocumentBatch(
-                *_joined(split.parts, donors),
+                *_joined(split.parts, [x for x in donors if x.document not in documents]),
                 unit=self.unit,
                 group=self._group,
                 number=split.number,
@@ -267,12 +258,10 @@ class UnitReader:
 
 @dataclass
 class _Split:
-    """Parts of a split for the next batch; `number` counts the batches so far."""
-
     held_out: bool
-    parts: list[Part] = field(default_factory=list)
-    size: int = 0
-    number: int = 0
+    parts: list[Part] = field(default_factory=list)  # for the next batch
+    size: int = 0  # bytes of text in them
+    number: int = 0  # batches so far
 
 
 def _parts(text: Iterable[Lines], unit: int, number: int, seed: int | None) -> Iterator[Part]:

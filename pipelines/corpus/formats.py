@@ -36,10 +36,8 @@ _SAMPLED_SLICES, _SAMPLED_BYTES = 200, 1 << 16
 
 
 class Lines(NamedTuple):
-    """Stripped sentences or paragraphs, an empty one ends a document; bytes of the slice read."""
-
-    lines: list[bytes]
-    position: int
+    lines: list[bytes]  # stripped sentences or paragraphs; an empty one ends a document
+    position: int  # bytes of the slice read so far
 
 
 def read_slice(

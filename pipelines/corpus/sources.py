@@ -26,8 +26,6 @@ TFDS = "tfds:"
 
 
 class Slice(NamedTuple):
-    """Consecutive documents of one source."""
-
     source: str  # path of a file, or "tfds:" and the full name of a dataset and split
     start: int  # byte of a plain file, or example of a dataset, at which a document may begin
     end: int | None  # first byte or example after the slice; None for the end of the source
@@ -58,7 +56,6 @@ class Corpus:
 
     @property
     def size(self) -> int:
-        """Bytes on disk."""
         return self.sources.total()
 
     @property
@@ -71,7 +68,6 @@ class Corpus:
 
     @property
     def files(self) -> list[str]:
-        """Paths of the files among the sources."""
         return [source for source in self.sources if not source.startswith(TFDS)]
 
     @property
@@ -137,9 +133,9 @@ def _files_below(folder: Path) -> Iterator[Path]:
 def open_corpus(inputs: CorpusInputs, options: CorpusOptions | None = None) -> Corpus:
     """Finds the sources of a corpus and cuts them into units, almost without reading.
 
-    A plain file of over two units is cut where documents begin, and a dataset between examples;
-    small files share a unit. Compressed files, and files that are one document, stay whole.
-    Inputs are files, folders and globs (see `find_files`), and names of TensorFlow Datasets.
+    Inputs are files, folders and globs, and names of TensorFlow Datasets. A plain file of over two
+    units is cut where documents begin, and a dataset between examples; small files share a unit.
+    Compressed files, and files that are one document, stay whole.
     """
     options = options or CorpusOptions()
     names = _listed(inputs)

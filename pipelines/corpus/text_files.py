@@ -53,8 +53,6 @@ _UNICODE_SPACE_LEADS = frozenset(b"\x1c\x1d\x1e\x1f\xc2\xe1\xe2\xe3")
 
 
 class Block(NamedTuple):
-    """Whole lines of a file."""
-
     first_line: int  # number of the first line, from 1 where reading began
     lines: list[bytes]  # the lines without line ends, valid UTF-8
     position: int  # bytes on disk read so far

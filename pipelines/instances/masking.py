@@ -19,8 +19,6 @@ Objective = Literal["ltr", "rtl", "ltr+rtl"]  # of language models
 
 
 class MaskedTokens(NamedTuple):
-    """A masked batch."""
-
     token_ids: tf.Tensor  # int32 [batch, length], with what is shown at `positions`
     positions: tf.Tensor  # int32 [batch, predictions], ascending, then 0 for padding
     labels: tf.Tensor  # int32 [batch, predictions], the original tokens, then 0 for padding

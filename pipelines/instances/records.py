@@ -42,7 +42,7 @@ class RecordBatch(NamedTuple):
     round: int  # from 0 to dupe_factor - 1. Count the text in round 0 only
     sentences: Any  # int64, number of sentences in the batch, without donors
     without_tokens: Any  # int64, number of these sentences that have no token
-    lengths: tuple[Records, ...]  # `Records` of each sequence length
+    lengths: tuple[Records, ...]  # of each sequence length
 
 
 def record_batches(

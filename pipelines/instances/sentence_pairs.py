@@ -6,7 +6,7 @@ original's `create_pretraining_data.py`; those of full sentences RoBERTa's (Liu 
 only loop is the walk: in each step, every document of the batch makes one instance.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 import tensorflow as tf
@@ -149,11 +149,11 @@ def sentence_pairs(
     taken again. Pairs are not truncated yet. In a batch of one document, those with a random next
     are dropped.
     """
-    is_short_seed, short_seed, walk_seed, next_seed = tf.unstack(tf.random.split(seed, 4))
+    *target_seeds, walk_seed, next_seed = tf.unstack(tf.random.split(seed, 4))
     max_tokens = max_seq_length - 3
     starts, stream_end = sentences.starts, sentences.stream_end
     streams = tf.size(stream_end)
-    target = _target_lengths(streams, max_tokens, short_seq_prob, is_short_seed, short_seed)  # (S,)
+    target = _target_lengths(sentences, max_tokens, short_seq_prob, target_seeds)  # (S,)
 
     # Each step takes one chunk of sentences [first, end) from every unfinished stream.
     def take_chunk(step: tf.Tensor, first: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
@@ -186,15 +186,12 @@ def sentence_pairs(
 
 
 def _target_lengths(
-    streams: tf.Tensor,
-    max_tokens: int,
-    short_seq_prob: float,
-    is_short_seed: tf.Tensor,
-    short_seed: tf.Tensor,
+    sentences: Sentences, max_tokens: int, short_seq_prob: float, seeds: Sequence[tf.Tensor]
 ) -> tf.Tensor:
-    """Int32 [streams], target number of tokens for the instances of each stream."""
-    is_short = tf.random.stateless_uniform([streams], is_short_seed) < short_seq_prob
-    short = tf.random.stateless_uniform([streams], short_seed, 2, max_tokens + 1, dtype=tf.int32)
+    """Int32 [S], target number of tokens for the instances of each stream."""
+    shape = tf.shape(sentences.stream_first)
+    is_short = tf.random.stateless_uniform(shape, seeds[0]) < short_seq_prob
+    short = tf.random.stateless_uniform(shape, seeds[1], 2, max_tokens + 1, dtype=tf.int32)
     return tf.where(is_short, short, max_tokens)
 
 
@@ -283,12 +280,10 @@ def full_sentences(
     Returns int32 [T'], the passages with a [SEP] after each; and `SentencePairs` of them: A is the
     instance without [CLS] and the last [SEP], B is empty.
     """
-    order_seed, is_short_seed, short_seed, walk_seed = tf.unstack(tf.random.split(seed, 4))
+    order_seed, *target_seeds, walk_seed = tf.unstack(tf.random.split(seed, 4))
     max_tokens = max_seq_length - 2
     token_ids, starts, ends, stream = _join_passages(sentences, sep_token_id, order_seed)
-    target = _target_lengths(
-        tf.size(sentences.stream_first), max_tokens, short_seq_prob, is_short_seed, short_seed
-    )
+    target = _target_lengths(sentences, max_tokens, short_seq_prob, target_seeds)
     target = tf.gather(target, stream)  # (n,)
 
     # Stretches of the text are walked in parallel; no instance crosses from one to the next.
@@ -365,13 +360,8 @@ def truncate_pairs(pairs: SentencePairs, *, max_seq_length: int, seed: tf.Tensor
     at_front = tf.random.stateless_binomial(
         tf.shape(lost), seed, tf.cast(lost, tf.float32), 0.5, output_dtype=tf.int32
     )
-    return SentencePairs(
-        a_start=pairs.a_start + at_front[0],
-        a_length=a_length,
-        b_start=pairs.b_start + at_front[1],
-        b_length=b_length,
-        is_random_next=pairs.is_random_next,
-    )
+    a_start, b_start = pairs.a_start + at_front[0], pairs.b_start + at_front[1]
+    return SentencePairs(a_start, a_length, b_start, b_length, pairs.is_random_next)
 
 
 def pack_pairs(

@@ -12,8 +12,6 @@ PERCENTILES = (5, 25, 50, 75, 95)
 
 
 class InstanceCounts(NamedTuple):
-    """Counts of instances, which can be added."""
-
     lengths: Any  # int64 [max_seq_length + 1], instances by length with [CLS] and [SEP]
     a_lengths: Any  # int64 [max_seq_length + 1], by number of tokens of A
     b_lengths: Any  # int64 [max_seq_length + 1], by number of tokens of B

@@ -53,7 +53,6 @@ class ShardFolder:
 
     @property
     def files(self) -> list[str]:
-        """Paths of the shards."""
         return self.blocks.files
 
     @property

@@ -38,8 +38,6 @@ class ShardsProgress(NamedTuple):
 
 @dataclass
 class ShardsJob:
-    """What a process needs to write the shards of some units."""
-
     folder: Path  # working folder, `OUTPUT.unfinished`, which every process must see
     corpus: Corpus  # corpus to read
     options: list[PretrainingDataOptions]  # one per sequence length, in order of length

@@ -38,29 +38,24 @@ _SAMPLE_SEED = 12345
 
 
 class Share(NamedTuple):
-    """A worker's share: every `num_workers`th block; workers count from 0.
+    """A worker's share, every `num_workers`th block, with batches and epochs of its own."""
 
-    Each worker has a stream of batches and epochs of its own.
-    """
-
-    worker: int = 0
+    worker: int = 0  # from 0 on
     num_workers: int = 1
 
 
 @dataclass(frozen=True, kw_only=True)
 class Masking:
-    """Masks drawn while shards are read; None for what the shards were made with."""
+    """Options of masks drawn while shards are read; None for what the shards were made with."""
 
-    masked_lm_prob: float | None = None  # share of tokens to predict
-    mask_token_share: float | None = None  # share of these tokens that [MASK] replaces
-    # share that a random token replaces; the rest stays as it is
+    masked_lm_prob: float | None = None
+    mask_token_share: float | None = None
     random_token_share: float | None = None
-    whole_word_masking: bool | None = None  # whether to mask all pieces of a word or none
-    max_ngram: int | None = None  # longest run of whole words to mask together
+    whole_word_masking: bool | None = None
+    max_ngram: int | None = None
 
     @property
     def changed(self) -> dict[str, Any]:
-        """What is not None, by name."""
         return {name: value for name, value in vars(self).items() if value is not None}
 
 
@@ -101,12 +96,11 @@ def pretraining_batches(
         data_service: address of a tf.data service that makes the batches.
 
     Returns:
-        For a language model, a dataset of what `next_tokens` returns. Else one of (inputs, labels,
-        sample weights), of L tokens and P predictions: inputs `token_ids`, `segment_ids`,
-        `padding_mask` int32 [B, L], `mask_positions` int32 [B, P]; labels `mlm_logits` int32
-        [B, P], `nsp_logits` int32 [B]; float32 sample weights of the same names and shapes, for
-        `nsp_logits` 0 if instances are not pairs. Rows of several instances: see `lay_out_rows`.
-        In both cases None if "held_out" is asked for and nothing was held out.
+        A dataset of (inputs, labels, sample weights), of L tokens and P predictions: inputs
+        `token_ids`, `segment_ids`, `padding_mask` int32 [B, L], `mask_positions` int32 [B, P];
+        labels `mlm_logits` int32 [B, P], `nsp_logits` int32 [B]; float32 sample weights of the
+        same names and shapes, for `nsp_logits` 0 if instances are not pairs. Rows of several
+        instances: see `lay_out_rows`; language models: `next_tokens`. None if nothing was held out.
 
     Raises:
         InputError: the shards, their tokenizer or the tf.data service cannot be used; or the split
