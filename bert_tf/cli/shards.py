@@ -69,8 +69,7 @@ def run(options: Options) -> None:
     check_output_folder(options.output, [*options.corpus, options.tokenizer])
     with progress("making instances", total=1) as bar:
         from bert_tf.tokenization import BertTokenizer
-        from pipelines.shards.groups import ShardsProgress
-        from pipelines.shards.writing import write_shards_of_lengths
+        from pipelines.shards.writing import ShardsProgress, write_shards_of_lengths
 
         runner = None
         if options.runner == "beam":

@@ -18,13 +18,30 @@ from pipelines.corpus.documents import MOST_BATCHES, DocumentBatch
 from pipelines.corpus.sentence_splitting import split_sentences
 from pipelines.datasets import dataset_options
 from pipelines.instances import sentence_pairs as pairing
-from pipelines.instances.masking import mask_tokens
+from pipelines.instances.masking import MaskedTokens, mask_tokens
 from pipelines.instances.schemas import serialize_compact, serialize_masked, serialize_rows
-from pipelines.instances.statistics import InstanceCounts, count_instances
 from pipelines.options import PretrainingDataOptions
 
 if TYPE_CHECKING:
     from bert_tf.tokenization import BertTokenizer
+
+
+_PERCENTILES = (5, 25, 50, 75, 95)  # of lengths, in the statistics
+
+
+class InstanceCounts(NamedTuple):
+    lengths: Any  # int64 [max_seq_length + 1], instances by length with [CLS] and [SEP]
+    a_lengths: Any  # int64 [max_seq_length + 1], by number of tokens of A
+    b_lengths: Any  # int64 [max_seq_length + 1], by number of tokens of B
+    random_next: Any  # int64, instances with a random next
+    predictions: Any  # int64, tokens to predict
+    masked: Any  # int64, tokens to predict that are shown as [MASK]
+    kept: Any  # int64, tokens to predict that are shown unchanged
+    tokens: Any  # int64, tokens of the text
+    dropped: Any  # int64, tokens of the text that truncation left in no instance
+
+    def __add__(self, other: "InstanceCounts") -> "InstanceCounts":  # type: ignore[override]
+        return InstanceCounts(*(np.add(a, b) for a, b in zip(self, other, strict=True)))
 
 
 class Records(NamedTuple):
@@ -195,4 +212,64 @@ def _make_records(
     if options.instances_per_row > 1:
         row_seed = tf.random.fold_in(order_seed, options.instances_per_row)
         records = serialize_rows(records, pairs.lengths, options, row_seed)
-    return records, count_instances(pairs, masked, length, tokenizer.mask_token_id, tokens)
+    return records, _count_instances(pairs, masked, length, tokenizer.mask_token_id, tokens)
+
+
+def _count_instances(
+    pairs: pairing.SentencePairs,
+    masked: MaskedTokens | None,
+    max_seq_length: int,
+    mask_token_id: int,
+    tokens: tf.Tensor,
+) -> InstanceCounts:
+    """Counts truncated pairs and their masks, if any; `tokens` is those of the text, int64."""
+    size = max_seq_length + 1
+    count = tf.math.count_nonzero
+
+    def histogram(lengths: tf.Tensor) -> tf.Tensor:
+        return tf.math.bincount(lengths, minlength=size, maxlength=size, dtype=tf.int64)
+
+    of_masks = [tf.constant(0, tf.int64)] * 3
+    if masked is not None:
+        predicted = masked.weights > 0
+        shown = tf.gather(masked.token_ids, masked.positions, batch_dims=1)
+        places = (predicted, shown == mask_token_id, shown == masked.labels)
+        of_masks = [count(predicted & each) for each in places]
+    # Pairing takes a token once as A or the true B. A batch of full sentences drops none; its [SEP]
+    # between documents count here as text.
+    used = pairs.a_length + tf.where(pairs.is_random_next, 0, pairs.b_length)
+    dropped = tf.maximum(tokens - tf.reduce_sum(tf.cast(used, tf.int64)), 0)
+    of_lengths = [histogram(x) for x in (pairs.lengths, pairs.a_length, pairs.b_length)]
+    counts = [*of_lengths, count(pairs.is_random_next), *of_masks, tokens, dropped]
+    return InstanceCounts(*counts)
+
+
+def summarize(counts: InstanceCounts, instances_are_pairs: bool = True) -> dict[str, Any]:
+    """Shares, means and percentiles of the counts."""
+    instances = int(np.sum(counts.lengths))
+    if not instances:
+        return {"instances": 0}
+    predictions, masked, kept = int(counts.predictions), int(counts.masked), int(counts.kept)
+    summary: dict[str, Any] = {
+        "instances": instances,
+        "full_length_share": int(counts.lengths[-1]) / instances,
+        "dropped_token_share": int(counts.dropped) / max(1, int(counts.tokens)),
+    }
+    histograms = {"length": counts.lengths}
+    if instances_are_pairs:
+        summary["is_random_next"] = int(counts.random_next) / instances
+        histograms |= {"segment_a_length": counts.a_lengths, "segment_b_length": counts.b_lengths}
+    for name, histogram in histograms.items():
+        summary[f"{name}_mean"] = float(histogram @ np.arange(len(histogram))) / instances
+        below = np.cumsum(histogram) / instances
+        summary[f"{name}_percentiles"] = {
+            str(percent): int(np.searchsorted(below, percent / 100)) for percent in _PERCENTILES
+        }
+    if predictions:  # none if masks are drawn during training
+        summary["predictions_mean"] = predictions / instances
+        tokens = counts.lengths @ np.arange(len(counts.lengths))
+        summary["predictions_over_length"] = predictions / int(tokens)
+        summary["mask_share"] = masked / predictions
+        summary["kept_share"] = kept / predictions
+        summary["random_share"] = (predictions - masked - kept) / predictions
+    return summary

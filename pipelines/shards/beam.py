@@ -20,7 +20,7 @@ from bert_tf.startup import import_tensorflow, keep_freed_memory
 # A worker imports this file before anything can quiet TensorFlow: functions import what needs it.
 if TYPE_CHECKING:
     from bert_tf.tokenization import BertTokenizer
-    from pipelines.shards.groups import ShardsJob, ShardsProgress
+    from pipelines.shards.writing import ShardsJob, ShardsProgress
 
 _SECONDS_BETWEEN_LOOKS = 1.0
 
@@ -84,7 +84,7 @@ def _write_unit(unit: int, job: bytes, vocabulary: Path) -> None:
     keep_freed_memory()
     import_tensorflow()
     from bert_tf.tokenization import BertTokenizer
-    from pipelines.shards.groups import write_units
+    from pipelines.shards.writing import write_units
 
     write_units(pickle.loads(job), BertTokenizer.from_directory(vocabulary), units=[unit])
 
@@ -92,7 +92,7 @@ def _write_unit(unit: int, job: bytes, vocabulary: Path) -> None:
 @contextlib.contextmanager
 def _watched(job: "ShardsJob", progress: Callable[["ShardsProgress"], None]) -> Iterator[None]:
     """Reports progress from the journal while the pipeline runs."""
-    from pipelines.shards.groups import ShardsProgress
+    from pipelines.shards.writing import ShardsProgress
 
     ended = threading.Event()
 

@@ -18,7 +18,7 @@ import numpy as np
 from bert_tf.atomic import TEMPORARY_NAMES, remove, write_text
 from bert_tf.errors import InputError
 from pipelines.corpus.documents import DocumentPlan
-from pipelines.instances.statistics import InstanceCounts
+from pipelines.instances.records import InstanceCounts
 from pipelines.shards.manifest import Shard
 
 JOURNAL = ".journal"

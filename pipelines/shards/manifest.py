@@ -44,7 +44,7 @@ class Manifest:
     # faults of the text that were handled by a rule, counted by name
     irregularities: dict[str, int]
     shards: dict[str, list[Shard]]  # by split: "train" and, if text was held out, "held_out"
-    statistics: dict[str, dict[str, Any]]  # by split, see `pipelines.instances.statistics`
+    statistics: dict[str, dict[str, Any]]  # by split, see `pipelines.instances.records`
     bert_tf_version: str  # version that wrote the shards
     format: int = FORMAT  # version of this layout
 

@@ -22,8 +22,7 @@ from pipelines.datasets import dataset_options
 from pipelines.instances.masking import Objective, as_it_was, mask_tokens, next_tokens
 from pipelines.instances.schemas import lay_out_rows, parse_rows
 from pipelines.options import PretrainingDataOptions
-from pipelines.shards.folder import ShardFolder, open_shards
-from pipelines.shards.record_blocks import RecordBlocks, read_run
+from pipelines.shards.folder import RecordBlocks, ShardFolder, open_shards, read_run
 
 if TYPE_CHECKING:
     from bert_tf.tokenization import BertTokenizer

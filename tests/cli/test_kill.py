@@ -203,9 +203,9 @@ def test_a_shard_deleted_under_pre_training(shards, small_config, tmp_path):
 
 # Units of work so small that a small corpus has many.
 SMALL_UNITS = """
-import pipelines.corpus.sources, pipelines.corpus.documents, pipelines.shards.groups
+import pipelines.corpus.sources, pipelines.corpus.documents, pipelines.shards.writing
 pipelines.corpus.sources.UNIT_BYTES = 40_000
-pipelines.corpus.documents.GROUP_BYTES = pipelines.shards.groups.GROUP_BYTES = 10_000
+pipelines.corpus.documents.GROUP_BYTES = pipelines.shards.writing.GROUP_BYTES = 10_000
 """
 
 

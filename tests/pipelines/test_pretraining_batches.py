@@ -372,7 +372,7 @@ import sys, itertools
 import numpy as np, tensorflow as tf
 cpu = tf.config.list_physical_devices("CPU")[0]
 tf.config.set_logical_device_configuration(cpu, [tf.config.LogicalDeviceConfiguration()] * 2)
-from pipelines.shards import record_blocks
+from pipelines.shards import folder
 from pipelines.shards.pretraining_batches import (
     Masking,
     Share,
@@ -380,7 +380,7 @@ from pipelines.shards.pretraining_batches import (
     pretraining_batches,
 )
 
-record_blocks.BLOCK_RECORDS = 8
+folder.BLOCK_RECORDS = 8
 strategy = tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"])
 plain = pretraining_batches(sys.argv[1], 8, seed=1).take(20)
 whole = list(plain.as_numpy_iterator())

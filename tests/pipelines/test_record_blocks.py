@@ -4,8 +4,8 @@ import tensorflow as tf
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from pipelines.shards import record_blocks
-from pipelines.shards.record_blocks import FRAME_BYTES, scanned_blocks
+from pipelines.shards import folder
+from pipelines.shards.folder import FRAME_BYTES, scanned_blocks
 
 SLOW_START = settings(
     max_examples=30, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
@@ -15,7 +15,7 @@ BLOCK = 4
 
 @pytest.fixture(autouse=True)
 def blocks_of_four(monkeypatch):
-    monkeypatch.setattr(record_blocks, "BLOCK_RECORDS", BLOCK)
+    monkeypatch.setattr(folder, "BLOCK_RECORDS", BLOCK)
 
 
 def write(path, records):

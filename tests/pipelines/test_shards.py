@@ -13,9 +13,8 @@ from bert_tf.errors import InputError
 from pipelines.corpus import formats
 from pipelines.corpus.text_files import UnreadableFile
 from pipelines.options import PretrainingDataOptions
-from pipelines.shards.groups import write_units
 from pipelines.shards.manifest import Manifest, verify
-from pipelines.shards.writing import write_shards, write_shards_of_lengths
+from pipelines.shards.writing import write_shards, write_shards_of_lengths, write_units
 
 
 def options(**changed):
@@ -331,7 +330,7 @@ def units():
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("pipelines.corpus.sources.UNIT_BYTES", 8_000)
         patch.setattr("pipelines.corpus.documents.GROUP_BYTES", 5_000)
-        patch.setattr("pipelines.shards.groups.GROUP_BYTES", 5_000)
+        patch.setattr("pipelines.shards.writing.GROUP_BYTES", 5_000)
         yield
 
 

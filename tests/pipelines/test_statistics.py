@@ -10,8 +10,7 @@ import numpy as np
 import pytest
 
 from pipelines.corpus.documents import DocumentBatch
-from pipelines.instances.records import record_batches
-from pipelines.instances.statistics import summarize
+from pipelines.instances.records import record_batches, summarize
 from pipelines.options import PretrainingDataOptions
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "pretraining_instances.json.gz"
