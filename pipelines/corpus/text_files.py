@@ -255,7 +255,6 @@ def _wrong_encoding(
 
 
 def line_name(line: int, start: int) -> str:
-    """How messages name a line of a file that is read from byte `start` on."""
     return f"line {line} after byte {start}" if start else f"line {line}"
 
 

@@ -36,21 +36,18 @@ def mask_tokens(
 
     The number of tokens is `masked_lm_prob` of the sequence's length (with [CLS] and [SEP]),
     rounded half to even, at least 1 and at most `max_predictions_per_seq`. [CLS], [SEP] and padding
-    are never chosen. Each is replaced by [MASK] with probability `mask_token_share`, by a random
-    token of the whole vocabulary with probability `random_token_share`, or else kept (paper,
-    appendix C.2). By default, single tokens are chosen; else:
+    are never chosen. Random tokens are of the whole vocabulary. By default, single tokens are
+    chosen; else:
 
-    - Whole words, with `whole_word_masking` (`do_whole_word_mask` of the original). A word is a
-      token and its continuations. Words are taken in random order, except those that exceed the
-      number.
+    - Whole words, with `whole_word_masking` (`do_whole_word_mask` of the original), in random
+      order, except those that exceed the number. A continuation whose word was cut off begins a
+      word; the original counts it to the last word before the [SEP].
     - Spans of 1 to `max_ngram` whole words, with `max_ngram` above 1 (Lan et al. 2019, section
       4.1): k words with a probability proportional to 1/k. A sequence is divided into consecutive
-      spans of such lengths, with borders at [CLS] and [SEP], and spans are chosen like words. Long
-      spans are left out slightly more often, because they exceed the number.
+      spans of such lengths, with borders at [CLS] and [SEP], and spans are chosen like words.
 
-    A continuation whose word was cut off begins a word; the original counts it to the last word
-    before the [SEP]. If every span of a sequence exceeds the number, words are chosen instead, and
-    if every word does, tokens.
+    If every span of a sequence exceeds the number, words are chosen instead, and if every word
+    does, tokens.
     """
     most = options.max_predictions_per_seq
     assert most is not None  # filled in by the options

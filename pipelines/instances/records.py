@@ -45,16 +45,12 @@ class InstanceCounts(NamedTuple):
 
 
 class Records(NamedTuple):
-    """Instances of one sequence length."""
-
     records: Any  # string, serialized, in random order: [N] instances, or rows of them
     counts: InstanceCounts  # counts of the instances
     short_documents: Any  # int64, documents with fewer tokens than an instance
 
 
 class RecordBatch(NamedTuple):
-    """One round of instances of a batch of documents."""
-
     batch: DocumentBatch  # the batch, without its lines
     round: int  # from 0 to dupe_factor - 1. Count the text in round 0 only
     sentences: Any  # int64, number of sentences in the batch, without donors

@@ -165,17 +165,13 @@ def row_predictions(options: PretrainingDataOptions) -> int:
     assert of_instance is not None  # filled in by the options
     if options.instances_per_row == 1:
         return of_instance
-    # Each instance has `masked_lm_prob` of its tokens, rounded, and at least one: at most one more
-    # than that share.
+    # Each instance has `masked_lm_prob` of its tokens, rounded, and at least one.
     of_tokens = math.floor(options.masked_lm_prob * options.max_seq_length)
     return min(of_tokens + options.instances_per_row, options.instances_per_row * of_instance)
 
 
 def fill_rows(lengths: tf.Tensor, options: PretrainingDataOptions) -> tf.Tensor:
-    """The row of each instance of these tokens, int32 [N].
-
-    Places the longest first, each where the least room is left over.
-    """
+    """The row of each instance, int32 [N]: the longest first, each where the least room is left."""
     count, row_length = tf.size(lengths), options.max_seq_length
     longest_first = tf.argsort(lengths, direction="DESCENDING", stable=True)
 

@@ -14,8 +14,7 @@ import tensorflow as tf
 if TYPE_CHECKING:
     from bert_tf.tokenization import BertTokenizer
 
-# Full instances per stream: longer documents are walked as several streams in parallel, or the loop
-# would run for the longest one alone. Each cut shortens one instance.
+# Full instances per stream: longer documents are walked as several streams in parallel.
 INSTANCES_PER_STREAM = 128
 
 # Pieces of a long sentence in a full instance: as many sentences as instances usually hold.
@@ -50,7 +49,7 @@ class SentencePairs(NamedTuple):
 
     @property
     def lengths(self) -> tf.Tensor:
-        """Int32 [N], number of tokens of [CLS] A [SEP] B [SEP], or [CLS] A [SEP] if B is empty."""
+        """Int32 [N], number of tokens with [CLS] and [SEP]."""
         return 2 + self.a_length + tf.where(self.b_length > 0, self.b_length + 1, 0)
 
 
@@ -88,15 +87,15 @@ def index_sentences(
     documents, passages, is_donor = (tf.gather(x, line) for x in (documents, passages, is_donor))
     starts = tf.concat([[0], tf.cumsum(lengths)], axis=0)  # (n + 1,)
 
-    new_document = changes(documents)
-    new_passage = changes(passages) | new_document
-    document_first = run_bounds(new_document)
-    passage_first = run_bounds(new_passage)
+    new_document = _changes(documents)
+    new_passage = _changes(passages) | new_document
+    document_first = _run_bounds(new_document)
+    passage_first = _run_bounds(new_passage)
     passage = tf.cumsum(tf.cast(new_passage, tf.int32)) - 1  # (n,)
     # A new stream begins where a passage begins and wherever its tokens fill a stream.
     offset = starts[:-1] - tf.gather(starts, tf.gather(passage_first, passage))
-    new_stream = new_passage | changes(offset // (INSTANCES_PER_STREAM * max_seq_length))
-    stream_first = run_bounds(new_stream)
+    new_stream = new_passage | _changes(offset // (INSTANCES_PER_STREAM * max_seq_length))
+    stream_first = _run_bounds(new_stream)
     makes_instances = ~tf.gather(is_donor, stream_first[:-1])
     return Sentences(
         token_ids=token_ids.flat_values,
@@ -125,13 +124,13 @@ def _cut_long(lengths: tf.Tensor, max_tokens: int) -> tuple[tf.Tensor, tf.Tensor
     return line, tf.where(tf.gather(is_long, line), tf.minimum(left, size), left)
 
 
-def changes(values: tf.Tensor) -> tf.Tensor:
+def _changes(values: tf.Tensor) -> tf.Tensor:
     """Bool [n], true at the first value and at each that differs from the previous one."""
     first = tf.ones([tf.minimum(tf.size(values), 1)], tf.bool)
     return tf.concat([first, values[1:] != values[:-1]], axis=0)
 
 
-def run_bounds(is_first: tf.Tensor) -> tf.Tensor:
+def _run_bounds(is_first: tf.Tensor) -> tf.Tensor:
     """Int32 [runs + 1], where each run begins, then n."""
     firsts = tf.cast(tf.where(is_first)[:, 0], tf.int32)
     return tf.concat([firsts, [tf.size(is_first)]], axis=0)
@@ -167,7 +166,7 @@ def sentence_pairs(
         b_end = tf.where(is_random_next, -1, end)
         return tf.stack([a_end, b_end], axis=-1), tf.where(is_random_next, a_end, end)
 
-    stream, first, chunks = walk_streams(sentences.stream_first, stream_end, take_chunk, values=2)
+    stream, first, chunks = _walk_streams(sentences.stream_first, stream_end, take_chunk, values=2)
     a_end, b_end = tf.unstack(chunks, axis=-1)
     target = tf.gather(target, stream)
 
@@ -195,7 +194,7 @@ def _target_lengths(
     return tf.where(is_short, short, max_tokens)
 
 
-def walk_streams(
+def _walk_streams(
     first: tf.Tensor,
     end: tf.Tensor,
     take: Callable[[tf.Tensor, tf.Tensor], tuple[tf.Tensor, tf.Tensor]],
@@ -236,7 +235,7 @@ def _random_next(
 ) -> tuple[tf.Tensor, tf.Tensor]:
     """Consecutive sentences of another document with `tokens`, for each A at sentence `first`.
 
-    Draws a document, then a sentence of it: at least one sentence, and none beyond the passage.
+    At least one sentence, and none beyond the passage.
     """
     document_seed, sentence_seed = tf.unstack(tf.random.split(seed, 2))
     own = tf.gather(sentences.document, first)
@@ -288,7 +287,7 @@ def full_sentences(
 
     # Stretches of the text are walked in parallel; no instance crosses from one to the next.
     stretch = starts[:-1] // (INSTANCES_PER_STREAM * max_seq_length)
-    bounds = tf.gather(starts, run_bounds(changes(stretch)))  # (stretches + 1,)
+    bounds = tf.gather(starts, _run_bounds(_changes(stretch)))  # (stretches + 1,)
     stretch_end = bounds[1:]
 
     # Each step takes one instance from every stretch: tokens from `at` to the end of a sentence.
@@ -305,7 +304,7 @@ def full_sentences(
         after = tf.where(end == sentence_end, tf.gather(starts, last + 1), end)
         return (end - at)[:, None], after
 
-    _, start, lengths = walk_streams(bounds[:-1], stretch_end, take_instance, values=1)
+    _, start, lengths = _walk_streams(bounds[:-1], stretch_end, take_instance, values=1)
     none = tf.zeros_like(start)
     return token_ids, SentencePairs(start, lengths[:, 0], none, none, none > 0)
 
@@ -321,7 +320,7 @@ def _join_passages(
     starts = sentences.starts
     # Streams are in order, and those of a passage share its end.
     passage_end = tf.gather(sentences.passage_end, sentences.stream_first)
-    new_passage = changes(passage_end)
+    new_passage = _changes(passage_end)
     first = tf.boolean_mask(sentences.stream_first, new_passage)
     end = tf.boolean_mask(passage_end, new_passage)
     order = tf.random.experimental.stateless_shuffle(tf.range(tf.size(first)), seed)

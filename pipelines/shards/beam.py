@@ -1,16 +1,14 @@
 """Spreads the units of a corpus over processes or machines with Apache Beam.
 
-Graph, seeds and journal are those of a local run, so the instances are the same, and either kind of
-run continues the other.
+Graph, seeds and journal are those of a local run: either kind of run continues the other.
 """
 
-import contextlib
 import os
 import pickle
 import re
 import shlex
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -70,13 +68,18 @@ class BeamRunner:
             | "spread" >> beam.Reshuffle()
             | "write shards" >> beam.Map(_write_unit, pickle.dumps(job), vocabulary)
         )
+        ended = threading.Event()
+        watcher = threading.Thread(target=_watch, args=(job, progress, ended), daemon=True)
+        watcher.start()
         try:
-            with _watched(job, progress):
-                pipeline.run().wait_until_finish()
+            pipeline.run().wait_until_finish()
         except Exception as error:  # each runner wraps the workers' errors in its own way
             if match := re.search(r"InputError: (.*)", str(error)):
                 raise InputError(match[1]) from None
             raise
+        finally:
+            ended.set()
+            watcher.join()
 
 
 def _write_unit(unit: int, job: bytes, vocabulary: Path) -> None:
@@ -89,25 +92,15 @@ def _write_unit(unit: int, job: bytes, vocabulary: Path) -> None:
     write_units(pickle.loads(job), BertTokenizer.from_directory(vocabulary), units=[unit])
 
 
-@contextlib.contextmanager
-def _watched(job: "ShardsJob", progress: Callable[["ShardsProgress"], None]) -> Iterator[None]:
+def _watch(
+    job: "ShardsJob", progress: Callable[["ShardsProgress"], None], ended: threading.Event
+) -> None:
     """Reports progress from the journal while the pipeline runs."""
     from pipelines.shards.writing import ShardsProgress
 
-    ended = threading.Event()
-
-    def watch() -> None:
-        while not ended.wait(_SECONDS_BETWEEN_LOOKS):
-            groups = job.journal.groups()
-            # In order of the corpus: what remains is each unit's last group.
-            done = sum({group.unit: group.bytes_read for group in groups}.values())
-            made = sum(group.instances for group in groups)
-            progress(ShardsProgress(done, job.corpus.size, made))
-
-    watcher = threading.Thread(target=watch, daemon=True)
-    watcher.start()
-    try:
-        yield
-    finally:
-        ended.set()
-        watcher.join()
+    while not ended.wait(_SECONDS_BETWEEN_LOOKS):
+        groups = job.journal.groups()
+        # In order of the corpus: what remains is each unit's last group.
+        done = sum({group.unit: group.bytes_read for group in groups}.values())
+        made = sum(group.instances for group in groups)
+        progress(ShardsProgress(done, job.corpus.size, made))

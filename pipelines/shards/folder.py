@@ -63,7 +63,6 @@ class RecordBlocks(NamedTuple):
     records: np.ndarray  # int64 [B], number of records; 0 for a block to skip
 
     def dealt(self, worker: int, num_workers: int) -> "RecordBlocks":
-        """Every `num_workers`th block, beginning with block `worker`."""
         return RecordBlocks(self.files, *(values[worker::num_workers] for values in self[1:]))
 
     @classmethod
@@ -83,7 +82,7 @@ class RecordBlocks(NamedTuple):
         return np.flatnonzero(self.file == file)
 
     def read(self, block: int, records: int) -> tf.Tensor:
-        """string, the first `records` of a block, or fewer if the file ends before."""
+        """String, the first `records` of a block, or fewer if the file ends before."""
         file = tf.constant(self.files[self.file[block]])
         run = read_run(file, self.offset[block], self.size[block], records)
         return run.batch(records).get_single_element()
@@ -118,8 +117,7 @@ class RecordBlocks(NamedTuple):
 def scanned_blocks(paths: Sequence[Path]) -> RecordBlocks:
     """The blocks of TFRecord files by the lengths of the records, without reading their data.
 
-    If the lengths do not lead to the end of a file, its last block is damaged, and the number of
-    its records is an estimate.
+    If the lengths do not lead to the end of a file, its last block is damaged.
     """
     return RecordBlocks.of_files(paths, map(_scan, paths))
 
@@ -162,8 +160,6 @@ def read_run(
 
 @dataclass
 class ShardFolder:
-    """The shards of one split on disk."""
-
     directory: Path  # folder of the shards
     split: str  # "train" or "held_out"
     options: PretrainingDataOptions  # what the shards were made with, as far as reading needs it

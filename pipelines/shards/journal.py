@@ -28,8 +28,6 @@ _ENTRIES = "*-*.json"
 
 @dataclass
 class FinishedGroup:
-    """A journal entry: the shards of a group of batches."""
-
     unit: int
     group: int  # number in the unit
     ends_unit: bool = False  # whether it is the last group of the unit
@@ -106,13 +104,11 @@ class Journal:
 
     @property
     def plan(self) -> dict[str, Any] | None:
-        """What the run was begun with, if it was."""
         path = self._place / _PLAN
         return json.loads(path.read_text(encoding="utf-8")) if path.is_file() else None
 
     @property
     def documents(self) -> DocumentPlan | None:
-        """The documents' plan, if it is made."""
         path = self._place / _DOCUMENTS
         return DocumentPlan.from_json(path.read_text(encoding="utf-8")) if path.is_file() else None
 
@@ -187,8 +183,7 @@ def _load(path: Path) -> FinishedGroup:
 def _difference(begun: dict[str, Any], plan: dict[str, Any], last_unit: int) -> str | None:
     """The first difference that keeps a run from being continued by another plan, if any.
 
-    Text after the unit of the last finished group may change, so that a file that stopped the run
-    can be fixed.
+    Text after `last_unit` may change, so that a file that stopped the run can be fixed.
     """
     if any(begun.get(name) != plan[name] for name in ("format", "bert_tf_version")):
         return "the version of bert-tf, which makes other shards now"

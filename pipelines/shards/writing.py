@@ -355,8 +355,6 @@ class _OpenGroup:
 
 
 class _OpenShard:
-    """A shard under a temporary name."""
-
     def __init__(self, path: Path):
         self.made = Shard(path.name, instances=0, bytes=0, sha256="", block_offsets=[])
         self._path = path
