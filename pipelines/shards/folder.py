@@ -24,12 +24,7 @@ from google.protobuf.message import DecodeError
 
 from bert_tf.errors import InputError
 from pipelines.instances.masking import MaskedTokens
-from pipelines.instances.schemas import (
-    masked_features,
-    parse_compact,
-    parse_masked,
-    parse_rows,
-)
+from pipelines.instances.schemas import masked_features, parse_compact, parse_masked, parse_rows
 from pipelines.instances.sentence_pairs import PackedPairs
 from pipelines.options import PretrainingDataOptions
 from pipelines.shards.manifest import (
@@ -201,10 +196,7 @@ class ShardFolder:
 
 
 def open_shards(
-    directory: str | os.PathLike,
-    split: str = "train",
-    *,
-    skip_corrupt: bool = False,
+    directory: str | os.PathLike, split: str = "train", *, skip_corrupt: bool = False
 ) -> ShardFolder | None:
     """Opens and checks a folder of shards; None for "held_out" where nothing was held out.
 
