@@ -93,10 +93,7 @@ class PretrainingDataOptions(CorpusOptions):
             self.max_predictions_per_seq = max(1, predictions)
 
     def of_data(self) -> dict[str, Any]:
-        """The options of the data by name, without those that a command adds.
-
-        An option of `_NEWER` is left out at its default: the same shards keep the same manifest.
-        """
+        """The options of the data by name; one of `_NEWER` is left out at its default."""
         return {
             field.name: value
             for field in fields(PretrainingDataOptions)

@@ -1,15 +1,13 @@
 """Batches of documents of bounded size, for pairing sentences.
 
-The original holds the whole corpus. Here, random next sentences come from the other documents of a
-batch of some megabytes. Three rules make this work for every shape of corpus:
+Random next sentences come from the other documents of a batch. This works for every corpus:
 
 - Files are read in turns, a part of each, so that a batch of long books holds parts of many.
 - A batch with few documents gets *donors*, which are drawn once for the whole corpus.
 - A document is held out by a hash of its first text: its duplicates are, too, and other documents
   make no difference. Held-out documents have batches and donors of their own.
 
-The batches of a unit are a function of the corpus, its `DocumentPlan` and the number of the unit,
-so several machines can read units in any order.
+The batches of a unit are a function of the corpus, its `DocumentPlan` and the number of the unit.
 """
 
 import hashlib
@@ -76,8 +74,6 @@ class DocumentPlan(NamedTuple):
 
 
 class DocumentBatch(NamedTuple):
-    """Documents or parts of them, as one list of lines."""
-
     lines: np.ndarray  # string [lines], none blank
     documents: np.ndarray  # int32 [lines], ascending number of the document in the batch
     passages: np.ndarray  # int32 [lines], ascending number of the passage
@@ -203,7 +199,6 @@ class UnitReader:
             yield from self._batch(split, ends_unit=split is last[-1])
 
     def _parts(self) -> Iterator[Part]:
-        """Parts of all files, `OPEN_FILES` files in turns."""
         waiting = map(self._file_parts, range(len(self.corpus.units[self.unit])))
         turns = deque(itertools.islice(waiting, OPEN_FILES))
         while turns:

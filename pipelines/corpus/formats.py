@@ -45,8 +45,7 @@ def read_slice(
 ) -> Iterator[Lines]:
     """Reads the documents of a slice.
 
-    `counts` receives counts of `empty_documents` and of the faults that `read_blocks` repairs;
-    `unreadable` the path of a file that is skipped because it cannot be read.
+    `counts` receives `empty_documents` and what `read_blocks` counts, `unreadable` a skipped file.
     """
     if slice_.source.startswith(TFDS):
         yield from _dataset_texts(slice_, options, counts)
@@ -172,10 +171,7 @@ def sample_text(corpus: Corpus) -> Iterator[str]:
 
 
 def read_lines(corpus: Corpus) -> tf.data.Dataset:
-    """The lines of a corpus that are not blank: string [lines], about a megabyte each, in order.
-
-    Iterate over it within `input_errors`.
-    """
+    """The lines of a corpus that are not blank: string [lines], about a megabyte each."""
 
     def batches() -> Iterator[list[bytes]]:
         lines: list[bytes] = []

@@ -51,7 +51,6 @@ class Corpus:
 
     @property
     def text_bytes(self) -> int:
-        """Approximate bytes of text."""
         return sum(slice_.text_bytes for unit in self.units for slice_ in unit)
 
     @property
@@ -82,10 +81,7 @@ def _listed(inputs: CorpusInputs) -> list[str]:
 
 
 def find_files(inputs: CorpusInputs) -> list[str]:
-    """Lists the files of a corpus: sorted paths, each file once.
-
-    A folder stands for all files below it that are not hidden; `**` in a glob crosses folders.
-    """
+    """Sorted files, each once, of files, folders (without hidden files) and globs."""
     found: dict[str, str] = {}
     for given in _listed(inputs):
         path = Path(given).expanduser()
@@ -133,9 +129,8 @@ def _files_below(folder: Path) -> Iterator[Path]:
 def open_corpus(inputs: CorpusInputs, options: CorpusOptions | None = None) -> Corpus:
     """Finds the sources of a corpus and cuts them into units, almost without reading.
 
-    Inputs are files, folders and globs, and names of TensorFlow Datasets. A plain file of over two
-    units is cut where documents begin, and a dataset between examples; small files share a unit.
-    Compressed files, and files that are one document, stay whole.
+    Large plain files are cut where documents begin, datasets between examples; small files share a
+    unit. Compressed files, and files that are one document, stay whole.
     """
     options = options or CorpusOptions()
     names = _listed(inputs)
@@ -220,10 +215,7 @@ def dataset_errors(name: str) -> Iterator[None]:
 
 
 def open_dataset(name: str, data_dir: str | None = None) -> tuple[Any, Any]:
-    """The builder of a dataset, and its split, by default "train", as a `ReadInstruction`.
-
-    Call it within `dataset_errors`; `pipelines.corpus.formats` describes the name.
-    """
+    """The builder of a dataset, and its split; call it within `dataset_errors`."""
     tfds = tensorflow_datasets(name)
     parsed = re.fullmatch(r"([\w./-]+(?::\d[\d.*]*)?)(?::(.+))?", name.removeprefix(TFDS))
     if parsed is None:

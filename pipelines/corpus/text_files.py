@@ -267,10 +267,7 @@ def strip(line: bytes) -> bytes:
 
 
 def line_start(path: str, offset: int, *, after_blank: bool = False) -> int:
-    """The first byte of the first line that begins at or after byte `offset` of a plain file.
-
-    With `after_blank`, of the line after the first blank one. Without such a line, the file's size.
-    """
+    """First byte of a line from `offset` on, or of that after a blank one; else the file's size."""
     if offset <= 0:
         return 0
     with read_errors(path), Path(path).open("rb") as file:

@@ -84,12 +84,10 @@ def _of_like_length(
 ) -> tf.Tensor:
     """Reorders shuffled examples, int32 [E], so that those of a batch have similar lengths.
 
-    The examples of a window are sorted by length and cut into batches, and all batches of the epoch
-    are shuffled. The longest comes first: if memory does not suffice, the first step shows it.
-    Within a batch the examples keep their random order, so the parts of several workers or devices
-    have similar lengths, too. Examples that do not fill a batch stay at the end.
-
-    `batch_size` is that of all workers together, `key` an int64 [2] seed.
+    A window's examples are sorted by length and cut into batches, and all batches are shuffled. The
+    longest comes first: if memory does not suffice, the first step shows it. Within a batch the
+    order is random: parts of workers and devices have similar lengths, too. `batch_size` is that of
+    all workers together.
     """
     batches = len(lengths) // batch_size
     window_size = min(_WINDOW, batches // _WINDOWS)

@@ -37,8 +37,6 @@ class MissingColumnError(InputError):
 
 @dataclass(frozen=True)
 class Examples:
-    """Examples of a file, by column."""
-
     path: str  # the file, or the name in TensorFlow Datasets, as messages name it
     lines: list[int]  # line of each example, or its number there
     # role, such as "text", "text_pair" or "label" -> one value per example, a string or a list
@@ -51,7 +49,6 @@ class Examples:
         return len(self.lines)
 
     def place(self, index: int) -> str:
-        """File and line of an example, for messages."""
         return f"{self.path}, {self._unit} {self.lines[index]}"
 
     @property
@@ -80,7 +77,6 @@ class Examples:
         return found
 
     def take(self, indices: Iterable[int]) -> "Examples":
-        """The examples at `indices`, in that order."""
         chosen = [int(index) for index in indices]
         columns = {role: [values[i] for i in chosen] for role, values in self.columns.items()}
         lines = [self.lines[i] for i in chosen]
@@ -108,15 +104,11 @@ def read_examples(
 ) -> Examples:
     """Reads some columns of a file, of "-" for standard input, or of TensorFlow Datasets.
 
-    A `tsv` splits at tabs only, as GLUE's files do: quotes are ordinary characters. A `csv` has
-    quotes. A `jsonl` holds one object per line. In `lines` each line is a text. By default, the
-    file's extension tells the format.
-
-    `columns` maps a role to the name of its column, or to the column's number counted from 0.
-    "ending*" is a list: the columns ending0, ending1, ..., or in JSON lines a list "ending". The
-    first line of a table names the columns, if it is a `header`. `skip_broken` skips rows with too
-    few or too many columns, instead of refusing them. `records` are those of the path, if they were
-    read already.
+    `columns` maps a role to the name of its column, or to its number counted from 0; "ending*" is a
+    list: the columns ending0, ending1, ..., or in JSON lines a list "ending". By default, the
+    file's extension tells the format: a `tsv` splits at tabs only, as GLUE's files do, a `csv` has
+    quotes. A `header` is a first line that names the columns. `skip_broken` skips rows with too few
+    or too many columns, instead of refusing them. `records` are the path's, if already read.
     """
     format = format or format_of(path)
     skipped: list[int] = []
@@ -156,10 +148,7 @@ def check_columns(
     format: Format | None = None,
     header: bool = True,
 ) -> None:
-    """Refuses a file that lacks one of some columns, or has two of its name, by its first row.
-
-    Whatever is no table, no JSON lines, or not readable passes: `read_examples` reports it.
-    """
+    """Refuses, by its first row, a table or JSON lines that lacks a column or has it twice."""
     format = format or format_of(path)
     if format not in ("tsv", "csv", "jsonl") or not Path(path).is_file():
         return
@@ -195,8 +184,7 @@ def read_columns_of(
 ) -> dict[str, list[Any]]:
     """Reads all columns of the examples in some lines: name -> a value per example, "" if missing.
 
-    A table whose first line is one of them has the columns "0", "1" and so on; files other than
-    tables and JSON lines have none.
+    A table whose first line is one of them has the columns "0", "1" and so on.
     """
     format = None if is_dataset_name(path) else format or format_of(path)
     rows: dict[int, dict[str, Any]] = {}

@@ -114,7 +114,6 @@ def _label_names(name: str, feature: Any) -> list[str] | None:
 
 
 def _plain(value: Any, names: list[str] | None = None) -> Any:
-    """A value of plain Python, with names in place of class labels."""
     if isinstance(value, dict):
         return {key: _plain(each) for key, each in value.items()}
     if isinstance(value, np.ndarray):

@@ -111,7 +111,6 @@ def _records(path: str | os.PathLike) -> Iterator[tuple[str, dict[str, Any]]]:
 
 
 def _answers(place: str, record: dict[str, Any]) -> list[tuple[str, int]]:
-    """Text and start of each answer."""
     if record.get("is_impossible"):
         return []
     answers = record.get("answers")

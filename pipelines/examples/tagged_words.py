@@ -37,11 +37,10 @@ _Row = tuple[str, str, int]  # word, label, line
 
 
 def chunks(labels: Sequence[str]) -> list[tuple[str, int, int]]:
-    """Finds the entities of a sentence by conlleval's rules, whatever the scheme of the labels.
+    """Entities by conlleval's rules: (type, first word, word behind the last) of each.
 
     A chunk begins at B (S, U), at any label after O or after the end of a chunk (E, L, S, U), and
-    at a change of type. It ends before the next one and before O. Returns (type, first word, word
-    behind the last) of each.
+    at a change of type. It ends before the next one and before O.
     """
     found: list[tuple[str, int, int]] = []
     before, type_before = "O", ""
@@ -121,10 +120,7 @@ def is_column_file(path: str | os.PathLike) -> bool:
 
 
 def column_number(path: str | os.PathLike, option: str, name: str) -> int:
-    """The place of a column in a column file, by the value of --text_column or --label_column.
-
-    That is a number, counted from 0, or the column's usual name in JSON lines.
-    """
+    """The place of a column: its number, or the column's usual name in JSON lines."""
     usual, number = _USUAL[option]
     if name.isdecimal() or name in usual:
         return int(name) if name.isdecimal() else number
@@ -143,11 +139,10 @@ def read_texts(
     header: bool = True,
     documents: bool = False,
 ) -> Examples:
-    """Reads texts, or words that are already split, without labels.
+    """Reads texts as "text" and "text_pair", or words that are already split as "words".
 
     A column file holds words. In JSON lines and TensorFlow Datasets a list of strings is words, and
-    a string is a text. `text` and `pair` name columns. The examples have the columns "text" and
-    "text_pair", or "words" between spaces.
+    a string is a text. `text` and `pair` name columns.
     """
     format, records = format or format_of(path), None
     if format == "jsonl" or is_dataset_name(path):

@@ -1,8 +1,7 @@
 """Masking for the masked language model (Devlin et al. 2018, section 3.1, task 1).
 
 Follows `create_masked_lm_predictions` of the original's `create_pretraining_data.py`, for whole
-batches at once. Language models, whose targets are each token's neighbours, read text without
-masks.
+batches at once. Language models read text without masks.
 """
 
 from typing import TYPE_CHECKING, Literal, NamedTuple
@@ -157,10 +156,7 @@ def _finer_where_none_fits(
 
 
 def _choose_units(units: _Units, wanted: tf.Tensor, seed: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-    """Takes the units of each row in random order, except those that no longer fit.
-
-    Returns int32 [B, most], positions of the chosen tokens; int32 [B], their number.
-    """
+    """Takes units of each row in random order if they fit: positions [B, most], number [B]."""
     scores = tf.random.stateless_uniform(tf.shape(units.size), seed)
     scores = tf.gather(scores, units.number, batch_dims=1)
     scores = tf.where(units.size < tf.int32.max, scores, -1.0)

@@ -64,10 +64,7 @@ def record_batches(
     options: Sequence[PretrainingDataOptions],
     split_paragraphs: bool,
 ) -> Iterator[RecordBatch]:
-    """Makes instances of batches of documents, on all cores, in order, round by round.
-
-    With `split_paragraphs`, lines are paragraphs to split into sentences.
-    """
+    """Makes instances of batches of documents, on all cores, in order, round by round."""
     tokenize, serialize = _traced(tokenizer, options, split_paragraphs)
     rounds, threads = options[0].dupe_factor, os.cpu_count() or 1
     in_graph: deque[DocumentBatch] = deque()
@@ -127,8 +124,6 @@ def _traced(
 def _functions(
     tokenizer: "BertTokenizer", options: Sequence[PretrainingDataOptions], split_paragraphs: bool
 ) -> tuple[Callable, Callable]:
-    """Functions that tokenize a batch of documents, and make a round of records of it."""
-
     @tf.function(autograph=False)
     def tokenize(lines: tf.Tensor, *about: tf.Tensor) -> dict[str, Any]:
         *of_lines, number, held_out = about

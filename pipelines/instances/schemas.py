@@ -31,7 +31,6 @@ from pipelines.options import PretrainingDataOptions
 def serialize_masked(
     packed: PackedPairs, masked: MaskedTokens, is_random_next: tf.Tensor
 ) -> tf.Tensor:
-    """String [N], records of the masked form."""
     ints = {
         "input_ids": masked.token_ids,
         "input_mask": packed.padding_mask,
@@ -45,7 +44,6 @@ def serialize_masked(
 
 
 def serialize_compact(packed: PackedPairs, is_random_next: tf.Tensor) -> tf.Tensor:
-    """String [N], records of the compact form."""
     length = tf.reduce_sum(packed.padding_mask, axis=-1)
     second = tf.reduce_sum(packed.segment_ids, axis=-1)
     return serialize_examples(
@@ -87,7 +85,6 @@ def parse_compact(
 def masked_features(
     max_seq_length: int, max_predictions_per_seq: int
 ) -> dict[str, tf.io.FixedLenFeature]:
-    """The features of the masked form, for `tf.io.parse_example`."""
     sizes = dict.fromkeys(("input_ids", "input_mask", "segment_ids"), max_seq_length)
     sizes |= dict.fromkeys(("masked_lm_positions", "masked_lm_ids"), max_predictions_per_seq)
     sizes["next_sentence_labels"] = 1
@@ -144,10 +141,7 @@ def _entry(name: str, values: tf.Tensor, lengths: tf.Tensor | None) -> tf.Tensor
 
 
 def _message(kind: str, lengths: tf.Tensor | None = None, **fields: tf.Tensor) -> tf.Tensor:
-    """String [batch], messages of type tensorflow.`kind`; each field is [batch, repetitions].
-
-    For a message with one field, `lengths`, int32 [batch], limits its repetitions.
-    """
+    """String [batch], messages of fields [batch, repetitions], or `lengths` of a field's."""
     counts = [lengths]
     if lengths is None:
         counts = [tf.fill([tf.shape(v)[0]], tf.shape(v)[1]) for v in fields.values()]

@@ -54,13 +54,10 @@ class SentencePairs(NamedTuple):
 
 
 class PackedPairs(NamedTuple):
-    """[CLS] A [SEP] B [SEP] or [CLS] A [SEP], padded. Each int32 [N, max_seq_length].
-
-    Segment 1 is B and the [SEP] after it.
-    """
+    """[CLS] A [SEP] B [SEP], or [CLS] A [SEP], padded. Each int32 [N, max_seq_length]."""
 
     token_ids: tf.Tensor
-    segment_ids: tf.Tensor
+    segment_ids: tf.Tensor  # 1 for B and the [SEP] after it
     padding_mask: tf.Tensor
 
 
@@ -73,10 +70,9 @@ def index_sentences(
     max_seq_length: int,
     cut_long: bool = False,
 ) -> Sentences:
-    """Indexes the sentences of a batch, without those that have no tokens.
+    """Indexes the sentences of a batch, int32 [lines, (tokens)], without those that have no tokens.
 
-    `token_ids` is int32 [lines, (tokens)]; the next three are of `DocumentBatch`. With `cut_long`,
-    a sentence that is longer than an instance is cut into consecutive sentences.
+    With `cut_long`, sentences that are longer than an instance are cut.
     """
     lengths = tf.cast(token_ids.row_lengths(), tf.int32)
     if cut_long:
@@ -109,10 +105,7 @@ def index_sentences(
 
 
 def _cut_long(lengths: tf.Tensor, max_tokens: int) -> tuple[tf.Tensor, tf.Tensor]:
-    """Cuts lines of over `max_tokens` into pieces of equal length and a rest.
-
-    Returns the line and the length of each sentence and piece; lines without tokens have none.
-    """
+    """Cuts lines into sentences of equal length and a rest: the line and the length of each."""
     # As many pieces in an instance as leave the smallest part of the last one over.
     pieces = min(_PIECES, key=lambda number: -max_tokens % number)
     size = -(-max_tokens // pieces)
@@ -233,10 +226,7 @@ def _walk_streams(
 def _random_next(
     sentences: Sentences, first: tf.Tensor, tokens: tf.Tensor, seed: tf.Tensor
 ) -> tuple[tf.Tensor, tf.Tensor]:
-    """Consecutive sentences of another document with `tokens`, for each A at sentence `first`.
-
-    At least one sentence, and none beyond the passage.
-    """
+    """Sentences of another document, for each A at sentence `first`: one, or more for `tokens`."""
     document_seed, sentence_seed = tf.unstack(tf.random.split(seed, 2))
     own = tf.gather(sentences.document, first)
     others = tf.size(sentences.document_first) - 2
@@ -347,8 +337,7 @@ def _join_passages(
 def truncate_pairs(pairs: SentencePairs, *, max_seq_length: int, seed: tf.Tensor) -> SentencePairs:
     """Cuts pairs to `max_seq_length - 3` tokens, as the original's `truncate_seq_pair`.
 
-    The original removes tokens one at a time from the longer segment (B if equal), at the front or
-    the back at random: the number of tokens removed at the front is a binomial draw.
+    A token at a time leaves the longer segment (B if equal), at the front or the back at random.
     """
     max_tokens = max_seq_length - 3
     a_length = tf.minimum(

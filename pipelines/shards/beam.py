@@ -1,6 +1,7 @@
 """Spreads the units of a corpus over processes or machines with Apache Beam.
 
-Graph, seeds and journal are those of a local run: either kind of run continues the other.
+Graph, seeds and journal are those of a local run: either kind of run continues the other. Every
+worker must see the output folder and the corpus under the same paths.
 """
 
 import os
@@ -24,11 +25,7 @@ _SECONDS_BETWEEN_LOOKS = 1.0
 
 
 class BeamRunner:
-    """Lets Apache Beam write the unfinished units of a job.
-
-    Every worker must see the output folder and the corpus under the same paths. `options` are
-    Beam's own, as one string.
-    """
+    """Lets Apache Beam, with its own options as one string, write the unfinished units of a job."""
 
     def __init__(self, options: str | None = None):
         try:

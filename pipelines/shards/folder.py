@@ -85,10 +85,7 @@ class RecordBlocks(NamedTuple):
     def is_sound(
         self, block: int, parse: Callable[[tf.Tensor], object], records: int | None = None
     ) -> bool:
-        """Whether the first `records` of a block, by default all, can be read and parsed.
-
-        `parse` takes records, string [n], and raises one of `_PARSE_ERRORS` for other kinds.
-        """
+        """Whether the first `records` of a block, by default all, can be read and parsed."""
         records = int(self.records[block]) if records is None else records
         try:
             found = self.read(block, records)
@@ -110,15 +107,11 @@ class RecordBlocks(NamedTuple):
 
 
 def scanned_blocks(paths: Sequence[Path]) -> RecordBlocks:
-    """The blocks of TFRecord files by the lengths of the records, without reading their data.
-
-    If the lengths do not lead to the end of a file, its last block is damaged.
-    """
+    """The blocks of TFRecord files by the lengths of the records; the last may be damaged."""
     return RecordBlocks.of_files(paths, map(_scan, paths))
 
 
 def _scan(path: Path) -> tuple[Sequence[int], int, int]:
-    """The offsets of a file's blocks, its bytes and its records."""
     size = path.stat().st_size
     offsets, position = array("q"), 0
     length = struct.Struct("<Q").unpack_from
@@ -140,8 +133,7 @@ def read_run(
 ) -> tf.data.Dataset:
     """Dataset of contiguous records, string [] each; the arguments are scalars.
 
-    Use it in another dataset's function or with `get_single_element`: TensorFlow 2.21 cannot
-    serialize it for an iterator of its own.
+    TensorFlow 2.21 cannot serialize it for an iterator of its own.
     """
     variant = tf.raw_ops.TFRecordDatasetV2(
         filenames=tf.reshape(file, [1]),
@@ -169,7 +161,6 @@ class ShardFolder:
 
     @property
     def instances(self) -> int:
-        """Number of readable records."""
         return int(self.blocks.records.sum())
 
     @property
@@ -200,9 +191,8 @@ def open_shards(
 ) -> ShardFolder | None:
     """Opens and checks a folder of shards; None for "held_out" where nothing was held out.
 
-    A folder without a manifest is read as shards of the original's script: its `*.tfrecord*` files
-    are one split. With `skip_corrupt`, finds corrupt records and skips their blocks: compares all
-    shards with their checksums, or reads them if there is no manifest.
+    Without a manifest, its `*.tfrecord*` files are read as the original script's. `skip_corrupt`
+    skips the blocks of corrupt records, found by checksums, or by reading all without a manifest.
     """
     folder = Path(directory)
     if split not in SPLITS:
@@ -268,10 +258,9 @@ def _foreign_files(folder: Path) -> list[Path]:
 def tokenizer_of_shards(
     directory: str | os.PathLike, given: str | os.PathLike | None = None
 ) -> "BertTokenizer":
-    """Opens the tokenizer of a folder of shards: the one that `bert-tf shards` saved there.
+    """Opens the tokenizer of a folder of shards.
 
-    A tokenizer folder or vocab.txt can be `given`, for shards of the original's script; it must be
-    the shards' tokenizer.
+    It can be `given` as a folder or vocab.txt, for shards of the original's script.
     """
     from bert_tf.tokenization import BertTokenizer
 
@@ -347,10 +336,7 @@ def _corrupt_record(path: str, index: int) -> InputError:
 
 @contextmanager
 def shard_errors(directory: str | os.PathLike) -> Iterator[None]:
-    """Turns TensorFlow's error for a corrupt record into an `InputError` that names it.
-
-    Finds it as `open_shards` does; then reads the first damaged block record by record.
-    """
+    """Turns TensorFlow's error for a corrupt record into an `InputError` that names it."""
     try:
         yield
     except (tf.errors.OpError, *_PARSE_ERRORS) as error:

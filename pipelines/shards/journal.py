@@ -118,10 +118,7 @@ class Journal:
 
     @contextmanager
     def begun(self, plan: dict[str, Any]) -> Iterator[None]:
-        """Locks the folder for a run by a plan; refuses one in use, or of a run by another plan.
-
-        Removes the folder after an error, if nothing is finished.
-        """
+        """Locks the folder for a run by this plan; an error removes it if nothing is finished."""
         self._place.mkdir(parents=True, exist_ok=True)
         with (self._place / "lock").open("w") as lock:
             try:

@@ -134,10 +134,7 @@ def altered(
 def verify(
     directory: str | os.PathLike, progress: Callable[[int, int], None] = lambda done, total: None
 ) -> Manifest:
-    """Returns the manifest, if every shard matches its checksum there.
-
-    Calls `progress` with the number of shards compared so far, and of all.
-    """
+    """Returns the manifest, if every shard matches its checksum; reports shards done, and all."""
     manifest = Manifest.load(directory)
     written = [shard for shards in manifest.shards.values() for shard in shards]
     check_sizes(directory, written)

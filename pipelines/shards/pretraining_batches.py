@@ -187,10 +187,7 @@ def pretraining_batches(
 def held_out_batches(
     shard_directory: str | os.PathLike | ShardFolder, batch_size: int, count: int, **options: Any
 ) -> tf.data.Dataset | None:
-    """A fixed sample of the held-out instances, at most `count` of `pretraining_batches`.
-
-    The sample and its masks do not depend on the training seed. None if nothing was held out.
-    """
+    """A fixed sample of held-out batches, which does not depend on the training seed, if any."""
     batches = pretraining_batches(
         shard_directory, batch_size, split="held_out", seed=_SAMPLE_SEED, repeat=False, **options
     )
@@ -200,10 +197,7 @@ def held_out_batches(
 def _masks(
     shards: ShardFolder, tokenizer: "BertTokenizer | None", changed: dict[str, Any]
 ) -> "tuple[PretrainingDataOptions, BertTokenizer | None]":
-    """Options of the masks; the tokenizer for drawing them, None if the shards hold them.
-
-    Refuses a vocabulary that the shards were not made with, if theirs is known.
-    """
+    """Options of the masks; the tokenizer to draw them with, None if the shards hold them."""
     is_static = shards.options.masking == "static"
     if is_static and changed:
         raise InputError(
@@ -230,8 +224,7 @@ def _masks(
 def _from_data_service(batches: tf.data.Dataset, address: str) -> tf.data.Dataset:
     """Lets the workers of a tf.data service, `grpc://host:port` of its dispatcher, make batches.
 
-    Each window of the data goes to one worker. One worker yields the batches in the order of
-    `batches`; several yield batches of their own windows, in the order in which they are ready.
+    One worker keeps their order; several yield batches of their own windows as they are ready.
     """
     match = re.fullmatch(r"grpc://(\[?[^/\s]+?\]?):(\d+)", address)
     if not match:
@@ -256,10 +249,9 @@ def _from_data_service(batches: tf.data.Dataset, address: str) -> tf.data.Datase
 def _records(
     blocks: RecordBlocks, seed: tf.Tensor | None, *, first: int, repeat: bool
 ) -> tf.data.Dataset:
-    """Records of B blocks, epoch after epoch, one window per element, after the `first` ones.
+    """Windows of records, string [n], after the `first` records; `places`, int64 [n], number them.
 
-    Without a seed, int64 [2], they keep the order of the files. Elements are (records, string [n];
-    places, int64 [n], unique numbers over all epochs).
+    Without a seed, int64 [2], the blocks keep the order of the files.
     """
     has_records = blocks.records > 0
     windows = -(-int(has_records.sum()) // WINDOW_BLOCKS)

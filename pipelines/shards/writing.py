@@ -1,12 +1,9 @@
 """Writes a corpus as TFRecord shards of pre-training instances, with a manifest, restartable.
 
-The corpus is cut into units, the batches of a unit into groups. A killed run continues with the
-first group that is missing in its journal, and ends with the bytes of an undisturbed run. Units are
-independent, so several processes or machines can share them (`pipelines.shards.beam`). All work is
-done in `OUTPUT.unfinished`; `OUTPUT` appears whole.
-
-The original shuffles all instances before it writes them. Here, instances are shuffled within a
-batch of documents, and training shuffles further while it reads.
+A killed run continues with the first group that is missing in its journal, and ends with the bytes
+of an undisturbed run. Units are independent: processes or machines can share them. All work is done
+in `OUTPUT.unfinished`; `OUTPUT` appears whole. Instances are shuffled within a batch of documents;
+training shuffles further while it reads.
 """
 
 import contextlib
@@ -87,7 +84,7 @@ def write_shards(
     options: PretrainingDataOptions | None = None,
     **named: Any,
 ) -> Manifest:
-    """Writes shards of one sequence length; see `write_shards_of_lengths`."""
+    """Writes shards of one sequence length."""
     lengths = [options or PretrainingDataOptions()]
     return write_shards_of_lengths(inputs, output_directory, tokenizer, lengths, **named)[0]
 
@@ -104,11 +101,9 @@ def write_shards_of_lengths(
 ) -> list[Manifest]:
     """Makes pre-training instances of a corpus and writes them as TFRecord shards.
 
-    The output is a folder with a subfolder per length, if there are several `options`, which may
-    differ in max_seq_length and max_predictions_per_seq. Beside the shards, each folder gets
-    `manifest.json` and the tokenizer's files. `progress` is called after each batch of documents;
-    `runner` writes the units, by default in this process. The same call continues a run that was
-    killed or ended in an error.
+    Several `options`, which may differ in max_seq_length and max_predictions_per_seq, have a
+    subfolder each. `progress` is called after each batch of documents; `runner` writes the units,
+    by default in this process. The same call continues a run that was killed or failed.
 
     Returns the manifests, in order of length. Raises InputError for an unfinished folder of a run
     with other inputs or options, or of one that is still running; OSError for a full disk.
