@@ -1,15 +1,13 @@
 """The formats of a corpus, read as lines of text.
 
-- *sentences*, as in the original's `create_pretraining_data.py`: a sentence per line, a blank line
-  between documents;
+- *sentences*, as in the original: a sentence per line, a blank line between documents;
 - *text*: plain text, a document per file. A line of over 120 characters is a paragraph; shorter
   lines are a wrapped paragraph, up to a blank line;
 - *jsonl*: a JSON object per line, its text in one field: a document of paragraphs as above;
 - the name of a TensorFlow Dataset, `tfds:wikipedia/20230601.en`, optionally with version and split,
   `tfds:wikipedia/20230601.en:1.0.0:train[:1%]`: a document per example, its text in one feature.
 
-Files may be compressed with gzip, zstd, xz or bzip2. Except in the first format, the graph splits
-paragraphs into sentences later (`pipelines.corpus.sentence_splitting`).
+Files may be compressed. Except in the first format, the graph splits paragraphs into sentences.
 """
 
 import itertools

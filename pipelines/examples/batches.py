@@ -35,15 +35,12 @@ def example_batches(
 
     Without `seed` the examples come once, in their order. With it they repeat forever, reshuffled
     each epoch, and batch number `step` is a function of (seed, step). The last batch of an epoch
-    may be smaller.
-
-    Several workers share each batch of `num_workers * batch_size` examples, the same batch that a
-    single worker would get: the first worker takes the first `batch_size` rows, and so on.
+    may be smaller. Of each batch of `num_workers * batch_size` examples, the first worker takes the
+    first `batch_size` rows, and so on.
 
     `strings` maps an input's name to a string, or a number, for each of the E examples; `targets`
-    are arrays [E, ...]. `batch` turns a batch of both into (inputs, *targets), in graph; an example
-    may become several rows. `lengths`, int [E], are the examples' tokens, for batches of similar
-    length. `start_step` batches are skipped.
+    are arrays [E, ...]. `batch` turns a batch of both into (inputs, *targets), in graph, of any
+    number of rows. With `lengths`, the examples' tokens, batches have similar lengths.
     """
     columns = {name: tf.convert_to_tensor(values) for name, values in strings.items()}
     arrays = [tf.constant(values) for values in targets]

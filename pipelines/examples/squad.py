@@ -23,19 +23,16 @@ _SPACES = frozenset(" \t\r\n\u202f")
 
 @dataclass(frozen=True)
 class Questions(Examples):
-    """Questions of a file.
+    """Questions of a file, by column: `id`, `question` and `context`.
 
-    The columns are `id`, `question` and `context`, and for labelled questions `answers`, the texts
-    of all right answers (none for an unanswerable question), and `span`, the place of the first
-    one in code points of the context: [start, end], [] if there is no answer, None if the context
-    does not have the answer where it should be.
+    Labelled ones have `answers`, the texts of all right answers, and `span`, the place of the first
+    in code points of the context: [start, end], [] without an answer, None if it is not there.
     """
 
     def place(self, index: int) -> str:
         return f"{self.path}, question {self.columns['id'][index]}"
 
     def remarks(self) -> list[str]:
-        """Answers that are not in their context, and blank texts."""
         found = []
         spans = self.columns.get("span", [])
         if lost := [index for index, span in enumerate(spans) if span is None]:
@@ -130,7 +127,7 @@ def _locate(context: str, text: str, start: int) -> list[int] | None:
     """Where an answer lies in its context: [start, end], or None.
 
     As in the original, it may be anywhere within the words that its given place touches, and
-    whitespace may differ. U+202F ends a word, U+00A0 does not.
+    whitespace may differ.
     """
     begin, end = (min(max(place, 0), len(context)) for place in (start, start + len(text)))
     if context[begin:end] == text and text.strip():

@@ -1,8 +1,7 @@
 """Words with entity labels: CoNLL's column files and JSON lines become `Examples`.
 
-An example is a sentence, or a document. Its column "words" holds the words between single spaces,
-a line for each sentence; its column "label" holds the labels in the same form. Labels are read as
-IOB1, IOB2, IOBES or BILOU and become IOB2.
+The columns "words" and "label" hold words and labels between single spaces, a line for each
+sentence. Labels are read as IOB1, IOB2, IOBES or BILOU and become IOB2.
 """
 
 import os

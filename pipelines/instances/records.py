@@ -1,8 +1,6 @@
 """The tf.data graph from batches of documents to serialized pre-training instances.
 
-The graph splits paragraphs into sentences, tokenizes, pairs, truncates, packs, masks and serializes
-a batch of documents at a time. A batch is tokenized once, however many rounds of `dupe_factor` and
-sequence lengths are made from it.
+A batch is tokenized once, however many rounds of `dupe_factor` and sequence lengths are made of it.
 """
 
 import json

@@ -219,14 +219,12 @@ def lay_out_rows(
 ) -> tuple[dict[str, Any], dict[str, Any], dict[str, Any]]:
     """Inputs, labels and weights of rows, for `BertPreTrainer` and its losses.
 
-    `instances`, int64 [R], is the number of instances in each row, N together; `packed` and
-    `masked` are those instances, [N, L] each, `is_random_next` their labels, int32 [N].
-
-    Inputs, int32: `token_ids`, `segment_ids` [R, L], 0 at padding; `padding_mask` [R, L], the
-    number of the token's instance in its row from 1 on, 0 for padding; `position_ids` [R, L],
-    places within the instance; `mask_positions` [R, P] and `first_positions` [R, S], places in the
-    row. Labels, int32: `mlm_logits` [R, P], `nsp_logits` [R, S]. Weights, float32, likewise: 0 for
-    slots that are not used.
+    `instances`, int64 [R], is the number of instances in each row; `packed` and `masked` are those
+    instances, [N, L] each, `is_random_next` their labels, int32 [N]. Inputs, int32: `token_ids`,
+    `segment_ids` [R, L], 0 at padding; `padding_mask` [R, L], the number of the token's instance in
+    its row from 1 on, 0 for padding; `position_ids` [R, L], places within the instance;
+    `mask_positions` [R, P] and `first_positions` [R, S], places in the row. Labels, int32:
+    `mlm_logits` [R, P], `nsp_logits` [R, S]. Weights, float32, likewise: 0 for slots without use.
     """
     rows, length = tf.size(instances), options.max_seq_length
     most, predictions = options.instances_per_row, row_predictions(options)

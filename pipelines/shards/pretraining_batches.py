@@ -2,9 +2,7 @@
 
 Blocks of 256 records are read in random order, a new one in each epoch. The blocks of a window are
 loaded together and their records shuffled. Batches run across windows and epochs, so every batch is
-full. The content of a window is a function of the seed and the window's number.
-
-Shards of the compact form are masked here, with new masks in every epoch.
+full. Shards of the compact form are masked here, with new masks in every epoch.
 """
 
 import os
