@@ -39,12 +39,9 @@ class Slice(NamedTuple):
         return self.size * (COMPRESSION if self.source.endswith(COMPRESSED) else 1)
 
 
-Unit = list[Slice]
-
-
 @dataclass
 class Corpus:
-    units: list[Unit]  # the text in units of about `UNIT_BYTES`, in order
+    units: list[list[Slice]]  # the text in units of about `UNIT_BYTES`, in order
     unreadable: list[str]  # skipped files that could not be read
     split_sentences: bool  # whether lines are paragraphs to split into sentences
     options: CorpusOptions
@@ -183,8 +180,8 @@ def _file_slices(file: str, name: str) -> list[Slice]:
     return [Slice(file, a, b, b - a, state) for a, b in itertools.pairwise(bounds)]
 
 
-def _units(slices: list[Slice]) -> Iterator[Unit]:
-    unit: Unit = []
+def _units(slices: list[Slice]) -> Iterator[list[Slice]]:
+    unit: list[Slice] = []
     size = 0
     for slice_ in slices:
         if unit and size + slice_.text_bytes > UNIT_BYTES:

@@ -110,7 +110,15 @@ def write_shards_of_lengths(
     """
     options = sorted(options, key=lambda one: one.max_seq_length)
     names = [str(one.max_seq_length) for one in options] if len(options) > 1 else [""]
-    _check_agreement(options)
+    if len({one.max_seq_length for one in options}) < len(options):
+        raise InputError("a max_seq_length is given twice: give each once")
+    for name in (field.name for field in fields(PretrainingDataOptions)):
+        is_shared = name not in ("max_seq_length", "max_predictions_per_seq")
+        if is_shared and len({getattr(one, name) for one in options}) > 1:
+            raise InputError(
+                f"{name} differs between sequence lengths: give one value, or write each length "
+                "separately"
+            )
     corpus = open_corpus(inputs, options[0])
     output = check_output_folder(output_directory, corpus.files)
     plan = {
@@ -163,18 +171,6 @@ def write_shards_of_lengths(
         move_directory(folder, output)
     finished.remove()
     return manifests
-
-
-def _check_agreement(options: list[PretrainingDataOptions]) -> None:
-    if len({one.max_seq_length for one in options}) < len(options):
-        raise InputError("a max_seq_length is given twice: give each once")
-    for name in (field.name for field in fields(PretrainingDataOptions)):
-        is_shared = name not in ("max_seq_length", "max_predictions_per_seq")
-        if is_shared and len({getattr(one, name) for one in options}) > 1:
-            raise InputError(
-                f"{name} differs between sequence lengths: give one value, or write each length "
-                "separately"
-            )
 
 
 def _finish(
