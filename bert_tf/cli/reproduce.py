@@ -55,8 +55,7 @@ def run(options: Options) -> None:
     with progress("planning") as bar:
         from bert_tf.experiments.data_stages import Corpus
         from bert_tf.experiments.plan import Plan, find_table, task_data
-        from bert_tf.experiments.reproduce import Reproduction
-        from bert_tf.experiments.result import NOTE
+        from bert_tf.experiments.reproduce import NOTE, Reproduction
         from bert_tf.experiments.scale import SCALES
         from bert_tf.experiments.stage import Show, Stage
         from bert_tf.tasks.reports.report import markdown

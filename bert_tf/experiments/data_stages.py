@@ -21,7 +21,6 @@ from pipelines.options import CorpusOptions, PretrainingDataOptions
 from pipelines.shards.manifest import Manifest, sha256
 from pipelines.shards.writing import write_shards_of_lengths
 
-_DOCUMENTATION_BYTES = 10_000_000  # the next version of a package has more
 BYTES_PER_TOKEN = 5  # of text; 4.5 in English
 _INSTANCE_BYTES = 3.5  # of shards with dynamic masks, per token
 
@@ -33,14 +32,13 @@ class Documentation(Stage):
     title: str = "text: documentation of the installed packages"
     # Text once written is kept when packages change.
     identity = {"seed": 1}  # noqa: RUF012
-    bytes = _DOCUMENTATION_BYTES
+    bytes = 10_000_000  # the next version of a package has more
 
     def make(self, cache: Cache, show: Show) -> dict[str, Any]:
         with replace_directory(cache.of(self)) as folder:
             documents = installed_documentation(progress=show)
-            written = write_task(
-                documents, folder / "corpus.txt", folder, has_names=True, **self.identity
-            )
+            file = folder / "corpus.txt"
+            written = write_task(documents, file, folder, has_names=True, **self.identity)
         return {"documents": len(documents), "examples": written.examples}
 
     def seconds(self, speed: StepSpeed) -> float:
@@ -90,8 +88,7 @@ class Vocabulary(Stage):
 
     @property
     def identity(self) -> dict[str, Any]:
-        own = {"size": self.size, "do_lower_case": self.do_lower_case}
-        return own | self.corpus.identity
+        return {"size": self.size, "do_lower_case": self.do_lower_case, **self.corpus.identity}
 
     def make(self, cache: Cache, show: Show) -> dict[str, Any]:
         corpus = open_corpus(self.corpus.paths(cache), self.corpus.options)

@@ -4,6 +4,7 @@ Free labels for `bert-tf demo`: a passage is labelled with the source of its doc
 of a document go to one split, so the test text is not in the training text.
 """
 
+import itertools
 import random
 import re
 from collections import Counter, defaultdict
@@ -63,14 +64,11 @@ def labelled_passages(
     examples_per_label: dict[str, int],
     seed: int,
 ) -> tuple[dict[str, list[tuple[str, str]]], set[int]]:
-    """Draws training, validation and test passages, the same number for each label.
+    """Draws (passage, label) pairs for each split, shuffled, the same number for each label.
 
     The label with the fewest passages sets the number for all, at most `examples_per_label`;
-    `names` would give labels away and are removed.
-
-    Returns:
-        Split -> shuffled (passage, label) pairs, and the numbers of the documents behind the
-        validation and test splits, which belong in no pre-training corpus.
+    `names` would give labels away and are removed. The second result numbers the documents behind
+    the validation and test splits, which belong in no pre-training corpus.
     """
     draw = random.Random(seed)
     by_label: dict[str, list[int]] = defaultdict(list)
@@ -126,17 +124,13 @@ def read_labelled_documents(files: Sequence[str]) -> list[LabelledDocument]:
     documents = []
     for path in files:
         sentences: list[str] = []
-        size = 0
-        for block in read_blocks(path):
-            for line in block.lines:
-                if text := strip(line).decode("utf-8"):
-                    sentences.append(text)
-                    size += len(text)
-                if sentences and (not text or size > _CHUNK):
-                    documents.append(LabelledDocument(Path(path).name, [sentences]))
-                    sentences, size = [], 0
-        if sentences:
-            documents.append(LabelledDocument(Path(path).name, [sentences]))
+        lines = (line for block in read_blocks(path) for line in block.lines)
+        for line in itertools.chain(lines, [b""]):  # a blank line ends a document
+            if text := strip(line).decode("utf-8"):
+                sentences.append(text)
+            if sentences and (not text or sum(map(len, sentences)) > _CHUNK):
+                documents.append(LabelledDocument(Path(path).name, [sentences]))
+                sentences = []
     if len(files) == 1:
         return [
             LabelledDocument(f"part {1 + i * _PARTS // len(documents)} of {_PARTS}", d.paragraphs)
@@ -162,8 +156,6 @@ def write_corpus(path: str | Path, documents: Iterable[LabelledDocument]) -> Non
 
 @dataclass(frozen=True)
 class WrittenTask:
-    """What `write_task` has written."""
-
     labels: list[str]  # sorted
     examples: dict[str, int]  # split -> number of passages
     left_out: list[str]  # sentences of the documents that are not in the corpus
@@ -179,12 +171,8 @@ def write_task(
 ) -> WrittenTask:
     """Writes passages of the largest sources, and a corpus without the documents of their tests.
 
-    Args:
-        documents: labelled text.
-        corpus: file of the corpus.
-        labelled: folder of train.tsv, validation.tsv and test.tsv.
-        has_names: whether the labels are packages, whose names are removed from the passages.
-        seed: random seed.
+    `labelled` is the folder of train.tsv, validation.tsv and test.tsv. With `has_names` the labels
+    are packages, whose names are removed from the passages.
     """
     sizes = Counter(d.label for d in documents for _ in d.paragraphs)
     labels = {label for label, _ in sizes.most_common(_LABELS)}

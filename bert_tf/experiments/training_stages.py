@@ -126,22 +126,18 @@ class Pretraining(Stage):
         batch = round(self.options.mean_batch_size)
         shares = [1.0] if len(self.shards.lengths) == 1 else [0.9, 0.1]
         for share, length in zip(shares, self.shards.lengths, strict=True):
-            places = predicted_positions(self.options, length)
-            flops += (
-                share
-                * self.steps
-                * pretraining_flops(self.config, instances=batch, length=length, predictions=places)
+            places, steps = predicted_positions(self.options, length), share * self.steps
+            flops += steps * pretraining_flops(
+                self.config, instances=batch, length=length, predictions=places
             )
-            in_lstms += share * self.steps * batch * lstm_flops(self.config, length=length)
+            in_lstms += steps * batch * lstm_flops(self.config, length=length)
         return self.seconds_of(speed, flops, in_lstms, self.config.hidden_size)
 
     def seconds_of(self, speed: StepSpeed, flops: float, in_lstms: float, units: int) -> float:
         """Seconds of so many operations of a model of its size, some of them in LSTM layers."""
         rate = speed.of_pretraining(self.options, self.config, self.shards.lengths[0])
-        seconds = (flops - in_lstms) / rate
-        if in_lstms:
-            seconds += in_lstms / speed.of_lstm(units, self.options.precision)
-        return seconds
+        of_lstms = in_lstms / speed.of_lstm(units, self.options.precision) if in_lstms else 0.0
+        return (flops - in_lstms) / rate + of_lstms
 
     @property
     def bytes(self) -> float:
@@ -210,12 +206,8 @@ class Finetuning(Stage):
     def score(self, outcome: Mapping[str, Any], name: str | None) -> Score:
         """A score by its name; None for the one that chose the models."""
         factor = 1.0 if find_task(self.data.task).kind.scores_are_percentages else 100.0
-        values = outcome["scores"].get(name or outcome["best_by"], [])
-        return Score(
-            [factor * value for value in values],
-            outcome["setting"],
-            best_of(outcome.get("evaluations", ())),
-        )
+        values = [factor * x for x in outcome["scores"].get(name or outcome["best_by"], [])]
+        return Score(values, outcome["setting"], best_of(outcome.get("evaluations", ())))
 
     @property
     def _fine_tunings(self) -> int:
