@@ -15,17 +15,10 @@ def overview(tasks: Iterable[Task]) -> list[list[str]]:
     for task in tasks:
         paper = [str(task.paper.get(size, "-")) for size in ("base", "large")]
         paper += [task.paper_split] * (task.paper_split != "test")
-        rows.append(
-            [
-                task.name,
-                _kind(task),
-                ", ".join(_scores(task)[:2]),
-                str(task.max_length),
-                *(_defaults(task).values() if task.kind.is_trained else ("", "", "")),
-                " ".join(paper) if task.paper else "",
-                _by_name(task.reached),
-            ]
-        )
+        defaults = _defaults(task).values() if task.kind.is_trained else ("", "", "")
+        row = [task.name, _kind(task), ", ".join(_scores(task)[:2]), str(task.max_length)]
+        row += [*defaults, " ".join(paper) if task.paper else "", _by_name(task.reached)]
+        rows.append(row)
     return rows
 
 
@@ -69,11 +62,8 @@ def kind_line(task: Task) -> str:
 
 def _defaults(task: Task) -> dict[str, str]:
     """Options of fine-tuning -> the task's values."""
-    return {
-        "epochs": str(task.epochs),
-        "batch_size": str(task.batch_size),
-        "learning_rate": f"{task.learning_rate:g}",
-    }
+    names = ("epochs", "batch_size", "learning_rate")
+    return {name: f"{getattr(task, name):g}" for name in names}
 
 
 def _kind(task: Task) -> str:

@@ -34,7 +34,6 @@ class Layout:
 
     @property
     def labelled(self) -> bool:
-        """Whether to read labels."""
         return "label" in self.columns
 
     def read(self, path: str | Path, columns: Mapping[str, str] | None = None) -> Examples:
@@ -116,11 +115,10 @@ class Task:
         return [x if isinstance(x, str) else x.__name__ for x in self.score_functions(labels)]
 
     def read(self, data: str | Path, split: str, *, labelled: bool = True) -> Examples:
-        """Reads a split of the task's data.
+        """Reads a split; without labels no row is skipped, as each needs a prediction.
 
         `data` is the folder of the published files; a file of any name; "-" for standard input; or
-        a name of TensorFlow Datasets, such as `tfds:glue/mnli`, which may end with a split. Without
-        labels no row is skipped: each needs a prediction.
+        a name of TensorFlow Datasets, such as `tfds:glue/mnli`, which may end with a split.
         """
         path, names = str(data), self.tfds
         if not is_dataset_name(data):
@@ -200,9 +198,8 @@ class Task:
         if not Path(data).is_dir():
             return Path(data)
         names = self.files.get(split, ())
-        for name in names:
-            if (Path(data) / name).is_file():
-                return Path(data) / name
+        if found := [Path(data) / name for name in names if (Path(data) / name).is_file()]:
+            return found[0]
         if not self.files:
             raise InputError(
                 f"{data} is a folder, and the task {self.name} knows no file names: give a file"
@@ -219,11 +216,8 @@ class Task:
 
     def with_settings(self, settings: Mapping[str, Any]) -> "Task":
         """The task with other `settings`; None keeps a value, and other keys are ignored."""
-        given = {
-            field: settings[name]
-            for name, field in _SETTINGS.items()
-            if settings.get(name) is not None
-        }
+        asked = {field: settings.get(name) for name, field in _SETTINGS.items()}
+        given: dict[str, Any] = {f: value for f, value in asked.items() if value is not None}
         # Column names need a header, even if the published file has none.
         columns = (str(given[role]) for role in ("text", "pair", "label") if role in given)
         named = not all(map(str.isdecimal, columns))

@@ -30,7 +30,7 @@ def best_answers(
     unanswerable: bool,
     threshold: float,
 ) -> dict[str, tf.Tensor]:
-    """The best answers to each question.
+    """The best answers to each question; docs/signatures.md describes them.
 
     Args:
         logits: float [W, T, 2], start and end.
@@ -39,18 +39,8 @@ def best_answers(
         longest: maximum pieces of an answer.
         unanswerable: whether "no answer" is a candidate, too: an empty string, with the logits of
             [CLS] in the window where their sum is lowest.
-        threshold: largest null odds of a question that gets an answer.
-
-    Returns:
-        The answer, [B] each: `answer` (string, empty for none), `start` and `end` in code points
-        of the context, `start_byte` and `end_byte`, `score` (its probability),
-        `no_answer_probability`, and `null_odds`, the score of "no answer" minus that of the best
-        answer.
-
-        The best different answers, the best first, [B, 20] each, or 21 with "no answer":
-        `answers_text`, `answers_start`, `answers_end`, `answers_start_byte`, `answers_end_byte`,
-        `answers_start_logit`, `answers_end_logit` and `answers_probability`, their softmax.
-        `answers_count`, int32 [B], is the number of them; the rest is padding.
+        threshold: largest null odds, the score of "no answer" minus that of the best answer, of a
+            question that gets an answer.
     """
     batch = tf.size(contexts, tf.int64)
     logits = tf.where(tf.math.is_nan(logits), -NO_CANDIDATE, tf.cast(logits, tf.float32))

@@ -24,9 +24,7 @@ from pipelines.examples.labelled_text import Examples
 class Choice(RowKind):
     """One of n texts for each context: each pair gets a score, and softmax runs over the n.
 
-    The answers are `choice` (int32 [B], counted from 0), `probability` (float32 [B]) and
-    `probabilities` (float32 [B, n]). An empty choice has the probability 0, unless all are empty:
-    lists of unequal length may be padded.
+    An empty choice has the probability 0, unless all are: lists of unequal length may be padded.
     """
 
     model_class = BertChooser

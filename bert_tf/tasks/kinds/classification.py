@@ -21,11 +21,7 @@ _SMALLEST = np.finfo(np.float32).tiny  # a probability with a finite logarithm
 
 
 class Classification(RowKind):
-    """One label for each example.
-
-    The answers are `label` (string [B], the most probable label), `probability` (float32 [B]),
-    `labels` (string [B, C], the most probable first) and `probabilities` (float32 [B, C]).
-    """
+    """One label for each example."""
 
     model_class = BertClassifier
 
@@ -58,13 +54,14 @@ class Classification(RowKind):
     def targets(self, examples: Examples, labels: Sequence[str]) -> np.ndarray:
         """Class ids, int32 [E]."""
         number_of = {label: number for number, label in enumerate(labels)}
-        for index, label in enumerate(examples.columns["label"]):
-            if label not in number_of:
-                raise InputError(
-                    f"{examples.place(index)}: the label {label!r} is not one of the model's "
-                    f"({', '.join(labels)}); correct or remove the line"
-                )
-        return np.array([number_of[label] for label in examples.columns["label"]], np.int32)
+        numbers = [number_of.get(label) for label in examples.columns["label"]]
+        if None in numbers:
+            index = numbers.index(None)
+            raise InputError(
+                f"{examples.place(index)}: the label {examples.columns['label'][index]!r} is not "
+                f"one of the model's ({', '.join(labels)}); correct or remove the line"
+            )
+        return np.array(numbers, np.int32)
 
     def answers(self, outputs: Any, labels: Sequence[str]) -> Tensors:
         probabilities = keras.ops.softmax(outputs, axis=-1)

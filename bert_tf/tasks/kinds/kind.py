@@ -105,19 +105,13 @@ class Kind(ABC):
         """
 
     def split_keys(self, task: Task, examples: Examples) -> tuple[str, Sequence[Hashable]]:
-        """What has to stay together when examples are split: its name, and a key for each example.
-
-        By default equal texts.
-        """
+        """What stays together in splits: its name, and a key for each example. Here equal texts."""
         return TEXT, row_keys(task, examples)
 
     def training_rows(
         self, task: Task, examples: Examples, labels: Sequence[str], tokenizer: Any
     ) -> tuple[Mapping[str, Sequence[Any]], np.ndarray]:
-        """Columns of R rows to train on, for `batch`, and their targets [R, ...].
-
-        An example is a row, unless a kind makes several of it, to be shuffled one by one.
-        """
+        """Columns of R rows to train on, which are shuffled, and their targets [R, ...]."""
         columns = {name: examples.columns[name] for name in self.inputs(task)}
         return columns, self.targets(examples, labels)
 
@@ -170,10 +164,9 @@ class Kind(ABC):
 
     @abstractmethod
     def respond(self, strings: Tensors, parts: Parts) -> Tensors:
-        """Answers to a batch of strings, the batch first; runs in graph.
+        """Answers to a batch of strings, in graph, for evaluation, prediction and SavedModels.
 
-        Evaluation, prediction and the exported SavedModel share this function. `truncated`,
-        int32 [B], is the number of word pieces that did not fit.
+        `truncated`, int32 [B], is the number of word pieces that did not fit.
         """
 
     def respond_to_tokens(self, tensors: Tensors, parts: Parts) -> Tensors:
@@ -202,8 +195,7 @@ class Kind(ABC):
     ) -> Answers:
         """The joint answers of several models; those of a single model unchanged.
 
-        `labels` are the label names of each model, one set in any order; the first's are those of
-        the result.
+        `labels` are those of each model, one set in any order; the result has the first's.
         """
         raise InputError("models of this task cannot be averaged: give one of them to evaluate")
 
@@ -298,10 +290,8 @@ def hashable(value: Any) -> Hashable:
 
 
 def checked_rows(tensors: Tensors, model: Any) -> Tensors:
-    """Rows of tokens as they came; rows of unequal shapes, or too long ones, are refused in graph.
-
-    An id outside the vocabulary is refused by a CPU, and read as a vector of zeros by a GPU.
-    """
+    """Refuses, in graph, rows of unequal shapes, or too long ones."""
+    # An id outside the vocabulary is refused by a CPU, and read as a vector of zeros by a GPU.
     longest = model.config.max_position_embeddings
     rows = tf.stack(list(tensors.values()))  # refuses other shapes, where sums would repeat them
     fits = tf.debugging.Assert(

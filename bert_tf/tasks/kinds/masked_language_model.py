@@ -38,19 +38,9 @@ _MASK = "[MASK]"
 class MaskedLanguageModel(Kind):
     """Guesses for each [MASK] of a text; scores of plain text, each piece masked in turn.
 
-    The answers to `text` are lists, padded: `masks_count` [B], and for each [MASK] the most
-    probable `masks_words` [B, M, 5], their `masks_probabilities`, and the span of the "[MASK]" in
-    the text: `masks_start`, `masks_end` in code points, `masks_start_byte`, `masks_end_byte`.
-
-    The answers to `sentence` are `pieces_count` [B], and for each piece of the text, masked alone
-    in a copy of it, `pieces_text`, its `pieces_log_probability`, and the model's `pieces_guess`
-    [B, P] (pseudo-log-likelihood; Salazar et al. 2020, "Masked Language Model Scoring"). Beside
-    them is what pre-training measures, with 15% of the pieces drawn at once: the number of these
-    `drawn_count`, how many the model guesses right, `drawn_right`, and the sum of their
-    log-probabilities `drawn_log_probability` [B].
-
-    Texts of any length are read in windows: each piece in the one that shows most of its context.
-    `truncated`, int32 [B], is 0.
+    Scores are of pieces masked alone (pseudo-log-likelihood; Salazar et al. 2020, "Masked Language
+    Model Scoring"), and of 15% of them at once, as in pre-training (`drawn_...`). Texts of any
+    length are read in windows: each piece in the one that shows most of its context.
     """
 
     model_class = BertMaskedLanguageModel
@@ -80,7 +70,6 @@ class MaskedLanguageModel(Kind):
         return examples
 
     def targets(self, examples: Examples, labels: Sequence[str]) -> np.ndarray:
-        """The texts are their own labels."""
         return np.zeros(len(examples), np.int32)
 
     truncation = read_in_windows
@@ -259,13 +248,9 @@ def _predict(
 ) -> Any:  # fmt: skip
     """What `function` makes of the predictions at some places of rows, each in a row of its own.
 
-    Args:
-        inputs: rows, int32 [R, T] each.
-        places: row and place of N tokens, int64 [N, 2].
-        function: log-probabilities [r, V] and true pieces [r] -> tensors [r, ...].
-        parts: a `BertMaskedLanguageModel` and its tokenizer.
-        ids: true pieces, int32 [N].
-        hide: mask the token to predict.
+    `inputs` are rows, int32 [R, T] each, `places` row and place of N tokens, int64 [N, 2], and
+    `ids` their true pieces, int32 [N]. `function` maps log-probabilities [r, V] and true pieces [r]
+    to tensors [r, ...]. With `hide` the token to predict is masked.
     """
     # One row more: without any place `map_rows` computes one of a row that is not there.
     inputs = {name: tf.pad(values, [[0, 1], [0, 0]]) for name, values in inputs.items()}

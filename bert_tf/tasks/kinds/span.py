@@ -28,6 +28,8 @@ from pipelines.examples.labelled_text import Examples
 from pipelines.examples.squad import read_questions
 
 _CHUNK = 64  # questions whose windows are made at once
+_QUESTIONS = ("how many", "how much", "who", "whom", "whose", "what", "which", "when", "where",
+              "why", "how")  # fmt: skip
 
 
 def span_loss(targets: Any, logits: Any) -> Any:
@@ -42,11 +44,9 @@ def span_accuracy(targets: Any, logits: Any) -> Any:
 
 @dataclass(frozen=True)
 class Span(Kind):
-    """A span of the context for each question.
+    """A span of the context for each question; settings have the names of the original's options.
 
-    The answers are those of `answer_spans.best_answers`, and `truncated`, int32 [B], the number of
-    word pieces that the question lost; the context loses none. The settings have the names of the
-    original's options; see `SpanOptions`.
+    `truncated` counts word pieces of the question: the context loses none.
     """
 
     unanswerable: bool = False  # whether a question may have no answer
@@ -238,9 +238,6 @@ class Span(Kind):
         return QuestionPacker(tokenizer, max_length, self.doc_stride, self.max_query_length)
 
 
-_QUESTION_WORDS = ("who", "whom", "whose", "what", "which", "when", "where", "why", "how")
-
-
 def _texts(answers: Answers) -> list[str]:
     return [text.decode() for text in answers["answer"]]
 
@@ -260,9 +257,8 @@ def _n_best(answers: Answers) -> list[list[dict[str, Any]]]:
 
 def _question_group(question: str) -> str:
     words = re.findall(r"\w+", question.lower())
-    known = ("how many", "how much", *_QUESTION_WORDS)
-    pairs = [*(" ".join(pair) for pair in itertools.pairwise(words)), *words]
-    return "question: " + next((word for word in known if word in pairs), "other")
+    found = [*(" ".join(pair) for pair in itertools.pairwise(words)), *words]
+    return "question: " + next((known for known in _QUESTIONS if known in found), "other")
 
 
 def _answer_group(right: Sequence[str]) -> str:

@@ -28,16 +28,9 @@ from bert_tf.tokenization.words import (
     words_between_spaces,
     words_of_raw_text,
 )
+from pipelines.examples import tagged_words
 from pipelines.examples.labelled_text import Examples, format_of
 from pipelines.examples.records import is_dataset_name
-from pipelines.examples.tagged_words import (
-    column_number,
-    is_column_file,
-    read_columns,
-    read_json_words,
-    read_texts,
-    to_iob2,
-)
 
 
 @dataclass(frozen=True)
@@ -46,14 +39,6 @@ class Tagging(Kind):
 
     Texts longer than the model's length are read in windows that overlap by half. Each word gets
     its label from the window in which it has the most context.
-
-    The answers are lists, padded: `words_count` [B], and for each word its `words_text`,
-    `words_label`, `words_score` (probability) [B, W]; `entities_count` [B], and for each entity
-    `entities_text`, `entities_type` and `entities_score` (mean probability of its words) [B, N].
-    Spans are in code points (`..._start`, `..._end`) and in bytes (`..._start_byte`,
-    `..._end_byte`) of the text. `truncated`, int32 [B], is 0. Invalid UTF-8 in a text becomes
-    U+FFFD in its words; places in code points count the bytes that begin a character.
-
     """
 
     model_class = BertTagger
@@ -72,19 +57,20 @@ class Tagging(Kind):
         """Reads a column file or JSON lines; without labels also raw text, as column "text"."""
         format, text = layout.format or format_of(path), layout.columns["text"]
         if not (format or is_dataset_name(path)) and (
-            layout.labelled or layout.is_published or is_column_file(path)
+            layout.labelled or layout.is_published or tagged_words.is_column_file(path)
         ):
             format = "conll"
         if not layout.labelled:
-            return read_texts(
+            return tagged_words.read_texts(
                 path, text=text, format=format, header=layout.header, documents=self.documents
             )
         label = layout.columns["label"]
         if format == "jsonl" or is_dataset_name(path):
-            return read_json_words(path, words="words" if text == "text" else text, labels=label)
-        word = column_number(path, "--text_column", text)
-        number = column_number(path, "--label_column", label)
-        return read_columns(path, word=word, label=number, documents=self.documents)
+            words = "words" if text == "text" else text
+            return tagged_words.read_json_words(path, words=words, labels=label)
+        word = tagged_words.column_number(path, "--text_column", text)
+        number = tagged_words.column_number(path, "--label_column", label)
+        return tagged_words.read_columns(path, word=word, label=number, documents=self.documents)
 
     def label_names(self, task: Task, examples: Examples) -> list[str]:
         """The task's labels, or O and both labels of every type in the training examples."""
@@ -151,7 +137,6 @@ class Tagging(Kind):
         return self._answers(texts, words, probabilities, parts.labels)
 
     def token_answers(self, outputs: Any, labels: Sequence[str]) -> Tensors:
-        """The label of each token, string [B, T], and its probability."""
         probabilities = tf.nn.softmax(outputs)
         classes = tf.argmax(probabilities, -1)
         return {
@@ -315,7 +300,8 @@ def _sentences(given: Answered) -> Iterator[_Sentence]:
             predicted = [label.decode() for label in of_words[here]]
             scores = answers["words_score"][index][here].tolist()
             if gold:
-                yield _Sentence(index, words, gold.split(" "), to_iob2(predicted), scores)
+                guessed = tagged_words.to_iob2(predicted)
+                yield _Sentence(index, words, gold.split(" "), guessed, scores)
             else:
                 yield _Sentence(index, words, None, predicted, scores)
             start += len(words)

@@ -70,8 +70,8 @@ def per_class(labels: Sequence[str], truth: np.ndarray, predicted: np.ndarray) -
     for label, right, gold, found in every:
         ratios = (right, found), (right, gold), (2 * right, gold + found)
         rows.append([label, *(x / total if total else None for x, total in ratios), gold, found])
-    missing = [row[0] for row in rows if not row[4]]
-    note = f"no example has the label {', '.join(missing)}" if missing else ""
+    missing = ", ".join(row[0] for row in rows if not row[4])
+    note = missing and f"no example has the label {missing}"
     columns = ["label", "precision", "recall", "f1", "examples", "predicted"]
     return ReportTable("classes", "Scores of each label", columns, rows, note, brief=True)
 

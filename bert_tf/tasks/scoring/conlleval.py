@@ -48,10 +48,9 @@ class EntityScores:
         return self.right_words / self.words if self.words else 0.0
 
     def scores(self) -> dict[str, float]:
-        every = self.all
+        of_all = {name: getattr(self.all, name) for name in ("f1", "precision", "recall")}
         of_types = {f"f1_{type_}": counts.f1 for type_, counts in self.by_type.items()}
-        return {"f1": every.f1, "precision": every.precision, "recall": every.recall,
-                "accuracy": self.accuracy, **of_types}  # fmt: skip
+        return {**of_all, "accuracy": self.accuracy, **of_types}
 
     def report(self) -> str:
         every = self.all
@@ -89,7 +88,5 @@ def score_entities(
 
 
 def _percentages(counts: Entities) -> str:
-    return (
-        f"precision: {100 * counts.precision:6.2f}%; recall: {100 * counts.recall:6.2f}%; "
-        f"FB1: {100 * counts.f1:6.2f}"
-    )
+    precision, recall, f1 = 100 * counts.precision, 100 * counts.recall, 100 * counts.f1
+    return f"precision: {precision:6.2f}%; recall: {recall:6.2f}%; FB1: {f1:6.2f}"

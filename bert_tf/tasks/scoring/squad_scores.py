@@ -8,15 +8,13 @@ import functools
 import re
 import string
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 # The scores that are reported; the first chooses the best model.
 SQUAD_1 = ("f1", "exact_match")
 SQUAD_2 = ("best_f1", "best_exact", "f1", "exact")
 
 _PUNCTUATION = str.maketrans("", "", string.punctuation)
-
-Metric = Callable[[str, str], float]
 
 
 @functools.lru_cache(1 << 14)  # each answer is scored several times
@@ -27,7 +25,6 @@ def normalize(text: str) -> str:
 
 
 def exact_match(answer: str, gold: str) -> float:
-    """1.0 if both are the same when normalized, else 0.0."""
     return float(normalize(answer) == normalize(gold))
 
 
@@ -39,11 +36,6 @@ def f1(answer: str, gold: str) -> float:
     return 2 * same / (len(answer_words) + len(gold_words)) if same else 0.0
 
 
-def f1_or_empty(answer: str, gold: str) -> float:
-    """F1 of SQuAD 2.0: 1 if both have no words."""
-    return f1(answer, gold) or float(not normalize(answer) and not normalize(gold))
-
-
 def squad_1_scores(
     gold: Mapping[str, Sequence[str]], answers: Mapping[str, str]
 ) -> dict[str, float]:
@@ -51,13 +43,12 @@ def squad_1_scores(
 
     A question without an entry in `answers` scores 0.
     """
-    metrics = {"exact_match": exact_match, "f1": f1}
     return {
         name: _mean(
-            _best(metric, answers[id_], right) if id_ in answers else 0.0
+            max(metric(answers[id_], text) for text in right) if id_ in answers else 0.0
             for id_, right in gold.items()
         )
-        for name, metric in metrics.items()
+        for name, metric in (("exact_match", exact_match), ("f1", f1))
     }
 
 
@@ -78,11 +69,10 @@ def squad_2_scores(
     """
     scored = [id_ for id_ in gold if id_ in answers]
     right = {id_: [text for text in gold[id_] if normalize(text)] or [""] for id_ in scored}
-    metrics: dict[str, Metric] = {"exact": exact_match, "f1": f1_or_empty}
-    raw = {
-        name: {id_: _best(metric, answers[id_], right[id_]) for id_ in scored}
-        for name, metric in metrics.items()
-    }
+    exact = {id_: max(exact_match(answers[id_], text) for text in right[id_]) for id_ in scored}
+    # Unlike in SQuAD 1.1, F1 is 1 where both texts are empty.
+    overlap = {id_: exact[id_] or max(f1(answers[id_], x) for x in right[id_]) for id_ in scored}
+    raw = {"exact": exact, "f1": overlap}
     odds = null_odds or dict.fromkeys(scored, 0.0)
     scores: dict[str, float] = {}
     parts = {
@@ -119,10 +109,6 @@ def _best_threshold(
             if current > best:
                 best, threshold = current, null_odds[id_]
     return 100.0 * best / max(len(scores), 1), threshold
-
-
-def _best(metric: Metric, answer: str, right: Sequence[str]) -> float:
-    return max(metric(answer, text) for text in right)
 
 
 def _mean(values: Iterable[float]) -> float:
