@@ -99,7 +99,6 @@ class BertConfig:
     extra: dict[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        """Refuses values that make no model."""
         for each in fields(self):
             name, value = each.name, getattr(self, each.name)
             is_whole = isinstance(value, int) and not isinstance(value, bool)

@@ -105,8 +105,8 @@ def convert(
         raise InputError(f"{to} is only read: give one of hugging_face, {', '.join(_WRITE)}.")
     if not is_directory and dtype != "float32":
         raise InputError(f"{dtype} is for Hugging Face directories; {to} is written in float32.")
-    found = locate(source)
-    target = check_output_folder(output, [found.folder], ours=_OURS, overwrite=overwrite)
+    inside = [locate(source).folder]
+    target = check_output_folder(output, inside, ours=_OURS, overwrite=overwrite)
     location, model = read_model(source, do_lower_case)
     if not is_directory and model.config.attention_direction != "both":
         raise InputError(

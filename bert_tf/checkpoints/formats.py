@@ -27,8 +27,6 @@ _SAVED_MODEL = "saved_model.pb"
 
 @dataclass(frozen=True)
 class Location:
-    """A model on disk."""
-
     format: Format
     folder: Path
     path: Path  # the folder; of a TensorFlow checkpoint its files' path without ".index"
@@ -68,7 +66,7 @@ def locate(source: str | os.PathLike) -> Location:
 
 
 def check_is_model_directory(directory: Path) -> None:
-    """Refuses a model in a format other than Hugging Face's; names the command that converts it."""
+    """Refuses other formats; names the command that converts them."""
     found = _in_folder(directory) if directory.is_dir() else None
     if found is not None and found.format != "hugging_face":
         raise InputError(

@@ -8,17 +8,11 @@ from typing import Any
 import keras
 import numpy as np
 
+from bert_tf.checkpoints import weight_names
 from bert_tf.checkpoints.formats import CONFIG, Location
 from bert_tf.checkpoints.stored_model import StoredModel
 from bert_tf.checkpoints.tensorflow_checkpoint import TANH_GELU
-from bert_tf.checkpoints.weight_names import (
-    BLOCK,
-    EMBEDDINGS,
-    POOLER,
-    is_kernel,
-    layer_weights,
-    tensor_shapes,
-)
+from bert_tf.checkpoints.weight_names import BLOCK, EMBEDDINGS, POOLER, is_kernel
 from bert_tf.config import BertConfig, read_json_object
 from bert_tf.errors import InputError
 from bert_tf.tokenization.tokenizer import BertTokenizer
@@ -31,15 +25,11 @@ _HEADS_DIFFER = (
     "ours computes as the encoder does: logits differ in the third or fourth decimal."
 )
 _CONFIG = {  # ours: KerasHub's
-    "vocab_size": "vocabulary_size",
-    "hidden_size": "hidden_dim",
-    "num_hidden_layers": "num_layers",
-    "num_attention_heads": "num_heads",
-    "intermediate_size": "intermediate_dim",
-    "hidden_dropout_prob": "dropout",
-    "max_position_embeddings": "max_sequence_length",
-    "type_vocab_size": "num_segments",
-}
+    "vocab_size": "vocabulary_size", "hidden_size": "hidden_dim",
+    "num_hidden_layers": "num_layers", "num_attention_heads": "num_heads",
+    "intermediate_size": "intermediate_dim", "hidden_dropout_prob": "dropout",
+    "max_position_embeddings": "max_sequence_length", "type_vocab_size": "num_segments",
+}  # fmt: skip
 
 
 def _keras_hub() -> ModuleType:
@@ -67,8 +57,10 @@ def _variables(backbone: Any, task: Any) -> dict[str, keras.Variable]:
         layers["cls.predictions.transform.LayerNorm"] = head._intermediate_layer_norm
     elif task is not None:
         layers["classifier"] = task.output_dense
-    weights = (weight for name, layer in layers.items() for weight in layer_weights(name, layer))
-    return variables | {weight.name: weight.variables[0] for weight in weights}
+    for name, layer in layers.items():
+        weights = weight_names.layer_weights(name, layer)
+        variables |= {weight.name: weight.variables[0] for weight in weights}
+    return variables
 
 
 def read_keras_hub(location: Location, do_lower_case: bool | None = None) -> StoredModel:
@@ -105,7 +97,7 @@ def read_keras_hub(location: Location, do_lower_case: bool | None = None) -> Sto
     if tokenizer is not None:  # a preset knows [PAD] by its place in the vocabulary
         values["pad_token_id"] = tokenizer.pad_token_id
     config = BertConfig(**values)
-    shapes, tensors = tensor_shapes(config), {}
+    shapes, tensors = weight_names.tensor_shapes(config), {}
     for name, variable in _variables(backbone, task).items():
         value = keras.ops.convert_to_numpy(variable).astype(np.float32)
         shape = shapes.get(name) or value.shape[::-1]

@@ -141,9 +141,8 @@ def load_model(
     features = [(c.feature_layers, c.feature_lstm_layers) for c in (full, stored.config)]
     is_other = is_other or (bool(head.parts) and features[0] != features[1])
     # The encoder's shapes are checked before a model of a wrong size is made.
-    check_shapes(
-        _encoder(stored.tensors), _encoder(weight_names.tensor_shapes(full)), stored.source
-    )
+    expected = _encoder(weight_names.tensor_shapes(full))
+    check_shapes(_encoder(stored.tensors), expected, stored.source)
     model = model_class(full, **own)
     if is_other and stored.classes:
         _log.warning("%s: its head is for other classes or another task: replaced.", stored.source)
@@ -202,10 +201,8 @@ def _warn_of_new(path: Path, names: str) -> None:
 
 def _fill(model: PretrainedModel, stored: StoredModel, kept: tuple[str, ...]) -> None:
     """Assigns the tensors of the encoder and of the parts in `kept` to the model."""
-    weights = {
-        weight_names.canonical_name(weight.name): weight
-        for weight in weight_names.named_weights(model)
-    }
+    named = weight_names.named_weights(model)
+    weights = {weight_names.canonical_name(each.name): each for each in named}
     tensors = _encoder(stored.tensors)
     tensors |= {name: value for name, value in stored.tensors.items() if name.startswith(kept)}
     check_shapes(tensors, {name: weight.shape for name, weight in weights.items()}, stored.source)
@@ -268,10 +265,10 @@ def read_hugging_face(location: Location) -> StoredModel:
 def write_hugging_face(
     model: StoredModel, folder: Path, dtype: str = "float32", shard_bytes: int = SHARD_BYTES
 ) -> None:
-    """Writes a model directory.
+    """Writes a model directory; `dtype` is a key of `FLOATS`.
 
     Each file appears whole or not at all, config.json last: a directory without it is no model
-    yet. Other files of the directory (checkpoints, logs) stay. `dtype` is a key of `FLOATS`.
+    yet. Other files of the directory (checkpoints, logs) stay.
     """
     has_head = any(model.has(part) for part in weight_names.HEADS_PREFIXES)
     of_head = weight_names.FEATURE_BASED if model.config.has_feature_encoder else ""

@@ -9,16 +9,8 @@ from typing import TYPE_CHECKING
 import keras
 import numpy as np
 
-from bert_tf.checkpoints.weight_names import (
-    HEADS,
-    PARTS,
-    SEQUENCES,
-    Head,
-    canonical_name,
-    head_of,
-    named_weights,
-    tensor_shapes,
-)
+from bert_tf.checkpoints import weight_names
+from bert_tf.checkpoints.weight_names import PARTS, SEQUENCES
 from bert_tf.config import BertConfig
 from bert_tf.errors import InputError
 from bert_tf.models.pretrained_model import PretrainedModel
@@ -50,14 +42,15 @@ class StoredModel:
     def from_model(cls, model: PretrainedModel) -> "StoredModel":
         """The stored form of one of our models."""
         _check_loss(model)
-        head = head_of(type(model))
+        head = weight_names.head_of(type(model))
         labels = getattr(model, "labels", None)
         id2label = None if labels is None else dict(enumerate(labels))
         extra = {name: value for name, value in model.config.extra.items() if name != _OWN_HEAD}
         extra |= {"architectures": [head.architecture], "problem_type": head.problem_type}
-        if head not in HEADS.values():
+        if head not in weight_names.HEADS.values():
             extra[_OWN_HEAD] = head.architecture
-        tensors = {canonical_name(each.name): each.to_tensor() for each in named_weights(model)}
+        named = weight_names.named_weights(model)
+        tensors = {weight_names.canonical_name(each.name): each.to_tensor() for each in named}
         return cls(replace(model.config, id2label=id2label, extra=extra), tensors)
 
     def has(self, part: str) -> bool:
@@ -93,7 +86,7 @@ class StoredModel:
     @property
     def kind(self) -> str:
         """See `Head.kind`."""
-        return Head(self.architecture, problem_type=self.problem_type).kind
+        return weight_names.Head(self.architecture, problem_type=self.problem_type).kind
 
     @property
     def classes(self) -> int | None:
@@ -148,8 +141,8 @@ class StoredModel:
                 )
 
     def check_tensors(self) -> None:
-        """Refuses tensors that do not match the config; see `check_shapes`."""
-        expected = tensor_shapes(self.config)
+        """Refuses tensors that do not match the config."""
+        expected = weight_names.tensor_shapes(self.config)
         for part in ("classifier.", "qa_outputs."):  # the config does not know their classes
             classes = len(self.tensors.get(f"{part}bias", ()))
             expected[f"{part}weight"] = (classes, self.config.hidden_size)

@@ -12,6 +12,7 @@ import numpy as np
 
 from bert_tf.config import BertConfig
 from bert_tf.layers import MaskedLanguageModelHead
+from bert_tf.models import task_models
 from bert_tf.models.encoder import BertEncoder
 from bert_tf.models.feature_encoder import FeatureEncoder
 from bert_tf.models.language_model import BertLanguageModel
@@ -19,14 +20,6 @@ from bert_tf.models.lstm_encoder import LstmEncoder
 from bert_tf.models.masked_language_model import BertMaskedLanguageModel
 from bert_tf.models.pretrained_model import PretrainedModel
 from bert_tf.models.pretrainer import BertPreTrainer
-from bert_tf.models.task_models import (
-    BertChooser,
-    BertClassifier,
-    BertRegressor,
-    BertSpanClassifier,
-    BertTagger,
-    TaskModel,
-)
 from bert_tf.models.two_encoders import TwoEncoders
 
 # What stands on top of the encoder, by the beginning of its canonical names; whole or not at all.
@@ -79,11 +72,11 @@ HEADS: dict[type[PretrainedModel], Head] = {
     BertLanguageModel: Head(
         "BertLMHeadModel", {"cls.predictions.": "heads"}, reads_pooler=False, made_by="pretrain"
     ),
-    BertClassifier: Head(SEQUENCES, _CLASSIFIER, "single_label_classification"),
-    BertRegressor: Head(SEQUENCES, _CLASSIFIER, "regression"),
-    BertChooser: Head("BertForMultipleChoice", _CLASSIFIER),
-    BertTagger: Head("BertForTokenClassification", _CLASSIFIER, reads_pooler=False),
-    BertSpanClassifier: Head(
+    task_models.BertClassifier: Head(SEQUENCES, _CLASSIFIER, "single_label_classification"),
+    task_models.BertRegressor: Head(SEQUENCES, _CLASSIFIER, "regression"),
+    task_models.BertChooser: Head("BertForMultipleChoice", _CLASSIFIER),
+    task_models.BertTagger: Head("BertForTokenClassification", _CLASSIFIER, reads_pooler=False),
+    task_models.BertSpanClassifier: Head(
         "BertForQuestionAnswering", {"qa_outputs.": "head.dense"}, reads_pooler=False
     ),
 }
@@ -216,7 +209,6 @@ class NamedWeight:
         return np.ascontiguousarray(values[0] if len(values) == 1 else np.stack(values))
 
     def assign(self, tensor: np.ndarray) -> None:
-        """Sets the variables."""
         tensors = [tensor] if len(self.variables) == 1 else tensor
         for variable, own in zip(self.variables, tensors, strict=True):
             variable.assign(own.T if self.transposed else own)
@@ -232,12 +224,12 @@ def named_weights(model: PretrainedModel) -> list[NamedWeight]:
     weights: list[NamedWeight] = []
     reads_pooler = head.reads_pooler
     if isinstance(encoder, FeatureEncoder):
-        if encoder.mix is not None:
-            for name in ("scores", "gamma"):
-                weights.append(NamedWeight(f"mix.{name}", (getattr(encoder.mix, name),), False))
+        if (mix := encoder.mix) is not None:
+            weights.append(NamedWeight("mix.scores", (mix.scores,), transposed=False))
+            weights.append(NamedWeight("mix.gamma", (mix.gamma,), transposed=False))
         for number, lstm in enumerate(encoder.lstms):
-            for half in ("forward", "backward"):
-                weights += layer_weights(f"lstm.{number}.{half}", getattr(lstm, f"{half}_layer"))
+            weights += layer_weights(f"lstm.{number}.forward", lstm.forward_layer)
+            weights += layer_weights(f"lstm.{number}.backward", lstm.backward_layer)
         encoder, reads_pooler = encoder.encoder, False
     prefix = "bert." if head.parts else ""  # a bare encoder's names have none
     for name, attribute, _ in encoder_layers(model.config):
@@ -273,7 +265,7 @@ def head_of(model_class: type) -> Head:
     for base in model_class.__mro__:
         if base in HEADS:
             return HEADS[base]
-    if issubclass(model_class, TaskModel):
+    if issubclass(model_class, task_models.TaskModel):
         reads_pooler = model_class.reads == "pooled_output"
         return Head(model_class.__name__, _CLASSIFIER, reads_pooler=reads_pooler)
     raise TypeError(f"{model_class.__name__} has no Hugging Face weight names.")

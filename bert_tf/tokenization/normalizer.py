@@ -72,7 +72,6 @@ class Normalizer(tf.Module):
         )
 
     def __call__(self, texts: tf.Tensor) -> tf.Tensor:
-        """Normalizes strings: [batch] to [batch]."""
         return self.with_offsets(texts, get_offsets=False)[0]
 
     def with_offsets(
@@ -136,12 +135,9 @@ def _assigned() -> list[str]:
 
 @functools.lru_cache(maxsize=16)
 def _table(
-    do_lower_case: bool,
-    strip_accents: bool,
-    isolate_chinese: bool,
-    isolate_punctuation: str,
+    do_lower_case: bool, strip_accents: bool, isolate_chinese: bool, isolate_punctuation: str,
     isolated: str,
-) -> np.ndarray:
+) -> np.ndarray:  # fmt: skip
     """The flatbuffer that `FastBertNormalize` reads: uint8 [bytes]."""
     unsplit = _unsplit_punctuation() if isolate_punctuation == "unsplit" else None
     replacements = {character: f" {character} " for character in isolated}

@@ -25,7 +25,7 @@ class Packer:
         pad_to_max_length: whether to pad to `max_length`, a static shape, or to the longest row.
 
     Raises:
-        InputError: `truncation` is unknown, or `max_length` is below 2.
+        InputError: `truncation` is unknown, or `max_length` too small for the special tokens.
 
     Example:
     >>> tokenizer = BertTokenizer(["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "a", "b"])
@@ -67,9 +67,6 @@ class Packer:
         Returns:
             int32 [batch, length] each: "token_ids"; "segment_ids", 1 for B and its [SEP]; and
             "padding_mask", 0 for padding.
-
-        Raises:
-            InputError: `max_length` is too small for the three special tokens of a pair.
         """
         segments = [ids_a] if ids_b is None else [ids_a, ids_b]
         _check_room(self.max_length, len(segments) + 1)

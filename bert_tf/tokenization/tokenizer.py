@@ -106,8 +106,8 @@ class BertTokenizer(tf.Module):
     def from_directory(cls, directory: str | os.PathLike) -> "BertTokenizer":
         """Opens the tokenizer of a model directory, ours or Hugging Face's.
 
-        It holds `vocab.txt` or `tokenizer.json` (transformers 5), and `tokenizer_config.json` with
-        switches other than the defaults. InputError if a file is missing or cannot be used.
+        Reads `vocab.txt` or `tokenizer.json` (transformers 5), and switches other than the defaults
+        from `tokenizer_config.json`. InputError if a file is missing or cannot be used.
         """
         directory = Path(directory)
         if not directory.is_dir():
@@ -202,7 +202,6 @@ class BertTokenizer(tf.Module):
 
     @property
     def vocabulary_size(self) -> int:
-        """Number of pieces."""
         return len(self._vocabulary.pieces)
 
     @property
@@ -337,8 +336,7 @@ def _read_tokenizer_json(path: Path) -> tuple[list[str], dict[str, Any]]:
 def _absent_characters(pieces: Sequence[str]) -> str:
     """Private-use characters of 4 UTF-8 bytes without a piece: one per special token, plus one."""
     used = set().union(*pieces)
-    private_use = (chr(code_point) for code_point in range(0x10FFFD, 0x100000, -1))
-    absent = (character for character in private_use if character not in used)
+    absent = (c for c in map(chr, range(0x10FFFD, 0x100000, -1)) if c not in used)
     return "".join(itertools.islice(absent, len(SPECIAL_TOKENS) + 1))
 
 

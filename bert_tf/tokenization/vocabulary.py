@@ -110,9 +110,8 @@ def count_words(
     `texts` are string batches [n] of any size; some thousands each are fastest. Memory is bounded:
     words of over 200 characters, which are [UNK], do not count, and the rarest are forgotten
     whenever there are more than `MOST_DISTINCT` different ones; `notice` gets a line about them.
-
-    `progress` is called after each batch with the number of texts counted so far; `check` with the
-    words counted so far, as UTF-8, whenever there are twice as many.
+    `progress` gets the number of texts after each batch; `check` the words counted so far, as
+    UTF-8, whenever there are twice as many.
     """
     normalizer = Normalizer(do_lower_case, strip_accents, tokenize_chinese_chars, "all")
 
@@ -203,7 +202,7 @@ def learn_vocabulary(
     character_min_frequency: int | None = None,
     notice: Notice = print,
 ) -> list[str]:
-    """Learns WordPiece pieces from the words of a corpus.
+    """Learns WordPiece pieces from the words of a corpus; InputError if there are none.
 
     The result holds the special tokens, frequent characters as `c`, those within words as `##c`,
     then the pieces from byte-pair merges, the most frequent first. Merges as Sennrich et al.
@@ -212,14 +211,11 @@ def learn_vocabulary(
 
     Args:
         counts: counts from `count_words`; scaled down above 100 million occurrences.
-        vocabulary_size: maximum number of pieces; a small corpus may have fewer.
+        vocabulary_size: maximum number of pieces, at least those of one character.
         min_frequency: minimum number of occurrences for a merge.
         character_min_frequency: minimum number of occurrences for a character to get a piece; by
             default 2, or a ten-millionth of all characters if that is more.
         notice: called with a line if scaling raises `min_frequency`.
-
-    Raises:
-        InputError: there are no words, or their characters do not fit.
     """
     words = [word for word, n in counts.items() if 0 < len(word) <= LONGEST_WORD and n > 0]
     if not words:

@@ -56,10 +56,11 @@ class WordPiece(tf.Module):
         doubtful &= ids == self._unknown_id
 
         def count_characters() -> Pieces:
-            patient = self._match(texts, self._patient_model)
-            return _count_characters(
-                texts, pieces, patient, doubtful, tf.constant(self._unknown_id)
+            patient, unknown = (
+                self._match(texts, self._patient_model),
+                tf.constant(self._unknown_id),
             )
+            return _count_characters(texts, pieces, patient, doubtful, unknown)
 
         return tf.cond(tf.reduce_any(doubtful), count_characters, lambda: pieces)
 
