@@ -17,12 +17,8 @@ from bert_tf.checkpoints.tf_hub_model import read_tf_hub
 from bert_tf.config import read_json_object
 from bert_tf.errors import InputError
 from bert_tf.outputs import check_output_folder
-from bert_tf.tokenization.tokenizer import (
-    CONFIG_FILE,
-    TOKENIZER_JSON,
-    VOCABULARY_FILE,
-    BertTokenizer,
-)
+from bert_tf.tokenization import BertTokenizer
+from bert_tf.tokenization.tokenizer import CONFIG_FILE, TOKENIZER_JSON, VOCABULARY_FILE
 
 # Readers take a location, writers a model and an empty folder. Both note every assumption and loss
 # in the model's `notes`.
@@ -71,8 +67,7 @@ def read_model(
     check_vocabulary(pieces, model.config, location.folder)
     if pieces < rows:
         model.notes.append(
-            f"The model has {rows} embeddings for {pieces} pieces: the last {rows - pieces} are "
-            "padding, and are kept."
+            f"The last {rows - pieces} of {rows} embeddings are padding, which is kept."
         )
     return location, model
 

@@ -16,7 +16,6 @@ from bert_tf.checkpoints.weight_names import BLOCK, EMBEDDINGS, POOLER, is_kerne
 from bert_tf.config import BertConfig, read_json_object
 from bert_tf.errors import InputError
 from bert_tf.tokenization.tokenizer import BertTokenizer
-from bert_tf.tokenization.vocabulary import read_vocabulary
 
 _TASK = "task.json"
 _VOCABULARY = Path("assets", "tokenizer", "vocabulary.txt")
@@ -120,7 +119,7 @@ def _tokenizer(folder: Path, do_lower_case: bool | None, notes: list[str]) -> Be
             "strip_accents is false."
         )
     return BertTokenizer(
-        read_vocabulary(folder / _VOCABULARY).pieces,
+        folder / _VOCABULARY,
         do_lower_case=lower,
         strip_accents=None if strip == lower else strip,
         tokenize_chinese_chars=bool(said.get("split_on_cjk", True)),

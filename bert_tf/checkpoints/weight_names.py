@@ -130,9 +130,8 @@ BLOCK = (
 POOLER = LayerNames("pooler.dense", (_H, _H), "pooler.dense", "pooled_dense", "_pooler_layer",
                     "pooler_transform")  # fmt: skip
 # Of ELMo's encoder, which has no positions, segments, attention or pooler; kernels in Keras' order.
-_LSTM_BLOCK = (
-    LayerNames("forward_lstm", (_H, "lstm gates"), "forward"),
-    LayerNames("backward_lstm", (_H, "lstm gates"), "backward"),
+_LSTM_BLOCK = tuple(
+    LayerNames(f"{half}_lstm", (_H, "lstm gates"), half) for half in ("forward", "backward")
 )
 
 # The weights of a layer: Hugging Face's suffix -> attribute; the first class that fits counts.

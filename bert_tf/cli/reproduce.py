@@ -56,8 +56,8 @@ def run(options: Options) -> None:
         from bert_tf.experiments.data_stages import Corpus
         from bert_tf.experiments.plan import Plan, find_table, task_data
         from bert_tf.experiments.reproduce import NOTE, Reproduction
-        from bert_tf.experiments.scale import SCALES
         from bert_tf.experiments.stage import Show, Stage
+        from bert_tf.experiments.tables import SCALES
         from bert_tf.tasks.reports.report import markdown
 
         read_as = {field.name: getattr(options, field.name) for field in fields(CorpusOptions)}

@@ -10,9 +10,8 @@ from pathlib import Path
 
 from bert_tf.errors import InputError
 from bert_tf.experiments.data_stages import BYTES_PER_TOKEN, Corpus, Shards, TaskData, Vocabulary
-from bert_tf.experiments.scale import Scale
 from bert_tf.experiments.stage import FOLDER, Stage
-from bert_tf.experiments.tables import TABLES, Column, System, Table
+from bert_tf.experiments.tables import TABLES, Column, Scale, System, Table
 from bert_tf.experiments.training_stages import Finetuning, Pretraining
 from bert_tf.finetuning.options import SearchOptions
 from bert_tf.pretraining.options import PretrainingOptions

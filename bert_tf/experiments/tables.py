@@ -1,14 +1,41 @@
-"""All tables of the paper, arXiv 1810.04805v2, as data: systems, scores, published numbers."""
+"""All tables of the paper, arXiv 1810.04805v2, as data: systems, scores, published numbers.
+
+The settings of the runs come in two scales: the paper's, and small enough for a few cores.
+"""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from bert_tf.experiments.scale import Scale
-
 Values = Mapping[str, Any]
 
 PERPLEXITY = "masked-LM perplexity"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Scale:
+    """Settings that all tables share."""
+
+    name: str  # name on the command line
+    vocabulary_size: int  # maximum number of pieces
+    do_lower_case: bool  # whether the vocabulary is uncased
+    lengths: tuple[int, ...]  # tokens per instance: short, and then long ones if there are two
+    shards: Mapping[str, Any]  # options of `PretrainingDataOptions`
+    pretraining: Mapping[str, Any]  # options of `PretrainingOptions` of every system
+    # options of `SearchOptions` on every task; every learning rate is tried with one seed
+    finetuning: Mapping[str, Any]
+    features: Mapping[str, Any]  # the same, on a frozen encoder
+    # task -> options of `SearchOptions` on this task
+    tasks: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    seeds: int  # runs of every fine-tuning
+    checkpoint_every: int  # steps between two models of a pre-training that are kept
+    large: str  # size of the larger model, beside that of `pretraining`
+    # models to compare, as options of `PretrainingOptions`, by name
+    sizes: Mapping[str, Mapping[str, Any]]
+    layered: str  # size of the model whose layers are compared
+    lstm_size: str  # size of the LSTM language models in ELMo's manner
+    all_layers: str  # layers of the feature-based approach
+    training_steps: tuple[int, ...]  # steps at which pre-training is looked at
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -70,6 +97,70 @@ class Table:
         return found
 
 
+# A narrow model and minutes of training: no dropout, larger initial weights and a high learning
+# rate, with which it soon learns more than word frequencies (see bert_tf/cli/demo.py).
+SMALL = Scale(
+    name="small", vocabulary_size=8192, do_lower_case=True, lengths=(64,),
+    shards={"masking": "dynamic", "dupe_factor": 2, "held_out_share": 0.02, "seed": 1},
+    pretraining={
+        "size": "tiny", "dropout": 0.0, "initializer_range": 0.06, "batch_size": 64, "steps": 4000,
+        "learning_rate": 2e-3, "precision": "auto", "evaluate_every": 1000,
+        "evaluation_batches": 50, "seed": 1,
+    },
+    finetuning={
+        "batch_size": [32], "learning_rate": [2e-4, 5e-4], "epochs": [3], "max_length": 64,
+        "precision": "auto", "seed": 1,
+    },
+    features={"learning_rate": [1e-3], "max_steps": 300},
+    tasks={
+        "classification": {"epochs": [8]},
+        "conll2003": {"max_steps": 600},
+        "squad": {"epochs": [5], "doc_stride": 24, "max_query_length": 24},
+        "squad2": {"epochs": [5], "doc_stride": 24, "max_query_length": 24},
+    },
+    seeds=3, checkpoint_every=1000, large="4x128x2",
+    sizes={
+        "2 layers, 64 wide": {"size": "2x64x1"},
+        "1 layer, 128 wide": {"size": "1x128x2"},
+        "2 layers, 128 wide": {"size": "tiny"},
+        "4 layers, 128 wide": {"size": "4x128x2"},
+        "2 layers, 256 wide": {"size": "2x256x4"},
+    },
+    layered="4x128x2", lstm_size="2x128x2", all_layers="-1,-2",
+    training_steps=(1000, 2000, 3000, 4000),
+)  # fmt: skip
+
+# Sections 4, 5, A.2 and A.3. The warm-up of 10,000 steps is the default.
+PAPER = Scale(
+    name="paper", vocabulary_size=30_522, do_lower_case=True, lengths=(128, 512),
+    shards={"masking": "dynamic", "dupe_factor": 10, "held_out_share": 0.005},
+    pretraining={
+        "size": "base", "batch_size": 256, "steps": 1_000_000, "learning_rate": 1e-4,
+        "evaluate_every": 10_000, "evaluation_batches": 100, "save_every": 5000,
+        "precision": "auto",
+    },
+    finetuning={"batch_size": [32], "epochs": [3], "precision": "auto"},
+    features={"learning_rate": [1e-3]},
+    tasks={
+        "squad": {"learning_rate": [5e-5], "max_length": 384},
+        "squad2": {"learning_rate": [5e-5], "batch_size": [48], "epochs": [2], "max_length": 384},
+        "swag": {"learning_rate": [2e-5], "batch_size": [16]},
+    },
+    seeds=5, checkpoint_every=100_000, large="large",
+    sizes={
+        "3 layers, 768 wide, 12 heads": {"size": "3x768x12"},
+        "6 layers, 768 wide, 3 heads": {"size": "6x768x3"},
+        "6 layers, 768 wide, 12 heads": {"size": "6x768x12"},
+        "12 layers, 768 wide, 12 heads": {"size": "base"},
+        "12 layers, 1024 wide, 16 heads": {"size": "12x1024x16"},
+        "24 layers, 1024 wide, 16 heads": {"size": "large"},
+    },
+    layered="base", lstm_size="2x512x8", all_layers="concat_last_four",
+    training_steps=tuple(range(100_000, 1_000_001, 100_000)),
+)  # fmt: skip
+
+SCALES = {scale.name: scale for scale in (SMALL, PAPER)}
+
 _MNLI = Column("MNLI-m (Acc)", "mnli")
 _QNLI = Column("QNLI (Acc)", "qnli")
 _SST2 = Column("SST-2 (Acc)", "sst2")
@@ -81,13 +172,13 @@ _DEV_F1 = Column("Dev F1", "conll2003", "f1")
 
 def _base_and_large(scale: Scale) -> list[System]:
     """Two sizes, and the first without pre-training."""
+    names = ["BERT base", "BERT large"]
+    if scale.name != "paper":
+        names = ["BERT small scale", "BERT small scale, deeper"]
     return [
         System(name="random weights", finetuning={"from_scratch": True}),
-        System(name="BERT base" if scale.name == "paper" else "BERT small scale"),
-        System(
-            name="BERT large" if scale.name == "paper" else "BERT small scale, deeper",
-            pretraining={"size": scale.large},
-        ),
+        System(name=names[0]),
+        System(name=names[1], pretraining={"size": scale.large}),
     ]
 
 
@@ -122,11 +213,8 @@ def _features(scale: Scale) -> list[System]:
         System(name=name, pretraining=pretraining, finetuning={"features_only": layers})
         for name, layers in _LAYERS.items()
     ]
-    elmo = System(
-        name="ELMo",
-        pretraining={"objective": "bilm", "size": scale.lstm_size},
-        finetuning={"features_only": "mix"},
-    )
+    lstms = {"objective": "bilm", "size": scale.lstm_size}
+    elmo = System(name="ELMo", pretraining=lstms, finetuning={"features_only": "mix"})
     return [elmo, System(name="Fine-tuning", pretraining=pretraining), *rows]
 
 
@@ -154,15 +242,11 @@ def _mask_name(shares: tuple[int, int, int]) -> str:
 
 
 def _masking(scale: Scale) -> list[System]:
-    return [
-        System(
-            name=_mask_name(shares),
-            pretraining={}
-            if shares == (80, 10, 10)  # the default
-            else {"mask_token_share": shares[0] / 100, "random_token_share": shares[2] / 100},
-        )
-        for shares in _MASKS
-    ]
+    systems = [System(name=_mask_name((80, 10, 10)))]  # the default
+    for mask, same, random in [*_MASKS][1:]:
+        shares = {"mask_token_share": mask / 100, "random_token_share": random / 100}
+        systems.append(System(name=_mask_name((mask, same, random)), pretraining=shares))
+    return systems
 
 
 def _recipe(scale: Scale) -> list[System]:
@@ -177,14 +261,11 @@ def _recipe(scale: Scale) -> list[System]:
         batches = {"batch_size": half, "late_batch_size": 3 * half, "late_share": 0.5}
         changes["Larger batches late"] = batches
     modern = {name: value for values in changes.values() for name, value in values.items()}
+    sentences = {"instances": "full_sentences"}
     return [
         System(name="The paper's"),
         *(System(name=name, pretraining=values) for name, values in changes.items()),
-        System(
-            name="All, on full sentences",
-            pretraining=modern,
-            shards={"instances": "full_sentences"},
-        ),
+        System(name="All, on full sentences", pretraining=modern, shards=sentences),
     ]
 
 

@@ -176,12 +176,9 @@ class Finetuning(Stage):
         return [*range(self.options.seed, self.options.seed + self.options.seeds)]
 
     def make(self, cache: Cache, show: Show) -> dict[str, Any]:
-        options = replace(
-            self.options,
-            model=str(self.pretraining.model(cache, self.step)),
-            output=str(cache.of(self)),
-            **self.data.options(cache),
-        )
+        model, output = self.pretraining.model(cache, self.step), cache.of(self)
+        folders = {"model": str(model), "output": str(output), **self.data.options(cache)}
+        options = replace(self.options, **folders)
 
         def score(trial: Trial) -> float:  # of the first seed: others do not change the choice
             found = trial.runs.get(options.seed, {}).get(trial.best_by)

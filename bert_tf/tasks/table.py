@@ -27,9 +27,7 @@ from bert_tf.tasks.scoring.squad_scores import SQUAD_1, SQUAD_2
 from bert_tf.tasks.task import KindName, Task
 
 Classification = KindName("classification", "One label for each example.")
-Regression = KindName(
-    "regression", "One number for each example. The only answer is `score`, float32 [B]."
-)
+Regression = KindName("regression", "One number for each example.")
 Choice = KindName(
     "choice",
     "One of n texts for each context: each pair gets a score, and softmax runs over the n.",

@@ -38,13 +38,8 @@ class Layout:
 
     def read(self, path: str | Path, columns: Mapping[str, str] | None = None) -> Examples:
         """Reads a table, JSON lines or lines; `columns` are others than the layout's."""
-        return read_examples(
-            path,
-            columns or self.columns,
-            format=self.format,
-            header=self.header,
-            skip_broken=self.skip_broken,
-        )
+        own = {name: getattr(self, name) for name in ("format", "header", "skip_broken")}
+        return read_examples(path, columns or self.columns, **own)
 
 
 @dataclass(frozen=True)

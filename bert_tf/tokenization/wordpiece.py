@@ -5,10 +5,7 @@ from collections.abc import Sequence
 
 import numpy as np
 import tensorflow as tf
-from tensorflow_text.python.ops.fast_wordpiece_tokenizer import (
-    gen_fast_wordpiece_tokenizer,
-    pywrap_fast_wordpiece_tokenizer_model_builder,
-)
+from tensorflow_text.python.ops import fast_wordpiece_tokenizer as op
 
 from bert_tf.errors import InputError
 from bert_tf.tokenization.strings import characters_before, host_constant, on_host, starts_of
@@ -127,7 +124,7 @@ def _count_characters(
 
 def match(texts: tf.Tensor, model: tf.Tensor) -> Pieces:
     """Splits texts by the op alone, which measures words in bytes; `model` is a `model_buffer`."""
-    _, ids, *places = gen_fast_wordpiece_tokenizer.fast_wordpiece_tokenize_with_offsets(
+    _, ids, *places = op.gen_fast_wordpiece_tokenizer.fast_wordpiece_tokenize_with_offsets(
         input_values=texts, wp_model=model
     )
     return tf.cast(ids, tf.int32), *places
@@ -139,7 +136,7 @@ def model_buffer(
 ) -> np.ndarray:
     """The flatbuffer that the op reads: uint8 [bytes]."""
     try:
-        model = pywrap_fast_wordpiece_tokenizer_model_builder.build_fast_wordpiece_model(
+        model = op.pywrap_fast_wordpiece_tokenizer_model_builder.build_fast_wordpiece_model(
             pieces, longest_word, "##", unknown_token, not splits_words, False
         )
     except RuntimeError as error:

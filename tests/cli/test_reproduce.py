@@ -7,7 +7,7 @@ import pytest
 
 from bert_tf.cli.main import main
 from bert_tf.experiments import scale as scales
-from bert_tf.experiments.scale import SMALL
+from bert_tf.experiments.tables import SMALL
 
 
 @pytest.mark.parametrize(

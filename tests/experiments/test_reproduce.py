@@ -15,10 +15,9 @@ from bert_tf.experiments import data_stages, stage, training_stages
 from bert_tf.experiments.data_stages import Corpus, TaskData
 from bert_tf.experiments.plan import Plan, task_data
 from bert_tf.experiments.reproduce import Reproduction
-from bert_tf.experiments.scale import PAPER, SMALL
 from bert_tf.experiments.stage import Cache
 from bert_tf.experiments.step_speed import StepSpeed
-from bert_tf.experiments.tables import PERPLEXITY, TABLES, Column, System, Table
+from bert_tf.experiments.tables import PAPER, PERPLEXITY, SMALL, TABLES, Column, System, Table
 from bert_tf.finetuning.finetune import FinetuningResult
 from bert_tf.trained.fine_tuned import Evaluation
 from pipelines.options import CorpusOptions

@@ -149,7 +149,5 @@ def _rows(strings: Tensors, tokenizer: Any, max_length: int) -> tuple[Tensors, t
     rows = pack(tf.gather(contexts[:, :max_length], of_choice), ids)
     shape = [batch, number, tf.shape(rows["token_ids"])[1]]
     truncated = pack.truncated(tf.gather(contexts.row_lengths(), of_choice), ids.row_lengths())
-    return (
-        {name: tf.reshape(x, shape) for name, x in rows.items()},
-        tf.reshape(truncated, [batch, number]),
-    )
+    inputs = {name: tf.reshape(x, shape) for name, x in rows.items()}
+    return inputs, tf.reshape(truncated, [batch, number])

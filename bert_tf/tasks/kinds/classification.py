@@ -35,8 +35,7 @@ class Classification(RowKind):
         labels = list(task.labels) or sorted(set(examples.columns["label"]))
         if len(labels) < 2:
             raise InputError(
-                f"{examples.path} has one label only, {labels[0]!r}: classification needs at least "
-                "two"
+                f"{examples.path} has one label only, {labels[0]!r}: give examples of two or more"
             )
         return labels
 

@@ -14,16 +14,8 @@ from bert_tf.errors import InputError
 from bert_tf.models.masked_language_model import BertMaskedLanguageModel
 from bert_tf.models.pretrainer import BertPreTrainer
 from bert_tf.serving.signatures import DEFAULT, TEXTS, Parts, Signature, Tensors
-from bert_tf.tasks.kinds.kind import (
-    Answered,
-    Answers,
-    Columns,
-    Kind,
-    checked_rows,
-    padded_lists,
-    read_in_windows,
-    write_table,
-)
+from bert_tf.tasks.kinds import kind
+from bert_tf.tasks.kinds.kind import Answered, Answers, Columns, Kind
 from bert_tf.tasks.reports.report import Report, worst
 from bert_tf.tasks.scoring.metrics import MASKED_WORDS
 from bert_tf.tasks.task import Layout, Task
@@ -72,7 +64,7 @@ class MaskedLanguageModel(Kind):
     def targets(self, examples: Examples, labels: Sequence[str]) -> np.ndarray:
         return np.zeros(len(examples), np.int32)
 
-    truncation = read_in_windows
+    truncation = kind.read_in_windows
 
     def respond(self, strings: Tensors, parts: Parts, number: int = _GUESSES) -> Tensors:
         ((name, texts),) = strings.items()
@@ -84,13 +76,13 @@ class MaskedLanguageModel(Kind):
 
     def respond_to_tokens(self, tensors: Tensors, parts: Parts) -> Tensors:
         """Guesses for each [MASK] of rows of tokens, and its place, `masks_token`."""
-        inputs = checked_rows(tensors, parts.model)
+        inputs = kind.checked_rows(tensors, parts.model)
         is_mask = inputs["token_ids"] == parts.tokenizer.mask_token_id
         places = tf.where(is_mask & (inputs["padding_mask"] != 0))  # (N, 2)
         lists = _best(inputs, places, _GUESSES, parts)
         lists["token"] = tf.cast(places[:, 1], tf.int32)
         count = tf.shape(inputs["token_ids"], tf.int64)[0]
-        return padded_lists("masks", lists, places[:, 0], count)
+        return kind.padded_lists("masks", lists, places[:, 0], count)
 
     def scores(self, given: Answered) -> dict[str, float | None]:
         answers = given.answers
@@ -137,7 +129,7 @@ class MaskedLanguageModel(Kind):
             ("right", right.sum(-1)),
             ("pseudo_log_likelihood", [f"{value:.6f}" for value in total]),
         ]
-        write_table(folder / "predictions.tsv", given, columns)
+        kind.write_table(folder / "predictions.tsv", given, columns)
 
 
 def _pieces(answers: Answers) -> tuple[np.ndarray, np.ndarray]:
@@ -170,7 +162,7 @@ def _scores(texts: tf.Tensor, parts: Parts) -> Tensors:
             f"drawn_{key}": tf.math.unsorted_segment_sum(x, of_drawn, tf.size(texts))
             for key, x in of_texts.items()
         },
-        **padded_lists("pieces", lists, text, tf.size(texts, tf.int64)),
+        **kind.padded_lists("pieces", lists, text, tf.size(texts, tf.int64)),
     }
 
 
@@ -217,7 +209,7 @@ def guess_masked_words(texts: tf.Tensor, number: int, parts: Parts) -> Tensors:
     for name, place in {"start": ends - len(_MASK), "end": ends}.items():
         lists[f"{name}_byte"] = place.flat_values
         lists[name] = code_points(texts, of_text, place.flat_values)
-    return padded_lists("masks", lists, of_text, tf.size(texts, tf.int64))
+    return kind.padded_lists("masks", lists, of_text, tf.size(texts, tf.int64))
 
 
 def _best(inputs: Tensors, places: tf.Tensor, number: int, parts: Parts) -> Tensors:

@@ -28,7 +28,7 @@ def squared_error(labels: Any, outputs: Any) -> Any:
 
 @dataclass(frozen=True)
 class Regression(RowKind):
-    """One number for each example. The only answer is `score`, float32 [B]."""
+    """One number for each example."""
 
     # The range of the numbers in the official file.
     lowest: float = -math.inf
@@ -78,6 +78,7 @@ class Regression(RowKind):
             inside = errors[number == place]
             mean, size = (np.mean(x) if len(x) else None for x in (inside, abs(inside)))
             rows.append([f"{edges[place]:.2f} to {edges[place + 1]:.2f}", len(inside), mean, size])
+        title = "Predicted and true numbers"
         texts = {role: x for role, x in given.examples.columns.items() if role != "label"}
         shown = {**texts, "label": truth, "predicted": found, "error": errors}
         return [
@@ -89,10 +90,7 @@ class Regression(RowKind):
                 f"mean absolute error {abs(errors).mean():.4f}",
                 brief=True,
             ),
-            Picture(
-                "scatter",
-                lambda: scatter("Predicted and true numbers", truth, found, "true", "predicted"),
-            ),
+            Picture("scatter", lambda: scatter(title, truth, found, "true", "predicted")),
             worst("Largest errors", given.examples.place, abs(errors), errors != 0, shown),
         ]
 

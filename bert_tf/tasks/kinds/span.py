@@ -44,9 +44,9 @@ def span_accuracy(targets: Any, logits: Any) -> Any:
 
 @dataclass(frozen=True)
 class Span(Kind):
-    """A span of the context for each question; settings have the names of the original's options.
+    """A span of the context for each question.
 
-    `truncated` counts word pieces of the question: the context loses none.
+    Settings are named as the original's options. `truncated` counts pieces of the question alone.
     """
 
     unanswerable: bool = False  # whether a question may have no answer

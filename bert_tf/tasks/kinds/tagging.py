@@ -119,11 +119,8 @@ class Tagging(Kind):
         of_words = tf.boolean_mask(targets, targets >= 0)  # (W,)
         shape = tf.shape(rows.inputs["token_ids"], tf.int64)
         weights = tf.ones_like(of_words, tf.float32)
-        return (
-            rows.inputs,
-            tf.scatter_nd(rows.first_pieces, of_words, shape),
-            tf.scatter_nd(rows.first_pieces, weights, shape),
-        )
+        in_rows = [tf.scatter_nd(rows.first_pieces, x, shape) for x in (of_words, weights)]
+        return rows.inputs, *in_rows
 
     truncation = read_in_windows
 
