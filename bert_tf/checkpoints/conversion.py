@@ -29,10 +29,8 @@ _READ = {
 }
 _READ_WITH_TOKENIZER = {"keras_hub": read_keras_hub, "tf_hub": read_tf_hub}
 _WRITE = {"tf1": write_tf1, "keras_hub": write_keras_hub, "model_garden": write_model_garden}
-# What fine-tuning keeps beside a model in Hugging Face's format: columns, length, task.
-_TASK_FILE = "task.json"
-# Every file that a conversion writes.
-_OURS = (
+_TASK_FILE = "task.json"  # columns, length and task, which fine-tuning keeps beside a model
+_OURS = (  # every file that a conversion writes
     "config.json", "model*.safetensors", "model.safetensors.index.json", "vocab.txt",
     "tokenizer_config.json", _TASK_FILE, "bert_config.json", "bert_model.ckpt.*", "metadata.json",
     "model.weights.h5", "task.weights.h5", "tokenizer.json", "preprocessor.json",

@@ -19,8 +19,7 @@ from bert_tf.checkpoints.weight_names import BLOCK, EMBEDDINGS, POOLER
 from bert_tf.config import BertConfig
 from bert_tf.errors import InputError
 
-# The pooler that BertPretrainerV2's next sentence head has of its own.
-_HEADS_POOLER = "next_sentence.pooler_dense"
+_HEADS_POOLER = "next_sentence.pooler_dense"  # of BertPretrainerV2's next sentence head
 
 
 class Graph:

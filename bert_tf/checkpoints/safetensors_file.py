@@ -28,8 +28,7 @@ FLOATS: dict[str, np.dtype] = {
     "bfloat16": np.dtype(ml_dtypes.bfloat16),
 }
 _FLOATS_IN_FILES = ("F64", "F32", "F16", "BF16")
-# Position numbers, which PyTorch models once saved with their weights.
-_NO_WEIGHTS = ("embeddings.position_ids", "embeddings.token_type_ids")
+_NO_WEIGHTS = ("embeddings.position_ids", "embeddings.token_type_ids")  # in older PyTorch models
 
 
 def weights_path(directory: Path) -> Path:

@@ -21,8 +21,7 @@ from bert_tf.errors import InputError
 PREFIX = "bert_model.ckpt"
 CHECKPOINT_CONFIGS = ("bert_config.json", "config.json")  # the original's name first
 OBJECT_GRAPH = "_CHECKPOINTABLE_OBJECT_GRAPH"  # a key that object-based checkpoints have
-# Keys of bert_config.json beside hidden_act.
-_CONFIG = (
+_CONFIG = (  # keys of bert_config.json beside hidden_act
     "attention_probs_dropout_prob", "hidden_dropout_prob", "hidden_size", "initializer_range",
     "intermediate_size", "max_position_embeddings", "num_attention_heads", "num_hidden_layers",
     "type_vocab_size", "vocab_size",
@@ -41,8 +40,7 @@ _HEADS = {
     "qa_outputs.bias": "cls/squad/output_bias",
 }
 _PARTS = ("pooler.", "cls.predictions.", "cls.seq_relationship.", "classifier.", "qa_outputs.")
-# What optimizers leave in a checkpoint.
-_TRAINING_STATE = re.compile(
+_TRAINING_STATE = re.compile(  # what optimizers leave in a checkpoint
     r"(^|/)(adam_[mv]|Adam(_\d+)?|LAMB(_\d+)?|Momentum|beta[12]_power)$|^global_step$|^loss_scale"
     r"|^good_steps$|^ExponentialMovingAverage"
 )

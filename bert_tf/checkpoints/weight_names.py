@@ -44,8 +44,7 @@ class Head:
     """What a kind of model has on top of the encoder, as Hugging Face knows it."""
 
     architecture: str  # Hugging Face's class
-    # key of `PARTS` -> attribute of the model that holds the weights
-    parts: Mapping[str, str] = field(default_factory=dict)
+    parts: Mapping[str, str] = field(default_factory=dict)  # key of `PARTS` -> attribute
     problem_type: str | None = None  # in config.json, of models for classification
     reads_pooler: bool = True  # whether the pooler is needed, and on disk
     made_by: str = "finetune"  # the command that trains such a model
@@ -60,7 +59,6 @@ _CLASSIFIER = {"classifier.": "head.dense"}
 _MASKED_WORDS = {"cls.predictions.": "masked_language_model"}
 _NEXT_SENTENCE = {"cls.seq_relationship.": "next_sentence.dense"}
 SEQUENCES = "BertForSequenceClassification"
-# A new head is a line here.
 HEADS: dict[type[PretrainedModel], Head] = {
     BertEncoder: Head("BertModel"),
     TwoEncoders: Head("BertModel"),

@@ -21,9 +21,8 @@ _SHORTEST, _LONGEST = 120, 400  # characters of a passage
 _MOST_OF_A_DOCUMENT = 10  # passages; a test on a few long documents would say little
 SPLITS = ("train", "validation", "test")
 
-# Sources told apart; and the words that would give packages away.
-_LABELS = 8
-_NAMES = {
+_LABELS = 8  # sources told apart
+_NAMES = {  # words that would give packages away
     "tensorflow": ["tensorflow", "tf"],
     "numpy": ["numpy", "np"],
     "sklearn": ["sklearn", "scikit-learn", "scikit"],
@@ -111,8 +110,7 @@ def labelled_passages(
     return result, held_out
 
 
-_CHUNK = 6000  # characters after which a document is cut
-_PARTS = 4
+_CHUNK, _PARTS = 6000, 4  # characters after which a document is cut; parts of a single file
 
 
 def read_labelled_documents(files: Sequence[str]) -> list[LabelledDocument]:

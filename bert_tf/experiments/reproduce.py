@@ -22,7 +22,6 @@ from bert_tf.tasks.reports.report import markdown
 from bert_tf.training.workers import hold_run_directory
 from pipelines.examples.records import is_dataset_name
 
-# What the scores of every table are.
 NOTE = (
     "Ours are development scores: each is the best of a run's evaluations on the validation "
     "examples, at the best of the learning rates tried with the first seed."
@@ -91,8 +90,6 @@ class Reproduction:
 
 @dataclass(frozen=True)
 class _Result:
-    """The scores of a plan whose stages are finished."""
-
     plan: Plan
     cache: Cache
 

@@ -192,8 +192,7 @@ _DECLARED = {
     )
 }  # fmt: skip
 
-# What others call them.
-_ALSO = {
+_ALSO = {  # what others call them
     "sentiment": "classification", "sentiment_analysis": "classification",
     "text_classification": "classification", "similarity": "regression", "ner": "tagging",
     "token_classification": "tagging", "qa": "squad", "question_answering": "squad", "nli": "mnli",

@@ -18,7 +18,6 @@ _SETTINGS = {
     "max_length": "max_length", "format": "format",
 }  # fmt: skip
 
-# Those that say how files look.
 _OF_FILES = ("text_column", "pair_column", "label_column", "format", "header")
 
 

@@ -27,7 +27,7 @@ from bert_tf.tokenization.wordpiece import WordPiece
 
 VOCABULARY_FILE = "vocab.txt"
 CONFIG_FILE = "tokenizer_config.json"
-# The constructor's arguments, under which tokenizer_config.json has them.
+# The constructor's arguments, also in tokenizer_config.json.
 _SWITCHES = ("do_lower_case", "strip_accents", "tokenize_chinese_chars", "special_tokens_in_text")
 TOKENIZER_JSON = "tokenizer.json"  # replaces vocab.txt in newer directories of Hugging Face
 

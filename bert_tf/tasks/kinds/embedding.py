@@ -1,10 +1,7 @@
 """Vectors of texts, from an encoder without a head."""
 
-from collections.abc import Sequence
 from pathlib import Path
-from typing import NoReturn
-
-import numpy as np
+from typing import Any, NoReturn
 
 from bert_tf.errors import InputError
 from bert_tf.models.encoder import BertEncoder
@@ -35,17 +32,13 @@ class Embedding(Kind):
     def read(self, layout: Layout, path: str | Path) -> Examples:
         return self._refuse() if layout.labelled else super().read(layout, path)
 
-    def targets(self, examples: Examples, labels: Sequence[str]) -> np.ndarray:
-        return self._refuse()
-
-    def scores(self, given: Answered) -> dict[str, float | None]:
-        return self._refuse()
-
     def write_predictions(self, folder: Path, given: Answered) -> None:
         raise InputError("vectors have no official file: leave --submission out")
 
-    def _refuse(self) -> NoReturn:
+    def _refuse(self, *_: Any, **__: Any) -> NoReturn:
         raise InputError(
             "the model is an encoder without a head, which has no scores: train it for a task "
             "first (bert-tf finetune)"
         )
+
+    targets = scores = _refuse

@@ -30,8 +30,7 @@ def squared_error(labels: Any, outputs: Any) -> Any:
 class Regression(RowKind):
     """One number for each example."""
 
-    # The range of the numbers in the official file.
-    lowest: float = -math.inf
+    lowest: float = -math.inf  # of the numbers in the official file
     highest: float = math.inf
 
     model_class = BertRegressor

@@ -3,7 +3,6 @@
 The functions import Matplotlib, which takes a quarter of a second.
 """
 
-import io
 import warnings
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -16,6 +15,7 @@ from bert_tf.atomic import replace_file
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
+Line = Sequence[tuple[float, Sequence[float]]]  # the values at each place x
 _DIAGONAL: dict[str, Any] = {"color": "lightgray", "zorder": 0}
 _MOST_NAMES = 32  # rows with a name each; of more only some have room
 _MOST_COUNTS = 14  # rows whose counts are written into the cells
@@ -57,12 +57,7 @@ def bars(title: str, heights: Sequence[float | None], x_title: str, y_title: str
     return _drawn(figure)
 
 
-def curves(
-    title: str,
-    series: Mapping[str, Sequence[tuple[float, Sequence[float]]]],
-    x_title: str,
-    y_title: str,
-) -> np.ndarray:
+def curves(title: str, series: Mapping[str, Line], x_title: str, y_title: str) -> np.ndarray:
     """Lines over a logarithmic axis, through the means of the values (hollow) at each place x."""
     figure, axes = _axes(title, x_title, y_title)
     for number, (name, line) in enumerate(series.items()):
@@ -110,10 +105,8 @@ def compared(
 def save_png(path: Path, picture: np.ndarray) -> None:
     import matplotlib.image
 
-    content = io.BytesIO()
-    matplotlib.image.imsave(content, picture, format="png")
     with replace_file(path) as temporary:
-        temporary.write_bytes(content.getvalue())
+        matplotlib.image.imsave(temporary, picture, format="png")
 
 
 def _axes(title: str, x_title: str, y_title: str) -> "tuple[Figure, Any]":

@@ -10,8 +10,7 @@ import string
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 
-# The scores that are reported; the first chooses the best model.
-SQUAD_1 = ("f1", "exact_match")
+SQUAD_1 = ("f1", "exact_match")  # reported; the first chooses the best model
 SQUAD_2 = ("best_f1", "best_exact", "f1", "exact")
 
 _PUNCTUATION = str.maketrans("", "", string.punctuation)
@@ -89,26 +88,17 @@ def squad_2_scores(
             scores[f"{prefix}total"] = len(ids)
     if null_odds is not None:
         for name, each in raw.items():
-            best, where = _best_threshold(gold, answers, each, null_odds)
-            scores |= {f"best_{name}": best, f"best_{name}_thresh": where}
+            # The best score over all thresholds, and the first threshold that reaches it.
+            current = best = float(sum(not texts for texts in gold.values()))  # nothing answered
+            best_odds = 0.0
+            for id_ in sorted(null_odds, key=null_odds.__getitem__):
+                if id_ in each:
+                    current += each[id_] if gold[id_] else -float(bool(answers[id_]))
+                    if current > best:
+                        best, best_odds = current, null_odds[id_]
+            scores[f"best_{name}"] = 100.0 * best / max(len(scored), 1)
+            scores[f"best_{name}_thresh"] = best_odds
     return scores
-
-
-def _best_threshold(
-    gold: Mapping[str, Sequence[str]],
-    answers: Mapping[str, str],
-    scores: Mapping[str, float],
-    null_odds: Mapping[str, float],
-) -> tuple[float, float]:
-    """The best score over all thresholds, and the first threshold that reaches it."""
-    current = best = float(sum(not right for right in gold.values()))  # nothing answered
-    threshold = 0.0
-    for id_ in sorted(null_odds, key=lambda id_: null_odds[id_]):
-        if id_ in scores:
-            current += scores[id_] if gold[id_] else -float(bool(answers[id_]))
-            if current > best:
-                best, threshold = current, null_odds[id_]
-    return 100.0 * best / max(len(scores), 1), threshold
 
 
 def _mean(values: Iterable[float]) -> float:
