@@ -35,8 +35,7 @@ class Location:
 def locate(source: str | os.PathLike) -> Location:
     """Finds the one model at a path, and its format.
 
-    The path is a model's folder, or the folder around it, as archives unpack; or the prefix of a
-    TensorFlow checkpoint, such as "models/bert_model.ckpt".
+    The path is a model's folder, one around it, or a prefix such as "models/bert_model.ckpt".
     """
     source = Path(source)
     if not source.is_dir():

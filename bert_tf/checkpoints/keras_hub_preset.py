@@ -63,10 +63,7 @@ def _variables(backbone: Any, task: Any) -> dict[str, keras.Variable]:
 
 
 def read_keras_hub(location: Location, do_lower_case: bool | None = None) -> StoredModel:
-    """Reads a preset of a `BertBackbone`, `BertMaskedLM` or `BertTextClassifier`.
-
-    KerasHub computes GELU by its tanh approximation, so that is the model's `hidden_act`.
-    """
+    """Reads a preset of a `BertBackbone`, `BertMaskedLM` or `BertTextClassifier`."""
     folder = location.folder
     name = _class_name(folder / CONFIG)
     if name != "BertBackbone":
@@ -141,9 +138,7 @@ def write_keras_hub(model: StoredModel, folder: Path) -> None:
             "cannot be written as a preset."
         )
     if not model.has("pooler."):
-        raise InputError(
-            "KerasHub's BertBackbone has a pooler, this model has none: give a model with one."
-        )
+        raise InputError("KerasHub's BertBackbone has a pooler: give a model with one.")
     model.note_differences("KerasHub")
     if config.hidden_dropout_prob != config.attention_probs_dropout_prob:
         model.notes.append(

@@ -233,9 +233,7 @@ def read_weights(folder: Path) -> StoredModel:
                 continue  # of the other encoder, or of Hugging Face's computation, not ours
             parts = found.setdefault(canonical, {})
             if prefix in parts:
-                raise InputError(
-                    f"{path} holds a weight twice, the second time as {name}: save it again."
-                )
+                raise InputError(f"{path} holds a weight twice, also as {name}: save it again.")
             parts[prefix] = tensor
     tensors = {}
     for canonical, parts in found.items():
@@ -265,11 +263,7 @@ def read_hugging_face(location: Location) -> StoredModel:
 def write_hugging_face(
     model: StoredModel, folder: Path, dtype: str = "float32", shard_bytes: int = SHARD_BYTES
 ) -> None:
-    """Writes a model directory; `dtype` is a key of `FLOATS`.
-
-    Each file appears whole or not at all, config.json last: a directory without it is no model
-    yet. Other files of the directory (checkpoints, logs) stay.
-    """
+    """Writes a model directory, config.json last: without it there is no model yet."""
     has_head = any(model.has(part) for part in weight_names.HEADS_PREFIXES)
     of_head = weight_names.FEATURE_BASED if model.config.has_feature_encoder else ""
     tensors = {}

@@ -191,10 +191,9 @@ def config_of(folder: Path, graph: Graph, blocks: int, notes: list[str]) -> Bert
 
 
 def write_model_garden(model: StoredModel, folder: Path) -> None:
-    """Writes bert_model.ckpt.* and the files of `write_config`, for official.nlp.
+    """Writes bert_model.ckpt.* and the files of `write_config`.
 
-    `tf.train.Checkpoint(encoder=...)` of either encoder restores from it, as does one of all
-    `checkpoint_items` of a `BertPretrainerV2`.
+    Either encoder, and all `checkpoint_items` of a `BertPretrainerV2`, restore from it.
     """
     tensorflow_checkpoint.write_config(model, folder, "Model Garden")
     # The next sentence head needs a pooler.

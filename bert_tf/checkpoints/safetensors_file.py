@@ -94,9 +94,7 @@ def _read_file(path: Path) -> Iterator[tuple[str, np.ndarray]]:
                     )
                 yield name, file.get_tensor(name).astype(np.float32, copy=False)
     except SafetensorError as error:
-        raise InputError(
-            f"{path} is damaged or cut short ({error}): copy or save it again."
-        ) from None
+        raise InputError(f"{path} is damaged or cut short ({error}): copy it again.") from None
     except OSError as error:
         raise InputError(f"{path} cannot be read: {error}.") from None
 
@@ -104,10 +102,7 @@ def _read_file(path: Path) -> Iterator[tuple[str, np.ndarray]]:
 def write_sharded_weights(
     directory: Path, tensors: Mapping[str, np.ndarray], shard_bytes: int
 ) -> list[str]:
-    """Writes model.safetensors, or several files and their index; returns the files' names.
-
-    The names are Hugging Face's. A file exceeds `shard_bytes` only to hold a single tensor.
-    """
+    """Writes files of `shard_bytes` (or one larger tensor) and their index; returns the names."""
     shards: list[dict[str, np.ndarray]] = [{}]
     size = 0
     for name, tensor in tensors.items():

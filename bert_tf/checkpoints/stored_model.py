@@ -117,9 +117,7 @@ class StoredModel:
                 "differ in the third or fourth decimal."
             )
         if (eps := self.config.layer_norm_eps) != 1e-12:
-            self.notes.append(
-                f"{target} adds 1e-12 to variances, this model {eps}: outputs differ."
-            )
+            self.notes.append(f"{target} adds 1e-12 to variances, this one {eps}: outputs differ.")
 
     def tie_decoder(self) -> None:
         """Drops the decoder's copies of shared weights; refuses a decoder that differs."""

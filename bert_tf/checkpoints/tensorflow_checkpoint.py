@@ -1,7 +1,4 @@
-"""TensorFlow's checkpoint files, and what the original code (TensorFlow 1) keeps in them.
-
-The published models come in that format: variables by name, bert_config.json, vocab.txt.
-"""
+"""TensorFlow's checkpoint files, and what the original code (TensorFlow 1) keeps in them."""
 
 import json
 import re
@@ -78,10 +75,7 @@ def config_path(folder: Path) -> Path | None:
 
 
 def write_config(model: StoredModel, folder: Path, target: str, **others: Any) -> None:
-    """Writes bert_config.json and the tokenizer; notes what `target`, their reader, lacks.
-
-    The original ignores the keys in `others`; `bert-tf` reads them.
-    """
+    """Writes bert_config.json and the tokenizer; only `bert-tf` reads keys in `others`."""
     config = model.config
     if config.hidden_act not in _ACTIVATIONS:
         raise InputError(

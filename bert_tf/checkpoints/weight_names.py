@@ -277,10 +277,7 @@ def canonical_name(name: str) -> str:
 
 
 def stored_prefixes(name: str, config: BertConfig) -> list[str]:
-    """The prefixes on disk of a canonical name: one, or one for each encoder of a stacked tensor.
-
-    They hide tensors with which Hugging Face's classes would compute something else.
-    """
+    """Prefixes that hide a tensor from Hugging Face's classes; one for each encoder."""
     direction = config.attention_direction
     if "+" in direction and name.startswith(("embeddings.", "encoder.", "pooler.", "cls.")):
         return [f"{each}." for each in config.directions]

@@ -1,7 +1,6 @@
-"""A corpus that is on every machine: the documentation inside the Python installation.
+"""A corpus on every machine: docstrings of the standard library and bert-tf's dependencies.
 
-The docstrings of the standard library and of bert-tf's dependencies, about 15 MB of technical
-English, read from their sources (nothing is imported or run). `make demo` trains on it.
+About 15 MB of technical English, read from sources (nothing is run). `make demo` trains on it.
 """
 
 import ast
@@ -34,10 +33,7 @@ class LabelledDocument:
 
 
 def _dependencies() -> set[str]:
-    """Top-level packages of bert-tf's dependencies, so that the text is the same everywhere.
-
-    Empty where bert-tf is not installed.
-    """
+    """Top-level packages of bert-tf's dependencies; none where it is not installed."""
     wanted, closure = ["bert-tf"], set[str]()
     while wanted:
         distribution = re.sub(r"[-_.]+", "-", wanted.pop()).lower()
@@ -106,10 +102,9 @@ def _docstrings(source: tuple[str, Path]) -> list[list[str]]:
 def installed_documentation(
     progress: Callable[[int, int], None] = lambda done, total: None,
 ) -> list[LabelledDocument]:
-    """The documented modules of the standard library and of bert-tf's dependencies, in order.
+    """The documented modules, in a fixed order, without repeated sentences (generated docstrings).
 
-    Repeated sentences are dropped (copied and generated docstrings are common). `progress` gets the
-    numbers of files read and of all files.
+    `progress` gets the numbers of files read and of all files.
     """
     sources = list(_sources())
     modules = []

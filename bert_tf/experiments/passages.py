@@ -1,7 +1,6 @@
 """Labelled passages from unlabelled text: which package, or which file, is a passage from?
 
-Free labels for `bert-tf demo`: a passage is labelled with the source of its document. All passages
-of a document go to one split, so the test text is not in the training text.
+All passages of a document go to one split, so the test text is not in the training text.
 """
 
 import itertools
@@ -114,10 +113,9 @@ _CHUNK, _PARTS = 6000, 4  # characters after which a document is cut; parts of a
 
 
 def read_labelled_documents(files: Sequence[str]) -> list[LabelledDocument]:
-    """Reads files in the original's format as documents labelled by their file.
+    """Documents of files in the original's format, cut if long, labelled by their file.
 
-    Long documents are cut, so that a file of one can be split. The documents of a single file are
-    labelled by the quarter of it that they are in.
+    Those of a single file are labelled by the quarter of it that they are in.
     """
     documents = []
     for path in files:

@@ -33,11 +33,9 @@ def find_table(name: str) -> Table:
 
 
 def task_data(given: Sequence[str]) -> list[TaskData]:
-    """The examples that a user names.
+    """The examples that a user names: TASK=DATA or TASK=DATA,VALIDATION each.
 
-    Args:
-        given: texts TASK=DATA or TASK=DATA,VALIDATION, where DATA is a folder of published files, a
-            file, or a name of TensorFlow Datasets. Without any, passages of the documentation.
+    DATA is a folder of published files, a file, or a name of TensorFlow Datasets.
     """
     found: dict[str, TaskData] = {}
     for text in given:

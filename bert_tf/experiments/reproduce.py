@@ -44,9 +44,8 @@ class Reproduction:
 
     def __init__(self, plan: Plan, output: str) -> None:
         inputs = [*plan.corpus.given, *(data.train for data in plan.tasks if data.train)]
-        self.output = check_output_folder(
-            output, [path for path in inputs if not is_dataset_name(path)]
-        )
+        files = [path for path in inputs if not is_dataset_name(path)]
+        self.output = check_output_folder(output, files)
         self.plan = plan
         self._cache = Cache(self.output / "runs")
 
@@ -78,9 +77,7 @@ class Reproduction:
                     self._cache.make(stage, started(stage, number, len(stages)))
                 counts = (self._cache.outcome(stage) or {}).get("instances", [])
                 if not all(count["held_out"] for count in counts):
-                    raise InputError(
-                        "no text was held out to evaluate on: give a corpus of more documents"
-                    )
+                    raise InputError("no text was held out: give a corpus of more documents")
             result, folder = _Result(self.plan, self._cache), self.output / self.plan.table.name
             write_json(folder / "table.json", result.as_json())
             pictures.save_png(folder / "table.png", result.picture())

@@ -1,7 +1,6 @@
 """A stage of an experiment, and the folder that remembers its outcome.
 
-A stage's folder is named by a hash of its options and of the stages that it needs, so that tables
-share stages, and a finished one is never repeated. A file beside the folder holds its outcome.
+The folder is named by a hash of the stage's options and inputs, so tables share stages.
 """
 
 import functools

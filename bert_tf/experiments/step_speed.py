@@ -1,8 +1,4 @@
-"""The speed of training steps on this machine, measured.
-
-A step of a large model can take minutes: at most a few layers and tokens are measured. The time of
-whole steps follows from their floating-point operations.
-"""
+"""Measures training steps of a few layers and tokens, as those of large models take minutes."""
 
 import math
 from collections.abc import Callable
@@ -31,10 +27,7 @@ _LSTM_STEP = 32, 32  # examples, tokens
 
 
 class StepSpeed:
-    """Floating-point operations per second of training steps, each kind measured once.
-
-    `notice` gets a line before each measurement.
-    """
+    """Operations per second of training steps; `notice` gets a line before each measurement."""
 
     def __init__(self, notice: Callable[[str], object] = lambda line: None) -> None:
         self._notice = notice
@@ -44,17 +37,15 @@ class StepSpeed:
         batch = max(1, min(options.batch_size, _MEASURED_TOKENS // length))
         layers = min(config.num_hidden_layers, _MEASURED_LAYERS)
         config = replace(config, num_hidden_layers=layers, attention_direction="both")
-        width, predictions = config.hidden_size, predicted_positions(options, length)
-        key = (layers, width, config.num_attention_heads, batch, length, predictions,
-               options.precision)  # fmt: skip
+        width, places = config.hidden_size, predicted_positions(options, length)
+        heads, precision = config.num_attention_heads, options.precision
+        key = (layers, width, heads, batch, length, places, precision)
         if key not in self._measured:
             self._notice(
                 f"measuring a step of {batch} x {length} tokens, {layers} layer(s) {width} wide"
             )
-            seconds = _pretraining_seconds(config, options.precision, batch, length, predictions)
-            flops = pretraining_flops(
-                config, instances=batch, length=length, predictions=predictions
-            )
+            seconds = _pretraining_seconds(config, precision, batch, length, places)
+            flops = pretraining_flops(config, instances=batch, length=length, predictions=places)
             self._measured[key] = flops / seconds
         return self._measured[key]
 

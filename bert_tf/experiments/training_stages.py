@@ -80,10 +80,8 @@ class Pretraining(Stage):
 
     def make(self, cache: Cache, show: Show) -> dict[str, Any]:
         short, *long = map(str, self.shards.folders(cache))
-        folder = cache.of(self)
-        options = replace(
-            self.options, shards=short, long_shards=long[0] if long else None, output=str(folder)
-        )
+        folder, after = cache.of(self), long[0] if long else None
+        options = replace(self.options, shards=short, long_shards=after, output=str(folder))
         result = pretrain(options, _Steps(show))
         assert result is not None
         for path in sorted((folder / "checkpoints").glob("step-*.safetensors")):

@@ -195,9 +195,7 @@ class Task:
         if found := [Path(data) / name for name in names if (Path(data) / name).is_file()]:
             return found[0]
         if not self.files:
-            raise InputError(
-                f"{data} is a folder, and the task {self.name} knows no file names: give a file"
-            )
+            raise InputError(f"{data} is a folder; {self.name} knows no file names: give a file")
         if not names:
             known = ", ".join(self.files)
             raise InputError(f"the task {self.name} has no split {split!r}: give one of {known}")

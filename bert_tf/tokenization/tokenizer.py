@@ -126,10 +126,9 @@ class BertTokenizer(tf.Module):
         return tokenizer
 
     def save(self, directory: str | os.PathLike, model_max_length: int | None = None) -> None:
-        """Writes `vocab.txt` and `tokenizer_config.json` in Hugging Face's format.
+        """Writes `vocab.txt` and `tokenizer_config.json` as Hugging Face does; other files stay.
 
-        Other files in the folder stay. `model_max_length` is the model's maximum sequence length,
-        by default the loaded one.
+        `model_max_length` is the model's maximum sequence length, by default the loaded one.
         """
         directory = Path(directory)
         config = {
@@ -145,10 +144,9 @@ class BertTokenizer(tf.Module):
 
     @on_host
     def tokenize(self, texts: Any) -> tf.RaggedTensor | tf.Tensor:
-        """Splits texts into pieces: ids int32 [batch, (pieces)], a RaggedTensor.
+        """Splits strings [batch], a list, array or tensor: ids int32 [batch, (pieces)], ragged.
 
-        `texts` are strings [batch], a list, a NumPy array or a tensor. One string gets int32
-        [pieces].
+        One string gets int32 [pieces].
         """
         batch, is_single = self._batch(texts)
         is_many = tf.executing_eagerly() and len(batch) >= MANY

@@ -146,10 +146,9 @@ class QuestionPacker:
 
 
 def token_targets(windows: QuestionWindows, places: tf.Tensor) -> tf.Tensor:
-    """The tokens at which answers start and end: int32 [W, 2].
+    """The tokens at which answers start and end: int32 [W, 2], zeros ([CLS]) unless both are there.
 
-    `places`, int64 [B, 2], are in bytes of the contexts, twice the same place for no answer. A
-    window that lacks a part of the answer gets [CLS], twice 0.
+    `places`, int64 [B, 2], are in bytes of the contexts, twice the same place for no answer.
     """
     begin, end = tf.split(tf.gather(places, windows.question), 2, axis=-1)  # (W, 1) both
     inside = (windows.starts < end) & (windows.ends > begin) & (end > begin)
@@ -173,8 +172,7 @@ def map_rows(
     """Computes `function` of a few rows at a time: any number of texts fits in memory.
 
     `function` maps parts of `tensors`, [r, ...] with r at least 1, to one or several tensors
-    [r, ...]. `length` is the number of a row's tokens, int32 []; by default that of the first of
-    `tensors`.
+    [r, ...]. `length`, int32 [], is a row's number of tokens; by default that of the first tensor.
     """
     shape = tf.shape(next(iter(tensors.values())))
     rows, length = shape[0], tf.reduce_prod(shape[1:]) if length is None else length

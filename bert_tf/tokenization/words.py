@@ -43,10 +43,9 @@ def words_between_spaces(texts: tf.Tensor, tokenizer: BertTokenizer) -> Words:
 
 @on_host
 def words_of_raw_text(texts: tf.Tensor, tokenizer: BertTokenizer) -> Words:
-    """Splits raw texts, strings [B].
+    """Splits raw texts, strings [B], at white space, Chinese characters and punctuation.
 
-    White space, Chinese characters and punctuation end a word, except for marks such as a hyphen
-    between two letters or digits. Any other mark is a word of its own.
+    Marks such as a hyphen between two letters or digits do not; any other is a word of its own.
     """
     ids, starts, ends = tokenizer.tokenize_with_offsets(texts)
     text, ids = ids.value_rowids(), ids.flat_values

@@ -57,9 +57,8 @@ def best_answers(
     found = _take(found, tf.argsort(found["question"], stable=True))
     key = hashes(contexts, found["question"], found["start_byte"], found["end_byte"])
     texts, text = tf.unique(key + found["question"] * _APART)
-    found = _take(
-        found, tf.math.unsorted_segment_min(tf.range(tf.size(text)), text, tf.size(texts))
-    )
+    best = tf.math.unsorted_segment_min(tf.range(tf.size(text)), text, tf.size(texts))
+    found = _take(found, best)
     first = tf.searchsorted(found["question"], tf.range(batch))  # of each question
     rank = tf.range(tf.size(found["question"])) - tf.gather(first, found["question"])
     is_empty = found["start_byte"] == found["end_byte"]

@@ -79,10 +79,7 @@ class Choice(RowKind):
         return _rows(strings, tokenizer, max_length)[0]
 
     def respond(self, strings: Tensors, parts: Parts) -> Tensors:
-        """Answers; `truncated`, int32 [B], is that of the choice that lost most word pieces.
-
-        Lists without a choice, or more or fewer lists than contexts are refused in graph.
-        """
+        """Refuses, in graph, lists without a choice, or not as many lists as contexts."""
         inputs, truncated = _rows(strings, parts.tokenizer, parts.max_length)
         choices = strings["choices"]
         rows = {name: tf.reshape(x, [-1, 1, tf.shape(x)[2]]) for name, x in inputs.items()}

@@ -99,10 +99,7 @@ class Kind(ABC):
 
     @abstractmethod
     def targets(self, examples: Examples, labels: Sequence[str]) -> np.ndarray:
-        """The values [E, ...] that the loss compares with the outputs.
-
-        Raises InputError that names the line of a label that cannot be used.
-        """
+        """The values [E, ...] that the loss compares; InputError names the line of a bad label."""
 
     def split_keys(self, task: Task, examples: Examples) -> tuple[str, Sequence[Hashable]]:
         """What stays together in splits: its name, and a key for each example. Here equal texts."""
@@ -118,10 +115,7 @@ class Kind(ABC):
     def batch(
         self, strings: Tensors, arrays: list[tf.Tensor], tokenizer: Any, max_length: int
     ) -> tuple:
-        """(inputs, targets, ...) to train on; runs in graph. An example may become several rows.
-
-        `arrays` are the examples' targets, and their weights if there are any.
-        """
+        """(inputs, targets, ...) to train on, in graph; `arrays` are targets and any weights."""
         return (self.model_inputs(strings, tokenizer, max_length), *arrays)
 
     def model_inputs(self, strings: Tensors, tokenizer: Any, max_length: int) -> Any:
@@ -164,10 +158,7 @@ class Kind(ABC):
 
     @abstractmethod
     def respond(self, strings: Tensors, parts: Parts) -> Tensors:
-        """Answers to a batch of strings, in graph, for evaluation, prediction and SavedModels.
-
-        `truncated`, int32 [B], is the number of word pieces that did not fit.
-        """
+        """Answers to strings, in graph; `truncated`, int32 [B], are the pieces that did not fit."""
 
     def respond_to_tokens(self, tensors: Tensors, parts: Parts) -> Tensors:
         """Answers to rows of tokens, [B, T] or [B, n, T], T at most the model's positions."""
@@ -193,10 +184,7 @@ class Kind(ABC):
     def averaged(
         self, examples: Examples, answers: Sequence[Answers], labels: Sequence[Sequence[str]]
     ) -> Answers:
-        """The joint answers of several models; those of a single model unchanged.
-
-        `labels` are those of each model, one set in any order; the result has the first's.
-        """
+        """The joint answers of models, with the first one's labels; a single one's unchanged."""
         raise InputError("models of this task cannot be averaged: give one of them to evaluate")
 
     def score_names(self, task: Task, labels: Sequence[str]) -> list[str]:
@@ -324,10 +312,7 @@ def count_pieces(texts: Sequence[str], tokenizer: Any) -> np.ndarray:
 
 
 def write_table(path: Path, given: Answered, predicted: Columns) -> None:
-    """Writes texts, labels if known, and predicted columns as a TSV that `read_examples` reads.
-
-    A column whose name is taken gets a number: "label", "label_2".
-    """
+    """Writes texts, known labels and predictions as a TSV; a name that is taken gets a number."""
     columns: dict[str, Iterable[object]] = {}
     known: list[tuple[str, Iterable[object]]] = []
     for role, column in given.task.columns().items():

@@ -82,9 +82,9 @@ class Span(Kind):
     def training_rows(
         self, task: Task, examples: Examples, labels: Sequence[str], tokenizer: Any
     ) -> tuple[Mapping[str, Sequence[Any]], np.ndarray]:
-        """A row for each window: its start and end token, or [CLS] without the whole answer.
+        """A row for each window of a question whose answer is in its context.
 
-        Questions whose answer is not in the context are skipped.
+        Targets are start and end token, or [CLS] without the whole answer.
         """
         pack = self._packer(tokenizer, task.max_length)
         columns = (examples.columns[name] for name in ("question", "context", "span"))
@@ -169,11 +169,7 @@ class Span(Kind):
         return {**squad_2_scores(gold, best, odds), **squad_2_scores(gold, answers)}
 
     def tuned(self, given: Answered) -> "Span":
-        """The threshold with the best F1.
-
-        It is half-way between two odds, so that rounding flips no answer, and below all of them if
-        it is best to answer nothing.
-        """
+        """The threshold with the best F1, half-way between two odds: rounding flips no answer."""
         odds = sorted(x for x in given.answers["null_odds"].tolist() if x < NO_CANDIDATE)
         if not self.unanswerable or not odds:
             return self

@@ -37,8 +37,7 @@ from pipelines.examples.records import is_dataset_name
 class Tagging(Kind):
     """A label for each word, and the entities that these labels describe.
 
-    Texts longer than the model's length are read in windows that overlap by half. Each word gets
-    its label from the window in which it has the most context.
+    Long texts are read in windows; the one with most context around a word gives its label.
     """
 
     model_class = BertTagger

@@ -1,7 +1,4 @@
-"""Pictures of results, drawn by Matplotlib: uint8 arrays [height, width, 3].
-
-The functions import Matplotlib, which takes a quarter of a second.
-"""
+"""Pictures, uint8 arrays [height, width, 3]. They import Matplotlib, which takes 0.25 s."""
 
 import warnings
 from collections.abc import Mapping, Sequence
@@ -78,10 +75,7 @@ def curves(title: str, series: Mapping[str, Line], x_title: str, y_title: str) -
 def compared(
     title: str, names: Sequence[str], columns: Mapping[str, Sequence[Sequence[float]]]
 ) -> np.ndarray:
-    """A panel for each score: mean, standard deviation and each value (hollow), a row for a name.
-
-    `columns` are the values of each name by the title of their panel; none leave a gap.
-    """
+    """A panel for each score: mean, standard deviation, values (hollow), if any, of each name."""
     from matplotlib.figure import Figure
 
     size = (2.4 + 2.2 * len(columns), 1.4 + 0.36 * len(names))

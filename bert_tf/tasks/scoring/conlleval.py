@@ -67,10 +67,9 @@ class EntityScores:
 def score_entities(
     gold: Iterable[Sequence[str]], predicted: Iterable[Sequence[str]]
 ) -> EntityScores:
-    """Compares the labels of sentences.
+    """Compares labels of sentences as conlleval and seqeval do: a wrong prefix is no error.
 
-    Entities are found as by conlleval and seqeval's default mode: a wrong prefix is no error. For
-    accuracy labels are compared as they are.
+    For accuracy labels are compared as they are.
     """
     gold_types, found_types, correct_types = Counter[str](), Counter[str](), Counter[str]()
     words = right = 0

@@ -1,7 +1,4 @@
-"""Scores of predictions, computed by scikit-learn and SciPy. Each is larger for a better model.
-
-Both libraries take a second to import, so the functions import them.
-"""
+"""Scores, larger for better models. They import scikit-learn and SciPy, which take a second."""
 
 import math
 import warnings

@@ -1,8 +1,4 @@
-"""The official scores of SQuAD, in percent: evaluate-v1.1.py and evaluate-v2.0.py.
-
-The two differ: in how F1 treats an empty answer, and in whether a question without a prediction
-counts.
-"""
+"""The official scores of SQuAD, in percent: evaluate-v1.1.py and evaluate-v2.0.py."""
 
 import functools
 import re
@@ -38,10 +34,7 @@ def f1(answer: str, gold: str) -> float:
 def squad_1_scores(
     gold: Mapping[str, Sequence[str]], answers: Mapping[str, str]
 ) -> dict[str, float]:
-    """The scores of SQuAD 1.1: means over the questions, by id, of the best over the right answers.
-
-    A question without an entry in `answers` scores 0.
-    """
+    """The scores of SQuAD 1.1, means over the questions, by id; one without an answer scores 0."""
     return {
         name: _mean(
             max(metric(answers[id_], text) for text in right) if id_ in answers else 0.0
@@ -59,12 +52,9 @@ def squad_2_scores(
 ) -> dict[str, float]:
     """The scores of SQuAD 2.0: over all questions, and those with (HasAns_) and without (NoAns_).
 
-    Args:
-        gold: right answers to each question, by its id; none for an unanswerable question.
-        answers: answers given, empty for none; a question without an entry is left out.
-        null_odds: score of "no answer" for each answer, to find the best thresholds: `answers` then
-            hold the best text for each question, whatever its odds.
-        threshold: no answer is given to questions with larger odds.
+    `answers` are empty for none; a question without an entry is left out. `null_odds`, the scores
+    of "no answer", are for finding the best thresholds: `answers` then hold the best text for each
+    question, whatever its odds. Questions with odds above `threshold` count as not answered.
     """
     scored = [id_ for id_ in gold if id_ in answers]
     right = {id_: [text for text in gold[id_] if normalize(text)] or [""] for id_ in scored}
