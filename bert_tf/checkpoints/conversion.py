@@ -40,8 +40,6 @@ _OURS = (  # every file that a conversion writes
 
 @dataclass(frozen=True)
 class Conversion:
-    """Result of `convert`."""
-
     source: Location
     model: StoredModel  # with notes on assumptions and losses
     files: list[str]  # the files written, by their path in the output

@@ -79,8 +79,6 @@ class Corpus:
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Vocabulary(Stage):
-    """A WordPiece vocabulary."""
-
     title: str = "vocabulary"
     corpus: Corpus
     size: int

@@ -59,8 +59,6 @@ def task_data(given: Sequence[str]) -> list[TaskData]:
 
 @dataclass(frozen=True)
 class Plan:
-    """What a table needs."""
-
     table: Table
     scale: Scale
     corpus: Corpus  # text to pre-train on

@@ -30,9 +30,7 @@ Show = Callable[..., None]  # called with what is done and the total, None if un
 
 @dataclass(frozen=True)
 class Cache:
-    """The folder of all stages."""
-
-    folder: Path
+    folder: Path  # of all stages
 
     def of(self, stage: "Stage") -> Path:
         return self.folder / stage.name

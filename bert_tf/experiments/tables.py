@@ -14,8 +14,6 @@ PERPLEXITY = "masked-LM perplexity"
 
 @dataclass(frozen=True, kw_only=True)
 class Scale:
-    """Settings that all tables share."""
-
     name: str  # name on the command line
     vocabulary_size: int  # maximum number of pieces
     do_lower_case: bool  # whether the vocabulary is uncased
@@ -63,8 +61,6 @@ class Column:
 
 @dataclass(frozen=True, kw_only=True)
 class Table:
-    """A table of the paper."""
-
     name: str  # name on the command line
     title: str
     source: str  # where the paper has it
