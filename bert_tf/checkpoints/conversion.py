@@ -63,7 +63,8 @@ def read_model(
     check_vocabulary(pieces, model.config, location.folder)
     if pieces < rows:
         model.notes.append(
-            f"The last {rows - pieces} of {rows} embeddings are padding, which is kept."
+            f"The model has {rows} embeddings for {pieces} pieces: the last {rows - pieces} are "
+            "padding, and are kept."
         )
     return location, model
 
