@@ -22,6 +22,7 @@ _HOMES = {
     "bert_tf.models.encoder": ("BertEncoder",),
     "bert_tf.models.feature_encoder": ("FeatureEncoder", "FrozenLayers", "LayerMix"),
     "bert_tf.models.language_model": ("BertLanguageModel",),
+    "bert_tf.models.losses": ("SpanAccuracy", "SpanCrossentropy"),
     "bert_tf.models.lstm_encoder": ("LstmEncoder",),
     "bert_tf.models.masked_language_model": ("BertMaskedLanguageModel",),
     "bert_tf.models.pretrainer": ("BertPreTrainer",),
@@ -29,6 +30,7 @@ _HOMES = {
         "BertChooser", "BertClassifier", "BertRegressor", "BertSpanClassifier", "BertTagger",
     ),
     "bert_tf.models.two_encoders": ("TwoEncoders",),
+    "bert_tf.raw_text.preprocessor": ("BertPreprocessor",),
     "bert_tf.training.optimizer": ("AdamWeightDecay", "Lamb"),
     "bert_tf.training.schedule": (
         "WarmupConstant", "WarmupCosineDecay", "WarmupLinearDecay", "WarmupStableDecay",

@@ -9,12 +9,13 @@ import keras
 
 from bert_tf.config import BertConfig
 from bert_tf.errors import InputError
+from bert_tf.models.text_model import TextModel
 
 # Of every model; the last two are Keras' own.
-_KEYWORDS = ("seed", "dtype", "name", "trainable")
+_KEYWORDS = ("seed", "dtype", "name", "trainable", "preprocessor")
 
 
-class PretrainedModel(keras.Model):
+class PretrainedModel(TextModel):
     """A functional Keras model that a model directory can hold.
 
     Subclasses make their layers, wire them, and pass inputs and outputs to `__init__`. The names
@@ -37,11 +38,15 @@ class PretrainedModel(keras.Model):
         **kwargs: Any,
     ):  # fmt: skip
         self.refuse_unknown(kwargs)
+        preprocessor = kwargs.pop("preprocessor", None)
         super().__init__(inputs=inputs, outputs=outputs, **kwargs)
         # Keras ignores a functional model's dtype; `compile` reads it to scale the loss.
         self.dtype_policy = keras.dtype_policies.get(dtype)
         self.config = config
         self.seed = seed
+        self.preprocessor = preprocessor
+        if type(self).new_loss:
+            self.compile()
 
     @staticmethod
     def symbolic_inputs(*more: str) -> dict[str, Any]:
@@ -72,12 +77,14 @@ class PretrainedModel(keras.Model):
         if "encoder" in values:
             values["encoder"] = keras.saving.serialize_keras_object(self.encoder)
         dtype = keras.saving.serialize_keras_object(self.dtype_policy)
+        if self.preprocessor is not None:
+            values["preprocessor"] = keras.saving.serialize_keras_object(self.preprocessor)
         return {**values, "dtype": dtype, "name": self.name, "trainable": self.trainable}
 
     @classmethod
     def from_config(cls, config: dict[str, Any], custom_objects: Any = None) -> Self:
         values = dict(config)
-        for name in {"encoder", "dtype"} & values.keys():
+        for name in {"encoder", "dtype", "preprocessor"} & values.keys():
             values[name] = keras.saving.deserialize_keras_object(values[name])
         if "config" in values:
             values["config"] = BertConfig.from_dict(values["config"])
@@ -127,6 +134,54 @@ class PretrainedModel(keras.Model):
         return bert_tf.load_model(
             directory, cls, allow_new_head=allow_new_head, num_classes=num_classes, labels=labels,
             seed=seed, dtype=dtype, **config,
+        )  # fmt: skip
+
+    @classmethod
+    def from_preset(
+        cls,
+        preset: str | os.PathLike,
+        *,
+        labels: Sequence[str] | None = None,
+        num_classes: int | None = None,
+        preprocessor: Any = "auto",
+        task: str | None = None,
+        max_length: int | None = None,
+        seed: int | None = None,
+        dtype: Any = None,
+        **config: Any,
+    ) -> Self:
+        """Opens a model with its vocabulary, to be given raw text.
+
+        A head that the preset lacks, or has for other labels, starts with random weights.
+
+        Args:
+            preset: a model directory, of bert-tf or Hugging Face.
+            labels: names of the classes of a classifier or tagger; None for the preset's.
+            num_classes: number of classes, instead of labels.
+            preprocessor: "auto" for that of the preset; None for a model of token ids.
+            task: name of the task, such as "squad2" (`bert-tf tasks`); None for the preset's, or
+                that of the class.
+            max_length: most tokens of a row; None for the task's.
+            seed: random seed for dropout and for weights that are initialized at random.
+            dtype: Keras dtype policy such as "mixed_bfloat16"; None for the global one.
+            config: as of `from_directory`.
+
+        Raises:
+            InputError: the preset cannot be used, or lacks its vocabulary.
+
+        Example::
+
+        ```python
+        model = bert_tf.BertClassifier.from_preset("models/base", labels=["bad", "good"])
+        model.fit(texts, labels, epochs=3)
+        model.classify(["a raw string"])
+        ```
+        """
+        import bert_tf
+
+        return bert_tf.open_preset(
+            cls, preset, labels=labels, num_classes=num_classes, preprocessor=preprocessor,
+            task=task, max_length=max_length, seed=seed, dtype=dtype, **config,
         )  # fmt: skip
 
 

@@ -12,6 +12,13 @@ from bert_tf.layers import ClassificationHead, SummaryFirst
 from bert_tf.layers.bert_layer import part
 from bert_tf.models.encoder import BertEncoder
 from bert_tf.models.feature_encoder import FeatureEncoder, task_encoder
+from bert_tf.models.losses import (
+    SpanAccuracy,
+    SpanCrossentropy,
+    classes_loss,
+    classes_metrics,
+    squared_error,
+)
 from bert_tf.models.pretrained_model import PretrainedModel
 
 
@@ -31,6 +38,8 @@ class TaskModel(PretrainedModel):
     # What the head reads: the pooled output, or the sequence output at tokens or in all places.
     reads = "pooled_output"
     head_name = "classifier"  # its seed follows from it
+    new_loss = staticmethod(classes_loss)
+    new_metrics = staticmethod(classes_metrics)
     arguments: tuple[str, ...] = ("encoder", "dropout")
 
     def __init__(
@@ -119,6 +128,15 @@ class BertClassifier(_LabelModel):
             comes twice, or there are fewer than two classes.
     """
 
+    def classify(self, x: Any, batch_size: int = 32) -> list[dict[str, Any]]:
+        """The label of each text or pair, its probability, and the probabilities of all labels.
+
+        Args:
+            x: raw text, as of `fit`.
+            batch_size: texts at a time.
+        """
+        return self._answers(x, batch_size)
+
 
 @keras.saving.register_keras_serializable(package="bert_tf")
 class BertTagger(_LabelModel):
@@ -129,6 +147,15 @@ class BertTagger(_LabelModel):
 
     reads = "tokens"
 
+    def tag(self, x: Any, batch_size: int = 32) -> list[dict[str, Any]]:
+        """The entities and the labelled words of each text.
+
+        Args:
+            x: texts as lists of words, or as strings with spaces between the words.
+            batch_size: texts at a time.
+        """
+        return self._answers(x, batch_size)
+
 
 @keras.saving.register_keras_serializable(package="bert_tf")
 class BertRegressor(TaskModel):
@@ -138,6 +165,8 @@ class BertRegressor(TaskModel):
     """
 
     head_name = "regressor"
+    new_loss = staticmethod(squared_error)
+    new_metrics = list
 
     @classmethod
     def wire(cls, encoder: Any, head: ClassificationHead) -> tuple[dict[str, Any], Any]:
@@ -159,10 +188,21 @@ class BertSpanClassifier(TaskModel):
 
     reads = "all_in_training"
     head_name = "span"
+    new_loss = SpanCrossentropy
+    new_metrics = staticmethod(lambda: [SpanAccuracy(name="accuracy")])
     arguments = ("encoder",)
 
     def __init__(self, encoder: BertEncoder | BertConfig, **kwargs: Any):
         super().__init__(encoder, 0.0, units=2, **kwargs)
+
+    def answer(self, x: Any, batch_size: int = 32) -> list[dict[str, Any]]:
+        """The best answers to each question, with their probabilities and places.
+
+        Args:
+            x: (questions, contexts), or a dict or data frame of these.
+            batch_size: questions at a time.
+        """
+        return self._answers(x, batch_size)
 
     @classmethod
     def wire(cls, encoder: Any, head: ClassificationHead) -> tuple[dict[str, Any], Any]:
@@ -180,6 +220,15 @@ class BertChooser(TaskModel):
 
     Inputs: the encoder's, but [B, N, T]. Output: logits [B, N]. Arguments: see `TaskModel`.
     """
+
+    def choose(self, x: Any, batch_size: int = 32) -> list[dict[str, Any]]:
+        """The number of the best choice for each context, and the probabilities of all.
+
+        Args:
+            x: (contexts, lists of choices), or a dict or data frame of `context` and `choices`.
+            batch_size: contexts at a time.
+        """
+        return self._answers(x, batch_size)
 
     @classmethod
     def wire(cls, encoder: Any, head: ClassificationHead) -> tuple[dict[str, Any], Any]:

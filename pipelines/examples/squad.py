@@ -78,7 +78,7 @@ def read_questions(
                     f"{place}: the question {id_} has no answer; give it one, or --task squad2"
                 )
             row["answers"] = [text for text, _ in answers]
-            row["span"] = _locate(context, *answers[0]) if answers else []
+            row["span"] = locate(context, *answers[0]) if answers else []
         for name, value in row.items():
             columns[name].append(value)
     if not known:
@@ -123,7 +123,7 @@ def _answers(place: str, record: dict[str, Any]) -> list[tuple[str, int]]:
     return found
 
 
-def _locate(context: str, text: str, start: int) -> list[int] | None:
+def locate(context: str, text: str, start: int) -> list[int] | None:
     """Where an answer lies in its context: [start, end], or None.
 
     As in the original, it may be anywhere within the words that its given place touches, and

@@ -1,0 +1,1 @@
+"""Keras models that take raw text: `fit`, `predict`, `classify`, `save` and `export` on strings."""
