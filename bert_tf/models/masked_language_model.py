@@ -9,6 +9,7 @@ from bert_tf.layers import MaskedLanguageModelHead
 from bert_tf.layers.bert_layer import part
 from bert_tf.models.encoder import BertEncoder
 from bert_tf.models.encoders import encoder_for
+from bert_tf.models.losses import classes_loss, classes_metrics
 from bert_tf.models.pretrained_model import PretrainedModel
 
 
@@ -29,6 +30,9 @@ class BertMaskedLanguageModel(PretrainedModel):
     """
 
     arguments = ("encoder",)
+    new_loss = staticmethod(classes_loss)
+    new_metrics = staticmethod(classes_metrics)
+    learning_rate = 1e-4
 
     def __init__(
         self,
@@ -47,6 +51,15 @@ class BertMaskedLanguageModel(PretrainedModel):
 
         self.encoder = encoder
         self.masked_language_model = head
+
+    def fill(self, x: Any, batch_size: int = 32) -> list[dict[str, Any]]:
+        """The most probable words for each [MASK] of the texts, with their probabilities.
+
+        Args:
+            x: texts.
+            batch_size: texts at a time.
+        """
+        return self._answers(x, batch_size)
 
 
 def words_head(

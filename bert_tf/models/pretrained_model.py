@@ -45,7 +45,7 @@ class PretrainedModel(TextModel):
         self.config = config
         self.seed = seed
         self.preprocessor = preprocessor
-        if type(self).new_loss:
+        if self.new_loss:
             self.compile()
 
     @staticmethod
@@ -197,6 +197,15 @@ class Encoder(PretrainedModel):
         self, inputs: Any, training: bool | None = None, mask: Any = None, reads: str = "all"
     ) -> Any:
         return _read(super().compute_output_spec(inputs), reads)
+
+    def embed(self, x: Any, batch_size: int = 32) -> list[dict[str, Any]]:
+        """Vectors of texts: `mean` of their tokens, `cls` and `pooled`, lists of H numbers.
+
+        Args:
+            x: texts.
+            batch_size: texts at a time.
+        """
+        return self._answers(x, batch_size)
 
     def towers(self) -> list[Any]:
         """The encoders with embeddings and blocks that this one is made of."""

@@ -11,8 +11,11 @@ from bert_tf.layers.bert_layer import part
 from bert_tf.layers.heads import take_tokens
 from bert_tf.models.encoder import BertEncoder
 from bert_tf.models.encoders import encoder_for
+from bert_tf.models.losses import classes_loss, classes_metrics
 from bert_tf.models.masked_language_model import words_head
 from bert_tf.models.pretrained_model import PretrainedModel
+
+_OUTPUTS = ("mlm_logits", "nsp_logits")
 
 
 @keras.saving.register_keras_serializable(package="bert_tf")
@@ -35,6 +38,9 @@ class BertPreTrainer(PretrainedModel):
     """
 
     arguments = ("encoder",)
+    new_loss = staticmethod(lambda: {name: classes_loss() for name in _OUTPUTS})
+    new_metrics = staticmethod(lambda: {name: classes_metrics() for name in _OUTPUTS})
+    learning_rate = 1e-4
 
     def __init__(
         self,

@@ -1,7 +1,6 @@
 """Training and prediction on raw text, by a model's preprocessor, as Keras users know them."""
 
 import os
-from collections.abc import Callable
 from typing import Any, ClassVar
 
 import keras
@@ -23,8 +22,8 @@ class TextModel(keras.Model):
     """
 
     # Keras' loss and metrics of the task; None for a model that is trained as part of others.
-    new_loss: ClassVar[Callable[[], Any] | None] = None
-    new_metrics: ClassVar[Callable[[], list[Any]]] = list
+    new_loss: Any = None
+    new_metrics: Any = list
     learning_rate: ClassVar[float] = 5e-5
     _is_auto = False
 
@@ -62,9 +61,9 @@ class TextModel(keras.Model):
         if self._is_auto:
             optimizer = self._new_optimizer()
         if isinstance(loss, str) and loss == AUTO:
-            loss = type(self).new_loss() if type(self).new_loss else None
+            loss = self.new_loss() if self.new_loss else None
         if isinstance(weighted_metrics, str) and weighted_metrics == AUTO:
-            weighted_metrics = None if metrics else type(self).new_metrics()
+            weighted_metrics = None if metrics else self.new_metrics()
         if jit_compile == AUTO and keras.backend.backend() == "tensorflow":
             jit_compile = False
         super().compile(

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from bert_tf.errors import InputError
+from bert_tf.serving.signatures import DEFAULT
 from bert_tf.tasks.task import Task
 from pipelines.examples.labelled_text import Examples
 from pipelines.examples.squad import Questions, locate
@@ -49,7 +50,7 @@ def with_columns(task: Task, x: Any, y: Any = None) -> tuple[Task, dict[str, lis
     Raises:
         InputError: a column is missing, or their lengths differ.
     """
-    names = _names(task)
+    names = inputs_of(task)
     if _is_frame(x) or isinstance(x, Mapping):
         columns = dict(x.items()) if isinstance(x, Mapping) else {n: x[n] for n in _columns_of(x)}
         given = {role: columns[found] for role, found in _roles(task, columns).items()}
@@ -60,10 +61,10 @@ def with_columns(task: Task, x: Any, y: Any = None) -> tuple[Task, dict[str, lis
         given = dict(zip(names, parts, strict=False))
     if "text_pair" in given and task.pair is None:
         task = replace(task, pair="text_pair")
-    missing = [name for name in _names(task) if name not in given]
+    missing = [name for name in inputs_of(task) if name not in given]
     if missing:
         raise InputError(
-            f"the inputs have no {' and no '.join(missing)}: give {_forms(_names(task))}"
+            f"the inputs have no {' and no '.join(missing)}: give {_forms(inputs_of(task))}"
         )
     lists = {name: _list(name, values) for name, values in given.items()}
     sizes = {name: len(values) for name, values in lists.items()}
@@ -120,14 +121,16 @@ def given_examples(
     return task, examples
 
 
-def _names(task: Task) -> list[str]:
-    return task.kind.inputs(task)
+def inputs_of(task: Task) -> list[str]:
+    """Names of the strings of a task: those of evaluation, so that a tagger reads words."""
+    kind = task.kind
+    return kind.inputs(task) if kind.is_trained else list(kind.signatures(task)[DEFAULT].inputs)
 
 
 def _roles(task: Task, columns: Mapping[str, Any]) -> dict[str, str]:
     """Role -> the column that has it: of the role's name, or of the task's."""
     own = {"text": task.text, "text_pair": task.pair or "text_pair"}
-    roles = [*_names(task), *(["text_pair"] if _names(task) == ["text"] else [])]
+    roles = [*inputs_of(task), *(["text_pair"] if inputs_of(task) == ["text"] else [])]
     if roles[0] not in (*columns, *own) and task.text in columns:  # tokens for words, for one
         own[roles[0]] = task.text
     found = {}

@@ -1,5 +1,6 @@
 """`BertPreprocessor`: raw text to what a model reads, in graph, as a Keras layer."""
 
+import functools
 import math
 import os
 from collections.abc import Mapping, Sequence
@@ -13,14 +14,17 @@ import tensorflow as tf
 from bert_tf.errors import InputError
 from bert_tf.models.pretrained_model import Encoder
 from bert_tf.models.task_models import BertChooser, BertClassifier, BertRegressor, TaskModel
-from bert_tf.raw_text.given import given_examples, is_raw, with_columns
+from bert_tf.raw_text.given import given_examples, inputs_of, is_raw, with_columns
 from bert_tf.serving.predictor import answer_rows
 from bert_tf.tasks.kinds.kind import Kind
 from bert_tf.tasks.table import find_task
 from bert_tf.tasks.task import Task
+from bert_tf.tokenization.packing import Packer
 from bert_tf.tokenization.tokenizer import BertTokenizer
 from bert_tf.trained.fine_tuned import FineTuned
 from pipelines.examples.batches import example_batches
+from pipelines.instances.masking import mask_tokens
+from pipelines.options import PretrainingDataOptions
 
 _BATCH_SIZE = 32
 _SHUFFLE_SEED = 0
@@ -105,13 +109,20 @@ class BertPreprocessor(keras.layers.Layer):
         """What the task's model does."""
         return self.task.kind
 
+    def __call__(self, x: Any, **kwargs: Any) -> dict[str, tf.Tensor]:
+        """Takes lists and other columns of strings, too, as `fit` does."""
+        if not all(tf.is_tensor(each) or keras.ops.is_tensor(each) for each in _leaves(x)):
+            task, examples = given_examples(self.task, x)
+            x = {name: tf.constant(examples.columns[name]) for name in inputs_of(task)}
+        return super().__call__(x, **kwargs)
+
     def call(self, x: Any) -> dict[str, tf.Tensor]:
         """Tokenizes and packs."""
         return self.kind.model_inputs(self._strings(x), self.tokenizer, self.max_length)
 
     def _strings(self, x: Any) -> dict[str, tf.Tensor]:
         """Tensors of strings by name."""
-        names = self.kind.inputs(self.task)
+        names = inputs_of(self.task)
         if not isinstance(x, Mapping):
             parts = x if isinstance(x, tuple) else (x,)
             names = ["text", "text_pair"] if names == ["text"] else names
@@ -175,8 +186,15 @@ class BertPreprocessor(keras.layers.Layer):
         size = batch_size or _BATCH_SIZE
         task, examples = given_examples(self.task, x, y, model.label_names)
         columns: Mapping[str, Sequence[Any]] = {
-            name: examples.columns[name] for name in task.kind.inputs(task)
+            name: examples.columns[name] for name in inputs_of(task)
         }
+        if "mask_positions" in model.input:
+            batch = functools.partial(self._masked, model)
+            no_labels = np.zeros(len(examples), np.int32)
+            seed = (_SHUFFLE_SEED if seed is None else seed) if shuffle else None
+            of_pairs = _numbers_of_pairs(y) if isinstance(model.output, dict) else no_labels
+            made = example_batches(columns, batch, size, targets=[of_pairs], seed=seed)
+            return Batches(made, math.ceil(len(examples) / size))
         arrays: list[np.ndarray] = []
         if y is not None or "label" in examples.columns or "answers" in examples.columns:
             labels = model.label_names
@@ -200,6 +218,22 @@ class BertPreprocessor(keras.layers.Layer):
         if not arrays:
             return (self.kind.model_inputs(strings, self.tokenizer, self.max_length),)
         return self.kind.batch(strings, arrays, self.tokenizer, self.max_length)
+
+    def _masked(self, model: Any, strings: dict[str, tf.Tensor], arrays: list[tf.Tensor]) -> tuple:
+        """Masked words of texts, other ones each time; and whether the second text is random."""
+        ids = self.kind.pieces(strings, self.tokenizer)
+        inputs = Packer(self.tokenizer, self.max_length)(*ids)
+        options = PretrainingDataOptions(max_seq_length=self.max_length)
+        seed = tf.random.uniform([2], maxval=tf.int32.max, dtype=tf.int32)
+        masked = mask_tokens(
+            inputs["token_ids"], inputs["padding_mask"], self.tokenizer, options, seed
+        )
+        inputs |= {"token_ids": masked.token_ids, "mask_positions": masked.positions}
+        if not isinstance(model.output, dict):
+            return inputs, masked.labels, masked.weights
+        labels = {"mlm_logits": masked.labels, "nsp_logits": arrays[0]}
+        ones = tf.ones_like(arrays[0], tf.float32)
+        return inputs, labels, {"mlm_logits": masked.weights, "nsp_logits": ones}
 
     def _mapped(self, model: Any, dataset: tf.data.Dataset) -> tf.data.Dataset:
         """A pipeline of batches of strings, with labels if it has any."""
@@ -243,7 +277,7 @@ class BertPreprocessor(keras.layers.Layer):
         if not issubclass(self.kind.model_class, _OF_ROWS):
             return [_told(row) for row in self.answers(model, x, batch_size or _BATCH_SIZE)]
         task, examples = given_examples(self.task, x)
-        columns = {name: examples.columns[name] for name in task.kind.inputs(task)}
+        columns = {name: examples.columns[name] for name in inputs_of(task)}
         lengths = np.minimum(self.kind.lengths(columns, self.tokenizer), self.max_length)
         order = np.argsort(-lengths, kind="stable")  # the longest first: it shows what memory holds
         ordered = {name: [values[i] for i in order] for name, values in columns.items()}
@@ -264,7 +298,7 @@ class BertPreprocessor(keras.layers.Layer):
     def answers(self, model: Any, x: Any, batch_size: int = _BATCH_SIZE) -> list[dict[str, Any]]:
         """What `bert-tf predict` writes for each example of raw text."""
         task, examples = given_examples(self.task, x)
-        names = self.kind.inputs(task)
+        names = inputs_of(task)
         strings = {name: examples.columns[name] for name in names}
         return answer_rows(self._function(model, task), strings, batch_size)
 
@@ -272,7 +306,7 @@ class BertPreprocessor(keras.layers.Layer):
         """The function of the task's strings, traced once for a model."""
         if self._asked.model is not model:
             self._asked = _Asked(model)
-        inputs = tuple(task.kind.inputs(task))
+        inputs = tuple(inputs_of(task))
         if inputs not in self._asked.functions:
             bound = self.bound(model, task)
             self._asked.functions[inputs] = bound.function(bound.signature_for(inputs))
@@ -298,6 +332,12 @@ class BertPreprocessor(keras.layers.Layer):
         return self.bound(model).export(name, root=folder.parent.parent, version=int(version))
 
 
+def _leaves(x: Any) -> list[Any]:
+    if isinstance(x, Mapping):
+        return list(x.values())
+    return list(x) if isinstance(x, tuple) else [x]
+
+
 class _Asked:
     """The model that was asked last, and functions of it by their inputs: nothing to track."""
 
@@ -317,6 +357,18 @@ def _told(row: Mapping[str, Any]) -> Any:
     if "masks" in row:
         return [mask["words"][0] for mask in row["masks"]]
     return row["answer"]
+
+
+def _numbers_of_pairs(y: Any) -> np.ndarray:
+    """Labels of pairs, int32 [E]."""
+    found = np.asarray(y)
+    if found.ndim != 1 or found.dtype.kind not in "iub" or not np.isin(found, (0, 1)).all():
+        raise InputError(
+            "next sentence prediction learns from pairs of texts with labels, 0 where the second "
+            "follows the first and 1 where it is random: give them, or train a "
+            "BertMaskedLanguageModel on texts alone"
+        )
+    return found.astype(np.int32)
 
 
 def _weights(values: Any, count: int) -> np.ndarray:

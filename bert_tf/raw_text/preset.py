@@ -24,7 +24,7 @@ def open_preset(
     """A model of a class from a preset; see `PretrainedModel.from_preset`."""
     directory = Path(preset)
     settings.setdefault("allow_new_head", True)
-    model = load_model(directory, model_class, **settings)
+    model: Any = load_model(directory, model_class, **settings)
     if preprocessor == "auto":
         if not any((directory / name).exists() for name in ("vocab.txt", "tokenizer.json")):
             raise InputError(
