@@ -54,7 +54,11 @@ keras_classes.register()
 def __getattr__(name: str) -> Any:
     if name not in _HOMES:
         raise AttributeError(f"module 'bert_tf' has no attribute {name!r}")
-    return getattr(importlib.import_module(_HOMES[name]), name)
+    found = getattr(importlib.import_module(_HOMES[name]), name)
+    if _HOMES[name].startswith("bert_tf.models"):
+        # For a script that may train the model, and has run no op yet.
+        importlib.import_module("bert_tf.startup").prepare_training()
+    return found
 
 
 def __dir__() -> list[str]:

@@ -21,6 +21,14 @@ def keep_freed_memory() -> None:
         mallopt(top_pad, 64 << 20)
 
 
+_shares_cores = False
+
+
+def shares_cores() -> bool:
+    """Whether `share_cores` took effect: the halves of a batch are best computed apart."""
+    return _shares_cores
+
+
 def share_cores() -> None:
     """Gives each half of a training batch its share of a CPU's cores (see `Trainer`).
 
@@ -37,9 +45,20 @@ def share_cores() -> None:
     cores = os.cpu_count() or 1
     if hasattr(os, "sched_getaffinity"):
         cores = len(os.sched_getaffinity(0))
+    global _shares_cores
     with contextlib.suppress(RuntimeError):  # TensorFlow has run an op
         # Two threads come on top, each in charge of a half.
         threads.set_intra_op_parallelism_threads(max((cores + 1) // 2, cores - 2))
+        _shares_cores = True
+
+
+def prepare_training() -> None:
+    """Both of the above, if TensorFlow is Keras' backend."""
+    import keras
+
+    if keras.backend.backend() == "tensorflow":
+        keep_freed_memory()
+        share_cores()
 
 
 def import_tensorflow() -> None:

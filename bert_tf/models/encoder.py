@@ -12,7 +12,7 @@ from bert_tf.layers import BertEmbeddings, Pooler, TransformerBlock
 from bert_tf.layers.bert_layer import part
 from bert_tf.models.pretrained_model import Encoder
 from bert_tf.primitives.places import Places
-from bert_tf.primitives.table import primitives
+from bert_tf.primitives.table import of_halves, primitives
 
 
 @keras.saving.register_keras_serializable(package="bert_tf")
@@ -104,6 +104,9 @@ class BertEncoder(Encoder):
         if not isinstance(inputs, Mapping):
             inputs = keras.tree.pack_sequence_as(self.input, keras.tree.flatten(inputs))
         inputs = {name: ops.cast(x, "int32") for name, x in inputs.items()}
+        return of_halves(lambda part: self._of_rows(part, training, reads), inputs, training)
+
+    def _of_rows(self, inputs: dict[str, Any], training: bool | None, reads: str) -> dict[str, Any]:
         mask = inputs["padding_mask"]
         if is_packed := "position_ids" in inputs:
             own = ops.equal(mask[:, :, None], mask[:, None, :])

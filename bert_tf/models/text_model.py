@@ -6,6 +6,7 @@ from typing import Any, ClassVar
 import keras
 
 from bert_tf.errors import InputError
+from bert_tf.primitives.table import halves
 
 AUTO = "auto"
 
@@ -170,6 +171,16 @@ class TextModel(keras.Model):
         if not self._takes(x):
             return super().predict(x, batch_size, **kwargs)
         return self.preprocessor.predict(self, x, super().predict, batch_size, **kwargs)
+
+    def test_step(self, data: Any) -> Any:
+        """Keras', on both halves of a batch at the same time where cores are shared."""
+        with halves(True):
+            return super().test_step(data)
+
+    def predict_step(self, data: Any) -> Any:
+        """Likewise."""
+        with halves(True):
+            return super().predict_step(data)
 
     def save_to_preset(self, directory: str | os.PathLike) -> None:
         """Writes a model directory: the model, its vocabulary, its task.

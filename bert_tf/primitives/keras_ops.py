@@ -17,6 +17,10 @@ class Primitives:
     def __init__(self, training: bool):
         self.training = training
 
+    def computes_halves(self) -> bool:
+        """Whether two halves of a batch are quicker than the batch."""
+        return False
+
     def find_places(self, padding_mask: Any, direction: str, reads: str) -> Places:
         """The places to compute; `reads` is that of `BertEncoder`."""
         return Places(padding_mask, direction)

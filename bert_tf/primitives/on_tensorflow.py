@@ -24,6 +24,7 @@ from bert_tf.primitives.dropout import Dropout, draw_dropout, drop
 from bert_tf.primitives.keras_ops import Primitives, is_replaced
 from bert_tf.primitives.passes import known_shape
 from bert_tf.primitives.places import Places
+from bert_tf.startup import shares_cores
 
 
 class TokenPlaces(Places):
@@ -80,6 +81,10 @@ class Inference(Primitives):
 
     # TensorFlow fuses this form of the exact GELU with the product before it.
     gelu: Any = staticmethod(tf.nn.gelu)
+
+    def computes_halves(self) -> bool:
+        # Two operations at a time; eagerly, there is one.
+        return shares_cores() and not tf.executing_eagerly() and device_type() == "CPU"
 
     def find_places(self, padding_mask: tf.Tensor, direction: str, reads: str) -> Places:
         is_of_tokens = padding_mask.shape.rank == 2 and reads != "all"

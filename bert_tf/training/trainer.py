@@ -10,6 +10,7 @@ import tensorflow as tf
 
 from bert_tf.errors import InputError
 from bert_tf.primitives.devices import device_type
+from bert_tf.primitives.table import halves
 from bert_tf.training.means import Values
 from bert_tf.training.optimizer import apply_summed, check_optimizer
 from bert_tf.training.strategy import check_jit_compile
@@ -320,7 +321,8 @@ class Trainer:
             mapping = list(zip(self.seeds, states, strict=True))
             with tf.GradientTape() as tape:
                 with keras.StatelessScope(state_mapping=mapping, collect_losses=True) as scope:
-                    outputs = self.model(inputs, training=True)
+                    with halves(False):  # these rows are a half already, or a device's
+                        outputs = self.model(inputs, training=True)
                     self._check_call(scope)
                 sums = self._sums(labels, weights, outputs)
                 loss = loss_of(sums)
