@@ -54,10 +54,12 @@ keras_classes.register()
 def __getattr__(name: str) -> Any:
     if name not in _HOMES:
         raise AttributeError(f"module 'bert_tf' has no attribute {name!r}")
-    found = getattr(importlib.import_module(_HOMES[name]), name)
+    startup = importlib.import_module("bert_tf.startup")
+    with startup.without_chatter():
+        found = getattr(importlib.import_module(_HOMES[name]), name)
     if _HOMES[name].startswith("bert_tf.models"):
         # For a script that may train the model, and has run no op yet.
-        importlib.import_module("bert_tf.startup").prepare_training()
+        startup.prepare_training()
     return found
 
 

@@ -4,6 +4,7 @@ import contextlib
 import ctypes
 import os
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 
@@ -61,20 +62,35 @@ def prepare_training() -> None:
         share_cores()
 
 
-def import_tensorflow() -> None:
-    """Imports TensorFlow without its start-up chatter; what the user set stays set."""
+@contextlib.contextmanager
+def without_chatter() -> Iterator[None]:
+    """Hides what TensorFlow writes while it is loaded; what the user set stays set."""
+    if "tensorflow_text" in sys.modules:
+        yield
+        return
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
     os.environ.setdefault("GRPC_VERBOSITY", "ERROR")
-    # The commands export SavedModels and train under tf.distribute: TensorFlow it is.
-    os.environ["KERAS_BACKEND"] = "tensorflow"
-    # Its libraries write to standard error while they load, before they read any log level.
-    sys.stderr.flush()
-    standard_error = os.dup(2)
+    # They write to standard error before they read any log level.
+    try:
+        standard_error = os.dup(2)
+    except OSError:  # it is closed
+        yield
+        return
+    if sys.stderr is not None:
+        sys.stderr.flush()
     try:
         with Path(os.devnull).open("wb") as nowhere:
             os.dup2(nowhere.fileno(), 2)
-            import tensorflow  # noqa: F401
-            import tensorflow_text  # noqa: F401
+        yield
     finally:
         os.dup2(standard_error, 2)
         os.close(standard_error)
+
+
+def import_tensorflow() -> None:
+    """Imports TensorFlow without its start-up chatter."""
+    # The commands export SavedModels and train under tf.distribute: TensorFlow it is.
+    os.environ["KERAS_BACKEND"] = "tensorflow"
+    with without_chatter():
+        import tensorflow  # noqa: F401
+        import tensorflow_text  # noqa: F401

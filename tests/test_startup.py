@@ -1,5 +1,9 @@
 """What a process does before it works with TensorFlow."""
 
+import os
+import subprocess
+import sys
+
 import pytest
 from preloaded import run_code
 
@@ -31,3 +35,21 @@ assert int(tf.add(1, 1)) == 2
 def test_halves_share_the_cores(before, cores, pool):
     """Unless the user has said how many threads there are, or TensorFlow has started them."""
     run_code(THREADS, [before, cores, pool], check=True)
+
+
+QUIET = """
+import bert_tf, sys
+bert_tf.BertTokenizer(["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "a"])
+bert_tf.BertEncoder(bert_tf.BertConfig.named("tiny", vocab_size=6))
+print("mine", file=sys.stderr)
+"""
+
+
+@pytest.mark.slow
+def test_a_script_hears_nothing_of_tensorflow():
+    """A process of its own: TensorFlow writes while it is loaded."""
+    given = {k: v for k, v in os.environ.items() if k != "TF_CPP_MIN_LOG_LEVEL"}
+    done = subprocess.run(
+        [sys.executable, "-c", QUIET], env=given, check=True, capture_output=True, text=True
+    )
+    assert done.stderr == "mine\n"
