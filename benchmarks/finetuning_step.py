@@ -2,11 +2,12 @@ r"""Speed of fine-tuning steps beside Hugging Face's: same weights and examples,
 
     python benchmarks/finetuning_step.py --model MODEL --data glue/MRPC [--peers peer/bin/python]
 
-Three sides take turns, a few steps each: bert-tf, with tokenization in the step and batches of
-examples of similar length; Hugging Face's model in a plain PyTorch loop (fused AdamW, bfloat16 by
-torch.autocast) on random batches of tokenized examples padded to the longest of the batch, as its
-Trainer makes them; and the same on our batches. Reported are medians over the turns, by the clock
-and in processor time; on a shared machine only the latter can be compared.
+Four sides take turns, a few steps each: the step of `bert-tf finetune`, with tokenization in it and
+batches of examples of similar length; `BertClassifier.fit` on the same texts, in the same batches;
+Hugging Face's model in a plain PyTorch loop (fused AdamW, bfloat16 by torch.autocast) on random
+batches of tokenized examples padded to the longest of the batch, as its Trainer makes them; and the
+same on our batches. Reported are medians over the turns, by the clock and in processor time; on a
+shared machine only the latter can be compared. `--sides here fit` needs no PyTorch.
 """
 
 import argparse
@@ -29,9 +30,11 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 # Keeps PyTorch's waiting threads from spinning while another side has its turn.
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 
-LEARNING_RATE, SEED = 5e-5, 1
+LEARNING_RATE = 5e-5
+SEED = 0  # that of `fit`: all sides get the same batches, but one
 SIDES = {
     "here": "bert-tf",
+    "fit": "bert-tf, fit",
     "chance": "Hugging Face, random batches",
     "same": "Hugging Face, our batches",
 }
@@ -97,6 +100,21 @@ def steps_here(options: argparse.Namespace) -> Callable[[int], Any]:
     return lambda number: float(trainer.train(batches)["loss"])
 
 
+def fit_here(options: argparse.Namespace) -> Callable[[list[Any]], Any]:
+    """What a script does: `fit` on lists of strings."""
+    import bert_tf
+
+    data = read_data(options)
+    model = bert_tf.BertClassifier.from_preset(
+        options.model, task=options.task, labels=data.labels, seed=SEED, dtype=options.precision
+    )
+    (numbers,) = data.arrays
+    epochs = 1 + count(options) * options.batch_size // len(numbers)
+    return lambda callbacks: model.fit(
+        dict(data.columns), numbers, options.batch_size, epochs, callbacks=callbacks, verbose=0
+    )
+
+
 def steps_there(options: argparse.Namespace) -> Callable[[int], Any]:
     """Hugging Face's training step; runs in its Python."""
     import torch
@@ -131,6 +149,9 @@ def steps_there(options: argparse.Namespace) -> Callable[[int], Any]:
 
 def answer(options: argparse.Namespace) -> None:
     """One side: some steps, on the next batches, for each line."""
+    if options.part == "fit":
+        turns.answer_in_fit(fit_here(options), options.steps)
+        return
     step = (steps_here if options.part == "here" else steps_there)(options)
     numbers = itertools.count()
     turns.answer(lambda _: turns.timed(lambda: step(next(numbers)), options.steps))
@@ -141,11 +162,12 @@ def measure(options: argparse.Namespace) -> dict[str, dict[str, Any]]:
     from bert_tf.config import BertConfig
     from bert_tf.models.cost import classification_flops
 
-    peer = peer_python(options.peers)
+    here = {"here", "fit"}
+    peer = peer_python(options.peers) if set(options.sides) - here else ""
     commands = {
-        name: [sys.executable if side == "here" else peer, *sys.argv, "--part", side,
-               "--work", options.work]
-        for side, name in SIDES.items()
+        SIDES[side]: [sys.executable if side in here else peer, *sys.argv, "--part", side,
+                      "--work", options.work]
+        for side in options.sides
     }  # fmt: skip
     times = turns.take_turns(commands, options.turns)
     config = BertConfig.from_json(Path(options.model) / "config.json")
@@ -155,7 +177,8 @@ def measure(options: argparse.Namespace) -> dict[str, dict[str, Any]]:
         classification_flops(config, length=float(length), classes=2)
         for length in np.concatenate(lengths)
     ) / len(lengths)
-    precisions = [options.precision, options.peer_precision, options.peer_precision]
+    precisions = [options.precision if side in here else options.peer_precision
+                  for side in options.sides]  # fmt: skip
     types = [precision.removeprefix("mixed_") for precision in precisions]
     return turns.summary(
         {side: of_side[:, 0] for side, of_side in times.items()},
@@ -177,6 +200,8 @@ def main() -> None:
     parser.add_argument("--batch-size", type=int, default=32)
     parser.add_argument("--steps", type=int, default=4, help="steps per turn")
     parser.add_argument("--turns", type=int, default=7, help="turns of each side")
+    parser.add_argument("--sides", nargs="+", choices=SIDES, default=list(SIDES),
+                        help="the first is what the others are compared with")  # fmt: skip
     add_option(parser)
     parser.add_argument("--output", help="JSON file of the results")
     parser.add_argument("--part", choices=("prepare", *SIDES), help=argparse.SUPPRESS)

@@ -31,6 +31,32 @@ def answer(reply: Callable[[str], list[float]]) -> None:
         print(json.dumps(reply(line.rstrip("\n"))), flush=True)
 
 
+def answer_in_fit(fit: Callable[[list[Any]], Any], steps: int) -> None:
+    """A side's process that trains with Keras: `fit` takes callbacks, a line stands for some steps.
+
+    Between two lines `fit` waits before its next step, so that what it does once is in no time.
+    """
+    import keras
+
+    class InTurns(keras.callbacks.Callback):
+        done = 0
+
+        def on_train_batch_begin(self, batch: int, logs: Any = None) -> None:
+            if self.done % steps == 0:
+                if not sys.stdin.readline():
+                    raise SystemExit
+                self.started = time.perf_counter(), time.process_time()
+
+        def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
+            self.done += 1
+            if self.done % steps == 0:
+                now = time.perf_counter(), time.process_time()
+                spent = [(b - a) / steps for a, b in zip(self.started, now, strict=True)]
+                print(json.dumps(spent), flush=True)
+
+    fit([InTurns()])
+
+
 def take_turns(
     commands: dict[str, list[str]], turns: int, lines: Sequence[str] = ("",), *, warm_up: int = 1
 ) -> dict[str, np.ndarray]:

@@ -1,6 +1,7 @@
 """The benchmarks' own machinery: turns, tables, the report; the benchmark of GPUs without one."""
 
 import argparse
+import io
 import json
 import os
 import subprocess
@@ -36,6 +37,67 @@ def test_sides_take_turns(benchmarks):
     np.testing.assert_array_equal(times["peer"][:, :, 0], [[5, 50]] * 3)
     with pytest.raises(SystemExit, match="broken failed"):
         turns.take_turns({"broken": [sys.executable, "-c", "raise SystemExit(1)"]}, 1)
+
+
+def test_a_side_answers_between_the_steps_of_a_fit(benchmarks, monkeypatch, capsys):
+    import turns
+
+    def fit(callbacks):
+        (callback,) = callbacks
+        for batch in range(100):
+            callback.on_train_batch_begin(batch)
+            callback.on_train_batch_end(batch)
+
+    monkeypatch.setattr("sys.stdin", io.StringIO("\n\n"))
+    with pytest.raises(SystemExit):
+        turns.answer_in_fit(fit, 3)
+    answers = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    assert len(answers) == 2
+    assert all(len(each) == 2 and each[0] > 0 for each in answers)
+
+
+MODEL = """
+class Model:
+    def fit(self, rows, epochs, callbacks=(), verbose=1):
+        for step in range(epochs):
+            for callback in callbacks:
+                callback.on_train_batch_begin(step)
+                callback.on_train_batch_end(step)
+    def evaluate(self, rows): return [0.5, len(rows) / 4]
+    def predict(self, texts): return texts
+"""
+SCRIPT = """
+from a_library import Model
+model = Model()
+model.fit(rows, epochs=1)
+scores = model.evaluate(dev)
+answers = model.predict(["a gripping film"])
+"""
+
+
+def test_the_first_lines_of_a_user(benchmarks, monkeypatch, capsys, tmp_path):
+    import first_lines
+
+    for name in first_lines.SCRIPTS:
+        compile(first_lines.script(name), name, "exec")
+    (tmp_path / "a_library.py").write_text(MODEL)
+    (tmp_path / "train.tsv").write_text("sentence\tlabel\ngood\t1\n")
+    (tmp_path / "dev.tsv").write_text("sentence\tlabel\ngood\t1\nbad\t0\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setitem(first_lines.SCRIPTS, "a library", SCRIPT)
+    monkeypatch.setitem(first_lines.NAMES, "a library", "A library")
+    assert first_lines.lines("a library") == 10
+    found = first_lines.walk("a library")
+    assert found["accuracy"] == 0.5
+    assert {"import", "open", "fit", "evaluate", "predict"} < found.keys()
+    assert first_lines.imports("a library") == ["-c", "from a_library import Model"]
+    table = first_lines.table({"a library": {"lines": 10, "step ms": 123.4, "accuracy": 0.5}})
+    assert table.endswith("| lines | 10 |\n| step ms | 123 |\n| accuracy | 0.5000 |")
+    monkeypatch.setattr("sys.stdin", io.StringIO("\n" * 3))
+    with pytest.raises(SystemExit):
+        first_lines.steps("a library", 2)
+    assert len(capsys.readouterr().out.splitlines()) == 3
 
 
 def test_medians_ratios_and_shares_of_the_ceiling(benchmarks):
