@@ -125,6 +125,7 @@ def _finetune(run: Run, options: FinetuningOptions, listener: Listener) -> Finet
     check_steps_per_execution(options.steps_per_execution, evaluate_every, [total_steps])
 
     tuned = _new_model(run, data, options)
+    content = content_hash(options.model)
     cache = None
     if options.features_only is not None:
         folder = run.directory / "features" if run.is_chief and not options.dry_run else None
@@ -137,7 +138,7 @@ def _finetune(run: Run, options: FinetuningOptions, listener: Listener) -> Finet
     batches = functools.partial(data.batches, seed=options.seed, fixed_length=fixed_length)
     settings = {
         "config": tuned.model.config.to_dict(),
-        "model_content": content_hash(options.model),
+        "model_content": content,
         **data.settings(),
     }
     trainer = prepare(
