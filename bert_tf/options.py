@@ -35,6 +35,7 @@ def option(
     below: float | None = None,
     identity: bool = True,
     path: bool = False,
+    model: bool = False,
     writes: Literal["file", "folder"] | None = None,
     first: bool = False,
     saved: bool = True,
@@ -49,6 +50,7 @@ def option(
     - identity: a run cannot be resumed with another value. Mark what cannot change the result, or
       what the run's settings record otherwise, with False. Files to read count by their content.
     - path: it names files or folders to read, which must exist.
+    - model: the path is a model's, or its name on the Hugging Face hub.
     - writes: it names a file or a folder to write.
     - first: the help shows it first, as all that is required, read or written.
     - saved: a run's config.yaml repeats it.
@@ -59,8 +61,8 @@ def option(
     metadata = {
         "bounds": {name: bound for name, bound in bounds.items() if bound is not None},
         "identity": identity and saved and not path and not writes,
-        "path": path, "writes": writes, "first": first, "saved": saved, "positional": positional,
-        "alone": alone,
+        "path": path, "model": model, "writes": writes, "first": first, "saved": saved,
+        "positional": positional, "alone": alone,
     }  # fmt: skip
     return dataclasses.field(default=default, default_factory=factory, metadata=metadata)
 

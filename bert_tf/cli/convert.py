@@ -22,8 +22,9 @@ from bert_tf.options import CheckedOptions, option
 class Options(CheckedOptions):
     """Options of `bert-tf convert`."""
 
-    source: str = option(positional=True, path=True)
-    """folder of a model, or prefix of a TensorFlow checkpoint (models/bert_model.ckpt)."""
+    source: str = option(positional=True, path=True, model=True)
+    """folder of a model, prefix of a TensorFlow checkpoint (models/bert_model.ckpt), or a model of
+    the Hugging Face hub, ORG/NAME."""
     output: str = option(positional=True)
     """folder to write."""
     to: Literal["hugging_face", "tf1", "keras_hub", "model_garden"] = "hugging_face"

@@ -26,8 +26,9 @@ from bert_tf.tasks.options import EvaluationOptions
 class Options(EvaluationOptions):
     """Options of `bert-tf ensemble`."""
 
-    models: list[str] = option(positional=True, path=True)
-    """fine-tuned model directories, such as runs/seed-1/best runs/seed-2/best."""
+    models: list[str] = option(positional=True, path=True, model=True)
+    """fine-tuned model directories, such as runs/seed-1/best runs/seed-2/best, or models of the
+    Hugging Face hub, ORG/NAME."""
     split: str | None = None
     """split to read from a data set; by default validation, with --submission test."""
     submission: str | None = option(None, writes="folder")

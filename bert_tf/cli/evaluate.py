@@ -33,8 +33,9 @@ _MOST_ROWS = 20  # of a table on the terminal
 class Options(EvaluationOptions):
     """Options of `bert-tf evaluate`."""
 
-    model: str = option(path=True)
-    """fine-tuned model directory, such as runs/classifier/best."""
+    model: str = option(path=True, model=True)
+    """fine-tuned model directory, such as runs/classifier/best, or a model of the Hugging Face hub,
+    ORG/NAME."""
     split: str = "validation"
     """split to read from a data set: train, validation, test, or of MNLI also
     validation_mismatched."""

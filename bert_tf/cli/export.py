@@ -26,8 +26,9 @@ from bert_tf.tasks.options import TaskOptions
 class Options(TaskOptions):
     """Options of `bert-tf export`."""
 
-    model: str = option(path=True)
-    """fine-tuned model directory, such as runs/classifier/best."""
+    model: str = option(path=True, model=True)
+    """fine-tuned model directory, such as runs/classifier/best, or a model of the Hugging Face hub,
+    ORG/NAME."""
     name: str
     """name of the served model."""
     output: str = "saved_models"

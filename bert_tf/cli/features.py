@@ -26,8 +26,8 @@ from bert_tf.tasks.options import FileOptions
 class Options(FileOptions):
     """Options of `bert-tf features`."""
 
-    model: str = option(path=True)
-    """model directory of any BERT."""
+    model: str = option(path=True, model=True)
+    """model directory of any BERT, or a model of the Hugging Face hub, ORG/NAME."""
     data: str = option(path=True)
     """texts: .tsv, .csv, .jsonl, .conll, or another file and --format; "-" for standard input."""
     output: str = option(writes="file")

@@ -26,6 +26,17 @@ _SUFFIXES = (".index", ".unfinished")
 _OTHER_MODELS = (".pb", ".index")
 
 
+def open_models(options: Any) -> None:
+    """Replaces names of models on the Hugging Face hub with the folders of their files."""
+    if all(Path(given).exists() for _, given in _values(options, "model")):
+        return
+    from bert_tf.checkpoints.presets import find_models
+    from bert_tf.cli.progress import console
+
+    for folder in find_models(options):
+        console.print(f"Model: {folder}")
+
+
 def check_inputs(options: Any) -> None:
     """Refuses paths, outputs, tasks and columns that cannot be used, as far as this is quick."""
     inputs = sorted(_values(options, "path"), key=lambda pair: pair[0].name not in _MODELS)
@@ -68,6 +79,10 @@ def _check_exists(given: str, option: str, is_model: bool) -> None:
         near = [name for name in there if name.startswith(f"{missing.name}.")]
         near += difflib.get_close_matches(missing.name, there, n=1, cutoff=0.5)
         cure = f"did you mean {missing.with_name(near[0])}?" if near else "check the path"
+        if is_model and not near:
+            from bert_tf.checkpoints.presets import hub_hint
+
+            cure += hub_hint(given)
         raise InputError(f"{option}{given}: no such file or folder; {cure}")
     if is_model and path.is_dir() and not (path / _CONFIG).exists():
         best = path / "best"

@@ -29,9 +29,9 @@ from bert_tf.tasks.options import FileOptions, TaskOptions
 class Options(TaskOptions, FileOptions):
     """Options of `bert-tf predict`."""
 
-    model: str = option(path=True)
-    """saved_models/<name>, whose newest version answers, the folder of one version, or a fine-tuned
-    model directory."""
+    model: str = option(path=True, model=True)
+    """saved_models/<name>, whose newest version answers, the folder of one version, a fine-tuned
+    model directory, or a model of the Hugging Face hub, ORG/NAME."""
     text: list[str] = option(factory=list, first=True)
     """raw strings."""
     pair: list[str] = option(factory=list, first=True)

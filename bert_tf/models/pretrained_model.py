@@ -155,7 +155,8 @@ class PretrainedModel(TextModel):
         A head that the preset lacks, or has for other labels, starts with random weights.
 
         Args:
-            preset: a model directory, of bert-tf or Hugging Face.
+            preset: a model directory, of bert-tf or Hugging Face; or a model of the Hugging Face
+                hub, "ORG/NAME" or "ORG/NAME@REVISION", which is downloaded unless it is cached.
             labels: names of the classes of a classifier or tagger; None for the preset's.
             num_classes: number of classes, instead of labels.
             preprocessor: "auto" for that of the preset; None for a model of token ids.

@@ -28,8 +28,9 @@ class PretrainingOptions(TrainingOptions):
     """size of a new model: tiny (2 layers, 128 wide), mini (4, 256), small (4, 512), medium (8,
     512), base (12, 768) or large (24, 1024); layers, width and attention heads, such as 3x768x12;
     or a config.json; small by default."""
-    model: str | None = option(None, path=True)
-    """model directory to start from instead of random weights."""
+    model: str | None = option(None, path=True, model=True)
+    """model directory to start from instead of random weights, or a model of the Hugging Face hub,
+    ORG/NAME."""
     tokenizer: str | None = option(None, path=True)
     """tokenizer folder or vocab.txt of the shards; only needed for shards of the original
     script."""

@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from bert_tf.checkpoints.model_directory import load_model
+from bert_tf.checkpoints.presets import find_model, hub_hint
 from bert_tf.errors import InputError
 from bert_tf.raw_text.preprocessor import BertPreprocessor
 from bert_tf.tasks.table import TASKS, find_task
@@ -22,7 +23,9 @@ def open_preset(
     **settings: Any,
 ) -> Any:
     """A model of a class from a preset; see `PretrainedModel.from_preset`."""
-    directory = Path(preset)
+    directory = find_model(preset)
+    if not directory.is_dir():
+        raise InputError(f"{preset}: no such folder: check the path{hub_hint(str(preset))}")
     settings.setdefault("allow_new_head", True)
     model: Any = load_model(directory, model_class, **settings)
     if preprocessor == "auto":

@@ -1,0 +1,310 @@
+"""Models by name: a local folder, or a model of the Hugging Face hub, cached or downloaded.
+
+`huggingface_hub`, which makes the downloads, is imported for a download alone: the cache is read
+without it. Source: huggingface.co/docs/huggingface_hub, "Understand caching".
+"""
+
+import contextlib
+import dataclasses
+import difflib
+import hashlib
+import os
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from bert_tf.checkpoints.formats import CONFIG
+from bert_tf.checkpoints.safetensors_file import INDEX, PICKLE, WEIGHTS, WEIGHTS_FILES
+from bert_tf.checkpoints.tensorflow_weights import H5
+from bert_tf.config import read_json_object
+from bert_tf.errors import InputError
+
+if TYPE_CHECKING:
+    from huggingface_hub.hf_api import ModelInfo, RepoSibling
+
+_VOCABULARY, _TOKENIZER_JSON = "vocab.txt", "tokenizer.json"
+_TOKENIZER = (_VOCABULARY, _TOKENIZER_JSON, "tokenizer_config.json")
+_SHARD = re.compile(r"model-\d+-of-\d+\.safetensors")
+# ORG/NAME, ORG/NAME@REVISION or hf://ORG/NAME, by the hub's rules for names.
+_PART = r"\w(?:[\w.-]{0,94}\w)?"
+_NAME = re.compile(
+    rf"(?P<prefix>hf://)?(?P<repository>(?:{_PART}/)?{_PART})(?:@(?P<revision>[\w.][\w./-]*))?",
+    re.ASCII,
+)
+_COMMIT = re.compile(r"[0-9a-f]{40}")
+_SECONDS_TO_ANSWER = 30
+
+
+@dataclass(frozen=True)
+class HubModel:
+    """A model of the hub, and one of its revisions."""
+
+    repository: str  # such as google-bert/bert-base-uncased
+    revision: str = "main"  # a branch, a tag or a commit
+
+    def __str__(self) -> str:
+        return self.repository + f"@{self.revision}" * (self.revision != "main")
+
+    @property
+    def url(self) -> str:
+        """The page that lists the files."""
+        return f"{_endpoint()}/{self.repository}/tree/{self.revision}"
+
+    @property
+    def by_hand(self) -> str:
+        """How to get the files without this module."""
+        return (
+            f"download {CONFIG}, {WEIGHTS} and those of {', '.join(_TOKENIZER)} that are there "
+            f"from {self.url} into a folder, and give that folder"
+        )
+
+    def cached(self) -> Path | None:
+        """The folder of the revision in the cache; it may lack files."""
+        model = _cache() / f"models--{self.repository.replace('/', '--')}"
+        commit = self.revision
+        if not _COMMIT.fullmatch(commit):
+            try:
+                commit = (model / "refs" / self.revision).read_text(encoding="utf-8").strip()
+            except (OSError, ValueError):
+                return None
+        folder = model / "snapshots" / commit
+        return folder if _COMMIT.fullmatch(commit) and folder.is_dir() else None
+
+
+def find_model(name: str | os.PathLike) -> Path:
+    """The folder of a model that is given by its path, or by its name on the Hugging Face hub.
+
+    A local file or folder comes first, then the newest complete snapshot in the Hugging Face cache
+    (`HF_HUB_CACHE`, `HF_HOME`), which needs no network. Otherwise the model is downloaded into the
+    cache (`HF_ENDPOINT`, `HF_TOKEN`): configuration, tokenizer and safetensors alone, each compared
+    with the hub's checksum; `config.json` comes last, so a download that stops leaves no model.
+
+    Args:
+        name: a path; or ORG/NAME, with a revision ORG/NAME@REVISION. If the first part is the name
+            of a local folder, or nearly so, ORG/NAME is a path. hf://ORG/NAME never is.
+
+    Returns:
+        The folder; a path that does not exist, and is no name on the hub, is returned as it is.
+
+    Raises:
+        InputError: the model cannot be downloaded, or is no BERT in safetensors.
+    """
+    path = Path(name)
+    found = _NAME.fullmatch(name) if isinstance(name, str) else None
+    if found is None or ".." in found[0] or (not found["prefix"] and path.exists()):
+        return path
+    model = HubModel(found["repository"], found["revision"] or "main")
+    folder = model.cached()
+    missing = None if folder is None else _missing(folder)
+    if folder is not None and not missing:
+        return folder
+    if folder is None and not found["prefix"] and _is_path(path):
+        return path
+    absent = f"in the Hugging Face cache without {' and '.join(missing)}" if missing else "cached"
+    return _download(model, f"{model} is neither a folder here nor {absent} ({_cache()})")
+
+
+def hub_hint(name: str) -> str:
+    """What to add to an error about a path that does not exist: how the hub is asked for it."""
+    found = _NAME.fullmatch(name)
+    return f", or for a model of the Hugging Face hub give hf://{name}" if found else ""
+
+
+def find_models(options: Any) -> list[Path]:
+    """Replaces, in a command's options, names of models with their folders; see `find_model`.
+
+    Returns:
+        The folders of models of the hub.
+    """
+    found = []
+    for field in dataclasses.fields(options):
+        given = getattr(options, field.name)
+        if not field.metadata.get("model") or given is None:
+            continue
+        names = given if isinstance(given, list) else [given]
+        folders = [find_model(name) for name in names]
+        changed = [(name, folder) for name, folder in zip(names, folders, strict=True)
+                   if folder != Path(name)]  # fmt: skip
+        if changed:
+            found += [folder for _, folder in changed]
+            paths = [str(folder) for folder in folders]
+            setattr(options, field.name, paths if isinstance(given, list) else paths[0])
+    return found
+
+
+def _is_path(path: Path) -> bool:
+    """Whether a name that does not exist is a mistyped path rather than a name on the hub."""
+    if len(path.parts) == 1:
+        return True
+    here = (each.name for each in Path().iterdir())
+    return bool(difflib.get_close_matches(path.parts[0], here, n=1, cutoff=0.8))
+
+
+def _endpoint() -> str:
+    return (os.environ.get("HF_ENDPOINT") or "https://huggingface.co").rstrip("/")
+
+
+def _cache() -> Path:
+    """The cache, as huggingface_hub finds it."""
+    home = os.environ.get("HF_HOME") or Path(
+        os.environ.get("XDG_CACHE_HOME") or "~/.cache", "huggingface"
+    )
+    given = os.environ.get("HF_HUB_CACHE") or os.environ.get("HUGGINGFACE_HUB_CACHE")
+    return Path(os.path.expandvars(given or Path(home, "hub"))).expanduser()
+
+
+def _is_offline() -> bool:
+    given = os.environ.get("HF_HUB_OFFLINE") or os.environ.get("TRANSFORMERS_OFFLINE") or ""
+    return given.upper() in ("1", "ON", "YES", "TRUE")
+
+
+def _missing(folder: Path) -> list[str]:
+    """Files that a snapshot lacks: other programs cache single files, and downloads stop."""
+    weights = next((name for name in WEIGHTS_FILES if (folder / name).is_file()), WEIGHTS)
+    needed = [CONFIG, weights]
+    if weights.endswith(".index.json"):
+        listed = read_json_object(folder / weights).get("weight_map")
+        shards = listed.values() if isinstance(listed, dict) else ()
+        needed += sorted({str(shard) for shard in shards})
+    missing = [name for name in needed if not (folder / name).is_file()]
+    has_vocabulary = any((folder / name).is_file() for name in (_VOCABULARY, _TOKENIZER_JSON))
+    return missing if has_vocabulary else [*missing, _VOCABULARY]
+
+
+def _download(model: HubModel, absent: str) -> Path:
+    """Downloads a model into the cache; `absent` says where it was looked for."""
+    if _is_offline():
+        raise InputError(
+            f"{absent}, and HF_HUB_OFFLINE forbids a download: unset it, or {model.by_hand}"
+        )
+    try:
+        from huggingface_hub import HfApi
+    except ImportError:
+        raise InputError(
+            f"{absent}, and huggingface_hub is not installed: pip install 'bert-tf[hub]', or "
+            f"{model.by_hand}"
+        ) from None
+    hub = HfApi(endpoint=_endpoint())
+    with _hub_errors(model, absent):
+        info = hub.model_info(
+            model.repository,
+            revision=model.revision,
+            files_metadata=True,
+            timeout=_SECONDS_TO_ANSWER,
+        )
+    config = None
+    for file in _files_of_bert(model, info):
+        # The commit is asked for, but for the last file, which makes the revision known to the
+        # cache: until then nothing there has its name.
+        is_last = file.rfilename == CONFIG
+        with _hub_errors(model, absent):
+            path = hub.hf_hub_download(
+                model.repository,
+                file.rfilename,
+                revision=model.revision if is_last else info.sha,
+                cache_dir=_cache(),
+            )
+        _verify(Path(path), file, model)
+        config = Path(path)
+    assert config is not None and config.name == CONFIG
+    missing = [name for name in _missing(config.parent) if name != _VOCABULARY]
+    if missing:
+        raise InputError(
+            f"{model} lacks {' and '.join(missing)}, or changed while it was downloaded: try again"
+        )
+    return config.parent
+
+
+def _files_of_bert(model: HubModel, info: "ModelInfo") -> list["RepoSibling"]:
+    """The files to download, config.json last.
+
+    Raises:
+        InputError: the repository holds no BERT, or none in safetensors.
+    """
+    files = {file.rfilename: file for file in info.siblings or ()}
+    kind = str((info.config or {}).get("model_type", "bert"))
+    if kind.partition("_")[0] != "bert":  # own kinds have names such as bert_recurrent
+        raise InputError(
+            f"{model} is a model of type {kind}, and only bert is supported: give a BERT"
+        )
+    if CONFIG not in files:
+        raise InputError(
+            f"{model} holds no {CONFIG} ({model.url}): give the repository of a BERT for "
+            "transformers"
+        )
+    weights = [WEIGHTS] if WEIGHTS in files else sorted(filter(_SHARD.fullmatch, files))
+    if weights != [WEIGHTS] and INDEX in files:
+        weights.append(INDEX)
+    if not {WEIGHTS, INDEX} & set(weights):
+        cure = "give a repository or a revision with safetensors"
+        if other := next((name for name in (H5, PICKLE) if name in files), None):
+            cure += (
+                f" (often that of a pull request, such as {model.repository}@refs/pr/1), or "
+                f"download {CONFIG}, {_VOCABULARY} and {other} from {model.url} into a folder, "
+                "and give that folder"
+            )
+        if other == PICKLE:
+            cure += ": the error, as pickles can run code, shows how PyTorch writes safetensors"
+        raise InputError(f"{model} holds no {WEIGHTS}: {cure}")
+    names = [*filter(files.__contains__, _TOKENIZER), *weights, CONFIG]
+    return [files[name] for name in names]
+
+
+def _verify(path: Path, file: "RepoSibling", model: HubModel) -> None:
+    """Compares a downloaded file with the hub's checksum; deletes one that differs.
+
+    Large files have a SHA-256, others the SHA-1 by which Git knows them.
+    """
+    expected: str | None
+    with path.open("rb") as opened:
+        if file.lfs is not None:
+            expected, actual = file.lfs.sha256, hashlib.file_digest(opened, "sha256").hexdigest()
+        else:
+            content = opened.read()
+            header = b"blob %d\0" % len(content)
+            expected = file.blob_id
+            actual = hashlib.sha1(header + content, usedforsecurity=False).hexdigest()
+    if actual != expected:
+        blob = path.resolve()
+        path.unlink()
+        blob.unlink(missing_ok=True)
+        raise InputError(
+            f"{file.rfilename} of {model}: checksum mismatch (expected {expected}, not {actual}); "
+            f"the download was deleted: try again, or {model.by_hand}"
+        )
+
+
+@contextlib.contextmanager
+def _hub_errors(model: HubModel, absent: str) -> Iterator[None]:
+    """Errors of the hub's client, in one line that says what to do."""
+    from huggingface_hub import errors
+
+    try:
+        yield
+    except Exception as error:
+        if isinstance(error, OSError) and error.errno is not None:
+            raise  # of the disk
+        # Where a file cannot be had, the client says that it is not cached; the cause is why.
+        cause: BaseException = error
+        while isinstance(cause, errors.LocalEntryNotFoundError) and cause.__cause__ is not None:
+            cause = cause.__cause__
+        page = f"{_endpoint()}/{model.repository}"
+        log_in = "log in with hf auth login, or set HF_TOKEN"
+        status = getattr(getattr(cause, "response", None), "status_code", None)
+        if isinstance(cause, errors.GatedRepoError):
+            problem = f"{model} is gated"
+            cure = f"accept its terms at {page}, then {log_in}"
+        elif isinstance(cause, errors.RevisionNotFoundError):
+            problem = f"{model.repository} has no revision {model.revision}"
+            cure = f"give a branch or tag that {page}/tree/main offers, or a commit"
+        elif status in (401, 403, 404):  # the hub does not say which it is
+            problem = f"{absent}, and {_endpoint()} has no such model, or it is private"
+            cure = f"check the name; for a private model {log_in}"
+        else:
+            told = f"{type(cause).__name__}: {cause}".splitlines()[0]
+            told = told if status is None else f"status {status}"
+            problem = f"{absent}, and cannot be downloaded from {_endpoint()} ({told})"
+            cure = f"check the network and try again, or {model.by_hand}"
+        raise InputError(f"{problem}: {cure}") from error

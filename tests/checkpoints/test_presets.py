@@ -1,0 +1,498 @@
+"""Models by name: local folders, the Hugging Face cache, downloads from a hub on this machine."""
+
+import dataclasses
+import hashlib
+import importlib
+import json
+import subprocess
+import sys
+import threading
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+from safetensors.numpy import save
+
+import bert_tf
+from bert_tf import BertConfig, BertTokenizer
+from bert_tf.checkpoints.presets import find_model, find_models, hub_hint
+from bert_tf.cli import main as cli
+from bert_tf.errors import InputError
+
+COMMIT, OLD = "0123456789abcdef" * 2 + "01234567", "fedcba9876543210" * 2 + "fedcba98"
+NAME = "acme/bert-tiny"
+PIECES = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "good", "bad", "film", "a"]
+FILES = {
+    "config.json": b'{"model_type": "bert", "hidden_size": 8}',
+    "vocab.txt": "\n".join(PIECES).encode(),
+    "tokenizer_config.json": b'{"do_lower_case": false}',
+    "model.safetensors": save({"embeddings.x": np.arange(50_000, dtype=np.float32)}),
+    "pytorch_model.bin": b"a pickle",
+    "onnx/model.safetensors": b"of another runtime",
+    "README.md": b"---\nlicense: mit\n---",
+}
+OF_BERT = {"config.json", "vocab.txt", "tokenizer_config.json", "model.safetensors"}
+
+
+@dataclasses.dataclass
+class Hub:
+    """A hub on this machine, with one model; its files and faults can be changed."""
+
+    files: dict[str, bytes]
+    commits: dict[str, str] = dataclasses.field(default_factory=lambda: {"main": COMMIT, "v1": OLD})
+    config: dict[str, Any] = dataclasses.field(default_factory=lambda: {"model_type": "bert"})
+    faults: dict[str, Any] = dataclasses.field(
+        default_factory=dict
+    )  # part of a path -> what happens there
+    requests: list[str] = dataclasses.field(default_factory=list)
+    url: str = ""
+
+    def info(self, revision: str) -> dict[str, Any]:
+        siblings = []
+        for name, content in self.files.items():
+            size = len(content)
+            blob = hashlib.sha1(b"blob %d\0" % size + content).hexdigest()
+            sibling = {"rfilename": name, "size": size, "blobId": blob}
+            if name.endswith(".safetensors"):
+                sha = hashlib.sha256(content).hexdigest()
+                sibling["lfs"] = {"size": size, "sha256": sha, "pointerSize": 134}
+            siblings.append(sibling)
+        sha = self.commits.get(revision, revision)
+        return {"id": NAME, "sha": sha, "siblings": siblings, "config": self.config}
+
+    @property
+    def downloads(self) -> list[str]:
+        """Files whose content was asked for."""
+        got = [line for line in self.requests if line.startswith(("GET /cdn/", f"GET /{NAME}/"))]
+        return list(dict.fromkeys(line.rpartition("/")[2] for line in got))
+
+
+def handler_of(hub: Hub) -> type[BaseHTTPRequestHandler]:
+    class Handler(BaseHTTPRequestHandler):
+        protocol_version = "HTTP/1.1"
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+        def answer(self, status: int, content: bytes = b"", cut: int = 0, **headers: str) -> None:
+            self.send_response(status)
+            given = {"Content-Length": str(len(content))} | {
+                name.replace("_", "-"): value for name, value in headers.items()
+            }
+            for name, value in given.items():
+                self.send_header(name, value)
+            self.end_headers()
+            if self.command == "GET":
+                self.wfile.write(content[: len(content) - cut])
+            if cut:
+                self.close_connection = True
+
+        def do_GET(self) -> None:
+            path = self.path.partition("?")[0]
+            hub.requests.append(f"{self.command} {path}")
+            fault = next((what for part, what in hub.faults.items() if part in path), None)
+            if isinstance(fault, int):
+                self.answer(fault)
+            elif isinstance(fault, tuple):
+                self.answer(fault[0], X_Error_Code=fault[1])
+            elif path.startswith(f"/api/models/{NAME}/revision/"):
+                revision = path.rpartition("/")[2].replace("%2F", "/")
+                if revision in hub.commits or revision in hub.commits.values():
+                    content = json.dumps(hub.info(revision)).encode()
+                    self.answer(200, content, Content_Type="application/json")
+                else:
+                    self.answer(404, X_Error_Code="RevisionNotFound")
+            elif path.startswith(f"/{NAME}/resolve/"):
+                self.resolve(*path.removeprefix(f"/{NAME}/resolve/").split("/", 1), fault)
+            elif path.startswith("/cdn/"):
+                self.content(hub.files[path.removeprefix("/cdn/")], fault, Accept_Ranges="bytes")
+            else:  # as the hub answers those who have not logged in
+                self.answer(401)
+
+        do_HEAD = do_GET
+
+        def resolve(self, revision: str, name: str, fault: Any) -> None:
+            """As the hub, which has large files on another host."""
+            sibling = next(x for x in hub.info(revision)["siblings"] if x["rfilename"] == name)
+            commit = hub.commits.get(revision, revision)
+            if "lfs" not in sibling:
+                etag = f'"{sibling["blobId"]}"'
+                self.content(hub.files[name], fault, X_Repo_Commit=commit, ETag=etag)
+                return
+            self.answer(
+                302,
+                Location=f"{hub.url.replace('127.0.0.1', 'localhost')}/cdn/{name}",
+                X_Repo_Commit=commit,
+                X_Linked_Etag=f'"{sibling["lfs"]["sha256"]}"',
+                X_Linked_Size=str(sibling["size"]),
+            )
+
+        def content(self, content: bytes, fault: Any, **headers: str) -> None:
+            if isinstance(fault, bytes):
+                content = fault
+            if fault == "cut once" and "Range" not in self.headers:
+                self.answer(200, content, cut=len(content) // 2, **headers)
+            elif asked := self.headers.get("Range"):
+                start = int(asked.removeprefix("bytes=").rstrip("-"))
+                hub.requests.append(f"from byte {start}")
+                end = f"bytes {start}-{len(content) - 1}/{len(content)}"
+                self.answer(206, content[start:], Content_Range=end, **headers)
+            elif fault == "cut":
+                self.answer(200, content, cut=len(content), **headers)
+            else:
+                self.answer(200, content, **headers)
+
+    return Handler
+
+
+@pytest.fixture
+def place(tmp_path, monkeypatch):
+    """An empty working directory and an empty cache, and no waiting between retries."""
+    (tmp_path / "here").mkdir()
+    monkeypatch.chdir(tmp_path / "here")
+    monkeypatch.setenv("NO_PROXY", "127.0.0.1,localhost")
+    for name in ("HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE", "HF_HUB_CACHE", "HF_TOKEN"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("HF_HOME", str(tmp_path / "home"))
+    return tmp_path / "here"
+
+
+@pytest.fixture
+def hub(place, monkeypatch):
+    file_download = pytest.importorskip("huggingface_hub.file_download")
+    monkeypatch.setattr(file_download, "time", SimpleNamespace(sleep=lambda seconds: None))
+    monkeypatch.setattr(file_download.constants, "DOWNLOAD_CHUNK_SIZE", 1000)
+    hub = Hub(dict(FILES))
+    server = ThreadingHTTPServer(("127.0.0.1", 0), handler_of(hub))
+    hub.url = f"http://127.0.0.1:{server.server_port}"
+    monkeypatch.setenv("HF_ENDPOINT", hub.url)
+    threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.05}).start()
+    yield hub
+    server.shutdown()
+    server.server_close()
+
+
+@pytest.fixture
+def cached(place, monkeypatch):
+    """A model in the cache, as huggingface_hub leaves it; every request would fail."""
+    monkeypatch.setenv("HF_ENDPOINT", "http://127.0.0.1:9")
+    model = place.parent / "home" / "hub" / "models--acme--bert-tiny"
+    for commit in (COMMIT, OLD):
+        snapshot = model / "snapshots" / commit
+        snapshot.mkdir(parents=True)
+        for name in OF_BERT:
+            (snapshot / name).write_bytes(FILES[name])
+    (model / "refs" / "refs" / "pr").mkdir(parents=True)
+    (model / "refs" / "main").write_text(COMMIT)
+    (model / "refs" / "refs" / "pr" / "1").write_text(OLD)
+    return model / "snapshots"
+
+
+def names(folder: Path) -> set[str]:
+    return {str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file()}
+
+
+def test_a_local_folder_wins_over_a_name(cached, place):
+    (place / NAME).mkdir(parents=True)
+    assert find_model(NAME) == Path(NAME)
+    assert find_model(f"hf://{NAME}") == cached / COMMIT
+
+
+@pytest.mark.parametrize(
+    ("name", "commit"),
+    [
+        (NAME, COMMIT),
+        (f"hf://{NAME}", COMMIT),
+        (f"{NAME}@main", COMMIT),
+        (f"{NAME}@{OLD}", OLD),
+        (f"{NAME}@refs/pr/1", OLD),
+    ],
+)
+def test_a_cached_model_needs_no_network(cached, name, commit):
+    assert find_model(name) == cached / commit
+
+
+def test_the_cache_is_where_hugging_face_has_it(cached, place, monkeypatch):
+    home = cached.parents[2]
+    monkeypatch.delenv("HF_HOME")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(place / "xdg"))
+    (place / "xdg").mkdir()
+    (place / "xdg" / "huggingface").symlink_to(home)
+    assert find_model(NAME).samefile(cached / COMMIT)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(place / "nothing"))
+    monkeypatch.setenv("HF_HUB_CACHE", str(home / "hub"))
+    assert find_model(NAME) == cached / COMMIT
+
+
+def test_a_cached_model_needs_neither_huggingface_hub_nor_tensorflow(cached):
+    code = (
+        "import sys; sys.modules['huggingface_hub'] = None\n"
+        "from bert_tf.checkpoints.presets import find_model\n"
+        f"assert find_model({NAME!r}).name == {COMMIT!r}\n"
+        "assert not {'tensorflow', 'keras'} & set(sys.modules)"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)
+
+
+@pytest.mark.parametrize("gone", ["config.json", "model.safetensors", "vocab.txt"])
+def test_a_snapshot_that_lacks_a_file_is_no_model(cached, monkeypatch, gone):
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    (cached / COMMIT / gone).unlink()
+    with pytest.raises(InputError, match=rf"in the Hugging Face cache without {gone} \("):
+        find_model(NAME)
+
+
+def test_a_snapshot_of_transformers_with_tensorflow_is_a_model(cached):
+    (cached / COMMIT / "model.safetensors").rename(cached / COMMIT / "tf_model.h5")
+    assert find_model(NAME) == cached / COMMIT
+
+
+def test_a_name_without_an_organization_is_found_in_the_cache_alone(cached, hub, monkeypatch):
+    cached.parent.rename(cached.parents[1] / "models--bert-tiny")
+    cached = cached.parents[1] / "models--bert-tiny" / "snapshots"
+    assert find_model("bert-tiny") == cached / COMMIT
+    (cached / COMMIT / "vocab.txt").unlink()
+    with pytest.raises(InputError, match=r"bert-tiny is .* in the Hugging Face cache without voc"):
+        find_model("bert-tiny")
+    assert find_model("bert-small") == Path("bert-small")
+
+
+def test_a_snapshot_needs_all_weights_of_its_index(cached, monkeypatch):
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    folder = cached / COMMIT
+    first = "model-00001-of-00002.safetensors"
+    (folder / "model.safetensors").rename(folder / first)
+    index = {"weight_map": {"a": first, "b": "model-00002-of-00002.safetensors"}}
+    (folder / "model.safetensors.index.json").write_text(json.dumps(index))
+    with pytest.raises(InputError, match=r"cache without model-00002-of-00002\.safetensors"):
+        find_model(NAME)
+    (folder / "model-00002-of-00002.safetensors").write_bytes(b"")
+    assert find_model(NAME) == folder
+
+
+@pytest.mark.parametrize(
+    "path", ["models/tyni", "model/tiny", "tyni", "bert-base-uncased", "/no/such", "./acme/tiny",
+             "a/b/c", "acme/../b", "acme/b@../../x", "ac me/b", "acme/b\0"]
+)  # fmt: skip
+def test_a_path_is_not_asked_from_the_hub(hub, place, path):
+    (place / "models").mkdir()
+    assert find_model(path) == Path(path)
+    assert find_model(Path(NAME)) == Path(NAME)
+    assert not hub.requests
+
+
+def test_a_model_is_downloaded_checked_and_cached(hub):
+    folder = find_model(NAME)
+    assert folder.name == COMMIT and names(folder) == OF_BERT
+    assert all((folder / name).read_bytes() == FILES[name] for name in OF_BERT)
+    assert hub.downloads[-1] == "config.json" and len(hub.downloads) == len(OF_BERT)
+    hub.requests.clear()
+    assert find_model(NAME) == folder
+    assert not hub.requests
+
+
+def test_a_downloaded_model_is_in_the_cache_of_hugging_face(hub, place):
+    from huggingface_hub import snapshot_download
+
+    cache = place.parent / "home" / "hub"
+    ours = find_model(NAME)
+    assert snapshot_download(NAME, cache_dir=cache, local_files_only=True) == str(ours)
+
+
+def test_a_revision_is_downloaded(hub):
+    assert find_model(f"{NAME}@v1").name == OLD
+    assert find_model(f"hf://{NAME}@{COMMIT}").name == COMMIT
+
+
+def test_a_model_of_several_files_is_downloaded(hub):
+    content = hub.files.pop("model.safetensors")
+    shards = [f"model-0000{i}-of-00002.safetensors" for i in (1, 2)]
+    hub.files |= dict.fromkeys(shards, content)
+    index = {"weight_map": dict(zip("ab", shards, strict=True))}
+    hub.files["model.safetensors.index.json"] = json.dumps(index).encode()
+    expected = OF_BERT - {"model.safetensors"} | {*shards, "model.safetensors.index.json"}
+    assert names(find_model(NAME)) == expected
+
+
+def test_what_other_programs_left_out_is_downloaded(hub, cached, monkeypatch):
+    monkeypatch.setenv("HF_ENDPOINT", hub.url)
+    (cached / COMMIT / "model.safetensors").unlink()
+    assert find_model(NAME) == cached / COMMIT
+    assert hub.downloads == ["model.safetensors"]
+
+
+def test_a_download_goes_on_where_the_connection_was_cut(hub):
+    hub.faults["cdn/model.safetensors"] = "cut once"
+    folder = find_model(NAME)
+    assert (folder / "model.safetensors").read_bytes() == FILES["model.safetensors"]
+    assert f"from byte {len(FILES['model.safetensors']) // 2 // 1000 * 1000}" in hub.requests
+
+
+@pytest.mark.parametrize(
+    ("fault", "message"),
+    [
+        ({f"/api/models/{NAME}": 401}, "has no such model, or it is private: check the name; "),
+        ({f"/api/models/{NAME}": (404, "RepoNotFound")}, "has no such model, or it is private: "),
+        ({f"/api/models/{NAME}": 503}, "(status 503): check the network and try again, or download "
+         "config.json, model.safetensors and"),
+        ({"cdn/model.safetensors": 503}, "(status 503): check the network and try again, or"),
+        ({"resolve": (403, "GatedRepo")}, f"{NAME} is gated: accept its terms at http://"),
+        ({"cdn/model.safetensors": "cut"}, "cannot be downloaded from http://"),
+        ({"cdn/model.safetensors": b"x" * len(FILES["model.safetensors"])},
+         f"model.safetensors of {NAME}: checksum mismatch (expected "),
+        ({"/vocab.txt": b"x" * len(FILES["vocab.txt"])},
+         f"vocab.txt of {NAME}: checksum mismatch (expected "),
+        ({"/config.json": b"x" * len(FILES["config.json"])},
+         f"config.json of {NAME}: checksum mismatch (expected "),
+    ],
+)  # fmt: skip
+def test_a_download_that_fails_is_one_line_and_leaves_no_model(hub, fault, message):
+    hub.faults |= fault
+    with pytest.raises(InputError) as raised:
+        find_model(NAME)
+    assert message in str(raised.value) and "\n" not in str(raised.value)
+    hub.faults.clear()
+    folder = find_model(NAME)
+    assert all((folder / name).read_bytes() == FILES[name] for name in OF_BERT)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda hub: hub.files.pop("model.safetensors"),
+         "pull request, such as acme/bert-tiny@refs/pr/1), or download config.json, vocab.txt and "
+         "pytorch_model.bin from http"),
+        (lambda hub: hub.files.update({"tf_model.h5": hub.files.pop("model.safetensors")}),
+         "or download config.json, vocab.txt and tf_model.h5 from http"),
+        (lambda hub: (hub.files.pop("model.safetensors"), hub.files.pop("pytorch_model.bin")),
+         "holds no model.safetensors: give a repository or a revision with safetensors"),
+        (lambda hub: hub.files.pop("config.json"), "holds no config.json ("),
+        (lambda hub: hub.config.update(model_type="roberta"), "is a model of type roberta"),
+        (lambda hub: hub.commits.pop("main"), f"{NAME} has no revision main: give a branch"),
+    ],
+)  # fmt: skip
+def test_a_repository_without_a_bert_is_refused_before_any_file(hub, change, message):
+    change(hub)
+    with pytest.raises(InputError) as raised:
+        find_model(NAME)
+    assert message in str(raised.value) and not hub.downloads
+
+
+def test_a_repository_that_changes_meanwhile_is_refused(hub):
+    info = hub.info
+
+    def moved(revision):
+        found = info(revision)
+        if len(hub.requests) > 2:
+            hub.commits["main"] = OLD
+        return found
+
+    hub.info = moved
+    with pytest.raises(InputError, match="or changed while it was downloaded: try again"):
+        find_model(NAME)
+
+
+@pytest.mark.parametrize("variable", ["HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE"])
+def test_offline_says_how_to_get_the_files(hub, monkeypatch, variable):
+    monkeypatch.setenv(variable, "1")
+    with pytest.raises(InputError) as raised:
+        find_model("acme/bert-tiny@v1")
+    told = str(raised.value)
+    assert told.startswith("acme/bert-tiny@v1 is neither a folder here nor cached (")
+    assert f"from {hub.url}/acme/bert-tiny/tree/v1 into a folder, and give that folder" in told
+    assert not hub.requests
+
+
+def test_without_a_network_the_error_says_how_to_get_the_files(place, monkeypatch):
+    pytest.importorskip("huggingface_hub")
+    monkeypatch.setenv("HF_ENDPOINT", "http://127.0.0.1:9")
+    with pytest.raises(InputError) as raised:
+        find_model(NAME)
+    told = str(raised.value)
+    assert "cannot be downloaded from http://127.0.0.1:9 (ConnectError" in told
+    assert (
+        f"or download config.json, model.safetensors and those of vocab.txt, tokenizer.json, "
+        f"tokenizer_config.json that are there from http://127.0.0.1:9/{NAME}/tree/main" in told
+    )
+
+
+def test_without_huggingface_hub_the_error_names_the_extra(place, monkeypatch):
+    monkeypatch.setitem(sys.modules, "huggingface_hub", None)
+    with pytest.raises(InputError, match=r"not installed: pip install 'bert-tf\[hub\]', or "):
+        find_model("google-bert/bert-base-uncased")
+
+
+def test_hints_are_for_names():
+    assert hub_hint("bert-base-uncased").endswith("give hf://bert-base-uncased")
+    assert hub_hint("/models/base") == hub_hint("../base") == ""
+
+
+def test_options_that_hold_models_get_their_folders(cached):
+    from bert_tf.cli.ensemble import Options as OfEnsemble
+    from bert_tf.finetuning.options import FinetuningOptions
+
+    options = FinetuningOptions(model=NAME, train="train.tsv", output="out")
+    assert find_models(options) == [cached / COMMIT]
+    assert options.model == str(cached / COMMIT) and options.train == "train.tsv"
+    members = OfEnsemble(models=["./runs/best", f"{NAME}@{OLD}"], data="dev.tsv")
+    assert find_models(members) == [cached / OLD]
+    assert members.models == ["runs/best", str(cached / OLD)]
+
+
+def test_every_command_that_reads_a_model_takes_a_name():
+    marked, read = set(), set()
+    for command in cli.COMMANDS:
+        options = importlib.import_module(f"bert_tf.cli.{command}").Options
+        for field in dataclasses.fields(options):
+            if field.metadata.get("model"):
+                marked.add(f"{command} {field.name}")
+            if field.metadata.get("path") and field.name in ("model", "models", "source"):
+                read.add(f"{command} {field.name}")
+    assert {"finetune model", "convert source", "ensemble models"} < read == marked
+
+
+@pytest.fixture
+def bert(hub, place):
+    """The hub's model is a BERT that can be opened."""
+    model = bert_tf.BertClassifier(
+        BertConfig(
+            vocab_size=len(PIECES), hidden_size=8, num_hidden_layers=1, num_attention_heads=2,
+            intermediate_size=16, max_position_embeddings=32,
+        ),
+        labels=["bad", "good"],
+        seed=1,
+    )  # fmt: skip
+    folder = place.parent / "saved"
+    bert_tf.save_model(model, folder, BertTokenizer(PIECES))
+    hub.files = {path.name: path.read_bytes() for path in folder.iterdir()}
+    return folder
+
+
+def test_from_preset_takes_a_name(bert, hub):
+    ours = bert_tf.BertClassifier.from_preset(bert)
+    theirs = bert_tf.BertClassifier.from_preset(NAME)
+    texts = ["a good film", "bad"]
+    np.testing.assert_array_equal(ours.predict(texts), theirs.predict(texts))
+    with pytest.raises(InputError, match="tiny: no such folder: check the path, or for a model of"):
+        bert_tf.BertClassifier.from_preset("tiny")
+
+
+def test_commands_take_a_name(bert, hub, place, capsys):
+    assert cli.main(["convert", NAME, "out"]) == 0
+    assert names(place / "out") == OF_BERT
+    assert f"snapshots/{COMMIT}" in capsys.readouterr().err
+    arguments = ["predict", "--model", NAME, "--text", "a good film"]
+    assert cli.main(arguments) == 0
+    assert json.loads(capsys.readouterr().out)["label"] in ("bad", "good")
+
+
+@pytest.mark.parametrize("name", ["other", "models/other"])
+def test_a_command_tells_of_the_hub_where_a_path_is_missing(place, capsys, monkeypatch, name):
+    (place / "models").mkdir()
+    assert cli.main(["features", "--model", name, "--data", "x.txt", "--output", "x.npy"]) == 2
+    told = capsys.readouterr().err
+    assert f"--model {name}: no such file or folder; check the path, or for a model" in told
+    assert f"give hf://{name}" in told
