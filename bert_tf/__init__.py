@@ -10,6 +10,14 @@ from bert_tf import keras_classes
 from bert_tf.version import __version__
 
 if TYPE_CHECKING:
+    from bert_tf.api.evaluate import evaluate as evaluate
+    from bert_tf.api.export import export_model as export_model
+    from bert_tf.api.finetune import finetune as finetune
+    from bert_tf.api.predict import predict as predict
+    from bert_tf.api.pretrain import pretrain as pretrain
+    from bert_tf.api.search import search as search
+    from bert_tf.api.shards import make_shards as make_shards
+    from bert_tf.api.vocabulary import learn_vocabulary as learn_vocabulary
     from bert_tf.checkpoints.model_directory import load_model as load_model
     from bert_tf.checkpoints.model_directory import save_model as save_model
     from bert_tf.config import BertConfig as BertConfig
@@ -29,6 +37,14 @@ if TYPE_CHECKING:
     from bert_tf.training.schedule import WarmupLinearDecay as WarmupLinearDecay
 
 _PUBLIC = {
+    "bert_tf.api.evaluate": ("evaluate",),
+    "bert_tf.api.export": ("export_model",),
+    "bert_tf.api.finetune": ("finetune",),
+    "bert_tf.api.predict": ("predict",),
+    "bert_tf.api.pretrain": ("pretrain",),
+    "bert_tf.api.search": ("search",),
+    "bert_tf.api.shards": ("make_shards",),
+    "bert_tf.api.vocabulary": ("learn_vocabulary",),
     "bert_tf.checkpoints.model_directory": ("load_model", "save_model"),
     "bert_tf.config": ("BertConfig",),
     "bert_tf.models.encoder": ("BertEncoder",),

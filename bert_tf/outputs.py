@@ -7,6 +7,9 @@ from pathlib import Path
 
 from bert_tf.errors import InputError
 
+# The folder of a run directory that keeps the examples that a Python call was given.
+GIVEN_DATA = "data"
+
 # Files and folders that a command reads; None and "-", standard input, stand for no file.
 Inputs = Iterable[str | os.PathLike | None]
 
@@ -22,7 +25,8 @@ def check_output_folder(
 
     Args:
         output: folder to write; need not exist.
-        inputs: what the command reads. The output may not be, hold or lie in one of them.
+        inputs: what the command reads. The output may not be, hold or lie in one of them, but for
+            files in its folder `GIVEN_DATA`, where no command writes.
         ours: glob patterns of the files that the command writes, relative to `output`, for a
             command that replaces the whole folder. None for one that adds files to it.
         overwrite: whether to replace a folder that holds nothing but files of `ours`.
@@ -97,6 +101,8 @@ def _check_place(path: Path, output: str | os.PathLike, inputs: Inputs) -> None:
         if given in (None, "-"):
             continue
         read = _resolved(given, "input")
+        if path.is_dir() and read.parent == path / GIVEN_DATA:
+            continue
         relations = {
             "is": path == read,
             "holds": read.is_relative_to(path),

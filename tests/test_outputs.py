@@ -98,3 +98,13 @@ def test_a_folder_without_permission(here):
     (here / "text").chmod(0o500)
     with pytest.raises(InputError, match="no permission to write"):
         check_output_folder("text/new")
+
+
+def test_a_run_may_read_the_examples_that_it_keeps(tmp_path):
+    kept = tmp_path / "run" / "data" / "train.jsonl"
+    kept.parent.mkdir(parents=True)
+    kept.write_text("{}")
+    assert check_output_folder(tmp_path / "run", [str(kept)]) == tmp_path / "run"
+    for other in (kept.parent, tmp_path / "run" / "train.jsonl"):
+        with pytest.raises(InputError, match="holds the input"):
+            check_output_folder(tmp_path / "run", [str(other)])

@@ -1,33 +1,20 @@
 """Options of a command: a dataclass becomes a command line."""
 
-import contextlib
 import dataclasses
 import difflib
-import inspect
 import itertools
 import re
 import typing
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
-import docstring_parser
 from jsonargparse import ActionYesNo, ArgumentParser
 
-from bert_tf.cli.inputs import read_values, stored
+from bert_tf.api.descriptions import is_required, option_helps, titled_fields
+from bert_tf.api.inputs import read_values, stored
+from bert_tf.api.keywords import with_kind
 from bert_tf.errors import InputError
-from bert_tf.options import choices_of, joined
-from bert_tf.startup import import_tensorflow
-from bert_tf.tasks.options import TaskOptions
-
-
-def option_helps(options: type) -> dict[str, str]:
-    """Field name -> the string below the field, in the class or in a class it extends."""
-    return {
-        parameter.arg_name: " ".join((parameter.description or "").split())
-        for cls in reversed(options.__mro__)
-        if dataclasses.is_dataclass(cls)
-        for parameter in docstring_parser.parse_from_object(cls).params
-    }
+from bert_tf.options import choices_of
 
 
 def add_options(parser: ArgumentParser, options: type) -> None:
@@ -40,14 +27,14 @@ def add_options(parser: ArgumentParser, options: type) -> None:
     helps = option_helps(options)
     titles: dict[str, Any] = {}
     parser.add_argument("--config", action="config", help="YAML file of these options")
-    for title, field in _titled_fields(options):
+    for title, field in titled_fields(options):
         if title not in titles:
             titles[title] = parser.add_argument_group(title)
         is_positional = field.metadata.get("positional", False)
         arguments: dict[str, Any] = {"help": helps.get(field.name, "")}
         if field.default_factory is not dataclasses.MISSING:
             arguments["default"] = field.default_factory()
-        elif not _is_required(field):
+        elif not is_required(field):
             arguments |= {"default": field.default, **({"nargs": "?"} if is_positional else {})}
         elif not is_positional:  # those are required anyway
             arguments["required"] = True
@@ -63,37 +50,13 @@ def add_options(parser: ArgumentParser, options: type) -> None:
         titles[title].add_argument(field.name if is_positional else f"--{field.name}", **arguments)
 
 
-def _titled_fields(options: type) -> list[tuple[str, dataclasses.Field]]:
-    """The fields in the order of the help, each with the title of its group.
-
-    First comes what is required, read or written; then the options of each class, subclasses first,
-    under the first words of its docstring.
-    """
-    essential, others = [], []
-    left = {field.name: field for field in dataclasses.fields(options)}
-    for cls in options.__mro__:
-        title = re.split(r"[.;](?:\s|$)", inspect.getdoc(cls) or "")[0].replace("`", "")
-        for name in [name for name in inspect.get_annotations(cls) if name in left]:
-            field = left.pop(name)
-            marks = ("path", "writes", "first", "positional")
-            if _is_required(field) or any(field.metadata.get(mark) for mark in marks):
-                essential.append(("Essentials", field))
-            else:
-                others.append((title, field))
-    return essential + others
-
-
-def _is_required(field: dataclasses.Field) -> bool:
-    return field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING
-
-
 def usage(command: str, options: type) -> str:
     """The usage line of a command: what it requires."""
     needed = []
-    for _, field in _titled_fields(options):
+    for _, field in titled_fields(options):
         if field.metadata.get("positional"):
             needed.append(field.name.upper())
-        elif _is_required(field):
+        elif is_required(field):
             needed.append(f"--{field.name} {field.name.upper()}")
     return " ".join(["bert-tf", command, *needed, "[options]"])
 
@@ -144,27 +107,13 @@ def parser_message(message: str, options: type) -> str:
 
 
 def with_own_kind(options: type, arguments: Sequence[str]) -> type:
-    """The options of a command with those of the kind of a user's own task.
+    """The options of a command with those of the kind of a user's own task: see `with_kind`.
 
-    The task is the one of --task, of --config or of the model's task.json. Its code is imported,
-    and TensorFlow with it; the options of built-in kinds are there already. A task that cannot be
-    used adds nothing; the command reports it.
+    The task is the one of --task, of --config or of the model's task.json.
     """
-    if not issubclass(options, TaskOptions):
-        return options
-    from bert_tf.tasks.table import TASKS, check_name, find_task
-
-    given, model = dict(_given(arguments)), None
+    given = dict(_given(arguments))
     task = given.get("--task") or stored(given.get("--config")).get("task")
-    if task is None and (model := given.get("--model")):
-        task = stored(f"{model}/task.json").get("task")
-    if not isinstance(task, str) or task in TASKS:
-        return options
-    with contextlib.suppress(InputError):
-        check_name(task)
-        import_tensorflow()
-        return joined(options, find_task(task, brought_by=model).kind.options)
-    return options
+    return with_kind(options, task, given.get("--model"))
 
 
 def _given(arguments: Sequence[str]) -> Iterator[tuple[str, str]]:

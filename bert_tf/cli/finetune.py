@@ -12,41 +12,18 @@ docs/tasks.md, and docs/adding-a-task.md to write one. The paper tries batches o
 learning rates of 5e-5, 3e-5 and 2e-5, and 2 to 4 epochs. The same command resumes a stopped run.
 """
 
-from bert_tf.cli.progress import (
-    RunProgress,
-    console,
-    export_line,
-    outcome_lines,
-    progress,
-    scores_line,
-    typed,
-)
+from bert_tf.api.finetune import run as finetune
+from bert_tf.cli.progress import console, export_line, typed
 from bert_tf.finetuning.options import FinetuningOptions as Options
 
 
 def run(options: Options) -> None:
-    with progress("fine-tuning") as bar:
-        from bert_tf.finetuning.finetune import finetune
-        from bert_tf.finetuning.restarts import finetune_seeds
-
-        shown = RunProgress(bar)
-        if options.seeds > 1:
-            lines, result = [*finetune_seeds(options, shown).lines()], None
-        else:
-            lines, result = [], finetune(options, shown)
-    if result is not None and result.evaluation is not None:
-        lines = [
-            *outcome_lines(result.training, shown.total_steps),
-            f"Fine-tuned on {result.train_examples:,} examples; validation: "
-            f"{scores_line(result.evaluation.scores)}",
-            *result.evaluation.remarks,
-        ]
-    if not lines:  # a dry run, or a worker other than the chief
+    result = finetune(options)
+    if result.best is None:  # a dry run, or a worker other than the chief
         return
-    best = f"{options.output}/best"
-    lines += [
-        f"Best model: {best}",
-        export_line(best),
+    lines = [
+        *result.lines(),
+        export_line(str(result.best)),
         f"Curves: {typed('bert-tf')} monitor {options.output}",
     ]
     console.print("\n".join(lines))

@@ -14,6 +14,7 @@ from typing import Any
 
 from jsonargparse import ArgumentParser, DefaultHelpFormatter
 
+from bert_tf.api.inputs import check_inputs, open_models
 from bert_tf.cli.command_line import (
     add_options,
     check_arguments,
@@ -22,7 +23,7 @@ from bert_tf.cli.command_line import (
     usage,
     with_own_kind,
 )
-from bert_tf.cli.inputs import check_inputs, open_models
+from bert_tf.cli.progress import console
 from bert_tf.errors import InputError
 from bert_tf.startup import import_tensorflow, keep_freed_memory
 from bert_tf.training.preemption import Preempted
@@ -155,7 +156,8 @@ def _run(called: str | None, arguments: Sequence[str]) -> None:
         raise InputError(f"there is no command {called!r}: give {cure}")
     module = importlib.import_module(f"bert_tf.cli.{called}")
     options = read_options(called, arguments)
-    open_models(options)
+    for folder in open_models(options):
+        console.print(f"Model: {folder}")
     check_inputs(options)
     if hasattr(module, "prepare"):  # what needs no TensorFlow, whose import takes seconds
         module.prepare(options)

@@ -10,28 +10,23 @@ The run directory holds the model with the lowest held-out loss (best/) and the 
 which load in Hugging Face, too (docs/objectives.md).
 """
 
-from bert_tf.cli.progress import RunProgress, console, outcome_lines, progress, typed
+from bert_tf.api.pretrain import run as pretrain
+from bert_tf.cli.progress import console, typed
 from bert_tf.pretraining.options import PretrainingOptions as Options
 
 
 def run(options: Options) -> None:
-    with progress("pre-training", total=options.steps) as bar:
-        from bert_tf.pretraining.pretrain import pretrain
-
-        result = pretrain(options, RunProgress(bar))
-    if result is None or not result.is_chief:
+    result = pretrain(options)
+    if result.model is None:  # a dry run, or a worker other than the chief
         return
     from bert_tf.pretraining.word_frequencies import plateau_notice
 
-    lines = outcome_lines(result, options.steps)
-    model = f"{options.output}/{'last' if result.best is None else 'best'}"
-    loss = "" if result.best is None else f" (held-out loss {result.best:.4f})"
-    lines.append(f"Pre-trained model{loss}: {model}")
     features = "--features_only mix " if options.objective == "bilm" else ""  # as ELMo is used
-    lines.append(
-        plateau_notice(model)
-        or f"Next: {typed('bert-tf')} finetune --model {model} {features}--train train.tsv "
-        "--output runs/classifier"
-    )
-    lines.append(f"Curves: {typed('bert-tf')} monitor {options.output}")
+    lines = [
+        *result.lines(),
+        plateau_notice(str(result.model))
+        or f"Next: {typed('bert-tf')} finetune --model {result.model} {features}--train train.tsv "
+        "--output runs/classifier",
+        f"Curves: {typed('bert-tf')} monitor {options.output}",
+    ]
     console.print("\n".join(lines))

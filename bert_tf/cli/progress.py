@@ -1,96 +1,14 @@
-"""The progress of a command: bars on a terminal, plain lines elsewhere."""
+"""Lines that commands print, and where: see `bert_tf.api.progress`."""
 
 import os
 import shutil
 import sys
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
 
-import rich.progress
-from rich.console import Console
-
-from bert_tf.training.listener import Listener
-
-if TYPE_CHECKING:
-    from bert_tf.training.loop import TrainingResult
-
-# Progress goes to standard error, so that standard output holds results alone.
-console = Console(stderr=True, highlight=False, markup=False, soft_wrap=True)
-
-
-@contextmanager
-def progress(description: str, total: int | None = None) -> Iterator["ProgressBar"]:
-    """A bar from 0 to `total`, or a counter if `total` is unknown."""
-    counted = [
-        rich.progress.BarColumn(),
-        rich.progress.MofNCompleteColumn(),
-        rich.progress.TimeRemainingColumn(),
-    ]
-    with rich.progress.Progress(
-        rich.progress.SpinnerColumn(),
-        "{task.description}",
-        *(counted if total is not None else []),
-        rich.progress.TimeElapsedColumn(),
-        console=console,
-        transient=True,
-        disable=not console.is_terminal,  # off a terminal a bar would leave an empty line
-    ) as shown:
-        yield ProgressBar(shown, description, shown.add_task(description, total=total))
-
-
-@dataclass
-class ProgressBar:
-    """One line of progress."""
-
-    _progress: rich.progress.Progress
-    _description: str
-    _task: rich.progress.TaskID
-
-    def update(self, completed: int, total: int | None = None, note: str = "") -> None:
-        """Sets how much is done, the total once it is known, and a note beside it."""
-        description = f"{self._description} {note}".rstrip()
-        self._progress.update(self._task, completed=completed, description=description, total=total)
-
-    def print(self, line: str) -> None:
-        """Prints a line above the bar."""
-        console.print(line)
-
-
-class RunProgress(Listener):
-    """Shows training runs in a bar and lines.
-
-    For many runs, `one_of_many` says what each is, such as "Setting"; then losses, and lines that
-    an earlier run had too, are left out.
-    """
-
-    def __init__(self, bar: ProgressBar, one_of_many: str = "") -> None:
-        self.total_steps = 0
-        self._bar = bar
-        self._what = one_of_many
-        self._where = ""
-        self._told: set[str] = set()
-
-    def notice(self, line: str) -> None:
-        if not self._what or line not in self._told:
-            self._bar.print(line)
-        self._told.add(line)
-
-    def started(self, title: str, number: int, total: int) -> None:
-        self._where = f"{number} of {total}"
-        self._bar.print(f"{self._what} {self._where}: {title}")
-
-    def planned(self, steps: int) -> None:
-        self.total_steps = steps
-
-    def on_step(self, step: int) -> None:
-        self._bar.update(step, total=self.total_steps, note=self._where)
-
-    def report(self, step: int, kind: str, scalars: dict[str, float]) -> None:
-        if not self._what:
-            self._bar.print(training_line(step, kind, scalars, self.total_steps))
+from bert_tf.api.progress import console as console
+from bert_tf.api.progress import duration as duration
+from bert_tf.api.progress import progress as progress
+from bert_tf.api.progress import scores_line as scores_line
 
 
 def export_line(model: str, options: str = "") -> str:
@@ -98,86 +16,6 @@ def export_line(model: str, options: str = "") -> str:
     folder = Path(model).resolve()
     name = folder.parent.name if folder.name in ("best", "last") else folder.name
     return f"Next: {typed('bert-tf')} export --model {model} --name {name}{options}"
-
-
-# In TensorBoard and scalars.jsonl alone, for lack of room.
-_HIDDEN = ("gradient_norm", "loss_scale", "examples_per_second")
-
-_FORMATS: dict[str, Callable[[float], str]] = {
-    "learning_rate": lambda value: f"lr {value:.1e}" if value else "lr 0",
-    "nonfinite_steps": lambda value: f"{value:.0f} not finite",
-    "tokens_per_second": lambda value: f"{value:,.0f} tokens/s",
-    "share_of_peak": lambda value: f"{100 * value:.{0 if value > 0.1 else 1}f}% of peak",
-    "minutes_left": lambda value: f"{duration(value)} left",
-}
-
-
-def training_line(
-    step: int, kind: str, scalars: dict[str, float], total_steps: int | None = None
-) -> str:
-    """The scalars of a training run in one line.
-
-    "step 1,200/30,000  loss 6.212 (mlm 5.610 nsp 0.602)  accuracy mlm 18.1% nsp 66.0%
-    lr 4.8e-04  12,300 tokens/s  61% of peak  1 h 12 min left"; the scores of tasks follow by name.
-    A `kind` other than "train", such as "held_out", comes before them.
-    """
-    rest = {name: value for name, value in scalars.items() if name not in _HIDDEN}
-    total = "" if total_steps is None else f"/{total_steps:,}"
-    width = 6 if total_steps is None else len(f"{total_steps:,}")
-    parts = [f"step {step:>{width},}{total}"]
-    if kind != "train":
-        parts.append(kind.replace("_", "-"))
-    parts += _with_parts("loss", "{:.3f}", rest) + _with_parts("accuracy", "{:.1%}", rest)
-    parts += [shown(rest.pop(name)) for name, shown in _FORMATS.items() if name in rest]
-    return "  ".join(parts + [f"{name} {value:.4g}" for name, value in rest.items()])
-
-
-def outcome_lines(result: "TrainingResult", total_steps: int) -> list[str]:
-    lines = []
-    if result.started_at == result.step:
-        lines.append(f"The run was complete: it ended at step {result.step:,}")
-    elif result.started_at:
-        lines.append(f"Resumed from step {result.started_at:,}")
-    if result.ended_early:
-        lines.append(f"Ended early, at step {result.step:,} of {total_steps:,}: no better score")
-    if result.nonfinite_steps:
-        lines.append(f"Skipped {result.nonfinite_steps} step(s) with a non-finite loss or gradient")
-    if result.step_seconds:
-        lines.append(f"A step took {result.step_seconds * 1000:.0f} ms (median)")
-    if result.best_step is not None:
-        lines.append(f"Best model: of step {result.best_step:,}")
-    return lines
-
-
-def scores_line(scores: Mapping[str, float | None]) -> str:
-    """Formats scores: "accuracy 0.786  f1 0.849"."""
-    return "  ".join(
-        f"{name} {'undefined' if value is None else f'{value:.4g}'}"
-        for name, value in scores.items()
-        if name != "examples"
-    )
-
-
-def _with_parts(name: str, shown: str, scalars: dict[str, float]) -> list[str]:
-    """Removes a scalar and its parts, and formats them: "loss 6.212 (mlm 5.610 nsp 0.602)"."""
-    keys = [key for key in scalars if key.endswith(f"_{name}")]
-    each = [f"{key.removesuffix(f'_{name}')} {shown.format(scalars.pop(key))}" for key in keys]
-    if name not in scalars:
-        return [" ".join([name, *each])] if each else []
-    parts = f" ({' '.join(each)})" if len(each) > 1 else ""  # one alone is the whole
-    return [f"{name} {shown.format(scalars.pop(name))}{parts}"]
-
-
-def duration(minutes: float) -> str:
-    """Formats minutes: "40 s", "12 min", "1 h 12 min", "3 d 4 h"."""
-    whole = round(minutes)
-    if minutes < 1:
-        return f"{60 * minutes:.0f} s"
-    if whole < 60:
-        return f"{whole} min"
-    if whole < 48 * 60:
-        return f"{whole // 60} h {whole % 60} min"
-    return f"{whole // 60 // 24} d {whole // 60 % 24} h"
 
 
 def typed(command: str) -> str:

@@ -13,38 +13,22 @@ continues a stopped search, without repeating finished runs; with more values, s
 extends a finished one. All other options are those of bert-tf finetune.
 """
 
-from bert_tf.cli.progress import RunProgress, console, export_line, progress, scores_line, typed
-from bert_tf.finetuning.options import FinetuningOptions
+from bert_tf.api.search import run as search
+from bert_tf.cli.progress import console, export_line, typed
 from bert_tf.finetuning.options import SearchOptions as Options
-from bert_tf.training.listener import Listener
 
 
 def run(options: Options) -> None:
-    with progress("searching") as bar:
-        from bert_tf.finetuning.finetune import FinetuningResult, finetune
-        from bert_tf.finetuning.restarts import page, ranked
-        from bert_tf.finetuning.search import search
-
-        def one_run(options: FinetuningOptions, listener: Listener) -> FinetuningResult | None:
-            result = finetune(options, listener)
-            if result is not None and result.evaluation is not None:
-                best = scores_line({result.best_by: result.score})
-                bar.print(f"  seed {options.seed}: {best}")
-            return result
-
-        trials = search(options, RunProgress(bar, "Setting"), one_run)
-    if not trials:  # a dry run
+    result = search(options)
+    if not result.trials:  # a dry run
         return
-    print(page(trials), end="")
-    output = options.output
-    if not ranked(trials):
-        console.print("No run has the score that ranks them: give --best_by another")
-        return
-    best = f"{output}/best"
-    lines = [
-        f"Best setting: {ranked(trials)[0].setting}; best model: {best}",
-        f"Table and picture: {output}/search.md, search.tsv, search.png",
-        export_line(best),
-        f"Curves and HParams: {typed('bert-tf')} monitor {output}",
-    ]
+    from bert_tf.finetuning.restarts import page
+
+    print(page(result.trials), end="")
+    lines = result.lines()
+    if result.best is not None:
+        lines += [
+            export_line(str(result.best)),
+            f"Curves and HParams: {typed('bert-tf')} monitor {options.output}",
+        ]
     console.print("\n".join(lines))

@@ -9,8 +9,8 @@ import yaml
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
+from bert_tf.api.descriptions import option_helps
 from bert_tf.cli import main as cli
-from bert_tf.cli.command_line import option_helps
 from bert_tf.finetuning.options import FinetuningOptions
 from bert_tf.pretraining.options import PretrainingOptions
 from bert_tf.training.options import save_config

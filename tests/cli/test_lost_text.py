@@ -1,7 +1,7 @@
 import pytest
 
+from bert_tf.api.shards import lost_text
 from bert_tf.cli.main import main
-from bert_tf.cli.shards import _lost_text
 from pipelines.options import PretrainingDataOptions
 from pipelines.shards.manifest import Manifest
 
@@ -13,7 +13,7 @@ def lost(dropped, random_next, **changed):
         options=made.of_data(), vocabulary={}, corpus=[], documents=1, sentences=1,
         irregularities={}, shards={}, statistics={"train": statistics}, bert_tf_version="1",
     )  # fmt: skip
-    return list(_lost_text(manifest))
+    return list(lost_text(manifest))
 
 
 def test_usual_text_has_its_share_and_no_warning():

@@ -1,10 +1,16 @@
+import importlib.util
 import os
 import sys
+import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
+from rich.console import Console
 
-from bert_tf.cli.progress import export_line, progress, training_line, typed
+from bert_tf.api import progress as api_progress
+from bert_tf.api.progress import progress, training_line
+from bert_tf.cli.progress import export_line, typed
 
 PRETRAINING = {
     "loss": 6.21199, "mlm_loss": 5.61, "nsp_loss": 0.602, "mlm_accuracy": 0.18149,
@@ -85,3 +91,57 @@ def test_progress_goes_to_standard_error(capsys):
         bar.print("a line")
     captured = capsys.readouterr()
     assert captured.out == ""
+
+
+def test_nothing_is_shown_unless_asked_for(capfd):
+    with progress("working", total=3, shown=False) as bar:
+        bar.update(1)
+        bar.print("a notice")
+        bar.show("step 1")
+    assert capfd.readouterr() == ("", "")
+    assert bar.notices == ["a notice"]
+
+
+def test_a_notebook_without_widgets_shows_lines(capfd, monkeypatch, recwarn):
+    """Rich would warn at every refresh of a bar, and make a paragraph of every line."""
+    monkeypatch.setattr(api_progress, "console", Console(force_jupyter=True))
+    find_spec = importlib.util.find_spec
+    monkeypatch.setattr(
+        importlib.util, "find_spec", lambda name: None if name == "ipywidgets" else find_spec(name)
+    )
+    assert api_progress.in_notebook()
+    with progress("working", total=3) as bar:
+        bar.update(1)
+        bar.print("a notice")
+    assert capfd.readouterr() == ("a notice\n", "")
+    assert not recwarn.list
+
+
+def test_a_notebook_with_widgets_shows_a_bar(monkeypatch):
+    drawn = []
+
+    class Output:
+        def __enter__(self):
+            return self
+
+        def __exit__(self, *error):
+            pass
+
+        def clear_output(self, wait=False):
+            pass
+
+        def close(self):
+            pass
+
+    display = SimpleNamespace(display=drawn.append)
+    for name, module in {
+        "IPython": SimpleNamespace(display=display),
+        "IPython.display": display,
+        "ipywidgets": SimpleNamespace(Output=Output, __spec__=True),
+    }.items():
+        monkeypatch.setitem(sys.modules, name, module)
+    monkeypatch.setattr(api_progress, "console", Console(force_jupyter=True))
+    with progress("working", total=3) as bar:
+        bar.update(3)
+        time.sleep(0.3)  # it draws ten times a second
+    assert any(isinstance(each, Output) for each in drawn)

@@ -32,7 +32,7 @@ def ran(tmp_path_factory, pretrained, tokenizer, shards):
 
 
 def test_fine_tuning(ran):
-    folder, (tuning, use, _) = ran
+    folder, (tuning, use, *_) = ran
     history = tuning["model"].history.history["loss"]
     assert history[-1] < history[0]
     assert BertClassifier.from_directory(folder / "models" / "sentiment").labels == ["bad", "good"]
@@ -44,7 +44,14 @@ def test_fine_tuning(ran):
 
 def test_pretraining(ran):
     """Its loss is the mean over words plus the mean over pairs; at the start, log V + log 2."""
-    folder, (_, _, training) = ran
+    folder, (_, _, training, _) = ran
     (loss,) = training["model"].history.history["loss"]
     vocabulary = BertPreTrainer.from_directory(folder / "models" / "pretrained").config.vocab_size
     assert loss == pytest.approx(np.log(vocabulary) + np.log(2), rel=0.1)
+
+
+def test_the_commands_as_functions(ran):
+    folder, (*_, commands) = ran
+    assert commands["answers"][0]["label"] == "good"
+    assert commands["report"].scores["accuracy"] == 1
+    assert (folder / commands["export"].path / "saved_model.pb").is_file()

@@ -316,7 +316,7 @@ def test_a_continued_run_shows_each_step_once(watched, shards, small_config, tmp
         return ""
 
     with monkeypatch.context() as patch:
-        patch.setattr("bert_tf.cli.progress.training_line", terminate)
+        patch.setattr("bert_tf.api.progress.training_line", terminate)
         assert main(arguments) == Preempted.exit_code
     with monkeypatch.context() as patch, pytest.raises(Killed):
         patch.setattr(ProjectorLog, "after_evaluation", kill)

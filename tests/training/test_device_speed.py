@@ -3,7 +3,7 @@ import json
 import pytest
 import tensorflow as tf
 
-from bert_tf.cli import export
+from bert_tf.api.export import dtype_policy
 from bert_tf.training import device_speed
 from bert_tf.training.device_speed import fast_precision, product_rates, strategy_peak
 
@@ -103,14 +103,14 @@ def test_a_cache_that_cannot_be_written_is_no_error(on, tmp_path):
 
 def test_the_export_says_what_was_measured(on):
     on(Machine(263, 151))
-    assert export._dtype("auto") == (
+    assert dtype_policy("auto") == (
         "float32", "precision: float32 (products 263 GFLOP/s, bfloat16 151)",
     )  # fmt: skip
-    policy, remark = export._dtype("bfloat16")
+    policy, remark = dtype_policy("bfloat16")
     assert policy == "mixed_bfloat16" and "slow on processors like this one: products 263" in remark
     on(Machine(1, 2), "")
-    assert "does not multiply bfloat16" in export._dtype("bfloat16")[1]
-    assert export._dtype("float32") == ("float32", "")
+    assert "does not multiply bfloat16" in dtype_policy("bfloat16")[1]
+    assert dtype_policy("float32") == ("float32", "")
 
 
 def test_the_rates_are_those_of_a_machine():

@@ -1,5 +1,6 @@
 """Pictures, uint8 arrays [height, width, 3]. They import Matplotlib, which takes 0.25 s."""
 
+import io
 import warnings
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -96,11 +97,18 @@ def compared(
     return _drawn(figure)
 
 
-def save_png(path: Path, picture: np.ndarray) -> None:
+def png(picture: np.ndarray) -> bytes:
+    """The content of a PNG file."""
     import matplotlib.image
 
+    content = io.BytesIO()
+    matplotlib.image.imsave(content, picture, format="png")
+    return content.getvalue()
+
+
+def save_png(path: Path, picture: np.ndarray) -> None:
     with replace_file(path) as temporary:
-        matplotlib.image.imsave(temporary, picture, format="png")
+        temporary.write_bytes(png(picture))
 
 
 def _axes(title: str, x_title: str, y_title: str) -> "tuple[Figure, Any]":

@@ -7,6 +7,7 @@ import contextlib
 import dataclasses
 import difflib
 import json
+import typing
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -26,15 +27,15 @@ _SUFFIXES = (".index", ".unfinished")
 _OTHER_MODELS = (".pb", ".index")
 
 
-def open_models(options: Any) -> None:
-    """Replaces names of models on the Hugging Face hub with the folders of their files."""
-    if all(Path(given).exists() for _, given in _values(options, "model")):
-        return
-    from bert_tf.checkpoints.presets import find_models
-    from bert_tf.cli.progress import console
+def open_models(options: Any) -> Iterator[Path]:
+    """Replaces names of models on the Hugging Face hub with the folders of their files.
 
-    for folder in find_models(options):
-        console.print(f"Model: {folder}")
+    Yields each of these folders.
+    """
+    if any(not Path(given).exists() for _, given in _values(options, "model")):
+        from bert_tf.checkpoints.presets import find_models
+
+        yield from find_models(options)
 
 
 def check_inputs(options: Any) -> None:
@@ -56,12 +57,15 @@ def check_inputs(options: Any) -> None:
 
 
 def _values(options: Any, mark: str) -> Iterator[tuple[dataclasses.Field, str]]:
-    """The options with a mark and their values, one pair for each value of a list."""
+    """The options with a mark and their paths, one pair for each path of a list.
+
+    Data in memory, which Python functions take in place of a path, has none.
+    """
     for field in dataclasses.fields(options):
         if field.metadata.get(mark):
             value = getattr(options, field.name)
-            for each in value if isinstance(value, list) else [value]:
-                if each is not None:
+            for each in value if typing.get_origin(field.type) is list else [value]:
+                if isinstance(each, str):
                     yield field, each
 
 
@@ -146,6 +150,6 @@ def _check_columns(options: Any) -> None:
     named = any(not column.isdecimal() for column in columns.values())
     header = options.header and (of_model.get("header", True) or named)
     for name in ("data", "train", "validation", "input"):
-        if path := getattr(options, name, None):
+        if isinstance(path := getattr(options, name, None), str):
             format = options.format or of_model.get("format")
             check_columns(path, columns, format=format, header=header)

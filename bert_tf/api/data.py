@@ -1,0 +1,261 @@
+"""Data in memory, in place of the files that the commands read."""
+
+import json
+import math
+import os
+import tempfile
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from bert_tf.atomic import write_text
+from bert_tf.errors import InputError
+from bert_tf.finetuning.options import FinetuningSetup
+from bert_tf.outputs import GIVEN_DATA, check_output_folder
+
+if TYPE_CHECKING:
+    from bert_tf.tasks.task import Task
+    from pipelines.examples.labelled_text import Examples
+
+Setup = TypeVar("Setup", bound=FinetuningSetup)
+Texts = TypeVar("Texts", bound=Any)
+
+# Options of fine-tuning that take examples.
+_EXAMPLES = ("train", "validation")
+
+
+def is_in_memory(data: object) -> bool:
+    """Whether an option holds data, not a path or nothing."""
+    return not (data is None or isinstance(data, str | os.PathLike))
+
+
+def examples_in_memory(
+    task: "Task", data: Any, labels: Sequence[str] = (), *, labelled: bool = True
+) -> "tuple[Task, Examples]":
+    """Examples from data in memory, and the task, which has pairs where the data has.
+
+    Args:
+        task: names the columns.
+        data: columns: a dict, a data frame, a `datasets.Dataset`, or a list with a dict for each
+            example; or else the inputs [E], in a tuple with their labels (inputs, labels) if
+            `labelled`.
+        labels: the model's labels, in the order of its outputs; empty if they are not known.
+        labelled: whether to read labels.
+
+    Raises:
+        InputError: an input or a label is missing or cannot be used.
+    """
+    from bert_tf.raw_text.given import given_examples, with_columns
+
+    answers: Any = None
+    if labelled and isinstance(data, tuple):
+        if len(data) != 2:
+            raise InputError(f"the data is a tuple of {len(data)}: give (inputs, labels)")
+        data, answers = data
+    data = _columns(data)
+    if not labelled and isinstance(data, Mapping):
+        data = {name: values for name, values in data.items() if name != task.label}
+    if labelled and answers is None:
+        _, _, answers = with_columns(task, data)
+        if answers is None:
+            raise InputError(
+                f"the data has no labels: give (inputs, labels), or a column {task.label!r}"
+            )
+    if labelled and "question" not in task.kind.inputs(task):  # which may have no answer
+        for number, label in enumerate(answers):
+            if label is None or (isinstance(label, float) and math.isnan(label)):
+                raise InputError(
+                    f"label {number} is {label}: leave the example out, or give it a label"
+                )
+    return given_examples(task, data, answers, labels)
+
+
+def columns_of(data: Any) -> dict[str, list[Any]]:
+    """All columns of data in memory, none for inputs without names."""
+    found = _columns(data)
+    if not isinstance(found, Mapping):
+        return {}
+    return {
+        str(name): values.tolist() if hasattr(values, "tolist") else list(values)
+        for name, values in found.items()
+    }
+
+
+def _columns(data: Any) -> Any:
+    """Columns of records, data frames and datasets; other data as it is.
+
+    Numbers of classes become names, where a dataset has them.
+    """
+    if isinstance(data, list) and data and all(isinstance(row, Mapping) for row in data):
+        names = dict.fromkeys(name for row in data for name in row)
+        return {name: [row.get(name) for row in data] for name in names}
+    if hasattr(data, "column_names"):
+        features = getattr(data, "features", None) or {}
+        return {name: _named(data[name], features.get(name)) for name in data.column_names}
+    if hasattr(data, "columns") and hasattr(data, "iloc"):
+        return {name: data[name].tolist() for name in data.columns}
+    return data
+
+
+def _named(values: Any, feature: Any) -> Any:
+    if names := getattr(feature, "names", None):
+        return [None if number is None or number < 0 else names[number] for number in values]
+    if names := getattr(getattr(feature, "feature", None), "names", None):  # labels of words
+        return [[names[number] for number in numbers] for numbers in values]
+    return values
+
+
+@contextmanager
+def examples_as_files(options: Setup) -> Iterator[Setup]:
+    """The options with paths of JSON lines in place of examples in memory.
+
+    The files are kept in OUTPUT/data, where the run can be resumed with them, and read by the
+    command, too. A dry run, which writes nothing else, has temporary ones.
+
+    Raises:
+        InputError: examples cannot be used, or the run there was begun with others.
+    """
+    given = {name: getattr(options, name) for name in _EXAMPLES}
+    if isinstance(options.data, Mapping):  # a dict of splits, such as a datasets.DatasetDict
+        splits = [name for name in _EXAMPLES if name in options.data]
+        if "train" not in splits:
+            raise InputError(
+                f"data has the splits {', '.join(map(str, options.data))}: give train=..., or a "
+                "dict with train and validation"
+            )
+        given = {name: options.data.get(name) for name in _EXAMPLES}
+        options = replace(options, data=None, train=given["train"], validation=given["validation"])
+    elif is_in_memory(options.data):
+        raise InputError("data takes the name of a data set, or a dict of splits: give train=...")
+    in_memory = {name: data for name, data in given.items() if is_in_memory(data)}
+    if not in_memory:
+        yield options
+        return
+    options, texts = _as_json_lines(options, in_memory)
+    if options.dry_run:
+        with tempfile.TemporaryDirectory() as temporary:
+            yield replace(options, **_written(Path(temporary), texts))
+        return
+    output = check_output_folder(options.output, [options.model])
+    folder = Path(options.output) / GIVEN_DATA
+    begun = any(any(output.glob(f"{depth}config.yaml")) for depth in ("", "*/", "*/*/"))
+    for name, text in texts.items():
+        file = output / GIVEN_DATA / f"{name}.jsonl"
+        if begun and not options.override and not (file.is_file() and _has(file, text)):
+            raise InputError(
+                f"{options.output} holds a run with other data for {name}: give the same, or "
+                "another output"
+            )
+    yield replace(options, **_written(folder, texts))
+
+
+def _as_json_lines(options: Setup, given: Mapping[str, Any]) -> tuple[Setup, dict[str, str]]:
+    """The content of a file for each of the data, and the options that read these files."""
+    from bert_tf.finetuning.finetune import task_to_train
+
+    task = task_to_train(options)
+    texts = {}
+    for name, data in given.items():
+        try:
+            own, examples = examples_in_memory(task, data, task.labels)
+        except InputError as error:
+            raise InputError(f"{name}: {error}") from error
+        task = own
+        rows = _rows(own, examples)
+        texts[name] = "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows)
+    if task.format not in (None, "jsonl"):
+        others = [n for n in _EXAMPLES if n not in given and getattr(options, n) is not None]
+        if others:
+            raise InputError(
+                f"{others[0]} is a {task.format} file and {next(iter(given))} is not: give both as "
+                "files, or both as data"
+            )
+        options = replace(options, format="jsonl")
+    if task.pair is not None and "choices" not in task.kind.inputs(task):
+        options = replace(options, pair_column=task.pair)
+    return options, texts
+
+
+def _rows(task: "Task", examples: "Examples") -> Iterator[dict[str, Any]]:
+    """The objects that the task's kind reads from JSON lines, one for each example."""
+    columns = {"text": task.text, "text_pair": task.pair, "label": task.label}
+    if "words" in examples.columns:
+        columns["words"] = "words" if task.text == "text" else task.text
+    if "choices" in examples.columns:
+        columns |= {"context": task.text, "choices": (task.pair or "choices").removesuffix("*")}
+    for values in zip(*examples.columns.values(), strict=True):
+        row = dict(zip(examples.columns, values, strict=True))
+        if "words" in row:
+            row |= {name: value.split() for name, value in row.items()}
+        if "span" in row:  # SQuAD's, whose first answer has a place
+            start = (row.pop("span") or [0])[0]
+            row["answers"] = [{"text": text, "answer_start": start} for text in row["answers"]]
+        named = {columns.get(name) or name: value for name, value in row.items()}
+        opening = getattr(task.kind, "opening", None)  # choices in memory begin with it
+        yield named if opening is None else {**named, opening: ""}
+
+
+def _written(folder: Path, texts: Mapping[str, str]) -> dict[str, Any]:
+    """Writes the files that are not there yet; returns their paths."""
+    folder.mkdir(parents=True, exist_ok=True)
+    for name, text in texts.items():
+        if not _has(folder / f"{name}.jsonl", text):
+            write_text(folder / f"{name}.jsonl", text)
+    return {name: str(folder / f"{name}.jsonl") for name in texts}
+
+
+def _has(file: Path, text: str) -> bool:
+    return file.is_file() and file.read_text(encoding="utf-8") == text
+
+
+@contextmanager
+def documents_as_file(options: Texts, documents: Any, unfinished: str = "") -> Iterator[Texts]:
+    """The options with the path of JSON lines that hold the documents, if there are any.
+
+    The file lies beside the output. It is deleted at the end, unless there is a folder of
+    unfinished work, which can be resumed with the same file alone.
+
+    Args:
+        options: options with `corpus`, empty for documents, and `output`.
+        documents: texts; None for a corpus.
+        unfinished: what the folder of unfinished work is named by, after the output.
+
+    Raises:
+        InputError: both are given, or neither, or a document is no text.
+    """
+    if bool(options.corpus) == (documents is not None):
+        raise InputError("give exactly one of corpus and documents")
+    if documents is None:
+        yield options
+        return
+    if options.corpus_format not in ("auto", "jsonl"):
+        raise InputError("corpus_format is for files: leave it out beside documents")
+    records = ({options.text_field: document} for document in _texts(documents))
+    text = "".join(json.dumps(record, ensure_ascii=False) + "\n" for record in records)
+    if not text:
+        raise InputError("documents is empty: give at least one text")
+    folder = check_output_folder(options.output)
+    file = folder.with_name(f"{folder.name}.documents.jsonl")
+    file.parent.mkdir(parents=True, exist_ok=True)
+    if not _has(file, text):
+        write_text(file, text)
+    try:
+        yield replace(options, corpus=[str(file)])
+    finally:
+        if not unfinished or not folder.with_name(folder.name + unfinished).exists():
+            file.unlink()
+
+
+def _texts(documents: Any) -> Iterable[str]:
+    if isinstance(documents, str | Mapping) or not isinstance(documents, Iterable):
+        raise InputError(f"documents is {documents!r:.40}: give a list of texts")
+    for number, document in enumerate(documents):
+        if not isinstance(document, str):
+            raise InputError(f"document {number} is {document!r:.40}: give a text")
+        try:
+            document.encode()
+        except UnicodeEncodeError as error:
+            raise InputError(f"document {number} is not valid Unicode: correct it") from error
+        yield str(document)

@@ -1,0 +1,154 @@
+"""`bert_tf.finetune`."""
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from bert_tf.api.data import examples_as_files
+from bert_tf.api.keywords import Data, PathName, Verbosity, keywords
+from bert_tf.api.progress import RunProgress, outcome_lines, progress, scores_line
+from bert_tf.api.result import Result, Table, score_table
+from bert_tf.finetuning.options import FinetuningOptions
+from bert_tf.options import option
+
+if TYPE_CHECKING:
+    from bert_tf.finetuning.finetune import FinetuningResult
+    from bert_tf.finetuning.restarts import Restarts
+
+
+@dataclass(kw_only=True)
+class TrainingData(Verbosity):
+    """Examples in memory or in files."""
+
+    model: PathName = option(path=True)
+    output: PathName = option(writes="folder")
+    data: Data | None = option(None, path=True)
+    """data set with training and validation examples: the folder of its published files, its name
+    in TensorFlow Datasets, such as tfds:glue/mrpc, or a dict of both in memory, such as a
+    datasets.DatasetDict."""
+    train: Data | None = option(None, path=True)
+    """labelled examples in place of `data`: a .tsv, .csv or .jsonl file; or in memory, a tuple
+    (inputs, labels), or columns: a data frame, a datasets.Dataset, a dict of lists or a list of
+    dicts."""
+    validation: Data | None = option(None, path=True)
+    """labelled examples that choose the best model, as `train`; by default those of the data set,
+    or else a share of the training examples."""
+
+
+@dataclass(kw_only=True)
+class _Keywords(TrainingData, FinetuningOptions):  # type: ignore[misc]
+    pass
+
+
+@dataclass(kw_only=True, repr=False, eq=False)
+class FinetuneResult(Result):
+    """The outcome of `finetune`.
+
+    Attributes:
+        output: the run directory.
+        best: the best model's directory; None after a dry run and on workers but the chief.
+        scores: scores of the best model on the validation examples, None for an undefined one;
+            with several seeds their means.
+        best_by: name of the score that chooses the best model.
+        run: the run with its `training` and `evaluation`; None with several seeds, and where `best`
+            is.
+        restarts: the scores of several seeds, if there are any.
+    """
+
+    output: Path
+    best: Path | None = None
+    scores: dict[str, float | None]
+    best_by: str = ""
+    run: "FinetuningResult | None" = None
+    restarts: "Restarts | None" = None
+    total_steps: int = 0
+
+    def lines(self) -> list[str]:
+        """The scores and the path of the best model."""
+        if self.best is None:
+            return []
+        lines: list[str] = []
+        if self.restarts is not None:
+            lines += self.restarts.lines()
+        if self.run is not None and self.run.evaluation is not None:
+            lines += [
+                *outcome_lines(self.run.training, self.total_steps),
+                f"Fine-tuned on {self.run.train_examples:,} examples; validation: "
+                f"{scores_line(self.scores)}",
+                *self.run.evaluation.remarks,
+            ]
+        return [*lines, f"Best model: {self.best}"]
+
+    def tables(self) -> Iterable[Table]:
+        """The scores."""
+        several = "means of several seeds, " if self.restarts is not None else ""
+        return [score_table(f"Scores, {several}validation examples", self.scores)][
+            : bool(self.scores)
+        ]
+
+    def pictures(self) -> Iterator[bytes]:
+        """Those of the report on the validation examples."""
+        from bert_tf.tasks.reports.pictures import png
+        from bert_tf.tasks.reports.report import Picture
+
+        if self.run is not None and self.run.evaluation is not None:
+            report = self.run.evaluation.report()
+            yield from (png(part.draw()) for part in report if isinstance(part, Picture))
+
+
+def run(options: FinetuningOptions, *, shown: bool = True) -> FinetuneResult:
+    """Fine-tunes with a command's options."""
+    output = Path(options.output)
+    with progress("fine-tuning", shown=shown) as bar:
+        from bert_tf.finetuning.finetune import finetune
+        from bert_tf.finetuning.restarts import finetune_seeds
+
+        told = RunProgress(bar)
+        if options.seeds > 1:
+            restarts = finetune_seeds(options, told)
+            means = {name: each["mean"] for name, each in restarts.summary().items()}
+            return FinetuneResult(
+                output=output,
+                best=output / "best" if restarts.runs else None,
+                scores=means,
+                best_by=restarts.best_by,
+                restarts=restarts,
+                notices=bar.notices,
+            )
+        result = finetune(options, told)
+    evaluation = result and result.evaluation
+    return FinetuneResult(
+        output=output,
+        best=output / "best" if evaluation else None,
+        scores=evaluation.scores if evaluation else {},
+        best_by=result.best_by if result else "",
+        run=result,
+        total_steps=told.total_steps,
+        notices=bar.notices,
+    )
+
+
+@keywords(_Keywords)
+def finetune(options: FinetuningOptions, *, shown: bool) -> FinetuneResult:
+    """Fine-tunes a model on labelled examples, as `bert-tf finetune` does, with the same bytes.
+
+    Examples in memory are written to OUTPUT/data as JSON lines. The same call resumes a stopped
+    run.
+
+    ```python
+    result = bert_tf.finetune(
+        model="models/base", train=(texts, labels), output="runs/reviews", epochs=3
+    )
+    result.scores["accuracy"], result.best
+    ```
+
+    Returns:
+        The scores of the best model and where it is.
+
+    Raises:
+        InputError: the data, the model or the options cannot be used; the message says why.
+        Preempted: SIGTERM ended the run after a checkpoint.
+    """
+    with examples_as_files(options) as files:
+        return run(files, shown=shown)

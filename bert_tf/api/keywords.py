@@ -1,0 +1,215 @@
+"""Functions that take a command's options as keyword arguments."""
+
+import difflib
+import functools
+import inspect
+import os
+import sys
+import types
+import typing
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import MISSING, dataclass, fields
+from typing import Any, ParamSpec, Protocol, TypeVar
+
+from bert_tf.api.descriptions import is_required, titled_fields, with_arguments, without_dashes
+from bert_tf.api.inputs import check_inputs, open_models, stored
+from bert_tf.api.progress import console, in_notebook
+from bert_tf.errors import InputError
+from bert_tf.options import joined
+from bert_tf.startup import import_tensorflow, keep_freed_memory
+from bert_tf.tasks.options import TaskOptions
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+class DataFrame(Protocol):
+    """A data frame of pandas."""
+
+    columns: Any
+    iloc: Any
+
+
+class Dataset(Protocol):
+    """A `datasets.Dataset`."""
+
+    column_names: Any
+
+
+PathName = str | os.PathLike[str]
+PathNames = PathName | Sequence[PathName]
+Texts = Iterable[str] | Any  # such as a column of a data frame
+Data = PathName | Sequence[Any] | Mapping[str, Any] | DataFrame | Dataset
+
+
+@dataclass(kw_only=True)
+class Verbosity:
+    """What a call shows."""
+
+    verbose: bool | None = None
+    """show progress and notices, on standard error or in the notebook; by default in notebooks
+    alone. The result keeps the notices."""
+
+
+def keywords(given: Callable[P, object]) -> Callable[[Callable[..., R]], Callable[P, R]]:
+    """Makes of `function(options, shown=..., ...)` one whose keyword arguments are the options.
+
+    Its signature and the section "Args:" of its docstring are those of the options.
+
+    Args:
+        given: dataclass of the keyword arguments. Its last base is the dataclass of the command's
+            options; it may widen their types, to data in memory, and add arguments, which the
+            function gets beside the options.
+    """
+    cls: Any = given
+    options: type = cls.__bases__[-1]
+
+    def decorate(function: Callable[..., R]) -> Callable[P, R]:
+        @functools.wraps(function)
+        def call(*positional: Any, **values: Any) -> R:
+            own = with_kind(options, values.get("task"), values.get("model"))
+            hints = _hints(cls, own)
+            _check_names(function.__name__, cls, positional, values, hints)
+            values = {name: _value(name, value, hints[name]) for name, value in values.items()}
+            verbose = values.pop("verbose", None)
+            shown = in_notebook() if verbose is None else verbose
+            names = {field.name for field in fields(own)}
+            more = {name: values.pop(name) for name in [*values] if name not in names}
+            try:
+                checked = own(**_required_lists(own, values))
+                for folder in open_models(checked):
+                    if shown:
+                        console.print(f"Model: {folder}")
+                check_inputs(checked)
+                _start()
+                return function(checked, shown=shown, **more)
+            except InputError as error:
+                error.args = (without_dashes(str(error), names),)
+                raise
+
+        returned = inspect.signature(function).return_annotation
+        parameters = [
+            inspect.Parameter(
+                field.name,
+                inspect.Parameter.KEYWORD_ONLY,
+                default=_default(field),
+                annotation=field.type,
+            )
+            for _, field in titled_fields(cls)
+        ]
+        described: Any = call
+        described.__signature__ = inspect.Signature(parameters, return_annotation=returned)
+        described.__annotations__ = {p.name: p.annotation for p in parameters} | {
+            "return": returned
+        }
+        described.__doc__ = with_arguments(function.__doc__ or "", cls)
+        del described.__wrapped__  # it takes options
+        return described
+
+    return decorate
+
+
+def _hints(given: type, options: type) -> dict[str, Any]:
+    """Argument -> the type to check: the option's, or Any if data in memory is an alternative."""
+    found, narrow = typing.get_type_hints(given), typing.get_type_hints(options)
+    for name, hint in narrow.items():
+        is_wider = found.get(name, hint) != hint and typing.get_origin(hint) is not list
+        found[name] = Any if is_wider else hint
+    return found
+
+
+def with_kind(options: type, task: object, model: object) -> type:
+    """The options of a command with those of the kind of a user's own task.
+
+    Without a `task` it is that of the model's task.json. Its code is imported, and TensorFlow with
+    it; the options of built-in kinds are there already. A task that cannot be used adds nothing;
+    the command reports it.
+    """
+    if not issubclass(options, TaskOptions):
+        return options
+    from bert_tf.tasks.table import TASKS, check_name, find_task
+
+    brought_by = None
+    if task is None and isinstance(model, str | os.PathLike):
+        brought_by = os.fspath(model)
+        task = stored(f"{brought_by}/task.json").get("task")
+    if isinstance(task, os.PathLike):
+        task = os.fspath(task)
+    if not isinstance(task, str) or task in TASKS:
+        return options
+    with suppress(InputError):
+        check_name(task)
+        import_tensorflow()
+        return joined(options, find_task(task, brought_by=brought_by).kind.options)
+    return options
+
+
+def _start() -> None:
+    """Prepares the process as for a command."""
+    keras = sys.modules.get("keras")
+    if keras is not None and (backend := keras.config.backend()) != "tensorflow":
+        raise InputError(
+            f"Keras runs on {backend} in this process: set KERAS_BACKEND=tensorflow before it is "
+            "imported"
+        )
+    keep_freed_memory()
+    if "tensorflow_text" not in sys.modules:
+        import_tensorflow()
+
+
+def _default(field: Any) -> Any:
+    if field.default_factory is not MISSING:
+        return field.default_factory()
+    return inspect.Parameter.empty if is_required(field) else field.default
+
+
+def _check_names(
+    function: str, given: type, positional: Sequence[Any], values: Any, known: Mapping[str, Any]
+) -> None:
+    """Raises TypeError, as Python does for calls that do not fit the signature."""
+    if positional:
+        first = titled_fields(given)[0][1].name
+        raise TypeError(f"{function}() takes its arguments by name, such as {first}=...")
+    for name in values:
+        if name not in known:
+            near = difflib.get_close_matches(name, list(known), n=1)
+            cure = f": did you mean {near[0]}?" if near else ""
+            raise TypeError(f"{function}() has no argument {name!r}{cure}")
+    missing = [each.name for each in fields(given) if is_required(each)]
+    if missing := [name for name in missing if name not in values]:
+        raise TypeError(f"{function}() needs {' and '.join(missing)}: give a value")
+
+
+def _required_lists(options: Any, values: dict[str, Any]) -> dict[str, Any]:
+    """The values, with empty lists for those that the function has another argument for."""
+    lacking = (each.name for each in fields(options) if is_required(each))
+    return {name: [] for name in lacking} | values
+
+
+_NAMES = {int: "a whole number", float: "a number", bool: "True or False", str: "a string"}
+
+
+def _value(name: str, value: Any, hint: Any) -> Any:
+    """The value as the command line would give it; raises InputError for one of another type."""
+    if type(value).__module__ == "numpy" and not getattr(value, "shape", ()):
+        value = value.item()
+    if isinstance(value, os.PathLike):
+        value = os.fspath(value)
+    if typing.get_origin(hint) is list:
+        (item,) = typing.get_args(hint)
+        if isinstance(value, Mapping):  # label_map
+            return [f"{key}={each}" for key, each in value.items()]
+        if value is None or isinstance(value, str | int | float):
+            return value if value is None else [_value(name, value, item)]
+        return [_value(f"{name} {i}", each, item) for i, each in enumerate(value)]
+    members = typing.get_args(hint) if isinstance(hint, types.UnionType) else (hint,)
+    if value is None or not set(members) <= {*_NAMES, types.NoneType}:
+        return value  # choices are checked with ranges; data in memory where it is read
+    kinds = [member for member in members if member in _NAMES]
+    if isinstance(value, int) and not isinstance(value, bool) and kinds == [float]:
+        value = float(value)
+    if type(value) not in kinds and not (isinstance(value, str) and str in kinds):
+        expected = " or ".join(_NAMES[kind] for kind in kinds)
+        raise InputError(f"{name} is {value!r:.60}: give {expected}")
+    return value

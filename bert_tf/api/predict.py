@@ -1,0 +1,212 @@
+"""`bert_tf.predict`."""
+
+import dataclasses
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from bert_tf.api.data import columns_of, examples_in_memory, is_in_memory
+from bert_tf.api.keywords import Data, PathName, Texts, Verbosity, keywords
+from bert_tf.api.progress import progress
+from bert_tf.api.result import Result, Table
+from bert_tf.errors import InputError
+from bert_tf.options import option
+from bert_tf.outputs import check_output_file, check_output_folder
+from bert_tf.tasks.options import FileOptions, TaskOptions
+
+
+@dataclass(kw_only=True)
+class PredictOptions(TaskOptions, FileOptions):
+    """Options of `bert-tf predict`."""
+
+    model: str = option(path=True, model=True)
+    """saved_models/<name>, whose newest version answers, the folder of one version, a fine-tuned
+    model directory, or a model of the Hugging Face hub, ORG/NAME."""
+    text: list[str] = option(factory=list, first=True)
+    """raw strings."""
+    pair: list[str] = option(factory=list, first=True)
+    """second strings, one per text, for a model of pairs."""
+    input: str | None = option(None, path=True)
+    """texts: a .tsv, .csv or .jsonl file; a .txt file with one text per line; the folder of a data
+    set's published files, or its name in TensorFlow Datasets, such as tfds:glue/mnli; "-" for
+    standard input."""
+    split: str = "test"
+    """split to read from a data set, such as validation; MNLI has test_mismatched and ax."""
+    signature: str | None = None
+    """function of the model to ask, such as embed or top_20 (docs/signatures.md); by default the
+    one that gives the task's answers."""
+    label_map: list[str] = option(factory=list)
+    """names to answer for labels of a model directory, as MODEL_LABEL=LABEL."""
+    output: str | None = option(None, writes="file")
+    """file to write: .csv, .tsv, or JSON lines; by default JSON lines on standard output."""
+    submission: str | None = option(None, writes="folder")
+    """folder for the official files of the task."""
+    batch_size: int = option(32, at_least=1)
+    """texts per batch."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if bool(self.text) == (self.input is not None):
+            raise InputError("give exactly one of --text and --input")
+        if self.submission and not isinstance(self.input, str):
+            raise InputError("--submission is for files and data sets: give --input")
+        if self.submission and self.signature:
+            raise InputError("--submission has the task's answers: leave --signature out")
+        if self.pair and len(self.pair) != len(self.text):
+            raise InputError(
+                f"{len(self.pair)} --pair strings for {len(self.text)} --text strings: give as many"
+            )
+
+
+@dataclass(kw_only=True)
+class _Keywords(Verbosity, PredictOptions):
+    model: PathName = option(path=True)  # type: ignore[assignment]
+    text: Texts = option(factory=list, first=True)  # type: ignore[assignment]
+    pair: Texts = option(factory=list, first=True)  # type: ignore[assignment]
+    input: Data | None = option(None, path=True)  # type: ignore[assignment]
+    """texts: a .tsv, .csv or .jsonl file; a .txt file with one text per line; the folder of a data
+    set's published files, or its name in TensorFlow Datasets, such as tfds:glue/mnli; or columns in
+    memory: a data frame, a datasets.Dataset, a dict of lists or a list of dicts."""
+    output: PathName | None = option(None, writes="file")  # type: ignore[assignment]
+    """file to write: .csv, .tsv, or JSON lines; none by default."""
+
+
+@dataclass(kw_only=True, repr=False, eq=False)
+class Predictions(Result, Sequence[dict[str, Any]]):
+    """The outcome of `predict`: a sequence of answers, each a dict.
+
+    Attributes:
+        rows: an answer for each text, with the columns of the input.
+        remarks: what a reader of the answers should know, a sentence each.
+        output: file that was written, if any.
+        submission: folder of the official files, if they were written.
+    """
+
+    rows: list[dict[str, Any]]
+    remarks: list[str] = field(default_factory=list)
+    output: Path | None = None
+    submission: Path | None = None
+
+    def __getitem__(self, index: Any) -> Any:
+        return self.rows[index]
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def lines(self) -> list[str]:
+        """What a reader should know, and the paths."""
+        lines = list(self.remarks)
+        if self.output is not None:
+            lines.append(f"{len(self)} predictions: {self.output}")
+        if self.submission is not None:
+            lines.append(f"Official files of {len(self)} predictions: {self.submission}")
+        return lines
+
+    def __repr__(self) -> str:
+        return "\n".join([repr(self.rows), *self.lines()])
+
+    def tables(self) -> Iterable[Table]:
+        """The answers."""
+        names = list(dict.fromkeys(name for row in self.rows for name in row))
+        rows = [[_cell(row.get(name, "")) for name in names] for row in self.rows]
+        return [Table("Predictions", names, rows)]
+
+
+def _cell(value: Any) -> str:
+    if isinstance(value, float):
+        return f"{value:.4f}"
+    if isinstance(value, Mapping):
+        return ", ".join(f"{name} {_cell(each)}" for name, each in value.items())
+    return str(value)
+
+
+def run(options: PredictOptions, *, shown: bool = True) -> Predictions:
+    """Answers with a command's options, whose input may be in memory."""
+    inputs = [options.model, None if is_in_memory(options.input) else options.input]
+    output = options.output and check_output_file(options.output, inputs)
+    folder = options.submission and check_output_folder(options.submission, inputs)
+    with progress("loading", total=1, shown=shown) as bar:
+        from bert_tf.serving.predictor import answer, answer_rows, rows
+        from bert_tf.tasks.kinds.kind import Answered
+        from bert_tf.trained.answer_files import beside, is_table, write_answers
+        from bert_tf.trained.fine_tuned import load
+        from pipelines.examples.labelled_text import read_columns_of
+
+        settings = {f.name: getattr(options, f.name) for f in dataclasses.fields(options)}
+        source = options.input
+        model = load(options.model, settings | {"input": isinstance(source, str)})
+        examples = None
+        if source is not None:
+            if isinstance(source, str):
+                task = model.reader(options.signature, source)
+                split = task.split_of(source, options.split)
+                examples = task.read(source, options.split, labelled=False)
+                path = source if source == "-" else examples.path
+                columns = read_columns_of(path, examples.lines, task.format)
+            else:
+                task = model.reader(options.signature, "")
+                task, examples = examples_in_memory(task, source, labelled=False)
+                columns = columns_of(source)
+            if folder:
+                task.check_submission(split, examples, model.labels)
+            given = model.strings(examples, options.signature)
+        else:
+            names = (*model.inputs_of(options.signature), "text_pair")
+            strings = zip(names, (options.text, options.pair), strict=False)
+            given = {name: texts for name, texts in strings if texts}
+            columns = {}
+        count = len(next(iter(given.values())))
+        signature = model.function(options.signature or model.signature_for(given))
+
+        def answered(number: int) -> None:
+            bar.update(number, total=count, note="and answering")
+
+        if folder:
+            answers = answer(signature, given, options.batch_size, answered=answered)
+            found = list(rows(answers))
+        else:
+            found = answer_rows(signature, given, options.batch_size, answered=answered)
+        ids = {"id": examples.columns["id"]} if examples and "id" in examples.columns else {}
+        shown_columns = ids | {name.removeprefix("text_"): texts for name, texts in given.items()}
+        if columns and output and is_table(output):
+            shown_columns = columns
+        else:  # the texts that were read have names of their own
+            own = [*shown_columns.values()]
+            shown_columns |= {name: x for name, x in columns.items() if x not in own}
+        for i, row in enumerate(found):
+            found[i] = beside({name: values[i] for name, values in shown_columns.items()}, row)
+        if folder and examples:
+            task.write_submission(folder, split, Answered(task, examples, answers, model.labels))
+        remarks = examples.remarks() if examples else []
+        truncated = [row["truncated"] for row in found if "truncated" in row]
+        if options.signature is None and truncated and (examples or any(truncated)):
+            remarks.append(model.truncation(truncated))
+    if output:
+        write_answers(output, found)
+    return Predictions(
+        rows=found,
+        remarks=remarks,
+        output=Path(options.output) if options.output else None,
+        submission=Path(options.submission) if options.submission else None,
+        notices=bar.notices,
+    )
+
+
+@keywords(_Keywords)
+def predict(options: PredictOptions, *, shown: bool) -> Predictions:
+    """Answers raw strings, from an exported SavedModel or a fine-tuned model directory.
+
+    It does what `bert-tf predict` does.
+
+    ```python
+    bert_tf.predict(model="runs/reviews/best", text=["a good film"])[0]["label"]
+    ```
+
+    Returns:
+        The answers, a dict for each text, with the columns of the input.
+
+    Raises:
+        InputError: the texts, the model or the options cannot be used; the message says why.
+    """
+    return run(options, shown=shown)

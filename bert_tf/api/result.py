@@ -1,0 +1,78 @@
+"""What calls and commands return: values to use, lines to print, HTML for notebooks."""
+
+import base64
+import html
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+MOST_ROWS = 20  # of a table that is shown
+
+
+class Table(NamedTuple):
+    """A table to show."""
+
+    title: str
+    columns: Sequence[str]
+    rows: Sequence[Sequence[Any]]
+
+
+@dataclass(kw_only=True, repr=False, eq=False)
+class Result:
+    """The outcome of a call.
+
+    Attributes:
+        notices: what the run reported on its way, a line each.
+    """
+
+    notices: list[str] = field(default_factory=list)
+
+    def lines(self) -> list[str]:
+        """What was made and where, a line each."""
+        return []
+
+    def tables(self) -> Iterable[Table]:
+        """Tables that a notebook shows."""
+        return []
+
+    def pictures(self) -> Iterator[bytes]:
+        """PNG files that a notebook shows."""
+        return iter(())
+
+    def __repr__(self) -> str:
+        return "\n".join([type(self).__name__, *(f"  {line}" for line in self.lines())])
+
+    def __str__(self) -> str:
+        """The lines."""
+        return "\n".join(self.lines())
+
+    def _repr_html_(self) -> str:
+        """For notebooks: tables, pictures and lines."""
+        parts = [_table(each) for each in self.tables()]
+        parts += [_picture(content) for content in self.pictures()]
+        parts += [f"<div>{html.escape(line)}</div>" for line in self.lines()]
+        return "\n".join(parts)
+
+
+def score_table(title: str, scores: dict[str, float | None]) -> Table:
+    """A row for each score."""
+    shown = {n: "undefined" if v is None else f"{v:.4g}" for n, v in scores.items()}
+    return Table(title, ["score", "value"], [[name, value] for name, value in shown.items()])
+
+
+def _table(table: Table) -> str:
+    def row(tag: str, cells: Sequence[Any]) -> str:
+        return "<tr>" + "".join(f"<{tag}>{html.escape(str(c))}</{tag}>" for c in cells) + "</tr>"
+
+    shown = "".join(row("td", cells) for cells in table.rows[:MOST_ROWS])
+    left_out = len(table.rows) - MOST_ROWS
+    more = f"<div>and {left_out:,} more</div>" if left_out > 0 else ""
+    return (
+        f"<table><caption>{html.escape(table.title)}</caption>"
+        f"<thead>{row('th', table.columns)}</thead><tbody>{shown}</tbody></table>{more}"
+    )
+
+
+def _picture(content: bytes) -> str:
+    encoded = base64.b64encode(content).decode()
+    return f'<img style="max-width: 480px" src="data:image/png;base64,{encoded}">'

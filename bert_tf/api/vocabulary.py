@@ -1,0 +1,150 @@
+"""`bert_tf.learn_vocabulary`."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from bert_tf.api.data import documents_as_file
+from bert_tf.api.keywords import PathName, PathNames, Texts, Verbosity, keywords
+from bert_tf.api.progress import progress
+from bert_tf.api.result import Result
+from bert_tf.atomic import replace_directory
+from bert_tf.options import option
+from bert_tf.outputs import check_output_folder
+from pipelines.options import CorpusOptions
+
+FILES = ("vocab.txt", "tokenizer_config.json")
+
+# Share of letters changed by stripping accents from which on a text depends on them: less than
+# 0.2% in English, 1% in Italian, 1.5% in German, a quarter in Vietnamese, all in Korean.
+_LOST_LETTERS = 0.005
+
+
+@dataclass(kw_only=True)
+class VocabularyOptions(CorpusOptions):
+    """Options of `bert-tf vocab`."""
+
+    corpus: list[str] = option(path=True)
+    """text files, folders, globs, or names of TensorFlow Datasets (tfds:NAME/CONFIG)."""
+    output: str
+    """tokenizer folder to make."""
+    size: int = option(30522, at_least=6, at_most=10_000_000)
+    """maximum number of pieces, by default the original's 30,522; a small corpus needs fewer."""
+    min_frequency: int = option(2, at_least=1, below=2**31)
+    """minimum number of occurrences for two pieces to be merged into one."""
+    do_lower_case: bool = True
+    """lower-case the text, as the uncased models do."""
+    strip_accents: bool | None = None
+    """drop accents; by default when the text is lower-cased."""
+    tokenize_chinese_chars: bool = True
+    """make every Chinese character a word."""
+    overwrite: bool = False
+    """replace an older tokenizer folder."""
+
+
+@dataclass(kw_only=True)
+class Documents(Verbosity):
+    """Text in files or in memory."""
+
+    corpus: PathNames | None = option(None, path=True)
+    """text files, folders, globs, or names of TensorFlow Datasets (tfds:NAME/CONFIG)."""
+    documents: Texts | None = option(None, first=True)
+    """texts in place of `corpus`: a list, an array or a column, with a document in each."""
+    output: PathName
+
+
+@dataclass(kw_only=True)
+class _Keywords(Documents, VocabularyOptions):  # type: ignore[misc]
+    pass
+
+
+@dataclass(kw_only=True, repr=False, eq=False)
+class VocabularyResult(Result):
+    """The outcome of `learn_vocabulary`.
+
+    Attributes:
+        output: the tokenizer's folder, vocab.txt and tokenizer_config.json.
+        pieces: the vocabulary, in the order of the ids.
+        words: number of words in the text.
+        distinct_words: number of different ones.
+    """
+
+    output: Path
+    pieces: list[str]
+    words: int
+    distinct_words: int
+
+    def lines(self) -> list[str]:
+        """The sizes and the path."""
+        return [
+            f"{len(self.pieces)} pieces from {self.words} words ({self.distinct_words} distinct): "
+            f"{self.output}"
+        ]
+
+
+def run(options: VocabularyOptions, *, shown: bool = True) -> VocabularyResult:
+    """Learns a vocabulary with a command's options."""
+    output = check_output_folder(
+        options.output, options.corpus, ours=FILES, overwrite=options.overwrite
+    )
+    names = ("do_lower_case", "strip_accents", "tokenize_chinese_chars")
+    switches: dict[str, Any] = {name: getattr(options, name) for name in names}
+    with progress("counting words", shown=shown) as bar:
+        from bert_tf.tokenization import BertTokenizer, count_words, learn_vocabulary
+        from bert_tf.tokenization.normalizer import lost_letters
+        from bert_tf.tokenization.vocabulary import check_alphabet
+        from pipelines.corpus.formats import input_errors, read_lines, sample_text
+        from pipelines.corpus.sources import open_corpus
+
+        corpus = open_corpus(options.corpus, options)
+        check_output_folder(output, corpus.files)
+        if options.do_lower_case and options.strip_accents is None:
+            share, examples = lost_letters(sample_text(corpus))
+            if share > _LOST_LETTERS:
+                bar.print(
+                    f"{share:.1%} of the letters in this text lose accents or fall apart "
+                    f"({', '.join(examples)}); to keep them, add --strip_accents false"
+                )
+        with input_errors():
+            counts = count_words(
+                read_lines(corpus),
+                **switches,
+                progress=bar.update,
+                check=lambda counts: check_alphabet(counts, options.size, corpus.text_bytes),
+                notice=bar.print,
+            )
+    notices = bar.notices
+    title = f"learning {options.size} pieces from {len(counts)} words"
+    with progress(title, shown=shown) as bar:
+        pieces = learn_vocabulary(
+            counts, options.size, min_frequency=options.min_frequency, notice=bar.print
+        )
+        with replace_directory(output) as folder:
+            BertTokenizer(pieces, **switches).save(folder)
+    return VocabularyResult(
+        output=Path(options.output),
+        pieces=list(pieces),
+        words=sum(counts.values()),
+        distinct_words=len(counts),
+        notices=notices + bar.notices,
+    )
+
+
+@keywords(_Keywords)
+def learn_vocabulary(
+    options: VocabularyOptions, *, shown: bool, documents: Any = None
+) -> VocabularyResult:
+    """Learns a WordPiece vocabulary from text, as `bert-tf vocab` does.
+
+    ```python
+    bert_tf.learn_vocabulary(documents=texts, output="vocab", size=8000).pieces
+    ```
+
+    Returns:
+        The vocabulary and its folder, for `make_shards` and `BertTokenizer.from_directory`.
+
+    Raises:
+        InputError: the text or the options cannot be used; the message says why.
+    """
+    with documents_as_file(options, documents) as files:
+        return run(files, shown=shown)

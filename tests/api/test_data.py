@@ -1,0 +1,176 @@
+"""Data in memory: every form gives the same examples, and the same files."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from bert_tf.api.data import documents_as_file, examples_as_files, examples_in_memory
+from bert_tf.api.vocabulary import VocabularyOptions
+from bert_tf.errors import InputError
+from bert_tf.finetuning.options import FinetuningOptions
+from bert_tf.tasks.table import find_task
+
+TEXTS = ["a good film", "a bad one", ""]
+LABELS = ["good", "bad", "good"]
+
+
+class Frame:
+    """As much of a data frame of pandas as is asked for."""
+
+    iloc = None
+
+    def __init__(self, columns):
+        self._values = columns
+        self.columns = list(columns)
+
+    def __getitem__(self, name):
+        return np.array(self._values[name], object)
+
+    def __bool__(self):
+        raise ValueError("The truth value of a DataFrame is ambiguous.")
+
+
+class ClassLabel:
+    names = ("bad", "good")
+
+
+class Dataset:
+    """As much of a `datasets.Dataset`."""
+
+    def __init__(self, columns):
+        self._values = columns
+        self.column_names = list(columns)
+        self.features = {"text": None, "label": ClassLabel()}
+
+    def __getitem__(self, name):
+        return self._values[name]
+
+
+FORMS = {
+    "tuple": (TEXTS, LABELS),
+    "arrays": (np.array(TEXTS), np.array(LABELS, object)),
+    "numbers": (TEXTS, np.array([1, 0, 1])),
+    "dict": {"text": TEXTS, "label": LABELS},
+    "records": [{"text": t, "label": x} for t, x in zip(TEXTS, LABELS, strict=True)],
+    "frame": Frame({"more": [1, 2, 3], "text": TEXTS, "label": LABELS}),
+    "dataset": Dataset({"text": TEXTS, "label": [1, 0, 1]}),
+}
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_forms_give_the_same_examples(form):
+    task, examples = examples_in_memory(find_task("classification"), FORMS[form], ["bad", "good"])
+    assert task.pair is None
+    assert examples.columns == {"text": TEXTS, "label": LABELS}
+
+
+def test_labels_beside_inputs_are_not_read():
+    data = {"text": TEXTS, "label": [None, 5, "unknown"]}
+    _, examples = examples_in_memory(find_task("classification"), data, labelled=False)
+    assert examples.columns == {"text": TEXTS}
+
+
+@pytest.mark.parametrize(
+    ("data", "message"),
+    [
+        ((TEXTS, LABELS, LABELS), "a tuple of 3: give .inputs, labels."),
+        (TEXTS, "no labels: give .inputs, labels., or a column 'label'"),
+        ((TEXTS, ["good", None, "bad"]), "label 1 is None: leave the example out"),
+        ((TEXTS, [1.0, float("nan"), 0.0]), "label 1 is nan: leave the example out"),
+        ((TEXTS, ["good"]), "1 labels for 3 examples"),
+        ((TEXTS, ["good", "fine", "bad"]), "label 1 is 'fine', none of the model's"),
+        (([], []), "there is no example"),
+    ],
+)
+def test_data_that_cannot_be_used_is_refused(data, message):
+    with pytest.raises(InputError, match=message):
+        examples_in_memory(find_task("classification"), data, ["bad", "good"])
+
+
+def options(tmp_path, **changed):
+    given = {
+        "model": str(tmp_path / "m"),
+        "output": str(tmp_path / "run"),
+        "train": (TEXTS, LABELS),
+    }
+    return FinetuningOptions(**{**given, **changed})
+
+
+def lines(path):
+    return [json.loads(line) for line in Path(path).read_text(encoding="utf-8").splitlines()]
+
+
+def test_examples_are_kept_beside_the_run(tmp_path):
+    with examples_as_files(options(tmp_path, validation={"text": ["x"], "label": [1]})) as files:
+        pass
+    assert files.train == str(tmp_path / "run" / "data" / "train.jsonl")
+    assert lines(files.train)[0] == {"text": "a good film", "label": "good"}
+    assert lines(files.validation) == [{"text": "x", "label": "1"}]
+
+
+def test_pairs_splits_and_columns(tmp_path):
+    pairs = options(tmp_path, train=(([*TEXTS], [*TEXTS]), LABELS))
+    with examples_as_files(pairs) as files:
+        assert files.pair_column == "text_pair"
+        assert lines(files.train)[1] == {
+            "text": "a bad one", "text_pair": "a bad one", "label": "bad"
+        }  # fmt: skip
+    split = {
+        "train": {"review": TEXTS, "label": LABELS},
+        "validation": {"review": ["x"], "label": ["y"]},
+    }
+    with examples_as_files(
+        options(tmp_path, train=None, data=split, text_column="review")
+    ) as files:
+        assert files.data is None
+        assert lines(files.validation) == [{"review": "x", "label": "y"}]
+
+
+def test_a_begun_run_keeps_its_data(tmp_path):
+    with examples_as_files(options(tmp_path)) as files:
+        (tmp_path / "run" / "config.yaml").write_text("")
+    with examples_as_files(options(tmp_path)):
+        pass
+    other = {"train": (TEXTS[:2], LABELS[:2])}
+    with (
+        pytest.raises(InputError, match="holds a run with other data for train"),
+        examples_as_files(options(tmp_path, **other)),
+    ):
+        pass
+    assert len(lines(files.train)) == 3
+    with examples_as_files(options(tmp_path, **other, override=True)):
+        assert len(lines(files.train)) == 2
+
+
+def test_a_dry_run_leaves_no_file(tmp_path):
+    with examples_as_files(options(tmp_path, dry_run=True)) as files:
+        assert len(lines(files.train)) == 3
+    assert not list(tmp_path.iterdir())
+
+
+def test_paths_stay(tmp_path):
+    given = options(tmp_path, train="a.tsv")
+    with examples_as_files(given) as files:
+        assert files is given
+
+
+def test_documents_lie_beside_the_output_until_the_end(tmp_path):
+    given = VocabularyOptions(corpus=[], output=str(tmp_path / "out"), text_field="body")
+    with documents_as_file(given, np.array(["one", "two\nlines"])) as files:
+        (path,) = files.corpus
+        assert lines(path) == [{"body": "one"}, {"body": "two\nlines"}]
+    assert not list(tmp_path.iterdir())
+    with pytest.raises(KeyboardInterrupt), documents_as_file(given, ["one"], ".unfinished"):
+        (tmp_path / "out.unfinished").mkdir()
+        raise KeyboardInterrupt
+    assert lines(path) == [{"body": "one"}]  # the unfinished work goes on with it
+    for documents, message in (
+        (["a", None], "document 1 is None: give a text"),
+        ("a text", "documents is 'a text': give a list"),
+        ([], "documents is empty"),
+        (["\ud800"], "document 0 is not valid Unicode"),
+    ):
+        with pytest.raises(InputError, match=message), documents_as_file(given, documents):
+            pass
