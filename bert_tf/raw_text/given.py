@@ -58,7 +58,7 @@ def with_columns(task: Task, x: Any, y: Any = None) -> tuple[Task, dict[str, lis
             y = columns[label]
     else:
         parts = _parts(x, names)
-        given = dict(zip(names, parts, strict=False))
+        given = dict(zip([*names, "text_pair"], parts, strict=False))
     if "text_pair" in given and task.pair is None:
         task = replace(task, pair="text_pair")
     missing = [name for name in inputs_of(task) if name not in given]
