@@ -9,6 +9,7 @@ from bert_tf.errors import InputError
 from bert_tf.primitives.table import halves
 
 AUTO = "auto"
+_RECIPE = "finetuning_recipe"  # name of the optimizer that each fit sets up
 
 
 class TextModel(keras.Model):
@@ -58,9 +59,10 @@ class TextModel(keras.Model):
                 every length of batch.
             kwargs: Keras' others.
         """
-        self._is_auto = isinstance(optimizer, str) and optimizer == AUTO
-        if self._is_auto:
+        if isinstance(optimizer, str) and optimizer == AUTO:
             optimizer = self._new_optimizer()
+        # By its name, too: a model from a file is compiled with the optimizer's configuration.
+        self._is_auto = getattr(optimizer, "name", None) == _RECIPE
         if isinstance(loss, str) and loss == AUTO:
             loss = self.new_loss() if self.new_loss else None
         if isinstance(weighted_metrics, str) and weighted_metrics == AUTO:
@@ -78,7 +80,7 @@ class TextModel(keras.Model):
         rate: Any = self.learning_rate
         if steps:
             rate = bert_tf.WarmupLinearDecay(rate, round(steps / 10), steps)
-        return bert_tf.AdamWeightDecay(rate)
+        return bert_tf.AdamWeightDecay(rate, name=_RECIPE)
 
     def fit(
         self,
@@ -237,17 +239,11 @@ class TextModel(keras.Model):
         self.optimizer = self._new_optimizer(steps and steps * epochs)
         self.train_function = None
 
-    def get_compile_config(self) -> Any:
-        """Keras'; the recipe of `fit` is none of a file."""
-        return {AUTO: True} if self._is_auto else super().get_compile_config()
-
     def compile_from_config(self, config: Any) -> None:
-        """Keras' inverse of `get_compile_config`."""
-        if AUTO in config:
-            self.compile()
+        """Keras' inverse of `get_compile_config`, which it skips for classes with a `compile`."""
+        self.compile(**keras.saving.deserialize_keras_object(config))
+        if self.optimizer is not None:
             self.optimizer.build(self.trainable_variables)
-        else:
-            super().compile_from_config(config)
 
 
 def _number_of_batches(x: Any, batch_size: int) -> int | None:

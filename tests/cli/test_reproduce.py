@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 
 from bert_tf.cli.main import main
-from bert_tf.experiments import scale as scales
+from bert_tf.experiments import tables
 from bert_tf.experiments.tables import SMALL
 
 
@@ -48,7 +48,7 @@ def toy_scale(monkeypatch):
         tasks={}, training_steps=(4,),
         sizes={"1 layer": {"size": "1x16x2"}, "2 layers": {"size": "2x16x2"}},
     )  # fmt: skip
-    monkeypatch.setitem(scales.SCALES, "small", toy)
+    monkeypatch.setitem(tables.SCALES, "small", toy)
 
 
 def test_a_full_disk_is_named_before_it_starts(corpus, labelled, tmp_path, capsys, monkeypatch,

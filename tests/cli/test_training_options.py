@@ -111,7 +111,7 @@ def test_lamb_takes_steps_of_the_size_of_the_weights(shards, small_config, tmp_p
         (["--steps-per-execution", 3], "--steps_per_execution 3 does not divide"),
         (["--freeze-layers", 7], "the encoder has 1"),
         (["--keep", 0], "--keep is 0: give at least 1"),
-        (["--strategy", "mirrored", "--jit-compile"], "leave one of them out"),
+        (["--strategy", "mirrored", "--jit-compile"], "leave --jit_compile out"),
         (["--strategy", "tpu"], "no TPU answers"),
         (["--steps", 0], "--steps is 0"),
         (["--batch-size", 0], "--batch_size is 0"),

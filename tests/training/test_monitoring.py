@@ -4,7 +4,7 @@ import pytest
 import tensorflow as tf
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-from bert_tf.training import logs, loop
+from bert_tf.training import logs, loop, workers
 from bert_tf.training import state as states
 from bert_tf.training.monitoring import Histograms, HyperParameters, Profile, ProjectorLog, Watcher
 from bert_tf.training.plan import Phase, TrainingPlan
@@ -149,7 +149,7 @@ def test_one_process_writes(state, tmp_path, monkeypatch):
         def __getattribute__(self, name):
             raise AssertionError("only the process that writes is watched")
 
-    for module in (loop, logs, states):
+    for module in (workers, logs, states):
         monkeypatch.setattr(module, "is_chief", lambda strategy: False)
     batches = tf.data.Dataset.from_tensors((tf.ones((8, 4)), tf.ones((8, 2)))).repeat()
     loop.train(
