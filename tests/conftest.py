@@ -22,7 +22,7 @@ gc.set_threshold(100_000, 50, 100)
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
 _OF_RUNS = (
-    "cli", "experiments", "finetuning", "pretraining", "tasks", "trained", "training",
+    "cli", "experiments", "finetuning", "pretraining", "raw_text", "tasks", "trained", "training",
 )  # fmt: skip
 
 

@@ -59,7 +59,7 @@ class BertMaskedLanguageModel(PretrainedModel):
             x: texts.
             batch_size: texts at a time.
         """
-        return self._answers(x, batch_size)
+        return self._answers("fill", x, batch_size)
 
 
 def words_head(

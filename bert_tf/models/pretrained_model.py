@@ -79,7 +79,8 @@ class PretrainedModel(TextModel):
         dtype = keras.saving.serialize_keras_object(self.dtype_policy)
         if self.preprocessor is not None:
             values["preprocessor"] = keras.saving.serialize_keras_object(self.preprocessor)
-        return {**values, "dtype": dtype, "name": self.name, "trainable": self.trainable}
+        own = {"auto": list(self._auto)} if self._auto else {}
+        return {**values, "dtype": dtype, "name": self.name, "trainable": self.trainable, **own}
 
     @classmethod
     def from_config(cls, config: dict[str, Any], custom_objects: Any = None) -> Self:
@@ -88,8 +89,9 @@ class PretrainedModel(TextModel):
             values[name] = keras.saving.deserialize_keras_object(values[name])
         if "config" in values:
             values["config"] = BertConfig.from_dict(values["config"])
-        trainable = values.pop("trainable", True)
+        trainable, auto = values.pop("trainable", True), values.pop("auto", ())
         model = cls(**values)
+        model._auto_of_file = tuple(auto)
         if not trainable:  # True would reach every layer, those that are frozen, too
             model.trainable = False
         return model
@@ -206,7 +208,7 @@ class Encoder(PretrainedModel):
             x: texts.
             batch_size: texts at a time.
         """
-        return self._answers(x, batch_size)
+        return self._answers("embed", x, batch_size)
 
     def towers(self) -> list[Any]:
         """The encoders with embeddings and blocks that this one is made of."""

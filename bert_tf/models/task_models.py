@@ -135,7 +135,7 @@ class BertClassifier(_LabelModel):
             x: raw text, as of `fit`.
             batch_size: texts at a time.
         """
-        return self._answers(x, batch_size)
+        return self._answers("classify", x, batch_size)
 
 
 @keras.saving.register_keras_serializable(package="bert_tf")
@@ -151,10 +151,10 @@ class BertTagger(_LabelModel):
         """The entities and the labelled words of each text.
 
         Args:
-            x: texts as lists of words, or as strings with spaces between the words.
+            x: texts as strings, whose punctuation marks are words of their own, or lists of words.
             batch_size: texts at a time.
         """
-        return self._answers(x, batch_size)
+        return self._answers("tag", x, batch_size, splits_words=True)
 
 
 @keras.saving.register_keras_serializable(package="bert_tf")
@@ -202,7 +202,7 @@ class BertSpanClassifier(TaskModel):
             x: (questions, contexts), or a dict or data frame of these.
             batch_size: questions at a time.
         """
-        return self._answers(x, batch_size)
+        return self._answers("answer", x, batch_size)
 
     @classmethod
     def wire(cls, encoder: Any, head: ClassificationHead) -> tuple[dict[str, Any], Any]:
@@ -228,7 +228,7 @@ class BertChooser(TaskModel):
             x: (contexts, lists of choices), or a dict or data frame of `context` and `choices`.
             batch_size: contexts at a time.
         """
-        return self._answers(x, batch_size)
+        return self._answers("choose", x, batch_size)
 
     @classmethod
     def wire(cls, encoder: Any, head: ClassificationHead) -> tuple[dict[str, Any], Any]:

@@ -1,6 +1,9 @@
 """Training and prediction on raw text, by a model's preprocessor, as Keras users know them."""
 
+import contextlib
 import os
+import warnings
+from collections.abc import Iterator
 from typing import Any, ClassVar
 
 import keras
@@ -9,15 +12,20 @@ from bert_tf.errors import InputError
 from bert_tf.primitives.table import halves
 
 AUTO = "auto"
-_RECIPE = "finetuning_recipe"  # name of the optimizer that each fit sets up
+_BATCH_SIZE = 32
+_WARMUP_SHARE = 0.1
+# Keras warns of variables without a gradient. Where a head reads tokens, the pooler has none.
+_OF_THE_POOLER = r"Gradients do not exist for variables \[('[^']*\bpooler\b[^']*'(, )?)+\]"
+# Callbacks that set the learning rate, which the schedule of a fit has already set.
+_SET_THE_RATE = (keras.callbacks.LearningRateScheduler, keras.callbacks.ReduceLROnPlateau)
 
 
 class TextModel(keras.Model):
     """A Keras model whose `fit`, `evaluate` and `predict` take raw text, too.
 
     Compiled when it is made, with the loss and the metrics of its task. Unless `compile` was given
-    an optimizer, `fit` trains as `bert-tf finetune` does: AdamWeightDecay, warm-up over the first
-    tenth of the steps, then linear decay.
+    an optimizer, each `fit` trains as `bert-tf finetune` does: AdamWeightDecay, warm-up over the
+    first tenth of its steps, then linear decay to 0.
 
     Attributes:
         preprocessor: a `bert_tf.BertPreprocessor`; None for a model that takes token ids alone.
@@ -26,8 +34,12 @@ class TextModel(keras.Model):
     # Keras' loss and metrics of the task; None for a model that is trained as part of others.
     new_loss: Any = None
     new_metrics: Any = list
+    # Peak of the schedule, unless the preprocessor's task has one.
     learning_rate: ClassVar[float] = 5e-5
-    _is_auto = False
+    optimizer: Any
+    # Arguments of `compile` that are the task's, now and in the file that the model is read from.
+    _auto: tuple[str, ...] = ()
+    _auto_of_file: tuple[str, ...] = ()
 
     @property
     def preprocessor(self) -> Any:
@@ -42,45 +54,69 @@ class TextModel(keras.Model):
         self,
         optimizer: Any = AUTO,
         loss: Any = AUTO,
-        *,
-        metrics: Any = None,
-        weighted_metrics: Any = AUTO,
+        loss_weights: Any = None,
+        metrics: Any = AUTO,
+        weighted_metrics: Any = None,
+        run_eagerly: bool = False,
+        steps_per_execution: int = 1,
         jit_compile: Any = AUTO,
-        **kwargs: Any,
+        auto_scale_loss: bool = True,
     ) -> None:
         """Keras' `compile`; "auto" keeps what the task has.
 
         Args:
             optimizer: "auto" for the recipe of `bert-tf finetune`, set up by each `fit`.
             loss: "auto" for the task's.
-            metrics: Keras'; others than the task's.
-            weighted_metrics: "auto" for the task's, if there are no other metrics.
+            loss_weights: as in Keras.
+            metrics: "auto" for the task's, if the loss is the task's, too, and there are no
+                `weighted_metrics`; None for none.
+            weighted_metrics: as in Keras; the task's are such.
+            run_eagerly: as in Keras.
+            steps_per_execution: as in Keras.
             jit_compile: "auto" is False with TensorFlow, where XLA would compile the step anew for
                 every length of batch.
-            kwargs: Keras' others.
+            auto_scale_loss: as in Keras.
         """
-        if isinstance(optimizer, str) and optimizer == AUTO:
-            optimizer = self._new_optimizer()
-        # By its name, too: a model from a file is compiled with the optimizer's configuration.
-        self._is_auto = getattr(optimizer, "name", None) == _RECIPE
-        if isinstance(loss, str) and loss == AUTO:
+        given = {"optimizer": optimizer, "loss": loss, "metrics": metrics}
+        auto = [name for name, value in given.items() if isinstance(value, str) and value == AUTO]
+        self._auto = tuple(auto)
+        if "optimizer" in auto:
+            optimizer = self._new_optimizer(total_steps=None)
+        if "metrics" in auto:
+            metrics = None
+            if "loss" in auto and weighted_metrics is None:
+                weighted_metrics = self.new_metrics() or None
+        if "loss" in auto:
             loss = self.new_loss() if self.new_loss else None
-        if isinstance(weighted_metrics, str) and weighted_metrics == AUTO:
-            weighted_metrics = None if metrics else self.new_metrics()
         if jit_compile == AUTO and keras.backend.backend() == "tensorflow":
             jit_compile = False
+        # Keras keeps these where a further call has none.
+        self.loss = self._compile_loss = self._compile_metrics = None
         super().compile(
-            optimizer, loss, metrics=metrics, weighted_metrics=weighted_metrics or None,
-            jit_compile=jit_compile, **kwargs,
+            optimizer, loss, loss_weights, metrics, weighted_metrics, run_eagerly,
+            steps_per_execution, jit_compile, auto_scale_loss,
         )  # fmt: skip
 
-    def _new_optimizer(self, steps: int | None = None) -> Any:
+    @property
+    def has_own_loss(self) -> bool:
+        """Whether `compile` replaced the task's loss, so that targets may be others, too."""
+        return "loss" not in self._auto
+
+    def _new_optimizer(self, total_steps: int | None) -> Any:
+        """The optimizer of `bert-tf finetune`; without a number of steps the rate is constant."""
         import bert_tf  # the floor above: the package itself knows where it is
 
         rate: Any = self.learning_rate
-        if steps:
-            rate = bert_tf.WarmupLinearDecay(rate, round(steps / 10), steps)
-        return bert_tf.AdamWeightDecay(rate, name=_RECIPE)
+        if self.preprocessor is not None:
+            rate = self.preprocessor.learning_rate or rate
+        if total_steps:
+            warmup = round(total_steps * _WARMUP_SHARE)
+            rate = bert_tf.WarmupLinearDecay(rate, warmup, total_steps)
+        if keras.backend.backend() != "tensorflow":
+            return keras.optimizers.AdamW(
+                rate, weight_decay=0.01, epsilon=1e-6, global_clipnorm=1.0
+            )
+        return bert_tf.AdamWeightDecay(rate)
 
     def fit(
         self,
@@ -88,32 +124,51 @@ class TextModel(keras.Model):
         y: Any = None,
         batch_size: int | None = None,
         epochs: int = 1,
-        *,
+        verbose: Any = AUTO,
+        callbacks: Any = None,
         validation_split: float = 0.0,
         validation_data: Any = None,
         shuffle: bool = True,
+        class_weight: Any = None,
         sample_weight: Any = None,
-        steps_per_epoch: int | None = None,
-        validation_batch_size: int | None = None,
         initial_epoch: int = 0,
-        **kwargs: Any,
+        steps_per_epoch: int | None = None,
+        validation_steps: int | None = None,
+        validation_batch_size: int | None = None,
+        validation_freq: Any = 1,
     ) -> Any:
-        """Keras' `fit`, on raw text and labels or on token ids.
+        """Keras' `fit`, on raw text and labels, or on token ids.
+
+        Each fit has a learning rate schedule for its own number of steps, unless `compile` was
+        given an optimizer. With `initial_epoch`, it continues the one before. `random`, as
+        `keras.utils.set_random_seed` seeds it, decides the order of the examples.
 
         Args:
-            x: texts; for pairs a tuple of two lists, or a dict or data frame by column; or a
-                `tf.data.Dataset` of batches of (texts, labels); or token ids, as in Keras.
-            y: labels, by name or number; numbers for regression; labels of words, answers.
-            batch_size: examples per step, by default 32.
+            x: texts, as a list, a NumPy array or a pandas series. For pairs of texts, questions
+                (`question`, `context`) and choices (`context`, `choices`) a tuple of columns, a
+                list of tuples, or a dict or data frame by column. For taggers lists of words, or
+                strings with spaces between the words. A finite `tf.data.Dataset` of batches of
+                strings, (x, y) or (x, y, sample_weight); for taggers and questions it is read into
+                lists first. Or token ids, as Keras takes them.
+            y: labels, by name or by number; numbers for regression and choices; a list of labels
+                for each text of a tagger; for questions the answer's text, or SQuAD's `answers`.
+                Encoders' masked words need none; a `BertPreTrainer` takes 1 for a pair whose second
+                text is random, else 0. None where x holds a column of labels.
+            batch_size: examples per step; None for 32.
             epochs: passes over the examples.
-            validation_split: share of the examples, the last ones, to validate on.
+            verbose: as in Keras.
+            callbacks: as in Keras.
+            validation_split: share of the examples to validate on, the last ones.
             validation_data: (x, y) or (x, y, sample_weight), or a data set, to validate on.
-            shuffle: whether each epoch has the examples in another order.
-            sample_weight: weight of each example.
-            steps_per_epoch: steps of an epoch; None for all examples.
-            validation_batch_size: examples of a validation batch, by default `batch_size`.
+            shuffle: whether each epoch has the examples in another order; batches of many
+                examples are of similar length.
+            class_weight: weight of each label, by name or by number.
+            sample_weight: weight of each example [E]; not for taggers and questions.
             initial_epoch: as in Keras.
-            kwargs: Keras' others, such as `callbacks` and `class_weight`.
+            steps_per_epoch: steps of an epoch; None for all examples.
+            validation_steps: as in Keras.
+            validation_batch_size: examples of a validation batch, by default `batch_size`.
+            validation_freq: as in Keras.
 
         Returns:
             Keras' `History`.
@@ -121,68 +176,97 @@ class TextModel(keras.Model):
         Raises:
             InputError: a text or a label cannot be used; the message names the example.
         """
-        own: dict[str, Any] = {}
-        if self._takes(x):
+        x, is_text = self._checked(x)
+        if is_text:
             if validation_split and validation_data is None:
                 split = self.preprocessor.split(x, y, sample_weight, validation_split)
                 (x, y, sample_weight), validation_data = split
-            batches = self.preprocessor.batches(
-                self, x, y, sample_weight, batch_size=batch_size, shuffle=shuffle
-            )
-            x, y, sample_weight = batches.dataset, None, None
-            steps_per_epoch = steps_per_epoch or batches.steps
-            own = {"batch_size": None, "shuffle": False}
-        else:
-            own = {
-                "batch_size": batch_size, "shuffle": shuffle, "validation_split": validation_split,
-                "validation_batch_size": validation_batch_size,
-            }  # fmt: skip
-        validation_data = self._validation(
-            validation_data, validation_batch_size or batch_size, is_text=own["batch_size"] is None
-        )
-        self._schedule(x, steps_per_epoch, epochs, initial_epoch, batch_size)
-        return super().fit(
-            x, y, epochs=epochs, validation_data=validation_data, sample_weight=sample_weight,
-            steps_per_epoch=steps_per_epoch, initial_epoch=initial_epoch, **own, **kwargs,
-        )  # fmt: skip
+            x, steps = self.preprocessor.batches(
+                self, x, y, sample_weight, class_weight=class_weight, batch_size=batch_size,
+                shuffle=shuffle, is_training=True, repeats=steps_per_epoch is not None,
+            )  # fmt: skip
+            y = sample_weight = class_weight = None
+            steps_per_epoch = steps_per_epoch or steps
+        validation_data = self._validation(validation_data, validation_batch_size or batch_size)
+        if is_text:
+            batch_size, shuffle, validation_split = None, False, 0.0
+        self._schedule(x, steps_per_epoch, epochs, initial_epoch, batch_size, validation_split)
+        if "optimizer" in self._auto:
+            _check_callbacks(callbacks)
+        with self._messages(is_text):
+            return super().fit(
+                x, y, batch_size=batch_size, epochs=epochs, verbose=verbose, callbacks=callbacks,
+                validation_split=validation_split, validation_data=validation_data,
+                shuffle=shuffle, class_weight=class_weight, sample_weight=sample_weight,
+                initial_epoch=initial_epoch, steps_per_epoch=steps_per_epoch,
+                validation_steps=validation_steps, validation_batch_size=validation_batch_size,
+                validation_freq=validation_freq,
+            )  # fmt: skip
 
     def evaluate(
         self,
         x: Any = None,
         y: Any = None,
         batch_size: int | None = None,
-        *,
+        verbose: Any = AUTO,
         sample_weight: Any = None,
+        steps: int | None = None,
+        callbacks: Any = None,
+        return_dict: bool = False,
         **kwargs: Any,
     ) -> Any:
-        """Keras' `evaluate`, on raw text and labels or on token ids; see `fit`."""
-        if not self._takes(x):
-            return super().evaluate(x, y, batch_size, sample_weight=sample_weight, **kwargs)
-        batches = self.preprocessor.batches(self, x, y, sample_weight, batch_size=batch_size)
-        return super().evaluate(batches.dataset, **kwargs)
+        """Keras' `evaluate`, on raw text and labels or on token ids; arguments as of `fit`.
 
-    def predict(self, x: Any, batch_size: int | None = None, **kwargs: Any) -> Any:
-        """Keras' `predict`, on raw text or on token ids.
+        The loss and the metrics are those of training: a tagger's count words, those of questions
+        windows of the context. `bert-tf evaluate` computes the official scores. Masked words are
+        the same in each evaluation.
+        """
+        x, is_text = self._checked(x)
+        if is_text:
+            x, _ = self.preprocessor.batches(self, x, y, sample_weight, batch_size=batch_size)
+            y = sample_weight = batch_size = None
+        with self._messages(is_text):
+            return super().evaluate(
+                x, y, batch_size=batch_size, verbose=verbose, sample_weight=sample_weight,
+                steps=steps, callbacks=callbacks, return_dict=return_dict, **kwargs,
+            )  # fmt: skip
+
+    def predict(
+        self,
+        x: Any,
+        batch_size: int | None = None,
+        verbose: Any = AUTO,
+        steps: int | None = None,
+        callbacks: Any = None,
+    ) -> Any:
+        """Keras' `predict`, on raw text or on token ids; `x` as of `fit`.
 
         Returns:
             The model's outputs: logits [E, C] of a classifier, numbers [E] of a regressor, logits
-            [E, N] of a chooser, the outputs of an encoder. Of raw text a tagger gives the labels
-            of each text's words, a model of questions the answers, and a language model the words
-            for each [MASK], as lists of strings.
-        """
-        if not self._takes(x):
-            return super().predict(x, batch_size, **kwargs)
-        return self.preprocessor.predict(self, x, super().predict, batch_size, **kwargs)
+            [E, N] of a chooser, the outputs of an encoder, padded to the longest text. Of raw text
+            a tagger gives the labels of each text's words, a model of questions the answers, and a
+            language model the words for each [MASK], as lists of strings; `verbose`, `steps` and
+            `callbacks` have no meaning then.
 
-    def test_step(self, data: Any) -> Any:
+        Raises:
+            InputError: a text cannot be used; the message names the example.
+        """
+        x, is_text = self._checked(x)
+        keras_own = {"verbose": verbose, "steps": steps, "callbacks": callbacks}
+        with self._messages(is_text):
+            if is_text:
+                return self.preprocessor.predict(self, x, super().predict, batch_size, **keras_own)
+            return super().predict(x, batch_size, **keras_own)
+
+    def test_step(self, *args: Any, **kwargs: Any) -> Any:
         """Keras', on both halves of a batch at the same time where cores are shared."""
         with halves(True):
-            return super().test_step(data)
+            return super().test_step(*args, **kwargs)
 
-    def predict_step(self, data: Any) -> Any:
+    def predict_step(self, *args: Any, **kwargs: Any) -> Any:
         """Likewise."""
         with halves(True):
-            return super().predict_step(data)
+            return super().predict_step(*args, **kwargs)
 
     def save_to_preset(self, directory: str | os.PathLike) -> None:
         """Writes a model directory: the model, its vocabulary, its task.
@@ -191,21 +275,37 @@ class TextModel(keras.Model):
         """
         self._with_preprocessor("save_to_preset").save(self, directory)
 
-    def export(self, filepath: str | os.PathLike, format: str = "bert_tf", **kwargs: Any) -> Any:
+    def export(
+        self,
+        filepath: str | os.PathLike,
+        format: str | None = None,
+        verbose: Any = None,
+        input_signature: Any = None,
+        **kwargs: Any,
+    ) -> Any:
         """Writes a SavedModel that answers raw strings, as `bert-tf export` does.
 
         Args:
             filepath: folder of the version, such as saved_models/review/1.
-            format: another format is Keras' own `export`, such as "tf_saved_model" of token ids.
-            kwargs: those of Keras' `export`.
-        """
-        if format != "bert_tf":
-            return super().export(filepath, format=format, **kwargs)
-        return self._with_preprocessor("export").export(self, filepath)
+            format: Keras' `export` in this format, such as "tf_saved_model", of token ids; None
+                for raw strings, if the model has a preprocessor.
+            verbose: as in Keras.
+            input_signature: as in Keras.
+            kwargs: other arguments of Keras' `export`.
 
-    def _answers(self, x: Any, batch_size: int = 32) -> list[dict[str, Any]]:
-        """What `bert-tf predict` writes for each example."""
-        return self._with_preprocessor("this").answers(self, x, batch_size)
+        Returns:
+            The folder, of an export that answers raw strings.
+        """
+        if format is None and self.preprocessor is not None:
+            return self.preprocessor.export(self, filepath)
+        return super().export(
+            filepath, format=format or "tf_saved_model", verbose=verbose,
+            input_signature=input_signature, **kwargs,
+        )  # fmt: skip
+
+    def _answers(self, name: str, x: Any, batch_size: int, **options: Any) -> list[dict[str, Any]]:
+        """What `bert-tf predict` writes for each example; `name` is the method that asks."""
+        return self._with_preprocessor(name).answers(self, x, batch_size, **options)
 
     def _with_preprocessor(self, name: str) -> Any:
         if self.preprocessor is None:
@@ -215,40 +315,92 @@ class TextModel(keras.Model):
             )
         return self.preprocessor
 
-    def _takes(self, x: Any) -> bool:
-        return self.preprocessor is not None and self.preprocessor.takes(x)
+    def _checked(self, x: Any) -> tuple[Any, bool]:
+        """The inputs, and whether they are raw text."""
+        if self.preprocessor is None:
+            return x, False
+        return self.preprocessor.checked(x)
 
-    def _validation(self, data: Any, batch_size: int | None, *, is_text: bool) -> Any:
+    def _validation(self, data: Any, batch_size: int | None) -> Any:
         """Validation data that Keras takes."""
         if data is None or self.preprocessor is None:
             return data
-        is_set = not isinstance(data, tuple | list)
-        x, y, weights = keras.utils.unpack_x_y_sample_weight((data,) if is_set else tuple(data))
-        if not self._takes(x):
+        parts = data
+        if not isinstance(data, tuple | list) or all(isinstance(each, str) for each in data):
+            parts = (data,)
+        x, y, weights = keras.utils.unpack_x_y_sample_weight(tuple(parts))
+        x, is_text = self._checked(x)
+        if not is_text:
             return data
         return self.preprocessor.batches(self, x, y, weights, batch_size=batch_size).dataset
 
     def _schedule(
-        self, x: Any, steps: int | None, epochs: int, initial_epoch: int, batch_size: int | None
+        self,
+        x: Any,
+        steps: int | None,
+        epochs: int,
+        initial_epoch: int,
+        batch_size: int | None,
+        validation_split: float,
     ) -> None:
         """Sets the optimizer up for the steps of a fit, if the user has given none."""
-        if not self._is_auto or initial_epoch:
+        if "optimizer" not in self._auto:
             return
         if steps is None:
-            steps = _number_of_batches(x, batch_size or 32)
-        self.optimizer = self._new_optimizer(steps and steps * epochs)
+            steps = _number_of_batches(x, batch_size or _BATCH_SIZE, validation_split)
+        strategy = getattr(self, "_distribute_strategy", None)
+        with strategy.scope() if strategy else contextlib.nullcontext():
+            made = self._new_optimizer(steps and steps * epochs)
+            scales = isinstance(self.optimizer, keras.optimizers.LossScaleOptimizer)
+            if initial_epoch and self.optimizer.built:
+                inner = self.optimizer.inner_optimizer if scales else self.optimizer
+                inner.learning_rate = made._learning_rate
+            else:
+                self.optimizer = keras.optimizers.LossScaleOptimizer(made) if scales else made
+                # `BackupAndRestore` reads its variables before the first step.
+                self.optimizer.build(self.trainable_variables)
         self.train_function = None
 
+    @contextlib.contextmanager
+    def _messages(self, is_text: bool) -> Iterator[None]:
+        """Errors of a graph of strings in a line, and no warning of poolers."""
+        of_text = self.preprocessor.plain_errors() if is_text else contextlib.nullcontext()
+        with warnings.catch_warnings(), of_text:
+            warnings.filterwarnings("ignore", _OF_THE_POOLER)
+            yield
+
+    def get_compile_config(self) -> Any:
+        """Keras', with the optimizer as it is now."""
+        config = super().get_compile_config()
+        if config and "optimizer" in self._auto:
+            config["optimizer"] = keras.saving.serialize_keras_object(self.optimizer)
+        return config
+
     def compile_from_config(self, config: Any) -> None:
-        """Keras' inverse of `get_compile_config`, which it skips for classes with a `compile`."""
+        """Keras' inverse of `get_compile_config`."""
         self.compile(**keras.saving.deserialize_keras_object(config))
-        if self.optimizer is not None:
+        self._auto = self._auto_of_file
+        if self.optimizer is not None and self.built:
             self.optimizer.build(self.trainable_variables)
 
 
-def _number_of_batches(x: Any, batch_size: int) -> int | None:
+def _check_callbacks(callbacks: Any) -> None:
+    given = callbacks if isinstance(callbacks, list | tuple) else [callbacks]
+    for callback in given:
+        if isinstance(callback, _SET_THE_RATE):
+            raise InputError(
+                f"{type(callback).__name__} sets the learning rate, which fit's schedule sets: "
+                "give compile an optimizer, such as keras.optimizers.AdamW(5e-5)"
+            )
+
+
+def _number_of_batches(x: Any, batch_size: int, validation_split: float) -> int | None:
     """Steps of an epoch over Keras' data, if they are known."""
     if hasattr(x, "cardinality"):
         return int(size) if (size := x.cardinality()) > 0 else None
+    if isinstance(x, keras.utils.PyDataset):
+        return x.num_batches
     arrays = [each for each in keras.tree.flatten(x) if hasattr(each, "shape")]
-    return -(-arrays[0].shape[0] // batch_size) if arrays and arrays[0].shape else None
+    if not arrays or not arrays[0].shape:
+        return None
+    return -(-int(arrays[0].shape[0] * (1.0 - validation_split)) // batch_size)

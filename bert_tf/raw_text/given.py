@@ -1,8 +1,10 @@
 """Texts and labels in memory become `Examples`: lists, arrays, tensors, data frames, data sets."""
 
+import itertools
 import math
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -14,27 +16,56 @@ from pipelines.examples.labelled_text import Examples
 from pipelines.examples.squad import Questions, locate
 
 SOURCE = "the data"  # as messages name it
+_LOOKED_AT = 1000  # values, to find a string among missing ones
+
+
+@dataclass(frozen=True)
+class Given(Examples):
+    """Examples that were given in memory: messages count them from 0."""
+
+    @property
+    def _unit(self) -> str:
+        return "example"
 
 
 def is_raw(x: Any) -> bool:
     """Whether inputs hold strings, in any of the forms that `given_examples` takes."""
-    if isinstance(x, str | bytes):
-        return True
-    if _is_frame(x):
+    if isinstance(x, str | bytes) or _is_frame(x):
         return True
     if isinstance(x, Mapping):
         return any(is_raw(values) for values in x.values())
-    kind = getattr(getattr(x, "dtype", None), "kind", None)
-    if kind in ("U", "S", "T"):
+    dtype = getattr(x, "dtype", None)
+    kind = getattr(dtype, "kind", None)
+    if kind in ("U", "S", "T") or getattr(dtype, "name", None) in ("string", "str"):
         return True
-    if getattr(getattr(x, "dtype", None), "name", None) in ("string", "str"):
-        return True
-    if kind is not None and kind != "O":
+    if hasattr(dtype, "as_numpy_dtype") or kind not in (None, "O") or not _is_sequence(x):
         return False
-    if isinstance(x, Iterable):
-        # None among the texts is a text that is missing.
-        return any(is_raw(value) for value in _first_values(x))
-    return False
+    # None among the texts is a text that is missing.
+    values = [x[i] for i in range(min(len(x), _LOOKED_AT))] if not hasattr(x, "iloc") else (
+        x.iloc[:_LOOKED_AT].tolist()
+    )  # fmt: skip
+    found = [value for value in values if not is_missing(value)]
+    return any(map(is_raw, found[:8])) or bool(values and not found)
+
+
+def checked_stream(x: Any) -> Any:
+    """A generator or a `PyDataset` as Keras takes it; those of raw text are refused."""
+    first = None
+    if isinstance(x, Iterator):
+        first = next(x, None)
+        x = _chained(first, x)
+    elif hasattr(x, "num_batches") and hasattr(x, "__getitem__"):
+        first = x[0]
+    if is_raw(first[0] if isinstance(first, tuple) and first else first):
+        raise InputError(
+            "the texts come from a generator: give them as a list, list(texts), or as a "
+            "tf.data.Dataset"
+        )
+    return x
+
+
+def _chained(first: Any, others: Iterator[Any]) -> Iterator[Any]:
+    yield from itertools.chain([] if first is None else [first], others)
 
 
 def with_columns(task: Task, x: Any, y: Any = None) -> tuple[Task, dict[str, list[Any]], Any]:
@@ -57,8 +88,8 @@ def with_columns(task: Task, x: Any, y: Any = None) -> tuple[Task, dict[str, lis
         if y is None and (label := task.label) in columns:
             y = columns[label]
     else:
-        parts = _parts(x, names)
-        given = dict(zip([*names, "text_pair"], parts, strict=False))
+        roles = ["text", "text_pair"] if names == ["text"] else names
+        given = dict(zip(roles, _parts(x, names), strict=False))
     if "text_pair" in given and task.pair is None:
         task = replace(task, pair="text_pair")
     missing = [name for name in inputs_of(task) if name not in given]
@@ -77,7 +108,7 @@ def with_columns(task: Task, x: Any, y: Any = None) -> tuple[Task, dict[str, lis
 
 
 def given_examples(
-    task: Task, x: Any, y: Any = None, labels: Sequence[str] = ()
+    task: Task, x: Any, y: Any = None, labels: Sequence[str] = (), *, reads_labels: bool = True
 ) -> tuple[Task, Examples]:
     """Examples from inputs and labels; see `with_columns`.
 
@@ -87,6 +118,7 @@ def given_examples(
         y: labels; by name or by number for classes, numbers for regression and choices, a list of
             labels for the words of a text, for questions the answer's text or SQuAD's `answers`.
         labels: the names of the model's labels, in the order of its outputs.
+        reads_labels: False leaves `y` alone, but for its length.
 
     Raises:
         InputError: an input or a label cannot be used; the message names the example.
@@ -96,35 +128,58 @@ def given_examples(
     for name, values in columns.items():
         read = _READ.get(name, _text)
         columns[name] = [read(value, f"{name} {i}") for i, value in enumerate(values)]
-    examples = Examples(SOURCE, list(range(count)), columns)
+    if "choices" in columns:
+        _check_choices(columns["choices"])
+    examples: Examples = Given(SOURCE, list(range(count)), columns)
     if "question" in columns:
         columns["id"] = [str(number) for number in range(count)]
         examples = Questions(SOURCE, examples.lines, columns)
     if y is None:
         return task, examples
-    given = _list("labels", y)
+    given = label_list(y)
     if len(given) != count:
         raise InputError(f"{len(given)} labels for {count} examples: give a label for each")
+    if not reads_labels:
+        return task, examples
     if "question" in columns:
-        _add_answers(columns, given)
+        _add_answers(task, columns, given)
     elif "words" in columns:
+        # As the words of a file are: with a space between two.
+        columns["words"] = [" ".join(_split(text)) for text in columns["words"]]
         columns["label"] = [
-            _labels_of_words(value, words, labels, f"labels {i}")
+            _labels_of_words(value, words, task, labels, f"labels {i}")
             for i, (value, words) in enumerate(zip(given, columns["words"], strict=True))
         ]
+    elif labels:
+        columns["label"] = [class_of(x, task, labels, f"label {i}") for i, x in enumerate(given)]
     else:
-        is_class = bool(labels)
-        columns["label"] = [
-            _class(value, task, labels, f"label {i}") if is_class else _number(value, f"label {i}")
-            for i, value in enumerate(given)
-        ]
+        columns["label"] = [_number(value, f"label {i}") for i, value in enumerate(given)]
     return task, examples
+
+
+def label_list(y: Any) -> list[Any]:
+    """Labels as a list [E]; a column [E, 1] or a frame of one column is such, too."""
+    if _is_frame(y):
+        names = _columns_of(y)
+        if len(names) > 1:
+            listed = ", ".join(map(str, names))
+            raise InputError(f"the labels have the columns {listed}: give one column")
+        y = y[names[0]]
+    if getattr(y, "ndim", 1) == 2 and y.shape[1] == 1:
+        y = y[:, 0]
+    return _list("labels", y)
 
 
 def inputs_of(task: Task) -> list[str]:
     """Names of the strings of a task: those of evaluation, so that a tagger reads words."""
     kind = task.kind
     return kind.inputs(task) if kind.is_trained else list(kind.signatures(task)[DEFAULT].inputs)
+
+
+def text_columns(task: Task, examples: Examples) -> dict[str, list[Any]]:
+    """The columns that a row is made of."""
+    names = [*inputs_of(task), *(["text_pair"] if "text_pair" in examples.columns else [])]
+    return {name: examples.columns[name] for name in names}
 
 
 def _roles(task: Task, columns: Mapping[str, Any]) -> dict[str, str]:
@@ -139,6 +194,8 @@ def _roles(task: Task, columns: Mapping[str, Any]) -> dict[str, str]:
             if column in columns:
                 found[role] = column
                 break
+    if not found and len(columns) == 1 and roles[0] in ("text", "words"):
+        found = {roles[0]: next(iter(columns))}
     if not found:
         raise InputError(
             f"the inputs have the columns {', '.join(map(str, columns))}: name them "
@@ -175,20 +232,15 @@ def _forms(names: Sequence[str]) -> str:
 
 def _is_frame(x: Any) -> bool:
     """Whether it is a data frame, or a `datasets.Dataset`."""
-    return hasattr(x, "column_names") or (hasattr(x, "columns") and hasattr(x, "iloc"))
+    return hasattr(x, "column_names") or (hasattr(x, "columns") and hasattr(x, "__getitem__"))
 
 
 def _columns_of(frame: Any) -> list[Any]:
     return list(getattr(frame, "column_names", None) or frame.columns)
 
 
-def _first_values(x: Any) -> list[Any]:
-    """The first values that are not None, at most 8; of an iterator none, which it would lose."""
-    if not isinstance(x, Sequence | np.ndarray) and not hasattr(x, "iloc"):
-        return []
-    values = (x.iloc[i] if hasattr(x, "iloc") else x[i] for i in range(min(len(x), 1000)))
-    found = [value for value in values if value is not None and value == value]
-    return found[:8]
+def _is_sequence(x: Any) -> bool:
+    return isinstance(x, Iterable) and hasattr(x, "__getitem__") and hasattr(x, "__len__")
 
 
 def _list(name: str, values: Any) -> list[Any]:
@@ -196,41 +248,60 @@ def _list(name: str, values: Any) -> list[Any]:
         raise InputError(f"{name} is a single string: give a list of them")
     if hasattr(values, "numpy"):  # a tensor
         values = values.numpy()
-    if hasattr(values, "to_list") or hasattr(values, "tolist"):
-        values = (getattr(values, "to_list", None) or values.tolist)()
+    for convert in ("to_list", "tolist", "to_pylist"):
+        if hasattr(values, convert):
+            values = getattr(values, convert)()
     try:
         return list(values)
     except TypeError:
         raise InputError(f"{name} is {values!r:.40}: give a list") from None
 
 
-def _is_missing(value: Any) -> bool:
-    return value is None or (isinstance(value, float) and math.isnan(value)) or (
-        type(value).__name__ in ("NAType", "NaTType")
-    )  # fmt: skip
+def is_missing(value: Any) -> bool:
+    """Whether a value is None, NaN, or what pandas has for these."""
+    if isinstance(value, float):
+        return math.isnan(value)
+    return value is None or type(value).__name__ in ("NAType", "NaTType")
 
 
 def _text(value: Any, name: str) -> str:
-    if isinstance(value, bytes):
-        return value.decode("utf-8", "replace")
-    if _is_missing(value):
+    if is_missing(value):
         raise InputError(f"{name} is {value}: leave the example out, or give it a text")
+    if isinstance(value, bytes):
+        try:
+            return value.decode("utf-8")
+        except UnicodeDecodeError:
+            raise InputError(
+                f"{name} is no valid UTF-8 ({value!r:.40}): decode it by its own encoding"
+            ) from None
     if not isinstance(value, str):
         raise InputError(
             f"{name} is {value!r:.40}, no string: give texts, such as str({value!r:.20})"
         )
+    try:
+        value.encode()
+    except UnicodeEncodeError as error:
+        raise InputError(
+            f"{name} is no valid Unicode (it has half of a surrogate pair, "
+            f"{value[error.start]!a}): remove it, or write the whole character"
+        ) from None
     return str(value)
 
 
 def _words(value: Any, name: str) -> str:
     """Words, or a string with spaces between them, as such a string."""
-    if isinstance(value, str | bytes) or _is_missing(value):
+    if isinstance(value, str | bytes) or is_missing(value):
         return _text(value, name)
     words = [_text(word, f"{name}, word {i}") for i, word in enumerate(_list(name, value))]
     for word in words:
-        if not word or word.split() != [word]:
+        if _split(word) != [word]:
             raise InputError(f"{name} has the word {word!r}: give words without spaces")
     return " ".join(words)
+
+
+def _split(words: str) -> list[str]:
+    """Words between ASCII white space, as `words_between_spaces` finds them."""
+    return [word for word in re.split("[ \t-\r]+", words) if word]
 
 
 def _texts(value: Any, name: str) -> list[str]:
@@ -240,74 +311,95 @@ def _texts(value: Any, name: str) -> list[str]:
 _READ = {"words": _words, "choices": _texts}
 
 
-def _class(value: Any, task: Task, labels: Sequence[str], name: str) -> str:
-    """A label's name, by its name or its number."""
+def _check_choices(rows: Sequence[Sequence[str]]) -> None:
+    for number, choices in enumerate(rows):
+        if len(choices) < 2 or len(choices) != len(rows[0]):
+            raise InputError(
+                f"choices {number}: {len(choices)} choices where the first example has "
+                f"{len(rows[0])}: give all examples the same number, 2 or more"
+            )
+
+
+def class_of(value: Any, task: Task, labels: Sequence[str], name: str) -> str:
+    """A label's name, by its name or its number; where all names are numbers, these are names."""
     known = ", ".join(labels)
-    if _is_missing(value):
+    if is_missing(value):
         raise InputError(f"{name} is {value}: leave the example out, or give it one of {known}")
     if isinstance(value, bytes):
-        value = value.decode()
-    if isinstance(value, str):
-        value = task.label_aliases.get(value, value)
-        if value not in labels:
-            raise InputError(f"{name} is {value!r}, none of the model's ({known}): correct it")
-        return value
+        value = value.decode("utf-8", "replace")
     if isinstance(value, bool | int | np.integer | np.bool_):
-        if not 0 <= value < len(labels):
+        if not are_numbers(labels):
+            if 0 <= value < len(labels):
+                return labels[int(value)]
             raise InputError(
-                f"{name} is {value}: the model's {len(labels)} labels have the numbers 0 to "
-                f"{len(labels) - 1}"
+                f"{name} is {value}: the model's {len(labels)} labels ({known}) have the numbers "
+                f"0 to {len(labels) - 1}"
             )
-        return labels[int(value)]
-    raise InputError(
-        f"{name} is {value!r:.40}: give a label's name or its number as an integer, such as "
-        "labels.astype(int)"
-    )
+        value = str(int(value))
+    if not isinstance(value, str):
+        raise InputError(
+            f"{name} is {value!r:.40}: give a label's name or its number as an integer, such as "
+            "labels.astype(int)"
+        )
+    value = task.label_aliases.get(value, value)
+    if value not in labels:
+        raise InputError(
+            f"{name} is {value!r}, none of the model's ({known}): correct it, or open the model "
+            "with these labels"
+        )
+    return value
+
+
+def are_numbers(labels: Sequence[str]) -> bool:
+    """Whether all labels have numbers as names, such as 1 to 5: a number then means that name."""
+    return all(re.fullmatch(r"-?[0-9]+", label) for label in labels)
 
 
 def _number(value: Any, name: str) -> str:
-    if _is_missing(value) or not isinstance(value, str | bytes | int | float | np.number):
+    if is_missing(value) or not isinstance(value, str | bytes | int | float | np.number):
         raise InputError(f"{name} is {value!r:.40}: give a number, or leave the example out")
     return value.decode() if isinstance(value, bytes) else str(value)
 
 
-def _labels_of_words(value: Any, words: str, labels: Sequence[str], name: str) -> str:
-    if isinstance(value, str | bytes):
-        return _text(value, name)
+def _labels_of_words(value: Any, words: str, task: Task, labels: Sequence[str], name: str) -> str:
+    if isinstance(value, str | bytes) or is_missing(value):
+        value = _split(_text(value, name))
     given = [
-        label if isinstance(label, str) else _class(label, _NO_ALIASES, labels, f"{name}, word {i}")
-        for i, label in enumerate(_list(name, value))
+        # Names are compared by the kind, which knows other schemes of them.
+        x if isinstance(x, str) else class_of(x, task, labels, f"{name}, word {i}")
+        for i, x in enumerate(_list(name, value))
     ]
-    count = len(words.split())
+    count = len(words.split(" ")) if words else 0
     if len(given) != count:
         raise InputError(f"{name}: {len(given)} labels for {count} words: give a label for each")
     return " ".join(given)
 
 
-_NO_ALIASES = Task(name="words", kind=None)
-
-
-def _add_answers(columns: dict[str, list[Any]], given: Sequence[Any]) -> None:
+def _add_answers(task: Task, columns: dict[str, list[Any]], given: Sequence[Any]) -> None:
     """Adds the columns of answers and of the first one's place to questions."""
     columns["answers"], columns["span"] = [], []
     for number, (context, value) in enumerate(zip(columns["context"], given, strict=True)):
         name = f"answer {number}"
         texts, starts = _answers(value, name)
+        columns["answers"].append(texts)
         if not texts:
-            columns["answers"].append([])
+            if not task.kind.unanswerable:
+                raise InputError(
+                    f'{name} is empty: give it a text, or open the model with task="squad2", '
+                    "where questions may have no answer"
+                )
             columns["span"].append([])
             continue
         start = starts[0] if starts else context.find(texts[0])
         place = locate(context, texts[0], start) if start >= 0 else None
         if place is None:
             raise InputError(f"{name} ({texts[0]!r:.60}) is not in its context: correct it")
-        columns["answers"].append(texts)
         columns["span"].append(place)
 
 
 def _answers(value: Any, name: str) -> tuple[list[str], list[int]]:
     """Texts and starts: of an answer's text, or of SQuAD's `answers`, {"text", "answer_start"}."""
-    if value is None or (isinstance(value, str) and not value):
+    if is_missing(value) or (isinstance(value, str) and not value):
         return [], []
     if isinstance(value, Mapping):
         texts, starts = value.get("text", []), value.get("answer_start", [])

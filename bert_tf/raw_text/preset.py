@@ -4,6 +4,7 @@ import os
 from pathlib import Path
 from typing import Any
 
+from bert_tf.checkpoints.formats import CONFIG
 from bert_tf.checkpoints.model_directory import load_model
 from bert_tf.checkpoints.presets import find_model, hub_hint
 from bert_tf.errors import InputError
@@ -27,33 +28,37 @@ def open_preset(
     if not directory.is_dir():
         raise InputError(f"{preset}: no such folder: check the path{hub_hint(str(preset))}")
     settings.setdefault("allow_new_head", True)
+    is_auto = isinstance(preprocessor, str) and preprocessor == "auto"
+    vocabularies = (directory / name for name in ("vocab.txt", "tokenizer.json"))
+    if is_auto and (directory / CONFIG).is_file() and not any(x.exists() for x in vocabularies):
+        raise InputError(
+            f"{directory} has no vocabulary: put its vocab.txt there, or give preprocessor=None "
+            "for a model of token ids"
+        )
     model: Any = load_model(directory, model_class, **settings)
-    if preprocessor == "auto":
-        if not any((directory / name).exists() for name in ("vocab.txt", "tokenizer.json")):
-            raise InputError(
-                f"{directory} has no vocabulary: put its vocab.txt there, or give "
-                "preprocessor=None for a model of token ids"
-            )
-        own = _task(model, directory, task)
-        longest = model.config.max_position_embeddings
-        length = min(max_length or own.max_length, longest) if max_length is None else max_length
-        preprocessor = BertPreprocessor(directory, own, length)
+    if is_auto:
+        own, is_settled = _task(model, directory, task)
+        length = max_length or min(own.max_length, model.config.max_position_embeddings)
         model.config.check_fits(length=length, pairs=own.pair is not None)
+        preprocessor = BertPreprocessor(directory, own, length, is_settled)
     model.preprocessor = preprocessor
     return model
 
 
-def _task(model: Any, directory: Path, name: str | None) -> Task:
-    """The task that is named, else that of the directory if it is the model's, else its kind's."""
+def _task(model: Any, directory: Path, name: str | None) -> tuple[Task, bool]:
+    """The task, and whether the model was trained for it.
+
+    It is the one that is named, else the directory's if it is the model's, else that of the class.
+    """
     if name is not None:
-        return find_task(name)
+        return find_task(name), False
     stored = read_settings(directory / TASK_FILE) or {}
     if "task" in stored:
         task = find_task(stored["task"], brought_by=directory).with_model_settings(stored)
         if isinstance(model, task.kind.model_class):
-            return task
+            return task, True
     fits = (task for task in TASKS.values() if isinstance(model, task.kind.model_class))
     found = next(fits, None)
     if found is None:
         found = next(each for each in TASKS.values() if isinstance(model, each.kind.opens))
-    return found
+    return found, False

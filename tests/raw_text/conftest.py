@@ -1,0 +1,46 @@
+"""A preset so small that a test can train it."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from small_data import DATA, VOCABULARY
+
+from bert_tf import BertClassifier, BertConfig, BertEncoder, BertTokenizer, save_model
+
+
+@pytest.fixture(scope="session")
+def preset(made_once) -> Path:
+    """A model directory of an encoder with its vocabulary."""
+
+    def make(folder: Path) -> None:
+        folder.mkdir()
+        (folder / "vocab.txt").write_text("\n".join(VOCABULARY) + "\n", encoding="utf-8")
+        config = BertConfig(
+            vocab_size=len(VOCABULARY), hidden_size=16, num_hidden_layers=1,
+            num_attention_heads=2, intermediate_size=32, max_position_embeddings=24,
+        )  # fmt: skip
+        tokenizer = BertTokenizer(folder / "vocab.txt", do_lower_case=True)
+        save_model(BertEncoder(config, seed=1), folder, tokenizer)
+
+    return made_once("raw_text_preset", make)
+
+
+@pytest.fixture(scope="session")
+def opened(preset) -> Callable[..., Any]:
+    """`opened(model_class, **arguments)`: a new model from the preset, run eagerly.
+
+    A step then takes a tenth of a second, where tracing takes many.
+    """
+
+    def open_model(
+        model_class: type = BertClassifier, run_eagerly: bool = True, **arguments: Any
+    ) -> Any:
+        own = DATA[model_class][0]
+        model = model_class.from_preset(preset, **{"seed": 1, **own, **arguments})
+        if model.new_loss:
+            model.compile(run_eagerly=run_eagerly)
+        return model
+
+    return open_model

@@ -1,0 +1,38 @@
+"""An example of data for each model, in the words of a small vocabulary."""
+
+from typing import Any
+
+from bert_tf import (
+    BertChooser,
+    BertClassifier,
+    BertEncoder,
+    BertPreTrainer,
+    BertRegressor,
+    BertSpanClassifier,
+    BertTagger,
+)
+from bert_tf.models.masked_language_model import BertMaskedLanguageModel
+
+WORD_LIST = "a the good bad film book story very it is was not . ? anna bern lives in who where"
+VOCABULARY = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *WORD_LIST.split()]
+TEXTS = ["a good film", "the bad book", "it is a very good story", "a bad film ."] * 2
+LABELS = ["good", "bad", "good", "bad"] * 2
+WORDS = [["anna", "lives", "in", "bern"], ["it", "is", "anna"]] * 4
+TAGS = [["B-PER", "O", "O", "B-LOC"], ["O", "O", "B-PER"]] * 4
+TAG_NAMES = ["O", "B-PER", "I-PER", "B-LOC", "I-LOC"]
+QUESTIONS = ["who lives in bern ?", "where is anna ?"] * 4
+CONTEXTS = ["anna lives in bern .", "anna is in bern ."] * 4
+ANSWERS = ["anna", "bern"] * 4
+CHOICES = [["it is good", "it is bad"], ["a good book", "a bad book"]] * 4
+
+# Class -> arguments of from_preset, x, y.
+DATA: dict[type, tuple[dict[str, Any], Any, Any]] = {
+    BertClassifier: ({"labels": ["bad", "good"]}, TEXTS, LABELS),
+    BertRegressor: ({}, TEXTS, [1.0, 0.0, 0.5, 0.0] * 2),
+    BertTagger: ({"labels": TAG_NAMES}, WORDS, TAGS),
+    BertSpanClassifier: ({}, (QUESTIONS, CONTEXTS), ANSWERS),
+    BertChooser: ({}, (TEXTS, CHOICES), [0, 1] * 4),
+    BertMaskedLanguageModel: ({}, TEXTS, None),
+    BertPreTrainer: ({}, (TEXTS, TEXTS[::-1]), [0, 1] * 4),
+    BertEncoder: ({}, TEXTS, None),
+}

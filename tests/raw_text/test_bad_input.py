@@ -1,0 +1,179 @@
+"""Mistakes in raw text and labels: a line that says what is wrong, and what to do."""
+
+import shutil
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+from small_data import ANSWERS, CONTEXTS, LABELS, QUESTIONS, TAGS, TEXTS, WORDS
+
+from bert_tf import BertChooser, BertClassifier, BertSpanClassifier, BertTagger
+from bert_tf.errors import InputError
+from bert_tf.models.masked_language_model import BertMaskedLanguageModel
+from bert_tf.raw_text.given import given_examples
+
+PAIRS = (TEXTS, TEXTS[::-1])
+
+
+def column(*values):
+    return pytest.importorskip("pandas").Series(list(values))
+
+
+def dataset(*parts):
+    return tf.data.Dataset.from_tensor_slices(parts if len(parts) > 1 else parts[0])
+
+
+FIT = {
+    "fewer labels": (TEXTS, LABELS[:3], "3 labels for 8 examples: give a label for each"),
+    "no labels": (TEXTS, None, "no labels to train on: give y"),
+    "unknown label": (["a"], ["god"], r"label 0 is 'god', none of .* \(bad, good\): correct"),
+    "number too large": (["a"], [2], "label 0 is 2: the model's 2 labels .* numbers 0 to 1"),
+    "label None": (["a", "b"], ["good", None], "label 1 is None: leave the example out, or give"),
+    "label NaN": (["a"], [float("nan")], "label 0 is nan: leave the example out, or give"),
+    "float ids": (["a", "b"], np.array([0.0, 1.0]), r"label 0 is 0.0: .*labels.astype\(int\)"),
+    "text None": (["a", None], LABELS[:2], "text 1 is None: leave the example out, or give it a"),
+    "all texts None": ([None, None], LABELS[:2], "text 0 is None: leave the example out"),
+    "text NaN": (lambda: column("a", float("nan")), LABELS[:2], "text 1 is nan: leave the example"),
+    "a number": (["a", 3], LABELS[:2], r"text 1 is 3, no string: give texts, such as str\(3\)"),
+    "single string": ("a good film", "good", r"a single string: give a list, such as \[text\]"),
+    "single label": (TEXTS, "good", "labels is a single string: give a list of them"),
+    "no text": ([], [], "no example|no string"),
+    "half a character": (["a \ud800 b"], ["good"], "text 0 is no valid Unicode .*: remove it"),
+    "Latin-1": (["caf\xe9".encode("latin-1")], ["good"], "text 0 is no valid UTF-8 .*: decode it"),
+    "sides": ((TEXTS, TEXTS[:3]), LABELS, "8 of text, 3 of text_pair.*: give as many of each"),
+    "three columns": ((TEXTS, TEXTS, TEXTS), LABELS, "the inputs are 3 columns: give a list"),
+    "uneven tuples": ([("a", "b"), ("a",)], LABELS[:2], r"tuples of \[1, 2\] texts: give all as"),
+    "columns": ({"a": TEXTS, "b": TEXTS}, LABELS, "columns a, b: name them text"),
+    "unbatched": (lambda: dataset(TEXTS, LABELS), None, r"batch it, dataset.batch\(32\)"),
+    "label of a data set": (
+        lambda: dataset(TEXTS, ["goodish"] * 8).batch(4), None,
+        r"has the labels goodish .*, none of the model's .bad, good.: correct them, or open",
+    ),
+    "generator": (lambda: (text for text in TEXTS), LABELS, "generator: give them as a list, list"),
+    "two columns of labels": (
+        TEXTS, {"a": 1}, "labels for 8 examples: give a label for each",
+    ),
+}  # fmt: skip
+
+
+def refused(ask, message):
+    with pytest.raises(InputError, match=message) as caught:
+        ask()
+    assert "\n" not in str(caught.value)
+
+
+@pytest.fixture(scope="module")
+def classifier(opened):
+    return opened()
+
+
+@pytest.mark.parametrize("fault", FIT)
+def test_a_classifier_refuses(classifier, fault):
+    x, y, message = FIT[fault]
+    x = x() if callable(x) else x
+    if fault == "no text":
+        assert not classifier.preprocessor.checked(x)[1]  # nothing tells texts from ids
+        return
+    refused(lambda: classifier.fit(x, y, verbose=0), message)
+
+
+def test_weights_and_shares(classifier):
+    for arguments, message in (
+        ({"sample_weight": [1.0, 2.0]}, r"shape \(2,\) for 8 examples: give a weight for each"),
+        ({"class_weight": {"god": 2.0}}, "a label of class_weight is 'god', none of the model's"),
+        ({"validation_split": 0.99}, "leaves one side empty: give another share"),
+        ({"validation_split": 1.0}, "leaves one side empty: give another share"),
+        (
+            {"callbacks": [keras.callbacks.ReduceLROnPlateau()]},
+            "ReduceLROnPlateau sets the learning rate, .*: give compile an optimizer",
+        ),
+    ):
+        refused(lambda given=arguments: classifier.fit(TEXTS, LABELS, verbose=0, **given), message)
+    data = dataset(TEXTS, LABELS).batch(4)
+    refused(lambda: classifier.fit(data, validation_split=0.5), "use dataset.take and .skip")
+
+
+def test_predictions(opened, classifier):
+    refused(lambda: classifier.predict("a text"), "a single string: give a list")
+    refused(lambda: classifier.predict(text for text in TEXTS), r"generator: .* list\(texts\)")
+    refused(lambda: classifier.predict(["a", None]), "text 1 is None")
+    without = opened(preprocessor=None)
+    refused(lambda: without.classify(TEXTS), "classify needs the model's vocabulary: open")
+    refused(lambda: without.save_to_preset("nowhere"), "save_to_preset needs the model's vocab")
+    refused(lambda: classifier.export("models/latest"), "wants a number: give models/latest/1")
+
+
+def test_pairs_where_there_were_none_and_the_reverse(opened, tmp_path):
+    """Before it is trained a model takes either; afterwards what it was trained on."""
+    model = opened()
+    assert model.predict(PAIRS, verbose=0).shape == (8, 2)
+    model.fit(TEXTS, LABELS, verbose=0)
+    refused(lambda: model.predict(PAIRS), "reads single texts, and these are pairs: leave")
+    model.fit(PAIRS, LABELS, verbose=0)
+    refused(lambda: model.predict(TEXTS), "the inputs have no text_pair: give a tuple of lists")
+    model.save_to_preset(tmp_path)
+    reopened = BertClassifier.from_preset(tmp_path)
+    refused(lambda: reopened.classify(TEXTS), "the inputs have no text_pair")
+    one, other = reopened.predict(PAIRS, verbose=0), model.predict(PAIRS, verbose=0)
+    np.testing.assert_allclose(one, other, rtol=0, atol=1e-6)
+
+
+def test_an_empty_string_is_answered_and_noted_in_fit(classifier):
+    with pytest.warns(UserWarning, match="1 examples have a blank text, the first in example 1"):
+        classifier.fit(["a film", " "], ["good", "bad"], verbose=0)
+    (answer,) = classifier.classify([""])
+    assert answer["label"] in ("bad", "good")
+
+
+@pytest.mark.parametrize(
+    ("model_class", "x", "y", "message"),
+    [
+        (BertTagger, [["in bern"]], [["O"]], "words 0 has the word 'in bern': give words without"),
+        (BertTagger, [["in", ""]], [["O", "O"]], "words 0 has the word ''"),
+        (BertTagger, WORDS, [TAGS[0]] * 8, "labels 1: 4 labels for 3 words: give a label for each"),
+        (BertTagger, ["in bern"], ["O"], "labels 0: 1 labels for 2 words"),
+        (BertTagger, [["anna"]], [["B-ORG"]], "example 0: the word 'anna' has the label 'B-ORG'"),
+        (BertTagger, [["anna"]], [[9]], "labels 0, word 0 is 9: the model's 5 labels"),
+        (BertSpanClassifier, QUESTIONS, ANSWERS, "one column: give a tuple of lists .question, c"),
+        (BertSpanClassifier, (["who"], ["anna"]), ["bern"], r"answer 0 .'bern'. is not in its con"),
+        (BertSpanClassifier, (["who"], ["anna"]), [""], 'answer 0 is empty: .* task="squad2"'),
+        (BertChooser, (["a"], [["b"]]), [0], "choices 0: 1 choices .*: give all examples the same"),
+        (BertChooser, (["a", "a"], [["b", "c"], ["b", "c", "a"]]), [0, 0], "choices 1: 3 choices"),
+        (BertChooser, (["a"], [["b", "c"]]), [2], "the label '2' is no choice; give a number"),
+        (BertMaskedLanguageModel, TEXTS, LABELS, "their own labels: leave the labels out"),
+    ],
+)
+def test_other_models_refuse(opened, model_class, x, y, message):
+    model = opened(model_class)
+    refused(lambda: model.fit(x, y, verbose=0), message)
+
+
+def test_weights_of_taggers_and_questions(opened):
+    tagger, answerer = opened(BertTagger), opened(BertSpanClassifier)
+    refused(lambda: tagger.fit(WORDS, TAGS, sample_weight=[1.0] * 8), "an answer per example")
+    questions = (QUESTIONS, CONTEXTS)
+    refused(lambda: answerer.fit(questions, ANSWERS, class_weight={0: 1.0}), "models with labels")
+
+
+def test_a_data_set_without_end(opened):
+    tagger = opened(BertTagger)
+    data = dataset([" ".join(words) for words in WORDS]).batch(2).repeat()
+    refused(lambda: tagger.predict(data), r"repeats without end: leave .repeat\(\) out")
+
+
+def test_a_preset_without_its_vocabulary(preset, tmp_path):
+    folder = shutil.copytree(preset, tmp_path / "preset")
+    (folder / "vocab.txt").unlink()
+    for path in folder.glob("tokenizer.json"):
+        path.unlink()
+    refused(
+        lambda: BertClassifier.from_preset(folder, labels=["a", "b"]),
+        "has no vocabulary: put its vocab.txt there, or give preprocessor=None",
+    )
+    assert BertClassifier.from_preset(folder, num_classes=2, preprocessor=None)
+
+
+def test_messages_count_examples_from_0(classifier):
+    _, examples = given_examples(classifier.preprocessor.task, TEXTS)
+    assert examples.place(3) == "the data, example 3"

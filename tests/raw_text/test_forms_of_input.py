@@ -1,0 +1,253 @@
+"""Every model on every form of input: the same examples in another form train and answer alike."""
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+from small_data import DATA, LABELS, TAG_NAMES, TAGS, TEXTS, WORDS
+
+from bert_tf import (
+    BertChooser,
+    BertClassifier,
+    BertEncoder,
+    BertPreprocessor,
+    BertPreTrainer,
+    BertRegressor,
+    BertSpanClassifier,
+    BertTagger,
+)
+from bert_tf.models.masked_language_model import BertMaskedLanguageModel
+from bert_tf.raw_text.batches import Options, make_batches
+
+PAIRS = list(zip(TEXTS, TEXTS[::-1], strict=True))
+
+
+def frame(**columns):
+    return pytest.importorskip("pandas").DataFrame(columns)
+
+
+def batches_of(model, x, y=None, weights=None, **options):
+    """All batches of an epoch, joined, as arrays."""
+    made = model.preprocessor.batches(model, x, y, weights, batch_size=8, **options)
+    (batch,) = made.dataset.take(1)
+    return keras.tree.map_structure(np.asarray, batch)
+
+
+def same(one, other):
+    keras.tree.map_structure(np.testing.assert_array_equal, one, other)
+
+
+ONE_TEXT = {
+    "list": lambda: (TEXTS, LABELS),
+    "tuple of one column": lambda: ((TEXTS,), LABELS),
+    "array of str": lambda: (np.array(TEXTS), np.array(LABELS)),
+    "array of objects": lambda: (np.array(TEXTS, object), np.array(LABELS, object)),
+    "array of bytes": lambda: (np.array(TEXTS, "S"), LABELS),
+    "tensor": lambda: (tf.constant(TEXTS), tf.constant(LABELS)),
+    "labels by number": lambda: (TEXTS, [["bad", "good"].index(x) for x in LABELS]),
+    "array of numbers": lambda: (TEXTS, np.array([x == "good" for x in LABELS], np.int64)),
+    "column of numbers": lambda: (TEXTS, np.array([[x == "good"] for x in LABELS], np.int32)),
+    "bools": lambda: (TEXTS, [x == "good" for x in LABELS]),
+    "dict": lambda: ({"text": TEXTS}, LABELS),
+    "dict with labels": lambda: ({"text": TEXTS, "label": LABELS}, None),
+    "dict of another name": lambda: ({"review": TEXTS}, LABELS),
+    "series": lambda: (frame(t=TEXTS)["t"], frame(y=LABELS)["y"]),
+    "frame": lambda: (frame(text=TEXTS, label=LABELS, more=TEXTS), None),
+    "frames of one column": lambda: (frame(t=TEXTS), frame(y=LABELS)),
+    "data set": lambda: (tf.data.Dataset.from_tensor_slices((TEXTS, LABELS)).batch(8), None),
+    "data set with numbers": lambda: (
+        tf.data.Dataset.from_tensor_slices((TEXTS, [int(x == "good") for x in LABELS])).batch(8),
+        None,
+    ),
+    "data set of dicts": lambda: (
+        tf.data.Dataset.from_tensor_slices({"text": TEXTS, "label": LABELS}).batch(8),
+        None,
+    ),
+}  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def classifier(opened):
+    return opened()
+
+
+@pytest.mark.parametrize("form", ONE_TEXT)
+def test_forms_of_one_text(classifier, form):
+    x, y = ONE_TEXT[form]()
+    inputs, labels = batches_of(classifier, x, y)
+    expected, numbers = batches_of(classifier, TEXTS, LABELS)
+    same(inputs, expected)
+    np.testing.assert_array_equal(labels, numbers)
+    np.testing.assert_array_equal(numbers, [x == "good" for x in LABELS])
+    assert inputs["token_ids"].shape == (8, 8)  # [CLS] it is a very good story [SEP]
+
+
+TWO_TEXTS = {
+    "tuple of lists": lambda: (TEXTS, TEXTS[::-1]),
+    "tuple of arrays": lambda: (np.array(TEXTS), np.array(TEXTS[::-1])),
+    "list of tuples": lambda: PAIRS,
+    "dict": lambda: {"text": TEXTS, "text_pair": TEXTS[::-1]},
+    "frame": lambda: frame(text=TEXTS, text_pair=TEXTS[::-1]),
+    "tuple of series": lambda: tuple(frame(a=TEXTS, b=TEXTS[::-1])[name] for name in "ab"),
+}
+
+
+@pytest.mark.parametrize("form", TWO_TEXTS)
+def test_forms_of_pairs(classifier, form):
+    inputs, _ = batches_of(classifier, TWO_TEXTS[form](), LABELS)
+    pair = tuple(map(tf.constant, (TEXTS, TEXTS[::-1])))
+    same(inputs, keras.tree.map_structure(np.asarray, classifier.preprocessor(pair)))
+    assert inputs["segment_ids"].max() == 1
+    streamed = tf.data.Dataset.from_tensor_slices((pair, LABELS)).batch(8)
+    same(batches_of(classifier, streamed)[0], inputs)
+
+
+OTHERS = {
+    BertTagger: {
+        "strings": lambda: ([" ".join(x) for x in WORDS], [" ".join(y) for y in TAGS]),
+        "numbers": lambda: (WORDS, [[TAG_NAMES.index(tag) for tag in y] for y in TAGS]),
+        "dict": lambda: ({"words": WORDS, "labels": TAGS}, None),
+        "frame": lambda: (frame(words=WORDS), frame(y=TAGS)["y"]),
+        "data set": lambda: (
+            tf.data.Dataset.from_tensor_slices(tuple(map(tf.ragged.constant, (WORDS, TAGS))))
+            .batch(3), None,
+        ),
+    },
+    BertSpanClassifier: {
+        "list of tuples": lambda: (list(zip(*DATA[BertSpanClassifier][1], strict=True)), "as is"),
+        "SQuAD's answers": lambda: (
+            DATA[BertSpanClassifier][1],
+            [{"text": ["anna"], "answer_start": [0]}, {"text": ["bern"], "answer_start": [11]}] * 4,
+        ),
+        "data set": lambda: (
+            tf.data.Dataset.from_tensor_slices(
+                (DATA[BertSpanClassifier][1], DATA[BertSpanClassifier][2])
+            ).batch(3), None,
+        ),
+    },
+    BertChooser: {
+        "dict of arrays": lambda: (
+            {"context": np.array(TEXTS), "choices": np.array(DATA[BertChooser][1][1])}, "as is",
+        ),
+        "data set": lambda: (
+            tf.data.Dataset.from_tensor_slices(DATA[BertChooser][1:]).batch(8), None,
+        ),
+    },
+    BertRegressor: {
+        "array": lambda: (np.array(TEXTS), np.array(DATA[BertRegressor][2], np.float32)),
+        "data set": lambda: (
+            tf.data.Dataset.from_tensor_slices(DATA[BertRegressor][1:]).batch(8), None,
+        ),
+    },
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("model_class", "form"),
+    [(model_class, form) for model_class, forms in OTHERS.items() for form in forms],
+)
+def test_forms_of_other_models(opened, model_class, form):
+    model = opened(model_class)
+    _, x, y = DATA[model_class]
+    expected = batches_of(model, x, y)
+    given_x, given_y = OTHERS[model_class][form]()
+    same(batches_of(model, given_x, y if isinstance(given_y, str) else given_y), expected)
+
+
+@pytest.mark.parametrize("model_class", DATA)
+def test_every_model_trains_and_answers(opened, model_class):
+    """`fit`, `evaluate` and `predict` from lists; taggers and questions answer in words."""
+    model = opened(model_class)
+    _, x, y = DATA[model_class]
+    if model_class is not BertEncoder:
+        before = [np.array(weight) for weight in model.get_weights()]
+        history = model.fit(x, y, batch_size=4, verbose=0).history
+        assert np.isfinite(history["loss"][0])
+        assert any((a != b).any() for a, b in zip(before, model.get_weights(), strict=True))
+        first, second = (model.evaluate(x, y, verbose=0, return_dict=True) for _ in range(2))
+        assert first == second  # masked words, too
+    if model_class is BertPreTrainer:
+        x = x[0]
+    found = model.predict(x, verbose=0)
+    if model_class is BertTagger:
+        assert [len(labels) for labels in found] == [len(words) for words in WORDS]
+        assert {label for labels in found for label in labels} <= set(TAG_NAMES)
+    elif model_class is BertSpanClassifier:
+        assert all(text in context for text, context in zip(found, x[1], strict=True))
+    elif model_class in (BertMaskedLanguageModel, BertPreTrainer):
+        assert found == [[]] * 8
+        assert len(model.predict(["a [MASK] film"])[0]) == 1
+    elif model_class is BertEncoder:
+        assert found["sequence_output"].shape == (8, 8, 16)
+    else:
+        ids = model.preprocessor(x)
+        np.testing.assert_allclose(found, model(ids), rtol=0, atol=1e-6)
+
+
+def test_pipelines_of_strings_are_predicted(opened):
+    for model_class in (BertClassifier, BertTagger, BertEncoder):
+        model, x = opened(model_class), DATA[model_class][1]
+        strings = [" ".join(words) for words in x] if model_class is BertTagger else x
+        dataset = tf.data.Dataset.from_tensor_slices(strings).batch(3)
+        one, other = model.predict(dataset, verbose=0), model.predict(x, verbose=0)
+        if model_class is BertTagger:
+            assert one == other
+            continue
+        keras.tree.map_structure(
+            lambda a, b: np.testing.assert_allclose(a, b, rtol=0, atol=1e-5), one, other
+        )
+
+
+def test_token_ids_as_ever(opened, preset):
+    """With a preprocessor or without one, packed inputs are Keras' own."""
+    with_one, without = opened(), opened(preprocessor=None)
+    assert without.preprocessor is None
+    ids = {name: np.asarray(x) for name, x in BertPreprocessor(preset)(TEXTS).items()}
+    y = np.array([x == "good" for x in LABELS], "int32")
+    np.testing.assert_array_equal(with_one.predict(ids, verbose=0), without.predict(ids, verbose=0))
+    np.testing.assert_allclose(
+        with_one.predict(TEXTS, verbose=0), without.predict(ids, verbose=0), rtol=0, atol=1e-6
+    )
+    losses = [
+        model.fit(ids, y, batch_size=4, shuffle=False, verbose=0, validation_split=0.25).history
+        for model in (with_one, without)
+    ]
+    assert losses[0] == losses[1]
+    assert with_one.optimizer.learning_rate == 0  # after the decay of its 2 steps
+    assert int(with_one.optimizer.iterations) == 2
+
+
+def test_labels_that_are_numbers_are_names(opened):
+    """Ratings from 1 to 5 are not positions from 0 to 4."""
+    model = opened(labels=[1, 2, 5])
+    assert model.labels == ["1", "2", "5"]
+    ratings = [1, 2, 5, 1, 2, 5, 1, 2]
+    dataset = tf.data.Dataset.from_tensor_slices((TEXTS, ratings)).batch(8)
+    for x, y in ((TEXTS, ratings), (TEXTS, np.array(ratings)), (TEXTS, list(map(str, ratings)))):
+        np.testing.assert_array_equal(batches_of(model, x, y)[1], [0, 1, 2, 0, 1, 2, 0, 1])
+    np.testing.assert_array_equal(batches_of(model, dataset)[1], [0, 1, 2, 0, 1, 2, 0, 1])
+
+
+def test_tagged_strings_have_words_of_their_own(opened):
+    model = opened(BertTagger)
+    (row,) = model.tag(["anna lives in bern."])
+    assert [word["text"] for word in row["words"]] == ["anna", "lives", "in", "bern", "."]
+    (row,) = model.tag([["anna", "lives", "in", "bern."]])
+    assert [word["text"] for word in row["words"]] == ["anna", "lives", "in", "bern."]
+
+
+def test_masks_are_others_in_each_step_of_training(opened):
+    model = opened(BertMaskedLanguageModel)
+    tuned = model.preprocessor.bound(model)
+
+    def masks(**options):
+        _, made = make_batches(tuned, TEXTS, None, None, Options(batch_size=8, **options))
+        return [inputs["mask_positions"].numpy().tolist() for inputs, *_ in made.dataset.take(2)]
+
+    keras.utils.set_random_seed(7)
+    first, second = masks(shuffle=True, is_training=True)
+    assert first != second
+    keras.utils.set_random_seed(7)
+    assert masks(shuffle=True, is_training=True) == [first, second]
+    assert masks(shuffle=True, is_training=True)[0] != first
+    assert masks() == masks()

@@ -1,0 +1,150 @@
+"""What a trained model is saved as: Keras files, model directories, exports."""
+
+import json
+import os
+import subprocess
+import sys
+
+import keras
+import numpy as np
+import pytest
+from small_data import DATA, LABELS, TEXTS
+
+from bert_tf import BertClassifier, BertEncoder, BertPreTrainer, Predictor, save_model
+from bert_tf.cli.main import main
+from bert_tf.models.masked_language_model import BertMaskedLanguageModel
+from bert_tf.serving.predictor import answer_rows
+
+# Answers of each saved model to its own inputs, as lists of numbers and strings.
+LOAD = """
+import json, sys
+from pathlib import Path
+import bert_tf, keras
+import numpy as np
+for name, x in json.loads(Path(sys.argv[1], "inputs.json").read_text()).items():
+    model = keras.saving.load_model(Path(sys.argv[1], name))
+    x = tuple(x["columns"]) if "columns" in x else x["list"]
+    found = model.predict(x, verbose=0)
+    np.save(Path(sys.argv[1], name + ".npy"), np.array([found], dtype=object), allow_pickle=True)
+"""
+
+
+def numbers(found):
+    """Outputs to compare to the bit."""
+    leaves = keras.tree.flatten(found)
+    return [np.asarray(x, "float32") if not isinstance(x, str) else x for x in leaves]
+
+
+@pytest.mark.slow
+def test_keras_files_in_a_fresh_process(opened, tmp_path):
+    """Raw strings in, equal outputs, for every model, in float32 and bfloat16."""
+    inputs, expected = {}, {}
+    for model_class in DATA:
+        for dtype in ("float32", "mixed_bfloat16"):
+            model = opened(model_class, dtype=dtype, run_eagerly=False)
+            x = DATA[model_class][1]
+            if model_class in (BertMaskedLanguageModel, BertPreTrainer):
+                x = ["a [MASK] film", "the bad [MASK] is [MASK]"]
+            name = f"{model_class.__name__}-{dtype}.keras"
+            model.save(tmp_path / name)
+            inputs[name] = {"columns": x} if isinstance(x, tuple) else {"list": x}
+            expected[name] = model.predict(x, verbose=0)
+    (tmp_path / "inputs.json").write_text(json.dumps(inputs))
+    done = subprocess.run(
+        [sys.executable, "-c", LOAD, str(tmp_path)], capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    for name, outputs in expected.items():
+        (found,) = np.load(tmp_path / f"{name}.npy", allow_pickle=True)
+        for one, other in zip(numbers(outputs), numbers(found), strict=True):
+            np.testing.assert_array_equal(one, other, err_msg=name)
+
+
+def test_a_model_directory_is_that_of_the_commands(opened, preset, tmp_path):
+    """Its bytes are `save_model`'s, and a task.json beside them; all commands read it."""
+    model = opened()
+    model.fit(TEXTS, LABELS, verbose=0)
+    model.save_to_preset(tmp_path / "own")
+    save_model(model, tmp_path / "plain", model.preprocessor.tokenizer)
+    plain = {path.name: path.read_bytes() for path in (tmp_path / "plain").iterdir()}
+    own = {path.name: path.read_bytes() for path in (tmp_path / "own").iterdir()}
+    assert own.keys() - plain.keys() == {"task.json"}
+    assert {name: own[name] for name in plain} == plain
+    assert json.loads(own["task.json"])["task"] == "classification"
+    reopened = BertClassifier.from_preset(tmp_path / "own")
+    assert reopened.labels == ["bad", "good"]
+    assert reopened.preprocessor.task == model.preprocessor.task
+    one, other = reopened.predict(TEXTS, verbose=0), model.predict(TEXTS, verbose=0)
+    np.testing.assert_allclose(one, other, rtol=0, atol=1e-6)  # in a graph, and eagerly
+
+
+def test_an_export_is_that_of_the_commands(opened, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    model = opened()
+    folder = model.export("saved_models/review/1")
+    assert folder.resolve() == (tmp_path / "saved_models/review/1").resolve()
+    answers = model.classify(TEXTS)
+    predictor = Predictor(tmp_path / "saved_models/review")
+    assert answer_rows(predictor.signature(), {"text": TEXTS}, 32) == answers
+    model.save_to_preset("models/review")
+    assert main(["export", "--model", "models/review", "--name", "again"]) == 0
+    again = Predictor(tmp_path / "saved_models/again")
+    assert answer_rows(again.signature(), {"text": TEXTS}, 32) == answers
+    assert sorted(again.signatures) == sorted(predictor.signatures)
+
+
+@pytest.mark.slow
+def test_kerass_own_exports(opened, tmp_path):
+    """Of token ids: of a model without a preprocessor, or where the format is named."""
+    opened(preprocessor=None).export(tmp_path / "one", verbose=False)
+    opened().export(tmp_path / "other", format="tf_saved_model", verbose=False)
+    assert (tmp_path / "one/saved_model.pb").is_file()
+    assert (tmp_path / "other/saved_model.pb").is_file()
+
+
+def test_a_task_of_ones_own(preset, tmp_path):
+    """A file keeps where its task is, and holds no code."""
+    (tmp_path / "mine.py").write_text(
+        "from bert_tf.tasks.kinds.classification import Classification\n"
+        "from bert_tf.tasks.task import Task\n"
+        "TASK = Task(name='mine', kind=Classification(), text='review', max_length=10)\n"
+    )
+    task = str(tmp_path / "mine.py")
+    model = BertClassifier.from_preset(preset, labels=["bad", "good"], task=task, seed=1)
+    assert model.preprocessor.max_length == 10
+    found = model.predict({"review": TEXTS}, verbose=0)
+    model.save(tmp_path / "model.keras")
+    loaded = keras.saving.load_model(tmp_path / "model.keras")
+    assert loaded.preprocessor.task == model.preprocessor.task
+    np.testing.assert_array_equal(loaded.predict({"review": TEXTS}, verbose=0), found)
+
+
+@pytest.mark.slow
+def test_the_jax_backend_trains_packed_inputs(preset):
+    """Models are compiled there, too: with Keras' AdamW."""
+    code = (
+        "import sys, numpy as np, keras, bert_tf\n"
+        "model = bert_tf.BertClassifier.from_directory(\n"
+        "    sys.argv[1], labels=['a', 'b'], allow_new_head=True, seed=1)\n"
+        "ids = {n: np.ones((8, 6), 'int32') for n in model.input}\n"
+        "history = model.fit(ids, np.arange(8) % 2, batch_size=4, verbose=0).history\n"
+        "assert np.isfinite(history['loss'][0]) and 'accuracy' in history\n"
+        "assert type(model.optimizer).__name__ == 'AdamW'\n"
+        "assert model.predict(ids, verbose=0).shape == (8, 2)\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code, str(preset)], capture_output=True, text=True,
+        env={**os.environ, "KERAS_BACKEND": "jax"},
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr[-3000:]
+
+
+def test_embeddings(opened):
+    encoder = opened(BertEncoder)
+    rows = encoder.embed(TEXTS[:2])
+    assert len(rows[0]["mean"]) == 16
+    np.testing.assert_allclose(
+        [row["pooled"] for row in rows],
+        encoder.predict(TEXTS[:2], verbose=0)["pooled_output"],
+        rtol=0, atol=1e-6,
+    )  # fmt: skip

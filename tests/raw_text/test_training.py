@@ -1,0 +1,314 @@
+"""`fit` and `compile` on raw text, as Keras users know them: each use is an example."""
+
+import inspect
+import itertools
+import warnings
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+from preloaded import run_code
+from small_data import DATA, LABELS, TAGS, TEXTS, WORDS
+
+from bert_tf import (
+    AdamWeightDecay,
+    BertClassifier,
+    BertEncoder,
+    BertPreprocessor,
+    BertTagger,
+    WarmupLinearDecay,
+)
+from bert_tf.errors import InputError
+from bert_tf.models.masked_language_model import BertMaskedLanguageModel
+from bert_tf.models.text_model import TextModel
+
+NUMBERS = [int(label == "good") for label in LABELS]
+
+
+def fit(model, x=TEXTS, y=LABELS, **options):
+    return model.fit(x, y, **{"batch_size": 4, "verbose": 0, **options}).history
+
+
+def arrays(model):
+    return [np.array(weight) for weight in model.get_weights()]
+
+
+@pytest.mark.parametrize("name", ["compile", "fit", "evaluate", "predict"])
+def test_arguments_stand_where_keras_has_them(name):
+    own, keras_own = (
+        list(inspect.signature(getattr(owner, name)).parameters)
+        for owner in (TextModel, keras.Model)
+    )
+    assert own[: len(keras_own)] == [x for x in keras_own if x != "kwargs"] + ["kwargs"] * (
+        "kwargs" in keras_own
+    )
+    if name == "fit":
+        assert all(f"{argument}:" in TextModel.fit.__doc__ for argument in own[1:])
+
+
+def test_the_recipe_of_a_fit(opened):
+    """Warm-up and decay over the steps of each fit; `initial_epoch` continues the one before."""
+    model = opened()
+    rates = []
+    log = keras.callbacks.LambdaCallback(
+        on_train_batch_end=lambda batch, logs: rates.append(float(model.optimizer.learning_rate))
+    )
+    fit(model, batch_size=1, epochs=2, callbacks=[log])
+    schedule = WarmupLinearDecay(5e-5, 2, 16)
+    np.testing.assert_allclose(rates, [schedule(step) for step in range(1, 17)], rtol=1e-6)
+    assert isinstance(model.optimizer, AdamWeightDecay)
+    first = model.optimizer
+    fit(model, epochs=4, initial_epoch=2, batch_size=4)
+    assert model.optimizer is first
+    assert int(first.iterations) == 16 + 4
+    fit(model)
+    assert model.optimizer is not first
+    assert int(model.optimizer.iterations) == 2
+
+
+def test_compile_replaces_each_part(opened):
+    model = opened()
+    model.compile(keras.optimizers.SGD(0.1), run_eagerly=True)
+    assert set(fit(model)) == {"loss", "accuracy"}
+    assert isinstance(model.optimizer, keras.optimizers.SGD)
+    model.compile(metrics=None, run_eagerly=True)
+    assert set(fit(model)) == {"loss"}
+    model.compile("auto", "auto", None, ["sparse_categorical_accuracy"], run_eagerly=True)
+    assert set(fit(model)) == {"loss", "sparse_categorical_accuracy"}
+    hinge = keras.losses.CategoricalHinge()
+    model.compile(loss=hinge, run_eagerly=True)
+    one_hot = np.eye(2, dtype="float32")[NUMBERS]
+    assert set(fit(model, y=one_hot)) == {"loss"}
+    found = model.evaluate(TEXTS, one_hot, verbose=0)
+    expected = hinge(one_hot, model.predict(TEXTS, verbose=0))
+    assert found == pytest.approx(float(expected), rel=1e-5)
+    sparse = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+    model.compile(loss=sparse, run_eagerly=True)
+    assert fit(model, y=LABELS)["loss"] != fit(model, y=LABELS[::-1])["loss"]
+    assert isinstance(model.optimizer, AdamWeightDecay)
+
+
+def test_weights_of_classes_and_examples(opened):
+    """A weight by name or number is one on its examples; weight 0 leaves examples out."""
+    model = opened()
+    model.compile("sgd", run_eagerly=True)
+
+    def targets_and_weights(x=TEXTS, y=LABELS, sample_weight=None, **options):
+        made = model.preprocessor.batches(model, x, y, sample_weight, batch_size=8, **options)
+        return [np.asarray(x) for x in next(iter(made.dataset))[1:]]
+
+    by_name = targets_and_weights(class_weight={"good": 3.0})
+    np.testing.assert_array_equal(by_name[1], [3.0 if x else 1.0 for x in NUMBERS])
+    data = tf.data.Dataset.from_tensor_slices((TEXTS, LABELS)).batch(8)
+    for other in (
+        targets_and_weights(class_weight={0: 1.0, 1: 3.0}),
+        targets_and_weights(sample_weight=[3.0 if x else 1.0 for x in NUMBERS]),
+        targets_and_weights(data, None, class_weight={"good": 3.0}),
+    ):
+        np.testing.assert_array_equal(by_name, other)
+    only = [1.0] * 3 + [0.0] * 5
+    weighted = model.evaluate(TEXTS, LABELS, sample_weight=only, verbose=0)
+    assert weighted == pytest.approx(model.evaluate(TEXTS[:3], LABELS[:3], verbose=0), rel=1e-5)
+    tagger = opened(BertTagger)
+    made = tagger.preprocessor.batches(tagger, WORDS, TAGS, class_weight={"O": 0.5})
+    _, _, weights = next(iter(made.dataset))
+    first = tf.boolean_mask(weights, weights > 0)
+    expected = [0.5 if tag == "O" else 1.0 for tag in itertools.chain(*TAGS)]
+    np.testing.assert_array_equal(first, expected)
+    assert np.isfinite(fit(tagger, WORDS, TAGS, class_weight={"O": 0.5})["loss"])
+
+
+def test_validation_data(opened):
+    """The last examples, as Keras takes them; or pairs of lists, or a data set."""
+    model = opened()
+    model.compile(keras.optimizers.SGD(0.0), run_eagerly=True)
+    data = tf.data.Dataset.from_tensor_slices((TEXTS[6:], LABELS[6:])).batch(2)
+    histories = [
+        fit(model, validation_split=0.25),
+        fit(model, TEXTS[:6], LABELS[:6], validation_data=(TEXTS[6:], LABELS[6:])),
+        fit(model, TEXTS[:6], LABELS[:6], validation_data=[TEXTS[6:], NUMBERS[6:]]),
+        fit(model, TEXTS[:6], LABELS[:6], validation_data=data),
+    ]
+    losses = [history["val_loss"][0] for history in histories]
+    assert losses == pytest.approx([losses[0]] * 4, rel=1e-5)
+    assert losses[0] == pytest.approx(model.evaluate(TEXTS[6:], LABELS[6:], verbose=0)[0])
+    words = opened(BertMaskedLanguageModel)
+    found = fit(words, TEXTS, None, validation_data=TEXTS[:3])
+    assert found["val_loss"][0] == pytest.approx(words.evaluate(TEXTS[:3], verbose=0)[0])
+
+
+def test_callbacks(opened, tmp_path):
+    model = opened()
+    stop = keras.callbacks.EarlyStopping("val_loss", patience=0, min_delta=100.0)
+    checkpoint = keras.callbacks.ModelCheckpoint(tmp_path / "best.keras", "val_loss")
+    board = keras.callbacks.TensorBoard(tmp_path / "logs")
+    callbacks = [stop, checkpoint, board]
+    history = fit(model, epochs=5, validation_split=0.25, callbacks=callbacks)
+    assert len(history["loss"]) == 2
+    assert list((tmp_path / "logs").rglob("events*"))
+    loaded = keras.saving.load_model(tmp_path / "best.keras")
+    np.testing.assert_array_equal(loaded.predict(TEXTS, verbose=0), model.predict(TEXTS, verbose=0))
+    assert loaded.classify(TEXTS) == model.classify(TEXTS)
+
+
+def test_a_fit_continues_after_a_kill(opened, tmp_path):
+    """BackupAndRestore: weights, moments and the place in the schedule."""
+
+    class Killed(keras.callbacks.Callback):
+        def on_epoch_begin(self, epoch, logs=None):
+            if epoch == 1:
+                raise KeyboardInterrupt
+
+    first = opened()
+    backup = keras.callbacks.BackupAndRestore(tmp_path / "backup")
+    with pytest.raises(KeyboardInterrupt):
+        fit(first, epochs=3, callbacks=[backup, Killed()], shuffle=False)
+    assert first.predict(TEXTS, verbose=0).shape == (8, 2)  # usable as it is
+    second = opened(seed=2)
+    backup = keras.callbacks.BackupAndRestore(tmp_path / "backup")
+    assert len(fit(second, epochs=3, callbacks=[backup], shuffle=False)["loss"]) == 2
+    assert int(second.optimizer.iterations) == 6
+    assert float(second.optimizer.learning_rate) == 0
+
+
+def test_seeds(opened):
+    """The same seed, the same weights: order, masks and dropout."""
+
+    def trained(model_class, seed):
+        keras.utils.set_random_seed(seed)
+        model = opened(model_class, seed=None)
+        _, x, y = DATA[model_class]
+        fit(model, x, y, epochs=2)
+        return arrays(model)
+
+    for model_class in (BertClassifier, BertMaskedLanguageModel):
+        one, two, other = (trained(model_class, seed) for seed in (3, 3, 4))
+        assert all(np.array_equal(a, b) for a, b in zip(one, two, strict=True))
+        assert not all(np.array_equal(a, b) for a, b in zip(one, other, strict=True))
+
+
+def test_no_warning_of_poolers_and_of_others_as_ever(opened):
+    tagger = opened(BertTagger)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        warnings.simplefilter("ignore", DeprecationWarning)
+        fit(tagger, WORDS, TAGS)
+    pooled = opened()
+    pooled.compile(loss=lambda y, logits: keras.ops.mean(pooled.head.dense.kernel**2))
+    pooled.run_eagerly = True
+    with pytest.warns(UserWarning, match="Gradients do not exist for variables"):
+        fit(pooled)
+
+
+def test_frozen_layers_and_lora(opened):
+    """What is frozen stays, though fitted before; answers see what LoRA adds."""
+    model = opened()
+    fit(model)
+    model.encoder.freeze_layers(1)
+    frozen = [np.array(v) for v in model.encoder.blocks[0].weights]
+    fit(model)
+    for one, other in zip(frozen, model.encoder.blocks[0].weights, strict=True):
+        np.testing.assert_array_equal(one, other)
+    model.trainable = True
+    before = model.classify(TEXTS[:1])
+    layer = model.head.dense
+    layer.enable_lora(1)
+    layer.lora_kernel_a.assign(np.ones(layer.lora_kernel_a.shape))
+    layer.lora_kernel_b.assign(np.full(layer.lora_kernel_b.shape, 2.0) * [[-1.0, 1.0]])
+    after = model.classify(TEXTS[:1])
+    assert after != before
+    logits = model.predict(TEXTS[:1], verbose=0)
+    shares = keras.ops.softmax(logits)[0]
+    assert after[0]["probabilities"]["good"] == pytest.approx(float(shares[1]), abs=1e-6)
+    model.compile(run_eagerly=True)
+    assert np.isfinite(fit(model)["loss"])
+
+
+def test_an_encoder_in_a_model_of_ones_own(preset):
+    """The preprocessor maps strings in tf.data; or stands before the model by itself."""
+    encoder = BertEncoder.from_preset(preset)
+    inputs = {name: keras.Input((None,), dtype="int32", name=name) for name in encoder.input}
+    stars = keras.layers.Dense(1)(encoder(inputs)["pooled_output"])
+    model = keras.Model(inputs, stars)
+    model.compile("adam", "mse", run_eagerly=True)
+    pack = BertPreprocessor(preset, max_length=16)
+    data = tf.data.Dataset.from_tensor_slices((TEXTS, np.arange(8.0))).batch(4)
+    history = model.fit(data.map(lambda text, y: (pack(text), y)), epochs=3, verbose=0).history
+    assert history["loss"][-1] < history["loss"][0]
+    assert model.predict(pack(TEXTS), verbose=0).shape == (8, 1)
+
+
+def test_bfloat16_steps_and_shuffling(opened):
+    model = opened(dtype="mixed_bfloat16")
+    fit(model, epochs=2, shuffle=False, steps_per_epoch=3)
+    assert int(model.optimizer.iterations) == 6
+    assert {v.dtype for v in model.trainable_variables} == {"float32"}
+    half = opened(dtype="mixed_float16")
+    fit(half)
+    assert isinstance(half.optimizer, keras.optimizers.LossScaleOptimizer)
+
+
+def test_a_batch_of_one_example(opened):
+    model = opened(run_eagerly=False)
+    assert np.isfinite(fit(model, ["a film"], ["bad"])["loss"])
+
+
+def test_what_a_keras_file_keeps(opened, tmp_path):
+    """What `compile` was given, and the recipe of `fit`."""
+    model = opened()
+    model.compile(keras.optimizers.SGD(0.25), metrics=["sparse_categorical_accuracy"])
+    model.save(tmp_path / "own.keras")
+    own = keras.saving.load_model(tmp_path / "own.keras")
+    assert isinstance(own.optimizer, keras.optimizers.SGD)
+    assert float(own.optimizer.learning_rate) == 0.25
+    assert own.get_compile_config()["metrics"] == ["sparse_categorical_accuracy"]
+    model = opened()
+    fit(model, epochs=2)
+    model.save(tmp_path / "auto.keras")
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", UserWarning)  # of optimizers whose variables differ
+        auto = keras.saving.load_model(tmp_path / "auto.keras")
+    auto.run_eagerly = True
+    fit(auto, epochs=3, initial_epoch=2)
+    assert int(auto.optimizer.iterations) == 6
+    assert auto.preprocessor.task == model.preprocessor.task
+    assert [layer.name for layer in auto.layers] == [layer.name for layer in model.layers]
+
+
+@pytest.mark.slow
+def test_graphs_are_traced_once_a_fit(opened):
+    model = opened(run_eagerly=False)
+    fit(model, epochs=3, batch_size=3, validation_split=0.25)
+    assert model.train_function.experimental_get_tracing_count() == 1
+    model.compile(steps_per_execution=3)
+    assert fit(model, batch_size=2, epochs=2)["loss"]
+    assert int(model.optimizer.iterations) == 8
+
+
+MIRRORED = """
+import sys
+import numpy as np, tensorflow as tf
+cpu = tf.config.list_physical_devices("CPU")[0]
+tf.config.set_logical_device_configuration(cpu, [tf.config.LogicalDeviceConfiguration()] * 2)
+from bert_tf import BertClassifier
+strategy = tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"])
+with strategy.scope():
+    model = BertClassifier.from_preset(sys.argv[1], labels=["bad", "good"], seed=1)
+texts, labels = ["a good film", "the bad book"] * 6, ["good", "bad"] * 6
+history = model.fit(texts, labels, 4, 2, validation_split=0.25, verbose=0).history
+assert np.isfinite(history["loss"] + history["val_loss"]).all(), history
+assert int(model.optimizer.iterations) == 2 * 3
+assert model.predict(texts, verbose=0).shape == (12, 2)
+assert len(model.classify(texts)) == 12
+"""
+
+
+@pytest.mark.slow
+def test_a_mirrored_strategy(preset):
+    run_code(MIRRORED, [str(preset)], check=True)
+
+
+def test_fits_without_labels_or_loss_say_so(opened):
+    with pytest.raises(InputError, match="no labels to train on"):
+        opened(BertTagger).fit(WORDS)
