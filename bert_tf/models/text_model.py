@@ -380,8 +380,16 @@ class TextModel(keras.Model):
         """Keras' inverse of `get_compile_config`."""
         self.compile(**keras.saving.deserialize_keras_object(config))
         self._auto = self._auto_of_file
-        if self.optimizer is not None and self.built:
-            self.optimizer.build(self.trainable_variables)
+        optimizer = self.optimizer
+        load = optimizer.load_own_variables
+
+        def load_as_saved(store: Any) -> None:
+            # An optimizer that has not trained was saved without means of the weights.
+            if len(store.keys()) > len(optimizer.variables):
+                optimizer.build(self.trainable_variables)
+            load(store)
+
+        optimizer.load_own_variables = load_as_saved
 
 
 def _check_callbacks(callbacks: Any) -> None:
