@@ -46,6 +46,7 @@ COMMANDS = {
     "predict": "answer raw text with a fine-tuned model",
     "features": "write vectors of text from chosen layers",
     "convert": "convert checkpoints of other libraries",
+    "migrate": "show what to write in place of another library's BERT",
     "monitor": "show training runs in TensorBoard",
     "reproduce": "make a table of the paper: its systems, compared",
     "demo": "run all steps on a small corpus, in minutes",

@@ -1,0 +1,108 @@
+r"""Show what to write here in place of another library's BERT in TensorFlow.
+
+  bert-tf migrate train.py
+  bert-tf migrate project/
+  bert-tf migrate --compare old.npz --model models/base
+
+Reads scripts, notebooks, shell scripts and YAML files, runs nothing and changes nothing. It knows
+transformers' TFBert* classes, KerasHub, Model Garden, TF Hub and the original's scripts. --compare
+compares a model's outputs with those of the old code: docs/coming-from.md has the lines that save
+them.
+"""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from rich.console import Console
+
+from bert_tf.cli.progress import console, progress, typed
+from bert_tf.errors import InputError
+from bert_tf.migration.scan import Finding, Report, scan
+from bert_tf.migration.symbols import LIBRARIES
+from bert_tf.options import CheckedOptions, option
+from bert_tf.startup import import_tensorflow
+
+needs_tensorflow = False  # but for --compare
+
+
+@dataclass(kw_only=True)
+class Options(CheckedOptions):
+    """Options of `bert-tf migrate`."""
+
+    path: str | None = option(None, positional=True, path=True)
+    """script, notebook, shell script, YAML file, or a folder of them."""
+    compare: str | None = option(None, path=True)
+    """.npz file of ids and outputs that the old code saved."""
+    model: str | None = option(None, path=True)
+    """model directory to compare with the file."""
+
+
+def prepare(options: Options) -> None:
+    if (options.path is None) == (options.compare is None):
+        raise InputError("give a script or folder to read, or --compare FILE with --model")
+    if (options.compare is None) != (options.model is None):
+        raise InputError("--compare and --model belong together: give both of them")
+
+
+def run(options: Options) -> None:
+    if options.compare is not None and options.model is not None:
+        import_tensorflow()
+        _compare(options.compare, options.model)
+        return
+    assert options.path is not None
+    out = Console(highlight=False, markup=False, emoji=False, soft_wrap=True)
+    report = scan(Path(options.path))
+    for finding in report.findings:
+        out.print("\n".join(_lines(finding)))
+    for sentence in report.unread:
+        out.print(f"Not read: {sentence}")
+    out.print(_summary(report))
+
+
+def _compare(file: str, model: str) -> None:
+    from bert_tf.migration.compare import compare
+
+    with progress("comparing"):
+        result = compare(Path(file), Path(model))
+    for sentence in result.other_ids:
+        console.print(f"Other ids: {sentence}")
+    if result.texts is not None:
+        console.print(f"{result.texts - len(result.other_ids)} of {result.texts} texts: same ids")
+    for each in result.outputs:
+        console.print(
+            f"{each.name}: largest difference {each.largest:.1e} of values up to {each.scale:.3g}"
+        )
+    if not result.is_equal:
+        raise InputError(f"{model} computes something else than {file}: {result.cause}.")
+    console.print(
+        f"{model} computes what the old code computed, on {result.rows} row(s).\n"
+        f"Next: {typed('bert-tf')} finetune --model {model} --train train.tsv --output runs/tuned"
+    )
+
+
+def _lines(finding: Finding) -> list[str]:
+    first, *others = finding.places
+    file = first.rpartition(":")[0]
+    more = ", ".join(place.removeprefix(f"{file}:") for place in others)
+    library, row = LIBRARIES[finding.library], finding.row
+    head = f"{first}: {finding.name}"
+    if row is None:
+        head += f" ({library}): not known to bert-tf"
+        advice = "see the page for its library: docs/coming-from.md"
+    else:
+        head += f" ({library}): {row.what}"
+        none = f"no equivalent, because {row.because}"
+        advice = f"instead: {row.instead}" if row.instead else none
+    return [head, *([f"    also at {more}"] if more else []), f"    {advice}"]
+
+
+def _summary(report: Report) -> str:
+    total = len(report.findings)
+    if not total:
+        return f"Nothing of another library's BERT in {report.files} file(s)."
+    without = sum(each.row is not None and not each.row.instead for each in report.findings)
+    return (
+        f"{total} symbol(s) in {report.files} file(s): {report.known - without} have an "
+        f"equivalent, {without} have none, {total - report.known} are not known "
+        f"({report.known / total:.0%} known). Nothing was changed."
+    )

@@ -1,0 +1,222 @@
+"""Whether a model computes here what the old code computed: its ids and outputs, in a file."""
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from bert_tf.checkpoints.model_directory import load_model
+from bert_tf.errors import InputError
+from bert_tf.models.encoder import BertEncoder
+from bert_tf.models.language_model import BertLanguageModel
+from bert_tf.models.masked_language_model import BertMaskedLanguageModel
+from bert_tf.models.pretrainer import BertPreTrainer
+from bert_tf.tokenization.packing import Packer
+from bert_tf.tokenization.tokenizer import VOCABULARY_FILE, BertTokenizer
+
+# Float32 rounds each of the thousands of sums of a BERT; other orders of summation give 2e-6.
+TOLERANCE = 1e-5
+# Another GELU (its tanh approximation) makes differences up to this; other weights larger ones.
+_OF_GELU = 3e-2
+TEXTS = "texts"
+# Names of the inputs here and in other libraries.
+_INPUTS = {
+    "token_ids": ("token_ids", "input_ids", "input_word_ids"),
+    "segment_ids": ("segment_ids", "token_type_ids", "input_type_ids"),
+    "padding_mask": ("padding_mask", "attention_mask", "input_mask"),
+}
+# Outputs of other libraries -> place of ours: of the encoder, or of the whole model. The whole
+# model's is "" for an array, a key of a dict, or an index of the last axis.
+_OF_ENCODER = {
+    "sequence_output": "sequence_output",
+    "last_hidden_state": "sequence_output",
+    "pooled_output": "pooled_output",
+    "pooler_output": "pooled_output",
+}
+_OF_MODEL: dict[str, str | int] = {
+    "logits": "",
+    "mlm_logits": "mlm_logits",
+    "prediction_logits": "mlm_logits",
+    "nsp_logits": "nsp_logits",
+    "seq_relationship_logits": "nsp_logits",
+    "start_logits": 0,
+    "end_logits": 1,
+}
+
+
+@dataclass
+class Difference:
+    """An output, compared."""
+
+    name: str  # of the old code
+    largest: float  # max |ours - theirs| at tokens that are no padding
+    scale: float  # max |theirs|
+
+    @property
+    def is_equal(self) -> bool:
+        """Whether float32's rounding explains the difference."""
+        return self.largest <= TOLERANCE * max(1.0, self.scale)
+
+
+@dataclass
+class Comparison:
+    """The result of `compare`."""
+
+    rows: int
+    texts: int | None  # number of texts that were tokenized here; None without texts
+    other_ids: list[str] = field(default_factory=list)  # a sentence for each text of other ids
+    outputs: list[Difference] = field(default_factory=list)
+
+    @property
+    def is_equal(self) -> bool:
+        """Whether ids are the same and outputs equal."""
+        return not self.other_ids and all(each.is_equal for each in self.outputs)
+
+    @property
+    def cause(self) -> str:
+        """What to look at when it is not equal."""
+        if self.other_ids:
+            return "copy vocab.txt and tokenizer_config.json of the old model"
+        if max(each.largest / max(1.0, each.scale) for each in self.outputs) < _OF_GELU:
+            return (
+                "differences of this size come from another GELU or epsilon: see hidden_act and "
+                "layer_norm_eps in config.json (docs/checkpoints.md, which GELU)"
+            )
+        return "convert the weights that the old code used, and save its outputs without dropout"
+
+
+def compare(file: Path, directory: Path) -> Comparison:
+    """Compares a model's ids and outputs with those in a file.
+
+    Args:
+        file: .npz of the inputs, int [B, T] (choices [B, n, T]), under the names of transformers,
+            KerasHub, Model Garden or this library; of outputs, float; and, to compare the
+            tokenizer, too, of "texts", [B], or [B, 2] for pairs.
+        directory: model directory.
+
+    Raises:
+        InputError: the file lacks inputs or outputs or has others than the model.
+    """
+    arrays = _read(file)
+    inputs = _inputs(arrays, file)
+    texts = arrays.get(TEXTS)
+    result = Comparison(len(inputs["token_ids"]), None if texts is None else len(texts))
+    if texts is not None:
+        result.other_ids = _other_ids(texts, inputs, directory, file)
+    encoder: Any = None
+    model: Any = None
+    for name in arrays.keys() & (_OF_ENCODER.keys() | _OF_MODEL.keys()):
+        if name in _OF_ENCODER:
+            encoder = encoder or BertEncoder.from_directory(directory)
+            found = encoder(inputs)[_OF_ENCODER[name]]
+        else:
+            model = model or load_model(directory)
+            found = _output(model, inputs, _OF_MODEL[name], name, file)
+        result.outputs.append(_difference(name, found, arrays[name], inputs, file))
+    if not result.outputs:
+        known = ", ".join([*_OF_MODEL, *_OF_ENCODER])
+        raise InputError(f"{file} holds no outputs: save some of {known}.")
+    result.outputs.sort(key=lambda each: each.name)
+    return result
+
+
+def _read(file: Path) -> dict[str, np.ndarray]:
+    try:
+        with np.load(file, allow_pickle=False) as found:
+            return {name: found[name] for name in found.files}
+    except (OSError, ValueError, EOFError, AttributeError) as error:
+        raise InputError(
+            f"{file} is no .npz file of plain arrays ({error}): save it with np.savez."
+        ) from None
+
+
+def _inputs(arrays: dict[str, np.ndarray], file: Path) -> dict[str, np.ndarray]:
+    inputs = {}
+    for ours, names in _INPUTS.items():
+        value = next((arrays[name] for name in names if name in arrays), None)
+        if value is not None and value.dtype.kind in "iub":
+            inputs[ours] = value.astype(np.int32)
+    ids = inputs.get("token_ids")
+    if ids is None or ids.ndim not in (2, 3):
+        raise InputError(
+            f"{file} holds no ids [batch, length]: save the inputs of the old model, such as "
+            "input_ids and attention_mask, with its outputs."
+        )
+    inputs.setdefault("segment_ids", np.zeros_like(ids))
+    inputs.setdefault("padding_mask", np.ones_like(ids))
+    for name, value in inputs.items():
+        if value.shape != ids.shape:
+            raise InputError(
+                f"{file}: {name} is {list(value.shape)}, the ids are {list(ids.shape)}: save them "
+                "in one shape."
+            )
+    return inputs
+
+
+def _other_ids(
+    texts: np.ndarray, inputs: dict[str, np.ndarray], directory: Path, file: Path
+) -> list[str]:
+    """The texts whose ids differ from the file's, each in a sentence."""
+    ids, mask = inputs["token_ids"], inputs["padding_mask"]
+    shapes = [(len(ids),), (len(ids), 2)]
+    if texts.dtype.kind not in "SU" or texts.shape not in shapes or ids.ndim != 2:
+        raise InputError(
+            f"{file}: texts is {texts.dtype} {list(texts.shape)}: save one string for each row of "
+            "ids, or a pair of strings."
+        )
+    if not (directory / VOCABULARY_FILE).is_file():
+        raise InputError(f"{directory} has no {VOCABULARY_FILE}: put the model's own there.")
+    tokenizer = BertTokenizer.from_directory(directory)
+    columns = texts.T if texts.ndim == 2 else [texts]
+    pieces = [tokenizer.tokenize(column.tolist()) for column in columns]
+    ours = Packer(tokenizer, max_length=ids.shape[1])(*pieces)["token_ids"].numpy()
+    found = []
+    for row, text in enumerate(texts.tolist()):
+        # Pads of either side: only real tokens are compared.
+        real = ours[row][ours[row] != tokenizer.pad_token_id]
+        theirs = ids[row][mask[row] > 0]
+        if not np.array_equal(real, theirs):
+            shown = [" ".join(map(tokenizer.id_to_token, each)) for each in (real, theirs)]
+            found.append(f"{text!r} is {shown[0]!r} here, {shown[1]!r} there")
+    return found
+
+
+def _output(
+    model: Any, inputs: dict[str, np.ndarray], place: str | int, name: str, file: Path
+) -> Any:
+    ids = inputs["token_ids"]
+    if isinstance(model, BertPreTrainer | BertMaskedLanguageModel | BertLanguageModel):
+        every = np.broadcast_to(np.arange(ids.shape[-1], dtype=np.int32), ids.shape)
+        inputs = {**inputs, "mask_positions": every}
+    found = model(inputs)
+    if isinstance(found, dict) and place == "" and len(found) == 1:
+        return next(iter(found.values()))
+    if isinstance(found, dict) != (isinstance(place, str) and place != "") or (
+        isinstance(found, dict) and place not in found
+    ):
+        raise InputError(
+            f"{file} has {name}, which a {type(model).__name__} has not: give the directory of the "
+            "model that computed it."
+        )
+    if isinstance(place, int):
+        return found[..., place]
+    return found[place] if place else found
+
+
+def _difference(
+    name: str, found: Any, theirs: np.ndarray, inputs: dict[str, np.ndarray], file: Path
+) -> Difference:
+    ours = np.asarray(found, dtype=np.float32)
+    if ours.size == theirs.size:  # a single label or choice: an axis more or less
+        ours = ours.reshape(theirs.shape)
+    if ours.shape != theirs.shape or theirs.dtype.kind != "f":
+        raise InputError(
+            f"{file}: {name} is {theirs.dtype} {list(theirs.shape)}, here it is "
+            f"{list(ours.shape)}: give the directory of the model that computed it."
+        )
+    mask = inputs["padding_mask"] > 0
+    if theirs.shape[: mask.ndim] == mask.shape:  # one for each token
+        ours, theirs = ours[mask], theirs[mask]
+    largest = float(np.max(np.abs(ours - theirs), initial=0.0))
+    return Difference(name, largest, float(np.max(np.abs(theirs), initial=0.0)))

@@ -1,0 +1,351 @@
+"""Symbols of other libraries in code. The code is parsed, never run."""
+
+import ast
+import re
+import warnings
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from bert_tf.errors import InputError
+from bert_tf.migration.sources import Source, files_at, sources_of
+from bert_tf.migration.symbols import Symbol, find, table
+
+# First part of an import -> library.
+_ROOTS = {
+    "transformers": "transformers",
+    "pytorch_transformers": "transformers",
+    "keras_hub": "keras_hub",
+    "keras_nlp": "keras_hub",
+    "official": "official",
+    "tensorflow_models": "official",
+    "tensorflow_hub": "tensorflow_hub",
+    "tensorflow_text": "tensorflow_text",
+    "tf_keras": "tf_keras",
+    "tensorflow": "tensorflow",
+    # Modules of the original repository, beside the script or in a package.
+    **dict.fromkeys(
+        ("bert", "modeling", "optimization", "tokenization", "run_classifier", "run_squad",
+         "run_pretraining", "create_pretraining_data", "extract_features",
+         "run_classifier_with_tfhub"),
+        "original",
+    ),
+}  # fmt: skip
+# Libraries with much beyond BERT: only what the table has is a symbol of theirs.
+_PARTIAL = ("tensorflow",)
+_SCRIPTS = {row.symbol.removesuffix(".py") for row in table()["original", "script"]}
+_PATH = r"[\w./${}~-]*"
+_SCRIPT = re.compile(
+    rf"(?<![\w/])(?:{_PATH}/)?({'|'.join(sorted(_SCRIPTS))})\.py\b"
+    rf"|-m\s+(official\.[\w.]*nlp[\w.]*)|({_PATH}official/[\w/]*nlp[\w/]*)\.py\b"
+)
+_OF_FLAGS = {"original", "official"}
+_FLAG = re.compile(r"(?<=\s)--?(\w+)")
+
+
+@dataclass
+class Finding:
+    """A symbol in a file."""
+
+    library: str
+    form: str
+    name: str  # as the table knows it, or as it stands in the code
+    row: Symbol | None  # None for a symbol that is not known
+    places: list[str] = field(default_factory=list)  # "file:line", or "file:cell:line"
+
+
+@dataclass
+class Report:
+    """What was found in files."""
+
+    findings: list[Finding]  # by file, in the order of the lines
+    files: int
+    unread: list[str]  # a sentence for each file or cell that could not be parsed
+
+    @property
+    def known(self) -> int:
+        """Number of findings that the table has a row for."""
+        return sum(finding.row is not None for finding in self.findings)
+
+
+def scan(path: Path) -> Report:
+    """Reads a script, a notebook, or all code in a folder.
+
+    Raises:
+        InputError: there is nothing to read.
+    """
+    files = files_at(path)
+    report = Report([], len(files), [])
+    for file in files:
+        try:
+            _File(report).read(list(sources_of(file, str(file))))
+        except InputError as error:
+            if len(files) == 1:
+                raise
+            report.unread.append(str(error))
+    return report
+
+
+class _File:
+    """The symbols of one file; cells of a notebook share their imports."""
+
+    def __init__(self, report: Report):
+        self.report = report
+        self.aliases: dict[str, str] = {}  # name in the code -> dotted path of the import
+        self.stars: list[str] = []  # libraries that everything was imported from
+        self.imported: dict[str, str] = {}  # alias -> place of its import
+        self.used: set[str] = set()  # aliases
+        self.found: dict[tuple[str, str, str], Finding] = {}
+        self.place = ""
+
+    def read(self, sources: list[Source]) -> None:
+        trees = []
+        for source in sources:
+            self.place = source.place
+            if source.language == "python":
+                tree = self._parse(source)
+                if tree is not None:
+                    trees.append((source, tree))
+                    self._imports(tree)
+            elif source.language == "shell":
+                self._shell(source.text)
+            else:
+                self._yaml(source.text)
+        libraries = {_ROOTS[path.split(".")[0]] for path in [*self.aliases.values(), *self.stars]}
+        for source, tree in trees:
+            self.place = source.place
+            self._names(tree)
+            self._uses(tree, libraries)
+        for alias in self.imported.keys() - self.used:
+            self._name(self.aliases[alias], self.imported[alias])
+        only_original = {finding.library for finding in self.found.values() if finding.row}
+        for finding in sorted(self.found.values(), key=_by_line):
+            # Other packages have modules of those names, too.
+            if finding.row or finding.library != "original" or "original" in only_original:
+                self.report.findings.append(finding)
+
+    def _parse(self, source: Source) -> ast.Module | None:
+        try:
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")  # of escapes in strings
+                return ast.parse(source.text)
+        except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
+            line = getattr(error, "lineno", None)
+            where = f"{source.place}:{line}" if line else source.place
+            reason = getattr(error, "msg", None) or error
+            self.report.unread.append(f"{where} is no Python 3 ({reason}).")
+            return None
+
+    def _at(self, node: Any) -> str:
+        return f"{self.place}:{node if isinstance(node, int) else node.lineno}"
+
+    def _add(self, library: str, form: str, name: str, row: Symbol | None, place: str) -> None:
+        finding = self.found.setdefault((library, form, name), Finding(library, form, name, row))
+        if place not in finding.places:
+            finding.places.append(place)
+
+    def _imports(self, tree: ast.Module) -> None:
+        for node in ast.walk(tree):
+            if isinstance(node, ast.Import):
+                for each in node.names:
+                    if each.name.split(".")[0] in _ROOTS:
+                        path = each.name if each.asname else each.name.split(".")[0]
+                        self._alias(each.asname or path, path, node)
+                        if path != each.name and not each.asname:
+                            self.imported.pop(path, None)  # the use says more
+            elif isinstance(node, ast.ImportFrom) and node.level == 0:
+                module = node.module or ""
+                if module.split(".")[0] not in _ROOTS:
+                    continue
+                for each in node.names:
+                    if each.name == "*":
+                        self.stars.append(module)
+                    else:
+                        self._alias(each.asname or each.name, f"{module}.{each.name}", node)
+
+    def _alias(self, alias: str, path: str, node: ast.AST) -> None:
+        self.aliases[alias] = path
+        is_module = "." not in path
+        if not is_module:
+            self.imported[alias] = self._at(node)
+
+    def _names(self, tree: ast.Module) -> None:
+        """Names that come from an import, with the attributes behind them."""
+        inner: set[int] = set()
+        for node in ast.walk(tree):
+            if id(node) in inner or not isinstance(node, ast.Name | ast.Attribute):
+                continue
+            path, at = [], node
+            while isinstance(at, ast.Attribute):
+                path.append(at.attr)
+                at = at.value  # type: ignore[assignment]
+                inner.add(id(at))
+            if not isinstance(at, ast.Name):
+                continue
+            if at.id in self.aliases:
+                self.used.add(at.id)
+                whole = ".".join([self.aliases[at.id], *reversed(path)])
+                self._name(whole, self._at(node))
+            elif isinstance(at.ctx, ast.Load):
+                for star in self.stars:
+                    library = _ROOTS[star.split(".")[0]]
+                    row = find(library, "name", at.id)
+                    if row is not None and not _is_glob(row):
+                        self._add(library, "name", at.id, row, self._at(node))
+
+    def _name(self, path: str, place: str) -> None:
+        """Adds the symbol of a dotted path: the last part that the table knows."""
+        root, *parts = path.split(".")
+        library = _ROOTS[root]
+        if library == "original" and all(_ROOTS.get(part) == library for part in parts):
+            return  # a module of it, which is no symbol by itself
+        if library == "tf_keras":
+            parts = [library]
+        rows = {part: find(library, "name", part) for part in reversed(parts)}
+        # A row for one name counts before one for many; of those the class, not its method.
+        exact = [name for name, row in rows.items() if row and not _is_glob(row)]
+        classes = [name for name in parts if name[0].isupper()]
+        name = next(iter([*exact, *classes, *parts[-1:]]), None)
+        if name and (rows[name] or library not in _PARTIAL):
+            self._add(library, "name", name, rows[name], place)
+
+    def _uses(self, tree: ast.Module, libraries: set[str]) -> None:
+        """What is recognized without an import: methods, arguments, strings, numbers."""
+        libraries = {*libraries, "*"}
+        documentation = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Expr)}
+
+        def add(form: str, name: str, node: ast.AST) -> None:
+            for library in sorted(libraries):
+                row = find(library, form, name)
+                if row is not None:
+                    shown = row.symbol.strip("*") if _is_glob(row) and form != "text" else name
+                    self._add(library, form, shown, row, self._at(node))
+                    return
+
+        is_of_tensorflow = any(
+            path.rpartition(".")[2].startswith("TF") for path in self.aliases.values()
+        )
+        called: set[int] = set()
+        for node in ast.walk(tree):
+            if isinstance(node, ast.Call):
+                if isinstance(node.func, ast.Attribute):
+                    called.add(id(node.func))
+                    if not self._is_import(node.func):
+                        of = _last_name(node.func.value).lower()
+                        add("method", f"{of}.{node.func.attr}", node)
+                    if is_of_tensorflow and node.func.attr == "compile" and _lacks_loss(node):
+                        add("call", "compile() without loss", node)
+                for keyword in node.keywords:
+                    if keyword.arg and isinstance(keyword.value, ast.Constant):
+                        add("argument", f"{keyword.arg}={keyword.value.value!s}", keyword.value)
+                    elif keyword.arg:
+                        add("argument", f"{keyword.arg}=", keyword.value)
+                name = _last_name(node.func)
+                if name.startswith("DEFINE_") and node.args and libraries & _OF_FLAGS:
+                    self._definition(node)
+            elif isinstance(node, ast.Attribute):
+                if id(node) not in called:
+                    add("attribute", node.attr, node)
+            elif isinstance(node, ast.Constant) and isinstance(node.value, str):
+                if id(node) not in documentation and len(node.value) < 500:
+                    add("text", node.value, node)
+            elif isinstance(node, ast.UnaryOp) and ast.unparse(node).startswith("-"):
+                add("number", ast.unparse(node), node)
+
+    def _is_import(self, node: ast.expr) -> bool:
+        while isinstance(node, ast.Attribute):
+            node = node.value
+        return isinstance(node, ast.Name) and node.id in self.aliases
+
+    def _definition(self, node: ast.Call) -> None:
+        """A flag that a copy of the original's scripts defines."""
+        flag = getattr(node.args[0], "value", None)
+        for library in sorted(_OF_FLAGS, reverse=True):
+            if row := find(library, "flag", str(flag)):
+                self._add(library, "flag", f"--{row.symbol}", row, self._at(node))
+                return
+
+    def _shell(self, text: str) -> None:
+        """Scripts that are run, with their flags."""
+        lines = text.split("\n")
+        number = 0
+        while number < len(lines):
+            first = number
+            whole = lines[number]
+            while whole.rstrip().endswith("\\") and number + 1 < len(lines):
+                number += 1
+                whole = whole.rstrip()[:-1] + " " + lines[number]
+            number += 1
+            if whole.lstrip().startswith("#"):
+                continue
+            self._command(whole, lines, first, number)
+
+    def _command(self, command: str, lines: list[str], first: int, last: int) -> None:
+        script = _SCRIPT.search(command)
+        if script is None:
+            return
+        place = self._at(first + 1)
+        library = "original" if script[1] else "official"
+        if script[1]:
+            row = find("original", "script", f"{script[1]}.py")
+            self._add(library, "script", f"{script[1]}.py", row, place)
+        else:
+            name = re.split(r"[./]", script[2] or script[3])[-1]
+            row = find("official", "name", name)
+            self._add(library, "name", name, row, place)
+        for flag in _FLAG.findall(command[script.end() :]):
+            order = (library, "original", "official")
+            row = next((row for each in order if (row := find(each, "flag", flag))), None)
+            at = next(i for i in range(first, last) if re.search(rf"--?{flag}\b", lines[i]))
+            self._add(row.library if row else library, "flag", f"--{flag}", row, self._at(at + 1))
+
+    def _yaml(self, text: str) -> None:
+        """Settings of Model Garden's experiments."""
+        try:
+            root = yaml.compose(text, Loader=yaml.SafeLoader)
+        except (yaml.YAMLError, RecursionError):
+            return  # another program's file
+        keys = list(_keys(root))
+        tops = {name.split(".")[0] for name, _ in keys}
+        if "task" in tops and ("trainer" in tops or any("encoder" in name for name, _ in keys)):
+            for name, line in keys:
+                if name.split(".")[0] in ("task", "trainer", "runtime"):
+                    row = find("official", "setting", name)
+                    self._add("official", "setting", name, row, self._at(line))
+
+
+def _by_line(finding: Finding) -> list[int]:
+    """The numbers of the first place: line, or cell and line."""
+    return [int(number) for number in re.findall(r":(?:cell )?(\d+)", finding.places[0])]
+
+
+def _is_glob(row: Symbol) -> bool:
+    return "*" in row.symbol
+
+
+def _last_name(node: ast.expr) -> str:
+    """The name of what an expression says: "b" of a.b, a.b[0] and a.b()."""
+    if isinstance(node, ast.Call):
+        return _last_name(node.func)
+    if isinstance(node, ast.Subscript):
+        return _last_name(node.value)
+    return getattr(node, "attr", getattr(node, "id", ""))
+
+
+def _lacks_loss(call: ast.Call) -> bool:
+    """Whether a call of `compile` names no loss; the second positional argument is one."""
+    return len(call.args) < 2 and not any(each.arg in ("loss", None) for each in call.keywords)
+
+
+def _keys(node: Any, prefix: str = "") -> Iterator[tuple[str, int]]:
+    """The dotted names of a YAML file's leaves, with their lines."""
+    if isinstance(node, yaml.MappingNode):
+        for key, value in node.value:
+            name = f"{prefix}{key.value}"
+            if isinstance(value, yaml.MappingNode) and value.value:
+                yield from _keys(value, f"{name}.")
+            else:
+                yield name, key.start_mark.line + 1

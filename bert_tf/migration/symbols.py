@@ -1,0 +1,73 @@
+"""The table of symbols: what other libraries' users write, and what to write here.
+
+symbols.tsv has a row for each: library, form (a key of `FORMS`), symbol (a glob), what it is, what
+to write instead, or why there is no equivalent. The first row that fits counts.
+"""
+
+import csv
+import functools
+import re
+from dataclasses import dataclass
+from fnmatch import translate
+from pathlib import Path
+
+LIBRARIES = {
+    "transformers": "transformers",
+    "keras_hub": "KerasHub",
+    "official": "Model Garden",
+    "tensorflow_hub": "TF Hub",
+    "tensorflow_text": "TF Text",
+    "tf_keras": "Keras 2",
+    "tensorflow": "TensorFlow 1",
+    "original": "the original's code",
+    "*": "the environment",
+}
+# What a symbol is in the code.
+FORMS = (
+    "name",  # of a module, imported
+    "method",  # called on an object
+    "attribute",  # of an object
+    "argument",  # keyword and value, name=value
+    "text",  # string constant
+    "number",
+    "call",  # a call that lacks something
+    "script",  # file that is run
+    "flag",  # option of a script
+    "setting",  # key in a YAML file
+)
+_TABLE = Path(__file__).with_name("symbols.tsv")
+
+
+@dataclass(frozen=True)
+class Symbol:
+    """A row of the table."""
+
+    library: str  # key of `LIBRARIES`
+    form: str  # one of `FORMS`
+    symbol: str
+    what: str
+    instead: str  # what to write here; empty without an equivalent
+    because: str  # why there is no equivalent; empty with one
+
+    @functools.cached_property
+    def pattern(self) -> re.Pattern:
+        """Matches what the row is about."""
+        return re.compile(translate(self.symbol))
+
+
+@functools.cache
+def table() -> dict[tuple[str, str], list[Symbol]]:
+    """Library and form -> the rows, in order."""
+    rows: dict[tuple[str, str], list[Symbol]] = {}
+    with _TABLE.open(encoding="utf-8", newline="") as file:
+        for values in csv.DictReader(file, delimiter="\t", quoting=csv.QUOTE_NONE):
+            row = Symbol(**values)
+            rows.setdefault((row.library, row.form), []).append(row)
+    return rows
+
+
+@functools.cache
+def find(library: str, form: str, symbol: str) -> Symbol | None:
+    """The first row for a symbol, or None."""
+    rows = table().get((library, form), [])
+    return next((row for row in rows if row.pattern.match(symbol)), None)

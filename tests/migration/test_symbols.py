@@ -1,0 +1,97 @@
+"""The table of symbols: its rows, and that what it tells users to write exists."""
+
+import importlib
+import re
+from dataclasses import fields
+
+import pytest
+
+import bert_tf
+from bert_tf.cli.command_line import option_helps
+from bert_tf.cli.main import COMMANDS
+from bert_tf.migration.symbols import FORMS, LIBRARIES, find, table
+from bert_tf.tasks.table import TASKS
+
+ROWS = [row for rows in table().values() for row in rows]
+TEXT = " ".join(row.instead for row in ROWS)
+
+
+def test_every_row_has_advice_or_a_reason():
+    assert len(ROWS) > 500
+    for row in ROWS:
+        assert row.library in LIBRARIES and row.form in FORMS, row
+        assert row.what, row
+        assert bool(row.instead) != bool(row.because), row
+
+
+def test_no_symbol_is_listed_twice():
+    keys = [(row.library, row.form, row.symbol) for row in ROWS]
+    assert len(keys) == len(set(keys))
+
+
+def test_no_row_is_hidden_by_an_earlier_one():
+    for row in ROWS:
+        if not set("*[") & set(row.symbol):
+            assert find(row.library, row.form, row.symbol) is row, row
+
+
+def test_commands_and_options_that_it_names_exist():
+    """An option belongs to the command before it, or to any where there is none."""
+    options = {
+        name: set(option_helps(importlib.import_module(f"bert_tf.cli.{name}").Options))
+        for name in COMMANDS
+    }
+    everywhere = set().union(*options.values()) | {"config"}
+    for row in ROWS:
+        for command in re.findall(r"bert-tf ([a-z]+)((?: --?\w+(?: [A-Za-z./]+)?)*)", row.instead):
+            name, rest = command
+            if name in COMMANDS:
+                assert set(re.findall(r"--(\w+)", rest)) <= options[name] | {"config"}, row
+        assert set(re.findall(r"--(\w+)", row.instead)) <= everywhere, row
+    verbs = set(re.findall(r"(?<!of )bert-tf (\w+)", TEXT))
+    assert verbs - set(COMMANDS) <= {"commands", "does", "runs", "numbers"}
+
+
+def test_tasks_that_it_names_exist():
+    named = {name for row in ROWS for name in re.findall(r"--task ([a-z]\w+)", row.instead)}
+    assert named <= set(TASKS), named
+
+
+def test_names_that_it_gives_exist():
+    for path in set(re.findall(r"bert_tf\.([\w.]+)", TEXT)):
+        at = bert_tf
+        for part in path.rstrip(".").split("."):
+            if at is bert_tf and part == "layers":
+                at = importlib.import_module("bert_tf.layers")
+            else:
+                assert hasattr(at, part), path
+                at = getattr(at, part)
+
+
+@pytest.mark.parametrize(
+    ("library", "form", "symbol", "says"),
+    [
+        ("transformers", "name", "TFBertModel", "bert_tf.BertEncoder"),
+        ("transformers", "name", "TFRobertaModel", ""),
+        ("transformers", "name", "BertTokenizer", "bert_tf.BertTokenizer"),
+        ("transformers", "argument", "padding=max_length", None),
+        ("keras_hub", "name", "BertTextClassifier", "bert_tf.BertClassifier"),
+        ("keras_hub", "name", "GemmaCausalLM", ""),
+        ("original", "flag", "task_name", "--task"),
+        ("official", "setting", "trainer.optimizer_config.warmup.polynomial.power", "--warmup"),
+        ("*", "text", "https://tfhub.dev/tensorflow/bert_en_uncased_preprocess/3", "Preprocessor"),
+        ("*", "text", "https://tfhub.dev/tensorflow/small_bert/bert_en/2", "bert-tf convert"),
+    ],
+)
+def test_rows(library, form, symbol, says):
+    row = find(library, form, symbol)
+    if says is None:
+        assert row is None
+    else:
+        assert says in row.instead and bool(row.instead) == bool(says)
+
+
+def test_fields_of_the_file_are_those_of_a_row():
+    assert [field.name for field in fields(ROWS[0])] == [
+        "library", "form", "symbol", "what", "instead", "because",
+    ]  # fmt: skip
