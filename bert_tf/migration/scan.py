@@ -122,7 +122,9 @@ class _File:
         for alias in self.imported.keys() - self.used:
             self._name(self.aliases[alias], self.imported[alias])
         only_original = {finding.library for finding in self.found.values() if finding.row}
-        for finding in sorted(self.found.values(), key=_by_line):
+        for finding in self.found.values():
+            finding.places.sort(key=_by_line)
+        for finding in sorted(self.found.values(), key=lambda each: _by_line(each.places[0])):
             # Other packages have modules of those names, too.
             if finding.row or finding.library != "original" or "original" in only_original:
                 self.report.findings.append(finding)
@@ -317,9 +319,9 @@ class _File:
                     self._add("official", "setting", name, row, self._at(line))
 
 
-def _by_line(finding: Finding) -> list[int]:
-    """The numbers of the first place: line, or cell and line."""
-    return [int(number) for number in re.findall(r":(?:cell )?(\d+)", finding.places[0])]
+def _by_line(place: str) -> list[int]:
+    """The numbers of a place: line, or cell and line."""
+    return [int(number) for number in re.findall(r":(?:cell )?(\d+)(?=:|$)", place)]
 
 
 def _is_glob(row: Symbol) -> bool:

@@ -1,0 +1,161 @@
+"""`bert-tf migrate --compare`: equal numbers, other numbers, files that cannot be used."""
+
+import re
+import tarfile
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from bert_tf import BertTokenizer
+from bert_tf.checkpoints.conversion import convert
+from bert_tf.cli.main import main
+from bert_tf.errors import InputError
+from bert_tf.migration.compare import compare
+
+GOLDEN = Path(__file__).parents[1] / "golden"
+PIECES = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *"abcdefghijklmnopq", "##a"]
+
+
+@pytest.fixture(scope="module")
+def saved(tmp_path_factory):
+    """What transformers and TF Hub saved and computed, of checkpoints/tf*_peer.py."""
+    folder = tmp_path_factory.mktemp("saved")
+    for name in ("tfbert", "tfhub"):
+        with tarfile.open(GOLDEN / f"{name}.tar.xz") as archive:
+            archive.extractall(folder / name, filter="data")
+    return folder
+
+
+@pytest.mark.parametrize(
+    ("name", "outputs"),
+    [
+        ("TFBertModel", ["last_hidden_state", "pooler_output"]),
+        ("TFBertForPreTraining", ["prediction_logits", "seq_relationship_logits"]),
+        ("TFBertForMaskedLM", ["logits"]),
+        ("TFBertLMHeadModel", ["logits"]),
+        ("TFBertForMultipleChoice", ["logits"]),
+        ("TFBertForTokenClassification", ["logits"]),
+        ("TFBertForQuestionAnswering", ["end_logits", "start_logits"]),
+    ],
+)
+def test_equal(saved, name, outputs):
+    folder = saved / "tfbert" / name
+    result = compare(folder / "outputs.npz", folder / "h5")
+    assert [each.name for each in result.outputs] == outputs
+    assert result.is_equal
+
+
+@pytest.fixture
+def classifier(saved, tmp_path):
+    """A directory with a vocabulary, and the arrays of the old code with their texts."""
+    home = saved / "tfbert" / "TFBertForSequenceClassification"
+    convert(home / "h5", tmp_path / "model")
+    BertTokenizer(PIECES).save(tmp_path / "model")
+    arrays = dict(np.load(home / "outputs.npz"))
+    tokenizer = BertTokenizer(PIECES)
+    arrays["texts"] = np.array(
+        [" ".join(tokenizer.id_to_token(i) for i in row if i > 4) for row in arrays["input_ids"]]
+    )
+    return tmp_path / "model", arrays
+
+
+def test_the_command(classifier, tmp_path, capsys):
+    model, arrays = classifier
+    del arrays["texts"]
+    np.savez(tmp_path / "old.npz", **arrays)
+    command = ["migrate", "--compare", str(tmp_path / "old.npz"), "--model", str(model)]
+    assert main(command) == 0
+    told = capsys.readouterr().err
+    assert "computes what the old code computed, on 2 row(s)" in told
+    assert re.search(r"logits: largest difference \d\.\de-\d\d of values up to", told)
+    np.savez(tmp_path / "old.npz", **arrays | {"logits": arrays["logits"] + np.float32(0.002)})
+    assert main(command) == 2
+    assert "come from another GELU" in capsys.readouterr().err
+    np.savez(tmp_path / "old.npz", **arrays | {"logits": arrays["logits"] + 1})
+    assert main(command) == 2
+    assert "convert the weights that the old code used" in capsys.readouterr().err
+
+
+def test_ids_of_texts(classifier, tmp_path):
+    model, _ = classifier
+    tokenizer = BertTokenizer(PIECES)
+    texts = np.array(["a b c", "d e f g"])
+    ids = np.array([[2, 5, 6, 7, 3, 0], [2, 8, 9, 10, 11, 3]], np.int32)
+    assert tokenizer.tokenize(texts).to_list() == [[5, 6, 7], [8, 9, 10, 11]]
+    outputs = {"logits": np.zeros((2, 3), np.float32)}
+    file = tmp_path / "old.npz"
+    np.savez(file, texts=texts, input_ids=ids, attention_mask=ids > 0, **outputs)
+    result = compare(file, model)
+    assert (result.texts, result.other_ids) == (2, [])
+    ids[1, 2] = 12
+    np.savez(file, texts=texts, input_ids=ids, attention_mask=ids > 0, **outputs)
+    (sentence,) = compare(file, model).other_ids
+    assert sentence == "'d e f g' is '[CLS] d e f g [SEP]' here, '[CLS] d h f g [SEP]' there"
+    assert "vocab.txt" in compare(file, model).cause
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"input_ids": None}, "holds no ids"),
+        ({"logits": None}, "holds no outputs: save some of logits"),
+        ({"attention_mask": np.ones((2, 3), int)}, "padding_mask is [2, 3], the ids are [2, 8]"),
+        ({"logits": np.zeros((2, 7), np.float32)}, "logits is float32 [2, 7], here it is [2, 3]"),
+        ({"start_logits": np.zeros((2, 8), np.float32), "logits": None}, "[2, 8], here it is [2]"),
+        ({"nsp_logits": np.zeros((2, 2), np.float32)}, "which a BertClassifier has not"),
+        ({"texts": np.array(["one"])}, "save one string for each row"),
+    ],
+)
+def test_files_that_cannot_be_used(classifier, tmp_path, change, said):
+    model, arrays = classifier
+    del arrays["texts"]
+    arrays = {name: x for name, x in (arrays | change).items() if x is not None}
+    np.savez(tmp_path / "old.npz", **arrays)
+    with pytest.raises(InputError) as caught:
+        compare(tmp_path / "old.npz", model)
+    assert said in str(caught.value)
+
+
+def test_a_pickle_is_not_read(classifier, tmp_path):
+    model, _ = classifier
+    np.savez(tmp_path / "old.npz", input_ids=np.array([{"a": 1}], object))
+    with pytest.raises(InputError, match=r"no \.npz file of plain arrays"):
+        compare(tmp_path / "old.npz", model)
+    (tmp_path / "old.npz").write_bytes(b"")
+    with pytest.raises(InputError, match=r"no \.npz file of plain arrays"):
+        compare(tmp_path / "old.npz", model)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        ([], "give a script or folder to read, or --compare FILE"),
+        (["--compare", "old.npz"], "--compare and --model belong together"),
+        (["script.py", "--model", "model"], "--compare and --model belong together"),
+    ],
+)
+def test_options(arguments, said, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "script.py").write_text("from transformers import TFBertModel, TFT5Model, x\n")
+    np.savez(tmp_path / "old.npz", a=1)
+    (tmp_path / "model").mkdir()
+    (tmp_path / "model" / "config.json").write_text("{}")
+    assert main(["migrate", *arguments]) == 2
+    assert said in capsys.readouterr().err
+
+
+def test_the_report(tmp_path, capsys):
+    path = tmp_path / "script.py"
+    path.write_text(
+        "from transformers import TFBertModel, TFT5Model, x\nTFBertModel\nTFBertModel\n"
+    )
+    assert main(["migrate", str(path)]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[-1] == (
+        "3 symbol(s) in 1 file(s): 1 have an equivalent, 1 have none, 1 are not known (67% known). "
+        "Nothing was changed."
+    )
+    assert f"{path}:2: TFBertModel (transformers): encoder" in lines
+    assert "    also at 3" in lines
+    assert any("no equivalent, because bert-tf has BERT's encoder alone" in line for line in lines)

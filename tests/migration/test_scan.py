@@ -1,0 +1,193 @@
+"""What is recognized in scripts, notebooks, shell scripts and YAML files."""
+
+import json
+
+import pytest
+
+from bert_tf.errors import InputError
+from bert_tf.migration.scan import scan
+
+
+@pytest.fixture
+def found(tmp_path):
+    """`found(code)`: name -> places without the file, and the report."""
+
+    def of(code, name="script.py"):
+        path = tmp_path / name
+        path.write_text(code)
+        report = scan(path)
+        places = {
+            each.name: [place.removeprefix(f"{path}:") for place in each.places]
+            for each in report.findings
+        }
+        return places, report
+
+    return of
+
+
+def test_names_by_every_kind_of_import(found):
+    places, report = found(
+        "import transformers as t\n"
+        "from transformers.models.bert.modeling_tf_bert import TFBertModel as Encoder\n"
+        "import tensorflow as tf, tensorflow_hub as hub\n"
+        "def make():\n"
+        "    from transformers import TFAutoModel\n"
+        "    return TFAutoModel.from_pretrained('x'), Encoder, t.TFBertMainLayer\n"
+        "hub.load('f'); Encoder\n"
+        "tf.keras.Model\n"
+    )
+    assert places == {
+        "TFAutoModel": ["6"],
+        "TFBertModel": ["6", "7"],
+        "TFBertMainLayer": ["6"],
+        "load": ["7"],
+    }
+    assert report.known == 4
+
+
+def test_an_import_counts_where_it_is_not_used(found):
+    places, report = found("from transformers import TFBertModel, nothing_known\n")
+    assert places == {"TFBertModel": ["1"], "nothing_known": ["1"]}
+    assert report.known == 1
+    places, _ = found("from transformers import *\nTFBertModel.from_pretrained('x')\nother()\n")
+    assert places == {"TFBertModel": ["2"]}
+
+
+def test_uses_without_a_name(found):
+    places, _ = found(
+        "import os\n"
+        "os.environ['TF_USE_LEGACY_KERAS'] = '1'\n"
+        "from transformers import TFBertForTokenClassification, AutoTokenizer\n"
+        "tokenizer = AutoTokenizer.from_pretrained('x')\n"
+        "tokens = tokenizer.encode_plus('a', return_tensors='tf', truncation=True)\n"
+        "model = TFBertForTokenClassification.from_pretrained('x', from_pt=True)\n"
+        "model.compile(optimizer='adam')\n"
+        "model.compile('adam', 'mse'); model.compile(loss='mse'); model.compile(**options)\n"
+        "model.prepare_tf_dataset(data); b'bytes'.decode(); tokenizer.decode(tokens['input_ids'])\n"
+        "model.save_pretrained('y', saved_model=True)\n"
+        "labels = [-100]\n"
+        "'input_ids'  # a string alone is no use\n"
+    )
+    assert places == {
+        "TF_USE_LEGACY_KERAS": ["2"],
+        "AutoTokenizer": ["4"],
+        ".encode_plus": ["5"],
+        "return_tensors=tf": ["5"],
+        "truncation=": ["5"],
+        "TFBertForTokenClassification": ["6"],
+        "from_pt=True": ["6"],
+        "compile() without loss": ["7"],
+        ".prepare_tf_dataset": ["9"],
+        "token*.decode": ["9"],
+        "input_ids": ["9"],
+        ".save_pretrained": ["10"],
+        "saved_model=True": ["10"],
+        "-100": ["11"],
+    }
+
+
+def test_code_of_nobody_else(found):
+    """Without the libraries these are somebody else's methods, numbers and strings."""
+    code = "model.compile('adam'); x = -100; d['input_ids']; f.encode_plus(return_tensors='tf')\n"
+    assert found(code)[0] == {}
+    assert found("import tokenization\ntokenization.of_theirs()\n")[0] == {}
+    assert found("import tensorflow as tf\ntf.keras.layers.Dense(1)\n")[0] == {}
+
+
+def test_a_notebook(found):
+    cells = [
+        {"cell_type": "markdown", "source": ["import transformers"]},
+        {
+            "cell_type": "code",
+            "source": ["%%time\n", "!pip install x\n", "import keras_nlp as k\n"],
+        },
+        {"cell_type": "code", "source": "files = !ls\nif files:\n    %cd x\nk.models.BertBackbone"},
+        {"cell_type": "code", "source": "!python run_squad.py \\\n  --doc_stride=128\nk?\n"},
+        {"cell_type": "code", "source": "print 'Python 2'\n"},
+        {"cell_type": "code", "source": "%%bash\npython bert/run_classifier.py --task_name=cola\n"},
+    ]
+    places, report = found(json.dumps({"cells": cells}), "notebook.ipynb")
+    assert places == {
+        "BertBackbone": ["cell 3:4"],
+        "run_squad.py": ["cell 4:1"],
+        "--doc_stride": ["cell 4:2"],
+        "run_classifier.py": ["cell 6:2"],
+        "--task_name": ["cell 6:2"],
+    }
+    assert len(report.unread) == 1
+    assert "cell 5:1 is no Python 3" in report.unread[0]
+
+
+def test_a_shell_script(found):
+    places, report = found(
+        "# python run_classifier.py --task_name\n"
+        "export X=1\n"
+        "python ${ROOT}/run_pretraining.py \\\n"
+        "  --input_file=a --num_train_steps 10 \\\n"
+        "  --of_a_fork=1\n"
+        "python -m official.nlp.data.create_pretraining_data --dupe_factor=5\n"
+        "python my_script.py --task_name=cola\n",
+        "run.sh",
+    )
+    assert places == {
+        "run_pretraining.py": ["3"],
+        "--input_file": ["4"],
+        "--num_train_steps": ["4"],
+        "--of_a_fork": ["5"],
+        "create_pretraining_data": ["6"],
+        "--dupe_factor": ["6"],
+    }
+    assert report.known == 5
+
+
+def test_flags_that_a_copy_of_the_scripts_defines(found):
+    places, _ = found(
+        "import modeling\nflags.DEFINE_string('bert_config_file', None, 'x')\n"
+        "flags.DEFINE_string('mine', None, 'x')\nmodeling.BertConfig.from_json_file('x')\n"
+    )
+    assert places == {"--bert_config_file": ["2"], "BertConfig": ["4"]}
+
+
+def test_settings_of_model_garden(found):
+    text = (
+        "task:\n  model: {num_classes: 3}\n  train_data:\n    global_batch_size: 32\n"
+        "trainer:\n  train_steps: 100\n  optimizer_config:\n    warmup: {type: linear}\n"
+    )
+    places, report = found(text, "experiment.yaml")
+    assert places == {
+        "task.model.num_classes": ["2"],
+        "task.train_data.global_batch_size": ["4"],
+        "trainer.train_steps": ["6"],
+        "trainer.optimizer_config.warmup.type": ["8"],
+    }
+    assert report.known == 4
+    assert found("task: build\nsteps: 3\n", "other.yaml")[0] == {}
+
+
+def test_a_folder(tmp_path):
+    for name in ("a.py", "b/c.py", ".hidden/d.py", "venv/e.py", "f.txt"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text("from transformers import TFBertModel\n")
+    (tmp_path / "bad.ipynb").write_text("[]")
+    before = {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*")}
+    report = scan(tmp_path)
+    assert [each.places for each in report.findings] == [
+        [f"{tmp_path / 'a.py'}:1"],
+        [f"{tmp_path / 'b' / 'c.py'}:1"],
+    ]
+    assert report.files == 3
+    assert "bad.ipynb is no notebook" in report.unread[0]
+    assert before == {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*")}
+    with pytest.raises(InputError, match="holds no file to read"):
+        (tmp_path / "empty").mkdir()
+        scan(tmp_path / "empty")
+    with pytest.raises(InputError, match="is no notebook"):
+        scan(tmp_path / "bad.ipynb")
+
+
+def test_nothing_is_run(tmp_path):
+    (tmp_path / "script.py").write_text(
+        f"import transformers\nopen({str(tmp_path / 'made')!r}, 'w')\n"
+    )
+    scan(tmp_path)
+    assert not (tmp_path / "made").exists()
