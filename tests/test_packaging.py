@@ -65,7 +65,7 @@ def test_the_wheel_alone_goes_from_text_to_predictions(tmp_path):
     static = Path("bert_tf/serving/server/playground/static")
     packed = set(zipfile.ZipFile(wheel).namelist())
     assert {str(static / file.name) for file in (REPOSITORY / static).iterdir()} <= packed
-    assert {"bert_tf/py.typed", "pipelines/py.typed"} <= packed
+    assert {"bert_tf/py.typed", "pipelines/py.typed", "bert_tf/migration/symbols.tsv"} <= packed
     # The versions that the lock names, so that a release of tomorrow cannot fail this test.
     constraints = tmp_path / "constraints.txt"
     lock = (REPOSITORY / "requirements.lock").read_text()
