@@ -2,6 +2,7 @@
 
 import json
 import os
+import pickle
 import subprocess
 import sys
 
@@ -17,22 +18,21 @@ from bert_tf.serving.predictor import answer_rows
 
 # Answers of each saved model to its own inputs, as lists of numbers and strings.
 LOAD = """
-import json, sys
+import json, pickle, sys
 from pathlib import Path
 import bert_tf, keras
-import numpy as np
 for name, x in json.loads(Path(sys.argv[1], "inputs.json").read_text()).items():
     model = keras.saving.load_model(Path(sys.argv[1], name))
     x = tuple(x["columns"]) if "columns" in x else x["list"]
     found = model.predict(x, verbose=0)
-    np.save(Path(sys.argv[1], name + ".npy"), np.array([found], dtype=object), allow_pickle=True)
+    Path(sys.argv[1], name + ".found").write_bytes(pickle.dumps(found))
 """
 
 
 def numbers(found):
-    """Outputs to compare to the bit."""
+    """Outputs to compare, one by one."""
     leaves = keras.tree.flatten(found)
-    return [np.asarray(x, "float32") if not isinstance(x, str) else x for x in leaves]
+    return [np.asarray(x) if isinstance(x, str) else np.asarray(x, "float32") for x in leaves]
 
 
 @pytest.mark.slow
@@ -55,9 +55,16 @@ def test_keras_files_in_a_fresh_process(opened, tmp_path):
     )
     assert done.returncode == 0, done.stderr[-3000:]
     for name, outputs in expected.items():
-        (found,) = np.load(tmp_path / f"{name}.npy", allow_pickle=True)
+        found = pickle.loads((tmp_path / f"{name}.found").read_bytes())
         for one, other in zip(numbers(outputs), numbers(found), strict=True):
-            np.testing.assert_array_equal(one, other, err_msg=name)
+            # Equal but for rounding: a process that ran TensorFlow before it shared the cores
+            # computes whole batches, others halves. Numbers have passed about 40 sums.
+            unit = 2.0**-8 if "bfloat16" in name else 2.0**-24
+            if one.dtype.kind == "f":
+                atol = 40 * unit * np.abs(other).max(initial=0)
+                np.testing.assert_allclose(one, other, rtol=0, atol=atol, err_msg=name)
+            else:
+                np.testing.assert_array_equal(one, other, err_msg=name)
 
 
 def test_a_model_directory_is_that_of_the_commands(opened, preset, tmp_path):
