@@ -7,7 +7,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from bert_tf import BertClassifier, BertPreTrainer
+from bert_tf import BertClassifier, BertPreTrainer, Predictor
+from bert_tf.serving.predictor import answer_rows
 
 PAGE = Path(__file__).parents[2] / "docs" / "python.md"
 EXAMPLES = re.findall(r"```python\n(.*?)```", PAGE.read_text(encoding="utf-8"), re.DOTALL)
@@ -31,8 +32,21 @@ def ran(tmp_path_factory, pretrained, tokenizer, shards):
     return folder, names
 
 
-def test_fine_tuning(ran):
-    folder, (tuning, use, *_) = ran
+def test_raw_strings(ran):
+    folder, (first, tuning, own, *_) = ran
+    assert np.isfinite(first["model"].history.history["loss"]).all()
+    assert "val_accuracy" in tuning["history"].history
+    assert own["model"].output_shape == (None, 1)
+    assert (folder / "review.keras").is_file()
+    assert (folder / "models" / "review" / "task.json").is_file()
+    answers = answer_rows(
+        Predictor(folder / "saved_models" / "review").signature(), {"text": ["a film"]}, 1
+    )
+    assert answers == first["model"].classify(["a film"])
+
+
+def test_a_pipeline_by_hand(ran):
+    folder, (*_, tuning, use, _, _) = ran
     history = tuning["model"].history.history["loss"]
     assert history[-1] < history[0]
     assert BertClassifier.from_directory(folder / "models" / "sentiment").labels == ["bad", "good"]
@@ -44,7 +58,7 @@ def test_fine_tuning(ran):
 
 def test_pretraining(ran):
     """Its loss is the mean over words plus the mean over pairs; at the start, log V + log 2."""
-    folder, (_, _, training, _) = ran
+    folder, (*_, training, _) = ran
     (loss,) = training["model"].history.history["loss"]
     vocabulary = BertPreTrainer.from_directory(folder / "models" / "pretrained").config.vocab_size
     assert loss == pytest.approx(np.log(vocabulary) + np.log(2), rel=0.1)
