@@ -33,7 +33,7 @@ class Options(CheckedOptions):
     """script, notebook, shell script, YAML file, or a folder of them."""
     compare: str | None = option(None, path=True)
     """.npz file of ids and outputs that the old code saved."""
-    model: str | None = option(None, path=True)
+    model: str | None = option(None, path=True, model=True)
     """model directory to compare with the file."""
 
 

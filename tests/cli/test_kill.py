@@ -116,6 +116,7 @@ tf.config.optimizer.set_experimental_options({"disable_meta_optimizer": False})
     assert models(tmp_path / "killed") == models(tmp_path / "undisturbed")
 
 
+@pytest.mark.slow
 def test_a_run_keeps_others_out_until_sigterm(
     shards, small_config, labelled, pretrained, tmp_path, capsys
 ):
@@ -215,7 +216,8 @@ def contents(folder):
     }
 
 
-@pytest.mark.parametrize("kills", [2, pytest.param(10, marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("kills", [10])
 def test_sigkill_of_shards_at_random_moments(corpus, tokenizer, tmp_path, kills):
     def command(output) -> list[str]:
         return [

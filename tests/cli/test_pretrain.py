@@ -211,7 +211,7 @@ def test_the_masked_language_model_is_trained_alone(
 
 @pytest.mark.parametrize(
     "objective",
-    ["ltr", *(pytest.param(x, marks=pytest.mark.slow) for x in ("ltr+rtl", "bilm"))],
+    [pytest.param(x, marks=pytest.mark.slow) for x in ("ltr", "ltr+rtl", "bilm")],
 )
 def test_a_language_model_is_trained_resumed_and_trained_on(
     objective, dynamic_shards, shards, small_config, tmp_path
@@ -325,6 +325,7 @@ def test_long_shards_that_cannot_be_trained_on(
     assert not (tmp_path / "run").exists()
 
 
+@pytest.mark.slow
 def test_late_batches_are_larger_and_read_on(dynamic_shards, small_config, tmp_path):
     """Steps 1 to 6 take 4 examples, steps 7 to 10 take 12: no example is missed or seen twice."""
     late = {"batch_size": 4, "late_batch_size": 12, "late_share": 0.3, "steps": 10}

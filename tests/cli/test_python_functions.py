@@ -213,7 +213,7 @@ def test_signatures_and_docstrings_hold_every_option(name):
         ({"train": (["a"], ["x", "y"])}, InputError, "train: 2 labels for 1 examples"),
         ({"train": (["a", None], ["x", "y"])}, InputError, "text 1 is None: leave the example out"),
         ({"train": (["a", "b"], ["x", None])}, InputError, "label 1 is None: leave the example"),
-        ({"train": {"words": ["a"]}}, InputError, "train: the inputs have the columns words"),
+        ({"train": {"words": ["a"]}}, InputError, "train: the data has no labels"),
         ({"output": "."}, InputError, "output . "),
     ],
 )

@@ -10,6 +10,8 @@ import pytest
 from bert_tf import BertClassifier, BertPreTrainer, Predictor
 from bert_tf.serving.predictor import answer_rows
 
+pytestmark = pytest.mark.slow
+
 PAGE = Path(__file__).parents[2] / "docs" / "python.md"
 EXAMPLES = re.findall(r"```python\n(.*?)```", PAGE.read_text(encoding="utf-8"), re.DOTALL)
 

@@ -329,7 +329,7 @@ def test_attention_probabilities_in_training():
     np.testing.assert_allclose(found, wanted, atol=1e-6)
 
 
-@pytest.mark.parametrize("change", ["lora", "int8"])
+@pytest.mark.parametrize("change", ["lora", pytest.param("int8", marks=pytest.mark.slow)])
 def test_weights_that_keras_adds_or_quantizes_are_used(change):
     model = randomize(BertPreTrainer(CONFIG, seed=0))
     inputs = batch("pre-training")

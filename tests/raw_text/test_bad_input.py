@@ -104,6 +104,7 @@ def test_predictions(opened, classifier):
     refused(lambda: classifier.export("models/latest"), "wants a number: give models/latest/1")
 
 
+@pytest.mark.slow
 def test_pairs_where_there_were_none_and_the_reverse(opened, tmp_path):
     """Before it is trained a model takes either; afterwards what it was trained on."""
     model = opened()

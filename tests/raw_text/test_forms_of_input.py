@@ -184,6 +184,7 @@ def test_every_model_trains_and_answers(opened, model_class):
         np.testing.assert_allclose(found, model(ids), rtol=0, atol=1e-6)
 
 
+@pytest.mark.slow
 def test_pipelines_of_strings_are_predicted(opened):
     for model_class in (BertClassifier, BertTagger, BertEncoder):
         model, x = opened(model_class), DATA[model_class][1]

@@ -85,6 +85,7 @@ def test_a_model_directory_is_that_of_the_commands(opened, preset, tmp_path):
     np.testing.assert_allclose(one, other, rtol=0, atol=1e-6)  # in a graph, and eagerly
 
 
+@pytest.mark.slow
 def test_an_export_is_that_of_the_commands(opened, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     model = opened()

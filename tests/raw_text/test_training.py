@@ -67,6 +67,7 @@ def test_the_recipe_of_a_fit(opened):
     assert int(model.optimizer.iterations) == 2
 
 
+@pytest.mark.slow
 def test_compile_replaces_each_part(opened):
     model = opened()
     model.compile(keras.optimizers.SGD(0.1), run_eagerly=True)
@@ -89,6 +90,7 @@ def test_compile_replaces_each_part(opened):
     assert isinstance(model.optimizer, AdamWeightDecay)
 
 
+@pytest.mark.slow
 def test_weights_of_classes_and_examples(opened):
     """A weight by name or number is one on its examples; weight 0 leaves examples out."""
     model = opened()
@@ -119,6 +121,7 @@ def test_weights_of_classes_and_examples(opened):
     assert np.isfinite(fit(tagger, WORDS, TAGS, class_weight={"O": 0.5})["loss"])
 
 
+@pytest.mark.slow
 def test_validation_data(opened):
     """The last examples, as Keras takes them; or pairs of lists, or a data set."""
     model = opened()
@@ -138,6 +141,7 @@ def test_validation_data(opened):
     assert found["val_loss"][0] == pytest.approx(words.evaluate(TEXTS[:3], verbose=0)[0])
 
 
+@pytest.mark.slow
 def test_callbacks(opened, tmp_path):
     model = opened()
     stop = keras.callbacks.EarlyStopping("val_loss", patience=0, min_delta=100.0)
@@ -172,6 +176,7 @@ def test_a_fit_continues_after_a_kill(opened, tmp_path):
     assert float(second.optimizer.learning_rate) == 0
 
 
+@pytest.mark.slow
 def test_seeds(opened):
     """The same seed, the same weights: order, masks and dropout."""
 
@@ -201,6 +206,7 @@ def test_no_warning_of_poolers_and_of_others_as_ever(opened):
         fit(pooled)
 
 
+@pytest.mark.slow
 def test_frozen_layers_and_lora(opened):
     """What is frozen stays, though fitted before; answers see what LoRA adds."""
     model = opened()
@@ -225,6 +231,7 @@ def test_frozen_layers_and_lora(opened):
     assert np.isfinite(fit(model)["loss"])
 
 
+@pytest.mark.slow
 def test_an_encoder_in_a_model_of_ones_own(preset):
     """The preprocessor maps strings in tf.data; or stands before the model by itself."""
     encoder = BertEncoder.from_preset(preset)
