@@ -155,7 +155,9 @@ def run_code(
     process = start_code(code, arguments, env=env, cwd=cwd)
     stdout, stderr = process.communicate(timeout)
     if check and process.returncode:
-        raise subprocess.CalledProcessError(process.returncode, process.args, stdout, stderr)
+        error = subprocess.CalledProcessError(process.returncode, process.args, stdout, stderr)
+        error.add_note(stderr)
+        raise error
     return subprocess.CompletedProcess(process.args, process.returncode, stdout, stderr)
 
 

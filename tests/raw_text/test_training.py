@@ -317,7 +317,7 @@ with strategy.scope():
 texts, labels = ["a good film", "the bad book"] * 8, ["good", "bad"] * 8
 history = model.fit(texts, labels, 4, 2, validation_split=0.25, verbose=0).history
 assert np.isfinite(history["loss"] + history["val_loss"]).all(), history
-assert int(model.optimizer.iterations) == 2 * 3
+assert int(model.optimizer.iterations.numpy()) == 2 * 3
 assert model.predict(texts, verbose=0).shape == (16, 2)
 assert len(model.classify(texts)) == 16
 """
