@@ -11,7 +11,7 @@ FOLDER = Path(__file__).parents[1] / "notebooks"
 CHECKS = {
     "finetune_a_hugging_face_bert": "assert history['val_accuracy'][-1] > 0.5",
     "question_answering": "assert min(scores.values()) > 0.5",
-    "text_to_served_model": "assert evaluated.scores['accuracy'] > 0.25",
+    "text_to_served_model": "assert evaluated.scores['accuracy'] > 0.4",
 }
 
 
