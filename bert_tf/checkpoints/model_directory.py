@@ -18,7 +18,7 @@ from bert_tf.errors import InputError
 from bert_tf.models.chosen_layers import MIX
 from bert_tf.models.encoder import BertEncoder
 from bert_tf.models.encoders import encoder_class
-from bert_tf.models.pretrained_model import PretrainedModel
+from bert_tf.models.pretrained_model import Encoder, PretrainedModel
 from bert_tf.models.task_models import TaskModel
 
 if TYPE_CHECKING:
@@ -107,8 +107,15 @@ def load_model(
                 "(bert_tf.BertEncoder.from_directory)."
             )
         model_class = kinds[stored.kind]
-    if model_class is BertEncoder:
-        model_class = encoder_class(stored.config)
+    if issubclass(model_class, Encoder):
+        held = encoder_class(stored.config)
+        model_class = held if model_class is BertEncoder else model_class
+        if not issubclass(model_class, held):
+            raise InputError(
+                f"{directory} holds an encoder of the class {held.__name__}, not "
+                f"{model_class.__name__}: open it with bert_tf.BertEncoder, which "
+                "reads every encoder."
+            )
     # Arguments of the model: all that are no values of the config.
     own = {name: config.pop(name) for name in config.keys() - BertConfig.names()}
     of_labels = {"num_classes": num_classes, "labels": labels}

@@ -11,6 +11,7 @@ import keras
 import numpy as np
 
 from bert_tf.config import BertConfig
+from bert_tf.errors import InputError
 from bert_tf.layers import MaskedLanguageModelHead
 from bert_tf.models import task_models
 from bert_tf.models.encoder import BertEncoder
@@ -258,14 +259,21 @@ def _attribute(of: Any, path: str) -> Any:
 
 
 def head_of(model_class: type) -> Head:
-    """The row of `HEADS` for a class or its base; a new one for a user's own task model."""
+    """The row of `HEADS` for a class or its base; a new one for a user's own task model.
+
+    Raises:
+        InputError: there is none, as for a `FeatureEncoder`.
+    """
     for base in model_class.__mro__:
         if base in HEADS:
             return HEADS[base]
     if issubclass(model_class, task_models.TaskModel):
         reads_pooler = model_class.reads == "pooled_output"
         return Head(model_class.__name__, _CLASSIFIER, reads_pooler=reads_pooler)
-    raise TypeError(f"{model_class.__name__} has no Hugging Face weight names.")
+    raise InputError(
+        f"a model directory cannot hold {model_class.__name__} by itself: put the model of a "
+        "task on it, such as bert_tf.BertClassifier, or save it as a Keras file."
+    )
 
 
 def canonical_name(name: str) -> str:

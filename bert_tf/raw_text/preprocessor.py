@@ -13,6 +13,7 @@ import numpy as np
 import tensorflow as tf
 
 from bert_tf.errors import InputError
+from bert_tf.models.language_model import BertLanguageModel
 from bert_tf.models.pretrained_model import Encoder, PretrainedModel
 from bert_tf.models.pretrainer import BertPreTrainer
 from bert_tf.models.task_models import BertTagger
@@ -196,6 +197,12 @@ class BertPreprocessor(keras.layers.Layer):
         self, model: Any, x: Any, y: Any = None, weights: Any = None, **options: Any
     ) -> Batches:
         """What Keras trains on or evaluates; `options` are those of `batches.Options`."""
+        _check_reads_text(model)
+        if isinstance(model, Encoder):
+            raise InputError(
+                f"{type(model).__name__} is an encoder, which learns no labels: put the model of a "
+                "task on it, such as bert_tf.BertClassifier"
+            )
         given = Options(**options)
         task, made = make_batches(self.bound(model), x, y, weights, given)
         if given.is_training:
@@ -245,6 +252,7 @@ class BertPreprocessor(keras.layers.Layer):
         **kwargs: Any,
     ) -> Any:
         """The outputs of a model for raw text; `predict` is Keras'. See `TextModel.predict`."""
+        _check_reads_text(model)
         is_of_rows = isinstance(model, ROW_MODELS)
         if isinstance(x, tf.data.Dataset):
             if is_of_rows:
@@ -318,6 +326,14 @@ class BertPreprocessor(keras.layers.Layer):
             raise InputError(f"{folder}: TensorFlow Serving wants a number: give {folder}/1")
         tuned, above = self.bound(_that_answers(model)), folder.parent
         return tuned.export(above.name, root=above.parent, version=int(version))
+
+
+def _check_reads_text(model: Any) -> None:
+    if isinstance(model, BertLanguageModel):
+        raise InputError(
+            "a BertLanguageModel takes token ids, not texts: train it with bert-tf pretrain, and "
+            "open its folder as a bert_tf.BertEncoder for vectors, or as a model of a task"
+        )
 
 
 def _are_strings(x: Any) -> bool:

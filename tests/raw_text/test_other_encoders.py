@@ -1,0 +1,180 @@
+"""Raw text through the encoders that take a `BertEncoder`'s place, and those above one."""
+
+import keras
+import numpy as np
+import pytest
+from small_data import LABELS, TAG_NAMES, TAGS, TEXTS, VOCABULARY, WORDS
+
+from bert_tf import (
+    BertClassifier,
+    BertConfig,
+    BertEncoder,
+    BertPreprocessor,
+    BertTagger,
+    BertTokenizer,
+    save_model,
+)
+from bert_tf.errors import InputError
+from bert_tf.models.encoders import encoder_class
+from bert_tf.models.feature_encoder import FeatureEncoder
+from bert_tf.models.language_model import BertLanguageModel
+from bert_tf.models.lstm_encoder import LstmEncoder
+from bert_tf.models.two_encoders import TwoEncoders
+from bert_tf.trained.fine_tuned import FineTuned
+
+DIRECTIONS = {TwoEncoders: "left_to_right+right_to_left", LstmEncoder: "recurrent"}
+
+
+@pytest.fixture(scope="module")
+def presets(preset, tmp_path_factory):
+    """Encoder class -> a model directory that holds one."""
+    made = {BertEncoder: preset}
+    tokenizer = BertTokenizer.from_directory(preset)
+    for model_class, direction in DIRECTIONS.items():
+        config = BertConfig(
+            vocab_size=len(VOCABULARY), hidden_size=16, num_hidden_layers=1,
+            num_attention_heads=2, intermediate_size=32, max_position_embeddings=24,
+            attention_direction=direction,
+        )  # fmt: skip
+        made[model_class] = tmp_path_factory.mktemp("presets") / model_class.__name__
+        save_model(encoder_class(config)(config, seed=1), made[model_class], tokenizer)
+    return made
+
+
+def eager(model):
+    model.compile(run_eagerly=True)
+    return model
+
+
+def saved_and_loaded(model, folder):
+    """What a Keras file and a model directory hold, with the model's weights in both.
+
+    A directory has no pooler where the model reads none.
+    """
+    model.save(folder / "model.keras")
+    model.save_to_preset(folder / "preset")
+    found = [
+        keras.saving.load_model(folder / "model.keras"),
+        eager(type(model).from_preset(folder / "preset")),
+    ]
+    for each in found:
+        assert type(each.encoder) is type(model.encoder)
+    for one, *others in zip(*(each.weights for each in (model, *found)), strict=True):
+        np.testing.assert_array_equal(one, others[0])
+        if "pooler" not in one.path:
+            np.testing.assert_array_equal(one, others[1])
+    return found
+
+
+# Encoder under the classifier, the preset's, and arguments that make the rest.
+CLASSIFIERS = {
+    "two encoders": (TwoEncoders, TwoEncoders, {}),
+    "LSTMs": (LstmEncoder, LstmEncoder, {}),
+    "a frozen encoder": (FeatureEncoder, BertEncoder, {"feature_layers": ["last", "0"]}),
+    "a mix of frozen layers under an LSTM": (
+        FeatureEncoder, BertEncoder, {"feature_layers": ["mix"], "feature_lstm_layers": 1},
+    ),
+    "an LSTM on an encoder": (FeatureEncoder, BertEncoder, {"feature_lstm_layers": 1}),
+    "two frozen encoders": (FeatureEncoder, TwoEncoders, {"feature_layers": ["last"]}),
+}  # fmt: skip
+
+
+# The rest is made of the same parts.
+_FAST = ("two encoders", "LSTMs", "a frozen encoder", "a mix of frozen layers under an LSTM")
+
+
+@pytest.mark.parametrize(
+    "name", [pytest.param(x, marks=[pytest.mark.slow] * (x not in _FAST)) for x in CLASSIFIERS]
+)
+def test_a_classifier_is_trained_saved_and_loaded(name, presets, tmp_path):
+    expected, held, settings = CLASSIFIERS[name]
+    model = BertClassifier.from_preset(presets[held], labels=["bad", "good"], seed=1, **settings)
+    assert type(model.encoder) is expected
+    before = [np.array(weight) for weight in model.encoder.get_weights()]
+    history = eager(model).fit(TEXTS, LABELS, verbose=0).history
+    assert np.isfinite(history["loss"][0]) and "accuracy" in history
+    is_changed = [
+        not np.array_equal(one, other)
+        for one, other in zip(before, model.encoder.get_weights(), strict=True)
+    ]
+    # A frozen encoder keeps its weights; the layers on top of it learn.
+    assert any(is_changed) != (settings.get("feature_layers") not in (None, ["mix"]))
+    answers = model.predict(TEXTS, verbose=0)
+    assert answers.shape == (8, 2)
+    for other in saved_and_loaded(model, tmp_path):
+        np.testing.assert_array_equal(other.predict(TEXTS, verbose=0), answers)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("held", [TwoEncoders, LstmEncoder, BertEncoder])
+def test_a_tagger_is_trained_saved_and_loaded(held, presets, tmp_path):
+    settings = {"feature_layers": ["last"]} if held is BertEncoder else {}
+    model = eager(BertTagger.from_preset(presets[held], labels=TAG_NAMES, seed=1, **settings))
+    model.fit(WORDS, TAGS, verbose=0)
+    labels = model.predict(WORDS)
+    assert [len(each) for each in labels] == [len(each) for each in WORDS]
+    for other in saved_and_loaded(model, tmp_path):
+        assert other.predict(WORDS) == labels
+
+
+@pytest.mark.parametrize("held", DIRECTIONS)
+def test_an_encoder_predicts_and_is_saved_and_loaded(held, presets, tmp_path):
+    """`BertEncoder` stands for each, as in `load_model`; outputs are twice as wide."""
+    model = eager(BertEncoder.from_preset(presets[held]))
+    assert type(model) is held
+    assert type(held.from_preset(presets[held])) is held
+    found = model.predict(TEXTS, verbose=0)["pooled_output"]
+    assert found.shape == (8, 32)
+    model.save(tmp_path / "model.keras")
+    loaded = eager(keras.saving.load_model(tmp_path / "model.keras"))
+    np.testing.assert_array_equal(loaded.predict(TEXTS, verbose=0)["pooled_output"], found)
+    model.save_to_preset(tmp_path / "preset")
+    again = FineTuned.from_directory(tmp_path / "preset")  # as commands open it
+    assert type(again.model) is held and again.task.name == "embedding"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("held", DIRECTIONS)
+def test_vectors_of_an_encoder(held, presets):
+    model = BertEncoder.from_preset(presets[held])
+    rows = model.embed(TEXTS)
+    pooled = model.predict(TEXTS, verbose=0)["pooled_output"]
+    # Float32 in batches of other lengths: about 40 sums of 32 terms below 1.
+    np.testing.assert_allclose([x["pooled"] for x in rows], pooled, rtol=0, atol=40 * 32 * 2**-24)
+
+
+def refused(ask, message):
+    with pytest.raises(InputError, match=message) as caught:
+        ask()
+    assert "\n" not in str(caught.value)
+
+
+def test_another_encoder_than_the_directorys(presets):
+    plain = presets[BertEncoder]
+    refused(lambda: LstmEncoder.from_preset(plain), "BertEncoder, not LstmEncoder: open it with")
+    refused(lambda: TwoEncoders.from_preset(presets[LstmEncoder]), "LstmEncoder, not TwoEncoders")
+    refused(lambda: FeatureEncoder.from_preset(plain), "BertEncoder, not FeatureEncoder: open")
+
+
+def test_a_feature_encoder_without_a_task(preset, tmp_path):
+    """It predicts, and Keras files hold it; no model directory does."""
+    preprocessor = BertPreprocessor(preset, "embedding", max_length=24)
+    encoder = BertEncoder.from_preset(preset)
+    model = eager(FeatureEncoder(encoder, ["last", "0"], preprocessor=preprocessor))
+    found = model.predict(TEXTS, verbose=0)["pooled_output"]
+    assert found.shape == (8, 32)
+    model.save(tmp_path / "model.keras")
+    loaded = eager(keras.saving.load_model(tmp_path / "model.keras"))
+    np.testing.assert_array_equal(loaded.predict(TEXTS, verbose=0)["pooled_output"], found)
+    refused(lambda: model.save_to_preset(tmp_path / "preset"), "put the model of a task on it")
+    assert not (tmp_path / "preset").exists()
+    refused(lambda: model.embed(TEXTS), "cannot hold FeatureEncoder by itself: put")
+
+
+def test_encoders_and_language_models_do_not_fit_text(presets):
+    encoder = BertEncoder.from_preset(presets[LstmEncoder])
+    refused(lambda: encoder.fit(TEXTS, LABELS), "LstmEncoder is an encoder, which learns no")
+    refused(lambda: encoder.evaluate(TEXTS, LABELS), "learns no labels: put the model of a task on")
+    words = BertLanguageModel.from_preset(presets[TwoEncoders])
+    for ask in (words.fit, words.evaluate, words.predict):
+        refused(lambda ask=ask: ask(TEXTS), "takes token ids, not texts: train it with bert-tf pre")
