@@ -22,6 +22,7 @@ def test_names_that_others_build_on():
     names = {
         *("BertConfig", "BertTokenizer", "Packer", "load_model", "save_model"),
         *("BertEncoder", "BertPreTrainer", "BertClassifier", "BertRegressor"),
+        *("BertChooser", "BertMaskedLanguageModel", "BertSpanClassifier", "BertTagger"),
         *("AdamWeightDecay", "WarmupLinearDecay", "Predictor"),
     }
     assert names <= set(bert_tf.__all__)

@@ -1,6 +1,7 @@
 """The table of symbols: its rows, and that what it tells users to write exists."""
 
 import importlib
+import inspect
 import re
 from dataclasses import fields
 
@@ -54,8 +55,37 @@ def test_commands_and_options_that_it_names_exist():
     }  # fmt: skip
 
 
+# Functions of what commands do, by command.
+FUNCTIONS = {
+    "vocab": "learn_vocabulary", "shards": "make_shards", "pretrain": "pretrain",
+    "finetune": "finetune", "evaluate": "evaluate", "predict": "predict", "search": "search",
+    "export": "export_model",
+}  # fmt: skip
+
+
+def test_a_command_for_python_code_comes_with_its_function():
+    """Who wrote Python is told the function that does the command's work."""
+    for row in ROWS:
+        if row.form in ("script", "flag", "setting"):
+            continue
+        for command in re.findall(r"bert-tf ([a-z]+)", row.instead):
+            if command in FUNCTIONS:
+                assert f"bert_tf.{FUNCTIONS[command]}" in row.instead, row
+
+
+def test_arguments_of_functions_that_it_names_exist():
+    calls = re.findall(r"bert_tf\.([a-z_]+)\((\w+=.*?)\)(?!\))", TEXT)
+    assert {name for name, _ in calls} <= {*FUNCTIONS.values()}
+    assert len(calls) > 20
+    for name, arguments in calls:
+        known = inspect.signature(getattr(bert_tf, name)).parameters
+        assert set(re.findall(r"(\w+)=", arguments)) <= set(known), (name, arguments)
+
+
 def test_tasks_that_it_names_exist():
-    named = {name for row in ROWS for name in re.findall(r"--task ([a-z]\w+)", row.instead)}
+    named = {
+        name for row in ROWS for name in re.findall(r'(?:--task |task=")([a-z]\w+)', row.instead)
+    }
     assert named <= set(TASKS), named
 
 
