@@ -1,7 +1,9 @@
 """Imports run downwards only: the contracts of [tool.importlinter] in pyproject.toml."""
 
+import re
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 
 REPOSITORY = Path(__file__).parents[1]
@@ -29,3 +31,19 @@ def test_an_arrow_that_runs_upwards_is_found(tmp_path):
     assert done.returncode == 1, done.stdout + done.stderr
     assert "bert_tf.layers.embeddings -> bert_tf.training.options" in done.stdout
     assert "bert_tf.layers.embeddings -> tensorflow" in done.stdout
+
+
+def test_the_picture_has_the_packages_of_each_layer():
+    """docs/architecture.svg shows them row by row, from the top; CONTRIBUTING.md describes each."""
+    rules = tomllib.loads((REPOSITORY / "pyproject.toml").read_text())["tool"]["importlinter"]
+    (layers,) = (x["layers"] for x in rules["contracts"] if "bert_tf.cli" in x.get("layers", ()))
+    rows = [[name.replace(".", "/") for name in layer.split(" | ")] for layer in layers]
+    packages = [[x for x in row if (REPOSITORY / x).is_dir()] for row in rows]
+    picture = (REPOSITORY / "docs" / "architecture.svg").read_text(encoding="utf-8")
+    drawn: dict[str, list[str]] = {}
+    for y, title in re.findall(r'y="(\d+)" [^>]*class="title">([\w/]+)<', picture):
+        drawn.setdefault(y, []).append(title)
+    assert [sorted(row) for row in drawn.values()] == [sorted(row) for row in packages if row]
+    described = (REPOSITORY / "CONTRIBUTING.md").read_text(encoding="utf-8")
+    for row in packages:
+        assert all(f"`{name}`" in described for name in row), row
