@@ -110,7 +110,11 @@ def export(
     with _alone_in(directory):
         check_export(name, root=root, version=version)  # again: another export may have ended
         version = version or max(versions(directory), default=0) + 1
-        with replace_directory(directory / str(version)) as temporary, _full_disk_errors():
+        with (
+            replace_directory(directory / str(version)) as temporary,
+            _full_disk_errors(),
+            _without_information(),
+        ):
             tf.saved_model.save(module, str(temporary), signatures=module.signatures())
             refuse_unservable(temporary)
             _set_method_names(temporary, module.method_names)
@@ -171,6 +175,21 @@ def _prepare_for_servers(
     if parameters := batching_parameters(model.signatures):
         (directory / BATCHING_FILE).write_text(parameters, encoding="utf-8")
     (directory / CARD_FILE).write_text(model_card(name, facts, model.signatures), encoding="utf-8")
+
+
+@contextlib.contextmanager
+def _without_information() -> Iterator[None]:
+    """Hides TensorFlow's information, which notebooks show: paths in a folder that is renamed."""
+
+    def is_warning(record: logging.LogRecord) -> bool:
+        return record.levelno >= logging.WARNING
+
+    logger = tf.get_logger()
+    logger.addFilter(is_warning)
+    try:
+        yield
+    finally:
+        logger.removeFilter(is_warning)
 
 
 @contextlib.contextmanager

@@ -223,6 +223,25 @@ def test_a_full_disk_is_an_oserror_and_nothing_is_left(classifier, tmp_path, mon
     assert list((tmp_path / "m").iterdir()) == []
 
 
+def test_what_tensorflow_says_of_temporary_folders_is_hidden(
+    classifier, tmp_path, monkeypatch, caplog
+):
+    """As in a notebook, where it logs at INFO; warnings are shown."""
+    logger = tf.get_logger()
+    caplog.set_level("INFO", logger="tensorflow")
+
+    def save(module, directory, signatures):
+        logger.info("Assets written to: %s", directory)
+        logger.warning("a warning")
+
+    monkeypatch.setattr(tf.saved_model, "save", save)
+    for step in ("refuse_unservable", "_prepare_for_servers"):
+        monkeypatch.setattr(exporting, step, lambda *given: None)
+    export(module(classifier), "m", root=tmp_path)
+    logger.info("later")
+    assert [record.getMessage() for record in caplog.records] == ["a warning", "later"]
+
+
 def test_versions_count_up_and_are_never_overwritten(classifier, tmp_path, monkeypatch):
     monkeypatch.setattr(exporting, "_prepare_for_servers", lambda *given: None)
     assert versions(tmp_path / "m") == []
