@@ -40,6 +40,7 @@ from bert_tf.raw_text.given import (
     text_columns,
     with_columns,
 )
+from bert_tf.serving.export import versions
 from bert_tf.serving.predictor import answer_rows
 from bert_tf.tasks.kinds.kind import Kind
 from bert_tf.tasks.table import find_task
@@ -324,7 +325,13 @@ class BertPreprocessor(keras.layers.Layer):
         version = folder.name
         if not version.isdecimal() or not int(version):
             raise InputError(f"{folder}: TensorFlow Serving wants a number: give {folder}/1")
-        tuned, above = self.bound(_that_answers(model)), folder.parent
+        above = folder.parent
+        if folder.exists():
+            raise InputError(
+                f"{folder} exists, and no version is overwritten: give "
+                f"{above / str(max(versions(above), default=0) + 1)}"
+            )
+        tuned = self.bound(_that_answers(model))
         return tuned.export(above.name, root=above.parent, version=int(version))
 
 

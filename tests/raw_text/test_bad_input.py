@@ -94,7 +94,7 @@ def test_weights_and_shares(classifier):
     refused(lambda: classifier.fit(data, validation_split=0.5), "use dataset.take and .skip")
 
 
-def test_predictions(opened, classifier):
+def test_predictions(opened, classifier, tmp_path):
     refused(lambda: classifier.predict("a text"), "a single string: give a list")
     refused(lambda: classifier.predict(text for text in TEXTS), r"generator: .* list\(texts\)")
     refused(lambda: classifier.predict(["a", None]), "text 1 is None")
@@ -102,6 +102,9 @@ def test_predictions(opened, classifier):
     refused(lambda: without.classify(TEXTS), "classify needs the model's vocabulary: open")
     refused(lambda: without.save_to_preset("nowhere"), "save_to_preset needs the model's vocab")
     refused(lambda: classifier.export("models/latest"), "wants a number: give models/latest/1")
+    for version in (1, 3):
+        (tmp_path / "review" / str(version)).mkdir(parents=True)
+    refused(lambda: classifier.export(tmp_path / "review/1"), "no version is overwritten: .*/4$")
 
 
 @pytest.mark.slow
