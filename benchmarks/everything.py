@@ -36,7 +36,7 @@ COMMANDS = {
     "pretraining_base": f"{STEP} --size base --precision mixed_bfloat16",
     "finetuning": "finetuning_step.py --model {model} --data {data} --precision mixed_bfloat16",
     "finetuning_float32": "finetuning_step.py --model {model} --data {data}",
-    "serving": "serving.py",
+    "serving": "serving.py --picture {output}/serving.svg",
     "reading": "reading.py",
     "reading_devices": "reading.py --devices 8 --runs 3 --sequences 30000",
     "scaling": "scaling.py --processor --plot {output}/scaling.svg",

@@ -19,7 +19,10 @@ ROOT = Path(__file__).resolve().parents[1]
 PEERS = Path(__file__).with_name("peers.txt")
 CPU_TORCH = "https://download.pytorch.org/whl/cpu"
 HERE = ("tensorflow", "keras", "keras-hub", "tokenizers")  # peers and what bert-tf runs on
-THERE = ("torch", "transformers", "onnxruntime", "tokenizers", "flash-tokenizer")
+THERE = (
+    "torch", "transformers", "onnxruntime", "openvino", "nncf", "ctranslate2", "tokenizers",
+    "flash-tokenizer",
+)  # fmt: skip
 
 _VERSIONS = """
 import importlib.metadata as metadata, json, sys
@@ -30,7 +33,10 @@ print(json.dumps({name: found[name] for name in sys.argv[1:] if name in found}))
 
 
 def environment(name: str, *installs: list[str]) -> str:
-    """Returns the Python of a virtual environment; makes it if it is missing or incomplete.
+    """Returns the Python of a virtual environment; makes it if it is missing or outdated.
+
+    If the packages of a requirements file do not install together, those that install alone do,
+    and the others are named.
 
     Args:
         name: its folder in the project.
@@ -45,7 +51,13 @@ def environment(name: str, *installs: list[str]) -> str:
         venv.create(folder, with_pip=True, clear=True)
         for arguments in installs:
             pip = [python, "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
-            subprocess.run([*pip, *arguments], check=True)
+            if subprocess.run([*pip, *arguments]).returncode == 0:
+                continue
+            if arguments[0] != "-r":
+                raise SystemExit(f"{name} cannot be made: pip's message is above")
+            for line in Path(arguments[1]).read_text().splitlines():
+                if not line.startswith("#") and subprocess.run([*pip, line]).returncode:
+                    print(f"not installed in {name}: {line}", file=sys.stderr)
         ready.write_text(wanted)
     return str(python)
 

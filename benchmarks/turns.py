@@ -57,8 +57,18 @@ def answer_in_fit(fit: Callable[[list[Any]], Any], steps: int) -> None:
     fit([InTurns()])
 
 
+def _close(process: subprocess.Popen) -> None:
+    with contextlib.suppress(BrokenPipeError):  # it ended with a request unread
+        process.stdin.close()
+
+
 def take_turns(
-    commands: dict[str, list[str]], turns: int, lines: Sequence[str] = ("",), *, warm_up: int = 1
+    commands: dict[str, list[str]],
+    turns: int,
+    lines: Sequence[str] = ("",),
+    *,
+    warm_up: int = 1,
+    left_out: set[str] | None = None,
 ) -> dict[str, np.ndarray]:
     """Starts all sides and lets them answer each line in turn.
 
@@ -67,6 +77,7 @@ def take_turns(
         turns: how many turns count.
         lines: requests of one turn, the same for each side.
         warm_up: turns before them, which trace graphs and fill caches.
+        left_out: takes the sides that end before their time; without it, one ends the benchmark.
 
     Returns:
         By side, float64 [turns, lines, values].
@@ -79,22 +90,27 @@ def take_turns(
                 command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
             )
             processes[side] = stack.enter_context(process)
-            stack.callback(process.stdin.close)
+            stack.callback(_close, process)
         order = list(commands)
         for turn in range(warm_up + turns):
             answers: dict[str, list[list[float]]] = {side: [] for side in commands}
             for line in lines:
                 for side in order:
-                    print(line, file=processes[side].stdin, flush=True)
-                    if not (reply := processes[side].stdout.readline()):
+                    with contextlib.suppress(BrokenPipeError):
+                        print(line, file=processes[side].stdin, flush=True)
+                    if reply := processes[side].stdout.readline():
+                        answers[side].append(json.loads(reply))
+                    elif left_out is None:
                         raise SystemExit(f"{side} failed; its message is above")
-                    answers[side].append(json.loads(reply))
+                    else:
+                        left_out.add(side)
+                order = [side for side in order if side not in (left_out or ())]
             if turn >= warm_up:
-                for side, of_side in answers.items():
-                    found[side].append(of_side)
-            order = [*order[1:], order[0]]
+                for side in order:
+                    found[side].append(answers[side])
+            order = [*order[1:], *order[:1]]
             print(f"turn {max(0, turn + 1 - warm_up)} of {turns}", end="\r", file=sys.stderr)
-    return {side: np.array(of_side) for side, of_side in found.items()}
+    return {side: np.array(found[side]) for side in commands if side in order}
 
 
 def summary(
@@ -142,8 +158,8 @@ def table(found: dict[str, dict[str, Any]], ceilings: dict[str, float] | None = 
         shares = {"share of ceiling": "GFLOP/s", "share by processor": "GFLOP/processor s"}
         names += shares
         found = {
-            side: row | {name: row[unit] / ceilings[f"{row['type']} {unit}"]
-                         for name, unit in shares.items()}
+            side: row | {name: row[unit] / ceilings[ceiling] for name, unit in shares.items()
+                         if (ceiling := f"{row['type']} {unit}") in ceilings}
             for side, row in found.items()
         }  # fmt: skip
     heads = [f"{name}, {first} = 1" if name.endswith("time") else name for name in names]
@@ -151,7 +167,8 @@ def table(found: dict[str, dict[str, Any]], ceilings: dict[str, float] | None = 
     for side, row in found.items():
         cells = []
         for name in names:
-            value = row[name]
-            cells.append(value if name == "type" else f"{value:,.{2 if value < 10 else 1}f}")
+            value = row.get(name, "")
+            is_number = not isinstance(value, str)
+            cells.append(f"{value:,.{2 if value < 10 else 1}f}" if is_number else value)
         lines.append(f"| {side} | {' | '.join(cells)} |")
     return "\n".join(lines)

@@ -39,6 +39,19 @@ def test_sides_take_turns(benchmarks):
         turns.take_turns({"broken": [sys.executable, "-c", "raise SystemExit(1)"]}, 1)
 
 
+def test_a_failed_side_is_left_out(benchmarks):
+    import turns
+
+    commands = {
+        "broken": [sys.executable, "-c", "raise SystemExit(1)"],
+        "ours": [sys.executable, "-c", SIDE, str(BENCHMARKS), "2"],
+    }
+    left_out: set[str] = set()
+    times = turns.take_turns(commands, 2, ["1", "10"], left_out=left_out)
+    assert left_out == {"broken"} and list(times) == ["ours"]
+    assert times["ours"].shape == (2, 2, 2)
+
+
 def test_a_side_answers_between_the_steps_of_a_fit(benchmarks, monkeypatch, capsys):
     import turns
 
@@ -123,6 +136,46 @@ def test_medians_ratios_and_shares_of_the_ceiling(benchmarks):
     assert ours.startswith("| bert-tf | 2,000.0 | 4,000.0 | 5.00 | 2.50 | 1.00 | 1.00 |")
     assert ours.endswith("| bfloat16 | 0.25 | 0.12 |")
     assert theirs.endswith("| float32 | 0.50 | 0.25 |")
+    found["peer"]["type"] = "int8"  # without a ceiling
+    assert turns.table(found, ceilings).endswith("| int8 |  |  |")
+
+
+def test_the_tables_of_inference_engines(benchmarks, tmp_path):
+    import serving
+    from engines import PRODUCTS, SIDES, prototype
+
+    ids, mask = serving.rows([4, 7])
+    known = serving.vocabulary()
+    for row, length, text in zip(ids, mask.sum(1), serving.texts([4, 7]), strict=True):
+        pieces = [known[i] for i in row]
+        assert pieces[:length] == ["[CLS]", *text.split(), "[SEP]"]
+        assert set(pieces[length:]) <= {"[PAD]"}
+
+    sides = SIDES | prototype("prototype.py") | PRODUCTS
+    seconds = {
+        "float32": 3, "onnx": 2, "openvino": 1, "onnx_int8": 1, "prototype_float32": 2,
+        "products_float32": 0.75,
+    }  # fmt: skip
+    names = [*serving.WORKS, serving.FIRST]
+    found = {
+        side: np.array([[[each, 2 * each, 5e8, 0.5 + 0.01 * each] for _ in names]] * 2)
+        for side, each in seconds.items()
+    }
+    works = {
+        f"{table}, {work}": serving.summarize(work, found, sides)
+        for table in serving.TABLES
+        for work in serving.WORKS
+    }
+    row = works["inference, 9 tokens"]["bert-tf float32"]
+    assert row["to the best"] == 3 and row["to the prototype"] == 1.5
+    assert row["share of the ceiling"] == 0.25 and row["MB"] == 500 and row["first ms"] == 3000
+    assert row["apart"] == 0 and "products alone, float32" not in works["serving, 9 tokens"]
+    times, shares, ratios, *_ = serving.tables(works)
+    assert "| ONNX Runtime int8 | 1,000 (1.00) | 1,000 (1.00) |" in times
+    assert shares.endswith("| bert-tf float32 | 0.25 | 0.25 | 0.25 |")
+    assert "| prototype float32 | 1.00 |" in ratios
+    serving.plot(works, str(tmp_path / "serving.svg"))
+    assert "ONNX Runtime int8" in (tmp_path / "serving.svg").read_text()
 
 
 def test_the_report_of_all_benchmarks(benchmarks, tmp_path):
