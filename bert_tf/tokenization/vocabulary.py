@@ -219,7 +219,10 @@ def learn_vocabulary(
     """
     words = [word for word, n in counts.items() if 0 < len(word) <= LONGEST_WORD and n > 0]
     if not words:
-        raise InputError("the corpus has no words; give a file with text in it")
+        raise InputError(
+            f"the corpus has no words of up to {LONGEST_WORD} characters; give a file with text in "
+            "it, with spaces or punctuation between words"
+        )
     known = ((word, counts[word]) for word in words)
     alphabet, rare = _alphabet(known, vocabulary_size, character_min_frequency)
     spellable = sorted(word for word in words if rare.isdisjoint(word))

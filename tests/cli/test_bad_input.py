@@ -239,12 +239,13 @@ def test_overwrite_deletes_no_input_and_nothing_of_others(
     [
         ("한국어 형태소를 분석한다.", "한국어 -> ᄒ ᅡ ᆫ ᄀ ᅮ ᆨ ᄋ ᅥ"),
         ("ภาษาไทยมีสระและวรรณยุกต์ ที่นี่", "ที่นี่ -> ทน"),
+        ("ที่นี่" * 9, f"({'ที่นี่' * 4} -> {'ทน' * 4})"),  # cut where it is shown
         ("Tiếng Việt có nhiều dấu", "tiếng -> tieng"),
         ("Der Bär ging für immer nach Köln", "bär -> bar"),
         ("Это чёрный чай", "чёрный -> черныи"),
         ("The café is plain English without any accents. " + "So is most of it. " * 20, None),
     ],
-    ids=["Korean", "Thai", "Vietnamese", "German", "Russian", "English"],
+    ids=["Korean", "Thai", "Thai without spaces", "Vietnamese", "German", "Russian", "English"],
 )
 def test_vocab_proposes_the_switch_that_the_text_needs(text, example, tmp_path, capsys):
     (tmp_path / "text.txt").write_text((text + "\n") * 3, encoding="utf-8")

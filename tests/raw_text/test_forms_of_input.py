@@ -4,6 +4,7 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
+from rounding import rounding
 from small_data import DATA, LABELS, TAG_NAMES, TAGS, TEXTS, WORDS
 
 from bert_tf import (
@@ -181,7 +182,12 @@ def test_every_model_trains_and_answers(opened, model_class):
         assert found["sequence_output"].shape == (8, 8, 16)
     else:
         ids = model.preprocessor(x)
-        np.testing.assert_allclose(found, model(ids), rtol=0, atol=1e-6)
+        np.testing.assert_allclose(found, model(ids), rtol=0, atol=rounding(24, 32))
+
+
+def assert_close(one, other):
+    """Equal but for rounding in batches of other lengths; states are normalized."""
+    np.testing.assert_allclose(one, other, rtol=0, atol=rounding(24, 32, np.abs(other).max()))
 
 
 @pytest.mark.slow
@@ -194,9 +200,7 @@ def test_pipelines_of_strings_are_predicted(opened):
         if model_class is BertTagger:
             assert one == other
             continue
-        keras.tree.map_structure(
-            lambda a, b: np.testing.assert_allclose(a, b, rtol=0, atol=1e-5), one, other
-        )
+        keras.tree.map_structure(assert_close, one, other)
 
 
 def test_token_ids_as_ever(opened, preset):
@@ -207,7 +211,10 @@ def test_token_ids_as_ever(opened, preset):
     y = np.array([x == "good" for x in LABELS], "int32")
     np.testing.assert_array_equal(with_one.predict(ids, verbose=0), without.predict(ids, verbose=0))
     np.testing.assert_allclose(
-        with_one.predict(TEXTS, verbose=0), without.predict(ids, verbose=0), rtol=0, atol=1e-6
+        with_one.predict(TEXTS, verbose=0),
+        without.predict(ids, verbose=0),
+        rtol=0,
+        atol=rounding(24, 32),
     )
     losses = [
         model.fit(ids, y, batch_size=4, shuffle=False, verbose=0, validation_split=0.25).history

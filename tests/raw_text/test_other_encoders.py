@@ -3,6 +3,7 @@
 import keras
 import numpy as np
 import pytest
+from rounding import rounding
 from small_data import LABELS, TAG_NAMES, TAGS, TEXTS, VOCABULARY, WORDS
 
 from bert_tf import (
@@ -139,8 +140,8 @@ def test_vectors_of_an_encoder(held, presets):
     model = BertEncoder.from_preset(presets[held])
     rows = model.embed(TEXTS)
     pooled = model.predict(TEXTS, verbose=0)["pooled_output"]
-    # Float32 in batches of other lengths: about 40 sums of 32 terms below 1.
-    np.testing.assert_allclose([x["pooled"] for x in rows], pooled, rtol=0, atol=40 * 32 * 2**-24)
+    # Of batches of other lengths; an LSTM takes about 7 sums a token.
+    np.testing.assert_allclose([x["pooled"] for x in rows], pooled, rtol=0, atol=rounding(60, 32))
 
 
 def refused(ask, message):

@@ -1,0 +1,18 @@
+"""How much floating point rounds: tolerances that follow from arithmetic, not from one machine."""
+
+# Half of the distance from 1 to the next number.
+_HALF_UNIT = {"float32": 2.0**-24, "float16": 2.0**-11, "bfloat16": 2.0**-8}
+
+
+def rounding(sums: int, terms: int, size: float = 1.0, dtype: str = "float32") -> float:
+    """The most by which a number is off that `sums` sums led to, one after another.
+
+    Each has up to `terms` terms of up to `size`. An addition rounds by half a unit at most, up as
+    often as down, so the error of a sum grows with the root of its terms. Errors of the sums are
+    added as if they all had one sign: a margin of the root of their number.
+
+    An encoder's block is about 20 sums: products with weights, scores, softmax, residuals and the
+    means and variances of both normalizations. Embeddings and a head add a few; a gradient doubles
+    them.
+    """
+    return sums * terms**0.5 * _HALF_UNIT[dtype] * size
