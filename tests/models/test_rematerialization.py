@@ -8,8 +8,12 @@ import numpy as np
 import pytest
 import tensorflow as tf
 from preloaded import run_code
+from rounding import rounding
 
 from bert_tf import BertConfig, BertEncoder
+
+# Two blocks, forwards and backwards, whose sums have up to 32 terms.
+ROUNDING = rounding(80, 32)
 
 
 def encoder(rematerialize, dtype=None, dropout=0.2):
@@ -55,6 +59,13 @@ def gradients(model, steps=2, **options):
     return [float(loss) for loss, _ in results], results[-1][1], [v.numpy() for v in seeds]
 
 
+def assert_close(ours, theirs, share=ROUNDING):
+    """Gradients are equal but for a share of the largest."""
+    largest = max(np.abs(each).max() for each in theirs)
+    for one, other in zip(ours, theirs, strict=True):
+        np.testing.assert_allclose(one, other, rtol=0, atol=share * largest)
+
+
 @pytest.mark.parametrize(
     ("dtype", "options"),
     [
@@ -66,18 +77,15 @@ def gradients(model, steps=2, **options):
 def test_the_same_numbers(dtype, options):
     """With dropout: the second computation must drop what the first one did."""
     kept, again = (gradients(encoder(r, dtype), **options) for r in (False, True))
-    assert kept[0] == pytest.approx(again[0], rel=1e-6)
+    assert kept[0] == pytest.approx(again[0], rel=ROUNDING if dtype is None else 2.0**-8)
     assert kept[0][0] != kept[0][1]  # dropout goes on from step to step
-    tolerance = {"rtol": 1e-5, "atol": 1e-6} if dtype is None else {"rtol": 2e-2, "atol": 1e-2}
-    for ours, theirs in zip(again[1], kept[1], strict=True):
-        np.testing.assert_allclose(ours, theirs, **tolerance)
+    assert_close(again[1], kept[1], ROUNDING if dtype is None else 2.0**-5)
     np.testing.assert_array_equal(again[2], kept[2])
 
 
 def test_without_dropout_and_without_training():
     kept, again = (gradients(encoder(r, dropout=0.0)) for r in (False, True))
-    for ours, theirs in zip(again[1], kept[1], strict=True):
-        np.testing.assert_allclose(ours, theirs, rtol=1e-5, atol=1e-6)
+    assert_close(again[1], kept[1])
     outputs = [encoder(r)(batch())["pooled_output"] for r in (False, True)]
     np.testing.assert_array_equal(*outputs)
 
@@ -88,8 +96,7 @@ def test_frozen_blocks():
         model.blocks[0].trainable = False
     kept, again = (gradients(model) for model in models)
     assert len(kept[1]) == len(again[1])
-    for ours, theirs in zip(again[1], kept[1], strict=True):
-        np.testing.assert_allclose(ours, theirs, rtol=1e-5, atol=1e-6)
+    assert_close(again[1], kept[1])
 
 
 def test_it_is_no_part_of_the_model(tmp_path):

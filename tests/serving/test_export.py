@@ -7,6 +7,7 @@ from typing import ClassVar
 import numpy as np
 import pytest
 import tensorflow as tf
+from rounding import rounding
 
 from bert_tf import BertConfig, BertTokenizer
 from bert_tf.atomic import hold_output, temporary_name
@@ -22,6 +23,8 @@ from bert_tf.tokenization import Packer
 
 PIECES = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "sea", "##s", "farm", "the", "é", "。"]
 LABELS = ["land", "wasser", "日"]
+# A block, whose sums have up to 16 terms; weights as large as its make scores of up to 40.
+CLOSE = rounding(24, 16, size=40)
 CLASSIFICATION = Classification()
 STRINGS = tf.TensorSpec([None], tf.string)
 
@@ -93,7 +96,7 @@ def test_the_signature_takes_strings_and_answers_per_row(saved, classifier):
         expected, outputs["labels"].numpy(), outputs["probabilities"].numpy(), strict=True
     ):
         assert [label.decode() for label in labels] == [LABELS[i] for i in np.argsort(-row)]
-        np.testing.assert_allclose(probabilities, np.sort(row)[::-1], atol=1e-6)
+        np.testing.assert_allclose(probabilities, np.sort(row)[::-1], rtol=0, atol=CLOSE)
     np.testing.assert_array_equal(outputs["label"], outputs["labels"][:, 0])
     np.testing.assert_array_equal(outputs["probability"], outputs["probabilities"][:, 0])
 
@@ -263,7 +266,7 @@ def test_the_predictor_takes_the_newest_version(classifier, saved):
     alone = [answers_of(predictor, [text])[0] for text in TEXTS]
     for found, single in zip(answers, alone, strict=True):
         assert found["label"] == single["label"] == next(iter(found["probabilities"]))
-        assert found["probability"] == pytest.approx(single["probability"], abs=1e-6)
+        assert found["probability"] == pytest.approx(single["probability"], abs=CLOSE)
     assert answers_of(predictor, []) == []
     with pytest.raises(InputError, match="takes single strings"):
         answers_of(predictor, TEXTS, TEXTS)

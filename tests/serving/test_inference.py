@@ -225,7 +225,7 @@ def test_an_exported_tagger_that_reads_from_the_left_sees_nothing_that_follows(d
     rows = np.array([one, np.where(np.arange(7) <= place, one, other)], np.int32)
     inputs = {"token_ids": rows, "segment_ids": rows * 0, "padding_mask": rows * 0 + 1}
     found = left_to_right.run("tokens", inputs)["probability"]
-    np.testing.assert_allclose(found[0, : place + 1], found[1, : place + 1], atol=1e-5)
+    assert_close(found[0, : place + 1], found[1, : place + 1])
     if one[0] != other[0]:
         rows[1] = [other[0], *one[1:]]
         found = left_to_right.run("tokens", inputs)["probability"]
