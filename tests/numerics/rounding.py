@@ -4,8 +4,8 @@
 _HALF_UNIT = {"float32": 2.0**-24, "float16": 2.0**-11, "bfloat16": 2.0**-8}
 
 
-def rounding(sums: int, terms: int, size: float = 1.0, dtype: str = "float32") -> float:
-    """The most by which a number is off that `sums` sums led to, one after another.
+def rounding(sums: int, terms: int, size: float = 1.0) -> float:
+    """The most by which a float32 is off that `sums` sums led to, one after another.
 
     Each has up to `terms` terms of up to `size`. An addition rounds by half a unit at most, up as
     often as down, so the error of a sum grows with the root of its terms. Errors of the sums are
@@ -15,4 +15,13 @@ def rounding(sums: int, terms: int, size: float = 1.0, dtype: str = "float32") -
     means and variances of both normalizations. Embeddings and a head add a few; a gradient doubles
     them.
     """
-    return sums * terms**0.5 * _HALF_UNIT[dtype] * size
+    return sums * terms**0.5 * _HALF_UNIT["float32"] * size
+
+
+def half_rounding(sums: int, dtype: str) -> float:
+    """The most by which float16 or bfloat16 is off after so many sums, as a share of the values.
+
+    Terms are added in float32, but each sum's factors and result are rounded: two errors, spread
+    evenly within half a unit and independent of the others. Five deviations of all together.
+    """
+    return 5 * (2 * sums / 3) ** 0.5 * _HALF_UNIT[dtype]

@@ -9,7 +9,7 @@ import sys
 import keras
 import numpy as np
 import pytest
-from rounding import rounding
+from rounding import half_rounding, rounding
 from small_data import DATA, LABELS, TEXTS
 
 from bert_tf import BertClassifier, BertEncoder, BertPreTrainer, Predictor, save_model
@@ -61,10 +61,9 @@ def test_keras_files_in_a_fresh_process(opened, tmp_path):
             # Equal but for rounding: a process that ran TensorFlow before it shared the cores
             # computes whole batches, others halves.
             if one.dtype.kind == "f":
-                dtype = "bfloat16" if "bfloat16" in name else "float32"
-                # In bfloat16 factors and results are rounded, products are added in float32.
-                terms = 2 if dtype == "bfloat16" else 32
-                atol = rounding(24, terms, np.abs(other).max(initial=0), dtype)
+                is_half = "bfloat16" in name
+                share = half_rounding(24, "bfloat16") if is_half else rounding(24, 32)
+                atol = share * np.abs(other).max(initial=0)
                 np.testing.assert_allclose(one, other, rtol=0, atol=atol, err_msg=name)
             else:
                 np.testing.assert_array_equal(one, other, err_msg=name)
