@@ -4,6 +4,7 @@ import json
 
 import numpy as np
 import pytest
+from rounding import half_rounding, rounding
 from safetensors.numpy import load_file
 
 from bert_tf.checkpoints.model_directory import save_model
@@ -11,6 +12,11 @@ from bert_tf.cli.main import main
 from bert_tf.config import BertConfig
 from bert_tf.models.pretrainer import BertPreTrainer
 from bert_tf.pretraining.options import PretrainingOptions
+
+# How far weights may be apart: by a share of their updates, each at most 7.3 times its rate, whose
+# sum is 0.0045. The share is what the 20 products on the way to a gradient, of sums of up to 256
+# terms (the tokens of a batch), round in float32.
+CLOSE = 7.3 * 0.0045 * 20 * 256 * 2.0**-24
 
 
 def train(shards, config, output, *options):
@@ -44,25 +50,24 @@ def largest_difference(weights, others):
 
 
 @pytest.mark.parametrize(
-    ("options", "tolerance"),
+    ("options", "factor"),
     [
-        (["--gradient-accumulation-steps", 4], 1e-5),
-        pytest.param(["--rematerialize"], 1e-5, marks=pytest.mark.slow),
-        pytest.param(["--jit-compile"], 1e-4, marks=pytest.mark.slow),
-        pytest.param(["--strategy", "mirrored"], 1e-5, marks=pytest.mark.slow),
-        pytest.param(
-            ["--strategy", "one", "--steps-per-execution", 2], 1e-6, marks=pytest.mark.slow
-        ),
+        (["--gradient-accumulation-steps", 4], 1),
+        pytest.param(["--rematerialize"], 1, marks=pytest.mark.slow),
+        # XLA's functions are some units off.
+        pytest.param(["--jit-compile"], 10, marks=pytest.mark.slow),
+        pytest.param(["--strategy", "mirrored"], 1, marks=pytest.mark.slow),
+        pytest.param(["--strategy", "one", "--steps-per-execution", 2], 1, marks=pytest.mark.slow),
         pytest.param(["--save-every", 1, "--keep", 1], 0, marks=pytest.mark.slow),
     ],
     ids=lambda value: "_".join(map(str, value)).strip("-") if isinstance(value, list) else "",
 )
 def test_the_way_of_computing_does_not_change_the_result(
-    plain, shards, small_config, tmp_path, options, tolerance
+    plain, shards, small_config, tmp_path, options, factor
 ):
     weights, losses = train(shards, small_config, tmp_path / "run", *options)
-    assert largest_difference(weights, plain[0]) <= tolerance
-    assert losses == pytest.approx(plain[1], rel=max(tolerance, 1e-12))
+    assert largest_difference(weights, plain[0]) <= factor * CLOSE
+    assert losses == pytest.approx(plain[1], rel=factor * rounding(20, 256), abs=0)
 
 
 @pytest.mark.parametrize(
@@ -71,7 +76,8 @@ def test_the_way_of_computing_does_not_change_the_result(
 def test_low_precision_learns_much_the_same(plain, shards, small_config, tmp_path, precision):
     weights, losses = train(shards, small_config, tmp_path / "run", "--precision", precision)
     assert {weight.dtype for weight in weights.values()} == {np.dtype("float32")}
-    assert losses == pytest.approx(plain[1], rel=5e-3)
+    share = half_rounding(24, precision.removeprefix("mixed_"))
+    assert losses == pytest.approx(plain[1], rel=share)
     assert losses != plain[1]
 
 

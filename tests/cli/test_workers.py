@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 from cluster import workers
 from preloaded import run_code
+from rounding import rounding
 from safetensors.numpy import load_file
 
 from bert_tf.checkpoints.model_directory import load_model
@@ -106,14 +107,17 @@ def test_two_workers_fine_tune_as_one_device_does(without_dropout, labelled, tmp
     assert 'strategy: "multi_worker"' in (two / "config.yaml").read_text()
 
     assert main([*command(one), "--no_deterministic"]) == 0
+    # What the 20 products on the way to a gradient, of sums of up to 128 terms (the tokens of a
+    # batch), round in float32; updates are at most 7.3 times their rates, whose sum is 0.055.
+    share = 20 * 128 * 2.0**-24
     for kind in ("train", "held_out"):
         for ours, expected in zip(lines(two, kind), lines(one, kind), strict=True):
-            assert ours == pytest.approx(expected, rel=1e-4)
+            assert ours == pytest.approx(expected, rel=share)
     for model in ("best", "last"):
         ours, expected = (load_file(run / model / "model.safetensors") for run in (two, one))
         assert ours.keys() == expected.keys()
         for name, tensor in ours.items():
-            np.testing.assert_allclose(tensor, expected[name], rtol=0, atol=1e-5)
+            np.testing.assert_allclose(tensor, expected[name], rtol=0, atol=7.3 * 0.055 * share)
     scores = [json.loads((run / "best" / "metrics.json").read_text()) for run in (two, one)]
     assert scores[0] == scores[1]
     assert scores[0]["examples"] == 10
@@ -148,7 +152,9 @@ def test_two_workers_pretrain_and_one_tells(undisturbed, shards):
     held_out = pretraining_batches(shards, 139, split="held_out", shuffle=False, repeat=False)
     scores = trainer.evaluate(held_out)
     for ours, name in (("mlm_loss", "mlm_logits_loss"), ("nsp_loss", "nsp_logits_loss")):
-        assert lines(output, "held_out")[-1][ours] == pytest.approx(scores[name], rel=1e-5)
+        assert lines(output, "held_out")[-1][ours] == pytest.approx(
+            scores[name], rel=rounding(24, 32)
+        )
 
 
 @pytest.mark.slow
