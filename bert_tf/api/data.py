@@ -220,7 +220,7 @@ def documents_as_file(options: Texts, documents: Any, unfinished: str = "") -> I
     Args:
         options: options with `corpus`, empty for documents, and `output`.
         documents: texts; None for a corpus.
-        unfinished: what the folder of unfinished work is named by, after the output.
+        unfinished: suffix of the folder of unfinished work, after the output's name.
 
     Raises:
         InputError: both are given, or neither, or a document is no text.

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from bert_tf.api.data import examples_in_memory, is_in_memory
 from bert_tf.api.keywords import Data, PathName, Verbosity, keywords
 from bert_tf.api.progress import progress, scores_line
-from bert_tf.api.result import Result, Table, score_table
+from bert_tf.api.result import Result, Table, report_pictures, score_table
 from bert_tf.options import option
 from bert_tf.outputs import check_output_folder
 from bert_tf.tasks.options import EvaluationOptions
@@ -77,10 +77,7 @@ class EvaluateResult(Result):
 
     def pictures(self) -> Iterator[bytes]:
         """Those of the report."""
-        from bert_tf.tasks.reports.pictures import png
-        from bert_tf.tasks.reports.report import Picture
-
-        return (png(part.draw()) for part in self.report if isinstance(part, Picture))
+        return report_pictures(self.report)
 
 
 def run(options: EvaluateOptions, *, shown: bool = True) -> EvaluateResult:

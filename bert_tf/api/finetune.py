@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from bert_tf.api.data import examples_as_files
 from bert_tf.api.keywords import Data, PathName, Verbosity, keywords
 from bert_tf.api.progress import RunProgress, outcome_lines, progress, scores_line
-from bert_tf.api.result import Result, Table, score_table
+from bert_tf.api.result import Result, Table, report_pictures, score_table
 from bert_tf.finetuning.options import FinetuningOptions
 from bert_tf.options import option
 
@@ -89,12 +89,8 @@ class FinetuneResult(Result):
 
     def pictures(self) -> Iterator[bytes]:
         """Those of the report on the validation examples."""
-        from bert_tf.tasks.reports.pictures import png
-        from bert_tf.tasks.reports.report import Picture
-
         if self.run is not None and self.run.evaluation is not None:
-            report = self.run.evaluation.report()
-            yield from (png(part.draw()) for part in report if isinstance(part, Picture))
+            yield from report_pictures(self.run.evaluation.report())
 
 
 def run(options: FinetuningOptions, *, shown: bool = True) -> FinetuneResult:

@@ -1,6 +1,5 @@
 """Functions that take a command's options as keyword arguments."""
 
-import difflib
 import functools
 import inspect
 import os
@@ -15,7 +14,7 @@ from typing import Any, ParamSpec, Protocol, TypeVar
 from bert_tf.api.descriptions import is_required, titled_fields, with_arguments, without_dashes
 from bert_tf.api.inputs import check_inputs, open_models, stored
 from bert_tf.api.progress import console, in_notebook
-from bert_tf.errors import InputError
+from bert_tf.errors import InputError, nearest
 from bert_tf.options import joined
 from bert_tf.startup import import_tensorflow, keep_freed_memory
 from bert_tf.tasks.options import TaskOptions
@@ -53,7 +52,7 @@ class Verbosity:
 
 
 def keywords(given: Callable[P, object]) -> Callable[[Callable[..., R]], Callable[P, R]]:
-    """Makes of `function(options, shown=..., ...)` one whose keyword arguments are the options.
+    """Turns `function(options, shown=..., ...)` into one whose keyword arguments are the options.
 
     Its signature and the section "Args:" of its docstring are those of the options.
 
@@ -173,8 +172,8 @@ def _check_names(
         raise TypeError(f"{function}() takes its arguments by name, such as {first}=...")
     for name in values:
         if name not in known:
-            near = difflib.get_close_matches(name, list(known), n=1)
-            cure = f": did you mean {near[0]}?" if near else ""
+            near = nearest(name, known)
+            cure = f": did you mean {near}?" if near else ""
             raise TypeError(f"{function}() has no argument {name!r}{cure}")
     missing = [each.name for each in fields(given) if is_required(each)]
     if missing := [name for name in missing if name not in values]:

@@ -170,11 +170,12 @@ def outcome_lines(result: "TrainingResult", total_steps: int) -> list[str]:
 
 def scores_line(scores: Mapping[str, float | None]) -> str:
     """Formats scores: "accuracy 0.786  f1 0.849"."""
-    return "  ".join(
-        f"{name} {'undefined' if value is None else f'{value:.4g}'}"
-        for name, value in scores.items()
-        if name != "examples"
-    )
+    shown = {n: shown_score(score) for n, score in scores.items() if n != "examples"}
+    return "  ".join(f"{name} {score}" for name, score in shown.items())
+
+
+def shown_score(score: float | None) -> str:
+    return "undefined" if score is None else f"{score:.4g}"
 
 
 def _with_parts(name: str, shown: str, scalars: dict[str, float]) -> list[str]:

@@ -4,7 +4,12 @@ import base64
 import html
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from bert_tf.api.progress import shown_score
+
+if TYPE_CHECKING:
+    from bert_tf.tasks.reports.report import Report
 
 MOST_ROWS = 20  # of a table that is shown
 
@@ -56,8 +61,16 @@ class Result:
 
 def score_table(title: str, scores: dict[str, float | None]) -> Table:
     """A row for each score."""
-    shown = {n: "undefined" if v is None else f"{v:.4g}" for n, v in scores.items()}
-    return Table(title, ["score", "value"], [[name, value] for name, value in shown.items()])
+    rows = [[name, shown_score(value)] for name, value in scores.items()]
+    return Table(title, ["score", "value"], rows)
+
+
+def report_pictures(report: "Report") -> Iterator[bytes]:
+    """The pictures of a report as PNG files."""
+    from bert_tf.tasks.reports.pictures import png
+    from bert_tf.tasks.reports.report import Picture
+
+    return (png(part.draw()) for part in report if isinstance(part, Picture))
 
 
 def _table(table: Table) -> str:

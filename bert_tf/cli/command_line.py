@@ -1,11 +1,10 @@
 """Options of a command: a dataclass becomes a command line."""
 
 import dataclasses
-import difflib
 import itertools
 import re
 import typing
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from jsonargparse import ActionYesNo, ArgumentParser
@@ -13,7 +12,7 @@ from jsonargparse import ActionYesNo, ArgumentParser
 from bert_tf.api.descriptions import is_required, option_helps, titled_fields
 from bert_tf.api.inputs import read_values, stored
 from bert_tf.api.keywords import with_kind
-from bert_tf.errors import InputError
+from bert_tf.errors import InputError, nearest
 from bert_tf.options import choices_of
 
 
@@ -59,12 +58,6 @@ def usage(command: str, options: type) -> str:
         elif is_required(field):
             needed.append(f"--{field.name} {field.name.upper()}")
     return " ".join(["bert-tf", command, *needed, "[options]"])
-
-
-def nearest(given: str, known: Iterable[str]) -> str | None:
-    """The name that a user may have meant, or None."""
-    found = difflib.get_close_matches(given, list(known), n=1)
-    return found[0] if found else None
 
 
 _EXPECTED = {int: "a whole number", float: "a number", bool: "true or false"}

@@ -6,8 +6,8 @@ r"""Convert a BERT into a model directory, or a model directory into another for
 
 The source may be a checkpoint of Google's original code (TensorFlow 1), a Hugging Face directory
 (with tf_model.h5, too), a KerasHub preset, a checkpoint of TensorFlow's Model Garden or one of TF
-Hub's SavedModels: its files show which. Weights keep
-their bits. docs/checkpoints.md says what each format holds.
+Hub's SavedModels: its files show which. Weights keep their bits. docs/checkpoints.md says what each
+format holds.
 """
 
 from dataclasses import dataclass

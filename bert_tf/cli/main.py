@@ -18,13 +18,12 @@ from bert_tf.api.inputs import check_inputs, open_models
 from bert_tf.cli.command_line import (
     add_options,
     check_arguments,
-    nearest,
     parser_message,
     usage,
     with_own_kind,
 )
 from bert_tf.cli.progress import console
-from bert_tf.errors import InputError
+from bert_tf.errors import InputError, nearest
 from bert_tf.startup import import_tensorflow, keep_freed_memory
 from bert_tf.training.preemption import Preempted
 from bert_tf.version import __version__

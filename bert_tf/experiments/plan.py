@@ -1,14 +1,13 @@
 """The plan of a table: the stages that it needs, and the stage behind each of its scores."""
 
 import dataclasses
-import difflib
 import functools
 import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from bert_tf.errors import InputError
+from bert_tf.errors import InputError, nearest
 from bert_tf.experiments.data_stages import BYTES_PER_TOKEN, Corpus, Shards, TaskData, Vocabulary
 from bert_tf.experiments.stage import FOLDER, Stage
 from bert_tf.experiments.tables import TABLES, Column, Scale, System, Table
@@ -26,8 +25,8 @@ _MOST_EPOCHS = 100
 def find_table(name: str) -> Table:
     """The table of a name; raises InputError if there is none."""
     if name not in TABLES:
-        near = difflib.get_close_matches(name, TABLES, n=1)
-        hint = f"did you mean {near[0]}? There are" if near else "give one of"
+        near = nearest(name, TABLES)
+        hint = f"did you mean {near}? There are" if near else "give one of"
         raise InputError(f"there is no table {name!r}: {hint} {', '.join(TABLES)}")
     return TABLES[name]
 

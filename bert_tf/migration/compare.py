@@ -190,18 +190,19 @@ def _output(
         every = np.broadcast_to(np.arange(ids.shape[-1], dtype=np.int32), ids.shape)
         inputs = {**inputs, "mask_positions": every}
     found = model(inputs)
-    if isinstance(found, dict) and place == "" and len(found) == 1:
-        return next(iter(found.values()))
-    if isinstance(found, dict) != (isinstance(place, str) and place != "") or (
-        isinstance(found, dict) and place not in found
-    ):
-        raise InputError(
-            f"{file} has {name}, which a {type(model).__name__} has not: give the directory of the "
-            "model that computed it."
-        )
-    if isinstance(place, int):
+    if isinstance(found, dict):
+        if place == "" and len(found) == 1:
+            return next(iter(found.values()))
+        if place in found:
+            return found[place]
+    elif place == "":
+        return found
+    elif isinstance(place, int):
         return found[..., place]
-    return found[place] if place else found
+    raise InputError(
+        f"{file} has {name}, which a {type(model).__name__} has not: give the directory of the "
+        "model that computed it."
+    )
 
 
 def _difference(

@@ -1,6 +1,5 @@
 """The base of every model: inputs, dtype policy, saving and loading."""
 
-import difflib
 import os
 from collections.abc import Iterable, Sequence
 from typing import Any, Self
@@ -8,7 +7,7 @@ from typing import Any, Self
 import keras
 
 from bert_tf.config import BertConfig
-from bert_tf.errors import InputError
+from bert_tf.errors import InputError, nearest
 from bert_tf.models.text_model import TextModel
 
 # Of every model; the last two are Keras' own.
@@ -101,8 +100,8 @@ class PretrainedModel(TextModel):
         """Refuses keywords that are neither `known` nor the class's own; proposes the nearest."""
         names = {*known, *_KEYWORDS, *cls.arguments} - {"config", "encoder"}
         for name in sorted(set(given) - names):
-            near = difflib.get_close_matches(name, sorted(names), n=1)
-            cure = f"did you mean {near[0]}?" if near else f"give one of {', '.join(sorted(names))}"
+            near = nearest(name, sorted(names))
+            cure = f"did you mean {near}?" if near else f"give one of {', '.join(sorted(names))}"
             raise InputError(f"{cls.__name__} takes no {name!r}: {cure}")
 
     @classmethod

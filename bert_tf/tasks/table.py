@@ -1,7 +1,6 @@
 """All tasks in one table, and how `--task` finds others. Importing it imports no TensorFlow."""
 
 import dataclasses
-import difflib
 import functools
 import hashlib
 import importlib.util
@@ -13,7 +12,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from bert_tf.errors import InputError
+from bert_tf.errors import InputError, nearest
 from bert_tf.tasks.scoring.conlleval import entity_score_names
 from bert_tf.tasks.scoring.metrics import (
     MASKED_WORDS,
@@ -225,10 +224,9 @@ def check_name(name: str) -> None:
     elif name not in TASKS and not entry_points(group="bert_tf.tasks", name=name):
         known = [*TASKS, *(point.name for point in entry_points(group="bert_tf.tasks"))]
         asked = name.lower().replace("-", "_")
-        near = difflib.get_close_matches(asked, [*known, *_ALSO], n=1)
         hint = f"give one of {', '.join(known)}"
-        if near:
-            hint = f"did you mean {_ALSO.get(near[0], near[0])}? bert-tf tasks lists all"
+        if near := nearest(asked, [*known, *_ALSO]):
+            hint = f"did you mean {_ALSO.get(near, near)}? bert-tf tasks lists all"
         raise InputError(f"there is no task {name!r}: {hint}")
 
 
