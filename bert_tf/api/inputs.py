@@ -32,10 +32,16 @@ def open_models(options: Any) -> Iterator[Path]:
 
     Yields each of these folders.
     """
-    if any(not Path(given).exists() for _, given in _values(options, "model")):
-        from bert_tf.checkpoints.presets import find_models
+    for field, given in _values(options, "model"):
+        if Path(given).exists():
+            continue
+        from bert_tf.checkpoints.presets import find_model
 
-        yield from find_models(options)
+        folder, value = find_model(given), getattr(options, field.name)
+        if folder != Path(given):
+            own = [str(folder) if each == given else each for each in value]
+            setattr(options, field.name, own if isinstance(value, list) else str(folder))
+            yield folder
 
 
 def check_inputs(options: Any) -> None:

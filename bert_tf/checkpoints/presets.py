@@ -5,7 +5,6 @@ without it. Source: huggingface.co/docs/huggingface_hub, "Understand caching".
 """
 
 import contextlib
-import dataclasses
 import difflib
 import hashlib
 import os
@@ -13,7 +12,7 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from bert_tf.checkpoints.formats import CONFIG
 from bert_tf.checkpoints.safetensors_file import INDEX, PICKLE, WEIGHTS, WEIGHTS_FILES
@@ -110,28 +109,6 @@ def hub_hint(name: str) -> str:
     """What to add to an error about a path that does not exist: how the hub is asked for it."""
     found = _NAME.fullmatch(name)
     return f", or for a model of the Hugging Face hub give hf://{name}" if found else ""
-
-
-def find_models(options: Any) -> list[Path]:
-    """Replaces, in a command's options, names of models with their folders; see `find_model`.
-
-    Returns:
-        The folders of models of the hub.
-    """
-    found = []
-    for field in dataclasses.fields(options):
-        given = getattr(options, field.name)
-        if not field.metadata.get("model") or given is None:
-            continue
-        names = given if isinstance(given, list) else [given]
-        folders = [find_model(name) for name in names]
-        changed = [(name, folder) for name, folder in zip(names, folders, strict=True)
-                   if folder != Path(name)]  # fmt: skip
-        if changed:
-            found += [folder for _, folder in changed]
-            paths = [str(folder) for folder in folders]
-            setattr(options, field.name, paths if isinstance(given, list) else paths[0])
-    return found
 
 
 def _is_path(path: Path) -> bool:

@@ -18,7 +18,8 @@ from safetensors.numpy import save
 
 import bert_tf
 from bert_tf import BertConfig, BertTokenizer
-from bert_tf.checkpoints.presets import find_model, find_models, hub_hint
+from bert_tf.api.inputs import open_models
+from bert_tf.checkpoints.presets import find_model, hub_hint
 from bert_tf.cli import main as cli
 from bert_tf.errors import InputError
 
@@ -435,11 +436,11 @@ def test_options_that_hold_models_get_their_folders(cached):
     from bert_tf.finetuning.options import FinetuningOptions
 
     options = FinetuningOptions(model=NAME, train="train.tsv", output="out")
-    assert find_models(options) == [cached / COMMIT]
+    assert list(open_models(options)) == [cached / COMMIT]
     assert options.model == str(cached / COMMIT) and options.train == "train.tsv"
     members = OfEnsemble(models=["./runs/best", f"{NAME}@{OLD}"], data="dev.tsv")
-    assert find_models(members) == [cached / OLD]
-    assert members.models == ["runs/best", str(cached / OLD)]
+    assert list(open_models(members)) == [cached / OLD]
+    assert members.models == ["./runs/best", str(cached / OLD)]
 
 
 def test_every_command_that_reads_a_model_takes_a_name():
