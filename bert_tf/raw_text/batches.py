@@ -15,9 +15,9 @@ from bert_tf.errors import InputError
 from bert_tf.models.task_models import BertChooser, BertClassifier, BertRegressor
 from bert_tf.raw_text.given import (
     are_numbers,
+    by_role,
     class_of,
     given_examples,
-    inputs_of,
     label_list,
     text_columns,
 )
@@ -32,6 +32,11 @@ from pipelines.options import PretrainingDataOptions
 BATCH_SIZE = 32
 UNKNOWN_LABELS = "unknown labels, known are "  # how the error of a graph begins
 _EVALUATION_SEED = 0
+_NO_PAIR_LABELS = (
+    "next sentence prediction learns from pairs of texts with labels, 0 where the second follows "
+    "the first and 1 where it is random: give them, or train a BertMaskedLanguageModel on texts "
+    "alone"
+)
 # Models with a row, a target and an output for each example.
 ROW_MODELS = (BertChooser, BertClassifier, BertRegressor)
 
@@ -186,11 +191,7 @@ def pair_targets(y: Any) -> np.ndarray:
     """
     found = np.asarray([] if y is None else label_list(y))
     if found.ndim != 1 or found.dtype.kind not in "iub" or not np.isin(found, (0, 1)).all():
-        raise InputError(
-            "next sentence prediction learns from pairs of texts with labels, 0 where the second "
-            "follows the first and 1 where it is random: give them, or train a "
-            "BertMaskedLanguageModel on texts alone"
-        )
+        raise InputError(_NO_PAIR_LABELS)
     return found.astype(np.int32)
 
 
@@ -230,7 +231,7 @@ def _batch_of_pieces(
 
 
 def masked(tuned: FineTuned, packed: tf.data.Dataset, seed: int | None) -> tf.data.Dataset:
-    """Masks words of packed rows: others in each batch, the same in each pass without a seed."""
+    """Masks words of packed rows, anew in each batch; without a seed, every pass masks the same."""
     options = PretrainingDataOptions(max_seq_length=tuned.task.max_length)
     seed = _EVALUATION_SEED if seed is None else seed
 
@@ -256,17 +257,18 @@ def masked(tuned: FineTuned, packed: tf.data.Dataset, seed: int | None) -> tf.da
 
 def is_text(dataset: tf.data.Dataset) -> bool:
     """Whether the inputs of a data set are strings."""
-    spec = dataset.element_spec
-    spec = spec[0] if isinstance(spec, tuple) else spec
-    found = tf.nest.flatten(spec, expand_composites=True)
+    found = tf.nest.flatten(inputs_alone(dataset.element_spec), expand_composites=True)
     return any(getattr(each, "dtype", None) == tf.string for each in found)
+
+
+def inputs_alone(batch: Any) -> Any:
+    """The inputs of a batch, or of its spec, without labels and weights."""
+    return batch[0] if isinstance(batch, tuple) else batch
 
 
 def check_batched(dataset: tf.data.Dataset) -> None:
     """Refuses data sets of single examples."""
-    spec = dataset.element_spec
-    spec = spec[0] if isinstance(spec, tuple) else spec
-    if any(each.shape.rank == 0 for each in tf.nest.flatten(spec)):
+    if any(each.shape.rank == 0 for each in tf.nest.flatten(inputs_alone(dataset.element_spec))):
         raise InputError("the data set holds single examples: batch it, dataset.batch(32)")
 
 
@@ -316,8 +318,7 @@ def streamed(tuned: FineTuned, dataset: tf.data.Dataset, options: Options) -> tu
     model = tuned.model
     spec = dataset.element_spec
     task = tuned.task
-    has_pairs = "text_pair" in by_name(task, spec[0] if isinstance(spec, tuple) else spec)
-    if has_pairs and task.pair is None:
+    if "text_pair" in by_role(task, inputs_alone(spec)) and task.pair is None:
         task = task.with_settings({"pair_column": "text_pair"})
     is_masked = "mask_positions" in model.input
     table = None
@@ -330,7 +331,7 @@ def streamed(tuned: FineTuned, dataset: tf.data.Dataset, options: Options) -> tu
     def prepare(x: Any, y: Any = None, weights: Any = None) -> Any:
         if y is None and isinstance(x, Mapping):
             y = x.get(task.label, x.get("label"))
-        strings = by_name(task, x)
+        strings = by_role(task, x)
         if is_masked:
             arrays = [tf.cast(y, tf.int32)] if isinstance(model.output, dict) else []
             made = _batch_of_pieces(tuned, strings, arrays)
@@ -347,7 +348,7 @@ def streamed(tuned: FineTuned, dataset: tf.data.Dataset, options: Options) -> tu
     made = dataset.map(prepare, num_parallel_calls=2, deterministic=True)
     if is_masked:
         if isinstance(model.output, dict) and not _has_labels(spec, task):
-            pair_targets([0.5])  # says what is missing
+            raise InputError(_NO_PAIR_LABELS)
         made = masked(tuned, made, random.randrange(2**31) if options.is_training else None)
     return task, Batches(made.prefetch(2), None)
 
@@ -355,21 +356,8 @@ def streamed(tuned: FineTuned, dataset: tf.data.Dataset, options: Options) -> tu
 def _has_labels(spec: Any, task: Task) -> bool:
     if isinstance(spec, tuple) and len(spec) > 1:
         return True
-    inputs = spec[0] if isinstance(spec, tuple) else spec
+    inputs = inputs_alone(spec)
     return isinstance(inputs, Mapping) and bool({task.label, "label"} & set(inputs))
-
-
-def by_name(task: Task, x: Any) -> dict[str, Any]:
-    """The strings of a batch, or what stands for them, by name."""
-    names = inputs_of(task)
-    names = ["text", "text_pair"] if names == ["text"] else names
-    if not isinstance(x, Mapping):
-        return dict(zip(names, x if isinstance(x, tuple) else (x,), strict=False))
-    if len(x) == 1 and names[0] == "text":
-        return {"text": next(iter(x.values()))}
-    own = {task.text: names[0], task.pair: "text_pair"}
-    named = {own.get(name, name): value for name, value in x.items()}
-    return {name: value for name, value in named.items() if name in (*names, "window")}
 
 
 def _targets(y: tf.Tensor, task: Task, labels: Sequence[str]) -> tf.Tensor:

@@ -81,15 +81,13 @@ def with_columns(task: Task, x: Any, y: Any = None) -> tuple[Task, dict[str, lis
     Raises:
         InputError: a column is missing, or their lengths differ.
     """
-    names = inputs_of(task)
     if _is_frame(x) or isinstance(x, Mapping):
         columns = dict(x.items()) if isinstance(x, Mapping) else {n: x[n] for n in _columns_of(x)}
-        given = {role: columns[found] for role, found in _roles(task, columns).items()}
+        given = by_role(task, columns)
         if y is None and (label := task.label) in columns:
             y = columns[label]
     else:
-        roles = ["text", "text_pair"] if names == ["text"] else names
-        given = dict(zip(roles, _parts(x, names), strict=False))
+        given = by_role(task, _parts(x, task))
     if "text_pair" in given and task.pair is None:
         task = replace(task, pair="text_pair")
     missing = [name for name in inputs_of(task) if name not in given]
@@ -176,51 +174,56 @@ def inputs_of(task: Task) -> list[str]:
     return kind.inputs(task) if kind.is_trained else list(kind.signatures(task)[DEFAULT].inputs)
 
 
+def _roles(task: Task) -> list[str]:
+    """What the strings of a task may be: a single text may turn out to be a pair."""
+    names = inputs_of(task)
+    return ["text", "text_pair"] if names == ["text"] else names
+
+
 def text_columns(task: Task, examples: Examples) -> dict[str, list[Any]]:
     """The columns that a row is made of."""
-    names = [*inputs_of(task), *(["text_pair"] if "text_pair" in examples.columns else [])]
-    return {name: examples.columns[name] for name in names}
+    return {name: examples.columns[name] for name in _roles(task) if name in examples.columns}
 
 
-def _roles(task: Task, columns: Mapping[str, Any]) -> dict[str, str]:
-    """Role -> the column that has it: of the role's name, or of the task's."""
-    own = {"text": task.text, "text_pair": task.pair or "text_pair"}
-    roles = [*inputs_of(task), *(["text_pair"] if inputs_of(task) == ["text"] else [])]
-    if roles[0] not in (*columns, *own) and task.text in columns:  # tokens for words, for one
+def by_role(task: Task, x: Any) -> dict[str, Any]:
+    """Role -> its strings, or what stands for them.
+
+    They are one column, a tuple of columns in the order of the roles, or columns by their names:
+    the roles', or the task's.
+    """
+    roles = _roles(task)
+    if not isinstance(x, Mapping):
+        return dict(zip(roles, x if isinstance(x, tuple) else (x,), strict=False))
+    own = {"text": task.text, "text_pair": task.pair}
+    if roles[0] not in (*x, *own) and task.text in x:  # tokens for words, for one
         own[roles[0]] = task.text
-    found = {}
-    for role in roles:
-        for column in (role, own.get(role, role)):
-            if column in columns:
-                found[role] = column
-                break
-    if not found and len(columns) == 1 and roles[0] in ("text", "words"):
-        found = {roles[0]: next(iter(columns))}
+    found = {role: name for role in roles for name in (own.get(role), role) if name in x}
+    if not found and len(x) == 1 and roles[0] in ("text", "words"):
+        found = {roles[0]: next(iter(x))}
     if not found:
         raise InputError(
-            f"the inputs have the columns {', '.join(map(str, columns))}: name them "
-            f"{' and '.join(roles)}"
+            f"the inputs have the columns {', '.join(map(str, x))}: name them {' and '.join(roles)}"
         )
-    return found
+    return {role: x[name] for role, name in found.items()}
 
 
-def _parts(x: Any, names: Sequence[str]) -> Sequence[Any]:
-    """The inputs of each name; a list of tuples, one for each example, is turned."""
+def _parts(x: Any, task: Task) -> tuple[Any, ...]:
+    """The columns of inputs without names; a list with a tuple for each example is transposed."""
+    names, roles = inputs_of(task), _roles(task)
     if isinstance(x, str | bytes):
         raise InputError("the input is a single string: give a list, such as [text]")
     if isinstance(x, tuple):
-        most = 2 if names == ["text"] else len(names)
-        if len(x) > most:
+        if len(x) > len(roles):
             raise InputError(f"the inputs are {len(x)} columns: give {_forms(names)}")
         return x
     if isinstance(x, list) and x and all(isinstance(row, tuple) for row in x):
         sizes = {len(row) for row in x}
         if len(sizes) > 1:
             raise InputError(f"the inputs are tuples of {sorted(sizes)} texts: give all as many")
-        return [list(column) for column in zip(*x, strict=True)]
-    if len(names) > 1 and names != ["text", "text_pair"]:
+        return tuple(list(column) for column in zip(*x, strict=True))
+    if len(roles) > 1 and roles[0] != "text":
         raise InputError(f"the inputs are one column: give {_forms(names)}")
-    return [x]
+    return (x,)
 
 
 def _forms(names: Sequence[str]) -> str:

@@ -23,8 +23,8 @@ from bert_tf.raw_text.batches import (
     UNKNOWN_LABELS,
     Batches,
     Options,
-    by_name,
     in_memory,
+    inputs_alone,
     is_text,
     make_batches,
     padded_to,
@@ -32,6 +32,7 @@ from bert_tf.raw_text.batches import (
     streamed,
 )
 from bert_tf.raw_text.given import (
+    by_role,
     checked_stream,
     given_examples,
     inputs_of,
@@ -139,7 +140,7 @@ class BertPreprocessor(keras.layers.Layer):
 
     def call(self, x: Any) -> dict[str, tf.Tensor]:
         """Tokenizes and packs."""
-        strings = {n: tf.convert_to_tensor(x) for n, x in by_name(self.task, x).items()}
+        strings = {n: tf.convert_to_tensor(x) for n, x in by_role(self.task, x).items()}
         return self.kind.model_inputs(strings, self.tokenizer, self.max_length)
 
     def compute_output_spec(self, x: Any) -> dict[str, Any]:
@@ -259,7 +260,8 @@ class BertPreprocessor(keras.layers.Layer):
             if is_of_rows:
                 task, made = streamed(self.bound(model), x, Options())
                 self._check_pairs(task)
-                return predict(made.dataset.map(_inputs_alone), steps=steps, **kwargs)
+                inputs = made.dataset.map(lambda *batch: inputs_alone(batch))
+                return predict(inputs, steps=steps, **kwargs)
             x, _, _ = in_memory(x)
         size = batch_size or BATCH_SIZE
         if not is_of_rows and not isinstance(model, Encoder):
@@ -361,12 +363,8 @@ def _that_answers(model: Any) -> Any:
     return words
 
 
-def _inputs_alone(inputs: Any, *_: Any) -> Any:
-    return inputs
-
-
 class _Asked:
-    """The model that was asked last, and functions of it by their inputs: nothing to track."""
+    """Traced functions of the model that was asked last. Keras tracks no object of this class."""
 
     def __init__(self, model: Any = None, variables: tuple[int, ...] = ()):
         self.model = model
@@ -375,7 +373,7 @@ class _Asked:
 
 
 def _told(row: Mapping[str, Any]) -> Any:
-    """What a user reads first in an answer: an answer's text, labels of words, words of masks."""
+    """The main part of an answer: the text of a question's, labels of words, words for masks."""
     if "words" in row:
         return [word["label"] for word in row["words"]]
     if "masks" in row:

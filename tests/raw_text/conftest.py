@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from small_data import DATA, VOCABULARY
+from small_data import DATA, SIZES, VOCABULARY
 
 from bert_tf import BertClassifier, BertConfig, BertEncoder, BertTokenizer, save_model
 
@@ -17,12 +17,8 @@ def preset(made_once) -> Path:
     def make(folder: Path) -> None:
         folder.mkdir()
         (folder / "vocab.txt").write_text("\n".join(VOCABULARY) + "\n", encoding="utf-8")
-        config = BertConfig(
-            vocab_size=len(VOCABULARY), hidden_size=16, num_hidden_layers=1,
-            num_attention_heads=2, intermediate_size=32, max_position_embeddings=24,
-        )  # fmt: skip
         tokenizer = BertTokenizer(folder / "vocab.txt", do_lower_case=True)
-        save_model(BertEncoder(config, seed=1), folder, tokenizer)
+        save_model(BertEncoder(BertConfig(**SIZES), seed=1), folder, tokenizer)
 
     return made_once("raw_text_preset", make)
 

@@ -1,5 +1,7 @@
 """Every model on every form of input: the same examples in another form train and answer alike."""
 
+import functools
+
 import keras
 import numpy as np
 import pytest
@@ -143,16 +145,41 @@ OTHERS = {
 }  # fmt: skip
 
 
+@pytest.fixture(scope="module")
+def of_lists(opened):
+    """`of_lists(model_class)`: a model and its batch of lists, made once."""
+
+    @functools.cache
+    def make(model_class):
+        model = opened(model_class)
+        return model, batches_of(model, *DATA[model_class][1:])
+
+    return make
+
+
 @pytest.mark.parametrize(
     ("model_class", "form"),
     [(model_class, form) for model_class, forms in OTHERS.items() for form in forms],
 )
-def test_forms_of_other_models(opened, model_class, form):
-    model = opened(model_class)
-    _, x, y = DATA[model_class]
-    expected = batches_of(model, x, y)
-    given_x, given_y = OTHERS[model_class][form]()
-    same(batches_of(model, given_x, y if isinstance(given_y, str) else given_y), expected)
+def test_forms_of_other_models(of_lists, model_class, form):
+    model, expected = of_lists(model_class)
+    x, y = OTHERS[model_class][form]()
+    same(batches_of(model, x, DATA[model_class][2] if isinstance(y, str) else y), expected)
+
+
+@pytest.mark.parametrize("model_class", OTHERS)
+def test_a_preprocessor_makes_the_same_ids(of_lists, model_class):
+    """Of strings as lists, and in a pipeline."""
+    model, (ids, *_) = of_lists(model_class)
+    x = DATA[model_class][1]
+    same(keras.tree.map_structure(np.asarray, model.preprocessor(x)), ids)
+    if model_class is BertTagger:
+        x = [" ".join(words) for words in x]
+    strings = tf.data.Dataset.from_tensors(
+        keras.tree.map_structure(tf.constant, x) if isinstance(x, tuple) else x
+    )
+    (found,) = strings.map(lambda *columns: model.preprocessor(columns))
+    same(keras.tree.map_structure(np.asarray, found), ids)
 
 
 @pytest.mark.parametrize("model_class", DATA)

@@ -4,7 +4,7 @@ import keras
 import numpy as np
 import pytest
 from rounding import rounding
-from small_data import LABELS, TAG_NAMES, TAGS, TEXTS, VOCABULARY, WORDS
+from small_data import LABELS, SIZES, TAG_NAMES, TAGS, TEXTS, WORDS
 
 from bert_tf import (
     BertClassifier,
@@ -32,11 +32,7 @@ def presets(preset, tmp_path_factory):
     made = {BertEncoder: preset}
     tokenizer = BertTokenizer.from_directory(preset)
     for model_class, direction in DIRECTIONS.items():
-        config = BertConfig(
-            vocab_size=len(VOCABULARY), hidden_size=16, num_hidden_layers=1,
-            num_attention_heads=2, intermediate_size=32, max_position_embeddings=24,
-            attention_direction=direction,
-        )  # fmt: skip
+        config = BertConfig(**SIZES, attention_direction=direction)
         made[model_class] = tmp_path_factory.mktemp("presets") / model_class.__name__
         save_model(encoder_class(config)(config, seed=1), made[model_class], tokenizer)
     return made

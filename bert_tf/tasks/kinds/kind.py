@@ -128,7 +128,7 @@ class Kind(ABC):
 
     def pieces(self, strings: Tensors, tokenizer: Any) -> list[tf.RaggedTensor]:
         """Word pieces of each segment of the rows of a batch; runs in graph."""
-        names = (name for name in ("text", "text_pair") if name in strings)
+        names = (name for name in ("text", "text_pair", "words") if name in strings)
         return [tokenizer.tokenize(strings[name]) for name in names]
 
     def lengths(self, columns: Mapping[str, Sequence[Any]], tokenizer: Any) -> np.ndarray:

@@ -108,9 +108,10 @@ class Span(Kind):
         return made, np.concatenate(targets)
 
     def model_inputs(self, strings: Tensors, tokenizer: Any, max_length: int) -> Any:
-        """Model inputs for one window of each context, [B, T]."""
+        """Model inputs for one window of each context, [B, T]: the first, unless it is named."""
         pack = self._packer(tokenizer, max_length)
-        return pack(strings["question"], strings["context"], strings["window"]).inputs
+        number = strings.get("window", tf.zeros_like(strings["question"], tf.int64))
+        return pack(strings["question"], strings["context"], number).inputs
 
     def truncation(self, number: int, count: int, max_length: int) -> str:
         longest = min(self.max_query_length, (max_length - 3) // 2)  # as of `QuestionPacker`
