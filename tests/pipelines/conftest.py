@@ -40,6 +40,14 @@ def small_blocks():
         yield
 
 
+@pytest.fixture(scope="session", autouse=True)
+def graphs_are_kept():
+    """Tests with equal settings trace the graph that makes instances once for all."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("pipelines.instances.records._MOST_TRACED", 100)
+        yield
+
+
 @pytest.fixture(scope="session")
 def number_tokenizer():
     return NumberTokenizer()

@@ -2,6 +2,7 @@ import dataclasses
 import gzip
 import json
 import shutil
+import struct
 from dataclasses import dataclass
 
 import numpy as np
@@ -23,10 +24,19 @@ def options(**changed):
     )
 
 
+def records(file):
+    """The records of a file, without a graph: the checksums are verified elsewhere."""
+    content, place = file.read_bytes(), 0
+    while place < len(content):
+        (size,) = struct.unpack_from("<Q", content, place)
+        yield content[place + 12 : place + 12 + size]
+        place += 12 + size + 4
+
+
 def examples(folder, split="train"):
     found = []
     for file in sorted(folder.rglob(f"{split}-*.tfrecord")):
-        for record in tf.data.TFRecordDataset(str(file)).as_numpy_iterator():
+        for record in records(file):
             features = tf.train.Example.FromString(record).features.feature
             found.append(
                 {

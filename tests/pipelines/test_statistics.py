@@ -29,7 +29,7 @@ def batch_of(documents: list[list[int]]) -> DocumentBatch:
     )  # fmt: skip
 
 
-@pytest.mark.parametrize("length", [128, 512])
+@pytest.mark.parametrize("length", [128, pytest.param(512, marks=pytest.mark.slow)])
 def test_statistics_match_the_original_within_the_noise_of_its_five_rounds(
     number_tokenizer, length
 ):
