@@ -76,12 +76,10 @@ class EvaluateResult(Result):
                 yield Table(f"{part.title}{note}", part.columns, part.texts())
 
     def pictures(self) -> Iterator[bytes]:
-        """Those of the report."""
         return report_pictures(self.report)
 
 
 def run(options: EvaluateOptions, *, shown: bool = True) -> EvaluateResult:
-    """Evaluates with a command's options, whose data may be in memory."""
     inputs = [options.model, None if is_in_memory(options.data) else options.data]
     output = options.output and check_output_folder(options.output, inputs)
     with progress("evaluating", total=1, shown=shown) as bar:

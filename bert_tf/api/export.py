@@ -55,13 +55,11 @@ class ExportResult(Result):
     remark: str = ""
 
     def lines(self) -> list[str]:
-        """The path."""
         remarks = [self.remark] if self.remark else []
         return [*remarks, f"SavedModel: {self.path}, its model card in README.md"]
 
 
 def run(options: ExportOptions, *, shown: bool = True) -> ExportResult:
-    """Exports with a command's options."""
     folder = check_output_folder(Path(options.output) / options.name, [options.model])
     with progress("exporting", shown=shown) as bar:
         from bert_tf.serving.export import check_export

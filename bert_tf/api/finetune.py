@@ -65,7 +65,6 @@ class FinetuneResult(Result):
     total_steps: int = 0
 
     def lines(self) -> list[str]:
-        """The scores and the path of the best model."""
         if self.best is None:
             return []
         lines: list[str] = []
@@ -81,20 +80,17 @@ class FinetuneResult(Result):
         return [*lines, f"Best model: {self.best}"]
 
     def tables(self) -> Iterable[Table]:
-        """The scores."""
         several = "means of several seeds, " if self.restarts is not None else ""
         return [score_table(f"Scores, {several}validation examples", self.scores)][
             : bool(self.scores)
         ]
 
     def pictures(self) -> Iterator[bytes]:
-        """Those of the report on the validation examples."""
         if self.run is not None and self.run.evaluation is not None:
             yield from report_pictures(self.run.evaluation.report())
 
 
 def run(options: FinetuningOptions, *, shown: bool = True) -> FinetuneResult:
-    """Fine-tunes with a command's options."""
     output = Path(options.output)
     with progress("fine-tuning", shown=shown) as bar:
         from bert_tf.finetuning.finetune import finetune

@@ -95,7 +95,6 @@ class Predictions(Result, Sequence[dict[str, Any]]):
         return len(self.rows)
 
     def lines(self) -> list[str]:
-        """What a reader should know, and the paths."""
         lines = list(self.remarks)
         if self.output is not None:
             lines.append(f"{len(self)} predictions: {self.output}")
@@ -107,7 +106,6 @@ class Predictions(Result, Sequence[dict[str, Any]]):
         return "\n".join([repr(self.rows), *self.lines()])
 
     def tables(self) -> Iterable[Table]:
-        """The answers."""
         names = list(dict.fromkeys(name for row in self.rows for name in row))
         rows = [[_cell(row.get(name, "")) for name in names] for row in self.rows]
         return [Table("Predictions", names, rows)]
@@ -122,7 +120,6 @@ def _cell(value: Any) -> str:
 
 
 def run(options: PredictOptions, *, shown: bool = True) -> Predictions:
-    """Answers with a command's options, whose input may be in memory."""
     inputs = [options.model, None if is_in_memory(options.input) else options.input]
     output = options.output and check_output_file(options.output, inputs)
     folder = options.submission and check_output_folder(options.submission, inputs)

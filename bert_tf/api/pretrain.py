@@ -52,20 +52,17 @@ class PretrainResult(Result):
         return None if self.training is None else self.training.best
 
     def lines(self) -> list[str]:
-        """How the run went, and the path of the model."""
         if self.model is None or self.training is None:
             return []
         loss = "" if self.loss is None else f" (held-out loss {self.loss:.4f})"
         return [*outcome_lines(self.training, self.steps), f"Pre-trained model{loss}: {self.model}"]
 
     def tables(self) -> Iterable[Table]:
-        """The loss."""
         if self.loss is not None:
             yield score_table("Held-out examples", {"loss": self.loss})
 
 
 def run(options: PretrainingOptions, *, shown: bool = True) -> PretrainResult:
-    """Pre-trains with a command's options."""
     with progress("pre-training", total=options.steps, shown=shown) as bar:
         from bert_tf.pretraining.pretrain import pretrain
 

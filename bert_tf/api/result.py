@@ -15,8 +15,6 @@ MOST_ROWS = 20  # of a table that is shown
 
 
 class Table(NamedTuple):
-    """A table to show."""
-
     title: str
     columns: Sequence[str]
     rows: Sequence[Sequence[Any]]
@@ -48,7 +46,6 @@ class Result:
         return "\n".join([type(self).__name__, *(f"  {line}" for line in self.lines())])
 
     def __str__(self) -> str:
-        """The lines."""
         return "\n".join(self.lines())
 
     def _repr_html_(self) -> str:
@@ -60,7 +57,6 @@ class Result:
 
 
 def score_table(title: str, scores: dict[str, float | None]) -> Table:
-    """A row for each score."""
     rows = [[name, shown_score(value)] for name, value in scores.items()]
     return Table(title, ["score", "value"], rows)
 

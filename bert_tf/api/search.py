@@ -48,7 +48,6 @@ class SearchResult(Result):
         return None if self.best_setting is None else self.output / "best"
 
     def lines(self) -> list[str]:
-        """The best setting, and the paths."""
         if not self.trials:
             return []
         if self.best is None:
@@ -59,7 +58,6 @@ class SearchResult(Result):
         ]
 
     def tables(self) -> Iterable[Table]:
-        """The settings, the best first."""
         from bert_tf.finetuning.restarts import table
 
         if self.trials:
@@ -67,13 +65,11 @@ class SearchResult(Result):
             yield Table("Settings, the best first", columns, rows)
 
     def pictures(self) -> Iterator[bytes]:
-        """Scores over the learning rate."""
         if (picture := self.output / "search.png").is_file() and self.trials:
             yield picture.read_bytes()
 
 
 def run(options: SearchOptions, *, shown: bool = True) -> SearchResult:
-    """Searches with a command's options."""
     with progress("searching", shown=shown) as bar:
         from bert_tf.finetuning.finetune import finetune
         from bert_tf.finetuning.search import search

@@ -73,7 +73,6 @@ class ShardsResult(Result):
     manifests: "list[Manifest]"
 
     def lines(self) -> list[str]:
-        """What was found in the text, what was dropped, the sizes and the paths."""
         lines = []
         found = {name: n for name, n in self.manifests[0].irregularities.items() if n}
         if found:
@@ -97,7 +96,6 @@ class ShardsResult(Result):
         return lines
 
     def tables(self) -> Iterable[Table]:
-        """The numbers of each length."""
         columns = ["folder", "tokens", "training", "held out", "documents", "MB"]
         rows = [
             [
@@ -147,7 +145,6 @@ def lost_text(manifest: "Manifest") -> Iterator[str]:
 
 
 def run(options: ShardsOptions, *, shown: bool = True) -> ShardsResult:
-    """Makes shards with a command's options."""
     check_output_folder(options.output, [*options.corpus, options.tokenizer])
     with progress("making instances", total=1, shown=shown) as bar:
         from bert_tf.tokenization import BertTokenizer

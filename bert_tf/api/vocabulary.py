@@ -75,7 +75,6 @@ class VocabularyResult(Result):
     distinct_words: int
 
     def lines(self) -> list[str]:
-        """The sizes and the path."""
         return [
             f"{len(self.pieces)} pieces from {self.words} words ({self.distinct_words} distinct): "
             f"{self.output}"
@@ -83,7 +82,6 @@ class VocabularyResult(Result):
 
 
 def run(options: VocabularyOptions, *, shown: bool = True) -> VocabularyResult:
-    """Learns a vocabulary with a command's options."""
     output = check_output_folder(
         options.output, options.corpus, ours=FILES, overwrite=options.overwrite
     )

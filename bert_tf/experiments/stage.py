@@ -125,7 +125,6 @@ class Stage(ABC):
 
     @functools.cached_property
     def name(self) -> str:
-        """The name of its folder."""
         made_from = [self.identity, [one.name for one in self.inputs]]
         content = json.dumps(made_from, sort_keys=True).encode()
         return f"{type(self).__name__.lower()}-{hashlib.sha256(content).hexdigest()[:12]}"

@@ -45,8 +45,6 @@ _FEATURES_LEARNING_RATE = 1e-3
 
 @dataclass(frozen=True)
 class FinetuningResult:
-    """Outcome of a fine-tuning run."""
-
     training: TrainingResult
     best_by: str  # name of the score that chooses the best model
     evaluation: Evaluation | None  # of the best model, by the chief worker alone

@@ -103,7 +103,6 @@ class Setting:
     epochs: int
 
     def __str__(self) -> str:
-        """For messages."""
         rate = f"learning rate {self.learning_rate:g}"
         epochs = f"{self.epochs} epoch{'s' * (self.epochs != 1)}"
         return f"batch size {self.batch_size}, {rate}, {epochs}"

@@ -61,8 +61,6 @@ class Difference:
 
 @dataclass
 class Comparison:
-    """The result of `compare`."""
-
     rows: int
     texts: int | None  # number of texts that were tokenized here; None without texts
     other_ids: list[str] = field(default_factory=list)  # a sentence for each text of other ids

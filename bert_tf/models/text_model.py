@@ -264,7 +264,6 @@ class TextModel(keras.Model):
             return super().test_step(*args, **kwargs)
 
     def predict_step(self, *args: Any, **kwargs: Any) -> Any:
-        """Likewise."""
         with halves(True):
             return super().predict_step(*args, **kwargs)
 

@@ -109,7 +109,6 @@ class BertPreprocessor(keras.layers.Layer):
 
     @property
     def tokenizer(self) -> BertTokenizer:
-        """The tokenizer."""
         if self._tokenizer[0] is None:
             raise InputError(
                 "the preprocessor has no tokenizer: give it one, or a directory of one"
@@ -123,7 +122,6 @@ class BertPreprocessor(keras.layers.Layer):
 
     @property
     def kind(self) -> Kind:
-        """What the task's model does."""
         return self.task.kind
 
     @property
@@ -139,7 +137,6 @@ class BertPreprocessor(keras.layers.Layer):
         return super().__call__(x, **kwargs)
 
     def call(self, x: Any) -> dict[str, tf.Tensor]:
-        """Tokenizes and packs."""
         strings = {n: tf.convert_to_tensor(x) for n, x in by_role(self.task, x).items()}
         return self.kind.model_inputs(strings, self.tokenizer, self.max_length)
 

@@ -97,8 +97,6 @@ class Answering:
 
 @dataclass(frozen=True)
 class Evaluation:
-    """The result of an evaluation."""
-
     given: Answered
     scores: dict[str, float | None]  # None for an undefined one; empty without labels
     remarks: list[str]  # for a reader of the scores, a sentence each
