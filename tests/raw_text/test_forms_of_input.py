@@ -192,8 +192,10 @@ def test_every_model_trains_and_answers(opened, model_class):
         history = model.fit(x, y, batch_size=4, verbose=0).history
         assert np.isfinite(history["loss"][0])
         assert any((a != b).any() for a, b in zip(before, model.get_weights(), strict=True))
-        first, second = (model.evaluate(x, y, verbose=0, return_dict=True) for _ in range(2))
-        assert first == second  # masked words, too
+        scores = model.evaluate(x, y, verbose=0, return_dict=True)
+        assert np.isfinite(scores["loss"])
+        if "mask_positions" in model.input:  # the same words each time
+            assert model.evaluate(x, y, verbose=0, return_dict=True) == scores
     if model_class is BertPreTrainer:
         x = x[0]
     found = model.predict(x, verbose=0)
