@@ -5,11 +5,12 @@ r"""Show what to write here in place of another library's BERT in TensorFlow.
   bert-tf migrate --compare old.npz --model models/base
 
 Reads scripts, notebooks, shell scripts and YAML files, runs nothing and changes nothing. It knows
-transformers' TFBert* classes, KerasHub, Model Garden, TF Hub and the original's scripts. --compare
-compares a model's outputs with those of the old code: docs/coming-from.md has the lines that save
-them.
+transformers' TFBert* classes, KerasHub, Model Garden, TF Hub, keras-bert, bert4keras, and the
+original's scripts and modules. --compare compares a model's outputs with those of the old code:
+docs/coming-from.md has the lines that save them.
 """
 
+import re
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -82,7 +83,7 @@ def _compare(file: str, model: str) -> None:
 
 def _lines(finding: Finding) -> list[str]:
     first, *others = finding.places
-    file = first.rpartition(":")[0]
+    file = re.sub(r"(:cell \d+)?:\d+$", "", first)
     more = ", ".join(place.removeprefix(f"{file}:") for place in others)
     library, row = LIBRARIES[finding.library], finding.row
     head = f"{first}: {finding.name}"

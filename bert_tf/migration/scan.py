@@ -14,6 +14,11 @@ from bert_tf.errors import InputError
 from bert_tf.migration.sources import Source, files_at, sources_of
 from bert_tf.migration.symbols import Symbol, find, table
 
+# Modules of the original repository, beside the script or in a package.
+_ORIGINAL = (
+    "modeling", "optimization", "tokenization", "run_classifier", "run_squad", "run_pretraining",
+    "create_pretraining_data", "extract_features", "run_classifier_with_tfhub",
+)  # fmt: skip
 # First part of an import -> library.
 _ROOTS = {
     "transformers": "transformers",
@@ -26,14 +31,11 @@ _ROOTS = {
     "tensorflow_text": "tensorflow_text",
     "tf_keras": "tf_keras",
     "tensorflow": "tensorflow",
-    # Modules of the original repository, beside the script or in a package.
-    **dict.fromkeys(
-        ("bert", "modeling", "optimization", "tokenization", "run_classifier", "run_squad",
-         "run_pretraining", "create_pretraining_data", "extract_features",
-         "run_classifier_with_tfhub"),
-        "original",
-    ),
-}  # fmt: skip
+    "keras_bert": "keras_bert",
+    "bert4keras": "keras_bert",
+    "bert": "original",
+    **dict.fromkeys(_ORIGINAL, "original"),
+}
 # Libraries with much beyond BERT: only what the table has is a symbol of theirs.
 _PARTIAL = ("tensorflow",)
 _SCRIPTS = {row.symbol.removesuffix(".py") for row in table()["original", "script"]}
@@ -44,6 +46,9 @@ _SCRIPT = re.compile(
 )
 _OF_FLAGS = {"original", "official"}
 _FLAG = re.compile(r"(?<=\s)--?(\w+)")
+_CONTINUED = ("\\", "^")  # ends a line of a shell's or of Windows' that goes on
+_COMMENTS = ("#", "::", "rem ", "REM ")
+_TORCH = re.compile(r"^\s*(?:import|from)\s+torch\b", re.MULTILINE)
 
 
 @dataclass
@@ -100,9 +105,11 @@ class _File:
         self.used: set[str] = set()  # aliases
         self.found: dict[tuple[str, str, str], Finding] = {}
         self.place = ""
+        self.is_of_torch = False  # then a package's own modeling.py is no copy of the original's
 
     def read(self, sources: list[Source]) -> None:
         trees = []
+        self.is_of_torch = any(_TORCH.search(source.text) for source in sources)
         for source in sources:
             self.place = source.place
             if source.language == "python":
@@ -158,15 +165,24 @@ class _File:
                         self._alias(each.asname or path, path, node)
                         if path != each.name and not each.asname:
                             self.imported.pop(path, None)  # the use says more
-            elif isinstance(node, ast.ImportFrom) and node.level == 0:
+                    elif each.asname and (path := self._copied(each.name)):
+                        self._alias(each.asname, path, node)
+            elif isinstance(node, ast.ImportFrom):
                 module = node.module or ""
-                if module.split(".")[0] not in _ROOTS:
-                    continue
+                is_known = node.level == 0 and module.split(".")[0] in _ROOTS
                 for each in node.names:
-                    if each.name == "*":
-                        self.stars.append(module)
-                    else:
-                        self._alias(each.asname or each.name, f"{module}.{each.name}", node)
+                    path = f"{module}.{each.name}"
+                    path = path if is_known else self._copied(path)
+                    if path and each.name == "*":
+                        self.stars.append(path.removesuffix(".*"))
+                    elif path:
+                        self._alias(each.asname or each.name, path, node)
+
+    def _copied(self, path: str) -> str:
+        """The path from a module of the original on, if a package holds a copy of one; else ""."""
+        parts = path.split(".")
+        places = [i for i, part in enumerate(parts) if part in _ORIGINAL]
+        return ".".join(parts[places[-1] :]) if places and not self.is_of_torch else ""
 
     def _alias(self, alias: str, path: str, node: ast.AST) -> None:
         self.aliases[alias] = path
@@ -277,11 +293,11 @@ class _File:
         while number < len(lines):
             first = number
             whole = lines[number]
-            while whole.rstrip().endswith("\\") and number + 1 < len(lines):
+            while whole.rstrip().endswith(_CONTINUED) and number + 1 < len(lines):
                 number += 1
                 whole = whole.rstrip()[:-1] + " " + lines[number]
             number += 1
-            if whole.lstrip().startswith("#"):
+            if whole.lstrip().startswith(_COMMENTS):
                 continue
             self._command(whole, lines, first, number)
 

@@ -9,7 +9,8 @@ from typing import Any
 
 from bert_tf.errors import InputError
 
-SUFFIXES = (".py", ".ipynb", ".sh", ".bash", ".yaml", ".yml")
+_SHELLS = (".sh", ".bash", ".bat", ".cmd")
+SUFFIXES = (".py", ".ipynb", *_SHELLS, ".yaml", ".yml")
 # Folders that hold no code of the user's.
 _SKIPPED = {"node_modules", "site-packages", "__pycache__", "venv"}
 # Code of IPython, which is no Python: "!pip install", "%cd", "files = !ls", "model?".
@@ -57,7 +58,7 @@ def sources_of(path: Path, shown: str) -> Iterator[Source]:
         yield from _cells(text, path, shown)
     elif path.suffix in (".yaml", ".yml"):
         yield Source("yaml", text, shown)
-    elif path.suffix in (".sh", ".bash"):
+    elif path.suffix in _SHELLS:
         yield Source("shell", text, shown)
     else:
         yield Source("python", text, shown)

@@ -20,6 +20,7 @@ LIBRARIES = {
     "tf_keras": "Keras 2",
     "tensorflow": "TensorFlow 1",
     "original": "the original's code",
+    "keras_bert": "keras-bert, bert4keras",
     "*": "the environment",
 }
 # What a symbol is in the code.

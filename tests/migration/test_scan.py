@@ -94,6 +94,23 @@ def test_code_of_nobody_else(found):
     assert found("import tensorflow as tf\ntf.keras.layers.Dense(1)\n")[0] == {}
 
 
+def test_copies_of_the_original_in_packages(found):
+    """But in PyTorch's code, whose packages have modules of these names, too."""
+    code = (
+        "from models.bert import tokenization\n"
+        "from .bert.modeling import BertConfig\n"
+        "import lib.optimization as opt\n"
+        "from ..modeling import *\n"
+        "tokenization.FullTokenizer('v'), BertConfig, opt.create_optimizer, transformer_model()\n"
+    )
+    names = ["FullTokenizer", "BertConfig", "create_optimizer", "transformer_model"]
+    assert found(code)[0] == {name: ["5"] for name in names}
+    assert found("import torch\n" + code)[0] == {}
+    assert found("from mine.tokenization import of_mine\nof_mine()\n")[0] == {}
+    places, _ = found("from bert4keras.models import build_transformer_model as b\nb()\n")
+    assert places == {"build_transformer_model": ["2"]}
+
+
 def test_a_notebook(found):
     cells = [
         {"cell_type": "markdown", "source": ["import transformers"]},
@@ -146,6 +163,16 @@ def test_flags_that_a_copy_of_the_scripts_defines(found):
         "flags.DEFINE_string('mine', None, 'x')\nmodeling.BertConfig.from_json_file('x')\n"
     )
     assert places == {"--bert_config_file": ["2"], "BertConfig": ["4"]}
+
+
+def test_a_batch_file_of_windows(found):
+    places, report = found(
+        "rem python run_squad.py --doc_stride 1\n"
+        "python run_classifier.py^\n --task_name cola^\n --max_seq_length 128\n",
+        "run.bat",
+    )
+    assert places == {"run_classifier.py": ["2"], "--task_name": ["3"], "--max_seq_length": ["4"]}
+    assert report.known == 3
 
 
 def test_settings_of_model_garden(found):

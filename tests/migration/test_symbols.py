@@ -113,6 +113,8 @@ def test_names_that_it_gives_exist():
         ("official", "setting", "trainer.optimizer_config.warmup.polynomial.power", "--warmup"),
         ("*", "text", "https://tfhub.dev/tensorflow/bert_en_uncased_preprocess/3", "Preprocessor"),
         ("*", "text", "https://tfhub.dev/tensorflow/small_bert/bert_en/2", "bert-tf convert"),
+        ("*", "text", "https://tfhub.dev/tensorflow/talkheads_ggelu_bert_en_base/1", ""),
+        ("keras_bert", "name", "load_trained_model_from_checkpoint", "bert-tf convert"),
     ],
 )
 def test_rows(library, form, symbol, says):
