@@ -35,9 +35,10 @@ def ran(tmp_path_factory, pretrained, tokenizer, shards):
 
 
 def test_raw_strings(ran):
-    folder, (first, tuning, own, *_) = ran
+    folder, (first, tuning, smoothed, own, *_) = ran
     assert np.isfinite(first["model"].history.history["loss"]).all()
     assert "val_accuracy" in tuning["history"].history
+    assert list(smoothed["model"].history.history) == ["loss"]
     assert own["model"].output_shape == (None, 1)
     assert (folder / "review.keras").is_file()
     assert (folder / "models" / "review" / "task.json").is_file()
