@@ -92,6 +92,9 @@ def _columns(data: Any) -> Any:
         names = dict.fromkeys(name for row in data for name in row)
         return {name: [row.get(name) for row in data] for name in names}
     if hasattr(data, "column_names"):
+        from bert_tf.raw_text.given import check_dataset
+
+        check_dataset(data)
         features = getattr(data, "features", None) or {}
         return {name: _named(data[name], features.get(name)) for name in data.column_names}
     if hasattr(data, "columns") and hasattr(data, "iloc"):

@@ -81,6 +81,8 @@ def with_columns(task: Task, x: Any, y: Any = None) -> tuple[Task, dict[str, lis
     Raises:
         InputError: a column is missing, or their lengths differ.
     """
+    if hasattr(x, "column_names"):
+        check_dataset(x)
     if _is_frame(x) or isinstance(x, Mapping):
         columns = dict(x.items()) if isinstance(x, Mapping) else {n: x[n] for n in _columns_of(x)}
         given = by_role(task, columns)
@@ -183,6 +185,19 @@ def _roles(task: Task) -> list[str]:
 def text_columns(task: Task, examples: Examples) -> dict[str, list[Any]]:
     """The columns that a row is made of."""
     return {name: examples.columns[name] for name in _roles(task) if name in examples.columns}
+
+
+def check_dataset(x: Any) -> None:
+    """Refuses a `datasets.DatasetDict`, and data sets that are streamed."""
+    if isinstance(x, Mapping):
+        raise InputError(
+            f"the data has the splits {', '.join(map(str, x))}: give one, such as "
+            f"data[{next(iter(x), 'train')!r}]"
+        )
+    if not hasattr(x, "__getitem__"):
+        raise InputError(
+            "the data set is streamed: load it without streaming=True, or give list(texts)"
+        )
 
 
 def by_role(task: Task, x: Any) -> dict[str, Any]:

@@ -21,6 +21,21 @@ def column(*values):
     return pytest.importorskip("pandas").Series(list(values))
 
 
+class Splits(dict):
+    """As much of a `datasets.DatasetDict`."""
+
+    column_names = {"train": ["text"], "test": ["text"]}  # noqa: RUF012
+
+
+class Stream:
+    """As much of a `datasets.IterableDataset`."""
+
+    column_names = ("text", "label")
+
+    def __iter__(self):
+        yield {"text": "a", "label": "good"}
+
+
 def dataset(*parts):
     return tf.data.Dataset.from_tensor_slices(parts if len(parts) > 1 else parts[0])
 
@@ -46,6 +61,8 @@ FIT = {
     "three columns": ((TEXTS, TEXTS, TEXTS), LABELS, "the inputs are 3 columns: give a list"),
     "uneven tuples": ([("a", "b"), ("a",)], LABELS[:2], r"tuples of \[1, 2\] texts: give all as"),
     "columns": ({"a": TEXTS, "b": TEXTS}, LABELS, "columns a, b: name them text"),
+    "splits": (Splits(train=[], test=[]), None, r"splits train, test: give one, such as data\['tr"),
+    "stream": (lambda: Stream(), None, "streamed: load it without streaming=True, or give list"),
     "unbatched": (lambda: dataset(TEXTS, LABELS), None, r"batch it, dataset.batch\(32\)"),
     "label of a data set": (
         lambda: dataset(TEXTS, ["goodish"] * 8).batch(4), None,
