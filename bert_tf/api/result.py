@@ -2,6 +2,7 @@
 
 import base64
 import html
+import itertools
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -12,6 +13,7 @@ if TYPE_CHECKING:
     from bert_tf.tasks.reports.report import Report
 
 MOST_ROWS = 20  # of a table that is shown
+_LONGEST_NAME = 30  # in a cell; longer ones are sentences
 
 
 class Table(NamedTuple):
@@ -71,7 +73,13 @@ def report_pictures(report: "Report") -> Iterator[bytes]:
 
 def _table(table: Table) -> str:
     def row(tag: str, cells: Sequence[Any]) -> str:
-        return "<tr>" + "".join(f"<{tag}>{html.escape(str(c))}</{tag}>" for c in cells) + "</tr>"
+        return "<tr>" + "".join(map(cell, itertools.repeat(tag), cells)) + "</tr>"
+
+    def cell(tag: str, value: Any) -> str:
+        text = html.escape(str(value))
+        # Jupyter aligns all cells to the right, which suits numbers and names.
+        style = ' style="text-align: left"' if tag == "td" and len(text) > _LONGEST_NAME else ""
+        return f"<{tag}{style}>{text}</{tag}>"
 
     shown = "".join(row("td", cells) for cells in table.rows[:MOST_ROWS])
     left_out = len(table.rows) - MOST_ROWS

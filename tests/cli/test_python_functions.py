@@ -127,6 +127,8 @@ def test_results_show_themselves_in_a_notebook(tuned, labelled):
     answers = bert_tf.predict(model=tuned.best, text=["<b>sea</b>"])
     assert "&lt;b&gt;sea&lt;/b&gt;" in answers._repr_html_()
     assert "<b>" not in answers._repr_html_()
+    long = bert_tf.predict(model=tuned.best, text=["a sentence to be read from the left edge on"])
+    assert '<td style="text-align: left">a sentence to be read' in long._repr_html_()
 
 
 def test_export_model_writes_a_version(tuned, tmp_path):
