@@ -21,6 +21,8 @@ class BertMaskedLanguageModel(PretrainedModel):
 
     Args:
         encoder: a `BertEncoder`, or a `BertConfig` for a new one.
+        head: output layer over the encoder's vocabulary, such as a `BertPreTrainer`'s; None for a
+            new one.
         seed, dtype, kwargs: see `PretrainedModel`.
 
     Inputs: the encoder's, and
@@ -39,10 +41,11 @@ class BertMaskedLanguageModel(PretrainedModel):
         encoder: BertEncoder | BertConfig,
         seed: int | None = None,
         dtype: Any = None,
+        head: MaskedLanguageModelHead | None = None,
         **kwargs: Any,
     ):
         encoder, dtype = encoder_for(encoder, seed, dtype)
-        head = words_head(encoder, seed, dtype)
+        head = head or words_head(encoder, seed, dtype)
 
         inputs = self.symbolic_inputs("mask_positions")
         encoded = encoder({name: inputs[name] for name in encoder.input}, reads="tokens")

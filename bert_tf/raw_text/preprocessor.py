@@ -14,7 +14,8 @@ import tensorflow as tf
 
 from bert_tf.errors import InputError
 from bert_tf.models.language_model import BertLanguageModel
-from bert_tf.models.pretrained_model import Encoder, PretrainedModel
+from bert_tf.models.masked_language_model import BertMaskedLanguageModel
+from bert_tf.models.pretrained_model import Encoder
 from bert_tf.models.pretrainer import BertPreTrainer
 from bert_tf.models.task_models import BertTagger
 from bert_tf.raw_text.batches import (
@@ -353,11 +354,7 @@ def _that_answers(model: Any) -> Any:
     """The model; of a pre-training model the one of masked words, with the same layers."""
     if not isinstance(model, BertPreTrainer):
         return model
-    words = PretrainedModel(
-        model.config, model.input, model.output["mlm_logits"], model.seed, model.dtype_policy
-    )
-    words.encoder = model.encoder
-    return words
+    return BertMaskedLanguageModel(model.encoder, model.seed, head=model.masked_language_model)
 
 
 class _Asked:

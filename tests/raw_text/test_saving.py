@@ -104,6 +104,16 @@ def test_an_export_is_that_of_the_commands(opened, tmp_path, monkeypatch):
 
 
 @pytest.mark.slow
+def test_a_pre_trainers_export_guesses_words(opened, tmp_path):
+    model = opened(BertPreTrainer)
+    texts = ["a [MASK] film", "the bad [MASK] is [MASK]"]
+    model.export(tmp_path / "words/1")
+    served = answer_rows(Predictor(tmp_path / "words").signature(), {"text": texts}, 32)
+    found = [[mask["words"][0] for mask in row["masks"]] for row in served]
+    assert found == model.predict(texts)
+
+
+@pytest.mark.slow
 def test_kerass_own_exports(opened, tmp_path):
     """Of token ids: of a model without a preprocessor, or where the format is named."""
     opened(preprocessor=None).export(tmp_path / "one", verbose=False)
