@@ -88,6 +88,8 @@ class _LabelModel(TaskModel):
         dropout: float | None = None,
         **kwargs: Any,
     ):
+        if isinstance(labels, str):
+            raise InputError(f"labels is {labels!r:.40}: give a list of names.")
         if labels is not None:
             labels = [str(label) for label in labels]
             if len(set(labels)) < len(labels):
@@ -96,7 +98,7 @@ class _LabelModel(TaskModel):
                 raise InputError(f"There are {len(labels)} labels for {num_classes} classes.")
             num_classes = len(labels)
         if num_classes is None:
-            raise InputError("A classifier needs num_classes or labels.")
+            raise InputError("A classifier needs its classes: give labels=[...] or num_classes.")
         if num_classes < 2:
             raise InputError(
                 f"A classifier of {num_classes} class always gives the same answer: give 2 classes "

@@ -1,9 +1,10 @@
 """Training and prediction on raw text, by a model's preprocessor, as Keras users know them."""
 
 import contextlib
+import operator
 import os
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any, ClassVar
 
 import keras
@@ -176,7 +177,7 @@ class TextModel(keras.Model):
         Raises:
             InputError: a text or a label cannot be used; the message names the example.
         """
-        x, is_text = self._checked(x)
+        x, is_text = self._checked(x, batch_size)
         if is_text:
             if validation_split and validation_data is None:
                 split = self.preprocessor.split(x, y, sample_weight, validation_split)
@@ -221,7 +222,7 @@ class TextModel(keras.Model):
         windows of the context. `bert-tf evaluate` computes the official scores. Masked words are
         the same in each evaluation.
         """
-        x, is_text = self._checked(x)
+        x, is_text = self._checked(x, batch_size)
         if is_text:
             x, _ = self.preprocessor.batches(self, x, y, sample_weight, batch_size=batch_size)
             y = sample_weight = batch_size = None
@@ -251,7 +252,7 @@ class TextModel(keras.Model):
         Raises:
             InputError: a text cannot be used; the message names the example.
         """
-        x, is_text = self._checked(x)
+        x, is_text = self._checked(x, batch_size)
         keras_own = {"verbose": verbose, "steps": steps, "callbacks": callbacks}
         with self._messages(is_text):
             if is_text:
@@ -314,8 +315,10 @@ class TextModel(keras.Model):
             )
         return self.preprocessor
 
-    def _checked(self, x: Any) -> tuple[Any, bool]:
+    def _checked(self, x: Any, batch_size: Any) -> tuple[Any, bool]:
         """The inputs, and whether they are raw text."""
+        _check_batch_size(batch_size)
+        _check_ids(x)
         if self.preprocessor is None:
             return x, False
         return self.preprocessor.checked(x)
@@ -328,7 +331,7 @@ class TextModel(keras.Model):
         if not isinstance(data, tuple | list) or all(isinstance(each, str) for each in data):
             parts = (data,)
         x, y, weights = keras.utils.unpack_x_y_sample_weight(tuple(parts))
-        x, is_text = self._checked(x)
+        x, is_text = self._checked(x, batch_size)
         if not is_text:
             return data
         return self.preprocessor.batches(self, x, y, weights, batch_size=batch_size).dataset
@@ -389,6 +392,25 @@ class TextModel(keras.Model):
             load(store)
 
         optimizer.load_own_variables = load_as_saved
+
+
+def _check_batch_size(size: Any) -> None:
+    try:
+        fits = size is None or operator.index(size) > 0
+    except TypeError:
+        fits = False
+    if not fits:
+        raise InputError(f"batch_size is {size!r:.40}: give a whole number, at least 1")
+
+
+def _check_ids(x: Any) -> None:
+    """Refuses ids that are floats, of arrays or of a data set: models would cut them off."""
+    inputs = getattr(x, "element_spec", x)
+    inputs = inputs[0] if isinstance(inputs, tuple) and inputs else inputs
+    for name in ("token_ids", "segment_ids", "mask_positions"):
+        dtype = str(getattr(inputs.get(name), "dtype", "")) if isinstance(inputs, Mapping) else ""
+        if "float" in dtype:
+            raise InputError(f"{name} are {dtype}: give integers, such as {name}.astype('int32')")
 
 
 def _check_callbacks(callbacks: Any) -> None:

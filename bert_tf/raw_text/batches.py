@@ -55,6 +55,7 @@ class Options(NamedTuple):
     shuffle: bool = False
     is_training: bool = False
     repeats: bool = False  # without end, though not shuffled
+    has_labels: bool = True  # not for predictions
     class_weight: Mapping[Any, float] | None = None
 
 
@@ -92,8 +93,8 @@ def make_batches(
     elif "label" in examples.columns or "answers" in examples.columns:
         columns, targets = kind.training_rows(task, examples, labels, tuned.tokenizer)
         arrays.append(targets)
-    elif options.is_training:
-        raise InputError("there are no labels to train on: give y, or a column of labels")
+    else:
+        raise InputError("there are no labels: give y, or a column of labels")
     of_examples = _example_weights(tuned, examples, weights, options.class_weight, arrays)
     arrays += [] if of_examples is None else [of_examples]
     lengths = None
@@ -139,12 +140,13 @@ def _example_weights(
     """Weights of examples, float32 [E], if there are any."""
     found = None
     if weights is not None:
-        found = np.asarray(label_list(weights), np.float32)
-        if found.shape != (len(examples),):
+        given = label_list(weights)
+        if len(given) != len(examples):
             raise InputError(
-                f"sample_weight has the shape {found.shape} for {len(examples)} examples: give a "
+                f"sample_weight has {len(given)} numbers for {len(examples)} examples: give a "
                 "weight for each"
             )
+        found = np.array([_weight(x, f"sample_weight {i}") for i, x in enumerate(given)])
         if not isinstance(tuned.model, ROW_MODELS):
             raise InputError(
                 "sample_weight is for models of an answer per example: leave it out, or repeat "
@@ -159,15 +161,30 @@ def _example_weights(
     return found
 
 
+def _weight(value: Any, name: str) -> np.float32:
+    """A finite weight."""
+    try:
+        weight = np.float32(value)
+    except (TypeError, ValueError):
+        weight = np.float32("nan")
+    if not np.isfinite(weight):
+        raise InputError(f"{name} is {value!r:.40}: give a number")
+    return weight
+
+
 def _class_table(class_weight: Mapping[Any, float], tuned: FineTuned) -> np.ndarray:
     """Weights of the labels, float32 [C]; 1 for those without, as in Keras."""
     labels = tuned.labels
     if not labels:
         raise InputError("class_weight is for models with labels: leave it out")
+    if not isinstance(class_weight, Mapping):
+        raise InputError(
+            f"class_weight is {class_weight!r:.40}: give a dict, such as {{{labels[0]!r}: 2.0}}"
+        )
     weights = np.ones(len(labels), np.float32)
     for label, weight in class_weight.items():
         name = class_of(label, tuned.task, labels, "a label of class_weight")
-        weights[list(labels).index(name)] = weight
+        weights[list(labels).index(name)] = _weight(weight, f"class_weight of {name!r}")
     return weights
 
 
@@ -324,8 +341,8 @@ def streamed(tuned: FineTuned, dataset: tf.data.Dataset, options: Options) -> tu
     table = None
     if options.class_weight:
         table = tf.constant(_class_table(options.class_weight, tuned))
-    if not is_masked and options.is_training and not _has_labels(spec, task):
-        raise InputError("there are no labels to train on: give batches of (texts, labels)")
+    if not is_masked and options.has_labels and not _has_labels(spec, task):
+        raise InputError("there are no labels: give batches of (texts, labels)")
 
     @tf.autograph.experimental.do_not_convert
     def prepare(x: Any, y: Any = None, weights: Any = None) -> Any:

@@ -34,6 +34,8 @@ def is_raw(x: Any) -> bool:
         return True
     if isinstance(x, Mapping):
         return any(is_raw(values) for values in x.values())
+    if hasattr(x, "to_pylist"):  # of pyarrow
+        x = x[:_LOOKED_AT].to_pylist()
     dtype = getattr(x, "dtype", None)
     kind = getattr(dtype, "kind", None)
     if kind in ("U", "S", "T") or getattr(dtype, "name", None) in ("string", "str"):
@@ -49,7 +51,12 @@ def is_raw(x: Any) -> bool:
 
 
 def checked_stream(x: Any) -> Any:
-    """A generator or a `PyDataset` as Keras takes it; those of raw text are refused."""
+    """Inputs that are not raw text, as Keras takes them.
+
+    Raises:
+        InputError: they are a generator or a `PyDataset` of raw text, or a list of nothing or of
+            numbers, which is neither.
+    """
     first = None
     if isinstance(x, Iterator):
         first = next(x, None)
@@ -60,6 +67,14 @@ def checked_stream(x: Any) -> Any:
         raise InputError(
             "the texts come from a generator: give them as a list, list(texts), or as a "
             "tf.data.Dataset"
+        )
+    has_arrays = not isinstance(x, list | tuple) or any(hasattr(each, "shape") for each in x)
+    if not has_arrays and not is_raw(x):
+        if not x:
+            raise InputError("there is no example: give at least one text")
+        raise InputError(
+            f"example 0 is {x[0]!r:.40}: give texts, or token ids as a dict of arrays (token_ids, "
+            "segment_ids, padding_mask)"
         )
     return x
 
@@ -216,8 +231,9 @@ def by_role(task: Task, x: Any) -> dict[str, Any]:
     if not found and len(x) == 1 and roles[0] in ("text", "words"):
         found = {roles[0]: next(iter(x))}
     if not found:
+        named = "one text, or two text and text_pair" if roles[0] == "text" else " and ".join(roles)
         raise InputError(
-            f"the inputs have the columns {', '.join(map(str, x))}: name them {' and '.join(roles)}"
+            f"the inputs have the columns {', '.join(map(str, x))}: name {named}"
         )
     return {role: x[name] for role, name in found.items()}
 
@@ -293,9 +309,10 @@ def _text(value: Any, name: str) -> str:
                 f"{name} is no valid UTF-8 ({value!r:.40}): decode it by its own encoding"
             ) from None
     if not isinstance(value, str):
-        raise InputError(
-            f"{name} is {value!r:.40}, no string: give texts, such as str({value!r:.20})"
-        )
+        cure = f"give texts, such as str({value!r:.20})"
+        if isinstance(value, list | tuple):
+            cure = "give a string; for pairs a tuple of two lists, or a list of tuples"
+        raise InputError(f"{name} is {value!r:.40}, no string: {cure}")
     try:
         value.encode()
     except UnicodeEncodeError as error:
@@ -355,9 +372,12 @@ def class_of(value: Any, task: Task, labels: Sequence[str], name: str) -> str:
             )
         value = str(int(value))
     if not isinstance(value, str):
+        cure = "labels.astype(int)"
+        if isinstance(value, list | tuple | np.ndarray):
+            cure = "labels.argmax(-1), or compile the model with a loss of such targets"
         raise InputError(
             f"{name} is {value!r:.40}: give a label's name or its number as an integer, such as "
-            "labels.astype(int)"
+            f"{cure}"
         )
     value = task.label_aliases.get(value, value)
     if value not in labels:

@@ -256,7 +256,7 @@ class BertPreprocessor(keras.layers.Layer):
         is_of_rows = isinstance(model, ROW_MODELS)
         if isinstance(x, tf.data.Dataset):
             if is_of_rows:
-                task, made = streamed(self.bound(model), x, Options())
+                task, made = streamed(self.bound(model), x, Options(has_labels=False))
                 self._check_pairs(task)
                 inputs = made.dataset.map(lambda *batch: inputs_alone(batch))
                 return predict(inputs, steps=steps, **kwargs)

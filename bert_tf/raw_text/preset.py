@@ -24,7 +24,11 @@ def open_preset(
     **settings: Any,
 ) -> Any:
     """A model of a class from a preset; see `PretrainedModel.from_preset`."""
+    if not isinstance(preset, str | os.PathLike):
+        raise InputError(f"the preset is {preset!r:.40}: give a folder, or a name on the hub")
     directory = find_model(preset)
+    if directory.is_file():
+        raise InputError(f"{preset} is a file: give its folder, {directory.parent}")
     if not directory.is_dir():
         raise InputError(f"{preset}: no such folder: check the path{hub_hint(str(preset))}")
     settings.setdefault("allow_new_head", True)
@@ -39,6 +43,8 @@ def open_preset(
     if is_auto:
         own, is_settled = _task(model, directory, task)
         length = max_length or min(own.max_length, model.config.max_position_embeddings)
+        if length < 3:
+            raise InputError(f"max_length is {length}: give 3 or more, [CLS] and [SEP] included")
         model.config.check_fits(length=length, pairs=own.pair is not None)
         preprocessor = BertPreprocessor(directory, own, length, is_settled)
     model.preprocessor = preprocessor
@@ -51,7 +57,13 @@ def _task(model: Any, directory: Path, name: str | None) -> tuple[Task, bool]:
     It is the one that is named, else the directory's if it is the model's, else that of the class.
     """
     if name is not None:
-        return find_task(name), False
+        task = find_task(name)
+        if not isinstance(model, (task.kind.model_class, *task.kind.opens)):
+            raise InputError(
+                f"task {name!r} is for {task.kind.model_class.__name__}, not for "
+                f"{type(model).__name__}: open that class, or give another task"
+            )
+        return task, False
     stored = read_settings(directory / TASK_FILE) or {}
     if "task" in stored:
         task = find_task(stored["task"], brought_by=directory).with_model_settings(stored)

@@ -284,7 +284,7 @@ def test_classifier_dropout():
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({}, "needs num_classes or labels"),
+        ({}, "needs its classes: give labels"),
         ({"labels": ["a", "a"]}, "comes twice"),
         ({"labels": ["a", "b"], "num_classes": 3}, "2 labels for 3 classes"),
         ({"num_classes": 1}, "always gives the same answer: .* use BertRegressor"),

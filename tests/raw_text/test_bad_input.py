@@ -42,7 +42,7 @@ def dataset(*parts):
 
 FIT = {
     "fewer labels": (TEXTS, LABELS[:3], "3 labels for 8 examples: give a label for each"),
-    "no labels": (TEXTS, None, "no labels to train on: give y"),
+    "no labels": (TEXTS, None, "there are no labels: give y"),
     "unknown label": (["a"], ["god"], r"label 0 is 'god', none of .* \(bad, good\): correct"),
     "number too large": (["a"], [2], "label 0 is 2: the model's 2 labels .* numbers 0 to 1"),
     "label None": (["a", "b"], ["good", None], "label 1 is None: leave the example out, or give"),
@@ -54,13 +54,17 @@ FIT = {
     "a number": (["a", 3], LABELS[:2], r"text 1 is 3, no string: give texts, such as str\(3\)"),
     "single string": ("a good film", "good", r"a single string: give a list, such as \[text\]"),
     "single label": (TEXTS, "good", "labels is a single string: give a list of them"),
-    "no text": ([], [], "no example|no string"),
+    "no text": ([], [], "there is no example: give at least one text"),
+    "numbers": ([1, 2], LABELS[:2], "example 0 is 1: give texts, or token ids as a dict of arrays"),
+    "lists of ids": ([[2, 5, 3]], ["good"], r"example 0 is \[2, 5, 3\]: give texts, or token ids"),
+    "lists of texts": ([["a", "b"]], ["good"], "text 0 is .*: give a string; for pairs a tuple of"),
+    "one-hot": (["a"], np.eye(2)[:1], r"label 0 is \[1.0, 0.0\]: .*labels.argmax\(-1\), or"),
     "half a character": (["a \ud800 b"], ["good"], "text 0 is no valid Unicode .*: remove it"),
     "Latin-1": (["caf\xe9".encode("latin-1")], ["good"], "text 0 is no valid UTF-8 .*: decode it"),
     "sides": ((TEXTS, TEXTS[:3]), LABELS, "8 of text, 3 of text_pair.*: give as many of each"),
     "three columns": ((TEXTS, TEXTS, TEXTS), LABELS, "the inputs are 3 columns: give a list"),
     "uneven tuples": ([("a", "b"), ("a",)], LABELS[:2], r"tuples of \[1, 2\] texts: give all as"),
-    "columns": ({"a": TEXTS, "b": TEXTS}, LABELS, "columns a, b: name them text"),
+    "columns": ({"a": TEXTS, "b": TEXTS}, LABELS, "columns a, b: name one text, or two text and"),
     "splits": (Splits(train=[], test=[]), None, r"splits train, test: give one, such as data\['tr"),
     "stream": (lambda: Stream(), None, "streamed: load it without streaming=True, or give list"),
     "unbatched": (lambda: dataset(TEXTS, LABELS), None, r"batch it, dataset.batch\(32\)"),
@@ -90,15 +94,18 @@ def classifier(opened):
 def test_a_classifier_refuses(classifier, fault):
     x, y, message = FIT[fault]
     x = x() if callable(x) else x
-    if fault == "no text":
-        assert not classifier.preprocessor.checked(x)[1]  # nothing tells texts from ids
-        return
     refused(lambda: classifier.fit(x, y, verbose=0), message)
 
 
 def test_weights_and_shares(classifier):
     for arguments, message in (
-        ({"sample_weight": [1.0, 2.0]}, r"shape \(2,\) for 8 examples: give a weight for each"),
+        ({"sample_weight": [1.0, 2.0]}, "2 numbers for 8 examples: give a weight for each"),
+        ({"sample_weight": [1.0, None] * 4}, "sample_weight 1 is None: give a number"),
+        ({"class_weight": {"good": None}}, "class_weight of 'good' is None: give a number"),
+        ({"class_weight": [1.0, 2.0]}, "class_weight is .*: give a dict, such as {'bad': 2.0}"),
+        ({"validation_data": TEXTS}, "there are no labels: give y"),
+        ({"batch_size": 0}, "batch_size is 0: give a whole number, at least 1"),
+        ({"batch_size": "8"}, "batch_size is '8': give a whole number"),
         ({"class_weight": {"god": 2.0}}, "a label of class_weight is 'god', none of the model's"),
         ({"validation_split": 0.99}, "leaves one side empty: give another share"),
         ({"validation_split": 1.0}, "leaves one side empty: give another share"),
@@ -112,7 +119,16 @@ def test_weights_and_shares(classifier):
     refused(lambda: classifier.fit(data, validation_split=0.5), "use dataset.take and .skip")
 
 
+def test_ids_that_are_floats(opened, classifier):
+    """A model would cut them off."""
+    ids = {name: np.ones((2, 3), "float32") for name in classifier.input}
+    for model in (classifier, opened(preprocessor=None)):
+        refused(lambda m=model: m.fit(ids, [0, 1]), r"token_ids are float32: .*.astype\('int32'\)")
+        refused(lambda m=model: m.predict(dataset(ids).batch(2)), "token_ids are .*float32")
+
+
 def test_predictions(opened, classifier, tmp_path):
+    refused(lambda: classifier.predict([]), "there is no example: give at least one text")
     refused(lambda: classifier.predict("a text"), "a single string: give a list")
     refused(lambda: classifier.predict(text for text in TEXTS), r"generator: .* list\(texts\)")
     refused(lambda: classifier.predict(["a", None]), "text 1 is None")
@@ -194,6 +210,19 @@ def test_a_preset_without_its_vocabulary(preset, tmp_path):
         "has no vocabulary: put its vocab.txt there, or give preprocessor=None",
     )
     assert BertClassifier.from_preset(folder, num_classes=2, preprocessor=None)
+
+
+def test_presets(preset):
+    open_preset = BertClassifier.from_preset
+    refused(lambda: open_preset(None), "the preset is None: give a folder, or a name on the hub")
+    refused(lambda: open_preset(preset / "vocab.txt"), "is a file: give its folder, ")
+    refused(lambda: open_preset(preset, labels="good"), "labels is 'good': give a list of names")
+    own = {"labels": ["bad", "good"]}
+    refused(lambda: open_preset(preset, max_length=2, **own), "max_length is 2: give 3 or more")
+    refused(
+        lambda: open_preset(preset, task="squad", **own),
+        "task 'squad' is for BertSpanClassifier, not for BertClassifier: open that class, or give",
+    )
 
 
 def test_messages_count_examples_from_0(classifier):

@@ -56,6 +56,7 @@ ONE_TEXT = {
     "dict of another name": lambda: ({"review": TEXTS}, LABELS),
     "series": lambda: (frame(t=TEXTS)["t"], frame(y=LABELS)["y"]),
     "frame": lambda: (frame(text=TEXTS, label=LABELS, more=TEXTS), None),
+    "pyarrow": lambda: tuple(map(pytest.importorskip("pyarrow").array, (TEXTS, LABELS))),
     "frames of one column": lambda: (frame(t=TEXTS), frame(y=LABELS)),
     "data set": lambda: (tf.data.Dataset.from_tensor_slices((TEXTS, LABELS)).batch(8), None),
     "data set with numbers": lambda: (

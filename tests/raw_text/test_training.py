@@ -334,5 +334,5 @@ def test_a_mirrored_strategy(preset):
 
 
 def test_fits_without_labels_or_loss_say_so(opened):
-    with pytest.raises(InputError, match="no labels to train on"):
+    with pytest.raises(InputError, match="there are no labels: give y"):
         opened(BertTagger).fit(WORDS)
