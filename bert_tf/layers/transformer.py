@@ -95,27 +95,23 @@ class SelfAttention(AttentionLayer):
         self, x: Any, places: Places, training: bool, return_probabilities: bool, summary_only: bool
     ) -> tuple[Any, Any]:
         compute = Primitives(True) if training and return_probabilities else primitives(training)
-        parts = [self.query, self.key, self.value]
-        heads = compute.heads(x, parts, places, self.config.num_attention_heads)
-        query, key, value = heads  # (B, N, T, D)
-        query, mask = places.of_summary(query) if summary_only else (query, places.mask)
-        # Scaling the queries costs T times less than scaling the scores.
-        query = query * self.config.head_size**-0.5
-
+        parts, number = [self.query, self.key, self.value], self.config.num_attention_heads
         drops = training and self.dropout.rate > 0
         if self.flash is None or drops or return_probabilities or summary_only:
-            context, probabilities = compute.attention(query, key, value, mask, self.dropout)
-            context = ops.transpose(context, (0, 2, 1, 3))  # (B, T, N, D)
+            context, probabilities = compute.attend(
+                x, parts, places, number, self.dropout,
+                return_probabilities=return_probabilities, summary_only=summary_only,
+            )  # fmt: skip
         else:
-            query, key, value = (ops.transpose(each, (0, 2, 1, 3)) for each in (query, key, value))
+            heads = compute.heads(x, parts, places, number)
+            query, key, value = (ops.transpose(each, (0, 2, 1, 3)) for each in heads)
             # The kernel refuses a mask to broadcast over the queries.
             seen = ops.broadcast_to(places.seen, (places.batch, 1, places.length, places.length))
             context = ops.dot_product_attention(
                 query, key, value, mask=seen, scale=1.0, flash_attention=self.flash
             )
+            context = places.collect(ops.reshape(context, (-1, self.config.hidden_size)))
             probabilities = None
-        context = ops.reshape(context, (-1, self.config.hidden_size))
-        context = context if summary_only else places.collect(context)
         return compute.dense(context, self.output_dense), probabilities
 
 
@@ -138,8 +134,9 @@ class FeedForward(BertLayer):
             shape = ops.shape(hidden_states)
             rows = ops.reshape(hidden_states, (-1, shape[-1]))
             return ops.reshape(self.call(rows, training), shape)
-        compute = primitives(training)
-        return compute.dense(compute.dense(hidden_states, self.intermediate), self.output_dense)
+        return primitives(training).feed_forward(
+            hidden_states, self.intermediate, self.output_dense
+        )
 
 
 @keras.saving.register_keras_serializable(package="bert_tf")

@@ -39,11 +39,38 @@ class Primitives:
         """The layer's outputs for x [n, H]."""
         return layer(x)
 
+    def feed_forward(self, x: Any, inner: keras.layers.Dense, outer: keras.layers.Dense) -> Any:
+        """Both layers of x [n, H], one after the other."""
+        return self.dense(self.dense(x, inner), outer)
+
     def heads(self, x: Any, layers: list[keras.layers.Dense], places: Places, number: int) -> list:
-        """Each layer of x [n, H], cut into heads [B, N, T, D]."""
-        shape = (places.batch, places.length, number, -1)
+        """Queries, divided by sqrt(D), keys and values of x [n, H], in heads [B, N, T, D]."""
+        shape = (places.batch, places.length, number, layers[0].units // number)
         found = (ops.reshape(places.fill(self.dense(x, layer)), shape) for layer in layers)
-        return [ops.transpose(each, (0, 2, 1, 3)) for each in found]
+        query, key, value = (ops.transpose(each, (0, 2, 1, 3)) for each in found)
+        # Scaling the queries costs T times less than scaling the scores.
+        return [query * shape[-1] ** -0.5, key, value]
+
+    def attend(
+        self, x: Any, layers: list[keras.layers.Dense], places: Places, number: int, dropout: Any,
+        *, return_probabilities: bool = False, summary_only: bool = False,
+    ) -> tuple[Any, Any]:  # fmt: skip
+        """Self-attention of x [n, H]: contexts [n, H], and probabilities or None.
+
+        Args:
+            x: [n, H].
+            layers: those of queries, keys and values.
+            places: the n places.
+            number: of heads.
+            dropout: the layer that drops probabilities.
+            return_probabilities: whether they are read.
+            summary_only: compute one token of each row, [B, H]: see `Places.summary`.
+        """
+        query, key, value = self.heads(x, layers, places, number)  # (B, N, T, D)
+        query, mask = places.of_summary(query) if summary_only else (query, places.mask)
+        context, probabilities = self.attention(query, key, value, mask, dropout)
+        context = ops.reshape(ops.transpose(context, (0, 2, 1, 3)), (-1, layers[0].units))
+        return (context if summary_only else places.collect(context)), probabilities
 
     def attention(self, query: Any, key: Any, value: Any, mask: Any, dropout: Any) -> tuple:
         """dropout(softmax(Q K^T + mask)) V, [B, N, Q, D].

@@ -9,8 +9,9 @@
   queries, keys and values.
 """
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+import functools
+from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from contextvars import ContextVar
 from typing import Any
 
@@ -24,56 +25,8 @@ from bert_tf.primitives.dropout import Dropout, draw_dropout, drop
 from bert_tf.primitives.keras_ops import Primitives, is_replaced
 from bert_tf.primitives.passes import known_shape
 from bert_tf.primitives.places import Places
+from bert_tf.primitives.token_places import TokenPlaces
 from bert_tf.startup import shares_cores
-
-
-class TokenPlaces(Places):
-    """The places of tokens alone; in training, the gradient of moving rows is a lookup, too."""
-
-    def __init__(self, padding_mask: tf.Tensor, direction: str, training: bool):
-        super().__init__(padding_mask, direction)
-        self._training = training
-        # A row without tokens keeps its first place, so that every row has a first token.
-        is_computed = (padding_mask != 0) | (tf.range(self.length) == 0)
-        is_computed = tf.reshape(is_computed, [-1])  # (B * T,)
-        self._is_computed = is_computed[:, tf.newaxis]
-        self._places = tf.cast(tf.where(is_computed)[:, 0], tf.int32)  # (n,)
-        # The token at each place; at padding, the last one before it.
-        self._tokens = tf.cumsum(tf.cast(is_computed, tf.int32)) - 1  # (B * T,)
-
-    def _moved(self, x: tf.Tensor, move: Callable, back: Callable) -> tf.Tensor:
-        if self._training and x.dtype.is_floating:
-            return tf.custom_gradient(lambda x: (move(x), back))(x)
-        return move(x)
-
-    def _at_tokens(self, x: tf.Tensor) -> tf.Tensor:
-        return tf.gather(x, self._places)
-
-    def _with_zeros(self, x: tf.Tensor) -> tf.Tensor:
-        return tf.gather(x, self._tokens) * tf.cast(self._is_computed, x.dtype)
-
-    def collect(self, x: tf.Tensor) -> tf.Tensor:
-        return self._moved(x, self._at_tokens, self._with_zeros)
-
-    def fill(self, x: tf.Tensor) -> tf.Tensor:
-        return self._moved(x, lambda x: tf.gather(x, self._tokens), self._at_tokens)
-
-    def spread(self, x: tf.Tensor) -> tf.Tensor:
-        return super().spread(self._moved(x, self._with_zeros, self._at_tokens))
-
-    def position_rows(self, table: tf.Tensor) -> tf.Tensor:
-        if self._training:
-            return super().position_rows(table)
-        return tf.gather(table, self._places % self.length)
-
-    def summary(self, x: tf.Tensor) -> tf.Tensor:
-        first = tf.range(self.batch) * self.length
-        rows = tf.gather(self._tokens, first if self._last is None else first + self._last)
-
-        def back(upstream: tf.Tensor) -> tf.Tensor:
-            return tf.scatter_nd(rows[:, tf.newaxis], upstream, tf.shape(x))
-
-        return self._moved(x, lambda x: tf.gather(x, rows), back)
 
 
 class Inference(Primitives):
@@ -110,10 +63,13 @@ class Inference(Primitives):
             return y
         return self.gelu(y) if layer.activation is activations.gelu else layer.activation(y)
 
-    def products(self, x: tf.Tensor, layers: list[keras.layers.Dense]) -> tf.Tensor:
-        """X W + b of layers side by side, [n, M]."""
+    def products(
+        self, x: tf.Tensor, layers: Sequence[keras.layers.Dense], scale: float = 1.0
+    ) -> tf.Tensor:
+        """X W + b of layers side by side, [n, M]; the first one's is multiplied by `scale`."""
         if len(layers) > 1:  # joining kernels takes longer
-            return tf.concat([self.products(x, [layer]) for layer in layers], -1)
+            first, *others = (self.products(x, [layer]) for layer in layers)
+            return tf.concat([first * scale, *others], -1)
         dtype, (layer,) = layers[0].compute_dtype, layers
         product = tf.matmul(tf.cast(x, dtype), tf.cast(layer.kernel, dtype))
         return tf.nn.bias_add(product, tf.cast(layer.bias, dtype))
@@ -122,8 +78,38 @@ class Inference(Primitives):
         if any(layer.quantization_mode for layer in layers):
             return super().heads(x, layers, places, number)
         shape = [places.batch, places.length, len(layers), number, layers[0].units // number]
-        heads = tf.reshape(places.fill(self.products(x, layers)), shape)
+        product = self.products(x, layers, shape[-1] ** -0.5)
+        heads = tf.reshape(places.fill(product), shape)
         return tf.unstack(tf.transpose(heads, [2, 0, 3, 1, 4]))
+
+    def attend(
+        self, x: Any, layers: list[keras.layers.Dense], places: Places, number: int, dropout: Any,
+        *, return_probabilities: bool = False, summary_only: bool = False,
+    ) -> tuple[Any, Any]:  # fmt: skip
+        is_replaced = any(layer.quantization_mode for layer in layers)
+        is_other = self.training or is_replaced or return_probabilities
+        if is_other or not isinstance(places, TokenPlaces):
+            return super().attend(
+                x, layers, places, number, dropout, return_probabilities=return_probabilities,
+                summary_only=summary_only,
+            )  # fmt: skip
+        width = layers[0].units // number
+        product = tf.reshape(self.products(x, layers, width**-0.5), [-1, width])
+        made = places.groups(number)
+        contexts = []
+        for group in made.groups:
+            if summary_only:
+                query = tf.gather(product, group.summary)
+                key, value = tf.unstack(tf.gather(product, group.heads[1:]))
+                context, _ = self.attention(query, key, value, group.summary_mask, None)
+            else:
+                query, key, value = tf.unstack(tf.gather(product, group.heads))
+                context, _ = self.attention(query, key, value, group.mask, None)
+            contexts.append(tf.reshape(context, [-1, width]))
+        context = tf.concat(contexts, 0)
+        if summary_only:
+            return tf.gather(tf.reshape(context, [-1, layers[0].units]), made.rows), None
+        return tf.reshape(tf.gather(context, made.back), [-1, layers[0].units]), None
 
     def attention(self, query: Any, key: Any, value: Any, mask: Any, dropout: Any) -> tuple:
         scores = tf.cast(tf.matmul(query, key, transpose_b=True), tf.float32)  # (B, N, Q, T)
@@ -162,26 +148,17 @@ class CopiedWeights(Inference):
                 self._copies[key] = tf.Variable(make(), trainable=False)
         return tf.convert_to_tensor(self._copies[key])
 
-    def products(self, x: tf.Tensor, layers: list[keras.layers.Dense]) -> tf.Tensor:
-        dtype = layers[0].compute_dtype
-        # oneDNN's product with a bias rearranges a bfloat16 kernel in every call; its product of
-        # batches does not, if the kernel is [out, in]: an eighth less time for a sentence.
-        is_linear = layers[0].activation is keras.activations.linear
-        is_transposed = dtype == "bfloat16" and is_linear
+    def products(
+        self, x: tf.Tensor, layers: Sequence[keras.layers.Dense], scale: float = 1.0
+    ) -> tf.Tensor:
+        kernel, bias = (
+            self._copy((name, *layers), functools.partial(self.joined, name, layers, scale))
+            for name in ("kernel", "bias")
+        )
+        return tf.nn.bias_add(tf.matmul(tf.cast(x, kernel.dtype), kernel), bias)
 
-        def kernel() -> tf.Tensor:
-            joined = tf.concat([tf.cast(layer.kernel, dtype) for layer in layers], -1)
-            return tf.transpose(joined) if is_transposed else joined
-
-        def bias() -> tf.Tensor:
-            return tf.concat([tf.cast(layer.bias, dtype) for layer in layers], -1)
-
-        kernels = self._copy(("kernel", *layers), kernel)
-        biases = self._copy(("bias", *layers), bias)
-        x = tf.cast(x, dtype)
-        if is_transposed:
-            return tf.matmul(x[tf.newaxis], kernels[tf.newaxis], transpose_b=True)[0] + biases
-        return tf.nn.bias_add(tf.matmul(x, kernels), biases)
+    def joined(self, name: str, layers: Sequence[keras.layers.Dense], scale: float) -> tf.Tensor:
+        return joined(name, layers, scale)
 
     def affine(self, layer: keras.layers.LayerNormalization) -> list[tf.Tensor]:
         made = super().affine
@@ -195,11 +172,11 @@ class Training(Inference):
     fork = staticmethod(elementwise.fork)
     word_logits = staticmethod(vocabulary_loss.word_logits)
 
-    def products(self, x: tf.Tensor, layers: list[keras.layers.Dense]) -> tf.Tensor:
-        dtype = layers[0].compute_dtype
-        kernel = tf.concat([tf.cast(layer.kernel, dtype) for layer in layers], -1)
-        bias = tf.concat([tf.cast(layer.bias, dtype) for layer in layers], -1)
-        return elementwise.dense(tf.cast(x, dtype), kernel, bias)
+    def products(
+        self, x: tf.Tensor, layers: Sequence[keras.layers.Dense], scale: float = 1.0
+    ) -> tf.Tensor:
+        kernel, bias = (joined(name, layers, scale) for name in ("kernel", "bias"))
+        return elementwise.dense(tf.cast(x, kernel.dtype), kernel, bias)
 
     def attention(self, query: Any, key: Any, value: Any, mask: Any, dropout: Any) -> tuple:
         shape = [*known_shape(query)[:3], known_shape(key)[2]]
@@ -218,22 +195,34 @@ class Training(Inference):
         return drop(x, _drawn(dropout, known_shape(x)))
 
 
+def joined(name: str, layers: Sequence[keras.layers.Dense], scale: float) -> tf.Tensor:
+    """Kernels or biases of layers side by side, the first multiplied, in the compute dtype."""
+    first, *others = (getattr(layer, name) for layer in layers)
+    weights = [first if scale == 1.0 else first * scale, *others]
+    return tf.concat([tf.cast(each, layers[0].compute_dtype) for each in weights], -1)
+
+
 def _drawn(layer: keras.layers.Dropout, shape: list[Any]) -> Dropout | None:
     """What the layer drops of its next input."""
     return draw_dropout(layer.seed_generator.next(), shape, layer.rate) if layer.rate else None
 
 
-_copied: ContextVar[CopiedWeights | None] = ContextVar("copied", default=None)
+_chosen: ContextVar[Inference | None] = ContextVar("chosen", default=None)
 
 
 @contextmanager
-def copied_weights() -> Iterator[None]:
-    """Functions traced within the context infer with copies of the weights, made now."""
-    token = _copied.set(CopiedWeights())
+def inferring_with(primitives: Inference) -> Iterator[None]:
+    """Inference within the context is by these primitives."""
+    token = _chosen.set(primitives)
     try:
         yield
     finally:
-        _copied.reset(token)
+        _chosen.reset(token)
+
+
+def copied_weights() -> AbstractContextManager:
+    """Functions traced within the context infer with copies of the weights, made now."""
+    return inferring_with(CopiedWeights())
 
 
 def chosen(training: bool) -> Primitives:
@@ -246,4 +235,4 @@ def chosen(training: bool) -> Primitives:
         return Primitives(training)
     if training:
         return Training(training) if device_type() == "CPU" else Primitives(training)
-    return _copied.get() or Inference(training)
+    return _chosen.get() or Inference(training)

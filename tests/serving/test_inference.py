@@ -135,6 +135,21 @@ def test_all_outputs_of_the_encoder(activation):
         assert_close(one.numpy()[tokens], other.numpy()[tokens])
 
 
+@pytest.mark.parametrize("direction", ["both", "left_to_right", "right_to_left"])
+@pytest.mark.parametrize("rows", [1, 2, 9])
+def test_rows_in_groups_of_like_length_see_their_own_tokens_alone(direction, rows):
+    random = np.random.default_rng(7)
+    encoder = randomize(BertEncoder(replace(CONFIG, attention_direction=direction)), random)
+    mask = (np.arange(7) < random.integers(1, 8, rows)[:, np.newaxis]).astype(np.int32)
+    mask[0, :2] = 0, 1  # padding at the start, which is computed, but not seen
+    inputs = batch(random, mask)
+    for reads, kept in (("tokens", mask.astype(bool)), ("pooled_output", slice(None))):
+        wanted, found = both(encoder, inputs, reads=reads)
+        name = "sequence_output" if reads == "tokens" else reads
+        one, other = found[name].numpy()[kept], wanted[name].numpy()[kept]
+        np.testing.assert_allclose(one, other, rtol=1e-5, atol=1e-5)
+
+
 def test_padding_changes_nothing():
     random = np.random.default_rng(5)
     encoder = randomize(BertEncoder(CONFIG), random)
@@ -202,8 +217,8 @@ def test_an_export_in_bfloat16_holds_its_weights_once_and_answers_as_evaluation_
     reader = tf.train.load_checkpoint(str(folder / "variables/variables"))
     dtypes = reader.get_variable_to_dtype_map()
     saved = [(dtypes[name], shape) for name, shape in reader.get_variable_to_shape_map().items()]
-    # Queries, keys and values as one kernel, [out, in], once for all signatures; none in float32.
-    assert saved.count((tf.bfloat16, [24, 8])) == CONFIG.num_hidden_layers
+    # Queries, keys and values as one kernel, once for all signatures; none in float32.
+    assert saved.count((tf.bfloat16, [8, 24])) == CONFIG.num_hidden_layers
     assert (tf.float32, [8, 8]) not in saved
     assert (folder / "saved_model.pb").stat().st_size < 3e6
     session = LoadedModel(folder)
