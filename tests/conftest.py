@@ -11,6 +11,8 @@ from pathlib import Path
 import pytest
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+# Tests train and answer in one process. Given, it is not measured either.
+os.environ.setdefault("TF_ONEDNN_ASSUME_FROZEN_WEIGHTS", "0")
 if "PYTEST_XDIST_WORKER" in os.environ:
     # Several workers: each keeps to one core, or they would wait for each other.
     for name in ("TF_NUM_INTRAOP_THREADS", "TF_NUM_INTEROP_THREADS", "OMP_NUM_THREADS"):
@@ -126,9 +128,9 @@ def exports_of_what_is_asked(request):
 
             init = RawTextModel.__init__
 
-            def without(self, tokenizer, model, signatures):
+            def without(self, tokenizer, model, signatures, *more):
                 kept = {n: s for n, s in signatures.items() if n not in ("embed", "attention")}
-                init(self, tokenizer, model, kept)
+                init(self, tokenizer, model, kept, *more)
 
             patch.setattr(RawTextModel, "__init__", without)
         yield

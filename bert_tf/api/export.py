@@ -1,13 +1,14 @@
 """`bert_tf.export_model`."""
 
 import dataclasses
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
 from bert_tf.api.keywords import PathName, Verbosity, keywords
 from bert_tf.api.progress import progress
 from bert_tf.api.result import Result
+from bert_tf.errors import InputError
 from bert_tf.options import option
 from bert_tf.outputs import check_output_folder
 from bert_tf.tasks.options import TaskOptions
@@ -26,9 +27,15 @@ class ExportOptions(TaskOptions):
     """folder of all exports."""
     version: int = option(0, at_least=0)
     """a free positive number; by default the next one."""
-    precision: Literal["float32", "bfloat16", "auto"] = "float32"
-    """compute precision of the served model; auto takes bfloat16 where this machine multiplies it
-    fast."""
+    precision: Literal["float32", "bfloat16", "int8", "auto", "all"] = "float32"
+    """compute precision of the served model. int8 comes with a version in float32, for processors
+    without it; auto measures all types and takes the fastest on this machine; all writes a version
+    of each."""
+    calibration: str | None = option(None, path=True)
+    """labelled examples that int8 is calibrated and scored with; by default those that the model
+    was fine-tuned and validated with."""
+    max_loss: float = option(0.5, at_least=0, at_most=100)
+    """points of the score that int8 may lose; with more it is refused."""
     label_map: list[str] = option(factory=list)
     """names to serve for labels of the model, as MODEL_LABEL=LABEL."""
 
@@ -44,7 +51,8 @@ class ExportResult(Result):
     """The outcome of `export_model`.
 
     Attributes:
-        path: folder of the version, saved_models/NAME/VERSION.
+        path: folder of the version, saved_models/NAME/VERSION; of several types, the newest.
+        versions: type -> number of its version.
         inputs: input of the default signature -> the number of its axes: 1 for a string per
             example, 2 for a list of strings.
         remark: on the precision, if there is one to make.
@@ -52,36 +60,60 @@ class ExportResult(Result):
 
     path: Path
     inputs: dict[str, int]
-    remark: str = ""
+    versions: dict[str, int]
+    remarks: list[str] = field(default_factory=list)
 
     def lines(self) -> list[str]:
-        remarks = [self.remark] if self.remark else []
-        return [*remarks, f"SavedModel: {self.path}, its model card in README.md"]
+        others = [f"{name} is version {number}" for name, number in self.versions.items()]
+        others = [", ".join(others)] if len(others) > 1 else []
+        return [
+            *self.remarks, *others, f"SavedModel: {self.path}, its model card in README.md"
+        ]  # fmt: skip
 
 
 def run(options: ExportOptions, *, shown: bool = True) -> ExportResult:
     folder = check_output_folder(Path(options.output) / options.name, [options.model])
+    takes_rows = options.precision in ("int8", "auto", "all")
+    if options.calibration and not takes_rows:
+        raise InputError(
+            f"--calibration is for int8: give --precision int8, not {options.precision}"
+        )
     with progress("exporting", shown=shown) as bar:
         from bert_tf.serving.export import check_export
         from bert_tf.trained.fine_tuned import FineTuned
+        from bert_tf.trained.types import export_types
 
         check_export(options.name, root=folder.parent, version=options.version)
-        dtype, remark = dtype_policy(options.precision)
-        model = FineTuned.from_directory(options.model, dataclasses.asdict(options), dtype)
-        directory = model.export(
-            folder.name, root=folder.parent, version=options.version, directory=options.model
-        )
+        settings = dataclasses.asdict(options)
+        if not takes_rows:
+            dtype, remark = dtype_policy(options.precision)
+            model = FineTuned.from_directory(options.model, settings, dtype)
+            directory = model.export(
+                folder.name, root=folder.parent, version=options.version, directory=options.model
+            )
+            versions: dict[str, int] = {options.precision: int(directory.name)}
+            remarks = [remark] if remark else []
+        else:
+            model = FineTuned.from_directory(options.model, settings)
+            made = export_types(
+                model, folder, version=options.version, directory=options.model,
+                precision=options.precision, calibration=options.calibration,
+                max_loss=options.max_loss,
+                other=lambda dtype: FineTuned.from_directory(options.model, settings, dtype),
+            )  # fmt: skip
+            versions, remarks = made.versions, made.remarks
     inputs = model.task.kind.signatures(model.task)["serving_default"].inputs
     return ExportResult(
-        path=Path(options.output) / options.name / directory.name,
+        path=Path(options.output) / options.name / str(max(versions.values())),
         inputs={name: each.shape.rank for name, each in inputs.items()},
-        remark=remark,
+        versions=versions,
+        remarks=remarks,
         notices=bar.notices,
     )
 
 
 def dtype_policy(precision: str) -> tuple[str, str]:
-    """Keras' dtype policy of a precision, and a remark on it, if there is one to make."""
+    """Keras' dtype policy of float32 or bfloat16, and a remark on it, if there is one to make."""
     if precision == "float32":
         return "float32", ""
     import tensorflow as tf
@@ -89,8 +121,6 @@ def dtype_policy(precision: str) -> tuple[str, str]:
     from bert_tf.training.device_speed import fast_precision
 
     fast, measured = fast_precision(tf.distribute.get_strategy())
-    if precision == "auto":
-        return fast, measured and f"precision: {fast} ({measured})"
     reason = measured or "it does not multiply bfloat16"
     slow = f"the model will be slow on processors like this one: {reason}"
     return "mixed_bfloat16", slow if fast == "float32" else ""

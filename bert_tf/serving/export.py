@@ -18,6 +18,7 @@ from tensorflow.core.protobuf.meta_graph_pb2 import SignatureDef, TensorInfo
 
 from bert_tf.atomic import hold_output, replace_directory, write_text
 from bert_tf.errors import InputError
+from bert_tf.primitives import int8_product
 from bert_tf.serving.saved_model import LoadedModel, nodes_of, read_saved_model
 from bert_tf.serving.signatures import RawTextModel
 from bert_tf.serving.warmup_requests import (
@@ -33,6 +34,9 @@ _log = logging.getLogger(__name__)
 # The TF Text ops of our tokenizer. Released servers link both, but not others such as
 # TFText>RoundRobinTrim (tensorflow/serving issue 2267).
 SERVED_TEXT_OPS = {"FastBertNormalize", "FastWordpieceTokenizeWithOffsets"}
+# Not in tf.raw_ops, but in every TensorFlow for x86-64 that is built with oneDNN, released servers
+# among them, from 2.17 on; elsewhere no kernel is there, and such an export names its float32 twin.
+SERVED_OPS = {*SERVED_TEXT_OPS, int8_product.OP}
 # Ops that call Python of the exporting process.
 _PYTHON_OPS = {"PyFunc", "PyFuncStateless", "EagerPyFunc"}
 # Marks a function of `tf.function(jit_compile=True)`, and each call of it.
@@ -136,8 +140,7 @@ def refuse_unservable(saved_model: str | Path) -> None:
     unserved = {
         node.op
         for node in nodes
-        if node.op in _PYTHON_OPS
-        or not (hasattr(tf.raw_ops, node.op) or node.op in SERVED_TEXT_OPS)
+        if node.op in _PYTHON_OPS or not (hasattr(tf.raw_ops, node.op) or node.op in SERVED_OPS)
     }
     if unserved:
         raise InputError(
@@ -223,6 +226,33 @@ def batching_parameters(signatures: Mapping[str, SignatureDef]) -> str | None:
     return _BATCHING if all(len(info.tensor_shape.dim) == 1 for info in inputs) else None
 
 
+def set_labels(root: str | Path, name: str, labels: Mapping[str, int]) -> bool:
+    """Has `<root>/models.config` serve versions under labels; False if it has other settings."""
+    path, block = Path(root) / MODELS_CONFIG, _block(name)
+    text = path.read_text(encoding="utf-8")
+    if block not in text:
+        return False
+    lines = [f"    model_version_policy {{ specific {{ {_versions_text(labels)} }} }}"]
+    lines += [f'    version_labels {{ key: "{x}" value: {labels[x]} }}' for x in labels]
+    end = "  }\n"
+    write_text(path, text.replace(block, block.removesuffix(end) + "\n".join(lines) + "\n" + end))
+    return True
+
+
+def _versions_text(labels: Mapping[str, int]) -> str:
+    return " ".join(f"versions: {number}" for number in labels.values())
+
+
+def _block(name: str) -> str:
+    return f"""\
+  config {{
+    name: "{name}"
+    base_path: "{_MOUNT}/{name}"
+    model_platform: "tensorflow"
+  }}
+"""
+
+
 def list_model(root: str | Path, name: str) -> bool:
     """Adds a model to `<root>/models.config`; False if that has no `model_config_list`."""
     path = Path(root) / MODELS_CONFIG
@@ -234,17 +264,10 @@ def list_model(root: str | Path, name: str) -> bool:
     end = code.rfind("}")
     if not re.search(r"\bmodel_config_list\b", code) or end < 0:
         return False
-    block = f"""\
-  config {{
-    name: "{name}"
-    base_path: "{_MOUNT}/{name}"
-    model_platform: "tensorflow"
-  }}
-"""
     line = text.rfind("\n", 0, end) + 1
     place = line if not text[line:end].strip() else end  # `{}` may stand on one line
     separator = "" if place == line else "\n"
-    write_text(path, text[:place] + separator + block + text[place:])
+    write_text(path, text[:place] + separator + _block(name) + text[place:])
     return True
 
 
@@ -253,7 +276,8 @@ def model_card(name: str, facts: Mapping[str, str], signatures: Mapping[str, Sig
     # A bar in a text would end its cell, a line its row.
     cells = ((subject, text.replace("|", "\\|").split()) for subject, text in facts.items())
     rows = [f"| {subject} | {' '.join(words)} |" for subject, words in cells]
-    texts = example_texts(signatures["serving_default"])
+    default = signatures["serving_default"]
+    texts = example_texts(default.inputs, default.outputs)
     body = json.dumps({"inputs": {key: [text] for key, text in texts.items()}})
     table = []
     for signature_name, signature in sorted(signatures.items()):

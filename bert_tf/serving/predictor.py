@@ -15,6 +15,7 @@ from bert_tf.errors import InputError
 from bert_tf.serving.export import versions
 from bert_tf.serving.saved_model import LoadedModel
 from bert_tf.serving.signatures import DEFAULT, find_signature
+from bert_tf.serving.types import load_error
 
 _AT_ONCE = 2  # batches, to keep a CPU's cores busy
 
@@ -64,8 +65,11 @@ class Predictor:
             self.signatures[DEFAULT]
         except (OSError, KeyError, tf.errors.OpError, ValueError, DecodeError) as error:
             reason = str(error).splitlines()[0]
+            cure = load_error(directory, str(error))
             raise InputError(
-                f"{directory} cannot be loaded ({reason}): export the model again"
+                f"{directory} cannot be loaded: {cure}"
+                if cure
+                else f"{directory} cannot be loaded ({reason}): export the model again"
             ) from error
 
     @property

@@ -1,7 +1,7 @@
 """A model that takes raw strings: tokenizer, model and answers in one graph."""
 
 import functools
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -9,7 +9,8 @@ import keras
 import tensorflow as tf
 
 from bert_tf.errors import InputError
-from bert_tf.primitives.on_tensorflow import copied_weights
+from bert_tf.primitives.int8 import Int8, Plan
+from bert_tf.primitives.on_tensorflow import copied_weights, inferring_with
 from bert_tf.tokenization.tokenizer import BertTokenizer
 
 DEFAULT = "serving_default"
@@ -74,7 +75,11 @@ class RawTextModel(tf.Module):
     """What evaluation runs and what an export saves."""
 
     def __init__(
-        self, tokenizer: BertTokenizer, model: keras.Model, signatures: Mapping[str, Signature]
+        self,
+        tokenizer: BertTokenizer,
+        model: keras.Model,
+        signatures: Mapping[str, Signature],
+        plan: Plan | None = None,  # of products in int8
     ) -> None:
         super().__init__()
         # A SavedModel holds the variables of what it tracks. TensorFlow's own, not the Keras model:
@@ -83,6 +88,7 @@ class RawTextModel(tf.Module):
         self.tokenizer = tokenizer
         self._variables: list[tf.Variable] = []
         self._signatures = lambda: signatures  # a bare dict would be tracked, too
+        self._int8 = (lambda: Int8(plan)) if plan else None
         self.positions: int = model.config.max_position_embeddings
         self.method_names = {  # of other APIs than predict
             name: signature.method_name
@@ -90,10 +96,11 @@ class RawTextModel(tf.Module):
             if signature.method_name != PREDICT
         }
 
-    def signatures(self) -> dict[str, Any]:
-        """Makes the concrete functions to export, by name."""
-        with copied_weights():
-            made = {name: signature.trace() for name, signature in self._signatures().items()}
+    def signatures(self, names: Iterable[str] | None = None) -> dict[str, Any]:
+        """Makes the concrete functions to export, by name; None for all."""
+        every = self._signatures()
+        with inferring_with(self._int8()) if self._int8 else copied_weights():
+            made = {name: every[name].trace() for name in names or every}
             captured = {id(x) for function in made.values() for x in function.captured_inputs}
             watched = {x.ref(): x for function in made.values() for x in function.variables}
             self._variables = [x for x in watched.values() if id(x.handle) in captured]
@@ -101,7 +108,13 @@ class RawTextModel(tf.Module):
 
     def signature(self, name: str = DEFAULT) -> Any:
         """Makes one concrete function; raises InputError for an unknown name."""
-        return find_signature(self._signatures(), name).trace()
+        signature = find_signature(self._signatures(), name)
+        if self._int8 is None:
+            return signature.trace()
+        with inferring_with(primitives := self._int8()):
+            function = signature.trace()
+        function.primitives = primitives  # a function does not keep its variables
+        return function
 
 
 def find_signature(signatures: Mapping[str, Any], name: str) -> Any:

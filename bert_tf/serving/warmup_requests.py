@@ -35,6 +35,10 @@ _TEXTS: dict[str, str | list[str]] = {
 }
 _MASKED_TEXT = "The ship left the [MASK] at dawn."
 
+# Words of further texts: oneDNN makes a primitive for each number of tokens that it has not seen,
+# which takes an int8 export 10 to 30 ms. Requests of other lengths then meet most of the rest.
+_FURTHER = (4, 12, 16, 24, 32, 48, 64, 96)
+
 # A sentence's every word piece becomes a row of the model: a long one would warm up for minutes.
 _LONGEST_SENTENCE = 16
 
@@ -45,14 +49,14 @@ class Request:
 
     signature_name: str
     method_name: str
-    size: str  # "short", "long" or "batch"
+    size: str  # such as "short", "long" or "batch"
     inputs: Mapping[str, np.ndarray]  # [B, ...], strings as bytes in arrays of objects
 
 
-def example_texts(signature: SignatureDef) -> dict[str, str | list[str]]:
-    """An example of each input of a signature that takes strings."""
-    texts = {name: _TEXTS.get(name, _TEXTS["text"]) for name in signature.inputs}
-    if "masks_count" in signature.outputs and "text" in texts:
+def example_texts(inputs: Iterable[str], outputs: Iterable[str]) -> dict[str, str | list[str]]:
+    """An example of each input of a signature that takes strings, by its names."""
+    texts = {name: _TEXTS.get(name, _TEXTS["text"]) for name in inputs}
+    if "masks_count" in outputs and "text" in texts:
         texts["text"] = _MASKED_TEXT
     return texts
 
@@ -60,31 +64,41 @@ def example_texts(signature: SignatureDef) -> dict[str, str | list[str]]:
 def requests(
     signatures: Mapping[str, SignatureDef], tokenizer: BertTokenizer, positions: int
 ) -> Iterator[Request]:
-    """Yields a short request, a long one of `positions` words, and a batch for every signature."""
+    """Yields a short request, a long one of `positions` words, and a batch for every signature.
+
+    For the default one, which is asked most, also texts of further lengths.
+    """
     for name, signature in sorted(signatures.items()):
         of_examples = signature.method_name in (CLASSIFY, REGRESS)
-        texts = example_texts(signatures[DEFAULT] if of_examples else signature)
+        asked = signatures[DEFAULT] if of_examples else signature
+        texts = example_texts(asked.inputs, asked.outputs)
         longest = _LONGEST_SENTENCE if "sentence" in texts else positions
-        long = {name: _lengthened(text, longest) for name, text in texts.items()}
-        empty = {name: _lengthened(text, 0) for name, text in texts.items()}
+        long = {name: lengthened(text, longest) for name, text in texts.items()}
+        empty = {name: lengthened(text, 0) for name, text in texts.items()}
         sizes = {"short": [texts], "long": [long], "batch": [texts, empty, texts, texts]}
+        if name == DEFAULT and "sentence" not in texts:
+            sizes |= {
+                f"{words} words": [{key: lengthened(text, words) for key, text in texts.items()}]
+                for words in _FURTHER if words < positions
+            }  # fmt: skip
         for size, rows in sizes.items():
             if of_examples:
-                inputs = {"inputs": _array([_serialized(row) for row in rows])}
+                inputs = {"inputs": array_of_strings([_serialized(row) for row in rows])}
             elif any(info.dtype == DT_INT32 for info in signature.inputs.values()):
                 inputs = _ids(rows, signature, tokenizer, positions)
             else:
-                inputs = {key: _array([row[key] for row in rows]) for key in texts}
+                inputs = {key: array_of_strings([row[key] for row in rows]) for key in texts}
             yield Request(name, signature.method_name, size, inputs)
 
 
-def _lengthened(text: Any, words: int) -> Any:
+def lengthened(text: Any, words: int) -> Any:
+    """A text, or list of texts, whose words are repeated or cut to a number of words."""
     if isinstance(text, list):
-        return [_lengthened(each, words) for each in text]
+        return [lengthened(each, words) for each in text]
     return " ".join(itertools.islice(itertools.cycle(text.split()), words))
 
 
-def _array(values: list[Any]) -> np.ndarray:
+def array_of_strings(values: list[Any]) -> np.ndarray:
     """Strings, or lists of as many strings, as bytes in an array of objects."""
     encode = np.frompyfunc(lambda text: text.encode() if isinstance(text, str) else text, 1, 1)
     return encode(np.array(values, object))
@@ -102,7 +116,7 @@ def _ids(
 ) -> dict[str, np.ndarray]:
     """Token ids of an example text, in rows as long as the examples are."""
     words = max(len(str(text).split()) for row in rows for text in row.values())
-    text = _lengthened(_TEXTS["text"], words)
+    text = lengthened(_TEXTS["text"], words)
     packed = Packer(tokenizer, positions)(tokenizer.tokenize([text for _ in rows]))
     arrays = {}
     for name, info in signature.inputs.items():

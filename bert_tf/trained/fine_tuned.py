@@ -16,10 +16,12 @@ from bert_tf.atomic import write_json
 from bert_tf.checkpoints.formats import CONFIG
 from bert_tf.checkpoints.model_directory import load_model, save_model
 from bert_tf.errors import InputError
+from bert_tf.primitives.int8 import Plan
 from bert_tf.serving.encoder_signatures import ENCODER_SIGNATURES
 from bert_tf.serving.export import ASSETS, export
 from bert_tf.serving.predictor import Predictor, answer
 from bert_tf.serving.signatures import DEFAULT, PREDICT, Parts, RawTextModel, find_signature
+from bert_tf.serving.types import TYPES_FILE, types_text
 from bert_tf.tasks.kinds.embedding import Embedding
 from bert_tf.tasks.kinds.kind import Answered
 from bert_tf.tasks.reports.report import Report
@@ -118,6 +120,7 @@ class FineTuned(Answering):
     model: keras.Model
     tokenizer: BertTokenizer
     labels: Sequence[str] = ()  # in the order of the outputs
+    plan: Plan | None = None  # of products in int8
 
     def __post_init__(self) -> None:
         pairs = self.task.pair is not None
@@ -166,14 +169,24 @@ class FineTuned(Answering):
     def inputs(self) -> list[str]:
         return self.task.kind.inputs(self.task)
 
+    def parts(self) -> Parts:
+        return Parts(self.model, self.tokenizer, self.labels, self.task.max_length)
+
+    @property
+    def precision(self) -> str:
+        """The type of the encoder's products."""
+        if self.plan is not None:
+            return "int8"
+        return "bfloat16" if "bfloat16" in self.model.dtype_policy.name else "float32"
+
     def module(self) -> RawTextModel:
         """Tokenizer, model and answers in one graph."""
-        parts = Parts(self.model, self.tokenizer, self.labels, self.task.max_length)
+        parts = self.parts()
         signatures = self.task.kind.all_signatures(self.task)
         if self.model.config.attention_direction == "recurrent":  # LSTMs have none
             del signatures["attention"]
         bound = {name: signature.of(parts) for name, signature in signatures.items()}
-        return RawTextModel(self.tokenizer, self.model, bound)
+        return RawTextModel(self.tokenizer, self.model, bound, self.plan)
 
     def function(self, name: str = DEFAULT) -> Any:
         return self.module().signature(name)
@@ -229,15 +242,31 @@ class FineTuned(Answering):
         return self if kind == self.task.kind else replace(self, task=replace(self.task, kind=kind))
 
     def export(
-        self, name: str, *, root: str | Path, version: int = 0, directory: str | Path | None = None
+        self,
+        name: str,
+        *,
+        root: str | Path,
+        version: int = 0,
+        directory: str | Path | None = None,
+        types: Mapping[str, int] | None = None,
+        facts: Mapping[str, str] | None = None,
     ) -> Path:
-        """Writes a SavedModel, with the scores and data that the model's `directory` tells."""
+        """Writes a SavedModel, with the scores and data that the model's `directory` tells.
+
+        `types` are versions of the same model, this one among them, by type; `facts` come on top of
+        the model card.
+        """
         with tempfile.TemporaryDirectory() as folder:
             self.tokenizer.save(folder)
             write_json(Path(folder) / TASK_FILE, self.task.settings())
             assets = {f.name: f.read_text(encoding="utf-8") for f in Path(folder).iterdir()}
-        facts = model_facts(self.task, self.model, self.tokenizer, self.labels, directory)
-        return export(self.module(), name, root=root, version=version, assets=assets, facts=facts)
+        dtype = self.precision
+        assets[Path(TYPES_FILE).name] = types_text(dtype, types or {})
+        known = model_facts(self.task, self.model, self.tokenizer, self.labels, dtype, directory)
+        return export(
+            self.module(), name, root=root, version=version, assets=assets,
+            facts={**known, **(facts or {})},
+        )  # fmt: skip
 
 
 @dataclass(frozen=True)

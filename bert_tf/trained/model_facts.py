@@ -24,11 +24,11 @@ def model_facts(
     model: keras.Model,
     tokenizer: BertTokenizer,
     labels: Sequence[str],
+    precision: str,
     directory: str | Path | None = None,
 ) -> dict[str, str]:
     """Subject -> text, for `bert_tf.serving.export.model_card`; scores are in `directory`."""
     case = "lower-cased" if tokenizer.settings["do_lower_case"] else "cased"
-    precision = "bfloat16" if "bfloat16" in model.dtype_policy.name else "float32"
     found = {
         "task": Path(task.name).name,
         "kind": kind_line(task),

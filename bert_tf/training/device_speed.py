@@ -1,18 +1,13 @@
 """How fast this machine multiplies matrices, and in which precision fastest."""
 
-import contextlib
 import functools
-import json
 import math
-import os
-import re
 import time
 from collections.abc import Callable, Iterable
-from pathlib import Path
 
 import tensorflow as tf
 
-from bert_tf.atomic import write_json
+from bert_tf.processor import Remembered, processor, processor_flags
 
 # Rows, width and inner width of a feed-forward layer: large enough for arithmetic to dominate,
 # small enough to be quick.
@@ -21,7 +16,7 @@ _AT_ONCE = 2  # halves of a batch, as a core may have each to itself (`share_cor
 _LEAST_ROUNDS = 2  # however long they take, as on a busy machine
 _SECONDS = 0.25  # of the first measurement
 _PAUSE = 300  # times as long as a measurement takes: they cost a third of a percent
-_CPU = Path("/proc/cpuinfo")
+_BFLOAT16 = {"avx512_bf16", "amx_bf16", "bf16"}
 # bfloat16 must be faster by this factor: it rounds more, and a measurement has noise.
 _MARGIN = 1.1
 
@@ -111,50 +106,21 @@ def fast_precision(strategy: tf.distribute.Strategy) -> tuple[str, str]:
         details = tf.config.experimental.get_device_details(gpus[0])
         is_new = details.get("compute_capability", (0, 0)) >= (8, 0)
         return ("mixed_bfloat16" if is_new else "float32"), ""
-    processor = _processor()
-    if processor is None:
+    if not _BFLOAT16 & set(processor_flags()):
         return "float32", ""
-    rates = _rates(processor)
+    rates = _rates(processor())
     policy, fast, slow = "mixed_bfloat16", "bfloat16", "float32"
     if rates["bfloat16"] < _MARGIN * rates["float32"]:
         policy, fast, slow = "float32", "float32", "bfloat16"
     return policy, f"products {rates[fast] / 1e9:.0f} GFLOP/s, {slow} {rates[slow] / 1e9:.0f}"
 
 
-def _processor() -> str | None:
-    """What decides the rates: processor and TensorFlow; None without products of bfloat16."""
-    text = _CPU.read_text() if _CPU.exists() else ""
-    flags = sorted(set(re.findall(r"\b(?:avx512_bf16|amx_bf16|bf16)\b", text)))
-    if not flags:
-        return None
-    # Virtual machines of one name may have different processors, and hide some instructions.
-    names = ("model name", "cpu family", "model", "CPU implementer", "CPU part")
-    fields = dict(re.findall(r"^(\w[^\t:]*?)\s*:\s*(.+)$", text, re.MULTILINE))
-    switch = os.environ.get("TF_ENABLE_ONEDNN_OPTS", "")
-    return " ".join(
-        [*(fields[name] for name in names if name in fields), *flags, tf.__version__, switch]
-    ).strip()
-
-
 @functools.cache
 def _rates(processor: str) -> dict[str, float]:
     """FLOP/s in float32 and bfloat16; measured once, and remembered in the user's cache folder."""
-    dtypes = ("float32", "bfloat16")
-    file, known = None, {}
-    with contextlib.suppress(OSError, RuntimeError, ValueError):  # no home, no file, no JSON
-        given = Path(os.environ.get("XDG_CACHE_HOME", ""))
-        folder = given if given.is_absolute() else Path.home() / ".cache"
-        file = folder / "bert-tf" / "product_rates.json"
-        known = json.loads(file.read_text(encoding="utf-8"))
-    known = known if isinstance(known, dict) else {}
-    remembered = known.get(processor)
-    if isinstance(remembered, dict) and all(
-        isinstance(remembered.get(dtype), float) and 0 < remembered[dtype] < math.inf
-        for dtype in dtypes
-    ):
-        return remembered
+    memory, dtypes = Remembered("product_rates.json"), ("float32", "bfloat16")
+    if (known := memory.numbers(processor, dtypes)) is not None:
+        return known
     found = product_rates(dtypes, _SECONDS)
-    if file is not None:
-        with contextlib.suppress(OSError):  # a cache that cannot be written
-            write_json(file, {**known, processor: found})
+    memory.remember(processor, found)
     return found

@@ -12,6 +12,7 @@ import sys
 import time
 import urllib.request
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 
 import grpc
@@ -30,6 +31,8 @@ from bert_tf.serving.server.models import Models
 from bert_tf.serving.warmup_requests import requests
 from bert_tf.tasks.table import TASKS
 from bert_tf.trained.fine_tuned import FineTuned
+from bert_tf.trained.int8 import Calibration, make_plan_for
+from pipelines.examples.labelled_text import Examples
 
 PIECES = [
     "[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "the", "ship", "left", "harbour", "at", "dawn",
@@ -41,7 +44,16 @@ LABELS = {
     "conll2003": ["O", "B-LOC", "I-LOC", "B-PER", "I-PER", "B-ORG", "I-ORG", "B-MISC", "I-MISC"],
 }
 REPOSITORY = Path(__file__).parents[2]
-KINDS = ["classification", "regression", "choice", "squad2", "tagging", "masked_words", "embedding"]
+KINDS = [
+    "classification",
+    "classification-int8",
+    "regression",
+    "choice",
+    "squad2",
+    "tagging",
+    "masked_words",
+    "embedding",
+]
 
 
 @pytest.fixture(scope="module")
@@ -50,8 +62,9 @@ def export_of(tmp_path_factory):
     made: dict[str, Path] = {}
     root = tmp_path_factory.mktemp("served")
 
-    def make(name: str) -> Path:
-        if name not in made:
+    def make(served: str) -> Path:
+        name, is_int8 = served.removesuffix("-int8"), served.endswith("-int8")
+        if served not in made:
             config = BertConfig(
                 vocab_size=len(PIECES), hidden_size=8, num_hidden_layers=1, num_attention_heads=2,
                 intermediate_size=16, max_position_embeddings=64, initializer_range=1.0,
@@ -60,8 +73,12 @@ def export_of(tmp_path_factory):
             head = {"labels": LABELS[name]} if name in LABELS else {}
             model = task.kind.model_class(config, seed=0, **head)
             tuned = FineTuned(task, model, BertTokenizer(PIECES), LABELS.get(name, []))
-            made[name] = tuned.export(name, root=root)
-        return made[name]
+            if is_int8:
+                texts = ["the ship left .", "sea crew set sails at dawn ?"] * 16
+                rows = Examples("rows", list(range(32)), {"text": texts})
+                tuned = replace(tuned, plan=make_plan_for(tuned, Calibration(rows, rows)))
+            made[served] = tuned.export(served, root=root)
+        return made[served]
 
     return make
 

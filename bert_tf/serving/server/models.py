@@ -22,6 +22,7 @@ from bert_tf.serving.server.configuration import BatchingParameters, read_models
 from bert_tf.serving.server.errors import ServingError, invalid
 from bert_tf.serving.server.metrics import Metrics
 from bert_tf.serving.server.servable import Servable, stamp
+from bert_tf.serving.types import fastest
 
 _LOG = logging.getLogger(__name__)
 
@@ -39,6 +40,8 @@ class Models:
     followed.
 
     `source` is a folder of models (<name>/<version>), a folder of one model, or a models.config.
+    Of a model that was exported in several types, the fastest version is served, unless the file
+    has a policy.
     `batching` has defaults for what a version's `batching_params.pbtxt` omits, and the number of
     threads of the whole server; `overrides` replace fields of every version.
     """
@@ -274,7 +277,8 @@ def _look(
     elif source.is_dir():
         for path in source.iterdir():
             if folders := _versions(path):
-                found[path.name] = {max(folders): folders[max(folders)]}
+                chosen = fastest(folders[max(folders)])
+                found[path.name] = {int(chosen.name): chosen}
             elif folders == {} and path.name in known:
                 found[path.name] = {}
     return found, [servable for servable in failed if stamp(servable.directory) != servable.stamp]
@@ -291,6 +295,8 @@ def _versions(folder: Path) -> dict[int, Path] | None:
 def _chosen(model: ModelConfig, folders: Mapping[int, Path]) -> list[int]:
     policy = model.model_version_policy
     choice = policy.WhichOneof("policy_choice")
+    if choice is None:
+        return [int(fastest(folders[max(folders)]).name)] if folders else []
     if choice == "specific":
         return [version for version in policy.specific.versions if version in folders]
     most = len(folders) if choice == "all" else policy.latest.num_versions or 1

@@ -29,6 +29,7 @@ from bert_tf.serving.server.errors import ServingError, from_tensorflow, invalid
 from bert_tf.serving.server.example_requests import classify, regress
 from bert_tf.serving.server.metrics import Metrics
 from bert_tf.serving.server.tensors import can_join, check_inputs, predict_inputs
+from bert_tf.serving.types import load_error
 from bert_tf.serving.warmup_requests import WARMUP_FILE
 
 REQUESTS = Path("assets.extra", WARMUP_FILE)
@@ -261,6 +262,8 @@ def without_padding(
 
 
 def _load_error(error: Exception, directory: Path) -> ServingError:
+    if cure := load_error(directory, str(error)):
+        return ServingError(StatusCode.UNIMPLEMENTED, cure)
     match error:
         case ServingError():
             return error

@@ -1,0 +1,202 @@
+"""Inference with the encoder's products in int8: how it is calibrated, and how it computes.
+
+n is a number of tokens, K the width of a product's inputs, M that of its outputs.
+"""
+
+import functools
+import threading
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+from bert_tf.primitives import activations
+from bert_tf.primitives.int8_product import (
+    ACTIVATIONS,
+    LARGEST_INPUT,
+    int8_product,
+    quantize,
+    quantize_weights,
+)
+from bert_tf.primitives.on_tensorflow import CopiedWeights, Inference
+
+_FUSED = {activations.ACTIVATIONS[name]: name for name in ACTIVATIONS}
+
+# How much of the inputs' outliers moves into the weights (SmoothQuant, Xiao et al. 2023).
+_SMOOTHING = 0.85
+_ROWS = 512  # of a product's inputs, kept to compare the product in both types
+# A product's largest relative error. Rounding alone makes 1 to 3%.
+_LARGEST_ERROR = 0.1
+# Smoothing that costs a pass over the inputs must divide the error by this.
+_WORTH_A_PASS = 1.5
+
+
+class Layers(NamedTuple):
+    """The dense layers of a block, by product."""
+
+    heads: tuple[keras.layers.Dense, ...]  # queries, keys, values
+    attended: keras.layers.Dense
+    inner: keras.layers.Dense
+    outer: keras.layers.Dense
+
+
+@dataclass(frozen=True)
+class Range:
+    """How a product's inputs become int8."""
+
+    limit: float  # what 127 stands for, after division
+    divisors: np.ndarray | None  # [K], of the inputs' columns; the kernel's rows are multiplied
+    is_divided: bool  # whether the product before it divides them
+
+
+@dataclass
+class Plan:
+    """Ranges by a product's first layer; products without one are computed in float32."""
+
+    ranges: dict[Any, Range] = field(default_factory=dict)
+    divisors: dict[Any, np.ndarray] = field(default_factory=dict)  # of the outputs of a layer, [M]
+    products: int = 0  # int8 or not
+
+
+class Recorder(Inference):
+    """Inference in float32 that keeps what products are given: their largest inputs, some rows."""
+
+    def __init__(self, blocks: Iterable[Layers]) -> None:
+        super().__init__(training=False)
+        self.blocks = list(blocks)
+        self._recorded = {
+            layers for block in self.blocks
+            for layers in (block.heads, (block.attended,), (block.inner,), (block.outer,))
+        }  # fmt: skip
+        self.largest: dict[Any, np.ndarray] = {}  # first layer -> [K]
+        self.samples: dict[Any, list[np.ndarray]] = {}
+        self._draw = np.random.default_rng(0)
+        self._lock = threading.Lock()
+
+    def products(self, x: tf.Tensor, layers: Sequence[Any], scale: float = 1.0) -> tf.Tensor:
+        if tuple(layers) in self._recorded:
+            tf.numpy_function(functools.partial(self._record, layers[0]), [x], [])
+        return super().products(x, layers, scale)
+
+    def _record(self, layer: Any, x: np.ndarray) -> None:
+        with self._lock:  # batches are answered two at a time
+            largest = np.abs(x).max(0, initial=0.0)
+            self.largest[layer] = np.maximum(self.largest.get(layer, 0.0), largest)
+            kept = self.samples.setdefault(layer, [])
+            if sum(map(len, kept)) < _ROWS:
+                kept.append(x[self._draw.permutation(len(x))[: _ROWS // 8]])
+
+
+def make_plan(recorder: Recorder) -> Plan:
+    """The ranges of the products that int8 computes well enough."""
+    plan = Plan()
+    for block in recorder.blocks:
+        value, attended, outer = block.heads[2], block.attended, block.outer
+        smoothed, error = _range(recorder, [attended], is_divided=True)
+        if error <= _LARGEST_ERROR:  # the values' weights divide for it: free
+            plan.ranges[attended] = smoothed
+            plan.divisors[value] = np.asarray(smoothed.divisors)
+        for layers in (block.heads, (block.inner,)):
+            smoothed, error = _range(recorder, layers)
+            if error <= _LARGEST_ERROR:
+                plan.ranges[layers[0]] = smoothed
+        plain, error = _range(recorder, [outer], is_smoothed=False)
+        smoothed, smoothed_error = _range(recorder, [outer])
+        if smoothed_error * _WORTH_A_PASS < error:
+            plain, error = smoothed, smoothed_error
+        if error <= _LARGEST_ERROR:
+            plan.ranges[outer] = plain
+        plan.products += 4
+    return plan
+
+
+def _range(
+    recorder: Recorder, layers: Sequence[Any], *, is_smoothed: bool = True, is_divided: bool = False
+) -> tuple[Range, float]:
+    """The range of a product, and the product's relative error with it on the recorded rows."""
+    kernel = np.concatenate([layer.kernel.numpy() for layer in layers], -1)
+    largest, rows = recorder.largest[layers[0]], np.concatenate(recorder.samples[layers[0]])
+    divisors = np.ones(len(largest), np.float32)
+    if is_smoothed:
+        tiny = 1e-5 * max(float(largest.max()), 1e-30)
+        of_inputs = np.maximum(largest, tiny) ** _SMOOTHING
+        of_weights = np.maximum(np.abs(kernel).max(1), 1e-5 * np.abs(kernel).max())
+        divisors = (of_inputs / of_weights ** (1 - _SMOOTHING)).astype(np.float32)
+    limit = max(float((largest / divisors).max()), 1e-30)
+    steps, scale = quantize_weights(kernel * divisors[:, np.newaxis])
+    step = limit / LARGEST_INPUT
+    found = np.clip(np.round(rows / divisors / step), -LARGEST_INPUT, LARGEST_INPUT) * step
+    found = found @ (steps * (scale / LARGEST_INPUT))
+    wanted = rows @ kernel
+    error = float(np.linalg.norm(found - wanted)) / max(float(np.linalg.norm(wanted)), 1e-30)
+    return Range(limit, divisors if is_smoothed else None, is_divided), error
+
+
+class Int8(CopiedWeights):
+    """Inference whose products in a plan are int8; the others are float32."""
+
+    def __init__(self, plan: Plan) -> None:
+        super().__init__()
+        self._plan = plan
+        self._scales: dict[Any, np.ndarray] = {}
+
+    def dense(self, x: tf.Tensor, layer: keras.layers.Dense) -> tf.Tensor:
+        return self._dense(x, layer) if layer in self._plan.ranges else super().dense(x, layer)
+
+    def feed_forward(self, x: tf.Tensor, inner: Any, outer: Any) -> tf.Tensor:
+        follows = self._plan.ranges.get(outer)
+        is_fused = inner in self._plan.ranges and inner.activation in _FUSED
+        if is_fused and follows and follows.divisors is None:
+            return self.dense(self._dense(x, inner, output_limit=follows.limit), outer)
+        return super().feed_forward(x, inner, outer)
+
+    def products(self, x: tf.Tensor, layers: Sequence[Any], scale: float = 1.0) -> tf.Tensor:
+        if layers[0] in self._plan.ranges:
+            return self._product(x, layers, scale)(None)
+        return super().products(x, layers, scale)
+
+    def joined(self, name: str, layers: Sequence[Any], scale: float) -> tf.Tensor:
+        divisors = [self._plan.divisors.get(layer, np.ones(layer.units, "f4")) for layer in layers]
+        return super().joined(name, layers, scale) / np.concatenate(divisors)
+
+    def add_and_normalize(self, x: Any, y: Any, layer: Any, dropout: Any = None) -> tf.Tensor:
+        if hasattr(y, "added_to"):  # the product adds by itself
+            x, y = y.added_to(x), 0.0
+        return super().add_and_normalize(x, y, layer, dropout)
+
+    def _dense(
+        self, x: tf.Tensor, layer: keras.layers.Dense, output_limit: float | None = None
+    ) -> tf.Tensor:
+        activation = _FUSED.get(layer.activation)
+        product = self._product(x, [layer], activation=activation, output_limit=output_limit)
+        y = product(None)
+        if layer.activation is keras.activations.linear:
+            y.added_to = product
+        return y if activation or y.dtype == tf.qint8 else layer.activation(y)
+
+    def _product(
+        self, x: tf.Tensor, layers: Sequence[Any], scale: float = 1.0, **options: Any
+    ) -> Callable[[tf.Tensor | None], tf.Tensor]:
+        """The product as a function of what to add, or None."""
+        inputs = self._plan.ranges[layers[0]]
+
+        def kernel() -> np.ndarray:
+            values = self.joined("kernel", layers, scale).numpy()
+            if inputs.divisors is not None:
+                values *= inputs.divisors[:, np.newaxis]
+            steps, self._scales[layers[0]] = quantize_weights(values)
+            return steps
+
+        weights = self._copy(("int8", *layers), kernel)
+        bias = self._copy(("bias", *layers), lambda: self.joined("bias", layers, scale))
+        if x.dtype != tf.qint8:
+            if inputs.divisors is not None and not inputs.is_divided:
+                x *= 1 / inputs.divisors
+            x = quantize(x, inputs.limit)
+        made = functools.partial(
+            int8_product, x, weights, self._scales[layers[0]], bias, inputs.limit, **options
+        )
+        return lambda addend: made(addend=addend)

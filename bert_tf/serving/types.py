@@ -1,0 +1,120 @@
+"""Versions of a model that are the same in other types: which they are, which is fastest here."""
+
+import contextlib
+import functools
+import json
+import math
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from bert_tf.processor import Remembered, processor
+
+TYPES_FILE = "assets.extra/types.json"
+_SECONDS = 0.3  # of measuring each work
+_LONG, _BATCH = 100, 16  # words of a long text, texts of a batch
+INT8_NEEDS = "int8 needs an x86-64 processor and TensorFlow 2.17 or later with oneDNN"
+
+
+def type_of(directory: Path) -> str:
+    """The type that a version computes in."""
+    return str(_read(directory).get("type", "float32"))
+
+
+def same_in_other_types(directory: Path) -> dict[str, Path]:
+    """Type -> version of the same model, this one among them, those that are there."""
+    versions = _read(directory).get("versions", {})
+    found = {dtype: directory.parent / str(number) for dtype, number in versions.items()}
+    return {dtype: path for dtype, path in found.items() if (path / "saved_model.pb").is_file()}
+
+
+def _read(directory: Path) -> dict[str, Any]:
+    found = None
+    with contextlib.suppress(OSError, ValueError):
+        found = json.loads((directory / TYPES_FILE).read_text(encoding="utf-8"))
+    return found if isinstance(found, dict) else {}
+
+
+def types_text(dtype: str, versions: Mapping[str, int]) -> str:
+    """The content of the file."""
+    return json.dumps({"type": dtype, "versions": dict(versions)}, indent=1)
+
+
+def load_error(directory: Path, reason: str) -> str | None:
+    """What to do where no kernel for a version's int8 products is there; None for other reasons."""
+    is_missing = "_QuantizedMatMul" in reason and ("OpKernel" in reason or "Op type" in reason)
+    if not (is_missing and type_of(directory) == "int8"):
+        return None
+    twin = same_in_other_types(directory).get("float32")
+    cure = f"use {twin}, the same model in float32" if twin else "export the model in float32"
+    return f"{INT8_NEEDS}: {cure}"
+
+
+def fastest(newest: Path) -> Path:
+    """The version to serve: of the newest one's model, the fastest on this machine.
+
+    All types are measured once; the user's cache folder remembers it.
+    """
+    versions = same_in_other_types(newest)
+    if len(versions) < 2 or newest not in versions.values():
+        return newest
+    times = _times(str(newest.resolve()), (newest / "saved_model.pb").stat().st_mtime_ns)
+    known = {dtype: each for dtype, each in times.items() if dtype in versions}
+    return versions[min(known, key=lambda dtype: known[dtype])] if known else newest
+
+
+@functools.cache
+def _times(newest: str, changed: int) -> dict[str, float]:
+    """Type -> milliseconds, a mean over works; types that cannot be loaded are absent."""
+    from bert_tf.serving.saved_model import LoadedModel
+    from bert_tf.serving.signatures import DEFAULT
+    from bert_tf.serving.warmup_requests import example_texts
+
+    versions = same_in_other_types(Path(newest))
+    memory, key = Remembered("export_times.json"), f"{newest} {changed} {processor()}"
+    if (known := memory.numbers(key, tuple(versions))) is not None:
+        return known
+    found = {}
+    for dtype, directory in versions.items():
+        with contextlib.suppress(Exception):  # no kernel, a damaged export: others may serve
+            model = LoadedModel(directory)
+            with contextlib.closing(model):
+                asked = model.signatures[DEFAULT]
+                texts = example_texts(asked.inputs, asked.outputs)
+                each = milliseconds(functools.partial(model.run, DEFAULT), texts)
+                found[dtype] = mean(each)
+    if len(found) == len(versions):
+        memory.remember(key, found)
+    return found
+
+
+def milliseconds(
+    run: Callable[[dict[str, np.ndarray]], Any], texts: Mapping[str, Any]
+) -> dict[str, float]:
+    """The time of a short text, of a long one and of a batch; `texts` are of a request."""
+    from bert_tf.serving.warmup_requests import array_of_strings, lengthened
+
+    def sized(words: int) -> dict[str, Any]:
+        return {name: lengthened(text, words) for name, text in texts.items()}
+
+    lengths = np.linspace(9, _LONG, _BATCH).astype(int)
+    works = {"short": [dict(texts)], "long": [sized(_LONG)], "batch": [*map(sized, lengths)]}
+    found = {}
+    for name, rows in works.items():
+        inputs = {key: array_of_strings([row[key] for row in rows]) for key in texts}
+        run(inputs)
+        spent: list[float] = []
+        while len(spent) < 2 or sum(spent) < _SECONDS:
+            begun = time.perf_counter()
+            run(inputs)
+            spent.append(time.perf_counter() - begun)
+        found[name] = 1e3 * float(np.median(spent))
+    return found
+
+
+def mean(times: Mapping[str, float]) -> float:
+    """The geometric mean: each work counts the same."""
+    return math.prod(times.values()) ** (1 / len(times))

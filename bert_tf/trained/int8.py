@@ -1,0 +1,171 @@
+"""Fine-tuned models with int8 products: the rows that calibrate them, and what they lose."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import keras
+import numpy as np
+import yaml
+
+from bert_tf.errors import InputError
+from bert_tf.models.feature_encoder import FeatureEncoder
+from bert_tf.primitives.int8 import Layers, Plan, Recorder, make_plan
+from bert_tf.primitives.on_tensorflow import inferring_with
+from bert_tf.serving.predictor import answer
+from bert_tf.tasks.kinds.embedding import Embedding
+from bert_tf.tasks.kinds.kind import hashable
+from bert_tf.trained.fine_tuned import FineTuned
+from pipelines.examples.labelled_text import Examples
+
+_CALIBRATING = 256  # rows whose inputs set the ranges
+_FEW = 32
+_BATCH = 32
+
+
+@dataclass(frozen=True)
+class Calibration:
+    """Rows of a model's task."""
+
+    ranges: Examples  # set the ranges of int8
+    scored: Examples  # answered in both types
+
+    def remarks(self) -> list[str]:
+        if (count := len(self.ranges)) >= _FEW:
+            return []
+        return [f"{self.ranges.path}: {count} rows are few to calibrate int8; give {_FEW} or more"]
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """A score of a model in float32 and in int8."""
+
+    name: str
+    float32: float
+    int8: float
+    points: float  # lost, of 100
+    rows: int
+
+    def __str__(self) -> str:
+        return (
+            f"{self.name} {self.float32:.4g} in float32, {self.int8:.4g} in int8, on {self.rows:,} "
+            "rows"
+        )
+
+
+def read_calibration(model: FineTuned, given: str | None, directory: str | Path) -> Calibration:
+    """The rows of `given`, or those that the run of a model directory was trained with."""
+    if given is not None:
+        examples = _read(model, given, "train")
+        return Calibration(_some(examples), examples)
+    options: Any = None
+    file = Path(directory).resolve().parent / "config.yaml"
+    try:
+        options = yaml.safe_load(file.read_text(encoding="utf-8"))
+    except (OSError, ValueError, yaml.YAMLError):
+        options = None
+    source = isinstance(options, dict) and (options.get("train") or options.get("data"))
+    if not source:
+        raise InputError(
+            f"{directory} names no rows to calibrate int8 with: give --calibration a file of "
+            "labelled examples"
+        )
+    if not (":" in source or Path(source).exists()):
+        raise InputError(
+            f"{source}, which {file} names, is gone: give --calibration a file of labelled examples"
+        )
+    examples = _read(model, source, "train")
+    validation = options.get("validation") or source
+    is_there = options.get("validation") or model.task.has(source, "validation")
+    scored = _read(model, validation, "validation") if is_there else examples
+    return Calibration(_some(examples), scored)
+
+
+def _read(model: FineTuned, path: str, split: str) -> Examples:
+    if isinstance(model.task.kind, Embedding):
+        return model.reader(None, path).read(path, split, labelled=False)
+    examples = model.task.read(path, split)
+    model.task.kind.targets(examples, model.labels)  # refuses rows of another task
+    labels = {hashable(label) for label in examples.columns.get("label", ())}
+    if model.labels and len(labels) == 1 and len(examples) > 1:
+        raise InputError(
+            f"{examples.path}: all {len(examples)} rows have the label {labels.pop()!r}: give rows "
+            "of all labels"
+        )
+    return examples
+
+
+def _some(examples: Examples) -> Examples:
+    order = np.random.default_rng(0).permutation(len(examples))
+    return examples.take(np.sort(order[:_CALIBRATING]))
+
+
+def make_plan_for(model: FineTuned, calibration: Calibration) -> Plan:
+    """The int8 products of a model, with the ranges of the calibration's rows."""
+    recorder = Recorder(_blocks(model))
+    with inferring_with(recorder):
+        function = model.function(model.task.kind.evaluated)
+    answer(function, _strings(model, calibration.ranges), _BATCH)
+    plan = make_plan(recorder)
+    if not plan.ranges:
+        raise InputError(
+            "int8 computes none of the model's products well enough: export it in float32 or "
+            "bfloat16"
+        )
+    return plan
+
+
+def compare(model: FineTuned, other: FineTuned, calibration: Calibration) -> Comparison:
+    """The task's first score of both, the second one in int8."""
+    examples = calibration.scored
+    if isinstance(model.task.kind, Embedding):
+        one, two = (_vectors(each, examples) for each in (model, other))
+        norms = np.linalg.norm(one, axis=-1) * np.linalg.norm(two, axis=-1)
+        cosine = float(np.mean(np.sum(one * two, -1) / np.maximum(norms, 1e-30)))
+        return Comparison("cosine", 1.0, cosine, 100 * (1 - cosine), len(examples))
+    name = model.task.kind.score_names(model.task, model.labels)[0]
+    first, second = (each.evaluate(examples, _BATCH).scores[name] for each in (model, other))
+    if first is None or second is None:
+        raise InputError(f"{examples.path}: {name} is undefined for these rows: give others")
+    points = (first - second) * (1 if model.task.kind.scores_are_percentages else 100)
+    return Comparison(name, first, second, points, len(examples))
+
+
+def _vectors(model: FineTuned, examples: Examples) -> np.ndarray:
+    function = model.function(model.task.kind.evaluated)
+    return answer(function, _strings(model, examples), _BATCH)["mean"]
+
+
+def _strings(model: FineTuned, examples: Examples) -> dict[str, Sequence[Any]]:
+    return {name: examples.columns[name] for name in model.inputs}
+
+
+def _blocks(model: FineTuned) -> list[Layers]:
+    """The layers with int8 products; InputError if the model has none, or other weights."""
+    encoder = getattr(model.model, "encoder", model.model)
+    is_recurrent = model.model.config.attention_direction == "recurrent"
+    if is_recurrent or isinstance(encoder, FeatureEncoder):
+        raise InputError(
+            "int8 is for Transformers that answer by themselves, not for LSTMs or heads on "
+            "features: give --precision float32 or bfloat16"
+        )
+    if keras.backend.backend() != "tensorflow":
+        raise InputError("int8 needs TensorFlow: set KERAS_BACKEND=tensorflow")
+    blocks = [block for tower in encoder.towers() for block in tower.blocks]
+    weights: Sequence[Any] = [weight for block in blocks for weight in block.weights]
+    for weight in weights:
+        if not np.isfinite(weight.numpy()).all():
+            raise InputError(
+                f"{weight.path} has weights that are not finite: train the model again, or export "
+                "another checkpoint"
+            )
+    return [
+        Layers(
+            (block.attention.query, block.attention.key, block.attention.value),
+            block.attention.output_dense,
+            block.feed_forward.intermediate,
+            block.feed_forward.output_dense,
+        )
+        for block in blocks
+    ]

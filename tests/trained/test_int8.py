@@ -1,0 +1,397 @@
+"""Exports in int8: right on every x86-64 processor, calibrated, refused where they lose."""
+
+import json
+import os
+import re
+import subprocess
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from bert_tf import BertClassifier, BertConfig, BertTokenizer, export_model
+from bert_tf.errors import InputError
+from bert_tf.models.feature_encoder import FeatureEncoder
+from bert_tf.primitives import int8 as plans
+from bert_tf.primitives.int8_product import quantize_weights
+from bert_tf.primitives.on_tensorflow import inferring_with
+from bert_tf.serving import types
+from bert_tf.serving.predictor import Predictor
+from bert_tf.serving.saved_model import LoadedModel
+from bert_tf.serving.server.servable import _load_error
+from bert_tf.serving.types import fastest, same_in_other_types, type_of
+from bert_tf.tasks.table import find_task
+from bert_tf.trained import int8
+from bert_tf.trained.fine_tuned import FineTuned
+from tests.processes.preloaded import run_code
+
+SPECIALS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
+WORDS = [f"{a}{b}" for a in "bdfgklmnprst" for b in "aeiou"]
+CONFIG = BertConfig(
+    vocab_size=len(SPECIALS) + len(WORDS), hidden_size=32, num_hidden_layers=2,
+    num_attention_heads=4, intermediate_size=64, max_position_embeddings=40, initializer_range=0.3,
+)  # fmt: skip
+LABELS = ["bad", "good"]
+ISAS = ["AVX512_CORE", "AVX2", "SSE41"]  # without AMX and VNNI, without AVX-512, without AVX2
+
+
+def texts(number: int, seed: int = 1) -> list[str]:
+    random = np.random.default_rng(seed)
+    return [" ".join(random.choice(WORDS, random.integers(1, 30))) for _ in range(number)]
+
+
+def tuned(model) -> FineTuned:
+    task = find_task("classification").with_settings({"max_length": 40})
+    return FineTuned(task, model, BertTokenizer([*SPECIALS, *WORDS]), LABELS)
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory):
+    """A run directory whose examples have the labels that its model gives, clearly."""
+    folder = tmp_path_factory.mktemp("run")
+    model, random = tuned(BertClassifier(CONFIG, labels=LABELS, seed=0)), np.random.default_rng(2)
+    for variable in model.model.variables:
+        if variable.path.endswith("bias"):  # zero at first
+            variable.assign(random.normal(size=variable.shape) * 0.1)
+    head = model.model.head.dense
+    head.kernel.assign(random.normal(size=head.kernel.shape))
+    strings = {"train": texts(128), "validation": texts(200, seed=2)}
+    logits = {name: logits_of(model, each) for name, each in strings.items()}
+    middle = float(np.median(logits["train"]))
+    head.bias.assign(head.bias.numpy() - [0.0, middle])
+    model.save(folder / "best")
+    for name, each in strings.items():
+        apart = logits[name] - middle
+        clear = np.flatnonzero(np.abs(apart) > np.median(np.abs(apart)))
+        lines = [f"{each[i]}\t{LABELS[int(apart[i] > 0)]}" for i in clear]
+        (folder / f"{name}.tsv").write_text("\n".join(["text\tlabel", *lines, ""]))
+    files = (f"{name}: {folder / name}.tsv\n" for name in strings)
+    (folder / "config.yaml").write_text("".join(files))
+    return folder
+
+
+def logits_of(model: FineTuned, strings: list[str]) -> np.ndarray:
+    """By how much the second label is ahead."""
+    inputs = model.task.kind.model_inputs({"text": tf.constant(strings)}, model.tokenizer, 40)
+    return np.subtract(*model.model.predict_on_batch(inputs).T[::-1])
+
+
+@pytest.fixture(scope="module")
+def exported(run, tmp_path_factory):
+    root = tmp_path_factory.mktemp("served")
+    return export_model(
+        model=run / "best", name="words", output=root, precision="int8", verbose=False
+    )
+
+
+def test_an_export_has_a_twin_in_float32_and_a_card_with_both_scores(exported, run):
+    assert exported.versions == {"float32": 1, "int8": 2} and exported.path.name == "2"
+    assert [type_of(exported.path.with_name(name)) for name in "12"] == ["float32", "int8"]
+    assert set(same_in_other_types(exported.path)) == {"float32", "int8"}
+    card = " ".join((exported.path / "README.md").read_text().split())
+    assert "8 of 8 products of the encoder, ranges from 64 rows" in card
+    assert re.search(r"accuracy 1 in float32, (1|0\.9\d) in int8, on 100 rows", card)
+    assert "use version 1, the same in float32" in card and "computed in int8" in card
+    assert re.search(r"float32 short [\d.]+ ms, long [\d.]+ ms, batch [\d.]+ ms; int8 short", card)
+    assert "version 1 in float32, " in card
+
+
+def test_kernels_are_stored_as_int8_once(exported):
+    reader = tf.train.load_checkpoint(str(exported.path / "variables/variables"))
+    dtypes = reader.get_variable_to_dtype_map()
+    saved = [(dtypes[name], shape) for name, shape in reader.get_variable_to_shape_map().items()]
+    kernels = [[32, 96], [32, 32], [32, 64], [64, 32]]
+    assert [saved.count((tf.int8, shape)) for shape in kernels] == [2, 2, 2, 2]
+    assert (tf.float32, [32, 64]) not in saved
+
+
+def test_the_answers_are_those_of_float32_but_for_rounding(exported):
+    strings = texts(200, seed=3)
+    one, two = (Predictor(exported.path.with_name(name)).signature()(text=strings) for name in "12")
+    one, two = map(logits_of_answers, (one, two))
+    # Eight products, each off by 2% or less of its size, independently.
+    error = np.sqrt(np.mean((one - two) ** 2)) / one.std()
+    assert 0.001 < error < 3 * 8**0.5 * 0.02
+
+
+def logits_of_answers(found) -> np.ndarray:
+    logits = np.log(found["probability"] / np.maximum(1 - found["probability"], 1e-6))
+    return np.where(found["label"] == b"good", logits, -logits)
+
+
+_OF_PRODUCTS = """
+import sys, numpy as np, tensorflow as tf
+from bert_tf.primitives.int8_product import int8_product, quantize, quantize_weights
+random = np.random.default_rng(0)
+K, M, n = 512, 48, 5
+# As large as they can be: where sums of two products overflow in 16 bits, these do.
+x = np.sign(random.normal(size=(n, K))) * 3.0
+kernel = random.normal(size=(K, M)); kernel = np.sign(kernel) * 0.2
+kernel[:, : M // 2] *= random.uniform(size=(K, M // 2))
+kernel = kernel.astype("f4")
+x[2:] *= random.uniform(size=(n - 2, K))
+x, bias = x.astype("f4"), random.normal(size=M).astype("f4")
+addend = random.normal(size=(n, M)).astype("f4")
+steps, scale = quantize_weights(kernel)
+assert np.abs(steps).max() == 63
+inputs = np.clip(np.round(x / 3.0 * 127), -127, 127)
+wanted = (inputs @ steps.astype("f8")) * (3.0 / 127) * (scale.astype("f8") / 127) + bias
+variable, biases = tf.Variable(steps), tf.Variable(bias)
+
+@tf.function(autograph=False)
+def run(x, addend):
+    given = [quantize(x, 3.0), variable.read_value(), scale, biases.read_value(), 3.0]
+    return (
+        int8_product(*given), int8_product(*given, addend=addend),
+        int8_product(*given, activation="gelu"), int8_product(*given, activation="relu"),
+        tf.bitcast(int8_product(*given, activation="gelu", output_limit=20.0), tf.int8),
+    )
+
+from scipy.special import erf
+gelu = wanted * 0.5 * (1 + erf(wanted / 2**0.5))
+found = [each.numpy().astype("f8") for each in run(x, addend)]
+largest = np.abs(wanted).max()
+for one, other in zip(found, [wanted, wanted + addend, gelu, np.maximum(wanted, 0)]):
+    # Sums of integers are exact; four factors and a sum round in float32, GELU's erf to 1e-6.
+    np.testing.assert_allclose(one, other, rtol=0, atol=4e-6 * largest)
+rounded = np.clip(gelu / 20.0 * 127, -128, 127)
+assert np.abs(found[4] - rounded).max() <= 0.501
+print("exact")
+"""
+
+
+@pytest.mark.parametrize("isa", [None, *ISAS])
+def test_products_are_exact_on_every_processor(isa):
+    env = {**os.environ, **({"ONEDNN_MAX_CPU_ISA": isa} if isa else {})}
+    done = run_code(_OF_PRODUCTS, env=env)
+    assert done.stdout.strip() == "exact", done.stderr[-2000:]
+
+
+_OF_AN_EXPORT = """
+import sys, json, numpy as np
+from bert_tf.serving.predictor import Predictor
+model = Predictor(sys.argv[1])
+found = model.signature()(text=json.loads(sys.argv[2]))
+print(json.dumps([found["label"].astype(str).tolist(), found["probability"].tolist()]))
+"""
+
+
+def test_an_export_answers_the_same_without_vnni(exported):
+    strings = texts(20, seed=4)
+    here = Predictor(exported.path).signature()(text=strings)
+    env = {**os.environ, "ONEDNN_MAX_CPU_ISA": "AVX2"}
+    done = run_code(_OF_AN_EXPORT, [str(exported.path), json.dumps(strings)], env=env)
+    labels, probabilities = json.loads(done.stdout)
+    # Products are exact on both. What lies between them rounds differently, by 1e-6: it moves a
+    # value that is to be rounded to int8 by one of 127 steps now and then.
+    np.testing.assert_allclose(probabilities, here["probability"], atol=0.02)
+    assert labels == here["label"].astype(str).tolist()
+
+
+def test_outliers_are_smoothed(run):
+    """A column of inputs 50 times as large as others costs the others few of their steps."""
+    model = FineTuned.from_directory(run / "best")
+    block = model.model.encoder.blocks[0]
+    gamma = block.attention_layer_norm.gamma
+    gamma.assign(np.where(np.arange(32) == 3, 50.0, gamma.numpy()))
+    kernel = block.feed_forward.intermediate.kernel
+    kernel.assign(np.where(np.arange(32)[:, None] == 3, 0.02, 1.0) * kernel.numpy())
+    rows = int8.read_calibration(model, None, run / "best")
+    layer = block.feed_forward.intermediate
+    recorder = plans.Recorder(int8._blocks(model))
+    with inferring_with(recorder):
+        function = model.function()
+    function(text=tf.constant(rows.ranges.columns["text"]))
+    _, plain = plans._range(recorder, [layer], is_smoothed=False)
+    smoothed, error = plans._range(recorder, [layer])
+    assert smoothed.divisors.argmax() == 3
+    assert error < 0.03 < plain / 2
+
+
+@pytest.mark.slow
+def test_a_product_that_int8_computes_badly_stays_in_float32(run, monkeypatch):
+    model = FineTuned.from_directory(run / "best")
+    rows = int8.read_calibration(model, None, run / "best")
+    whole = int8.make_plan_for(model, rows)
+    bad = model.model.encoder.blocks[1].feed_forward.intermediate
+    made = plans._range
+
+    def range_of(recorder, layers, **options):
+        found, error = made(recorder, layers, **options)
+        return found, 0.5 if layers[0] is bad else error
+
+    monkeypatch.setattr(plans, "_range", range_of)
+    plan = int8.make_plan_for(model, rows)
+    assert len(whole.ranges) == 8 and len(plan.ranges) == 7 and bad not in plan.ranges
+    comparison = int8.compare(model, FineTuned(model.task, model.model, model.tokenizer, LABELS,
+                                               plan), rows)  # fmt: skip
+    assert comparison.int8 > 0.9
+    monkeypatch.setattr(plans, "_range", lambda *a, **o: (made(*a, **o)[0], 0.5))
+    with pytest.raises(InputError, match="none of the model's products"):
+        int8.make_plan_for(model, rows)
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ("sentence\tlabel\na\tgood\n", "no column"),
+        ("text\tlabel\na\tgrün\nb\tgood\n", "grün"),
+        ("text\tlabel\n" + "ba da\tgood\n" * 40, "all 40 rows have the label 'good'"),
+        ("text\tlabel\n", "no example"),
+        ("", "is empty"),
+    ],
+    ids=["columns", "task", "class", "none", "empty"],
+)
+def test_rows_that_cannot_calibrate_are_refused(run, tmp_path, content, message):
+    (tmp_path / "rows.tsv").write_text(content)
+    with pytest.raises(InputError, match=message):
+        export_model(
+            model=run / "best", name="words", output=tmp_path / "served", precision="int8",
+            calibration=tmp_path / "rows.tsv", verbose=False,
+        )  # fmt: skip
+    assert not list((tmp_path / "served").glob("words/*/saved_model.pb"))
+
+
+def test_few_rows_are_remarked_and_a_loss_is_refused(run, tmp_path, monkeypatch):
+    model = FineTuned.from_directory(run / "best")
+    lines = (run / "train.tsv").read_text().splitlines()
+    (tmp_path / "few.tsv").write_text("\n".join([*lines[:21], ""]))
+    rows = int8.read_calibration(model, str(tmp_path / "few.tsv"), run / "best")
+    assert "20 rows are few" in rows.remarks()[0]
+    given = {"model": run / "best", "output": tmp_path / "served", "verbose": False}
+    monkeypatch.setattr(
+        int8, "compare", lambda *_: int8.Comparison("accuracy", 0.9, 0.88, 2.0, 100)
+    )
+    with pytest.raises(InputError, match=r"loses 2\.00 points .*more than max_loss 0\.5"):
+        export_model(name="words", precision="int8", **given)
+    assert not list((tmp_path / "served").glob("words/*/saved_model.pb"))
+
+
+def test_models_that_int8_is_not_for_are_refused(run):
+    encoder = FeatureEncoder(BertClassifier(CONFIG, labels=LABELS).encoder, ["-1"], 1)
+    recurrent = tuned(BertClassifier(encoder, labels=LABELS))
+    with pytest.raises(InputError, match="not for LSTMs or heads on features"):
+        int8._blocks(recurrent)
+    model = FineTuned.from_directory(run / "best")
+    kernel = model.model.encoder.blocks[1].attention.key.kernel
+    kernel.assign(np.where(np.arange(32) == 3, np.inf, kernel.numpy()))
+    with pytest.raises(InputError, match="not finite"):
+        int8._blocks(model)
+    with pytest.raises(InputError, match="names no rows"):
+        int8.read_calibration(model, None, run)
+    with pytest.raises(InputError, match="calibration is for int8"):
+        export_model(model=run / "best", name="x", calibration=run / "train.tsv", verbose=False)
+
+
+def test_where_the_kernel_is_missing_the_twin_is_named(exported, monkeypatch):
+    reason = "No OpKernel was registered to support Op '_QuantizedMatMul' used by {{node x}}"
+
+    def refuse(directory):
+        raise tf.errors.NotFoundError(None, None, reason)
+
+    monkeypatch.setattr("bert_tf.serving.predictor.LoadedModel", refuse)
+    cure = f"use {exported.path.with_name('1')}, the same model in float32"
+    with pytest.raises(InputError, match=cure):
+        Predictor(exported.path)
+    error = tf.errors.NotFoundError(None, None, reason)
+    assert cure in _load_error(error, exported.path).message
+    assert _load_error(error, exported.path.with_name("1")).message == reason
+
+
+def test_a_damaged_export_is_refused(exported, tmp_path):
+    damaged = tmp_path / "2"
+    damaged.mkdir()
+    content = (exported.path / "saved_model.pb").read_bytes()
+    (damaged / "saved_model.pb").write_bytes(content[: len(content) // 2])
+    with pytest.raises(InputError, match="export the model again"):
+        Predictor(damaged)
+
+
+class _Slow:
+    """A loaded model that takes a time of its type to answer."""
+
+    seconds: dict  # by version
+    loaded: list
+
+    def __init__(self, directory):
+        self.loaded.append(directory.name)
+        self.signatures = LoadedModel(directory).signatures
+        self.name = directory.name
+
+    def run(self, name, inputs):
+        time.sleep(self.seconds[self.name])
+
+    def close(self):
+        pass
+
+
+@pytest.mark.parametrize(("seconds", "chosen"), [((0.0, 0.02), "1"), ((0.02, 0.0), "2")])
+def test_the_fastest_type_is_measured_once(exported, tmp_path, monkeypatch, seconds, chosen):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    slow = type("Slow", (_Slow,), {"seconds": dict(zip("12", seconds, strict=True)), "loaded": []})
+    monkeypatch.setattr("bert_tf.serving.saved_model.LoadedModel", slow)
+    monkeypatch.setattr(types, "_SECONDS", 0.01)
+    for _ in range(2):  # another process remembers
+        types._times.cache_clear()
+        assert fastest(exported.path).name == chosen
+    assert slow.loaded == ["1", "2"]
+    types._times.cache_clear()
+    assert fastest(exported.path.with_name("9")) == exported.path.with_name("9")
+
+
+@pytest.mark.slow
+def test_all_types_with_labels_and_the_fastest_alone(run, tmp_path):
+    given = {"model": run / "best", "output": tmp_path, "verbose": False}
+    found = export_model(name="every", precision="all", **given)
+    assert found.versions == {"float32": 1, "bfloat16": 2, "int8": 3}
+    config = (tmp_path / "models.config").read_text()
+    assert "versions: 1 versions: 2 versions: 3" in config
+    assert 'version_labels { key: "int8" value: 3 }' in config
+    again = export_model(name="every", precision="all", **given)
+    assert again.versions == {"float32": 4, "bfloat16": 5, "int8": 6}
+    assert any("set its version_labels to float32 4" in line for line in again.lines())
+    one = export_model(name="one", precision="auto", **given)
+    assert "another processor may differ" in " ".join(one.lines())
+    assert "int8" not in one.versions or "float32" in one.versions
+    without = export_model(
+        model=_without_run(run, tmp_path), name="two", precision="auto", output=tmp_path,
+        verbose=False,
+    )  # fmt: skip
+    assert "int8" not in without.versions
+    assert any(line.startswith("without int8: ") for line in without.lines())
+
+
+def _without_run(run: Path, folder: Path) -> Path:
+    FineTuned.from_directory(run / "best").save(folder / "alone" / "best")
+    return folder / "alone" / "best"
+
+
+_IN_OLD = """
+import json, sys, numpy as np, tensorflow as tf, tensorflow_text
+run = tf.saved_model.load(sys.argv[1]).signatures["serving_default"]
+found = run(text=tf.constant(json.loads(sys.argv[2])))
+print(tf.__version__, json.dumps(found["probability"].numpy().tolist()))
+"""
+
+
+@pytest.mark.slow
+def test_tensorflow_2_17_answers_the_same(exported):
+    python = os.environ.get("BERT_TF_TENSORFLOW_2_17")
+    if not python:
+        pytest.skip("BERT_TF_TENSORFLOW_2_17 names no Python with tensorflow 2.17")
+    strings = texts(20, seed=4)
+    done = subprocess.run(
+        [python, "-c", _IN_OLD, exported.path, json.dumps(strings)], capture_output=True,
+        text=True, check=True, env={**os.environ, "PYTHONPATH": ""},
+    )  # fmt: skip
+    version, _, found = done.stdout.partition(" ")
+    assert version.startswith("2.17")
+    here = Predictor(exported.path).signature()(text=strings)["probability"]
+    np.testing.assert_allclose(json.loads(found), here, atol=0.02)  # as without VNNI
+
+
+def test_weights_of_zeros_have_a_scale():
+    steps, scale = quantize_weights(np.zeros((3, 2), np.float32))
+    assert not steps.any() and (scale > 0).all() and np.isfinite(1 / scale).all()
