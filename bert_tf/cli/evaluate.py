@@ -23,6 +23,11 @@ from bert_tf.api.evaluate import EvaluateOptions as Options
 from bert_tf.api.evaluate import run as evaluate
 from bert_tf.api.result import MOST_ROWS
 from bert_tf.cli.progress import console, export_line, typed
+from bert_tf.serving.packed_weights import pack_weights
+
+
+def prepare(options: Options) -> None:
+    pack_weights(["float32"])
 
 
 def run(options: Options) -> None:

@@ -18,6 +18,11 @@ your own.
 from bert_tf.api.predict import PredictOptions as Options
 from bert_tf.api.predict import run as predict
 from bert_tf.cli.progress import console
+from bert_tf.serving.packed_weights import pack_weights, types_of
+
+
+def prepare(options: Options) -> None:
+    pack_weights(types_of([options.model]))
 
 
 def run(options: Options) -> None:

@@ -26,6 +26,7 @@ from typing import Any
 from bert_tf.cli.progress import console, progress
 from bert_tf.errors import InputError
 from bert_tf.options import CheckedOptions, option
+from bert_tf.serving.packed_weights import pack_weights, types_of
 
 _LAST_SECONDS = 5  # after the last answers, for what still computes or loads
 _PACKAGES = (
@@ -104,7 +105,14 @@ def prepare(options: Options) -> None:
     _port(options, "grpc_port", 8500)
     versions = (path for path in source.glob("*/*") if path.name.isdecimal())
     names = ", ".join(sorted({path.parent.name for path in versions}))
+    pack_weights(types_of(_folders(source)))
     console.print(f"Loading TensorFlow, then the models of {source}{names and f': {names}'}")
+
+
+def _folders(source: Path) -> list[Path]:
+    """Folders of the models that are served, as far as is known before a models.config is read."""
+    folder = source.parent if source.is_file() else source
+    return [path for path in (folder, *folder.glob("*")) if any(path.glob("[0-9]*/saved_model.pb"))]
 
 
 def run(options: Options) -> None:
@@ -277,7 +285,7 @@ def _example(signature: Any) -> Any:
 
     from bert_tf.serving.warmup_requests import example_texts
 
-    values: dict[str, Any] = example_texts(signature)
+    values: dict[str, Any] = example_texts(signature.inputs, signature.outputs)
     for name, info in signature.inputs.items():
         dtype = tf.as_dtype(info.dtype)
         value = values[name] if dtype == tf.string else dtype.as_numpy_dtype(1)

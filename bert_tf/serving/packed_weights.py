@@ -1,0 +1,99 @@
+"""Whether products read packed weights, which TensorFlow is told before it is imported.
+
+oneDNN arranges a product's weights for the processor. With TF_ONEDNN_ASSUME_FROZEN_WEIGHTS it does
+so once, not in every call, and keeps them. That is for processes whose weights never change. It
+pays on most processors, not on all, nor in every type: so it is measured once and remembered.
+"""
+
+import contextlib
+import json
+import math
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Iterable
+from pathlib import Path
+
+from bert_tf.processor import Remembered, processor
+from bert_tf.serving.types import same_in_other_types, type_of
+
+VARIABLE = "TF_ONEDNN_ASSUME_FROZEN_WEIGHTS"
+# Tokens: of a short text, of a long one, of a batch.
+_ROWS = (9, 119, 1024)
+_WIDTH, _INNER, _LAYERS = 768, 3072, 6
+_ROUNDS = 7
+_MARGIN = 0.97
+_PATIENCE = 120  # seconds, for a process that imports TensorFlow on a busy machine
+
+
+def pack_weights(types: Iterable[str]) -> None:
+    """Has TensorFlow pack weights if that pays for these types; where the user said so, as told.
+
+    Call it before TensorFlow is imported; afterwards it does nothing.
+    """
+    if VARIABLE in os.environ or "tensorflow" in sys.modules:
+        return
+    ratios = [ratio for dtype in set(types) - {"int8"} if (ratio := _ratio(dtype)) is not None]
+    if ratios and math.prod(ratios) < _MARGIN ** len(ratios):
+        os.environ[VARIABLE] = "1"
+
+
+def types_of(models: Iterable[str | Path]) -> set[str]:
+    """What models compute in: folders of versions or of one version, or model directories."""
+    found = set()
+    for model in models:
+        numbered = [path for path in Path(model).glob("*") if path.name.isdecimal()]
+        newest = max(numbered, key=lambda path: int(path.name), default=Path(model))
+        found |= set(same_in_other_types(newest)) or {type_of(newest)}
+    return found
+
+
+def _ratio(dtype: str) -> float | None:
+    """The time of products with packed weights to that with others; None if unknown."""
+    memory, key = Remembered("packed_weights.json"), f"{dtype} {processor()}"
+    if (known := memory.numbers(key, ("ratio",))) is None:
+        command = [sys.executable, "-m", "bert_tf.serving.packed_weights", dtype]
+        with contextlib.suppress(OSError, ValueError, subprocess.SubprocessError):
+            found = subprocess.run(
+                command, check=True, capture_output=True, text=True, timeout=_PATIENCE
+            )
+            known = {"ratio": float(json.loads(found.stdout))}
+            memory.remember(key, known)
+    return known["ratio"] if known else None
+
+
+def measure(dtype: str) -> float:
+    """The ratio of times, a geometric mean over numbers of rows."""
+    import tensorflow as tf
+
+    shapes = [(_WIDTH, _INNER), (_INNER, _WIDTH)] * (_LAYERS // 2)
+    weights = [
+        (tf.cast(tf.random.normal(shape), dtype), tf.cast(tf.random.normal(shape[1:]), dtype))
+        for shape in shapes
+    ]
+    variables = [tuple(map(tf.Variable, pair)) for pair in weights]
+
+    # Constants are packed at all times, variables where the process was told to.
+    @tf.function(autograph=False)
+    def run(x: tf.Tensor, is_packed: bool) -> tf.Tensor:
+        for kernel, bias in weights if is_packed else variables:
+            x = tf.nn.bias_add(tf.matmul(x, kernel), bias) * tf.cast(1e-2, dtype)
+        return tf.reduce_max(x)
+
+    ratios = []
+    for rows in _ROWS:
+        x = tf.cast(tf.random.normal([rows, _WIDTH]), dtype)
+        best = {True: math.inf, False: math.inf}
+        for number in range(_ROUNDS + 1):
+            for is_packed in best:  # in turns: a machine's speed may change
+                begun = time.perf_counter()
+                run(x, is_packed).numpy()
+                if number:  # the first one traces
+                    best[is_packed] = min(best[is_packed], time.perf_counter() - begun)
+        ratios.append(best[True] / best[False])
+    return math.prod(ratios) ** (1 / len(ratios))
+
+
+if __name__ == "__main__":
+    print(json.dumps(measure(sys.argv[1])))
