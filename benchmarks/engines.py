@@ -8,7 +8,7 @@ is asked for: ours run in the project's environment, peers in that of benchmarks
 
 import importlib.util
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -46,8 +46,8 @@ def write_once(path: Path, write: Callable[[Path], object]) -> Path:
 # Ours, and the prototype: in a session, as servers run a SavedModel.
 
 
-def write_weights(folder: Path, vocabulary: list[str], longest: int) -> None:
-    """Writes the model directory that all sides read."""
+def write_weights(folder: Path, vocabulary: list[str], longest: int, texts: Sequence[str]) -> None:
+    """Writes the model directory that all sides read, and labelled texts that calibrate int8."""
     from bert_tf import BertClassifier, BertConfig, BertTokenizer
     from bert_tf.tasks.table import find_task
     from bert_tf.trained.fine_tuned import FineTuned
@@ -55,6 +55,8 @@ def write_weights(folder: Path, vocabulary: list[str], longest: int) -> None:
     model = BertClassifier(BertConfig(), labels=["no", "yes"], seed=0)
     task = find_task("classification").with_settings({"max_length": longest})
     FineTuned(task, model, BertTokenizer(vocabulary), ["no", "yes"]).save(folder)
+    rows = [f"{text}\t{('no', 'yes')[i % 2]}" for i, text in enumerate(texts)]
+    (folder / "rows.tsv").write_text("\n".join(["text\tlabel", *rows, ""]))
 
 
 def export(side: Side, folder: Path) -> None:
@@ -62,9 +64,12 @@ def export(side: Side, folder: Path) -> None:
     from bert_tf import export_model
 
     if not list(folder.glob(f"{side.dtype}/*/saved_model.pb")):
+        int8 = {}
+        if side.dtype == "int8":  # of random weights there is no score to lose
+            int8 = {"calibration": folder / "model" / "rows.tsv", "max_loss": 100.0}
         export_model(
             model=folder / "model", name=side.dtype, output=folder, precision=side.dtype,
-            verbose=False,
+            verbose=False, **int8,
         )  # fmt: skip
 
 
@@ -82,9 +87,8 @@ def session(directory: Path, side: Side, threads: int) -> Any:
 
 
 def export_of(side: Side, folder: Path) -> Path:
-    """The version of our export."""
-    (file,) = folder.glob(f"{side.dtype}/*/saved_model.pb")
-    return file.parent
+    """The version of our export: of int8 the second one, after its twin in float32."""
+    return max(folder.glob(f"{side.dtype}/*/saved_model.pb")).parent
 
 
 def ours(side: Side, folder: Path, threads: int) -> Engine:
@@ -131,12 +135,24 @@ def products(side: Side, folder: Path, threads: int) -> Engine:
     shapes = [(WIDTH, 3 * WIDTH), (WIDTH, WIDTH), (WIDTH, INNER), (INNER, WIDTH)]
 
     def drawn(*shape: int) -> tf.Tensor:
+        if side.dtype == "int8":
+            return tf.cast(tf.random.uniform(shape, -63, 64, tf.int32), tf.int8)
         return tf.cast(tf.random.normal(shape), side.dtype)
 
-    blocks = [
-        [(tf.Variable(drawn(k, m)), tf.Variable(drawn(m))) for k, m in shapes]
-        for _ in range(LAYERS)
-    ]
+    def variables(k: int, m: int) -> tuple[Any, Any]:
+        bias = tf.zeros(m) if side.dtype == "int8" else drawn(m)
+        return tf.Variable(drawn(k, m)), tf.Variable(bias)
+
+    def product(x: Any, kernel: Any, bias: Any) -> Any:
+        if side.dtype == "int8":
+            from bert_tf.primitives.int8_product import int8_product
+
+            x, scale = tf.bitcast(x, tf.qint8), np.ones(kernel.shape[1], np.float32)
+            return int8_product(x, kernel.read_value(), scale, bias.read_value(), 1.0)
+        # With its bias: TensorFlow keeps packed weights of fused products alone.
+        return tf.nn.bias_add(tf.matmul(x, kernel), bias)
+
+    blocks = [[variables(k, m) for k, m in shapes] for _ in range(LAYERS)]
 
     @tf.function(autograph=False)
     def run(inputs: dict[str, dict[int, tf.Tensor]]) -> tf.Tensor:
@@ -146,8 +162,7 @@ def products(side: Side, folder: Path, threads: int) -> Engine:
                 is_of_rows = number == LAYERS - 1 and place > 0
                 x = inputs["rows" if is_of_rows else "tokens"][kernel.shape[0]]
                 with tf.control_dependencies(done[-1:]):  # one after the other
-                    # With its bias: TensorFlow keeps packed weights of fused products alone.
-                    done.append(tf.nn.bias_add(tf.matmul(x, kernel), bias)[0, 0])
+                    done.append(product(x, kernel, bias)[0, 0])
         return tf.add_n(done)  # a product that nothing reads would not be computed
 
     held: dict[tuple[int, int], Any] = {}
@@ -362,6 +377,7 @@ SIDES = {
     "float32_packed": Side("bert-tf float32, packed", "float32", ours, export, True, True),
     "bfloat16": Side("bert-tf bfloat16", "bfloat16", ours, export, runs_here=True),
     "bfloat16_packed": Side("bert-tf bfloat16, packed", "bfloat16", ours, export, True, True),
+    "int8": Side("bert-tf int8", "int8", ours, export, True, True),
     "onnx": Side("ONNX Runtime float32", "float32", onnx, write_onnx),
     "onnx_int8": Side("ONNX Runtime int8", "int8", onnx, write_onnx),
     "openvino": Side("OpenVINO float32", "float32", openvino, write_openvino),
@@ -376,5 +392,5 @@ SIDES = {
 # What shares of a ceiling are taken of; sides for types that ours have.
 PRODUCTS = {
     f"products_{dtype}": Side(f"products alone, {dtype}", dtype, products, None, True, True)
-    for dtype in ("float32", "bfloat16")
+    for dtype in ("float32", "bfloat16", "int8")
 }

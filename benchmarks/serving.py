@@ -139,7 +139,7 @@ def in_process(options: argparse.Namespace, sides: dict[str, Side]) -> None:
     """A part of the benchmark that has a process of its own."""
     folder, part = Path(options.work), options.part
     if part == "weights":
-        return write_weights(folder / "model", vocabulary(), LONGEST)
+        return write_weights(folder / "model", vocabulary(), LONGEST, texts(2 * MIXED))
     answers = os.dup(1)
     with (folder / f"{options.side}.log").open("a") as log:
         os.dup2(log.fileno(), 1)  # engines print, too
