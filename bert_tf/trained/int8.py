@@ -19,7 +19,7 @@ from bert_tf.tasks.kinds.kind import hashable
 from bert_tf.trained.fine_tuned import FineTuned
 from pipelines.examples.labelled_text import Examples
 
-_CALIBRATING = 256  # rows whose inputs set the ranges
+_CALIBRATING, _SCORED = 256, 2000  # rows at most that set ranges, and that scores are of
 _FEW = 32
 _BATCH = 32
 
@@ -58,7 +58,7 @@ def read_calibration(model: FineTuned, given: str | None, directory: str | Path)
     """The rows of `given`, or those that the run of a model directory was trained with."""
     if given is not None:
         examples = _read(model, given, "train")
-        return Calibration(_some(examples), examples)
+        return _calibration(examples, examples)
     options: Any = None
     file = Path(directory).resolve().parent / "config.yaml"
     try:
@@ -79,7 +79,12 @@ def read_calibration(model: FineTuned, given: str | None, directory: str | Path)
     validation = options.get("validation") or source
     is_there = options.get("validation") or model.task.has(source, "validation")
     scored = _read(model, validation, "validation") if is_there else examples
-    return Calibration(_some(examples), scored)
+    return _calibration(examples, scored)
+
+
+def _calibration(ranges: Examples, scored: Examples) -> Calibration:
+    """A random choice of the examples, where there are many."""
+    return Calibration(_some(ranges, _CALIBRATING), _some(scored, _SCORED))
 
 
 def _read(model: FineTuned, path: str, split: str) -> Examples:
@@ -96,9 +101,9 @@ def _read(model: FineTuned, path: str, split: str) -> Examples:
     return examples
 
 
-def _some(examples: Examples) -> Examples:
+def _some(examples: Examples, most: int) -> Examples:
     order = np.random.default_rng(0).permutation(len(examples))
-    return examples.take(np.sort(order[:_CALIBRATING]))
+    return examples.take(np.sort(order[:most]))
 
 
 def make_plan_for(model: FineTuned, calibration: Calibration) -> Plan:

@@ -140,24 +140,28 @@ inputs = np.clip(np.round(x / 3.0 * 127), -127, 127)
 wanted = (inputs @ steps.astype("f8")) * (3.0 / 127) * (scale.astype("f8") / 127) + bias
 variable, biases = tf.Variable(steps), tf.Variable(bias)
 
+ACTIVATIONS = ("gelu", "gelu_new", "relu")
+
 @tf.function(autograph=False)
 def run(x, addend):
     given = [quantize(x, 3.0), variable.read_value(), scale, biases.read_value(), 3.0]
-    return (
-        int8_product(*given), int8_product(*given, addend=addend),
-        int8_product(*given, activation="gelu"), int8_product(*given, activation="relu"),
-        tf.bitcast(int8_product(*given, activation="gelu", output_limit=20.0), tf.int8),
-    )
+    plain = [int8_product(*given), int8_product(*given, addend=addend)]
+    plain += [int8_product(*given, activation=name) for name in ACTIVATIONS]
+    steps = [int8_product(*given, activation=name, output_limit=20.0) for name in ACTIVATIONS]
+    return plain, [tf.bitcast(each, tf.int8) for each in steps]
 
 from scipy.special import erf
 gelu = wanted * 0.5 * (1 + erf(wanted / 2**0.5))
-found = [each.numpy().astype("f8") for each in run(x, addend)]
+inner = (2 / np.pi) ** 0.5 * (wanted + 0.044715 * wanted**3)
+activated = [gelu, wanted * 0.5 * (1 + np.tanh(inner)), np.maximum(wanted, 0)]
+plain, steps = run(x, addend)
 largest = np.abs(wanted).max()
-for one, other in zip(found, [wanted, wanted + addend, gelu, np.maximum(wanted, 0)]):
-    # Sums of integers are exact; four factors and a sum round in float32, GELU's erf to 1e-6.
+for one, other in zip(plain, [wanted, wanted + addend, *activated], strict=True):
+    # Sums of integers are exact; four factors and a sum round in float32, erf and tanh to 1e-6.
     np.testing.assert_allclose(one, other, rtol=0, atol=4e-6 * largest)
-rounded = np.clip(gelu / 20.0 * 127, -128, 127)
-assert np.abs(found[4] - rounded).max() <= 0.501
+for one, other in zip(steps, activated, strict=True):
+    rounded = np.clip(other / 20.0 * 127, -128, 127)
+    assert np.abs(one.numpy() - rounded).max() <= 0.501
 print("exact")
 """
 
