@@ -232,9 +232,7 @@ def by_role(task: Task, x: Any) -> dict[str, Any]:
         found = {roles[0]: next(iter(x))}
     if not found:
         named = "one text, or two text and text_pair" if roles[0] == "text" else " and ".join(roles)
-        raise InputError(
-            f"the inputs have the columns {', '.join(map(str, x))}: name {named}"
-        )
+        raise InputError(f"the inputs have the columns {', '.join(map(str, x))}: name {named}")
     return {role: x[name] for role, name in found.items()}
 
 

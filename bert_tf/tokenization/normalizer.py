@@ -177,8 +177,8 @@ def lost_letters(texts: Iterable[str]) -> tuple[float, list[str]]:
     lost = {c for c in letters if kept[c] != c}
     # Letters of Hangul are shown apart, or they would look like the syllable.
     shown = {c: f" {' '.join(after)} " if len(after) > 1 else after for c, after in kept.items()}
-    words = Counter(word[:24] for word in text.split())  # Thai has few spaces
-    words = [word for word, _ in words.most_common() if not lost.isdisjoint(word)]
+    counts = Counter(word[:24] for word in text.split())  # Thai has few spaces
+    words = [word for word, _ in counts.most_common() if not lost.isdisjoint(word)]
     afters = [" ".join("".join(shown.get(c, c) for c in word).split()) for word in words[:3]]
     share = sum(letters[c] for c in lost) / max(1, sum(letters.values()))
     return share, [f"{word} -> {after}" for word, after in zip(words, afters, strict=False)]
