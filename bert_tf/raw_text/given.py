@@ -156,9 +156,13 @@ def given_examples(
         raise InputError(f"{len(given)} labels for {count} examples: give a label for each")
     if not reads_labels:
         return task, examples
-    if "question" in columns:
+    if "question" in columns:  # which may have no answer
         _add_answers(task, columns, given)
-    elif "words" in columns:
+        return task, examples
+    for i, label in enumerate(given):  # first: beside NaN, numbers of classes are floats
+        if is_missing(label):
+            raise InputError(f"label {i} is {label}: leave the example out, or give it a label")
+    if "words" in columns:
         # As the words of a file are: with a space between two.
         columns["words"] = [" ".join(_split(text)) for text in columns["words"]]
         columns["label"] = [
@@ -356,8 +360,6 @@ def _check_choices(rows: Sequence[Sequence[str]]) -> None:
 def class_of(value: Any, task: Task, labels: Sequence[str], name: str) -> str:
     """A label's name, by its name or its number; where all names are numbers, these are names."""
     known = ", ".join(labels)
-    if is_missing(value):
-        raise InputError(f"{name} is {value}: leave the example out, or give it one of {known}")
     if isinstance(value, bytes):
         value = value.decode("utf-8", "replace")
     if isinstance(value, bool | int | np.integer | np.bool_):
@@ -392,13 +394,13 @@ def are_numbers(labels: Sequence[str]) -> bool:
 
 
 def _number(value: Any, name: str) -> str:
-    if is_missing(value) or not isinstance(value, str | bytes | int | float | np.number):
+    if not isinstance(value, str | bytes | int | float | np.number):
         raise InputError(f"{name} is {value!r:.40}: give a number, or leave the example out")
     return value.decode() if isinstance(value, bytes) else str(value)
 
 
 def _labels_of_words(value: Any, words: str, task: Task, labels: Sequence[str], name: str) -> str:
-    if isinstance(value, str | bytes) or is_missing(value):
+    if isinstance(value, str | bytes):
         value = _split(_text(value, name))
     given = [
         # Names are compared by the kind, which knows other schemes of them.

@@ -46,7 +46,7 @@ FIT = {
     "unknown label": (["a"], ["god"], r"label 0 is 'god', none of .* \(bad, good\): correct"),
     "number too large": (["a"], [2], "label 0 is 2: the model's 2 labels .* numbers 0 to 1"),
     "label None": (["a", "b"], ["good", None], "label 1 is None: leave the example out, or give"),
-    "label NaN": (["a"], [float("nan")], "label 0 is nan: leave the example out, or give"),
+    "label NaN": (["a", "b"], [1.0, float("nan")], "label 1 is nan: leave the example out, or"),
     "float ids": (["a", "b"], np.array([0.0, 1.0]), r"label 0 is 0.0: .*labels.astype\(int\)"),
     "text None": (["a", None], LABELS[:2], "text 1 is None: leave the example out, or give it a"),
     "all texts None": ([None, None], LABELS[:2], "text 0 is None: leave the example out"),
