@@ -71,7 +71,8 @@ class BertPreprocessor(keras.layers.Layer):
             `text_pair`; `question` and `context`; `context` and `choices` [B, N]).
 
     Returns:
-        The inputs of a model, a dict of int32 [B, T] ([B, N, T] for choices).
+        The inputs of a model, a dict of int32 [B, T] ([B, N, T] for choices). What does not fit is
+        cut; of a question's context this is the first window.
 
     Raises:
         InputError: the task is unknown, or the inputs are not those of the task.
