@@ -7,7 +7,6 @@ from keras import ops
 
 from bert_tf.config import BertConfig
 from bert_tf.layers.bert_layer import BertLayer
-from bert_tf.primitives.keras_ops import values
 from bert_tf.primitives.places import last_places
 from bert_tf.primitives.table import primitives
 
@@ -131,8 +130,7 @@ class MaskedLanguageModelHead(BertLayer):
         """Gathers first: of 512 positions about 80 need the product with the vocabulary."""
         x = self.layer_norm(self.dense(take_tokens(sequence_output, mask_positions)))  # (B * P, H)
         x = ops.reshape(x, (*ops.shape(mask_positions), x.shape[-1]))  # (B, P, H)
-        table = ops.cast(values(self.word_embeddings), x.dtype)  # (V, H)
-        return primitives(training).word_logits(x, table, ops.cast(self.bias, "float32"))
+        return primitives(training).word_logits(x, self.word_embeddings, self.bias)
 
     def compute_output_spec(
         self, sequence_output: Any, mask_positions: Any, training: bool = False

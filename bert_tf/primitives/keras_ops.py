@@ -90,9 +90,10 @@ class Primitives:
     def drop(self, x: Any, dropout: keras.layers.Dropout) -> Any:
         return dropout(x, training=self.training)
 
-    def word_logits(self, x: Any, table: Any, bias: Any) -> Any:
-        """Logits, float32 [..., V], of x [..., H], a table [V, H] and a float32 bias [V]."""
-        return ops.cast(ops.matmul(x, ops.transpose(table)), "float32") + bias
+    def word_logits(self, x: Any, table: keras.layers.Embedding, bias: Any) -> Any:
+        """Logits, float32 [..., V], of x [..., H], a table of V rows [H] and a bias [V]."""
+        rows = ops.transpose(ops.cast(values(table), x.dtype))
+        return ops.cast(ops.matmul(x, rows), "float32") + ops.cast(bias, "float32")
 
 
 def is_replaced(layer: Any) -> bool:

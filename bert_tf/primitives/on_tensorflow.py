@@ -4,7 +4,8 @@
   product with its bias and activation, which a reshape between them would prevent;
 - in training, dropout, residual, LayerNorm, GELU and softmax have gradients of their own; batches
   whose shape is known when the step is traced, as in pre-training, keep their padding, and XLA
-  compiles what lies between the products;
+  compiles what lies between the products; `Trainer` casts kernels
+  once a step;
 - an export has weights of its own, in the compute dtype: nothing to cast, and one product for
   queries, keys and values.
 """
@@ -25,6 +26,7 @@ from bert_tf.primitives.dropout import Dropout, draw_dropout, drop
 from bert_tf.primitives.keras_ops import Primitives, is_replaced
 from bert_tf.primitives.passes import known_shape
 from bert_tf.primitives.places import Places
+from bert_tf.primitives.step_kernels import side_by_side, step_kernel
 from bert_tf.primitives.token_places import TokenPlaces
 from bert_tf.startup import shares_cores
 
@@ -170,13 +172,12 @@ class Training(Inference):
 
     gelu = staticmethod(elementwise.gelu)
     fork = staticmethod(elementwise.fork)
-    word_logits = staticmethod(vocabulary_loss.word_logits)
 
     def products(
         self, x: tf.Tensor, layers: Sequence[keras.layers.Dense], scale: float = 1.0
     ) -> tf.Tensor:
-        kernel, bias = (joined(name, layers, scale) for name in ("kernel", "bias"))
-        return elementwise.dense(tf.cast(x, kernel.dtype), kernel, bias)
+        kernel = step_kernel([layer.kernel for layer in layers], layers[0].compute_dtype, scale)
+        return elementwise.dense(tf.cast(x, kernel.dtype), kernel, joined("bias", layers, scale))
 
     def attention(self, query: Any, key: Any, value: Any, mask: Any, dropout: Any) -> tuple:
         shape = [*known_shape(query)[:3], known_shape(key)[2]]
@@ -194,12 +195,16 @@ class Training(Inference):
     def drop(self, x: tf.Tensor, dropout: keras.layers.Dropout) -> tf.Tensor:
         return drop(x, _drawn(dropout, known_shape(x)))
 
+    def word_logits(self, x: tf.Tensor, table: keras.layers.Embedding, bias: Any) -> tf.Tensor:
+        if is_replaced(table):
+            return super().word_logits(x, table, bias)
+        rows = step_kernel([table.embeddings], x.dtype.name)
+        return vocabulary_loss.word_logits(x, rows, tf.cast(bias, tf.float32))
+
 
 def joined(name: str, layers: Sequence[keras.layers.Dense], scale: float) -> tf.Tensor:
     """Kernels or biases of layers side by side, the first multiplied, in the compute dtype."""
-    first, *others = (getattr(layer, name) for layer in layers)
-    weights = [first if scale == 1.0 else first * scale, *others]
-    return tf.concat([tf.cast(each, layers[0].compute_dtype) for each in weights], -1)
+    return side_by_side([getattr(layer, name) for layer in layers], layers[0].compute_dtype, scale)
 
 
 def _drawn(layer: keras.layers.Dropout, shape: list[Any]) -> Dropout | None:

@@ -10,6 +10,7 @@ import tensorflow as tf
 
 from bert_tf.errors import InputError
 from bert_tf.primitives.devices import device_type
+from bert_tf.primitives.step_kernels import StepKernels
 from bert_tf.primitives.table import halves
 from bert_tf.training.means import Values
 from bert_tf.training.optimizer import apply_summed, check_optimizer
@@ -241,13 +242,13 @@ class Trainer:
         data = self._unpack(data)
 
         def of_rows(inputs: Any, labels: Any, weights: Any, states: list) -> tuple:
-            return [self._sums(labels, weights, self.model(inputs, training=False))], states
+            return self._sums(labels, weights, self.model(inputs, training=False)), states
 
         # Whatever training has memory for: its micro-batches, if the rows divide into them.
         rows = keras.tree.flatten(data)[0].shape[0]
         pieces = math.gcd(rows or 0, self.gradient_accumulation_steps)
         zeros = [tf.zeros([len(self._names)])]
-        (sums,), _ = self._over_pieces(of_rows, data, pieces, zeros, [])
+        (sums,), _ = self._over_pieces(of_rows, lambda parts: [sum(parts)], data, pieces, zeros, [])
         sums, stop_asked = self._over_replicas(sums)
         return {**self._logs(tf.stack([sums, self._weight_sums(data[2])])), **stop_asked}
 
@@ -310,8 +311,7 @@ class Trainer:
         self, data: tuple[Any, Any, Any], loss_of: Callable[[tf.Tensor], tf.Tensor]
     ) -> tuple[tf.Tensor, list[tf.Tensor], list[keras.Variable]]:
         """Sums, float32 [means], and gradients of `loss_of` these, and their variables."""
-        variables = self.trainable_variables
-        reached = [True] * len(variables)
+        variables, kernels = self.trainable_variables, StepKernels()
         replica = tf.distribute.get_replica_context().replica_id_in_sync_group
         offsets = [tf.stack([tf.cast(replica, v.dtype) * _REPLICA_SEEDS, 0]) for v in self.seeds]
         states = [v.value + offset for v, offset in zip(self.seeds, offsets, strict=True)]
@@ -321,26 +321,26 @@ class Trainer:
             mapping = list(zip(self.seeds, states, strict=True))
             with tf.GradientTape() as tape:
                 with keras.StatelessScope(state_mapping=mapping, collect_losses=True) as scope:
-                    with halves(False):  # these rows are a half already, or a device's
+                    # These rows are a half already, or a device's.
+                    with halves(False), kernels.read_under(tape):
                         outputs = self.model(inputs, training=True)
                     self._check_call(scope)
                 sums = self._sums(labels, weights, outputs)
                 loss = loss_of(sums)
-            gradients = tape.gradient(loss, variables)
-            reached[:] = [gradient is not None for gradient in gradients]
-            gradients = [
-                # The gradient of looked-up rows becomes one of the whole table.
-                tf.zeros(v.shape, v.dtype) if gradient is None else tf.convert_to_tensor(gradient)
-                for gradient, v in zip(gradients, variables, strict=True)
-            ]
-            return [sums, *gradients], [scope.get_current_value(v) for v in self.seeds]
+            gradients = kernels.gradients(tape, loss, variables)
+            return (sums, gradients), [scope.get_current_value(v) for v in self.seeds]
+
+        def added(parts: list) -> list:
+            sums, gradients = zip(*parts, strict=True)
+            return [sum(sums), *kernels.summed(gradients, variables)]
 
         zeros = [tf.zeros([len(self._names)]), *(tf.zeros(v.shape, v.dtype) for v in variables)]
         pieces = self.gradient_accumulation_steps
-        (sums, *gradients), states = self._over_pieces(of_rows, data, pieces, zeros, states)
+        (sums, *gradients), states = self._over_pieces(of_rows, added, data, pieces, zeros, states)
         for variable, state, offset in zip(self.seeds, states, offsets, strict=True):
             variable.assign(state - offset)
         # Variables that the loss does not depend on stay unchanged: no weight decay either.
+        reached = [gradient is not None for gradient in gradients]
         gradients = list(itertools.compress(gradients, reached))
         return sums, gradients, list(itertools.compress(variables, reached))
 
@@ -362,15 +362,29 @@ class Trainer:
     def _over_pieces(
         self,
         of_rows: Callable,
+        added: Callable[[list], list],
         data: tuple[Any, Any, Any],
         pieces: int,
         zeros: list[tf.Tensor],
         states: list[tf.Tensor],
-    ) -> tuple[list[tf.Tensor], list[tf.Tensor]]:
-        """Sums what `of_rows` gives, shaped as `zeros`, over micro-batches; and the last states."""
-        of_piece = _at_once(of_rows) if self._halves else of_rows
+    ) -> tuple[list[tf.Tensor | None], list[tf.Tensor]]:
+        """Sums, shaped as `zeros` or None, over micro-batches, and the last states.
+
+        `added` makes sums of what `of_rows` gives for several rows.
+        """
+        at_once = _at_once(of_rows)
+
+        def of_piece(*arguments: Any) -> tuple[list, list]:
+            if self._halves:
+                parts, states = at_once(*arguments)
+            else:
+                part, states = of_rows(*arguments)
+                parts = [part]
+            return added(parts), states
+
         if pieces == 1:
             return of_piece(*data, states)
+        reached = [True] * len(zeros)
         first = keras.tree.flatten(data)[0]
         rows = first.shape[0]
         if rows is not None and rows % pieces:
@@ -392,11 +406,13 @@ class Trainer:
             return keras.tree.map_structure(cut, data)
 
         def body(number: tf.Tensor, totals: list[tf.Tensor], states: Any) -> tuple:
-            parts, states = of_piece(*part(number), states)
+            sums, states = of_piece(*part(number), states)
+            reached[:] = [x is not None for x in sums]
             # Totals are negative. TensorFlow would join `total + (first half + second half)` into
             # one `AddN`, whose order, and so whose rounding, follows from which of its inputs
             # happen to share memory with another tensor at that moment.
-            return number + 1, [t - x for t, x in zip(totals, parts, strict=True)], states
+            after = [t if x is None else t - x for t, x in zip(totals, sums, strict=True)]
+            return number + 1, after, states
 
         # One after the other, so that only one's activations are in memory.
         _, totals, states = tf.while_loop(
@@ -405,11 +421,11 @@ class Trainer:
             (tf.constant(0), zeros, states),
             parallel_iterations=1,
         )
-        return [-total for total in totals], states
+        return [-t if there else None for t, there in zip(totals, reached, strict=True)], states
 
 
 def _at_once(of_rows: Callable) -> Callable:
-    """`of_rows` of both halves of the rows, computed at the same time."""
+    """`of_rows` of each half of the rows, computed at the same time, and the first one's states."""
     of_half = tf.function(of_rows, autograph=False)  # traced once for halves of one shape
 
     def of_both(*arguments: Any) -> tuple:
@@ -423,9 +439,9 @@ def _at_once(of_rows: Callable) -> Callable:
             keras.tree.map_structure(lambda x, part=part: x[part], data)
             for part in (slice(None, middle), slice(middle, None))
         )
-        sums, after = of_half(*upper, states)
-        more, _ = of_half(*lower, others)
-        return [x + y for x, y in zip(sums, more, strict=True)], after
+        one, after = of_half(*upper, states)
+        other, _ = of_half(*lower, others)
+        return [one, other], after
 
     return of_both
 

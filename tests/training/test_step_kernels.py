@@ -1,0 +1,152 @@
+"""Kernels that are cast once a step: never older than the variables, with the same gradients."""
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from bert_tf.config import BertConfig
+from bert_tf.models.pretrainer import BertPreTrainer
+from bert_tf.primitives import passes, step_kernels
+from bert_tf.primitives.step_kernels import StepKernels, step_kernel
+from bert_tf.training.means import cross_entropy
+from bert_tf.training.optimizer import AdamWeightDecay, Lamb
+from bert_tf.training.trainer import Trainer
+
+TABLE = "word_embeddings"
+
+
+CONFIG = BertConfig(
+    vocab_size=31, hidden_size=8, num_hidden_layers=1, num_attention_heads=2, intermediate_size=16,
+    max_position_embeddings=6, hidden_dropout_prob=0.1, attention_probs_dropout_prob=0.1,
+)  # fmt: skip
+
+
+def batches(number, start=0):
+    """Of eight rows."""
+    draw = np.random.default_rng(start)
+    inputs = {
+        "token_ids": draw.integers(31, size=(number, 8, 6)),
+        "segment_ids": draw.integers(2, size=(number, 8, 6)),
+        "padding_mask": np.ones((number, 8, 6)),
+        "mask_positions": draw.integers(6, size=(number, 8, 3)),
+    }
+    labels = {
+        "mlm_logits": draw.integers(31, size=(number, 8, 3)),
+        "nsp_logits": draw.integers(2, size=(number, 8)),
+    }
+    arrays = tf.nest.map_structure(lambda x: x.astype(np.int32), (inputs, labels))
+    return tf.data.Dataset.from_tensor_slices(arrays)
+
+
+def train(trainer, data):
+    iterator = trainer.iterate(data)
+    for _ in range(int(data.cardinality()) // trainer.steps_per_execution):
+        trainer.train(iterator)
+
+
+def trained(data, dtype=None, optimizer=None, change=lambda model: None, **options):
+    model = BertPreTrainer(CONFIG, seed=3, dtype=dtype)
+    change(model)
+    losses = dict.fromkeys(("mlm_logits", "nsp_logits"), cross_entropy)
+    trainer = Trainer(model, optimizer or keras.optimizers.SGD(1.0), loss=losses, **options)
+    train(trainer, data)
+    return trainer
+
+
+@pytest.mark.parametrize(
+    ("dtype", "optimizer", "options"),
+    [
+        ("mixed_bfloat16", AdamWeightDecay, {"steps_per_execution": 2}),
+        pytest.param(
+            "mixed_bfloat16", Lamb, {"gradient_accumulation_steps": 2}, marks=pytest.mark.slow
+        ),
+        pytest.param("float32", AdamWeightDecay, {}, marks=pytest.mark.slow),
+    ],
+)
+def test_steps_use_weights_that_were_set_between_them(dtype, optimizer, options):
+    """As by `load_weights` or from a checkpoint: a traced step goes on as the other trainer's."""
+    one = trained(batches(2), dtype, optimizer(1e-2), **options)
+    other = trained(batches(2, 1), dtype, optimizer(1e-2), **options)
+    for own, value in zip(one.variables, other.variables, strict=True):
+        own.assign(value)
+    for trainer in (one, other):
+        train(trainer, batches(2, 2))
+    for ours, theirs in zip(one.variables, other.variables, strict=True):
+        np.testing.assert_array_equal(ours, theirs, err_msg=ours.path)
+
+
+def freeze(model):
+    model.encoder.embeddings.trainable = model.encoder.blocks[0].attention.trainable = False
+
+
+@pytest.mark.parametrize(
+    ("dtype", "pieces", "change"),
+    [
+        ("mixed_bfloat16", 1, lambda model: None),
+        ("mixed_bfloat16", 2, freeze),
+        pytest.param("float32", 2, lambda model: None, marks=pytest.mark.slow),
+        pytest.param("mixed_float16", 1, freeze, marks=pytest.mark.slow),
+    ],
+    ids=["half", "half, frozen, in pieces", "float32, in pieces", "float16, frozen"],
+)
+def test_gradients_are_those_of_the_variables(dtype, pieces, change, monkeypatch):
+    """To the bit; the word table's are summed in another order, see the next test."""
+
+    def after_one_step():
+        return trained(
+            batches(1), dtype, change=change, gradient_accumulation_steps=pieces
+        ).model.weights
+
+    ours = after_one_step()
+    monkeypatch.setattr(step_kernels, "could_possibly_record", lambda: False)
+    for one, other in zip(ours, after_one_step(), strict=True):
+        if TABLE not in one.path or change is freeze:
+            np.testing.assert_array_equal(one, other, err_msg=one.path)
+
+
+@pytest.mark.parametrize("compiled", [False, True])
+def test_gradients_of_a_table_that_is_looked_up_and_multiplied_with(compiled, monkeypatch):
+    """Those of both halves, against their terms in float64."""
+    monkeypatch.setattr(passes, "_WORTH_COMPILING", 0 if compiled else 2**30)
+    draw = np.random.default_rng(3)
+    table = keras.Variable(draw.normal(size=(7, 4)), dtype="float32")
+    ids = [[1, 5, 5], [5, 0, 1]]
+    rows, slopes = draw.normal(size=(2, 3, 4)), draw.normal(size=(2, 7, 4))
+    slopes = tf.cast(slopes, tf.bfloat16)
+
+    @tf.function(autograph=False)
+    def summed():
+        kernels, gradients = StepKernels(), []
+        for half in range(2):
+            with tf.GradientTape() as tape, kernels.read_under(tape):
+                looked_up = tf.gather(tf.convert_to_tensor(table), ids[half])
+                product = step_kernel([table], "bfloat16") * slopes[half]
+                loss = tf.reduce_sum(looked_up * tf.cast(rows[half], tf.float32))
+                loss += tf.reduce_sum(tf.cast(product, tf.float32))
+            gradients.append(kernels.gradients(tape, loss, [table]))
+        return kernels.summed(gradients, [table])[0]
+
+    terms = [np.zeros((7, 4)) for _ in range(8)]
+    for half in range(2):
+        terms[half] = np.asarray(slopes[half], np.float64)
+        for place, row in enumerate(ids[half]):
+            terms[2 + 3 * half + place][row] = np.float32(rows[half, place])
+    # The sum of eight terms rounds seven times, by half a unit of what it has at most.
+    tolerance = 7 * 2.0**-24 * np.sum(np.abs(terms), 0).max()
+    np.testing.assert_allclose(summed(), np.sum(terms, 0), rtol=0, atol=tolerance)
+
+
+@pytest.mark.parametrize(
+    "dtype", ["mixed_bfloat16", pytest.param("float32", marks=pytest.mark.slow)]
+)
+def test_blocks_that_are_computed_twice_have_the_same_gradients(dtype):
+    def recompute(model):
+        model.encoder.rematerialize = True
+
+    def kernels(change):
+        trainer = trained(batches(1), dtype, change=change)
+        return [w for w in trainer.model.weights if TABLE not in w.path]
+
+    for one, other in zip(kernels(recompute), kernels(lambda model: None), strict=True):
+        np.testing.assert_array_equal(one, other, err_msg=one.path)
