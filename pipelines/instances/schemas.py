@@ -17,10 +17,12 @@ sequence packing without cross-contamination") did this for BERT. N instances ar
 tokens, S instances and P predictions at most a row.
 """
 
+import heapq
 import math
 from functools import partial
 from typing import Any
 
+import numpy as np
 import tensorflow as tf
 
 from pipelines.instances.masking import MaskedTokens
@@ -166,26 +168,29 @@ def row_predictions(options: PretrainingDataOptions) -> int:
 
 def fill_rows(lengths: tf.Tensor, options: PretrainingDataOptions) -> tf.Tensor:
     """The row of each instance, int32 [N]: the longest first, each where the least room is left."""
-    count, row_length = tf.size(lengths), options.max_seq_length
-    longest_first = tf.argsort(lengths, direction="DESCENDING", stable=True)
+    rows = tf.numpy_function(partial(_fill_rows, options=options), [lengths], tf.int32)
+    return tf.ensure_shape(rows, [None])
 
-    def place(step: tf.Tensor, room: tf.Tensor, free: tf.Tensor, rows: tf.Tensor) -> tuple:
-        length = lengths[longest_first[step]]
-        fits = (room >= length) & (free > 0)
-        # Rows without instances have the most room: a new one is begun only where none fits.
-        row = tf.argmin(tf.where(fits, room, row_length + 1), output_type=tf.int32)
-        room = tf.tensor_scatter_nd_sub(room, [[row]], [length])
-        free = tf.tensor_scatter_nd_sub(free, [[row]], [1])
-        return step + 1, room, free, tf.tensor_scatter_nd_update(rows, [[step]], [row])
 
-    start = (0, tf.fill([count], row_length), tf.fill([count], options.instances_per_row))
-    *_, rows = tf.while_loop(
-        lambda step, *_: step < count,
-        place,
-        [*start, tf.zeros([count], tf.int32)],
-        parallel_iterations=1,
-    )
-    return tf.scatter_nd(longest_first[:, None], rows, [count])
+def _fill_rows(lengths: np.ndarray, options: PretrainingDataOptions) -> np.ndarray:
+    rows = np.zeros(len(lengths), np.int32)
+    of_room: list[list[tuple[int, int]]] = [[] for _ in range(options.max_seq_length + 1)]
+    rooms = used = 0  # a bit for each amount of room that some row has; rows so far
+    for index in np.argsort(-lengths, kind="stable"):
+        length = int(lengths[index])
+        if fitting := rooms >> length:
+            room = length + (fitting & -fitting).bit_length() - 1  # the least that is enough
+            row, free = heapq.heappop(of_room[room])
+            if not of_room[room]:
+                rooms ^= 1 << room
+        else:
+            room, row, free = options.max_seq_length, used, options.instances_per_row
+            used += 1
+        rows[index] = row
+        if free > 1:
+            heapq.heappush(of_room[room - length], (row, free - 1))
+            rooms |= 1 << (room - length)
+    return rows
 
 
 def serialize_rows(

@@ -144,15 +144,18 @@ def sentence_pairs(
     *target_seeds, walk_seed, next_seed = tf.unstack(tf.random.split(seed, 4))
     max_tokens = max_seq_length - 3
     starts, stream_end = sentences.starts, sentences.stream_end
-    streams = tf.size(stream_end)
     target = _target_lengths(sentences, max_tokens, short_seq_prob, target_seeds)  # (S,)
 
     # Each step takes one chunk of sentences [first, end) from every unfinished stream.
-    def take_chunk(step: tf.Tensor, first: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-        end = tf.searchsorted(starts, tf.gather(starts, first) + target)
-        end = tf.minimum(end, stream_end)
+    def take_chunk(
+        step: tf.Tensor, stream: tf.Tensor, first: tf.Tensor
+    ) -> tuple[tf.Tensor, tf.Tensor]:
+        end = tf.searchsorted(starts, tf.gather(starts, first) + tf.gather(target, stream))
+        end = tf.minimum(end, tf.gather(stream_end, stream))
         size = end - first
-        draws = tf.random.stateless_uniform([2, streams], tf.random.fold_in(walk_seed, step))
+        draws = tf.random.stateless_uniform(
+            [2, tf.size(stream)], tf.random.fold_in(walk_seed, step)
+        )
         a_size = 1 + _scaled(draws[0], size - 1)
         is_random_next = (size == 1) | (draws[1] < 0.5)
         a_end = first + a_size
@@ -190,37 +193,38 @@ def _target_lengths(
 def _walk_streams(
     first: tf.Tensor,
     end: tf.Tensor,
-    take: Callable[[tf.Tensor, tf.Tensor], tuple[tf.Tensor, tf.Tensor]],
+    take: Callable[[tf.Tensor, tf.Tensor, tf.Tensor], tuple[tf.Tensor, tf.Tensor]],
     values: int,
 ) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
     """Walks all S streams in lockstep, an instance per step.
 
-    `take` maps the number of the step and the place of each stream, int32 [S], to the instances
-    there, int32 [S, values], and the next places, int32 [S]. Returns the stream [N], the place [N]
-    and the values [N, values] of every instance, stream after stream.
+    `take` maps the number of the step, and the numbers and places of the A unfinished streams,
+    int32 [A], to the instances there, int32 [A, values], and the next places, int32 [A]. Returns
+    the stream [N], the place [N] and the values [N, values] of each instance, stream after stream.
     """
-    streams = tf.size(end)
 
-    def walk_step(step, at, taken):
-        active = at < end
-        instances, after = take(step, at)
-        row = tf.concat([tf.where(active, at, -1)[:, None], instances], axis=-1)
-        return step + 1, tf.where(active, after, at), taken.write(step, row)
+    # Only unfinished streams take part: one long document beside many short ones costs little.
+    def walk_step(step, stream, at, taken):
+        instances, after = take(step, stream, at)
+        taken = taken.write(step, tf.concat([stream[:, None], at[:, None], instances], axis=-1))
+        goes_on = after < tf.gather(end, stream)
+        return step + 1, tf.boolean_mask(stream, goes_on), tf.boolean_mask(after, goes_on), taken
 
-    taken = tf.TensorArray(tf.int32, size=0, dynamic_size=True, element_shape=[None, 1 + values])
-    steps, _, taken = tf.while_loop(
-        # A first step even without streams, because an empty array cannot be stacked.
-        lambda step, at, taken: (step == 0) | tf.reduce_any(at < end),
+    stream = tf.cast(tf.where(first < end)[:, 0], tf.int32)
+    taken = tf.TensorArray(
+        tf.int32, size=0, dynamic_size=True, infer_shape=False, element_shape=[None, 2 + values]
+    )
+    *_, taken = tf.while_loop(
+        # A first step even without streams, because an empty array cannot be joined.
+        lambda step, stream, at, taken: (step == 0) | (tf.size(stream) > 0),
         walk_step,
-        [0, first, taken],
-        shape_invariants=[tf.TensorShape([]), tf.TensorShape([None]), None],
+        [0, stream, tf.gather(first, stream), taken],
+        shape_invariants=[tf.TensorShape([]), tf.TensorShape([None]), tf.TensorShape([None]), None],
         parallel_iterations=1,
     )
-    rows = tf.reshape(taken.stack(), [steps, streams, 1 + values])
-    rows = tf.transpose(rows, [1, 0, 2])
-    made = tf.where(rows[:, :, 0] >= 0)  # (N, 2)
-    rows = tf.gather_nd(rows, made)
-    return made[:, 0], rows[:, 0], rows[:, 1:]
+    rows = taken.concat()  # (N, 2 + values), step after step
+    rows = tf.gather(rows, tf.argsort(rows[:, 0], stable=True))
+    return rows[:, 0], rows[:, 1], rows[:, 2:]
 
 
 def _random_next(
@@ -276,15 +280,17 @@ def full_sentences(
     target = tf.gather(target, stream)  # (n,)
 
     # Stretches of the text are walked in parallel; no instance crosses from one to the next.
-    stretch = starts[:-1] // (INSTANCES_PER_STREAM * max_seq_length)
-    bounds = tf.gather(starts, _run_bounds(_changes(stretch)))  # (stretches + 1,)
+    of_sentence = starts[:-1] // (INSTANCES_PER_STREAM * max_seq_length)
+    bounds = tf.gather(starts, _run_bounds(_changes(of_sentence)))  # (stretches + 1,)
     stretch_end = bounds[1:]
 
     # Each step takes one instance from every stretch: tokens from `at` to the end of a sentence.
-    def take_instance(step: tf.Tensor, at: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+    def take_instance(
+        step: tf.Tensor, stretch: tf.Tensor, at: tf.Tensor
+    ) -> tuple[tf.Tensor, tf.Tensor]:
         current = tf.searchsorted(ends, at, side="right")  # the sentence at `at`
         current = tf.minimum(current, tf.size(ends) - 1)  # for places after the text
-        limit = tf.minimum(at + tf.gather(target, current), stretch_end)
+        limit = tf.minimum(at + tf.gather(target, current), tf.gather(stretch_end, stretch))
         last = tf.searchsorted(ends, limit, side="right") - 1  # the last that fits
         draws = tf.random.stateless_uniform(tf.shape(at), tf.random.fold_in(walk_seed, step))
         last -= tf.cast(draws < _LEAVES_OUT_LAST, tf.int32)

@@ -265,6 +265,28 @@ def test_one_document_gives_true_next_only():
     assert not pairs.is_random_next.numpy().any()
 
 
+def test_one_long_document_beside_many_short_ones(monkeypatch):
+    """Every step costs what its unfinished streams cost: 30,000 of them have one."""
+    sizes = []
+    uniform = tf.random.stateless_uniform
+
+    def counting(shape, *arguments, **named):
+        if isinstance(shape, list):
+            sizes.append(int(shape[1]))
+        return uniform(shape, *arguments, **named)
+
+    monkeypatch.setattr(tf.random, "stateless_uniform", counting)
+    sentences = index([[5, 5]] * 30_000 + [[1] * 16_000], 128)
+    pairs = sentence_pairs(sentences, max_seq_length=128, short_seq_prob=0.1, seed=seed_of(7))
+    a_start = pairs.a_start.numpy()
+    assert (
+        np.diff(sentences.document.numpy()[np.searchsorted(sentences.starts, a_start)]) >= 0
+    ).all()
+    assert len(a_start) > 30_000
+    assert len(sizes) > 100
+    assert sum(sizes) < 2 * len(a_start)
+
+
 def test_no_sentences_give_no_pairs():
     pairs = sentence_pairs(
         index([[0, 0], [0]], 32), max_seq_length=32, short_seq_prob=0.1, seed=seed_of(1)

@@ -52,6 +52,29 @@ def test_instances_fit_in_their_rows_and_few_rows_are_used(lengths, most):
     assert len(open_rows) < 2 or sum(open_rows[:2]) > LENGTH
 
 
+def least_room_first(lengths, most):
+    """Each instance, the longest first, in the first row of those with the least room."""
+    room, free, rows = [], [], [0] * len(lengths)
+    for index in sorted(range(len(lengths)), key=lambda index: -lengths[index]):
+        fitting = [r for r, left in enumerate(room) if left >= lengths[index] and free[r]]
+        if not fitting:
+            fitting = [len(room)]
+            room.append(LENGTH)
+            free.append(most)
+        row = min(fitting, key=lambda r: (room[r], r))
+        room[row] -= lengths[index]
+        free[row] -= 1
+        rows[index] = row
+    return rows
+
+
+@given(lengths=st.lists(st.integers(3, LENGTH), max_size=60), most=st.sampled_from([2, MOST]))
+@settings(deadline=None, max_examples=60)
+def test_instances_go_where_the_least_room_is_left(lengths, most):
+    rows = filling(most)(np.array(lengths, np.int32)).numpy()
+    assert rows.tolist() == least_room_first(lengths, most)
+
+
 @given(lengths=st.lists(st.integers(3, LENGTH), min_size=1, max_size=MOST))
 def test_slots_hold_the_predictions_of_any_row(lengths):
     if sum(lengths) > LENGTH:
