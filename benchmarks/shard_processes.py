@@ -143,7 +143,7 @@ def profile(corpus: str, output: str, tokenizer: str, masking: str) -> None:
 
     from bert_tf.startup import keep_freed_memory
     from bert_tf.tokenization import BertTokenizer
-    from pipelines.corpus.documents import UnitReader, plan_documents
+    from pipelines.corpus.documents import GROUP_BYTES, UnitReader, plan_documents
     from pipelines.corpus.sources import open_corpus
     from pipelines.instances.masking import mask_tokens
     from pipelines.instances.schemas import serialize_compact, serialize_masked
@@ -200,7 +200,14 @@ def profile(corpus: str, output: str, tokenizer: str, masking: str) -> None:
     batches = timed("read", list)(
         batch
         for unit in range(len(found.units))
-        for batch in UnitReader(found, unit, plan, buffer_bytes=options.buffer_bytes)
+        for batch in UnitReader(
+            unit,
+            found.units[unit],
+            options,
+            plan,
+            buffer_bytes=options.buffer_bytes,
+            group_bytes=GROUP_BYTES,
+        )
     )
 
     def work() -> None:

@@ -34,6 +34,8 @@ def check_output_folder(
     Returns:
         The folder, with symbolic links resolved.
     """
+    if "://" in os.fspath(output):
+        raise InputError(f"{output}: this command writes to file systems only: name a local folder")
     folder = _resolved(output, "output")
     if folder.exists() and not folder.is_dir():
         raise InputError(f"{output}: is a file, not a folder: name another output folder")

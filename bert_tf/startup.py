@@ -1,4 +1,4 @@
-"""Process settings made before TensorFlow starts, for the commands and Beam's workers."""
+"""Process settings made before TensorFlow starts, for commands and worker processes."""
 
 import contextlib
 import ctypes
@@ -20,6 +20,16 @@ def keep_freed_memory() -> None:
         mallopt(mmap_threshold, 32 << 20)  # the most that glibc takes
         mallopt(trim_threshold, 2**31 - 1)
         mallopt(top_pad, 64 << 20)
+
+
+def limit_threads(threads: int | None) -> None:
+    """Gives TensorFlow so many threads, None for one per core, unless it has run an op."""
+    import tensorflow as tf
+
+    if threads is not None:
+        with contextlib.suppress(RuntimeError):
+            tf.config.threading.set_intra_op_parallelism_threads(threads)
+            tf.config.threading.set_inter_op_parallelism_threads(threads)
 
 
 _shares_cores = False

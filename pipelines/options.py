@@ -8,24 +8,32 @@ from bert_tf.errors import InputError
 from bert_tf.options import CheckedOptions, option
 
 # Options that shards of the present format were written without.
-_NEWER = ("mask_token_share", "random_token_share")
+_NEWER = ("mask_token_share", "random_token_share", "skip_bad_lines")
 
 
 @dataclass(kw_only=True)
 class CorpusOptions(CheckedOptions):
     """How text is read."""
 
-    corpus_format: Literal["auto", "sentences", "text", "jsonl"] = "auto"
+    corpus_format: Literal["auto", "sentences", "text", "jsonl", "parquet"] = "auto"
     """sentences (a sentence per line, a blank line between documents), text (plain text in
-    paragraphs, a document per file) or jsonl (an object per line, its text in one field); auto
-    reads files named *.jsonl as jsonl and others as sentences."""
+    paragraphs, a document per file), jsonl (an object per line) or parquet (a row per document);
+    auto reads files named *.jsonl and *.parquet as these and others as sentences."""
     text_field: str = "text"
-    """text field of JSON objects, or text feature of TensorFlow Datasets."""
+    """text field of JSON objects, column of Parquet files or feature of TensorFlow Datasets;
+    several, such as title,text, make a document together, without those that are missing."""
     tfds_data_dir: str | None = None
     """folder of TensorFlow Datasets, for reading and downloading; by default TFDS_DATA_DIR, or else
     ~/tensorflow_datasets."""
     skip_unreadable: bool = False
     """skip and count files that cannot be read, instead of stopping."""
+    skip_bad_lines: bool = False
+    """skip and count JSON lines and Parquet rows without text, instead of stopping."""
+
+    @property
+    def text_fields(self) -> list[str]:
+        """The names in `text_field`."""
+        return self.text_field.split(",")
 
 
 @dataclass(kw_only=True)

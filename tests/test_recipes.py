@@ -1,8 +1,10 @@
 """Every recipe is one that its command takes, and that its steps can be run with."""
 
+import shlex
 from pathlib import Path
 
 import pytest
+import yaml
 
 from bert_tf.cli.main import read_options
 from bert_tf.config import BertConfig
@@ -12,6 +14,11 @@ RECIPES = Path(__file__).parents[1] / "recipes"
 NEEDED = {
     "pretrain": ["--shards", "shards/128", "--output", "run"],
     "finetune": ["--model", "model", "--train", "train.tsv", "--output", "run"],
+}
+# Recipes of schedulers, which have the command in them, and what they pass to it.
+SCHEDULERS = {
+    "shards-slurm.sh": {"$SLURM_ARRAY_TASK_ID": "1", "${share[@]}": "--workers 8 --units 1/16"},
+    "shards-kubernetes.yml": {"$((JOB_COMPLETION_INDEX + 1))": "16"},
 }
 LONG_SHARDS = ["--long_shards", "shards/512"]
 REPLICAS = {"pretrain-8-gpus.yaml": 8, "pretrain-tpu-v3-8.yaml": 8}
@@ -60,3 +67,20 @@ def test_the_papers_pre_training(size):
     assert (options.size, options.batch_size, options.steps) == (size, 256, 1_000_000)
     assert (options.learning_rate, options.weight_decay) == (1e-4, 0.01)
     assert (options.warmup_steps, options.long_share) == (10_000, None)  # 0.1
+
+
+@pytest.mark.parametrize("name", SCHEDULERS)
+def test_a_recipe_of_a_scheduler_has_a_command_that_can_be_run(name):
+    text = (RECIPES / name).read_text()
+    assert f"`{name}`" in (RECIPES / "README.md").read_text()
+    if name.endswith(".yml"):
+        (container,) = yaml.safe_load(text)["spec"]["template"]["spec"]["containers"]
+        text = container["args"][0]
+    command = text[text.index("exec bert-tf ") + len("exec bert-tf ") :].replace("\\\n", " ")
+    for variable, value in SCHEDULERS[name].items():
+        command = command.replace(f'"{variable}', value).replace(variable, value).replace('"', "")
+    arguments = shlex.split(command)
+    options = read_options("shards", arguments)
+    assert options.workers > 1
+    assert options.units in ("1/16", "16/16")
+    assert options.max_seq_length == [128, 512]

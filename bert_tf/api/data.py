@@ -210,13 +210,13 @@ def _has(file: Path, text: str) -> bool:
 def documents_as_file(options: Texts, documents: Any, unfinished: str = "") -> Iterator[Texts]:
     """The options with the path of JSON lines that hold the documents, if there are any.
 
-    The file lies beside the output. It is deleted at the end, unless there is a folder of
-    unfinished work, which can be resumed with the same file alone.
+    The file lies beside the output. It is deleted at the end, unless there is unfinished work,
+    which can be resumed with the same file alone.
 
     Args:
         options: options with `corpus`, empty for documents, and `output`.
         documents: texts; None for a corpus.
-        unfinished: suffix of the folder of unfinished work, after the output's name.
+        unfinished: name in the output that is there while the work is unfinished.
 
     Raises:
         InputError: both are given, or neither, or a document is no text.
@@ -240,7 +240,7 @@ def documents_as_file(options: Texts, documents: Any, unfinished: str = "") -> I
     try:
         yield replace(options, corpus=[str(file)])
     finally:
-        if not unfinished or not folder.with_name(folder.name + unfinished).exists():
+        if not unfinished or not (folder / unfinished).exists():
             file.unlink()
 
 

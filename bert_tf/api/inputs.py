@@ -21,8 +21,6 @@ _MODELS = ("model", "models")
 _CONFIG = "config.json"
 # Tasks that read tables by the columns "text" and "label" unless told others.
 _OF_TABLES = ("classification", "regression")
-# What stands for a path: a TensorFlow checkpoint's prefix, and shards that are being made.
-_SUFFIXES = (".index", ".unfinished")
 # Files of models that have no config.json: a SavedModel, a checkpoint of TensorFlow.
 _OTHER_MODELS = (".pb", ".index")
 
@@ -81,7 +79,9 @@ def _check_exists(given: str, option: str, is_model: bool) -> None:
         return
     if not path.exists():
         missing = [each for each in (path, *path.parents) if not each.exists()][-1]
-        if any(missing.with_name(missing.name + suffix).exists() for suffix in _SUFFIXES):
+        # The prefix of a TensorFlow checkpoint, and shards that are being made.
+        prefix, journal = missing.with_name(f"{missing.name}.index"), missing.parent / ".journal"
+        if prefix.exists() or journal.exists():
             return
         there: list[str] = []
         with contextlib.suppress(OSError):

@@ -1,6 +1,7 @@
 """`bert_tf.make_shards`."""
 
 import logging
+import os
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -8,16 +9,19 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from bert_tf.api.data import documents_as_file
 from bert_tf.api.keywords import PathName, keywords
-from bert_tf.api.progress import progress
+from bert_tf.api.progress import duration, progress
 from bert_tf.api.result import Result, Table
 from bert_tf.api.vocabulary import Documents
 from bert_tf.errors import InputError
 from bert_tf.options import CheckedOptions, option
 from bert_tf.outputs import check_output_folder
+from bert_tf.storage import is_remote
 from pipelines.options import PretrainingDataOptions
 
 if TYPE_CHECKING:
+    from pipelines.shards.estimate import Estimate
     from pipelines.shards.manifest import Manifest
+    from pipelines.shards.writing import Runner
 
 
 @dataclass(kw_only=True)
@@ -36,11 +40,27 @@ class ShardsOptions(PretrainingDataOptions):
     """tokens per instance, [CLS] and both [SEP] included; several lengths are made in one pass over
     the corpus, each in a folder of its own in the output."""
     overwrite: bool = False
-    """replace an older folder of shards."""
+    """replace an older folder of shards; it is removed when the new run begins."""
+    workers: int = option(1, at_least=1, at_most=1024)
+    """number of processes on this machine."""
+    threads: int | None = option(None, at_least=1, at_most=1024)
+    """threads per process; by default the cores divided by --workers, and 1 with --dask."""
+    dask: str | None = None
+    """address of a dask.distributed scheduler, tcp://HOST:PORT, whose workers make the shards (pip
+    install 'bert-tf[dask]')."""
+    units: str | None = None
+    """make only a share of the units of work, such as 3/16: the third of sixteen independent jobs,
+    in any order. --finish then completes the folder."""
+    finish: bool = False
+    """check the files of all units that jobs with --units made, and write the manifest."""
+    dry_run: bool = False
+    """estimate the time and the size of the shards from some of the text; write nothing."""
+    retries: int = option(2, at_least=0, at_most=100)
+    """number of times that --workers or --dask try a failed unit again."""
     runner: Literal["local", "beam"] = "local"
     """local, or beam for Apache Beam (pip install 'bert-tf[beam]')."""
     beam_options: str | None = None
-    """Beam's own options in one string, "--runner=FlinkRunner ..."; by default its DirectRunner,
+    """Beam's own options in one string, "--runner=DataflowRunner ..."; by default its FnApiRunner,
     with a process per core."""
 
     def __post_init__(self) -> None:
@@ -49,6 +69,17 @@ class ShardsOptions(PretrainingDataOptions):
             raise InputError("--max_seq_length is empty: give at least one length")
         if self.beam_options is not None and self.runner != "beam":
             raise InputError("--beam_options has no effect without --runner beam: add it")
+        several = {
+            "--workers": self.workers > 1,
+            "--dask": self.dask is not None,
+            "--runner beam": self.runner == "beam",
+        }
+        chosen = [name for name, is_chosen in several.items() if is_chosen]
+        chosen += ["--finish"] * self.finish
+        if len(chosen) > 1:
+            raise InputError(f"{chosen[0]} cannot be combined with {chosen[1]}: give one of them")
+        if self.finish and self.units is not None:
+            raise InputError("--finish cannot be combined with --units: give it when all are made")
         self.of_lengths = [
             PretrainingDataOptions(**(self.of_data() | {"max_seq_length": length}))
             for length in self.max_seq_length
@@ -65,14 +96,26 @@ class ShardsResult(Result):
     """The outcome of `make_shards`.
 
     Attributes:
-        folders: the folder of each length, the shortest first; the output itself if there is one.
-        manifests: what manifest.json says in each.
+        folders: the folder of each length (a URL, if the output is), the shortest first; the output
+            itself if there is one.
+        manifests: what manifest.json says in each; none for a share of the units or a dry run.
+        estimate: the time and the size, for a dry run.
     """
 
-    folders: list[Path]
+    folders: "list[Path | str]"
     manifests: "list[Manifest]"
+    estimate: "Estimate | None" = None
 
     def lines(self) -> list[str]:
+        if self.estimate is not None:
+            text, units, seconds, size = self.estimate
+            return [
+                f"{text / 1e9:.3g} GB of text in {units} units make about {size / 1e9:.3g} GB of "
+                f"shards, in {duration(seconds / 60)} in one process of this machine; "
+                f"{self.folders[0]} is not written"
+            ]
+        if not self.manifests:
+            return [f"The units are made in {self.folders[0]}; when all are, give --finish"]
         lines = []
         found = {name: n for name, n in self.manifests[0].irregularities.items() if n}
         if found:
@@ -145,18 +188,23 @@ def lost_text(manifest: "Manifest") -> Iterator[str]:
 
 
 def run(options: ShardsOptions, *, shown: bool = True) -> ShardsResult:
-    check_output_folder(options.output, [*options.corpus, options.tokenizer])
+    if not is_remote(options.output):
+        check_output_folder(options.output, [*options.corpus, options.tokenizer])
     with progress("making instances", total=1, shown=shown) as bar:
         from bert_tf.tokenization import BertTokenizer
-        from pipelines.shards.writing import ShardsProgress, write_shards_of_lengths
+        from pipelines.shards.writing import ShardsProgress, Share, write_shards_of_lengths
 
-        runner = None
-        if options.runner == "beam":
-            # Its default runner's workers log every start and end.
-            logging.getLogger().setLevel(logging.ERROR)
-            from pipelines.shards.beam import BeamRunner
+        if options.dry_run:
+            from pipelines.shards.estimate import estimate_shards
 
-            runner = BeamRunner(options.beam_options)
+            tokenizer = BertTokenizer.from_directory(options.tokenizer)
+            estimate = estimate_shards(
+                options.corpus, tokenizer, options.of_lengths, threads=_threads(options)
+            )
+            return ShardsResult(
+                folders=[Path(options.output)], manifests=[], estimate=estimate, notices=bar.notices
+            )
+        share = None if options.units is None else Share.parse(options.units)
 
         def show(done: ShardsProgress) -> None:
             bar.update(done.bytes_read, done.total_bytes, note=f"{done.instances} so far")
@@ -168,12 +216,41 @@ def run(options: ShardsOptions, *, shown: bool = True) -> ShardsResult:
             options.of_lengths,
             overwrite=options.overwrite,
             progress=show,
-            runner=runner,
+            runner=_runner(options),
+            share=share,
+            finish=options.finish,
+            threads=_threads(options),
         )
-    folders = [Path(options.output)]
+    folders = [options.output.rstrip("/") if is_remote(options.output) else Path(options.output)]
     if len(manifests) > 1:
-        folders = [folders[0] / str(m.options["max_seq_length"]) for m in manifests]
+        folders = [f"{folders[0]}/{m.options['max_seq_length']}" for m in manifests]
+        folders = folders if is_remote(options.output) else [*map(Path, folders)]
     return ShardsResult(folders=folders, manifests=manifests, notices=bar.notices)
+
+
+def _runner(options: ShardsOptions) -> "Runner | None":
+    """What makes the units; None for this process."""
+    if options.runner == "beam":
+        # Its default runner's workers log every start and end.
+        logging.getLogger().setLevel(logging.ERROR)
+        from pipelines.shards.beam import BeamRunner
+
+        return BeamRunner(options.beam_options)
+    from pipelines.shards.workers import ExecutorRunner, dask_workers, process_pool
+
+    if options.dask is not None:
+        return ExecutorRunner(dask_workers(options.dask), options.retries)
+    if options.workers > 1:
+        return ExecutorRunner(process_pool(options.workers), options.retries)
+    return None
+
+
+def _threads(options: ShardsOptions) -> int | None:
+    if options.threads is None and options.dask is not None:
+        return 1  # the scheduler runs a unit on each thread of a worker
+    if options.threads is None and options.workers > 1:
+        return max(1, (os.cpu_count() or 1) // options.workers)
+    return options.threads
 
 
 @keywords(_Keywords)
@@ -194,7 +271,7 @@ def make_shards(options: ShardsOptions, *, shown: bool, documents: Any = None) -
     Raises:
         InputError: the text or the options cannot be used; the message says why.
     """
-    from pipelines.shards.manifest import UNFINISHED
+    from pipelines.shards.manifest import JOURNAL
 
-    with documents_as_file(options, documents, UNFINISHED) as files:
+    with documents_as_file(options, documents, JOURNAL) as files:
         return run(files, shown=shown)

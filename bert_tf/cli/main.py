@@ -96,6 +96,7 @@ def _parser(called: str | None = None, description: str | None = "", options: An
 _CURES = {
     errno.ENOSPC: "the disk is full: free some space and run it again",
     errno.EDQUOT: "the disk is full: free some space and run it again",
+    errno.EIO: "run the same command again",
     errno.EACCES: "choose a writable folder, or fix its permissions",
     errno.EPERM: "choose a writable folder, or fix its permissions",
     errno.EROFS: "choose a writable folder, or fix its permissions",

@@ -8,7 +8,11 @@ r"""Make TFRecord shards of pre-training instances from text.
 Reads text with a sentence per line and a blank line between documents, plain text in paragraphs
 (--corpus_format text), JSONL, or a dataset of TensorFlow Datasets; files may be compressed with
 gzip, zstd, xz or bzip2. Two sequence lengths make two folders in one pass. The same command resumes
-a stopped run; until it is done, OUTPUT.unfinished holds the work.
+a stopped run; the folder is complete when it holds manifest.json.
+
+  bert-tf shards ... --workers 8          8 processes of this machine
+  bert-tf shards ... --dask tcp://HOST:8786
+  bert-tf shards ... --units 3/16         one of 16 independent jobs; then once: ... --finish
 
 The output holds shards, held-out shards, the vocabulary and manifest.json. Choose --masking dynamic
 for new work; static writes the features of the original's script.
@@ -21,6 +25,9 @@ from bert_tf.cli.progress import console, typed
 
 def run(options: Options) -> None:
     result = make_shards(options)
+    if not result.manifests:
+        console.print("\n".join(result.lines()))
+        return
     folders = result.folders
     long = f"--long_shards {folders[-1]} " if len(folders) == 2 else ""
     lines = [

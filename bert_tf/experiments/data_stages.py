@@ -13,12 +13,13 @@ from bert_tf.experiments.stage import FOLDER, Cache, Show, Stage, chosen_options
 from bert_tf.experiments.step_speed import StepSpeed
 from bert_tf.finetuning.options import SearchOptions
 from bert_tf.finetuning.search import data_content
+from bert_tf.storage import sha256
 from bert_tf.tokenization import BertTokenizer, count_words, learn_vocabulary
 from pipelines.corpus.formats import input_errors, read_lines
 from pipelines.corpus.sources import open_corpus
 from pipelines.examples.records import is_dataset_name
 from pipelines.options import CorpusOptions, PretrainingDataOptions
-from pipelines.shards.manifest import Manifest, sha256
+from pipelines.shards.manifest import FILE_NAME, Manifest
 from pipelines.shards.writing import write_shards_of_lengths
 
 BYTES_PER_TOKEN = 5  # of text; 4.5 in English
@@ -123,7 +124,8 @@ class Shards(Stage):
         return [cache.of(self) / name for name in names]
 
     def make(self, cache: Cache, show: Show) -> dict[str, Any]:
-        if cache.of(self).is_dir():  # complete: an earlier call was killed before its record
+        # Complete if an earlier call was killed before its record.
+        if all((folder / FILE_NAME).is_file() for folder in self.folders(cache)):
             manifests = [Manifest.load(folder) for folder in self.folders(cache)]
         else:
             manifests = write_shards_of_lengths(

@@ -12,6 +12,7 @@ from bert_tf.checkpoints.formats import CONFIG
 from bert_tf.config import BertConfig
 from bert_tf.errors import InputError
 from bert_tf.pretraining.options import LATE_SHARE, PretrainingOptions
+from bert_tf.storage import open_folder
 from bert_tf.tokenization.tokenizer import BertTokenizer
 from bert_tf.training.strategy import distribute_batches, share_batches
 from pipelines.shards.folder import ShardFolder, open_shards, tokenizer_of_shards
@@ -108,10 +109,8 @@ class PretrainingData:
     def fingerprint(self, phase: int) -> str:
         """Hash of a phase's manifest, or of the names and sizes of shards without one."""
         shards = self.phases[phase].train
-        manifest = shards.directory / MANIFEST
-        if manifest.is_file():
-            content = manifest.read_bytes()
-        else:
+        content = open_folder(shards.directory).read(MANIFEST)
+        if content is None:
             files = [(Path(file).name, Path(file).stat().st_size) for file in shards.files]
             content = json.dumps(files).encode()
         return hashlib.sha256(content).hexdigest()

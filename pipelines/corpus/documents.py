@@ -16,7 +16,7 @@ import json
 import math
 import random
 from collections import Counter, deque
-from collections.abc import Container, Iterable, Iterator
+from collections.abc import Container, Iterable, Iterator, Sequence
 from dataclasses import KW_ONLY, dataclass, field
 from typing import NamedTuple
 
@@ -24,7 +24,8 @@ import numpy as np
 
 from bert_tf.errors import InputError
 from pipelines.corpus.formats import Lines, read_slice
-from pipelines.corpus.sources import TFDS, Corpus
+from pipelines.corpus.sources import TFDS, Corpus, Slice
+from pipelines.options import CorpusOptions
 
 # Bytes of a part of a document; files take turns after as much text.
 PART_BYTES = 1 << 18
@@ -40,7 +41,14 @@ _BEGINNING_BYTES = 1 << 20  # of a slice, where donors are sought first
 GROUP_BYTES = 32 << 20  # text in a group of batches, whose shards are finished together
 MOST_BATCHES = 1 << 20  # per unit, an upper bound
 
-COUNTED = ("documents", "empty_documents", "invalid_utf8_lines", "nul_bytes", "cut_lines")
+COUNTED = (
+    "documents",
+    "empty_documents",
+    "invalid_utf8_lines",
+    "nul_bytes",
+    "cut_lines",
+    "bad_lines",
+)
 
 Document = tuple[int, int, int]  # number of the unit, of the slice in it, and of the document there
 
@@ -173,11 +181,13 @@ def _passage(lines: list[bytes], rng: random.Random) -> list[bytes]:
 class UnitReader:
     """Reads one unit of a corpus, as `DocumentBatch`es; one without lines if it has no text."""
 
-    corpus: Corpus
     unit: int  # number of the unit
+    slices: Sequence[Slice]  # its text
+    options: CorpusOptions
     plan: DocumentPlan
     _: KW_ONLY
     buffer_bytes: int  # bytes of text in a batch
+    group_bytes: int  # bytes of text in a group
     finished: Container[int] = ()  # groups of batches to read but not to yield
 
     def __post_init__(self):
@@ -199,7 +209,7 @@ class UnitReader:
             yield from self._batch(split, ends_unit=split is last[-1])
 
     def _parts(self) -> Iterator[Part]:
-        waiting = map(self._file_parts, range(len(self.corpus.units[self.unit])))
+        waiting = map(self._file_parts, range(len(self.slices)))
         turns = deque(itertools.islice(waiting, OPEN_FILES))
         while turns:
             parts = turns.popleft()
@@ -215,8 +225,8 @@ class UnitReader:
 
     def _file_parts(self, number: int) -> Iterator[Part]:
         def lines() -> Iterator[Lines]:
-            slice_ = self.corpus.units[self.unit][number]
-            for read in read_slice(slice_, self.corpus.options, self._counts, self._unreadable):
+            slice_ = self.slices[number]
+            for read in read_slice(slice_, self.options, self._counts, self._unreadable):
                 self._positions[number] = read.position
                 yield read
 
@@ -227,7 +237,7 @@ class UnitReader:
 
     def _batch(self, split: "_Split", ends_unit: bool = False) -> Iterator[DocumentBatch]:
         """The batch that a split has gathered, unless its group is finished already."""
-        if self._group_size >= GROUP_BYTES:
+        if self._group_size >= self.group_bytes:
             self._group += 1
             self._group_size = 0
         self._group_size += split.size

@@ -3,7 +3,9 @@
 - *sentences*, as in the original: a sentence per line, a blank line between documents;
 - *text*: plain text, a document per file. A line of over 120 characters is a paragraph; shorter
   lines are a wrapped paragraph, up to a blank line;
-- *jsonl*: a JSON object per line, its text in one field: a document of paragraphs as above;
+- *jsonl*: a JSON object per line, its text in one field or several: a document of paragraphs as
+  above;
+- *parquet*: a row per document, its text in one column or several;
 - the name of a TensorFlow Dataset, `tfds:wikipedia/20230601.en`, optionally with version and split,
   `tfds:wikipedia/20230601.en:1.0.0:train[:1%]`: a document per example, its text in one feature.
 
@@ -21,6 +23,7 @@ from typing import Any, NamedTuple
 import tensorflow as tf
 
 from bert_tf.errors import InputError
+from bert_tf.storage import file_state
 from pipelines.corpus import sources, text_files
 from pipelines.corpus.sources import TFDS, Corpus, Slice
 from pipelines.corpus.text_files import LONG_LINE_BYTES, read_blocks, strip
@@ -29,6 +32,8 @@ from pipelines.options import CorpusOptions
 
 # Longest wrapped line of plain text, in characters.
 _WRAPPED_LINE = 120
+
+_BATCH_ROWS = 256  # of Parquet files
 
 _SAMPLED_SLICES, _SAMPLED_BYTES = 200, 1 << 16
 
@@ -48,7 +53,7 @@ def read_slice(
     if slice_.source.startswith(TFDS):
         yield from _dataset_texts(slice_, options, counts)
         return
-    reader = {"sentences": _sentences, "text": _plain_text, "jsonl": _json_lines}[
+    reader = {"sentences": _sentences, "text": _plain_text, "jsonl": _json_lines, "parquet": _rows}[
         sources.text_format(slice_.source, options)
     ]
     try:
@@ -110,7 +115,13 @@ def _document(text: str, counts: Counter) -> list[bytes]:
 
 
 def _json_lines(slice_: Slice, options: CorpusOptions, counts: Counter) -> Iterator[Lines]:
-    for block in read_blocks(*slice_[:3], state=slice_.state, counts=counts, cut_to=None):
+    for block in read_blocks(
+        *slice_[:3],
+        state=slice_.state,
+        counts=counts,
+        cut_to=None,
+        skip_longest=options.skip_bad_lines,
+    ):
         lines: list[bytes] = []
         for index, line in enumerate(block.lines):
             if not line.strip():
@@ -120,22 +131,61 @@ def _json_lines(slice_: Slice, options: CorpusOptions, counts: Counter) -> Itera
                 block.lines[index] = line = b""  # it may be large
                 lines += _document(_text_of(record, options), counts)
             except (ValueError, KeyError, TypeError, RecursionError) as error:
+                if options.skip_bad_lines:
+                    counts["bad_lines"] += 1
+                    continue
                 where = text_files.line_name(block.first_line + index, slice_.start)
                 raise InputError(
                     f"{slice_.source}, {where}: not a JSON object with text in the field "
-                    f"{options.text_field!r} ({error!r}): fix it, or name the field with "
-                    "--text_field"
+                    f"{options.text_field!r} ({error!r}): fix it, name the field with "
+                    "--text_field, or skip such lines with --skip_bad_lines"
                 ) from error
         yield Lines(lines, block.position)
 
 
 def _text_of(record: Any, options: CorpusOptions) -> str:
-    """Removes and returns the text of `record`."""
-    text = record[options.text_field]
-    record[options.text_field] = None
-    if not isinstance(text, str):
-        raise TypeError(f"{options.text_field} is {type(text).__name__}, not a string")
-    return text
+    """Removes and returns the text of `record`; of several fields, those that it has."""
+    fields = options.text_fields
+    if len(fields) > 1:
+        fields = [name for name in fields if record.get(name) is not None] or fields
+    texts = []
+    for name in fields:
+        texts.append(record[name])
+        record[name] = None
+        if not isinstance(texts[-1], str):
+            raise TypeError(f"{name} is {type(texts[-1]).__name__}, not a string")
+    return texts[0] if len(texts) == 1 else "\n\n".join(texts)
+
+
+def _rows(slice_: Slice, options: CorpusOptions, counts: Counter) -> Iterator[Lines]:
+    """The rows of a range of row groups of a Parquet file."""
+    with text_files.read_errors(slice_.source), sources.parquet_file(slice_.source) as file:
+        text_files.check_unchanged(slice_.source, file_state(slice_.source), slice_.state)
+        end = file.num_row_groups if slice_.end is None else slice_.end
+        groups = range(slice_.start, end)
+        columns = [name for name in options.text_fields if name in file.schema_arrow.names]
+        if not columns:
+            raise InputError(
+                f"{slice_.source}: no column {options.text_field!r}: name one of "
+                f"{', '.join(file.schema_arrow.names)} with --text_field"
+            )
+        rows = sum(file.metadata.row_group(group).num_rows for group in groups)
+        done = 0
+        for batch in file.iter_batches(_BATCH_ROWS, row_groups=list(groups), columns=columns):
+            lines: list[bytes] = []
+            for row in batch.to_pylist():
+                done += 1
+                try:
+                    lines += _document(_text_of(row, options), counts)
+                except (TypeError, KeyError) as error:
+                    if not options.skip_bad_lines:
+                        raise InputError(
+                            f"{slice_.source}, row {done} from row group {slice_.start} on: no "
+                            f"text in {options.text_field!r} ({error}): fix it, or skip such rows "
+                            "with --skip_bad_lines"
+                        ) from error
+                    counts["bad_lines"] += 1
+            yield Lines(lines, slice_.size * done // max(1, rows))
 
 
 def _dataset_texts(slice_: Slice, options: CorpusOptions, counts: Counter) -> Iterator[Lines]:

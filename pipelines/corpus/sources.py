@@ -3,23 +3,29 @@
 import glob
 import itertools
 import os
+import random
 import re
 from collections import Counter
 from collections.abc import Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from bert_tf.errors import InputError
+from bert_tf.storage import State, file_state, find_objects, is_remote, open_for_reading
 from pipelines.corpus import text_files
 from pipelines.corpus.text_files import COMPRESSED, UnreadableFile
 from pipelines.options import CorpusOptions
 
 CorpusInputs = str | os.PathLike | Iterable[str | os.PathLike]
 
-# Approximate bytes of text in a unit, and per compressed byte.
+# Approximate bytes of text in a unit of a corpus of up to `MOST_UNITS`, and per compressed byte.
+# Larger corpora have larger units, which limits the number of files in a folder of shards.
 UNIT_BYTES = 32 << 20
+MOST_UNITS = 4096
 COMPRESSION = 3
 
 TFDS = "tfds:"
@@ -30,13 +36,13 @@ class Slice(NamedTuple):
     start: int  # byte of a plain file, or example of a dataset, at which a document may begin
     end: int | None  # first byte or example after the slice; None for the end of the source
     size: int  # bytes on disk, or bytes of the examples
-    # size and modification time of the whole file, see `text_files.file_state`
-    state: tuple[int, int] | None = None
+    state: State | None = None  # of the whole file
 
     @property
     def text_bytes(self) -> int:
         """Approximate bytes of text."""
-        return self.size * (COMPRESSION if self.source.endswith(COMPRESSED) else 1)
+        is_compressed = self.source.endswith((*COMPRESSED, ".parquet", ".pq"))
+        return self.size * (COMPRESSION if is_compressed else 1)
 
 
 @dataclass
@@ -45,6 +51,18 @@ class Corpus:
     unreadable: list[str]  # skipped files that could not be read
     split_sentences: bool  # whether lines are paragraphs to split into sentences
     options: CorpusOptions
+    scale: int = 1  # size of a unit in `UNIT_BYTES`, a power of two
+
+    def sampled(self, text_bytes: int, seed: int) -> "Corpus":
+        """Slices with about so much text, drawn throughout the corpus, in its order."""
+        slices = list(itertools.chain.from_iterable(self.units))
+        drawn, size = [], 0
+        for number in random.Random(seed).sample(range(len(slices)), len(slices)):
+            if size >= text_bytes:
+                break
+            drawn.append(number)
+            size += slices[number].text_bytes
+        return replace(self, units=[[slices[number]] for number in sorted(drawn)])
 
     @property
     def text_bytes(self) -> int:
@@ -81,6 +99,12 @@ def find_files(inputs: CorpusInputs) -> list[str]:
     """Sorted files, each once, of files, folders (without hidden files) and globs."""
     found: dict[str, str] = {}
     for given in _listed(inputs):
+        if is_remote(given):
+            objects = find_objects(given)
+            if not objects:
+                raise InputError(f"{given}: no object there has content: check the name")
+            found.update(zip(objects, objects, strict=True))
+            continue
         path = Path(given).expanduser()
         if path.is_file():
             files = [path]
@@ -134,27 +158,42 @@ def open_corpus(inputs: CorpusInputs, options: CorpusOptions | None = None) -> C
     datasets = [name for name in names if name.startswith(TFDS)]
     paths = [name for name in names if not name.startswith(TFDS)]
     files = find_files(paths) if paths or not datasets else []
-    files = [str(Path(file).absolute()) for file in files]  # workers may run in other folders
+    # Workers may run in other folders.
+    files = [file if is_remote(file) else str(Path(file).absolute()) for file in files]
     formats = {text_format(file, options) for file in files} | ({"tfds"} if datasets else set())
     if len(formats - {"tfds"}) > 1 or formats == {"sentences", "tfds"}:
         raise InputError(
             f"{names[0]} and the other inputs have several formats ({', '.join(sorted(formats))}): "
             "give one format per run, or name the format of all with --corpus_format"
         )
-    slices: list[Slice] = []
+    whole: list[Slice] = []
     unreadable: list[str] = []
     for file in files:
         try:
-            slices += _file_slices(file, text_format(file, options))
+            with text_files.read_errors(file):
+                state = file_state(file)
+            whole.append(Slice(file, 0, None, state[0], state))
         except UnreadableFile:
             if not options.skip_unreadable:
                 raise
             unreadable.append(file)
+    text_bytes, scale = sum(slice_.text_bytes for slice_ in whole), 1
+    while text_bytes > scale * UNIT_BYTES * MOST_UNITS:
+        scale *= 2
+    slices: list[Slice] = []
+    for slice_ in whole:
+        try:
+            slices += _cut(slice_, text_format(slice_.source, options), scale * UNIT_BYTES)
+        except UnreadableFile:
+            if not options.skip_unreadable:
+                raise
+            unreadable.append(slice_.source)
     for name in datasets:
         slices += _dataset_slices(name, options)
     if not slices:
         raise InputError(f"{names[0]}: no file is readable: check the permissions")
-    return Corpus(list(_units(slices)), unreadable, formats != {"sentences"}, options)
+    units = list(_units(slices, scale * UNIT_BYTES))
+    return Corpus(units, unreadable, formats != {"sentences"}, options, scale)
 
 
 def text_format(file: str, options: CorpusOptions) -> str:
@@ -162,29 +201,66 @@ def text_format(file: str, options: CorpusOptions) -> str:
         return options.corpus_format
     path = Path(file.lower())
     name = path.stem if path.suffix in COMPRESSED else path.name
-    return "jsonl" if name.endswith((".jsonl", ".ndjson")) else "sentences"
+    if name.endswith((".jsonl", ".ndjson")):
+        return "jsonl"
+    return "parquet" if name.endswith((".parquet", ".pq")) else "sentences"
 
 
-def _file_slices(file: str, name: str) -> list[Slice]:
-    with text_files.read_errors(file):
-        state = text_files.file_state(Path(file).stat())
-    size = state[0]
-    if size <= 2 * UNIT_BYTES or name == "text" or text_files.is_compressed(file):
-        return [Slice(file, 0, None, size, state)]
+def parquet_file(path: str) -> Any:
+    """Opens a Parquet file; `InputError` if it is none."""
+    try:
+        import pyarrow
+        from pyarrow import parquet
+    except ImportError as error:
+        raise InputError(
+            f"{path}: Parquet files need pyarrow: pip install 'bert-tf[parquet]'"
+        ) from error
+    try:
+        return parquet.ParquetFile(open_for_reading(path))
+    except pyarrow.ArrowInvalid as error:
+        raise InputError(f"{path}: no Parquet file, or a damaged one: copy it again") from error
+
+
+def _row_groups(whole: Slice, unit_bytes: int) -> list[Slice]:
+    """Cuts a Parquet file between its row groups."""
+    with text_files.read_errors(whole.source), parquet_file(whole.source) as file:
+        of_group = [file.metadata.row_group(n).total_byte_size for n in range(file.num_row_groups)]
+    total, slices, begin, size = max(1, sum(of_group)), [], 0, 0
+    for group, group_bytes in enumerate(of_group):
+        size += group_bytes * whole.size // total
+        if size >= unit_bytes or group == len(of_group) - 1:
+            slices.append(Slice(whole.source, begin, group + 1, size, whole.state))
+            begin, size = group + 1, 0
+    return slices or [whole]
+
+
+def _cut(whole: Slice, name: str, unit_bytes: int) -> list[Slice]:
+    """Cuts a file where documents begin; `name` is that of its format."""
+    file, size = whole.source, whole.size
+    if name == "parquet":
+        return _row_groups(whole, unit_bytes // COMPRESSION)
+    if size <= 2 * unit_bytes or name == "text" or text_files.is_compressed(file):
+        return [whole]
+    offsets = range(unit_bytes, size - unit_bytes // 2, unit_bytes)
     bounds = [0]
-    for offset in range(UNIT_BYTES, size - UNIT_BYTES // 2, UNIT_BYTES):
+    if is_remote(file):  # each search takes two requests
+        search = partial(text_files.line_start, file, after_blank=name == "sentences")
+        with ThreadPoolExecutor(32) as threads:
+            bounds += sorted(set(threads.map(search, offsets)))
+        offsets = range(0)
+    for offset in offsets:
         if offset > bounds[-1]:  # else its document was searched already
             bounds.append(text_files.line_start(file, offset, after_blank=name == "sentences"))
     if bounds[-1] < size:
         bounds.append(size)
-    return [Slice(file, a, b, b - a, state) for a, b in itertools.pairwise(bounds)]
+    return [Slice(file, a, b, b - a, whole.state) for a, b in itertools.pairwise(bounds)]
 
 
-def _units(slices: list[Slice]) -> Iterator[list[Slice]]:
+def _units(slices: list[Slice], unit_bytes: int) -> Iterator[list[Slice]]:
     unit: list[Slice] = []
     size = 0
     for slice_ in slices:
-        if unit and size + slice_.text_bytes > UNIT_BYTES:
+        if unit and size + slice_.text_bytes > unit_bytes:
             yield unit
             unit, size = [], 0
         unit.append(slice_)

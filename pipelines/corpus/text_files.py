@@ -17,13 +17,14 @@ import operator
 import os
 import zlib
 from collections import Counter
-from collections.abc import Iterator
-from pathlib import Path
+from collections.abc import Callable, Iterator
+from functools import partial
 from typing import IO, Any, NamedTuple
 
 from backports import zstd
 
 from bert_tf.errors import InputError
+from bert_tf.storage import State, file_state, is_remote, open_for_reading, remote_errors, state_of
 
 _READ_ERRORS: tuple[type[Exception], ...] = (OSError, EOFError, zlib.error, zstd.ZstdError)
 try:
@@ -36,8 +37,10 @@ except ImportError:  # this Python was built without one of them
     _HAS_XZ_AND_BZIP2 = False
 
 BLOCK_BYTES = 1 << 20
+_PROBE_BYTES = 1 << 16  # read at once where little is needed
 LONG_LINE_BYTES = 1 << 16
 CUT_LINE_BYTES = 512
+MOST_LINE_BYTES = 32 << 20  # of a line that is kept whole; parsing it takes ten times the memory
 
 # Largest share of invalid bytes. In Latin-1, about 1% of the bytes of Italian are invalid as UTF-8,
 # 1.5% of German, 3% of French.
@@ -64,13 +67,8 @@ class UnreadableFile(InputError):
 
 def is_compressed(path: str) -> bool:
     """Whether a file is gzip, zstd, xz or bzip2, according to its first bytes."""
-    with read_errors(path), Path(path).open("rb") as file:
+    with read_errors(path), open_for_reading(path, _PROBE_BYTES) as file:
         return file.read(4).startswith((_GZIP, _ZSTD, _XZ, *_BZIP2))
-
-
-def file_state(status: os.stat_result) -> tuple[int, int]:
-    """Size and modification time of a file: it has changed if they have."""
-    return status.st_size, status.st_mtime_ns
 
 
 def read_blocks(
@@ -78,28 +76,32 @@ def read_blocks(
     start: int = 0,
     end: int | None = None,
     *,
-    state: tuple[int, int] | None = None,
+    state: State | None = None,
     counts: Counter | None = None,
     cut_to: int | None = CUT_LINE_BYTES,
+    skip_longest: bool = False,
 ) -> Iterator[Block]:
     """Reads a file in blocks of lines.
 
     `start` is the first byte of the first line to read, 0 for a compressed file; `end` that of the
     line after the last one. The file must have the `file_state` before and after reading, if one is
     given. `counts` receives counts of repaired faults: `invalid_utf8_lines`, `nul_bytes`,
-    `cut_lines`. A line of over 64 kB is cut to `cut_to` bytes, or kept whole if that is None.
+    `cut_lines`. A line of over 64 kB is cut to `cut_to` bytes, or kept whole if that is None; then
+    one of over 32 MB is refused or, with `skip_longest`, empty and counted in `bad_lines`.
     """
     counts = Counter() if counts is None else counts
     first_line = 1
-    with read_errors(path), Path(path).open("rb") as raw:
-        _check_unchanged(path, raw, state)
+    with read_errors(path), open_for_reading(path) as raw:
+        check_unchanged(path, _state(path, raw), state)
         magic = raw.read(4)
         raw.seek(start)
         text = _decompressed(path, raw, magic)
         left = None if end is None else end - start
         continues = False  # whether a block begins within a line
         total = invalid = 0  # bytes read so far
-        for block in _whole_lines(text, left, may_cut=cut_to is not None):
+        may_cut = cut_to is not None
+        too_long = _skip_line if skip_longest else _refuse_line
+        for block in _whole_lines(text, left, None if may_cut else partial(too_long, path, counts)):
             lines_ended, continued = block.count(b"\n"), not block.endswith(b"\n")
             if first_line == 1 and start == 0:
                 if block.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
@@ -122,11 +124,16 @@ def read_blocks(
             yield Block(first_line, lines, raw.tell() - start)
             first_line += lines_ended
             continues = continued
-        _check_unchanged(path, raw, state)
+        check_unchanged(path, _state(path, raw), state)
 
 
-def _check_unchanged(path: str, file: IO[bytes], state: tuple[int, int] | None) -> None:
-    if state is not None and file_state(os.fstat(file.fileno())) != state:
+def _state(path: str, file: IO[bytes]) -> State:
+    return file_state(path) if is_remote(path) else state_of(os.fstat(file.fileno()))
+
+
+def check_unchanged(path: str, found: State, state: State | None) -> None:
+    """Refuses a file whose `file_state` is another one."""
+    if state is not None and found != state:
         raise InputError(
             f"{path}: has changed since the run began: leave the text unchanged while it is read, "
             "and give the command again"
@@ -155,6 +162,9 @@ def read_errors(path: str) -> Iterator[None]:
     try:
         yield
     except _READ_ERRORS as error:
+        if is_remote(path) and isinstance(error, OSError):
+            with remote_errors(path):
+                raise
         if not isinstance(error, OSError) or error.errno is None:  # gzip's and bzip2's own
             raise InputError(
                 f"{path}: damaged compressed file ({error}): copy or compress it again"
@@ -163,8 +173,26 @@ def read_errors(path: str) -> Iterator[None]:
         raise UnreadableFile(f"{path}: cannot be read ({reason}): restore or remove it") from error
 
 
-def _whole_lines(text: IO[bytes], left: int | None, may_cut: bool) -> Iterator[bytes]:
-    """Blocks that end at line ends, or within a line of over `BLOCK_BYTES` that may be cut."""
+def _refuse_line(path: str, counts: Counter, line: int) -> None:
+    raise InputError(
+        f"{path}, line {line}: longer than {MOST_LINE_BYTES >> 20} MB: split its document over "
+        "several lines, or skip such lines with --skip_bad_lines"
+    )
+
+
+def _skip_line(path: str, counts: Counter, line: int) -> None:
+    counts["bad_lines"] += 1
+
+
+def _whole_lines(
+    text: IO[bytes], left: int | None, too_long: Callable[[int], None] | None
+) -> Iterator[bytes]:
+    """Blocks that end at line ends.
+
+    A line of over `BLOCK_BYTES` is cut between blocks. With `too_long`, lines are whole, and of one
+    that is over `MOST_LINE_BYTES` only the end remains, if `too_long` returns; it gets its number.
+    """
+    lines, is_skipping = 0, False
     pieces: list[bytes] = []  # of a line whose end is not read yet
     ends_at_cr: bool | None = None
     while block := text.read(BLOCK_BYTES if left is None else min(BLOCK_BYTES, left)):
@@ -174,11 +202,21 @@ def _whole_lines(text: IO[bytes], left: int | None, may_cut: bool) -> Iterator[b
             ends_at_cr = b"\r" in block[:-1] and b"\n" not in block
         if ends_at_cr:
             block = block.replace(b"\r", b"\n")
+        if is_skipping:
+            is_skipping = b"\n" not in block
+            block = block[block.find(b"\n") :] if not is_skipping else b""
         if end := block.rfind(b"\n") + 1:
             pieces.append(block[:end])
-            yield _joined(pieces)
+            whole = _joined(pieces)
+            lines += whole.count(b"\n")
+            yield whole
         pieces.append(block[end:])
-        if may_cut and sum(map(len, pieces)) > BLOCK_BYTES:
+        if too_long is not None:
+            if sum(map(len, pieces)) > MOST_LINE_BYTES:
+                too_long(lines + 1)
+                pieces.clear()
+                is_skipping = True
+        elif sum(map(len, pieces)) > BLOCK_BYTES:
             line = _joined(pieces)
             end = _cut_before(line, len(line))
             yield line[:end]
@@ -270,7 +308,7 @@ def line_start(path: str, offset: int, *, after_blank: bool = False) -> int:
     """First byte of a line from `offset` on, or of that after a blank one; else the file's size."""
     if offset <= 0:
         return 0
-    with read_errors(path), Path(path).open("rb") as file:
+    with read_errors(path), open_for_reading(path, _PROBE_BYTES) as file:
         file.seek(offset - 1)
         while (piece := file.readline(BLOCK_BYTES)) and not piece.endswith(b"\n"):
             pass

@@ -61,10 +61,12 @@ def record_batches(
     tokenizer: "BertTokenizer",
     options: Sequence[PretrainingDataOptions],
     split_paragraphs: bool,
+    *,
+    threads: int | None = None,
 ) -> Iterator[RecordBatch]:
-    """Makes instances of batches of documents, on all cores, in order, round by round."""
+    """Makes instances of batches of documents in order, round by round, by default on all cores."""
     tokenize, serialize = _traced(tokenizer, options, split_paragraphs)
-    rounds, threads = options[0].dupe_factor, os.cpu_count() or 1
+    rounds, threads = options[0].dupe_factor, threads or os.cpu_count() or 1
     in_graph: deque[DocumentBatch] = deque()
 
     def texts() -> Iterator[tuple]:
@@ -91,13 +93,13 @@ def record_batches(
         yield RecordBatch(batch, number % rounds, *made)
 
 
-# Tracing takes seconds, and a worker of Beam writes many units with the same settings.
+# Tracing takes seconds, and a worker process writes many units with the same settings.
 _TRACED: dict[tuple, tuple[Callable, Callable]] = {}
 _MOST_TRACED = 4
 # Options that the graph does not depend on.
 _OUTSIDE = {
-    "corpus_format", "text_field", "tfds_data_dir", "skip_unreadable", "dupe_factor",
-    "held_out_share", "num_shards", "buffer_bytes",
+    "corpus_format", "text_field", "tfds_data_dir", "skip_unreadable", "skip_bad_lines",
+    "dupe_factor", "held_out_share", "num_shards", "buffer_bytes",
 }  # fmt: skip
 
 

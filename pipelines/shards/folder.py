@@ -8,9 +8,11 @@ uint64, its checksum, the data, their checksum. The manifest holds the place of 
 of other programs, this module follows the lengths.
 """
 
+import contextlib
 import mmap
 import os
 import struct
+import tempfile
 from array import array
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -23,6 +25,7 @@ import tensorflow as tf
 from google.protobuf.message import DecodeError
 
 from bert_tf.errors import InputError
+from bert_tf.storage import fetch_ranges, is_remote, open_folder
 from pipelines.instances.masking import MaskedTokens
 from pipelines.instances.schemas import masked_features, parse_compact, parse_masked, parse_rows
 from pipelines.instances.sentence_pairs import PackedPairs
@@ -30,8 +33,9 @@ from pipelines.options import PretrainingDataOptions
 from pipelines.shards.manifest import (
     BLOCK_RECORDS,
     FILE_NAME,
+    FRAME_BYTES,
+    JOURNAL,
     SPLITS,
-    UNFINISHED,
     Manifest,
     altered,
     check_sizes,
@@ -41,8 +45,6 @@ from pipelines.shards.manifest import (
 if TYPE_CHECKING:
     from bert_tf.tokenization import BertTokenizer
 
-
-FRAME_BYTES = 12 + 4  # before and after the data of a record
 
 # TensorFlow's errors for a record of another kind; the second if it quotes the record.
 _PARSE_ERRORS = (tf.errors.InvalidArgumentError, UnicodeDecodeError)
@@ -62,25 +64,34 @@ class RecordBlocks(NamedTuple):
 
     @classmethod
     def of_files(
-        cls, paths: Sequence[Path], places: Iterable[tuple[Sequence[int], int, int]]
+        cls, paths: Sequence[str | os.PathLike], sizes: Sequence[array], records: Sequence[int]
     ) -> "RecordBlocks":
-        """Blocks of files by, for each, the offsets of its blocks, its bytes and its records."""
-        columns = []
-        for number, (offsets, size, records) in enumerate(places):
-            offset = np.array(offsets, np.int64)
-            first = np.arange(len(offset)) * BLOCK_RECORDS
-            sizes, counts = np.diff(offset, append=size), np.diff(first, append=records)
-            columns.append((np.full_like(offset, number), offset, sizes, counts))
-        return cls(list(map(str, paths)), *map(np.concatenate, zip(*columns, strict=True)))
+        """Blocks of files by, for each, the bytes of its blocks and its number of records."""
+        counts = np.array([len(each) for each in sizes], np.int64)
+        file = np.repeat(np.arange(len(sizes)), counts)
+        size = np.concatenate([np.asarray(each, np.int64) for each in sizes])
+        ends = np.cumsum(counts)
+        passed = np.append(0, np.cumsum(size))
+        of_block = np.full(len(size), BLOCK_RECORDS, np.int64)
+        in_last = np.array(records, np.int64) - (counts - 1) * BLOCK_RECORDS
+        of_block[ends[counts > 0] - 1] = in_last[counts > 0]
+        offset = passed[:-1] - np.repeat(passed[ends - counts], counts)
+        return cls(list(map(str, paths)), file, offset, size, of_block)
 
     def of_file(self, file: int) -> np.ndarray:
         return np.flatnonzero(self.file == file)
 
     def read(self, block: int, records: int) -> tf.Tensor:
         """String, the first `records` of a block, or fewer if the file ends before."""
-        file = tf.constant(self.files[self.file[block]])
-        run = read_run(file, self.offset[block], self.size[block], records)
-        return run.batch(records).get_single_element()
+        file, offset, size = self.files[self.file[block]], self.offset[block], self.size[block]
+        with contextlib.ExitStack() as stack:
+            if is_remote(file):
+                local = stack.enter_context(tempfile.NamedTemporaryFile())
+                local.write(fetch_ranges([file], [int(offset)], [int(offset + size)])[0])
+                local.flush()
+                file, offset = local.name, np.int64(0)
+            run = read_run(tf.constant(file), offset, size, records)
+            return run.batch(records).get_single_element()
 
     def is_sound(
         self, block: int, parse: Callable[[tf.Tensor], object], records: int | None = None
@@ -108,10 +119,12 @@ class RecordBlocks(NamedTuple):
 
 def scanned_blocks(paths: Sequence[Path]) -> RecordBlocks:
     """The blocks of TFRecord files by the lengths of the records; the last may be damaged."""
-    return RecordBlocks.of_files(paths, map(_scan, paths))
+    scanned = list(map(_scan, paths))
+    return RecordBlocks.of_files(paths, *map(list, zip(*scanned, strict=True)))
 
 
-def _scan(path: Path) -> tuple[Sequence[int], int, int]:
+def _scan(path: Path) -> tuple[array, int]:
+    """The bytes of the blocks of a file, and its number of records."""
     size = path.stat().st_size
     offsets, position = array("q"), 0
     length = struct.Struct("<Q").unpack_from
@@ -125,7 +138,8 @@ def _scan(path: Path) -> tuple[Sequence[int], int, int]:
     records = len(offsets)
     if position != size and records > 1:  # the last one hides those in the rest of the file
         records += max(1, (size - offsets[-1]) * (records - 1) // offsets[-1]) - 1
-    return offsets[::BLOCK_RECORDS], size, records
+    bounds = np.append(np.frombuffer(offsets[::BLOCK_RECORDS], np.int64), size)
+    return array("q", np.diff(bounds).tolist()), records
 
 
 def read_run(
@@ -147,7 +161,7 @@ def read_run(
 
 @dataclass
 class ShardFolder:
-    directory: Path  # folder of the shards
+    directory: str | Path  # folder of the shards, or its URL
     split: str  # "train" or "held_out"
     options: PretrainingDataOptions  # what the shards were made with, as far as reading needs it
     manifest: Manifest | None  # None for shards of other programs
@@ -194,20 +208,22 @@ def open_shards(
     Without a manifest, its `*.tfrecord*` files are read as the original script's. `skip_corrupt`
     skips the blocks of corrupt records, found by checksums, or by reading all without a manifest.
     """
-    folder = Path(directory)
+    folder = os.fspath(directory).rstrip("/") if is_remote(directory) else Path(directory)
     if split not in SPLITS:
         raise InputError(f"split is {split!r}: give one of {', '.join(SPLITS)}")
-    if not folder.is_dir():
-        here = folder.absolute()
-        for output in (here, here.parent):  # shards of several lengths are in subfolders
-            unfinished = output.with_name(output.name + UNFINISHED)
-            if not output.exists() and unfinished.is_dir():
+    is_complete = FILE_NAME in open_folder(folder).sizes()
+    if not is_complete:
+        here = folder if isinstance(folder, str) else folder.absolute()
+        for output in (str(here), os.path.dirname(here)):  # noqa: PTH120
+            # Shards of several lengths are in subfolders.
+            if (open_folder(output) / JOURNAL).sizes():
                 raise InputError(
-                    f"{folder}: bert-tf shards has not finished there ({unfinished} holds what it "
-                    "has made so far): the same command continues it"
+                    f"{folder}: bert-tf shards has not finished there: the same command resumes it"
                 )
+    if not is_complete and not (isinstance(folder, Path) and folder.is_dir()):
         raise InputError(f"{folder}: no such folder: make one with bert-tf shards")
-    if (folder / FILE_NAME).exists():
+    manifest: Manifest | None = None
+    if is_complete or isinstance(folder, str):
         manifest = Manifest.load(folder)
         written = manifest.shards.get(split)
         if not written:
@@ -215,12 +231,14 @@ def open_shards(
         if not skip_corrupt:
             check_sizes(folder, written)
         suspects: Iterable[int] = altered(folder, written) if skip_corrupt else ()
-        paths = [folder / shard.file for shard in written]
-        places = ((shard.block_offsets, shard.bytes, shard.instances) for shard in written)
-        blocks = RecordBlocks.of_files(paths, places)
+        blocks = RecordBlocks.of_files(
+            [f"{folder}/{shard.file}" for shard in written],
+            [shard.block_bytes for shard in written],
+            [shard.instances for shard in written],
+        )
         options = manifest.data_options
     else:
-        manifest, paths = None, _foreign_files(folder)
+        paths = _foreign_files(folder)
         if split != "train":
             return None
         blocks = scanned_blocks(paths)
@@ -264,16 +282,20 @@ def tokenizer_of_shards(
     """
     from bert_tf.tokenization import BertTokenizer
 
-    if not given and not (Path(directory) / "vocab.txt").is_file():
+    files = open_folder(directory)
+    if not given and files.read("vocab.txt") is None:
         raise InputError(
             f"{directory}: holds no vocab.txt: give --tokenizer the tokenizer that its shards were "
             "made with, or make them with bert-tf shards"
         )
     if given and Path(given).is_file():
         tokenizer = BertTokenizer(given)
+    elif given:
+        tokenizer = BertTokenizer.from_directory(given)
     else:
-        tokenizer = BertTokenizer.from_directory(given or directory)
-    if given and (Path(directory) / FILE_NAME).is_file():
+        with files.copied(("vocab.txt", "tokenizer_config.json")) as copy:
+            tokenizer = BertTokenizer.from_directory(copy)
+    if given and FILE_NAME in files.sizes():
         made_with = Manifest.load(directory).vocabulary["settings"]
         if differing := tokenizer.other_switches(made_with):
             raise InputError(
@@ -343,11 +365,11 @@ def shard_errors(directory: str | os.PathLike) -> Iterator[None]:
         # The error of a dataset names its iterators.
         of_model = isinstance(error, tf.errors.OpError) and "Iterator::" not in error.message
         if not of_model or isinstance(error, tf.errors.DataLossError):
-            _name_corrupt_record(Path(directory))
+            _name_corrupt_record(directory)
         raise
 
 
-def _name_corrupt_record(folder: Path) -> None:
+def _name_corrupt_record(folder: str | os.PathLike) -> None:
     for split in SPLITS:
         shards = open_shards(folder, split)  # raises for missing or truncated shards
         if shards is None:

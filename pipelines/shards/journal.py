@@ -1,29 +1,37 @@
 """The journal of a folder of shards: which groups of batches are finished, and by which plan.
 
-An entry is written when all shards of its group are in place. Such a group is not made again.
+The contract of a unit of work: whoever makes it writes its shards under their final names, and
+then its entries here. Any process may make any unit, in any order, twice: the bytes are the same. A
+shard counts if an entry names it and its size is that of the entry; all else is dead, and only a
+run that holds the folder alone removes it.
 """
 
 import fcntl
+import fnmatch
+import hashlib
+import itertools
 import json
-import shutil
+import re
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Container, Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from bert_tf.atomic import TEMPORARY_NAMES, remove, write_text
+from bert_tf.atomic import TEMPORARY_NAMES
 from bert_tf.errors import InputError
+from bert_tf.storage import Folder, LocalFolder
 from pipelines.corpus.documents import DocumentPlan
+from pipelines.corpus.sources import Slice
 from pipelines.instances.records import InstanceCounts
-from pipelines.shards.manifest import Shard
+from pipelines.shards.manifest import JOURNAL, Shard
 
-JOURNAL = ".journal"
-_PLAN, _DOCUMENTS = "plan.json", "documents.json"
-_ENTRIES = "*-*.json"
+_PLAN, _DOCUMENTS, _LOCK = "plan.json", "documents.json", "lock"
+_ENTRY = re.compile(r"(\d+)-(\d+)(-last)?\.json")
+TOKENIZER = "tokenizer"  # subfolder, for workers
 
 
 @dataclass
@@ -42,142 +50,215 @@ class FinishedGroup:
 
     @property
     def instances(self) -> int:
-        of_splits = [shards for splits in self.shards for shards in splits.values()]
-        return sum(shard.instances for shards in of_splits for shard in shards)
+        return sum(shard.instances for _, shard in self.all_shards())
+
+    @property
+    def entry(self) -> str:
+        """The name of its entry, which tells all that a list of the journal must know."""
+        return f"{self.unit:05d}-{self.group:05d}{'-last' if self.ends_unit else ''}.json"
+
+    def all_shards(self) -> Iterator[tuple[int, Shard]]:
+        """The shards of all lengths and splits, each after the index of its length."""
+        for index, splits in enumerate(self.shards):
+            for shards in splits.values():
+                for shard in shards:
+                    yield index, shard
+
+
+class Entries:
+    """The entries of a journal, by unit and group."""
+
+    def __init__(self, names: Iterable[str]):
+        self.by_unit: dict[int, dict[int, str]] = {}
+        self._complete: dict[int, int] = {}  # by unit, the number of its last group
+        for name in names:
+            if match := _ENTRY.fullmatch(name):
+                unit, group = int(match[1]), int(match[2])
+                self.by_unit.setdefault(unit, {})[group] = name
+                if match[3]:
+                    self._complete[unit] = group
+
+    def groups(self, unit: int) -> frozenset[int]:
+        """The finished groups of a unit."""
+        return frozenset(self.by_unit.get(unit, ()))
+
+    def missing(self, units: Iterable[int]) -> list[int]:
+        """Those of some units that have groups to make."""
+        return [
+            unit
+            for unit in units
+            if len(self.by_unit.get(unit, ())) <= self._complete.get(unit, 2**62)
+        ]
 
 
 class Journal:
-    """The journal of a working folder, for a corpus of so many units; `names` as in `ShardsJob`."""
+    """The journal of an output folder; `names` as in `ShardsJob`."""
 
-    def __init__(self, folder: Path, names: Sequence[str], units: int):
-        self.folder, self._names, self._units = folder, names, units
+    def __init__(self, folder: Folder, names: Sequence[str]):
+        self.folder = folder
+        self._folders = [folder / name if name else folder for name in names]
         self._place = folder / JOURNAL
 
-    def groups(self, units: Iterable[int] | None = None) -> list[FinishedGroup]:
-        """The finished groups of all or some units, in order of the corpus."""
-        patterns = [_ENTRIES] if units is None else [f"{unit:05d}-*.json" for unit in units]
-        paths = sorted(path for pattern in patterns for path in self._place.glob(pattern))
-        return [_load(path) for path in paths]
+    def is_begun(self) -> bool:
+        """Whether a run is at work in the folder, or was."""
+        return bool(self._place.sizes())
 
-    def missing(self, units: Sequence[int] | None = None) -> list[int]:
-        """The units, of all or of some, that have groups to make."""
-        groups = self.groups(units)
-        made = Counter(group.unit for group in groups)
-        complete = {one.unit for one in groups if one.ends_unit and made[one.unit] > one.group}
-        return [u for u in (range(self._units) if units is None else units) if u not in complete]
+    def entries(self) -> Entries:
+        return Entries(self._place.sizes())
+
+    def groups(self, units: Iterable[int] | None = None) -> Iterator[FinishedGroup]:
+        """The finished groups of all or some units, in order of the corpus, one by one."""
+        by_unit = self.entries().by_unit
+        for unit in sorted(by_unit) if units is None else units:
+            for _, name in sorted(by_unit.get(unit, {}).items()):
+                if (content := self._place.read(name)) is not None:
+                    yield _load(content)
 
     def add(self, group: FinishedGroup) -> None:
         """Enters a group whose shards are in place."""
 
         def plain(value: Any) -> Any:
-            return vars(value) if isinstance(value, Shard) else value.tolist()
+            if isinstance(value, Shard):
+                return vars(value) | {"block_bytes": value.block_bytes.tolist()}
+            return value.tolist()
 
-        write_text(self._entry(group), json.dumps(vars(group), default=plain))
+        self._place.write(group.entry, json.dumps(vars(group), default=plain).encode())
 
-    def forget(self, units: Sequence[int]) -> None:
-        """Removes the groups of some units, and their shards."""
-        for group in self.groups(units):
-            remove(self._entry(group), *self._files(group))
+    def forget(self, units: Iterable[int]) -> None:
+        """Removes the entries of some units; their shards are dead then."""
+        by_unit = self.entries().by_unit
+        self._place.remove(name for unit in units for name in by_unit.get(unit, {}).values())
 
-    def check_files(self) -> None:
-        """Forgets entries whose shards are gone and deletes shards that no entry names."""
-        kept: set[Path] = set()
+    def check(self, units: Iterable[int] | None = None, *, checksums: bool = False) -> int:
+        """Forgets entries of all or some units whose shards are gone or have another size.
+
+        With `checksums`, the content is compared, too. Returns the number of instances that remain.
+        """
+        sizes = [folder.sizes() for folder in self._folders]
+
+        def is_whole(index: int, shard: Shard) -> bool:
+            if sizes[index].get(shard.file) != shard.bytes:
+                return False
+            return not checksums or self._folders[index].sha256(shard.file) == shard.sha256
+
+        instances = 0
+        with ThreadPoolExecutor() as threads:
+            for group in self.groups(units):
+                if all(threads.map(is_whole, *zip(*group.all_shards(), strict=True))):
+                    instances += group.instances
+                else:
+                    self._place.remove([group.entry])
+        return instances
+
+    def remove_dead(self) -> None:
+        """Removes shards that no entry names. No other process may be at work in the folder."""
+        kept: list[set[str]] = [set() for _ in self._folders]
         for group in self.groups():
-            sizes = self._files(group)
-            if all(file.is_file() and file.stat().st_size == size for file, size in sizes.items()):
-                kept.update(sizes)
-            else:
-                self._entry(group).unlink()
-        remove(*self.folder.rglob(TEMPORARY_NAMES))
-        remove(*(file for file in self.folder.rglob("*.tfrecord") if file not in kept))
-
-    def finish(self) -> list[FinishedGroup]:
-        """All groups; refuses incomplete units."""
-        self.check_files()
-        if missing := self.missing():
-            raise InputError(
-                f"{self.folder}: shards of {len(missing)} of {self._units} units of the corpus are "
-                "missing: give the same command again to make them (all workers of Beam must see "
-                "this folder under this path)"
-            )
-        return self.groups()
+            for index, shard in group.all_shards():
+                kept[index].add(shard.file)
+        for folder, alive in zip(self._folders, kept, strict=True):
+            names = folder.sizes()
+            folder.remove(name for name in names if _is_dead(name, alive))
 
     @property
     def plan(self) -> dict[str, Any] | None:
-        path = self._place / _PLAN
-        return json.loads(path.read_text(encoding="utf-8")) if path.is_file() else None
+        content = self._place.read(_PLAN)
+        return None if content is None else json.loads(content)
 
     @property
     def documents(self) -> DocumentPlan | None:
-        path = self._place / _DOCUMENTS
-        return DocumentPlan.from_json(path.read_text(encoding="utf-8")) if path.is_file() else None
+        content = self._place.read(_DOCUMENTS)
+        return None if content is None else DocumentPlan.from_json(content.decode())
 
     @documents.setter
     def documents(self, plan: DocumentPlan) -> None:
-        write_text(self._place / _DOCUMENTS, json.dumps(plan))
+        self._place.write(_DOCUMENTS, json.dumps(plan).encode())
+
+    @property
+    def tokenizer(self) -> Folder:
+        """A copy of the tokenizer, for workers."""
+        return self._place / TOKENIZER
 
     @contextmanager
-    def begun(self, plan: dict[str, Any]) -> Iterator[None]:
-        """Locks the folder for a run by this plan; an error removes it if nothing is finished."""
-        self._place.mkdir(parents=True, exist_ok=True)
-        with (self._place / "lock").open("w") as lock:
+    def begun(
+        self, plan: dict[str, Any], sources: Sequence[str], *, is_shared: bool
+    ) -> Iterator[None]:
+        """Locks the folder for a run by this plan; an error removes it if nothing is finished.
+
+        `sources` names the first source of each unit. Processes that share the folder each make
+        units of their own by the same plan, and remove nothing.
+        """
+        with self._locked(is_shared):
+            old = self.plan
+            begun = self.entries().by_unit
+            if old is not None and old != plan:
+                last = 2**62 if is_shared else max(begun, default=-1)
+                if difference := _difference(old, plan, sources, last):
+                    raise InputError(
+                        f"{self.folder}: holds an unfinished run that differs in {difference}: "
+                        "give its settings to continue it, or remove the folder to start over"
+                    )
+            if old != plan:
+                if not begun:
+                    self._place.remove([_DOCUMENTS])
+                self._place.write(_PLAN, json.dumps(plan).encode())
             try:
-                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                yield
+            except BaseException:
+                if not (is_shared or self.entries().by_unit):
+                    self.folder.clear()  # nothing to continue
+                raise
+
+    @contextmanager
+    def _locked(self, is_shared: bool) -> Iterator[None]:
+        if not isinstance(self._place, LocalFolder):  # an object store has no locks
+            self._place.write(_LOCK, b"")
+            yield
+            return
+        self._place.path.mkdir(parents=True, exist_ok=True)
+        with (self._place.path / _LOCK).open("w") as lock:
+            try:
+                fcntl.flock(lock, (fcntl.LOCK_SH if is_shared else fcntl.LOCK_EX) | fcntl.LOCK_NB)
             except BlockingIOError as error:
                 raise InputError(
                     f"{self.folder}: another process is writing there: wait for it, or name "
                     "another output"
                 ) from error
-            old = self.plan
-            units = [int(path.name.partition("-")[0]) for path in self._place.glob(_ENTRIES)]
-            if old is not None and (difference := _difference(old, plan, max(units, default=-1))):
-                raise InputError(
-                    f"{self.folder}: holds an unfinished run that differs in {difference}: give "
-                    "its settings to continue it, or remove the folder to start over"
-                )
-            if old != plan:
-                write_text(self._place / _PLAN, json.dumps(plan))
-            try:
-                yield
-            except BaseException:
-                if self.folder.is_dir():
-                    remove(*self.folder.rglob(TEMPORARY_NAMES))
-                    if not any(self._place.glob(_ENTRIES)):
-                        shutil.rmtree(self.folder)  # nothing to continue
-                raise
+            yield
 
     def remove(self) -> None:
         """Removes the journal, the plan last: while it exists, the same call knows its run."""
-        remove(*(path for path in self._place.iterdir() if path.name != _PLAN))
-        shutil.rmtree(self._place)
-
-    def _entry(self, group: FinishedGroup) -> Path:
-        return self._place / f"{group.unit:05d}-{group.group:05d}.json"
-
-    def _files(self, group: FinishedGroup) -> dict[Path, int]:
-        """The paths of a group's shards, and their sizes."""
-        return {
-            self.folder / name / shard.file: shard.bytes
-            for name, splits in zip(self._names, group.shards, strict=True)
-            for shards in splits.values()
-            for shard in shards
-        }
+        self.tokenizer.clear()
+        self._place.remove(name for name in self._place.sizes() if name != _PLAN)
+        self._place.clear()
 
 
-def _load(path: Path) -> FinishedGroup:
-    content = json.loads(path.read_text(encoding="utf-8"))
-    content["shards"] = [
-        {split: [Shard(**shard) for shard in shards] for split, shards in splits.items()}
-        for splits in content["shards"]
+def _is_dead(name: str, alive: Container[str]) -> bool:
+    is_temporary = fnmatch.fnmatch(name, TEMPORARY_NAMES)
+    return is_temporary or (name.endswith(".tfrecord") and name not in alive)
+
+
+def _load(content: bytes) -> FinishedGroup:
+    values = json.loads(content)
+    values["shards"] = [
+        {split: [Shard.of_json(shard) for shard in shards] for split, shards in splits.items()}
+        for splits in values["shards"]
     ]
-    content["counts"] = [
+    values["counts"] = [
         {split: InstanceCounts(*map(np.asarray, counts)) for split, counts in splits.items()}
-        for splits in content["counts"]
+        for splits in values["counts"]
     ]
-    return FinishedGroup(**content)
+    return FinishedGroup(**values)
 
 
-def _difference(begun: dict[str, Any], plan: dict[str, Any], last_unit: int) -> str | None:
+def unit_hash(slices: Sequence[Slice]) -> str:
+    """What identifies the text of a unit: its places, sizes and times of modification."""
+    return hashlib.blake2b(json.dumps(slices).encode(), digest_size=8).hexdigest()
+
+
+def _difference(
+    begun: dict[str, Any], plan: dict[str, Any], sources: Sequence[str], last_unit: int
+) -> str | None:
     """The first difference that keeps a run from being continued by another plan, if any.
 
     Text after `last_unit` may change, so that a file that stopped the run can be fixed.
@@ -192,9 +273,9 @@ def _difference(begun: dict[str, Any], plan: dict[str, Any], last_unit: int) -> 
                 return f"{name} ({one[name]} there, {other.get(name)} now)"
     if begun["vocabulary"] != plan["vocabulary"]:
         return "the vocabulary"
-    reached = last_unit + 1
-    for unit, other_unit in zip(begun["units"][:reached], plan["units"], strict=False):
-        if unit != other_unit:
-            changed = [slice_ for slice_ in unit if slice_ not in other_unit] or other_unit
-            return f"the corpus ({changed[0][0]} is new, changed or gone)"
-    return None if len(plan["units"]) >= reached else "the corpus (files are gone)"
+    there, now = (each["units"][: last_unit + 1] for each in (begun, plan))
+    for number, (one, other) in enumerate(itertools.zip_longest(there, now)):
+        if one != other:
+            near = sources[min(number, len(sources) - 1)]
+            return f"the corpus ({near}, or a file beside it, is new, changed or gone)"
+    return None

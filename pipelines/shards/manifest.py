@@ -1,27 +1,33 @@
-"""The manifest of a folder of shards: settings, shards with checksums, statistics."""
+"""The manifest of a folder of shards: settings, shards with checksums, statistics.
 
-import dataclasses
-import hashlib
+It is written last: a folder that has one is complete. Beside it, blocks.npy holds the sizes of all
+blocks of records, in order of the shards.
+"""
+
+import io
+import itertools
 import json
 import os
-import re
+from array import array
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
-from pathlib import Path
+from dataclasses import dataclass, field
 from typing import Any
 
-from bert_tf.atomic import write_text
+import numpy as np
+
 from bert_tf.errors import InputError
+from bert_tf.storage import Folder, open_folder
 from pipelines.options import PretrainingDataOptions
 
 FILE_NAME = "manifest.json"
-FORMAT = 2
+BLOCKS_NAME = "blocks.npy"
+JOURNAL = ".journal"  # subfolder, until the shards are complete
+FORMAT = 3
 SPLITS = ("train", "held_out")
 BLOCK_RECORDS = 256
-
-# Ending of a folder's name while its shards are being made.
-UNFINISHED = ".unfinished"
+FRAME_BYTES = 12 + 4  # before and after the data of a record
+_READABLE = (2, FORMAT)
 
 
 @dataclass
@@ -30,8 +36,20 @@ class Shard:
     instances: int  # number of records: instances, or rows of them
     bytes: int  # size
     sha256: str  # checksum of the file, hexadecimal
-    # byte offset of every `BLOCK_RECORDS`th record from the first on; reading may begin at each
-    block_offsets: list[int]
+    # bytes of every `BLOCK_RECORDS` records from the first on; reading may begin at each block
+    block_bytes: array = field(default_factory=lambda: array("I"))
+
+    def without_blocks(self) -> dict[str, Any]:
+        return {name: value for name, value in vars(self).items() if name != "block_bytes"}
+
+    @classmethod
+    def of_json(cls, content: dict[str, Any]) -> "Shard":
+        """Reads a shard of a journal or a manifest; format 2 has its blocks' offsets there."""
+        offsets = content.pop("block_offsets", None)
+        sizes = content.pop("block_bytes", ())
+        if offsets is not None:
+            sizes = np.diff(np.array(offsets, np.int64), append=content["bytes"]).tolist()
+        return cls(**content, block_bytes=array("I", sizes))
 
 
 @dataclass
@@ -57,41 +75,67 @@ class Manifest:
         """`options`, with what older shards were made with for those that they lack."""
         return PretrainingDataOptions(**({"cut_long_sentences": False} | self.options))
 
-    def save(self, directory: Path) -> None:
-        text = json.dumps(dataclasses.asdict(self), indent=1, ensure_ascii=False)
-        # Lists of numbers on one line each; no string holds a line end.
-        text = re.sub(r"\[\n[\d\s,]+\]", lambda numbers: "".join(numbers[0].split()), text)
-        write_text(directory / FILE_NAME, text + "\n")
+    def all_shards(self) -> Iterator[Shard]:
+        """The shards of all splits, in order."""
+        return itertools.chain.from_iterable(self.shards.values())
+
+    def save(self, directory: str | os.PathLike) -> None:
+        """Writes the sizes of the blocks, then the manifest."""
+        folder = open_folder(directory)
+        blocks = array("I")
+        for shard in self.all_shards():
+            blocks += shard.block_bytes
+        packed = io.BytesIO()
+        np.save(packed, np.frombuffer(blocks, np.uint32))
+        folder.write(BLOCKS_NAME, packed.getvalue())
+        content = vars(self) | {
+            "shards": {
+                split: [shard.without_blocks() for shard in shards]
+                for split, shards in self.shards.items()
+            }
+        }
+        text = json.dumps(content, indent=1, ensure_ascii=False) + "\n"
+        folder.write(FILE_NAME, text.encode())
 
     @classmethod
     def load(cls, directory: str | os.PathLike) -> "Manifest":
         """Reads the manifest of a folder; `InputError` if it is missing or cannot be used."""
-        path = Path(directory) / FILE_NAME
+        folder = open_folder(directory)
+        path = f"{folder}/{FILE_NAME}"
         remake = "make the shards again with bert-tf shards"
+        packed = folder.read(FILE_NAME)
+        if packed is None:
+            raise InputError(f"{path}: no manifest: give a folder of shards, or {remake}")
         try:
-            content = json.loads(path.read_text(encoding="utf-8"))
-            if content["format"] != FORMAT:
+            content = json.loads(packed)
+            if content["format"] not in _READABLE:
                 raise InputError(
                     f"{path}: format {content['format']}, but this version reads {FORMAT}: {remake}"
                 )
             content["shards"] = {
-                split: [Shard(**shard) for shard in shards]
+                split: [Shard.of_json(shard) for shard in shards]
                 for split, shards in content["shards"].items()
             }
-            return cls(**content)
-        except FileNotFoundError as error:
-            raise InputError(
-                f"{path}: no manifest: give a folder of shards, or {remake}"
-            ) from error
+            manifest = cls(**content)
+            if manifest.format == FORMAT:
+                manifest._read_blocks(folder)
+            return manifest
         except InputError:
             raise
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise InputError(f"{path}: damaged manifest ({error!r}): {remake}") from error
 
-
-def sha256(path: Path) -> str:
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
+    def _read_blocks(self, folder: Folder) -> None:
+        packed = folder.read(BLOCKS_NAME)
+        if packed is None:
+            raise ValueError(f"{BLOCKS_NAME} is missing")
+        blocks, begin = np.load(io.BytesIO(packed)), 0
+        for shard in self.all_shards():
+            end = begin + -(-shard.instances // BLOCK_RECORDS)
+            shard.block_bytes = array("I", blocks[begin:end].tobytes())
+            begin = end
+        if begin != len(blocks):
+            raise ValueError(f"{BLOCKS_NAME} is of other shards")
 
 
 _CURE = "copy the folder again, or make it again with bert-tf shards"
@@ -99,19 +143,15 @@ _CURE = "copy the folder again, or make it again with bert-tf shards"
 
 def check_sizes(directory: str | os.PathLike, shards: list[Shard]) -> None:
     """Refuses shards that are missing or of another size than in the manifest."""
+    folder = open_folder(directory)
+    sizes = folder.sizes()
     for shard in shards:
-        path = _existing(directory, shard)
-        size = path.stat().st_size
+        path, size = f"{folder}/{shard.file}", sizes.get(shard.file)
+        if size is None:
+            raise InputError(f"{path}: the shard is missing: {_CURE}")
         if size != shard.bytes:
             kind = "truncated" if size < shard.bytes else "changed"
             raise InputError(f"{path}: {kind}, {size} bytes instead of {shard.bytes}: {_CURE}")
-
-
-def _existing(directory: str | os.PathLike, shard: Shard) -> Path:
-    path = Path(directory) / shard.file
-    if not path.is_file():
-        raise InputError(f"{path}: the shard is missing: {_CURE}")
-    return path
 
 
 def altered(
@@ -120,10 +160,14 @@ def altered(
     progress: Callable[[int, int], None] = lambda done, total: None,
 ) -> Iterator[int]:
     """The indices of the shards that do not match their checksums; refuses missing ones."""
-    paths = [_existing(directory, shard) for shard in shards]
+    folder = open_folder(directory)
+    sizes = folder.sizes()
+    for shard in shards:
+        if shard.file not in sizes:
+            raise InputError(f"{folder}/{shard.file}: the shard is missing: {_CURE}")
     threads = ThreadPoolExecutor()
     try:
-        for index, checksum in enumerate(threads.map(sha256, paths)):
+        for index, checksum in enumerate(threads.map(folder.sha256, [x.file for x in shards])):
             progress(index + 1, len(shards))
             if checksum != shards[index].sha256:
                 yield index
@@ -136,8 +180,9 @@ def verify(
 ) -> Manifest:
     """Returns the manifest, if every shard matches its checksum; reports shards done, and all."""
     manifest = Manifest.load(directory)
-    written = [shard for shards in manifest.shards.values() for shard in shards]
+    written = list(manifest.all_shards())
     check_sizes(directory, written)
     for index in altered(directory, written, progress):
-        raise InputError(f"{Path(directory) / written[index].file}: checksum mismatch: {_CURE}")
+        path = f"{open_folder(directory)}/{written[index].file}"
+        raise InputError(f"{path}: checksum mismatch: {_CURE}")
     return manifest

@@ -8,6 +8,7 @@ full. Shards of the compact form are masked here, with new masks in every epoch.
 import os
 import re
 import socket
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -16,17 +17,29 @@ import numpy as np
 import tensorflow as tf
 
 from bert_tf.errors import InputError
+from bert_tf.storage import is_remote
 from pipelines.datasets import dataset_options
 from pipelines.instances.masking import Objective, as_it_was, mask_tokens, next_tokens
 from pipelines.instances.schemas import lay_out_rows, parse_rows
 from pipelines.options import PretrainingDataOptions
-from pipelines.shards.folder import RecordBlocks, ShardFolder, open_shards, read_run
+from pipelines.shards.block_cache import BlockCache
+from pipelines.shards.folder import (
+    RecordBlocks,
+    ShardFolder,
+    open_shards,
+    read_run,
+    tokenizer_of_shards,
+)
 
 if TYPE_CHECKING:
     from bert_tf.tokenization import BertTokenizer
 
 # Blocks loaded and shuffled together: 16,384 records.
 WINDOW_BLOCKS = 64
+
+# Up to so many blocks, an epoch's order is a shuffle of all, which takes a millisecond per window.
+# Beyond, each place is drawn by itself: a terabyte of text has 9 million blocks.
+MOST_SHUFFLED = 1 << 16
 
 _ANSWER_SECONDS = 10  # of a tf.data service
 
@@ -167,7 +180,17 @@ def pretraining_batches(
         return inputs, labels, weights
 
     first = start_step * batch_size  # record in the endless stream
-    records = _records(blocks, order_seed if shuffle else None, first=first, repeat=repeat)
+    fetch = None
+    if is_remote(str(shards.directory)):
+        if data_service is not None:
+            raise InputError(
+                f"{shards.directory}: a tf.data service reads from file systems only: copy the "
+                "shards to one, or remove --data_service"
+            )
+        fetch = _block_fetcher(shards)
+    records = _records(
+        blocks, order_seed if shuffle else None, first=first, repeat=repeat, fetch=fetch
+    )
     batches = records.rebatch(batch_size, drop_remainder=drop_remainder or repeat)
     batches = batches.map(model_inputs, num_parallel_calls=os.cpu_count() or 1)
     full, rest = divmod(max(0, instances - first), batch_size)
@@ -203,9 +226,7 @@ def _masks(
             f"{' and '.join(changed)}, or make shards with --masking dynamic"
         )
     if tokenizer is None and not is_static:
-        from bert_tf.tokenization import BertTokenizer
-
-        tokenizer = BertTokenizer.from_directory(shards.directory)
+        tokenizer = tokenizer_of_shards(shards.directory)
     if tokenizer is not None and shards.manifest is not None:
         theirs, given = shards.manifest.vocabulary["hash"], tokenizer.vocabulary_hash
         if theirs != given:
@@ -244,33 +265,68 @@ def _from_data_service(batches: tf.data.Dataset, address: str) -> tf.data.Datase
     )
 
 
+def _block_fetcher(shards: ShardFolder) -> Callable[..., np.ndarray]:
+    """Gets the local files of blocks, by the indices of their files and their places in them."""
+    assert shards.manifest is not None  # remote shards have one
+    cache = BlockCache.by_default()
+    checksums = [shard.sha256 for shard in shards.manifest.shards[shards.split]]
+
+    def fetch(file: np.ndarray, offset: np.ndarray, size: np.ndarray) -> np.ndarray:
+        urls = [shards.files[index] for index in file]
+        hashes = [checksums[index] for index in file]
+        return np.array(cache.fetch(urls, hashes, offset, size), object)
+
+    return fetch
+
+
 def _records(
-    blocks: RecordBlocks, seed: tf.Tensor | None, *, first: int, repeat: bool
+    blocks: RecordBlocks,
+    seed: tf.Tensor | None,
+    *,
+    first: int,
+    repeat: bool,
+    fetch: Callable[..., np.ndarray] | None = None,
 ) -> tf.data.Dataset:
     """Windows of records, string [n], after the `first` records; `places`, int64 [n], number them.
 
-    Without a seed, int64 [2], the blocks keep the order of the files.
+    Without a seed, int64 [2], the blocks keep the order of the files. `fetch` makes local files of
+    remote blocks.
     """
+    count = len(blocks.records)
     has_records = blocks.records > 0
-    windows = -(-int(has_records.sum()) // WINDOW_BLOCKS)
-    files = tf.constant([str(Path(file).absolute()) for file in blocks.files])
+    is_shuffled_whole = count <= MOST_SHUFFLED
+    in_windows = int(has_records.sum()) if is_shuffled_whole else count
+    windows = -(-in_windows // WINDOW_BLOCKS)
+    files = tf.constant([file if fetch else str(Path(file).absolute()) for file in blocks.files])
     columns = [tf.constant(values) for values in blocks[1:]]  # (B,) each
 
-    def block_order(epoch: tf.Tensor) -> tf.Tensor:
-        order = tf.range(len(has_records), dtype=tf.int64)
+    def block_order(epoch: tf.Tensor, begin: tf.Tensor, end: tf.Tensor) -> tf.Tensor:
+        """The blocks at places `begin` to `end` of the order of an epoch."""
+        if seed is None and has_records.all():
+            return tf.range(begin, end)
+        if not is_shuffled_whole:
+            if seed is None:
+                return tf.range(begin, end)
+            return tf.random.experimental.index_shuffle(
+                tf.range(begin, end), tf.random.fold_in(seed, epoch), count - 1
+            )
+        order = tf.range(count, dtype=tf.int64)
         if seed is not None:
             order = tf.random.experimental.stateless_shuffle(order, tf.random.fold_in(seed, epoch))
         # Empty blocks do not change the order of the others.
         kept = tf.gather(tf.constant(has_records), order)
-        return order if has_records.all() else tf.boolean_mask(order, kept)
+        order = order if has_records.all() else tf.boolean_mask(order, kept)
+        return order[begin:end]
 
     def bounds(window: tf.Tensor) -> tf.Tensor:
-        return window * int(has_records.sum()) // windows
+        return window * in_windows // windows
 
     first_epoch, passed = divmod(first, int(blocks.records.sum()))
     with tf.device("CPU"):
-        order = block_order(tf.constant(first_epoch, tf.int64)).numpy()
+        whole = (tf.constant(each, tf.int64) for each in (first_epoch, 0, in_windows))
+        order = block_order(*whole).numpy()
     ends = np.cumsum(blocks.records[order])[bounds(np.arange(1, windows + 1)) - 1]
+    del order
     first_window = int(np.searchsorted(ends, passed, side="right"))
     passed -= int(ends[first_window - 1]) if first_window else 0
     first_window += first_epoch * windows
@@ -278,12 +334,22 @@ def _records(
     @tf.autograph.experimental.do_not_convert
     def load(number: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
         epoch, window = number // windows, number % windows
-        order = block_order(epoch)[bounds(window) : bounds(window + 1)]
-        file, *place, counts = (tf.gather(values, order) for values in columns)
-        to_read = tf.data.Dataset.from_tensor_slices((tf.gather(files, file), *place, counts))
-        count = tf.reduce_sum(counts)
-        loaded = to_read.flat_map(read_run).batch(count).get_single_element()
-        index = tf.range(count)
+        order = block_order(epoch, bounds(window), bounds(window + 1))
+        file, offset, size, counts = (tf.gather(values, order) for values in columns)
+        if fetch is None:
+            path = tf.gather(files, file)
+        else:
+            path = tf.ensure_shape(
+                tf.numpy_function(fetch, [file, offset, size], tf.string), [None]
+            )
+            offset = tf.zeros_like(offset)
+        to_read = tf.data.Dataset.from_tensor_slices((path, offset, size, counts))
+        records = tf.reduce_sum(counts)
+        read = to_read.flat_map(read_run).batch(tf.maximum(records, 1))
+        # All blocks of a window may be damaged.
+        none = tf.data.Dataset.from_tensors(tf.zeros([0], tf.string))
+        loaded = read.concatenate(none).take(1).get_single_element()
+        index = tf.range(records)
         if seed is not None:
             window_seed = tf.random.fold_in(tf.random.fold_in(seed, epoch), window)
             index = tf.random.experimental.stateless_shuffle(index, window_seed)

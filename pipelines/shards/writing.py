@@ -1,52 +1,46 @@
 """Writes a corpus as TFRecord shards of pre-training instances, with a manifest, restartable.
 
-A killed run continues with the first group that is missing in its journal, and ends with the bytes
-of an undisturbed run. Units are independent: processes or machines can share them. All work is done
-in `OUTPUT.unfinished`; `OUTPUT` appears whole. Instances are shuffled within a batch of documents;
-training shuffles further while it reads.
+Three steps, which one process or many take: a plan is entered in the journal; units, which are
+independent, are made in any order; the manifest completes the folder. A killed run continues with
+the first group that is missing in its journal, and ends with the bytes of an undisturbed run.
 """
 
-import contextlib
-import errno
-import itertools
+import hashlib
 import json
 import os
-import shutil
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-import numpy as np
-import tensorflow as tf
-
-from bert_tf.atomic import TEMPORARY_NAMES, move_directory, sync, temporary_name
+from bert_tf.atomic import TEMPORARY_NAMES
 from bert_tf.errors import InputError
 from bert_tf.outputs import check_output_folder
+from bert_tf.storage import Folder, is_remote, open_folder
 from bert_tf.version import __version__
-from pipelines.corpus.documents import COUNTED, GROUP_BYTES, UnitReader, plan_documents
-from pipelines.corpus.formats import empty_corpus, input_errors
+from pipelines.corpus import documents as of_documents
+from pipelines.corpus.documents import COUNTED, plan_documents
+from pipelines.corpus.formats import empty_corpus
 from pipelines.corpus.sources import TFDS, Corpus, CorpusInputs, open_corpus
-from pipelines.instances.records import InstanceCounts, RecordBatch, record_batches, summarize
+from pipelines.instances.records import InstanceCounts, summarize
 from pipelines.options import PretrainingDataOptions
-from pipelines.shards.folder import FRAME_BYTES
-from pipelines.shards.journal import JOURNAL, FinishedGroup, Journal
-from pipelines.shards.manifest import BLOCK_RECORDS, FILE_NAME, UNFINISHED, Manifest, Shard, sha256
+from pipelines.shards.journal import TOKENIZER, Journal, unit_hash
+from pipelines.shards.manifest import BLOCKS_NAME, FILE_NAME, JOURNAL, Manifest, Shard
+from pipelines.shards.units import Report, ShardsJob, Unit, write_units
 
 if TYPE_CHECKING:
     from bert_tf.tokenization import BertTokenizer
 
 # Version of the plan and the journal; a change in how instances are made is a new one, too.
-PLAN_FORMAT = 3
+PLAN_FORMAT = 4
 
 # Files in a folder of shards, of one length or with a subfolder per length.
-_IN_FOLDER = (FILE_NAME, "vocab.txt", "tokenizer_config.json", "*.tfrecord")
+_OF_TOKENIZER = ("vocab.txt", "tokenizer_config.json")
+_IN_FOLDER = (FILE_NAME, BLOCKS_NAME, *_OF_TOKENIZER, "*.tfrecord", TEMPORARY_NAMES)
 _IN_SUBFOLDERS = (f"[0-9]*/{name}" for name in _IN_FOLDER)
-_FILES = (*_IN_FOLDER, *_IN_SUBFOLDERS, f"{JOURNAL}/*", f"{JOURNAL}/*/*")
-_UNFINISHED_FILES = (*_FILES, TEMPORARY_NAMES, f"*/{TEMPORARY_NAMES}")
+_IN_JOURNAL = (f"{JOURNAL}/*", f"{JOURNAL}/{TOKENIZER}/*")
+_FILES = (*_IN_FOLDER, *_IN_SUBFOLDERS, *_IN_JOURNAL)
 
 
 class ShardsProgress(NamedTuple):
@@ -55,26 +49,27 @@ class ShardsProgress(NamedTuple):
     instances: int  # written so far
 
 
-@dataclass
-class ShardsJob:
-    folder: Path  # working folder, `OUTPUT.unfinished`, which every process must see
-    corpus: Corpus  # corpus to read
-    options: list[PretrainingDataOptions]  # one per sequence length, in order of length
-    names: list[str]  # per length, the subfolder for its shards; "" for `folder` itself
+@dataclass(frozen=True)
+class Share:
+    """The units of one of several processes that make a corpus together: each `of`th one."""
 
-    @property
-    def journal(self) -> Journal:
-        return Journal(self.folder, self.names, len(self.corpus.units))
+    number: int  # from 1 on
+    of: int
 
-    @property
-    def parts(self) -> int:
-        """Number of shards per group and round: more than one if the corpus has few groups."""
-        groups = max(1, round(self.corpus.text_bytes / GROUP_BYTES))
-        return -(-self.options[0].num_shards // (groups * self.options[0].dupe_factor))
+    @classmethod
+    def parse(cls, text: str) -> "Share":
+        """Reads "3/16"."""
+        number, _, of = text.partition("/")
+        if not (number.isdecimal() and of.isdecimal() and 1 <= int(number) <= int(of)):
+            raise InputError(
+                f"--units is {text}: give the process's number and the number of processes, such "
+                "as 1/16 to 16/16"
+            )
+        return cls(int(number), int(of))
 
 
-# Writes the shards of all unfinished units of a job.
-Runner = Callable[[ShardsJob, "BertTokenizer", Callable[[ShardsProgress], None]], None]
+# Makes some units of a job.
+Runner = Callable[[ShardsJob, Sequence[Unit], Report], None]
 
 
 def write_shards(
@@ -98,18 +93,114 @@ def write_shards_of_lengths(
     overwrite: bool = False,
     progress: Callable[[ShardsProgress], None] = lambda progress: None,
     runner: Runner | None = None,
+    share: Share | None = None,
+    finish: bool = False,
+    threads: int | None = None,
 ) -> list[Manifest]:
     """Makes pre-training instances of a corpus and writes them as TFRecord shards.
 
-    Several `options`, which may differ in max_seq_length and max_predictions_per_seq, have a
-    subfolder each. `progress` is called after each batch of documents; `runner` writes the units,
-    by default in this process. The same call continues a run that was killed or failed.
+    Args:
+        inputs: files, folders, globs and datasets.
+        output_directory: folder to make.
+        tokenizer: its vocabulary.
+        options: one for each length; they may differ in max_seq_length and max_predictions_per_seq.
+            Several have a subfolder each.
+        overwrite: remove an older folder of shards as soon as the inputs are found to be sound.
+        progress: is called after each batch of documents or, with a runner, each unit.
+        runner: makes the units; by default this process does.
+        share: make these units only, and no manifest; other processes make the others.
+        finish: make no units: check the files of all, and write the manifests.
+        threads: number of threads of a process; by default one per core.
 
-    Returns the manifests, in order of length. Raises InputError for an unfinished folder of a run
-    with other inputs or options, or of one that is still running; OSError for a full disk.
+    Returns:
+        The manifests, in order of length; none for a share. The same call continues a run that was
+        killed or failed.
+
+    Raises:
+        InputError: the inputs cannot be used; the folder holds a run with others, or one that is
+            still running; units are missing at the end.
+        OSError: the disk is full.
     """
     options = sorted(options, key=lambda one: one.max_seq_length)
     names = [str(one.max_seq_length) for one in options] if len(options) > 1 else [""]
+    _check_lengths(options)
+    if share is not None and overwrite:
+        raise InputError("--overwrite cannot be combined with --units: remove the folder first")
+    corpus = open_corpus(inputs, options[0])
+    folder = _output_folder(output_directory, corpus)
+    plan: dict[str, Any] = {
+        "options": [one.of_data() for one in options],
+        "vocabulary": {
+            "hash": tokenizer.vocabulary_hash,
+            "size": tokenizer.vocabulary_size,
+            "settings": tokenizer.settings,
+        },
+        "units": [unit_hash(unit) for unit in corpus.units],
+        "bert_tf_version": __version__,
+        "format": PLAN_FORMAT,
+    }
+    plan = json.loads(json.dumps(plan))  # with lists for tuples, as it is read back
+    journal = Journal(folder, names)
+    begun = journal.plan
+    is_complete = begun is not None and _is_complete(folder, begun)
+    if is_complete and begun == plan:  # an earlier run was killed just before its last step
+        journal.remove()
+        return [Manifest.load(f"{folder}/{name}") for name in names]
+    if is_complete or not journal.is_begun():
+        _check_content(folder, overwrite=overwrite)
+        if finish:
+            raise InputError(f"{output_directory}: holds no units: make them before --finish")
+        if share is None:
+            folder.clear()
+    else:
+        _check_content(folder, overwrite=True)
+    job = ShardsJob(
+        str(folder),
+        options,
+        names,
+        corpus.split_sentences,
+        group_bytes=_group_bytes(corpus),
+        parts=_parts(corpus, options[0]),
+        plan_hash=hashlib.sha256(json.dumps(plan).encode()).hexdigest(),
+        threads=threads,
+    )
+    sources = [unit[0].source for unit in corpus.units]
+    with journal.begun(plan, sources, is_shared=share is not None):
+        if not finish:
+            _make_units(job, journal, corpus, tokenizer, progress, runner, share)
+        if share is not None:
+            return []
+        _check_all(journal, len(corpus.units), checksums=finish)
+        try:
+            manifests = _finish(job, corpus, tokenizer, plan)
+        except InputError:
+            folder.clear()  # the whole corpus is unusable: there is nothing to continue
+            raise
+    journal.remove()
+    return manifests
+
+
+def _output_folder(output: str | os.PathLike, corpus: Corpus) -> Folder:
+    if not is_remote(output):
+        return open_folder(check_output_folder(output, corpus.files))
+    folder = open_folder(output)
+    if any(f"{file}/".startswith(f"{folder}/") for file in corpus.files):
+        raise InputError(f"--output {output} holds the input: name a separate output")
+    return folder
+
+
+def _check_content(folder: Folder, *, overwrite: bool) -> None:
+    """Refuses a folder that holds other files, or any unless they may be overwritten."""
+    if not is_remote(str(folder)):
+        check_output_folder(str(folder), ours=_FILES, overwrite=overwrite)
+    elif (names := folder.sizes()) and not overwrite:
+        raise InputError(
+            f"{folder}: is not empty ({min(names)}): name another output, or replace it with "
+            "--overwrite"
+        )
+
+
+def _check_lengths(options: Sequence[PretrainingDataOptions]) -> None:
     if len({one.max_seq_length for one in options}) < len(options):
         raise InputError("a max_seq_length is given twice: give each once")
     for name in (field.name for field in fields(PretrainingDataOptions)):
@@ -119,256 +210,141 @@ def write_shards_of_lengths(
                 f"{name} differs between sequence lengths: give one value, or write each length "
                 "separately"
             )
-    corpus = open_corpus(inputs, options[0])
-    output = check_output_folder(output_directory, corpus.files)
-    plan = {
-        "options": [one.of_data() for one in options],
-        "vocabulary": {
-            "hash": tokenizer.vocabulary_hash,
-            "size": tokenizer.vocabulary_size,
-            "settings": tokenizer.settings,
-        },
-        "units": corpus.units,
-        "bert_tf_version": __version__,
-        "format": PLAN_FORMAT,
-    }
-    plan = json.loads(json.dumps(plan))  # with lists for tuples, as it is read back
-    finished = Journal(output, names, len(corpus.units))
-    if finished.plan == plan:  # an earlier run was killed just before its last step
-        finished.remove()
-        return [Manifest.load(output / name) for name in names]
-    check_output_folder(output_directory, ours=_FILES, overwrite=overwrite)
-    folder = output.with_name(output.name + UNFINISHED)
-    check_output_folder(folder, corpus.files, ours=_UNFINISHED_FILES, overwrite=True)
-    if folder.is_dir() and any(folder.iterdir()) and not (folder / JOURNAL).is_dir():
-        raise InputError(
-            f"{folder}: bert-tf shards works in this folder, but did not make it: move it, or name "
-            "another output"
+
+
+def _is_complete(folder: Folder, plan: dict[str, Any]) -> bool:
+    """Whether the run with this plan has written all its manifests."""
+    lengths = [str(one["max_seq_length"]) for one in plan["options"]]
+    folders = [folder / name for name in lengths] if len(lengths) > 1 else [folder]
+    return all(FILE_NAME in each.sizes() for each in folders)
+
+
+def _group_bytes(corpus: Corpus) -> int:
+    """Bytes of text in a group: a unit of a large corpus is one, however large."""
+    return of_documents.GROUP_BYTES * corpus.scale
+
+
+def _parts(corpus: Corpus, options: PretrainingDataOptions) -> int:
+    """Number of shards per group and round: more than one if the corpus has few groups."""
+    groups = max(1, round(corpus.text_bytes / _group_bytes(corpus)))
+    return -(-options.num_shards // (groups * options.dupe_factor))
+
+
+def _make_units(
+    job: ShardsJob,
+    journal: Journal,
+    corpus: Corpus,
+    tokenizer: "BertTokenizer",
+    progress: Callable[[ShardsProgress], None],
+    runner: Runner | None,
+    share: Share | None,
+) -> None:
+    """Makes the unfinished units of a share, or all."""
+    numbers = range(len(corpus.units))
+    if share is not None:
+        numbers = numbers[share.number - 1 :: share.of]
+    options = job.options[0]
+    instances = journal.check(numbers)
+    missing = journal.entries().missing(numbers)
+    if options.skip_unreadable:  # other files may be readable now
+        journal.forget(missing)
+    entries = journal.entries()
+    documents = journal.documents
+    if documents is None or (share is None and not entries.by_unit):
+        documents = journal.documents = plan_documents(
+            corpus,
+            held_out_share=options.held_out_share,
+            seed=options.seed,
+            for_pairs=options.instances == "sentence_pairs",
         )
-    job = ShardsJob(folder, corpus, options, names)
-    journal = job.journal
-    with journal.begun(plan):
-        for name in names:
-            (folder / name).mkdir(exist_ok=True)
-        journal.check_files()
-        if options[0].skip_unreadable:
-            journal.forget(journal.missing())
-        if not (journal.documents and journal.groups()):
-            journal.documents = plan_documents(
-                corpus,
-                held_out_share=options[0].held_out_share,
-                seed=options[0].seed,
-                for_pairs=options[0].instances == "sentence_pairs",
-            )
-        (runner or write_units)(job, tokenizer, progress)
-        groups = journal.finish()
-        try:
-            manifests = _finish(job, groups, tokenizer, plan)
-        except InputError:
-            shutil.rmtree(folder)  # the whole corpus is unusable: there is nothing to continue
-            raise
-        check_output_folder(output_directory, ours=_FILES, overwrite=overwrite)  # hours later
-        move_directory(folder, output)
-    finished.remove()
-    return manifests
+    units = [Unit(n, corpus.units[n], entries.groups(n)) for n in missing]
+    sizes = {n: sum(slice_.size for slice_ in corpus.units[n]) for n in numbers}
+    read = sum(sizes.values()) - sum(unit.size for unit in units)
+    of_unit: Counter[int] = Counter()
+
+    def report(unit: int, bytes_read: int, made: int) -> None:
+        nonlocal read, instances
+        read += bytes_read - of_unit[unit]
+        of_unit[unit] = bytes_read
+        instances += made
+        progress(ShardsProgress(read, sum(sizes.values()), instances))
+
+    if runner is None:
+        write_units(job, units, tokenizer, documents, report)
+    elif units:
+        with journal.tokenizer.filled() as temporary:
+            tokenizer.save(temporary)
+        runner(job, units, report)
+
+
+def _check_all(journal: Journal, units: int, *, checksums: bool) -> None:
+    """Compares the files of all units with their entries; refuses missing ones."""
+    journal.check(checksums=checksums)
+    if missing := journal.entries().missing(range(units)):
+        raise InputError(
+            f"{journal.folder}: shards of {len(missing)} of {units} units of the corpus are "
+            "missing: give the same command again to make them (all workers must see this folder "
+            "under this path)"
+        )
+    journal.remove_dead()
 
 
 def _finish(
-    job: ShardsJob, groups: list[FinishedGroup], tokenizer: "BertTokenizer", plan: dict[str, Any]
+    job: ShardsJob, corpus: Corpus, tokenizer: "BertTokenizer", plan: dict[str, Any]
 ) -> list[Manifest]:
     """Writes the manifests, one per sequence length."""
+    journal = job.journal
     text: Counter[str] = Counter()
-    unreadable = set(job.corpus.unreadable)
-    for group in groups:
+    short = [0] * len(job.names)
+    shards: list[dict[str, list[Shard]]] = [{} for _ in job.names]
+    counts: list[dict[str, InstanceCounts]] = [{} for _ in job.names]
+    unreadable = set(corpus.unreadable)
+    for group in journal.groups():
         text.update(group.text)
         unreadable.update(group.unreadable)
+        for index, (made, counted) in enumerate(zip(group.shards, group.counts, strict=True)):
+            short[index] += group.short_documents[index]
+            for split, of_split in made.items():
+                shards[index].setdefault(split, []).extend(of_split)
+            for split, one in counted.items():
+                counts[index][split] = counts[index][split] + one if split in counts[index] else one
     if not text["documents"]:
-        raise empty_corpus(job.corpus.name)
-    folders = [str(Path(file).absolute().parent) for file in job.corpus.files]
+        raise empty_corpus(corpus.name)
+    folders = [str(Path(file).absolute().parent) for file in corpus.files]
     common = os.path.commonpath(folders or [""])
-    corpus = [
+    sources = [
         {"file": name if name.startswith(TFDS) else os.path.relpath(name, common), "bytes": size}
-        for name, size in job.corpus.sources.items()
+        for name, size in corpus.sources.items()
     ]
     manifests = []
     for index, (options, name) in enumerate(zip(job.options, job.names, strict=True)):
-        shards: dict[str, list[Shard]] = {}
-        counts: dict[str, InstanceCounts] = {}
-        for group in groups:
-            for split, made in group.shards[index].items():
-                shards.setdefault(split, []).extend(made)
-            for split, counted in group.counts[index].items():
-                counts[split] = counts[split] + counted if split in counts else counted
-        if "train" not in shards:
+        if "train" not in shards[index]:
             raise InputError(
-                f"{job.corpus.name}: no instances, because the text has no tokens: check that the "
+                f"{corpus.name}: no instances, because the text has no tokens: check that the "
                 "vocabulary fits its language"
             )
         manifest = Manifest(
             options=options.of_data(),
             vocabulary=plan["vocabulary"],
-            corpus=corpus,
+            corpus=sources,
             documents=text["documents"],
             sentences=text["sentences"],
             irregularities={
-                "documents_shorter_than_an_instance": sum(g.short_documents[index] for g in groups),
+                "documents_shorter_than_an_instance": short[index],
                 "sentences_without_tokens": text["sentences_without_tokens"],
                 **{what: text[what] for what in COUNTED if what != "documents"},
                 "unreadable_files": len(unreadable),
             },
-            shards=shards,
+            shards=shards[index],
             statistics={
-                split: summarize(counts[split], options.instances == "sentence_pairs")
-                for split in shards
+                split: summarize(counts[index][split], options.instances == "sentence_pairs")
+                for split in shards[index]
             },
             bert_tf_version=__version__,
         )
-        manifest.save(job.folder / name)
-        tokenizer.save(job.folder / name)
+        folder = journal.folder / name if name else journal.folder
+        with folder.filled() as temporary:
+            tokenizer.save(temporary)
+        manifest.save(str(folder))
         manifests.append(manifest)
     return manifests
-
-
-def write_units(
-    job: ShardsJob,
-    tokenizer: "BertTokenizer",
-    progress: Callable[[ShardsProgress], None] = lambda progress: None,
-    units: Sequence[int] | None = None,
-) -> None:
-    """Writes the unfinished shards of some units of a job, by default of all."""
-    corpus, journal = job.corpus, job.journal
-    plan = journal.documents
-    assert plan is not None  # made before any unit
-    units = range(len(corpus.units)) if units is None else units
-    missing = journal.missing(units)
-    if job.options[0].skip_unreadable:  # other files may be readable now
-        journal.forget(missing)
-    done = journal.groups(units)
-    sizes = [sum(slice_.size for slice_ in unit) for unit in corpus.units]
-    instances = sum(group.instances for group in done)
-    finished = {unit: {group.group for group in done if group.unit == unit} for unit in missing}
-    buffer_bytes = job.options[0].buffer_bytes
-    batches = itertools.chain.from_iterable(
-        UnitReader(corpus, unit, plan, buffer_bytes=buffer_bytes, finished=finished[unit])
-        for unit in missing
-    )
-    with input_errors(), _full_disk_as_os_error(), ThreadPoolExecutor(max_workers=1) as threads:
-        made = record_batches(batches, tokenizer, job.options, corpus.split_sentences)
-        finishing = None
-        for (unit, number), in_group in itertools.groupby(
-            made, lambda records: (records.batch.unit, records.batch.group)
-        ):
-            before = sum(sizes[each] for each in units if each < unit or each not in missing)
-            with _OpenGroup(job, unit, number) as group:
-                for records in in_group:
-                    instances += group.write(records)
-                    read = before + records.batch.bytes_read
-                    progress(ShardsProgress(read, sum(sizes), instances))
-                if finishing is not None:
-                    finishing.result()
-            finishing = threads.submit(group.finish)  # while the next group is made
-        if finishing is not None:
-            finishing.result()
-
-
-@contextmanager
-def _full_disk_as_os_error() -> Iterator[None]:
-    """Raises OSError for the error of TensorFlow's writers on a full disk."""
-    try:
-        yield
-    except tf.errors.ResourceExhaustedError as error:
-        if "No space left" in error.message or "quota" in error.message:
-            raise OSError(errno.ENOSPC, error.message.split(";")[0]) from error
-        raise
-
-
-class _OpenGroup:
-    """The shards of a group under construction; an error removes them."""
-
-    def __init__(self, job: ShardsJob, unit: int, number: int):
-        self._job, self._parts = job, job.parts
-        self._shards: list[dict[tuple[str, int, int], _OpenShard]] = [{} for _ in job.options]
-        self._made = FinishedGroup(unit, number, short_documents=[0] * len(job.options))
-        self._made.shards = [{} for _ in job.options]
-        self._made.counts = [{} for _ in job.options]
-
-    def write(self, records: RecordBatch) -> int:
-        """Writes a round of a batch; returns its instances."""
-        batch, group = records.batch, self._made
-        split = "held_out" if batch.held_out else "train"
-        group.ends_unit, group.bytes_read = batch.ends_unit, batch.bytes_read
-        group.unreadable = batch.unreadable
-        if records.round == 0:
-            group.text.update(batch.counts)
-            group.text["sentences"] += int(records.sentences)
-            group.text["sentences_without_tokens"] += int(records.without_tokens)
-        for index, made in enumerate(records.lengths):
-            counts = group.counts[index]
-            counts[split] = counts[split] + made.counts if split in counts else made.counts
-            if records.round == 0:
-                group.short_documents[index] += int(made.short_documents)
-            if len(made.records):
-                self._write(index, split, records.round, made.records)
-        return sum(len(made.records) for made in records.lengths)
-
-    def _write(self, index: int, split: str, round_: int, records: np.ndarray) -> None:
-        """Deals records out to the shards of a round in turn, continuing after the last batch."""
-        parts, made = self._parts, self._made
-        if split == "held_out":
-            round_, parts = 0, 1
-        opened, folder = self._shards[index], self._job.folder / self._job.names[index]
-        for part in range(parts):
-            if (split, round_, part) not in opened:
-                place = f"{made.unit:05d}-{made.group:05d}-{round_:02d}-{part:02d}"
-                opened[split, round_, part] = _OpenShard(folder / f"{split}-{place}.tfrecord")
-        shards = [opened[split, round_, part] for part in range(parts)]
-        written = sum(shard.made.instances for shard in shards)
-        for part, shard in enumerate(shards):
-            shard.write(records[(part - written) % parts :: parts].tolist())
-
-    def finish(self) -> None:
-        """Renames the shards and enters the group in the journal."""
-        with _full_disk_as_os_error():
-            for finished, shards in zip(self._made.shards, self._shards, strict=True):
-                for key in sorted(shards):
-                    finished.setdefault(key[0], []).append(shards[key].finish())
-            for name in self._job.names:
-                sync(self._job.folder / name)
-            self._job.journal.add(self._made)
-
-    def __enter__(self) -> "_OpenGroup":
-        return self
-
-    def __exit__(self, kind: object, *error: object) -> None:
-        if kind:
-            for shard in itertools.chain.from_iterable(map(dict.values, self._shards)):
-                shard.abandon()
-
-
-class _OpenShard:
-    def __init__(self, path: Path):
-        self.made = Shard(path.name, instances=0, bytes=0, sha256="", block_offsets=[])
-        self._path = path
-        self._temporary = temporary_name(path)
-        self._writer = tf.io.TFRecordWriter(str(self._temporary))
-
-    def write(self, records: list[bytes]) -> None:
-        shard, write = self.made, self._writer.write
-        for record in records:
-            if shard.instances % BLOCK_RECORDS == 0:
-                shard.block_offsets.append(shard.bytes)
-            write(record)
-            shard.instances += 1
-            shard.bytes += len(record) + FRAME_BYTES
-
-    def finish(self) -> Shard:
-        self._writer.close()
-        sync(self._temporary)
-        self.made.sha256 = sha256(self._temporary)
-        self._temporary.replace(self._path)
-        return self.made
-
-    def abandon(self) -> None:
-        with contextlib.suppress(tf.errors.OpError):  # a full disk, which is reported already
-            self._writer.close()
-        self._temporary.unlink(missing_ok=True)

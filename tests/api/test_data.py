@@ -162,8 +162,8 @@ def test_documents_lie_beside_the_output_until_the_end(tmp_path):
         (path,) = files.corpus
         assert lines(path) == [{"body": "one"}, {"body": "two\nlines"}]
     assert not list(tmp_path.iterdir())
-    with pytest.raises(KeyboardInterrupt), documents_as_file(given, ["one"], ".unfinished"):
-        (tmp_path / "out.unfinished").mkdir()
+    with pytest.raises(KeyboardInterrupt), documents_as_file(given, ["one"], ".journal"):
+        (tmp_path / "out" / ".journal").mkdir(parents=True)
         raise KeyboardInterrupt
     assert lines(path) == [{"body": "one"}]  # the unfinished work goes on with it
     for documents, message in (

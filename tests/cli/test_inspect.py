@@ -224,6 +224,7 @@ def test_a_folder_that_is_not_there(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     for folder in ("nowhere", "nowhere/128", "../nowhere"):
         assert f"{folder}: no such f" in inspect(capsys, "--shards", folder, code=2)
-    (tmp_path / "nowhere.unfinished").mkdir()
+    (tmp_path / "nowhere" / ".journal").mkdir(parents=True)
+    (tmp_path / "nowhere" / ".journal" / "lock").touch()
     for folder in ("nowhere", "nowhere/128"):
         assert "has not finished there" in inspect(capsys, "--shards", folder, code=2)

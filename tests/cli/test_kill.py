@@ -204,9 +204,9 @@ def test_a_shard_deleted_under_pre_training(shards, small_config, tmp_path):
 
 # Units of work so small that a small corpus has many.
 SMALL_UNITS = """
-import pipelines.corpus.sources, pipelines.corpus.documents, pipelines.shards.writing
+import pipelines.corpus.sources, pipelines.corpus.documents
 pipelines.corpus.sources.UNIT_BYTES = 40_000
-pipelines.corpus.documents.GROUP_BYTES = pipelines.shards.writing.GROUP_BYTES = 10_000
+pipelines.corpus.documents.GROUP_BYTES = 10_000
 """
 
 
@@ -230,7 +230,7 @@ def test_sigkill_of_shards_at_random_moments(corpus, tokenizer, tmp_path, kills)
     run_command(command("undisturbed"), setup=SMALL_UNITS, check=True)
     seconds = time.monotonic() - began
     draw = random.Random(kills)
-    unfinished = tmp_path / "killed.unfinished"
+    unfinished = tmp_path / "killed"
     killed = 0
     finished: dict[Path, int] = {}  # shards in the journal at the last kill, by their time
     for _ in range(kills):
@@ -247,7 +247,7 @@ def test_sigkill_of_shards_at_random_moments(corpus, tokenizer, tmp_path, kills)
             break
         assert process.returncode == -signal.SIGKILL
         killed += 1
-        if (tmp_path / "killed").exists():
+        if (tmp_path / "killed" / "64" / "manifest.json").exists():
             assert verify(tmp_path / "killed" / "64")
             if not (tmp_path / "killed" / ".journal").exists():  # killed as it was about to end
                 break
@@ -260,7 +260,7 @@ def test_sigkill_of_shards_at_random_moments(corpus, tokenizer, tmp_path, kills)
             for path in unfinished.glob(f"*/{shard['file']}")
         }
     assert killed > 1
-    if not (tmp_path / "killed").exists():
+    if not (tmp_path / "killed" / "64" / "manifest.json").exists():
         run_command(command("killed"), setup=SMALL_UNITS, check=True)
     assert contents(tmp_path / "killed") == contents(tmp_path / "undisturbed")
     assert finished
@@ -282,7 +282,7 @@ def test_a_full_disk_ends_in_one_line_and_the_run_is_continued(corpus, tokenizer
     errors = [line for line in done.stderr.splitlines() if "error:" in line]
     assert len(errors) == 1
     assert "the disk is full" in errors[0]
-    assert {path.name for path in left.iterdir()} == {"shards.unfinished"}
+    assert {path.name for path in left.iterdir()} == {"shards"}
     assert not list(left.rglob("*.tmp"))
     for output in (left / "shards", tmp_path / "whole"):
         run_command([*arguments, output], setup=SMALL_UNITS, check=True)

@@ -459,7 +459,8 @@ def test_masking_options_are_for_dynamic_shards(shards, small_config, tmp_path, 
 
 
 def test_an_unfinished_folder_is_told_from_a_missing_one(small_config, tmp_path, capsys):
-    (tmp_path / "shards.unfinished").mkdir()
+    (tmp_path / "shards" / ".journal").mkdir(parents=True)
+    (tmp_path / "shards" / ".journal" / "lock").touch()
     arguments = [
         "pretrain", "--shards", tmp_path / "shards", "--size", small_config,
         "--output", tmp_path / "run",

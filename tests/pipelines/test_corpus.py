@@ -156,6 +156,80 @@ def test_json_lines_of_another_field_and_bad_ones(tmp_path):
         assert "\n" not in str(raised.value)
 
 
+def test_several_fields_make_a_document(tmp_path):
+    path = tmp_path / "corpus.jsonl"
+    records = [{"title": "A", "body": "one"}, {"body": "two"}, {"title": None, "body": "three"}]
+    path.write_text("".join(json.dumps(record) + "\n" for record in records))
+    options = CorpusOptions(text_field="title,body")
+    assert documents_of(open_corpus(path, options)) == [[b"A", b"one"], [b"two"], [b"three"]]
+    path.write_text('{"title": "A", "body": 3}\n')
+    with pytest.raises(InputError, match="body is int"):
+        documents_of(open_corpus(path, options))
+    path.write_text('{"other": "A"}\n')
+    with pytest.raises(InputError, match="line 1: not a JSON object with text in the field"):
+        documents_of(open_corpus(path, options))
+
+
+def test_bad_json_lines_are_skipped_and_counted(tmp_path, monkeypatch):
+    monkeypatch.setattr("pipelines.corpus.text_files.BLOCK_BYTES", 100)
+    monkeypatch.setattr("pipelines.corpus.text_files.MOST_LINE_BYTES", 1000)
+    good = ['{"text": "one"}', '{"text": "two"}', '{"text": "three"}', '{"text": "four"}']
+    long = '{"text": "' + "x" * 2000 + '"}'
+    path = tmp_path / "corpus.jsonl"
+    lines = [good[0], "{", long, good[1], '{"text": 3}', long, good[2], good[3], long]
+    path.write_text("\n".join(lines) + "\n")
+    counts = Counter()
+    opened = open_corpus(path, CorpusOptions(skip_bad_lines=True))
+    assert documents_of(opened, counts) == [[b"one"], [b"two"], [b"three"], [b"four"]]
+    assert counts == {"bad_lines": 5}
+    path.write_text("\n".join([good[0], long, good[1]]))
+    with pytest.raises(InputError, match=r"corpus\.jsonl, line 2: longer than .*--skip_bad_lines"):
+        documents_of(open_corpus(path))
+
+
+def test_parquet_files_are_cut_between_row_groups(tmp_path, monkeypatch):
+    pyarrow = pytest.importorskip("pyarrow")
+    from pyarrow import parquet
+
+    texts = [f"text {i} " + "x" * (i % 50) for i in range(100)]
+    table = pyarrow.table({"text": texts, "title": [None, "a"] * 50, "id": range(100)})
+    path = tmp_path / "corpus.parquet"
+    parquet.write_table(table, path, row_group_size=7)
+    expected = [[text.strip().encode()] for text in texts]
+    assert documents_of(open_corpus(path)) == expected
+    monkeypatch.setattr("pipelines.corpus.sources.UNIT_BYTES", 1500)
+    opened = open_corpus(path)
+    assert len(opened.units) > 2
+    assert documents_of(opened) == expected
+    assert opened.size == pytest.approx(path.stat().st_size, abs=20)
+    with_titles = documents_of(open_corpus(path, CorpusOptions(text_field="title,text")))
+    assert with_titles[:2] == [[b"text 0"], [b"a", b"text 1 x"]]
+    with pytest.raises(InputError, match="no column 'body': name one of text, title, id"):
+        documents_of(open_corpus(path, CorpusOptions(text_field="body")))
+    with pytest.raises(InputError, match="row 1 from row group 0 on: no text in 'title'"):
+        documents_of(open_corpus(path, CorpusOptions(text_field="title")))
+    counts = Counter()
+    skipping = CorpusOptions(text_field="title", skip_bad_lines=True)
+    assert documents_of(open_corpus(path, skipping), counts) == [[b"a"]] * 50
+    assert counts == {"bad_lines": 50}
+    path.write_bytes(path.read_bytes()[:500])
+    with pytest.raises(InputError, match="no Parquet file, or a damaged one"):
+        open_corpus(path)
+
+
+def test_units_of_a_large_corpus_are_larger(tmp_path, monkeypatch):
+    monkeypatch.setattr("pipelines.corpus.sources.UNIT_BYTES", 100)
+    monkeypatch.setattr("pipelines.corpus.sources.MOST_UNITS", 8)
+    for index in range(50):
+        (tmp_path / f"{index:02d}.txt").write_text("a b c\n\n" * 8)
+    opened = open_corpus(tmp_path)
+    assert opened.scale == 4  # 2,800 bytes in units of 400
+    assert 4 <= len(opened.units) <= 8
+    for path in sorted(tmp_path.iterdir())[7:]:
+        path.unlink()
+    assert open_corpus(tmp_path).scale == 1
+
+
 def test_a_long_json_line_is_one_document(tmp_path, monkeypatch):
     monkeypatch.setattr("pipelines.corpus.text_files.BLOCK_BYTES", 1000)
     text = " ".join(f"word{i}" for i in range(30_000))

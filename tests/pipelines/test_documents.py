@@ -21,13 +21,16 @@ def write(folder, *texts):
     return files
 
 
-def read(files, units=None, *, buffer_bytes=1000, finished=(), **options):
+def read(files, units=None, *, buffer_bytes=1000, group_bytes=10**9, finished=(), **options):
     """The batches of all units of a corpus, or of some."""
     opened = open_corpus(files)
     plan = plan_documents(opened, **options)
     assert DocumentPlan.from_json(json.dumps(plan)) == plan
     for unit in range(len(opened.units)) if units is None else units:
-        yield from UnitReader(opened, unit, plan, buffer_bytes=buffer_bytes, finished=finished)
+        yield from UnitReader(
+            unit, opened.units[unit], opened.options, plan, buffer_bytes=buffer_bytes,
+            group_bytes=group_bytes, finished=finished,
+        )  # fmt: skip
 
 
 def total(batches, what):
@@ -235,10 +238,9 @@ def test_documents_alone_in_their_unit_get_donors_of_others(tmp_path, monkeypatc
     ).encode().split(b"\n")
 
 
-def test_finished_groups_are_passed_over_and_the_rest_is_the_same(tmp_path, monkeypatch):
-    monkeypatch.setattr(documents, "GROUP_BYTES", 2500)
+def test_finished_groups_are_passed_over_and_the_rest_is_the_same(tmp_path):
     files = write(tmp_path, "\n\n".join(f"d{i} a\nd{i} b" for i in range(1000)))
-    options = {"held_out_share": 0.2, "seed": 7}
+    options = {"held_out_share": 0.2, "seed": 7, "group_bytes": 2500}
     whole = list(read(files, **options))
     groups = [batch.group for batch in whole]
     assert groups == sorted(groups)

@@ -269,6 +269,34 @@ def test_a_run_continues_at_any_step(made, batches):
     assert unmasked(other) != unmasked(whole)
 
 
+@pytest.mark.parametrize("most_shuffled", [None, 1])
+def test_many_blocks_are_drawn_one_by_one(dynamic, batches, monkeypatch, most_shuffled, tmp_path):
+    """The order of more blocks than are shuffled whole has the properties of a shuffle's."""
+    if most_shuffled is not None:
+        monkeypatch.setattr("pipelines.shards.pretraining_batches.MOST_SHUFFLED", most_shuffled)
+    instances = open_shards(dynamic).instances
+    stream = unmasked(arrays(batches(dynamic, 7, seed=3), 2 * instances // 7))
+    in_order = unmasked(arrays(batches(dynamic, 5, shuffle=False, repeat=False)))
+    assert sorted(stream[:instances]) == sorted(in_order)
+    assert stream[:instances] != in_order
+    whole = arrays(batches(dynamic, 7, seed=3), instances // 7 + 9)
+    for step in (1, instances // 7 - 1, instances // 7 + 2):
+        rest = arrays(batches(dynamic, 7, seed=3, start_step=step), len(whole) - step)
+        assert_equal(rest, whole[step:])
+    # Damaged blocks, of whole windows too, leave the order of the others.
+    damaged = shutil.copytree(dynamic, tmp_path / "shards")
+    for shard in Manifest.load(damaged).shards["train"][1:]:
+        (damaged / shard.file).write_bytes(bytes(shard.bytes))
+    sound = open_shards(damaged, skip_corrupt=True)
+    kept = set(unmasked(arrays(batches(sound, 1, shuffle=False, repeat=False))))
+    assert 0 < len(kept) < instances / 2
+    epoch = unmasked(arrays(batches(sound, 1, seed=3, repeat=False)))
+    assert sorted(epoch) == sorted(kept)
+    if most_shuffled is not None:
+        blocks = [min(each) for each in zip(*[iter(epoch)] * BLOCK, strict=False)]
+        assert len(set(blocks)) == len(blocks)
+
+
 @settings(max_examples=6, deadline=None)
 @given(
     step=st.integers(0, 10**9),
@@ -372,7 +400,7 @@ import sys, itertools
 import numpy as np, tensorflow as tf
 cpu = tf.config.list_physical_devices("CPU")[0]
 tf.config.set_logical_device_configuration(cpu, [tf.config.LogicalDeviceConfiguration()] * 2)
-from pipelines.shards import folder
+from pipelines.shards import folder, manifest
 from pipelines.shards.pretraining_batches import (
     Masking,
     Share,
@@ -380,7 +408,7 @@ from pipelines.shards.pretraining_batches import (
     pretraining_batches,
 )
 
-folder.BLOCK_RECORDS = 8
+folder.BLOCK_RECORDS = manifest.BLOCK_RECORDS = 8
 strategy = tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"])
 plain = pretraining_batches(sys.argv[1], 8, seed=1).take(20)
 whole = list(plain.as_numpy_iterator())

@@ -3,6 +3,7 @@ import gzip
 import itertools
 import shutil
 import zlib
+from array import array
 from pathlib import Path
 
 import numpy as np
@@ -139,14 +140,15 @@ def test_a_tokenizer_with_other_switches_is_refused(static, tmp_path):
 
 
 def test_an_unfinished_folder_is_named(tmp_path):
-    (tmp_path / "shards.unfinished").mkdir()
-    for folder in (tmp_path / "shards", tmp_path / "shards" / "128"):
-        with pytest.raises(
-            InputError, match=r"not finished there .*shards\.unfinished.* same command continues"
-        ) as raised:
-            open_shards(folder)
+    (tmp_path / "shards" / ".journal").mkdir(parents=True)
+    (tmp_path / "shards" / ".journal" / "lock").touch()
+    (tmp_path / "shards" / "128").mkdir()
+    for name in ("", "128", "512"):
+        with pytest.raises(InputError, match=r"not finished there: the same command") as raised:
+            open_shards(tmp_path / "shards" / name)
         one_line(raised)
-    (tmp_path / "shards").mkdir()
+    shutil.rmtree(tmp_path / "shards" / ".journal")
+    (tmp_path / "shards" / "128").rmdir()
     with pytest.raises(InputError, match="no such folder"):
         open_shards(tmp_path / "shards" / "128")
 
@@ -242,7 +244,8 @@ def test_records_that_are_no_instances_are_named(copied, number_tokenizer):
         entry = next(s for s in manifest.shards["train"] if s.file == shard.name)
         # Of the manifest's size, so that what is in it decides.
         entry.bytes = shard.stat().st_size
-        entry.block_offsets = starts_of(records_of(shard))[:-1:8].tolist()
+        starts = starts_of(records_of(shard))
+        entry.block_bytes = array("I", np.diff(np.append(starts[:-1:8], starts[-1])).tolist())
         manifest.save(copied)
         with (
             pytest.raises(InputError, match=rf"{shard.name}: record 6 is") as raised,

@@ -4,6 +4,7 @@ import json
 import shutil
 import struct
 from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -15,7 +16,8 @@ from pipelines.corpus import formats
 from pipelines.corpus.text_files import UnreadableFile
 from pipelines.options import PretrainingDataOptions
 from pipelines.shards.manifest import Manifest, verify
-from pipelines.shards.writing import write_shards, write_shards_of_lengths, write_units
+from pipelines.shards.units import write_units
+from pipelines.shards.writing import write_shards, write_shards_of_lengths
 
 
 def options(**changed):
@@ -119,6 +121,7 @@ def test_manifest_describes_what_is_on_disk(tmp_path, corpus, number_tokenizer):
     assert manifest.options["max_predictions_per_seq"] == 5
     assert {path.name for path in out.iterdir()} == {
         "manifest.json",
+        "blocks.npy",
         "tokenizer_config.json",
         *(shard.file for split in manifest.shards.values() for shard in split),
     }
@@ -147,8 +150,8 @@ def test_manifest_keeps_options_of_the_data_alone(tmp_path, corpus, number_token
     assert "output" not in manifest.options
     expected = dataclasses.asdict(PretrainingDataOptions(max_seq_length=32))
     # Newer than the format: in the manifest, which a run's identity rests on, where they are set.
-    shares = {name: expected.pop(name) for name in ("mask_token_share", "random_token_share")}
-    assert shares == {"mask_token_share": 0.8, "random_token_share": 0.1}
+    newer = {"mask_token_share": 0.8, "random_token_share": 0.1, "skip_bad_lines": False}
+    assert {name: expected.pop(name) for name in newer} == newer
     assert manifest.options == expected
     assert manifest.data_options == PretrainingDataOptions(max_seq_length=32)
     # Older shards say nothing of long sentences: these were paired whole.
@@ -261,18 +264,19 @@ def test_bad_corpora_leave_nothing_behind(tmp_path, number_tokenizer, text, mess
     assert not list((tmp_path / "out").iterdir())
 
 
-def test_failing_late_leaves_the_old_folder(tmp_path, corpus, number_tokenizer):
+def test_an_old_folder_is_replaced_once_the_inputs_are_sound(tmp_path, corpus, number_tokenizer):
     out = tmp_path / "shards"
     write_shards(corpus, out, number_tokenizer, options())
     before = contents(out)
+    named = {"overwrite": True}
+    with pytest.raises(InputError, match="no such file"):
+        write_shards([corpus, tmp_path / "no"], out, number_tokenizer, options(), **named)
+    assert contents(out) == before
     bad = tmp_path / "zzz.txt"
     bad.write_bytes(corpus.read_bytes() + b"\n\xff" * 300)
     with pytest.raises(InputError, match=r"zzz\.txt, line 520: invalid UTF-8"):
-        write_shards(
-            [corpus, bad], out, number_tokenizer, options(buffer_bytes=2000), overwrite=True
-        )
-    assert contents(out) == before
-    assert {path.name for path in tmp_path.iterdir()} == {"corpus.txt", "zzz.txt", "shards"}
+        write_shards([corpus, bad], out, number_tokenizer, options(buffer_bytes=2000), **named)
+    assert {path.name for path in tmp_path.iterdir()} == {"corpus.txt", "zzz.txt"}
 
 
 def test_text_without_tokens_is_refused(tmp_path, number_tokenizer, monkeypatch):
@@ -340,7 +344,6 @@ def units():
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("pipelines.corpus.sources.UNIT_BYTES", 8_000)
         patch.setattr("pipelines.corpus.documents.GROUP_BYTES", 5_000)
-        patch.setattr("pipelines.shards.writing.GROUP_BYTES", 5_000)
         yield
 
 
@@ -406,15 +409,13 @@ def test_a_run_that_ends_anywhere_is_continued(tmp_path, many, number_tokenizer,
     out = tmp_path / "out"
     with pytest.raises(Killed):
         write_shards(many, out, number_tokenizer, many_options(), progress=stop)
-    assert not out.exists()
-    unfinished = tmp_path / "out.unfinished"
-    made = {path: path.stat().st_mtime_ns for path in unfinished.rglob("*.tfrecord")}
-    assert not list(unfinished.rglob("*.tmp"))
+    assert not (out / "manifest.json").exists()
+    made = {path: path.stat().st_mtime_ns for path in out.rglob("*.tfrecord")}
+    assert not list(out.rglob("*.tmp"))
     write_shards(many, out, number_tokenizer, many_options())
     assert contents(out) == contents(whole)
-    assert not unfinished.exists()
     for path, time in made.items():  # finished shards were not made again
-        assert (out / path.relative_to(unfinished)).stat().st_mtime_ns == time
+        assert path.stat().st_mtime_ns == time
     assert bool(made) == (after >= 8)
 
 
@@ -433,11 +434,10 @@ def begin(many, out, tokenizer, batches=20, **changed):
 def test_what_a_kill_left_is_made_again(tmp_path, many, number_tokenizer, whole):
     out = tmp_path / "out"
     begin(many, out, number_tokenizer)
-    unfinished = tmp_path / "out.unfinished"
-    shards = sorted(unfinished.glob("train-*"))
+    shards = sorted(out.glob("train-*"))
     last = shards[-1]
     last.write_bytes(last.read_bytes()[:-1])
-    (unfinished / "train-99999-00000-00-00.tfrecord").write_bytes(b"not in the journal")
+    (out / "train-99999-00000-00-00.tfrecord").write_bytes(b"not in the journal")
     temporary_name(shards[0]).write_bytes(b"half")
     write_shards(many, out, number_tokenizer, many_options())
     assert contents(out) == contents(whole)
@@ -448,15 +448,12 @@ def test_a_shard_lost_from_a_finished_unit_is_made_again(
 ):
     out = tmp_path / "out"
     begin(many, out, number_tokenizer)
-    entries = [
-        json.loads(path.read_text())
-        for path in sorted((tmp_path / "out.unfinished" / ".journal").glob("*-*.json"))
-    ]
+    entries = [json.loads(path.read_text()) for path in sorted((out / ".journal").glob("*-*.json"))]
     ended = {entry["unit"] for entry in entries if entry["ends_unit"]}
     lost = [entry for entry in entries if entry["unit"] in ended and not entry["ends_unit"]]
     assert lost
     for splits in lost[0]["shards"]:
-        (tmp_path / "out.unfinished" / splits["train"][0]["file"]).unlink()
+        (out / splits["train"][0]["file"]).unlink()
     write_shards(many, out, number_tokenizer, many_options())
     assert contents(out) == contents(whole)
 
@@ -465,28 +462,24 @@ def test_a_shard_lost_from_a_finished_unit_is_made_again(
 def test_a_run_that_lacks_groups_at_its_end_is_no_success(
     tmp_path, many, number_tokenizer, units, lost
 ):
-    def forgetful(job, tokenizer, progress):
-        write_units(job, tokenizer, progress)
-        next(job.folder.glob(lost)).unlink()
+    def forgetful(job, units, report):
+        write_units(job, units, number_tokenizer, job.journal.documents, report)
+        next(Path(job.folder).glob(lost)).unlink()
 
     out = tmp_path / "out"
     with pytest.raises(InputError, match=r"shards of 1 of \d+ units .* same command again"):
         write_shards(many, out, number_tokenizer, many_options(), runner=forgetful)
-    assert not out.exists()
-    assert (tmp_path / "out.unfinished").exists()
+    assert not (out / "manifest.json").exists()
 
 
 @pytest.mark.parametrize("name", ["notes.txt", "mine.tfrecord", ".mine.12345678.tmp"])
-def test_a_folder_of_others_in_the_place_of_the_work_is_left_alone(
-    tmp_path, corpus, number_tokenizer, name
-):
-    foreign = tmp_path / "out.unfinished"
+def test_a_folder_of_others_is_left_alone(tmp_path, corpus, number_tokenizer, name):
+    foreign = tmp_path / "out"
     foreign.mkdir()
     (foreign / name).write_text("keep")
-    with pytest.raises(InputError, match=r"out\.unfinished: "):
-        write_shards(corpus, tmp_path / "out", number_tokenizer, options())
+    with pytest.raises(InputError, match=r"out: "):
+        write_shards(corpus, foreign, number_tokenizer, options())
     assert contents(foreign) == {name: b"keep"}
-    assert not (tmp_path / "out").exists()
 
 
 def test_a_run_killed_after_its_last_step_is_finished(tmp_path, many, number_tokenizer, whole):
@@ -494,7 +487,7 @@ def test_a_run_killed_after_its_last_step_is_finished(tmp_path, many, number_tok
     shutil.copytree(whole, out)
     (out / ".journal").mkdir()
     begin(many, tmp_path / "other", number_tokenizer)
-    plan = tmp_path / "other.unfinished" / ".journal" / "plan.json"
+    plan = tmp_path / "other" / ".journal" / "plan.json"
     (out / ".journal" / "plan.json").write_bytes(plan.read_bytes())
     (out / ".journal" / "00000-00000.json").write_text("{}")  # some of it was removed already
     assert write_shards(many, out, number_tokenizer, many_options()) == Manifest.load(whole)
@@ -507,23 +500,23 @@ def test_an_unfinished_run_is_continued_with_its_settings_alone(
     many = write_many(tmp_path / "many", number_corpus)
     out = tmp_path / "out"
     begin(many, out, number_tokenizer)
-    with pytest.raises(InputError, match=r"out\.unfinished: .*seed \(12345 there, 3 now\)"):
+    with pytest.raises(InputError, match=r"out: .*seed \(12345 there, 3 now\)"):
         write_shards(many, out, number_tokenizer, many_options(seed=3))
-    unfinished = contents(tmp_path / "out.unfinished")
+    unfinished = contents(out)
     (many / "0.txt").write_text("1 2 3\n\n4 5 6\n")
-    with pytest.raises(InputError, match=r"the corpus \(.*0\.txt is new, changed or gone\)"):
+    with pytest.raises(InputError, match=r"the corpus \(.*0\.txt, or a file beside it, is new"):
         write_shards(many, out, number_tokenizer, many_options())
-    assert contents(tmp_path / "out.unfinished") == unfinished
+    assert contents(out) == unfinished
 
 
 def test_an_unfinished_run_of_an_older_version_is_refused(tmp_path, many, number_tokenizer, units):
     out = tmp_path / "out"
     begin(many, out, number_tokenizer)
-    plan = tmp_path / "out.unfinished" / ".journal" / "plan.json"
+    plan = out / ".journal" / "plan.json"
     begun = json.loads(plan.read_text())
     del begun["format"]
     plan.write_text(json.dumps(begun))
-    with pytest.raises(InputError, match=r"out\.unfinished: .* differs in the version of bert-tf"):
+    with pytest.raises(InputError, match=r"out: .* differs in the version of bert-tf"):
         write_shards(many, out, number_tokenizer, many_options())
 
 
@@ -537,8 +530,7 @@ def test_a_file_that_stopped_a_run_can_be_mended(tmp_path, number_corpus, number
     out = tmp_path / "out"
     with pytest.raises(InputError, match=r"4\.txt, line 1: inv"):
         write_shards(many, out, number_tokenizer, made_of)
-    assert not out.exists()
-    assert list((tmp_path / "out.unfinished").glob("train-*"))
+    assert list(out.glob("train-*"))
     bad.write_bytes(good)
     write_shards(many, out, number_tokenizer, made_of)
     assert contents(out) == contents(tmp_path / "whole")
@@ -555,7 +547,7 @@ def test_a_file_that_vanishes_stops_the_run_or_is_counted(
     out = tmp_path / "out"
     with pytest.raises(InputError, match=r"9\.txt: cannot be read"):
         write_shards(many, out, number_tokenizer, many_options(), progress=vanish)
-    assert not out.exists()
+    assert not (out / "manifest.json").exists()
     shutil.copy(many / "8.txt", many / "9.txt")
     assert (many / "9.txt").stat().st_size > 2 * 8000  # several slices: it counts once
     skipping = many_options(skip_unreadable=True)
@@ -600,10 +592,10 @@ def test_a_file_that_can_be_read_again_or_no_more_is_neither_lost_nor_doubled(
 
     expected = run("undisturbed", not passing)
     assert expected.irregularities["unreadable_files"] == (not passing)
-    unfinished = tmp_path / "out.unfinished"
+    unfinished = tmp_path / "out"
 
     def stop(progress):  # when the second group of the first unit is begun
-        if any(unfinished.glob("*train-00000-00001-*")):
+        if any(unfinished.glob("train-00000-00001-*")):
             raise Killed
 
     with pytest.raises(Killed):
@@ -733,6 +725,7 @@ def test_what_is_met_in_the_text_is_counted(tmp_path, number_tokenizer):
         "invalid_utf8_lines": 0,
         "nul_bytes": 1,
         "cut_lines": 0,
+        "bad_lines": 0,
         "unreadable_files": 0,
     }
 

@@ -12,9 +12,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bert_tf.errors import InputError
+from bert_tf.storage import state_of
 from pipelines.corpus import text_files
 from pipelines.corpus.text_files import (
-    file_state,
     is_compressed,
     line_start,
     read_blocks,
@@ -85,7 +85,7 @@ def test_files_that_change_are_noticed(tmp_path, monkeypatch):
     monkeypatch.setattr(text_files, "BLOCK_BYTES", 4)
     path = tmp_path / "text.txt"
     path.write_bytes(b"one\ntwo\n")
-    state = file_state(path.stat())
+    state = state_of(path.stat())
     assert lines_of(path, state=state) == [b"one", b"two"]
     blocks = read_blocks(str(path), state=state)
     assert next(blocks).lines == [b"one"]
@@ -94,7 +94,7 @@ def test_files_that_change_are_noticed(tmp_path, monkeypatch):
     with pytest.raises(InputError, match=r"text\.txt: has changed since the run began: leave"):
         list(blocks)
     # Of the same length, a moment later.
-    state = file_state(path.stat())
+    state = state_of(path.stat())
     path.write_bytes(b"one\ntwo\nten\n")
     os.utime(path, ns=(state[1], state[1] + 1))
     with pytest.raises(InputError, match="has changed"):

@@ -1,0 +1,258 @@
+"""What grows with the corpus: memory and time of single steps, and a simulation of many machines.
+
+    python benchmarks/scale.py pairs             # 40,000 tweets beside one book, in one batch
+    python benchmarks/scale.py rows              # packing 40,000 short instances into rows
+    python benchmarks/scale.py blocks            # the order of a window of 8 million blocks
+    python benchmarks/scale.py files --count 200000
+    python benchmarks/scale.py simulate --unit-seconds 4.1
+    python benchmarks/scale.py flow --gigabytes 2 --corpus FOLDER --tokenizer VOCAB
+
+Each is a process of its own, whose largest memory is that of the step (`files` and `blocks` print
+what the step adds). `PYTHONPATH` of an older checkout measures that one.
+"""
+
+import argparse
+import heapq
+import random
+import resource
+import statistics
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from pathlib import Path
+
+
+def megabytes() -> float:
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+
+
+def report(what: str, seconds: float, before: float) -> None:
+    print(
+        f"{what}: {seconds:.3g} s, {megabytes() - before:.0f} MB more than the {before:.0f} before"
+    )
+
+
+def pairs() -> None:
+    import tensorflow as tf
+
+    from pipelines.instances.sentence_pairs import index_sentences, sentence_pairs
+
+    # Each tweet is a document of 20 tokens; the book has 20,000 sentences of 20.
+    documents = tf.concat([tf.range(40_000), tf.fill([20_000], 40_000)], 0)
+    tokens = tf.RaggedTensor.from_row_lengths(
+        tf.ones([60_000 * 20], tf.int32), tf.fill([60_000], 20)
+    )
+    is_donor = tf.zeros([60_000], tf.bool)
+
+    @tf.function
+    def step(seed: tf.Tensor) -> tf.Tensor:
+        found = index_sentences(tokens, documents, documents, is_donor, max_seq_length=128)
+        made = sentence_pairs(found, max_seq_length=128, short_seq_prob=0.1, seed=seed)
+        return tf.size(made.a_start)
+
+    step.get_concrete_function(tf.TensorSpec([2], tf.int64))
+    before, began = megabytes(), time.monotonic()
+    instances = [int(step(tf.constant([1, seed], tf.int64))) for seed in range(3)]
+    report(f"pairs, {instances[0]} instances", (time.monotonic() - began) / 3, before)
+
+
+def rows() -> None:
+    import numpy as np
+    import tensorflow as tf
+
+    from pipelines.instances.schemas import fill_rows
+    from pipelines.options import PretrainingDataOptions
+
+    lengths = np.random.default_rng(1).integers(10, 60, 40_000).astype(np.int32)
+    options = PretrainingDataOptions(max_seq_length=512, instances_per_row=16)
+    step = tf.function(lambda each: fill_rows(each, options), autograph=False)
+    step(lengths[:10])
+    before, began = megabytes(), time.monotonic()
+    used = int(tf.reduce_max(step(lengths))) + 1
+    report(f"rows, {used} of 512 tokens", time.monotonic() - began, before)
+
+
+def blocks() -> None:
+    import tensorflow as tf
+
+    count = 8_000_000
+    seed = tf.constant([1, 2], tf.int64)
+    orders = {
+        "a shuffle of all": lambda: tf.random.experimental.stateless_shuffle(
+            tf.range(count, dtype=tf.int64), seed
+        )[:64],
+        "the places of one window": lambda: tf.random.experimental.index_shuffle(
+            tf.range(64, dtype=tf.int64), seed, tf.constant(count - 1, tf.int64)
+        ),
+    }
+    for name, order in reversed(orders.items()):
+        step = tf.function(order)
+        step()
+        before, began = megabytes(), time.monotonic()
+        for _ in range(3):
+            step()
+        report(f"blocks, {name}", (time.monotonic() - began) / 3, before)
+
+
+def files(count: int) -> None:
+    import json
+
+    from pipelines.corpus.sources import open_corpus
+    from pipelines.options import CorpusOptions
+
+    with tempfile.TemporaryDirectory() as folder:
+        for number in range(count):
+            inside = Path(folder, f"{number // 1000:04d}")
+            if number % 1000 == 0:
+                inside.mkdir()
+            (inside / f"{number:07d}.txt").write_text("A line of text.\n\nAnother line of it.\n")
+        before, began = megabytes(), time.monotonic()
+        corpus = open_corpus(folder, CorpusOptions())
+        report(f"files, {count} in {len(corpus.units)} units", time.monotonic() - began, before)
+        print(f"files, the plan with all slices: {len(json.dumps(corpus.units)) / 1e6:.1f} MB")
+
+
+def simulate(unit_seconds: float, unit_bytes: int) -> None:
+    """A terabyte on many machines: units go to whoever is free, or are dealt out in advance."""
+    text, cores_per_machine = 1e12, 16
+    # A unit was measured on 2 cores; a machine makes several at once.
+    slots, size = cores_per_machine // 2, 256 << 20
+    units, seconds = round(text / size), unit_seconds * size / unit_bytes
+    print(f"{units} units of {size >> 20} MB, {seconds:.0f} s each on 2 cores")
+    for machines in (16, 64):
+        for stragglers, failures in ((0.0, 0.0), (0.05, 0.0), (0.05, 0.02)):
+            hours = {}
+            for dealt in (False, True):
+                runs = [
+                    _simulated(
+                        machines * slots, slots, units, seconds, stragglers, failures, dealt, s
+                    )
+                    for s in range(20)
+                ]
+                hours[dealt] = statistics.mean(runs) / 3600
+            ideal = units * seconds / (machines * slots) / 3600
+            print(
+                f"{machines} machines of {cores_per_machine} cores, {stragglers:.0%} of them at a "
+                f"third of the speed, {failures:.0%} failing per hour: {hours[False]:.2f} h with "
+                f"an executor, {hours[True]:.2f} h with --units, {ideal:.2f} h at least"
+            )
+
+
+def _simulated(
+    workers: int, slots: int, units: int, seconds: float, stragglers: float, failures: float,
+    dealt: bool, seed: int,
+) -> float:  # fmt: skip
+    """Seconds until the last unit is made. A machine that fails is back in ten minutes."""
+    draw = random.Random(seed)
+    speed = [
+        1 / 3 if random.Random(f"{seed} {worker // slots}").random() < stragglers else 1.0
+        for worker in range(workers)
+    ]
+    left = [len(range(worker, units, workers)) for worker in range(workers)]
+    shared = units
+    free = [(0.0, worker) for worker in range(workers)]
+    heapq.heapify(free)
+    end = 0.0
+    while free:
+        now, worker = heapq.heappop(free)
+        if not (left[worker] if dealt else shared):
+            continue
+        took = seconds / speed[worker] * draw.lognormvariate(0, 0.2)
+        if draw.random() < failures * took / 3600:  # the unit is made again
+            heapq.heappush(free, (now + took * draw.random() + 600, worker))
+            continue
+        left[worker] -= 1
+        shared -= 1
+        end = max(end, now + took)
+        heapq.heappush(free, (now + took, worker))
+    return end
+
+
+def flow(gigabytes: float, corpus: str, tokenizer: str, workers: int) -> None:
+    """Vocabulary and shards of a text that repeats a corpus, with a kill in the middle."""
+    with tempfile.TemporaryDirectory() as folder:
+        text = Path(folder, "text")
+        text.mkdir()
+        books = [path.read_bytes() for path in sorted(Path(corpus).glob("*.txt"))]
+        copies = max(1, round(gigabytes * 1e9 / sum(map(len, books))))
+        for copy in range(copies):  # words differ from copy to copy, as in more text
+            for number, book in enumerate(books):
+                changed = book.replace(b" e", b" e%d" % copy)
+                (text / f"{copy:04d}-{number:02d}.txt").write_bytes(changed)
+        size = sum(path.stat().st_size for path in text.iterdir())
+        out = Path(folder, "shards")
+        command = [
+            sys.executable, "-m", "bert_tf.cli.main", "shards", "--corpus", str(text),
+            "--corpus_format", "text",
+            "--tokenizer", tokenizer, "--output", str(out), "--masking", "dynamic",
+            "--workers", str(workers),
+        ]  # fmt: skip
+        began, first = time.monotonic(), subprocess.Popen(command)
+        while first.poll() is None and len(list(out.glob(".journal/*-last.json"))) < size >> 27:
+            time.sleep(0.2)
+        first.kill()
+        first.wait()
+        killed = time.monotonic() - began
+        print(f"flow, killed after {killed:.0f} s with {len(list(out.glob('*.tfrecord')))} shards")
+        second = subprocess.Popen(command)
+        memory = [0.0]
+        watcher = threading.Thread(target=_watch, args=(second, memory), daemon=True)
+        watcher.start()
+        second.wait()
+        seconds = time.monotonic() - began
+        print(
+            f"flow, {size / 1e9:.2f} GB in {seconds:.0f} s: {size / 1e6 / seconds:.1f} MB/s with "
+            f"the kill; at most {max(memory):.0f} MB, after a quarter of the time "
+            f"{memory[len(memory) // 4]:.0f} MB"
+        )
+
+
+def _watch(process: subprocess.Popen, memory: list[float]) -> None:
+    """Notes the resident memory of a process and its children."""
+    page = resource.getpagesize()
+    while process.poll() is None:
+        of_parent: dict[int, list[int]] = {}
+        resident = {}
+        for path in Path("/proc").glob("[0-9]*"):
+            try:
+                fields = (path / "stat").read_text().rpartition(")")[2].split()
+            except OSError:
+                continue
+            of_parent.setdefault(int(fields[1]), []).append(int(path.name))
+            resident[int(path.name)] = int(fields[21]) * page / 1e6
+        tree, found = [process.pid], 0.0
+        while tree:
+            number = tree.pop()
+            found += resident.get(number, 0.0)
+            tree += of_parent.get(number, [])
+        memory.append(found)
+        time.sleep(1)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawTextHelpFormatter
+    )
+    parser.add_argument("step", choices=("pairs", "rows", "blocks", "files", "simulate", "flow"))
+    parser.add_argument("--count", type=int, default=1_000_000)
+    parser.add_argument("--unit-seconds", type=float, default=4.0)
+    parser.add_argument("--unit-bytes", type=int, default=32 << 20)
+    parser.add_argument("--gigabytes", type=float, default=2.0)
+    parser.add_argument("--corpus")
+    parser.add_argument("--tokenizer")
+    parser.add_argument("--workers", type=int, default=1)
+    given = parser.parse_args()
+    if given.step == "files":
+        files(given.count)
+    elif given.step == "simulate":
+        simulate(given.unit_seconds, given.unit_bytes)
+    elif given.step == "flow":
+        flow(given.gigabytes, given.corpus, given.tokenizer, given.workers)
+    else:
+        {"pairs": pairs, "rows": rows, "blocks": blocks}[given.step]()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,337 @@
+"""Folders of files by name, on a file system or in an object store (s3://, gs://, az://, hdfs://).
+
+Content is written under its final name, as object stores have no rename. No name is taken for whole
+because it is there: on a file system, a killed process may leave half a file. Whoever reads a
+folder of `new_file`s needs a record of sizes or checksums that was written after them.
+"""
+
+import contextlib
+import errno
+import functools
+import hashlib
+import io
+import os
+import shutil
+import tempfile
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO, Any
+
+from bert_tf.atomic import replace_file, sync
+from bert_tf.errors import InputError
+
+# Size of a file, and what tells its content from an earlier one: a time or a hash.
+State = tuple[int, int]
+
+_EXTRAS = {"s3": "s3", "gs": "gs", "gcs": "gs"}
+_READ_AHEAD = 8 << 20
+
+
+def is_remote(path: str | os.PathLike) -> bool:
+    """Whether a path is a URL."""
+    return "://" in os.fspath(path)
+
+
+def sha256(path: Path) -> str:
+    """The checksum of a file, hexadecimal."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+@functools.cache
+def _file_system(protocol: str) -> Any:
+    """The file system of fsspec for a protocol, of this process."""
+    try:
+        import fsspec
+
+        return fsspec.filesystem(protocol, use_listings_cache=False)
+    except ImportError as error:
+        extra = _EXTRAS.get(protocol)
+        cure = f"pip install 'bert-tf[{extra}]'" if extra else f"install it ({error})"
+        raise InputError(f"{protocol}://: needs a package of fsspec: {cure}") from error
+    except ValueError as error:
+        raise InputError(f"{protocol}://: no such protocol: give s3, gs, az or hdfs") from error
+
+
+def _opened(url: str) -> tuple[Any, str]:
+    """The file system of a URL, and the path there."""
+    protocol, _, path = url.partition("://")
+    with remote_errors(url):
+        return _file_system(protocol), path.rstrip("/")
+
+
+@contextmanager
+def remote_errors(url: str) -> Iterator[None]:
+    """Raises InputError for what the user can correct, OSError for failures of the store."""
+    try:
+        yield
+    except InputError:
+        raise
+    except PermissionError as error:
+        raise InputError(
+            f"{url}: no permission ({_line(error)}): check the credentials and the bucket's policy"
+        ) from error
+    except FileNotFoundError as error:
+        raise InputError(f"{url}: no such bucket or key: check the name") from error
+    except Exception as error:  # each store has errors of its own
+        name = type(error).__name__
+        if "Credential" in name:
+            raise InputError(
+                f"{url}: no credentials ({_line(error)}): set them, such as AWS_ACCESS_KEY_ID or "
+                "GOOGLE_APPLICATION_CREDENTIALS"
+            ) from error
+        if getattr(error, "code", None) in (401, 403):  # Google's HttpError
+            raise InputError(
+                f"{url}: no permission ({_line(error)}): check the credentials and the bucket's "
+                "policy"
+            ) from error
+        raise OSError(errno.EIO, f"the store failed ({name}: {_line(error)})", url) from error
+
+
+def _line(error: Exception) -> str:
+    return " ".join(str(error).split())
+
+
+def open_for_reading(path: str, read_ahead: int = _READ_AHEAD) -> IO[bytes]:
+    """Opens a file or an object at its beginning."""
+    if not is_remote(path):
+        return Path(path).open("rb")
+    files, key = _opened(path)
+    with remote_errors(path):
+        opened = files.open(key, "rb", block_size=read_ahead, cache_type="readahead")
+        return io.BufferedReader(opened, 1 << 16)  # whose lines may be read in part
+
+
+def file_state(path: str) -> State:
+    if not is_remote(path):
+        return state_of(Path(path).stat())
+    files, key = _opened(path)
+    with remote_errors(path):
+        return _state_of_object(files.info(key))
+
+
+def state_of(status: os.stat_result) -> State:
+    return status.st_size, status.st_mtime_ns
+
+
+def _state_of_object(info: dict[str, Any]) -> State:
+    names = ("ETag", "etag", "md5Hash", "generation", "LastModified", "last_modified", "mtime")
+    version = next((str(info[name]) for name in names if info.get(name)), "")
+    digest = hashlib.blake2b(version.encode(), digest_size=7).digest()
+    return int(info["size"]), int.from_bytes(digest, "big")
+
+
+def find_objects(url: str) -> dict[str, State]:
+    """The objects of a URL: one, those below it, or those that match it; by URL, sorted."""
+    files, key = _opened(url)
+    with remote_errors(url):
+        if set(key) & set("*?["):
+            found = files.glob(key, detail=True)
+        else:
+            found = files.find(key, detail=True)
+        return {
+            files.unstrip_protocol(name): _state_of_object(info)
+            for name, info in sorted(found.items())
+            if info["type"] == "file" and info["size"] and "/." not in name
+        }
+
+
+def fetch_ranges(urls: list[str], starts: list[int], ends: list[int]) -> list[bytes]:
+    """Ranges of bytes of objects in one store, read at the same time."""
+    if not urls:
+        return []
+    opened = [_opened(url) for url in urls]
+    with remote_errors(urls[0]):
+        return opened[0][0].cat_ranges([key for _, key in opened], starts, ends, on_error="raise")
+
+
+class Folder(ABC):
+    """A folder or a prefix of keys."""
+
+    @abstractmethod
+    def __truediv__(self, name: str) -> "Folder":
+        """A folder in this one."""
+
+    @abstractmethod
+    def sizes(self) -> dict[str, int]:
+        """The files directly in the folder, and their sizes; none if it does not exist."""
+
+    @abstractmethod
+    def read(self, name: str) -> bytes | None:
+        """The content of a file, None if it does not exist."""
+
+    @abstractmethod
+    def write(self, name: str, content: bytes) -> None:
+        """Writes a small file, which is there whole or not at all."""
+
+    @abstractmethod
+    def new_file(self, name: str) -> contextlib.AbstractContextManager[Path]:
+        """Yields a local path to write; when the block ends, the file is durable under its name.
+
+        If the block raises, there is none.
+        """
+
+    @abstractmethod
+    def sync(self) -> None:
+        """Makes the names in the folder durable."""
+
+    @abstractmethod
+    def sha256(self, name: str) -> str:
+        """The checksum of a file, hexadecimal."""
+
+    @abstractmethod
+    def remove(self, names: Iterable[str]) -> None:
+        """Removes files of the folder that exist."""
+
+    @abstractmethod
+    def clear(self) -> None:
+        """Removes the folder and all that it holds."""
+
+    @contextmanager
+    def filled(self) -> Iterator[Path]:
+        """Yields an empty local folder, whose files go here when the block ends."""
+        with tempfile.TemporaryDirectory() as temporary:
+            yield Path(temporary)
+            for path in Path(temporary).iterdir():
+                self.write(path.name, path.read_bytes())
+
+    @contextmanager
+    def copied(self, names: Iterable[str]) -> Iterator[Path]:
+        """Yields a local folder with copies of those of some small files that exist."""
+        with tempfile.TemporaryDirectory() as temporary:
+            for name in names:
+                if (content := self.read(name)) is not None:
+                    (Path(temporary) / name).write_bytes(content)
+            yield Path(temporary)
+
+
+@dataclass(frozen=True)
+class LocalFolder(Folder):
+    path: Path
+
+    def __truediv__(self, name: str) -> Folder:
+        return LocalFolder(self.path / name)
+
+    def __str__(self) -> str:
+        return str(self.path)
+
+    def sizes(self) -> dict[str, int]:
+        try:
+            with os.scandir(self.path) as entries:
+                return {entry.name: entry.stat().st_size for entry in entries if entry.is_file()}
+        except FileNotFoundError:
+            return {}
+
+    def read(self, name: str) -> bytes | None:
+        try:
+            return (self.path / name).read_bytes()
+        except FileNotFoundError:
+            return None
+
+    def write(self, name: str, content: bytes) -> None:
+        with replace_file(self.path / name) as temporary:
+            temporary.write_bytes(content)
+
+    @contextmanager
+    def new_file(self, name: str) -> Iterator[Path]:
+        path = self.path / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        try:
+            yield path
+            sync(path)
+        except BaseException:
+            path.unlink(missing_ok=True)
+            raise
+
+    def sync(self) -> None:
+        if self.path.is_dir():
+            sync(self.path)
+
+    def sha256(self, name: str) -> str:
+        return sha256(self.path / name)
+
+    def remove(self, names: Iterable[str]) -> None:
+        for name in names:
+            (self.path / name).unlink(missing_ok=True)
+
+    def clear(self) -> None:
+        if self.path.is_dir():
+            shutil.rmtree(self.path)
+
+
+@dataclass(frozen=True)
+class RemoteFolder(Folder):
+    url: str  # without a slash at its end
+
+    def __truediv__(self, name: str) -> Folder:
+        return RemoteFolder(f"{self.url}/{name}")
+
+    def __str__(self) -> str:
+        return self.url
+
+    def sizes(self) -> dict[str, int]:
+        files, key = _opened(self.url)
+        with remote_errors(self.url):
+            try:
+                found = files.ls(key, detail=True)
+            except FileNotFoundError:
+                _check_bucket(files, key)
+                return {}
+        return {
+            one["name"].rpartition("/")[2]: one["size"] for one in found if one["type"] == "file"
+        }
+
+    def read(self, name: str) -> bytes | None:
+        files, key = _opened(self.url)
+        with remote_errors(f"{self.url}/{name}"), contextlib.suppress(FileNotFoundError):
+            return files.cat_file(f"{key}/{name}")
+        return None
+
+    def write(self, name: str, content: bytes) -> None:
+        files, key = _opened(self.url)
+        with remote_errors(f"{self.url}/{name}"):
+            files.pipe_file(f"{key}/{name}", content)
+
+    @contextmanager
+    def new_file(self, name: str) -> Iterator[Path]:
+        with tempfile.TemporaryDirectory() as temporary:
+            path = Path(temporary) / name
+            yield path
+            files, key = _opened(self.url)
+            with remote_errors(f"{self.url}/{name}"):
+                files.put_file(str(path), f"{key}/{name}")
+
+    def sync(self) -> None:
+        """Does nothing: objects are durable."""
+
+    def sha256(self, name: str) -> str:
+        with remote_errors(f"{self.url}/{name}"), open_for_reading(f"{self.url}/{name}") as file:
+            return hashlib.file_digest(file, "sha256").hexdigest()  # type: ignore[arg-type]
+
+    def remove(self, names: Iterable[str]) -> None:
+        files, key = _opened(self.url)
+        if keys := [f"{key}/{name}" for name in names]:
+            with remote_errors(self.url), contextlib.suppress(FileNotFoundError):
+                files.rm(keys)
+
+    def clear(self) -> None:
+        files, key = _opened(self.url)
+        with remote_errors(self.url), contextlib.suppress(FileNotFoundError):
+            files.rm(key, recursive=True)
+
+
+def _check_bucket(files: Any, key: str) -> None:
+    """Raises FileNotFoundError for a bucket that does not exist."""
+    bucket = key.partition("/")[0]
+    if not files.exists(bucket):
+        raise FileNotFoundError(bucket)
+
+
+def open_folder(path: str | os.PathLike) -> Folder:
+    """A folder, which need not exist."""
+    if is_remote(path):
+        return RemoteFolder(os.fspath(path).rstrip("/"))
+    return LocalFolder(Path(path))

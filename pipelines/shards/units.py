@@ -1,0 +1,213 @@
+"""Makes units of a corpus: reads their text, and writes it as shards of a folder.
+
+Instances are shuffled within a batch of documents; training shuffles further while it reads.
+"""
+
+import contextlib
+import errno
+import itertools
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+import tensorflow as tf
+
+from bert_tf.storage import Folder, open_folder, sha256
+from pipelines.corpus.documents import DocumentPlan, UnitReader
+from pipelines.corpus.formats import input_errors
+from pipelines.corpus.sources import Slice
+from pipelines.instances.records import RecordBatch, record_batches
+from pipelines.options import PretrainingDataOptions
+from pipelines.shards.journal import FinishedGroup, Journal
+from pipelines.shards.manifest import BLOCK_RECORDS, FRAME_BYTES, Shard
+
+if TYPE_CHECKING:
+    from bert_tf.tokenization import BertTokenizer
+
+
+@dataclass
+class ShardsJob:
+    """What all units of a run share. It goes to workers with every unit, so it is small."""
+
+    folder: str  # output, which every process must see
+    options: list[PretrainingDataOptions]  # one per sequence length, in order of length
+    names: list[str]  # per length, the subfolder for its shards; "" for `folder` itself
+    split_sentences: bool  # whether lines are paragraphs to split into sentences
+    group_bytes: int  # text in a group of batches
+    parts: int  # shards per group and round: more than one if the corpus has few groups
+    plan_hash: str  # identity of the run
+    threads: int | None = None  # per process; None for all cores
+
+    @property
+    def journal(self) -> Journal:
+        return Journal(open_folder(self.folder), self.names)
+
+
+class Unit(NamedTuple):
+    number: int
+    slices: list[Slice]  # its text
+    finished: frozenset[int]  # groups that need not be made
+
+    @property
+    def size(self) -> int:
+        """Bytes on disk."""
+        return sum(slice_.size for slice_ in self.slices)
+
+
+# Receives the number of a unit, the bytes read of it so far, and the number of new instances.
+Report = Callable[[int, int, int], None]
+
+
+def write_units(
+    job: ShardsJob,
+    units: Sequence[Unit],
+    tokenizer: "BertTokenizer",
+    documents: DocumentPlan,
+    report: Report = lambda unit, read, instances: None,
+) -> None:
+    """Writes the unfinished groups of some units, and enters each in the journal.
+
+    Raises InputError for text that cannot be used, OSError for a full disk.
+    """
+    options, journal = job.options[0], job.journal
+    batches = itertools.chain.from_iterable(
+        UnitReader(
+            unit.number,
+            unit.slices,
+            options,
+            documents,
+            buffer_bytes=options.buffer_bytes,
+            group_bytes=job.group_bytes,
+            finished=unit.finished,
+        )
+        for unit in units
+    )
+    with input_errors(), _full_disk_as_os_error(), ThreadPoolExecutor(max_workers=1) as threads:
+        made = record_batches(
+            batches, tokenizer, job.options, job.split_sentences, threads=job.threads
+        )
+        finishing = None
+        for (unit, number), in_group in itertools.groupby(
+            made, lambda records: (records.batch.unit, records.batch.group)
+        ):
+            with _OpenGroup(job, journal, unit, number) as group:
+                for records in in_group:
+                    report(unit, records.batch.bytes_read, group.write(records))
+                if finishing is not None:
+                    finishing.result()
+            finishing = threads.submit(group.finish)  # while the next group is made
+        if finishing is not None:
+            finishing.result()
+
+
+@contextmanager
+def _full_disk_as_os_error() -> Iterator[None]:
+    """Raises OSError for the error of TensorFlow's writers on a full disk."""
+    try:
+        yield
+    except tf.errors.ResourceExhaustedError as error:
+        if "No space left" in error.message or "quota" in error.message:
+            raise OSError(errno.ENOSPC, error.message.split(";")[0]) from error
+        raise
+
+
+class _OpenGroup:
+    """The shards of a group under construction; an error removes them."""
+
+    def __init__(self, job: ShardsJob, journal: Journal, unit: int, number: int):
+        self._journal, self._parts = journal, job.parts
+        self._folders = [journal.folder / name if name else journal.folder for name in job.names]
+        self._shards: list[dict[tuple[str, int, int], _OpenShard]] = [{} for _ in job.options]
+        self._made = FinishedGroup(unit, number, short_documents=[0] * len(job.options))
+        self._made.shards = [{} for _ in job.options]
+        self._made.counts = [{} for _ in job.options]
+
+    def write(self, records: RecordBatch) -> int:
+        """Writes a round of a batch; returns its instances."""
+        batch, group = records.batch, self._made
+        split = "held_out" if batch.held_out else "train"
+        group.ends_unit, group.bytes_read = batch.ends_unit, batch.bytes_read
+        group.unreadable = batch.unreadable
+        if records.round == 0:
+            group.text.update(batch.counts)
+            group.text["sentences"] += int(records.sentences)
+            group.text["sentences_without_tokens"] += int(records.without_tokens)
+        for index, made in enumerate(records.lengths):
+            counts = group.counts[index]
+            counts[split] = counts[split] + made.counts if split in counts else made.counts
+            if records.round == 0:
+                group.short_documents[index] += int(made.short_documents)
+            if len(made.records):
+                self._write(index, split, records.round, made.records)
+        return sum(len(made.records) for made in records.lengths)
+
+    def _write(self, index: int, split: str, round_: int, records: np.ndarray) -> None:
+        """Deals records out to the shards of a round in turn, continuing after the last batch."""
+        parts, made = self._parts, self._made
+        if split == "held_out":
+            round_, parts = 0, 1
+        opened, folder = self._shards[index], self._folders[index]
+        for part in range(parts):
+            if (split, round_, part) not in opened:
+                place = f"{made.unit:05d}-{made.group:05d}-{round_:02d}-{part:02d}"
+                opened[split, round_, part] = _OpenShard(folder, f"{split}-{place}.tfrecord")
+        shards = [opened[split, round_, part] for part in range(parts)]
+        written = sum(shard.made.instances for shard in shards)
+        for part, shard in enumerate(shards):
+            shard.write(records[(part - written) % parts :: parts].tolist())
+
+    def finish(self) -> None:
+        """Completes the shards, then enters the group in the journal."""
+        with _full_disk_as_os_error():
+            for finished, shards in zip(self._made.shards, self._shards, strict=True):
+                for key in sorted(shards):
+                    finished.setdefault(key[0], []).append(shards[key].finish())
+            for folder in self._folders:
+                folder.sync()
+            self._journal.add(self._made)
+
+    def __enter__(self) -> "_OpenGroup":
+        return self
+
+    def __exit__(self, kind: object, *error: object) -> None:
+        if kind:
+            for shard in itertools.chain.from_iterable(map(dict.values, self._shards)):
+                shard.abandon()
+
+
+class _OpenShard:
+    def __init__(self, folder: Folder, name: str):
+        self.made = Shard(name, instances=0, bytes=0, sha256="")
+        self._folder, self._name = folder, name
+        self._file = contextlib.ExitStack()
+        self._path = self._file.enter_context(folder.new_file(name))
+        self._writer = tf.io.TFRecordWriter(str(self._path))
+
+    def write(self, records: list[bytes]) -> None:
+        shard, write = self.made, self._writer.write
+        for record in records:
+            if shard.instances % BLOCK_RECORDS == 0:
+                shard.block_bytes.append(0)
+            write(record)
+            shard.instances += 1
+            shard.bytes += len(record) + FRAME_BYTES
+            shard.block_bytes[-1] += len(record) + FRAME_BYTES
+
+    def finish(self) -> Shard:
+        with self._file:
+            self._writer.close()
+            self.made.sha256 = sha256(self._path)
+        return self.made
+
+    def abandon(self) -> None:
+        with contextlib.suppress(tf.errors.OpError, _Abandoned), self._file:
+            with contextlib.suppress(tf.errors.OpError):  # a full disk, which is reported already
+                self._writer.close()
+            raise _Abandoned
+
+
+class _Abandoned(Exception):
+    """Lets the file of a shard be removed."""

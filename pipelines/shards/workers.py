@@ -1,0 +1,204 @@
+"""Makes units in other processes: the one function that any executor, or Beam, calls.
+
+A worker imports this file before anything can quiet TensorFlow: functions import what needs it.
+"""
+
+import errno
+import functools
+import multiprocessing
+import os
+import pickle
+import signal
+import threading
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import FIRST_COMPLETED, BrokenExecutor, Executor, Future, wait
+from concurrent.futures.process import ProcessPoolExecutor
+from contextlib import AbstractContextManager, contextmanager
+from typing import TYPE_CHECKING
+
+from bert_tf.errors import InputError
+from bert_tf.startup import import_tensorflow, keep_freed_memory, limit_threads
+from bert_tf.version import __version__
+
+if TYPE_CHECKING:
+    from bert_tf.tokenization import BertTokenizer
+    from pipelines.corpus.documents import DocumentPlan
+    from pipelines.shards.units import Report, ShardsJob, Unit
+
+_ANSWER_SECONDS = 20  # of a scheduler
+
+_ANSWER_SECONDS = 20  # of a scheduler
+
+Task = tuple[str, int | None, bytes]
+
+_LASTING = (errno.ENOSPC, errno.EDQUOT, errno.EACCES, errno.EPERM, errno.EROFS)
+
+
+def task(job: "ShardsJob", unit: "Unit") -> Task:
+    """The argument of `work`: small, and pickled within, because unpickling imports TensorFlow."""
+    return __version__, job.threads, pickle.dumps((job, unit))
+
+
+def work(task: Task) -> int:
+    """Makes a unit; returns the number of its new instances."""
+    version, threads, pickled = task
+    if version != __version__:
+        raise InputError(
+            f"a worker has bert-tf {__version__}, but the run has {version}: install the same "
+            "version on all machines"
+        )
+    keep_freed_memory()
+    import_tensorflow()
+    limit_threads(threads)
+    from pipelines.shards.units import write_units
+
+    job, unit = pickle.loads(pickled)
+    made = 0
+
+    def count(unit: int, read: int, instances: int) -> None:
+        nonlocal made
+        made += instances
+
+    write_units(job, [unit], *_shared(job.folder, job.plan_hash), count)
+    return made
+
+
+@functools.lru_cache(maxsize=1)
+def _shared(folder: str, plan_hash: str) -> "tuple[BertTokenizer, DocumentPlan]":
+    """The tokenizer and the plan of documents of a run."""
+    from bert_tf.storage import open_folder
+    from bert_tf.tokenization import BertTokenizer
+    from pipelines.shards.journal import Journal
+
+    journal = Journal(open_folder(folder), [])
+    documents = journal.documents
+    if documents is None:
+        raise InputError(
+            f"{folder}: a worker finds no journal there: all machines must see the output under "
+            "the same path"
+        )
+    with journal.tokenizer.copied(("vocab.txt", "tokenizer_config.json")) as copy:
+        return BertTokenizer.from_directory(copy), documents
+
+
+class ExecutorRunner:
+    """Makes the units of a job with executors of `concurrent.futures`.
+
+    Args:
+        executor: opens an executor; again if it broke, because one of its processes died.
+        retries: number of times that a failed unit is tried again.
+    """
+
+    def __init__(self, executor: Callable[[], AbstractContextManager[Executor]], retries: int = 2):
+        self._executor, self._retries = executor, retries
+
+    def __call__(self, job: "ShardsJob", units: "Sequence[Unit]", report: "Report") -> None:
+        waiting = {unit.number: unit for unit in units}
+        failures: Counter[int] = Counter()
+        while waiting:
+            before = len(waiting)
+            try:
+                with self._executor() as executor:
+                    self._run(executor, job, waiting, failures, report)
+            except BrokenExecutor as error:
+                failures[-1] = failures[-1] + 1 if len(waiting) == before else 0
+                if failures[-1] > self._retries:
+                    raise InputError(
+                        "worker processes die again and again: give fewer --workers if memory is "
+                        "short; a script must begin its work under if __name__ == '__main__'"
+                    ) from error
+
+    def _run(
+        self,
+        executor: Executor,
+        job: "ShardsJob",
+        waiting: "dict[int, Unit]",
+        failures: Counter[int],
+        report: "Report",
+    ) -> None:
+        futures: dict[Future, Unit] = {}
+
+        def submit(unit: "Unit") -> None:
+            futures[executor.submit(work, task(job, unit))] = unit
+
+        for unit in waiting.values():
+            submit(unit)
+        try:
+            while futures:
+                for future in wait(futures, return_when=FIRST_COMPLETED).done:
+                    unit = futures.pop(future)
+                    try:
+                        report(unit.number, unit.size, future.result())
+                    except (BrokenExecutor, InputError):
+                        raise
+                    except ImportError as error:
+                        raise InputError(
+                            f"a worker cannot import bert-tf ({error}): install it on all machines"
+                        ) from error
+                    except Exception as error:
+                        failures[unit.number] += 1
+                        if _is_lasting(error) or failures[unit.number] > self._retries:
+                            raise
+                        submit(unit)
+                    else:
+                        del waiting[unit.number]
+        except BaseException:
+            for future in futures:
+                future.cancel()
+            raise
+
+
+def _is_lasting(error: Exception) -> bool:
+    """Whether trying again is of no use."""
+    return isinstance(error, OSError) and error.errno in _LASTING
+
+
+def process_pool(workers: int) -> Callable[[], ProcessPoolExecutor]:
+    """Opens pools of processes on this machine."""
+
+    def open_pool() -> ProcessPoolExecutor:
+        context = multiprocessing.get_context("forkserver")
+        return ProcessPoolExecutor(workers, mp_context=context, initializer=_follow_parent)
+
+    return open_pool
+
+
+def _follow_parent() -> None:
+    """Ends this process with its parent, and by Ctrl-C without a traceback."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+    parent = multiprocessing.parent_process()
+    assert parent is not None
+
+    def end() -> None:
+        parent.join()
+        os._exit(1)
+
+    threading.Thread(target=end, daemon=True).start()
+
+
+def dask_workers(address: str) -> Callable[[], AbstractContextManager[Executor]]:
+    """Opens executors of the dask.distributed cluster whose scheduler has this address."""
+    try:
+        from distributed import Client
+    except ImportError as error:
+        raise InputError("--dask needs dask.distributed; pip install 'bert-tf[dask]'") from error
+
+    @contextmanager
+    def open_executor() -> Iterator[Executor]:
+        try:
+            client = Client(address, timeout=_ANSWER_SECONDS, set_as_default=False)
+        except (OSError, ValueError) as error:
+            raise InputError(
+                f"--dask {address}: no scheduler answers ({error}): start dask scheduler and dask "
+                "worker, or correct the address"
+            ) from error
+        with client:
+            if not client.scheduler_info()["workers"]:
+                raise InputError(
+                    f"--dask {address}: the scheduler has no workers: start dask worker"
+                )
+            with client.get_executor(pure=False) as executor:
+                yield executor
+
+    return open_executor

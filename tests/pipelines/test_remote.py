@@ -1,0 +1,342 @@
+"""Corpora and shards in object stores: an S3 server and a GCS emulator, with faults."""
+
+import gzip
+import socket
+import threading
+import time
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from urllib.request import Request, urlopen
+
+import numpy as np
+import pytest
+
+from bert_tf import storage
+from bert_tf.errors import InputError
+from bert_tf.tokenization import BertTokenizer
+from pipelines.options import PretrainingDataOptions
+from pipelines.shards.block_cache import BlockCache
+from pipelines.shards.folder import open_shards, tokenizer_of_shards
+from pipelines.shards.manifest import Manifest, verify
+from pipelines.shards.pretraining_batches import pretraining_batches
+from pipelines.shards.writing import Share, write_shards, write_shards_of_lengths
+
+WORDS = "the of and to in a is that for it as was with be by on not he i this are or his from at"
+OPTIONS = PretrainingDataOptions(max_seq_length=32, num_shards=2, held_out_share=0.1)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def small_units():
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("pipelines.corpus.sources.UNIT_BYTES", 10_000)
+        patch.setattr("pipelines.corpus.documents.GROUP_BYTES", 6_000)
+        yield
+
+
+class Faults(BaseHTTPRequestHandler):
+    """Passes requests on to a server; the first ones fail as `faults` says."""
+
+    protocol_version = "HTTP/1.1"
+    target = ""
+    faults: list[str] = []  # noqa: RUF012
+
+    def _pass(self):
+        fault = self.faults.pop(0) if self.faults else ""
+        length = int(self.headers.get("Content-Length") or 0)
+        body = self.rfile.read(length) if length else None
+        if self.headers["Transfer-Encoding"] == "chunked":
+            body = b""
+            while size := int(self.rfile.readline(), 16):
+                body += self.rfile.read(size)
+                self.rfile.readline()
+            self.rfile.readline()
+        if fault == "503":
+            self.send_response(503)
+            self.send_header("Content-Length", "0")
+            self.end_headers()
+            return
+        if fault == "slow":
+            time.sleep(1)
+        for name in ("Expect", "Transfer-Encoding"):
+            del self.headers[name]
+        # By default, urllib would send the body as a form.
+        headers = {"Content-Type": "application/octet-stream", **self.headers}
+        request = Request(self.target + self.path, body, headers, method=self.command)
+        try:
+            answer = urlopen(request)
+        except Exception as error:
+            answer = error
+        content = answer.read()
+        self.send_response(answer.status)
+        for name, value in answer.headers.items():
+            if name.lower() not in ("transfer-encoding", "connection", "content-length"):
+                self.send_header(name, value)
+        size = answer.headers.get("Content-Length", len(content))
+        self.send_header("Content-Length", str(size if self.command == "HEAD" else len(content)))
+        self.end_headers()
+        if fault == "cut":
+            self.wfile.write(content[: len(content) // 2])
+            self.connection.shutdown(socket.SHUT_RDWR)
+            return
+        self.wfile.write(content)
+
+    do_GET = do_PUT = do_POST = do_DELETE = do_HEAD = _pass
+
+    def log_message(self, *arguments):
+        pass
+
+
+@pytest.fixture(scope="module")
+def s3():
+    """The URL of a bucket; requests go through `Faults`."""
+    pytest.importorskip("s3fs")
+    server = pytest.importorskip("moto.server").ThreadedMotoServer("127.0.0.1", port=0)
+    server.start()
+    host, port = server.get_host_and_port()
+    Faults.target = f"http://{host}:{port}"
+    proxy = ThreadingHTTPServer(("127.0.0.1", 0), Faults)
+    threading.Thread(target=proxy.serve_forever, daemon=True).start()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("AWS_ENDPOINT_URL", f"http://127.0.0.1:{proxy.server_port}")
+        patch.setenv("AWS_ACCESS_KEY_ID", "test")
+        patch.setenv("AWS_SECRET_ACCESS_KEY", "test")
+        patch.setenv("AWS_DEFAULT_REGION", "us-east-1")
+        storage._file_system.cache_clear()
+        storage._file_system("s3").mkdir("bucket")
+        yield "s3://bucket"
+    proxy.shutdown()
+    server.stop()
+    storage._file_system.cache_clear()
+
+
+@pytest.fixture(scope="module")
+def texts():
+    words = WORDS.split()
+    return {
+        f"{file}.txt": "\n\n".join(
+            "\n".join(
+                " ".join(words[(file + document * sentence + i) % len(words)] for i in range(9))
+                for sentence in range(12)
+            )
+            for document in range(20)
+        ).encode()
+        for file in range(3)
+    }
+
+
+@pytest.fixture(scope="module")
+def tokenizer():
+    return BertTokenizer(["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *WORDS.split()])
+
+
+@pytest.fixture(scope="module")
+def corpus(s3, texts):
+    for name, content in texts.items():
+        storage.open_folder(f"{s3}/text").write(name, content)
+    return f"{s3}/text"
+
+
+@pytest.fixture(scope="module")
+def local(tmp_path_factory, texts, tokenizer):
+    """Shards of the same text in files."""
+    folder = tmp_path_factory.mktemp("local")
+    (folder / "text").mkdir()
+    for name, content in texts.items():
+        (folder / "text" / name).write_bytes(content)
+    write_shards(folder / "text", folder / "out", tokenizer, OPTIONS)
+    return folder / "out"
+
+
+def assert_same(url, folder):
+    remote = storage.open_folder(url)
+    names = {path.name for path in folder.iterdir()}
+    assert set(remote.sizes()) == names
+    for name in names:
+        assert remote.read(name) == (folder / name).read_bytes(), name
+
+
+@pytest.mark.slow
+def test_shards_in_a_bucket_have_the_same_bytes(s3, corpus, tokenizer, local):
+    out = f"{s3}/shards"
+    manifest = write_shards(corpus, out, tokenizer, OPTIONS)
+    assert_same(out, local)
+    assert verify(out) == Manifest.load(out) == manifest
+    assert tokenizer_of_shards(out).vocabulary_hash == tokenizer.vocabulary_hash
+    with pytest.raises(InputError, match=r"s3://bucket/shards: is not empty"):
+        write_shards(corpus, out, tokenizer, OPTIONS)
+    write_shards(f"{corpus}/*.txt", out, tokenizer, OPTIONS, overwrite=True)
+    assert_same(out, local)
+
+
+@pytest.mark.slow
+def test_faults_of_the_store_change_nothing(s3, corpus, tokenizer, local):
+    Faults.faults[:] = ["", "503", "slow", "", "503", "", "cut"] * 5
+    write_shards(corpus, f"{s3}/faults", tokenizer, OPTIONS)
+    assert not Faults.faults
+    assert_same(f"{s3}/faults", local)
+
+
+@pytest.mark.slow
+def test_jobs_that_share_a_bucket(s3, corpus, tokenizer, local):
+    out = f"{s3}/jobs"
+    for number in (2, 1):
+        share = Share(number, 2)
+        write_shards_of_lengths(corpus, out, tokenizer, [OPTIONS], share=share)
+        with pytest.raises(InputError, match="not finished there"):
+            open_shards(out)
+        if number == 2:
+            with pytest.raises(InputError, match="units of the corpus are missing"):
+                write_shards(corpus, out, tokenizer, OPTIONS, finish=True)
+    write_shards(corpus, out, tokenizer, OPTIONS, finish=True)
+    assert_same(out, local)
+
+
+@pytest.mark.slow
+def test_training_reads_through_a_cache_of_bounded_size(
+    s3, corpus, tokenizer, local, tmp_path, monkeypatch
+):
+    out = f"{s3}/read"
+    write_shards(corpus, out, tokenizer, OPTIONS)
+    monkeypatch.setenv("BERT_TF_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setenv("BERT_TF_CACHE_GB", "0.00005")
+
+    def batches(folder):
+        found = pretraining_batches(folder, 4, seed=3, repeat=False)
+        return [inputs["token_ids"] for inputs, _, _ in found.as_numpy_iterator()]
+
+    for _ in range(2):
+        for one, other in zip(batches(out), batches(local), strict=True):
+            np.testing.assert_array_equal(one, other)
+    assert list((tmp_path / "cache").glob("*.block"))
+
+
+def test_a_cache_keeps_what_was_used_last(tmp_path, monkeypatch):
+    fetched = []
+
+    def fetch_ranges(urls, starts, ends):
+        fetched.extend(starts)
+        return [b"x" * (end - start) for start, end in zip(starts, ends, strict=True)]
+
+    monkeypatch.setattr("pipelines.shards.block_cache.fetch_ranges", fetch_ranges)
+    cache = BlockCache(tmp_path, 1000)
+
+    def fetch(*places):
+        offsets = np.array(places)
+        paths = cache.fetch(
+            ["s3://a"] * len(places), ["hash"] * len(places), offsets, offsets * 0 + 100
+        )
+        time.sleep(0.01)  # times of use differ
+        return paths
+
+    for place in range(9):
+        (path,) = fetch(place)
+        assert Path(path).stat().st_size == 100
+    fetch(0)
+    assert fetched == list(range(9))
+    fetch(10, 11)  # 1,100 bytes: the oldest ones go
+    fetch(0)
+    assert fetched == [*range(9), 10, 11]
+    fetch(1)
+    assert fetched[-1] == 1
+    assert sum(path.stat().st_size for path in tmp_path.iterdir()) <= 1000
+    assert BlockCache(tmp_path, 1000)._bytes == cache._bytes
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("path", ["big.txt", "big.txt.gz", "big.parquet"])
+def test_large_objects_are_cut_and_read_as_files(s3, texts, tmp_path, path):
+    from pipelines.corpus.documents import UnitReader, plan_documents
+    from pipelines.corpus.sources import open_corpus
+
+    content = b"\n\n".join(texts.values())
+    if path.endswith(".gz"):
+        content = gzip.compress(content, mtime=0)
+    if path.endswith(".parquet"):
+        pyarrow = pytest.importorskip("pyarrow")
+        table = pyarrow.table({"text": [text.decode() for text in texts.values()] * 9})
+        pytest.importorskip("pyarrow.parquet").write_table(table, tmp_path / path, row_group_size=3)
+    else:
+        (tmp_path / path).write_bytes(content)
+    storage.open_folder(s3).write(path, (tmp_path / path).read_bytes())
+    found = []
+    for given in (str(tmp_path / path), f"{s3}/{path}"):
+        corpus = open_corpus(given)
+        plan = plan_documents(corpus)
+        found.append(
+            [
+                batch.lines.tolist()
+                for number, unit in enumerate(corpus.units)
+                for batch in UnitReader(
+                    number, unit, corpus.options, plan, buffer_bytes=5000, group_bytes=10**6
+                )
+            ]
+        )
+    assert found[0] == found[1]
+    assert len(corpus.units) > 1 or path.endswith(".gz")
+
+
+@pytest.mark.slow
+def test_mistakes_are_named(s3, corpus, tokenizer, tmp_path, monkeypatch):
+    for given, message in {
+        "s3://nowhere/text": r"s3://nowhere/text: no such bucket or key",
+        f"{s3}/nothing": r"nothing: no object there has content|no such bucket or key",
+        "abc://x/y": r"abc://: no such protocol",
+    }.items():
+        with pytest.raises(InputError, match=message):
+            write_shards(given, tmp_path / "out", tokenizer, OPTIONS)
+    with pytest.raises(InputError, match=r"s3://nowhere.*: no such bucket"):
+        write_shards(corpus, "s3://nowhere/out", tokenizer, OPTIONS)
+    with pytest.raises(InputError, match="holds the input"):
+        write_shards(corpus, s3, tokenizer, OPTIONS)
+    monkeypatch.delenv("AWS_ACCESS_KEY_ID")
+    monkeypatch.delenv("AWS_SECRET_ACCESS_KEY")
+    monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
+    storage._file_system.cache_clear()
+    storage._file_system("s3").clear_instance_cache()
+    storage._file_system.cache_clear()
+    with pytest.raises(InputError, match=r"s3://bucket/text: no credentials"):
+        write_shards(corpus, tmp_path / "out", tokenizer, OPTIONS)
+    storage._file_system.cache_clear()
+
+
+def test_a_missing_permission_is_named_with_the_key():
+    with (
+        pytest.raises(InputError, match=r"s3://bucket/key: no permission \(Access Denied\)"),
+        storage.remote_errors("s3://bucket/key"),
+    ):
+        raise PermissionError("Access Denied")
+
+
+def test_a_missing_package_is_named(monkeypatch):
+    import fsspec
+
+    def missing(*arguments, **named):
+        raise ImportError("Install s3fs to access S3")
+
+    monkeypatch.setattr(fsspec, "filesystem", missing)
+    storage._file_system.cache_clear()
+    with pytest.raises(InputError, match=r"s3://: .*pip install 'bert-tf\[s3\]'"):
+        storage.find_objects("s3://bucket/key")
+    storage._file_system.cache_clear()
+
+
+@pytest.mark.slow
+def test_shards_in_a_bucket_of_google(texts, tokenizer, local, monkeypatch):
+    pytest.importorskip("gcsfs")
+    emulator = pytest.importorskip("gcp_storage_emulator.server")
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    server = emulator.create_server("localhost", port, in_memory=True, default_bucket="bucket")
+    server.start()
+    monkeypatch.setenv("STORAGE_EMULATOR_HOST", f"http://localhost:{port}")
+    try:
+        for name, content in texts.items():
+            storage.open_folder("gs://bucket/text").write(name, content)
+        write_shards("gs://bucket/text", "gs://bucket/shards", tokenizer, OPTIONS)
+        assert_same("gs://bucket/shards", local)
+        with pytest.raises(InputError, match=r"gs://nowhere.*: no such bucket"):
+            write_shards("gs://nowhere/text", "gs://bucket/out", tokenizer, OPTIONS)
+    finally:
+        server.stop()
+        storage._file_system.cache_clear()

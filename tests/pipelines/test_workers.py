@@ -1,0 +1,310 @@
+"""Units made by several processes: the same bytes as by one, whatever dies in between."""
+
+import json
+import os
+import shutil
+import signal
+import sys
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+from preloaded import run_command, start_command
+
+from bert_tf import make_shards
+from bert_tf.cli.main import main
+from bert_tf.errors import InputError
+from bert_tf.tokenization import BertTokenizer
+from pipelines.options import PretrainingDataOptions
+from pipelines.shards import workers
+from pipelines.shards.workers import ExecutorRunner, dask_workers, process_pool
+from pipelines.shards.writing import Share, write_shards
+
+WORDS = "the of and to in a is that for it as was with be by on not he i this are or his from at"
+OPTIONS = PretrainingDataOptions(max_seq_length=32, num_shards=2, held_out_share=0.1)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def small_units():
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("pipelines.corpus.sources.UNIT_BYTES", 10_000)
+        patch.setattr("pipelines.corpus.documents.GROUP_BYTES", 6_000)
+        yield
+
+
+@pytest.fixture(scope="module")
+def text(tmp_path_factory):
+    words = WORDS.split()
+    folder = tmp_path_factory.mktemp("text") / "text"
+    folder.mkdir()
+    for file in range(4):
+        documents = [
+            "\n".join(
+                " ".join(words[(file + document * sentence + i) % len(words)] for i in range(9))
+                for sentence in range(12)
+            )
+            for document in range(20)
+        ]
+        (folder / f"{file}.txt").write_text("\n\n".join(documents))
+    return folder
+
+
+@pytest.fixture(scope="module")
+def tokenizer():
+    return BertTokenizer(["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *WORDS.split()])
+
+
+def contents(folder):
+    return {
+        str(path.relative_to(folder)): path.read_bytes()
+        for path in folder.rglob("*")
+        if path.is_file()
+    }
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory, text, tokenizer):
+    """What one process makes."""
+    out = tmp_path_factory.mktemp("whole") / "out"
+    write_shards(text, out, tokenizer, OPTIONS)
+    return contents(out)
+
+
+def test_an_executor_makes_what_one_process_makes(tmp_path, text, tokenizer, whole):
+    seen = []
+    runner = ExecutorRunner(lambda: ThreadPoolExecutor(2))
+    write_shards(text, tmp_path / "out", tokenizer, OPTIONS, runner=runner, progress=seen.append)
+    assert contents(tmp_path / "out") == whole
+    assert seen == sorted(seen)
+    assert seen[-1].bytes_read == seen[-1].total_bytes
+    manifest = json.loads(whole["manifest.json"])
+    assert seen[-1].instances == sum(
+        shard["instances"] for shards in manifest["shards"].values() for shard in shards
+    )
+
+
+def test_a_killed_process_is_replaced(tmp_path, text, tokenizer, whole):
+    def kill(progress):  # one worker, in the middle
+        if not killed:
+            killed.append(next(iter(pools[-1]._processes)))
+            os.kill(killed[0], signal.SIGKILL)
+
+    pools, killed = [], []
+
+    def open_pool():
+        pools.append(process_pool(2)())
+        return pools[-1]
+
+    out = tmp_path / "out"
+    write_shards(text, out, tokenizer, OPTIONS, runner=ExecutorRunner(open_pool), progress=kill)
+    assert contents(out) == whole
+    assert killed
+    assert len(pools) == 2
+
+
+def test_a_unit_that_fails_is_tried_again(tmp_path, text, tokenizer, whole, monkeypatch):
+    failures = iter([ConnectionResetError(104, "reset"), TimeoutError(), None])
+    work = workers.work
+
+    def failing(task):
+        if error := next(failures, None):
+            raise error
+        return work(task)
+
+    monkeypatch.setattr(workers, "work", failing)
+    runner = ExecutorRunner(lambda: ThreadPoolExecutor(1))
+    write_shards(text, tmp_path / "out", tokenizer, OPTIONS, runner=runner)
+    assert contents(tmp_path / "out") == whole
+    with pytest.raises(TimeoutError):
+        failures = iter([TimeoutError()] * 100)
+        write_shards(text, tmp_path / "no", tokenizer, OPTIONS, runner=runner)
+
+
+def test_a_full_disk_of_a_worker_loses_nothing(tmp_path, text, tokenizer, whole, monkeypatch):
+    work, calls = workers.work, []
+
+    def failing(task):
+        calls.append(task)
+        if len(calls) == 3:
+            raise OSError(28, "No space left on device", "/data/shards")
+        return work(task)
+
+    monkeypatch.setattr(workers, "work", failing)
+    runner = ExecutorRunner(lambda: ThreadPoolExecutor(1))
+    with pytest.raises(OSError, match="No space left"):
+        write_shards(text, tmp_path / "out", tokenizer, OPTIONS, runner=runner)
+    made = len(list((tmp_path / "out").glob("train-*")))
+    assert made
+    calls[:] = [None] * 3
+    write_shards(text, tmp_path / "out", tokenizer, OPTIONS, runner=runner)
+    assert contents(tmp_path / "out") == whole
+
+
+def test_a_worker_of_another_version_is_refused(tmp_path, text, tokenizer, monkeypatch):
+    task = workers.task
+    monkeypatch.setattr(workers, "task", lambda *given: ("0.0.1", *task(*given)[1:]))
+    runner = ExecutorRunner(lambda: ThreadPoolExecutor(1))
+    with pytest.raises(InputError, match=r"a worker has bert-tf .*, but the run has 0\.0\.1"):
+        write_shards(text, tmp_path / "out", tokenizer, OPTIONS, runner=runner)
+
+
+def test_bad_text_of_a_worker_is_named(tmp_path, text, tokenizer):
+    bad = shutil.copytree(text, tmp_path / "text")
+    (bad / "9.txt").write_bytes(b"\xff\n" * 100)
+    runner = ExecutorRunner(lambda: ThreadPoolExecutor(2))
+    with pytest.raises(InputError, match=r"9\.txt, line 1: invalid UTF-8"):
+        write_shards(bad, tmp_path / "out", tokenizer, OPTIONS, runner=runner)
+
+
+def test_units_in_any_order(tmp_path, text, tokenizer, whole):
+    out = tmp_path / "out"
+    finish = {"finish": True}
+    with pytest.raises(InputError, match="holds no units"):
+        write_shards(text, out, tokenizer, OPTIONS, **finish)
+    for number in (3, 1, 3):
+        write_shards_of_share(text, out, tokenizer, number)
+    with pytest.raises(InputError, match=r"shards of \d+ of \d+ units"):
+        write_shards(text, out, tokenizer, OPTIONS, **finish)
+    write_shards_of_share(text, out, tokenizer, 2)
+    damaged = sorted(out.glob("train-*"))[2]
+    content = damaged.read_bytes()
+    damaged.write_bytes(content[:50] + bytes([content[50] ^ 1]) + content[51:])
+    with pytest.raises(InputError, match=r"shards of 1 of \d+ units"):
+        write_shards(text, out, tokenizer, OPTIONS, **finish)
+    for number in (1, 2, 3):
+        write_shards_of_share(text, out, tokenizer, number)
+    write_shards(text, out, tokenizer, OPTIONS, **finish)
+    assert contents(out) == whole
+    with pytest.raises(InputError, match="is not empty"):
+        write_shards_of_share(text, out, tokenizer, 2)
+
+
+def write_shards_of_share(text, out, tokenizer, number):
+    from pipelines.shards.writing import write_shards_of_lengths
+
+    share = Share(number, 3)
+    assert write_shards_of_lengths(text, out, tokenizer, [OPTIONS], share=share) == []
+
+
+def test_another_corpus_under_the_same_journal_is_refused(tmp_path, text, tokenizer):
+    out, other = tmp_path / "out", shutil.copytree(text, tmp_path / "other")
+    write_shards_of_share(text, out, tokenizer, 1)
+    before = contents(out)
+    with pytest.raises(InputError, match=r"differs in the corpus \(.*other/0\.txt"):
+        write_shards_of_share(other, out, tokenizer, 2)
+    (other / "1.txt").unlink()
+    with pytest.raises(InputError, match="differs in the corpus"):
+        write_shards(other, out, tokenizer, OPTIONS, finish=True)
+    assert contents(out) == before
+
+
+@pytest.mark.parametrize("units", ["17/16", "0/16", "3", "a/b", "3/16/2"])
+def test_wrong_shares_are_named(units):
+    with pytest.raises(InputError, match=f"--units is {units}: give"):
+        Share.parse(units)
+
+
+def test_options_that_exclude_each_other(tmp_path, text, tokenizer, capsys):
+    tokenizer.save(tmp_path / "vocab")
+    command = [
+        "shards", "--corpus", str(text), "--tokenizer", str(tmp_path / "vocab"), "--output",
+        str(tmp_path / "out"),
+    ]  # fmt: skip
+    for given, message in {
+        "--workers 2 --dask tcp://a:1": "--workers cannot be combined with --dask",
+        "--workers 2 --finish": "--workers cannot be combined with --finish",
+        "--units 1/2 --finish": "--finish cannot be combined with --units",
+        "--units 1/2 --overwrite": "--overwrite cannot be combined with --units",
+        "--units 17/16": "--units is 17/16",
+    }.items():
+        assert main([*command, *given.split()]) == 2
+        assert message in capsys.readouterr().err
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.slow
+def test_jobs_that_are_killed(tmp_path, text, tokenizer, whole):
+    """Three jobs at once; each is killed after its first unit and started again."""
+    tokenizer.save(tmp_path / "vocab")
+    setup = (
+        "import pipelines.corpus.sources, pipelines.corpus.documents\n"
+        "pipelines.corpus.sources.UNIT_BYTES = 10_000\n"
+        "pipelines.corpus.documents.GROUP_BYTES = 6_000\n"
+    )
+    out = tmp_path / "out"
+
+    def command(*more):
+        return [
+            "shards", "--corpus", text, "--tokenizer", tmp_path / "vocab", "--output", out,
+            "--max-seq-length", "32", "--num-shards", "2", "--held-out-share", "0.1", *more,
+        ]  # fmt: skip
+
+    def job(number):
+        process = start_command(command("--units", f"{number}/3"), setup=setup)
+        while process.poll() is None and not list(
+            (out / ".journal").glob(f"{number - 1:05d}-*-last.json")
+        ):
+            time.sleep(0.002)
+        process.kill()
+        process.wait()
+        done = run_command(command("--units", f"{number}/3"), setup=setup)
+        assert done.returncode == 0, done.stderr
+
+    jobs = [threading.Thread(target=job, args=[number]) for number in (1, 2, 3)]
+    for each in jobs:
+        each.start()
+    for each in jobs:
+        each.join()
+    done = run_command(command("--finish"), setup=setup)
+    assert done.returncode == 0, done.stderr
+    assert contents(out) == whole
+
+
+def test_without_dask_the_cure_is_named(monkeypatch):
+    monkeypatch.setitem(sys.modules, "distributed", None)
+    with pytest.raises(InputError, match=r"pip install 'bert-tf\[dask\]'"):
+        dask_workers("tcp://localhost:8786")
+
+
+def test_a_scheduler_that_is_not_there(tmp_path, text, tokenizer, monkeypatch):
+    pytest.importorskip("distributed")
+    monkeypatch.setattr(workers, "_ANSWER_SECONDS", 0.5)
+    runner = ExecutorRunner(dask_workers("tcp://localhost:1"))
+    with pytest.raises(InputError, match="no scheduler answers"):
+        write_shards(text, tmp_path / "out", tokenizer, OPTIONS, runner=runner)
+
+
+@pytest.mark.slow
+def test_dask_with_a_worker_that_is_killed(tmp_path, text, tokenizer, whole):
+    distributed = pytest.importorskip("distributed")
+    with distributed.LocalCluster(
+        n_workers=2, threads_per_worker=1, dashboard_address=None, worker_dashboard_address=None
+    ) as cluster:
+        victim = cluster.workers[0].pid
+        killed = []
+
+        def kill(progress):
+            if not killed:
+                os.kill(victim, signal.SIGKILL)
+                killed.append(victim)
+
+        runner = ExecutorRunner(dask_workers(cluster.scheduler_address))
+        write_shards(
+            text, tmp_path / "out", tokenizer, OPTIONS, runner=runner, progress=kill, threads=1
+        )
+    assert contents(tmp_path / "out") == whole
+    assert killed
+
+
+def test_a_dry_run_estimates_and_writes_nothing(tmp_path, text, tokenizer, whole, capsys):
+    tokenizer.save(tmp_path / "vocab")
+    named = {"tokenizer": tmp_path / "vocab", "output": tmp_path / "out", "verbose": False}
+    made_of = {"corpus": str(text), "max_seq_length": [32], "held_out_share": 0.1}
+    result = make_shards(**named, **made_of, dry_run=True)
+    assert {path.name for path in tmp_path.iterdir()} == {"vocab"}
+    made = sum(len(content) for name, content in whole.items() if name.endswith(".tfrecord"))
+    assert result.estimate.shard_bytes == pytest.approx(made, rel=0.1)  # it makes all of the text
+    assert result.estimate.text_bytes == sum(path.stat().st_size for path in text.iterdir())
+    assert result.estimate.seconds > 0
+    assert "GB of shards" in str(result)
