@@ -1,5 +1,8 @@
 """`bert_tf.learn_vocabulary`."""
 
+import hashlib
+import json
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -8,7 +11,7 @@ from bert_tf.api.data import documents_as_file
 from bert_tf.api.keywords import PathName, PathNames, Texts, Verbosity, keywords
 from bert_tf.api.progress import progress
 from bert_tf.api.result import Result
-from bert_tf.atomic import replace_directory
+from bert_tf.atomic import replace_directory, replace_file
 from bert_tf.options import option
 from bert_tf.outputs import check_output_folder
 from pipelines.options import CorpusOptions
@@ -38,6 +41,11 @@ class VocabularyOptions(CorpusOptions):
     """drop accents; by default when the text is lower-cased."""
     tokenize_chinese_chars: bool = True
     """make every Chinese character a word."""
+    sample_bytes: int | None = option(None, at_least=1, at_most=2**50)
+    """bytes of text to count words in, drawn throughout the corpus in units of some 32 MB; by
+    default all of it."""
+    seed: int = option(12345, at_least=0, below=2**31)
+    """random seed of the sample."""
     overwrite: bool = False
     """replace an older tokenizer folder."""
 
@@ -103,14 +111,23 @@ def run(options: VocabularyOptions, *, shown: bool = True) -> VocabularyResult:
                     f"{share:.1%} of the letters in this text lose accents or fall apart "
                     f"({', '.join(examples)}); to keep them, add --strip_accents false"
                 )
-        with input_errors():
-            counts = count_words(
-                read_lines(corpus),
-                **switches,
-                progress=bar.update,
-                check=lambda counts: check_alphabet(counts, options.size, corpus.text_bytes),
-                notice=bar.print,
-            )
+        if options.sample_bytes is not None:
+            corpus = corpus.sampled(options.sample_bytes, options.seed)
+        of_counts = json.dumps([corpus.units, corpus.options.text_field, *switches.values()])
+        kept = output.with_name(f"{output.name}.counts.zst")
+        counts = _read_counts(kept, of_counts)
+        if counts is not None:
+            bar.print(f"The words of an earlier call are taken from {kept}")
+        else:
+            with input_errors():
+                counts = count_words(
+                    read_lines(corpus),
+                    **switches,
+                    progress=bar.update,
+                    check=lambda counts: check_alphabet(counts, options.size, corpus.text_bytes),
+                    notice=bar.print,
+                )
+            _write_counts(kept, of_counts, counts)
     notices = bar.notices
     title = f"learning {options.size} pieces from {len(counts)} words"
     with progress(title, shown=shown) as bar:
@@ -119,6 +136,7 @@ def run(options: VocabularyOptions, *, shown: bool = True) -> VocabularyResult:
         )
         with replace_directory(output) as folder:
             BertTokenizer(pieces, **switches).save(folder)
+        kept.unlink()
     return VocabularyResult(
         output=Path(options.output),
         pieces=list(pieces),
@@ -126,6 +144,33 @@ def run(options: VocabularyOptions, *, shown: bool = True) -> VocabularyResult:
         distinct_words=len(counts),
         notices=notices + bar.notices,
     )
+
+
+def _write_counts(path: Path, identity: str, counts: Mapping[str, int]) -> None:
+    """Keeps the counts, in case that the vocabulary cannot be learned from them yet."""
+    from backports import zstd
+
+    with replace_file(path) as temporary, zstd.open(temporary, "wt", encoding="utf-8") as file:
+        print(_hash(identity), file=file)
+        for word, count in counts.items():
+            print(count, word, file=file)
+
+
+def _read_counts(path: Path, identity: str) -> dict[str, int] | None:
+    """The counts of the same text with the same options; None if there are none."""
+    from backports import zstd
+
+    if not path.is_file():
+        return None
+    with zstd.open(path, "rt", encoding="utf-8", newline="\n") as file:
+        if file.readline().rstrip("\n") != _hash(identity):
+            return None
+        pairs = (line.rstrip("\n").split(" ", 1) for line in file)
+        return {word: int(count) for count, word in pairs}
+
+
+def _hash(identity: str) -> str:
+    return hashlib.sha256(identity.encode()).hexdigest()
 
 
 @keywords(_Keywords)
