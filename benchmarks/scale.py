@@ -4,6 +4,7 @@
     python benchmarks/scale.py rows              # packing 40,000 short instances into rows
     python benchmarks/scale.py blocks            # the order of a window of 8 million blocks
     python benchmarks/scale.py files --count 200000
+    python benchmarks/scale.py vocabulary        # of text without spaces
     python benchmarks/scale.py simulate --unit-seconds 4.1
     python benchmarks/scale.py flow --gigabytes 2 --corpus FOLDER --tokenizer VOCAB
 
@@ -112,6 +113,33 @@ def files(count: int) -> None:
         corpus = open_corpus(folder, CorpusOptions())
         report(f"files, {count} in {len(corpus.units)} units", time.monotonic() - began, before)
         print(f"files, the plan with all slices: {len(json.dumps(corpus.units)) / 1e6:.1f} MB")
+
+
+def vocabulary() -> None:
+    import base64
+
+    import tensorflow as tf
+
+    from bert_tf.tokenization import count_words, learn_vocabulary
+
+    draw = random.Random(1)
+    thai = [chr(number) for number in range(0x0E01, 0x0E2F)]
+    texts = {
+        "Thai without spaces": "".join(draw.choices(thai, k=64_000)),
+        "base64 without spaces": base64.b64encode(draw.randbytes(48_000)).decode(),
+    }
+    for name, text in texts.items():
+        lines = [text[start:] + text[:start] for start in range(0, 6400, 20)]
+        dataset = tf.data.Dataset.from_tensor_slices(lines).batch(16)
+        before, began = megabytes(), time.monotonic()
+        counts = count_words(dataset, strip_accents=False)
+        pieces = learn_vocabulary(counts | {"word": 9}, 1000)
+        size = sum(len(line.encode()) for line in lines) / 1e6
+        report(
+            f"vocabulary, {size:.0f} MB of {name}, {len(counts)} words, {len(pieces)} pieces",
+            time.monotonic() - began,
+            before,
+        )
 
 
 def simulate(unit_seconds: float, unit_bytes: int) -> None:
@@ -235,7 +263,8 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawTextHelpFormatter
     )
-    parser.add_argument("step", choices=("pairs", "rows", "blocks", "files", "simulate", "flow"))
+    steps = {"pairs": pairs, "rows": rows, "blocks": blocks, "vocabulary": vocabulary}
+    parser.add_argument("step", choices=(*steps, "files", "simulate", "flow"))
     parser.add_argument("--count", type=int, default=1_000_000)
     parser.add_argument("--unit-seconds", type=float, default=4.0)
     parser.add_argument("--unit-bytes", type=int, default=32 << 20)
@@ -251,7 +280,7 @@ def main() -> None:
     elif given.step == "flow":
         flow(given.gigabytes, given.corpus, given.tokenizer, given.workers)
     else:
-        {"pairs": pairs, "rows": rows, "blocks": blocks}[given.step]()
+        steps[given.step]()
 
 
 if __name__ == "__main__":

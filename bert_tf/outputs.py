@@ -3,7 +3,7 @@
 import errno
 import os
 from collections.abc import Iterable, Sequence
-from pathlib import Path
+from pathlib import Path, PurePath
 
 from bert_tf.errors import InputError
 
@@ -46,7 +46,7 @@ def check_output_folder(
             raise InputError(f"{output}: is {kind} and cannot be replaced: name a folder in it")
         files = [x for x in sorted(folder.rglob("*")) if x.is_symlink() or not x.is_dir()]
         for name in (file.relative_to(folder) for file in files):
-            if not any(name.match(p) and len(name.parts) == len(Path(p).parts) for p in ours):
+            if not is_one_of(name, ours):
                 raise InputError(
                     f"{output}: holds {name}, which this command did not make: name another output "
                     "folder"
@@ -57,6 +57,11 @@ def check_output_folder(
                 "--overwrite"
             )
     return folder
+
+
+def is_one_of(name: PurePath, patterns: Sequence[str]) -> bool:
+    """Whether a relative name matches a glob pattern, part for part."""
+    return any(name.match(p) and len(name.parts) == len(PurePath(p).parts) for p in patterns)
 
 
 def check_output_file(output: str | os.PathLike, inputs: Inputs = ()) -> Path:

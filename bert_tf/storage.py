@@ -183,6 +183,10 @@ class Folder(ABC):
         """The checksum of a file, hexadecimal."""
 
     @abstractmethod
+    def all_names(self) -> list[str]:
+        """The files in the folder and below, by their names relative to it."""
+
+    @abstractmethod
     def remove(self, names: Iterable[str]) -> None:
         """Removes files of the folder that exist."""
 
@@ -239,12 +243,19 @@ class LocalFolder(Folder):
     def new_file(self, name: str) -> Iterator[Path]:
         path = self.path / name
         path.parent.mkdir(parents=True, exist_ok=True)
+        path.unlink(missing_ok=True)
+        # Another process may make the same file: each writes its own, and the name is the last's.
+        file = os.open(path, os.O_CREAT | os.O_RDWR, 0o666)
         try:
-            yield path
-            sync(path)
+            yield Path(f"/dev/fd/{file}")
+            os.fsync(file)
         except BaseException:
-            path.unlink(missing_ok=True)
+            with contextlib.suppress(FileNotFoundError):
+                if path.stat().st_ino == os.fstat(file).st_ino:
+                    path.unlink()
             raise
+        finally:
+            os.close(file)
 
     def sync(self) -> None:
         if self.path.is_dir():
@@ -252,6 +263,9 @@ class LocalFolder(Folder):
 
     def sha256(self, name: str) -> str:
         return sha256(self.path / name)
+
+    def all_names(self) -> list[str]:
+        return [str(x.relative_to(self.path)) for x in self.path.rglob("*") if not x.is_dir()]
 
     def remove(self, names: Iterable[str]) -> None:
         for name in names:
@@ -310,6 +324,12 @@ class RemoteFolder(Folder):
     def sha256(self, name: str) -> str:
         with remote_errors(f"{self.url}/{name}"), open_for_reading(f"{self.url}/{name}") as file:
             return hashlib.file_digest(file, "sha256").hexdigest()  # type: ignore[arg-type]
+
+    def all_names(self) -> list[str]:
+        files, key = _opened(self.url)
+        with remote_errors(self.url), contextlib.suppress(FileNotFoundError):
+            return [name.removeprefix(f"{key}/") for name in files.find(key)]
+        return []
 
     def remove(self, names: Iterable[str]) -> None:
         files, key = _opened(self.url)

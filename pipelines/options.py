@@ -8,7 +8,9 @@ from bert_tf.errors import InputError
 from bert_tf.options import CheckedOptions, option
 
 # Options that shards of the present format were written without.
-_NEWER = ("mask_token_share", "random_token_share", "skip_bad_lines")
+_NEWER = (
+    "mask_token_share", "random_token_share", "skip_bad_lines", "max_held_out_bytes",
+)  # fmt: skip
 
 
 @dataclass(kw_only=True)
@@ -78,6 +80,9 @@ class PretrainingDataOptions(CorpusOptions):
     held_out_share: float = option(0.01, at_least=0, below=1)
     """share of the documents to hold out for evaluation, chosen by a hash of their first text:
     duplicates are on one side, and other documents make no difference."""
+    max_held_out_bytes: int | None = option(None, at_least=1, at_most=2**50)
+    """approximate upper bound of the text to hold out: a large corpus then holds out a smaller
+    share."""
     num_shards: int = option(8, at_least=1, at_most=200)
     """minimum number of files for the training instances; a large corpus has one for every 32 MB of
     text in each of the dupe_factor passes."""

@@ -4,12 +4,13 @@ import time
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
-from pipelines.corpus.documents import DocumentBatch, UnitReader, plan_documents
+from pipelines.corpus.documents import DocumentBatch, UnitReader
 from pipelines.corpus.formats import empty_corpus, input_errors
 from pipelines.corpus.sources import CorpusInputs, open_corpus
 from pipelines.instances.records import record_batches
 from pipelines.options import PretrainingDataOptions
 from pipelines.shards.manifest import FRAME_BYTES
+from pipelines.shards.writing import plan_of
 
 if TYPE_CHECKING:
     from bert_tf.tokenization import BertTokenizer
@@ -34,12 +35,7 @@ def estimate_shards(
     """Makes instances of some text from the middle of the corpus, and writes nothing."""
     corpus, first = open_corpus(inputs, options[0]), options[0]
     # Donors are drawn from all of the text, which takes no part in the time of a unit.
-    plan = plan_documents(
-        corpus,
-        held_out_share=first.held_out_share,
-        seed=first.seed,
-        for_pairs=first.instances == "sentence_pairs",
-    )
+    plan = plan_of(corpus, first)
     sizes: list[int] = []
 
     def batches() -> Iterator[DocumentBatch]:

@@ -6,6 +6,8 @@ Instances are shuffled within a batch of documents; training shuffles further wh
 import contextlib
 import errno
 import itertools
+import os
+import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -15,7 +17,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 import tensorflow as tf
 
-from bert_tf.storage import Folder, open_folder, sha256
+from bert_tf.storage import Folder, is_remote, open_folder, sha256
 from pipelines.corpus.documents import DocumentPlan, UnitReader
 from pipelines.corpus.formats import input_errors
 from pipelines.corpus.sources import Slice
@@ -85,7 +87,7 @@ def write_units(
         )
         for unit in units
     )
-    with input_errors(), _full_disk_as_os_error(), ThreadPoolExecutor(max_workers=1) as threads:
+    with input_errors(), _full_disk_as_os_error(job), ThreadPoolExecutor(max_workers=1) as threads:
         made = record_batches(
             batches, tokenizer, job.options, job.split_sentences, threads=job.threads
         )
@@ -104,13 +106,14 @@ def write_units(
 
 
 @contextmanager
-def _full_disk_as_os_error() -> Iterator[None]:
+def _full_disk_as_os_error(job: ShardsJob) -> Iterator[None]:
     """Raises OSError for the error of TensorFlow's writers on a full disk."""
     try:
         yield
     except tf.errors.ResourceExhaustedError as error:
         if "No space left" in error.message or "quota" in error.message:
-            raise OSError(errno.ENOSPC, error.message.split(";")[0]) from error
+            place = tempfile.gettempdir() if is_remote(job.folder) else job.folder
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), place) from error
         raise
 
 
@@ -118,7 +121,7 @@ class _OpenGroup:
     """The shards of a group under construction; an error removes them."""
 
     def __init__(self, job: ShardsJob, journal: Journal, unit: int, number: int):
-        self._journal, self._parts = journal, job.parts
+        self._job, self._journal, self._parts = job, journal, job.parts
         self._folders = [journal.folder / name if name else journal.folder for name in job.names]
         self._shards: list[dict[tuple[str, int, int], _OpenShard]] = [{} for _ in job.options]
         self._made = FinishedGroup(unit, number, short_documents=[0] * len(job.options))
@@ -161,7 +164,7 @@ class _OpenGroup:
 
     def finish(self) -> None:
         """Completes the shards, then enters the group in the journal."""
-        with _full_disk_as_os_error():
+        with _full_disk_as_os_error(self._job):
             for finished, shards in zip(self._made.shards, self._shards, strict=True):
                 for key in sorted(shards):
                     finished.setdefault(key[0], []).append(shards[key].finish())

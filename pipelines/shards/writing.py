@@ -11,16 +11,16 @@ import os
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from bert_tf.atomic import TEMPORARY_NAMES
 from bert_tf.errors import InputError
-from bert_tf.outputs import check_output_folder
+from bert_tf.outputs import check_output_folder, is_one_of
 from bert_tf.storage import Folder, is_remote, open_folder
 from bert_tf.version import __version__
 from pipelines.corpus import documents as of_documents
-from pipelines.corpus.documents import COUNTED, plan_documents
+from pipelines.corpus.documents import COUNTED, DocumentPlan, plan_documents
 from pipelines.corpus.formats import empty_corpus
 from pipelines.corpus.sources import TFDS, Corpus, CorpusInputs, open_corpus
 from pipelines.instances.records import InstanceCounts, summarize
@@ -193,10 +193,16 @@ def _check_content(folder: Folder, *, overwrite: bool) -> None:
     """Refuses a folder that holds other files, or any unless they may be overwritten."""
     if not is_remote(str(folder)):
         check_output_folder(str(folder), ours=_FILES, overwrite=overwrite)
-    elif (names := folder.sizes()) and not overwrite:
+        return
+    names = sorted(folder.all_names())
+    for name in map(PurePosixPath, names):
+        if not is_one_of(name, _FILES):
+            raise InputError(
+                f"{folder}: holds {name}, which this command did not make: name another output"
+            )
+    if names and not overwrite:
         raise InputError(
-            f"{folder}: is not empty ({min(names)}): name another output, or replace it with "
-            "--overwrite"
+            f"{folder}: is not empty: name another output, or replace it with --overwrite"
         )
 
 
@@ -230,6 +236,19 @@ def _parts(corpus: Corpus, options: PretrainingDataOptions) -> int:
     return -(-options.num_shards // (groups * options.dupe_factor))
 
 
+def plan_of(corpus: Corpus, options: PretrainingDataOptions) -> DocumentPlan:
+    """The plan of a corpus's documents."""
+    share = options.held_out_share
+    if options.max_held_out_bytes is not None:
+        share = min(share, options.max_held_out_bytes / max(1, corpus.text_bytes))
+    return plan_documents(
+        corpus,
+        held_out_share=share,
+        seed=options.seed,
+        for_pairs=options.instances == "sentence_pairs",
+    )
+
+
 def _make_units(
     job: ShardsJob,
     journal: Journal,
@@ -251,12 +270,7 @@ def _make_units(
     entries = journal.entries()
     documents = journal.documents
     if documents is None or (share is None and not entries.by_unit):
-        documents = journal.documents = plan_documents(
-            corpus,
-            held_out_share=options.held_out_share,
-            seed=options.seed,
-            for_pairs=options.instances == "sentence_pairs",
-        )
+        documents = journal.documents = plan_of(corpus, options)
     units = [Unit(n, corpus.units[n], entries.groups(n)) for n in missing]
     sizes = {n: sum(slice_.size for slice_ in corpus.units[n]) for n in numbers}
     read = sum(sizes.values()) - sum(unit.size for unit in units)

@@ -288,6 +288,11 @@ def test_mistakes_are_named(s3, corpus, tokenizer, tmp_path, monkeypatch):
         write_shards(corpus, "s3://nowhere/out", tokenizer, OPTIONS)
     with pytest.raises(InputError, match="holds the input"):
         write_shards(corpus, s3, tokenizer, OPTIONS)
+    storage.open_folder(f"{s3}/mine/deep").write("notes.txt", b"keep")
+    for overwrite in (False, True):
+        with pytest.raises(InputError, match=r"mine: holds deep/notes\.txt"):
+            write_shards(corpus, f"{s3}/mine", tokenizer, OPTIONS, overwrite=overwrite)
+    assert storage.open_folder(f"{s3}/mine/deep").read("notes.txt") == b"keep"
     monkeypatch.delenv("AWS_ACCESS_KEY_ID")
     monkeypatch.delenv("AWS_SECRET_ACCESS_KEY")
     monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")

@@ -151,6 +151,7 @@ def test_manifest_keeps_options_of_the_data_alone(tmp_path, corpus, number_token
     expected = dataclasses.asdict(PretrainingDataOptions(max_seq_length=32))
     # Newer than the format: in the manifest, which a run's identity rests on, where they are set.
     newer = {"mask_token_share": 0.8, "random_token_share": 0.1, "skip_bad_lines": False}
+    newer["max_held_out_bytes"] = None
     assert {name: expected.pop(name) for name in newer} == newer
     assert manifest.options == expected
     assert manifest.data_options == PretrainingDataOptions(max_seq_length=32)
@@ -238,6 +239,18 @@ def test_progress_ends_at_the_whole(tmp_path, corpus, number_tokenizer):
     assert seen == sorted(seen)
     assert seen[-1][:2] == (corpus.stat().st_size,) * 2
     assert seen[-1][2] == sum(map(manifest.instances, manifest.shards))
+
+
+def test_held_out_text_has_a_bound(tmp_path, number_corpus, number_tokenizer):
+    (tmp_path / "text.txt").write_text(number_corpus(400, sentences=2))
+    size = (tmp_path / "text.txt").stat().st_size
+    held_out = []
+    for most in (None, size // 20):
+        made = options(held_out_share=0.3, max_held_out_bytes=most, num_shards=1)
+        manifest = write_shards(tmp_path / "text.txt", tmp_path / str(most), number_tokenizer, made)
+        held_out.append(manifest.instances("held_out") / manifest.instances())
+    # Of 400 documents 20 are held out, give or take 4.4 (a standard deviation).
+    assert 0.02 < held_out[1] < 0.1 < 0.3 < held_out[0]
 
 
 def test_small_corpus_without_held_out_text(tmp_path, number_corpus, number_tokenizer):

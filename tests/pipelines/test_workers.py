@@ -1,5 +1,6 @@
 """Units made by several processes: the same bytes as by one, whatever dies in between."""
 
+import hashlib
 import json
 import os
 import shutil
@@ -15,6 +16,7 @@ from preloaded import run_command, start_command
 from bert_tf import make_shards
 from bert_tf.cli.main import main
 from bert_tf.errors import InputError
+from bert_tf.storage import open_folder, sha256
 from bert_tf.tokenization import BertTokenizer
 from pipelines.options import PretrainingDataOptions
 from pipelines.shards import workers
@@ -155,6 +157,24 @@ def test_bad_text_of_a_worker_is_named(tmp_path, text, tokenizer):
     runner = ExecutorRunner(lambda: ThreadPoolExecutor(2))
     with pytest.raises(InputError, match=r"9\.txt, line 1: invalid UTF-8"):
         write_shards(bad, tmp_path / "out", tokenizer, OPTIONS, runner=runner)
+
+
+def test_two_processes_that_make_the_same_file(tmp_path):
+    """The one that ends is whole, whatever the other does to its own."""
+    folder = open_folder(tmp_path)
+    with folder.new_file("shard") as first:
+        first.write_bytes(b"same")
+        with pytest.raises(KeyError), folder.new_file("shard") as second:
+            second.write_bytes(b"sa")
+            assert (tmp_path / "shard").read_bytes() == b"sa"
+            assert sha256(first) == hashlib.sha256(b"same").hexdigest()
+            raise KeyError
+        assert not (tmp_path / "shard").exists()  # not taken for whole
+    with folder.new_file("shard") as first:
+        with folder.new_file("shard") as second:
+            second.write_bytes(b"same")
+        first.write_bytes(b"sa")
+    assert (tmp_path / "shard").read_bytes() == b"same"
 
 
 def test_units_in_any_order(tmp_path, text, tokenizer, whole):
