@@ -1,6 +1,10 @@
 """Every recipe is one that its command takes, and that its steps can be run with."""
 
+import json
+import os
 import shlex
+import subprocess
+from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -9,6 +13,8 @@ import yaml
 from bert_tf.cli.main import read_options
 from bert_tf.config import BertConfig
 from bert_tf.finetuning.options import FinetuningOptions
+from pipelines.corpus.formats import read_slice
+from pipelines.corpus.sources import open_corpus
 
 RECIPES = Path(__file__).parents[1] / "recipes"
 NEEDED = {
@@ -84,3 +90,33 @@ def test_a_recipe_of_a_scheduler_has_a_command_that_can_be_run(name):
     assert options.workers > 1
     assert options.units in ("1/16", "16/16")
     assert options.max_seq_length == [128, 512]
+
+
+@pytest.mark.slow
+@pytest.mark.skipif("BERT_TF_DATATROVE" not in os.environ, reason="needs datatrove")
+def test_the_recipe_for_web_text_leaves_a_corpus_and_says_what_it_dropped(tmp_path):
+    documents = [path.read_text() for path in sorted(RECIPES.parent.glob("docs/*.md"))]
+    prose = [
+        " ".join(line for line in text.splitlines() if line[:1].isalpha()) for text in documents
+    ]
+    prose = [text for text in prose if 100 < len(text.split()) < 2000][:8]
+    assert len(prose) > 4
+    texts = [*prose, f"{prose[0]} And so on.", "buy now " * 300]
+    (tmp_path / "in").mkdir()
+    lines = (json.dumps({"text": text, "id": str(n)}) + "\n" for n, text in enumerate(texts))
+    (tmp_path / "in" / "a.jsonl").write_text("".join(lines))
+    command = [os.environ["BERT_TF_DATATROVE"], str(RECIPES / "corpus-datatrove.py")]
+    command += ["--input", str(tmp_path / "in"), "--output", str(tmp_path / "out"), "--tasks", "2"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    report = (tmp_path / "out" / "report.md").read_text()
+    assert "'buy now buy" in report
+    assert "## duplicates: 1 documents" in report
+    corpus = open_corpus(tmp_path / "out" / "text")
+    left = [
+        line.lines
+        for unit in corpus.units
+        for slice_ in unit
+        for line in read_slice(slice_, corpus.options, Counter())
+    ]
+    assert sum(lines.count(b"") for lines in left) == int(report.split()[-4])
