@@ -196,14 +196,16 @@ def _dataset_texts(slice_: Slice, options: CorpusOptions, counts: Counter) -> It
     builder = tfds.builder(full_name, data_dir=options.tfds_data_dir)
     examples = builder.as_dataset(split=part, shuffle_files=False)
     for number, example in enumerate(examples.as_numpy_iterator(), slice_.start):
-        text = example.get(options.text_field) if isinstance(example, dict) else None
-        if not isinstance(text, bytes):
+        found = example if isinstance(example, dict) else {}
+        texts = [found[name] for name in options.text_fields if isinstance(found.get(name), bytes)]
+        if not texts:
             raise InputError(
                 f"{slice_.source}, example {number}: no text in the feature "
                 f"{options.text_field!r}: name one of {', '.join(example)} with --text_field"
             )
         done = (number + 1 - slice_.start) * slice_.size // (end - slice_.start)
-        yield Lines(_document(text.decode("utf-8", "ignore"), counts), done)
+        text = b"\n\n".join(texts).decode("utf-8", "ignore")
+        yield Lines(_document(text, counts), done)
 
 
 def empty_corpus(name: str) -> InputError:
