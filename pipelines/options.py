@@ -9,7 +9,7 @@ from bert_tf.options import CheckedOptions, option
 
 # Options that shards of the present format were written without.
 _NEWER = (
-    "mask_token_share", "random_token_share", "skip_bad_lines", "max_held_out_bytes",
+    "mask_token_share", "random_token_share", "skip_bad_lines", "max_held_out_bytes", "max_tokens",
 )  # fmt: skip
 
 
@@ -80,6 +80,9 @@ class PretrainingDataOptions(CorpusOptions):
     held_out_share: float = option(0.01, at_least=0, below=1)
     """share of the documents to hold out for evaluation, chosen by a hash of their first text:
     duplicates are on one side, and other documents make no difference."""
+    max_tokens: int | None = option(None, at_least=1, at_most=2**50)
+    """approximate number of tokens of text to use, drawn throughout the corpus in units of some
+    32 MB; by default all."""
     max_held_out_bytes: int | None = option(None, at_least=1, at_most=2**50)
     """approximate upper bound of the text to hold out: a large corpus then holds out a smaller
     share."""

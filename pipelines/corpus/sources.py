@@ -62,7 +62,8 @@ class Corpus:
                 break
             drawn.append(number)
             size += slices[number].text_bytes
-        return replace(self, units=[[slices[number]] for number in sorted(drawn)])
+        chosen = [slices[number] for number in sorted(drawn)]
+        return replace(self, units=list(_units(chosen, self.scale * UNIT_BYTES)))
 
     @property
     def text_bytes(self) -> int:

@@ -99,7 +99,8 @@ _MOST_TRACED = 4
 # Options that the graph does not depend on.
 _OUTSIDE = {
     "corpus_format", "text_field", "tfds_data_dir", "skip_unreadable", "skip_bad_lines",
-    "dupe_factor", "held_out_share", "max_held_out_bytes", "num_shards", "buffer_bytes",
+    "dupe_factor", "held_out_share", "max_held_out_bytes", "max_tokens", "num_shards",
+    "buffer_bytes",
 }  # fmt: skip
 
 

@@ -6,11 +6,11 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from pipelines.corpus.documents import DocumentBatch, UnitReader
 from pipelines.corpus.formats import empty_corpus, input_errors
-from pipelines.corpus.sources import CorpusInputs, open_corpus
+from pipelines.corpus.sources import CorpusInputs
 from pipelines.instances.records import record_batches
 from pipelines.options import PretrainingDataOptions
 from pipelines.shards.manifest import FRAME_BYTES
-from pipelines.shards.writing import plan_of
+from pipelines.shards.writing import corpus_of, plan_of
 
 if TYPE_CHECKING:
     from bert_tf.tokenization import BertTokenizer
@@ -33,7 +33,7 @@ def estimate_shards(
     threads: int | None = None,
 ) -> Estimate:
     """Makes instances of some text from the middle of the corpus, and writes nothing."""
-    corpus, first = open_corpus(inputs, options[0]), options[0]
+    corpus, first = corpus_of(inputs, tokenizer, options[0]), options[0]
     # Donors are drawn from all of the text, which takes no part in the time of a unit.
     plan = plan_of(corpus, first)
     sizes: list[int] = []

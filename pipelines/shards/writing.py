@@ -6,6 +6,7 @@ the first group that is missing in its journal, and ends with the bytes of an un
 """
 
 import hashlib
+import itertools
 import json
 import os
 from collections import Counter
@@ -21,7 +22,7 @@ from bert_tf.storage import Folder, is_remote, open_folder
 from bert_tf.version import __version__
 from pipelines.corpus import documents as of_documents
 from pipelines.corpus.documents import COUNTED, DocumentPlan, plan_documents
-from pipelines.corpus.formats import empty_corpus
+from pipelines.corpus.formats import empty_corpus, sample_text
 from pipelines.corpus.sources import TFDS, Corpus, CorpusInputs, open_corpus
 from pipelines.instances.records import InstanceCounts, summarize
 from pipelines.options import PretrainingDataOptions
@@ -34,6 +35,8 @@ if TYPE_CHECKING:
 
 # Version of the plan and the journal; a change in how instances are made is a new one, too.
 PLAN_FORMAT = 4
+
+_SAMPLED_TEXTS = 50  # of 64 kB at most, for the bytes of a token
 
 # Files in a folder of shards, of one length or with a subfolder per length.
 _OF_TOKENIZER = ("vocab.txt", "tokenizer_config.json")
@@ -126,7 +129,7 @@ def write_shards_of_lengths(
     _check_lengths(options)
     if share is not None and overwrite:
         raise InputError("--overwrite cannot be combined with --units: remove the folder first")
-    corpus = open_corpus(inputs, options[0])
+    corpus = corpus_of(inputs, tokenizer, options[0])
     folder = _output_folder(output_directory, corpus)
     plan: dict[str, Any] = {
         "options": [one.of_data() for one in options],
@@ -234,6 +237,19 @@ def _parts(corpus: Corpus, options: PretrainingDataOptions) -> int:
     """Number of shards per group and round: more than one if the corpus has few groups."""
     groups = max(1, round(corpus.text_bytes / _group_bytes(corpus)))
     return -(-options.num_shards // (groups * options.dupe_factor))
+
+
+def corpus_of(
+    inputs: CorpusInputs, tokenizer: "BertTokenizer", options: PretrainingDataOptions
+) -> Corpus:
+    """The text to make instances of: all, or about `max_tokens`."""
+    corpus = open_corpus(inputs, options)
+    if options.max_tokens is None:
+        return corpus
+    texts = list(itertools.islice(sample_text(corpus), _SAMPLED_TEXTS))
+    tokens = len(tokenizer.tokenize(texts).flat_values)
+    bytes_per_token = sum(len(text.encode()) for text in texts) / max(1, tokens)
+    return corpus.sampled(round(options.max_tokens * bytes_per_token), options.seed)
 
 
 def plan_of(corpus: Corpus, options: PretrainingDataOptions) -> DocumentPlan:

@@ -151,7 +151,7 @@ def test_manifest_keeps_options_of_the_data_alone(tmp_path, corpus, number_token
     expected = dataclasses.asdict(PretrainingDataOptions(max_seq_length=32))
     # Newer than the format: in the manifest, which a run's identity rests on, where they are set.
     newer = {"mask_token_share": 0.8, "random_token_share": 0.1, "skip_bad_lines": False}
-    newer["max_held_out_bytes"] = None
+    newer |= {"max_held_out_bytes": None, "max_tokens": None}
     assert {name: expected.pop(name) for name in newer} == newer
     assert manifest.options == expected
     assert manifest.data_options == PretrainingDataOptions(max_seq_length=32)
@@ -679,6 +679,20 @@ def test_full_sentences_use_the_text_once(tmp_path, many, number_tokenizer, unit
     statistics = manifest.statistics["train"]
     assert statistics["length_mean"] == np.mean([sum(e["input_mask"]) for e in found])
     assert "is_random_next" not in statistics
+
+
+def test_tokens_have_a_bound(tmp_path, many, number_tokenizer, units):
+    made = many_options(instances="full_sentences", held_out_share=0, dupe_factor=1)
+    of_unit = 1500  # tokens, in 8,000 bytes
+    tokens = []
+    for seed in (1, 1, 2):
+        out = tmp_path / str(len(tokens))
+        made = dataclasses.replace(made, max_tokens=6000, seed=seed)
+        write_shards(many, out, number_tokenizer, made)
+        used = {token for example in examples(out) for token in original_ids(example) if token > 4}
+        tokens.append(used)
+    assert 6000 <= len(tokens[0]) < 6000 + 3 * of_unit
+    assert tokens[0] == tokens[1] != tokens[2]
 
 
 def test_full_sentences_can_be_of_one_document(tmp_path, number_tokenizer, number_corpus):
