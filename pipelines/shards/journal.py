@@ -136,15 +136,17 @@ class Journal:
         """
         sizes = [folder.sizes() for folder in self._folders]
 
-        def is_whole(index: int, shard: Shard) -> bool:
+        def is_whole(indexed: tuple[int, Shard]) -> bool:
+            index, shard = indexed
             if sizes[index].get(shard.file) != shard.bytes:
                 return False
             return not checksums or self._folders[index].sha256(shard.file) == shard.sha256
 
         instances = 0
         with ThreadPoolExecutor() as threads:
+            compare = threads.map if checksums else map
             for group in self.groups(units):
-                if all(threads.map(is_whole, *zip(*group.all_shards(), strict=True))):
+                if all(compare(is_whole, group.all_shards())):
                     instances += group.instances
                 else:
                     self._place.remove([group.entry])

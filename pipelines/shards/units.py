@@ -7,6 +7,7 @@ import contextlib
 import errno
 import itertools
 import os
+import resource
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -28,6 +29,9 @@ from pipelines.shards.manifest import BLOCK_RECORDS, FRAME_BYTES, Shard
 
 if TYPE_CHECKING:
     from bert_tf.tokenization import BertTokenizer
+
+
+_OPEN_FILES = 4096
 
 
 @dataclass
@@ -74,6 +78,7 @@ def write_units(
 
     Raises InputError for text that cannot be used, OSError for a full disk.
     """
+    _allow_open_files()
     options, journal = job.options[0], job.journal
     batches = itertools.chain.from_iterable(
         UnitReader(
@@ -103,6 +108,13 @@ def write_units(
             finishing = threads.submit(group.finish)  # while the next group is made
         if finishing is not None:
             finishing.result()
+
+
+def _allow_open_files() -> None:
+    """Lifts the limit that shells set: each round, part and length of a group is two open files."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    most = _OPEN_FILES if hard == resource.RLIM_INFINITY else min(hard, _OPEN_FILES)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, most), hard))
 
 
 @contextmanager

@@ -129,7 +129,7 @@ class ExecutorRunner:
                 for future in wait(futures, return_when=FIRST_COMPLETED).done:
                     unit = futures.pop(future)
                     try:
-                        report(unit.number, unit.size, future.result())
+                        made = future.result()
                     except (BrokenExecutor, InputError):
                         raise
                     except ImportError as error:
@@ -143,6 +143,7 @@ class ExecutorRunner:
                         submit(unit)
                     else:
                         del waiting[unit.number]
+                        report(unit.number, unit.size, made)
         except BaseException:
             for future in futures:
                 future.cancel()
