@@ -160,6 +160,10 @@ class Folder(ABC):
         """The files directly in the folder, and their sizes; none if it does not exist."""
 
     @abstractmethod
+    def size(self, name: str) -> int | None:
+        """The size of a file, None if it does not exist; a list of the folder may lag behind."""
+
+    @abstractmethod
     def read(self, name: str) -> bytes | None:
         """The content of a file, None if it does not exist."""
 
@@ -229,6 +233,10 @@ class LocalFolder(Folder):
         except FileNotFoundError:
             return {}
 
+    def size(self, name: str) -> int | None:
+        path = self.path / name
+        return path.stat().st_size if path.is_file() else None
+
     def read(self, name: str) -> bytes | None:
         try:
             return (self.path / name).read_bytes()
@@ -297,6 +305,12 @@ class RemoteFolder(Folder):
         return {
             one["name"].rpartition("/")[2]: one["size"] for one in found if one["type"] == "file"
         }
+
+    def size(self, name: str) -> int | None:
+        files, key = _opened(self.url)
+        with remote_errors(f"{self.url}/{name}"), contextlib.suppress(FileNotFoundError):
+            return files.info(f"{key}/{name}")["size"]
+        return None
 
     def read(self, name: str) -> bytes | None:
         files, key = _opened(self.url)

@@ -29,11 +29,12 @@ class ShardsOptions(PretrainingDataOptions):
     """Options of `bert-tf shards`."""
 
     corpus: list[str] = option(path=True)
-    """text files, folders, globs, or names of TensorFlow Datasets (tfds:NAME/CONFIG)."""
+    """text files, folders, globs, URLs (s3://BUCKET/KEY), or names of TensorFlow Datasets
+    (tfds:NAME/CONFIG)."""
     tokenizer: str = option(path=True)
     """folder that `bert-tf vocab` wrote, or any BERT model directory."""
     output: str
-    """folder to make."""
+    """folder to make, or a URL."""
     max_seq_length: list[int] = option(  # type: ignore[assignment]
         factory=lambda: [128], at_least=5, at_most=2**16
     )

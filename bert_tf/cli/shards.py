@@ -6,9 +6,10 @@ r"""Make TFRecord shards of pre-training instances from text.
     --max_seq_length 128 512
 
 Reads text with a sentence per line and a blank line between documents, plain text in paragraphs
-(--corpus_format text), JSONL, or a dataset of TensorFlow Datasets; files may be compressed with
-gzip, zstd, xz or bzip2. Two sequence lengths make two folders in one pass. The same command resumes
-a stopped run; the folder is complete when it holds manifest.json.
+(--corpus_format text), JSONL, Parquet, or a dataset of TensorFlow Datasets; files may be compressed
+with gzip, zstd, xz or bzip2, and lie in buckets (s3://, gs://), as may the output. Two sequence
+lengths make two folders in one pass. The same command resumes a stopped run; the folder is complete
+when it holds manifest.json.
 
   bert-tf shards ... --workers 8          8 processes of this machine
   bert-tf shards ... --dask tcp://HOST:8786

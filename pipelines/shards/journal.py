@@ -138,7 +138,9 @@ class Journal:
 
         def is_whole(indexed: tuple[int, Shard]) -> bool:
             index, shard = indexed
-            if sizes[index].get(shard.file) != shard.bytes:
+            listed = sizes[index].get(shard.file)
+            size = self._folders[index].size(shard.file) if listed is None else listed
+            if size != shard.bytes:
                 return False
             return not checksums or self._folders[index].sha256(shard.file) == shard.sha256
 

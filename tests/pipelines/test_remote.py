@@ -177,6 +177,26 @@ def test_faults_of_the_store_change_nothing(s3, corpus, tokenizer, local):
 
 
 @pytest.mark.slow
+def test_a_key_that_a_list_lacks_is_looked_for(s3, corpus, tokenizer, local, monkeypatch):
+    out = f"{s3}/late"
+    write_shards_of_lengths(corpus, out, tokenizer, [OPTIONS], share=Share(1, 1))
+    sizes = storage.RemoteFolder.sizes
+    lists = []
+
+    def late(self):
+        found = sizes(self)
+        if names := [name for name in found if name.startswith("train-")]:
+            lists.append(found.pop(names[0]))
+        return found
+
+    with monkeypatch.context() as patch:
+        patch.setattr(storage.RemoteFolder, "sizes", late)
+        write_shards(corpus, out, tokenizer, OPTIONS, finish=True)
+    assert lists
+    assert_same(out, local)
+
+
+@pytest.mark.slow
 def test_jobs_that_share_a_bucket(s3, corpus, tokenizer, local):
     out = f"{s3}/jobs"
     for number in (2, 1):
