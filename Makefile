@@ -45,7 +45,9 @@ setup: $(READY)  ## make .venv with everything the commands and tests need
 
 lock: $(READY)  ## resolve requirements*.txt into the lock files; ARGS=--upgrade for newer versions
 	$(LOCK) $(ARGS) requirements-dev.txt --output-file requirements-dev.lock
-	$(LOCK) $(ARGS) --constraints requirements-dev.lock requirements.txt --output-file requirements.lock
+	for part in requirements requirements-serve; do \
+	  $(LOCK) $(ARGS) --constraints requirements-dev.lock $$part.txt --output-file $$part.lock || exit; \
+	done
 
 demo: $(COMMANDS)  ## raw text to a served model in minutes; CORPUS=folder takes your own text
 	rm -rf runs/demo

@@ -171,6 +171,8 @@ def _run(called: str | None, arguments: Sequence[str]) -> None:
 def read_options(called: str, arguments: Sequence[str]) -> Any:
     """The options of a subcommand; `arguments` begin with its name."""
     module = importlib.import_module(f"bert_tf.cli.{called}")
+    if hasattr(module, "translated"):  # another program's options
+        arguments = module.translated(arguments)
     options = with_own_kind(module.Options, arguments)
     check_arguments(arguments, options)
     try:

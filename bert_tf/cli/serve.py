@@ -3,9 +3,9 @@
   bert-tf serve saved_models/
   curl -d '{"instances": ["a raw string"]}' http://127.0.0.1:8501/v1/models/classifier:predict
 
-Clients of TensorFlow Serving work unchanged. New versions of a model are picked up while requests
-run. http://127.0.0.1:8501/ is a page to try the models; docs/serve.md has options, limits, metrics
-and the log's fields.
+Clients of TensorFlow Serving work unchanged, and so do command lines of tensorflow_model_server.
+New versions of a model are picked up while requests run. http://127.0.0.1:8501/ is a page to try
+the models; docs/serve.md has options, limits, metrics and the log's fields.
 """
 
 import asyncio
@@ -16,7 +16,6 @@ import gc
 import ipaddress
 import json
 import os
-import ssl
 import threading
 from dataclasses import dataclass
 from importlib.util import find_spec
@@ -24,13 +23,15 @@ from pathlib import Path
 from typing import Any
 
 from bert_tf.cli.progress import console, progress
+from bert_tf.cli.tensorflow_serving_flags import translated as translated
 from bert_tf.errors import InputError
 from bert_tf.options import CheckedOptions, option
 from bert_tf.serving.packed_weights import pack_weights, types_of
 
 _LAST_SECONDS = 5  # after the last answers, for what still computes or loads
 _PACKAGES = (
-    "grpc", "httptools", "orjson", "prometheus_client", "starlette", "tensorflow_serving", "uvicorn"
+    "grpc", "grpc_health", "httptools", "orjson", "prometheus_client", "starlette",
+    "tensorflow_serving", "uvicorn",
 )  # fmt: skip
 
 
@@ -41,6 +42,8 @@ class Options(CheckedOptions):
     models: str = option("saved_models", positional=True)
     """folder of models, as `bert-tf export` writes it: saved_models/<name>/<version>; or a
     models.config, which can also pin versions and give them labels."""
+    model_name: str | None = None
+    """name of the served model where MODELS is the folder of one; by default the folder's."""
     host: str = "127.0.0.1"
     """address to listen on; 0.0.0.0 lets other machines connect."""
     rest_port: int | None = option(None, at_least=0, at_most=65535)
@@ -54,6 +57,9 @@ class Options(CheckedOptions):
     batching_parameters_file: str | None = None
     """batching parameters of all models, in TensorFlow Serving's format, in place of each version's
     batching_params.pbtxt."""
+    enable_per_model_batching_parameters: bool = False
+    """prefer each version's batching_params.pbtxt to --batching_parameters_file, whose
+    num_batch_threads alone counts."""
     max_batch_size: int | None = option(None, at_least=1, at_most=2**20)
     """most rows of a request, and of a batch that is joined from several. This and the two below
     replace what the files say, and batch models without a file, too."""
@@ -66,20 +72,26 @@ class Options(CheckedOptions):
     """size limit of a request in MiB; larger ones are refused."""
     deadline: float = option(30.0, above=0, at_most=86400)
     """seconds within which a REST request must be answered; gRPC clients set their own."""
+    refuse_truncated: bool = False
+    """refuse a request with a text that the model cannot read whole, instead of truncating it."""
     allowed_hosts: list[str] = option(factory=list)
     """further names by which requests may call the server, such as models.example.org; "*" for any.
     By default its loopback names, or any name where --host is open to other machines."""
     tls_certificate: str | None = None
-    """PEM file with the certificate chain; clients then use https and TLS."""
+    """PEM file with the certificate chain; clients then use https and TLS. Changes are followed."""
     tls_key: str | None = None
     """PEM file with the private key."""
     token_file: str | None = None
-    """file whose first line is a token that every request must show, as "Authorization: Bearer
-    TOKEN" or as the password of a browser."""
+    """file with a token per line, optionally after its name and a space; every request must show
+    one as "Authorization: Bearer TOKEN" or as the password of a browser. Changes are followed."""
     cors_origins: list[str] = option(factory=list)
     """origins of web pages that may read answers, such as https://example.org; "*" for all."""
     access_log: str | None = None
     """file for one line of JSON per request; "-" for standard output."""
+    monitoring_config_file: str | None = None
+    """TensorFlow Serving's file that moves the metrics to another path, or switches them off."""
+    traces: bool = False
+    """send a span for each request to $OTEL_EXPORTER_OTLP_ENDPOINT, by OpenTelemetry."""
 
 
 def prepare(options: Options) -> None:
@@ -88,19 +100,10 @@ def prepare(options: Options) -> None:
         raise InputError("packages for serving are missing: pip install 'bert-tf[serve]'")
     if bool(options.tls_certificate) != bool(options.tls_key):
         raise InputError("TLS needs both files: give --tls_certificate and --tls_key")
-    if options.tls_certificate and options.tls_key:
-        try:
-            context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-            context.load_cert_chain(options.tls_certificate, options.tls_key)
-        except OSError as error:  # ssl.SSLError is one
-            raise InputError(
-                f"{options.tls_certificate} and {options.tls_key} are no certificate and its key "
-                f"({error}): give PEM files"
-            ) from error
     source = Path(options.models)
     if not source.exists():
         raise InputError(f"{source}: no such folder: give the one that bert-tf export writes to")
-    _token(options.token_file)
+    _credentials(options)
     _port(options, "rest_port", 8501)
     _port(options, "grpc_port", 8500)
     versions = (path for path in source.glob("*/*") if path.name.isdecimal())
@@ -117,24 +120,26 @@ def _folders(source: Path) -> list[Path]:
 
 def run(options: Options) -> None:
     source = Path(options.models)
-    token = _token(options.token_file)
+    tls, tokens = _credentials(options)
     from bert_tf.serving.server import playground
     from bert_tf.serving.server.access_log import AccessLog
-    from bert_tf.serving.server.app import make_app
-    from bert_tf.serving.server.configuration import BatchingParameters, read_batching_parameters
-    from bert_tf.serving.server.grpc_service import Tls, start_grpc
+    from bert_tf.serving.server.app import METRICS_PATH, make_app
+    from bert_tf.serving.server.bodies import Limits
+    from bert_tf.serving.server.configuration import (
+        BatchingParameters,
+        read_batching_parameters,
+        read_metrics_path,
+    )
+    from bert_tf.serving.server.grpc_service import start_grpc
     from bert_tf.serving.server.models import Models
-    from bert_tf.serving.server.rest import Limits
     from bert_tf.serving.server.server import bind, serve
+    from bert_tf.serving.server.tracing import Tracer
 
     rest_socket = bind(options.host, _port(options, "rest_port", 8501), "--rest_port")
     # Found to be free now, before models are loaded.
     with bind(options.host, _port(options, "grpc_port", 8500), "--grpc_port") as grpc_socket:
         host = f"[{options.host}]" if ":" in options.host else options.host
         grpc_address = f"{host}:{grpc_socket.getsockname()[1]}"
-    tls = None
-    if options.tls_certificate and options.tls_key:
-        tls = Tls(Path(options.tls_certificate), Path(options.tls_key))
     batching = ("max_batch_size", "batch_timeout_micros", "max_enqueued_batches")
     given = ((name, getattr(options, name)) for name in batching)
     overrides = {name: value for name, value in given if value is not None}
@@ -142,10 +147,19 @@ def run(options: Options) -> None:
     if options.batching_parameters_file:
         parameters = read_batching_parameters(options.batching_parameters_file)
         threads = threads or parameters.num_batch_threads
-        overrides = dataclasses.asdict(parameters.overridden(overrides))
+        if not options.enable_per_model_batching_parameters:
+            overrides = dataclasses.asdict(parameters.overridden(overrides))
+    metrics_path: str | None = METRICS_PATH
+    if options.monitoring_config_file:
+        metrics_path = read_metrics_path(options.monitoring_config_file, METRICS_PATH)
     models = Models(
-        source, batching=BatchingParameters(num_batch_threads=threads), overrides=overrides
+        source,
+        name=options.model_name,
+        batching=BatchingParameters(num_batch_threads=threads),
+        overrides=overrides,
+        refuses_truncated=options.refuse_truncated,
     )
+    tracer = Tracer() if options.traces else None
     try:
         log = AccessLog(options.access_log) if options.access_log else None
     except OSError as error:
@@ -160,9 +174,11 @@ def run(options: Options) -> None:
         limits=Limits(body_bytes=request_bytes, held_bytes=held_bytes, seconds=options.deadline),
         routes=playground.routes(models) if options.playground else (),
         hosts=_hosts(options),
-        token=token,
+        tokens=tokens,
         cors_origins=options.cors_origins,
         access_log=log,
+        tracer=tracer,
+        metrics_path=metrics_path,
     )
 
     loading, grace = contextlib.ExitStack(), 2 * options.deadline
@@ -192,14 +208,19 @@ def run(options: Options) -> None:
         max_request_bytes=request_bytes,
         max_held_bytes=held_bytes,
         tls=tls,
-        token=token,
+        tokens=tokens,
         access_log=log,
+        tracer=tracer,
     )
     serving = serve(
-        models, app, rest_socket, start, ready=ready, stopping=stopping, tls=tls, grace=grace
-    )
+        models, app, rest_socket, start, ready=ready, stopping=stopping, tls=tls, tokens=tokens,
+        grace=grace,
+    )  # fmt: skip
     gc.freeze()  # what is loaded by now stays; unloading a version need not look through it
-    with loading, contextlib.closing(log) if log else contextlib.nullcontext():
+    with loading, contextlib.ExitStack() as ends:
+        for each in (log, tracer):
+            if each is not None:
+                ends.callback(each.close)
         loading.enter_context(progress("loading and warming up the models"))
         asyncio.run(serving)
 
@@ -213,20 +234,16 @@ def _port(options: Options, name: str, default: int) -> int:
     return int(text)
 
 
-def _token(file: str | None) -> str | None:
-    if file is None:
-        return None
-    try:
-        token = Path(file).read_text(encoding="utf-8").partition("\n")[0].strip()
-    except (OSError, ValueError) as error:
-        raise InputError(f"{file} cannot be read ({error}): give a file with a token") from error
-    if not token:
-        raise InputError(f"{file}: its first line is empty: write a token there")
-    if not (token.isascii() and token.isprintable()):
-        raise InputError(
-            f"{file}: the token has characters that headers cannot carry: use printable ASCII"
-        )
-    return token
+def _credentials(options: Options) -> tuple[Any, Any]:
+    """The certificate and the tokens, if there are any."""
+    from bert_tf.serving.server.credentials import Certificate, Tokens
+
+    tls = tokens = None
+    if options.tls_certificate and options.tls_key:
+        tls = Certificate(options.tls_certificate, options.tls_key)
+    if options.token_file:
+        tokens = Tokens(options.token_file)
+    return tls, tokens
 
 
 def _hosts(options: Options) -> set[str]:

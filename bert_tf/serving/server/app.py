@@ -1,26 +1,35 @@
-"""The server's HTTP application: REST API, metrics and playground, and what guards them."""
+"""The server's HTTP application: REST API, probes, metrics and playground; what guards them."""
 
-import base64
-import hmac
+import json
 import time
 from collections.abc import Callable, Collection, Sequence
+from importlib import resources
 from urllib.parse import urlsplit
 
+import yaml
 from starlette.applications import Starlette
-from starlette.datastructures import Headers
+from starlette.datastructures import Headers, MutableHeaders
 from starlette.middleware import Middleware
 from starlette.middleware.cors import CORSMiddleware
+from starlette.middleware.gzip import GZipMiddleware
 from starlette.requests import Request
-from starlette.responses import Response
+from starlette.responses import PlainTextResponse, Response
 from starlette.routing import BaseRoute, Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from bert_tf.serving.server import dialects, tracing
 from bert_tf.serving.server.access_log import AccessLog
+from bert_tf.serving.server.bodies import Bodies, Limits
+from bert_tf.serving.server.conversion import LARGE_BODY
+from bert_tf.serving.server.credentials import Tokens
 from bert_tf.serving.server.metrics import CONTENT_TYPE
 from bert_tf.serving.server.models import Models
-from bert_tf.serving.server.rest import Limits, RestApi, error_response, raw_path
+from bert_tf.serving.server.responses import error_response, json_response, learned, raw_path
+from bert_tf.serving.server.rest import RestApi
 
+METRICS_PATH = "/monitoring/prometheus/metrics"
 _LONGEST_PATH = 256  # in the access log
+_LEAST_PACKED = 2**10  # bytes of an answer that is worth packing
 # Browsers ask the user for a password, which is the token, if Basic is offered; Chromium reads only
 # the first scheme of a header.
 _CHALLENGES = ('Bearer realm="bert-tf"', 'Basic realm="bert-tf: the token is the password"')
@@ -32,55 +41,84 @@ def make_app(
     limits: Limits | None = None,
     routes: Sequence[BaseRoute] = (),
     hosts: Collection[str] = (),
-    token: str | None = None,
+    tokens: Tokens | None = None,
     cors_origins: Sequence[str] = (),
     access_log: AccessLog | None = None,
+    tracer: tracing.Tracer | None = None,
+    metrics_path: str | None = METRICS_PATH,
 ) -> Starlette:
     """Makes the ASGI application of a server; the caller starts and closes the models."""
-    middleware = []
-    if access_log is not None:
-        middleware.append(Middleware(_logged, log=access_log))
+    middleware = [Middleware(_probed, models=models)]
+    middleware.append(Middleware(_observed, log=access_log, tracer=tracer))
+
+    def guard(refuse: Callable[[Scope, Headers], Response | None], reason: str) -> None:
+        count = models.metrics.refusal
+        middleware.append(Middleware(_guarded, refuse=refuse, count=lambda: count(reason)))
+
     if hosts:
-        middleware.append(Middleware(_guarded, refuse=lambda x: _refuse_other_host(x, hosts)))
+        guard(lambda _, headers: _refuse_other_host(headers, hosts), "host")
     if cors_origins:
         middleware.append(
             Middleware(
                 CORSMiddleware,
                 allow_origins=cors_origins,
                 allow_methods=["GET", "POST"],
-                allow_headers=["Authorization", "Content-Type"],
+                allow_headers=["Authorization", "Content-Type", "X-Request-ID", "Traceparent"],
+                expose_headers=["X-Request-ID"],
             )
         )
-    if token is not None:
-        middleware.append(Middleware(_guarded, refuse=lambda x: _refuse_without_token(x, token)))
+    if tokens is not None:
+        guard(lambda scope, headers: _refuse_without_token(scope, headers, tokens), "token")
+    middleware.append(
+        Middleware(
+            GZipMiddleware,
+            minimum_size=_LEAST_PACKED,
+            compresslevel=1,
+            thread_minimum_size=LARGE_BODY,
+        )
+    )
 
     async def metrics(request: Request) -> Response:
-        return Response(models.metrics.render(), media_type=CONTENT_TYPE)
+        text = models.metrics.render(models.rows_waiting(), models.readiness())
+        return Response(text, media_type=CONTENT_TYPE)
 
-    ours = [
-        Route("/monitoring/prometheus/metrics", metrics),
-        Route("/{path:path}", RestApi(models, limits or Limits())),
-    ]
+    described = resources.files(__package__) / "openapi.yaml"
+    description = json.dumps(yaml.safe_load(described.read_text(encoding="utf-8")))
+
+    async def openapi(request: Request) -> Response:
+        return json_response(description)
+
+    ours: list[BaseRoute] = [Route("/openapi.json", openapi)]
+    if metrics_path:
+        ours.append(Route(metrics_path, metrics))
+    bodies = Bodies(limits or Limits(), models.metrics)
+    ours += dialects.routes(models, bodies)
+    ours.append(Route("/{path:path}", RestApi(models, bodies).app()))
     return Starlette(routes=[*routes, *ours], middleware=middleware)
 
 
-def is_authorized(header: str, token: str) -> bool:
-    """Whether an `Authorization` header shows the token, as Bearer or as password of Basic."""
-    scheme, _, given = header.strip().partition(" ")
-    shown = given.strip().encode()
-    if scheme.lower() == "basic":
-        try:
-            shown = base64.b64decode(shown, validate=True).partition(b":")[2]
-        except ValueError:
-            return False
-    elif scheme.lower() != "bearer":
-        return False
-    # In a time that does not depend on how much of it is right.
-    return hmac.compare_digest(shown, token.encode())
+def _probed(app: ASGIApp, models: Models) -> ASGIApp:
+    """Answers an orchestrator's probes: of anyone, under any host's name, not in the log."""
+
+    async def answer(scope: Scope, receive: Receive, send: Send) -> None:
+        is_probe = scope["type"] == "http" and scope["method"] in ("GET", "HEAD")
+        match scope["path"] if is_probe else None:
+            case "/healthz":
+                response: ASGIApp = PlainTextResponse("ok\n")
+            case "/readyz":
+                found = models.readiness()
+                ready = f"{sum(found.values())} of {len(found)} models are ready\n"
+                response = PlainTextResponse(ready, 200 if models.is_ready else 503)
+            case _:
+                response = app
+        await response(scope, receive, send)
+
+    return answer
 
 
-def _refuse_without_token(headers: Headers, token: str) -> Response | None:
-    if is_authorized(headers.get("authorization", ""), token):
+def _refuse_without_token(scope: Scope, headers: Headers, tokens: Tokens) -> Response | None:
+    if name := tokens.name_of(headers.get("authorization", "")):
+        learned(scope)["token"] = name
         return None
     refusal = error_response(401, "Missing or wrong token")
     for challenge in _CHALLENGES:
@@ -100,49 +138,54 @@ def _refuse_other_host(headers: Headers, hosts: Collection[str]) -> Response | N
     return None
 
 
-def _guarded(app: ASGIApp, refuse: Callable[[Headers], Response | None]) -> ASGIApp:
+def _guarded(
+    app: ASGIApp, refuse: Callable[[Scope, Headers], Response | None], count: Callable[[], object]
+) -> ASGIApp:
     async def answer(scope: Scope, receive: Receive, send: Send) -> None:
-        refusal = refuse(Headers(scope=scope)) if scope["type"] == "http" else None
+        refusal = refuse(scope, Headers(scope=scope)) if scope["type"] == "http" else None
+        if refusal:
+            count()
         await (refusal or app)(scope, receive, send)
 
     return answer
 
 
-def _logged(app: ASGIApp, log: AccessLog) -> ASGIApp:
-    """Logs requests, with what the application adds to `scope["state"]["access"]`."""
+def _observed(app: ASGIApp, log: AccessLog | None, tracer: tracing.Tracer | None) -> ASGIApp:
+    """Gives requests an id, and writes what the application has `learned` to the log and a span."""
 
     async def answer(scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
             return await app(scope, receive, send)
-        start = time.perf_counter()
-        learned = scope.setdefault("state", {}).setdefault("access", {})
-        # The status of a request without an answer.
-        counted = {"status": 499, "request_bytes": 0, "response_bytes": 0}
+        start, headers, fields = time.perf_counter(), Headers(scope=scope), learned(scope)
+        fields |= {
+            "client": (scope.get("client") or ("",))[0],
+            "protocol": "REST",
+            "method": scope["method"],
+            "path": raw_path(scope)[:_LONGEST_PATH],
+            **tracing.identity(headers),
+            # The status of a request without an answer.
+            "status": 499,
+            "request_bytes": 0,
+            "response_bytes": 0,
+        }
 
         async def counting_receive() -> Message:
             message = await receive()
-            counted["request_bytes"] += len(message.get("body", b""))
+            fields["request_bytes"] += len(message.get("body", b""))
             return message
 
         async def counting_send(message: Message) -> None:
             if message["type"] == "http.response.start":
-                counted["status"] = message["status"]
-            counted["response_bytes"] += len(message.get("body", b""))
+                fields["status"] = message["status"]
+                MutableHeaders(scope=message)["X-Request-ID"] = fields["request_id"]
+            fields["response_bytes"] += len(message.get("body", b""))
             await send(message)
 
         try:
-            await app(scope, counting_receive, counting_send)
+            with tracing.span(tracer, scope["method"], headers, fields):
+                await app(scope, counting_receive, counting_send)
         finally:
-            log.write(
-                {
-                    "client": (scope.get("client") or ("",))[0],
-                    "protocol": "REST",
-                    "method": scope["method"],
-                    "path": raw_path(scope)[:_LONGEST_PATH],
-                    **learned,
-                    **counted,
-                    "milliseconds": round(1000 * (time.perf_counter() - start), 3),
-                }
-            )
+            if log is not None:
+                log.write(fields | {"milliseconds": round(1000 * (time.perf_counter() - start), 3)})
 
     return answer

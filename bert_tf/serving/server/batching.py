@@ -52,18 +52,12 @@ class _Request:
 
 
 class Workers:
-    """The threads that run batches, shared by the queues of all models; by default one per core.
+    """The threads that run batches, shared by the queues of all models; by default one per core."""
 
-    `observe` is called in the event loop with the seconds that a request has waited.
-    """
-
-    def __init__(
-        self, threads: int = 0, observe: Callable[[float], object] = lambda seconds: None
-    ) -> None:
+    def __init__(self, threads: int = 0) -> None:
         self.threads = threads or len(os.sched_getaffinity(0))
         self._idle = self.threads
         self._executor = ThreadPoolExecutor(self.threads, "batch")
-        self._observe = observe
         self._queues: set[BatchQueue] = set()
         self._timer: asyncio.TimerHandle | None = None
 
@@ -94,8 +88,9 @@ class Workers:
     def _start(self, queue: "BatchQueue", batch: list[_Request]) -> None:
         self._idle -= 1
         queue.running += 1
-        for request in batch:
-            self._observe(time.monotonic() - request.arrived)
+        started = time.monotonic()
+        rows = sum(row_count(each.inputs) for each in batch)
+        queue.observe(rows, [started - each.arrived for each in batch])
         sizes = queue.parameters.allowed_batch_sizes if batch[0].joins else ()
         loop = asyncio.get_running_loop()
         run = loop.run_in_executor(self._executor, _execute, batch, sizes)
@@ -130,10 +125,20 @@ class _Head(NamedTuple):
 
 
 class BatchQueue:
-    """The requests that wait for one version of a model: `rows` wait, `running` batches run."""
+    """The requests that wait for one version of a model: `rows` wait, `running` batches run.
 
-    def __init__(self, workers: Workers, parameters: BatchingParameters) -> None:
+    `observe` is called in the event loop for each batch, with its rows and the seconds that each
+    request has waited.
+    """
+
+    def __init__(
+        self,
+        workers: Workers,
+        parameters: BatchingParameters,
+        observe: Callable[[int, list[float]], object] = lambda rows, waits: None,
+    ) -> None:
         self.parameters = parameters
+        self.observe = observe
         self.rows = 0
         self.running = 0
         self._workers = workers
@@ -154,7 +159,8 @@ class BatchQueue:
         batches = self.parameters.max_enqueued_batches
         if self.rows and self.rows + rows > batches * self.parameters.max_batch_size:
             full = "The batch scheduling queue to which this task was submitted is full"
-            raise ServingError(StatusCode.UNAVAILABLE, f"{full}; max_enqueued_batches is {batches}")
+            message = f"{full}; max_enqueued_batches is {batches}"
+            raise ServingError(StatusCode.UNAVAILABLE, message, "queue_full")
         future = asyncio.get_running_loop().create_future()
         request = _Request(function, inputs, key is not None, rows, deadline, future)
         if not request.is_wanted():

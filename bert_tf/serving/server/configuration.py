@@ -45,10 +45,10 @@ class BatchingParameters:
         return dataclasses.replace(self, **{**sizes, **fields})
 
 
-# The protobuf message, which tensorflow-serving-api lacks. Requests of unlike shapes are never
+# The protobuf messages that tensorflow-serving-api lacks. Requests of unlike shapes are never
 # joined here, so there is nothing to pad.
 _DESCRIPTOR = """
-  name: "bert_tf/batching_parameters.proto" package: "bert_tf" syntax: "proto3"
+  name: "bert_tf/server.proto" package: "bert_tf" syntax: "proto3"
   dependency: "google/protobuf/wrappers.proto"
   message_type {
     name: "BatchingParameters"
@@ -60,12 +60,22 @@ _DESCRIPTOR = """
     field { number: 6 name: "allowed_batch_sizes" label: LABEL_REPEATED type: TYPE_INT64 }
     field { number: 7 name: "pad_variable_length_inputs" type: TYPE_BOOL }
   }
+  message_type {
+    name: "MonitoringConfig"
+    field { number: 1 name: "prometheus_config" type_name: ".bert_tf.PrometheusConfig" }
+  }
+  message_type {
+    name: "PrometheusConfig"
+    field { number: 1 name: "enable" type: TYPE_BOOL }
+    field { number: 2 name: "path" type: TYPE_STRING }
+  }
 """
 _POOL = DescriptorPool()
 _POOL.AddSerializedFile(wrappers_pb2.DESCRIPTOR.serialized_pb)
 _POOL.Add(text_format.Parse(_DESCRIPTOR, descriptor_pb2.FileDescriptorProto()))
-_MESSAGE = message_factory.GetMessageClass(
-    _POOL.FindMessageTypeByName("bert_tf.BatchingParameters")
+_BATCHING, _MONITORING = (
+    message_factory.GetMessageClass(_POOL.FindMessageTypeByName(f"bert_tf.{name}"))
+    for name in ("BatchingParameters", "MonitoringConfig")
 )
 
 
@@ -73,7 +83,7 @@ def read_batching_parameters(
     path: str | Path, defaults: BatchingParameters | None = None
 ) -> BatchingParameters:
     """Reads a batching parameters file; fields that it omits are as in `defaults`."""
-    message = _MESSAGE()
+    message = _BATCHING()
     try:
         text_format.Parse(Path(path).read_text(encoding="utf-8"), message)
         given = {
@@ -86,6 +96,19 @@ def read_batching_parameters(
         return dataclasses.replace(defaults or BatchingParameters(), **given)
     except (OSError, ValueError, text_format.ParseError) as error:
         raise InputError(f"{path} has no batching parameters ({error}): correct it") from error
+
+
+def read_metrics_path(path: str | Path, default: str) -> str | None:
+    """Path of the metrics that a monitoring.config gives; None if it switches them off."""
+    config: Any = _MONITORING()
+    try:
+        text_format.Parse(Path(path).read_text(encoding="utf-8"), config)
+        found = config.prometheus_config.path or default
+        if not found.startswith("/") or set("{}?#") & set(found):
+            raise ValueError(f"path {found!r} is none of a URL")
+    except (OSError, ValueError, text_format.ParseError) as error:
+        raise InputError(f"{path} configures no metrics ({error}): correct it") from error
+    return found if config.prometheus_config.enable else None
 
 
 def read_models_config(path: str | Path) -> ModelServerConfig:

@@ -7,17 +7,21 @@ _BY_NUMBER = {code.value[0]: code for code in grpc.StatusCode}
 
 
 class ServingError(Exception):
-    """A request that is refused or has failed, in TensorFlow Serving's words where it has any."""
+    """A request that is refused or has failed, in TensorFlow Serving's words where it has any.
 
-    def __init__(self, code: grpc.StatusCode, message: str) -> None:
+    `reason` is the label under which metrics count it, by default the code's name.
+    """
+
+    def __init__(self, code: grpc.StatusCode, message: str, reason: str = "") -> None:
         super().__init__(message)
         self.code = code
         self.message = message
+        self.reason = reason or code.name.lower()
 
 
-def invalid(message: str) -> ServingError:
+def invalid(message: str, reason: str = "") -> ServingError:
     """A request that can never be answered."""
-    return ServingError(grpc.StatusCode.INVALID_ARGUMENT, message)
+    return ServingError(grpc.StatusCode.INVALID_ARGUMENT, message, reason)
 
 
 def from_tensorflow(error: tf.errors.OpError) -> ServingError:

@@ -1,13 +1,13 @@
-"""TensorFlow Serving's gRPC services: PredictionService and ModelService."""
+"""TensorFlow Serving's gRPC services, PredictionService and ModelService, and grpc.health.v1."""
 
 import asyncio
+import contextlib
 import dataclasses
 import functools
 import logging
 import math
 import time
-from collections.abc import Awaitable, Callable
-from pathlib import Path
+from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 
 import grpc
@@ -18,19 +18,21 @@ from tensorflow_serving.apis.model_pb2 import ModelSpec
 from tensorflow_serving.apis.predict_pb2 import PredictRequest, PredictResponse
 from tensorflow_serving.apis.regression_pb2 import RegressionRequest, RegressionResponse
 
+from bert_tf.serving.server import tracing
 from bert_tf.serving.server.access_log import AccessLog
-from bert_tf.serving.server.app import is_authorized
 from bert_tf.serving.server.conversion import LARGE_ANSWER, LARGE_BODY, in_thread_if
+from bert_tf.serving.server.credentials import Certificate, Tokens
 from bert_tf.serving.server.errors import ServingError, invalid
 from bert_tf.serving.server.example_requests import classify, listed_examples, regress
+from bert_tf.serving.server.grpc_health import Health
 from bert_tf.serving.server.models import Models
+from bert_tf.serving.server.responses import LONGEST_NAME
 from bert_tf.serving.server.servable import Servable
 from bert_tf.serving.server.tensors import predict_inputs, to_proto
 
 _LOG = logging.getLogger(__name__)
 # Bytes of a message: gRPC sends it in a header, whose size is limited.
 _LONGEST_MESSAGE = 1024
-_LONGEST_NAME = 256
 _MOST_CALLS = 1000
 # Time in which the message of a call must arrive. Where many calls wait for theirs, a new one gets
 # the shorter time: clients send the message with the head of a call.
@@ -42,25 +44,18 @@ _YEAR = 365 * 24 * 3600.0
 _Method = Callable[[Models, Any, float], Awaitable[Message]]
 
 
-@dataclasses.dataclass(frozen=True)
-class Tls:
-    """PEM files of a certificate chain and its private key."""
-
-    certificate: Path
-    key: Path
-
-
 async def start_grpc(
     models: Models,
     address: str = "127.0.0.1:8500",
     *,
     max_request_bytes: int = 2**25,
     max_held_bytes: int = 2**28,
-    tls: Tls | None = None,
-    token: str | None = None,
+    tls: Certificate | None = None,
+    tokens: Tokens | None = None,
     access_log: AccessLog | None = None,
-) -> tuple[grpc.aio.Server, int]:
-    """Starts a server of both services and returns it with its port; port 0 takes a free one.
+    tracer: tracing.Tracer | None = None,
+) -> tuple["GrpcServer", int]:
+    """Starts a server of the services and returns it with its port; port 0 takes a free one.
 
     Requests beyond `max_request_bytes`, and those beyond `max_held_bytes` in work, fail with
     RESOURCE_EXHAUSTED.
@@ -74,18 +69,52 @@ async def start_grpc(
             ("grpc.so_reuseport", 0),
         ],
     )
-    calls = _Calls(models, max_held_bytes, token, access_log)
+    calls = _Calls(models, max_held_bytes, tokens, access_log, tracer)
     for service, methods in _METHODS.items():
         handlers = {api: calls.handler(api, *method) for api, method in methods.items()}
         name = f"tensorflow.serving.{service}"
         server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(name, handlers),))
+    services = [f"tensorflow.serving.{service}" for service in _METHODS]
+    health = Health(models, services, calls.message)
+    server.add_generic_rpc_handlers((health.handlers(),))
     if tls:
-        pair = (tls.key.read_bytes(), tls.certificate.read_bytes())
-        port = server.add_secure_port(address, grpc.ssl_server_credentials([pair]))
+        port = server.add_secure_port(address, _credentials(tls))
     else:
         port = server.add_insecure_port(address)
     await server.start()
-    return server, port
+    return GrpcServer(server, health), port
+
+
+@dataclasses.dataclass(frozen=True)
+class GrpcServer:
+    """A started server."""
+
+    server: grpc.aio.Server
+    health: Health
+
+    async def stop(self, grace: float | None) -> None:
+        """Refuses new calls, and gives those accepted so many seconds."""
+        self.health.stop()
+        await self.server.stop(grace)
+
+
+def _credentials(tls: Certificate) -> grpc.ServerCredentials:
+    """Credentials that each new connection finds up to date."""
+
+    def configuration() -> grpc.ServerCertificateConfiguration:
+        pair = (tls.pair.key, tls.pair.certificate)
+        return grpc.ssl_server_certificate_configuration([pair])
+
+    last = tls.pair
+
+    def changed() -> grpc.ServerCertificateConfiguration | None:
+        nonlocal last
+        if tls.pair is last:
+            return None
+        last = tls.pair
+        return configuration()
+
+    return grpc.dynamic_ssl_server_credentials(configuration(), changed)
 
 
 async def _predict(models: Models, request: PredictRequest, deadline: float) -> PredictResponse:
@@ -161,12 +190,13 @@ _METHODS: dict[str, dict[str, tuple[type[Message], _Method]]] = {
 
 @dataclasses.dataclass
 class _Calls:
-    """What all calls have in common: token, limits, errors, metrics and log."""
+    """What all calls have in common: tokens, limits, errors, metrics, log and spans."""
 
     models: Models
     max_held_bytes: int
-    token: str | None
+    tokens: Tokens | None
     access_log: AccessLog | None
+    tracer: tracing.Tracer | None
     arriving: int = 0  # calls that wait for their message
     held_bytes: int = 0
 
@@ -176,47 +206,82 @@ class _Calls:
         """A handler that reads the message itself: gRPC's own would wait for it without a limit."""
 
         async def answer(messages: Any, context: grpc.aio.ServicerContext) -> bytes:
-            started, code, spec = time.monotonic(), grpc.StatusCode.OK, ModelSpec()
-            size = held = 0
+            started, code = time.monotonic(), grpc.StatusCode.OK
+            headers = {k: v for k, v in context.invocation_metadata() or () if isinstance(v, str)}
+            fields: dict[str, Any] = {"client": context.peer(), "protocol": "gRPC", "method": api}
+            fields |= tracing.identity(headers) | {"request_bytes": 0}
+            trailer = ((tracing.REQUEST_ID, fields["request_id"]),)
+            context.set_trailing_metadata(trailer)
             try:
-                if self.token:
-                    metadata = dict(context.invocation_metadata() or ())
-                    if not is_authorized(metadata.get("authorization", ""), self.token):
-                        text = "send the metadata authorization: Bearer <token>"
-                        raise ServingError(grpc.StatusCode.UNAUTHENTICATED, text)
-                message = await self._message(context)
-                size = len(message)
-                if self.held_bytes + size > self.max_held_bytes:
-                    text = f"More than {self.max_held_bytes} bytes of requests are in work"
-                    raise ServingError(grpc.StatusCode.RESOURCE_EXHAUSTED, text)
-                held = size
-                self.held_bytes += held
-                request = await in_thread_if(size > LARGE_BODY, _parsed, request_type, message)
-                del message
-                spec = request.model_spec
-                if not request.HasField("model_spec"):
-                    raise invalid("Missing ModelSpec")
-                response = await method(self.models, request, _deadline(context))
-                is_large = response.ByteSize() > LARGE_BODY
-                return await in_thread_if(is_large, response.SerializeToString)
-            except ServingError as error:
-                code = error.code
-                await context.abort(code, error.message[:_LONGEST_MESSAGE])
-            except asyncio.CancelledError:
-                code = grpc.StatusCode.CANCELLED
-                raise
-            except Exception:
-                _LOG.exception("a request failed")
-                code = grpc.StatusCode.INTERNAL
-                await context.abort(code, "Internal error: see the server's log")
+                with tracing.span(self.tracer, api, headers, fields), self._counted():
+                    try:
+                        return await self._answer(request_type, method, headers, fields, context)
+                    except ServingError as error:
+                        self.models.metrics.refusal(error.reason)
+                        code = error.code
+                        await context.abort(code, error.message[:_LONGEST_MESSAGE], trailer)
+                    except asyncio.CancelledError:
+                        code = grpc.StatusCode.CANCELLED
+                        raise
+                    except Exception:
+                        _LOG.exception("a request failed, %s", fields["request_id"])
+                        code = grpc.StatusCode.INTERNAL
+                        text = "Internal error: see the server's log"
+                        await context.abort(code, text, trailer)
+                    finally:
+                        fields["status"] = code.name
             finally:
-                self.held_bytes -= held
-                self._note(api, spec, size, context.peer(), code, time.monotonic() - started)
+                self._note(api, fields, code, time.monotonic() - started)
             raise AssertionError("abort raises")
 
         return grpc.stream_unary_rpc_method_handler(answer)
 
-    async def _message(self, context: grpc.aio.ServicerContext) -> bytes:
+    def _counted(self) -> contextlib.AbstractContextManager:
+        return self.models.metrics.in_flight("GRPC")
+
+    async def _answer(
+        self,
+        request_type: type[Message],
+        method: _Method,
+        headers: Mapping[str, str],
+        fields: dict[str, Any],
+        context: grpc.aio.ServicerContext,
+    ) -> bytes:
+        if self.tokens:
+            name = self.tokens.name_of(headers.get("authorization", ""))
+            if name is None:
+                text = "send the metadata authorization: Bearer <token>"
+                raise ServingError(grpc.StatusCode.UNAUTHENTICATED, text, "token")
+            fields["token"] = name
+        start = time.monotonic()
+        message = await self.message(context)
+        self.models.metrics.stage("read", time.monotonic() - start)
+        size = fields["request_bytes"] = len(message)
+        if self.held_bytes + size > self.max_held_bytes:
+            text = f"More than {self.max_held_bytes} bytes of requests are in work"
+            raise ServingError(grpc.StatusCode.RESOURCE_EXHAUSTED, text, "held_bytes")
+        self.held_bytes += size
+        try:
+            start = time.monotonic()
+            request: Any = await in_thread_if(size > LARGE_BODY, _parsed, request_type, message)
+            self.models.metrics.stage("parse", time.monotonic() - start)
+            del message
+            spec = request.model_spec
+            fields["model"] = spec.name[:LONGEST_NAME]
+            fields["signature"] = spec.signature_name[:LONGEST_NAME]
+            if not request.HasField("model_spec"):
+                raise invalid("Missing ModelSpec")
+            response = await method(self.models, request, _deadline(context))
+            start = time.monotonic()
+            is_large = response.ByteSize() > LARGE_BODY
+            written = await in_thread_if(is_large, response.SerializeToString)
+            self.models.metrics.stage("write", time.monotonic() - start)
+            return written
+        finally:
+            self.held_bytes -= size
+
+    async def message(self, context: grpc.aio.ServicerContext) -> bytes:
+        """Reads the message of a call; raises ServingError if it does not arrive in time."""
         seconds = _MESSAGE_SECONDS if self.arriving < _MOST_PATIENT else _PROMPT_SECONDS
         self.arriving += 1
         try:
@@ -224,7 +289,7 @@ class _Calls:
                 message = await context.read()
         except TimeoutError:
             text = f"No message arrived within {seconds:g} s"
-            raise ServingError(grpc.StatusCode.DEADLINE_EXCEEDED, text) from None
+            raise ServingError(grpc.StatusCode.DEADLINE_EXCEEDED, text, "body_seconds") from None
         finally:
             self.arriving -= 1
         if message is grpc.aio.EOF:
@@ -232,23 +297,12 @@ class _Calls:
         return message
 
     def _note(
-        self, api: str, spec: ModelSpec, size: int, peer: str, code: grpc.StatusCode, seconds: float
+        self, api: str, fields: Mapping[str, Any], code: grpc.StatusCode, seconds: float
     ) -> None:
         if api != "GetModelStatus":
-            self.models.metrics.request(spec.name, api, "GRPC", code, seconds)
+            self.models.metrics.request(fields.get("model", ""), api, "GRPC", code, seconds)
         if self.access_log:
-            self.access_log.write(
-                {
-                    "client": peer,
-                    "protocol": "gRPC",
-                    "method": api,
-                    "model": spec.name[:_LONGEST_NAME],
-                    "signature": spec.signature_name[:_LONGEST_NAME],
-                    "request_bytes": size,
-                    "status": code.name,
-                    "milliseconds": round(1000 * seconds, 3),
-                }
-            )
+            self.access_log.write({**fields, "milliseconds": round(1000 * seconds, 3)})
 
 
 def _parsed(request_type: type[Message], message: bytes) -> Message:

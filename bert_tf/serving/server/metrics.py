@@ -1,7 +1,10 @@
-"""Metrics for Prometheus: those of tensorflow_serving/servables/tensorflow/util.cc."""
+"""Metrics for Prometheus: those of tensorflow_serving/servables/tensorflow/util.cc, and our own.
+
+Our own, `bert_tf_*`, are for autoscalers and operators; `recipes/serving/grafana.json` shows them.
+"""
 
 import contextlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import prometheus_client as prometheus
 from grpc import StatusCode
@@ -10,6 +13,9 @@ from grpc import StatusCode
 _MICROSECONDS = [round(10 * 1.8**power, 6) for power in range(33)]
 _EXAMPLES = [2.0**power for power in range(15)]
 _PREFIX = ":tensorflow:serving:"
+_OWN = "bert_tf_"
+# 10 µs to 84 s.
+_SECONDS = [1e-5 * 2.5**power for power in range(18)]
 # Counters whose names do not end in _total, which the client library appends to all.
 _WITHOUT_TOTAL = (f"{_PREFIX}request_count", ":tensorflow:cc:saved_model:load_attempt_count")
 
@@ -58,6 +64,25 @@ class Metrics:
         name = f"{_PREFIX}request_example_count"
         self._example_total = counter(name, f"{total} tensorflow.Examples.", "model")
 
+        def gauge(name: str, text: str, *labels: str) -> prometheus.Gauge:
+            return prometheus.Gauge(_OWN + name, text, labels, registry=self._registry)
+
+        self._in_flight = gauge("requests_in_flight", "Requests being answered.", "entrypoint")
+        self._waiting = gauge("rows_waiting", "Rows that wait for a thread.", "model_name")
+        self._ready = gauge("model_ready", "1 if requests to the model are answered.", "model_name")
+        self._expiry = gauge("certificate_expiry_seconds", "Unix time of the certificate's expiry.")
+        self._refusals = counter(f"{_OWN}refusals", "Requests refused or failed.", "reason")
+        self._batches = prometheus.Histogram(
+            f"{_OWN}batch_rows", "Rows of a batch.", ["model_name"], registry=self._registry,
+            buckets=_EXAMPLES,
+        )  # fmt: skip
+        self._stages = prometheus.Histogram(
+            f"{_OWN}stage_seconds", "Seconds of a request by stage.", ["stage"],
+            registry=self._registry, buckets=_SECONDS,
+        )  # fmt: skip
+        # Resident memory, processor seconds and open files, under the names that all servers use.
+        prometheus.ProcessCollector(registry=self._registry)
+
     def request(
         self, model: str, api: str, entrypoint: str, code: StatusCode, seconds: float
     ) -> None:
@@ -69,8 +94,25 @@ class Metrics:
     def run(self, model: str, seconds: float) -> None:
         self._runtime.labels(model, "Predict", "TF1").observe(seconds * 1e6)
 
-    def wait(self, seconds: float) -> None:
-        self._queueing.observe(seconds * 1e6)
+    def batch(self, model: str, rows: int, waits: Sequence[float]) -> None:
+        """Counts a batch that starts, whose requests have waited so many seconds each."""
+        self._batches.labels(model).observe(rows)
+        for seconds in waits:
+            self._queueing.observe(seconds * 1e6)
+            self.stage("wait", seconds)
+
+    def stage(self, stage: str, seconds: float) -> None:
+        """A part of a request's time: read, parse, wait, compute (with its batch) or write."""
+        self._stages.labels(stage).observe(seconds)
+
+    def in_flight(self, entrypoint: str) -> contextlib.AbstractContextManager:
+        return self._in_flight.labels(entrypoint).track_inprogress()
+
+    def refusal(self, reason: str) -> None:
+        self._refusals.labels(reason).inc()
+
+    def certificate(self, expiry: float) -> None:
+        self._expiry.set(expiry)
 
     def load(self, path: str, code: StatusCode) -> None:
         self._loads.labels(path, code.name).inc()
@@ -88,7 +130,14 @@ class Metrics:
         self._examples.labels(model).observe(count)
         self._example_total.labels(model).inc(count)
 
-    def render(self) -> bytes:
+    def render(
+        self, waiting: Mapping[str, int] | None = None, ready: Mapping[str, bool] | None = None
+    ) -> bytes:
+        """The text that Prometheus reads, with rows that wait and readiness, by model."""
+        for gauge, values in ((self._waiting, waiting), (self._ready, ready)):
+            gauge.clear()
+            for model, value in (values or {}).items():
+                gauge.labels(model).set(value)
         text = prometheus.generate_latest(self._registry)
         for name in _WITHOUT_TOTAL:
             text = text.replace(f"{name}_total".encode(), name.encode())

@@ -39,35 +39,40 @@ class Models:
     folder disappears stays loaded, as in TensorFlow Serving. Changes of a models.config are
     followed.
 
-    `source` is a folder of models (<name>/<version>), a folder of one model, or a models.config.
-    Of a model that was exported in several types, the fastest version is served, unless the file
-    has a policy.
+    `source` is a folder of models (<name>/<version>), a folder of one model, which `name` names
+    otherwise, or a models.config. Of a model that was exported in several types, the fastest
+    version is served, unless the file has a policy.
     `batching` has defaults for what a version's `batching_params.pbtxt` omits, and the number of
-    threads of the whole server; `overrides` replace fields of every version.
+    threads of the whole server; `overrides` replace fields of every version. With
+    `refuses_truncated`, texts that a model cannot read whole are refused.
     """
 
     def __init__(
         self,
         source: str | Path,
         *,
+        name: str | None = None,
         poll_seconds: float = 1.0,
         batching: BatchingParameters | None = None,
         overrides: Mapping[str, Any] | None = None,
+        refuses_truncated: bool = False,
     ) -> None:
         self.metrics = Metrics()
         batching = batching or BatchingParameters()
         self._folder = Path(source)
+        self._name = name or self._folder.resolve().name
         self._source: Path | ModelServerConfig = self._folder
         self._config_file: Path | None = None
         self._complaint = ""
         self._poll_seconds = poll_seconds
-        self._workers = Workers(batching.num_batch_threads, self.metrics.wait)
+        self._workers = Workers(batching.num_batch_threads)
         self._servable = functools.partial(
             Servable,
             workers=self._workers,
             metrics=self.metrics,
             parameters=dataclasses.replace(batching, num_batch_threads=0),
             overrides=dict(overrides or {}),
+            refuses_truncated=refuses_truncated,
         )
         # One model loads at a time, or both would need the memory of their loading at once.
         self._loader = ThreadPoolExecutor(1, "load")
@@ -75,6 +80,8 @@ class Models:
         self._wanted: dict[str, dict[int, Path]] = {}
         self._labels: dict[str, dict[str, int]] = {}
         self._tasks: set[asyncio.Task[None]] = set()
+        self._ready: set[str] = set()  # models that have been complete and still answer
+        self._is_started = False
         self._is_closing = False
 
     async def start(self) -> None:
@@ -87,7 +94,7 @@ class Models:
             elif _versions(folder):
                 self._source = ModelServerConfig()
                 self._source.model_config_list.config.add(
-                    name=folder.resolve().name, base_path=str(folder.absolute())
+                    name=self._name, base_path=str(folder.absolute())
                 )
             await self._poll()
         except OSError as error:
@@ -105,6 +112,7 @@ class Models:
         if failed and not self.names:
             await self.close()
             raise InputError(f"no model can be loaded ({'; '.join(failed)}): fix or replace them")
+        self._is_started = True
         self._begin(self._watch())
 
     async def close(self) -> None:
@@ -156,6 +164,37 @@ class Models:
                 servable.error, servable.state = None, ModelVersionStatus.START
                 self._begin(self._load(servable))
         self.metrics.models = {name for name, wanted in self._wanted.items() if wanted}
+
+    def rows_waiting(self) -> dict[str, int]:
+        """Rows that wait for a thread, by model."""
+        return {
+            name: sum(each.rows_waiting for each in servables.values())
+            for name, servables in self._servables.items()
+        }
+
+    def readiness(self) -> dict[str, bool]:
+        """Whether each configured model is ready.
+
+        A model becomes ready when all versions that it should serve are loaded, and stays so while
+        one of them, or the one that they replace, answers: a new version that fails takes no server
+        out of service.
+        """
+        names = {name for name, wanted in self._wanted.items() if wanted}
+        if isinstance(self._source, ModelServerConfig):
+            names = {model.name for model in self._source.model_config_list.config}
+        answering = {each.name for each in self._all() if each.is_available}
+        complete = {
+            name
+            for name in names & answering
+            if all(self._servables[name][each].is_available for each in self._wanted[name])
+        }
+        self._ready = (self._ready | complete) & answering & names
+        return {name: name in self._ready for name in sorted(names)}
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether requests to all configured models are answered."""
+        return self._is_started and not self._is_closing and all(self.readiness().values())
 
     def _all(self) -> list[Servable]:
         return [each for versions in self._servables.values() for each in versions.values()]
@@ -220,8 +259,9 @@ class Models:
         self, name: str, version: int | None = None, label: str | None = None
     ) -> contextlib.AbstractContextManager[Servable]:
         """Keeps the version that a request asks for, by default the newest, loaded in a block."""
-        if self._is_closing:
-            raise ServingError(StatusCode.UNAVAILABLE, "The server is stopping")
+        if self._is_closing or not self._is_started:
+            reason, more = ("stopping", "") if self._is_closing else ("loading", " its models")
+            raise ServingError(StatusCode.UNAVAILABLE, f"The server is {reason}{more}", reason)
         version, servables = self._asked(name, version, label)
         available = [number for number, each in servables.items() if each.is_available]
         chosen = max(available, default=-1) if version is None else version

@@ -8,7 +8,7 @@ import itertools
 import logging
 import math
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +21,8 @@ from tensorflow_serving.apis.get_model_status_pb2 import ModelVersionStatus
 from tensorflow_serving.apis.prediction_log_pb2 import PredictionLog
 
 from bert_tf.errors import InputError
-from bert_tf.serving.export import BATCHING_FILE
+from bert_tf.serving.embedding import Embedding, of_export
+from bert_tf.serving.export import ASSETS, BATCHING_FILE
 from bert_tf.serving.saved_model import LoadedModel
 from bert_tf.serving.server.batching import BatchQueue, Workers, row_count
 from bert_tf.serving.server.configuration import BatchingParameters, read_batching_parameters
@@ -29,10 +30,11 @@ from bert_tf.serving.server.errors import ServingError, from_tensorflow, invalid
 from bert_tf.serving.server.example_requests import classify, regress
 from bert_tf.serving.server.metrics import Metrics
 from bert_tf.serving.server.tensors import can_join, check_inputs, predict_inputs
+from bert_tf.serving.server.word_pieces import WordPieces, read_word_pieces
 from bert_tf.serving.types import load_error
 from bert_tf.serving.warmup_requests import WARMUP_FILE
 
-REQUESTS = Path("assets.extra", WARMUP_FILE)
+REQUESTS = Path(ASSETS, WARMUP_FILE)
 _MOST = 1000  # of them
 
 # An answer may be thousands of times as large as its request. The attention of 28 texts of
@@ -60,18 +62,29 @@ class Servable:
     metrics: Metrics
     parameters: BatchingParameters
     overrides: Mapping[str, Any]
+    refuses_truncated: bool = False  # requests with texts that the model cannot read whole
     state: int = ModelVersionStatus.START
     error: ServingError | None = None  # why loading failed
     retry_at: float = 0.0  # moment of `time.monotonic()`
     stamp: dict[str, tuple[int, int]] = dataclasses.field(default_factory=dict)  # of loaded files
 
     def __post_init__(self) -> None:
-        self._queue = BatchQueue(self.workers, self.parameters)
+        self._queue = self._batch_queue(self.parameters)
         self._model: LoadedModel
+        self.embedding = Embedding()
         self._retry_seconds = _FIRST_RETRY_SECONDS
         self._holders = 0
         self._released = asyncio.Event()
         self._released.set()
+
+    def _batch_queue(self, parameters: BatchingParameters) -> BatchQueue:
+        return BatchQueue(
+            self.workers, parameters, functools.partial(self.metrics.batch, self.name)
+        )
+
+    @property
+    def rows_waiting(self) -> int:
+        return self._queue.rows
 
     @property
     def is_available(self) -> bool:
@@ -101,7 +114,9 @@ class Servable:
         self._is_batched = bool(self.overrides) or file.exists()
         if file.exists():
             parameters = read_batching_parameters(file, parameters)
-        self._queue = BatchQueue(self.workers, parameters.overridden(self.overrides))
+        self._queue = self._batch_queue(parameters.overridden(self.overrides))
+        self._word_pieces = read_word_pieces(self.directory / ASSETS)
+        self.embedding = of_export(self.directory / ASSETS)
         self._model = LoadedModel(self.directory)
         self._joined = {
             name for name, each in self.signatures.items() if each.inputs and can_join(each)
@@ -156,10 +171,32 @@ class Servable:
         """Refuses a request with more rows than a batch may have (INVALID_ARGUMENT)."""
         most = self._queue.parameters.max_batch_size
         if self._is_batched and count > most:
-            raise invalid(f"Task size {count} is larger than maximum input batch size {most}")
+            message = f"Task size {count} is larger than maximum input batch size {most}"
+            raise invalid(message, "too_many_rows")
+
+    def count_pieces(self, texts: Sequence[bytes]) -> np.ndarray:
+        """The number of word pieces of each text, int64 [B]; 0 without a tokenizer."""
+        found = self._word_pieces
+        return found.count(texts) if found else np.zeros(len(texts), np.int64)
+
+    def most_rows(self, wanted: int) -> int:
+        """As many of these rows as one request may have."""
+        return min(wanted, self._queue.parameters.max_batch_size) if self._is_batched else wanted
+
+    @property
+    def word_pieces(self) -> WordPieces:
+        """The tokenizer; INVALID_ARGUMENT for a version without one."""
+        if self._word_pieces is None:
+            raise invalid(f"{self.name} has no vocab.txt in {ASSETS}: export it with bert-tf")
+        return self._word_pieces
 
     async def predict(
-        self, signature_name: str, inputs: Mapping[str, np.ndarray], deadline: float = math.inf
+        self,
+        signature_name: str,
+        inputs: Mapping[str, np.ndarray],
+        deadline: float = math.inf,
+        *,
+        may_truncate: bool = False,
     ) -> dict[str, np.ndarray]:
         """Runs a signature until a moment of `time.monotonic()`, joined with other requests.
 
@@ -175,19 +212,24 @@ class Servable:
         key = name if self._is_batched and name in self._joined else None
         outputs = await self._queue.run(functools.partial(self._run, name), inputs, key, deadline)
         self.metrics.run(self.name, time.monotonic() - started)
+        if self.refuses_truncated and not may_truncate:
+            refuse_truncated(outputs)
         return without_padding(signature, outputs)
 
     def _run(
         self, name: str, inputs: Mapping[str, np.ndarray], deadline: float
     ) -> dict[str, np.ndarray]:
+        started = time.monotonic()
         outputs = self._model.run(name, inputs, deadline)
+        self.metrics.stage("compute", time.monotonic() - started)
         size = sum(array.nbytes for array in outputs.values())
         texts = (array.flat for array in outputs.values() if array.dtype == object)
         size += sum(map(len, itertools.chain.from_iterable(texts)))
         if size > _LARGEST_ANSWER:
             raise invalid(
                 f"The answer has {size} bytes, more than {_LARGEST_ANSWER}: send fewer rows or "
-                "shorter texts"
+                "shorter texts",
+                "answer_bytes",
             )
         return outputs
 
@@ -241,6 +283,21 @@ def stamp(directory: Path) -> dict[str, tuple[int, int]]:
             status = path.stat()
             found[str(path)] = status.st_size, status.st_mtime_ns
     return found
+
+
+def refuse_truncated(outputs: Mapping[str, np.ndarray]) -> None:
+    """Refuses the request of which a row was truncated; signatures without `truncated` cannot tell.
+
+    Raises ServingError: INVALID_ARGUMENT.
+    """
+    truncated = outputs.get("truncated")
+    if truncated is not None and truncated.any():
+        row = int(np.argmax(truncated != 0))
+        raise invalid(
+            f"Row {row} is {int(truncated[row])} word pieces longer than the model reads: shorten "
+            "or split it",
+            "truncated",
+        )
 
 
 def without_padding(

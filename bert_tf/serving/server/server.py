@@ -10,17 +10,18 @@ import socket
 from collections.abc import Awaitable, Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 
-import grpc.aio
 import uvicorn
 from starlette.types import ASGIApp
 
 from bert_tf.errors import InputError
 from bert_tf.serving.server.connections import BoundedHttpProtocol
-from bert_tf.serving.server.grpc_service import Tls
+from bert_tf.serving.server.credentials import Certificate, Tokens
+from bert_tf.serving.server.grpc_service import GrpcServer
 from bert_tf.serving.server.models import Models
 
 _KEEP_ALIVE_SECONDS = 75
 _TRIM_SECONDS = 10
+_REFRESH_SECONDS = 1.0
 
 
 def bind(host: str, port: int, option: str = "--rest_port") -> socket.socket:
@@ -59,22 +60,35 @@ async def _return_memory() -> None:
         await asyncio.to_thread(trim, 0)
 
 
+async def _refresh(models: Models, tls: Certificate | None, tokens: Tokens | None) -> None:
+    """Follows changes of the files of a certificate and of tokens."""
+    while True:
+        for each in (tls, tokens):
+            if each is not None:
+                await asyncio.to_thread(each.refresh)
+        if tls is not None:
+            models.metrics.certificate(tls.expiry)
+        await asyncio.sleep(_REFRESH_SECONDS)
+
+
 async def serve(
     models: Models,
     app: ASGIApp,
     rest_socket: socket.socket,
-    start_grpc: Callable[[], Awaitable[tuple[grpc.aio.Server, int]]],
+    start_grpc: Callable[[], Awaitable[tuple[GrpcServer, int]]],
     *,
     ready: Callable[[int], object] = lambda grpc_port: None,
     stopping: Callable[[], object] = lambda: None,
-    tls: Tls | None = None,
+    tls: Certificate | None = None,
+    tokens: Tokens | None = None,
     grace: float = 60,
 ) -> None:
     """Serves until SIGTERM or SIGINT, then answers what has been accepted and returns.
 
-    Signals also work while models load; a second one ends the process at once. `ready` is called
-    with the port of gRPC when requests are answered; `stopping` at the first signal, after which
-    requests get `grace` seconds to end. Threads may still compute: the caller ends them in time.
+    While models load, probes are answered and requests refused. Signals work then, too; a second
+    one ends the process at once. `ready` is called with the port of gRPC when requests are
+    answered; `stopping` at the first signal, after which requests get `grace` seconds to end.
+    Threads may still compute: the caller ends them in time.
     """
     config = uvicorn.Config(
         app,
@@ -88,8 +102,7 @@ async def serve(
         server_header=False,
         timeout_keep_alive=_KEEP_ALIVE_SECONDS,
         timeout_graceful_shutdown=round(grace),
-        ssl_certfile=tls.certificate if tls else None,
-        ssl_keyfile=tls.key if tls else None,
+        ssl_context_factory=(lambda config, default: tls.context) if tls else None,
     )
     server = _Server(config)
     stop = asyncio.Event()
@@ -106,27 +119,27 @@ async def serve(
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, on_signal, number)
     stopped = asyncio.create_task(stop.wait())
+    behind = [asyncio.create_task(_refresh(models, tls, tokens))]
     try:
-        loading = asyncio.create_task(models.start())
-        await asyncio.wait({loading, stopped}, return_when=asyncio.FIRST_COMPLETED)
-        if not loading.done():
-            stopping()
-            loading.cancel()
-            return
-        await loading
         grpc_server, grpc_port = await start_grpc()
         rest = asyncio.create_task(server.serve([rest_socket]))
-        while not server.started and not rest.done():
-            await asyncio.sleep(0.01)
-        ready(grpc_port)
-        trimming = asyncio.create_task(_return_memory())
-        await asyncio.wait({rest, stopped}, return_when=asyncio.FIRST_COMPLETED)
-        stopping()
-        trimming.cancel()
-        server.should_exit = True
-        await asyncio.gather(rest, grpc_server.stop(grace))
+        try:
+            loading = asyncio.create_task(models.start())
+            ends = {stopped, rest}
+            await asyncio.wait({loading, *ends}, return_when=asyncio.FIRST_COMPLETED)
+            if loading.done():
+                await loading
+                ready(grpc_port)
+                behind.append(asyncio.create_task(_return_memory()))
+                await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
+            stopping()
+            loading.cancel()
+        finally:
+            server.should_exit = True
+            await asyncio.gather(rest, grpc_server.stop(grace))
     finally:
-        stopped.cancel()
+        for task in (stopped, *behind):
+            task.cancel()
         await models.close()
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.remove_signal_handler(number)

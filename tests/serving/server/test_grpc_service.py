@@ -2,7 +2,7 @@
 
 import asyncio
 import json
-import subprocess
+import shutil
 from contextlib import asynccontextmanager
 from pathlib import Path
 from types import SimpleNamespace
@@ -11,6 +11,9 @@ import grpc
 import numpy as np
 import pytest
 import tensorflow as tf
+from credential_files import tokens_of, write_certificate
+from grpc_health.v1 import health_pb2_grpc
+from grpc_health.v1.health_pb2 import HealthCheckRequest, HealthCheckResponse
 from running_models import running
 from tensorflow.core.framework.tensor_pb2 import TensorProto
 from tensorflow_serving.apis import (
@@ -26,9 +29,10 @@ from tensorflow_serving.apis import (
     regression_pb2,
 )
 
-from bert_tf.serving.server import grpc_service
+from bert_tf.serving.server import grpc_health, grpc_service
 from bert_tf.serving.server.access_log import AccessLog
-from bert_tf.serving.server.grpc_service import Tls, start_grpc
+from bert_tf.serving.server.credentials import Certificate
+from bert_tf.serving.server.grpc_service import start_grpc
 from bert_tf.serving.server.models import Models
 
 Code = grpc.StatusCode
@@ -50,6 +54,7 @@ async def served(folder: Path, credentials=None, overrides=None, **options):
             yield SimpleNamespace(
                 models=models,
                 server=server,
+                port=port,
                 channel=channel,
                 predictions=prediction_service_pb2_grpc.PredictionServiceStub(channel),
                 statuses=model_service_pb2_grpc.ModelServiceStub(channel),
@@ -262,7 +267,11 @@ async def test_limits_deadlines_the_token_and_the_log(toys, tmp_path):
     # Nothing runs before the deadline.
     slow = {"batch_timeout_micros": 60_000_000}
     log = AccessLog(tmp_path / "access.log")
-    options = {"token": "secret", "max_request_bytes": 10_000, "access_log": log}
+    options = {
+        "tokens": tokens_of(tmp_path, "app secret"),
+        "max_request_bytes": 10_000,
+        "access_log": log,
+    }
     async with served(toys, overrides=slow, **options) as client:
         call, metadata = client.predictions.Predict, [("authorization", "Bearer secret")]
         for wrong in (None, [("authorization", "Bearer secre")]):
@@ -286,17 +295,19 @@ async def test_limits_deadlines_the_token_and_the_log(toys, tmp_path):
     log.close()
     lines = [json.loads(line) for line in (tmp_path / "access.log").read_text().splitlines()]
     assert {"DEADLINE_EXCEEDED", "CANCELLED"} & {line["status"] for line in lines}
-    refused = {line["status"] for line in lines if not line["model"]}
-    assert "UNAUTHENTICATED" in refused and "abc" not in str(lines)
+    refused = {line["status"] for line in lines if "token" not in line}
+    assert {line["token"] for line in lines if "token" in line} == {"app"}
+    assert "UNAUTHENTICATED" in refused
+    assert "abc" not in str([line | {"request_id": ""} for line in lines])
 
 
 async def test_a_call_without_a_message_is_refused_at_once_without_the_token_and_in_time_with_it(
-    toys, monkeypatch
+    toys, monkeypatch, tmp_path
 ):
     monkeypatch.setattr(grpc_service, "_MESSAGE_SECONDS", 0.3)
     monkeypatch.setattr(grpc_service, "_PROMPT_SECONDS", 0.1)
     monkeypatch.setattr(grpc_service, "_MOST_PATIENT", 1)
-    async with served(toys, token="secret") as client:
+    async with served(toys, tokens=tokens_of(tmp_path, "secret")) as client:
         open_call = client.channel.stream_unary("/tensorflow.serving.PredictionService/Predict")
         stranger = open_call(timeout=60)
         assert await stranger.code() == Code.UNAUTHENTICATED
@@ -323,18 +334,24 @@ async def test_requests_of_too_many_bytes_at_once_are_refused(toys):
         await client.predictions.Predict(predict_request(["x" * 1000]))
 
 
-async def test_tls(toys, tmp_path):
-    subject, key, certificate = "/CN=localhost", tmp_path / "key.pem", tmp_path / "chain.pem"
-    subprocess.run(
-        ["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1",
-         "-nodes", "-days", "1", "-subj", subject, "-addext", "subjectAltName=IP:127.0.0.1",
-         "-keyout", key, "-out", certificate],
-        check=True, capture_output=True,
-    )  # fmt: skip
-    credentials = grpc.ssl_channel_credentials(certificate.read_bytes())
-    async with served(toys, credentials, tls=Tls(certificate, key)) as client:
+async def test_tls_follows_its_files(toys, tmp_path):
+    tls = Certificate(*write_certificate(tmp_path))
+    credentials = grpc.ssl_channel_credentials(tls.pair.certificate)
+    async with served(toys, credentials, tls=tls) as client:
         response = await client.predictions.Predict(predict_request(["ab"]))
         np.testing.assert_array_equal(tf.make_ndarray(response.outputs["length"]), [2])
+        write_certificate(tmp_path)
+        tls.refresh()
+        address = f"127.0.0.1:{client.port}"
+        renewed = grpc.ssl_channel_credentials((tmp_path / "chain.pem").read_bytes())
+        async with grpc.aio.secure_channel(address, renewed) as channel:
+            stub = prediction_service_pb2_grpc.PredictionServiceStub(channel)
+            await stub.Predict(predict_request(["ab"]), timeout=30)
+        async with grpc.aio.secure_channel(address, credentials) as channel:
+            stub = prediction_service_pb2_grpc.PredictionServiceStub(channel)
+            assert (await refusal(stub.Predict, predict_request(["ab"]), timeout=30))[0] == (
+                Code.UNAVAILABLE
+            )
 
 
 async def test_a_stop_finishes_what_was_accepted(toys):
@@ -346,3 +363,74 @@ async def test_a_stop_finishes_what_was_accepted(toys):
                 await asyncio.sleep(0.01)
         await asyncio.gather(client.server.stop(30), client.models.close())
         assert list((await call).outputs["length"].float_val) == [4]
+
+
+async def test_a_health_client_follows_the_models_without_the_token(toys, tmp_path):
+    shutil.copytree(toys, tmp_path / "models")
+    (tmp_path / "models" / "broken" / "1").mkdir(parents=True)
+    async with served(tmp_path / "models", tokens=tokens_of(tmp_path, "secret")) as client:
+        stub = health_pb2_grpc.HealthStub(client.channel)
+        serving, not_serving, unknown = (
+            HealthCheckResponse.ServingStatus.Value(name)
+            for name in ("SERVING", "NOT_SERVING", "SERVICE_UNKNOWN")
+        )
+
+        async def status(service: str) -> int:
+            return (await stub.Check(HealthCheckRequest(service=service), timeout=30)).status
+
+        predictions = "tensorflow.serving.PredictionService"
+        assert [await status(name) for name in ("toy", "broken", "", predictions)] == [
+            serving, not_serving, not_serving, not_serving
+        ]  # fmt: skip
+        with pytest.raises(grpc.aio.AioRpcError) as refused:
+            await status("foo")
+        assert refused.value.code() == Code.NOT_FOUND
+        watching = stub.Watch(HealthCheckRequest(service=""), timeout=60)
+        assert (await watching.read()).status == not_serving
+        assert (await stub.Watch(HealthCheckRequest(service="foo")).read()).status == unknown
+        shutil.copytree(
+            toys / "toy" / "1", tmp_path / "models" / "broken" / "1", dirs_exist_ok=True
+        )
+        assert (await watching.read()).status == serving
+        assert await status(predictions) == serving
+        # It ends the stream, and does not wait for it.
+        stopping = asyncio.create_task(client.server.stop(60))
+        assert (await watching.read()).status == not_serving
+        assert await watching.read() is grpc.aio.EOF
+        async with asyncio.timeout(30):
+            await stopping
+
+
+async def test_health_takes_no_more_calls_than_it_should(toys, monkeypatch):
+    monkeypatch.setattr(grpc_service, "_MESSAGE_SECONDS", 0.1)
+    monkeypatch.setattr(grpc_health, "_MOST_WATCHERS", 2)
+    async with served(toys) as client:
+        silent = client.channel.stream_unary("/grpc.health.v1.Health/Check")(timeout=60)
+        assert await silent.code() == Code.DEADLINE_EXCEEDED
+        stub = health_pb2_grpc.HealthStub(client.channel)
+        watching = [stub.Watch(HealthCheckRequest()) for _ in range(2)]
+        for each in watching:
+            await each.read()
+        assert await stub.Watch(HealthCheckRequest()).code() == Code.RESOURCE_EXHAUSTED
+        watching.pop().cancel()
+        async with asyncio.timeout(30):
+            while await (again := stub.Watch(HealthCheckRequest())).read() is grpc.aio.EOF:
+                await asyncio.sleep(0.01)
+        again.cancel()
+
+
+async def test_a_call_has_an_id_and_a_trace(toys, tmp_path):
+    log = AccessLog(tmp_path / "log")
+    trace = "4bf92f3577b34da6a3ce929d0e0e4736"
+    async with served(toys, access_log=log) as client:
+        call = client.predictions.Predict(
+            predict_request(),
+            metadata=[("x-request-id", "a-1"), ("traceparent", f"00-{trace}-00f067aa0ba902b7-01")],
+        )
+        assert dict(await call.trailing_metadata())["x-request-id"] == "a-1"
+        refused = client.predictions.Predict(predict_request(name="foo"))
+        assert len(dict(await refused.trailing_metadata())["x-request-id"]) == 32
+    log.close()
+    first, second = map(json.loads, (tmp_path / "log").read_text().splitlines())
+    assert (first["request_id"], first["trace_id"]) == ("a-1", trace)
+    assert "trace_id" not in second

@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 import uvicorn
 from chromium import Chromium, Page, find_chromium
+from credential_files import tokens_of
 from tensorflow.core.framework.types_pb2 import DataType
 from tensorflow.core.protobuf.meta_graph_pb2 import SignatureDef
 from tensorflow_serving.apis.get_model_metadata_pb2 import (
@@ -25,6 +26,7 @@ from tensorflow_serving.apis.get_model_status_pb2 import GetModelStatusResponse,
 
 from bert_tf.serving.server import playground
 from bert_tf.serving.server.app import make_app
+from bert_tf.serving.server.credentials import Tokens
 from bert_tf.serving.server.errors import ServingError
 from bert_tf.serving.server.metrics import Metrics
 
@@ -224,9 +226,9 @@ class CannedModels:
 class Server:
     """The app on a free port of loopback, in a thread."""
 
-    def __init__(self, token: str | None = None) -> None:
+    def __init__(self, tokens: Tokens | None = None) -> None:
         models: Any = CannedModels()
-        app = make_app(models, routes=playground.routes(models), token=token)
+        app = make_app(models, routes=playground.routes(models), tokens=tokens)
         config = uvicorn.Config(app, port=0, log_level="error")
         self._server = uvicorn.Server(config)
         self._thread = threading.Thread(target=self._server.run, daemon=True)
@@ -579,8 +581,8 @@ def test_the_choice_is_in_the_address(page, server):
     assert "versions" not in page.text("#curl")
 
 
-def test_a_token_is_asked_for_by_the_browser(browser):
-    server = Server(token="secret")
+def test_a_token_is_asked_for_by_the_browser(browser, tmp_path):
+    server = Server(tokens_of(tmp_path, "secret"))
     page = Page(browser)
     try:
         page.open(server.url.replace("//", "//:secret@"))

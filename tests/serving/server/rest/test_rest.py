@@ -10,14 +10,17 @@ import time
 
 import grpc
 import pytest
+from credential_files import tokens_of
 from starlette.testclient import TestClient
 
 from bert_tf.serving.server import access_log, json_requests
 from bert_tf.serving.server.access_log import AccessLog
-from bert_tf.serving.server.app import is_authorized, make_app
+from bert_tf.serving.server.app import make_app
+from bert_tf.serving.server.bodies import Bodies, Limits
 from bert_tf.serving.server.errors import ServingError, invalid
 from bert_tf.serving.server.models import Models
-from bert_tf.serving.server.rest import HTTP_STATUS, Limits, RestApi
+from bert_tf.serving.server.responses import HTTP_STATUS
+from bert_tf.serving.server.rest import RestApi
 
 MODEL = "/v1/models/half_plus_three"
 
@@ -50,6 +53,12 @@ def client(served):
 
 def ask(client, body: str | bytes, verb="predict", place=MODEL):
     return client.post(f"{place}:{verb}", content=body)
+
+
+def rest(models, **limits):
+    """The application of the REST API alone, and what it holds."""
+    bodies = Bodies(Limits(**limits), models.metrics)
+    return RestApi(models, bodies).app(), bodies
 
 
 def error(response, status: int) -> str:
@@ -390,7 +399,7 @@ def test_large_bodies_are_converted_in_a_thread_and_small_ones_are_not(
     for size, is_here in ((1000, True), (100_000, False)):
         threads.clear()
         message = {"type": "http.request", "body": body.ljust(size), "more_body": False}
-        sent = asyncio.run(_run(RestApi(models, Limits()), [message], path=f"{MODEL}:{verb}"))
+        sent = asyncio.run(_run(rest(models)[0], [message], path=f"{MODEL}:{verb}"))
         assert sent[0]["status"] == 200
         assert [each is threading.current_thread() for each in threads] == [is_here] * 2
 
@@ -423,17 +432,17 @@ def test_an_answer_that_is_late(models, client):
 
 
 def test_a_body_that_does_not_arrive_in_time(models):
-    app = RestApi(models, Limits(body_seconds=0.05))
+    app, bodies = rest(models, body_seconds=0.05)
     part = {"type": "http.request", "body": b"{", "more_body": True}
     start, body = asyncio.run(_run(app, [part, dict(part, after=10)]))
     assert start["status"] == 408
     assert (b"connection", b"close") in start["headers"]
     assert json.loads(body["body"]) == {"error": "Request body did not arrive within 0.05 s"}
-    assert app._held == 0
+    assert bodies._held == 0
 
 
 def test_slow_uploads_leave_room_for_others(models):
-    app = RestApi(models, Limits(held_bytes=300_000))
+    app, bodies = rest(models, held_bytes=300_000)
     part = {"type": "http.request", "body": b" " * 99_000, "more_body": True}
     never = {"type": "http.request", "body": b"", "after": 100}
     whole = {"type": "http.request", "body": b'{"inputs": [1]}', "more_body": False}
@@ -442,18 +451,18 @@ def test_slow_uploads_leave_room_for_others(models):
     async def test():
         slow = [asyncio.create_task(_run(app, [dict(part), dict(never)])) for _ in range(3)]
         async with asyncio.timeout(60):
-            while app._held < 297_000:
+            while bodies._held < 297_000:
                 await asyncio.sleep(0)
         for body in (whole, large, whole):
             start, _ = await _run(app, [dict(body)])
             assert start["status"] == 200
         ended, _ = await asyncio.wait(slow, timeout=60, return_when=asyncio.FIRST_COMPLETED)
         assert [task.result()[0]["status"] for task in ended] == [429]
-        assert app._held == 198_000
+        assert bodies._held == 198_000
         for task in slow:
             task.cancel()
         await asyncio.gather(*slow)
-        assert app._held == 0
+        assert bodies._held == 0
 
     asyncio.run(test())
 
@@ -467,17 +476,17 @@ def test_a_body_counts_until_no_thread_holds_it(client, models, monkeypatch):
         return {}
 
     monkeypatch.setattr(json_requests, "parse", parse)
-    app = RestApi(models, Limits())
+    app, bodies = rest(models)
     whole = {"type": "http.request", "body": b" " * 100_000, "more_body": False}
 
     async def test():
         asked = asyncio.create_task(_run(app, [whole, {"type": "http.disconnect", "after": 0.01}]))
         await asyncio.to_thread(begun.wait, 60)
         await asyncio.sleep(0.05)
-        assert app._held == 100_000
+        assert bodies._held == 100_000
         go_on.set()
         assert await asked == []
-        assert app._held == 0
+        assert bodies._held == 0
 
     asyncio.run(test())
 
@@ -493,12 +502,12 @@ def test_a_client_that_goes_ends_its_request(client, models):
 
     whole = {"type": "http.request", "body": b'{"inputs": [1]}', "more_body": False}
     gone = {"type": "http.disconnect", "after": 0.01}
-    app = RestApi(Stub(models, wait), Limits())
+    app, bodies = rest(Stub(models, wait))
     assert asyncio.run(_run(app, [whole, dict(gone)])) == []
     assert ended == [True]
     part = dict(whole, more_body=True)
     assert asyncio.run(_run(app, [part, dict(gone)])) == []
-    assert app._held == 0
+    assert bodies._held == 0
 
 
 def test_the_access_log_has_who_what_and_how_long_but_no_text(models, client, tmp_path):
@@ -519,6 +528,7 @@ def test_the_access_log_has_who_what_and_how_long_but_no_text(models, client, tm
     assert first.pop("time").endswith("+00:00")
     assert 0 < first.pop("milliseconds") < 60_000
     assert first.pop("response_bytes") > 50
+    assert len(first.pop("request_id")) == 32
     assert first == {
         "client": "testclient", "protocol": "REST", "method": "POST",
         "path": f"{MODEL}/versions/123:predict", "model": "half_plus_three", "version": 123,
@@ -583,8 +593,9 @@ def test_an_access_log_that_is_slow_blocks_nobody(tmp_path, caplog, monkeypatch)
     log.close()
 
 
-def test_the_token(models, client):
-    with serving(models, token="s3cret") as guarded:
+def test_the_token(models, client, tmp_path):
+    tokens = tokens_of(tmp_path, "# who may ask\n\nweb s3cret\n")
+    with serving(models, tokens=tokens) as guarded:
         for headers in (
             {},
             {"Authorization": "Bearer wrong"},
@@ -600,7 +611,7 @@ def test_the_token(models, client):
             assert answer.headers["www-authenticate"].startswith("Bearer")
         assert guarded.get(MODEL, headers={"Authorization": "Bearer s3cret"}).status_code == 200
         assert guarded.get(MODEL, auth=("anybody", "s3cret")).status_code == 200
-    assert is_authorized("bearer  s3cret ", "s3cret")
+    assert tokens.name_of("bearer  s3cret ") == "web"
 
 
 def test_a_page_whose_name_resolves_to_this_machine_gets_no_answer(models):
@@ -613,10 +624,10 @@ def test_a_page_whose_name_resolves_to_this_machine_gets_no_answer(models):
             assert "is no name of this server: add it with --allowed_hosts" in error(refused, 403)
 
 
-def test_other_pages_may_read_answers_only_if_asked_for(models, client):
-    origin = {"Origin": "https://example.org"}
+def test_other_pages_may_read_answers_only_if_asked_for(models, client, tmp_path):
+    origin, tokens = {"Origin": "https://example.org"}, tokens_of(tmp_path, "t")
     assert "access-control-allow-origin" not in client.get(MODEL, headers=origin).headers
-    with serving(models, cors_origins=["https://example.org"], token="t") as shared:
+    with serving(models, cors_origins=["https://example.org"], tokens=tokens) as shared:
         asking = {**origin, "Access-Control-Request-Method": "POST"}
         assert shared.options(f"{MODEL}:predict", headers=asking).status_code == 200
         answer = shared.get(MODEL, headers={**origin, "Authorization": "Bearer t"})

@@ -1,0 +1,163 @@
+"""Tokens and certificates, read again when their files change."""
+
+import base64
+import dataclasses
+import hmac
+import logging
+import ssl
+from collections.abc import Sequence
+from pathlib import Path
+
+from bert_tf.errors import InputError
+
+_LOG = logging.getLogger(__name__)
+
+
+def _stamp(paths: Sequence[Path]) -> list[tuple[int, int, int]]:
+    """Changes with the content of files, also where a symbolic link is moved to another."""
+    found = []
+    for path in paths:
+        status = path.stat()
+        found.append((status.st_ino, status.st_size, status.st_mtime_ns))
+    return found
+
+
+class _Watched:
+    """Content of files. A change that cannot be used is reported once and changes nothing.
+
+    Raises InputError if the files cannot be used at first.
+    """
+
+    def __init__(self, *paths: str | Path) -> None:
+        self._paths = [Path(path) for path in paths]
+        self._seen: object = None
+        self._complaint = ""
+        self._read()
+
+    def refresh(self) -> None:
+        try:
+            stamp = _stamp(self._paths)
+            if stamp != self._seen or self._complaint:
+                self._read()
+                self._seen, self._complaint = stamp, ""
+        except (OSError, InputError) as error:
+            if str(error) != self._complaint:
+                _LOG.warning("%s; the former content stays in use", error)
+            self._complaint = str(error)
+
+    def _read(self) -> None:
+        raise NotImplementedError
+
+
+class Tokens(_Watched):
+    """Named tokens, of which each request must show one: a line "NAME TOKEN", or "TOKEN", each."""
+
+    def _read(self) -> None:
+        (path,) = self._paths
+        try:
+            lines = path.read_text(encoding="utf-8").splitlines()
+        except (OSError, ValueError) as error:
+            raise InputError(f"{path} cannot be read ({error}): give a file with tokens") from error
+        found: dict[str, bytes] = {}
+        for number, line in enumerate(lines, start=1):
+            words = line.split()
+            if not words or words[0].startswith("#"):
+                continue
+            name = words[0] if len(words) == 2 else f"line {number}"
+            if len(words) > 2:
+                raise InputError(f"{path}, line {number}: write one token, or its name and it")
+            if not (line.isascii() and line.replace("\t", " ").isprintable()):
+                raise InputError(
+                    f"{path}, line {number}: the token has characters that headers cannot carry: "
+                    "use printable ASCII"
+                )
+            if name in found:
+                raise InputError(f"{path}, line {number}: the name {name} is taken: give another")
+            found[name] = words[-1].encode()
+        if not found:
+            raise InputError(f"{path} holds no token: write one per line")
+        self._tokens = found
+
+    def name_of(self, header: str) -> str | None:
+        """Name of the token that an `Authorization` header shows, as Bearer or password of Basic.
+
+        None for none. Every token is compared, in a time that does not depend on its content.
+        """
+        scheme, _, given = header.strip().partition(" ")
+        shown = given.strip().encode()
+        if scheme.lower() == "basic":
+            try:
+                shown = base64.b64decode(shown, validate=True).partition(b":")[2]
+            except ValueError:
+                return None
+        elif scheme.lower() != "bearer":
+            return None
+        same = [name for name, token in self._tokens.items() if hmac.compare_digest(shown, token)]
+        return same[0] if same else None
+
+
+@dataclasses.dataclass(frozen=True)
+class Pair:
+    """PEM text of a certificate chain and of its private key."""
+
+    certificate: bytes
+    key: bytes
+
+
+class Certificate(_Watched):
+    """A certificate chain and its key, in PEM files.
+
+    Attributes:
+        pair: their content.
+        expiry: seconds since 1970 at which the certificate expires.
+        context: TLS context of a server, which new connections find up to date.
+    """
+
+    def __init__(self, certificate: str | Path, key: str | Path) -> None:
+        self.context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        super().__init__(certificate, key)
+
+    def _read(self) -> None:
+        certificate, key = self._paths
+        try:
+            pair = Pair(certificate.read_bytes(), key.read_bytes())
+            # First apart: a pair that does not fit would spoil the context in use.
+            trial = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+            trial.load_cert_chain(certificate, key)
+            expiry = _expiry(trial, certificate)
+        except ssl.SSLCertVerificationError as error:  # it has expired, or is not valid yet
+            raise InputError(f"{certificate}: {error.verify_message}: renew it") from error
+        except OSError as error:  # ssl.SSLError is one
+            raise InputError(
+                f"{certificate} and {key} are no certificate and its key ({error}): give PEM files"
+            ) from error
+        self.context.load_cert_chain(certificate, key)
+        self.pair, self.expiry = pair, expiry
+
+
+def _expiry(server: ssl.SSLContext, certificate: Path) -> float:
+    """When the certificate of a server's context expires, in seconds since 1970.
+
+    Raises SSLCertVerificationError if it has expired. Found as a client finds it, in a handshake
+    that trusts this certificate: Python's `ssl` reads no dates from files.
+    """
+    client = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    client.check_hostname = False
+    client.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN
+    client.load_verify_locations(certificate)
+    to_client, to_server = ssl.MemoryBIO(), ssl.MemoryBIO()
+    sides = [
+        client.wrap_bio(to_client, to_server),
+        server.wrap_bio(to_server, to_client, server_side=True),
+    ]
+    finished = 0
+    while finished < 2:
+        finished = 0
+        for side in sides:
+            try:
+                side.do_handshake()
+                finished += 1
+            except ssl.SSLWantReadError:
+                pass
+    found = sides[0].getpeercert() or {}
+    return float(ssl.cert_time_to_seconds(str(found["notAfter"])))

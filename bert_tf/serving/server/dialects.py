@@ -1,0 +1,267 @@
+"""Other servers' APIs: OpenAI's embeddings; embed, rerank, predict of text-embeddings-inference."""
+
+import base64
+import contextlib
+import json
+from collections.abc import Callable, Coroutine, Iterator, Mapping
+from typing import Any
+
+import numpy as np
+import orjson
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import BaseRoute, Route
+
+from bert_tf.serving.server import json_requests, vectors
+from bert_tf.serving.server.bodies import Bodies
+from bert_tf.serving.server.conversion import LARGE_ANSWER, LARGE_BODY, in_thread_if
+from bert_tf.serving.server.errors import invalid
+from bert_tf.serving.server.models import Models
+from bert_tf.serving.server.responses import LONGEST_NAME, Api, json_response, learned, malformed
+from bert_tf.serving.server.servable import Servable
+
+# OpenAI's own models, which its clients ask for by default. Any other name must be a model's.
+_OPENAI_MODELS = "text-embedding-"
+_SPECIALS = 2  # tokens of a text besides its pieces
+
+Document = Mapping[str, Any]
+Access = dict[str, Any]
+_Answer = Callable[[Document, float, str | None, Access], Coroutine[Any, Any, bytes]]
+
+
+def routes(models: Models, bodies: Bodies) -> list[BaseRoute]:
+    """The paths, those of text-embeddings-inference also below `/v1/models/NAME`."""
+    api = _Dialects(models)
+
+    def app(verb: str, answer: _Answer, write_error: Callable[..., Response]) -> Api:
+        async def respond(request: Request) -> bytes:
+            if request.method != "POST":
+                raise malformed(request)
+            access, name = learned(request.scope), request.path_params.get("model")
+
+            async def from_body(body: bytes, deadline: float) -> bytes:
+                document = await in_thread_if(len(body) > LARGE_BODY, json_requests.parse, body)
+                return await answer(document, deadline, name, access)
+
+            return await bodies.answered(request, verb.capitalize(), from_body)
+
+        return Api(respond, models.metrics, write_error)
+
+    found: list[BaseRoute] = [
+        Route("/v1/embeddings", app("embeddings", api.embeddings, _openai_error))
+    ]
+    for verb, answer in (("embed", api.embed), ("rerank", api.rerank), ("predict", api.predict)):
+        for path in (f"/{verb}", f"/v1/models/{{model}}/{verb}"):
+            found.append(Route(path, app(verb, answer, _inference_error)))
+    return found
+
+
+def _openai_error(status: int, message: str, headers: Mapping[str, str] | None = None) -> Response:
+    kind = "invalid_request_error" if status < 500 and status != 429 else "server_error"
+    error = {"message": message, "type": kind, "param": None, "code": None}
+    return json_response(json.dumps({"error": error}), status, headers)
+
+
+def _inference_error(
+    status: int, message: str, headers: Mapping[str, str] | None = None
+) -> Response:
+    kind = "Overloaded" if status in (429, 503) else "Validation" if status < 500 else "Backend"
+    return json_response(json.dumps({"error": message, "error_type": kind}), status, headers)
+
+
+class _Dialects:
+    def __init__(self, models: Models) -> None:
+        self._models = models
+
+    async def embeddings(
+        self, document: Document, deadline: float, name: str | None, access: Access
+    ) -> bytes:
+        texts, asked = _texts(document, "input"), document.get("model")
+        if not isinstance(asked, str) or not asked:
+            raise invalid("'model' is missing: give the name of a model")
+        is_openai = asked.startswith(_OPENAI_MODELS) and asked not in self._models.names
+        served = None if is_openai else asked
+        encoding = document.get("encoding_format") or "float"
+        if encoding not in ("float", "base64"):
+            raise invalid("'encoding_format' must be float or base64")
+        with self._servable(served, vectors.has_vectors, "make vectors", access, texts) as servable:
+            size = document.get("dimensions")
+            found = await vectors.embed(
+                servable, texts, deadline, truncate=_flag(document, "truncate")
+            )
+            if size not in (None, found.shape[1]):
+                raise invalid(
+                    f"'dimensions' is {json_requests.shown(size)}: the vectors of {servable.name} "
+                    f"have {found.shape[1]}, which cannot be shortened"
+                )
+            is_large = found.size > LARGE_ANSWER
+            return await in_thread_if(
+                is_large, _embeddings, servable, texts, found, encoding == "base64"
+            )
+
+    async def embed(
+        self, document: Document, deadline: float, name: str | None, access: Access
+    ) -> bytes:
+        texts = _texts(document, "inputs")
+        normalize = _flag(document, "normalize") if document.get("normalize") is not None else None
+        if document.get("prompt_name") is not None:
+            raise invalid("'prompt_name': exports have no prompts; write it into the text")
+        with self._servable(name, vectors.has_vectors, "make vectors", access, texts) as servable:
+            truncate = _flag(document, "truncate")
+            found = await vectors.embed(
+                servable, texts, deadline, normalize=normalize, truncate=truncate
+            )
+        return await in_thread_if(found.size > LARGE_ANSWER, _rows, found)
+
+    async def rerank(
+        self, document: Document, deadline: float, name: str | None, access: Access
+    ) -> bytes:
+        query, texts = document.get("query"), _texts(document, "texts", alone=False)
+        if not isinstance(query, str):
+            raise invalid("'query' is missing: give a text")
+        columns = {"text": [query.encode()] * len(texts), "text_pair": texts}
+        doing = "score pairs of texts"
+        with self._servable(name, vectors.ranks, doing, access, texts) as servable:
+            scores = await self._scores(servable, columns, document, deadline)
+        shown = _flag(document, "return_text")
+        ranks = [
+            {"index": int(place), "score": float(scores[place])}
+            | ({"text": texts[place].decode()} if shown else {})
+            for place in np.argsort(-scores, kind="stable")
+        ]
+        return orjson.dumps(ranks)
+
+    async def predict(
+        self, document: Document, deadline: float, name: str | None, access: Access
+    ) -> bytes:
+        sequences, is_alone = _sequences(document)
+        columns = {"text": [sequence[0] for sequence in sequences]}
+        with self._servable(
+            name, vectors.classifies, "classify texts", access, sequences
+        ) as servable:
+            takes = len(servable.signature("").inputs)
+            for place, sequence in enumerate(sequences):
+                if len(sequence) != takes:
+                    wanted = "pairs of texts" if takes == 2 else "single texts"
+                    raise invalid(f"{servable.name} takes {wanted}: input {place} is none")
+            if takes == 2:
+                columns["text_pair"] = [sequence[1] for sequence in sequences]
+            if "score" in servable.signature("").outputs:
+                scores = await self._scores(servable, columns, document, deadline)
+                rows = [[{"score": float(score), "label": "LABEL_0"}] for score in scores]
+            else:
+                if _flag(document, "raw_scores"):
+                    raise invalid("'raw_scores': exports answer with probabilities; leave it out")
+                outputs = await vectors.run(
+                    servable, "", columns, deadline, ["labels", "probabilities"],
+                    truncate=_flag(document, "truncate"),
+                )  # fmt: skip
+                pairs = zip(outputs["labels"], outputs["probabilities"], strict=True)
+                rows = [
+                    [
+                        {"score": float(score), "label": label.decode(errors="replace")}
+                        for label, score in zip(labels, scores, strict=True)
+                    ]
+                    for labels, scores in pairs
+                ]
+        return orjson.dumps(rows[0] if is_alone else rows)
+
+    async def _scores(
+        self,
+        servable: Servable,
+        columns: Mapping[str, list[bytes]],
+        document: Document,
+        deadline: float,
+    ) -> np.ndarray:
+        """Scores of a regression, by default between 0 and 1 as a logistic function makes them."""
+        truncate, raw = _flag(document, "truncate"), _flag(document, "raw_scores")
+        outputs = await vectors.run(servable, "", columns, deadline, ["score"], truncate=truncate)
+        scores = outputs["score"].astype(np.float64)
+        return scores if raw else 1 / (1 + np.exp(-scores))
+
+    @contextlib.contextmanager
+    def _servable(
+        self, name: str | None, fit: vectors.Fit, doing: str, access: Access, rows: list[Any]
+    ) -> Iterator[Servable]:
+        """The model, which the access log names."""
+        with vectors.servable_for(self._models, name, fit, doing) as servable:
+            access["model"], access["version"] = servable.name[:LONGEST_NAME], servable.version
+            access["rows"] = len(rows)
+            yield servable
+
+
+def _flag(document: Document, name: str) -> bool:
+    value = document.get(name)
+    if value is not None and not isinstance(value, bool):
+        raise invalid(f"'{name}' must be true or false")
+    return bool(value)
+
+
+def _texts(document: Document, name: str, *, alone: bool = True) -> list[bytes]:
+    """A list of texts, or one that is `alone`."""
+    given = document.get(name)
+    texts = [given] if alone and isinstance(given, str) else given
+    if texts is None:
+        raise invalid(f"'{name}' is missing: give {'a text or ' if alone else ''}a list of texts")
+    if texts == []:
+        raise invalid(f"'{name}' is empty: give at least one text", "empty")
+    if not isinstance(texts, list):
+        raise invalid(f"'{name}' must be {'a text or ' if alone else ''}a list of texts")
+    if len(texts) > vectors.MOST_TEXTS:
+        most = vectors.MOST_TEXTS
+        raise invalid(f"'{name}' has {len(texts)} texts: send at most {most}", "too_many_rows")
+    for place, text in enumerate(texts):
+        if not isinstance(text, str):
+            if isinstance(text, int | list) and not isinstance(text, bool):
+                raise invalid(
+                    f"'{name}' holds token ids, which are those of another vocabulary: send texts "
+                    "(LangChain's OpenAIEmbeddings does with check_embedding_ctx_length=False)"
+                )
+            raise invalid(f"'{name}' holds at {place} what is no text")
+    return [text.encode() for text in texts]
+
+
+def _sequences(document: Document) -> tuple[list[list[bytes]], bool]:
+    """Inputs of /predict, each a text or a pair of texts, and whether there is one alone.
+
+    "a" or ["a", "b"] is one, [["a"], ["b", "c"]] are several.
+    """
+    given = document.get("inputs")
+    is_alone = isinstance(given, str) or (
+        isinstance(given, list) and all(isinstance(text, str) for text in given)
+    )
+    sequences = [[given] if isinstance(given, str) else given] if is_alone else given
+    if not isinstance(sequences, list) or not sequences or sequences == [[]]:
+        raise invalid("'inputs' is empty or missing: give a text, a pair of texts, or several")
+    if len(sequences) > vectors.MOST_TEXTS:
+        text = f"'inputs' has {len(sequences)} inputs: send at most {vectors.MOST_TEXTS}"
+        raise invalid(text, "too_many_rows")
+    for place, sequence in enumerate(sequences):
+        is_sequence = isinstance(sequence, list) and len(sequence) in (1, 2)
+        if not is_sequence or not all(isinstance(text, str) for text in sequence):
+            raise invalid(f"'inputs' holds at {place} what is no list of a text or of two")
+    return [[text.encode() for text in sequence] for sequence in sequences], is_alone
+
+
+def _rows(found: np.ndarray) -> bytes:
+    """JSON, a row at a time: orjson holds Python's lock."""
+    rows = (orjson.dumps(row, option=orjson.OPT_SERIALIZE_NUMPY) for row in found)
+    return b"[%b]" % b",".join(rows)
+
+
+def _embeddings(
+    servable: Servable, texts: list[bytes], found: np.ndarray, in_base64: bool
+) -> bytes:
+    def row(place: int) -> bytes:
+        vector: Any = found[place]
+        if in_base64:
+            vector = base64.b64encode(vector.astype("<f4").tobytes()).decode()
+        item = {"object": "embedding", "index": place, "embedding": vector}
+        return orjson.dumps(item, option=orjson.OPT_SERIALIZE_NUMPY)
+
+    count = servable.count_pieces(texts)
+    tokens = int(count.sum()) + _SPECIALS * len(texts)
+    usage = {"prompt_tokens": tokens, "total_tokens": tokens}
+    head = {"object": "list", "model": servable.name, "usage": usage}
+    data = b",".join(map(row, range(len(found))))
+    return b'%b,"data":[%b]}' % (orjson.dumps(head)[:-1], data)

@@ -1,0 +1,97 @@
+"""Identity of a request: its id, the caller's trace, and spans of OpenTelemetry."""
+
+import contextlib
+import os
+import re
+import uuid
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from bert_tf.errors import InputError
+
+REQUEST_ID, TRACE_PARENT = "x-request-id", "traceparent"
+
+# https://www.w3.org/TR/trace-context/#traceparent-header; versions after 00 may append fields.
+_TRACE = re.compile(r"(?!ff)([0-9a-f]{2})-([0-9a-f]{32})-([0-9a-f]{16})-[0-9a-f]{2}(-.*)?")
+_NOTHING = re.compile("0+")
+
+
+def request_id(given: str) -> str:
+    """The caller's id, if logs and headers can carry it, or a new one."""
+    return given if re.fullmatch(r"[!-~]{1,128}", given) else uuid.uuid4().hex
+
+
+def trace_id(traceparent: str) -> str | None:
+    """The trace that a request belongs to; None without a valid one."""
+    found = _TRACE.fullmatch(traceparent)
+    if not found or (found[1] == "00" and found[4]) or _NOTHING.fullmatch(found[3]):
+        return None
+    return None if _NOTHING.fullmatch(found[2]) else found[2]
+
+
+def identity(headers: Mapping[str, str]) -> dict[str, str]:
+    """`request_id` and, if the caller has one, `trace_id`: fields of the access log."""
+    found = {"request_id": request_id(headers.get(REQUEST_ID, ""))}
+    if trace := trace_id(headers.get(TRACE_PARENT, "")):
+        found["trace_id"] = trace
+    return found
+
+
+class Tracer:
+    """Sends a span for each request to the collector that OpenTelemetry's environment names.
+
+    Raises InputError without the packages of the extra `traces`.
+    """
+
+    def __init__(self, processor: Any = None) -> None:
+        try:
+            from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
+            from opentelemetry.sdk.resources import Resource
+            from opentelemetry.sdk.trace import TracerProvider
+            from opentelemetry.sdk.trace.export import BatchSpanProcessor
+        except ImportError as error:
+            raise InputError(
+                "--traces needs more packages: pip install 'bert-tf[traces]'"
+            ) from error
+        name = os.environ.get("OTEL_SERVICE_NAME", "bert-tf")
+        self._provider = TracerProvider(resource=Resource.create({"service.name": name}))
+        self._provider.add_span_processor(processor or BatchSpanProcessor(OTLPSpanExporter()))
+        self._tracer = self._provider.get_tracer("bert_tf.serving")
+
+    @contextlib.contextmanager
+    def span(self, name: str, headers: Mapping[str, str], fields: Mapping[str, Any]) -> Iterator:
+        """A span below the caller's; `fields`, read at its end, become its attributes."""
+        from opentelemetry.trace import SpanKind, StatusCode
+        from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
+
+        context = TraceContextTextMapPropagator().extract(headers)
+        with self._tracer.start_as_current_span(
+            # A refusal is raised, too.
+            name, context, SpanKind.SERVER, record_exception=False, set_status_on_exception=False
+        ) as span:  # fmt: skip
+            try:
+                yield
+            finally:
+                for key, value in fields.items():
+                    span.set_attribute(f"bert_tf.{key}", value)
+                status = fields.get("status", 0)
+                failed = status >= 500 if isinstance(status, int) else status in _FAILURES
+                if failed:
+                    span.set_status(StatusCode.ERROR)
+
+    def close(self) -> None:
+        """Sends the spans that wait."""
+        self._provider.shutdown()
+
+
+# Codes of gRPC that are the server's fault, as OpenTelemetry's conventions list them.
+_FAILURES = {
+    "UNKNOWN", "DEADLINE_EXCEEDED", "UNIMPLEMENTED", "INTERNAL", "UNAVAILABLE", "DATA_LOSS",
+}  # fmt: skip
+
+
+def span(
+    tracer: Tracer | None, name: str, headers: Mapping[str, str], fields: Mapping[str, Any]
+) -> contextlib.AbstractContextManager:
+    """As `Tracer.span`; nothing without a tracer."""
+    return tracer.span(name, headers, fields) if tracer else contextlib.nullcontext()

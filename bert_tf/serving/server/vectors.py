@@ -1,0 +1,129 @@
+"""Vectors and answers for any number of texts, by the signatures of one model."""
+
+import asyncio
+import contextlib
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+
+import numpy as np
+from grpc import StatusCode
+
+from bert_tf.serving.server.errors import ServingError, invalid
+from bert_tf.serving.server.models import Models
+from bert_tf.serving.server.servable import Servable, refuse_truncated
+
+MOST_TEXTS = 2048  # of a request, as in OpenAI's API
+# Of the parts of a request: others' requests come between them.
+_ROWS = 32
+_AT_ONCE = 2
+_PAIR = {"text", "text_pair"}
+# Whether a model can do something, and whether it is made for it.
+Fit = Callable[[Servable], tuple[bool, bool]]
+
+
+def has_vectors(servable: Servable) -> tuple[bool, bool]:
+    """Every export has vectors; an encoder without a head answers with nothing else."""
+    default = servable.signatures.get("serving_default")
+    return "embed" in servable.signatures, default is not None and "mean" in default.outputs
+
+
+def ranks(servable: Servable) -> tuple[bool, bool]:
+    default = servable.signatures.get("serving_default")
+    found = default is not None and set(default.inputs) == _PAIR and "score" in default.outputs
+    return found, found
+
+
+def classifies(servable: Servable) -> tuple[bool, bool]:
+    default = servable.signatures.get("serving_default")
+    if default is None or "text" not in default.inputs or not set(default.inputs) <= _PAIR:
+        return False, False
+    found = {"labels", "probabilities"} <= default.outputs.keys() or "score" in default.outputs
+    return found, found
+
+
+@contextlib.contextmanager
+def servable_for(models: Models, name: str | None, fit: Fit, doing: str) -> Iterator[Servable]:
+    """The model of this name or, without one, the only one that fits, by preference made for it.
+
+    Raises ServingError: NOT_FOUND, INVALID_ARGUMENT if it cannot do it or if several can.
+    """
+    if name is None:
+        fits: dict[bool, list[str]] = {True: [], False: []}
+        for each in models.names:
+            with contextlib.suppress(ServingError), models.servable(each) as servable:
+                can, is_made_for = fit(servable)
+                if can:
+                    fits[is_made_for].append(each)
+        found = fits[True] or fits[False]
+        if len(found) > 1:
+            raise invalid(
+                f"Several models can {doing}: {', '.join(found)}. Name one in the path, as in "
+                f"/v1/models/{found[0]}/embed, or as OpenAI's 'model'"
+            )
+        if not found:
+            raise ServingError(StatusCode.NOT_FOUND, f"No model can {doing}")
+        (name,) = found
+    with models.servable(name) as servable:
+        if not fit(servable)[0]:
+            raise invalid(f"The model {name} cannot {doing}")
+        yield servable
+
+
+async def embed(
+    servable: Servable,
+    texts: Sequence[bytes],
+    deadline: float,
+    *,
+    normalize: bool | None = None,
+    truncate: bool = False,
+) -> np.ndarray:
+    """Vectors of texts, float32 [B, H], pooled and by default normalized as the model's card says.
+
+    Raises ServingError: INVALID_ARGUMENT for a text that is too long, unless it may be truncated.
+    """
+    card = servable.embedding
+    if card.lacking:
+        raise invalid(f"The vectors of {servable.name} need {card.lacking}, which its export lacks")
+    outputs = await run(
+        servable, "embed", {"text": texts}, deadline, [card.pooling], truncate=truncate
+    )
+    vectors = outputs[card.pooling]
+    if card.normalize if normalize is None else normalize:
+        norms = np.linalg.norm(vectors, axis=1, keepdims=True)
+        vectors = vectors / np.maximum(norms, 1e-12)
+    return vectors
+
+
+async def run(
+    servable: Servable,
+    signature_name: str,
+    columns: Mapping[str, Sequence[bytes]],
+    deadline: float,
+    outputs: Collection[str],
+    *,
+    truncate: bool = False,
+) -> dict[str, np.ndarray]:
+    """Some outputs of a signature for any number of rows, those of like length together."""
+    inputs = {name: np.array(texts, object) for name, texts in columns.items()}
+    lengths = sum(np.fromiter(map(len, array), int) for array in inputs.values())
+    order = np.argsort(lengths, kind="stable")
+    size = servable.most_rows(_ROWS)
+    parts = [order[start : start + size] for start in range(0, len(order), size)]
+    places = asyncio.Semaphore(_AT_ONCE)
+
+    async def answer(part: np.ndarray) -> dict[str, np.ndarray]:
+        async with places:
+            rows = {name: array[part] for name, array in inputs.items()}
+            return await servable.predict(signature_name, rows, deadline, may_truncate=True)
+
+    tasks = [asyncio.ensure_future(answer(part)) for part in parts]
+    try:
+        answers = await asyncio.gather(*tasks)
+    finally:
+        for task in tasks:
+            task.cancel()
+    names = [*outputs, *({"truncated"} & answers[0].keys())]
+    back = np.argsort(order)
+    found = {name: np.concatenate([each[name] for each in answers])[back] for name in names}
+    if not truncate or servable.refuses_truncated:
+        refuse_truncated(found)
+    return found
