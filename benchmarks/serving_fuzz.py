@@ -197,12 +197,12 @@ def refusals(seen: Counter) -> list[str]:
 
 def main() -> None:
     """Runs the command line."""
-    arguments = parsed_arguments(__doc__, requests=10_000, seed=0, times=2, seconds=300.0)
+    arguments = parsed_arguments(__doc__, requests=10_000, seed=0, times=2, seconds=300.0, slow=16)
     with served(arguments.models, "--max_request_mb=2") as server:
         signatures, slow = signatures_of(server.rest_port), []
         senders = [
             threading.Thread(target=send_slowly, args=(server.rest_port, 120, slow), daemon=True)
-            for _ in range(16)
+            for _ in range(arguments.slow)
         ]
         for sender in senders:
             sender.start()
