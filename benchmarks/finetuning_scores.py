@@ -94,6 +94,7 @@ def score(given: str, predictions: Any) -> dict[str, float | None]:
     import numpy as np
 
     from bert_tf.tasks.scoring.conlleval import score_entities
+    from bert_tf.tasks.scoring.label_sets import LabelSets, best_thresholds
     from bert_tf.tasks.scoring.squad_scores import squad_1_scores
 
     task, train, validation = find_data(given)
@@ -107,6 +108,12 @@ def score(given: str, predictions: Any) -> dict[str, float | None]:
             columns = examples.columns
             gold = dict(zip(columns["id"], columns["answers"], strict=True))
             return dict(squad_1_scores(gold, dict(zip(gold, predictions, strict=True))))
+        case "MultiLabel":  # with thresholds tuned on these examples, as ours are
+            labels = task.kind.label_names(task, task.read(train, "train"))
+            truth = task.kind.targets(examples, labels).astype(bool)
+            shares = np.array(predictions)
+            chosen = shares >= best_thresholds(truth, shares)
+            return LabelSets(labels, truth, chosen, shares).scores()
         case _:
             labels = task.kind.label_names(task, task.read(train, "train"))
             truth = task.kind.targets(examples, labels)
@@ -179,6 +186,7 @@ def with_wider_head(model: Path, work: Path) -> Path:
 
 def train_there(options: argparse.Namespace, given: str, seed: int, work: Path) -> dict[str, Any]:
     """Fine-tunes with Hugging Face's model in PyTorch; runs in its Python."""
+    import numpy
     import torch
     import transformers
 
@@ -189,6 +197,8 @@ def train_there(options: argparse.Namespace, given: str, seed: int, work: Path) 
     tokenizer = transformers.AutoTokenizer.from_pretrained(options.model)
     torch.manual_seed(seed)
     outputs = {} if kind == "span" else {"num_labels": len(labels) or 1}
+    if kind == "multilabel":
+        outputs["problem_type"] = "multi_label_classification"
     model = head.from_pretrained(options.model, **outputs)
     encode = {"tagging": encode_words, "span": encode_questions}.get(kind, encode_texts)
     train, validation = (encode(data[split], tokenizer, max_length)
@@ -204,7 +214,7 @@ def train_there(options: argparse.Namespace, given: str, seed: int, work: Path) 
         for name in rows[0].keys() & {*tokenizer.model_input_names, "labels",
                                       "start_positions", "end_positions"}:  # fmt: skip
             values = [row[name] for row in rows]
-            if isinstance(values[0], list):
+            if isinstance(values[0], list) and (kind, name) != ("multilabel", "labels"):
                 values = [v + [fill.get(name, 0)] * (width - len(v)) for v in values]
             tensors[name] = torch.tensor(values)
         return tensors
@@ -252,6 +262,7 @@ def train_there(options: argparse.Namespace, given: str, seed: int, work: Path) 
             outputs += list(values.numpy())
     decode = {
         "classification": lambda: [int(logits.argmax()) for logits in outputs],
+        "multilabel": lambda: torch.sigmoid(torch.tensor(numpy.stack(outputs))).tolist(),
         "regression": lambda: [float(logits[0]) for logits in outputs],
         "tagging": lambda: [
             # Words behind the length limit are O.

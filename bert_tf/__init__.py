@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from bert_tf.models.pretrainer import BertPreTrainer as BertPreTrainer
     from bert_tf.models.task_models import BertChooser as BertChooser
     from bert_tf.models.task_models import BertClassifier as BertClassifier
+    from bert_tf.models.task_models import BertMultiLabelClassifier as BertMultiLabelClassifier
     from bert_tf.models.task_models import BertRegressor as BertRegressor
     from bert_tf.models.task_models import BertSpanClassifier as BertSpanClassifier
     from bert_tf.models.task_models import BertTagger as BertTagger
@@ -54,7 +55,8 @@ _PUBLIC = {
     "bert_tf.models.masked_language_model": ("BertMaskedLanguageModel",),
     "bert_tf.models.pretrainer": ("BertPreTrainer",),
     "bert_tf.models.task_models": (
-        "BertChooser", "BertClassifier", "BertRegressor", "BertSpanClassifier", "BertTagger",
+        "BertChooser", "BertClassifier", "BertMultiLabelClassifier", "BertRegressor",
+        "BertSpanClassifier", "BertTagger",
     ),
     "bert_tf.raw_text.preprocessor": ("BertPreprocessor",),
     "bert_tf.raw_text.preset": ("open_preset",),

@@ -22,6 +22,7 @@ def test_names_that_others_build_on():
     names = {
         *("BertConfig", "BertTokenizer", "Packer", "load_model", "save_model"),
         *("BertEncoder", "BertPreTrainer", "BertClassifier", "BertRegressor"),
+        "BertMultiLabelClassifier",
         *("BertChooser", "BertMaskedLanguageModel", "BertSpanClassifier", "BertTagger"),
         *("AdamWeightDecay", "WarmupLinearDecay", "Predictor"),
     }
@@ -98,6 +99,7 @@ def test_saved_models_load_in_a_fresh_process(tmp_path, keras_first):
         bert_tf.BertClassifier(config, 2),
         bert_tf.BertTagger(config, 3),
         bert_tf.BertRegressor(config),
+        bert_tf.BertMultiLabelClassifier(config, 2),
         bert_tf.BertSpanClassifier(config),
         bert_tf.BertChooser(config),
         LstmEncoder(config),
@@ -109,7 +111,7 @@ def test_saved_models_load_in_a_fresh_process(tmp_path, keras_first):
         rate = getattr(schedule, names[number % 4])(1e-3, 1, 5)
         model.compile(make(rate))
         model.optimizer.build(model.trainable_variables)
-        model.save(tmp_path / f"{number}.keras")
+        model.save(tmp_path / f"{number:02}.keras")
     code = (
         f"import {'keras, bert_tf' if keras_first else 'bert_tf, keras'}, sys, numpy\n"
         "from pathlib import Path\n"

@@ -20,7 +20,7 @@ from bert_tf.outputs import check_output_file, check_output_folder
 _MODELS = ("model", "models")
 _CONFIG = "config.json"
 # Tasks that read tables by the columns "text" and "label" unless told others.
-_OF_TABLES = ("classification", "regression")
+_OF_TABLES = ("classification", "multi_label", "regression")
 # Files of models that have no config.json: a SavedModel, a checkpoint of TensorFlow.
 _OTHER_MODELS = (".pb", ".index")
 
@@ -127,7 +127,7 @@ def stored(path: str | None) -> dict[str, Any]:
 
 
 def _check_columns(options: Any) -> None:
-    from bert_tf.tasks.table import TASKS, Span
+    from bert_tf.tasks.table import TASKS, MultiLabel, Span
     from pipelines.examples.labelled_text import check_columns
 
     model = getattr(options, "model", None)
@@ -151,7 +151,10 @@ def _check_columns(options: Any) -> None:
         column = getattr(options, name, None)
         if task in _OF_TABLES:
             column = column or of_model.get(name) or defaults.get(role)
-        if column:
+        if column and role == "label" and kinds.get(task, Span).module == MultiLabel.module:
+            each = map(str.strip, str(column).split(","))  # may be a column for each label
+            columns |= {f"--label_column {name}": name for name in each if name}
+        elif column:
             columns[role] = str(column)
     named = any(not column.isdecimal() for column in columns.values())
     header = options.header and (of_model.get("header", True) or named)

@@ -150,15 +150,16 @@ class StoredModel:
 
 def _check_loss(model: PretrainedModel) -> None:
     """Refuses a classifier compiled for independent labels: a stored one computes a softmax."""
-    if "labels" not in model.arguments:
+    head = weight_names.head_of(type(model))
+    if "labels" not in model.arguments or head.problem_type == "multi_label_classification":
         return
     for loss in map(keras.losses.get, keras.tree.flatten(getattr(model, "loss", None))):
         name = getattr(loss, "__name__", type(loss).__name__)
         if re.fullmatch(r"(?i)binary_?(focal_?)?crossentropy", name):
             raise InputError(
                 f"The classifier was compiled with {name}, for labels that are independent of each "
-                "other, but a model directory records one label per text: compile it with "
-                "SparseCategoricalCrossentropy, or keep it with model.save('model.keras')."
+                "other, but a model directory records one label per text: make it a "
+                "BertMultiLabelClassifier, or keep it with model.save('model.keras')."
             )
 
 

@@ -72,6 +72,9 @@ HEADS: dict[type[PretrainedModel], Head] = {
         "BertLMHeadModel", {"cls.predictions.": "heads"}, reads_pooler=False, made_by="pretrain"
     ),
     task_models.BertClassifier: Head(SEQUENCES, _CLASSIFIER, "single_label_classification"),
+    task_models.BertMultiLabelClassifier: Head(
+        SEQUENCES, _CLASSIFIER, "multi_label_classification"
+    ),
     task_models.BertRegressor: Head(SEQUENCES, _CLASSIFIER, "regression"),
     task_models.BertChooser: Head("BertForMultipleChoice", _CLASSIFIER),
     task_models.BertTagger: Head("BertForTokenClassification", _CLASSIFIER, reads_pooler=False),

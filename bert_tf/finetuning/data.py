@@ -33,7 +33,7 @@ class FinetuningData:
     validation: Examples
     doubts: list[str]  # duplicates and suspicious findings in both, a sentence each
     columns: Mapping[str, Sequence[Any]]  # R training rows: the examples, or several rows of each
-    arrays: list[np.ndarray]  # targets [R, ...], and weights [R] if there are any
+    arrays: list[np.ndarray]  # targets [R, ...], and weights [R] or [R, ...] if there are any
     # What a split of one file left undivided, such as "context"; None for single examples.
     kept_whole: str | None = None
 
@@ -60,7 +60,7 @@ class FinetuningData:
         kept_whole = None
         if held_out is not None:
             doubts += held_out.remarks()
-            found = np.unique(kind.targets(held_out, labels))  # refuses unknown labels
+            found = kind.occurring(kind.targets(held_out, labels))  # refuses unknown labels
             if missing := [label for number, label in enumerate(labels) if number not in found]:
                 doubts.append(f"{held_out.path}: no example has the label {', '.join(missing)}")
         else:
@@ -80,7 +80,7 @@ class FinetuningData:
         doubts.append(duplicates(task, {"train": examples, "validation": held_out, **splits}))
         tokenizer = BertTokenizer.from_directory(model)
         columns, targets = kind.training_rows(task, examples, labels, tokenizer)
-        arrays = [targets, *([_class_weights(targets)] if options.class_weights else [])]
+        arrays = [targets, *([kind.class_weights(targets)] if options.class_weights else [])]
         return cls(task, tokenizer, labels, examples, held_out, doubts, columns, arrays, kept_whole)
 
     @property
@@ -164,14 +164,6 @@ class FinetuningData:
             worker=worker,
             num_workers=workers,
         )
-
-
-def _class_weights(targets: np.ndarray) -> np.ndarray:
-    """Weights float32 [R] that give each class the same total weight; their mean is 1."""
-    if targets.ndim > 1 or targets.dtype.kind != "i":
-        raise InputError("--class_weights is for tasks with a class per example: leave it out")
-    _, numbers, counts = np.unique(targets, return_inverse=True, return_counts=True)
-    return (len(targets) / (len(counts) * counts[numbers])).astype(np.float32)
 
 
 def split(

@@ -22,6 +22,16 @@ def classes_metrics() -> list[Any]:
     return [keras.metrics.SparseCategoricalAccuracy(name="accuracy")]
 
 
+def labels_loss() -> keras.losses.Loss:
+    """Binary cross-entropy of labels 0 or 1 [B, C], each on its own, and logits [B, C]."""
+    return keras.losses.BinaryCrossentropy(from_logits=True, reduction=_MEAN)
+
+
+def labels_metrics() -> list[Any]:
+    """The share of right decisions, of all labels, where a probability of 0.5 decides."""
+    return [LabelAccuracy(name="accuracy")]
+
+
 def squared_error() -> keras.losses.Loss:
     """Mean squared error of numbers [B]."""
     return keras.losses.MeanSquaredError(reduction=_MEAN)
@@ -40,15 +50,35 @@ class SpanCrossentropy(keras.losses.Loss):
         return ops.mean(losses, axis=-1)  # (B,)
 
 
-@keras.saving.register_keras_serializable(package="bert_tf")
-class SpanAccuracy(keras.metrics.MeanMetricWrapper):
-    """The share of right starts and ends."""
+class _Accuracy(keras.metrics.MeanMetricWrapper):
+    """The mean of a share of right answers of each example."""
 
-    def __init__(self, name: str = "span_accuracy", dtype: Any = None):
-        super().__init__(_right_places, name=name, dtype=dtype)
+    def __init__(self, right: Any, name: str, dtype: Any = None):
+        super().__init__(right, name=name, dtype=dtype)
 
     def get_config(self) -> dict[str, Any]:
         return {"name": self.name, "dtype": self.dtype}
+
+
+@keras.saving.register_keras_serializable(package="bert_tf")
+class SpanAccuracy(_Accuracy):
+    """The share of right starts and ends."""
+
+    def __init__(self, name: str = "span_accuracy", dtype: Any = None):
+        super().__init__(_right_places, name, dtype)
+
+
+@keras.saving.register_keras_serializable(package="bert_tf")
+class LabelAccuracy(_Accuracy):
+    """The share of right decisions, of labels 0 or 1 [B, C] and logits [B, C]."""
+
+    def __init__(self, name: str = "label_accuracy", dtype: Any = None):
+        super().__init__(_right_labels, name, dtype)
+
+
+def _right_labels(y_true: Any, y_pred: Any) -> Any:
+    right = ops.equal(ops.greater(y_pred, 0), ops.greater(ops.cast(y_true, y_pred.dtype), 0.5))
+    return ops.mean(ops.cast(right, "float32"), axis=-1)
 
 
 def _right_places(y_true: Any, y_pred: Any) -> Any:

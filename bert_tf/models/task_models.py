@@ -17,6 +17,8 @@ from bert_tf.models.losses import (
     SpanCrossentropy,
     classes_loss,
     classes_metrics,
+    labels_loss,
+    labels_metrics,
     squared_error,
 )
 from bert_tf.models.pretrained_model import PretrainedModel
@@ -79,6 +81,7 @@ class _LabelModel(TaskModel):
     """A model whose units are labels: see `BertClassifier`."""
 
     arguments = ("encoder", "num_classes", "labels", "dropout")
+    fewest = 2  # labels
 
     def __init__(
         self,
@@ -99,7 +102,7 @@ class _LabelModel(TaskModel):
             num_classes = len(labels)
         if num_classes is None:
             raise InputError("A classifier needs its classes: give labels=[...] or num_classes.")
-        if num_classes < 2:
+        if num_classes < self.fewest:
             raise InputError(
                 f"A classifier of {num_classes} class always gives the same answer: give 2 classes "
                 "or more, or use BertRegressor to predict a number."
@@ -132,6 +135,28 @@ class BertClassifier(_LabelModel):
 
     def classify(self, x: Any, batch_size: int = 32) -> list[dict[str, Any]]:
         """The label of each text or pair, its probability, and the probabilities of all labels.
+
+        Args:
+            x: raw text, as of `fit`.
+            batch_size: texts at a time.
+        """
+        return self._answers("classify", x, batch_size)
+
+
+@keras.saving.register_keras_serializable(package="bert_tf")
+class BertMultiLabelClassifier(_LabelModel):
+    """Any number of labels for a text or a pair of texts, from the pooled output.
+
+    Output: logits [B, C]; the sigmoid of each is the probability of its label. Arguments and
+    errors are those of `BertClassifier`, but one label is enough.
+    """
+
+    fewest = 1
+    new_loss = staticmethod(labels_loss)
+    new_metrics = staticmethod(labels_metrics)
+
+    def classify(self, x: Any, batch_size: int = 32) -> list[dict[str, Any]]:
+        """The labels of each text or pair, and the probabilities of all labels.
 
         Args:
             x: raw text, as of `fit`.

@@ -12,7 +12,12 @@ import numpy as np
 import tensorflow as tf
 
 from bert_tf.errors import InputError
-from bert_tf.models.task_models import BertChooser, BertClassifier, BertRegressor
+from bert_tf.models.task_models import (
+    BertChooser,
+    BertClassifier,
+    BertMultiLabelClassifier,
+    BertRegressor,
+)
 from bert_tf.raw_text.given import (
     are_numbers,
     by_role,
@@ -38,7 +43,7 @@ _NO_PAIR_LABELS = (
     "alone"
 )
 # Models with a row, a target and an output for each example.
-ROW_MODELS = (BertChooser, BertClassifier, BertRegressor)
+ROW_MODELS = (BertChooser, BertClassifier, BertMultiLabelClassifier, BertRegressor)
 
 
 class Batches(NamedTuple):
@@ -381,17 +386,30 @@ def _targets(y: tf.Tensor, task: Task, labels: Sequence[str]) -> tf.Tensor:
     """Numbers of labels that are names, of a batch; other labels as they are."""
     if not labels:
         return tf.strings.to_number(y) if y.dtype == tf.string else y
+    if task.kind.many_labels:
+        if y.dtype != tf.string:
+            return y
+        if y.shape.rank == 1:
+            y = tf.strings.split(y, task.kind.label_separator)
+        y = y.to_tensor() if isinstance(y, tf.RaggedTensor) else y
+        y = tf.strings.strip(y)  # [B, N], "" for none
+        is_named = y[..., tf.newaxis] == tf.constant(["", *labels])
+        with tf.control_dependencies([_check_known(y, tf.reduce_any(is_named, -1), labels)]):
+            return tf.cast(tf.reduce_any(is_named, 1)[:, 1:], tf.float32)
     if y.dtype != tf.string and not are_numbers(labels):
         return y
     names = y if y.dtype == tf.string else tf.as_string(y)
     for other, name in task.label_aliases.items():
         names = tf.where(names == other, name, names)
     same = names[..., tf.newaxis] == tf.constant(list(labels))
-    is_known = tf.reduce_any(same, -1)
-    told = [UNKNOWN_LABELS + ", ".join(labels), tf.boolean_mask(names, ~is_known)]
-    known = tf.debugging.Assert(tf.reduce_all(is_known), told)
-    with tf.control_dependencies([known]):
+    with tf.control_dependencies([_check_known(names, tf.reduce_any(same, -1), labels)]):
         return tf.argmax(same, -1, tf.int32)
+
+
+def _check_known(names: tf.Tensor, is_known: tf.Tensor, labels: Sequence[str]) -> tf.Operation:
+    """Refuses, in graph, names that are no labels."""
+    told = [UNKNOWN_LABELS + ", ".join(labels), tf.boolean_mask(names, ~is_known)]
+    return tf.debugging.Assert(tf.reduce_all(is_known), told)
 
 
 def padded_to(length: int) -> Any:

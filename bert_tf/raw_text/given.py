@@ -103,6 +103,10 @@ def with_columns(task: Task, x: Any, y: Any = None) -> tuple[Task, dict[str, lis
         given = by_role(task, columns)
         if y is None and (label := task.label) in columns:
             y = columns[label]
+        elif y is None and task.kind.many_labels:
+            of_labels = [name.strip() for name in task.label.split(",")]
+            if all(name in columns for name in of_labels):
+                y = {name: columns[name] for name in of_labels}
     else:
         given = by_role(task, _parts(x, task))
     if "text_pair" in given and task.pair is None:
@@ -130,8 +134,10 @@ def given_examples(
     Args:
         task: what the model reads.
         x: the inputs.
-        y: labels; by name or by number for classes, numbers for regression and choices, a list of
-            labels for the words of a text, for questions the answer's text or SQuAD's `answers`.
+        y: labels; by name or by number for classes; for any number of labels a list of them for
+            each text, a string of them, or a row or columns of 0 and 1; numbers for
+            regression and choices, a list of labels for the words of a text, for questions the
+            answer's text or SQuAD's `answers`.
         labels: the names of the model's labels, in the order of its outputs.
         reads_labels: False leaves `y` alone, but for its length.
 
@@ -151,7 +157,7 @@ def given_examples(
         examples = Questions(SOURCE, examples.lines, columns)
     if y is None:
         return task, examples
-    given = label_list(y)
+    given = label_list(y, many=task.kind.many_labels)
     if len(given) != count:
         raise InputError(f"{len(given)} labels for {count} examples: give a label for each")
     if not reads_labels:
@@ -169,6 +175,12 @@ def given_examples(
             _labels_of_words(value, words, task, labels, f"labels {i}")
             for i, (value, words) in enumerate(zip(given, columns["words"], strict=True))
         ]
+    elif task.kind.many_labels:
+        is_marks = _are_marks(given, labels)
+        columns["label"] = [
+            task.kind.joined(_labels_of_text(x, is_marks, task, labels, f"label {i}"), f"label {i}")
+            for i, x in enumerate(given)
+        ]
     elif labels:
         columns["label"] = [class_of(x, task, labels, f"label {i}") for i, x in enumerate(given)]
     else:
@@ -176,15 +188,21 @@ def given_examples(
     return task, examples
 
 
-def label_list(y: Any) -> list[Any]:
-    """Labels as a list [E]; a column [E, 1] or a frame of one column is such, too."""
-    if _is_frame(y):
-        names = _columns_of(y)
+def label_list(y: Any, *, many: bool = False) -> list[Any]:
+    """Labels as a list [E]; a column [E, 1] or a frame of one column is such, too.
+
+    With `many` labels a frame or dict may have a column for each: its rows become dicts.
+    """
+    if _is_frame(y) or (many and isinstance(y, Mapping)):
+        names = list(y) if isinstance(y, Mapping) else _columns_of(y)
+        if len(names) > 1 and many:
+            rows = zip(*(_list(name, y[name]) for name in names), strict=True)
+            return [dict(zip(map(str, names), row, strict=True)) for row in rows]
         if len(names) > 1:
             listed = ", ".join(map(str, names))
             raise InputError(f"the labels have the columns {listed}: give one column")
         y = y[names[0]]
-    if getattr(y, "ndim", 1) == 2 and y.shape[1] == 1:
+    if getattr(y, "ndim", 1) == 2 and y.shape[1] == 1 and not many:
         y = y[:, 0]
     return _list("labels", y)
 
@@ -386,6 +404,38 @@ def class_of(value: Any, task: Task, labels: Sequence[str], name: str) -> str:
             "with these labels"
         )
     return value
+
+
+def _are_marks(given: Sequence[Any], labels: Sequence[str]) -> bool:
+    """Whether each text's labels are a 0 or 1 for every label of the model."""
+    return bool(labels) and all(
+        _is_sequence(row)
+        and not isinstance(row, str | bytes | Mapping)
+        and len(row) == len(labels)
+        and all(isinstance(x, int | float | np.number | np.bool_) and x in (0, 1) for x in row)
+        for row in given
+    )
+
+
+def _labels_of_text(
+    value: Any, is_marks: bool, task: Task, labels: Sequence[str], name: str
+) -> str | list[str]:
+    """The labels of a text: a string of them, or names."""
+    if isinstance(value, Mapping):
+        odd = {label: x for label, x in value.items() if is_missing(x) or x not in (0, 1)}
+        if odd:
+            label, x = next(iter(odd.items()))
+            raise InputError(f"{name}: {label} is {x!r:.40}: give 1 if it has the label, else 0")
+        value = [label for label, x in value.items() if x]
+    elif isinstance(value, str | bytes) or is_missing(value):
+        value = task.kind.parts(_text(value, name))
+    elif is_marks:
+        value = [label for label, x in zip(labels, value, strict=True) if x]
+    else:
+        value = list(value) if isinstance(value, set | frozenset) else _list(name, value)
+    if not labels:  # those of a new model
+        return [_text(each, name) for each in value]
+    return [class_of(each, task, labels, name) for each in value]
 
 
 def are_numbers(labels: Sequence[str]) -> bool:

@@ -231,7 +231,8 @@ class BertPreprocessor(keras.layers.Layer):
                 f"validation_split {share} of {count} examples leaves one side empty: give another "
                 "share, or validation_data"
             )
-        labels, of_examples = (None if each is None else label_list(each) for each in (y, weights))
+        labels = None if y is None else label_list(y, many=self.kind.many_labels)
+        of_examples = None if weights is None else label_list(weights)
         for name, values in {"labels": labels, "values of sample_weight": of_examples}.items():
             if values is not None and len(values) != count:
                 raise InputError(f"{len(values)} {name} for {count} examples: give one for each")

@@ -19,7 +19,15 @@ class SpanOptions(CheckedOptions):
 
 
 @dataclass(kw_only=True)
-class TaskOptions(SpanOptions):
+class MultiLabelOptions(CheckedOptions):
+    """Options for examples of several labels; those not given keep the kind's settings."""
+
+    label_separator: str | None = option(None, identity=False)
+    """for several labels per example, what stands between them in their column; "," by default."""
+
+
+@dataclass(kw_only=True)
+class TaskOptions(MultiLabelOptions, SpanOptions):
     """Options that say what a fine-tuned model is for."""
 
     task: str | None = option(None, first=True)

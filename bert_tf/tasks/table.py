@@ -26,6 +26,7 @@ from bert_tf.tasks.scoring.squad_scores import SQUAD_1, SQUAD_2
 from bert_tf.tasks.task import KindName, Task
 
 Classification = KindName("classification", "One label for each example.")
+MultiLabel = KindName("multi_label", "Any number of labels for each example.")
 Regression = KindName("regression", "One number for each example.")
 Choice = KindName(
     "choice",
@@ -82,6 +83,10 @@ _DECLARED = {
         Task(
             name="classification", kind=Classification(),
             scores=(accuracy, f1, matthews_correlation),
+        ),
+        Task(
+            name="multi_label", kind=MultiLabel(),
+            scores=("average_precision", "f1_micro", "f1_macro", "exact_match"),
         ),
         Task(name="regression", kind=Regression(), scores=(pearson, spearman)),
         Task(

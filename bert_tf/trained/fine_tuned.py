@@ -158,6 +158,8 @@ class FineTuned(Answering):
             task = task.with_settings({"max_length": min(task.max_length, positions)})
         own = [task.label_aliases.get(label, label) for label in model.label_names]
         labels = _renamed(own, given.get("label_map") or [])
+        if labels != own:
+            task = replace(task, kind=task.kind.renamed(dict(zip(own, labels, strict=True))))
         tokenizer = BertTokenizer.from_directory(directory)
         return cls(with_options(task, given), model, tokenizer, labels)
 

@@ -28,7 +28,10 @@ _EXTENSIONS: dict[str, Format] = {
     ".tsv": "tsv", ".csv": "csv", ".jsonl": "jsonl", ".conll": "conll",
 }  # fmt: skip
 # What the columns are for, and the option that names each.
-OPTIONS = {"text": "--text_column", "text_pair": "--pair_column", "label": "--label_column"}
+OPTIONS = {
+    "text": "--text_column", "text_pair": "--pair_column", "label": "--label_column",
+    "labels": "--label_column",
+}  # fmt: skip
 
 
 class MissingColumnError(InputError):
@@ -211,6 +214,8 @@ def _value(place: str, role: str, column: str, row: dict[str, Any]) -> Any:
     if column not in row:
         raise _no_column(place, role, column, row)
     value = row[column]
+    if role == "labels" and isinstance(value, list):  # any number of labels
+        return [_value(place, role, column, {column: each}) for each in value]
     if isinstance(value, bool) or not isinstance(value, str | int | float):
         raise InputError(f"{place}: {column!r} is {json.dumps(value)}; it must be text or a number")
     return check_text(place, column, str(value))
@@ -219,7 +224,8 @@ def _value(place: str, role: str, column: str, row: dict[str, Any]) -> Any:
 def _no_column(
     place: str, role: str, column: str, columns: Iterable[str], cure: str = ""
 ) -> MissingColumnError:
-    unlabelled = "; bert-tf predict reads data without labels" if role == "label" else ""
+    is_label = OPTIONS.get(role, "") == OPTIONS["label"]
+    unlabelled = "; bert-tf predict reads data without labels" if is_label else ""
     listed = ", ".join(name if len(name) <= 40 else f"{name[:37]}..." for name in columns)
     return MissingColumnError(
         f"{place}: no column {column!r}, there are: {listed}; give {OPTIONS.get(role, role)} one "

@@ -21,10 +21,12 @@ from bert_tf.models.masked_language_model import BertMaskedLanguageModel
 from bert_tf.models.task_models import (
     BertChooser,
     BertClassifier,
+    BertMultiLabelClassifier,
     BertRegressor,
     BertSpanClassifier,
     BertTagger,
 )
+from bert_tf.tasks.kinds.multi_label import binary_cross_entropy
 from bert_tf.tasks.kinds.regression import squared_error
 from bert_tf.tasks.kinds.span import span_loss
 from bert_tf.training.means import cross_entropy
@@ -52,6 +54,7 @@ MASKED = np.where(DRAW.rand(4, 16) < 0.3, DRAW.randint(0, 41, (4, 16)), -100)  #
 NEXT = np.where(MASK, INPUTS["token_ids"], -100)  # Hugging Face compares those one place on
 RIGHT = np.array([2])  # choice: the rows are the choices of one example
 CLASSES = np.array([2, 0, 1, 1])
+MARKS = np.array([[1, 0, 1], [0, 0, 0], [0, 1, 0], [1, 1, 1]], np.float32)
 SCORES = np.array([0.5, -1.25, 3.0, 0.0], np.float32)
 
 # Hugging Face's class, and what is special -> our model, its loss, our targets, their targets.
@@ -61,6 +64,12 @@ HEADS = {
         cross_entropy,
         CLASSES,
         {"labels": CLASSES},
+    ),
+    "BertForSequenceClassification of many labels": (
+        lambda: BertMultiLabelClassifier(CONFIG, labels=["no", "perhaps", "yes"], seed=1),
+        binary_cross_entropy,
+        MARKS,
+        {"labels": MARKS},
     ),
     "BertForSequenceClassification of one label": (
         lambda: BertRegressor(CONFIG, seed=1),

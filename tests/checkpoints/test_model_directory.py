@@ -18,7 +18,13 @@ from bert_tf.checkpoints.model_directory import save_model
 from bert_tf.checkpoints.weight_names import named_weights
 from bert_tf.errors import InputError
 from bert_tf.models.pretrainer import BertPreTrainer
-from bert_tf.models.task_models import BertChooser, BertClassifier, BertRegressor, BertTagger
+from bert_tf.models.task_models import (
+    BertChooser,
+    BertClassifier,
+    BertMultiLabelClassifier,
+    BertRegressor,
+    BertTagger,
+)
 
 CONFIG = BertConfig(
     vocab_size=19,
@@ -476,7 +482,7 @@ def test_a_directory_opens_as_what_was_saved(kind, directory):
         (
             {"problem_type": "multi_label_classification"},
             None,
-            "a BertForSequenceClassification for multi_label_classification",
+            BertMultiLabelClassifier,
         ),
         ({"architectures": ["BertForTokenClassification"]}, None, BertTagger),
         ({"architectures": ["BertForMultipleChoice"]}, one_output, BertChooser),

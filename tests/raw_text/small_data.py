@@ -6,6 +6,7 @@ from bert_tf import (
     BertChooser,
     BertClassifier,
     BertEncoder,
+    BertMultiLabelClassifier,
     BertPreTrainer,
     BertRegressor,
     BertSpanClassifier,
@@ -21,6 +22,7 @@ SIZES: dict[str, Any] = {
 }  # fmt: skip
 TEXTS = ["a good film", "the bad book", "it is a very good story", "a bad film ."] * 2
 LABELS = ["good", "bad", "good", "bad"] * 2
+LABEL_SETS = [["good", "film"], ["bad"], [], ["bad", "film"]] * 2
 WORDS = [["anna", "lives", "in", "bern"], ["it", "is", "anna"]] * 4
 TAGS = [["B-PER", "O", "O", "B-LOC"], ["O", "O", "B-PER"]] * 4
 TAG_NAMES = ["O", "B-PER", "I-PER", "B-LOC", "I-LOC"]
@@ -32,6 +34,7 @@ CHOICES = [["it is good", "it is bad"], ["a good book", "a bad book"]] * 4
 # Class -> arguments of from_preset, x, y.
 DATA: dict[type, tuple[dict[str, Any], Any, Any]] = {
     BertClassifier: ({"labels": ["bad", "good"]}, TEXTS, LABELS),
+    BertMultiLabelClassifier: ({"labels": ["bad", "good", "film"]}, TEXTS, LABEL_SETS),
     BertRegressor: ({}, TEXTS, [1.0, 0.0, 0.5, 0.0] * 2),
     BertTagger: ({"labels": TAG_NAMES}, WORDS, TAGS),
     BertSpanClassifier: ({}, (QUESTIONS, CONTEXTS), ANSWERS),

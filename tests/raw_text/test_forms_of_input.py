@@ -7,12 +7,13 @@ import numpy as np
 import pytest
 import tensorflow as tf
 from rounding import rounding
-from small_data import DATA, LABELS, TAG_NAMES, TAGS, TEXTS, WORDS
+from small_data import DATA, LABEL_SETS, LABELS, TAG_NAMES, TAGS, TEXTS, WORDS
 
 from bert_tf import (
     BertChooser,
     BertClassifier,
     BertEncoder,
+    BertMultiLabelClassifier,
     BertPreprocessor,
     BertPreTrainer,
     BertRegressor,
@@ -106,6 +107,9 @@ def test_forms_of_pairs(classifier, form):
     same(batches_of(classifier, streamed)[0], inputs)
 
 
+MARKED = ["bad", "good", "film"]
+MARKS = np.array([[name in row for name in MARKED] for row in LABEL_SETS], int)
+
 OTHERS = {
     BertTagger: {
         "strings": lambda: ([" ".join(x) for x in WORDS], [" ".join(y) for y in TAGS]),
@@ -135,6 +139,28 @@ OTHERS = {
         ),
         "data set": lambda: (
             tf.data.Dataset.from_tensor_slices(DATA[BertChooser][1:]).batch(8), None,
+        ),
+    },
+    BertMultiLabelClassifier: {
+        "strings": lambda: (TEXTS, [", ".join(row) for row in LABEL_SETS]),
+        "sets": lambda: (TEXTS, [set(row) for row in LABEL_SETS]),
+        "numbers": lambda: (TEXTS, [[MARKED.index(name) for name in row] for row in LABEL_SETS]),
+        "zeros and ones": lambda: (np.array(TEXTS), MARKS),
+        "floats in lists": lambda: (TEXTS, MARKS.astype(float).tolist()),
+        "frame": lambda: (
+            frame(text=TEXTS), frame(**{name: MARKS[:, i] for i, name in enumerate(MARKED)})
+        ),
+        "data set of strings": lambda: (
+            tf.data.Dataset.from_tensor_slices(
+                (TEXTS, [",".join(row) for row in LABEL_SETS])
+            ).batch(8), None,
+        ),
+        "data set of names": lambda: (
+            tf.data.Dataset.from_tensor_slices((TEXTS, tf.ragged.constant(LABEL_SETS))).batch(8),
+            None,
+        ),
+        "data set of zeros and ones": lambda: (
+            tf.data.Dataset.from_tensor_slices((TEXTS, MARKS.astype("float32"))).batch(8), None,
         ),
     },
     BertRegressor: {

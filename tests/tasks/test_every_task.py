@@ -16,6 +16,7 @@ from bert_tf.models.encoders import encoder_for
 from bert_tf.serving.export import ASSETS
 from bert_tf.serving.predictor import Predictor, answer
 from bert_tf.tasks.kinds.choice import Choice
+from bert_tf.tasks.kinds.multi_label import MultiLabel
 from bert_tf.tasks.kinds.span import Span
 from bert_tf.tasks.kinds.tagging import Tagging
 from bert_tf.tasks.table import TASKS
@@ -61,6 +62,15 @@ def write_table(path, task) -> None:
             cells[columns["text_pair"]] = f"{WORDS[number]} sea"
         cells[columns["label"]] = labels[number]
         lines.append("\t".join(cells.values()))
+    path.write_text("\n".join(lines) + "\n", encoding="utf-8")
+
+
+def write_label_sets(path, task) -> None:
+    """A table of texts whose words tell their labels: none, one or two."""
+    lines = ["text\tlabel"]
+    for i in range(ROWS):
+        words = [word for number, word in enumerate(WORDS[:2]) if (i >> number) % 2]
+        lines.append(f"{' '.join([WORDS[3 + i % 3], *words])}\t{', '.join(words)}")
     path.write_text("\n".join(lines) + "\n", encoding="utf-8")
 
 
@@ -122,6 +132,16 @@ def check_table(folder, task, examples, answers) -> None:
         assert_close([float(p) for p in predicted], answers["score"], 0.5e-6)
 
 
+def check_label_sets(folder, task, examples, answers) -> None:
+    """Reads predictions.tsv back."""
+    roles = {name: name for name in ("text", "label", "predicted")}
+    read = read_examples(folder / "predictions.tsv", roles)
+    predicted = read.columns.pop("predicted")
+    assert read.columns == examples.columns
+    pairs = zip(answers["predicted_count"], answers["predicted_label"], strict=True)
+    assert predicted == [",".join(sorted(x.decode() for x in row[:n])) for n, row in pairs]
+
+
 def check_columns(folder, task, examples, answers) -> None:
     """Reads predictions.conll back: every gold word once, in sentences."""
     lines = "\n".join(examples.columns["words"]).replace("\n", "\n\n").replace(" ", "\n")
@@ -152,6 +172,7 @@ def check_questions(folder, task, examples, answers) -> None:
 TABLE = ("data.tsv", write_table, check_table)
 FILES = {
     Choice: ("data.csv", write_choices, check_choices),
+    MultiLabel: ("data.tsv", write_label_sets, check_label_sets),
     Tagging: ("data.conll", write_columns, check_columns),
     Span: ("data.json", write_questions, check_questions),
 }

@@ -48,6 +48,12 @@ class Classification(RowKind):
                 f"{examples.path}: labels such as {fractions[0]} are numbers with decimals; for "
                 "regression give --task regression"
             )
+        sets = [label for label in labels if "," in label]
+        if sets and all({x.strip() for x in label.split(",")} <= labels for label in sets):
+            found.append(
+                f"{examples.path}: labels such as {sets[0]!r} are several; to predict each of them "
+                "give --task multi_label"
+            )
         return found
 
     def targets(self, examples: Examples, labels: Sequence[str]) -> np.ndarray:
@@ -75,7 +81,7 @@ class Classification(RowKind):
 
     def to_outputs(self, answers: Answers, labels: Sequence[str]) -> np.ndarray:
         """Logarithms of the probabilities, float32 [E, C], in the order of `labels`."""
-        return np.log(np.maximum(_in_order(answers, labels), _SMALLEST))
+        return np.log(np.maximum(in_order(answers, labels), _SMALLEST))
 
     def compared(self, given: Answered) -> tuple[np.ndarray, np.ndarray]:
         labels = _labels(given)
@@ -97,14 +103,14 @@ class Classification(RowKind):
         """The predicted label, and the probability of each label (a SavedModel tells no order)."""
         answers = given.answers
         labels = given.labels or sorted(label.decode() for label in answers["labels"][0])
-        shares = zip(labels, _in_order(answers, labels).T, strict=True)
+        shares = zip(labels, in_order(answers, labels).T, strict=True)
         return [
             ("predicted", [label.decode() for label in answers["label"]]),
             *((label, map("{:.6f}".format, column)) for label, column in shares),
         ]
 
 
-def _in_order(answers: Answers, labels: Sequence[str]) -> np.ndarray:
+def in_order(answers: Answers, labels: Sequence[str]) -> np.ndarray:
     """Probabilities, float32 [E, C], in the order of `labels`."""
     number_of = {label.encode(): number for number, label in enumerate(labels)}
     found = np.empty_like(answers["probabilities"])

@@ -65,6 +65,8 @@ class Kind(ABC):
     # Whether training batches hold rows of similar length, which saves padding. Not where the loss
     # is a mean over the words of a batch: words of short sentences would count more.
     batches_of_like_length: ClassVar[bool] = True
+    # Whether an example has any number of labels, instead of one.
+    many_labels: ClassVar[bool] = False
     # The loss, and what is logged while training, as of `Trainer`.
     loss_function: ClassVar[Any] = staticmethod(cross_entropy)
     metrics: ClassVar[Mapping[str, Values]] = {"accuracy": accuracy}
@@ -100,6 +102,21 @@ class Kind(ABC):
     @abstractmethod
     def targets(self, examples: Examples, labels: Sequence[str]) -> np.ndarray:
         """The values [E, ...] that the loss compares; InputError names the line of a bad label."""
+
+    def occurring(self, targets: np.ndarray) -> np.ndarray:
+        """The numbers of the labels that some example has."""
+        return np.unique(targets)
+
+    def class_weights(self, targets: np.ndarray) -> np.ndarray:
+        """Weights float32 [R] that give each class the same total weight; their mean is 1."""
+        if targets.ndim > 1 or targets.dtype.kind != "i":
+            raise InputError("--class_weights is for tasks with classes: leave it out")
+        _, numbers, counts = np.unique(targets, return_inverse=True, return_counts=True)
+        return (len(targets) / (len(counts) * counts[numbers])).astype(np.float32)
+
+    def renamed(self, names: Mapping[str, str]) -> Self:
+        """The kind for labels with other names, old -> new."""
+        return self
 
     def split_keys(self, task: Task, examples: Examples) -> tuple[str, Sequence[Hashable]]:
         """What stays together in splits: its name, and a key for each example. Here equal texts."""

@@ -1,0 +1,162 @@
+"""Several labels per example: files, mistakes, thresholds, weights of rare labels."""
+
+import json
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from bert_tf.errors import InputError
+from bert_tf.tasks.kinds.kind import Answered
+from bert_tf.tasks.kinds.multi_label import MultiLabel
+from bert_tf.tasks.table import TASKS
+from pipelines.examples.labelled_text import Examples
+
+TASK = TASKS["multi_label"]
+KIND = TASK.kind
+LABELS = ["cow", "sea", "ship"]
+
+
+def examples_of(*labels) -> Examples:
+    columns = {"text": [f"text {i}" for i in range(len(labels))], "label": list(labels)}
+    return Examples("d.tsv", [*range(len(labels))], columns)
+
+
+def answered(kind, examples, probabilities, labels=LABELS) -> Answered:
+    shares = np.array(probabilities, np.float32)
+    found = kind.answers(tf.constant(np.log(shares) - np.log1p(-shares)), labels)
+    return Answered(TASK, examples, {name: x.numpy() for name, x in found.items()}, labels)
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "settings"),
+    [
+        ("d.tsv", "text\tlabel\na\tship, sea\nb\t\nc\tcow,cow\n", {}),
+        ("d.tsv", "text\tlabel\na\tship;sea\nb\t \nc\tcow\n", {"label_separator": ";"}),
+        ("d.csv", 'text,label\na,"sea,ship"\nb,\nc,cow\n', {}),
+        (
+            "d.csv", "text,sea,cow,ship\na,1,0,1\nb,0,0,0\nc,0,1.0,False\n",
+            {"label_column": "cow, sea, ship"},
+        ),
+        (
+            "d.jsonl",
+            "\n".join(
+                json.dumps({"text": text, "tags": tags})
+                for text, tags in (("a", ["ship", "sea"]), ("b", []), ("c", "cow"))
+            ),
+            {"label_column": "tags"},
+        ),
+    ],
+)  # fmt: skip
+def test_forms_of_files(tmp_path, name, text, settings):
+    (tmp_path / name).write_text(text)
+    task = TASK.with_settings(settings)
+    examples = task.read(tmp_path / name, "train")
+    assert task.kind.label_names(task, examples) == LABELS
+    assert task.kind.targets(examples, LABELS).tolist() == [[0, 1, 1], [0, 0, 0], [1, 0, 0]]
+    assert task.kind.doubts(examples)[-1].endswith("1 of 3 examples have no label")
+    if "label_column" not in settings:  # what stays is how the file has them
+        unlabelled = task.read(tmp_path / name, "test", labelled=False)
+        assert list(unlabelled.columns) == ["text"]
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "settings", "message"),
+    [
+        ("d.tsv", "text\ttags\na\tb\n", {}, "no column 'label'.* give --label_column"),
+        (
+            "d.tsv", "text\tsea\na\t1\n", {"label_column": "sea,cow"},
+            "no column 'cow', there are: text, sea; give --label_column cow one of these",
+        ),
+        (
+            "d.tsv", "text\tsea\tcow\na\t1\tyes\n", {"label_column": "sea,cow"},
+            "d.tsv, line 2: cow is 'yes'; give 1 if it has the label, else 0",
+        ),
+        (
+            "d.jsonl", '{"text": "a", "label": ["sea, calm"]}', {},
+            "d.jsonl, line 1: the label 'sea, calm' is empty or has the separator ','",
+        ),
+        ("d.tsv", "text\tlabel\na\t\n", {}, "no example has a label"),
+    ],
+)  # fmt: skip
+def test_mistakes_in_files_are_named(tmp_path, name, text, settings, message):
+    (tmp_path / name).write_text(text)
+    task = TASK.with_settings(settings)
+    with pytest.raises(InputError, match=message):
+        task.kind.label_names(task, task.read(tmp_path / name, "train"))
+
+
+def test_a_label_never_seen_is_named_with_its_line():
+    with pytest.raises(InputError, match=r"d\.tsv, line 1: the label 'goat' .* \(now ','\)"):
+        KIND.targets(examples_of("sea", "cow,goat"), LABELS)
+
+
+def test_labels_in_one_cell_are_doubted_in_classification():
+    doubts = TASKS["classification"].kind.doubts(examples_of("sea,cow", "sea", "cow"))
+    assert "give --task multi_label" in doubts[-1]
+    assert not TASKS["classification"].kind.doubts(examples_of("yes, of course", "no"))
+
+
+def test_each_label_has_its_threshold():
+    kind = MultiLabel(thresholds={"sea": 0.2, "ship": 0.9})
+    given = answered(kind, examples_of("sea", ""), [[0.4, 0.3, 0.8], [0.6, 0.1, 0.95]])
+    labels = given.answers["predicted_label"]
+    assert given.answers["predicted_count"].tolist() == [1, 2]
+    assert [[x for x in row if x] for row in labels.tolist()] == [[b"sea"], [b"ship", b"cow"]]
+    assert given.answers["probabilities"][0].tolist() == pytest.approx([0.8, 0.4, 0.3])
+    assert kind.renamed({"sea": "ocean"}).thresholds == {"ocean": 0.2, "ship": 0.9}
+
+
+def test_thresholds_are_tuned_and_kept():
+    examples = examples_of("sea", "sea,cow", "cow", "")
+    shares = [[0.1, 0.3, 0.5], [0.4, 0.35, 0.5], [0.3, 0.2, 0.5], [0.2, 0.1, 0.5]]
+    before = answered(KIND, examples, shares)
+    assert KIND.scores(before)["f1_sea"] == 0
+    tuned = KIND.tuned(before)
+    assert tuned.thresholds == pytest.approx({"cow": 0.25, "sea": 0.25, "ship": 0.5})
+    after = answered(tuned, examples, shares)
+    scores = tuned.scores(after)
+    assert scores["f1_sea"] == scores["f1_cow"] == 1
+    assert scores["average_precision"] == KIND.scores(before)["average_precision"]
+    assert TASK.with_settings(tuned.settings()).kind == tuned
+    other = MultiLabel(thresholds={"cow": 0.75})
+    assert tuned.in_ensemble([tuned, other]).thresholds == pytest.approx(
+        {"cow": 0.5, "sea": 0.375, "ship": 0.5}
+    )
+
+
+def test_the_loss_is_known_from_the_answers():
+    random = np.random.default_rng(1)
+    outputs = random.normal(size=(9, 3)).astype(np.float32)
+    answers = {name: x.numpy() for name, x in KIND.answers(tf.constant(outputs), LABELS).items()}
+    np.testing.assert_allclose(KIND.to_outputs(answers, LABELS), outputs, rtol=1e-4, atol=1e-5)
+    targets = random.integers(0, 2, outputs.shape)
+    shares = 1 / (1 + np.exp(-outputs.astype(float)))
+    expected = -np.log(np.where(targets, shares, 1 - shares))
+    np.testing.assert_allclose(KIND.loss()(targets, outputs), expected, rtol=1e-5)
+    with pytest.raises(InputError, match="--label_smoothing"):
+        KIND.loss(label_smoothing=0.1)
+
+
+def test_balanced_weights_give_both_decisions_of_a_label_the_same_total():
+    targets = np.array([[1, 0, 1], [0, 0, 1], [0, 0, 1], [0, 0, 0]], np.float32)
+    weights = KIND.class_weights(targets)
+    assert weights[:, 0].tolist() == pytest.approx([2, 2 / 3, 2 / 3, 2 / 3])
+    assert weights[:, 1].tolist() == [1, 1, 1, 1]  # no example has it: nothing to balance
+    assert weights[targets == 1].sum() == pytest.approx(2 + 3 * 2 / 3)
+    assert KIND.occurring(targets).tolist() == [0, 2]
+
+
+def test_reports_and_predictions_have_every_label(tmp_path):
+    examples = examples_of("sea", "cow,sea", "")
+    given = answered(KIND, examples, [[0.1, 0.8, 0.2], [0.4, 0.9, 0.2], [0.7, 0.2, 0.1]])
+    classes, reliability, _, errors = KIND.report(given)
+    assert [row[:4] for row in classes.rows] == [
+        ["cow", 0, 0, 0], ["sea", 1, 1, 1], ["ship", None, None, None],
+    ]  # fmt: skip
+    assert sum(row[1] for row in reliability.rows) == 9
+    assert [row[0] for row in errors.rows] == ["d.tsv, line 2", "d.tsv, line 1"]
+    KIND.write_predictions(tmp_path, given)
+    lines = (tmp_path / "predictions.tsv").read_text().splitlines()
+    assert lines[0] == "text\tlabel\tpredicted\tcow\tsea\tship"
+    assert lines[2] == "text 1\tcow,sea\tsea\t0.400000\t0.900000\t0.200000"

@@ -1,0 +1,59 @@
+"""Scores of label sets against scikit-learn's, and the thresholds with the best F1."""
+
+import numpy as np
+import pytest
+from sklearn import metrics
+
+from bert_tf.tasks.scoring.label_sets import LabelSets, average_precision, best_thresholds
+
+
+def drawn(seed: int, examples: int = 60, labels: int = 4) -> tuple[np.ndarray, np.ndarray]:
+    """Truth, with rare labels, and probabilities with ties."""
+    random = np.random.default_rng(seed)
+    truth = random.random((examples, labels)) < [0.5, 0.3, 0.1, 0.05][:labels]
+    shares = 0.5 * random.random(truth.shape) + 0.4 * truth
+    return truth, shares.round(2).astype(np.float32)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_scores_are_scikit_learn_s(seed):
+    truth, shares = drawn(seed)
+    truth[:2, 3] = True  # where a label lacks examples, scikit-learn counts 0 and we leave it out
+    predicted = shares >= 0.45
+    found = LabelSets(list("abcd"), truth, predicted, shares).scores()
+    assert found["average_precision"] == pytest.approx(
+        metrics.average_precision_score(truth, shares, average="macro")
+    )
+    for average in ("micro", "macro"):
+        expected = metrics.f1_score(truth, predicted, average=average)
+        assert found[f"f1_{average}"] == pytest.approx(expected)
+    assert found["exact_match"] == pytest.approx(metrics.accuracy_score(truth, predicted))
+    each = metrics.f1_score(truth, predicted, average=None)
+    assert [found[f"f1_{label}"] for label in "abcd"] == pytest.approx(each.tolist())
+
+
+def test_labels_without_examples_do_not_count():
+    truth = np.array([[1, 0], [0, 0]], bool)
+    found = LabelSets(["a", "b"], truth, truth, truth.astype(float)).scores()
+    assert found["f1_b"] is None
+    assert found["f1_macro"] == found["average_precision"] == 1
+    nothing = np.zeros((2, 1), bool)
+    assert LabelSets(["a"], nothing, nothing, nothing).scores()["f1_micro"] is None
+    assert average_precision(nothing[:, 0], np.ones(2)) is None
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_thresholds_have_the_best_f1_of_all(seed):
+    truth, shares = drawn(seed)
+    truth[:2] = True
+    for label, limit in enumerate(best_thresholds(truth, shares)):
+        has, own = truth[:, label], shares[:, label]
+        every = [metrics.f1_score(has, own >= cut) for cut in np.unique(own)]
+        assert metrics.f1_score(has, own >= limit) == pytest.approx(max(every))
+        assert limit not in own  # rounding cannot turn a decision
+
+
+def test_thresholds_of_labels_that_all_or_none_have_stay():
+    truth = np.array([[1, 0, 1], [1, 0, 0]], bool)
+    shares = np.array([[0.2, 0.9, 0.3], [0.1, 0.8, 0.1]])
+    assert best_thresholds(truth, shares) == pytest.approx([0.5, 0.5, 0.2])
