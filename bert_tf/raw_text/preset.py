@@ -9,9 +9,9 @@ from bert_tf.checkpoints.model_directory import load_model
 from bert_tf.checkpoints.presets import find_model, hub_hint
 from bert_tf.errors import InputError
 from bert_tf.raw_text.preprocessor import BertPreprocessor
-from bert_tf.tasks.table import TASKS, find_task
+from bert_tf.tasks.table import find_task
 from bert_tf.tasks.task import Task
-from bert_tf.trained.fine_tuned import TASK_FILE, read_settings
+from bert_tf.trained.fine_tuned import TASK_FILE, read_settings, task_of
 
 
 def open_preset(
@@ -69,8 +69,6 @@ def _task(model: Any, directory: Path, name: str | None) -> tuple[Task, bool]:
         task = find_task(stored["task"], brought_by=directory).with_model_settings(stored)
         if isinstance(model, task.kind.model_class):
             return task, True
-    fits = (task for task in TASKS.values() if isinstance(model, task.kind.model_class))
-    found = next(fits, None)
-    if found is None:
-        found = next(each for each in TASKS.values() if isinstance(model, each.kind.opens))
+    found = task_of(model)
+    assert found is not None
     return found, False

@@ -34,6 +34,7 @@ Choice = KindName(
 )
 Span = KindName("span", "A span of the context for each question.")
 Tagging = KindName("tagging", "A label for each word, and the entities that these labels describe.")
+Tags = KindName("tags", "A label for each word, such as its part of speech.")
 MaskedLanguageModel = KindName(
     "masked_language_model",
     "Guesses for each [MASK] of a text; scores of plain text, each piece masked in turn.",
@@ -189,6 +190,7 @@ _DECLARED = {
             labels=_CONLL, scores=entity_score_names(_CONLL), files=_CONLL_FILES,
             tfds=_CONLL_TFDS, paper={"base": 92.4, "large": 92.8},
         ),
+        Task(name="tags", kind=Tags(), scores=("accuracy", "f1")),
         Task(
             name="masked_words", kind=MaskedLanguageModel(), scores=MASKED_WORDS, max_length=512
         ),
@@ -198,9 +200,10 @@ _DECLARED = {
 
 _ALSO = {  # what others call them
     "sentiment": "classification", "sentiment_analysis": "classification",
-    "text_classification": "classification", "similarity": "regression", "ner": "tagging",
-    "token_classification": "tagging", "qa": "squad", "question_answering": "squad", "nli": "mnli",
-    "paraphrase": "mrpc", "multiple_choice": "choice", "mlm": "masked_words",
+    "text_classification": "classification", "multi_label_classification": "multi_label",
+    "similarity": "regression", "ner": "tagging", "token_classification": "tagging",
+    "pos": "tags", "part_of_speech": "tags", "qa": "squad", "question_answering": "squad",
+    "nli": "mnli", "paraphrase": "mrpc", "multiple_choice": "choice", "mlm": "masked_words",
     "fill_mask": "masked_words", "features": "embedding",
 }  # fmt: skip
 

@@ -148,9 +148,7 @@ class FineTuned(Answering):
             model = load_model(directory, task.kind.model_class, dtype=dtype)
         else:
             model = load_model(directory, dtype=dtype)
-            every = ((task, (task.kind.model_class, *task.kind.opens)) for task in TASKS.values())
-            fits = (task for task, classes in every if isinstance(model, classes))
-            task = next(fits, TASKS["classification"])
+            task = task_of(model) or TASKS["classification"]
             if not isinstance(model, task.kind.model_class):
                 model = load_model(directory, task.kind.model_class, dtype=dtype)
         if not stored:
@@ -284,6 +282,15 @@ class Exported(Answering):
 
     def function(self, name: str = DEFAULT) -> Any:
         return self.predictor.signature(name)
+
+
+def task_of(model: Any) -> Task | None:
+    """The first task that has such a model, or else opens it; None without one."""
+    for classes in (lambda kind: kind.model_class, lambda kind: kind.opens):
+        for task in TASKS.values():
+            if isinstance(model, classes(task.kind)) and task.kind.accepts(model.label_names):
+                return task
+    return None
 
 
 def load(model: str | Path, settings: Mapping[str, Any]) -> Answering:

@@ -1,12 +1,12 @@
 """Words with entity labels: CoNLL's column files and JSON lines become `Examples`.
 
 The columns "words" and "label" hold words and labels between single spaces, a line for each
-sentence. Labels are read as IOB1, IOB2, IOBES or BILOU and become IOB2.
+sentence. Labels of entities are read as IOB1, IOB2, IOBES or BILOU and become IOB2; others stay.
 """
 
 import os
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -62,14 +62,24 @@ def to_iob2(labels: Sequence[str]) -> list[str]:
     return converted
 
 
+def are_entities(labels: Iterable[str]) -> bool:
+    """Whether all labels are O, or a prefix and the type of an entity."""
+    return all(map(_LABEL.fullmatch, labels))
+
+
 def read_columns(
-    path: str | os.PathLike, *, word: int = 0, label: int | None = -1, documents: bool = False
+    path: str | os.PathLike,
+    *,
+    word: int = 0,
+    label: int | None = -1,
+    documents: bool = False,
+    entities: bool = True,
 ) -> Examples:
     """Reads a column file: a word a line, with its label, and a blank line after a sentence.
 
     Columns are split at spaces and tabs. A line that begins with "-X-" ends a sentence, too, and
     "-DOCSTART-" a document. `label` is a column, -1 for the last, or None for no labels. With
-    `documents`, an example is a document, not a sentence.
+    `documents`, an example is a document, not a sentence. Labels are `entities`, or any tags.
     """
     sentences: list[list[list[_Row]]] = [[[]]]  # document -> sentence -> row
     width: tuple[int, int] | None = None  # columns, and the line that showed them
@@ -96,14 +106,15 @@ def read_columns(
                     "a word and its label on each line, or name the columns with --text_column "
                     "and --label_column"
                 )
-            of_word = "O" if label is None else _label(place, cells[label])
+            of_word = "O" if label is None else _label(place, cells[label], entities)
             sentences[-1][-1].append((cells[word], of_word, number))
     examples = [[s for s in document if s] for document in sentences]
     examples = [document for document in examples if document]
+    labels = None if label is None else to_iob2 if entities else list
     if documents:
-        return _examples(path, examples, label is not None)
+        return _examples(path, examples, labels)
     of_sentences = [n for n, document in enumerate(examples) for _ in document]
-    found = _examples(path, [[s] for document in examples for s in document], label is not None)
+    found = _examples(path, [[s] for document in examples for s in document], labels)
     return replace(found, documents=tuple(of_sentences) if len(examples) > 1 else ())
 
 
@@ -167,6 +178,7 @@ def read_json_words(
     words: str = "words",
     labels: str | None = "labels",
     records: Iterable[Record] | None = None,
+    entities: bool = True,
 ) -> Examples:
     """Reads records with a list of words, and a list with a label for each, by their keys."""
     examples = []
@@ -176,13 +188,13 @@ def read_json_words(
             raise InputError(f"{place}: no words; remove the line")
         of_words = ["O"] * len(found)
         if labels is not None:
-            of_words = [_label(place, label) for label in _strings(place, labels, row)]
+            of_words = [_label(place, each, entities) for each in _strings(place, labels, row)]
         if len(of_words) != len(found):
             raise InputError(
                 f"{place}: {len(found)} words but {len(of_words)} labels; give each word one"
             )
         examples.append([[(word, of, number) for word, of in zip(found, of_words, strict=True)]])
-    return _examples(path, examples, labels is not None)
+    return _examples(path, examples, None if labels is None else to_iob2 if entities else list)
 
 
 def _strings(place: str, key: str, row: dict[str, Any]) -> list[str]:
@@ -195,33 +207,38 @@ def _strings(place: str, key: str, row: dict[str, Any]) -> list[str]:
     return [check_text(place, key, value) for value in values]
 
 
-def _word(place: str, word: str) -> str:
+def _word(place: str, word: str, what: str = "word") -> str:
     if not word or _SPACE.search(word):
         raise InputError(
-            f"{place}: the word {word!r} is empty or holds white space; split it, or drop it"
+            f"{place}: the {what} {word!r} is empty or holds white space; split it, or drop it"
         )
     return word
 
 
-def _label(place: str, label: str) -> str:
-    if not _LABEL.fullmatch(label):
+def _label(place: str, label: str, entities: bool) -> str:
+    if not entities:
+        return _word(place, label, "label")
+    if not are_entities([label]):
         raise InputError(
             f"{place}: the label {label!r} is neither O nor a prefix B, I, E, S, L or U with a "
-            "type, such as B-PER; correct it"
+            "type, such as B-PER; correct it, or give --task tags for labels that are no entities"
         )
     return label
 
 
 def _examples(
-    path: str | os.PathLike, examples: list[list[list[_Row]]], labelled: bool
+    path: str | os.PathLike,
+    examples: list[list[list[_Row]]],
+    labels: Callable[[list[str]], list[str]] | None,
 ) -> Examples:
+    """Examples with their labels, as `labels` has those of a sentence; None for no labels."""
     if not examples:
         raise InputError(f"{path}: no words; give a file with a word and its label on each line")
     words = ["\n".join(" ".join(w for w, _, _ in s) for s in example) for example in examples]
     columns = {"words": words}
-    if labelled:
+    if labels is not None:
         columns["label"] = [
-            "\n".join(" ".join(to_iob2([label for _, label, _ in s])) for s in example)
+            "\n".join(" ".join(labels([label for _, label, _ in s])) for s in example)
             for example in examples
         ]
     return Examples(shown_name(path), [example[0][0][2] for example in examples], columns)

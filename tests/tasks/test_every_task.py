@@ -19,6 +19,7 @@ from bert_tf.tasks.kinds.choice import Choice
 from bert_tf.tasks.kinds.multi_label import MultiLabel
 from bert_tf.tasks.kinds.span import Span
 from bert_tf.tasks.kinds.tagging import Tagging
+from bert_tf.tasks.kinds.tags import Tags
 from bert_tf.tasks.table import TASKS
 from bert_tf.trained.ensemble import Ensemble
 from bert_tf.trained.fine_tuned import TASK_FILE, FineTuned, read_settings
@@ -86,6 +87,15 @@ def write_columns(path, task) -> None:
     path.write_text("\n".join(lines), encoding="utf-8")
 
 
+def write_tags(path, task) -> None:
+    """A column file in which a word tells its tag."""
+    lines = []
+    for i in range(ROWS):
+        words = [WORDS[(i + k) % 6] for k in range(1 + i % 3)]
+        lines += [f"{word} {('NN', 'VB', ',')[WORDS.index(word) % 3]}" for word in words] + [""]
+    path.write_text("\n".join(lines), encoding="utf-8")
+
+
 def write_choices(path, task) -> None:
     """A table in which the right choice names the sea."""
     context, choice = task.text, task.pair.removesuffix("*")
@@ -149,7 +159,8 @@ def check_columns(folder, task, examples, answers) -> None:
     assert [line.partition(" ")[0] for line in read] == lines.split("\n")
     answered = iter(label.decode() for row in answers["words_label"] for label in row if label)
     sentences = [s.split(" ") for words in examples.columns["words"] for s in words.split("\n")]
-    labels = [label for s in sentences for label in to_iob2([next(answered) for _ in s])]
+    as_read = to_iob2 if task.kind.are_entities else list
+    labels = [label for s in sentences for label in as_read([next(answered) for _ in s])]
     assert [line.split(" ")[2] for line in read if line] == labels
 
 
@@ -174,6 +185,7 @@ FILES = {
     Choice: ("data.csv", write_choices, check_choices),
     MultiLabel: ("data.tsv", write_label_sets, check_label_sets),
     Tagging: ("data.conll", write_columns, check_columns),
+    Tags: ("data.conll", write_tags, check_columns),
     Span: ("data.json", write_questions, check_questions),
 }
 

@@ -99,6 +99,10 @@ class Kind(ABC):
         """The labels of a new model; `examples` is the training data."""
         return []
 
+    def accepts(self, labels: Sequence[str]) -> bool:
+        """Whether a model with these labels may be of this kind, if no task.json says."""
+        return True
+
     @abstractmethod
     def targets(self, examples: Examples, labels: Sequence[str]) -> np.ndarray:
         """The values [E, ...] that the loss compares; InputError names the line of a bad label."""

@@ -3,10 +3,10 @@
 import itertools
 import re
 from collections import defaultdict
-from collections.abc import Hashable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 import tensorflow as tf
@@ -44,6 +44,7 @@ class Tagging(Kind):
     feature_lstm_layers = 2
     batches_of_like_length = False
     evaluated = "words"
+    are_entities: ClassVar[bool] = True  # whether labels are those of entities, or any tags
     documents: bool = False  # an example is a document of a column file, instead of a sentence
     in_detail: bool = False  # answers have all labels' `words_probabilities` [B, W, C], too
 
@@ -66,10 +67,17 @@ class Tagging(Kind):
         label = layout.columns["label"]
         if format == "jsonl" or is_dataset_name(path):
             words = "words" if text == "text" else text
-            return tagged_words.read_json_words(path, words=words, labels=label)
+            return tagged_words.read_json_words(
+                path, words=words, labels=label, entities=self.are_entities
+            )
         word = tagged_words.column_number(path, "--text_column", text)
         number = tagged_words.column_number(path, "--label_column", label)
-        return tagged_words.read_columns(path, word=word, label=number, documents=self.documents)
+        return tagged_words.read_columns(
+            path, word=word, label=number, documents=self.documents, entities=self.are_entities
+        )
+
+    def accepts(self, labels: Sequence[str]) -> bool:
+        return tagged_words.are_entities(labels)
 
     def label_names(self, task: Task, examples: Examples) -> list[str]:
         """The task's labels, or O and both labels of every type in the training examples."""
@@ -86,8 +94,9 @@ class Tagging(Kind):
         targets = np.full((len(rows), max(map(len, rows))), -1, np.int32)
         for index, row in enumerate(rows):
             for place, label in enumerate(row):
-                # A model may know IOB1 or IO only.
-                number = number_of.get(label, number_of.get(f"I{label[1:]}"))
+                number = number_of.get(label)
+                if number is None and self.are_entities:  # a model may know IOB1 or IO only
+                    number = number_of.get(f"I{label[1:]}")
                 if number is None:
                     word = re.split("[ \n]", examples.columns["words"][index])[place]
                     raise InputError(
@@ -148,8 +157,6 @@ class Tagging(Kind):
         classes = tf.argmax(probabilities, -1)
         scores = tf.reduce_max(probabilities, -1)
         first_points, end_points = code_points(texts, text, starts), code_points(texts, text, ends)
-        first, last, of_entity, of_words = _entities(text, classes, labels)
-        types = tf.constant([label.partition("-")[2] for label in labels])
 
         def lists(name: str, first: tf.Tensor, last: tf.Tensor, **more: tf.Tensor) -> Tensors:
             of_text = tf.gather(text, first)
@@ -163,14 +170,19 @@ class Tagging(Kind):
             }
             return padded_lists(name, {**spanned, **more}, of_text, tf.size(texts, tf.int64))
 
-        every = tf.range(tf.size(classes))
-        detail = {"probabilities": probabilities} if self.in_detail else {}
-        return {
-            **lists(
+        entities: Tensors = {}
+        if self.are_entities:
+            first, last, of_entity, of_words = _entities(text, classes, labels)
+            types = tf.constant([label.partition("-")[2] for label in labels])
+            entities = lists(
                 "entities", first, last,
                 type=tf.gather(types, tf.gather(classes, first)),
                 score=tf.math.segment_mean(tf.gather(scores, of_words), of_entity),
-            ),
+            )  # fmt: skip
+        every = tf.range(tf.size(classes))
+        detail = {"probabilities": probabilities} if self.in_detail else {}
+        return {
+            **entities,
             **lists(
                 "words", every, every,
                 label=tf.gather(tf.constant(list(labels)), classes), score=scores, **detail,
@@ -203,15 +215,25 @@ class Tagging(Kind):
         return dict(_compare(given).scores())
 
     def report(self, given: Answered) -> Report:
-        sentences = list(_sentences(given))
-        gold = np.array([label for each in sentences for label in each.gold or ()])
-        found = np.array([label for each in sentences for label in each.predicted])
-        scores = np.array([score for each in sentences for score in each.scores])
-        where = [(each, place) for each in sentences for place in range(len(each.words))]
-        known = {*given.labels, *gold.tolist()}
-        types = sorted({label.partition("-")[2] or "O" for label in known})
+        rows = [
+            [type_, each.precision, each.recall, each.f1, each.gold, each.found]
+            for type_, each in _compare(given).by_type.items()
+        ]
+        columns = ["type", "precision", "recall", "f1", "examples", "predicted"]
+        title = "Scores of entities, as conlleval computes them"
+        table = ReportTable("types", title, columns, rows, brief=True)
+        return [table, *self.words_report(given, lambda label: label.partition("-")[2] or "O")]
+
+    def words_report(self, given: Answered, class_of: Callable[[str], str]) -> Report:
+        """Confusion of the classes of labels, calibration and errors of words."""
+        every = list(self.sentences(given))
+        gold = np.array([label for each in every for label in each.gold or ()])
+        found = np.array([label for each in every for label in each.predicted])
+        scores = np.array([score for each in every for score in each.scores])
+        where = [(each, place) for each in every for place in range(len(each.words))]
+        classes = sorted({*map(class_of, given.labels), *map(class_of, gold.tolist())})
         truth, guessed = (
-            np.array([types.index(label.partition("-")[2] or "O") for label in values])
+            np.array([classes.index(class_of(label)) for label in values])
             for values in (gold, found)
         )
         shown: dict[str, Any] = {
@@ -220,17 +242,10 @@ class Tagging(Kind):
             "predicted": found,
             "probability": scores,
         }
-        rows = [
-            [type_, each.precision, each.recall, each.f1, each.gold, each.found]
-            for type_, each in _compare(given).by_type.items()
-        ]
-        columns = ["type", "precision", "recall", "f1", "examples", "predicted"]
-        title = "Scores of entities, as conlleval computes them"
         places = [given.examples.place(each.example) for each, _ in where]
         wrong = "Wrong labels of words with the highest probability"
         return [
-            ReportTable("types", title, columns, rows, brief=True),
-            *confusion(types, truth, guessed),
+            *confusion(classes, truth, guessed),
             *calibration(scores, found == gold),
             worst(wrong, places.__getitem__, scores, found != gold, shown),
         ]
@@ -238,12 +253,35 @@ class Tagging(Kind):
     def write_predictions(self, folder: Path, given: Answered) -> None:
         """Writes predictions.conll: word, label and predicted label; for labels conlleval.txt."""
         lines = []
-        for _, words, gold, predicted, _ in _sentences(given):
+        for _, words, gold, predicted, _ in self.sentences(given):
             columns = [words, predicted] if gold is None else [words, gold, predicted]
             lines += [" ".join(row) for row in zip(*columns, strict=True)] + [""]
         write_text(folder / "predictions.conll", "\n".join(lines) + "\n")
-        if "label" in given.examples.columns:
+        if self.are_entities and "label" in given.examples.columns:
             write_text(folder / "conlleval.txt", _compare(given).report())
+
+    def sentences(self, given: Answered) -> Iterator["Sentence"]:
+        """The sentences of all examples; labels of entities as IOB2; a raw text is one sentence."""
+        columns, answers = given.examples.columns, given.answers
+        for index, of_words in enumerate(answers["words_label"]):
+            if "words" in columns:
+                lines = [line.split(" ") for line in columns["words"][index].split("\n")]
+            else:
+                words = answers["words_text"][index][: answers["words_count"][index]]
+                lines = [[word.decode() for word in words]]
+            golds: Iterable[str] = itertools.repeat("")
+            if "label" in columns:
+                golds = columns["label"][index].split("\n")
+            start = 0
+            for words, gold in zip(lines, golds, strict=False):
+                here = slice(start, start + len(words))
+                predicted = [label.decode() for label in of_words[here]]
+                scores = answers["words_score"][index][here].tolist()
+                if gold and self.are_entities:
+                    predicted = tagged_words.to_iob2(predicted)
+                right = gold.split(" ") if gold else None
+                yield Sentence(index, words, right, predicted, scores)
+                start += len(words)
 
 
 def _entities(text: tf.Tensor, classes: tf.Tensor, labels: Sequence[str]) -> tuple[tf.Tensor, ...]:
@@ -272,7 +310,9 @@ def _in_context(words: list[str], place: int) -> str:
     return " ".join([*before, f"[{words[place]}]", *after])
 
 
-class _Sentence(NamedTuple):
+class Sentence(NamedTuple):
+    """A sentence and its labels."""
+
     example: int
     words: list[str]
     gold: list[str] | None  # right labels, if they are known
@@ -280,29 +320,6 @@ class _Sentence(NamedTuple):
     scores: list[float]
 
 
-def _sentences(given: Answered) -> Iterator[_Sentence]:
-    """The sentences of all examples, labels to compare as IOB2; a raw text is one sentence."""
-    columns, answers = given.examples.columns, given.answers
-    for index, of_words in enumerate(answers["words_label"]):
-        if "words" in columns:
-            lines = [line.split(" ") for line in columns["words"][index].split("\n")]
-        else:
-            words = answers["words_text"][index][: answers["words_count"][index]]
-            lines = [[word.decode() for word in words]]
-        golds = columns["label"][index].split("\n") if "label" in columns else itertools.repeat("")
-        start = 0
-        for words, gold in zip(lines, golds, strict=False):
-            here = slice(start, start + len(words))
-            predicted = [label.decode() for label in of_words[here]]
-            scores = answers["words_score"][index][here].tolist()
-            if gold:
-                guessed = tagged_words.to_iob2(predicted)
-                yield _Sentence(index, words, gold.split(" "), guessed, scores)
-            else:
-                yield _Sentence(index, words, None, predicted, scores)
-            start += len(words)
-
-
 def _compare(given: Answered) -> EntityScores:
-    pairs = [(each.gold or [], each.predicted) for each in _sentences(given)]
+    pairs = [(each.gold or [], each.predicted) for each in given.task.kind.sentences(given)]
     return score_entities(*zip(*pairs, strict=True))

@@ -62,10 +62,15 @@ class LabelSets:
         return {
             "average_precision": _mean([each.average_precision for each in every]),
             "f1_micro": together.f1,
-            "f1_macro": _mean([each.f1 for each in every]),
+            "f1_macro": mean_f1(every),
             "exact_match": float((self.truth == self.predicted).all(axis=1).mean()),
             **{f"f1_{each.label}": each.f1 for each in every},
         }
+
+
+def mean_f1(labels: Sequence[OfLabel]) -> float | None:
+    """The mean F1 of the labels that occur, true or predicted."""
+    return _mean([each.f1 for each in labels])
 
 
 def _mean(values: Sequence[float | None]) -> float | None:

@@ -11,8 +11,9 @@ export function listed(answer, name) {
 const headline = (text, aside) =>
   element("p", { class: "headline" }, element("span", { dir: "auto" }, text), " ", element("span", { class: "aside" }, aside));
 
-function classes({ labels, probabilities }) {
-  return [bars(labels.map((name, place) => ({ name, probability: probabilities[place], chosen: place === 0 })))];
+function classes({ labels, probabilities, predicted_label = labels, predicted_count = 1 }) {
+  const chosen = predicted_label.slice(0, predicted_count);
+  return [bars(labels.map((name, place) => ({ name, probability: probabilities[place], chosen: chosen.includes(name) })))];
 }
 
 function choices({ choice, probabilities }, inputs) {
@@ -44,6 +45,12 @@ function entities(answer, inputs) {
     passage(...marked(text, found, highlight)),
     found.length ? table(["entity", "type", "score", "characters"], rows) : element("p", {}, "No entity."),
   ];
+}
+
+function tags(answer, inputs) {
+  const highlight = (inner, { label }) =>
+    element("mark", { class: colour(label) }, inner, element("span", { class: "type" }, label));
+  return [passage(...marked(inputs.text ?? inputs.words, listed(answer, "words"), highlight))];
 }
 
 function span(answer, inputs) {
@@ -84,9 +91,11 @@ const VIEWS = [
     also: ["start_byte", "end_byte", "score", "no_answer_probability", "null_odds", "answers_*"] },
   { outputs: ["entities_count", "entities_type"], inputs: ["text"], view: entities, also: ["entities_*"] },
   { outputs: ["entities_count", "entities_type"], inputs: ["words"], view: entities, also: ["entities_*"] },
+  { outputs: ["words_count", "words_label"], inputs: ["text"], view: tags, also: ["words_*"] },
+  { outputs: ["words_count", "words_label"], inputs: ["words"], view: tags, also: ["words_*"] },
   { outputs: ["masks_count", "masks_words", "masks_start"], inputs: ["text"], view: masks, also: ["masks_*"] },
   { outputs: ["choice", "probabilities"], inputs: ["choices"], view: choices, also: ["probability"] },
-  { outputs: ["labels", "probabilities"], inputs: [], view: classes, also: ["label", "probability"] },
+  { outputs: ["labels", "probabilities"], inputs: [], view: classes, also: ["label", "probability", "predicted_*"] },
   { outputs: ["score"], inputs: [], view: score, also: [] },
 ];
 
