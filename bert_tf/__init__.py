@@ -26,6 +26,7 @@ if TYPE_CHECKING:
         BertMaskedLanguageModel as BertMaskedLanguageModel,
     )
     from bert_tf.models.pretrainer import BertPreTrainer as BertPreTrainer
+    from bert_tf.models.sentence_encoder import BertSentenceEncoder as BertSentenceEncoder
     from bert_tf.models.task_models import BertChooser as BertChooser
     from bert_tf.models.task_models import BertClassifier as BertClassifier
     from bert_tf.models.task_models import BertMultiLabelClassifier as BertMultiLabelClassifier
@@ -54,6 +55,7 @@ _PUBLIC = {
     "bert_tf.models.encoder": ("BertEncoder",),
     "bert_tf.models.masked_language_model": ("BertMaskedLanguageModel",),
     "bert_tf.models.pretrainer": ("BertPreTrainer",),
+    "bert_tf.models.sentence_encoder": ("BertSentenceEncoder",),
     "bert_tf.models.task_models": (
         "BertChooser", "BertClassifier", "BertMultiLabelClassifier", "BertRegressor",
         "BertSpanClassifier", "BertTagger",

@@ -26,6 +26,7 @@ _HOMES = {
     "bert_tf.models.lstm_encoder": ("LstmEncoder",),
     "bert_tf.models.masked_language_model": ("BertMaskedLanguageModel",),
     "bert_tf.models.pretrainer": ("BertPreTrainer",),
+    "bert_tf.models.sentence_encoder": ("BertSentenceEncoder",),
     "bert_tf.models.task_models": (
         "BertChooser", "BertClassifier", "BertMultiLabelClassifier", "BertRegressor",
         "BertSpanClassifier", "BertTagger",

@@ -39,7 +39,7 @@ def examples_in_memory(
         task: names the columns.
         data: columns: a dict, a data frame, a `datasets.Dataset`, or a list with a dict for each
             example; or else the inputs [E], in a tuple with their labels (inputs, labels) if
-            `labelled`.
+            `labelled` and the task needs labels.
         labels: the model's labels, in the order of its outputs; empty if they are not known.
         labelled: whether to read labels.
 
@@ -49,7 +49,7 @@ def examples_in_memory(
     from bert_tf.raw_text.given import given_examples, with_columns
 
     answers: Any = None
-    if labelled and isinstance(data, tuple):
+    if labelled and isinstance(data, tuple) and task.kind.needs_labels:
         if len(data) != 2:
             raise InputError(f"the data is a tuple of {len(data)}: give (inputs, labels)")
         data, answers = data
@@ -58,7 +58,7 @@ def examples_in_memory(
         data = {name: values for name, values in data.items() if name != task.label}
     if labelled and answers is None:
         _, _, answers = with_columns(task, data)
-        if answers is None:
+        if answers is None and task.kind.needs_labels:
             raise InputError(
                 f"the data has no labels: give (inputs, labels), or a column {task.label!r}"
             )
@@ -185,6 +185,8 @@ def _rows(task: "Task", examples: "Examples") -> Iterator[dict[str, Any]]:
         row = dict(zip(examples.columns, values, strict=True))
         if "words" in row:
             row |= {name: value.split() for name, value in row.items()}
+        if task.kind.many_labels and "label" in row:
+            row |= task.kind.cells(task.label, row.pop("label"))
         if "span" in row:  # SQuAD's, whose first answer has a place
             start = (row.pop("span") or [0])[0]
             row["answers"] = [{"text": text, "answer_start": start} for text in row["answers"]]

@@ -146,12 +146,12 @@ def _check_columns(options: Any) -> None:
     roles = {"text": "text_column", "text_pair": "pair_column"}
     roles |= {"label": "label_column"} if labelled else {}
     defaults = {"text": "text", "label": "label"} if task in _OF_TABLES else {}
-    columns = {}
+    columns: dict[str, str] = {}
     for role, name in roles.items():
         column = getattr(options, name, None)
         if task in _OF_TABLES:
             column = column or of_model.get(name) or defaults.get(role)
-        if column and role == "label" and kinds.get(task, Span).module == MultiLabel.module:
+        if column and role == "label" and kinds.get(task or "", Span).module == MultiLabel.module:
             each = map(str.strip, str(column).split(","))  # may be a column for each label
             columns |= {f"--label_column {name}": name for name in each if name}
         elif column:

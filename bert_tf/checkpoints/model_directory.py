@@ -12,6 +12,7 @@ import numpy as np
 
 from bert_tf.checkpoints import safetensors_file, tensorflow_weights, weight_names
 from bert_tf.checkpoints.formats import CONFIG, Location, check_is_model_directory
+from bert_tf.checkpoints.sentence_files import read_sentence_files, write_sentence_files
 from bert_tf.checkpoints.stored_model import StoredModel, check_shapes, check_vocabulary, left_out
 from bert_tf.config import BertConfig
 from bert_tf.errors import InputError
@@ -19,6 +20,7 @@ from bert_tf.models.chosen_layers import MIX
 from bert_tf.models.encoder import BertEncoder
 from bert_tf.models.encoders import encoder_class
 from bert_tf.models.pretrained_model import Encoder, PretrainedModel
+from bert_tf.models.sentence_encoder import BertSentenceEncoder
 from bert_tf.models.task_models import TaskModel
 
 if TYPE_CHECKING:
@@ -35,7 +37,10 @@ _OF_BERT = ("embeddings.", "encoder.", "pooler.", *weight_names.HEADS_PREFIXES)
 
 
 def save_model(
-    model: PretrainedModel, directory: str | os.PathLike, tokenizer: "BertTokenizer | None" = None
+    model: PretrainedModel,
+    directory: str | os.PathLike,
+    tokenizer: "BertTokenizer | None" = None,
+    max_length: int | None = None,
 ) -> None:
     """Writes a model as a Hugging Face model directory.
 
@@ -43,6 +48,7 @@ def save_model(
         model: a `BertEncoder`, or an encoder with a head.
         directory: made if it does not exist; its other files stay.
         tokenizer: the model's tokenizer; its vocab.txt and tokenizer_config.json are written too.
+        max_length: most tokens of a text, recorded for vectors of texts; None for all positions.
 
     Raises:
         InputError: the model was compiled for labels that are independent of each other, which a
@@ -54,6 +60,11 @@ def save_model(
     directory.mkdir(parents=True, exist_ok=True)
     # One file, however large: an older one must not stay beside several new ones.
     write_hugging_face(stored, directory, shard_bytes=2**63)
+    if isinstance(model, BertSentenceEncoder):
+        write_sentence_files(
+            directory, pooling=model.pooling, normalize=model.normalize, width=model.config.width,
+            max_length=max_length or model.config.max_position_embeddings,
+        )  # fmt: skip
 
 
 def load_model(
@@ -118,6 +129,9 @@ def load_model(
             )
     # Arguments of the model: all that are no values of the config.
     own = {name: config.pop(name) for name in config.keys() - BertConfig.names()}
+    if issubclass(model_class, BertSentenceEncoder):
+        recorded = read_sentence_files(directory)
+        own = {name: recorded[name] for name in ("pooling", "normalize") if name in recorded} | own
     of_labels = {"num_classes": num_classes, "labels": labels}
     given = [name for name, value in of_labels.items() if value is not None]
     model_class.refuse_unknown([*own, *given], {"allow_new_head"} | BertConfig.names())

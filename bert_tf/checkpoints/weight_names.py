@@ -21,6 +21,7 @@ from bert_tf.models.lstm_encoder import LstmEncoder
 from bert_tf.models.masked_language_model import BertMaskedLanguageModel
 from bert_tf.models.pretrained_model import PretrainedModel
 from bert_tf.models.pretrainer import BertPreTrainer
+from bert_tf.models.sentence_encoder import BertSentenceEncoder
 from bert_tf.models.two_encoders import TwoEncoders
 
 # What stands on top of the encoder, by the beginning of its canonical names; whole or not at all.
@@ -64,6 +65,7 @@ HEADS: dict[type[PretrainedModel], Head] = {
     BertEncoder: Head("BertModel"),
     TwoEncoders: Head("BertModel"),
     LstmEncoder: Head("BertModel"),
+    BertSentenceEncoder: Head("BertModel"),
     BertPreTrainer: Head("BertForPreTraining", _MASKED_WORDS | _NEXT_SENTENCE, made_by="pretrain"),
     BertMaskedLanguageModel: Head(
         "BertForMaskedLM", _MASKED_WORDS, reads_pooler=False, made_by="pretrain"

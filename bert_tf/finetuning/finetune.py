@@ -91,6 +91,7 @@ def task_to_train(options: FinetuningSetup) -> Task:
     task = find_task(options.task or own, brought_by=brought_by)
     if options.task is None and not task.kind.is_trained:
         task = TASKS["classification"]
+    task = task.with_settings(task.kind.recorded(options.model))
     if task.name == own:
         task = task.with_settings(stored)
     return with_options(task, vars(options))
@@ -113,6 +114,7 @@ def _finetune(run: Run, options: FinetuningOptions, listener: Listener) -> Finet
     )  # fmt: skip
     check_batch_size(size, run.strategy, options.gradient_accumulation_steps)
     data = FinetuningData.read(task, options)
+    task.kind.check_training(options, size, data.validation)
     scores = task.kind.score_names(task, data.labels)
     best_by = options.best_by or scores[0]
     if best_by not in scores:
@@ -153,6 +155,7 @@ def _finetune(run: Run, options: FinetuningOptions, listener: Listener) -> Finet
         values={"model": options.model, "train": options.source},
         score=f"best_{best_by}",
         fixed_shapes=fixed_length,
+        whole_batches=task.kind.compares_rows,
     )
     rows_at_once = size // options.gradient_accumulation_steps  # of an evaluation
     evaluated = data.validation

@@ -259,7 +259,7 @@ class BertChooser(TaskModel):
 
     @classmethod
     def wire(cls, encoder: Any, head: ClassificationHead) -> tuple[dict[str, Any], Any]:
-        fold, unfold = _FoldChoices(name="fold"), _UnfoldChoices(name="unfold", dtype="float32")
+        fold, unfold = FoldChoices(name="fold"), _UnfoldChoices(name="unfold", dtype="float32")
         inputs = {
             name: keras.Input((None, None), dtype="int32", name=name)
             for name in cls.symbolic_inputs()
@@ -269,7 +269,7 @@ class BertChooser(TaskModel):
         return inputs, unfold(scores, inputs["token_ids"])  # (B, N)
 
 
-class _FoldChoices(keras.layers.Layer):
+class FoldChoices(keras.layers.Layer):
     """Makes a row of every choice: [B, N, T] -> [B * N, T]."""
 
     def call(self, x: Any) -> Any:

@@ -210,7 +210,8 @@ def label_list(y: Any, *, many: bool = False) -> list[Any]:
 def inputs_of(task: Task) -> list[str]:
     """Names of the strings of a task: those of evaluation, so that a tagger reads words."""
     kind = task.kind
-    return kind.inputs(task) if kind.is_trained else list(kind.signatures(task)[DEFAULT].inputs)
+    reads_default = kind.pair_is_optional or not kind.is_trained
+    return list(kind.signatures(task)[DEFAULT].inputs) if reads_default else kind.inputs(task)
 
 
 def _roles(task: Task) -> list[str]:

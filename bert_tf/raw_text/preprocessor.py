@@ -17,6 +17,7 @@ from bert_tf.models.language_model import BertLanguageModel
 from bert_tf.models.masked_language_model import BertMaskedLanguageModel
 from bert_tf.models.pretrained_model import Encoder
 from bert_tf.models.pretrainer import BertPreTrainer
+from bert_tf.models.sentence_encoder import BertSentenceEncoder
 from bert_tf.models.task_models import BertTagger
 from bert_tf.raw_text.batches import (
     BATCH_SIZE,
@@ -204,6 +205,11 @@ class BertPreprocessor(keras.layers.Layer):
                 f"{type(model).__name__} is an encoder, which learns no labels: put the model of a "
                 "task on it, such as bert_tf.BertClassifier"
             )
+        if isinstance(model, BertSentenceEncoder):
+            raise InputError(
+                "a BertSentenceEncoder compares the texts of a batch: train it with "
+                'bert_tf.finetune(task="embedding", ...)'
+            )
         given = Options(**options)
         task, made = make_batches(self.bound(model), x, y, weights, given)
         if given.is_training:
@@ -374,4 +380,4 @@ def _told(row: Mapping[str, Any]) -> Any:
         return [word["label"] for word in row["words"]]
     if "masks" in row:
         return [mask["words"][0] for mask in row["masks"]]
-    return row["answer"]
+    return row["vector"] if "vector" in row else row["answer"]

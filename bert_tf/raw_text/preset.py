@@ -71,4 +71,4 @@ def _task(model: Any, directory: Path, name: str | None) -> tuple[Task, bool]:
             return task, True
     found = task_of(model)
     assert found is not None
-    return found, False
+    return found.with_settings(found.kind.recorded(directory)), False

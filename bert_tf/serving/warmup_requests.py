@@ -30,6 +30,8 @@ _TEXTS: dict[str, str | list[str]] = {
     "context": "The ship left the harbour at dawn. It was at sea before noon.",
     "question": "When did the ship leave?",
     "choices": ["The crew set the sails.", "The cow ate the grass."],
+    "query": "When did the ship leave?",
+    "texts": ["The ship left at dawn.", "The cow ate the grass."],
     "words": "The ship left the harbour at dawn .",
     "sentence": "The ship left the harbour at dawn.",
 }

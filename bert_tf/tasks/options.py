@@ -27,7 +27,29 @@ class MultiLabelOptions(CheckedOptions):
 
 
 @dataclass(kw_only=True)
-class TaskOptions(MultiLabelOptions, SpanOptions):
+class EmbeddingOptions(CheckedOptions):
+    """Options for vectors of texts; those not given keep the kind's settings."""
+
+    embedding_loss: Literal["infonce", "cosent", "cosine", "simcse"] | None = option(
+        None, identity=False
+    )
+    """for vectors of texts, what they learn from: infonce from pairs, with the other texts of a
+    batch as wrong answers (the default); cosent or cosine from pairs with scores; simcse from texts
+    alone."""
+    negatives: str | None = option(None, identity=False)
+    """for infonce, column of a wrong answer for each pair; "negative*" for negative0, negative1."""
+    pooling: Literal["mean", "cls", "max", "last"] | None = option(None, identity=False)
+    """vector of a text: mean or max over its tokens, that of [CLS], or that of the last token; by
+    default what the model directory records, or mean."""
+    normalize: bool | None = option(None, identity=False)
+    """whether vectors of texts have length 1; by default what the model directory records."""
+    scale: float | None = option(None, above=0, identity=False)
+    """factor of cosines in infonce, simcse and cosent, the inverse of a temperature; 20 by
+    default."""
+
+
+@dataclass(kw_only=True)
+class TaskOptions(MultiLabelOptions, EmbeddingOptions, SpanOptions):
     """Options that say what a fine-tuned model is for."""
 
     task: str | None = option(None, first=True)

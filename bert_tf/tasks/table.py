@@ -40,6 +40,10 @@ MaskedLanguageModel = KindName(
     "Guesses for each [MASK] of a text; scores of plain text, each piece masked in turn.",
     is_trained=False,
 )
+SentenceEmbedding = KindName(
+    "sentence_embedding",
+    "A vector for each text, such that texts of like meaning have a high cosine.",
+)
 Embedding = KindName(
     "embedding",
     "Vectors of each text. There are no labels: nothing to train or to score.",
@@ -194,7 +198,11 @@ _DECLARED = {
         Task(
             name="masked_words", kind=MaskedLanguageModel(), scores=MASKED_WORDS, max_length=512
         ),
-        Task(name="embedding", kind=Embedding(), max_length=512),
+        Task(
+            name="embedding", kind=SentenceEmbedding(), pair="text_pair", batch_size=64,
+            epochs=1, scores=("mrr", "recall_at_1", "recall_at_10"),
+        ),
+        Task(name="vectors", kind=Embedding(), max_length=512),
     )
 }  # fmt: skip
 
@@ -204,7 +212,8 @@ _ALSO = {  # what others call them
     "similarity": "regression", "ner": "tagging", "token_classification": "tagging",
     "pos": "tags", "part_of_speech": "tags", "qa": "squad", "question_answering": "squad",
     "nli": "mnli", "paraphrase": "mrpc", "multiple_choice": "choice", "mlm": "masked_words",
-    "fill_mask": "masked_words", "features": "embedding",
+    "fill_mask": "masked_words", "features": "vectors", "sentence_similarity": "embedding",
+    "sentence_embedding": "embedding", "search": "embedding",
 }  # fmt: skip
 
 

@@ -142,15 +142,20 @@ class FineTuned(Answering):
         """
         given = {key: value for key, value in (settings or {}).items() if value is not None}
         stored = read_settings(Path(directory) / TASK_FILE)
+        model: Any = None
         if name := given.get("task") or (stored and stored.get("task", "classification")):
             brought_by = None if "task" in given else directory
-            task = find_task(name, brought_by=brought_by).with_model_settings(stored or {})
-            model = load_model(directory, task.kind.model_class, dtype=dtype)
+            task = find_task(name, brought_by=brought_by)
+            task = task.with_settings(task.kind.recorded(directory))
+            task = task.with_model_settings(stored or {})
+        elif (recorded := _recorded(directory)) is not None:
+            task = recorded
         else:
             model = load_model(directory, dtype=dtype)
             task = task_of(model) or TASKS["classification"]
-            if not isinstance(model, task.kind.model_class):
-                model = load_model(directory, task.kind.model_class, dtype=dtype)
+        if not isinstance(model, task.kind.model_class):
+            head = task.kind.with_settings(given).head(())
+            model = load_model(directory, task.kind.model_class, dtype=dtype, **head)
         if not stored:
             positions = model.config.max_position_embeddings
             task = task.with_settings({"max_length": min(task.max_length, positions)})
@@ -163,7 +168,8 @@ class FineTuned(Answering):
 
     def save(self, directory: str | Path) -> None:
         """Writes a model directory, with the task beside the model."""
-        save_model(self.model, directory, tokenizer=self.tokenizer)
+        length = self.task.max_length
+        save_model(self.model, directory, tokenizer=self.tokenizer, max_length=length)
         write_json(Path(directory) / TASK_FILE, self.task.settings())
 
     @property
@@ -282,6 +288,14 @@ class Exported(Answering):
 
     def function(self, name: str = DEFAULT) -> Any:
         return self.predictor.signature(name)
+
+
+def _recorded(directory: str | Path) -> Task | None:
+    """The task of which files of others in a directory record settings, with these."""
+    for task in TASKS.values():
+        if found := task.kind.recorded(directory):
+            return task.with_settings(found)
+    return None
 
 
 def task_of(model: Any) -> Task | None:

@@ -78,6 +78,7 @@ def prepare(
     values: dict[str, Any],
     score: str,
     fixed_shapes: bool,
+    whole_batches: bool = False,
 ) -> Trainer:
     """Wraps `model` in a trainer, prepares the entered run for it and has TensorBoard show the run.
 
@@ -118,6 +119,7 @@ def prepare(
             gradient_accumulation_steps=options.gradient_accumulation_steps,
             steps_per_execution=options.steps_per_execution,
             jit_compile=jit_compile,
+            whole_batches=whole_batches,
         )
     precision = {"precision": run.precision}  # the one that "auto" has found
     run.prepare(

@@ -59,6 +59,7 @@ class Trainer:
         gradient_accumulation_steps: micro-batches per replica, in evaluations too.
         steps_per_execution: steps per graph call.
         jit_compile: compile the step with XLA; one device only, and fixed shapes are best.
+        whole_batches: whether the loss compares the rows of a batch: it gets all of a replica's.
 
     Attributes:
         means: sums of weighted values, and of weights, float32 [2, means]: the losses and metrics
@@ -80,6 +81,7 @@ class Trainer:
         gradient_accumulation_steps: int = 1,
         steps_per_execution: int = 1,
         jit_compile: bool = False,
+        whole_batches: bool = False,
     ):
         for name, number in (
             ("gradient_accumulation_steps", gradient_accumulation_steps),
@@ -93,7 +95,9 @@ class Trainer:
         self.model, self.optimizer = model, optimizer
         self.steps_per_execution, self.jit_compile = steps_per_execution, jit_compile
         is_one_cpu = strategy.num_replicas_in_sync == 1 and device_type(strategy) == "CPU"
-        self._halves = is_one_cpu and not jit_compile
+        self._halves = is_one_cpu and not jit_compile and not whole_batches
+        # Where the loss needs all rows, the encoder may still compute the halves apart.
+        self._encoder_halves = is_one_cpu and not jit_compile and whole_batches
 
         metrics = metrics or {}
         losses = dict(loss) if isinstance(loss, Mapping) else {None: loss}
@@ -321,8 +325,8 @@ class Trainer:
             mapping = list(zip(self.seeds, states, strict=True))
             with tf.GradientTape() as tape:
                 with keras.StatelessScope(state_mapping=mapping, collect_losses=True) as scope:
-                    # These rows are a half already, or a device's.
-                    with halves(False), kernels.read_under(tape):
+                    # Else these rows are a half already, or a device's.
+                    with halves(self._encoder_halves), kernels.read_under(tape):
                         outputs = self.model(inputs, training=True)
                     self._check_call(scope)
                 sums = self._sums(labels, weights, outputs)

@@ -1,4 +1,4 @@
-"""docs/python.md: its examples run, one after the other."""
+"""docs/python.md and other pages: their examples run, one after the other."""
 
 import re
 import shutil
@@ -12,8 +12,15 @@ from bert_tf.serving.predictor import answer_rows
 
 pytestmark = pytest.mark.slow
 
-PAGE = Path(__file__).parents[2] / "docs" / "python.md"
-EXAMPLES = re.findall(r"```python\n(.*?)```", PAGE.read_text(encoding="utf-8"), re.DOTALL)
+DOCS = Path(__file__).parents[2] / "docs"
+PAGE = DOCS / "python.md"
+
+
+def examples_of(page):
+    return re.findall(r"```python\n(.*?)```", page.read_text(encoding="utf-8"), re.DOTALL)
+
+
+EXAMPLES = examples_of(PAGE)
 
 
 @pytest.fixture(scope="module")
@@ -72,3 +79,17 @@ def test_the_commands_as_functions(ran):
     assert commands["answers"][0]["label"] == "good"
     assert commands["report"].scores["accuracy"] == 1
     assert (folder / commands["export"].path / "saved_model.pb").is_file()
+
+
+def test_several_labels_and_vectors(ran, monkeypatch):
+    folder, _ = ran
+    monkeypatch.chdir(folder)
+    found = {}
+    for page in ("multi-label.md", "sentence-vectors.md"):
+        (example,) = examples_of(DOCS / page)
+        found[page] = {}
+        exec(compile(example, page, "exec"), found[page])
+    assert (folder / "models" / "topics" / "task.json").is_file()
+    vectors = found["sentence-vectors.md"]["model"]
+    assert np.linalg.norm(vectors.embed(["a film"])[0]["vector"]) == pytest.approx(1, abs=1e-5)
+    assert found["sentence-vectors.md"]["result"].scores["mrr"] > 0

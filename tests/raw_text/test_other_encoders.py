@@ -127,7 +127,7 @@ def test_an_encoder_predicts_and_is_saved_and_loaded(held, presets, tmp_path):
     np.testing.assert_array_equal(loaded.predict(TEXTS, verbose=0)["pooled_output"], found)
     model.save_to_preset(tmp_path / "preset")
     again = FineTuned.from_directory(tmp_path / "preset")  # as commands open it
-    assert type(again.model) is held and again.task.name == "embedding"
+    assert type(again.model) is held and again.task.name == "vectors"
 
 
 @pytest.mark.slow
@@ -155,7 +155,7 @@ def test_another_encoder_than_the_directorys(presets):
 
 def test_a_feature_encoder_without_a_task(preset, tmp_path):
     """It predicts, and Keras files hold it; no model directory does."""
-    preprocessor = BertPreprocessor(preset, "embedding", max_length=24)
+    preprocessor = BertPreprocessor(preset, "vectors", max_length=24)
     encoder = BertEncoder.from_preset(preset)
     model = eager(FeatureEncoder(encoder, ["last", "0"], preprocessor=preprocessor))
     found = model.predict(TEXTS, verbose=0)["pooled_output"]

@@ -52,7 +52,7 @@ KINDS = [
     "squad2",
     "tagging",
     "masked_words",
-    "embedding",
+    "vectors",
 ]
 
 

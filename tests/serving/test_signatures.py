@@ -135,7 +135,7 @@ CASES = {
     ("tagging", "words"): lambda texts: {"words": texts},
     ("masked_words", "serving_default"): single,
     ("masked_words", "pseudo_likelihood"): lambda texts: {"sentence": texts},
-    ("embedding", "serving_default"): single,
+    ("vectors", "serving_default"): single,
     ("classification", "attention"): single,
 }  # fmt: skip
 
@@ -258,18 +258,18 @@ def test_examples_are_answered_as_strings_are(ask, tuned):
 
 @pytest.mark.slow
 def test_vectors_and_attention_are_the_encoder_s(ask, tuned, tmp_path):
-    model, tokenizer = tuned("embedding").model, tuned("embedding").tokenizer
+    model, tokenizer = tuned("vectors").model, tuned("vectors").tokenizer
     inputs = Packer(tokenizer, LENGTH)(tokenizer.tokenize(TEXTS))
     encoder = BertEncoder(CONFIG, dtype="float64")
     encoder.set_weights(model.get_weights())
     expected = encoder(inputs)
     mask = inputs["padding_mask"].numpy()[:, :, np.newaxis]
     states = expected["sequence_output"].numpy()
-    found = ask("embedding", "serving_default", text=TEXTS)
+    found = ask("vectors", "serving_default", text=TEXTS)
     np.testing.assert_allclose(found["mean"], (states * mask).sum(1) / mask.sum(1), **CLOSE)
     np.testing.assert_allclose(found["cls"], states[:, 0], **CLOSE)
     np.testing.assert_allclose(found["pooled"], expected["pooled_output"], **CLOSE)
-    of_tokens = ask("embedding", "tokens", **inputs)
+    of_tokens = ask("vectors", "tokens", **inputs)
     np.testing.assert_allclose(of_tokens["mean"], found["mean"], **CLOSE)
 
     # A head that does not read the pooler leaves it untrained.
@@ -374,7 +374,7 @@ def test_a_model_directory_says_what_it_is_for(tuned, tmp_path):
     pretrained = FineTuned.from_directory(tmp_path / "pretrained")
     assert isinstance(pretrained.task.kind, MaskedLanguageModel)
     encoder = FineTuned.from_directory(tmp_path / "encoder")
-    assert encoder.task.name == "embedding"
+    assert encoder.task.name == "vectors"
     found = answer(encoder.module().signature(), {"text": TEXTS}, 2)
     assert found["mean"].shape == (3, 8)
     with pytest.raises(InputError, match="train it for a task first"):

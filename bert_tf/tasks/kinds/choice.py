@@ -12,10 +12,16 @@ import tensorflow as tf
 from bert_tf.errors import InputError
 from bert_tf.models.task_models import BertChooser
 from bert_tf.serving.signatures import DEFAULT, LISTS, TEXTS, Parts, Signature, Tensors
-from bert_tf.tasks.kinds.kind import Answered, Answers, Columns, RowKind, count_pieces
+from bert_tf.tasks.kinds.kind import (
+    Answered,
+    Answers,
+    Columns,
+    RowKind,
+    count_pieces,
+    paired_rows,
+)
 from bert_tf.tasks.reports.report import Report, classes_report
 from bert_tf.tasks.task import Layout, Task
-from bert_tf.tokenization.packing import Packer
 from bert_tf.tokenization.windows import map_rows
 from pipelines.examples.labelled_text import Examples
 
@@ -76,12 +82,14 @@ class Choice(RowKind):
 
     def model_inputs(self, strings: Tensors, tokenizer: Any, max_length: int) -> Any:
         """[CLS] context [SEP] choice [SEP] for each choice, [B, n, T] each."""
-        return _rows(strings, tokenizer, max_length)[0]
+        return paired_rows(strings["context"], strings["choices"], tokenizer, max_length)[0]
 
     def respond(self, strings: Tensors, parts: Parts) -> Tensors:
         """Refuses, in graph, lists without a choice, or not as many lists as contexts."""
-        inputs, truncated = _rows(strings, parts.tokenizer, parts.max_length)
         choices = strings["choices"]
+        inputs, truncated = paired_rows(
+            strings["context"], choices, parts.tokenizer, parts.max_length
+        )
         rows = {name: tf.reshape(x, [-1, 1, tf.shape(x)[2]]) for name, x in inputs.items()}
         scores = map_rows(parts.predict, rows)  # (B * n, 1)
         is_blank = choices == ""
@@ -127,24 +135,3 @@ class Choice(RowKind):
             ("predicted", given.answers["choice"].tolist()),
             *((f"probability{i}", map("{:.6f}".format, values)) for i, values in shares),
         ]
-
-
-def _rows(strings: Tensors, tokenizer: Any, max_length: int) -> tuple[Tensors, tf.Tensor]:
-    """A row for each choice, [B, n, T], and the word pieces that it lost, int32 [B, n]."""
-    texts, choices = strings["context"], strings["choices"]
-    batch, number = tf.unstack(tf.shape(choices))
-    one_list_each = tf.debugging.Assert(
-        (batch == tf.size(texts)) & ((number > 0) | (batch == 0)),
-        ["give a list of one choice or more for each context, not", tf.shape(choices)],
-    )
-    with tf.control_dependencies([one_list_each]):  # or the gathering below might fail first
-        of_choice = tf.repeat(tf.range(batch), number)
-    contexts = tokenizer.tokenize(texts)
-    ids = tokenizer.tokenize(tf.reshape(choices, [-1]))
-    pack = Packer(tokenizer, max_length)
-    # What cannot fit is cut before the copies are made: a context may be long, the choices many.
-    rows = pack(tf.gather(contexts[:, :max_length], of_choice), ids)
-    shape = [batch, number, tf.shape(rows["token_ids"])[1]]
-    truncated = pack.truncated(tf.gather(contexts.row_lengths(), of_choice), ids.row_lengths())
-    inputs = {name: tf.reshape(x, shape) for name, x in rows.items()}
-    return inputs, tf.reshape(truncated, [batch, number])

@@ -79,6 +79,10 @@ class Classification(RowKind):
             "probabilities": ordered,
         }
 
+    def pair_scores(self, outputs: Any) -> tf.Tensor:
+        """The probability of the last label."""
+        return tf.nn.softmax(tf.cast(outputs, tf.float32))[:, -1]
+
     def to_outputs(self, answers: Answers, labels: Sequence[str]) -> np.ndarray:
         """Logarithms of the probabilities, float32 [E, C], in the order of `labels`."""
         return np.log(np.maximum(in_order(answers, labels), _SMALLEST))

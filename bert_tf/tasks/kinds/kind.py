@@ -15,7 +15,7 @@ from bert_tf.atomic import write_tsv
 from bert_tf.errors import InputError
 from bert_tf.options import CheckedOptions
 from bert_tf.serving.encoder_signatures import ENCODER_SIGNATURES
-from bert_tf.serving.signatures import DEFAULT, TEXTS, Parts, Signature, Tensors
+from bert_tf.serving.signatures import DEFAULT, LISTS, TEXTS, Parts, Signature, Tensors
 from bert_tf.tasks.reports.report import Report
 from bert_tf.tasks.task import Layout, Task
 from bert_tf.tokenization.packing import Packer
@@ -65,6 +65,10 @@ class Kind(ABC):
     # Whether training batches hold rows of similar length, which saves padding. Not where the loss
     # is a mean over the words of a batch: words of short sentences would count more.
     batches_of_like_length: ClassVar[bool] = True
+    # Whether the loss compares the examples of a batch, which then cannot be cut.
+    compares_rows: ClassVar[bool] = False
+    # Whether the model takes single texts, too, though it learns from pairs.
+    pair_is_optional: ClassVar[bool] = False
     # Whether an example has any number of labels, instead of one.
     many_labels: ClassVar[bool] = False
     # The loss, and what is logged while training, as of `Trainer`.
@@ -110,6 +114,18 @@ class Kind(ABC):
     def occurring(self, targets: np.ndarray) -> np.ndarray:
         """The numbers of the labels that some example has."""
         return np.unique(targets)
+
+    def check_training(self, options: Any, batch_size: int, validation: Examples) -> None:  # noqa: B027
+        """Refuses options of fine-tuning, and validation data, that the kind cannot have."""
+
+    def recorded(self, directory: str | Path) -> dict[str, Any]:
+        """Settings of the kind, and `max_length`, that files of others in a directory record."""
+        return {}
+
+    @property
+    def needs_labels(self) -> bool:
+        """Whether training needs a label for each example."""
+        return True
 
     def class_weights(self, targets: np.ndarray) -> np.ndarray:
         """Weights float32 [R] that give each class the same total weight; their mean is 1."""
@@ -241,6 +257,13 @@ class Kind(ABC):
 class RowKind(Kind):
     """A kind whose model reads an example as one row, and whose scores are those of the task."""
 
+    def signatures(self, task: Task) -> dict[str, Signature]:
+        """Those of every kind; and of models of pairs, `rerank`."""
+        own = super().signatures(task)
+        if task.pair is not None and type(self).pair_scores is not RowKind.pair_scores:
+            own["rerank"] = Signature({"query": TEXTS, "texts": LISTS}, self.rerank)
+        return own
+
     def respond(self, strings: Tensors, parts: Parts) -> Tensors:
         ids = self.pieces(strings, parts.tokenizer)
         pack = Packer(parts.tokenizer, parts.max_length)
@@ -250,6 +273,18 @@ class RowKind(Kind):
 
     def token_answers(self, outputs: Any, labels: Sequence[str]) -> Tensors:
         return self.answers(outputs, labels)
+
+    def rerank(self, strings: Tensors, parts: Parts) -> Tensors:
+        """How well each text of a list goes with a query, by a model of pairs: `scores` [B, n]."""
+        texts = strings["texts"]
+        inputs, truncated = paired_rows(strings["query"], texts, parts.tokenizer, parts.max_length)
+        rows = {name: tf.reshape(x, [-1, tf.shape(x)[2]]) for name, x in inputs.items()}
+        scores = self.pair_scores(map_rows(parts.predict, rows))
+        return {"scores": tf.reshape(scores, tf.shape(texts)), "truncated": truncated}
+
+    def pair_scores(self, outputs: Any) -> tf.Tensor:
+        """Scores [R] of pairs from the model's outputs, in graph."""
+        raise NotImplementedError
 
     @abstractmethod
     def answers(self, outputs: Any, labels: Sequence[str]) -> Tensors:
@@ -309,6 +344,31 @@ def checked_rows(tensors: Tensors, model: Any) -> Tensors:
     )
     with tf.control_dependencies([fits]):  # or the model might fail first, and say less
         return dict(zip(tensors, tf.unstack(rows), strict=True))
+
+
+def paired_rows(
+    texts: tf.Tensor, lists: tf.Tensor, tokenizer: Any, max_length: int
+) -> tuple[Tensors, tf.Tensor]:
+    """A row for a text [B] with each of its list [B, n]: [B, n, T], and the pieces it lost [B, n].
+
+    Refuses, in graph, lists without an entry, or not as many lists as texts.
+    """
+    batch, number = tf.unstack(tf.shape(lists))
+    one_list_each = tf.debugging.Assert(
+        (batch == tf.size(texts)) & ((number > 0) | (batch == 0)),
+        ["give a list of one choice or more for each context, not", tf.shape(lists)],
+    )
+    with tf.control_dependencies([one_list_each]):  # or the gathering below might fail first
+        of_entry = tf.repeat(tf.range(batch), number)
+    firsts = tokenizer.tokenize(texts)
+    ids = tokenizer.tokenize(tf.reshape(lists, [-1]))
+    pack = Packer(tokenizer, max_length)
+    # What cannot fit is cut before the copies are made: a text may be long, its list, too.
+    rows = pack(tf.gather(firsts[:, :max_length], of_entry), ids)
+    shape = [batch, number, tf.shape(rows["token_ids"])[1]]
+    truncated = pack.truncated(tf.gather(firsts.row_lengths(), of_entry), ids.row_lengths())
+    inputs = {name: tf.reshape(x, shape) for name, x in rows.items()}
+    return inputs, tf.reshape(truncated, [batch, number])
 
 
 def padded_lists(prefix: str, values: Tensors, row: tf.Tensor, count: tf.Tensor) -> Tensors:

@@ -90,6 +90,11 @@ class MultiLabel(RowKind):
             )
         return self.label_separator.join(sorted(names))
 
+    def cells(self, column: str, text: str) -> dict[str, Any]:
+        """An example's labels as `read` has them from such columns: column -> its cell."""
+        names, own = label_columns(column), self.parts(text)
+        return {column: text} if len(names) == 1 else {name: int(name in own) for name in names}
+
     def parts(self, text: str) -> list[str]:
         """The labels in a string."""
         return [part.strip() for part in text.split(self.label_separator) if part.strip()]

@@ -60,6 +60,9 @@ class Regression(RowKind):
     def answers(self, outputs: Any, labels: Sequence[str]) -> Tensors:
         return {"score": tf.cast(outputs, tf.float32)}
 
+    def pair_scores(self, outputs: Any) -> tf.Tensor:
+        return tf.cast(outputs, tf.float32)
+
     def to_outputs(self, answers: Answers, labels: Sequence[str]) -> np.ndarray:
         return answers["score"]
 

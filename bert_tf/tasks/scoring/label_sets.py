@@ -60,11 +60,11 @@ class LabelSets:
             sum(x.right for x in every), None,
         )  # fmt: skip
         return {
+            **{f"f1_{each.label}": each.f1 for each in every},
             "average_precision": _mean([each.average_precision for each in every]),
             "f1_micro": together.f1,
             "f1_macro": mean_f1(every),
             "exact_match": float((self.truth == self.predicted).all(axis=1).mean()),
-            **{f"f1_{each.label}": each.f1 for each in every},
         }
 
 

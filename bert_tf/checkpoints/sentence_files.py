@@ -1,0 +1,91 @@
+"""The files in which sentence-transformers records how vectors of texts are pooled."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+from bert_tf.atomic import write_json
+from bert_tf.errors import InputError
+
+MODULES = "modules.json"
+_LENGTH = "sentence_bert_config.json"
+_TOKENIZER = "tokenizer_config.json"  # has the length in newer versions
+_NO_LENGTH = 1_000_000  # Hugging Face writes a huge number where there is no limit
+_POOLING = "1_Pooling"
+_CONFIG = "config.json"
+# Our name of a pooling -> its key and its name in their files, older and newer ones.
+_POOLINGS = {
+    "mean": ("pooling_mode_mean_tokens", "mean"),
+    "cls": ("pooling_mode_cls_token", "cls"),
+    "max": ("pooling_mode_max_tokens", "max"),
+    "last": ("pooling_mode_lasttoken", "lasttoken"),
+}
+
+
+def read_sentence_files(directory: str | Path) -> dict[str, Any]:
+    """`pooling`, `normalize` and `max_length` that a directory records; nothing without files.
+
+    Raises:
+        InputError: a file is damaged, or asks for what is not computed here.
+    """
+    folder = Path(directory)
+    if not (folder / MODULES).is_file():
+        return {}
+    modules = _read(folder / MODULES)
+    if not isinstance(modules, list) or not all(isinstance(each, dict) for each in modules):
+        raise InputError(f"{folder / MODULES} is no list of modules: restore it")
+    names = [str(module.get("type")).rpartition(".")[2] for module in modules]
+    if names[:2] != ["Transformer", "Pooling"] or names[2:] not in ([], ["Normalize"]):
+        raise InputError(
+            f"{folder / MODULES} has the modules {', '.join(names)}, and only Transformer, Pooling "
+            "and Normalize are computed here: give a model of these, or delete the file to use its "
+            "encoder alone"
+        )
+    place = folder / str(modules[1].get("path", _POOLING)) / _CONFIG
+    found = {"pooling": _pooling(place, _read(place)), "normalize": names[2:] == ["Normalize"]}
+    for file, key in ((_LENGTH, "max_seq_length"), (_TOKENIZER, "model_max_length")):
+        length = _read(folder / file).get(key) if (folder / file).is_file() else None
+        if isinstance(length, int) and length < _NO_LENGTH:
+            return {**found, "max_length": length}
+    return found
+
+
+def _pooling(place: Path, config: Any) -> str:
+    newer = config.get("pooling_mode")
+    asked = [newer] if isinstance(newer, str) else list(newer or ())
+    if not asked:
+        asked = [key for key, on in config.items() if key.startswith("pooling_mode_") and on]
+    known = {name: own for own, names in _POOLINGS.items() for name in names}
+    if len(asked) != 1 or asked[0] not in known:
+        told = " and ".join(map(str, asked)) or "nothing"
+        raise InputError(
+            f"{place} pools by {told}, and vectors are pooled here by one of mean, cls, max and "
+            "last: give another model, or delete modules.json to use its encoder alone"
+        )
+    return known[asked[0]]
+
+
+def write_sentence_files(
+    directory: str | Path, *, pooling: str, normalize: bool, max_length: int, width: int
+) -> None:
+    """Writes the files beside a model, in the form that every version reads."""
+    folder = Path(directory)
+    modules = [("", "Transformer"), (_POOLING, "Pooling")]
+    modules += [("2_Normalize", "Normalize")] * normalize
+    for path, _ in modules:
+        (folder / path).mkdir(exist_ok=True)
+    keys = {key: own == pooling for own, (key, _) in _POOLINGS.items()}
+    write_json(folder / _POOLING / _CONFIG, {"word_embedding_dimension": width, **keys})
+    write_json(folder / _LENGTH, {"max_seq_length": max_length, "do_lower_case": False})
+    described = [
+        {"idx": i, "name": str(i), "path": path, "type": f"sentence_transformers.models.{name}"}
+        for i, (path, name) in enumerate(modules)
+    ]
+    write_json(folder / MODULES, described)  # last: it names the others
+
+
+def _read(path: Path) -> Any:
+    try:
+        return json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise InputError(f"{path} cannot be read ({error}): restore it") from error

@@ -1,0 +1,137 @@
+"""Vectors of texts in a folder, and the texts that are nearest to a question."""
+
+import json
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from bert_tf.atomic import write_json, write_text
+from bert_tf.errors import InputError
+from bert_tf.serving.predictor import answer
+from bert_tf.trained.fine_tuned import load
+from pipelines.examples.labelled_text import format_of, read_examples
+from pipelines.examples.records import is_dataset_name, read_text
+
+VECTORS, TEXTS, ABOUT = "vectors.npy", "texts.jsonl", "index.json"
+_SUFFIXES = (".txt", ".md", ".rst", ".tsv", ".csv", ".jsonl")  # read in a folder
+_AT_ONCE = 1 << 26  # numbers of vectors that a search multiplies together
+
+
+class Found(NamedTuple):
+    """A text that answers a question."""
+
+    score: float  # cosine with the question
+    text: str
+    source: str  # file and line
+
+
+def read_passages(
+    path: str | Path, *, text_column: str = "text", format: Any = None
+) -> Iterator[tuple[str, str]]:
+    """Yields texts and where they are: rows of a table or JSON lines, paragraphs of other files.
+
+    Of a folder the files with the extensions of texts are read, in the order of their names.
+
+    Raises:
+        InputError: a file cannot be read.
+    """
+    place = Path(path)
+    if place.is_dir():
+        for file in sorted(place.rglob("*")):
+            suffix = Path(file.name.lower().removesuffix(".gz")).suffix
+            if file.is_file() and suffix in _SUFFIXES:
+                yield from read_passages(file, text_column=text_column, format=format)
+    elif format or format_of(path) or is_dataset_name(str(path)):
+        examples = read_examples(path, {"text": text_column}, format=format)
+        for number, text in enumerate(examples.columns["text"]):
+            if text.strip():
+                yield text, examples.place(number)
+    else:
+        lines: list[str] = []
+        for number, line in enumerate([*read_text(path).split("\n"), ""], 1):
+            if line.strip():
+                lines.append(line.strip())
+            elif lines:
+                yield " ".join(lines), f"{path}, line {number - len(lines)}"
+                lines = []
+
+
+def vectors_of(
+    model: str | Path, texts: Sequence[str], batch_size: int,
+    answered: Callable[[int], object] = lambda number: None,
+) -> tuple[np.ndarray, int]:  # fmt: skip
+    """Vectors of length 1, float32 [N, W], and how many texts were truncated.
+
+    Raises:
+        InputError: the model gives no vectors that can be compared.
+    """
+    signature = load(model, {}).function()
+    found: Mapping[str, np.ndarray] = {}
+    if list(signature.structured_input_signature[1]) == ["text"]:
+        found = answer(signature, {"text": list(texts)}, batch_size, answered=answered)
+    if "vector" not in found:
+        raise InputError(
+            f"{model} was not trained for vectors that can be compared: give a model of "
+            "bert-tf finetune --task embedding, or a sentence-transformers directory"
+        )
+    vectors = found["vector"].astype(np.float32)
+    lengths = np.linalg.norm(vectors, axis=1, keepdims=True)
+    return vectors / np.maximum(lengths, 1e-12), int(np.count_nonzero(found["truncated"]))
+
+
+def write_index(
+    folder: Path, model: str, passages: Sequence[tuple[str, str]], vectors: np.ndarray
+) -> None:
+    """Writes an index: vectors.npy, texts.jsonl, index.json."""
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / ABOUT).unlink(missing_ok=True)  # it describes the vectors to come
+    np.save(folder / VECTORS, vectors)
+    rows = ({"text": text, "source": source} for text, source in passages)
+    lines = "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows)
+    write_text(folder / TEXTS, lines)
+    about = {"model": str(Path(model).resolve()), "texts": len(passages)}
+    write_json(folder / ABOUT, {**about, "width": vectors.shape[1]})
+
+
+@dataclass(frozen=True, eq=False)
+class SearchIndex:
+    """An index that is read: texts in memory, vectors mapped from the disk."""
+
+    model: str  # the model whose vectors they are
+    vectors: np.ndarray  # float32 [N, W]
+    texts: Sequence[Mapping[str, str]]
+
+    @classmethod
+    def read(cls, folder: str | Path) -> "SearchIndex":
+        """Reads what `write_index` wrote; raises InputError if it cannot."""
+        try:
+            about = json.loads((Path(folder) / ABOUT).read_text(encoding="utf-8"))
+            vectors = np.load(Path(folder) / VECTORS, mmap_mode="r", allow_pickle=False)
+            lines = (Path(folder) / TEXTS).read_text(encoding="utf-8").splitlines()
+            texts = [json.loads(line) for line in lines]
+            if vectors.shape != (about["texts"], about["width"]) or len(texts) != len(vectors):
+                raise ValueError("its files are of different indexes")
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            raise InputError(
+                f"{folder} is no index ({error}): make one with bert-tf index"
+            ) from error
+        return cls(about["model"], vectors, texts)
+
+    def nearest(self, question: np.ndarray, count: int) -> list[Found]:
+        """The `count` texts nearest to a vector [W], the nearest first."""
+        if question.shape != self.vectors.shape[1:]:
+            raise InputError(
+                f"the model's vectors have {len(question)} numbers, those of the index "
+                f"{self.vectors.shape[1]}: give the model that the index was made with"
+            )
+        rows = max(1, _AT_ONCE // self.vectors.shape[1])
+        starts = range(0, len(self.vectors), rows)
+        scores = np.concatenate([self.vectors[i : i + rows] @ question for i in starts])
+        best = np.argpartition(-scores, min(count, len(scores)) - 1)[:count]
+        best = best[np.lexsort((best, -scores[best]))]
+        return [
+            Found(float(scores[i]), self.texts[i]["text"], self.texts[i]["source"]) for i in best
+        ]

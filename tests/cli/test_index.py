@@ -1,0 +1,77 @@
+"""bert-tf index and ask: the nearest texts by vectors, and mistakes in a line."""
+
+import json
+
+import numpy as np
+import pytest
+
+from bert_tf import BertConfig, BertEncoder, BertSentenceEncoder, BertTokenizer, save_model
+from bert_tf.cli.main import main
+from bert_tf.errors import InputError
+from bert_tf.trained.search_index import SearchIndex, read_passages, write_index
+
+PIECES = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "sea", "ship", "cow", "barn"]
+CONFIG = BertConfig(
+    vocab_size=len(PIECES), hidden_size=8, num_hidden_layers=1, num_attention_heads=2,
+    intermediate_size=8, max_position_embeddings=16, initializer_range=0.5,
+)  # fmt: skip
+
+
+@pytest.fixture
+def texts(tmp_path):
+    folder = tmp_path / "texts"
+    (folder / "more").mkdir(parents=True)
+    (folder / "a.txt").write_text("sea ship\nship\n\n\ncow barn\n")
+    (folder / "more" / "b.jsonl").write_text('{"text": "barn"}\n{"text": " "}\n')
+    (folder / "picture.png").write_bytes(b"\x89PNG")
+    return folder
+
+
+def test_texts_of_a_folder_and_their_places(texts):
+    assert list(read_passages(texts)) == [
+        ("sea ship ship", f"{texts}/a.txt, line 1"),
+        ("cow barn", f"{texts}/a.txt, line 5"),
+        ("barn", f"{texts}/more/b.jsonl, line 1"),
+    ]
+
+
+def test_a_question_finds_its_own_text(texts, tmp_path, capsys):
+    model, index = str(tmp_path / "model"), str(tmp_path / "index")
+    save_model(BertSentenceEncoder(CONFIG, seed=1), model, BertTokenizer(PIECES))
+    assert main(["index", "--model", model, "--input", str(texts), "--output", index]) == 0
+    told = capsys.readouterr()
+    assert "3 texts, vectors of 8 numbers" in told.out + told.err
+    vectors = np.load(tmp_path / "index" / "vectors.npy")
+    np.testing.assert_allclose(np.linalg.norm(vectors, axis=1), 1, atol=1e-6)
+    assert main(["ask", "--index", index, "--text", "cow barn", "barn", "--count", "2"]) == 0
+    first, second = map(json.loads, capsys.readouterr().out.splitlines())
+    assert first["question"] == "cow barn" and len(first["texts"]) == 2
+    assert first["texts"][0]["text"] == "cow barn"
+    assert first["texts"][0]["source"].endswith("a.txt, line 5")
+    assert first["texts"][0]["score"] == pytest.approx(1, abs=1e-5)
+    assert second["texts"][0]["text"] == "barn"
+
+    # Mistakes.
+    save_model(BertEncoder(CONFIG, seed=1), tmp_path / "plain", BertTokenizer(PIECES))
+    plain = ["--model", str(tmp_path / "plain")]
+    for arguments, message in (
+        (["index", *plain, "--input", str(texts), "--output", f"{index}2"], "was not trained for"),
+        (["ask", "--index", str(texts), "--text", "a"], "is no index"),
+        (["ask", "--index", index], "there is no question: give --text"),
+    ):
+        assert main(arguments) == 2
+        assert message in capsys.readouterr().err
+
+
+def test_the_nearest_texts_come_in_order(tmp_path):
+    vectors = np.eye(4, dtype=np.float32)[[0, 1, 1, 2]]
+    write_index(tmp_path, "model", [(f"text {i}", "a.txt") for i in range(4)], vectors)
+    index = SearchIndex.read(tmp_path)
+    question = np.array([0.5, 0.7, 0.1, 0.0], np.float32)
+    assert [found.text for found in index.nearest(question, 3)] == ["text 1", "text 2", "text 0"]
+    assert len(index.nearest(question, 9)) == 4
+    with pytest.raises(InputError, match="have 3 numbers, those of the index 4"):
+        index.nearest(question[:3], 1)
+    (tmp_path / "texts.jsonl").write_text("{}\n")
+    with pytest.raises(InputError, match="its files are of different indexes"):
+        SearchIndex.read(tmp_path)

