@@ -3,6 +3,7 @@
 import functools
 import math
 import sys
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -115,6 +116,10 @@ def _finetune(run: Run, options: FinetuningOptions, listener: Listener) -> Finet
     check_batch_size(size, run.strategy, options.gradient_accumulation_steps)
     data = FinetuningData.read(task, options)
     task.kind.check_training(options, size, data.validation)
+    if options.calibrate and not task.kind.has_probabilities:
+        raise InputError(
+            f"--calibrate is for tasks with classes, not for {task.name}: leave it out"
+        )
     scores = task.kind.score_names(task, data.labels)
     best_by = options.best_by or scores[0]
     if best_by not in scores:
@@ -210,8 +215,9 @@ def _finetune(run: Run, options: FinetuningOptions, listener: Listener) -> Finet
         # A float32 model computes what a reloaded copy would, and is already traced.
         traced = run.precision == "float32" and options.features_only is None
         evaluation = _evaluate_best(
-            run.directory / "best", data, rows_at_once, tuned if traced else None
-        )
+            run.directory / "best", data, rows_at_once, tuned if traced else None,
+            calibrates=options.calibrate, notice=run.notice,
+        )  # fmt: skip
     run.meet()
     evaluations = math.ceil(training.step / evaluate_every)
     return FinetuningResult(training, best_by, evaluation, len(data.train), evaluations)
@@ -267,7 +273,13 @@ def _validation_scores(
 
 
 def _evaluate_best(
-    folder: Path, data: FinetuningData, size: int, traced: FineTuned | None
+    folder: Path,
+    data: FinetuningData,
+    size: int,
+    traced: FineTuned | None,
+    *,
+    calibrates: bool,
+    notice: Callable[[str], object],
 ) -> Evaluation:
     """Evaluates the best model as `bert-tf evaluate` does, in float32, and writes the outcome."""
     best = FineTuned.from_directory(folder)
@@ -275,6 +287,12 @@ def _evaluate_best(
         traced.model.set_weights(best.model.get_weights())
         best = traced
     evaluation = best.evaluate(data.validation, size)
+    if calibrates:
+        temperature = best.task.kind.temperature(evaluation.given)
+        best.divide_outputs(temperature)
+        best.save(folder)
+        evaluation = best.evaluate(data.validation, size)
+        notice(f"calibrated: the logits were divided by {temperature:.4g}")
     chosen = best.tuned(evaluation)
     if chosen is not best:
         chosen.save(folder)

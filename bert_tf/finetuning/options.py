@@ -55,6 +55,9 @@ class FinetuningSetup(TaskOptions, FileOptions, TrainingOptions):
     """share of each target to spread over all classes."""
     class_weights: Literal["balanced"] | None = None
     """balanced weighs the examples so that all classes count the same."""
+    calibrate: bool = option(False, identity=False)
+    """divide the best model's logits by the temperature that fits the validation examples best, so
+    that probabilities are shares of right answers; for tasks with classes."""
     seeds: int = option(1, at_least=1, identity=False)
     """number of runs, each with the next seed; reports mean, deviation and best."""
 

@@ -243,6 +243,11 @@ class FineTuned(Answering):
         remarks += self.task.kind.remarks(given, scores)
         return Evaluation(given, {"examples": len(given.examples), **scores}, remarks)
 
+    def divide_outputs(self, by: float) -> None:
+        """Divides the head's weights, so that its outputs are divided, wherever it is read."""
+        for variable in self.model.head.dense.weights:
+            variable.assign(variable / by)
+
     def tuned(self, evaluation: Evaluation) -> "FineTuned":
         """The same model with the settings of its kind that are best for these examples."""
         kind = self.task.kind.tuned(evaluation.given)

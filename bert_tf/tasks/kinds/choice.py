@@ -34,6 +34,7 @@ class Choice(RowKind):
     """
 
     model_class = BertChooser
+    has_probabilities = True
     token_inputs: ClassVar[Mapping[str, tf.TensorSpec]] = dict.fromkeys(
         RowKind.token_inputs, tf.TensorSpec([None, None, None], tf.int32)
     )

@@ -24,6 +24,7 @@ class Classification(RowKind):
     """One label for each example."""
 
     model_class = BertClassifier
+    has_probabilities = True
 
     def signatures(self, task: Task) -> dict[str, Signature]:
         own = super().signatures(task)

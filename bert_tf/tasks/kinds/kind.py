@@ -28,6 +28,7 @@ Columns = Sequence[tuple[str, Iterable[object]]]  # of a file: name and values o
 
 TEXT = "text"  # of `Kind.split_keys`, where only equal examples have to stay together
 _AT_ONCE = 4096  # texts tokenized
+_LOG_TEMPERATURES = (-3.0, 3.0)  # that calibration tries
 _IDS = tf.TensorSpec([None, None], tf.int32)
 
 
@@ -236,6 +237,22 @@ class Kind(ABC):
         """Notes for a reader of the scores, a sentence each."""
         undefined = [name for name, value in scores.items() if value is None]
         return [f"{', '.join(undefined)}: undefined for constant values"] if undefined else []
+
+    # Whether outputs are logits of probabilities, which a temperature can calibrate.
+    has_probabilities: ClassVar[bool] = False
+
+    def temperature(self, given: Answered) -> float:
+        """What to divide the outputs by for the least loss on these examples (Guo et al. 2017)."""
+        from scipy.optimize import minimize_scalar
+
+        outputs = self.to_outputs(given.answers, given.labels)
+        targets = self.targets(given.examples, given.labels)
+
+        def loss(logarithm: float) -> float:
+            scaled = (outputs * np.exp(-logarithm)).astype(np.float32)
+            return float(np.mean(self.loss_function(targets, scaled)))
+
+        return float(np.exp(minimize_scalar(loss, bounds=_LOG_TEMPERATURES, method="bounded").x))
 
     def tuned(self, given: Answered) -> "Kind":
         """The kind with the settings that are best for these validation examples."""

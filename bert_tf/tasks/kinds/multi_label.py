@@ -48,6 +48,7 @@ class MultiLabel(RowKind):
 
     options = MultiLabelOptions
     model_class = BertMultiLabelClassifier
+    has_probabilities = True
     many_labels = True
     loss_function = staticmethod(binary_cross_entropy)
     metrics: ClassVar[Mapping[str, Values]] = {"accuracy": right_decisions}
