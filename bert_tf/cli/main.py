@@ -35,6 +35,7 @@ COMMANDS = {
     "shards": "turn text into TFRecord shards for pre-training",
     "inspect": "show instances, statistics and checksums of shards",
     "pretrain": "pre-train a BERT on shards",
+    "check": "check labelled text before a model learns from it",
     "tasks": "list the tasks and data sets, with defaults and scores",
     "finetune": "fine-tune a model on labelled text",
     "search": "find the best batch size, learning rate and epochs",

@@ -1,0 +1,86 @@
+"""bert-tf check: findings of every kind, the report, the cleaned copy."""
+
+import json
+
+import pytest
+
+from bert_tf.cli.main import main
+
+LONG = "the ship left the harbour at dawn and was far out at sea before noon"
+TRAIN = [
+    (LONG, "Sea"),
+    (f"{LONG}!", "Sea"),  # a duplicate
+    ("the old cow stands in the barn and eats hay all day", "Land"),  # a leak
+    ("a quiet farm with two barns and a dozen brown cows", "land"),
+    (" ", "Land"),
+    ("schÃ¶n ist das Meer", "Sea"),
+    ("корабль ушёл в море", "Sea"),
+    ("one and the same words", "Land"),
+    ("one and the same words", "Sea"),
+]
+TEST = ["the old cow stands in the barn and eats hay all day long", "nothing like it anywhere"]
+
+
+@pytest.fixture
+def files(tmp_path):
+    lines = [f"{i}\t{text}\t{label}" for i, (text, label) in enumerate(TRAIN)]
+    (tmp_path / "train.tsv").write_text("\n".join(["id\ttext\tlabel", *lines]) + "\n")
+    (tmp_path / "test.tsv").write_text("\n".join(["text", *TEST]) + "\n")
+    return ["--train", str(tmp_path / "train.tsv"), "--test", str(tmp_path / "test.tsv")]
+
+
+def rows_of(file):
+    return [line.split("\t") for line in file.read_text().splitlines()[1:]]
+
+
+def test_every_kind_is_found_and_cleaned(files, tmp_path, capsys):
+    output = tmp_path / "checked"
+    assert main(["check", *files, "--output", str(output), "--clean"]) == 0
+    told = capsys.readouterr()
+    assert "checked 9 train, 2 test examples" in told.out + told.err
+    found = {file.stem: rows_of(file) for file in output.glob("*.tsv")}
+    assert {kind: len(rows) for kind, rows in found.items()} == {
+        "empty": 1, "damaged": 1, "script": 1, "spelling": 1, "conflict": 2, "leak": 1,
+        "duplicate": 2,
+    }  # fmt: skip
+    assert found["duplicate"][0][1:3] == [f"{files[1]}, line 3", f"100% of {files[1]}, line 2"]
+    assert found["leak"][0][2].startswith(f"like {files[3]}, line 2: the old cow")
+    assert found["spelling"][0][2] == "'land' for 'Land'"
+    assert found["script"][0][2] == "cyrillic, where most are latin"
+    report = (output / "report.md").read_text()
+    assert "## Near-duplicates within a split: 2" in report and "line 3" in report
+    lines = (output / "cleaned" / "train.jsonl").read_text().splitlines()
+    kept = [json.loads(line) for line in lines]
+    assert [row["id"] for row in kept] == ["0", "3", "5", "6", "7"]
+    assert kept[1]["label"] == "Land"
+    assert len((output / "cleaned" / "test.jsonl").read_text().splitlines()) == 2
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--data", "x"], "give exactly one of --data and --train"),
+        (["--clean"], "give --output a folder"),
+        (["--label_column", "mark"], "no column 'mark'"),
+    ],
+)
+def test_mistakes_are_a_line(files, tmp_path, capsys, arguments, message):
+    (tmp_path / "x").mkdir()
+    arguments = [str(tmp_path / "x") if each == "x" else each for each in arguments]
+    assert main(["check", *files, *arguments]) == 2
+    assert message in capsys.readouterr().err
+
+
+def test_texts_that_a_model_cuts(files, tmp_path, capsys):
+    from bert_tf import BertConfig, BertEncoder, BertTokenizer, save_model
+
+    pieces = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "the", "ship"]
+    config = BertConfig(
+        vocab_size=len(pieces), hidden_size=4, num_hidden_layers=1, num_attention_heads=2,
+        intermediate_size=4, max_position_embeddings=16,
+    )  # fmt: skip
+    save_model(BertEncoder(config), tmp_path / "model", BertTokenizer(pieces))
+    more = ["--model", str(tmp_path / "model"), "--max_length", "16"]
+    assert main(["check", *files, *more, "--output", str(tmp_path / "out")]) == 0
+    rows = rows_of(tmp_path / "out" / "cut.tsv")
+    assert [row[2] for row in rows] == ["17 tokens, 16 are read", "18 tokens, 16 are read"]

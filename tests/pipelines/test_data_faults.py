@@ -1,0 +1,117 @@
+"""What is wrong with labelled text: planted near-duplicates and wrong labels are found."""
+
+import numpy as np
+import pytest
+
+from pipelines.examples.label_doubts import doubted_labels
+from pipelines.examples.near_duplicates import near_duplicates
+from pipelines.examples.text_faults import other_scripts, spelt_twice, text_fault
+
+WORDS = [f"{a}{b}{c}" for a in ("ba", "ko", "mi", "tu") for b in ("r", "l", "n", "st", "g")
+         for c in ("en", "ik", "os", "uma", "ade")]  # fmt: skip
+
+
+def sentences(count, seed=1):
+    draw = np.random.default_rng(seed)
+    return [draw.choice(WORDS, draw.integers(10, 25)).tolist() for _ in range(count)]
+
+
+def edited(words, draw):
+    """One word in twelve is replaced, dropped or added."""
+    words = list(words)
+    for _ in range(max(1, len(words) // 12)):
+        place, kind = draw.integers(len(words)), draw.integers(3)
+        if kind == 0:
+            words[place] = draw.choice(WORDS)
+        elif kind == 1:
+            del words[place]
+        else:
+            words.insert(place, draw.choice(WORDS))
+    return words
+
+
+def test_planted_near_duplicates_are_found():
+    draw, count, planted = np.random.default_rng(2), 2000, 200
+    originals = sentences(count)
+    texts = [" ".join(x) for x in originals]
+    texts += [" ".join(edited(x, draw)) for x in originals[:planted]]
+    group_of = {}
+    groups = near_duplicates(texts, 0.6)
+    for number, group in enumerate(groups):
+        group_of |= dict.fromkeys(group.members, number)
+    found = [group_of.get(i, -1) == group_of.get(count + i, -2) for i in range(planted)]
+    assert np.mean(found) >= 0.95
+    assert sum(max(group.members) < count for group in groups) <= 2  # by chance
+
+
+def test_case_and_punctuation_do_not_count():
+    texts = ["The ship left, at dawn!", "", "the ship LEFT at dawn", "a cow", " ", "no"]
+    (group,) = near_duplicates(texts, 0.9)
+    assert group.members == (0, 2) and group.similarities == (1.0, 1.0)
+    assert near_duplicates([], 0.5) == near_duplicates(["", ""], 0.5) == []
+
+
+def test_similarity_is_the_share_of_common_runs():
+    one, other = "abcdefghij", "abcdefghxy"  # 6 runs each, 4 in common
+    (group,) = near_duplicates([one, other], 0.5)
+    assert group.similarities == (1.0, 0.5)
+    assert near_duplicates([one, other], 0.51) == []
+
+
+@pytest.mark.parametrize("classes", [2, 4])
+def test_planted_wrong_labels_are_found(classes):
+    """5% of the labels of texts that mostly show them."""
+    draw, count = np.random.default_rng(3), 1200
+    truth = draw.integers(0, classes, count)
+    parts = np.array_split(draw.permutation(WORDS), classes)
+    texts = [" ".join([*draw.choice(parts[label], 6), *draw.choice(WORDS, 10)]) for label in truth]
+    planted = set(draw.choice(count, count // 20, replace=False).tolist())
+    labels = [
+        f"label {(x + draw.integers(1, classes)) % classes if i in planted else x}"
+        for i, x in enumerate(truth)
+    ]
+    doubts = doubted_labels(texts, labels)
+    right = [doubt.place in planted for doubt in doubts]
+    assert np.mean(right) >= 0.8
+    assert sum(right) >= len(planted) / 2
+    first = doubts[0]
+    assert (first.label, first.proposed) == (
+        labels[first.place], f"label {truth[first.place]}",
+    )  # fmt: skip
+    assert [d.probability for d in doubts] == sorted((d.probability for d in doubts), reverse=True)
+    assert doubts == doubted_labels(texts, labels)
+
+
+def test_labels_of_few_examples_are_left_alone():
+    texts, labels = [f"text {i}" for i in range(8)], ["a"] * 6 + ["b"] * 2
+    assert doubted_labels(texts, labels) == []
+
+
+@pytest.mark.parametrize(
+    ("text", "fault"),
+    [
+        ("Überraschung! 船 “left”", None),
+        (" \t", "empty"),
+        ("a \ufffd b", "damaged characters"),
+        ("a\x00b", "damaged characters"),
+        ("schÃ¶n", "read in a wrong encoding"),
+        ("Itâ€™s late", "read in a wrong encoding"),
+        ("Ã\xa0 table", "read in a wrong encoding"),
+        ("Â© 1996", "read in a wrong encoding"),
+        ("ÂNGELA and Ã", None),
+    ],
+)
+def test_faults_of_texts(text, fault):
+    assert text_fault(text) == fault
+
+
+def test_texts_in_another_script():
+    main, others = other_scripts(["a ship", "ein Schiff", "корабль", "1996", "배가 떠났다", "船"])
+    assert main == "LATIN"
+    assert others == {2: "CYRILLIC", 4: "HANGUL", 5: "CJK"}
+    assert other_scripts(["1", "?"]) == (None, {})
+
+
+def test_labels_that_are_spelt_twice():
+    labels = ["Sport"] * 3 + ["sport ", "World News", "world-news", "world-news", "1.0", "10", "?"]
+    assert spelt_twice(labels) == {"sport ": "Sport", "World News": "world-news"}
