@@ -17,7 +17,6 @@ from bert_tf.checkpoints.formats import CONFIG
 from bert_tf.checkpoints.model_directory import load_model, save_model
 from bert_tf.errors import InputError
 from bert_tf.primitives.int8 import Plan
-from bert_tf.serving.embedding import EMBEDDING_FILE, of_model
 from bert_tf.serving.encoder_signatures import ENCODER_SIGNATURES
 from bert_tf.serving.export import ASSETS, export
 from bert_tf.serving.predictor import Predictor, answer
@@ -272,8 +271,6 @@ class FineTuned(Answering):
             self.tokenizer.save(folder)
             write_json(Path(folder) / TASK_FILE, self.task.settings())
             assets = {f.name: f.read_text(encoding="utf-8") for f in Path(folder).iterdir()}
-        if directory and (embedding := of_model(directory)):
-            assets[EMBEDDING_FILE] = embedding.to_json()
         dtype = self.precision
         assets[Path(TYPES_FILE).name] = types_text(dtype, types or {})
         known = model_facts(self.task, self.model, self.tokenizer, self.labels, dtype, directory)

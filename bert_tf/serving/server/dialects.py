@@ -103,7 +103,7 @@ class _Dialects:
         self, document: Document, deadline: float, name: str | None, access: Access
     ) -> bytes:
         texts = _texts(document, "inputs")
-        normalize = _flag(document, "normalize") if document.get("normalize") is not None else None
+        normalize = _flag(document, "normalize")
         if document.get("prompt_name") is not None:
             raise invalid("'prompt_name': exports have no prompts; write it into the text")
         with self._servable(name, vectors.has_vectors, "make vectors", access, texts) as servable:

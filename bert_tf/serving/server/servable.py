@@ -21,7 +21,6 @@ from tensorflow_serving.apis.get_model_status_pb2 import ModelVersionStatus
 from tensorflow_serving.apis.prediction_log_pb2 import PredictionLog
 
 from bert_tf.errors import InputError
-from bert_tf.serving.embedding import Embedding, of_export
 from bert_tf.serving.export import ASSETS, BATCHING_FILE
 from bert_tf.serving.saved_model import LoadedModel
 from bert_tf.serving.server.batching import BatchQueue, Workers, row_count
@@ -71,7 +70,6 @@ class Servable:
     def __post_init__(self) -> None:
         self._queue = self._batch_queue(self.parameters)
         self._model: LoadedModel
-        self.embedding = Embedding()
         self._retry_seconds = _FIRST_RETRY_SECONDS
         self._holders = 0
         self._released = asyncio.Event()
@@ -116,7 +114,6 @@ class Servable:
             parameters = read_batching_parameters(file, parameters)
         self._queue = self._batch_queue(parameters.overridden(self.overrides))
         self._word_pieces = read_word_pieces(self.directory / ASSETS)
-        self.embedding = of_export(self.directory / ASSETS)
         self._model = LoadedModel(self.directory)
         self._joined = {
             name for name, each in self.signatures.items() if each.inputs and can_join(each)

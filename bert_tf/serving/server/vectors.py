@@ -20,10 +20,16 @@ _PAIR = {"text", "text_pair"}
 Fit = Callable[[Servable], tuple[bool, bool]]
 
 
+# Outputs of the signature `embed`: that of a sentence encoder, pooled as its files say, and the
+# mean over the tokens of any other model.
+_VECTORS = ("vector", "mean")
+
+
 def has_vectors(servable: Servable) -> tuple[bool, bool]:
-    """Every export has vectors; an encoder without a head answers with nothing else."""
+    """Every export has vectors; an encoder answers with nothing else."""
     default = servable.signatures.get("serving_default")
-    return "embed" in servable.signatures, default is not None and "mean" in default.outputs
+    is_encoder = default is not None and any(name in default.outputs for name in _VECTORS)
+    return "embed" in servable.signatures, is_encoder
 
 
 def ranks(servable: Servable) -> tuple[bool, bool]:
@@ -73,21 +79,18 @@ async def embed(
     texts: Sequence[bytes],
     deadline: float,
     *,
-    normalize: bool | None = None,
+    normalize: bool = False,
     truncate: bool = False,
 ) -> np.ndarray:
-    """Vectors of texts, float32 [B, H], pooled and by default normalized as the model's card says.
+    """Vectors of texts, float32 [B, H]: the model's own, or normalized.
 
     Raises ServingError: INVALID_ARGUMENT for a text that is too long, unless it may be truncated.
     """
-    card = servable.embedding
-    if card.lacking:
-        raise invalid(f"The vectors of {servable.name} need {card.lacking}, which its export lacks")
-    outputs = await run(
-        servable, "embed", {"text": texts}, deadline, [card.pooling], truncate=truncate
-    )
-    vectors = outputs[card.pooling]
-    if card.normalize if normalize is None else normalize:
+    made = servable.signatures["embed"].outputs
+    (name,) = [name for name in _VECTORS if name in made][:1]
+    outputs = await run(servable, "embed", {"text": texts}, deadline, [name], truncate=truncate)
+    vectors = outputs[name]
+    if normalize:
         norms = np.linalg.norm(vectors, axis=1, keepdims=True)
         vectors = vectors / np.maximum(norms, 1e-12)
     return vectors

