@@ -16,7 +16,7 @@ CORPUS ?=
 ARGS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help setup lock demo test test-pythons test-slow lint format bench clean
+.PHONY: help setup lock demo test test-pythons test-slow lint format bench docs docs-pictures clean
 
 help:  ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):[^#]*## */\1|/' \
@@ -93,7 +93,14 @@ format: $(READY)  ## rewrite the sources in the project's style
 bench: $(READY)  ## measure us against our peers into runs/bench; ARGS="--only serving" for a part
 	$(BIN)/python benchmarks/everything.py $(ARGS)
 
+docs: $(READY)  ## build the documentation into site/, without a network; a warning is an error
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet
+	@echo "site/index.html: open it in a browser"
+
+docs-pictures: $(READY)  ## execute the notebooks again, into the pages of the documentation
+	$(BIN)/python docs/pictures.py notebooks
+
 clean:  ## remove the virtual environment, runs, exports and caches
-	rm -rf $(VENV) .venv-* runs build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache
+	rm -rf $(VENV) .venv-* runs site build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache
 	find saved_models -mindepth 1 -maxdepth 1 -type d -exec rm -rf {} +
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

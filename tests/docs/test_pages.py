@@ -1,0 +1,83 @@
+"""The pages of the documentation: commands exist, Python runs, pictures are small."""
+
+import re
+import shlex
+from pathlib import Path
+
+import nbformat
+import pytest
+
+from bert_tf.cli.main import COMMANDS, read_options
+
+ROOT = Path(__file__).parents[2]
+PAGES = [*sorted((ROOT / "docs").glob("*.md")), ROOT / "README.md", ROOT / "saved_models/README.md"]
+_NAMES = [str(path.relative_to(ROOT)) for path in PAGES]
+_FENCE = re.compile(r"(?:<!-- not run: (.+?) -->\n)?```(\w*)\n(.*?)```", re.DOTALL)
+# The test that runs all Python of the page, one block after the other or each by itself.
+RUN_BY = {
+    "docs/adding-a-task.md": "tests/cli/test_labelled_data.py",
+    "docs/features.md": "tests/trained/test_features.py",
+    "docs/hugging-face-to-server.md": "tests/docs/test_tutorials.py",
+    "docs/python.md": "tests/cli/test_python_page.py",
+    "README.md": "tests/docs/test_tutorials.py",
+    **{
+        f"docs/from-{origin}.md": "tests/migration/test_pages.py"
+        for origin in ("kerashub", "model-garden", "tf-hub", "tfbert", "the-original")
+    },
+}
+
+
+def commands(page: Path) -> list[list[str]]:
+    """The arguments of each `bert-tf` command in code that is fenced or indented."""
+    text = page.read_text(encoding="utf-8").replace("\\\n", " ")
+    fenced = [code for _, language, code in _FENCE.findall(text) if language != "python"]
+    indented = re.findall(r"^ {4}(.*)$", _FENCE.sub("", text), re.MULTILINE)
+    lines = [
+        line.strip().removeprefix("$ ") for line in [*"\n".join(fenced).splitlines(), *indented]
+    ]
+    return [shlex.split(line, comments=True)[1:] for line in lines if line.startswith("bert-tf ")]
+
+
+def test_commands_are_found():
+    """Over several lines, without their comments."""
+    found = commands(ROOT / "README.md")
+    assert ["monitor", "runs"] in found
+    assert any(arguments[0] == "finetune" and "--validation" in arguments for arguments in found)
+    assert len([each for page in PAGES for each in commands(page)]) > 60
+
+
+@pytest.mark.parametrize("name", _NAMES)
+def test_commands_are_understood(name):
+    """Every command and option exists, and its values are of the right type."""
+    for arguments in commands(ROOT / name):
+        assert arguments[0] in COMMANDS, arguments
+        if "..." not in arguments:
+            read_options(arguments[0], [each for each in arguments if each not in ("&", "|")])
+
+
+@pytest.mark.parametrize("name", _NAMES)
+def test_python_is_run_or_marked(name):
+    """A block that no test runs says why in a comment above it; old code is marked `py`."""
+    blocks = _FENCE.findall((ROOT / name).read_text(encoding="utf-8"))
+    for reason, language, code in blocks:
+        if language == "python":
+            compile(code, name, "exec")
+            assert reason or name in RUN_BY, code
+    if name in RUN_BY:
+        test = (ROOT / RUN_BY[name]).read_text(encoding="utf-8")
+        page = Path(name).name
+        assert page in test or "from-*.md" in test
+
+
+@pytest.mark.parametrize("path", (ROOT / "notebooks").glob("*.ipynb"), ids=lambda path: path.stem)
+def test_the_page_of_a_notebook_is_of_its_code(path):
+    """`make docs-pictures` renders them."""
+    cells = [x.source for x in nbformat.read(path, as_version=4).cells if x.cell_type == "code"]
+    page = (ROOT / "docs" / "notebooks" / f"{path.stem}.md").read_text(encoding="utf-8")
+    blocks = re.findall(r"^```python\n(.*?)\n```$", page, re.DOTALL | re.MULTILINE)
+    assert blocks == [re.sub(r"[ \t]+$", "", cell, flags=re.MULTILINE) for cell in cells]
+
+
+def test_pictures_are_small():
+    for path in (ROOT / "docs").rglob("*.svg"):
+        assert path.stat().st_size < 60_000, f"{path.name} is too large for a page"

