@@ -17,10 +17,8 @@ more, and by more than twice as much as between two runs of Hugging Face.
 """
 
 import argparse
-import io
 import json
 import os
-import re
 import statistics
 import subprocess
 import sys
@@ -244,8 +242,8 @@ def losses_there(work: Path, threads: int) -> dict[str, list[float]]:
 
 def draw(steps: Sequence[int], curves: dict[str, Any], differences: dict[str, Any], to: Path):
     """Draws every second of the losses, and below them the relative differences."""
-    import matplotlib
     from matplotlib.figure import Figure
+    from pictures import save_svg  # benchmarks/pictures.py
 
     figure = Figure(figsize=(8, 7), layout="constrained")
     above, below = figure.subplots(2, sharex=True)
@@ -260,11 +258,7 @@ def draw(steps: Sequence[int], curves: dict[str, Any], differences: dict[str, An
     for axes in (above, below):
         axes.grid(alpha=0.3)
         axes.legend()
-    drawn = io.StringIO()
-    with matplotlib.rc_context({"svg.hashsalt": "learning curves", "svg.fonttype": "none"}):
-        figure.savefig(drawn, format="svg", metadata={"Date": None})
-    # A tenth of a pixel is enough, and makes a file that pages load quickly.
-    write_whole(to, re.sub(r"(\d+\.\d)\d+", r"\1", drawn.getvalue()))
+    save_svg(figure, to)
 
 
 def compare(options: argparse.Namespace, work: Path) -> None:

@@ -112,11 +112,9 @@ def measure(quantity: str, value: float, options: argparse.Namespace) -> float:
 
 def plot(seconds: dict[str, dict[float, float]], file: str, processor: bool) -> None:
     """A panel for each quantity: the cost, and what it would be in proportion to the work."""
-    import matplotlib
     from matplotlib.figure import Figure
+    from pictures import save_svg  # benchmarks/pictures.py
 
-    # Text as text; the same file for the same figures.
-    matplotlib.rcParams |= {"svg.fonttype": "none", "svg.hashsalt": "scaling"}
     figure = Figure(figsize=(12, 6), layout="constrained")
     panels = figure.subplots(2, 4).flat
     for (quantity, of_value), axes in zip(seconds.items(), panels, strict=False):
@@ -130,7 +128,7 @@ def plot(seconds: dict[str, dict[float, float]], file: str, processor: bool) -> 
         axes.legend()
     for axes in panels:
         axes.axis("off")
-    figure.savefig(file, metadata={"Date": None} if file.endswith(".svg") else None)
+    save_svg(figure, file)
 
 
 def main() -> None:
@@ -141,7 +139,7 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=10, help="steps of a point")
     parser.add_argument("--processor", action="store_true", help="processor seconds")
     parser.add_argument("--quantities", nargs="+", choices=POINTS, default=list(POINTS))
-    parser.add_argument("--plot", help="picture file of the curves")
+    parser.add_argument("--plot", metavar="SVG", help="picture file of the curves")
     parser.add_argument("--output", help="JSON file of the results")
     parser.add_argument("--point", nargs=2, help=argparse.SUPPRESS)
     options = parser.parse_args()

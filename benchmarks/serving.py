@@ -286,11 +286,9 @@ def by_type(found: dict[str, dict[str, Any]]) -> list[str]:
 
 def plot(works: dict[str, dict[str, dict[str, Any]]], file: str) -> None:
     """A panel of bars for each work: milliseconds by side."""
-    import matplotlib
     from matplotlib.figure import Figure
+    from pictures import save_svg  # benchmarks/pictures.py
 
-    # Text as text; the same file for the same figures.
-    matplotlib.rcParams |= {"svg.fonttype": "none", "svg.hashsalt": "serving"}
     shown = [table for table in TABLES if any(work.startswith(table) for work in works)]
     most = max(len(found) for found in works.values())
     figure = Figure(figsize=(12, len(shown) * (0.8 + 0.24 * most)), layout="constrained")
@@ -309,7 +307,7 @@ def plot(works: dict[str, dict[str, dict[str, Any]]], file: str) -> None:
             axes.tick_params(left=False)
             axes.spines[:].set_visible(False)
         panels[0].invert_yaxis()
-    figure.savefig(file, metadata={"Date": None} if file.endswith(".svg") else None)
+    save_svg(figure, file)
 
 
 def main() -> None:
