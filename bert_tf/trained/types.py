@@ -112,7 +112,8 @@ def _numbers(folder: Path, version: int, types: list[str]) -> dict[str, int]:
 
 
 def _listed(times: Mapping[str, float]) -> str:
-    return ", ".join(f"{name} {each:.3g} ms" for name, each in times.items())
+    numbers = {name: f"{each:,.{1 if each < 100 else 0}f}" for name, each in times.items()}
+    return ", ".join(f"{name} {number} ms" for name, number in numbers.items())
 
 
 def _times(model: FineTuned) -> dict[str, float]:
