@@ -220,14 +220,14 @@ def main() -> None:
         last, errors = server.resident_megabytes(), server.errors.read_text()
     problems += refusals(seen)
     if slow != [408] * len(senders):
-        problems.append(f"slow senders were answered {slow}")
+        problems.append(f"slow senders were answered {dict(Counter(slow))}")
     if "Traceback" in errors:
         problems.append(errors)
     if after > before + 50:
         problems.append("memory grew")
     for (kind, status), count in sorted((seen + costly).items(), key=str):
         print(f"{kind}: {count:,} x {status or 'no answer'}")
-    print(f"slow senders: {slow}")
+    print(f"slow senders: {dict(Counter(slow))}")
     print(
         f"memory: {before:.0f} MB after a fifth, {after:.0f} MB after the hostile requests, "
         f"{last:.0f} MB after the expensive ones"
