@@ -8,6 +8,7 @@
 """
 
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -43,6 +44,8 @@ def render_notebooks() -> None:
                 (made / name).write_bytes(content)
             for old, new in _LINKS.items():
                 text = text.replace(old, new)
+            # A machine's folders, and the times that its steps took.
+            text = re.sub(r" - \d+m?s - \d+m?s/step", "", text.replace(sys.prefix, ".venv"))
             lines = [line.rstrip() for line in text.splitlines()]
             (made / f"{path.stem}.md").write_text("\n".join(lines).strip() + "\n", encoding="utf-8")
         shutil.rmtree(PAGES, ignore_errors=True)

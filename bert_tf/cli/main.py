@@ -45,7 +45,7 @@ COMMANDS = {
     "serve": "serve exported models over REST and gRPC",
     "predict": "answer raw text with a fine-tuned model",
     "index": "make an index of texts to search",
-    "ask": "find the texts of an index that are nearest to a question",
+    "ask": "find the texts of an index nearest to a question",
     "features": "write vectors of text from chosen layers",
     "convert": "convert checkpoints of other libraries",
     "migrate": "show what to write in place of another library's BERT",

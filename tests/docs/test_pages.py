@@ -18,7 +18,10 @@ RUN_BY = {
     "docs/adding-a-task.md": "tests/cli/test_labelled_data.py",
     "docs/features.md": "tests/trained/test_features.py",
     "docs/hugging-face-to-server.md": "tests/docs/test_tutorials.py",
-    "docs/python.md": "tests/cli/test_python_page.py",
+    **{
+        f"docs/{page}.md": "tests/cli/test_python_page.py"
+        for page in ("python", "multi-label", "sentence-vectors")
+    },
     "README.md": "tests/docs/test_tutorials.py",
     **{
         f"docs/from-{origin}.md": "tests/migration/test_pages.py"
