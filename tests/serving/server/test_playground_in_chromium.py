@@ -140,6 +140,9 @@ class CannedServable:
     def signature(self, name: str) -> SignatureDef:
         return self.signatures[name or "serving_default"]
 
+    def check_rows(self, count: int) -> None:
+        assert count <= 1
+
     async def predict(
         self, name: str, inputs: Mapping[str, np.ndarray], deadline: float | None = None
     ) -> dict[str, np.ndarray]:
