@@ -90,7 +90,7 @@ class CheckResult(Result):
 
     Attributes:
         examples: split -> number of examples.
-        findings: what is wrong, by kind and place.
+        findings: the faults, by kind and place.
         cleaned: split -> number of examples in the cleaned copy, if it was written.
         output: folder of the report, if it was written.
     """

@@ -99,7 +99,7 @@ class ShardsResult(Result):
     Attributes:
         folders: the folder of each length (a URL, if the output is), the shortest first; the output
             itself if there is one.
-        manifests: what manifest.json says in each; none for a share of the units or a dry run.
+        manifests: the content of manifest.json in each; none for a share of the units or a dry run.
         estimate: the time and the size, for a dry run.
     """
 

@@ -24,7 +24,7 @@ class BertSentenceEncoder(PretrainedModel):
 
     Args:
         encoder: a `BertEncoder` or another encoder, or a `BertConfig` for a new one.
-        pooling: what a text's vector is made of: "mean" or "max" over its tokens, the vector of
+        pooling: how tokens become a text's vector: "mean" or "max" over its tokens, the vector of
             [CLS] ("cls"; in a left-to-right model of the last token), or of the "last" token.
         normalize: whether vectors have length 1.
         seed, dtype, kwargs: see `PretrainedModel`.

@@ -51,7 +51,7 @@ def int8_product(
     Args:
         x: qint8 [n, K], in which 127 stands for `limit`.
         kernel: int8 [K, M]; a variable's value, which the op packs once.
-        scale: what 127 stands for in each column of the kernel, [M].
+        scale: the value of 127 in each column of the kernel, [M].
         bias: float32 [M].
         limit: see `x`.
         addend: float32 [n, M].

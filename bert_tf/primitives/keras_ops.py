@@ -61,7 +61,7 @@ class Primitives:
             x: [n, H].
             layers: those of queries, keys and values.
             places: the n places.
-            number: of heads.
+            number: the number of heads.
             dropout: the layer that drops probabilities.
             return_probabilities: whether they are read.
             summary_only: compute one token of each row, [B, H]: see `Places.summary`.

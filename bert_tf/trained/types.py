@@ -40,7 +40,7 @@ def export_types(
 
     Args:
         model: in float32.
-        folder: of the model's versions.
+        folder: the folder of the model's versions.
         version: number of the first one; 0 for the next free.
         directory: the model's, which names its training and validation examples.
         precision: "int8", "auto" or "all".

@@ -37,7 +37,7 @@ def doubted_labels(
     """The examples whose labels are probably wrong, the most probable first.
 
     Args:
-        texts: what is classified; both texts of a pair as one string.
+        texts: the texts to classify; both texts of a pair as one string.
         labels: a label for each; those of fewer than five examples are neither doubted nor
             proposed.
         wrong_share: share of all labels that is assumed to be wrong.
