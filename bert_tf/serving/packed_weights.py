@@ -69,15 +69,16 @@ def measure(dtype: str) -> float:
 
     shapes = [(_WIDTH, _INNER), (_INNER, _WIDTH)] * (_LAYERS // 2)
     weights = [
-        (tf.cast(tf.random.normal(shape), dtype), tf.cast(tf.random.normal(shape[1:]), dtype))
+        tuple(tf.cast(tf.random.normal(size), dtype).numpy() for size in (shape, shape[1:]))
         for shape in shapes
     ]
     variables = [tuple(map(tf.Variable, pair)) for pair in weights]
 
-    # Constants are packed at all times, variables where the process was told to.
+    # Constants of the graph are packed at all times, variables where the process was told to.
     @tf.function(autograph=False)
     def run(x: tf.Tensor, is_packed: bool) -> tf.Tensor:
-        for kernel, bias in weights if is_packed else variables:
+        constants = [tuple(map(tf.constant, pair)) for pair in weights] if is_packed else []
+        for kernel, bias in constants or variables:
             x = tf.nn.bias_add(tf.matmul(x, kernel), bias) * tf.cast(1e-2, dtype)
         return tf.reduce_max(x)
 

@@ -17,6 +17,8 @@ import tensorflow_text  # noqa: F401
 from tensorflow.core.protobuf.meta_graph_pb2 import AssetFileDef, MetaGraphDef, SignatureDef
 from tensorflow.core.protobuf.saved_model_pb2 import SavedModel
 
+from bert_tf.startup import return_freed_memory
+
 _INIT_OP = "__saved_model_init_op"
 
 
@@ -53,6 +55,7 @@ class LoadedModel:
             )
             for name, signature in self.signatures.items()
         }
+        return_freed_memory()
 
     def run(
         self, signature_name: str, inputs: Mapping[str, np.ndarray], deadline: float = math.inf

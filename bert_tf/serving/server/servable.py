@@ -32,6 +32,7 @@ from bert_tf.serving.server.tensors import can_join, check_inputs, predict_input
 from bert_tf.serving.server.word_pieces import WordPieces, read_word_pieces
 from bert_tf.serving.types import load_error
 from bert_tf.serving.warmup_requests import WARMUP_FILE
+from bert_tf.startup import return_freed_memory
 
 REQUESTS = Path(ASSETS, WARMUP_FILE)
 _MOST = 1000  # of them
@@ -126,6 +127,7 @@ class Servable:
         except BaseException:
             self._model.close()
             raise
+        return_freed_memory()
 
     def unload(self) -> None:
         """Frees the memory, once nobody holds it; in the thread that loads."""
