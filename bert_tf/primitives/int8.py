@@ -164,7 +164,7 @@ class Int8(CopiedWeights):
 
     def add_and_normalize(self, x: Any, y: Any, layer: Any, dropout: Any = None) -> tf.Tensor:
         if hasattr(y, "added_to"):  # the product adds by itself
-            x, y = y.added_to(x), 0.0
+            return self.normalize(y.added_to(x), layer)
         return super().add_and_normalize(x, y, layer, dropout)
 
     def _dense(
