@@ -266,7 +266,7 @@ def test_one_document_gives_true_next_only():
 
 
 def test_one_long_document_beside_many_short_ones(monkeypatch):
-    """Every step costs what its unfinished streams cost: 30,000 of them have one."""
+    """Every step costs what its unfinished streams cost: 5,000 of them have one."""
     sizes = []
     uniform = tf.random.stateless_uniform
 
@@ -276,13 +276,13 @@ def test_one_long_document_beside_many_short_ones(monkeypatch):
         return uniform(shape, *arguments, **named)
 
     monkeypatch.setattr(tf.random, "stateless_uniform", counting)
-    sentences = index([[5, 5]] * 30_000 + [[1] * 16_000], 128)
-    pairs = sentence_pairs(sentences, max_seq_length=128, short_seq_prob=0.1, seed=seed_of(7))
+    sentences = index([[5, 5]] * 5_000 + [[1] * 16_000], 128)
+    pairs = sentence_pairs(sentences, max_seq_length=128, short_seq_prob=0, seed=seed_of(7))
     a_start = pairs.a_start.numpy()
     assert (
         np.diff(sentences.document.numpy()[np.searchsorted(sentences.starts, a_start)]) >= 0
     ).all()
-    assert len(a_start) > 30_000
+    assert len(a_start) > 5_000
     assert len(sizes) > 100
     assert sum(sizes) < 2 * len(a_start)
 
