@@ -48,6 +48,10 @@ def test_the_image_runs_a_command_that_there_is_and_is_no_root():
 
 @pytest.mark.slow
 @pytest.mark.timeout(1500)
+@pytest.mark.skipif(
+    "BERT_TF_CONTAINER" not in os.environ,
+    reason="downloads the image's packages, for minutes: set BERT_TF_CONTAINER=1",
+)
 def test_its_commands_make_a_server_that_writes_nothing(tmp_path):
     """Paths in the image become those below a folder; the server runs as a user without rights."""
     root = tmp_path / "image"
