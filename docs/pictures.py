@@ -7,6 +7,7 @@
 `tests/serving/server/playground_pictures.py` takes those of the playground.
 """
 
+import base64
 import os
 import re
 import shutil
@@ -46,6 +47,12 @@ def render_notebooks() -> None:
                 text = text.replace(old, new)
             # A machine's folders, and the times that its steps took.
             text = re.sub(r" - \d+m?s - \d+m?s/step", "", text.replace(sys.prefix, ".venv"))
+            # Pictures of results are files, too.
+            pictures = re.findall(r"data:image/png;base64,([^\"]+)", text)
+            for number, encoded in enumerate(pictures, 1):
+                name = f"{path.stem}_report_{number}.png"
+                (made / name).write_bytes(base64.b64decode(encoded))
+                text = text.replace(f"data:image/png;base64,{encoded}", name)
             lines = [line.rstrip() for line in text.splitlines()]
             (made / f"{path.stem}.md").write_text("\n".join(lines).strip() + "\n", encoding="utf-8")
         shutil.rmtree(PAGES, ignore_errors=True)
