@@ -294,7 +294,7 @@ def test_serve_without_its_packages(toy_models, capsys, without_tensorflow, monk
     assert "pip install 'bert-tf[serve]'" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("token", ["", "pässword", "a\tb"])
+@pytest.mark.parametrize("token", ["", "pässword", "a\x07b"])
 def test_a_token_that_no_request_could_show(
     token, toy_models, tmp_path, capsys, without_tensorflow
 ):
