@@ -64,8 +64,12 @@ PRETRAIN = (
 @pytest.mark.parametrize(
     ("directory", "command"),
     [
-        ("pretraining", f"{PRETRAIN} --model start"),
-        ("two_encoders", f"{PRETRAIN} --model start-two --objective ltr+rtl"),
+        pytest.param("pretraining", f"{PRETRAIN} --model start", marks=pytest.mark.slow),
+        pytest.param(
+            "two_encoders",
+            f"{PRETRAIN} --model start-two --objective ltr+rtl",
+            marks=pytest.mark.slow,
+        ),
         (
             "finetuning",
             "finetune --model pretraining/best --train train.tsv --validation train.tsv "

@@ -472,6 +472,7 @@ def bert(hub, place):
     return folder
 
 
+@pytest.mark.slow
 def test_from_preset_takes_a_name(bert, hub):
     ours = bert_tf.BertClassifier.from_preset(bert)
     theirs = bert_tf.BertClassifier.from_preset(NAME)

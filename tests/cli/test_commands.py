@@ -174,6 +174,7 @@ def test_pairs_csv_and_a_validation_file(pretrained, tmp_path, capsys):
     assert "takes pairs" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_from_scratch_forgets_the_weights(finetuned, pretrained, labelled, tmp_path):
     code = main(
         ["finetune", "--model", str(pretrained / "last"), "--from-scratch",
@@ -223,6 +224,7 @@ def test_help_imports_nothing_heavy():
     assert "pretrain" in done.stdout
 
 
+@pytest.mark.slow
 def test_the_console_command_is_quiet(exported):
     command = shutil.which("bert-tf", path=str(__import__("pathlib").Path(sys.executable).parent))
     done = subprocess.run(

@@ -43,6 +43,7 @@ def answers(path) -> dict[str, np.ndarray]:
     return dict(zip(head, zip(*rows, strict=True), strict=True))
 
 
+@pytest.mark.slow
 def test_an_ensemble_is_scored_and_written(folder, tmp_path, capsys):
     models = [str(folder / "a"), str(folder / "b")]
     scores = []

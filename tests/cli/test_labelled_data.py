@@ -63,6 +63,7 @@ def refused(capsys, *arguments: object) -> str:
     return line
 
 
+@pytest.mark.slow
 def test_a_classifier_of_hugging_face_is_evaluated_answers_and_is_exported(
     hugging_face, tmp_path, capsys
 ):
@@ -272,6 +273,7 @@ def test_a_label_of_the_validation_file_names_its_line(encoder, tmp_path, capsys
     assert "dev.tsv, line 3: the label 'c' is not one of the model's (a, b)" in line
 
 
+@pytest.mark.slow
 def test_a_data_set_of_tensorflow_datasets_up_to_the_official_file(
     encoder, tmp_path, capsys, tensorflow_datasets
 ):
@@ -294,6 +296,7 @@ def test_a_data_set_of_tensorflow_datasets_up_to_the_official_file(
     assert rows == ["index\tprediction", *(f"{i}\t{label}" for i, label in enumerate(labels))]
 
 
+@pytest.mark.slow
 def test_a_class_missing_from_the_validation_file_is_said(encoder, tmp_path, capsys):
     train = write(tmp_path / "train.tsv", "text\tlabel", "sea\ta", "cow\tb")
     dev = write(tmp_path / "dev.tsv", "text\tlabel", "sea\ta")
@@ -355,6 +358,7 @@ PAGE = (ROOT / "docs" / "adding-a-task.md").read_text(encoding="utf-8")
 DOCUMENTED = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
 
 
+@pytest.mark.slow
 def test_the_documented_kind_can_be_fine_tuned(encoder, tmp_path, capsys):
     task = write(tmp_path / "stars.py", DOCUMENTED[1])
     data = write(tmp_path / "d.tsv", "text\tstars", *["sea ship\t5", "farm cow\t1", "sea\t4"] * 4)
@@ -383,6 +387,7 @@ def test_the_documented_kind_can_be_fine_tuned(encoder, tmp_path, capsys):
     assert "--doc_stride is not for the task" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_the_documented_task_can_be_fine_tuned(encoder, tmp_path, capsys, monkeypatch):
     write(tmp_path / "reviews.py", DOCUMENTED[0])
     folder = tmp_path / "data"
@@ -436,6 +441,7 @@ def similarity(tmp_path) -> Path:
     return model
 
 
+@pytest.mark.slow
 def test_a_model_is_trained_further_for_its_own_task(similarity, tmp_path, capsys):
     data = write(tmp_path / "more.tsv", "a\tb\ty", *["sea\tship\t4.5", "sea\tcow\t0.5"] * 6)
     command = ["--model", similarity, "--train", data, "--output", tmp_path / "run", "--dry_run"]

@@ -397,6 +397,7 @@ def test_shards_that_do_not_fit_the_model(shards, small_config, tmp_path, change
     assert not (tmp_path / "run").exists()
 
 
+@pytest.mark.slow
 def test_a_model_of_another_vocabulary_is_refused(
     shards, small_config, pretrained, tmp_path, capsys
 ):
@@ -429,6 +430,7 @@ def damage(folder: Path) -> str:
     return shard.file
 
 
+@pytest.mark.slow
 def test_corrupt_records_stop_a_run_or_are_left_out(dynamic_shards, small_config, tmp_path, capsys):
     folder = Path(shutil.copytree(dynamic_shards, tmp_path / "shards"))
     shard = damage(folder)

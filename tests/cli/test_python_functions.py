@@ -65,6 +65,7 @@ def test_a_dry_run_is_shown_on_request(labelled, settings, tmp_path, capfd):
     assert "86 training and 10 validation examples" in capfd.readouterr().err
 
 
+@pytest.mark.slow
 def test_a_run_keeps_its_data_and_is_resumed_by_both(tuned, labelled, settings, capfd):
     """The command reads the files that the call has written."""
     kept = tuned.output / "data" / "train.jsonl"
@@ -117,6 +118,7 @@ def test_predict_answers_as_the_command(tuned, labelled, tmp_path, capsys):
     assert len(single) == 1
 
 
+@pytest.mark.slow
 def test_results_show_themselves_in_a_notebook(tuned, labelled):
     scores = bert_tf.evaluate(model=tuned.best, data=table(labelled / "test.tsv"))
     shown = scores._repr_html_()

@@ -37,6 +37,7 @@ def command(data, output, *more: object) -> list[str]:
     return [str(argument) for argument in arguments]
 
 
+@pytest.mark.slow
 def test_a_search_from_the_command_line(data, tmp_path, capsys):
     output = tmp_path / "run"
     arguments = command(

@@ -71,7 +71,8 @@ def test_the_way_of_computing_does_not_change_the_result(
 
 
 @pytest.mark.parametrize(
-    "precision", ["mixed_float16", pytest.param("mixed_bfloat16", marks=pytest.mark.slow)]
+    "precision",
+    [pytest.param(p, marks=pytest.mark.slow) for p in ("mixed_float16", "mixed_bfloat16")],
 )
 def test_low_precision_learns_much_the_same(plain, shards, small_config, tmp_path, precision):
     weights, losses = train(shards, small_config, tmp_path / "run", "--precision", precision)

@@ -92,6 +92,7 @@ def test_labelled_text_is_one_row_an_example(tmp_path):
     ]  # fmt: skip
 
 
+@pytest.mark.slow
 def test_documentation_is_read_in_order_and_without_repetition(monkeypatch):
     names = ("json/", "keras/src/losses/", "numpy/linalg/")
     sources = [s for s in module._sources() if any(name in s[1].as_posix() for name in names)]

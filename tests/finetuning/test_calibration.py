@@ -58,6 +58,7 @@ def options_of(folder, **more):
     )  # fmt: skip
 
 
+@pytest.mark.slow
 def test_a_calibrated_model_decides_as_before_with_less_loss(tmp_path):
     options = options_of(tmp_path, evaluate_every=80)
     result = finetune(options)

@@ -266,6 +266,7 @@ def test_a_directory_without_its_lstm_is_refused(encoder, tmp_path):
         load_model(tmp_path)
 
 
+@pytest.mark.slow
 def test_a_run_keeps_vectors_until_its_end(encoder, tmp_path, monkeypatch):
     start, run = tmp_path / "start", tmp_path / "run"
     save_model(encoder, start, BertTokenizer(PIECES))

@@ -171,14 +171,14 @@ def compare(model, inputs, share, *, table=Primitives, static, is_token=None):
     ("kind", "static", "compiled"),
     [
         ("pre-training", True, True),
-        ("pre-training", False, False),
+        pytest.param("pre-training", False, False, marks=pytest.mark.slow),
         ("classifier", False, False),
-        ("tagger", True, False),
+        pytest.param("tagger", True, False, marks=pytest.mark.slow),
         ("span", False, False),
-        ("choice", False, False),
-        ("bilstm", False, False),
+        pytest.param("choice", False, False, marks=pytest.mark.slow),
+        pytest.param("bilstm", False, False, marks=pytest.mark.slow),
         ("left-to-right classifier", True, True),
-        ("right-to-left tagger", True, False),
+        pytest.param("right-to-left tagger", True, False, marks=pytest.mark.slow),
     ],
 )
 def test_gradients_are_those_of_all_places_in_keras_ops(kind, static, compiled, monkeypatch):
@@ -196,7 +196,7 @@ def test_a_frozen_encoder_computes_features():
 
 @pytest.mark.parametrize(
     ("kind", "static"),
-    [("pre-training", True), ("classifier", False)],
+    [pytest.param("pre-training", True, marks=pytest.mark.slow), ("classifier", False)],
     ids=["compiled", "tokens alone"],
 )
 def test_gradients_of_a_real_size_with_dropout(kind, static):
@@ -211,7 +211,9 @@ def test_gradients_of_a_real_size_with_dropout(kind, static):
     assert compare(model, batch(kind, mask), share, table=Formulae, static=static) > 30
 
 
-@pytest.mark.parametrize("policy", ["mixed_bfloat16", "mixed_float16"])
+@pytest.mark.parametrize(
+    "policy", ["mixed_bfloat16", pytest.param("mixed_float16", marks=pytest.mark.slow)]
+)
 def test_half_precision_is_near_float32(policy):
     """As near as half precision in keras.ops."""
     models = [BertPreTrainer(CONFIG, seed=0, dtype=dtype) for dtype in (None, policy, policy)]

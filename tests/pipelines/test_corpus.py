@@ -352,6 +352,7 @@ def dataset(tmp_path_factory):
     return folder
 
 
+@pytest.mark.slow
 def test_datasets_by_name(dataset, monkeypatch):
     def opened(name, **options):
         return open_corpus(name, CorpusOptions(tfds_data_dir=str(dataset), **options))

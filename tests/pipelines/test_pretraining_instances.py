@@ -341,6 +341,7 @@ def in_graph(max_seq_length):
     return make
 
 
+@pytest.mark.slow
 @settings(max_examples=60, deadline=None)
 @given(
     passages=documents_of_sizes,

@@ -533,6 +533,7 @@ def test_an_unfinished_run_of_an_older_version_is_refused(tmp_path, many, number
         write_shards(many, out, number_tokenizer, many_options())
 
 
+@pytest.mark.slow
 def test_a_file_that_stopped_a_run_can_be_mended(tmp_path, number_corpus, number_tokenizer, units):
     many = write_many(tmp_path / "many", number_corpus)
     made_of = many_options(instances="full_sentences", held_out_share=0)  # read once, in order
@@ -629,6 +630,7 @@ def test_only_one_process_writes_a_folder(tmp_path, many, number_tokenizer, unit
     assert verify(out) == manifest
 
 
+@pytest.mark.slow
 def test_two_lengths_in_one_pass(tmp_path, many, number_tokenizer, units):
     lengths = [many_options(max_seq_length=64), many_options(max_seq_length=32)]
     out = tmp_path / "out"
@@ -681,6 +683,7 @@ def test_full_sentences_use_the_text_once(tmp_path, many, number_tokenizer, unit
     assert "is_random_next" not in statistics
 
 
+@pytest.mark.slow
 def test_tokens_have_a_bound(tmp_path, many, number_tokenizer, units):
     made = many_options(instances="full_sentences", held_out_share=0, dupe_factor=1)
     of_unit = 1500  # tokens, in 8,000 bytes

@@ -86,6 +86,7 @@ def test_an_executor_makes_what_one_process_makes(tmp_path, text, tokenizer, who
     )
 
 
+@pytest.mark.slow
 def test_a_killed_process_is_replaced(tmp_path, text, tokenizer, whole):
     def kill(progress):  # one worker, in the middle
         if not killed:
@@ -123,6 +124,7 @@ def test_a_unit_that_fails_is_tried_again(tmp_path, text, tokenizer, whole, monk
         write_shards(text, tmp_path / "no", tokenizer, OPTIONS, runner=runner)
 
 
+@pytest.mark.slow
 def test_a_full_disk_of_a_worker_loses_nothing(tmp_path, text, tokenizer, whole, monkeypatch):
     work, calls = workers.work, []
 

@@ -209,7 +209,14 @@ def test_a_preprocessor_makes_the_same_ids(of_lists, model_class):
     same(keras.tree.map_structure(np.asarray, found), ids)
 
 
-@pytest.mark.parametrize("model_class", DATA)
+# An answer a row, a place, a masked piece.
+OF_EACH_SORT = (BertClassifier, BertSpanClassifier, BertPreTrainer)
+
+
+@pytest.mark.parametrize(
+    "model_class",
+    [pytest.param(each, marks=() if each in OF_EACH_SORT else pytest.mark.slow) for each in DATA],
+)
 def test_every_model_trains_and_answers(opened, model_class):
     """`fit`, `evaluate` and `predict` from lists; taggers and questions answer in words."""
     model = opened(model_class)

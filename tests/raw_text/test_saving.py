@@ -122,6 +122,7 @@ def test_kerass_own_exports(opened, tmp_path):
     assert (tmp_path / "other/saved_model.pb").is_file()
 
 
+@pytest.mark.slow
 def test_a_task_of_ones_own(preset, tmp_path):
     """A file keeps where its task is, and holds no code."""
     (tmp_path / "mine.py").write_text(

@@ -245,6 +245,7 @@ def test_what_tensorflow_says_of_temporary_folders_is_hidden(
     assert [record.getMessage() for record in caplog.records] == ["a warning", "later"]
 
 
+@pytest.mark.slow
 def test_versions_count_up_and_are_never_overwritten(classifier, tmp_path, monkeypatch):
     monkeypatch.setattr(exporting, "_prepare_for_servers", lambda *given: None)
     assert versions(tmp_path / "m") == []

@@ -224,6 +224,7 @@ def test_tensorflow_serving_answers_the_request_of_the_model_card(model_server, 
     assert "request_count" in rest(model_server, "/monitoring/prometheus/metrics")
 
 
+@pytest.mark.slow
 def test_the_curl_commands_of_docs_and_model_card_work(export_of):
     directory = export_of("classification")
     pages = [REPOSITORY / "docs" / "serving.md", directory / "README.md"]

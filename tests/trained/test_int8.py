@@ -27,6 +27,8 @@ from bert_tf.trained import int8
 from bert_tf.trained.fine_tuned import FineTuned
 from tests.processes.preloaded import run_code
 
+pytestmark = pytest.mark.slow  # an export of two types, calibrated and measured
+
 SPECIALS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
 WORDS = [f"{a}{b}" for a in "bdfgklmnprst" for b in "aeiou"]
 CONFIG = BertConfig(

@@ -48,6 +48,7 @@ np.savez(path, *trainer.model.get_weights())
 """.replace("import sys\n", "import json, sys\n", 1)
 
 
+@pytest.mark.slow
 def test_two_workers_train_as_one_device_does(tmp_path, request):
     tests = str(request.path.parent)
     paths = [tmp_path / f"{name}.npz" for name in ("first", "second", "one")]

@@ -244,6 +244,7 @@ def test_a_tpu_step_holds_no_compiled_functions(device, monkeypatch):
     assert any(attributes["_XlaMustCompile"].b for attributes in marked) == (device == "CPU")
 
 
+@pytest.mark.slow
 def test_rows_of_unknown_number_compile_once_padded():
     """XLA, micro-batches and a smaller last batch, as fine-tuning feeds them."""
     inputs, labels, _ = pretraining_batch(7, rows=7)
@@ -262,6 +263,7 @@ def test_rows_of_unknown_number_compile_once_padded():
     assert_close(compiled, plain, atol=CLOSE)
 
 
+@pytest.mark.slow
 def test_several_steps_in_one_call(whole):
     trainer = pretraining(steps_per_execution=2)
     logs = fit(trainer, BATCHES)
@@ -508,6 +510,7 @@ def test_frozen_layers_stay_and_the_others_move():
         model.encoder.freeze_layers(4)
 
 
+@pytest.mark.slow
 def test_what_the_loss_does_not_depend_on_stays():
     """Not even weight decay acts on it."""
     model = BertPreTrainer(config(), seed=3)
@@ -655,6 +658,7 @@ with pytest.raises(InputError, match="--jit_compile does not work under --strate
 """
 
 
+@pytest.mark.slow
 def test_two_replicas_train_as_one_device_does(request):
     done = run_code(_MIRRORED, [request.path.parent])
     assert done.returncode == 0, done.stderr[-3000:]

@@ -235,6 +235,7 @@ def test_tokenize(client):
     assert "pairs has no vocab.txt" in missing.json()["error"]
 
 
+@pytest.mark.slow
 def test_texts_that_are_truncated_can_be_refused_for_all(exports):
     models = Models(exports, refuses_truncated=True)
     with TestClient(make_app(models)) as client:

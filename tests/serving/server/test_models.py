@@ -91,6 +91,7 @@ async def test_inputs_that_a_signature_does_not_take_are_refused(toys):
         assert empty["length"].shape == (0,)
 
 
+@pytest.mark.slow
 def test_a_new_version_takes_over_while_requests_run(toys, tmp_path):
     shutil.copytree(toys, tmp_path, dirs_exist_ok=True)
     answered, failed = [], []

@@ -187,8 +187,17 @@ INPUTS = {
 }
 
 
-@pytest.mark.parametrize("pooling", ["mean", "cls", "max", "last"])
-@pytest.mark.parametrize("normalize", [True, False])
+@pytest.mark.parametrize(
+    ("pooling", "normalize"),
+    [
+        ("mean", True),
+        ("last", False),
+        *(
+            pytest.param(pooling, normalize, marks=pytest.mark.slow)
+            for pooling, normalize in [("cls", True), ("max", True), ("mean", False)]
+        ),
+    ],
+)
 def test_poolings_are_their_formulae_and_come_back(tmp_path, pooling, normalize):
     model = made(tmp_path, pooling, normalize)
     encoder = BertEncoder.from_directory(tmp_path)
@@ -349,6 +358,7 @@ def test_options_that_cannot_be(tmp_path, more, message):
         finetune(options_of(tmp_path, PAIRS, **more))
 
 
+@pytest.mark.slow
 def test_simcse_is_validated_with_scores(tmp_path):
     options = options_of(tmp_path, PAIRS, embedding_loss="simcse", dropout=0.3)
     alone = write(tmp_path / "alone.tsv", ("text",), *[(row[0],) for row in PAIRS[1:]])
@@ -414,6 +424,7 @@ for name, case in cases.items():
 """
 
 
+@pytest.mark.slow
 def test_two_replicas_learn_as_one():
     """Texts are compared across replicas: loss and gradient are those of the whole batch."""
     done = run_code(_TWO)

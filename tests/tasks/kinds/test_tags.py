@@ -86,7 +86,11 @@ def test_mistakes_are_named(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("labels", "name"), [(LABELS, "tags"), (["O", "B-PER", "I-PER"], "tagging")]
+    ("labels", "name"),
+    [
+        (LABELS, "tags"),
+        pytest.param(["O", "B-PER", "I-PER"], "tagging", marks=pytest.mark.slow),
+    ],
 )
 def test_a_directory_of_others_is_opened_by_its_labels(tmp_path, labels, name):
     """Hugging Face has one class for both, and no task.json."""
