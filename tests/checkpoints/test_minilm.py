@@ -48,6 +48,7 @@ def outputs_for(encoder, golden):
     )
 
 
+@pytest.mark.slow
 def test_hidden_states_at_a_few_positions(exact):
     golden = np.load(GOLDEN)
     outputs = outputs_for(exact, golden)

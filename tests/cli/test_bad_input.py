@@ -106,6 +106,7 @@ def test_a_truncated_shard(shards, small_config, tmp_path, out, capsys):
     assert shard.name in line
 
 
+@pytest.mark.slow
 def test_a_shard_with_a_flipped_byte(shards, small_config, tmp_path, capsys):
     folder = tmp_path / "shards"
     shutil.copytree(shards, folder)

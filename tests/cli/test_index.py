@@ -35,6 +35,7 @@ def test_texts_of_a_folder_and_their_places(texts):
     ]
 
 
+@pytest.mark.slow
 def test_a_question_finds_its_own_text(texts, tmp_path, capsys):
     model, index = str(tmp_path / "model"), str(tmp_path / "index")
     save_model(BertSentenceEncoder(CONFIG, seed=1), model, BertTokenizer(PIECES))

@@ -143,6 +143,7 @@ def numbered(encoder, tmp_path_factory) -> Path:
     return folder
 
 
+@pytest.mark.slow
 def test_predict_reads_what_the_model_was_trained_on(numbered, capsys, monkeypatch):
     """No header, columns by number, standard input; the trained column was forgotten."""
     model, data = numbered / "run" / "best", numbered / "rows.txt"

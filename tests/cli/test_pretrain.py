@@ -181,10 +181,8 @@ def test_what_a_killed_run_left_half_written_is_nothing(
     assert weights(tmp_path) == weights(undisturbed[0])
 
 
-@pytest.mark.parametrize(
-    ("instances", "objective"),
-    [("full_sentences", None), pytest.param(None, "mlm", marks=pytest.mark.slow)],
-)
+@pytest.mark.slow
+@pytest.mark.parametrize(("instances", "objective"), [("full_sentences", None), (None, "mlm")])
 def test_the_masked_language_model_is_trained_alone(
     instances, objective, dynamic_shards, small_config, tmp_path
 ):
@@ -270,7 +268,8 @@ def two_lengths(shards, small_config, output, **changed) -> PretrainingOptions:
     return options(shards / "16", small_config, output, **{**long, "steps": 10, **changed})
 
 
-@pytest.mark.parametrize("is_killed", [False, pytest.param(True, marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("is_killed", [False, True])
 def test_the_last_steps_are_taken_on_long_sequences(
     shards_of_two_lengths, small_config, tmp_path, is_killed
 ):

@@ -100,6 +100,7 @@ def test_evaluate_reads_data_in_memory_as_the_file(tuned, labelled, tmp_path):
         assert of_columns == (tmp_path / "file" / name).read_text(encoding="utf-8")
 
 
+@pytest.mark.slow
 def test_predict_answers_as_the_command(tuned, labelled, tmp_path, capsys):
     texts, _ = table(labelled / "test.tsv")
     answers = bert_tf.predict(model=tuned.best, text=np.array(texts))

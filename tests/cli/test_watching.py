@@ -151,6 +151,7 @@ def test_guesses_histograms_and_a_profile(watched, small_config):
     assert len(list((output / "logs").rglob("*.xplane.pb"))) == 1
 
 
+@pytest.mark.slow
 def test_fine_tuning_shows_as_much(fine_tuned):
     output, lines = fine_tuned
     told = logged(output)

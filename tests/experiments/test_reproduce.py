@@ -127,6 +127,7 @@ def made_in(data, output):
     return output, rows
 
 
+@pytest.mark.slow
 def test_the_result(made):
     output, rows = made
     assert {path.name for path in (output / "toy").iterdir()} == {

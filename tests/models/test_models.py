@@ -295,7 +295,8 @@ def test_classifier_refuses(arguments, message):
         BertClassifier(CONFIG, **arguments)
 
 
-@pytest.mark.parametrize("jit", [False, pytest.param(True, marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("jit", [False, True])
 def test_pretraining_learns_a_batch_by_heart(batch, jit):
     config = BertConfig.from_dict(
         {

@@ -71,7 +71,7 @@ def assert_close(ours, theirs, share=ROUNDING):
     [
         (None, {}),
         pytest.param(None, {"jit_compile": True}, marks=pytest.mark.slow),
-        ("mixed_bfloat16", {"jit_compile": False}),
+        pytest.param("mixed_bfloat16", {"jit_compile": False}, marks=pytest.mark.slow),
     ],
 )
 def test_the_same_numbers(dtype, options):

@@ -42,9 +42,8 @@ def contents(folder):
     return {path.name: path.read_bytes() for path in folder.iterdir()}
 
 
-@pytest.mark.parametrize(
-    "mode", ["in_memory", pytest.param("multi_processing", marks=pytest.mark.slow)]
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("mode", ["in_memory", "multi_processing"])
 def test_beam_makes_what_a_local_run_makes(tmp_path, text, tokenizer, monkeypatch, mode):
     monkeypatch.setattr("pipelines.corpus.sources.UNIT_BYTES", 10_000)
     runner = BeamRunner(f"--runner=FnApiRunner --direct_num_workers=2 --direct_running_mode={mode}")

@@ -68,6 +68,7 @@ def assert_equal(batches, others):
     tf.nest.map_structure(np.testing.assert_array_equal, batches, others)
 
 
+@pytest.mark.slow
 def test_one_worker_keeps_the_order(dynamic, batches, one_worker):
     steps = 2 * open_shards(dynamic).instances // 7 + 3
     whole = arrays(batches(dynamic, 7, seed=1), steps)

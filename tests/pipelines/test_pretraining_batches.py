@@ -422,6 +422,7 @@ for batch, halves in zip(whole, shared):
 """
 
 
+@pytest.mark.slow
 def test_batches_are_shared_by_mirrored_replicas(static):
     done = run_code(_MIRRORED, [static])
     assert done.returncode == 0, done.stderr

@@ -307,6 +307,7 @@ def test_tagged_strings_have_words_of_their_own(opened):
     assert [word["text"] for word in row["words"]] == ["anna", "lives", "in", "bern."]
 
 
+@pytest.mark.slow
 def test_masks_are_others_in_each_step_of_training(opened):
     model = opened(BertMaskedLanguageModel)
     tuned = model.preprocessor.bound(model)

@@ -181,6 +181,7 @@ def test_rows_without_tokens_and_empty_batches_have_an_answer():
     assert found.shape == (0, 3)
 
 
+@pytest.mark.slow
 def test_copies_stay_and_what_is_traced_later_sees_the_weights_of_the_moment():
     random = np.random.default_rng(5)
     model = randomize(BertClassifier(CONFIG, **LABELS), random)

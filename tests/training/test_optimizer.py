@@ -239,7 +239,8 @@ for one, two in zip(*weights):
 """
 
 
-@pytest.mark.parametrize("least", [0, pytest.param(2**30, marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("least", [0, 2**30])
 def test_two_replicas_step_as_one(least):
     """Gradients are clipped by the norm of their sum, not each replica's by its own."""
     # Devices are split before TensorFlow starts: in a process of its own.

@@ -212,6 +212,7 @@ def test_pieces_equal_the_whole(whole, compiled):
     assert int(trainer.optimizer.iterations) == len(BATCHES)
 
 
+@pytest.mark.slow
 def test_a_last_batch_may_be_cut_into_uneven_pieces():
     batch = pretraining_batch(7, rows=7)
     rows = tf.data.Dataset.from_tensor_slices(batch)
@@ -329,6 +330,7 @@ def test_a_dry_run_evaluates_a_batch():
     assert set(logs) >= {"loss", "mlm_logits_loss"} and how == {"limit": 1}
 
 
+@pytest.mark.slow
 def test_all_state_is_in_variables(whole):
     """Copied into another trainer after two steps, it goes on to the same bits."""
     first = pretraining(dropout=0.2)

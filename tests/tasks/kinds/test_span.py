@@ -225,7 +225,8 @@ def test_evaluate_writes_the_official_files(evaluated):
         assert predictions[id_] == ("" if null_odds[id_] > 0 else best)
 
 
-@pytest.mark.parametrize("is_exported", [False, pytest.param(True, marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("is_exported", [False, True])
 def test_predict_answers_as_evaluate_does(evaluated, tmp_path, capsys, is_exported):
     """Also without answers in the data."""
     model = str(evaluated / "model")
