@@ -13,7 +13,6 @@ import io
 import os
 import shutil
 import tempfile
-from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -70,29 +69,21 @@ def remote_errors(url: str) -> Iterator[None]:
         yield
     except InputError:
         raise
-    except PermissionError as error:
-        raise InputError(
-            f"{url}: no permission ({_line(error)}): check the credentials and the bucket's policy"
-        ) from error
     except FileNotFoundError as error:
         raise InputError(f"{url}: no such bucket or key: check the name") from error
     except Exception as error:  # each store has errors of its own
-        name = type(error).__name__
+        name, line = type(error).__name__, " ".join(str(error).split())
+        is_refused = getattr(error, "code", None) in (401, 403)  # Google's HttpError
+        if is_refused or isinstance(error, PermissionError):
+            raise InputError(
+                f"{url}: no permission ({line}): check the credentials and the bucket's policy"
+            ) from error
         if "Credential" in name:
             raise InputError(
-                f"{url}: no credentials ({_line(error)}): set them, such as AWS_ACCESS_KEY_ID or "
+                f"{url}: no credentials ({line}): set them, such as AWS_ACCESS_KEY_ID or "
                 "GOOGLE_APPLICATION_CREDENTIALS"
             ) from error
-        if getattr(error, "code", None) in (401, 403):  # Google's HttpError
-            raise InputError(
-                f"{url}: no permission ({_line(error)}): check the credentials and the bucket's "
-                "policy"
-            ) from error
-        raise OSError(errno.EIO, f"the store failed ({name}: {_line(error)})", url) from error
-
-
-def _line(error: Exception) -> str:
-    return " ".join(str(error).split())
+        raise OSError(errno.EIO, f"the store failed ({name}: {line})", url) from error
 
 
 def open_for_reading(path: str, read_ahead: int = _READ_AHEAD) -> IO[bytes]:
@@ -148,85 +139,20 @@ def fetch_ranges(urls: list[str], starts: list[int], ends: list[int]) -> list[by
         return opened[0][0].cat_ranges([key for _, key in opened], starts, ends, on_error="raise")
 
 
-class Folder(ABC):
-    """A folder or a prefix of keys."""
-
-    @abstractmethod
-    def __truediv__(self, name: str) -> "Folder":
-        """A folder in this one."""
-
-    @abstractmethod
-    def sizes(self) -> dict[str, int]:
-        """The files directly in the folder, and their sizes; none if it does not exist."""
-
-    @abstractmethod
-    def size(self, name: str) -> int | None:
-        """The size of a file, None if it does not exist; a list of the folder may lag behind."""
-
-    @abstractmethod
-    def read(self, name: str) -> bytes | None:
-        """The content of a file, None if it does not exist."""
-
-    @abstractmethod
-    def write(self, name: str, content: bytes) -> None:
-        """Writes a small file, which is there whole or not at all."""
-
-    @abstractmethod
-    def new_file(self, name: str) -> contextlib.AbstractContextManager[Path]:
-        """Yields a local path to write; when the block ends, the file is durable under its name.
-
-        If the block raises, there is none.
-        """
-
-    @abstractmethod
-    def sync(self) -> None:
-        """Makes the names in the folder durable."""
-
-    @abstractmethod
-    def sha256(self, name: str) -> str:
-        """The checksum of a file, hexadecimal."""
-
-    @abstractmethod
-    def all_names(self) -> list[str]:
-        """The files in the folder and below, by their names relative to it."""
-
-    @abstractmethod
-    def remove(self, names: Iterable[str]) -> None:
-        """Removes files of the folder that exist."""
-
-    @abstractmethod
-    def clear(self) -> None:
-        """Removes the folder and all that it holds."""
-
-    @contextmanager
-    def filled(self) -> Iterator[Path]:
-        """Yields an empty local folder, whose files go here when the block ends."""
-        with tempfile.TemporaryDirectory() as temporary:
-            yield Path(temporary)
-            for path in Path(temporary).iterdir():
-                self.write(path.name, path.read_bytes())
-
-    @contextmanager
-    def copied(self, names: Iterable[str]) -> Iterator[Path]:
-        """Yields a local folder with copies of those of some small files that exist."""
-        with tempfile.TemporaryDirectory() as temporary:
-            for name in names:
-                if (content := self.read(name)) is not None:
-                    (Path(temporary) / name).write_bytes(content)
-            yield Path(temporary)
-
-
 @dataclass(frozen=True)
-class LocalFolder(Folder):
+class LocalFolder:
+    """A folder of a file system, which need not exist."""
+
     path: Path
 
-    def __truediv__(self, name: str) -> Folder:
+    def __truediv__(self, name: str) -> "LocalFolder":
         return LocalFolder(self.path / name)
 
     def __str__(self) -> str:
         return str(self.path)
 
     def sizes(self) -> dict[str, int]:
+        """The files directly in the folder, and their sizes; none if it does not exist."""
         try:
             with os.scandir(self.path) as entries:
                 return {entry.name: entry.stat().st_size for entry in entries if entry.is_file()}
@@ -234,21 +160,28 @@ class LocalFolder(Folder):
             return {}
 
     def size(self, name: str) -> int | None:
+        """The size of a file, None if it does not exist; a list of the folder may lag behind."""
         path = self.path / name
         return path.stat().st_size if path.is_file() else None
 
     def read(self, name: str) -> bytes | None:
+        """The content of a file, None if it does not exist."""
         try:
             return (self.path / name).read_bytes()
         except FileNotFoundError:
             return None
 
     def write(self, name: str, content: bytes) -> None:
+        """Writes a small file, which is there whole or not at all."""
         with replace_file(self.path / name) as temporary:
             temporary.write_bytes(content)
 
     @contextmanager
     def new_file(self, name: str) -> Iterator[Path]:
+        """Yields a local path to write; when the block ends, the file is durable under its name.
+
+        If the block raises, there is none.
+        """
         path = self.path / name
         path.parent.mkdir(parents=True, exist_ok=True)
         path.unlink(missing_ok=True)
@@ -266,6 +199,7 @@ class LocalFolder(Folder):
             os.close(file)
 
     def sync(self) -> None:
+        """Makes the names in the folder durable."""
         if self.path.is_dir():
             sync(self.path)
 
@@ -273,9 +207,11 @@ class LocalFolder(Folder):
         return sha256(self.path / name)
 
     def all_names(self) -> list[str]:
+        """The files in the folder and below, by their names relative to it."""
         return [str(x.relative_to(self.path)) for x in self.path.rglob("*") if not x.is_dir()]
 
     def remove(self, names: Iterable[str]) -> None:
+        """Removes files of the folder that exist."""
         for name in names:
             (self.path / name).unlink(missing_ok=True)
 
@@ -285,10 +221,12 @@ class LocalFolder(Folder):
 
 
 @dataclass(frozen=True)
-class RemoteFolder(Folder):
+class RemoteFolder:
+    """The same of an object store: a prefix of keys."""
+
     url: str  # without a slash at its end
 
-    def __truediv__(self, name: str) -> Folder:
+    def __truediv__(self, name: str) -> "RemoteFolder":
         return RemoteFolder(f"{self.url}/{name}")
 
     def __str__(self) -> str:
@@ -300,7 +238,8 @@ class RemoteFolder(Folder):
             try:
                 found = files.ls(key, detail=True)
             except FileNotFoundError:
-                _check_bucket(files, key)
+                if not files.exists(bucket := key.partition("/")[0]):
+                    raise FileNotFoundError(bucket) from None
                 return {}
         return {
             one["name"].rpartition("/")[2]: one["size"] for one in found if one["type"] == "file"
@@ -357,15 +296,19 @@ class RemoteFolder(Folder):
             files.rm(key, recursive=True)
 
 
-def _check_bucket(files: Any, key: str) -> None:
-    """Raises FileNotFoundError for a bucket that does not exist."""
-    bucket = key.partition("/")[0]
-    if not files.exists(bucket):
-        raise FileNotFoundError(bucket)
+Folder = LocalFolder | RemoteFolder
+
+
+@contextmanager
+def filled(folder: Folder) -> Iterator[Path]:
+    """Yields an empty local folder, whose files go to `folder` when the block ends."""
+    with tempfile.TemporaryDirectory() as temporary:
+        yield Path(temporary)
+        for path in Path(temporary).iterdir():
+            folder.write(path.name, path.read_bytes())
 
 
 def open_folder(path: str | os.PathLike) -> Folder:
-    """A folder, which need not exist."""
     if is_remote(path):
         return RemoteFolder(os.fspath(path).rstrip("/"))
     return LocalFolder(Path(path))

@@ -25,7 +25,7 @@ import tensorflow as tf
 from google.protobuf.message import DecodeError
 
 from bert_tf.errors import InputError
-from bert_tf.storage import fetch_ranges, is_remote, open_folder
+from bert_tf.storage import Folder, fetch_ranges, is_remote, open_folder
 from pipelines.instances.masking import MaskedTokens
 from pipelines.instances.schemas import masked_features, parse_compact, parse_masked, parse_rows
 from pipelines.instances.sentence_pairs import PackedPairs
@@ -119,8 +119,7 @@ class RecordBlocks(NamedTuple):
 
 def scanned_blocks(paths: Sequence[Path]) -> RecordBlocks:
     """The blocks of TFRecord files by the lengths of the records; the last may be damaged."""
-    scanned = list(map(_scan, paths))
-    return RecordBlocks.of_files(paths, *map(list, zip(*scanned, strict=True)))
+    return RecordBlocks.of_files(paths, *map(list, zip(*map(_scan, paths), strict=True)))
 
 
 def _scan(path: Path) -> tuple[array, int]:
@@ -273,6 +272,17 @@ def _foreign_files(folder: Path) -> list[Path]:
     return paths
 
 
+def stored_tokenizer(files: Folder) -> "BertTokenizer":
+    """The tokenizer whose files are in a folder, local or remote."""
+    from bert_tf.tokenization import BertTokenizer
+
+    with tempfile.TemporaryDirectory() as copy:
+        for name in ("vocab.txt", "tokenizer_config.json"):
+            if (content := files.read(name)) is not None:
+                (Path(copy) / name).write_bytes(content)
+        return BertTokenizer.from_directory(copy)
+
+
 def tokenizer_of_shards(
     directory: str | os.PathLike, given: str | os.PathLike | None = None
 ) -> "BertTokenizer":
@@ -293,8 +303,7 @@ def tokenizer_of_shards(
     elif given:
         tokenizer = BertTokenizer.from_directory(given)
     else:
-        with files.copied(("vocab.txt", "tokenizer_config.json")) as copy:
-            tokenizer = BertTokenizer.from_directory(copy)
+        tokenizer = stored_tokenizer(files)
     if given and FILE_NAME in files.sizes():
         made_with = Manifest.load(directory).vocabulary["settings"]
         if differing := tokenizer.other_switches(made_with):

@@ -13,7 +13,7 @@ import itertools
 import json
 import re
 from collections import Counter
-from collections.abc import Container, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -23,7 +23,7 @@ import numpy as np
 
 from bert_tf.atomic import TEMPORARY_NAMES
 from bert_tf.errors import InputError
-from bert_tf.storage import Folder, LocalFolder
+from bert_tf.storage import Folder, RemoteFolder
 from pipelines.corpus.documents import DocumentPlan
 from pipelines.corpus.sources import Slice
 from pipelines.instances.records import InstanceCounts
@@ -99,10 +99,6 @@ class Journal:
         self._folders = [folder / name if name else folder for name in names]
         self._place = folder / JOURNAL
 
-    def is_begun(self) -> bool:
-        """Whether a run is at work in the folder, or was."""
-        return bool(self._place.sizes())
-
     def entries(self) -> Entries:
         return Entries(self._place.sizes())
 
@@ -162,7 +158,12 @@ class Journal:
                 kept[index].add(shard.file)
         for folder, alive in zip(self._folders, kept, strict=True):
             names = folder.sizes()
-            folder.remove(name for name in names if _is_dead(name, alive))
+            folder.remove(
+                name
+                for name in names
+                if fnmatch.fnmatch(name, TEMPORARY_NAMES)
+                or (name.endswith(".tfrecord") and name not in alive)
+            )
 
     @property
     def plan(self) -> dict[str, Any] | None:
@@ -215,7 +216,7 @@ class Journal:
 
     @contextmanager
     def _locked(self, is_shared: bool) -> Iterator[None]:
-        if not isinstance(self._place, LocalFolder):  # an object store has no locks
+        if isinstance(self._place, RemoteFolder):  # an object store has no locks
             self._place.write(_LOCK, b"")
             yield
             return
@@ -235,11 +236,6 @@ class Journal:
         self.tokenizer.clear()
         self._place.remove(name for name in self._place.sizes() if name != _PLAN)
         self._place.clear()
-
-
-def _is_dead(name: str, alive: Container[str]) -> bool:
-    is_temporary = fnmatch.fnmatch(name, TEMPORARY_NAMES)
-    return is_temporary or (name.endswith(".tfrecord") and name not in alive)
 
 
 def _load(content: bytes) -> FinishedGroup:

@@ -28,10 +28,9 @@ if TYPE_CHECKING:
 
 _ANSWER_SECONDS = 20  # of a scheduler
 
-_ANSWER_SECONDS = 20  # of a scheduler
-
 Task = tuple[str, int | None, bytes]
 
+# Errors of the system for which trying again is of no use.
 _LASTING = (errno.ENOSPC, errno.EDQUOT, errno.EACCES, errno.EPERM, errno.EROFS)
 
 
@@ -68,7 +67,7 @@ def work(task: Task) -> int:
 def _shared(folder: str, plan_hash: str) -> "tuple[BertTokenizer, DocumentPlan]":
     """The tokenizer and the plan of documents of a run."""
     from bert_tf.storage import open_folder
-    from bert_tf.tokenization import BertTokenizer
+    from pipelines.shards.folder import stored_tokenizer
     from pipelines.shards.journal import Journal
 
     journal = Journal(open_folder(folder), [])
@@ -78,8 +77,7 @@ def _shared(folder: str, plan_hash: str) -> "tuple[BertTokenizer, DocumentPlan]"
             f"{folder}: a worker finds no journal there: all machines must see the output under "
             "the same path"
         )
-    with journal.tokenizer.copied(("vocab.txt", "tokenizer_config.json")) as copy:
-        return BertTokenizer.from_directory(copy), documents
+    return stored_tokenizer(journal.tokenizer), documents
 
 
 class ExecutorRunner:
@@ -138,7 +136,8 @@ class ExecutorRunner:
                         ) from error
                     except Exception as error:
                         failures[unit.number] += 1
-                        if _is_lasting(error) or failures[unit.number] > self._retries:
+                        is_lasting = getattr(error, "errno", None) in _LASTING
+                        if is_lasting or failures[unit.number] > self._retries:
                             raise
                         submit(unit)
                     else:
@@ -150,19 +149,12 @@ class ExecutorRunner:
             raise
 
 
-def _is_lasting(error: Exception) -> bool:
-    """Whether trying again is of no use."""
-    return isinstance(error, OSError) and error.errno in _LASTING
-
-
 def process_pool(workers: int) -> Callable[[], ProcessPoolExecutor]:
     """Opens pools of processes on this machine."""
-
-    def open_pool() -> ProcessPoolExecutor:
-        context = multiprocessing.get_context("forkserver")
-        return ProcessPoolExecutor(workers, mp_context=context, initializer=_follow_parent)
-
-    return open_pool
+    context = multiprocessing.get_context("forkserver")
+    return functools.partial(
+        ProcessPoolExecutor, workers, mp_context=context, initializer=_follow_parent
+    )
 
 
 def _follow_parent() -> None:

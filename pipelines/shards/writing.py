@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from bert_tf.atomic import TEMPORARY_NAMES
 from bert_tf.errors import InputError
 from bert_tf.outputs import check_output_folder, is_one_of
-from bert_tf.storage import Folder, is_remote, open_folder
+from bert_tf.storage import Folder, filled, is_remote, open_folder
 from bert_tf.version import __version__
 from pipelines.corpus import documents as of_documents
 from pipelines.corpus.documents import COUNTED, DocumentPlan, plan_documents
@@ -44,6 +44,9 @@ _IN_FOLDER = (FILE_NAME, BLOCKS_NAME, *_OF_TOKENIZER, "*.tfrecord", TEMPORARY_NA
 _IN_SUBFOLDERS = (f"[0-9]*/{name}" for name in _IN_FOLDER)
 _IN_JOURNAL = (f"{JOURNAL}/*", f"{JOURNAL}/{TOKENIZER}/*")
 _FILES = (*_IN_FOLDER, *_IN_SUBFOLDERS, *_IN_JOURNAL)
+
+
+_OF_LENGTH = {"max_seq_length", "max_predictions_per_seq"}  # may differ between lengths
 
 
 class ShardsProgress(NamedTuple):
@@ -125,8 +128,15 @@ def write_shards_of_lengths(
         OSError: the disk is full.
     """
     options = sorted(options, key=lambda one: one.max_seq_length)
-    names = [str(one.max_seq_length) for one in options] if len(options) > 1 else [""]
-    _check_lengths(options)
+    names = _folder_names([one.max_seq_length for one in options])
+    if len({one.max_seq_length for one in options}) < len(options):
+        raise InputError("a max_seq_length is given twice: give each once")
+    for name in {field.name for field in fields(PretrainingDataOptions)} - _OF_LENGTH:
+        if len({getattr(one, name) for one in options}) > 1:
+            raise InputError(
+                f"{name} differs between sequence lengths: give one value, or write each length "
+                "separately"
+            )
     if share is not None and overwrite:
         raise InputError("--overwrite cannot be combined with --units: remove the folder first")
     corpus = corpus_of(inputs, tokenizer, options[0])
@@ -145,11 +155,14 @@ def write_shards_of_lengths(
     plan = json.loads(json.dumps(plan))  # with lists for tuples, as it is read back
     journal = Journal(folder, names)
     begun = journal.plan
-    is_complete = begun is not None and _is_complete(folder, begun)
+    is_complete = begun is not None and all(
+        FILE_NAME in (folder / name if name else folder).sizes()
+        for name in _folder_names([one["max_seq_length"] for one in begun["options"]])
+    )
     if is_complete and begun == plan:  # an earlier run was killed just before its last step
         journal.remove()
         return [Manifest.load(f"{folder}/{name}") for name in names]
-    if is_complete or not journal.is_begun():
+    if is_complete or not (folder / JOURNAL).sizes():
         _check_content(folder, overwrite=overwrite)
         if finish:
             raise InputError(f"{output_directory}: holds no units: make them before --finish")
@@ -157,13 +170,16 @@ def write_shards_of_lengths(
             folder.clear()
     else:
         _check_content(folder, overwrite=True)
+    # A unit of a large corpus is a group, however large.
+    group_bytes = of_documents.GROUP_BYTES * corpus.scale
+    groups = max(1, round(corpus.text_bytes / group_bytes))
     job = ShardsJob(
         str(folder),
         options,
         names,
         corpus.split_sentences,
-        group_bytes=_group_bytes(corpus),
-        parts=_parts(corpus, options[0]),
+        group_bytes=group_bytes,
+        parts=-(-options[0].num_shards // (groups * options[0].dupe_factor)),
         plan_hash=hashlib.sha256(json.dumps(plan).encode()).hexdigest(),
         threads=threads,
     )
@@ -173,7 +189,14 @@ def write_shards_of_lengths(
             _make_units(job, journal, corpus, tokenizer, progress, runner, share)
         if share is not None:
             return []
-        _check_all(journal, len(corpus.units), checksums=finish)
+        journal.check(checksums=finish)
+        if missing := journal.entries().missing(range(len(corpus.units))):
+            raise InputError(
+                f"{folder}: shards of {len(missing)} of {len(corpus.units)} units of the corpus "
+                "are missing: give the same command again to make them (all workers must see this "
+                "folder under this path)"
+            )
+        journal.remove_dead()
         try:
             manifests = _finish(job, corpus, tokenizer, plan)
         except InputError:
@@ -181,6 +204,11 @@ def write_shards_of_lengths(
             raise
     journal.remove()
     return manifests
+
+
+def _folder_names(lengths: list[int]) -> list[str]:
+    """The subfolder for each length; "" for the output itself."""
+    return [str(length) for length in lengths] if len(lengths) > 1 else [""]
 
 
 def _output_folder(output: str | os.PathLike, corpus: Corpus) -> Folder:
@@ -207,36 +235,6 @@ def _check_content(folder: Folder, *, overwrite: bool) -> None:
         raise InputError(
             f"{folder}: is not empty: name another output, or replace it with --overwrite"
         )
-
-
-def _check_lengths(options: Sequence[PretrainingDataOptions]) -> None:
-    if len({one.max_seq_length for one in options}) < len(options):
-        raise InputError("a max_seq_length is given twice: give each once")
-    for name in (field.name for field in fields(PretrainingDataOptions)):
-        is_shared = name not in ("max_seq_length", "max_predictions_per_seq")
-        if is_shared and len({getattr(one, name) for one in options}) > 1:
-            raise InputError(
-                f"{name} differs between sequence lengths: give one value, or write each length "
-                "separately"
-            )
-
-
-def _is_complete(folder: Folder, plan: dict[str, Any]) -> bool:
-    """Whether the run with this plan has written all its manifests."""
-    lengths = [str(one["max_seq_length"]) for one in plan["options"]]
-    folders = [folder / name for name in lengths] if len(lengths) > 1 else [folder]
-    return all(FILE_NAME in each.sizes() for each in folders)
-
-
-def _group_bytes(corpus: Corpus) -> int:
-    """Bytes of text in a group: a unit of a large corpus is one, however large."""
-    return of_documents.GROUP_BYTES * corpus.scale
-
-
-def _parts(corpus: Corpus, options: PretrainingDataOptions) -> int:
-    """Number of shards per group and round: more than one if the corpus has few groups."""
-    groups = max(1, round(corpus.text_bytes / _group_bytes(corpus)))
-    return -(-options.num_shards // (groups * options.dupe_factor))
 
 
 def corpus_of(
@@ -302,21 +300,9 @@ def _make_units(
     if runner is None:
         write_units(job, units, tokenizer, documents, report)
     elif units:
-        with journal.tokenizer.filled() as temporary:
+        with filled(journal.tokenizer) as temporary:
             tokenizer.save(temporary)
         runner(job, units, report)
-
-
-def _check_all(journal: Journal, units: int, *, checksums: bool) -> None:
-    """Compares the files of all units with their entries; refuses missing ones."""
-    journal.check(checksums=checksums)
-    if missing := journal.entries().missing(range(units)):
-        raise InputError(
-            f"{journal.folder}: shards of {len(missing)} of {units} units of the corpus are "
-            "missing: give the same command again to make them (all workers must see this folder "
-            "under this path)"
-        )
-    journal.remove_dead()
 
 
 def _finish(
@@ -373,7 +359,7 @@ def _finish(
             bert_tf_version=__version__,
         )
         folder = journal.folder / name if name else journal.folder
-        with folder.filled() as temporary:
+        with filled(folder) as temporary:
             tokenizer.save(temporary)
         manifest.save(str(folder))
         manifests.append(manifest)
